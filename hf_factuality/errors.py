@@ -1,0 +1,33 @@
+"""One exception class per boundary, so that a caller can catch what it knows how to handle."""
+
+
+class FactualityError(Exception):
+    """Base class of every error that this package raises on purpose."""
+
+
+class SpanError(FactualityError, ValueError):
+    """A span, a verification or a token offset that contradicts the text it belongs to."""
+
+
+class ExtractionError(FactualityError):
+    """Sentences or claims could not be taken out of a completion."""
+
+
+class RetrievalError(FactualityError):
+    """Evidence could not be found or read."""
+
+
+class JudgingError(FactualityError):
+    """A judge failed, or answered something that is not a judgement."""
+
+
+class DataError(FactualityError, ValueError):
+    """A dataset that cannot be trained on: missing column, no rows, wrong type."""
+
+
+class CheckpointError(FactualityError):
+    """A checkpoint that is incomplete, inconsistent or unsafe to load."""
+
+
+class HubError(FactualityError):
+    """The Hub refused or could not be reached."""
