@@ -1,0 +1,59 @@
+# `make train` and `make test` need Python 3.11 to 3.13, git and make; everything else they install into .venv.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+PYTEST := $(BIN)/python -m pytest -q --durations=10
+TORCH := $(shell sed -n 's/^torch==//p' constraints.txt)
+
+.PHONY: help train test test-slow test-vllm test-gpu lint format bench clean
+
+help:
+	@echo 'make train      train a small model in a closed world and show what changed'
+	@echo 'make test       the fast test suite and ruff'
+	@echo 'make test-slow  minutes of training, large real data'
+	@echo 'make test-vllm  checks that need vLLM'
+	@echo 'make test-gpu   checks that need a CUDA device'
+	@echo 'make bench      every figure that the documentation quotes'
+
+$(STAMP): setup.py constraints.txt
+	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if (3, 11) <= v <= (3, 13) else f"hf_factuality needs Python 3.11 to 3.13 (as TRL 1.16 does), but $(PYTHON) is {v[0]}.{v[1]}; try: make PYTHON=python3.12")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@# Without an NVIDIA driver the CPU build of torch is enough, and saves gigabytes where the package index offers it.
+	@if command -v nvidia-smi >/dev/null 2>&1 && nvidia-smi >/dev/null 2>&1; then \
+		echo 'NVIDIA driver found: installing the CUDA build of torch $(TORCH)'; \
+		$(BIN)/python -m pip install -q 'torch==$(TORCH)'; \
+	else \
+		echo 'No NVIDIA driver: installing the CPU build of torch $(TORCH)'; \
+		$(BIN)/python -m pip install -q 'torch==$(TORCH)+cpu' 2>/dev/null || { \
+			echo 'Your package index has no separate CPU build; installing its default build of torch.'; \
+			$(BIN)/python -m pip install -q 'torch==$(TORCH)'; }; \
+	fi
+	$(BIN)/python -m pip install -q -c constraints.txt -e '.[dev]'
+	@touch $@
+
+train: $(STAMP)
+	$(BIN)/python examples/train_fspo.py
+
+test: $(STAMP) lint
+	CI=1 HF_HUB_OFFLINE=1 $(PYTEST)
+
+test-slow: $(STAMP)
+	CI=1 HF_HUB_OFFLINE=1 $(PYTEST) -m slow
+
+test-vllm: $(STAMP)
+	CI=1 HF_HUB_OFFLINE=1 $(PYTEST) -m vllm
+
+test-gpu: $(STAMP)
+	CI=1 HF_HUB_OFFLINE=1 $(PYTEST) -m gpu
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: $(STAMP)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf $(VENV) outputs build dist *.egg-info

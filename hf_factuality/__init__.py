@@ -1,0 +1,52 @@
+"""Factuality alignment on Hugging Face's stack: verifiers, metrics and trainers that share one schema of spans.
+
+Names load on first use, so that `import hf_factuality` needs neither torch nor transformers.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+
+__version__ = "0.1.0.dev0"
+
+_EXPORTS = {
+    "FactGRPOConfig": "trainers",
+    "FactGRPOTrainer": "trainers",
+    "Label": "spans",
+    "LabeledSpan": "spans",
+    "LexicalVerifier": "verifiers",
+    "NLIVerifier": "verifiers",
+    "Verification": "spans",
+    "Verifier": "verifiers",
+    "VerifierInput": "verifiers",
+    "VerifierPipeline": "verifiers",
+    "flip_advantages": "functional",
+    "load_fspo": "data",
+    "load_verifier": "verifiers",
+    "token_offsets": "spans",
+}
+__all__ = sorted(_EXPORTS)
+
+if TYPE_CHECKING:
+    from hf_factuality.data import load_fspo
+    from hf_factuality.functional import flip_advantages
+    from hf_factuality.spans import Label, LabeledSpan, Verification, token_offsets
+    from hf_factuality.trainers import FactGRPOConfig, FactGRPOTrainer
+    from hf_factuality.verifiers import (
+        LexicalVerifier,
+        NLIVerifier,
+        Verifier,
+        VerifierInput,
+        VerifierPipeline,
+        load_verifier,
+    )
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _EXPORTS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_EXPORTS[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -1,0 +1,54 @@
+"""Packaging of hf_factuality. `constraints.txt` holds the exact versions that the tests pass with."""
+
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+
+ROOT = Path(__file__).parent
+
+MATH = ["math-verify[antlr4_13_2]>=0.9,<1"]
+TEST = ["hypothesis>=6.100", "pytest>=8", "pytest-timeout>=2.3", "sentencepiece>=0.2", "peft>=0.18", *MATH]
+EXTRAS = {
+    "peft": ["peft>=0.18"],
+    "deepspeed": ["deepspeed>=0.18"],
+    "vllm": ["trl[vllm]>=1.16,<1.17"],
+    "dense": ["sentence-transformers>=5"],
+    "math": MATH,
+    "test": TEST,
+    "dev": [*TEST, "ruff>=0.14"],
+}
+
+setup(
+    name="hf_factuality",
+    version="0.1.0.dev0",
+    description="Factuality alignment on Hugging Face's stack: verifiers, metrics and trainers that share one schema",
+    long_description=(ROOT / "README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    packages=find_packages(include=["hf_factuality", "hf_factuality.*"]),
+    package_data={"hf_factuality": ["MODEL_CARD_TEMPLATE.md", "verifiers/prompts/*.txt"]},
+    python_requires=">=3.11,<3.14",
+    install_requires=[
+        "accelerate>=1.10",
+        "datasets>=4.7",
+        "evaluate>=0.4.6",
+        "huggingface_hub>=1.31,<3",
+        "jinja2>=3.1",
+        "numpy>=1.26",
+        "sentencex>=1.0.10",
+        "torch>=2.11",
+        "tqdm>=4.66",
+        "transformers>=5.17,<6",
+        "trl>=1.16,<1.17",
+    ],
+    extras_require=EXTRAS,
+    entry_points={"console_scripts": ["hf-factuality = hf_factuality.cli:main"]},
+    classifiers=[
+        "Development Status :: 3 - Alpha",
+        "Intended Audience :: Science/Research",
+        "License :: OSI Approved :: Apache Software License",
+        "Programming Language :: Python :: 3",
+        "Topic :: Scientific/Engineering :: Artificial Intelligence",
+    ],
+)

@@ -1,0 +1,34 @@
+"""Small models and tokenizers made on the spot; nothing is downloaded."""
+
+import os
+
+
+# Set before any Hugging Face library is imported.
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["CI"] = "1"  # TRL then sends no telemetry
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # tiny models: more threads only get in each other's way
+
+from pathlib import Path
+
+import pytest
+
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="session")
+def data_dir() -> Path:
+    """Real data, where there is some; tests that need it are skipped elsewhere."""
+    folder = Path(os.environ.get("HF_FACTUALITY_DATA", REPOSITORY.parent / "shared" / "data"))
+    if not folder.is_dir():
+        pytest.skip(f"needs the data folder {folder} (set HF_FACTUALITY_DATA)")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory) -> str:
+    """Folder of a two-layer Llama with random weights, a byte-level tokenizer and a chat template."""
+    from tests.tiny import save_tiny_model
+
+    return save_tiny_model(tmp_path_factory.mktemp("tiny") / "model")

@@ -1,0 +1,93 @@
+"""The import rules of docs/architecture.md, read from the syntax tree of every file."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+PACKAGE = Path(__file__).resolve().parent.parent / "hf_factuality"
+# Lowest first. A module may import from its own layer's room and from lower layers, not from a sibling room.
+LAYERS = [
+    {"errors"},
+    {"offsets"},
+    {"spans"},
+    {"functional"},
+    {"verifiers", "answers"},
+    {"rewards", "metrics", "data", "worlds", "hub", "report"},
+    {"trainers"},
+    {"demo"},
+    {"cli"},
+]
+LAYER_OF = {room: level for level, rooms in enumerate(LAYERS) for room in rooms}
+MODULES = sorted(path.relative_to(PACKAGE) for path in PACKAGE.rglob("*.py"))
+
+
+def room(module: Path) -> str:
+    return module.parts[0].removesuffix(".py").lstrip("_")
+
+
+def imported_rooms(tree: ast.AST) -> set[str]:
+    names = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            assert node.level == 0, "imports of the package are absolute"
+            names.add(node.module)
+        elif isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+    return {name.split(".")[1].lstrip("_") for name in names if name.startswith("hf_factuality.")}
+
+
+@pytest.mark.parametrize("module", [m for m in MODULES if m != Path("__init__.py")], ids=str)
+def test_imports_point_one_way(module):
+    here = room(module)
+    assert here in LAYER_OF, f"{module} is in no room: add it to LAYERS here and to docs/architecture.md"
+    for other in imported_rooms(ast.parse((PACKAGE / module).read_text(encoding="utf-8"))):
+        allowed = other == here or LAYER_OF[other] < LAYER_OF[here]
+        assert allowed, f"{module} imports hf_factuality.{other}, which is not below {here}"
+
+
+def test_functional_is_pure():
+    for module in (PACKAGE / "functional").glob("*.py"):
+        for node in ast.walk(ast.parse(module.read_text(encoding="utf-8"))):
+            names = [node.module] if isinstance(node, ast.ImportFrom) else []
+            names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            for name in names:
+                top = name.split(".")[0]
+                assert top in {"__future__", "bisect", "collections", "math", "torch", "types", "hf_factuality"}, (
+                    f"{module.name} imports {name}; functional is torch only"
+                )
+
+
+def test_files_stay_readable():
+    for module in MODULES:
+        limit = 400 if module.parts[0] == "trainers" else 500
+        lines = len((PACKAGE / module).read_text(encoding="utf-8").splitlines())
+        assert lines <= limit, f"{module} has {lines} lines, more than {limit}"
+
+
+def test_import_is_lazy():
+    """No heavy library, and at most half a second (the best of three, since the machine is shared)."""
+    code = (
+        "import sys, time; start = time.perf_counter(); import hf_factuality; "
+        "print(time.perf_counter() - start, sorted({'torch', 'transformers', 'trl', 'datasets', 'numpy'} & set(sys.modules)))"
+    )
+    seconds = []
+    for _ in range(3):
+        output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+        taken, heavy = output.split(" ", 1)
+        assert heavy.strip() == "[]"
+        seconds.append(float(taken))
+    assert min(seconds) < 0.5
+
+
+def test_every_export_resolves():
+    import hf_factuality
+
+    assert len(hf_factuality.__all__) <= 20
+    for name in hf_factuality.__all__:
+        assert getattr(hf_factuality, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        _ = hf_factuality.nonsense
