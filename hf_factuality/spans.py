@@ -30,6 +30,7 @@ __all__ = [
     "TokenOffsets",
     "Verification",
     "map_label",
+    "think_range",
     "token_offsets",
 ]
 
@@ -251,7 +252,9 @@ class Verification:
         """
         for span in (*self.spans, *self.claims):
             if span.end > len(completion):
-                raise SpanError(f"span [{span.start}, {span.end}) ends after the completion ({len(completion)} characters)")
+                raise SpanError(
+                    f"span [{span.start}, {span.end}) ends after the completion ({len(completion)} characters)"
+                )
         return self
 
     def shift(self, offset: int) -> Verification:
@@ -304,3 +307,23 @@ class Verification:
         if not isinstance(data, dict):
             raise SpanError(f"a verification is a JSON object, got {type(data).__name__}")
         return cls.from_dict(data)
+
+
+def think_range(completion: str) -> tuple[int, int] | None:
+    """Characters inside the last `<think>...</think>` of a completion.
+
+    A closing tag without an opening one means that the prompt ended with the opening tag: the block then starts with the
+    completion. A block that is never closed (a truncated completion) is no block.
+
+    Args:
+        completion (`str`):
+            Decoded completion.
+
+    Returns:
+        `tuple[int, int]`, half-open, tags excluded; `None` if there is no closed block.
+    """
+    end = completion.rfind("</think>")
+    if end < 0:
+        return None
+    opening = completion.rfind("<think>", 0, end)
+    return (opening + len("<think>") if opening >= 0 else 0), end
