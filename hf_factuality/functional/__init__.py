@@ -1,0 +1,31 @@
+"""Pure maths: tensors and spans in, tensors and numbers out. No models, no files, no logging."""
+
+from hf_factuality.functional.advantages import (
+    add_factuality,
+    flip_advantages,
+    scale_by_agreement,
+)
+from hf_factuality.functional.credit import (
+    BINARY_VALUES,
+    TERNARY_VALUES,
+    span_values,
+    token_span_index,
+    token_values,
+)
+from hf_factuality.functional.rewards import fill_unjudged
+from hf_factuality.functional.scoring import factual_precision, mean_factuality
+
+
+__all__ = [
+    "BINARY_VALUES",
+    "TERNARY_VALUES",
+    "add_factuality",
+    "factual_precision",
+    "fill_unjudged",
+    "flip_advantages",
+    "mean_factuality",
+    "scale_by_agreement",
+    "span_values",
+    "token_span_index",
+    "token_values",
+]

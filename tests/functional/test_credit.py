@@ -1,0 +1,97 @@
+"""Hand-counted characters: `text` is written out above each case."""
+
+import pytest
+import torch
+
+from hf_factuality.functional import (
+    BINARY_VALUES,
+    TERNARY_VALUES,
+    factual_precision,
+    fill_unjudged,
+    mean_factuality,
+    span_values,
+    token_span_index,
+    token_values,
+)
+from hf_factuality.spans import Label, LabeledSpan
+
+
+S, C, U, N = Label.SUPPORTED, Label.CONTRADICTED, Label.UNVERIFIABLE, Label.NO_FACT
+#       0123456789...
+TEXT = "Ann ran. Bob sat."
+SPANS = [LabeledSpan(0, 8, S), LabeledSpan(9, 17, C)]
+
+
+def test_tokens_get_the_span_that_holds_their_characters():
+    #          Ann     ran     .       _       Bob      _sat      .         <end>
+    offsets = [(0, 3), (3, 7), (7, 8), (8, 9), (9, 12), (12, 16), (16, 17), (17, 17)]
+    assert token_span_index(offsets, SPANS) == [0, 0, 0, -1, 1, 1, 1, -1]
+
+
+def test_a_token_across_two_spans_goes_to_the_larger_share():
+    # ". Bo": one character of the first sentence, two of the second. "n. B": two and one. "n. Bo": a tie, the first.
+    assert token_span_index([(7, 11)], SPANS) == [1]
+    assert token_span_index([(6, 10)], SPANS) == [0]
+    assert token_span_index([(6, 11)], SPANS) == [0]
+
+
+def test_several_tokens_of_one_character_and_overlapping_spans():
+    # A character of four bytes in four tokens; a clause inside a sentence keeps the sentence's tokens (a tie: the first).
+    assert token_span_index([(0, 1)] * 4 + [(1, 2)], [LabeledSpan(0, 1, S)]) == [0, 0, 0, 0, -1]
+    assert token_span_index([(0, 4), (4, 8)], [LabeledSpan(4, 8, C), LabeledSpan(0, 8, S)]) == [1, 0]
+
+
+def test_empty_and_unordered_spans():
+    assert token_span_index([(0, 3), (3, 8)], [LabeledSpan(4, 4, S)]) == [-1, -1]
+    assert token_span_index([(0, 8), (9, 17)], SPANS[::-1]) == [1, 0]
+    assert token_span_index([], SPANS) == []
+
+
+def test_token_values_pad_fail_and_outside():
+    offsets = [[(0, 8), (8, 9), (9, 17), (17, 17)], [(0, 8)]]
+    spans = [[LabeledSpan(0, 8, S), LabeledSpan(9, 17, None)], [LabeledSpan(0, 8, N)]]
+    values = token_values(offsets, spans, TERNARY_VALUES, 5)
+    assert values.dtype == torch.float32
+    assert values.tolist() == [[1, 0, 0, 0, 0], [0, 0, 0, 0, 0]]
+    # The released code: +1 outside the sentences, -1 for everything that is not supported. A failure stays 0.
+    values = token_values(offsets, spans, BINARY_VALUES, 5, outside=[1.0, 0.0])
+    assert values.tolist() == [[1, 1, 0, 1, 0], [-1, 0, 0, 0, 0]]
+    assert token_values([], [], TERNARY_VALUES, 3).shape == (0, 3)
+
+
+def test_token_values_refuse_rows_that_do_not_fit():
+    with pytest.raises(ValueError, match="2 tokens, more than length=1"):
+        token_values([[(0, 1), (1, 2)]], [[]], TERNARY_VALUES, 1)
+    with pytest.raises(ValueError, match="offsets of 1 completions and spans of 2"):
+        token_values([[]], [[], []], TERNARY_VALUES, 1)
+
+
+def test_values_of_all_labels():
+    spans = [LabeledSpan(0, 1, label) for label in [*Label, None]]
+    assert span_values(spans, TERNARY_VALUES) == [1, 1, 0, -1, -1, 0, None]
+    assert span_values(spans, BINARY_VALUES) == [1, 1, -1, -1, -1, -1, None]
+
+
+def test_mean_factuality_by_hand():
+    def mean(*labels, values=TERNARY_VALUES):
+        return mean_factuality([LabeledSpan(0, 1, label) for label in labels], values)
+
+    assert mean(S, S, C, U) == 0.25  # (1 + 1 - 1 + 0) / 4
+    assert mean(S, None, C, S) == pytest.approx(1 / 3)  # the failed one does not count
+    assert mean(S, C, N, values=BINARY_VALUES) == pytest.approx(-1 / 3)
+    assert mean() == 0.0
+    assert mean(None, None) is None
+
+
+def test_factual_precision_by_hand():
+    assert factual_precision([LabeledSpan(0, 1, label) for label in (S, S, C, U, N, None)]) == pytest.approx(2 / 3)
+    assert factual_precision([LabeledSpan(0, 1, N)]) is None
+
+
+def test_unjudged_rows_take_the_mean_of_their_group():
+    nan = float("nan")
+    filled = fill_unjudged(torch.tensor([1.0, nan, 0.0, 0.5, nan, nan, 1.0, nan, nan, nan, nan, nan]), 4)
+    assert filled[:4].tolist() == [1.0, 0.5, 0.0, 0.5]
+    assert torch.isnan(filled[4:]).all()  # one judged row has nothing to be compared with, none even less
+    with pytest.raises(ValueError, match="groups of 5"):
+        fill_unjudged(torch.zeros(12), 5)
