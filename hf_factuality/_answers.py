@@ -1,0 +1,351 @@
+"""Scores of one final answer against its gold answers: token F1, normalised match, mathematical equality.
+
+Mathematical equality runs in a child process. The `math-verify` library limits its run time with `signal.alarm`, which
+raises outside the main thread, cancels the alarms of others and cannot interrupt a call into C; without a limit one answer
+such as `9^{9^{9^9}}` stops a training run for good. A child can be killed from any thread on any system.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import importlib.util
+import json
+import logging
+import os
+import queue
+import re
+import string
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Sequence
+
+from hf_factuality.errors import JudgingError
+
+
+logger = logging.getLogger(__name__)
+
+MATH_TIMEOUT = 5.0
+"""Seconds that the gold answer, and then the comparison, may take."""
+MATH_START_TIMEOUT = 300.0
+"""Seconds that the child process may take to import `math-verify` (network file systems are slow)."""
+MATH_MAX_LENGTH = 1000
+"""Characters beyond which an answer is not parsed; the longest answer of MATH has 159."""
+
+_PUNCTUATION = str.maketrans("", "", string.punctuation)
+_ARTICLES = re.compile(r"\b(a|an|the)\b")
+_BOOLEANS = {"true": "yes", "false": "no"}
+_CLOSED = {"yes", "no", "no answer"}
+_warned: set[str] = set()
+
+
+def warn_once(key: str, message: str, *args: object) -> None:
+    """Log a warning the first time that `key` is seen in this process."""
+    if key not in _warned:
+        _warned.add(key)
+        logger.warning(message, *args)
+
+
+def normalize_answer(text: str) -> str:
+    """Lower case without punctuation, English articles and surplus white space.
+
+    Source: the SQuAD evaluation script (Rajpurkar et al. 2016), with FSPO's two additions: an underscore separates words,
+    and an answer that is just "true" or "false" reads "yes" or "no".
+    """
+    text = text.replace("_", " ").lower().translate(_PUNCTUATION)
+    text = " ".join(_ARTICLES.sub(" ", text).split())
+    return _BOOLEANS.get(text, text)
+
+
+def _bare_match(prediction: str, gold: str) -> float:
+    # A gold answer such as "The The" or "A" is nothing but articles: normalised it is empty and would match nothing.
+    return float(" ".join(prediction.lower().split()) == " ".join(gold.lower().split()))
+
+
+def _token_f1(prediction: str, gold: str) -> float:
+    found, wanted = normalize_answer(prediction), normalize_answer(gold)
+    if not wanted:
+        return _bare_match(prediction, gold)
+    if not found:
+        return 0.0
+    found_tokens, wanted_tokens = found.split(), wanted.split()
+    if found in _CLOSED or wanted in _CLOSED:
+        return float(set(found_tokens) <= set(wanted_tokens) or set(wanted_tokens) <= set(found_tokens))
+    common = sum((Counter(found_tokens) & Counter(wanted_tokens)).values())
+    # Equal to 2PR / (P + R), in one rounding.
+    return 2 * common / (len(found_tokens) + len(wanted_tokens))
+
+
+def _token_match(prediction: str, gold: str) -> float:
+    found, wanted = normalize_answer(prediction), normalize_answer(gold)
+    if not wanted:
+        return _bare_match(prediction, gold)
+    return float(found == wanted or wanted in found.split())
+
+
+def _exact_match(prediction: str, gold: str) -> float:
+    found, wanted = normalize_answer(prediction), normalize_answer(gold)
+    return float(found == wanted) if wanted else _bare_match(prediction, gold)
+
+
+def hotpot_f1(prediction: str, golds: Sequence[str]) -> float:
+    """Token F1 against the nearest gold answer, in [0, 1].
+
+    If either normalised side is "yes", "no" or "no answer", the score is 1 where the words of one side all occur in the
+    other, and 0 otherwise. Source: FSPO (arXiv 2505.24630), released scoring of HotpotQA and 2WikiMultiHopQA.
+    """
+    return max(_token_f1(prediction, gold) for gold in golds)
+
+
+def halueval_match(prediction: str, golds: Sequence[str]) -> float:
+    """1 if the normalised strings are equal or the whole normalised gold is one token of the prediction, else 0.
+
+    Source: FSPO (arXiv 2505.24630), released scoring of HaluEval.
+    """
+    return max(_token_match(prediction, gold) for gold in golds)
+
+
+def exact_match(prediction: str, golds: Sequence[str]) -> float:
+    """1 if the prediction equals a gold answer after [`normalize_answer`], else 0."""
+    return max(_exact_match(prediction, gold) for gold in golds)
+
+
+def math_match(prediction: str, golds: Sequence[str]) -> float | None:
+    """1 if the prediction is mathematically equal to a gold answer, else 0.
+
+    Returns:
+        `float` or `None` (no gold answer equals the prediction, and at least one of them could not be parsed).
+
+    Raises:
+        `ImportError`: `math-verify` is not installed.
+        `JudgingError`: the child process could not be started.
+    """
+    unknown = False
+    for gold in golds:
+        verdict = math_equal(prediction, gold)
+        if verdict:
+            return 1.0
+        unknown |= verdict is None
+    return None if unknown else 0.0
+
+
+def gsm8k_match(prediction: str, golds: Sequence[str]) -> float | None:
+    """[`math_match`] of numbers: `,` and `$` are taken out, and of a worked solution the part after `####` counts.
+
+    Raises:
+        `ImportError`: `math-verify` is not installed.
+        `JudgingError`: the child process could not be started.
+    """
+    return math_match(_number(prediction), [_number(gold.rsplit("####", 1)[-1]) for gold in golds])
+
+
+def _number(text: str) -> str:
+    return text.replace(",", "").replace("\\$", "").replace("$", "").strip()
+
+
+def math_equal(prediction: str, gold: str) -> bool | None:
+    r"""Whether two answers are mathematically equal, for example `\frac{1}{2}` and `0.5`.
+
+    Args:
+        prediction (`str`):
+            Final answer, in LaTeX with or without `$` or `\boxed`, or plain.
+        gold (`str`):
+            Gold answer, likewise.
+
+    Returns:
+        `bool` or `None` (the gold answer could not be parsed). A prediction that cannot be parsed, or compared within
+        [`MATH_TIMEOUT`] seconds, is not equal.
+
+    Raises:
+        `ImportError`: `math-verify` is not installed.
+        `JudgingError`: the child process could not be started.
+    """
+    require_math()
+    gold, prediction = _bare(gold), _bare(prediction)
+    if gold and gold == prediction:
+        return True
+    if not gold or len(gold) > MATH_MAX_LENGTH:
+        return None
+    # Not `False` at once for what cannot be parsed: whether the gold answer can be is still to be found out.
+    return _compare(gold, prediction if len(prediction) <= MATH_MAX_LENGTH else "")
+
+
+@functools.cache
+def require_math() -> None:
+    """Check that `math-verify` is installed.
+
+    Raises:
+        `ImportError`: names the command that installs it.
+    """
+    if importlib.util.find_spec("math_verify") is None:
+        raise ImportError(
+            "the answers of MATH and GSM8K are compared by the math-verify library, which is not installed; "
+            "run: pip install hf_factuality[math]"
+        )
+
+
+def _bare(text: str) -> str:
+    r"""Drop what is not part of the expression: `\boxed`, `$`, `\(`, `\[` around it, a full stop or comma after it."""
+    text = text.strip().replace("\\$", "").strip()
+    if text.startswith("\\boxed{") and text.endswith("}") and text.count("\\boxed") == 1:
+        text = text[len("\\boxed{") : -1].strip()
+    for left, right in (("$$", "$$"), ("$", "$"), ("\\(", "\\)"), ("\\[", "\\]")):
+        inner = text[len(left) : len(text) - len(right)]
+        if len(text) > len(left) + len(right) and text.startswith(left) and text.endswith(right) and left not in inner:
+            return _bare(inner)
+    return text.rstrip(".,").rstrip()
+
+
+# Groups of completions share answers, and a prediction that runs into the time limit should do so once.
+@functools.lru_cache(maxsize=8192)
+def _compare(gold: str, prediction: str) -> bool | None:
+    return _process.compare(gold, prediction)
+
+
+class _MathProcess:
+    """A child process that compares answers, one at a time; safe to call from any thread.
+
+    It is started on first use with the interpreter and `sys.path` of this process, without importing `__main__`.
+    """
+
+    def __init__(self):
+        self.lock = threading.Lock()
+        self.process: subprocess.Popen | None = None
+        self.lines: queue.Queue[str | None] = queue.Queue()
+
+    def compare(self, gold: str, prediction: str) -> bool | None:
+        gold_parsed = False
+        with self.lock:
+            for _ in range(2):
+                if self.process is None or self.process.poll() is not None:
+                    self._start()
+                self._write([gold, prediction])
+                try:
+                    if not self._read(MATH_TIMEOUT):
+                        return None
+                    gold_parsed = True
+                    return bool(self._read(MATH_TIMEOUT))
+                except TimeoutError:
+                    break
+                except EOFError:
+                    continue  # somebody may have killed it; the answers have if it dies again
+        if not gold_parsed:
+            return None
+        warn_once("math", "an answer could not be compared within %g s and counts as wrong; said once", MATH_TIMEOUT)
+        return False
+
+    def stop(self) -> None:
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+            self.process = None
+
+    def _start(self) -> None:
+        self.stop()
+        code = (
+            "import json, sys; sys.path[:] = json.loads(sys.stdin.readline()); "
+            "from hf_factuality._answers import _serve; _serve()"
+        )
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, encoding="ascii"
+        )
+        # A new queue for each child: a line of a killed one must not be taken for an answer of the next.
+        self.lines = queue.Queue()
+        threading.Thread(target=_forward, args=(self.process.stdout, self.lines), daemon=True).start()
+        self._write([os.path.abspath(path) for path in sys.path])
+        try:
+            self._read(MATH_START_TIMEOUT)
+        except (TimeoutError, EOFError):
+            raise JudgingError(
+                f"the process that runs math-verify did not start; try: {sys.executable} -c 'import math_verify'"
+            ) from None
+
+    def _write(self, value: object) -> None:
+        try:
+            self.process.stdin.write(json.dumps(value) + "\n")
+            self.process.stdin.flush()
+        except OSError:
+            pass  # a dead child: the next read says so
+
+    def _read(self, timeout: float) -> object:
+        """The next value that the child writes.
+
+        Raises:
+            `TimeoutError`: it was silent for `timeout` seconds, and is killed.
+            `EOFError`: it is dead.
+        """
+        try:
+            line = self.lines.get(timeout=timeout)
+        except queue.Empty:
+            self.stop()
+            raise TimeoutError from None
+        if line is None:
+            self.stop()
+            raise EOFError
+        return json.loads(line)
+
+
+def _forward(stream, lines: queue.Queue) -> None:
+    with stream:
+        for line in stream:
+            lines.put(line)
+    lines.put(None)
+
+
+def _serve() -> None:
+    """Body of the child: per line `[gold, prediction]`, write whether gold parses, then whether they are equal."""
+    import faulthandler
+
+    replies = os.fdopen(os.dup(1), "w", encoding="ascii")
+    os.dup2(2, 1)  # whatever the parser prints must not be read as a reply
+    logging.disable(logging.CRITICAL)
+    try:
+        import resource
+
+        # An answer can ask for a number with 10^10 digits; a MemoryError is an answer too.
+        resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))
+    except (ImportError, OSError, ValueError):
+        pass
+    from math_verify import parse, verify
+
+    def reply(value: object) -> None:
+        replies.write(json.dumps(value) + "\n")
+        replies.flush()
+
+    reply("ready")
+    with open(os.devnull, "w") as null:
+        for line in sys.stdin:
+            # The parent may die during a comparison that never ends.
+            faulthandler.dump_traceback_later(4 * MATH_TIMEOUT, exit=True, file=null)
+            gold, prediction = json.loads(line)
+            wanted = parse(_latex(gold), parsing_timeout=None)
+            # Where parsing fails, the library returns the string, cut where it gave up: "a + b + c" becomes "a +".
+            if all(isinstance(item, str) for item in wanted):
+                reply(False)
+            else:
+                reply(True)
+                found = parse(_latex(prediction), parsing_timeout=None)
+                reply(bool(found) and bool(verify(wanted, found, timeout_seconds=None)))
+            faulthandler.cancel_dump_traceback_later()
+
+
+def _latex(text: str) -> str:
+    # The library looks for LaTeX between anchors only. Without them it would also take the last number of a plain text
+    # for the answer: 12 of "(3, 12)".
+    return text if "$" in text or "\\boxed" in text else f"${text}$"
+
+
+_process = _MathProcess()
+
+
+def _reset_after_fork() -> None:
+    # The child of a fork shares the pipes of its parent, and perhaps a lock that nobody will release.
+    global _process
+    _process = _MathProcess()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_reset_after_fork)
+atexit.register(lambda: _process.stop())

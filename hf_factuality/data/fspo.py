@@ -1,0 +1,494 @@
+"""Reader of the FSPO training files: takes the hand-written chat markup off the questions and renders them anew.
+
+The files store each prompt as one user message that holds a whole conversation, written out by hand for one model family.
+Here the question is taken out and rendered with the chat template of the model that is trained. The prompt is a string
+that ends in an opened `<think>`: TRL adds a generation prompt to every conversational prompt, so only a string can start
+the turn of the assistant.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hf_factuality.errors import DataError
+
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+logger = logging.getLogger(__name__)
+
+COLUMNS = ("prompt", "question", "answer", "evidence", "data_source")
+"""Columns of the datasets that are made here."""
+PREFILL = "Let me solve this step by step.\n<think>"
+"""Beginning of the assistant's turn, part of the prompt."""
+
+_STYLES = ("auto", "instruct", "base")
+_EVIDENCE_COLUMNS = ("knowledge", "evidence", "context")
+_READERS = {".parquet": "from_parquet", ".jsonl": "from_json", ".json": "from_json"}
+
+# Task -> what comes before and after the sentence on reasoning.
+_THINK = "Before you answer, reason about it, and write all of your reasoning between <think> and </think>."
+_INSTRUCTIONS = {
+    "answer": (
+        "The user asks a question.",
+        "Then write the final answer, and nothing but the final answer, between <answer> and </answer>, for example: "
+        "<answer> {sample} </answer>.",
+    ),
+    "judge": (
+        "The user shows a question and a candidate answer to it. Decide whether the candidate answer is hallucinated, "
+        "which means that it is incorrect.",
+        "Then write Yes if it is hallucinated, or No if it is correct and factual, and nothing else, between <answer> "
+        "and </answer>, for example: <answer> Yes </answer>.",
+    ),
+    "choose": (
+        "The user shows a question and two candidate answers to it, one of which is hallucinated.",
+        "Then copy the candidate answer that is correct, without its label and with nothing else, between <answer> and "
+        "</answer>, for example: <answer> {sample} </answer>.",
+    ),
+}
+_BASE_OPENING = "This is a conversation between a user and an assistant."
+_SAMPLE_NUMBER, _SAMPLE_NAME = "42", "Lake Victoria"
+_NUMERIC_SOURCES = ("MATH", "GSM8K")
+
+# Each takes one question out of one kind of markup: what the markup adds around it, and not a character of the question.
+# The user's header is the first in the text and the assistant's the last, whatever the question may quote. The files of
+# MATH and GSM8K do not close the turn of the user.
+_MARKUP = {
+    "chatml": re.compile(
+        r"\A(?:<\|im_start\|>system\n(?P<system>.*?)<\|im_end\|>\n)?<\|im_start\|>user\n(?P<question>.*)"
+        r"\n<\|im_start\|>assistant\b",
+        re.DOTALL,
+    ),
+    "llama3": re.compile(
+        r"\A(?:<\|begin_of_text\|>)?"
+        r"(?:<\|start_header_id\|>system<\|end_header_id\|>\s*(?P<system>.*?)<\|eot_id\|>\s*)?"
+        r"<\|start_header_id\|>user<\|end_header_id\|>\n{0,2}(?P<question>.*)"
+        r"<\|start_header_id\|>assistant<\|end_header_id\|>",
+        re.DOTALL,
+    ),
+    "conversation": re.compile(
+        r"\A(?P<system>A conversation between User and Assistant.*?)\n+User: (?P<question>.*)\nAssistant:", re.DOTALL
+    ),
+}
+_END_OF_TURN = {
+    "chatml": re.compile(r"\n?<\|im_end\|>\Z"),
+    "llama3": re.compile(r"\n?<\|eot_id\|>\n*\Z|\n\Z"),
+    "conversation": re.compile(r"(?!)"),
+}
+_TURN = re.compile(r"<\|im_start\|>|<\|start_header_id\|>")
+
+
+@dataclass(frozen=True)
+class ParsedPrompt:
+    """What a stored prompt says.
+
+    Args:
+        question (`str`):
+            What the user asks, with the candidate answers of a HaluEval row.
+        style (`str`, *optional*):
+            `"instruct"` (chat markup or messages), `"base"` (a conversation in plain text), or `None` for plain text.
+        system (`str`, *optional*):
+            Instructions that come before the question.
+    """
+
+    question: str
+    style: str | None = None
+    system: str | None = None
+
+
+def parse_prompt(prompt: str | Sequence[Mapping[str, Any]]) -> ParsedPrompt:
+    """Take the question out of a stored prompt.
+
+    Reads ChatML, Llama 3 headers and the conversation between "User" and "Assistant" of base models, each written into
+    one message or string; real messages; and plain text, which is taken as the question.
+
+    Args:
+        prompt (`str` or `list[dict]`):
+            Text, or messages with `role` and `content`.
+
+    Returns:
+        [`ParsedPrompt`]
+
+    Raises:
+        `DataError`: neither text nor messages, or no message of the user.
+    """
+    system = None
+    messages = not isinstance(prompt, str)
+    if messages:
+        try:
+            turns = [(message["role"], message["content"]) for message in prompt]
+        except (TypeError, KeyError):
+            raise DataError(
+                f"a prompt is a string or a list of messages with role and content, got {prompt!r:.200}"
+            ) from None
+        system = next((content for role, content in turns if role == "system"), None)
+        prompt = next((content for role, content in reversed(turns) if role == "user"), None)
+        if not isinstance(prompt, str):
+            raise DataError(
+                f"a prompt needs a message of the user with text, got the roles {[role for role, _ in turns]}"
+            )
+    for name, pattern in _MARKUP.items():
+        match = pattern.match(prompt)
+        if match:
+            question = _END_OF_TURN[name].sub("", match["question"])
+            if name != "conversation" and _TURN.search(question):
+                raise DataError(f"the prompt holds several turns, but one question is wanted: {prompt!r:.200}")
+            return ParsedPrompt(question, "base" if name == "conversation" else "instruct", match["system"])
+    return ParsedPrompt(prompt, "instruct" if messages and system is not None else None, system)
+
+
+def load_fspo(
+    train_files: str | Path | Sequence[str | Path] | None = None,
+    dataset_name: str | None = None,
+    dataset_config: str | None = None,
+    split: str = "train",
+    tokenizer: Any = None,
+    **settings: Any,
+) -> Dataset:
+    """Load the FSPO files, or a dataset with the same columns, as prompts for GRPO.
+
+    Args:
+        train_files (`str`, `Path` or a list of them, *optional*):
+            Parquet, JSON or JSON Lines files; their columns may differ. They are read whole, whatever `split` says.
+        dataset_name (`str`, *optional*):
+            Name on the Hub, or folder, of a dataset; give either this or `train_files`.
+        dataset_config (`str`, *optional*):
+            Configuration of `dataset_name`.
+        split (`str`, *optional*, defaults to `"train"`):
+            Split of `dataset_name`.
+        tokenizer (`PreTrainedTokenizerBase`, *optional*):
+            Tokenizer or processor of the model that is trained. Without it, prompts are messages.
+        settings:
+            See [`prepare_rows`].
+
+    Returns:
+        `datasets.Dataset`: with the columns [`COLUMNS`], in the order of the files; see [`prepare_rows`].
+
+    Raises:
+        `DataError`: a file is missing or unreadable, or the rows cannot be trained on.
+
+    Source: files of nusnlp/FSPO (arXiv 2505.24630).
+    """
+    import datasets
+
+    files = [train_files] if isinstance(train_files, (str, Path)) else list(train_files or [])
+    if bool(files) == bool(dataset_name):
+        raise DataError(f"give either train_files or dataset_name, got {files!r} and {dataset_name!r}")
+    if files:
+        parts = [(str(file), _read_file(Path(file))) for file in files]
+    else:
+        try:
+            dataset = datasets.load_dataset(dataset_name, dataset_config, split=split)
+        except Exception as error:
+            raise DataError(
+                f"dataset {dataset_name!r} (configuration {dataset_config!r}, split {split!r}) cannot be loaded; check "
+                f"the three names, and the network: {error}"
+            ) from error
+        parts = [(dataset_name, dataset)]
+    prepared = [prepare_rows(dataset, tokenizer=tokenizer, name=name, **settings) for name, dataset in parts]
+    if len(prepared) == 1:
+        return prepared[0]
+    return _to_dataset({column: [value for part in prepared for value in part[column][:]] for column in COLUMNS})
+
+
+def prepare_rows(
+    dataset: Dataset,
+    *,
+    tokenizer: Any = None,
+    style: str = "auto",
+    default_data_source: str | None = None,
+    known_sources: Collection[str] | None = None,
+    system_prompt: str | None = None,
+    chat_template_kwargs: Mapping[str, Any] | None = None,
+    empty_answers: str = "error",
+    name: str = "the dataset",
+) -> Dataset:
+    """Check the rows of a dataset and render their prompts.
+
+    Args:
+        dataset (`datasets.Dataset`):
+            Rows with a column `question` or `prompt` (see [`parse_prompt`]); `answer` (text or a list of texts) or
+            `reward_model` with `ground_truth`; `data_source`; and, if there is evidence, `knowledge`, `evidence` or
+            `context` (text or a list of texts).
+        tokenizer (`PreTrainedTokenizerBase`, *optional*):
+            Tokenizer or processor of the model that is trained.
+        style (`str`, *optional*, defaults to `"auto"`):
+            `"instruct"`: system and user message, rendered with the chat template. `"base"`: plain text. `"auto"`:
+            `"base"` for a tokenizer without chat template, otherwise `"instruct"`.
+        default_data_source (`str`, *optional*):
+            Data source of rows that have none.
+        known_sources (`Collection[str]`, *optional*):
+            Data sources that the reward can score; others are refused.
+        system_prompt (`str`, *optional*):
+            Instructions instead of the own ones, which depend on the kind of question.
+        chat_template_kwargs (`Mapping[str, Any]`, *optional*):
+            Passed to `apply_chat_template`.
+        empty_answers (`str`, *optional*, defaults to `"error"`):
+            `"error"` refuses a row with an empty gold answer, `"drop"` leaves such rows out and logs how many. Two rows of
+            the published file of SimpleRL have none.
+        name (`str`, *optional*, defaults to `"the dataset"`):
+            What error messages call the dataset.
+
+    Returns:
+        `datasets.Dataset`: with the columns `prompt` (text that ends in `<think>`, which TRL tokenizes with special
+        tokens; messages if `tokenizer` is `None` and `style` is not `"base"`), `question` (text, with the candidate
+        answers of a HaluEval row), `answer` (text, or a list of texts in every row), `evidence` (list of texts, empty
+        where there is none) and `data_source`.
+
+    Raises:
+        `DataError`: the rows cannot be trained on, or `style` needs what the tokenizer lacks; names value and remedy.
+    """
+    if empty_answers not in ("error", "drop"):
+        raise DataError(f"empty_answers must be 'error' or 'drop', got {empty_answers!r}")
+    _check_columns(dataset, name, default_data_source)
+    render = _Renderer(tokenizer, style, system_prompt, chat_template_kwargs)
+    columns: dict[str, list] = {column: [] for column in COLUMNS}
+    empty = []
+    for index, row in enumerate(dataset):
+        place = f"{name}, row {index}"
+        question = _question(row, place)
+        answer = _answer(row, place)
+        source = row.get("data_source") or default_data_source
+        if not isinstance(source, str):
+            raise DataError(
+                f"{place}: data_source must be text, got {source!r}; pass default_data_source to fill it in"
+            )
+        if known_sources is not None and source not in known_sources:
+            raise DataError(
+                f"{place}: unknown data_source {source!r}; known are {sorted(known_sources)}. Rename it, or give the "
+                "answer reward a scorer for it"
+            )
+        if not answer:
+            if empty_answers == "error":
+                raise DataError(
+                    f"{place}: the gold answer is empty, so no completion could be right (question: {question!r:.80}); "
+                    "correct the row, or leave such rows out with empty_answers='drop'"
+                )
+            empty.append(index)
+            continue
+        columns["prompt"].append(render(question, source))
+        columns["question"].append(question)
+        columns["answer"].append(answer)
+        columns["evidence"].append(_evidence(row, place))
+        columns["data_source"].append(source)
+    if empty:
+        logger.warning("%s: left out %d rows with an empty gold answer: %s", name, len(empty), empty[:20])
+    if not columns["prompt"]:
+        raise DataError(f"{name}: every row has an empty gold answer; fill the column 'answer'")
+    return _to_dataset(columns)
+
+
+def check_prompt_lengths(
+    dataset: Dataset, tokenizer: Any, max_length: int, chat_template_kwargs: Mapping[str, Any] | None = None
+) -> int:
+    """Check that every prompt fits, tokenized as TRL does it.
+
+    Args:
+        dataset (`datasets.Dataset`):
+            Rows with a column `prompt`, texts or messages.
+        tokenizer (`PreTrainedTokenizerBase`):
+            Tokenizer of the model that is trained.
+        max_length (`int`):
+            Most tokens that a prompt may have: the context of the model less the completion.
+        chat_template_kwargs (`Mapping[str, Any]`, *optional*):
+            Passed to `apply_chat_template`.
+
+    Returns:
+        `int`: tokens of the longest prompt.
+
+    Raises:
+        `DataError`: a prompt is longer; names the longest row, its tokens and the limit.
+    """
+    lengths: list[int] = []
+    for start in range(0, len(dataset), 1000):
+        prompts = dataset[start : start + 1000]["prompt"]
+        if isinstance(prompts[0], str):
+            encoded = tokenizer(text=prompts)
+        else:
+            encoded = tokenizer.apply_chat_template(
+                prompts, add_generation_prompt=True, tokenize=True, return_dict=True, **(chat_template_kwargs or {})
+            )
+        lengths.extend(len(ids) for ids in encoded["input_ids"])
+    longest = max(lengths, default=0)
+    if longest > max_length:
+        too_long = sum(length > max_length for length in lengths)
+        raise DataError(
+            f"row {lengths.index(longest)}: the prompt has {longest} tokens, but only {max_length} fit beside the "
+            f"completion ({too_long} of {len(lengths)} prompts are too long); shorten the completion, drop these rows, or "
+            "take a model with a longer context"
+        )
+    return longest
+
+
+def _read_file(path: Path) -> Dataset:
+    from datasets import Dataset
+
+    if path.suffix.lower() not in _READERS:
+        raise DataError(f"{path}: cannot read a file that ends in {path.suffix!r}; use one of {sorted(_READERS)}")
+    if not path.is_file():
+        raise DataError(f"{path}: no such file (working directory: {Path.cwd()}); check the path")
+    try:
+        return getattr(Dataset, _READERS[path.suffix.lower()])(str(path))
+    except Exception as error:
+        cause = error.__cause__ or error
+        if "corresponds to no data" in str(cause):
+            raise DataError(f"{path}: has no rows; check the file") from error
+        raise DataError(
+            f"{path}: not a readable {path.suffix} file; a column must have one type in all rows: {cause}"
+        ) from error
+
+
+def _to_dataset(columns: dict[str, list]) -> Dataset:
+    from datasets import Dataset, Features, List, Value
+
+    text = Value("string")
+    if any(isinstance(answer, list) for answer in columns["answer"]):
+        columns["answer"] = [[answer] if isinstance(answer, str) else answer for answer in columns["answer"]]
+    prompt = text if isinstance(columns["prompt"][0], str) else List({"role": text, "content": text})
+    answer = List(text) if isinstance(columns["answer"][0], list) else text
+    features = {"prompt": prompt, "question": text, "answer": answer, "evidence": List(text), "data_source": text}
+    return Dataset.from_dict(columns, features=Features(features))
+
+
+def _check_columns(dataset: Any, name: str, default_data_source: str | None) -> None:
+    present = getattr(dataset, "column_names", None)
+    if not hasattr(dataset, "__len__") or isinstance(dataset, Mapping) or present is None:
+        raise DataError(
+            f"{name}: needs a datasets.Dataset, got {type(dataset).__name__}; choose one split, and do not stream it"
+        )
+    if len(dataset) == 0:
+        raise DataError(f"{name}: has no rows; check the file or the split")
+    for wanted, alternatives in (
+        ("question", ("question", "prompt")),
+        ("answer", ("answer", "reward_model")),
+        ("data_source", ("data_source",)),
+    ):
+        if wanted == "data_source" and default_data_source is not None:
+            continue
+        if not set(alternatives) & set(present):
+            fix = ", or pass default_data_source" if wanted == "data_source" else ""
+            raise DataError(f"{name}: no column {wanted!r}; it has {sorted(present)}. Rename the column{fix}")
+
+
+def _question(row: Mapping[str, Any], place: str) -> str:
+    column, question = "question", row.get("question")
+    if row.get("prompt") is not None:
+        try:
+            parsed = parse_prompt(row["prompt"])
+        except DataError as error:
+            raise DataError(f"{place}: {error}") from None
+        # Where the markup is known, the prompt shows what the column lacks: the candidate answers of HaluEval.
+        if parsed.style is not None or "question" not in row:
+            column, question = "prompt", parsed.question
+    if not isinstance(question, str) or not question.strip():
+        raise DataError(f"{place}: the {column} must be non-empty text, got {question!r}; correct or drop the row")
+    return question
+
+
+def _answer(row: Mapping[str, Any], place: str) -> str | list[str]:
+    answer = row.get("answer")
+    if answer is None and isinstance(row.get("reward_model"), Mapping):
+        answer = row["reward_model"].get("ground_truth")
+    if answer is None:
+        return ""
+    golds = answer if isinstance(answer, list) else [answer]
+    for gold in golds:
+        if not isinstance(gold, str):
+            raise DataError(
+                f"{place}: the gold answer must be text or a list of texts, got {gold!r}; convert it with str"
+            )
+    golds = [gold for gold in golds if gold.strip()]
+    return golds if isinstance(answer, list) else (golds or [""])[0]
+
+
+def _evidence(row: Mapping[str, Any], place: str) -> list[str]:
+    column = next((column for column in _EVIDENCE_COLUMNS if row.get(column)), None)
+    if column is None:
+        return []
+    passages = row[column] if isinstance(row[column], list) else [row[column]]
+    for passage in passages:
+        if not isinstance(passage, str):
+            raise DataError(
+                f"{place}: {column} must be text or a list of texts, got {passage!r:.200}; join its parts to text"
+            )
+    return [passage for passage in passages if passage.strip()]
+
+
+class _Renderer:
+    """Writes questions as prompts, in one style for all rows."""
+
+    def __init__(self, tokenizer: Any, style: str, system_prompt: str | None, chat_template_kwargs: Any):
+        if style not in _STYLES:
+            raise DataError(f"unknown style {style!r}; choose one of {list(_STYLES)}")
+        has_template = getattr(tokenizer, "chat_template", None) is not None
+        if style == "instruct" and tokenizer is not None and not has_template:
+            raise DataError("style 'instruct' needs a tokenizer with a chat template; set one, or use style 'base'")
+        if style == "auto":
+            style = "instruct" if tokenizer is None or has_template else "base"
+            if style == "base":
+                logger.warning("the tokenizer has no chat template: prompts are plain text (style 'base')")
+        self.style = style
+        self.tokenizer = tokenizer
+        self.system_prompt = system_prompt
+        self.kwargs = dict(chat_template_kwargs or {})
+        self.bos = _bos_to_strip(tokenizer)
+        self.system_role = tokenizer is None or style == "base" or self._takes_system()
+
+    def __call__(self, question: str, data_source: str) -> str | list[dict[str, str]]:
+        task = "choose" if "#Candidate Answer 1#" in question else "answer"
+        task = "judge" if "#Candidate Answer#" in question else task
+        sample = _SAMPLE_NUMBER if data_source in _NUMERIC_SOURCES else _SAMPLE_NAME
+        before, after = _INSTRUCTIONS[task]
+        system = self.system_prompt or f"{before} {_THINK} {after}".replace("{sample}", sample)
+        if self.style == "base":
+            return f"{_BASE_OPENING} {system}\n\nUser: {question}\nAssistant: {PREFILL}"
+        if self.system_role:
+            messages = [{"role": "system", "content": system}, {"role": "user", "content": question}]
+        else:
+            messages = [{"role": "user", "content": f"{system}\n\n{question}"}]
+        if self.tokenizer is None:
+            return messages
+        text = self._template(messages)
+        # TRL tokenizes text with special tokens, and so would add a second one.
+        if self.bos and text.startswith(self.bos):
+            text = text[len(self.bos) :]
+        # Templates of reasoning models open the tag themselves.
+        return text if text.rstrip().endswith("<think>") else text + PREFILL
+
+    def _template(self, messages: list[dict[str, str]]) -> str:
+        return self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True, **self.kwargs)
+
+    def _takes_system(self) -> bool:
+        """Whether the chat template shows a system message: some refuse it (Gemma), some leave it out."""
+        from jinja2 import TemplateError
+
+        try:
+            text = self._template([{"role": "system", "content": "PROBE"}, {"role": "user", "content": "question"}])
+        except TemplateError:
+            return False
+        return "PROBE" in text
+
+
+def _bos_to_strip(tokenizer: Any) -> str | None:
+    """The token that the tokenizer puts in front of every text by itself.
+
+    Raises:
+        `DataError`: it ends every text with its end token as well, which a prompt must not have.
+    """
+    if tokenizer is None:
+        return None
+    tokenizer = getattr(tokenizer, "tokenizer", tokenizer)
+    ids = list(tokenizer("")["input_ids"])
+    added_bos = bool(ids) and ids[0] == tokenizer.bos_token_id
+    if ids[added_bos:] and ids[-1] == tokenizer.eos_token_id:
+        raise DataError(
+            f"the tokenizer ends every text with {tokenizer.eos_token!r}, so no prompt could be continued; load it with "
+            "add_eos_token=False"
+        )
+    return tokenizer.bos_token if added_bos else None

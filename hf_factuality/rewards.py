@@ -1,0 +1,398 @@
+"""Answer and format rewards as plain TRL `reward_funcs`; unlike TRL's own they know pre-filled `<think>` tags and QA data.
+
+Every reward function here takes `prompts`, `completions` and the columns of the dataset as lists of one length, one entry
+per completion (others are ignored), and returns one `float` per completion, or `None` where the gold answer is unusable:
+TRL leaves those out of its sum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+from hf_factuality._answers import (
+    exact_match,
+    gsm8k_match,
+    halueval_match,
+    hotpot_f1,
+    math_match,
+    normalize_answer,
+    require_math,
+    warn_once,
+)
+from hf_factuality.errors import DataError
+
+
+__all__ = [
+    "SCORERS",
+    "FSPOAnswerReward",
+    "FormatReward",
+    "Scorer",
+    "answer_reward",
+    "check_format",
+    "complete_text",
+    "exact_reward",
+    "extract_answer",
+    "gsm8k_reward",
+    "halueval_reward",
+    "hotpot_f1_reward",
+    "math_reward",
+    "normalize_answer",
+    "think_format_reward",
+]
+
+Scorer = Callable[[str, Sequence[str]], "float | None"]
+"""Scores one final answer against its gold answers (at least one); `None` where the gold answers are unusable."""
+
+SCORERS: Mapping[str, Scorer] = MappingProxyType(
+    {
+        "HotpotQA": hotpot_f1,
+        "2WikiMultiHopQA": hotpot_f1,
+        "HaluEval": halueval_match,
+        "MATH": math_match,
+        "GSM8K": gsm8k_match,
+        "world": exact_match,
+    }
+)
+"""`data_source` -> scorer."""
+
+_TAGS = ("<think>", "</think>", "<answer>", "</answer>")
+_NEED_MATH = (math_match, gsm8k_match)
+
+
+def extract_answer(text: str) -> str | None:
+    """The text of the last `<answer>...</answer>`, stripped; `None` if there is none.
+
+    Of nested tags the innermost counts.
+    """
+    last = text.rfind("</answer>")
+    start = text.rfind("<answer>", 0, last) if last >= 0 else -1
+    if start < 0:
+        return None
+    start += len("<answer>")
+    return text[start : text.find("</answer>", start)].strip()
+
+
+def check_format(text: str) -> bool:
+    """Whether each of `<think> </think> <answer> </answer>` occurs exactly once, in this order.
+
+    Args:
+        text (`str`):
+            Completion, together with the opening tag if that is part of the prompt; see [`complete_text`].
+    """
+    places = [text.find(tag) for tag in _TAGS]
+    return min(places) >= 0 and places == sorted(places) and all(text.count(tag) == 1 for tag in _TAGS)
+
+
+def complete_text(completion: Any, prompt: Any = None, think_in_prompt: bool | None = None) -> str:
+    """The text of a completion, with a `<think>` in front where the prompt has opened it.
+
+    Args:
+        completion (`str` or `list[dict]`):
+            Text, or messages. Of messages those of the assistant are joined; reasoning that the chat template has split
+            off (`reasoning_content` or `thinking`) is put back between `<think>` and `</think>`.
+        prompt (`str` or `list[dict]`, *optional*):
+            Prompt of the completion.
+        think_in_prompt (`bool`, *optional*):
+            Whether the prompt ends in an opened `<think>`. By default, this is read off the prompt: its text, or the
+            last message if that is the assistant's. Set it to `True` for messages whose chat template opens the tag,
+            which the prompt does not show.
+
+    Returns:
+        `str`
+    """
+    text, reasoning_split = _text(completion)
+    if think_in_prompt is None:
+        messages = [prompt] if isinstance(prompt, Mapping) else prompt
+        if isinstance(messages, (list, tuple)):
+            last = messages[-1] if messages else None
+            assistant = isinstance(last, Mapping) and last.get("role") == "assistant"
+            prompt = _content(last) if assistant else ""
+        think_in_prompt = isinstance(prompt, str) and prompt.rstrip().endswith("<think>")
+    return "<think>" + text if think_in_prompt and not reasoning_split else text
+
+
+def _text(completion: Any) -> tuple[str, bool]:
+    if isinstance(completion, str):
+        return completion, False
+    messages = [completion] if isinstance(completion, Mapping) else completion
+    parts, split = [], False
+    for message in messages if isinstance(messages, (list, tuple)) else ():
+        if not isinstance(message, Mapping) or message.get("role", "assistant") != "assistant":
+            continue
+        content = _content(message)
+        reasoning = message.get("reasoning_content") or message.get("thinking")
+        # Some servers report the reasoning a second time, next to content that still has it.
+        if isinstance(reasoning, str) and "</think>" not in content:
+            content, split = f"<think>{reasoning}</think>{content}", True
+        parts.append(content)
+    return "\n".join(parts), split
+
+
+def _content(message: Mapping[str, Any]) -> str:
+    content = message.get("content")
+    if isinstance(content, (list, tuple)):
+        blocks = [block.get("text") for block in content if isinstance(block, Mapping)]
+        content = "".join(text for text in blocks if isinstance(text, str))
+    return content if isinstance(content, str) else ""
+
+
+def _golds(answer: Any) -> list[str]:
+    answers = [answer] if isinstance(answer, str) else answer
+    if not isinstance(answers, (list, tuple)):
+        return []
+    return [gold for gold in answers if isinstance(gold, str) and gold.strip()]
+
+
+def _score(scorer: Scorer, text: str, answer: Any) -> float | None:
+    golds = _golds(answer)
+    prediction = extract_answer(text)
+    reward = None
+    if golds:
+        reward = scorer(prediction, golds) if prediction else 0.0
+    if reward is None:
+        warn_once("gold", "no reward where the gold answer is unusable, such as %.200r; said once", answer)
+    return reward
+
+
+def _scores(scorer: Scorer, completions: Sequence[Any], answer: Sequence[Any] | None) -> list[float | None]:
+    if answer is None:
+        raise DataError("the reward needs a column 'answer' with the gold answers; rename yours to 'answer'")
+    return [_score(scorer, _text(completion)[0], gold) for completion, gold in zip(completions, answer, strict=True)]
+
+
+def hotpot_f1_reward(prompts, completions, completion_ids=None, answer=None, **columns) -> list[float | None]:
+    """Token F1 of the text between `<answer>` tags, as in HotpotQA and 2WikiMultiHopQA; at most 1 per completion.
+
+    Args:
+        prompts (`list`):
+            Prompts; not used.
+        completions (`list[str]` or `list[list[dict]]`):
+            Completions, texts or messages. One without answer tags scores 0.
+        completion_ids (`list[list[int]]`, *optional*):
+            Token ids; not used.
+        answer (`list[str]` or `list[list[str]]`):
+            Gold answers; of several the nearest counts.
+
+    Returns:
+        `list[float | None]`: in [0, 1]; `None` where there is no gold answer.
+
+    Raises:
+        `DataError`: no column `answer`.
+    """
+    return _scores(hotpot_f1, completions, answer)
+
+
+def halueval_reward(prompts, completions, completion_ids=None, answer=None, **columns) -> list[float | None]:
+    """1 if the answer equals the gold answer, or has the whole of it as one word, else 0; all normalised.
+
+    Arguments, return value and errors as in [`hotpot_f1_reward`].
+    """
+    return _scores(halueval_match, completions, answer)
+
+
+def exact_reward(prompts, completions, completion_ids=None, answer=None, **columns) -> list[float | None]:
+    """1 if the normalised answer equals a normalised gold answer, else 0.
+
+    Arguments, return value and errors as in [`hotpot_f1_reward`].
+    """
+    return _scores(exact_match, completions, answer)
+
+
+def math_reward(prompts, completions, completion_ids=None, answer=None, **columns) -> list[float | None]:
+    """1 if the answer is mathematically equal to the gold answer, else 0; works in any thread.
+
+    Arguments as in [`hotpot_f1_reward`]; gold answers may be LaTeX without `$`. Unlike the released FSPO scoring, which
+    compares normalised strings, this uses the `math-verify` library.
+
+    Returns:
+        `list[float | None]`: 0 or 1; `None` where the gold answer cannot be parsed and is not matched word for word.
+
+    Raises:
+        `DataError`: no column `answer`.
+        `ImportError`: `math-verify` is not installed.
+    """
+    return _scores(math_match, completions, answer)
+
+
+def gsm8k_reward(prompts, completions, completion_ids=None, answer=None, **columns) -> list[float | None]:
+    """[`math_reward`] without `,` and `$`; a gold answer may be a worked solution that ends in `#### 18`.
+
+    Arguments, return value and errors as in [`math_reward`].
+    """
+    return _scores(gsm8k_match, completions, answer)
+
+
+def think_format_reward(
+    prompts, completions, completion_ids=None, violation: float = 0.0, think_in_prompt: bool | None = None, **columns
+) -> list[float]:
+    """1 if reasoning and answer are tagged as [`check_format`] wants it, else `violation`.
+
+    Args:
+        prompts (`list`):
+            Prompts, texts or messages; read for an opened `<think>`, as in [`complete_text`].
+        completions (`list[str]` or `list[list[dict]]`):
+            Completions, texts or messages.
+        violation (`float`, *optional*, defaults to `0.0`):
+            Reward of a violation. The released FSPO code has -2, with 0 where the format is right.
+        think_in_prompt (`bool`, *optional*):
+            Whether prompts end in an opened `<think>`; by default, this is read off each prompt.
+
+    Returns:
+        `list[float]`
+    """
+    return FormatReward(violation=violation, think_in_prompt=think_in_prompt)(prompts, completions)
+
+
+class FormatReward:
+    """[`think_format_reward`] with its settings bound, logged by TRL as "format".
+
+    Args:
+        violation (`float`, *optional*, defaults to `0.0`):
+            Reward of a violation.
+        correct (`float`, *optional*, defaults to `1.0`):
+            Reward where the format is right.
+        think_in_prompt (`bool`, *optional*):
+            Whether prompts end in an opened `<think>`; by default, this is read off each prompt.
+    """
+
+    __name__ = "format"
+
+    def __init__(self, violation: float = 0.0, correct: float = 1.0, think_in_prompt: bool | None = None):
+        self.violation, self.correct = float(violation), float(correct)
+        self.think_in_prompt = think_in_prompt
+
+    def __call__(self, prompts, completions, completion_ids=None, **columns) -> list[float]:
+        return [
+            self.correct if check_format(complete_text(completion, prompt, self.think_in_prompt)) else self.violation
+            for prompt, completion in zip(prompts, completions, strict=True)
+        ]
+
+
+class FSPOAnswerReward:
+    """Answer reward of FSPO (arXiv 2505.24630): scores each row as its `data_source` is scored, logged as "answer".
+
+    A completion that violates the format has reward 0, as in the released code.
+
+    Args:
+        scorers (`Mapping[str, Scorer]`, *optional*):
+            More data sources, or others for those of [`SCORERS`]: name -> `scorer(prediction, golds)`, which returns a
+            number or `None` (unknown).
+        require_format (`bool`, *optional*, defaults to `True`):
+            Whether a format violation makes the reward 0. Without it, an answer between tags is enough.
+        think_in_prompt (`bool`, *optional*):
+            Whether prompts end in an opened `<think>`; by default, this is read off each prompt.
+        default_data_source (`str`, *optional*):
+            Data source of rows without one.
+
+    Raises:
+        `DataError`: `default_data_source` is not known.
+        `TypeError`: a scorer is not callable.
+
+    Example:
+
+    ```python
+    >>> reward = FSPOAnswerReward()
+    >>> reward(
+    ...     prompts=["When did they leave? <think>"],
+    ...     completions=["It says so.</think><answer>May 1931</answer>"],
+    ...     answer=["in May 1931"],
+    ...     data_source=["HotpotQA"],
+    ... )
+    [0.8]
+    ```
+    """
+
+    __name__ = "answer"
+
+    def __init__(
+        self,
+        scorers: Mapping[str, Scorer] | None = None,
+        require_format: bool = True,
+        think_in_prompt: bool | None = None,
+        default_data_source: str | None = None,
+    ):
+        self.scorers: dict[str, Scorer] = {**SCORERS, **(scorers or {})}
+        for name, scorer in self.scorers.items():
+            if not callable(scorer):
+                raise TypeError(f"the scorer of data source {name!r} must be callable, got {scorer!r}")
+        self.require_format = require_format
+        self.think_in_prompt = think_in_prompt
+        self.default_data_source = default_data_source
+        if default_data_source is not None:
+            self._scorer(default_data_source)
+
+    def _scorer(self, data_source: Any, place: str = "") -> Scorer:
+        name = self.default_data_source if data_source is None else data_source
+        if not isinstance(name, str) or name not in self.scorers:
+            raise DataError(
+                f"unknown data_source {name!r}{place}; known are {sorted(self.scorers)}. Rename it, or pass "
+                f"FSPOAnswerReward(scorers={{{name!r}: scorer}})"
+            )
+        return self.scorers[name]
+
+    def check(self, dataset: Any) -> None:
+        """Check before training that every row of a dataset can be scored.
+
+        Args:
+            dataset (`datasets.Dataset` or `Mapping[str, Sequence]`):
+                Rows with the columns `answer` and `data_source`.
+
+        Raises:
+            `DataError`: a column is missing, a data source unknown, a gold answer empty or not text.
+            `ImportError`: rows need `math-verify` and it is not installed.
+        """
+        present = list(getattr(dataset, "column_names", None) or dataset)
+        needed = ["answer"] + (["data_source"] if self.default_data_source is None else [])
+        for column in needed:
+            if column not in present:
+                raise DataError(f"the answer reward needs a column {column!r}; the dataset has {sorted(present)}")
+        answers = dataset["answer"]
+        sources = dataset["data_source"] if "data_source" in present else [None] * len(answers)
+        for row, (source, answer) in enumerate(zip(sources, answers, strict=True)):
+            scorer = self._scorer(source, place=f" in row {row}")
+            if not _golds(answer):
+                raise DataError(
+                    f"row {row}: the gold answer must be a non-empty string or a list of them, got {answer!r}; "
+                    "drop the row or correct it"
+                )
+            if scorer in _NEED_MATH:
+                require_math()
+
+    def __call__(
+        self, prompts, completions, completion_ids=None, answer=None, data_source=None, **columns
+    ) -> list[float | None]:
+        """Rewards of a batch.
+
+        Args:
+            prompts (`list`):
+                Prompts, texts or messages; read for an opened `<think>`.
+            completions (`list[str]` or `list[list[dict]]`):
+                Completions, texts or messages.
+            answer (`list[str]` or `list[list[str]]`):
+                Gold answers.
+            data_source (`list[str]`, *optional*):
+                Names that choose the scorer; needed unless there is a `default_data_source`.
+
+        Returns:
+            `list[float | None]`: in [0, 1] with the scorers of [`SCORERS`]; `None` where the gold answer is unusable.
+
+        Raises:
+            `DataError`: no column `answer`, or an unknown data source.
+            `ImportError`: a row needs `math-verify` and it is not installed.
+        """
+        if answer is None:
+            raise DataError("the reward needs a column 'answer' with the gold answers; rename yours to 'answer'")
+        sources = data_source if data_source is not None else [None] * len(completions)
+        scorers = [self._scorer(source) for source in sources]
+        rewards = []
+        for prompt, completion, gold, scorer in zip(prompts, completions, answer, scorers, strict=True):
+            text = complete_text(completion, prompt, self.think_in_prompt)
+            rewards.append(0.0 if self.require_format and not check_format(text) else _score(scorer, text, gold))
+        return rewards
+
+
+def answer_reward(**settings: Any) -> FSPOAnswerReward:
+    """[`FSPOAnswerReward`] with the given settings."""
+    return FSPOAnswerReward(**settings)
