@@ -1,0 +1,124 @@
+"""Model cards from `MODEL_CARD_TEMPLATE.md`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, fields
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from hf_factuality import __version__
+
+
+TEMPLATE = Path(__file__).resolve().parent.parent / "MODEL_CARD_TEMPLATE.md"
+# Where a run lived and whose it was says nothing about the model, and tokens are secret.
+_PRIVATE = ("output_dir", "logging_dir", "run_name", "project", "resume_from_checkpoint", "deepspeed", "fsdp_config")
+
+
+def render_card(card_data, **values: Any):
+    """Fill in the template.
+
+    Args:
+        card_data ([`~huggingface_hub.ModelCardData`]):
+            Metadata for the YAML header.
+        **values:
+            The placeholders of the template: `model_name`, `base_model`, `method`, `paper_title`, `paper_id`, `results`
+            (`None`, or a mapping with `metrics`, a list of `name`, `before`, `after`, `n`, and `setting`),
+            `dataset_name`, `verifier`, `objective`, `hyperparameters`.
+
+    Returns:
+        [`~huggingface_hub.ModelCard`].
+    """
+    from huggingface_hub import ModelCard
+
+    versions = [f"{name} {version(name)}" for name in ("trl", "transformers", "torch")]
+    versions = ", ".join([f"hf_factuality {__version__}", *versions])
+    return ModelCard.from_template(card_data, template_path=str(TEMPLATE), versions=versions, **values)
+
+
+def rewrite_card(path: str | Path, **values: Any) -> None:
+    """Replace the text of the model card at `path` by ours and keep its metadata (base model, tags, library).
+
+    Args:
+        path (`str` or `Path`):
+            A model card with a YAML header.
+        **values:
+            As for [`render_card`], except `base_model`, which the metadata holds.
+    """
+    from huggingface_hub import ModelCard
+
+    data = ModelCard.load(path).data
+    base_model = data.base_model[0] if isinstance(data.base_model, list) else data.base_model
+    render_card(data, base_model=base_model, **values).save(path)
+
+
+def changed_settings(args: Any) -> list[tuple[str, Any]]:
+    """Fields of a training configuration that differ from their defaults, without paths, names and secrets.
+
+    Args:
+        args (dataclass):
+            The configuration, for example a [`FactGRPOConfig`].
+
+    Returns:
+        `list[tuple[str, Any]]`: name and value, in the order of the names.
+    """
+    changed = []
+    for field in fields(args):
+        default = field.default if field.default is not MISSING else None
+        value = getattr(args, field.name)
+        private = field.name in _PRIVATE or field.name.startswith(("hub_", "push_to_hub")) or "token" in field.name
+        if (
+            isinstance(value, (bool, int, float, str))
+            and not private
+            and value != default
+            and field.default is not MISSING
+        ):
+            changed.append((field.name, getattr(value, "value", value)))
+    return sorted(changed)
+
+
+def before_and_after(
+    before: Mapping[str, Any], after: Mapping[str, Any], names: Mapping[str, str], n: int, setting: str
+) -> dict[str, Any]:
+    """Results for a card and a table from two measurements.
+
+    Args:
+        before, after (`Mapping[str, Any]`):
+            Values by key; `None` where a value is undefined.
+        names (`Mapping[str, str]`):
+            Key to what the reader sees, in the order of the rows.
+        n (`int`):
+            Completions measured.
+        setting (`str`):
+            How it was measured, in one sentence.
+
+    Returns:
+        `dict`: `metrics` and `setting`, as [`render_card`] takes them.
+    """
+    rows = [
+        {"name": text, "before": _shown(before[key]), "after": _shown(after[key]), "n": n}
+        for key, text in names.items()
+    ]
+    return {"metrics": rows, "setting": setting}
+
+
+def format_table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Rows as aligned columns of text.
+
+    Args:
+        rows (`Sequence[Mapping[str, Any]]`):
+            One mapping per row, all with the same keys.
+
+    Returns:
+        `str`: header, rule and rows, one a line.
+    """
+    header = list(rows[0])
+    cells = [header, *([str(row[name]) for name in header] for row in rows)]
+    widths = [max(len(line[column]) for line in cells) for column in range(len(header))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in cells]
+    return "\n".join([lines[0], "  ".join("-" * width for width in widths), *lines[1:]])
+
+
+def _shown(value: Any) -> str:
+    return "n/a" if value is None else f"{value:.3f}" if isinstance(value, float) else str(value)

@@ -1,0 +1,142 @@
+"""One self-contained HTML page that shows completions with their sentences coloured by label."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from hf_factuality.spans import Label, Verification
+
+
+# Class name and what the legend says.
+_KINDS = {
+    Label.SUPPORTED: ("supported", "supported by the evidence"),
+    Label.HEDGED_SUPPORTED: ("supported hedged", "supported, said with reservation"),
+    Label.UNVERIFIABLE: ("unverifiable", "neither stated nor contradicted"),
+    Label.HEDGED_CONTRADICTED: ("contradicted hedged", "contradicted, said with reservation"),
+    Label.CONTRADICTED: ("contradicted", "contradicted by the evidence"),
+    Label.NO_FACT: ("nofact", "holds no fact"),
+    None: ("unjudged", "could not be judged"),
+}
+_STYLE = """
+:root { color-scheme: light dark; }
+body { font: 16px/1.6 system-ui, sans-serif; max-width: 72rem; margin: 2rem auto; padding: 0 1rem;
+  color: #1a1a1a; background: #fff; }
+table { border-collapse: collapse; margin: 1rem 0; } td, th { padding: .3rem .9rem .3rem 0; text-align: left;
+  border-bottom: 1px solid #ccc; font-variant-numeric: tabular-nums; }
+.pair { display: grid; grid-template-columns: 1fr 1fr; gap: 1rem; } .text { white-space: pre-wrap; overflow-wrap: anywhere; }
+section { border-top: 1px solid #ccc; padding: .5rem 0 1rem; } h3 { margin: .5rem 0; font-size: 1rem; }
+h4 { margin: .3rem 0; font-size: .85rem; color: #555; font-weight: 600; }
+mark { color: inherit; border-radius: .2rem; padding: .05rem .15rem; background: none; }
+.supported { background: #cdeccd; } .contradicted { background: #ffd0d0; text-decoration: underline wavy #b00020 1px; }
+.unverifiable { background: #fff0b8; } .nofact { background: #ececec; } .unjudged { outline: 1px dashed #777; }
+.hedged { font-style: italic; } mark[title] { cursor: help; }
+.legend mark { margin-right: .8rem; white-space: nowrap; }
+@media (max-width: 50rem) { .pair { grid-template-columns: 1fr; } }
+@media (prefers-color-scheme: dark) { body { color: #eee; background: #161616; } td, th, section { border-color: #444; }
+  h4 { color: #aaa; } .supported { background: #14421a; } .contradicted { background: #5c1620; }
+  .unverifiable { background: #4d3f00; } .nofact { background: #333; } }
+"""
+
+
+@dataclass(frozen=True)
+class ReportSample:
+    """One question with the completions to show side by side.
+
+    Args:
+        question (`str`):
+            What was asked.
+        answer (`str`):
+            The right answer.
+        completions (`Sequence[tuple[str, str, Verification]]`):
+            Heading ("before"), completion, and its labelled spans.
+    """
+
+    question: str
+    answer: str
+    completions: Sequence[tuple[str, str, Verification]]
+
+
+def render_report(title: str, note: str, table: Sequence[Mapping[str, Any]], samples: Sequence[ReportSample]) -> str:
+    """The page as a string: no script, nothing loaded from elsewhere, every text escaped.
+
+    Args:
+        title (`str`):
+            Heading.
+        note (`str`):
+            What was measured, in a sentence or two.
+        table (`Sequence[Mapping[str, Any]]`):
+            Rows with the same keys.
+        samples (`Sequence[ReportSample]`):
+            Completions to show.
+
+    Returns:
+        `str`: HTML.
+
+    Raises:
+        `SpanError`: a span lies outside its completion.
+    """
+    header = "".join(f"<th>{escape(str(name))}</th>" for name in (table[0] if table else ()))
+    rows = "".join("<tr>" + "".join(f"<td>{escape(str(v))}</td>" for v in row.values()) + "</tr>" for row in table)
+    legend = "".join(f'<mark class="{kind}">{escape(text)}</mark>' for kind, text in _KINDS.values())
+    body = "".join(
+        f"<section><h3>{escape(sample.question)} <small>(right answer: {escape(sample.answer)})</small></h3>"
+        '<div class="pair">'
+        + "".join(
+            f'<div><h4>{escape(heading)}</h4><div class="text">{paint(text, verification)}</div></div>'
+            for heading, text, verification in sample.completions
+        )
+        + "</div></section>"
+        for sample in samples
+    )
+    return (
+        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
+        f"<title>{escape(title)}</title><style>{_STYLE}</style></head><body><h1>{escape(title)}</h1>"
+        f"<p>{escape(note)}</p><table><tr>{header}</tr>{rows}</table>"
+        f'<p class="legend">{legend}</p><p>Point at a sentence to read the evidence.</p>{body}</body></html>\n'
+    )
+
+
+def paint(completion: str, verification: Verification) -> str:
+    """A completion as HTML with its spans marked; where spans overlap, the earlier one keeps the characters.
+
+    Args:
+        completion (`str`):
+            Text that a model wrote; escaped.
+        verification ([`Verification`]):
+            Its spans.
+
+    Returns:
+        `str`: HTML.
+    """
+    verification.validate(completion)
+    parts, position = [], 0
+    for span in sorted(verification.spans, key=lambda span: (span.start, -span.end)):
+        start = max(span.start, position)
+        if start >= span.end:
+            continue
+        kind, meaning = _KINDS[span.label]
+        hover = meaning + (f": {span.evidence}" if span.evidence else "")
+        parts.append(escape(completion[position:start]))
+        parts.append(f'<mark class="{kind}" title="{escape(hover)}">{escape(completion[start : span.end])}</mark>')
+        position = span.end
+    return "".join(parts) + escape(completion[position:])
+
+
+def write_report(path: str | Path, *args: Any, **kwargs: Any) -> Path:
+    """[`render_report`] to a file.
+
+    Args:
+        path (`str` or `Path`):
+            Where to write; its folder is made.
+
+    Returns:
+        `Path`: the file.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(render_report(*args, **kwargs), encoding="utf-8")
+    return path

@@ -1,0 +1,70 @@
+"""The page is read back with the standard library's HTML parser."""
+
+from html.parser import HTMLParser
+
+import pytest
+
+from hf_factuality.errors import SpanError
+from hf_factuality.report import ReportSample, paint, render_report, write_report
+from hf_factuality.spans import Label, LabeledSpan, Verification
+
+
+class Marks(HTMLParser):
+    def __init__(self, html):
+        super().__init__()
+        self.tags, self.marks, self.text, self._open = [], [], "", None
+        self.feed(html)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        if tag == "mark":
+            self._open = [dict(attrs).get("class"), dict(attrs).get("title"), ""]
+
+    def handle_endtag(self, tag):
+        if tag == "mark":
+            self.marks.append(tuple(self._open))
+            self._open = None
+
+    def handle_data(self, data):
+        self.text += data
+        if self._open:
+            self._open[2] += data
+
+
+def test_sentences_are_painted_by_label_with_evidence():
+    text = "Ann ran. Bob sat."
+    verification = Verification(
+        spans=(
+            LabeledSpan(9, 17, Label.CONTRADICTED, evidence='Bob "stood" & sang.'),
+            LabeledSpan(0, 8, Label.SUPPORTED),
+        )
+    )
+    page = Marks(paint(text, verification))
+    assert page.text == text
+    assert page.marks == [
+        ("supported", "supported by the evidence", "Ann ran."),
+        ("contradicted", 'contradicted by the evidence: Bob "stood" & sang.', "Bob sat."),
+    ]
+
+
+def test_overlapping_spans_keep_every_character_once():
+    spans = (LabeledSpan(0, 5, Label.SUPPORTED), LabeledSpan(2, 4, Label.CONTRADICTED), LabeledSpan(3, 8, None))
+    page = Marks(paint("abcdefghij", Verification(spans=spans)))
+    assert page.text == "abcdefghij"
+    assert [mark[2] for mark in page.marks] == ["abcde", "fgh"]
+
+
+def test_model_text_cannot_inject_markup(tmp_path):
+    evil = "<script>alert(1)</script> \" onmouseover='x' &amp;"
+    verification = Verification(spans=(LabeledSpan(0, len(evil), Label.SUPPORTED, evidence=evil),))
+    sample = ReportSample(evil, evil, [("before", evil, verification)])
+    path = write_report(tmp_path / "deep" / "page.html", evil, evil, [{"metric": evil, "after": 0.5}], [sample])
+    page = Marks(path.read_text(encoding="utf-8"))
+    assert "script" not in page.tags and not {"img", "link", "iframe"} & set(page.tags)
+    assert page.text.count("alert(1)") >= 5
+    assert any(mark[2] == evil for mark in page.marks)
+
+
+def test_a_span_outside_the_text_is_refused():
+    with pytest.raises(SpanError, match="ends after the completion"):
+        render_report("t", "n", [], [ReportSample("q", "a", [("x", "abc", Verification(spans=(LabeledSpan(0, 9),)))])])

@@ -1,0 +1,110 @@
+import re
+import time
+
+import pytest
+
+from hf_factuality.spans import Label, LabeledSpan, Verification
+from hf_factuality.verifiers.base import VerifierInput
+from hf_factuality.verifiers.guard import GuardedVerifier
+
+
+GOOD = Verification(spans=(LabeledSpan(0, 2, Label.SUPPORTED),))
+
+
+class Scripted:
+    """Does what each completion says; counts the calls."""
+
+    def __init__(self):
+        self.calls = []
+
+    def verify(self, inputs):
+        self.calls.append(len(inputs))
+        results = []
+        for item in inputs:
+            if item.completion == "raise":
+                raise RuntimeError("the judge is out")
+            if item.completion == "exit":
+                raise SystemExit(3)
+            if item.completion == "timeout error":
+                raise TimeoutError("a server did not answer")
+            if item.completion == "hang":
+                time.sleep(30)
+            results.append(
+                {"garbage": "yes", "outside": Verification(spans=(LabeledSpan(0, 99),))}.get(item.completion, GOOD)
+            )
+        return results
+
+
+def verify(texts, **settings):
+    guard = GuardedVerifier(Scripted(), **{"timeout": 5.0, **settings})
+    return guard, guard.verify([VerifierInput(text) for text in texts])
+
+
+def test_good_results_pass_through_in_one_call():
+    guard, results = verify(["ok", "fine"])
+    assert results == [GOOD, GOOD]
+    assert guard.verifier.calls == [2]
+    assert guard.last_report.failed == 0 and guard.last_report.seconds > 0
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("raise", "RuntimeError: the judge is out"),
+        ("exit", "RuntimeError: the verifier raised SystemExit"),
+        ("timeout error", "TimeoutError: a server did not answer"),
+        ("garbage", "not a Verification but a str"),
+        ("outside", "SpanError: span \\[0, 99\\) ends after the completion"),
+    ],
+)
+def test_a_bad_completion_costs_only_itself(text, error, caplog):
+    guard, results = verify(["ok", text, "fine"])
+    assert [result.judged for result in results] == [True, False, True]
+    assert re.match(error, results[1].error)
+    assert guard.last_report.failed == 1
+    assert "1 of 3 completions could not be judged" in caplog.text
+
+
+def test_a_hanging_chunk_is_given_up_and_the_next_goes_on():
+    started = time.perf_counter()
+    guard, results = verify(["ok", "hang", "fine"], timeout=0.3, batch_size=1)
+    assert [result.judged for result in results] == [True, False, True]
+    assert results[1].error == "timeout: no answer within 0.3 s"
+    assert time.perf_counter() - started < 5
+
+
+def test_after_two_timeouts_in_a_row_the_rest_is_not_sent():
+    guard, results = verify(["hang"] * 4 + ["ok"], timeout=0.2, batch_size=1)
+    assert len(guard.verifier.calls) == 2
+    assert results[4].error == "not sent: the verifier timed out 2 times in a row"
+    assert guard.last_report.failed == 5
+    # The next batch is tried again: the server may be back.
+    assert guard.verify([VerifierInput("ok")]) == [GOOD]
+
+
+@pytest.mark.parametrize("returned", [None, [], [GOOD, GOOD, GOOD], "text", 5])
+def test_a_wrong_number_of_results_is_a_failure(returned):
+    class Wrong:
+        def verify(self, inputs):
+            return returned
+
+    results = GuardedVerifier(Wrong(), timeout=None).verify([VerifierInput("a"), VerifierInput("b")])
+    assert len(results) == 2 and not any(result.judged for result in results)
+    assert "must return a list of 1 verifications" in results[0].error
+
+
+def test_no_input_and_no_timeout():
+    guard = GuardedVerifier(Scripted(), timeout=None)
+    assert guard.verify([]) == []
+    assert guard.verifier.calls == []
+    assert guard.verify([VerifierInput("ok")]) == [GOOD]
+
+
+def test_settings_are_checked():
+    with pytest.raises(TypeError, match="dict has none"):
+        GuardedVerifier({})
+    with pytest.raises(ValueError, match="positive number of seconds or None, got 0"):
+        GuardedVerifier(Scripted(), timeout=0)
+    with pytest.raises(ValueError, match="at least 1, got 0"):
+        GuardedVerifier(Scripted(), batch_size=0)
+    assert GuardedVerifier(Scripted()).requires_evidence is True
