@@ -96,7 +96,9 @@ class Extractor(Protocol):
 class Retriever(Protocol):
     """Finds evidence for each claim."""
 
-    def retrieve(self, inputs: Sequence[VerifierInput], claims: Sequence[Sequence[str]]) -> list[list[tuple[str, ...]]]:
+    def retrieve(
+        self, inputs: Sequence[VerifierInput], claims: Sequence[Sequence[str]]
+    ) -> list[list[tuple[str, ...]]]:
         """Per input and claim, the passages to judge it by, best first."""
         ...
 
@@ -112,7 +114,9 @@ class Judge(Protocol):
 class RowEvidence:
     """Retriever that returns the evidence of the row, whole."""
 
-    def retrieve(self, inputs: Sequence[VerifierInput], claims: Sequence[Sequence[str]]) -> list[list[tuple[str, ...]]]:
+    def retrieve(
+        self, inputs: Sequence[VerifierInput], claims: Sequence[Sequence[str]]
+    ) -> list[list[tuple[str, ...]]]:
         return [[item.evidence] * len(texts) for item, texts in zip(inputs, claims, strict=True)]
 
 

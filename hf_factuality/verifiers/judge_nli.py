@@ -1,0 +1,332 @@
+"""Judge that asks a natural language inference model whether a passage entails a claim.
+
+Any sequence classifier over sentence pairs: three-way NLI models, two-way entailment models, hallucination detectors.
+Importing this module loads neither torch nor transformers.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from hf_factuality.spans import Label
+from hf_factuality.verifiers.base import JudgeInput, Judgement, VerifierPipeline
+from hf_factuality.verifiers.extract import SentenceExtractor, sentence_offsets
+
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+
+__all__ = ["NLIJudge", "NLIVerifier", "nli_roles"]
+
+logger = logging.getLogger(__name__)
+
+# Roles of a class. "not supported" is what the second class of a two-way model says: contradicted or just not stated.
+SUPPORTED, CONTRADICTED, NEUTRAL, NOT_SUPPORTED = "supported", "contradicted", "unverifiable", "not_supported"
+_ROLE_OF = {
+    SUPPORTED: "entailment entailed entails supported supports support consistent factual factual_consistent grounded",
+    CONTRADICTED: "contradiction contradicted contradicts contradictory refuted refutes refute",
+    NEUTRAL: "neutral not_enough_info not_enough_information nei unverifiable unknown undetermined irrelevant",
+    NOT_SUPPORTED: "not_entailment not_entailed non_entailment notentailment not_supported unsupported hallucinated "
+    "hallucination inconsistent not_consistent not_factual ungrounded",
+}
+_ROLES = {name: role for role, names in _ROLE_OF.items() for name in names.split()}
+# Fewer tokens than this for the evidence, and the claim does not fit the model.
+_MIN_PREMISE_TOKENS = 8
+
+
+def nli_roles(id2label: Mapping[int, Any], label_map: Mapping[int, str | Label] | None = None) -> list[str]:
+    """What each class of a classifier means for a claim.
+
+    Args:
+        id2label (`Mapping[int, Any]`):
+            Class names of the model's config. Case, spaces, hyphens and underscores do not matter.
+        label_map (`Mapping[int, str | Label]`, *optional*):
+            Class index -> meaning, instead of `id2label`: a [`~hf_factuality.Label`], one of `"supported"`,
+            `"contradicted"`, `"unverifiable"`, `"not_supported"`, or a usual class name such as `"entailment"`.
+
+    Returns:
+        `list[str]`: one of those four roles per class.
+
+    Raises:
+        `ValueError`: a name says nothing (`LABEL_0`) or is unknown, `label_map` does not name every class, or no class
+        or more than one means "supported".
+    """
+    given = {int(index): name for index, name in (id2label if label_map is None else label_map).items()}
+    if sorted(given) != list(range(len(id2label))):
+        raise ValueError(f"label_map must name every class 0..{len(id2label) - 1}, got the keys {sorted(given)}")
+    roles = []
+    for index in range(len(id2label)):
+        name = given[index].value if isinstance(given[index], Label) else str(given[index])
+        role = _ROLES.get(re.sub(r"[\s_-]+", "_", name.strip()).lower())
+        if role is None:
+            raise ValueError(
+                f"class {index} is called {name!r}, which does not say what it means for a claim; pass "
+                f'label_map={{0: "contradicted", ...}} with one of {[*_ROLE_OF]} for each of {len(id2label)} classes'
+            )
+        roles.append(role)
+    if roles.count(SUPPORTED) != 1:
+        raise ValueError(f"exactly one class must mean 'supported', got {roles}; pass label_map")
+    return roles
+
+
+class NLIJudge:
+    """Judge by a cross-encoder: premise = evidence, hypothesis = claim.
+
+    Implements [`~hf_factuality.verifiers.base.Judge`]. Each passage is a premise of its own; one that does not fit
+    `max_length` together with the claim is cut into windows of whole sentences (a longer sentence into pieces), so
+    that no evidence is dropped. Facts that only several premises together entail are not found.
+
+    Rule: let E and C be the maxima over all premises of P(entailment) and P(contradiction). The label is `SUPPORTED`
+    if E >= `threshold` and E >= C, `CONTRADICTED` if C >= `contradiction_threshold` and C > E, else `UNVERIFIABLE`.
+    The score is E; the evidence is the premise of the maximum that decided (of E for `UNVERIFIABLE`). A model without
+    a class for contradiction cannot tell it from "not mentioned": what it does not support gets `negative_label`.
+
+    No evidence: `UNVERIFIABLE` without score. A claim that leaves no room for evidence, or an output that is not
+    finite: no label (unknown is not wrong), and a warning.
+
+    Args:
+        model (`str` or `PreTrainedModel`):
+            Model id or folder of a sequence classifier, or the loaded model. A loaded one is put into eval mode.
+        tokenizer (`PreTrainedTokenizerBase`, *optional*):
+            Needed with a loaded model; else loaded from the same place.
+        revision (`str`, *optional*):
+            Branch, tag or commit to load. Pin it where results must be comparable.
+        device (`str` or `torch.device`, *optional*):
+            `None`: where a loaded model is; else the GPU if there is one.
+        dtype (`str` or `torch.dtype`, *optional*):
+            As in `from_pretrained`. Probabilities are always computed in float32.
+        batch_size (`int`, *optional*, defaults to `32`):
+            Pairs in a forward pass.
+        max_length (`int`, *optional*):
+            Tokens of claim and premise together. `None`: what the tokenizer and the model allow, 512 at most.
+        threshold (`float`, *optional*, defaults to `0.5`):
+            See the rule above.
+        contradiction_threshold (`float`, *optional*, defaults to `0.5`):
+            See the rule above.
+        negative_label ([`~hf_factuality.Label`], *optional*, defaults to `Label.UNVERIFIABLE`):
+            Of two-way models; `Label.CONTRADICTED` is the other choice.
+        label_map (`Mapping[int, str | Label]`, *optional*):
+            Meaning of the classes if the config does not name them; see [`nli_roles`].
+        trust_remote_code (`bool`, *optional*, defaults to `False`):
+            Whether a model may run code from its repository.
+
+    Raises:
+        `ValueError`: an argument is out of range, a loaded model comes without tokenizer, the tokenizer cannot pad, or
+        the classes have no known meaning.
+    """
+
+    def __init__(
+        self,
+        model: str | PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase | None = None,
+        *,
+        revision: str | None = None,
+        device: str | torch.device | None = None,
+        dtype: str | torch.dtype | None = None,
+        batch_size: int = 32,
+        max_length: int | None = None,
+        threshold: float = 0.5,
+        contradiction_threshold: float = 0.5,
+        negative_label: Label = Label.UNVERIFIABLE,
+        label_map: Mapping[int, str | Label] | None = None,
+        trust_remote_code: bool = False,
+    ):
+        for name, value in (("threshold", threshold), ("contradiction_threshold", contradiction_threshold)):
+            if not 0.0 <= value <= 1.0:
+                raise ValueError(f"{name} is a probability in [0, 1], got {value!r}")
+        if batch_size < 1:
+            raise ValueError(f"batch_size must be at least 1, got {batch_size!r}")
+        self.negative_label = Label(negative_label)
+        if self.negative_label not in (Label.UNVERIFIABLE, Label.CONTRADICTED):
+            raise ValueError(f"negative_label must be UNVERIFIABLE or CONTRADICTED, got {negative_label!r}")
+        if not isinstance(model, str) and not hasattr(model, "__fspath__"):
+            if tokenizer is None:
+                raise ValueError("a loaded model needs its tokenizer: NLIJudge(model, tokenizer)")
+            if device is not None or dtype is not None:
+                model = model.to(device=device, dtype=dtype)
+        else:
+            import torch
+            from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+            source = {"revision": revision, "trust_remote_code": trust_remote_code}
+            if tokenizer is None:
+                tokenizer = AutoTokenizer.from_pretrained(model, **source)
+            options = source if dtype is None else {**source, "dtype": dtype}
+            model = AutoModelForSequenceClassification.from_pretrained(model, **options)
+            model = model.to(device if device is not None else "cuda" if torch.cuda.is_available() else "cpu")
+        if tokenizer.pad_token is None and batch_size > 1:
+            raise ValueError("the tokenizer has no padding token: set one, or pass batch_size=1")
+        self.model = model.eval()
+        self.tokenizer = tokenizer
+        self.roles = nli_roles(model.config.id2label, label_map)
+        self.batch_size = batch_size
+        positions = getattr(model.config, "max_position_embeddings", None) or 512
+        self.max_length = max_length or min(tokenizer.model_max_length, positions, 512)
+        self.threshold = threshold
+        self.contradiction_threshold = contradiction_threshold
+
+    def judge(self, inputs: Sequence[JudgeInput]) -> list[Judgement]:
+        """One [`~hf_factuality.verifiers.base.Judgement`] per input, in order."""
+        pairs: dict[tuple[str, str], int] = {}  # (premise, claim) -> row of the probabilities; each is run once
+        windows = self._windows(inputs)
+        for item, premises in zip(inputs, windows, strict=True):
+            for premise in premises or ():
+                pairs.setdefault((premise, item.claim), len(pairs))
+        probabilities = self._probabilities(list(pairs))
+        results = []
+        for item, premises in zip(inputs, windows, strict=True):
+            if premises is None:
+                results.append(Judgement(None))
+            elif not premises:
+                results.append(Judgement(Label.UNVERIFIABLE))
+            else:
+                results.append(self._decide(premises, [probabilities[pairs[p, item.claim]] for p in premises]))
+        failed = sum(result.label is None for result in results)
+        if failed:
+            logger.warning(
+                "%d of %d claims were not judged: too long, or the output was not finite", failed, len(results)
+            )
+        return results
+
+    def _decide(self, premises: list[str], rows: list[dict[str, float]]) -> Judgement:
+        if any(math.isnan(value) for row in rows for value in row.values()):
+            return Judgement(None)
+        best = max(range(len(rows)), key=lambda i: rows[i][SUPPORTED])
+        support = min(rows[best][SUPPORTED], 1.0)
+        worst = max(range(len(rows)), key=lambda i: rows[i].get(CONTRADICTED, 0.0))
+        against = rows[worst].get(CONTRADICTED, 0.0)
+        if support >= self.threshold and support >= against:
+            return Judgement(Label.SUPPORTED, support, premises[best])
+        if CONTRADICTED not in self.roles:
+            return Judgement(self.negative_label, support, premises[best])
+        if against >= self.contradiction_threshold and against > support:
+            return Judgement(Label.CONTRADICTED, support, premises[worst])
+        return Judgement(Label.UNVERIFIABLE, support, premises[best])
+
+    def _count(self, texts: list[str]) -> list[int]:
+        # verbose=False: texts longer than the model are what is being looked for, and no reason to warn.
+        found = self.tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"] if texts else []
+        return [len(ids) for ids in found]
+
+    def _windows(self, inputs: Sequence[JudgeInput]) -> list[list[str] | None]:
+        """Per input, the premises of its claim; `None` where the claim leaves no room for one."""
+        special = self.tokenizer.num_special_tokens_to_add(pair=True)
+        claims = list(dict.fromkeys(item.claim for item in inputs))
+        claim_tokens = dict(zip(claims, self._count(claims), strict=True))
+        passages = list(dict.fromkeys(text for item in inputs for text in item.evidence if text.strip()))
+        passage_tokens = dict(zip(passages, self._count(passages), strict=True))
+        segments: dict[str, list[tuple[int, int, int]]] = {}
+        result: list[list[str] | None] = []
+        for item in inputs:
+            room = self.max_length - special - claim_tokens[item.claim]
+            texts = [text for text in item.evidence if text.strip()]
+            if texts and room < _MIN_PREMISE_TOKENS:
+                result.append(None)
+                continue
+            premises: list[str] = []
+            for text in texts:
+                if passage_tokens[text] <= room:
+                    premises.append(text)
+                    continue
+                if text not in segments:
+                    segments[text] = self._segments(text)
+                premises.extend(self._pack(text, segments[text], room))
+            result.append(premises)
+        return result
+
+    def _segments(self, text: str) -> list[tuple[int, int, int]]:
+        """Start, end and tokens of the sentences of a passage, each up to the start of the next."""
+        starts = [start for start, _ in sentence_offsets(text)] or [0]
+        bounds = list(zip([0, *starts[1:]], [*starts[1:], len(text)], strict=True))
+        counts = self._count([text[start:end] for start, end in bounds])
+        return [(start, end, count) for (start, end), count in zip(bounds, counts, strict=True)]
+
+    def _pack(self, text: str, segments: list[tuple[int, int, int]], room: int) -> list[str]:
+        """Windows of neighbouring sentences of at most `room` tokens."""
+        windows: list[str] = []
+        first, last, used = 0, 0, 0
+        stack = segments[::-1]
+        while stack:
+            start, end, count = stack.pop()
+            if count > room and end - start > 1:
+                # Longer than a window: halves, at a space if there is one near the middle.
+                middle = (start + end) // 2
+                space = text.rfind(" ", start + (end - start) // 4, middle)
+                middle = space if space > start else middle
+                halves = ((start, middle), (middle, end))
+                counts = self._count([text[a:b] for a, b in halves])
+                stack.extend((a, b, n) for (a, b), n in reversed(list(zip(halves, counts, strict=True))))
+                continue
+            if used and used + count > room:
+                windows.append(text[first:last].strip())
+                first, used = start, 0
+            last, used = end, used + count
+        windows.append(text[first:last].strip())
+        return [window for window in windows if window]
+
+    def _probabilities(self, pairs: list[tuple[str, str]]) -> list[dict[str, float]]:
+        """Per (premise, claim), the probability of each role; batches of like length, no gradient."""
+        if not pairs:
+            return []
+        import torch
+
+        encoded = self.tokenizer(
+            [premise for premise, _ in pairs],
+            [claim for _, claim in pairs],
+            truncation="only_first",  # windows fit; this only catches a token or two gained by cutting
+            max_length=self.max_length,
+        )
+        lengths = [len(ids) for ids in encoded["input_ids"]]
+        order = sorted(range(len(pairs)), key=lambda i: -lengths[i])  # longest first: memory runs out at once or never
+        rows: list[dict[str, float]] = [{} for _ in pairs]
+        self.model.eval()
+        device = next(self.model.parameters()).device
+        with torch.inference_mode():
+            for begin in range(0, len(order), self.batch_size):
+                chosen = order[begin : begin + self.batch_size]
+                features = {name: [encoded[name][i] for i in chosen] for name in encoded}
+                if len(chosen) > 1:
+                    features = self.tokenizer.pad(features, return_tensors="pt")
+                else:
+                    features = {name: torch.tensor(values) for name, values in features.items()}
+                logits = self.model(**{name: value.to(device) for name, value in features.items()}).logits.float()
+                # One output is the logit of its class.
+                values = logits.sigmoid() if len(self.roles) == 1 else logits.softmax(-1)
+                values = values.masked_fill(~logits.isfinite().all(-1, keepdim=True), float("nan"))
+                for i, row in zip(chosen, values.tolist(), strict=True):
+                    for role, value in zip(self.roles, row, strict=True):
+                        rows[i][role] = rows[i].get(role, 0.0) + value
+        return rows
+
+
+class NLIVerifier(VerifierPipeline):
+    """Sentences of the completion, judged against the row's evidence by [`NLIJudge`].
+
+    Talk about the answer itself ("Let me think.") and questions are claims like any other here, and mostly come out
+    `UNVERIFIABLE`.
+
+    Args:
+        model (`str` or `PreTrainedModel`):
+            See [`NLIJudge`].
+        tokenizer (`PreTrainedTokenizerBase`, *optional*):
+            See [`NLIJudge`].
+        language (`str`, *optional*):
+            Language of the completions for [`SentenceExtractor`]; `None` decides per completion.
+        **kwargs:
+            The other arguments of [`NLIJudge`].
+    """
+
+    def __init__(
+        self,
+        model: str | PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase | None = None,
+        language: str | None = None,
+        **kwargs: Any,
+    ):
+        super().__init__(SentenceExtractor(language), NLIJudge(model, tokenizer, **kwargs))

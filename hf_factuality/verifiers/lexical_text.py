@@ -1,0 +1,234 @@
+"""Text as the lexical judge compares it: terms with their kind, hedges, negations, and talk that states nothing.
+
+Numbers, dates and word forms are brought into one spelling ("1,000" and "1000"; "5 March", "March 5" and "3月5日").
+Chinese becomes character bigrams, so that no segmenter is needed.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from functools import lru_cache
+from typing import NamedTuple
+
+
+__all__ = ["COMMON", "FUNCTION", "MONTH", "NAME", "NUMBER", "WORD", "Token", "states_nothing", "tokens"]
+
+# Kinds of token.
+FUNCTION, COMMON, WORD, NAME, NUMBER, MONTH = range(6)
+
+_HAN = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
+_TOKEN = re.compile(rf"[^\W\d_{_HAN}]+(?:['’][^\W\d_{_HAN}]+)*|\d+(?:[.,]\d+)*|[%,;:()，；：、（）]|[{_HAN}]+")
+_ASCII_TOKEN = re.compile(r"[A-Za-z]+(?:'[A-Za-z]+)*|\d+(?:[.,]\d+)*|[%,;:()]")  # the same, and twice as fast
+_HAS_HAN = re.compile(f"[{_HAN}]")
+FUNCTION_WORDS = frozenset(
+    """a an the and or but nor of in on at by to from with without for as into onto upon over under about
+    after before between during through than then so if that which who whom whose this these those there here
+    it its he him his she her hers they them their theirs we us our i me my mine you your is are was were be
+    been being am do does did has have had having will would can could may might must shall should not no
+    never s t st nd rd th also just only very more most such other another both each any some all same own
+    when where while what why how because until since although though however within per via etc one ones
+    perhaps maybe possibly probably presumably likely seem seems think believe guess suppose %""".split()
+)
+ARTICLES = frozenset(("a", "an", "the", "s", "st", "nd", "rd", "th"))
+PRONOUNS = frozenset(("he", "she", "it", "they", "his", "her", "its", "their", "this", "these"))
+# One term for all marks that separate names.
+COMMA = ","
+_PUNCTUATION = frozenset(",;:()，；：、（）")
+# The prior: content words that are frequent in any encyclopedic text tell little.
+_COMMON_WORDS = frozenset(
+    """first know known new best time most world include including included year years base based make made
+    many three become became part life early day days begin began four group lead company live lived third
+    five member family history call called popular feature featured major long high around single work worked
+    great full late use used place take took get end say said next appear appeared hold held good act big
+    public large name named former later people well came come go went way since show showed several back
+    often final second last old""".split()
+)
+_SMALL_NUMBERS = (
+    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen"
+)
+_NUMBER_WORDS = {word: str(value) for value, word in enumerate(_SMALL_NUMBERS.split()) if value > 1} | {
+    "seventeen": "17", "eighteen": "18", "nineteen": "19", "twenty": "20", "thirty": "30", "forty": "40",
+    "fifty": "50", "sixty": "60", "seventy": "70", "eighty": "80", "ninety": "90",
+}  # fmt: skip
+_SCALES = {"hundred": 10**2, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
+_MONTHS = "january february march april may june july august september october november december".split()
+MONTHS = frozenset(_MONTHS)
+_MONTH_OF = {month: month for month in _MONTHS} | {month[:3]: month for month in _MONTHS} | {"sept": "september"}
+_SUFFIXES = (("ies", "y"), ("sses", "ss"), ("ing", ""), ("ied", "y"), ("ed", ""), ("ly", ""), ("es", "e"), ("s", ""))
+
+_ISO_DATE = re.compile(r"\b(\d{4})-(0?[1-9]|1[0-2])-(\d{1,2})\b")
+_HAN_DIGITS = {c: i for i, c in enumerate("〇一二三四五六七八九")} | {"零": 0, "两": 2}
+_HAN_UNITS = {"十": 10, "百": 100, "千": 1000}
+# Bounded, and anchored behind a non-digit: thousands of digits in a row would otherwise take quadratic time.
+_HAN_NUMBER = re.compile(
+    r"(?<![〇零一二三四五六七八九十百千两])(?!一[个人名次位座部])[〇零一二三四五六七八九十百千两]{1,12}(?=[年月日号岁个人名次位届座部万亿米元]|公里|世纪)"
+)
+_HAN_SCALE = re.compile(r"(?<!\d)(\d{1,15}(?:\.\d{1,15})?)([万亿])")
+_HAN_MONTH = re.compile(r"(?<!\d)(1[0-2]|[1-9])月")
+_HAN_DATE = re.compile(r"(?<!\d)(\d{1,4})[年日号]")
+_HAN_FUNCTION = re.compile("[的了是在和与及也都就于]")
+# A text whose spaces were lost ("... ticking.Isaiah Edwin ..."), as in concatenated knowledge.
+RUN_ON = re.compile(r"[.!?](?<=[a-z]{3}.)(?=[A-Z][a-z]+ )")
+
+HEDGE = re.compile(
+    r"\b(?:perhaps|maybe|possibly|probably|presumably|likely|seems?|might|i (?:think|believe|guess|suppose|assume)|"
+    r"not (?:sure|certain)|if i (?:recall|remember)|as far as i (?:know|recall|remember))\b|(?<=[a-z] )may(?= [a-z])|"
+    "可能|也许|或许|大概|我想|我认为|我觉得|似乎|好像|恐怕|不确定",
+    re.IGNORECASE,
+)
+NEGATION = re.compile(
+    r"\b(?:not(?! only)|never|no|none|nor|neither|without|cannot)\b|n['’]t\b|"
+    "没有?|从未|并非|不(?=是|会|能|曾|属|在|为|可)|未(?=能|曾|有|被|获)|无法",
+    re.IGNORECASE,
+)
+# What a model says about its own work, and not about the world. ("I'm not sure, but it is Ulm" says more.)
+NO_FACT = re.compile(
+    r"^(?!.*(?:\bbut\b|但))(?:(?:ok(?:ay)?|sure|well|alright|so|first|now|then|next|hmm+|wait)[,.!]?\s+)*"
+    r"(?:let me\b|let['’]?s\b|let us\b|(?:we|i) (?:(?:need|have) to|should|will|must)\b|(?:we|i)['’]ll\b|"
+    r"i (?:don['’]t|do not|cannot|can['’]t|can not) (?:know|find|answer|recall|remember|have|say|verify|confirm)\b|"
+    r"i(?: a|['’])m (?:not (?:sure|certain|aware|able)|sorry|happy|unable|here)\b|i hope\b|feel free\b|"
+    r"here (?:is|are)\b[^.]*:$|thank you\b|you['’]re welcome\b)"
+    "|^(?!.*但)(?:让我|(?:首先)?我们?(?:需要|来|应该|要)|我不知道|我不确定|我无法|希望)",
+    re.IGNORECASE,
+)
+
+
+class Token(NamedTuple):
+    """A normalised term and its kind, one of the numbers `FUNCTION` to `MONTH`."""
+
+    term: str
+    kind: int
+
+
+def _stem(word: str) -> str:
+    if len(word) > 4:
+        for suffix, new in _SUFFIXES:
+            if word.endswith(suffix) and len(word) - len(suffix) >= 3 and not word.endswith(("ss", "us", "is")):
+                word = word[: len(word) - len(suffix)] + new
+                break
+        if len(word) > 3 and word[-1] == word[-2] and word[-1] not in "lsz":
+            word = word[:-1]
+        if len(word) > 3 and word[-1] == "e":
+            word = word[:-1]
+        if len(word) > 3 and word[-1] == "y":
+            word = word[:-1] + "i"
+    elif len(word) == 4 and word[-1] == "s" and word[-2] not in "su":
+        word = word[:-1]
+    return word
+
+
+@lru_cache(maxsize=1 << 16)
+def _token(raw: str) -> Token:
+    if raw[0].isdecimal():
+        return _number(raw)
+    if not raw.isascii() and _HAS_HAN.match(raw):
+        return Token(raw, WORD)
+    if raw in _PUNCTUATION:
+        return Token(COMMA, FUNCTION)
+    text = raw.replace("’", "'").removesuffix("'s")
+    lower = text.lower()
+    if raw == "May":  # "may" is a verb
+        return Token("may", MONTH)
+    if lower in FUNCTION_WORDS or lower.endswith("n't"):
+        return Token(lower, FUNCTION)
+    if lower in _NUMBER_WORDS:
+        return Token(_NUMBER_WORDS[lower], NUMBER)
+    if lower in _SCALES:
+        return Token(lower, WORD)
+    capital = text[:1].isupper()
+    if capital and lower in _MONTH_OF:
+        return Token(_MONTH_OF[lower], MONTH)
+    if "'" in lower and lower.split("'")[0] in FUNCTION_WORDS:
+        return Token(lower, FUNCTION)
+    plain = "".join(c for c in unicodedata.normalize("NFKD", lower) if not unicodedata.combining(c))
+    if len(plain) == 1:
+        return Token(plain, COMMON if capital else FUNCTION)
+    if capital and plain not in _COMMON_WORDS:
+        return Token(_stem(plain), NAME)
+    return Token(_stem(plain), COMMON if plain in _COMMON_WORDS else WORD)
+
+
+def _number(raw: str) -> Token:
+    text = raw.replace(",", "")
+    if len(text) > 100:  # int() refuses thousands of digits
+        return Token(text, NUMBER)
+    whole, dot, fraction = text.partition(".")
+    if dot and "." not in fraction:
+        fraction = fraction.rstrip("0")
+        return Token(f"{int(whole)}.{fraction}" if fraction else str(int(whole)), NUMBER)
+    return Token(str(int(text)) if text.isdecimal() else text, NUMBER)
+
+
+def _han_value(digits: str) -> str:
+    if not any(c in _HAN_UNITS for c in digits):
+        return "".join(str(_HAN_DIGITS[c]) for c in digits)
+    total, digit = 0, 0
+    for c in digits:
+        if c in _HAN_UNITS:
+            total, digit = total + (digit or 1) * _HAN_UNITS[c], 0
+        else:
+            digit = _HAN_DIGITS[c]
+    return str(total + digit)
+
+
+def _scaled(number: str, factor: int) -> str:
+    try:
+        value = float(number)
+    except ValueError:  # "1.2.3 million"
+        return number
+    # Rounded: 3.3 * 10**6 is not exact in binary.
+    return _number(f"{round(value * factor, 3):.3f}").term
+
+
+def tokens(text: str) -> list[Token]:
+    """Terms of a text in order; words stemmed, numbers and dates in one spelling, Chinese as character bigrams."""
+    if "-" in text:
+        text = _ISO_DATE.sub(lambda m: f"{m[3]} {_MONTHS[int(m[2]) - 1].title()} {m[1]}", text)
+    han = not text.isascii() and _HAS_HAN.search(text) is not None
+    if han:
+        text = _HAN_NUMBER.sub(lambda m: _han_value(m[0]), text)
+        text = _HAN_SCALE.sub(lambda m: _scaled(m[1], 10**4 if m[2] == "万" else 10**8), text)
+        text = _HAN_MONTH.sub(lambda m: f" {_MONTHS[int(m[1]) - 1].title()} ", text)
+        text = _HAN_FUNCTION.sub(" ", _HAN_DATE.sub(r"\1 ", text))
+    found = [*map(_token, (_ASCII_TOKEN if text.isascii() else _TOKEN).findall(text))]
+    if han:
+        found = [
+            part
+            for token in found
+            for part in (
+                [Token(token.term[i : i + 2], WORD) for i in range(max(len(token.term) - 1, 1))]
+                if _HAS_HAN.match(token.term)
+                else (token,)
+            )
+        ]
+    if any(scale in text for scale in _SCALES):
+        found = _with_scales(found)
+    return found
+
+
+def _with_scales(found: list[Token]) -> list[Token]:
+    """Joins "3.5" and "million" into one number."""
+    joined: list[Token] = []
+    for token in found:
+        if token.term in _SCALES and joined and joined[-1].kind == NUMBER:
+            joined[-1] = Token(_scaled(joined[-1].term, _SCALES[token.term]), NUMBER)
+        else:
+            joined.append(token)
+    return joined
+
+
+_SPEECH_WORDS = frozenset(
+    """sure okay ok yes answer question think thought step summary conclusion overall note hello hi thank
+    thanks welcome course hope help certainly let wait hmm finally therefore thus hence actually well now
+    example following""".split()
+)
+_SPEECH_TERMS = frozenset(_stem(word) for word in _SPEECH_WORDS)
+
+
+def states_nothing(claim: str, found: list[Token]) -> bool:
+    """Whether a sentence with the tokens `found` holds nothing to check: a question, or talk about the answer."""
+    text = claim.strip(" \t\n\"'“”‘’*()（）")
+    if not text or text.endswith(("?", "？")) or NO_FACT.match(text):
+        return True
+    return all(not kind or term in _SPEECH_TERMS for term, kind in found)

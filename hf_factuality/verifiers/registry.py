@@ -1,0 +1,86 @@
+"""Verifiers by name, for configuration files and the command line."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from typing import Any
+
+from hf_factuality.verifiers.base import Verifier
+
+
+__all__ = ["VERIFIER_NAMES", "load_verifier"]
+
+# Name -> module and class; imported on use, as "nli" needs torch and transformers.
+_BUILT_IN = {
+    "lexical": "hf_factuality.verifiers.judge_lexical:LexicalVerifier",
+    "nli": "hf_factuality.verifiers.judge_nli:NLIVerifier",
+}
+VERIFIER_NAMES = tuple(_BUILT_IN)
+
+
+def load_verifier(name: str | Verifier, **kwargs: Any) -> Verifier:
+    """Make a verifier from its name.
+
+    Args:
+        name (`str` or [`~hf_factuality.verifiers.Verifier`]):
+            - `"lexical"`: word overlap, no model.
+            - `"nli"` with `model=...`, or `"nli:MODEL_ID"`: a natural language inference model.
+            - `"package.module:ClassName"`: your own class, called with `kwargs`. This imports and runs code of that
+              module.
+            - An object with a `verify` method: returned as it is.
+        **kwargs:
+            Arguments of the verifier.
+
+    Returns:
+        [`~hf_factuality.verifiers.Verifier`].
+
+    Raises:
+        `ValueError`: the name is unknown, a dotted path leads nowhere or to something that cannot verify, `"nli"`
+        comes without a model, or arguments come with a finished object.
+
+    Example:
+
+        >>> verifier = load_verifier("lexical", threshold=0.6)
+    """
+    if not isinstance(name, str):
+        if isinstance(name, type) or not callable(getattr(name, "verify", None)):
+            raise ValueError(f"{name!r} is no verifier: it needs a `verify` method, or a name of {_choices()}")
+        if kwargs:
+            raise ValueError(f"{type(name).__name__} is already made; it takes no arguments, got {sorted(kwargs)}")
+        return name
+    head, colon, rest = name.partition(":")
+    if head == "nli":
+        if colon and "model" in kwargs:
+            raise ValueError(f"the model is given twice: {name!r} and model={kwargs['model']!r}")
+        if colon and rest:
+            kwargs["model"] = rest
+        if "model" not in kwargs:
+            raise ValueError(f'{name!r} needs a model: "nli:MODEL_ID", or model=...')
+    if head in _BUILT_IN and (head == "nli" or not colon):
+        return _load(_BUILT_IN[head])(**kwargs)
+    if colon and head and rest and head not in _BUILT_IN:
+        verifier = _load(name)(**kwargs)
+        if not callable(getattr(verifier, "verify", None)):
+            raise ValueError(f"{name!r} gives a {type(verifier).__name__}, which has no `verify` method")
+        return verifier
+    close = difflib.get_close_matches(head, VERIFIER_NAMES, n=1)
+    hint = f"; did you mean {close[0]!r}?" if close else ""
+    raise ValueError(f"unknown verifier {name!r}; choose {_choices()}{hint}")
+
+
+def _choices() -> str:
+    return (
+        f"{', '.join(repr(name) for name in VERIFIER_NAMES)}, 'nli:MODEL_ID', 'package.module:ClassName' or an object"
+    )
+
+
+def _load(path: str) -> Any:
+    module, _, attribute = path.partition(":")
+    try:
+        found: Any = importlib.import_module(module)
+        for part in attribute.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError) as error:
+        raise ValueError(f"cannot load the verifier {path!r}: {error}; choose {_choices()}") from error
+    return found

@@ -1,0 +1,103 @@
+import pytest
+
+from hf_factuality.errors import ExtractionError, JudgingError, RetrievalError
+from hf_factuality.spans import Label, LabeledSpan, Verification
+from hf_factuality.verifiers import JudgeInput, Judgement, RowEvidence, Verifier, VerifierInput, VerifierPipeline
+
+
+class Halves:
+    """Two spans per text: the first half with a claim of its own, and the rest."""
+
+    def extract(self, inputs):
+        results = []
+        for item in inputs:
+            middle = len(item.completion) // 2
+            results.append([LabeledSpan(0, middle, claim="first"), LabeledSpan(middle, len(item.completion))])
+        return results
+
+
+class Recorder:
+    def __init__(self):
+        self.calls = []
+
+    def judge(self, inputs):
+        self.calls.append(list(inputs))
+        labels = [Label.SUPPORTED, None, Label.CONTRADICTED, Label.NO_FACT]
+        return [Judgement(label, 0.25, "why") for label in labels[: len(inputs)]]
+
+
+def test_stages_are_chained_in_one_call_per_batch():
+    judge = Recorder()
+    pipeline = VerifierPipeline(Halves(), judge)
+    inputs = [VerifierInput("abcd", question="q", evidence=("one", "two")), VerifierInput("efghij")]
+    found = pipeline.verify(inputs)
+    assert judge.calls == [
+        [
+            JudgeInput("first", ("one", "two"), "q"),
+            JudgeInput("cd", ("one", "two"), "q"),
+            JudgeInput("first", (), None),
+            JudgeInput("hij", (), None),
+        ]
+    ]
+    assert found == [
+        Verification(
+            spans=(
+                LabeledSpan(0, 2, Label.SUPPORTED, 0.25, "first", "why"),
+                LabeledSpan(2, 4, None, 0.25, None, "why"),
+            )
+        ),
+        Verification(
+            spans=(
+                LabeledSpan(0, 3, Label.CONTRADICTED, 0.25, "first", "why"),
+                LabeledSpan(3, 6, Label.NO_FACT, 0.25, None, "why"),
+            )
+        ),
+    ]
+
+
+def test_no_input_reaches_no_stage():
+    judge = Recorder()
+    assert VerifierPipeline(Halves(), judge).verify([]) == []
+    assert judge.calls == []
+
+
+def test_pipeline_is_a_verifier_that_needs_evidence():
+    pipeline = VerifierPipeline(Halves(), Recorder())
+    assert isinstance(pipeline, Verifier)
+    assert pipeline.requires_evidence is True
+    assert VerifierPipeline(Halves(), Recorder(), requires_evidence=False).requires_evidence is False
+    assert not isinstance(Recorder(), Verifier)
+
+
+def test_row_evidence_is_the_whole_evidence_for_every_claim():
+    inputs = [VerifierInput("x", evidence=("a", "b")), VerifierInput("y")]
+    assert RowEvidence().retrieve(inputs, [["c", "d"], ["e"]]) == [[("a", "b"), ("a", "b")], [()]]
+
+
+@pytest.mark.parametrize(
+    ("stage", "error"),
+    [("extractor", ExtractionError), ("retriever", RetrievalError), ("judge", JudgingError)],
+)
+def test_a_stage_that_loses_results_is_an_error(stage, error):
+    class Loses:
+        def extract(self, inputs):
+            return []
+
+        def retrieve(self, inputs, claims):
+            return []
+
+        def judge(self, inputs):
+            return []
+
+    stages = {"extractor": Halves(), "retriever": RowEvidence(), "judge": Recorder(), stage: Loses()}
+    with pytest.raises(error, match=f"the {stage} returned 0 results for"):
+        VerifierPipeline(**stages).verify([VerifierInput("abcd")])
+
+
+def test_a_retriever_that_loses_a_claim_is_an_error():
+    class Short:
+        def retrieve(self, inputs, claims):
+            return [[()] for _ in inputs]
+
+    with pytest.raises(RetrievalError, match="returned 1 results for 2"):
+        VerifierPipeline(Halves(), Recorder(), Short()).verify([VerifierInput("abcd")])

@@ -1,0 +1,106 @@
+import subprocess
+import sys
+
+import pytest
+
+import hf_factuality.verifiers as verifiers
+from hf_factuality.spans import Verification
+from hf_factuality.verifiers import LexicalVerifier, VerifierInput, load_verifier
+
+
+class Constant:
+    """A user's own verifier, found by its dotted path."""
+
+    class Inner:
+        def verify(self, inputs):
+            return [Verification() for _ in inputs]
+
+    def __init__(self, abstained=False):
+        self.abstained = abstained
+
+    def verify(self, inputs):
+        return [Verification(abstained=self.abstained) for _ in inputs]
+
+
+class NoVerifier:
+    pass
+
+
+def test_lexical():
+    verifier = load_verifier("lexical", threshold=0.9, language="zh")
+    assert isinstance(verifier, LexicalVerifier)
+    assert (verifier.judge.threshold, verifier.extractor.language) == (0.9, "zh")
+
+
+def test_nli_passes_the_model(monkeypatch):
+    made = []
+    monkeypatch.setattr(
+        "hf_factuality.verifiers.judge_nli.NLIVerifier", lambda **kwargs: made.append(kwargs) or "verifier"
+    )
+    assert load_verifier("nli", model="org/name", batch_size=4) == "verifier"
+    assert load_verifier("nli:org/name", revision="abc") == "verifier"
+    assert load_verifier("nli:C:/folder/model") == "verifier"
+    assert made == [
+        {"model": "org/name", "batch_size": 4},
+        {"model": "org/name", "revision": "abc"},
+        {"model": "C:/folder/model"},
+    ]
+
+
+@pytest.mark.parametrize("name", ["nli", "nli:"])
+def test_nli_needs_a_model(name):
+    with pytest.raises(ValueError, match=f'{name!r} needs a model: "nli:MODEL_ID", or model=...'):
+        load_verifier(name)
+
+
+def test_nli_model_is_given_once():
+    with pytest.raises(ValueError, match="the model is given twice: 'nli:a' and model='b'"):
+        load_verifier("nli:a", model="b")
+
+
+def test_dotted_path():
+    verifier = load_verifier(f"{__name__}:Constant", abstained=True)
+    assert verifier.verify([VerifierInput("x")]) == [Verification(abstained=True)]
+    assert load_verifier(f"{__name__}:Constant.Inner").verify([]) == []
+
+
+def test_object_is_returned_as_it_is():
+    verifier = Constant()
+    assert load_verifier(verifier) is verifier
+    with pytest.raises(ValueError, match=r"Constant is already made; it takes no arguments, got \['abstained'\]"):
+        load_verifier(verifier, abstained=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("lexcial", "unknown verifier 'lexcial'; choose 'lexical', 'nli', .*; did you mean 'lexical'?"),
+        (
+            "gpt",
+            "unknown verifier 'gpt'; choose 'lexical', 'nli', 'nli:MODEL_ID', 'package.module:ClassName' or an",
+        ),
+        ("", "unknown verifier ''"),
+        ("lexical:model", "unknown verifier 'lexical:model'"),
+        (":Constant", "unknown verifier ':Constant'"),
+        ("no.such.module:Thing", "cannot load the verifier 'no.such.module:Thing': No module named 'no'"),
+        (f"{__name__}:Missing", "cannot load the verifier .*has no attribute 'Missing'; choose 'lexical'"),
+        (f"{__name__}:NoVerifier", "gives a NoVerifier, which has no `verify` method"),
+        (NoVerifier(), "is no verifier: it needs a `verify` method"),
+        (Constant, "is no verifier: it needs a `verify` method"),
+        (None, "None is no verifier"),
+    ],
+)
+def test_unknown_names(name, message):
+    with pytest.raises(ValueError, match=message):
+        load_verifier(name)
+
+
+def test_exports_resolve_lazily():
+    code = "import sys, hf_factuality.verifiers; print([m for m in ('sentencex', 'torch') if m in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+    assert len(verifiers.__all__) == 12
+    for name in verifiers.__all__:
+        assert getattr(verifiers, name).__name__ == name
+        assert name in dir(verifiers)
+    with pytest.raises(AttributeError, match="has no attribute 'nonsense'"):
+        _ = verifiers.nonsense
