@@ -1,0 +1,133 @@
+"""Configuration of [`FactGRPOTrainer`]."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from trl import GRPOConfig
+
+
+# What `variant` stands for: the paper, and what the published code does instead (methods differ, so both are named).
+VARIANTS = {
+    "paper": {"factuality_reward_weight": 1.0, "label_values": "ternary", "outside_factuality": 0},
+    "released": {"factuality_reward_weight": 0.0, "label_values": "binary", "outside_factuality": 1},
+}
+CREDITS = ("flip", "additive", "scaled", "none")
+SCOPES = ("think", "completion")
+
+
+@dataclass
+class FactGRPOConfig(GRPOConfig):
+    r"""
+    [`~trl.GRPOConfig`] plus what happens with the labelled spans; every field of the parent works as before.
+
+    The defaults are the objective of FSPO (arXiv 2505.24630): answer reward plus mean sentence factuality (Eq. 10), the
+    sign of the advantage adjusted per sentence of the last think block (Eq. 11).
+
+    Parameters:
+        variant (`str`, *optional*, defaults to `"paper"`):
+            `"paper"`, or `"released"` for what the published FSPO code does: the factuality term is logged but not
+            added to the reward, every sentence is +1 (supported) or -1 (anything else), and tokens outside the
+            sentences count as +1. It sets the three fields below that are left at `None`.
+        factuality_reward_weight (`float`, *optional*):
+            Weight of the mean sentence factuality in the reward; `None` takes the variant's (1 or 0).
+        label_values (`str`, *optional*):
+            `"ternary"` (supported +1, unverifiable or fact-free 0, contradicted -1) or `"binary"` (supported +1, else
+            -1); `None` takes the variant's.
+        outside_factuality (`int`, *optional*):
+            Factuality of the tokens outside every sentence of a checked completion, 0 or 1; `None` takes the variant's.
+            With 1, the tokens of a wrong answer get a positive advantage.
+        credit (`str`, *optional*, defaults to `"flip"`):
+            How token factuality changes the advantage: `"flip"` (FSPO), `"additive"` (`A + credit_scale * f`),
+            `"scaled"` (`A * (1 + credit_scale * sign(A) * f)`) or `"none"` (the reward term alone).
+        credit_scale (`float`, *optional*, defaults to `1.0`):
+            Strength of `"additive"` and `"scaled"`; `"flip"` has none.
+        verify_scope (`str`, *optional*, defaults to `"think"`):
+            What is verified: `"think"`, the last closed `<think>...</think>` block, or `"completion"`, everything.
+        evidence_column (`str`, *optional*, defaults to `"evidence"`):
+            Dataset column with the passages to check against (str, list of str, or empty). Rows without any train as
+            plain GRPO, unless the verifier needs none. The policy does not see this column.
+        question_column (`str`, *optional*, defaults to `"question"`):
+            Dataset column with the question, shown to the verifier if it is there.
+        verifier_timeout (`float`, *optional*, defaults to `300.0`):
+            Seconds that the verifier may take per chunk of `verifier_batch_size` completions, before these count as not
+            judged. Keep it below the time-out of the process group.
+        verifier_batch_size (`int`, *optional*, defaults to `64`):
+            Completions per call of the verifier: what one hanging completion costs at most.
+    """
+
+    variant: str = field(
+        default="paper",
+        metadata={
+            "help": "'paper': answer reward plus mean sentence factuality, ternary labels. 'released': what the "
+            "published FSPO code does (answer reward only, binary labels, +1 outside the sentences).",
+            "choices": list(VARIANTS),
+        },
+    )
+    factuality_reward_weight: float | None = field(
+        default=None,
+        metadata={"help": "Weight of the mean sentence factuality in the reward. None takes the variant's: 1 or 0."},
+    )
+    label_values: str | None = field(
+        default=None,
+        metadata={
+            "help": "'ternary' (+1 supported, 0 unverifiable or fact-free, -1 contradicted) or 'binary' (+1 supported, "
+            "-1 else). None takes the variant's."
+        },
+    )
+    outside_factuality: int | None = field(
+        default=None,
+        metadata={"help": "Factuality of tokens outside every sentence, 0 or 1. None takes the variant's."},
+    )
+    credit: str = field(
+        default="flip",
+        metadata={
+            "help": "How token factuality changes the advantage: 'flip' (FSPO), 'additive', 'scaled' or 'none'.",
+            "choices": list(CREDITS),
+        },
+    )
+    credit_scale: float = field(default=1.0, metadata={"help": "Strength of the 'additive' and 'scaled' credit."})
+    verify_scope: str = field(
+        default="think",
+        metadata={
+            "help": "What is verified: 'think' (the last closed think block) or 'completion'.",
+            "choices": list(SCOPES),
+        },
+    )
+    evidence_column: str = field(
+        default="evidence",
+        metadata={"help": "Column with the passages to check against; rows without any train as plain GRPO."},
+    )
+    question_column: str = field(
+        default="question", metadata={"help": "Column with the question, for the verifier, if it is there."}
+    )
+    verifier_timeout: float = field(
+        default=300.0, metadata={"help": "Seconds per chunk of completions before these count as not judged."}
+    )
+    verifier_batch_size: int = field(default=64, metadata={"help": "Completions per call of the verifier."})
+
+    def __post_init__(self):
+        super().__post_init__()
+        for name, choices in (("variant", VARIANTS), ("credit", CREDITS), ("verify_scope", SCOPES)):
+            if getattr(self, name) not in choices:
+                raise ValueError(f"{name}={getattr(self, name)!r} is unknown; choose one of {list(choices)}")
+        for name, value in VARIANTS[self.variant].items():
+            if getattr(self, name) is None:
+                setattr(self, name, value)
+        if self.label_values not in ("ternary", "binary"):
+            raise ValueError(f"label_values={self.label_values!r} is unknown; choose 'ternary' or 'binary'")
+        if self.outside_factuality not in (0, 1):
+            raise ValueError(f"outside_factuality={self.outside_factuality!r} must be 0 or 1")
+        if self.factuality_reward_weight < 0:
+            raise ValueError(
+                f"factuality_reward_weight={self.factuality_reward_weight!r} would pay falsehoods; use >= 0"
+            )
+        if self.credit == "scaled" and not 0 < self.credit_scale <= 1:
+            raise ValueError(
+                f"credit_scale={self.credit_scale!r} is out of range for credit='scaled'; use a value in (0, 1], or "
+                "credit='flip' to turn signs"
+            )
+        if self.verifier_timeout <= 0:
+            raise ValueError(f"verifier_timeout={self.verifier_timeout!r} must be a positive number of seconds")
+        if self.verifier_batch_size < 1:
+            raise ValueError(f"verifier_batch_size={self.verifier_batch_size!r} must be at least 1")

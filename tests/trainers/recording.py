@@ -1,0 +1,110 @@
+"""Trainers that note every loss and gradient, so that two runs can be compared to the last bit."""
+
+import torch
+from transformers import TrainerCallback
+from trl import GRPOTrainer
+
+from hf_factuality import FactGRPOTrainer, Label, LabeledSpan, Verification
+
+
+class Recorder(TrainerCallback):
+    """Gradients of every parameter, before each optimizer step."""
+
+    def __init__(self):
+        self.gradients = []
+
+    def on_pre_optimizer_step(self, args, state, control, model=None, **kwargs):
+        self.gradients.append({n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None})
+
+
+class RecordsLosses:
+    def __init__(self, *args, **kwargs):
+        self.recorder = Recorder()
+        self.losses, self.advantages = [], []
+        super().__init__(*args, callbacks=[self.recorder], **kwargs)
+
+    def _compute_loss(self, model, inputs):
+        loss = super()._compute_loss(model, inputs)
+        if self.model.training:
+            self.losses.append(loss.detach().clone())
+            self.advantages.append(inputs["advantages"].clone())
+        return loss
+
+    @property
+    def rewards_logged(self) -> list[tuple]:
+        names = ("reward", "reward_std", "rewards/letters_reward/mean", "rewards/letters_reward/std")
+        return [tuple(entry[name] for name in names) for entry in self.state.log_history if "reward" in entry]
+
+
+class StockGRPO(RecordsLosses, GRPOTrainer):
+    pass
+
+
+class FactGRPO(RecordsLosses, FactGRPOTrainer):
+    pass
+
+
+class WholeCompletion:
+    """Labels every completion as a whole; `label_of(number, input)` chooses."""
+
+    requires_evidence = False
+
+    def __init__(self, label_of=lambda number, item: Label.NO_FACT):
+        self.label_of = label_of
+        self.calls = 0
+
+    def verify(self, inputs):
+        self.calls += 1
+        return [
+            Verification(spans=(LabeledSpan(0, len(item.completion), self.label_of(number, item)),))
+            for number, item in enumerate(inputs)
+        ]
+
+
+class FirstCharacterOfTheFirst(WholeCompletion):
+    """Labels one character of one completion and nothing else in it: the control of the neutral setting."""
+
+    def __init__(self, label):
+        super().__init__()
+        self.label = label
+
+    def verify(self, inputs):
+        found = super().verify(inputs)
+        if self.calls == 1:
+            found[0] = Verification(spans=(LabeledSpan(0, 1, self.label),))
+        return found
+
+
+SETTINGS = dict(
+    per_device_train_batch_size=4,
+    gradient_accumulation_steps=2,
+    num_generations=4,
+    max_completion_length=16,
+    max_steps=4,
+    num_iterations=2,
+    learning_rate=1e-3,
+    beta=0.05,
+    logging_steps=1,
+    report_to="none",
+    save_strategy="no",
+    bf16=False,
+    use_cpu=True,
+    gradient_checkpointing=False,
+    disable_tqdm=True,
+)
+
+
+def same_to_the_last_bit(ours, stock) -> list[str]:
+    """Names what differs between two finished recording trainers; empty if nothing does."""
+    differs = []
+    if len(stock.losses) != len(ours.losses) or not all(map(torch.equal, ours.losses, stock.losses)):
+        differs.append("losses")
+    if not any(bool(loss != 0) for loss in stock.losses):
+        differs.append("(all losses are 0: nothing was compared)")
+    for step, (a, b) in enumerate(zip(ours.recorder.gradients, stock.recorder.gradients, strict=True)):
+        differs += [f"gradient of {name} at step {step}" for name in b if not torch.equal(a[name], b[name])]
+    if not stock.recorder.gradients:
+        differs.append("(no gradients recorded)")
+    if ours.rewards_logged != stock.rewards_logged or not stock.rewards_logged:
+        differs.append("logged rewards")
+    return differs

@@ -1,0 +1,411 @@
+"""What FactGRPO does with labels, failures and settings; advantages are computed by hand."""
+
+import math
+import time
+
+import pandas as pd
+import pytest
+import torch
+from trl import GRPOConfig, GRPOTrainer
+
+from hf_factuality import FactGRPOConfig, FactGRPOTrainer, Label, LabeledSpan, Verification
+from hf_factuality.errors import DataError
+from tests.tiny import letters_reward, rows
+from tests.trainers.recording import SETTINGS, WholeCompletion
+
+
+S, C, U = Label.SUPPORTED, Label.CONTRADICTED, Label.UNVERIFIABLE
+ONE_BATCH = {**SETTINGS, "gradient_accumulation_steps": 1, "max_steps": 1, "num_iterations": 1, "beta": 0.0}
+
+
+class Script:
+    """Per completion of the batch, in order: a label, or "raise", "garbage", "hang"."""
+
+    def __init__(self, *script, requires_evidence=False):
+        self.script, self.requires_evidence, self.seen = script, requires_evidence, []
+
+    def verify(self, inputs):
+        if len(inputs) > 1:  # failures are isolated by sending one at a time; this makes the order known
+            raise RuntimeError("one at a time, please")
+        (item,) = inputs
+        action = self.script[len(self.seen)]
+        self.seen.append(item)
+        if action == "raise":
+            raise RuntimeError("judge down")
+        if action == "hang":
+            time.sleep(20)
+        if action == "garbage":
+            return ["what?"]
+        return [Verification(spans=(LabeledSpan(0, len(item.completion), action),))]
+
+
+def make(
+    tiny_model, folder, verifier, dataset=None, reward_funcs=letters_reward, config=None, trainer=FactGRPOTrainer, **kw
+):
+    args = FactGRPOConfig(output_dir=str(folder), **{**ONE_BATCH, "verify_scope": "completion", **(config or {})})
+    return trainer(
+        model=tiny_model,
+        reward_funcs=reward_funcs,
+        args=args,
+        train_dataset=dataset or rows(),
+        verifier=verifier,
+        **kw,
+    )
+
+
+def one_generation(trainer):
+    """The scored generation batch of one group of four, as the loss gets it."""
+    trainer.model.train()
+    inputs = [trainer.train_dataset[0]] * 4
+    return trainer._generate_and_score_completions(inputs)
+
+
+def fixed_rewards(values):
+    def answer(prompts, completions, **kwargs):
+        return list(values)
+
+    return answer
+
+
+def group_advantages(rewards):
+    """(r - mean) / (std + 1e-4) with the unbiased standard deviation, in plain Python."""
+    mean = sum(rewards) / len(rewards)
+    std = math.sqrt(sum((r - mean) ** 2 for r in rewards) / (len(rewards) - 1))
+    return [(r - mean) / (std + 1e-4) for r in rewards]
+
+
+def check(output, expected):
+    """`expected`: one advantage per row, the same for all its tokens (labels cover whole completions)."""
+    # The first five ids are special tokens: they have no characters, hence no label, and keep the group's advantage.
+    body = output["completion_mask"].bool() & (output["completion_ids"] > 4)
+    for row, value in enumerate(expected):
+        tokens = output["advantages"][row][body[row]]
+        assert len(tokens), "an empty completion checks nothing"
+        torch.testing.assert_close(tokens, torch.full_like(tokens, value), rtol=1e-5, atol=1e-5)
+
+
+def test_the_paper_adds_mean_factuality_and_adjusts_the_sign(tiny_model, tmp_path):
+    # answers 1, 1, 0, 0; factuality +1, -1, +1, 0 -> rewards 2, 0, 1, 0 -> mean .75
+    trainer = make(tiny_model, tmp_path, Script(S, C, S, U), reward_funcs=fixed_rewards([1, 1, 0, 0]))
+    a = group_advantages([2.0, 0.0, 1.0, 0.0])
+    assert a[0] > 0 and a[1] < 0 and a[2] > 0 and a[3] < 0
+    check(one_generation(trainer), [a[0], a[1], a[2], a[3]])
+    metrics = trainer._metrics["train"]
+    assert metrics["factuality/mean"] == [0.25]
+    assert metrics["rewards/factuality/mean"] == [0.25]
+    assert metrics["factuality/tokens_flipped"] == [0.0]
+    assert metrics["factuality/sentences"] == [1.0]
+
+
+def test_the_sign_turns_where_sentence_and_advantage_disagree(tiny_model, tmp_path):
+    # Without the reward term: answers 1, 1, 0, 0 -> A = +, +, -, -; labels -, 0, +, - -> -A, A, |A|, A
+    trainer = make(
+        tiny_model, tmp_path, Script(C, U, S, C),
+        reward_funcs=fixed_rewards([1, 1, 0, 0]), config={"factuality_reward_weight": 0.0},
+    )  # fmt: skip
+    a = group_advantages([1.0, 1.0, 0.0, 0.0])[0]
+    check(one_generation(trainer), [-a, a, a, -a])
+    assert 0 < trainer._metrics["train"]["factuality/tokens_flipped"][0] < 1
+    assert trainer._metrics["train"]["factuality/tokens_labelled"][0] > 0.5
+
+
+def test_failures_keep_their_sign_and_add_nothing(tiny_model, tmp_path):
+    # Rows 1 and 3 fail: their factuality becomes the mean of +1 and -1, which is 0 -> rewards 2, 1, -1, 0.
+    trainer = make(tiny_model, tmp_path, Script(S, "raise", C, "garbage"), reward_funcs=fixed_rewards([1, 1, 0, 0]))
+    a = group_advantages([2.0, 1.0, -1.0, 0.0])
+    check(one_generation(trainer), a)
+    assert trainer._metrics["train"]["factuality/failed"] == [2.0]
+    assert trainer._metrics["train"]["factuality/mean"] == [0.0]
+
+
+def test_a_failure_is_not_paid_as_zero(tiny_model, tmp_path):
+    # All judged rows are supported: the failed one gets +1 like them, where `nansum` would have punished it with 0.
+    trainer = make(tiny_model, tmp_path, Script(S, S, S, "raise"), reward_funcs=fixed_rewards([1, 0, 1, 0]))
+    a = group_advantages([1.0, 0.0, 1.0, 0.0])
+    check(
+        one_generation(trainer), [a[0], -a[1], a[2], a[3]]
+    )  # row 1: supported, so its sign turns; row 3 keeps its own
+
+
+def test_a_group_with_one_judged_row_drops_the_term(tiny_model, tmp_path):
+    trainer = make(
+        tiny_model, tmp_path, Script("raise", "garbage", S, "raise"), reward_funcs=fixed_rewards([1, 1, 0, 0])
+    )
+    a = group_advantages([1.0, 1.0, 0.0, 0.0])
+    check(one_generation(trainer), [a[0], a[1], -a[2], a[3]])
+    assert trainer._metrics["train"]["factuality/failed"] == [3.0]
+
+
+def test_a_hanging_verifier_does_not_stop_training(tiny_model, tmp_path):
+    config = {"verifier_timeout": 0.3, "verifier_batch_size": 1}
+    trainer = make(
+        tiny_model, tmp_path, Script(S, "hang", C, U), reward_funcs=fixed_rewards([1, 1, 0, 0]), config=config
+    )
+    started = time.perf_counter()
+    # judged: +1, -1, 0 -> the hanging row gets their mean 0 -> rewards 2, 1, -1, 0
+    check(one_generation(trainer), group_advantages([2.0, 1.0, -1.0, 0.0]))
+    assert time.perf_counter() - started < 10
+    assert trainer._metrics["train"]["factuality/failed"] == [1.0]
+
+
+def test_rows_without_evidence_train_as_grpo(tiny_model, tmp_path):
+    dataset = rows().remove_columns("evidence").add_column("evidence", [[], None, [""], ["  "]] * 2)
+    verifier = Script(requires_evidence=True)
+    trainer = make(tiny_model, tmp_path, verifier, dataset, fixed_rewards([1, 1, 0, 0]))
+    check(one_generation(trainer), group_advantages([1.0, 1.0, 0.0, 0.0]))
+    assert verifier.seen == []
+    assert trainer._metrics["train"]["factuality/failed"] == [0.0]
+    assert trainer._metrics["train"]["factuality/rows_checked"] == [0.0]
+
+
+def test_the_verifier_sees_question_evidence_and_row_but_not_the_prompt_markup(tiny_model, tmp_path):
+    verifier = Script(S, S, S, S, requires_evidence=True)
+    trainer = make(tiny_model, tmp_path, verifier)
+    output = one_generation(trainer)
+    decoded = trainer.processing_class.batch_decode(output["completion_ids"], skip_special_tokens=True)
+    assert [item.completion for item in verifier.seen] == decoded
+    assert verifier.seen[0].question == "Where was person 0 born?"
+    assert verifier.seen[0].evidence == ("Marie Curie was born in Warsaw.", "Warsaw is in Poland.")
+    assert verifier.seen[0].row["question"] == "Where was person 0 born?"
+
+
+def test_only_the_think_block_is_verified(tiny_model, tmp_path):
+    """A fixed completion with two sentences in its think block; the answer outside must keep the group's sign."""
+    text = "<think>Ada was born. She sat.</think><answer> London </answer>"
+
+    class Two:
+        requires_evidence = False
+
+        def verify(self, inputs):
+            assert all(item.completion == "Ada was born. She sat." for item in inputs)
+            return [Verification(spans=(LabeledSpan(0, 13, S), LabeledSpan(14, 22, C)))] * len(inputs)
+
+    class Fixed(FactGRPOTrainer):
+        def _generate_single_turn(self, prompt_ids, *args, **kwargs):
+            ids = self.processing_class(text)["input_ids"] + [self.processing_class.eos_token_id]
+            return [ids for _ in prompt_ids], None
+
+    config = {"verify_scope": "think", "factuality_reward_weight": 0.0, "max_completion_length": 64}
+    trainer = make(tiny_model, tmp_path, Two(), reward_funcs=fixed_rewards([1, 0, 0, 0]), config=config, trainer=Fixed)
+    output = one_generation(trainer)
+    pieces = trainer.processing_class.convert_ids_to_tokens(output["completion_ids"][0])
+    a = group_advantages([1.0, 0.0, 0.0, 0.0])
+    position, expected = 0, []
+    for piece in pieces:  # this tokenizer is byte-level and the text is ASCII: one character per byte
+        length = 0 if piece == "<|end|>" else len(piece)
+        start, end = position, position + length
+        position = end
+        first, second = max(0, min(end, 20) - max(start, 7)), max(0, min(end, 29) - max(start, 21))
+        expected.append(0 if first == second == 0 else 1 if first >= second else -1)
+    assert set(expected) == {-1, 0, 1} and expected[-1] == 0
+    right = [a[0] if value >= 0 else -a[0] for value in expected]  # A > 0: turned in the contradicted sentence
+    wrong = [a[1] if value <= 0 else -a[1] for value in expected]  # A < 0: turned in the supported sentence
+    torch.testing.assert_close(output["advantages"][:2], torch.tensor([right, wrong]), rtol=1e-5, atol=1e-5)
+
+
+def test_the_released_variant(tiny_model, tmp_path):
+    """Answer reward only, binary labels, and +1 outside the sentences, so the answer of a wrong row turns positive."""
+    config = FactGRPOConfig(output_dir=str(tmp_path), variant="released", **ONE_BATCH)
+    assert (config.factuality_reward_weight, config.label_values, config.outside_factuality) == (0.0, "binary", 1)
+    trainer = make(
+        tiny_model,
+        tmp_path,
+        Script(U, S, U, S),
+        reward_funcs=fixed_rewards([1, 1, 0, 0]),
+        config={"variant": "released"},
+    )
+    a = group_advantages([1.0, 1.0, 0.0, 0.0])[0]
+    output = one_generation(trainer)
+    check(output, [-a, a, -a, a])  # unverifiable counts as -1
+    for row in (2, 3):
+        ids, mask = output["completion_ids"][row], output["completion_mask"][row].bool()
+        if ids[mask][-1] == trainer.processing_class.eos_token_id:
+            torch.testing.assert_close(output["advantages"][row][mask][-1].item(), a, rtol=1e-5, atol=1e-5)
+
+
+def test_factuality_alone_is_a_reward(tiny_model, tmp_path):
+    trainer = make(tiny_model, tmp_path, Script(S, C, S, U), reward_funcs=None)
+    check(one_generation(trainer), group_advantages([1.0, -1.0, 1.0, 0.0]))
+    assert trainer.reward_func_names == ["factuality"]
+
+
+@pytest.mark.parametrize(
+    ("credit", "expected"),
+    [("additive", lambda a: [a + 0.5, -a, -a - 0.5, a]), ("scaled", lambda a: [1.5 * a, -a, -1.5 * a, a])],
+)
+def test_other_credit(tiny_model, tmp_path, credit, expected):
+    # A = +a, -a, -a, +a; labels +, 0, -, 0
+    config = {"credit": credit, "credit_scale": 0.5, "factuality_reward_weight": 0.0}
+    trainer = make(tiny_model, tmp_path, Script(S, U, C, U), reward_funcs=fixed_rewards([1, 0, 0, 1]), config=config)
+    check(one_generation(trainer), expected(group_advantages([1.0, 0.0, 0.0, 1.0])[0]))
+
+
+def test_credit_none_leaves_the_parents_shape(tiny_model, tmp_path):
+    trainer = make(tiny_model, tmp_path, Script(S, C, S, U), config={"credit": "none"})
+    assert one_generation(trainer)["advantages"].dim() == 1
+
+
+def test_a_weightless_term_does_not_score_what_no_reward_could(tiny_model, tmp_path):
+    config = {"factuality_reward_weight": 0.0, "credit": "none"}
+    rewards = fixed_rewards([1.0, None, 0.0, 0.5])
+    trainer = make(tiny_model, tmp_path, Script(S, S, S, S), reward_funcs=rewards, config=config)
+    assert one_generation(trainer)["advantages"][1] == 0.0
+
+
+def test_users_reward_weights_keep_their_meaning(tiny_model, tmp_path):
+    config = {"reward_weights": [2.0], "factuality_reward_weight": 0.5}
+    trainer = make(tiny_model, tmp_path, Script(S, C, S, U), reward_funcs=fixed_rewards([1, 1, 0, 0]), config=config)
+    # 2 * answer + 0.5 * factuality = 2.5, 1.5, 0.5, 0 with mean 1.125: rows 1 (contradicted) and 2 (supported) turn
+    a = group_advantages([2.5, 1.5, 0.5, 0.0])
+    check(one_generation(trainer), [a[0], -a[1], -a[2], a[3]])
+    assert trainer.args.reward_weights == [2.0]
+
+
+@pytest.mark.parametrize("conversational", [True, False])
+def test_trains_evaluates_and_logs(tiny_model, tmp_path, conversational):
+    args = FactGRPOConfig(
+        output_dir=str(tmp_path), verify_scope="completion", log_completions=True, num_completions_to_print=0,
+        eval_strategy="steps", eval_steps=1, per_device_eval_batch_size=4, do_eval=True,
+        **{**ONE_BATCH, "max_steps": 2, "num_iterations": 2},
+    )  # fmt: skip
+    data = rows(conversational=conversational)
+    verifier = WholeCompletion(lambda number, item: (S, C, U)[number % 3])
+    trainer = FactGRPOTrainer(
+        model=tiny_model,
+        reward_funcs=letters_reward,
+        args=args,
+        train_dataset=data,
+        eval_dataset=data,
+        verifier=verifier,
+    )
+    before = {name: p.clone() for name, p in trainer.model.named_parameters()}
+    trainer.train()
+    moved = [name for name, p in trainer.model.named_parameters() if not torch.equal(p, before[name])]
+    assert set(moved) == set(before)
+    logged = trainer.state.log_history
+    for prefix in ("", "eval_"):
+        for name in (
+            "tokens_labelled",
+            "tokens_flipped",
+            "mean",
+            "sentences",
+            "failed",
+            "verify_seconds",
+            "rows_checked",
+        ):
+            assert any(f"{prefix}factuality/{name}" in entry for entry in logged), name
+    table = pd.read_parquet(sorted((tmp_path / "completions").glob("*.parquet"))[0])
+    assert "supported: " in "\n".join(table["labels"]) and "factuality" in table.columns
+
+
+def test_peft_moves_the_adapter_only(tiny_model, tmp_path):
+    peft = pytest.importorskip("peft")
+    config = peft.LoraConfig(target_modules=["q_proj", "v_proj"], r=4)
+    trainer = make(
+        tiny_model, tmp_path, WholeCompletion(lambda number, item: (S, C)[number % 2]),
+        config={"max_steps": 2, "beta": 0.05}, peft_config=config,
+    )  # fmt: skip
+    before = {name: p.clone() for name, p in trainer.model.named_parameters()}
+    trainer.train()
+    moved = {name for name, p in trainer.model.named_parameters() if not torch.equal(p, before[name])}
+    assert moved == {name for name in before if "lora_B" in name} | {n for n in before if "lora_A" in n and n in moved}
+    assert any("lora_B" in name for name in moved)
+    trainer.save_model()
+    assert (tmp_path / "adapter_model.safetensors").exists()
+
+
+def test_training_raises_what_it_optimises(tiny_model, tmp_path):
+    """Vowels are labelled supported and every other character contradicted: the share of vowels must rise."""
+
+    class LikesVowels:
+        requires_evidence = False
+
+        def verify(self, inputs):
+            return [
+                Verification(
+                    spans=tuple(LabeledSpan(i, i + 1, S if c in "aeiou" else C) for i, c in enumerate(item.completion))
+                )
+                for item in inputs
+            ]
+
+    config = dict(
+        max_steps=40,
+        learning_rate=1e-2,
+        lr_scheduler_type="constant",
+        per_device_train_batch_size=16,
+        num_generations=16,
+    )
+    trainer = make(tiny_model, tmp_path, LikesVowels(), reward_funcs=None, config=config)
+    trainer.train()
+    means = [entry["factuality/mean"] for entry in trainer.state.log_history if "factuality/mean" in entry]
+    assert sum(means[-5:]) / 5 > sum(means[:5]) / 5 + 0.3, means
+
+
+def test_the_model_card_names_method_verifier_and_settings(tiny_model, tmp_path):
+    trainer = make(
+        tiny_model, tmp_path, WholeCompletion(), config={"learning_rate": 0.00012345, "hub_token": "hf_secret"}
+    )
+    trainer.card_results = {
+        "metrics": [{"name": "accuracy", "before": 0.1, "after": 0.9, "n": 7}],
+        "setting": "greedy",
+    }
+    trainer.create_model_card(model_name="my-model", dataset_name="my-data")
+    card = (tmp_path / "README.md").read_text(encoding="utf-8")
+    for text in ("# my-model", "2505.24630", "WholeCompletion", "my-data", "`learning_rate` | `0.00012345`",
+                 "| accuracy | 0.1 | 0.9 | 7 |", "library_name: transformers", "- fspo"):  # fmt: skip
+        assert text in card, text
+    assert "hf_secret" not in card and str(tmp_path) not in card
+
+
+def test_refusals(tiny_model, tmp_path):
+    def build(dataset=None, verifier="lexical", **kw):
+        return make(tiny_model, tmp_path, verifier, dataset, **kw)
+
+    with pytest.raises(
+        DataError, match=r"no column 'evidence' and LexicalVerifier needs evidence; it has \['prompt', 'question'\]"
+    ):
+        build(rows(evidence=False))
+    with pytest.raises(DataError, match="no column 'knowledge'"):
+        build(config={"evidence_column": "knowledge"})
+    with pytest.raises(ValueError, match="lexicel"):
+        build(verifier="lexicel")
+    with pytest.raises(TypeError, match="int has none"):
+        build(verifier=7)
+    with pytest.raises(TypeError, match="must be a FactGRPOConfig, got GRPOConfig"):
+        FactGRPOTrainer(tiny_model, letters_reward, GRPOConfig(str(tmp_path), **ONE_BATCH), rows())
+    with pytest.raises(ValueError, match="does not support `tools`"):
+        build(tools=[len])
+    with pytest.raises(ValueError, match="does not support `rollout_func`"):
+        build(rollout_func=lambda prompts, trainer: {})
+
+
+def test_think_tags_that_decoding_drops_are_refused(tiny_model, tmp_path):
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(tiny_model)
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<think>", "</think>"]})
+    with pytest.raises(ValueError, match=r"treats \['</think>', '<think>'\] as special"):
+        make(tiny_model, tmp_path, WholeCompletion(), config={"verify_scope": "think"}, processing_class=tokenizer)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"variant": "publshed"}, "variant='publshed'"),
+        ({"credit": "flipped"}, "credit='flipped'"),
+        ({"verify_scope": "answer"}, "verify_scope='answer'"),
+        ({"label_values": "quaternary"}, "label_values='quaternary'"),
+        ({"outside_factuality": 2}, "outside_factuality=2"),
+        ({"factuality_reward_weight": -1.0}, "factuality_reward_weight=-1.0"),
+        ({"credit": "scaled", "credit_scale": 2.0}, "credit_scale=2.0"),
+        ({"verifier_timeout": 0.0}, "verifier_timeout=0.0"),
+        ({"verifier_batch_size": 0}, "verifier_batch_size=0"),
+    ],
+)
+def test_the_config_names_the_bad_value(tmp_path, settings, message):
+    with pytest.raises(ValueError, match=message):
+        FactGRPOConfig(output_dir=str(tmp_path), **{**SETTINGS, **settings})
+
+
+def test_neutral_needs_the_trainer_to_be_a_grpo_trainer():
+    assert issubclass(FactGRPOTrainer, GRPOTrainer) and issubclass(FactGRPOConfig, GRPOConfig)
