@@ -8,6 +8,9 @@ TORCH := $(shell sed -n 's/^torch==//p' constraints.txt)
 
 .PHONY: help train test test-slow test-vllm test-gpu lint format bench clean
 
+# Folder of the public data that some benchmarks and tests read.
+DATA ?= ../shared/data
+
 help:
 	@echo 'make train      train a small model in a closed world and show what changed'
 	@echo 'make test       the fast test suite and ruff'
@@ -46,6 +49,12 @@ test-vllm: $(STAMP)
 
 test-gpu: $(STAMP)
 	CI=1 HF_HUB_OFFLINE=1 $(PYTEST) -m gpu
+
+bench: $(STAMP)
+	mkdir -p outputs/bench
+	PYTHONPATH=. $(BIN)/python benchmarks/token_offsets.py --data $(DATA) --out outputs/bench/token_offsets.json
+	$(BIN)/python benchmarks/lexical_verifier.py --data $(DATA) --out outputs/bench/lexical_verifier.json
+	$(BIN)/python benchmarks/fact_grpo_step.py --out outputs/bench/fact_grpo_step.json
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -27,12 +27,11 @@ setup(
     long_description_content_type="text/markdown",
     license="Apache-2.0",
     packages=find_packages(include=["hf_factuality", "hf_factuality.*"]),
-    package_data={"hf_factuality": ["MODEL_CARD_TEMPLATE.md", "verifiers/prompts/*.txt"]},
+    package_data={"hf_factuality": ["MODEL_CARD_TEMPLATE.md"]},
     python_requires=">=3.11,<3.14",
     install_requires=[
         "accelerate>=1.10",
         "datasets>=4.7",
-        "evaluate>=0.4.6",
         "huggingface_hub>=1.31,<3",
         "jinja2>=3.1",
         "numpy>=1.26",

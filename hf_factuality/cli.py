@@ -15,7 +15,7 @@ from hf_factuality.errors import DataError, FactualityError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; returns the exit status: 0, 1 (below `--fail-under`) or 2 (bad input)."""
+    """Run the command; returns the exit status: 0, 1 (below `--fail_under`) or 2 (bad input)."""
     args = _parser().parse_args(argv)
     try:
         return args.run(args)
@@ -44,6 +44,13 @@ def _parser() -> argparse.ArgumentParser:
     verify.add_argument(
         "--fail_under", type=float, metavar="PRECISION", help="exit with status 1 if the precision is lower than this"
     )
+    verify.add_argument(
+        "--max_not_judged",
+        type=float,
+        default=0.1,
+        metavar="SHARE",
+        help="with --fail_under: exit with status 1 too if more completions than this share were not judged (default 0.1)",
+    )
     verify.set_defaults(run=_verify)
     return parser
 
@@ -51,6 +58,7 @@ def _parser() -> argparse.ArgumentParser:
 def _verify(args: argparse.Namespace) -> int:
     from hf_factuality.functional.scoring import factual_precision
     from hf_factuality.verifiers import VerifierInput, load_verifier
+    from hf_factuality.spans import Verification
     from hf_factuality.verifiers.guard import GuardedVerifier
 
     if args.fail_under is not None and not 0 <= args.fail_under <= 1:
@@ -62,22 +70,28 @@ def _verify(args: argparse.Namespace) -> int:
             f"no row of {args.file} has evidence in {args.evidence_column!r} (columns of the first: {sorted(rows[0])}); "
             "name the column with --evidence_column"
         )
-    inputs = []
-    for row in rows:
-        evidence = row.get(args.evidence_column) or []
-        evidence = (evidence,) if isinstance(evidence, str) else tuple(evidence)
-        inputs.append(VerifierInput(row[args.completion_column], row.get(args.question_column), evidence, row))
-    found = verifier.verify(inputs)
     if args.out:
-        lines = [json.dumps({**row, **v.to_dict()}, ensure_ascii=False) for row, v in zip(rows, found, strict=True)]
-        args.out.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        args.out.parent.mkdir(parents=True, exist_ok=True)
+    inputs, found = [], [Verification(error="no evidence")] * len(rows)
+    for number, row in enumerate(rows):
+        evidence = _evidence(row.get(args.evidence_column), f"{args.file}, row {number + 1}")
+        if evidence or not verifier.requires_evidence:
+            item = VerifierInput(row[args.completion_column], row.get(args.question_column), evidence, row)
+            inputs.append((number, item))
+    for (number, _), verification in zip(inputs, verifier.verify([item for _, item in inputs]), strict=True):
+        found[number] = verification
+    if args.out:
+        with args.out.open("w", encoding="utf-8") as file:
+            for row, verification in zip(rows, found, strict=True):
+                file.write(json.dumps({**row, "verification": verification.to_dict()}, ensure_ascii=False) + "\n")
     spans = [span for verification in found if verification.judged for span in verification.spans]
     precision = factual_precision(spans)
     labels = Counter("unjudged" if span.label is None else span.label.value for span in spans)
+    not_judged = sum(not verification.judged for verification in found)
     summary = {
         "precision": precision,
         "completions": len(rows),
-        "not_judged": sum(not verification.judged for verification in found),
+        "not_judged": not_judged,
         "sentences": len(spans),
         "labels": dict(sorted(labels.items())),
     }
@@ -85,12 +99,22 @@ def _verify(args: argparse.Namespace) -> int:
     if args.fail_under is not None and (precision is None or precision < args.fail_under):
         print(f"hf-factuality: precision {precision} is below {args.fail_under:g}", file=sys.stderr)
         return 1
+    if args.fail_under is not None and not_judged > args.max_not_judged * len(rows):
+        print(f"hf-factuality: {not_judged} of {len(rows)} completions could not be judged", file=sys.stderr)
+        return 1
     return 0
+
+
+def _evidence(value: Any, place: str) -> tuple[str, ...]:
+    passages = [value] if isinstance(value, str) else [] if value is None else value
+    if not isinstance(passages, list) or not all(isinstance(passage, str) for passage in passages):
+        raise DataError(f"{place}: evidence must be a string or a list of strings, got {value!r:.100}")
+    return tuple(passage for passage in passages if passage.strip())
 
 
 def _read_rows(path: Path, completion_column: str) -> list[dict[str, Any]]:
     rows = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+    for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), start=1):
         if not line.strip():
             continue
         try:

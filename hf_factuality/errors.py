@@ -27,7 +27,3 @@ class DataError(FactualityError, ValueError):
 
 class CheckpointError(FactualityError):
     """A checkpoint that is incomplete, inconsistent or unsafe to load."""
-
-
-class HubError(FactualityError):
-    """The Hub refused or could not be reached."""

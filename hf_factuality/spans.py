@@ -312,8 +312,8 @@ class Verification:
 def think_range(completion: str) -> tuple[int, int] | None:
     """Characters inside the last `<think>...</think>` of a completion.
 
-    A closing tag without an opening one means that the prompt ended with the opening tag: the block then starts with the
-    completion. A block that is never closed (a truncated completion) is no block.
+    A closing tag without any opening one before it means that the prompt ended with the opening tag: the block then starts
+    with the completion. A block that is never closed (a truncated completion) is no block.
 
     Args:
         completion (`str`):
@@ -322,8 +322,12 @@ def think_range(completion: str) -> tuple[int, int] | None:
     Returns:
         `tuple[int, int]`, half-open, tags excluded; `None` if there is no closed block.
     """
-    end = completion.rfind("</think>")
-    if end < 0:
-        return None
-    opening = completion.rfind("<think>", 0, end)
-    return (opening + len("<think>") if opening >= 0 else 0), end
+    opening = completion.rfind("<think>")
+    while opening >= 0:
+        start = opening + len("<think>")
+        end = completion.find("</think>", start)
+        if end >= 0:
+            return start, end
+        opening = completion.rfind("<think>", 0, opening)
+    end = completion.find("</think>")
+    return (0, end) if end >= 0 else None

@@ -30,7 +30,7 @@ def test_prints_precision_and_writes_spans(tmp_path, capsys):
     }  # fmt: skip
     lines = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text(encoding="utf-8").splitlines()]
     assert [line["id"] for line in lines] == [1, 2]
-    span = lines[1]["spans"][0]
+    span = lines[1]["verification"]["spans"][0]
     assert FALSE[span["start"] : span["end"]].rstrip(".") == FALSE.rstrip(".") and span["label"] == "contradicted"
 
 
@@ -42,6 +42,32 @@ def test_fails_a_build_below_the_threshold(tmp_path, capsys):
     assert main(["verify", file, "--fail_under", "0.5"]) == 0
 
 
+def test_rows_without_evidence_are_not_judged_and_fail_a_strict_build(tmp_path, capsys):
+    row = {"completion": TRUE, "evidence": EVIDENCE}
+    file = write(tmp_path / "in.jsonl", row, {"completion": "Line\u2028break.", "evidence": []}, {"completion": FALSE})
+    assert main(["verify", file, "--fail_under", "0.5", "--out", str(tmp_path / "new" / "out.jsonl")]) == 1
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)["not_judged"] == 2 and json.loads(printed.out)["precision"] == 1.0
+    assert "2 of 3 completions could not be judged" in printed.err
+    assert main(["verify", file, "--fail_under", "0.5", "--max_not_judged", "0.7"]) == 0
+    line = (tmp_path / "new" / "out.jsonl").read_text(encoding="utf-8").split("\n")[2]
+    assert json.loads(line)["verification"]["error"] == "no evidence"
+
+
+def test_a_verifier_beside_the_data(tmp_path, capsys, monkeypatch):
+    (tmp_path / "my_judge.py").write_text(
+        "from hf_factuality import Verification\n"
+        "class Judge:\n"
+        "    requires_evidence = False\n"
+        "    def verify(self, inputs):\n"
+        "        return [Verification() for _ in inputs]\n",
+        encoding="utf-8",
+    )
+    monkeypatch.chdir(tmp_path)
+    assert main(["verify", write(tmp_path / "in.jsonl", {"completion": "x"}), "--verifier", "my_judge:Judge"]) == 0
+    assert json.loads(capsys.readouterr().out)["not_judged"] == 0
+
+
 @pytest.mark.parametrize(
     ("rows", "options", "message"),
     [
@@ -50,6 +76,11 @@ def test_fails_a_build_below_the_threshold(tmp_path, capsys):
         ([], [], "holds no rows"),
         ([{"completion": "x"}], [], "no row of"),
         ([{"completion": "x", "evidence": "y"}], ["--verifier", "lexicel"], "lexicel"),
+        (
+            [{"completion": "x", "evidence": {"title": "y"}}],
+            [],
+            "row 1: evidence must be a string or a list of strings",
+        ),
         ([{"completion": "x", "evidence": "y"}], ["--fail_under", "80"], "in [0, 1], got 80"),
     ],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from types import MappingProxyType
 
 import torch
@@ -51,14 +52,15 @@ def token_span_index(offsets: Sequence[tuple[int, int]], spans: Sequence[Labeled
 
     Args:
         offsets (`Sequence[tuple[int, int]]` of length T):
-            Half-open character range per token; starts and ends never decrease.
+            Half-open character range per token; starts never decrease.
         spans (`Sequence[LabeledSpan]` of length S):
             Spans in the same text, in any order; they may overlap.
 
     Returns:
         `list[int]` of length T: index into `spans`, or -1.
     """
-    ends = [end for _, end in offsets]
+    # An empty range may lie inside the character before it, so ends can step back; their running maximum cannot.
+    ends = list(accumulate((end for _, end in offsets), max))
     index, most = [-1] * len(offsets), [0] * len(offsets)
     for number, span in enumerate(spans):
         token = bisect_right(ends, span.start)

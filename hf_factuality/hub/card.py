@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields
 from importlib.metadata import version
@@ -12,8 +13,18 @@ from hf_factuality import __version__
 
 
 TEMPLATE = Path(__file__).resolve().parent.parent / "MODEL_CARD_TEMPLATE.md"
-# Where a run lived and whose it was says nothing about the model, and tokens are secret.
-_PRIVATE = ("output_dir", "logging_dir", "run_name", "project", "resume_from_checkpoint", "deepspeed", "fsdp_config")
+# Parents' settings that a card may show. A list of what is allowed, not of what is not: others hold tokens, addresses and
+# paths. The fields that our own configurations add are shown too.
+_SHOWN = set(
+    """
+    adam_beta1 adam_beta2 adam_epsilon beta bf16 delta disable_dropout entropy_coef epsilon epsilon_high fp16
+    generation_batch_size gradient_accumulation_steps gradient_checkpointing importance_sampling_level learning_rate
+    loss_type lr_scheduler_type mask_truncated_completions max_completion_length max_grad_norm max_steps min_p
+    multi_objective_aggregation num_generations num_iterations num_train_epochs optim per_device_train_batch_size
+    repetition_penalty scale_rewards seed shuffle_dataset steps_per_generation sync_ref_model temperature top_entropy_quantile
+    top_k top_p use_vllm vllm_importance_sampling_correction vllm_importance_sampling_mode warmup_steps weight_decay
+    """.split()
+)
 
 
 def render_card(card_data, **values: Any):
@@ -54,7 +65,7 @@ def rewrite_card(path: str | Path, **values: Any) -> None:
 
 
 def changed_settings(args: Any) -> list[tuple[str, Any]]:
-    """Fields of a training configuration that differ from their defaults, without paths, names and secrets.
+    """Hyper-parameters that differ from their defaults; never paths, names, addresses or secrets.
 
     Args:
         args (dataclass):
@@ -63,19 +74,30 @@ def changed_settings(args: Any) -> list[tuple[str, Any]]:
     Returns:
         `list[tuple[str, Any]]`: name and value, in the order of the names.
     """
+    own = type(args).__dict__.get("__annotations__", {})
     changed = []
     for field in fields(args):
-        default = field.default if field.default is not MISSING else None
         value = getattr(args, field.name)
-        private = field.name in _PRIVATE or field.name.startswith(("hub_", "push_to_hub")) or "token" in field.name
-        if (
-            isinstance(value, (bool, int, float, str))
-            and not private
-            and value != default
-            and field.default is not MISSING
-        ):
+        shown = field.name in _SHOWN or field.name in own
+        if shown and field.default is not MISSING and value is not None and value != field.default:
             changed.append((field.name, getattr(value, "value", value)))
-    return sorted(changed)
+    return sorted(changed, key=lambda item: item[0])
+
+
+def describe_verifier(verifier: Any) -> str:
+    """Class of a verifier and, where it judges with a model of the Hub, which one; never a path.
+
+    Args:
+        verifier ([`Verifier`]):
+            The verifier.
+
+    Returns:
+        `str`, for example `"NLIVerifier (MoritzLaurer/DeBERTa-v3-base-mnli-fever-anli)"`.
+    """
+    config = getattr(getattr(getattr(verifier, "judge", None), "model", None), "config", None)
+    name = getattr(config, "name_or_path", None) or ""
+    on_the_hub = re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name) and not Path(name).exists()
+    return type(verifier).__name__ + (f" ({name})" if on_the_hub else "")
 
 
 def before_and_after(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 from trl import GRPOConfig
@@ -50,8 +51,8 @@ class FactGRPOConfig(GRPOConfig):
         question_column (`str`, *optional*, defaults to `"question"`):
             Dataset column with the question, shown to the verifier if it is there.
         verifier_timeout (`float`, *optional*, defaults to `300.0`):
-            Seconds that the verifier may take per chunk of `verifier_batch_size` completions, before these count as not
-            judged. Keep it below the time-out of the process group.
+            Seconds that the verifier may take per chunk of `verifier_batch_size` completions, before the rest of the
+            chunk counts as not judged. Keep twice as much below the time-out of the process group.
         verifier_batch_size (`int`, *optional*, defaults to `64`):
             Completions per call of the verifier: what one hanging completion costs at most.
     """
@@ -118,16 +119,19 @@ class FactGRPOConfig(GRPOConfig):
             raise ValueError(f"label_values={self.label_values!r} is unknown; choose 'ternary' or 'binary'")
         if self.outside_factuality not in (0, 1):
             raise ValueError(f"outside_factuality={self.outside_factuality!r} must be 0 or 1")
-        if self.factuality_reward_weight < 0:
+        if not 0 <= self.factuality_reward_weight < math.inf:
             raise ValueError(
-                f"factuality_reward_weight={self.factuality_reward_weight!r} would pay falsehoods; use >= 0"
+                f"factuality_reward_weight={self.factuality_reward_weight!r} must be a finite number, at least 0: less "
+                "would pay falsehoods"
             )
+        if not 0 < self.credit_scale < math.inf:
+            raise ValueError(f"credit_scale={self.credit_scale!r} must be a finite positive number")
         if self.credit == "scaled" and not 0 < self.credit_scale <= 1:
             raise ValueError(
                 f"credit_scale={self.credit_scale!r} is out of range for credit='scaled'; use a value in (0, 1], or "
                 "credit='flip' to turn signs"
             )
-        if self.verifier_timeout <= 0:
-            raise ValueError(f"verifier_timeout={self.verifier_timeout!r} must be a positive number of seconds")
+        if not 0 < self.verifier_timeout < math.inf:
+            raise ValueError(f"verifier_timeout={self.verifier_timeout!r} must be a finite positive number of seconds")
         if self.verifier_batch_size < 1:
             raise ValueError(f"verifier_batch_size={self.verifier_batch_size!r} must be at least 1")

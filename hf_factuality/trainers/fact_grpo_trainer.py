@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from datasets import Dataset
 from transformers import ProcessorMixin
 from trl import GRPOTrainer
 
-from hf_factuality.errors import DataError
+from hf_factuality.errors import DataError, JudgingError
 from hf_factuality.functional import (
     BINARY_VALUES,
     TERNARY_VALUES,
@@ -22,7 +23,8 @@ from hf_factuality.functional import (
     scale_by_agreement,
     token_values,
 )
-from hf_factuality.hub.card import changed_settings, rewrite_card
+from hf_factuality.hub.card import changed_settings, describe_verifier, rewrite_card
+from hf_factuality.rewards import check_format
 from hf_factuality.spans import TokenOffsets, Verification, think_range, token_offsets
 from hf_factuality.trainers.fact_grpo_config import FactGRPOConfig
 from hf_factuality.verifiers.base import Verifier, VerifierInput
@@ -76,8 +78,10 @@ class FactGRPOTrainer(GRPOTrainer):
 
     Raises:
         `TypeError`: `args` is not a [`FactGRPOConfig`], or `verifier` has no `verify` method.
-        `ValueError`: an unknown verifier; a feature that cannot work with spans; think tags that decoding would drop.
-        `DataError`: the evidence column is missing.
+        `ValueError`: an unknown verifier; a feature that cannot work with spans; think tags that decoding would drop;
+            nothing to learn from.
+        `DataError`: the evidence column is missing, or holds something else than text.
+        `JudgingError`: during training, if the verifier fails on the whole first batch.
     """
 
     _tag_names = ["trl", "fact-grpo", "fspo", "hf_factuality"]
@@ -112,9 +116,15 @@ class FactGRPOTrainer(GRPOTrainer):
                 )
         verifier = load_verifier(verifier) if isinstance(verifier, str) else verifier
         self._guard = GuardedVerifier(verifier, args.verifier_timeout, args.verifier_batch_size)
-        for dataset in _datasets(train_dataset, eval_dataset):
-            self._check_columns(dataset, args.evidence_column)
+        if self._guard.requires_evidence:
+            if args.remove_unused_columns:
+                raise ValueError(
+                    "remove_unused_columns=True drops the evidence before the verifier sees it; set it to False"
+                )
+            for dataset in _datasets(train_dataset, eval_dataset):
+                self._check_evidence(dataset, args.evidence_column)
         self._findings: list[_Finding] = []
+        self._ever_judged = False
         self.card_results: dict[str, Any] | None = None
 
         def factuality(
@@ -125,6 +135,14 @@ class FactGRPOTrainer(GRPOTrainer):
         # Added after construction, as TRL adds the rewards of environments, so that `args.reward_weights` keeps meaning
         # the user's own functions. The parent insists on at least one.
         own = [] if reward_funcs is None else list(reward_funcs) if isinstance(reward_funcs, list) else [reward_funcs]
+        if not own and args.factuality_reward_weight == 0:
+            raise ValueError(
+                f"nothing to learn from: there are no reward_funcs and factuality_reward_weight is 0 (variant={args.variant!r})"
+            )
+        if not own and args.reward_weights is not None:
+            raise ValueError(
+                "reward_weights without reward_funcs: weight the only reward with factuality_reward_weight"
+            )
         super().__init__(
             model,
             reward_funcs=own or [factuality],
@@ -136,30 +154,36 @@ class FactGRPOTrainer(GRPOTrainer):
         )
         weight = torch.tensor([args.factuality_reward_weight], dtype=torch.float32)
         if own:
-            self.reward_funcs.append(factuality)
-            self.reward_func_names.append(REWARD_NAME)
-            self.reward_processing_classes.append(None)
+            if REWARD_NAME in self.reward_func_names:
+                raise ValueError(f"a reward function is named {REWARD_NAME!r}, which is the name of ours; rename it")
+            self.reward_funcs = [*self.reward_funcs, factuality]
+            self.reward_func_names = [*self.reward_func_names, REWARD_NAME]
+            self.reward_processing_classes = [*self.reward_processing_classes, None]
             self.reward_weights = torch.cat([self.reward_weights, weight])
         else:
             self.reward_weights = weight
 
         if isinstance(self.processing_class, ProcessorMixin):
             raise ValueError("FactGRPOTrainer does not support vision-language models (a processor was passed) yet")
-        special = {"<think>", "</think>"} & set(self._tokenizer.all_special_tokens)
-        if args.verify_scope == "think" and special:
-            raise ValueError(
-                f"the tokenizer treats {sorted(special)} as special, so decoded completions hold no think block; add "
-                "them as ordinary tokens, or set verify_scope='completion'"
-            )
+        if args.verify_scope == "think":
+            ids = self._tokenizer("<think>a</think>", add_special_tokens=False)["input_ids"]
+            decoded = self._tokenizer.decode(ids, skip_special_tokens=True)
+            if think_range(decoded) is None:
+                raise ValueError(
+                    f"the tokenizer decodes '<think>a</think>' to {decoded!r}, so no think block would ever be found; add "
+                    "the tags as ordinary (not special) tokens, or set verify_scope='completion'"
+                )
         self._values = TERNARY_VALUES if args.label_values == "ternary" else BINARY_VALUES
 
-    def _check_columns(self, dataset, column: str):
+    def _check_evidence(self, dataset, column: str):
         names = getattr(dataset, "column_names", None)
-        if self._guard.requires_evidence and names is not None and column not in names:
+        if names is not None and column not in names:
             raise DataError(
                 f"the dataset has no column {column!r} and {type(self._guard.verifier).__name__} needs evidence; it has "
                 f"{list(names)}. Name the column with `evidence_column`, or use a verifier that finds its own evidence."
             )
+        for row in dataset.select_columns(column) if isinstance(dataset, Dataset) else ():
+            _passages(row[column], column)
 
     # Verification: completions -> spans -> one number per completion. Called by TRL with the other reward functions.
     def _factuality_rewards(
@@ -170,12 +194,14 @@ class FactGRPOTrainer(GRPOTrainer):
         inputs: list[VerifierInput] = []
         for number, finding in enumerate(findings):
             row = {name: values[number] for name, values in columns.items()}
-            evidence = _passages(row.get(self.args.evidence_column))
+            if self._guard.requires_evidence and self.args.evidence_column not in row:
+                raise DataError(f"rows have no column {self.args.evidence_column!r}; they have {sorted(row)}")
+            evidence = _passages(row.get(self.args.evidence_column), self.args.evidence_column)
             if self._guard.requires_evidence and not evidence:
                 continue
             text = finding.tokens.text
             scope = think_range(text) if self.args.verify_scope == "think" else (0, len(text))
-            if scope is None:
+            if scope is None or not self._follows_format(text):
                 finding.verification = Verification()
                 continue
             question = row.get(self.args.question_column)
@@ -184,15 +210,22 @@ class FactGRPOTrainer(GRPOTrainer):
         for (finding, start), verification in zip(pending, self._guard.verify(inputs), strict=True):
             finding.verification = verification.shift(start)
         self._findings = findings
-        log_extra("labels", [_describe(finding) for finding in findings])
+        log_extra("factuality_labels", [_describe(finding) for finding in findings])
         return [mean_factuality(f.verification.spans, self._values) if f.judged else None for f in findings]
+
+    def _follows_format(self, text: str) -> bool:
+        """The released code leaves completions alone that break the format; the paper's objective does not ask for it."""
+        if self.args.variant == "paper" or self.args.verify_scope != "think":
+            return True
+        return check_format(text if "<think>" in text else f"<think>{text}")  # the prompt may have opened the block
 
     def _calculate_rewards(self, inputs, prompts, completions, completion_ids_list):
         rewards_per_func = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
         group_size = self.num_generations if self.model.training else self.num_generations_eval
         rewards = fill_unjudged(rewards_per_func[:, -1], group_size)
-        if self.args.factuality_reward_weight == 0 and rewards_per_func.size(1) > 1:
-            # A term without weight must not make a completion scorable that no reward function could score.
+        if rewards_per_func.size(1) > 1:
+            # A completion that no reward function could score stays out, whatever its sentences are: with the factuality
+            # term alone, its unknown answer would count as a wrong one.
             rewards[torch.isnan(rewards_per_func[:, :-1]).all(dim=1)] = torch.nan
         rewards_per_func[:, -1] = rewards
         # Column by column in memory, as each function's rewards are without ours: the parent logs the mean of each
@@ -204,7 +237,7 @@ class FactGRPOTrainer(GRPOTrainer):
         findings, self._findings = self._findings, []
         mask = output["completion_mask"].bool()
         spans = [f.verification.spans if f.judged else () for f in findings]
-        # The released code leaves rows without evidence and rows that break the format alone, so `outside` does too.
+        # Rows without any labelled sentence (no evidence, no think block, not judged) stay as they are.
         outside = [float(self.args.outside_factuality) if found else 0.0 for found in spans]
         factuality = token_values(
             [f.tokens.offsets for f in findings], spans, self._values, mask.size(1), outside, mask.device
@@ -224,6 +257,8 @@ class FactGRPOTrainer(GRPOTrainer):
         return output
 
     def create_model_card(self, model_name=None, dataset_name=None, tags=None):
+        if dataset_name is not None and Path(dataset_name).exists():
+            dataset_name = None  # a folder of this machine says nothing to the reader of the card
         super().create_model_card(model_name, dataset_name, tags)
         if self.is_world_process_zero():
             args = self.args
@@ -235,7 +270,7 @@ class FactGRPOTrainer(GRPOTrainer):
                 paper_id=self._paper["id"],
                 results=self.card_results,
                 dataset_name=dataset_name,
-                verifier=type(self._guard.verifier).__name__,
+                verifier=describe_verifier(self._guard.verifier),
                 objective=f"{args.variant}: factuality reward weight {args.factuality_reward_weight:g}, "
                 f"{args.label_values} labels, {args.credit} credit, {args.loss_type} loss",
                 hyperparameters=changed_settings(args),
@@ -259,7 +294,7 @@ class FactGRPOTrainer(GRPOTrainer):
                 sum(means), len(means), sum(len(v.spans) for v in checked),
                 sum(span.label is None for v in checked for span in v.spans),
             ],
-            dtype=torch.float64, device=mask.device,
+            dtype=torch.float32, device=mask.device,
         )  # fmt: skip
         totals = self.accelerator.reduce(totals, reduction="sum").tolist()
         tokens, n_labelled, n_flipped, rows, n_checked, failed, total, judged, sentences, unjudged = totals
@@ -273,6 +308,13 @@ class FactGRPOTrainer(GRPOTrainer):
         metrics["factuality/failed"].append(failed)
         metrics["factuality/unjudged_sentences"].append(unjudged)
         metrics["factuality/verify_seconds"].append(self.accelerator.gather(seconds).max().item())
+        if not self._ever_judged and n_checked > 1 and failed == n_checked:
+            reason = next((v.error for v in checked if v.error), "another process knows why")
+            raise JudgingError(
+                f"the verifier judged none of the first {int(n_checked)} completions, so nothing but plain GRPO would be "
+                f"trained; the first failure: {reason}"
+            )
+        self._ever_judged = self._ever_judged or judged > 0
 
 
 def _datasets(*datasets) -> list:
@@ -285,10 +327,13 @@ def _datasets(*datasets) -> list:
     return found
 
 
-def _passages(value: Any) -> tuple[str, ...]:
-    if value is None:
-        return ()
-    passages = [value] if isinstance(value, str) else value
+def _passages(value: Any, column: str) -> tuple[str, ...]:
+    passages = [value] if isinstance(value, str) else [] if value is None else value
+    if not isinstance(passages, (list, tuple)) or not all(p is None or isinstance(p, str) for p in passages):
+        raise DataError(
+            f"the evidence column {column!r} must hold text or a list of texts in every row, got {value!r:.150}; join "
+            "nested passages into texts first"
+        )
     return tuple(passage for passage in passages if passage and passage.strip())
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import math
 import queue
+import re
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -22,7 +24,14 @@ MAX_TIMEOUTS_IN_A_ROW = 2
 
 
 class _TimedOut(Exception):
-    """The guard's own timeout; a `TimeoutError` that the verifier raises is a failure like any other."""
+    """The guard's own timeout; a `TimeoutError` that the verifier raises is a failure like any other.
+
+    Carries what the chunk had been judged before.
+    """
+
+    def __init__(self, judged: Sequence[Verification] = ()):
+        super().__init__()
+        self.judged = judged
 
 
 class _Worker:
@@ -49,9 +58,9 @@ class _Worker:
         answers: queue.SimpleQueue = queue.SimpleQueue()
         self._calls.put((function, answers))
         try:
-            result, error = answers.get(timeout=timeout)
+            result, error = answers.get(timeout=max(timeout, 0.0))
         except queue.Empty:
-            raise _TimedOut(f"no answer within {timeout:g} s") from None
+            raise _TimedOut from None
         if error is None:
             return result
         if isinstance(error, Exception):
@@ -81,28 +90,28 @@ class GuardedVerifier:
     """A [`Verifier`] that never raises: what goes wrong with a completion is said in its `Verification.error`.
 
     Inputs go to the wrapped verifier in chunks. A chunk that raises or returns another number of results is sent again
-    one input at a time, so that one bad completion costs only itself. A chunk that outlasts the timeout is given up (its
-    thread cannot be killed and is left behind), and after two in a row so is the rest of the batch.
+    one input at a time, so that one bad completion costs only itself. A chunk has `timeout` seconds, sending again
+    included; what is not judged by then counts as failed, and after two such chunks in a row the rest of the batch is not
+    sent. A call that hangs cannot be killed: its thread is left behind, and later calls may run beside it.
 
     Args:
         verifier ([`Verifier`]):
             What to run.
         timeout (`float`, *optional*, defaults to `300.0`):
-            Seconds per chunk, or per input when a chunk is sent again. `None` waits for ever and stays on the calling
-            thread.
+            Seconds per chunk. `None` waits for ever and stays on the calling thread.
         batch_size (`int`, *optional*, defaults to `64`):
             Inputs per chunk: what one hanging input costs at most.
 
     Raises:
-        `ValueError`: `timeout` or `batch_size` is not positive.
+        `ValueError`: `timeout` or `batch_size` is not positive, or `timeout` is infinite.
         `TypeError`: `verifier` has no `verify` method.
     """
 
     def __init__(self, verifier: Verifier, timeout: float | None = 300.0, batch_size: int = 64):
         if not callable(getattr(verifier, "verify", None)):
             raise TypeError(f"a verifier needs a `verify(inputs)` method; {type(verifier).__name__} has none")
-        if timeout is not None and not timeout > 0:
-            raise ValueError(f"timeout must be a positive number of seconds or None, got {timeout!r}")
+        if timeout is not None and not 0 < timeout < math.inf:
+            raise ValueError(f"timeout must be a finite positive number of seconds, or None, got {timeout!r}")
         if batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, got {batch_size!r}")
         self.verifier = verifier
@@ -111,15 +120,27 @@ class GuardedVerifier:
         self.requires_evidence = getattr(verifier, "requires_evidence", True)
         self.last_report = GuardReport()
         self._worker: _Worker | None = None
-        self._timeouts_in_a_row = 0
 
     def verify(self, inputs: Sequence[VerifierInput]) -> list[Verification]:
         """One [`Verification`] per input, in order, each valid for its completion or with `error` set."""
         started = time.perf_counter()
-        self._timeouts_in_a_row = 0
         results: list[Verification] = []
+        timeouts = 0
         for start in range(0, len(inputs), self.batch_size):
-            results += self._verify_chunk(inputs[start : start + self.batch_size])
+            chunk = inputs[start : start + self.batch_size]
+            if timeouts >= MAX_TIMEOUTS_IN_A_ROW:
+                error = f"not sent: the verifier timed out {timeouts} times in a row"
+                results += [Verification(error=error)] * len(chunk)
+                continue
+            deadline = None if self.timeout is None else time.monotonic() + self.timeout
+            try:
+                results += self._verify_chunk(chunk, deadline)
+                timeouts = 0
+            except _TimedOut as stop:
+                missing = len(chunk) - len(stop.judged)
+                error = f"timeout: no answer within {self.timeout:g} s"
+                results += [*stop.judged, *[Verification(error=error)] * missing]
+                timeouts += 1
         failed = [result.error for result in results if not result.judged]
         if failed:
             reason = next((error for error in failed if error), "no sentence could be judged")
@@ -130,31 +151,32 @@ class GuardedVerifier:
         self.last_report = GuardReport(failed=len(failed), seconds=time.perf_counter() - started)
         return results
 
-    def _verify_chunk(self, chunk: Sequence[VerifierInput]) -> list[Verification]:
-        if self._timeouts_in_a_row >= MAX_TIMEOUTS_IN_A_ROW:
-            error = f"not sent: the verifier timed out {self._timeouts_in_a_row} times in a row"
-            return [Verification(error=error)] * len(chunk)
+    def _verify_chunk(self, chunk: Sequence[VerifierInput], deadline: float | None) -> list[Verification]:
         try:
-            results = self._call(chunk)
-        except _TimedOut as error:
-            self._timeouts_in_a_row += 1
-            return [Verification(error=f"timeout: {error}")] * len(chunk)
+            results = self._call(chunk, deadline)
+        except _TimedOut:
+            raise
         except Exception as error:
-            self._timeouts_in_a_row = 0
             if len(chunk) == 1:
-                return [Verification(error=f"{type(error).__name__}: {error}")]
-            return [result for item in chunk for result in self._verify_chunk([item])]
-        self._timeouts_in_a_row = 0
-        return [_usable(result, item) for result, item in zip(results, chunk, strict=True)]
+                return [Verification(error=redact(f"{type(error).__name__}: {error}"))]
+        else:
+            return [_usable(result, item) for result, item in zip(results, chunk, strict=True)]
+        judged: list[Verification] = []
+        for item in chunk:
+            try:
+                judged += self._verify_chunk([item], deadline)
+            except _TimedOut:
+                raise _TimedOut(judged) from None
+        return judged
 
-    def _call(self, chunk: Sequence[VerifierInput]) -> list[Any]:
-        if self.timeout is None:
+    def _call(self, chunk: Sequence[VerifierInput], deadline: float | None) -> list[Any]:
+        if deadline is None:
             results = self.verifier.verify(chunk)
         else:
             if self._worker is None:
                 self._worker = _Worker()
             try:
-                results = self._worker.call(lambda: self.verifier.verify(chunk), self.timeout)
+                results = self._worker.call(lambda: self.verifier.verify(chunk), deadline - time.monotonic())
             except _TimedOut:
                 self._worker.close()  # it ends by itself if the call ever returns
                 self._worker = None
@@ -163,6 +185,16 @@ class GuardedVerifier:
             size = len(results) if isinstance(results, (list, tuple)) else type(results).__name__
             raise ValueError(f"the verifier must return a list of {len(chunk)} verifications, got {size}")
         return list(results)
+
+
+_SECRETS = re.compile(
+    r"\b(?:hf_|sk-|xox[bp]-|gh[pousr]_)[\w-]{8,}|(?<=Bearer )\S+|(?<=://)[^/\s@]+(?=@)", re.IGNORECASE
+)
+
+
+def redact(text: str) -> str:
+    """`text` without what looks like an access token or the login of an address: errors of servers repeat these."""
+    return _SECRETS.sub("***", text)
 
 
 def _usable(result: Any, item: VerifierInput) -> Verification:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import logging
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from hf_factuality.spans import Label
@@ -73,6 +74,22 @@ def nli_roles(id2label: Mapping[int, Any], label_map: Mapping[int, str | Label] 
     if roles.count(SUPPORTED) != 1:
         raise ValueError(f"exactly one class must mean 'supported', got {roles}; pass label_map")
     return roles
+
+
+@contextmanager
+def _outside_zero3() -> Iterator[None]:
+    """Load a model whole, also where the trainer's configuration has switched DeepSpeed ZeRO-3 on.
+
+    `from_pretrained` would split it over the processes like the policy, and no engine would gather it again.
+    """
+    from transformers.integrations import deepspeed
+
+    config = deepspeed._hf_deepspeed_config_weak_ref
+    deepspeed.unset_hf_deepspeed_config()
+    try:
+        yield
+    finally:
+        deepspeed._hf_deepspeed_config_weak_ref = config
 
 
 class NLIJudge:
@@ -158,7 +175,8 @@ class NLIJudge:
             if tokenizer is None:
                 tokenizer = AutoTokenizer.from_pretrained(model, **source)
             options = source if dtype is None else {**source, "dtype": dtype}
-            model = AutoModelForSequenceClassification.from_pretrained(model, **options)
+            with _outside_zero3():
+                model = AutoModelForSequenceClassification.from_pretrained(model, **options)
             model = model.to(device if device is not None else "cuda" if torch.cuda.is_available() else "cpu")
         if tokenizer.pad_token is None and batch_size > 1:
             raise ValueError("the tokenizer has no padding token: set one, or pass batch_size=1")

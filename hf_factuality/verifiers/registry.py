@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import os
+import sys
 from typing import Any
 
 from hf_factuality.verifiers.base import Verifier
@@ -77,6 +79,8 @@ def _choices() -> str:
 
 def _load(path: str) -> Any:
     module, _, attribute = path.partition(":")
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())  # a module beside the data, as for `python -m`
     try:
         found: Any = importlib.import_module(module)
         for part in attribute.split("."):

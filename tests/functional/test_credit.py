@@ -41,6 +41,10 @@ def test_several_tokens_of_one_character_and_overlapping_spans():
     assert token_span_index([(0, 4), (4, 8)], [LabeledSpan(4, 8, C), LabeledSpan(0, 8, S)]) == [1, 0]
 
 
+def test_a_skipped_token_inside_a_shared_character():
+    assert token_span_index([(0, 1), (0, 0), (0, 1)], [LabeledSpan(0, 1, S)]) == [0, -1, 0]
+
+
 def test_empty_and_unordered_spans():
     assert token_span_index([(0, 3), (3, 8)], [LabeledSpan(4, 4, S)]) == [-1, -1]
     assert token_span_index([(0, 8), (9, 17)], SPANS[::-1]) == [1, 0]
@@ -92,6 +96,10 @@ def test_unjudged_rows_take_the_mean_of_their_group():
     nan = float("nan")
     filled = fill_unjudged(torch.tensor([1.0, nan, 0.0, 0.5, nan, nan, 1.0, nan, nan, nan, nan, nan]), 4)
     assert filled[:4].tolist() == [1.0, 0.5, 0.0, 0.5]
+    assert fill_unjudged(torch.tensor([1.0, nan, 0.5]), 1).tolist()[::2] == [
+        1.0,
+        0.5,
+    ]  # nothing to compare with, or to fill
     assert torch.isnan(filled[4:]).all()  # one judged row has nothing to be compared with, none even less
     with pytest.raises(ValueError, match="groups of 5"):
         fill_unjudged(torch.zeros(12), 5)

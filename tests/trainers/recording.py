@@ -20,7 +20,7 @@ class Recorder(TrainerCallback):
 class RecordsLosses:
     def __init__(self, *args, **kwargs):
         self.recorder = Recorder()
-        self.losses, self.advantages = [], []
+        self.losses, self.advantages, self.completions = [], [], []
         super().__init__(*args, callbacks=[self.recorder], **kwargs)
 
     def _compute_loss(self, model, inputs):
@@ -28,6 +28,7 @@ class RecordsLosses:
         if self.model.training:
             self.losses.append(loss.detach().clone())
             self.advantages.append(inputs["advantages"].clone())
+            self.completions.append((inputs["completion_ids"], inputs["completion_mask"].bool()))
         return loss
 
     @property

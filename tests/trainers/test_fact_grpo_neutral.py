@@ -88,6 +88,7 @@ def test_two_processes_equal_stock_grpo_to_the_last_bit(tiny_model):
     result = launch_two_processes(tiny_model, "grpo", "dapo")
     assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-3000:]
     assert result.stdout.count("identical") == 4, result.stdout
+    assert result.stdout.count("went on") == 2, result.stdout
 
 
 @pytest.mark.slow

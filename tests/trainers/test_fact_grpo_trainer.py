@@ -6,10 +6,10 @@ import time
 import pandas as pd
 import pytest
 import torch
-from trl import GRPOConfig, GRPOTrainer
+from trl import GRPOConfig
 
 from hf_factuality import FactGRPOConfig, FactGRPOTrainer, Label, LabeledSpan, Verification
-from hf_factuality.errors import DataError
+from hf_factuality.errors import DataError, JudgingError
 from tests.tiny import letters_reward, rows
 from tests.trainers.recording import SETTINGS, WholeCompletion
 
@@ -252,6 +252,13 @@ def test_a_weightless_term_does_not_score_what_no_reward_could(tiny_model, tmp_p
     assert one_generation(trainer)["advantages"][1] == 0.0
 
 
+@pytest.mark.parametrize("script", [(S, S, S, "raise"), (S, S, S, S), (S, C, S, C)])
+def test_an_unknown_answer_stays_out_whatever_its_sentences_are(tiny_model, tmp_path, script):
+    trainer = make(tiny_model, tmp_path, Script(*script), reward_funcs=fixed_rewards([1.0, 0.0, 1.0, None]))
+    output = one_generation(trainer)
+    assert (output["advantages"][3] == 0).all() and (output["advantages"][0] != 0).any()
+
+
 def test_users_reward_weights_keep_their_meaning(tiny_model, tmp_path):
     config = {"reward_weights": [2.0], "factuality_reward_weight": 0.5}
     trainer = make(tiny_model, tmp_path, Script(S, C, S, U), reward_funcs=fixed_rewards([1, 1, 0, 0]), config=config)
@@ -295,7 +302,7 @@ def test_trains_evaluates_and_logs(tiny_model, tmp_path, conversational):
         ):
             assert any(f"{prefix}factuality/{name}" in entry for entry in logged), name
     table = pd.read_parquet(sorted((tmp_path / "completions").glob("*.parquet"))[0])
-    assert "supported: " in "\n".join(table["labels"]) and "factuality" in table.columns
+    assert "supported: " in "\n".join(table["factuality_labels"]) and "factuality" in table.columns
 
 
 def test_peft_moves_the_adapter_only(tiny_model, tmp_path):
@@ -342,9 +349,8 @@ def test_training_raises_what_it_optimises(tiny_model, tmp_path):
 
 
 def test_the_model_card_names_method_verifier_and_settings(tiny_model, tmp_path):
-    trainer = make(
-        tiny_model, tmp_path, WholeCompletion(), config={"learning_rate": 0.00012345, "hub_token": "hf_secret"}
-    )
+    secrets = {"hub_token": "hf_secret", "vllm_server_base_url": "http://user:pw@10.0.0.3:8000"}
+    trainer = make(tiny_model, tmp_path, WholeCompletion(), config={"learning_rate": 0.00012345, **secrets})
     trainer.card_results = {
         "metrics": [{"name": "accuracy", "before": 0.1, "after": 0.9, "n": 7}],
         "setting": "greedy",
@@ -354,7 +360,9 @@ def test_the_model_card_names_method_verifier_and_settings(tiny_model, tmp_path)
     for text in ("# my-model", "2505.24630", "WholeCompletion", "my-data", "`learning_rate` | `0.00012345`",
                  "| accuracy | 0.1 | 0.9 | 7 |", "library_name: transformers", "- fspo"):  # fmt: skip
         assert text in card, text
-    assert "hf_secret" not in card and str(tmp_path) not in card
+    trainer.create_model_card(dataset_name=str(tmp_path))
+    card += (tmp_path / "README.md").read_text(encoding="utf-8")
+    assert "hf_secret" not in card and "10.0.0.3" not in card and str(tmp_path) not in card
 
 
 def test_refusals(tiny_model, tmp_path):
@@ -373,6 +381,20 @@ def test_refusals(tiny_model, tmp_path):
         build(verifier=7)
     with pytest.raises(TypeError, match="must be a FactGRPOConfig, got GRPOConfig"):
         FactGRPOTrainer(tiny_model, letters_reward, GRPOConfig(str(tmp_path), **ONE_BATCH), rows())
+    with pytest.raises(DataError, match="must hold text or a list of texts in every row, got \\{'title'"):
+        build(rows(evidence=False).add_column("evidence", [{"title": ["a"], "sentences": [["b"]]}] * 8))
+    with pytest.raises(ValueError, match="remove_unused_columns=True drops the evidence"):
+        build(config={"remove_unused_columns": True})
+    with pytest.raises(ValueError, match="nothing to learn from"):
+        build(config={"variant": "released"}, reward_funcs=None)
+    with pytest.raises(ValueError, match="reward_weights without reward_funcs"):
+        build(config={"reward_weights": [3.0]}, reward_funcs=None)
+    with pytest.raises(ValueError, match="a reward function is named 'factuality'"):
+
+        def factuality(prompts, completions, **kwargs):
+            return [0.0] * len(prompts)
+
+        build(reward_funcs=factuality)
     with pytest.raises(ValueError, match="does not support `tools`"):
         build(tools=[len])
     with pytest.raises(ValueError, match="does not support `rollout_func`"):
@@ -380,11 +402,14 @@ def test_refusals(tiny_model, tmp_path):
 
 
 def test_think_tags_that_decoding_drops_are_refused(tiny_model, tmp_path):
-    from transformers import AutoTokenizer
+    from transformers import AddedToken, AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(tiny_model)
-    tokenizer.add_special_tokens({"additional_special_tokens": ["<think>", "</think>"]})
-    with pytest.raises(ValueError, match=r"treats \['</think>', '<think>'\] as special"):
+    # Special, but not among `all_special_tokens`.
+    tokenizer.add_tokens(
+        [AddedToken("<think>", special=True), AddedToken("</think>", special=True)], special_tokens=True
+    )
+    with pytest.raises(ValueError, match="decodes '<think>a</think>' to 'a'"):
         make(tiny_model, tmp_path, WholeCompletion(), config={"verify_scope": "think"}, processing_class=tokenizer)
 
 
@@ -397,6 +422,9 @@ def test_think_tags_that_decoding_drops_are_refused(tiny_model, tmp_path):
         ({"label_values": "quaternary"}, "label_values='quaternary'"),
         ({"outside_factuality": 2}, "outside_factuality=2"),
         ({"factuality_reward_weight": -1.0}, "factuality_reward_weight=-1.0"),
+        ({"factuality_reward_weight": math.nan}, "factuality_reward_weight=nan"),
+        ({"credit": "additive", "credit_scale": -1.0}, "credit_scale=-1.0"),
+        ({"verifier_timeout": math.inf}, "verifier_timeout=inf"),
         ({"credit": "scaled", "credit_scale": 2.0}, "credit_scale=2.0"),
         ({"verifier_timeout": 0.0}, "verifier_timeout=0.0"),
         ({"verifier_batch_size": 0}, "verifier_batch_size=0"),
@@ -407,5 +435,38 @@ def test_the_config_names_the_bad_value(tmp_path, settings, message):
         FactGRPOConfig(output_dir=str(tmp_path), **{**SETTINGS, **settings})
 
 
-def test_neutral_needs_the_trainer_to_be_a_grpo_trainer():
-    assert issubclass(FactGRPOTrainer, GRPOTrainer) and issubclass(FactGRPOConfig, GRPOConfig)
+def test_a_verifier_that_fails_on_the_whole_first_batch_stops_the_run(tiny_model, tmp_path):
+    trainer = make(tiny_model, tmp_path, Script("raise", "raise", "garbage", "raise"))
+    with pytest.raises(JudgingError, match="judged none of the first 4 completions.*judge down"):
+        one_generation(trainer)
+    trainer = make(tiny_model, tmp_path, Script(S, "raise", "raise", "raise", *["raise"] * 4))
+    one_generation(trainer)
+    one_generation(trainer)  # later, a batch without any judgement is survived
+    assert trainer._metrics["train"]["factuality/failed"] == [3.0, 4.0]
+
+
+def test_a_missing_evidence_column_in_a_stream_is_named(tiny_model, tmp_path):
+    dataset = rows(evidence=False)
+    trainer = make(tiny_model, tmp_path, Script(requires_evidence=True), rows())
+    trainer.train_dataset = dataset  # as a stream that does not know its columns would deliver them
+    with pytest.raises(DataError, match="rows have no column 'evidence'; they have .*'question'"):
+        one_generation(trainer)
+
+
+def test_the_released_variant_leaves_completions_alone_that_break_the_format(tiny_model, tmp_path):
+    class Fixed(FactGRPOTrainer):
+        def _generate_single_turn(self, prompt_ids, *args, **kwargs):
+            texts = ["<think>Ada sat.</think><answer>x</answer>", "<think>Ada sat.</think> x"] * 2
+            return [self.processing_class(text)["input_ids"] for text in texts], None
+
+    config = {"variant": "released", "verify_scope": "think", "max_completion_length": 64}
+    verifier = WholeCompletion(lambda number, item: C)
+    trainer = make(
+        tiny_model, tmp_path, verifier, reward_funcs=fixed_rewards([1, 1, 0, 0]), config=config, trainer=Fixed
+    )
+    output = one_generation(trainer)
+    a = group_advantages([1.0, 1.0, 0.0, 0.0])[0]
+    advantages, mask = output["advantages"], output["completion_mask"].bool()
+    assert {round(v, 4) for v in advantages[0][mask[0]].tolist()} == {round(-a, 4), round(a, 4)}
+    for row, value in ((1, a), (3, -a)):
+        torch.testing.assert_close(advantages[row][mask[row]], torch.full_like(advantages[row][mask[row]], value))

@@ -32,27 +32,60 @@ def run(trainer_class, config_class, model, folder, loss_type, **extra):
     return trainer
 
 
+def label_of(text):
+    """From the text alone, so that a mix-up of rows or processes shows."""
+    return Label.SUPPORTED if len(text) % 2 else Label.CONTRADICTED
+
+
+def wrong_signs(trainer):
+    """Tokens whose advantage goes against the label of their own completion, and tokens that follow it."""
+    wrong = right = 0
+    for advantages, (ids, mask) in zip(trainer.advantages, trainer.completions, strict=True):
+        for row in range(len(ids)):
+            text = trainer.processing_class.decode(ids[row][mask[row]], skip_special_tokens=True)
+            sign = 1 if label_of(text) is Label.SUPPORTED else -1
+            body = advantages[row][mask[row] & (ids[row] > 4)]  # special tokens carry no label
+            wrong += int((body * sign < 0).sum())
+            right += int((body * sign > 0).sum())
+    return wrong, right
+
+
+class FailsOnRankOne(WholeCompletion):
+    def verify(self, inputs):
+        if PartialState().process_index == 1:
+            raise RuntimeError("no judge here")
+        return super().verify(inputs)
+
+
 def main():
     torch.set_num_threads(1)
     state = PartialState(cpu=True)
     assert state.num_processes == 2, f"needs two processes, got {state.num_processes}"
+    ours = (FactGRPO, FactGRPOConfig)
     with tempfile.TemporaryDirectory() as folder:
         model, *loss_types = sys.argv[1:]
         for loss_type in loss_types:
             stock = run(StockGRPO, GRPOConfig, model, folder, loss_type)
-            ours = run(FactGRPO, FactGRPOConfig, model, folder, loss_type, verifier=WholeCompletion())
-            differences = same_to_the_last_bit(ours, stock)
-            # The control: all contradicted, so every token of a better-than-average completion turns its sign.
-            control = run(
-                FactGRPO, FactGRPOConfig, model, folder, loss_type,
-                verifier=WholeCompletion(lambda number, item: Label.CONTRADICTED),
-            )  # fmt: skip
+            neutral = run(*ours, model, folder, loss_type, verifier=WholeCompletion())
+            differences = same_to_the_last_bit(neutral, stock)
+            verifier = WholeCompletion(lambda number, item: label_of(item.completion))
+            control = run(*ours, model, folder, loss_type, verifier=verifier)
             if "losses" not in same_to_the_last_bit(control, stock):
                 differences.append("the control is equal too")
+            wrong, right = wrong_signs(control)
+            if wrong or right < 50:
+                differences.append(f"{wrong} tokens follow another completion's label, {right} their own")
             print(f"rank {state.process_index} {loss_type}: {differences or 'identical'}", flush=True)
             if differences:
                 sys.exit(1)
             state.wait_for_everyone()
+        # A verifier that fails on one process only: training goes on, and both count the failures of both.
+        half = run(*ours, model, folder, loss_types[0], verifier=FailsOnRankOne())
+        failed = [entry["factuality/failed"] for entry in half.state.log_history if "factuality/failed" in entry]
+        rows_per_process = DISTRIBUTED["per_device_train_batch_size"] * DISTRIBUTED["gradient_accumulation_steps"]
+        if failed and (set(failed) != {rows_per_process} or len(half.losses) != len(stock.losses)):
+            sys.exit(f"failures counted: {failed}; steps: {len(half.losses)} of {len(stock.losses)}")
+        print(f"rank {state.process_index}: went on", flush=True)
     state.destroy_process_group()
 
 

@@ -93,6 +93,35 @@ def test_a_wrong_number_of_results_is_a_failure(returned):
     assert "must return a list of 1 verifications" in results[0].error
 
 
+def test_a_chunk_has_its_time_once_however_often_it_is_sent_again():
+    """Each call fails slowly: without a common deadline, 20 inputs would take 20 times as long."""
+
+    class SlowFailure:
+        def verify(self, inputs):
+            time.sleep(0.15)
+            raise RuntimeError("busy")
+
+    started = time.perf_counter()
+    results = GuardedVerifier(SlowFailure(), timeout=0.5).verify([VerifierInput("x")] * 20)
+    assert time.perf_counter() - started < 1.5
+    assert results[0].error == "RuntimeError: busy" and results[-1].error == "timeout: no answer within 0.5 s"
+    assert len(results) == 20
+
+
+def test_what_was_judged_before_a_timeout_is_kept():
+    _, results = verify(["ok", "raise", "hang", "fine"], timeout=0.5)
+    assert [result.judged for result in results] == [True, False, False, False]
+
+
+def test_errors_are_kept_without_secrets():
+    class Leaks:
+        def verify(self, inputs):
+            raise RuntimeError("401 for https://me:pw@host/v1, Bearer abc.def, key sk-abcdefghijkl, hf_abcdefghijkl")
+
+    (result,) = GuardedVerifier(Leaks()).verify([VerifierInput("x")])
+    assert result.error == "RuntimeError: 401 for https://***@host/v1, Bearer *** key ***, ***"
+
+
 def test_no_input_and_no_timeout():
     guard = GuardedVerifier(Scripted(), timeout=None)
     assert guard.verify([]) == []
@@ -103,8 +132,9 @@ def test_no_input_and_no_timeout():
 def test_settings_are_checked():
     with pytest.raises(TypeError, match="dict has none"):
         GuardedVerifier({})
-    with pytest.raises(ValueError, match="positive number of seconds or None, got 0"):
-        GuardedVerifier(Scripted(), timeout=0)
+    for timeout in (0, float("inf")):
+        with pytest.raises(ValueError, match=f"finite positive number of seconds, or None, got {timeout}"):
+            GuardedVerifier(Scripted(), timeout=timeout)
     with pytest.raises(ValueError, match="at least 1, got 0"):
         GuardedVerifier(Scripted(), batch_size=0)
     assert GuardedVerifier(Scripted()).requires_evidence is True

@@ -1,0 +1,79 @@
+"""FSPO (arXiv 2505.24630): GRPO on the answer and on the factuality of each reasoning sentence.
+
+    python examples/train_fspo.py                        # a small model in a closed world, minutes on a CPU
+    python examples/train_fspo.py --config recipes/fspo/qwen2.5-7b-instruct.yaml \
+        --train_files hotpot-2k-train.parquet simple-rl-train.parquet
+"""
+
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from transformers import AutoConfig, AutoTokenizer
+from trl import ModelConfig, ScriptArguments, TrlParser, get_peft_config, get_quantization_config
+
+from hf_factuality import FactGRPOConfig, FactGRPOTrainer, load_fspo, load_verifier
+from hf_factuality.data import check_prompt_lengths
+from hf_factuality.demo import ClosedWorldDemo
+from hf_factuality.rewards import answer_reward
+
+
+CLOSED_WORLD = Path(__file__).resolve().parent.parent / "recipes" / "fspo" / "closed-world.yaml"
+
+
+@dataclass
+class FSPOArguments(ScriptArguments):
+    train_files: list[str] | None = field(default=None, metadata={"help": "Parquet or JSON Lines files to train on."})
+    verifier: str | None = field(default=None, metadata={"help": "'lexical', 'nli:MODEL' or 'package.module:Class'."})
+    style: str = field(default="auto", metadata={"help": "How to ask: 'auto', 'instruct' (chat template) or 'base'."})
+
+
+def load_data(script, training, model):
+    """Dataset and verifier of a real run, checked before any weights are loaded."""
+    if not model.model_name_or_path:
+        raise ValueError("name the model to train with --model_name_or_path")
+    verifier, reward = load_verifier(script.verifier or "lexical"), answer_reward()
+    origin = {"revision": model.model_revision, "trust_remote_code": training.trust_remote_code}
+    tokenizer = AutoTokenizer.from_pretrained(model.model_name_or_path, **origin)
+    dataset = load_fspo(
+        script.train_files, script.dataset_name, script.dataset_config, script.dataset_train_split, tokenizer,
+        style=script.style, known_sources=reward.scorers, empty_answers="drop",
+    )  # fmt: skip
+    reward.check(dataset)
+    context = AutoConfig.from_pretrained(model.model_name_or_path, **origin).get_text_config().max_position_embeddings
+    check_prompt_lengths(dataset, tokenizer, context - training.max_completion_length)
+    return dataset, verifier
+
+
+def main():
+    parser = TrlParser((FSPOArguments, FactGRPOConfig, ModelConfig))
+    given = {argument.partition("=")[0] for argument in sys.argv[1:]}
+    if given & {"--config", "--model_name_or_path", "--train_files", "--dataset_name"}:
+        script, training, model = parser.parse_args_and_config()
+        demo, name = None, model.model_name_or_path
+        dataset, verifier = load_data(script, training, model)
+    else:
+        script, training, model = parser.parse_args_and_config(["--config", str(CLOSED_WORLD), *sys.argv[1:]])
+        demo = ClosedWorldDemo()
+        name, dataset, verifier = demo.model_dir, demo.train_dataset, load_verifier(script.verifier or demo.verifier)
+    chosen = {"attn_implementation": model.attn_implementation, "dtype": model.dtype, "revision": model.model_revision}
+    training.model_init_kwargs = {**chosen, **(training.model_init_kwargs or {})}
+    trainer = FactGRPOTrainer(
+        name, answer_reward(), training, dataset, verifier=verifier,
+        peft_config=get_peft_config(model), quantization_config=get_quantization_config(model),
+    )  # fmt: skip
+    if demo:
+        demo.measure("before", trainer)
+    trainer.train(resume_from_checkpoint=training.resume_from_checkpoint)
+    if demo:
+        demo.measure("after", trainer)
+        trainer.card_results = demo.report(training.output_dir)
+    trainer.save_model()
+    trainer.create_model_card(dataset_name=script.dataset_name)
+    trainer.accelerator.print(f"The model and its card are in {training.output_dir}")
+    if training.push_to_hub:
+        trainer.push_to_hub(dataset_name=script.dataset_name)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,71 @@
+"""Recipes are code: each is read by the parser of its example, and its trainer is built on a tiny model."""
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from trl import ModelConfig, TrlParser
+
+from hf_factuality import FactGRPOConfig, FactGRPOTrainer
+from tests.tiny import letters_reward, rows
+from tests.trainers.recording import WholeCompletion
+
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+RECIPES = sorted((REPOSITORY / "recipes" / "fspo").glob("*.yaml"))
+PUBLISHED = [path for path in RECIPES if path.stem != "closed-world"]
+
+
+def load_example(name):
+    spec = importlib.util.spec_from_file_location(name, REPOSITORY / "examples" / f"{name}.py")
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def parse(path, *options):
+    example = load_example("train_fspo")
+    parser = TrlParser((example.FSPOArguments, FactGRPOConfig, ModelConfig))
+    # A CPU has neither bf16 nor vLLM; whether the recipe says so is checked on the file itself.
+    here = ["--use_cpu", "true", "--bf16", "false", "--use_vllm", "false", *options]
+    return parser.parse_args_and_config(["--config", str(path), *here])
+
+
+def test_there_is_a_recipe_for_each_published_model():
+    assert {path.stem for path in PUBLISHED} == {"qwen2.5-7b-base", "qwen2.5-7b-instruct", "llama3.1-8b-instruct"}
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+def test_every_recipe_builds_its_trainer(path, tiny_model, tmp_path):
+    script, training, model = parse(path, "--output_dir", str(tmp_path), "--dtype", "float32")
+    trainer = FactGRPOTrainer(tiny_model, letters_reward, training, rows(), verifier=WholeCompletion())
+    assert trainer.args.variant == "paper" and trainer.args.credit == "flip"
+    assert trainer.reward_weights.tolist() == [1.0, 1.0]
+
+
+@pytest.mark.parametrize("path", PUBLISHED, ids=lambda path: path.stem)
+def test_published_settings(path):
+    """Paper: 8 questions x 8 completions a step, 2048 tokens, 4e-7, KL 1e-3, T=1, 1 epoch, 4 GPUs, clip 0.2."""
+    recipe = yaml.safe_load(path.read_text(encoding="utf-8"))
+    _, training, model = parse(path)
+    processes = yaml.safe_load((REPOSITORY / "recipes/accelerate/zero3.yaml").read_text())["num_processes"]
+    a_step = training.per_device_train_batch_size * training.gradient_accumulation_steps * processes
+    assert (training.num_generations, a_step) == (8, 64)
+    assert (training.learning_rate, training.beta, training.epsilon) == (4e-7, 1e-3, 0.2)
+    assert (training.max_completion_length, training.temperature, training.num_train_epochs) == (2048, 1.0, 1)
+    assert recipe["bf16"] is True and recipe["use_vllm"] is True and model.dtype == "bfloat16"
+
+
+@pytest.mark.parametrize("path", sorted((REPOSITORY / "recipes/accelerate").glob("*.yaml")), ids=lambda p: p.stem)
+def test_accelerate_configs_are_read(path):
+    from accelerate.commands.config.config_args import load_config_from_file
+
+    config = load_config_from_file(str(path))
+    assert config.num_processes == 4 and config.mixed_precision == "bf16"
+
+
+def test_example_is_short():
+    for path in (REPOSITORY / "examples").glob("*.py"):
+        assert len(path.read_text(encoding="utf-8").splitlines()) < 80, path.name
