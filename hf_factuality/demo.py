@@ -38,8 +38,11 @@ class ClosedWorldDemo:
     """
 
     def __init__(self):
+        import torch
         from accelerate import PartialState
 
+        # A model this small gains next to nothing from a second thread, and loses a lot where cores are shared.
+        torch.set_num_threads(1)
         with PartialState().main_process_first():
             self.model_dir = str(build_world_model())
         world = load_world(self.model_dir)
