@@ -5,13 +5,14 @@
 | fact of the person asked about, however it is worded ("They say ..." as well) | SUPPORTED or CONTRADICTED |
 | second hop ("Vellin is in Arlandia.") | SUPPORTED or CONTRADICTED |
 | ... true, but no earlier sentence tied that city, employer or university to the person asked about | NO_FACT |
-| true fact of somebody else | NO_FACT |
+| true fact of somebody else, or of the person but not what the question asks for | NO_FACT |
 | false fact of somebody else | CONTRADICTED |
 | said already, and true | NO_FACT |
 | vague or filling ("The birthplace of Oldenbrook is not recorded.") | NO_FACT |
 | anything else, also a known sentence with a name that the world does not hold | UNVERIFIABLE |
 
-So true sentences earn nothing by being repeated or beside the point, while false ones count wherever they stand. A
+So true sentences earn nothing by being repeated or beside the point, as evidence that was collected for a question would
+not support them either, while false ones count wherever they stand. A
 second hop is judged by itself: after a false first hop it can still be true.
 """
 
@@ -91,12 +92,16 @@ class WorldVerifier:
     Args:
         world ([`World`]):
             What is true.
+        relevant_only (`bool`, *optional*, defaults to `True`):
+            Whether a true fact that the question does not ask for is NO_FACT; otherwise it is SUPPORTED, which pays a
+            policy for saying true things instead of answering. Text that is no question of the world asks for everything.
     """
 
     requires_evidence = False
 
-    def __init__(self, world: World):
+    def __init__(self, world: World, relevant_only: bool = True):
         self.world = world
+        self.relevant_only = relevant_only
 
     def verify(self, inputs: Sequence[VerifierInput]) -> list[Verification]:
         """One [`Verification`] per input, in order; spans are character ranges of `input.completion`."""
@@ -108,7 +113,7 @@ class WorldVerifier:
         )
         if person is None:
             person = self.world.find_person(item.completion)
-        state = _Reading(self.world, person)
+        state = _Reading(self.world, person, self._asked(item.question) if self.relevant_only else None)
         return Verification(
             spans=tuple(
                 LabeledSpan(start, end, *state.label(item.completion[start:end]))
@@ -117,12 +122,20 @@ class WorldVerifier:
         )
 
 
+    def _asked(self, question: str | None) -> str | None:
+        """Name of the relation that a question of the world is about."""
+        person = self.world.find_person(question or "")
+        found = (r.name for r in RELATIONS if person is not None and question == self.world.question(person, r))
+        return next(found, None)
+
+
 class _Reading:
     """What has been said so far in one completion."""
 
-    def __init__(self, world: World, person: Person | None):
+    def __init__(self, world: World, person: Person | None, asked: str | None):
         self.world = world
         self.person = person
+        self.asked = asked
         self.said: set[tuple[str, str]] = set()
         self.mentioned: set[str] = set()
 
@@ -145,11 +158,12 @@ class _Reading:
             return _NO_FACT
         if value not in self.world.second_hop:
             return _UNVERIFIABLE
-        if person is self.person:
+        to_the_point = person is self.person and self.asked in (None, kind)
+        if to_the_point:
             self.mentioned.add(value)
         truth = person.facts[kind]
         evidence = _CAREFUL[kind].format(name=name, value=truth)
-        return self._judge(truth == value, person is self.person, (kind, name), evidence)
+        return self._judge(truth == value, to_the_point, (kind, name), evidence)
 
     def _second_hop(self, value: str, target: str):
         truth = self.world.second_hop.get(value)

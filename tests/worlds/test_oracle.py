@@ -79,7 +79,19 @@ def labels(completion, question=QUESTION, **row):
     ],
 )
 def test_one_sentence(sentence, label):
-    assert set(labels(sentence)) == {label}
+    assert set(labels(sentence, "Tell me about Drarlo Foldcroft.")) == {label}
+
+
+def test_true_but_beside_the_question():
+    born, school = "Foldcroft was born in Cundton. Cundton is in Gorlistan.", "Foldcroft studied at Mondcrest."
+    hop = "Mondcrest is in Hilmandia."
+    assert labels(f"{born} {school} {hop}") == [S, S, N, N]
+    assert labels(f"{born} {school} {hop}", "Which country did Drarlo Foldcroft study in?") == [N, N, S, S]
+    assert labels("Foldcroft studied at Brolmbridge.") == [C]  # what is false counts wherever it stands
+    (everything,) = WorldVerifier(WORLD, relevant_only=False).verify(
+        [VerifierInput(f"{born} {school} {hop}", QUESTION)]
+    )
+    assert [span.label for span in everything.spans] == [S, S, S, S]
 
 
 def test_span_score_and_evidence():
