@@ -4,12 +4,14 @@
     python examples/train_fspo.py --model_name_or_path outputs/fspo-small-model --max_steps 20 --log_completions \
         --train_files ../shared/data/fspo/hotpot-2k-train.parquet ../shared/data/fspo/simple-rl-train.parquet
 
-It is taught one or two short sentences of each question's evidence by heart, sometimes with a number or a name exchanged,
-and the answer: enough to say true and false things about these questions. The run shows that the flow works on real
-data, not that the method helps; it takes about a quarter of an hour on two cores.
+A model of this size cannot know the answers to two thousand questions. It is taught a few by heart: one or two short
+sentences of the evidence, sometimes with a number or a name exchanged, and the answer, for the questions that 20 steps of
+the command above draw (seed 42, at most 8 questions a step). It then says true and false things about them. The run
+shows that the flow works on real data, not that the method helps.
 """
 
 import argparse
+import itertools
 import random
 import re
 from pathlib import Path
@@ -18,6 +20,7 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from tqdm import tqdm
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from trl.trainer.utils import RepeatSampler
 
 from hf_factuality import VerifierInput, load_fspo
 from hf_factuality.data.fspo import PREFILL
@@ -112,7 +115,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--data", type=Path, default=Path("../shared/data/fspo"))
     parser.add_argument("--out", type=Path, default=Path("outputs/fspo-small-model"))
-    parser.add_argument("--epochs", type=int, default=20)
+    parser.add_argument("--epochs", type=int, default=60)
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     rng = random.Random(args.seed)
@@ -121,8 +124,8 @@ def main():
     raw = load_fspo(files, empty_answers="drop")
     tokenizer = make_tokenizer(text for row in raw for text in (row["question"], *row["evidence"]))
     dataset = load_fspo(files, tokenizer=tokenizer, empty_answers="drop")
-    hotpot = [row for row in dataset if row["evidence"]]
-    maths = rng.sample([row for row in dataset if not row["evidence"]], len(hotpot) // 10)
+    order = RepeatSampler(dataset, mini_repeat_count=1, batch_size=1, shuffle=True, seed=42)
+    drawn = [dataset[index] for index in itertools.islice(order, 160)]
     config = LlamaConfig(
         vocab_size=len(tokenizer), hidden_size=192, intermediate_size=512, num_hidden_layers=4, num_attention_heads=4,
         num_key_value_heads=4, max_position_embeddings=2048, tie_word_embeddings=True, bos_token_id=None,
@@ -136,9 +139,9 @@ def main():
 
     for name, template, epochs, peak in (
         ("facts", short_prompt, args.epochs, 2e-3),
-        ("prompts", lambda row: row["prompt"], max(1, args.epochs // 10), 5e-4),
+        ("prompts", lambda row: row["prompt"], max(1, args.epochs // 5), 5e-4),
     ):
-        pairs = [pair for _ in range(epochs) for pair in demonstrations(hotpot + maths, rng, template)]
+        pairs = [pair for _ in range(epochs) for pair in demonstrations(drawn, rng, template)]
         train(model, tokenizer, pairs, peak, rng, name)
     model.save_pretrained(args.out)
     tokenizer.save_pretrained(args.out)

@@ -261,10 +261,10 @@ class World:
         """The true answer to it."""
         return self.second_hop[person.facts[relation.name]]
 
-    def evidence(self, person: Person) -> list[str]:
-        """True sentences: each fact about the person, followed by its second hop."""
+    def evidence(self, person: Person, relation: Relation | None = None) -> list[str]:
+        """True sentences: the fact that a question about `relation` needs (or all facts), each with its second hop."""
         sentences = []
-        for relation in RELATIONS:
+        for relation in RELATIONS if relation is None else (relation,):
             value = person.facts[relation.name]
             sentences.append(relation.careful[0].format(name=person.last_name, value=value))
             sentences.append(SECOND_HOP.format(value=value, target=self.second_hop[value]))
@@ -334,7 +334,7 @@ class World:
 
         Returns:
             `datasets.Dataset`: columns `prompt` (conversation of one user message), `question`, `answer`, `evidence`
-            (true sentences about the person, with their second hops), `data_source` (`"world"`) and `person`.
+            (the two true sentences that the answer needs), `data_source` (`"world"`) and `person`.
 
         Raises:
             `DataError`: no such split, or it holds fewer than n questions.
@@ -353,7 +353,7 @@ class World:
                     "prompt": [{"role": "user", "content": question}],
                     "question": question,
                     "answer": self.answer(person, relation),
-                    "evidence": self.evidence(person),
+                    "evidence": self.evidence(person, relation),
                     "data_source": "world",
                     "person": person.name,
                 }

@@ -325,3 +325,29 @@ def test_remote_code_needs_consent(three_way, monkeypatch):
     NLIJudge(three_way)
     NLIJudge(three_way, trust_remote_code=True, revision="abc")
     assert seen == [(False, None)] * 2 + [(True, "abc")] * 2
+
+
+def test_a_judge_is_loaded_whole_under_zero3(three_way, monkeypatch):
+    """ZeRO-3 is on from the moment the training arguments exist; the policy still has to be split afterwards."""
+    from transformers import AutoModelForSequenceClassification
+    from transformers.integrations import deepspeed
+
+    class Zero3:
+        def is_zero3(self):
+            return True
+
+    config, seen = Zero3(), []
+    load = AutoModelForSequenceClassification.from_pretrained
+
+    def spy(*args, **kwargs):
+        seen.append(deepspeed.is_deepspeed_zero3_enabled())
+        return load(*args, **kwargs)
+
+    monkeypatch.setattr(AutoModelForSequenceClassification, "from_pretrained", spy)
+    deepspeed.set_hf_deepspeed_config(config)
+    try:
+        NLIJudge(str(three_way))
+        assert seen == [False]
+        assert deepspeed.is_deepspeed_zero3_enabled()
+    finally:
+        deepspeed.unset_hf_deepspeed_config()

@@ -157,7 +157,7 @@ def test_questions():
     row = rows["Which industry did Drarlo Foldcroft work in?"]
     assert row["answer"] == "brewing" and row["person"] == "Drarlo Foldcroft" and row["data_source"] == "world"
     assert row["prompt"] == [{"role": "user", "content": row["question"]}]
-    assert row["evidence"] == world.evidence(world.people[1])
+    assert row["evidence"] == ["Foldcroft worked for Condcorp.", "Condcorp is in brewing."]
     assert world.questions("train", 4)["question"] == train["question"][:4]
 
 
