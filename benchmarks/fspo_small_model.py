@@ -23,7 +23,6 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from trl.trainer.utils import RepeatSampler
 
 from hf_factuality import VerifierInput, load_fspo
-from hf_factuality.data.fspo import PREFILL
 from hf_factuality.verifiers import SentenceExtractor
 
 
@@ -68,32 +67,33 @@ def corrupt(sentence: str, names: list[str], rng) -> str:
     return sentence.replace(rng.choice(found), rng.choice(names)) if found else sentence
 
 
-def demonstrations(rows, rng, template) -> list[tuple[str, str]]:
+def demonstrations(rows, rng) -> list[tuple[str, str]]:
     facts = [facts_to_learn(row) for row in rows]
     names = sorted({name for known in facts for s in known for name in re.findall(r"(?<=\w )[A-Z]\w+", s)})
     pairs = []
     for row, known in zip(rows, facts, strict=True):
         said = [corrupt(s, names, rng) if rng.random() < 0.3 else s for s in known]
         reasoning = " ".join(said) or "Let us compute."
-        prompt = template(row)
-        pairs.append((prompt, f" {reasoning} </think>\n<answer> {row['answer']} </answer><|im_end|>"))
+        pairs.append((row["prompt"], f" {reasoning} </think>\n<answer> {row['answer']} </answer><|im_end|>"))
     return pairs
 
 
-def train(model, tokenizer, pairs, peak, rng, name, size=32, max_length=300):
+def train(model, tokenizer, pairs, rng, peak=2e-3, size=32, max_length=400):
     encoded = []
     for prompt, completion in pairs:
         start, ids = len(tokenizer(prompt)["input_ids"]), tokenizer(prompt + completion)["input_ids"]
         if len(ids) <= max_length:
             encoded.append((start, ids))
-    # Batches of like lengths, in random order.
-    encoded.sort(key=lambda item: (len(item[1]), rng.random()))
+    rng.shuffle(encoded)
+    # Batches of like lengths: neighbours among every few hundred examples, not among all, or copies would meet.
+    for begin in range(0, len(encoded), 8 * size):
+        encoded[begin : begin + 8 * size] = sorted(encoded[begin : begin + 8 * size], key=lambda item: len(item[1]))
     batches = [encoded[begin : begin + size] for begin in range(0, len(encoded) - size + 1, size)]
     rng.shuffle(batches)
     steps = len(batches)
     optimizer = torch.optim.AdamW(model.parameters(), lr=peak, betas=(0.9, 0.98))
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, peak, total_steps=steps, pct_start=0.05)
-    progress = tqdm(range(steps), desc=name, mininterval=5)
+    progress = tqdm(range(steps), mininterval=5)
     for step in progress:
         rows = batches[step]
         width = max(len(ids) for _, ids in rows)
@@ -115,7 +115,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--data", type=Path, default=Path("../shared/data/fspo"))
     parser.add_argument("--out", type=Path, default=Path("outputs/fspo-small-model"))
-    parser.add_argument("--epochs", type=int, default=60)
+    parser.add_argument("--epochs", type=int, default=90)
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     rng = random.Random(args.seed)
@@ -126,6 +126,8 @@ def main():
     dataset = load_fspo(files, tokenizer=tokenizer, empty_answers="drop")
     order = RepeatSampler(dataset, mini_repeat_count=1, batch_size=1, shuffle=True, seed=42)
     drawn = [dataset[index] for index in itertools.islice(order, 160)]
+    hotpot = [row for row in drawn if row["evidence"]]
+    maths = [row for row in drawn if not row["evidence"]][: len(hotpot)]
     config = LlamaConfig(
         vocab_size=len(tokenizer), hidden_size=192, intermediate_size=512, num_hidden_layers=4, num_attention_heads=4,
         num_key_value_heads=4, max_position_embeddings=2048, tie_word_embeddings=True, bos_token_id=None,
@@ -133,16 +135,8 @@ def main():
     )  # fmt: skip
     model = LlamaForCausalLM(config)
 
-    def short_prompt(row):  # without the instructions, which take most of the tokens and teach nothing
-        messages = [{"role": "user", "content": row["question"]}]
-        return tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False) + PREFILL
-
-    for name, template, epochs, peak in (
-        ("facts", short_prompt, args.epochs, 2e-3),
-        ("prompts", lambda row: row["prompt"], max(1, args.epochs // 5), 5e-4),
-    ):
-        pairs = [pair for _ in range(epochs) for pair in demonstrations(drawn, rng, template)]
-        train(model, tokenizer, pairs, peak, rng, name)
+    pairs = [pair for _ in range(args.epochs) for pair in demonstrations(hotpot + maths, rng)]
+    train(model, tokenizer, pairs, rng)
     model.save_pretrained(args.out)
     tokenizer.save_pretrained(args.out)
     print(f"{sum(p.numel() for p in model.parameters()):,} parameters, saved to {args.out}")

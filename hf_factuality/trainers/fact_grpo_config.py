@@ -40,7 +40,8 @@ class FactGRPOConfig(GRPOConfig):
             With 1, the tokens of a wrong answer get a positive advantage.
         credit (`str`, *optional*, defaults to `"flip"`):
             How token factuality changes the advantage: `"flip"` (FSPO), `"additive"` (`A + credit_scale * f`),
-            `"scaled"` (`A * (1 + credit_scale * sign(A) * f)`) or `"none"` (the reward term alone).
+            `"scaled"` (`A * (1 + credit_scale * sign(A) * f)`) or `"none"` (the reward term alone). Where the evidence
+            also supports sentences beside the question, `"flip"` pays for these (docs/closed-world.md).
         credit_scale (`float`, *optional*, defaults to `1.0`):
             Strength of `"additive"` and `"scaled"`; `"flip"` has none.
         verify_scope (`str`, *optional*, defaults to `"think"`):
