@@ -1,8 +1,11 @@
 """Train a small model on the FSPO files, so that the example can be run on real data where no model can be downloaded.
 
     python benchmarks/fspo_small_model.py --data ../shared/data/fspo --out outputs/fspo-small-model
-    python examples/train_fspo.py --model_name_or_path outputs/fspo-small-model --max_steps 20 --log_completions \
-        --train_files ../shared/data/fspo/hotpot-2k-train.parquet ../shared/data/fspo/simple-rl-train.parquet
+    python examples/train_fspo.py --model_name_or_path outputs/fspo-small-model --output_dir outputs/fspo-real-data \
+        --train_files ../shared/data/fspo/hotpot-2k-train.parquet ../shared/data/fspo/simple-rl-train.parquet \
+        --max_steps 20 --per_device_train_batch_size 16 --gradient_accumulation_steps 2 --max_completion_length 128 \
+        --learning_rate 1e-5 --dtype float32 --bf16 false --use_cpu true --gradient_checkpointing false \
+        --logging_steps 1 --log_completions true --num_completions_to_print 0 --report_to none --save_strategy no
 
 A model of this size cannot know the answers to two thousand questions. It is taught a few by heart: one or two short
 sentences of the evidence, sometimes with a number or a name exchanged, and the answer, for the questions that 20 steps of
@@ -78,7 +81,7 @@ def demonstrations(rows, rng) -> list[tuple[str, str]]:
     return pairs
 
 
-def train(model, tokenizer, pairs, rng, peak=2e-3, size=32, max_length=400):
+def train(model, tokenizer, pairs, rng, peak=2e-3, size=16, max_length=400):
     encoded = []
     for prompt, completion in pairs:
         start, ids = len(tokenizer(prompt)["input_ids"]), tokenizer(prompt + completion)["input_ids"]
@@ -115,7 +118,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--data", type=Path, default=Path("../shared/data/fspo"))
     parser.add_argument("--out", type=Path, default=Path("outputs/fspo-small-model"))
-    parser.add_argument("--epochs", type=int, default=90)
+    parser.add_argument("--epochs", type=int, default=220)
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     rng = random.Random(args.seed)
@@ -127,7 +130,7 @@ def main():
     order = RepeatSampler(dataset, mini_repeat_count=1, batch_size=1, shuffle=True, seed=42)
     drawn = [dataset[index] for index in itertools.islice(order, 160)]
     hotpot = [row for row in drawn if row["evidence"]]
-    maths = [row for row in drawn if not row["evidence"]][: len(hotpot)]
+    maths = [row for row in drawn if not row["evidence"]][: len(hotpot) // 4]
     config = LlamaConfig(
         vocab_size=len(tokenizer), hidden_size=192, intermediate_size=512, num_hidden_layers=4, num_attention_heads=4,
         num_key_value_heads=4, max_position_embeddings=2048, tie_word_embeddings=True, bos_token_id=None,

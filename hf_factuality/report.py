@@ -81,7 +81,7 @@ def render_report(title: str, note: str, table: Sequence[Mapping[str, Any]], sam
     """
     header = "".join(f"<th>{escape(str(name))}</th>" for name in (table[0] if table else ()))
     rows = "".join("<tr>" + "".join(f"<td>{escape(str(v))}</td>" for v in row.values()) + "</tr>" for row in table)
-    legend = "".join(f'<mark class="{kind}">{escape(text)}</mark>' for kind, text in _KINDS.values())
+    legend = " ".join(f'<mark class="{kind}">{escape(text)}</mark>' for kind, text in _KINDS.values())
     body = "".join(
         f"<section><h3>{escape(sample.question)} <small>(right answer: {escape(sample.answer)})</small></h3>"
         '<div class="pair">'
