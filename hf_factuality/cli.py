@@ -57,8 +57,8 @@ def _parser() -> argparse.ArgumentParser:
 
 def _verify(args: argparse.Namespace) -> int:
     from hf_factuality.functional.scoring import factual_precision
-    from hf_factuality.verifiers import VerifierInput, load_verifier
     from hf_factuality.spans import Verification
+    from hf_factuality.verifiers import VerifierInput, load_verifier
     from hf_factuality.verifiers.guard import GuardedVerifier
 
     if args.fail_under is not None and not 0 <= args.fail_under <= 1:

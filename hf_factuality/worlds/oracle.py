@@ -121,7 +121,6 @@ class WorldVerifier:
             )
         )
 
-
     def _asked(self, question: str | None) -> str | None:
         """Name of the relation that a question of the world is about."""
         person = self.world.find_person(question or "")

@@ -264,9 +264,9 @@ class World:
     def evidence(self, person: Person, relation: Relation | None = None) -> list[str]:
         """True sentences: the fact that a question about `relation` needs (or all facts), each with its second hop."""
         sentences = []
-        for relation in RELATIONS if relation is None else (relation,):
-            value = person.facts[relation.name]
-            sentences.append(relation.careful[0].format(name=person.last_name, value=value))
+        for each in RELATIONS if relation is None else (relation,):
+            value = person.facts[each.name]
+            sentences.append(each.careful[0].format(name=person.last_name, value=value))
             sentences.append(SECOND_HOP.format(value=value, target=self.second_hop[value]))
         return sentences
 
