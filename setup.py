@@ -7,7 +7,7 @@ from setuptools import find_packages, setup
 
 ROOT = Path(__file__).parent
 
-MATH = ["math-verify[antlr4_13_2]>=0.9,<1"]
+MATH = ["math-verify>=0.9,<1"]
 TEST = ["hypothesis>=6.100", "pytest>=8", "pytest-timeout>=2.3", "sentencepiece>=0.2", "peft>=0.18", *MATH]
 EXTRAS = {
     "peft": ["peft>=0.18"],
