@@ -3,8 +3,9 @@
 Names load on first use, so that `import hf_factuality` needs neither torch nor transformers.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from hf_factuality._lazy import attach
 
 
 __version__ = "0.1.0.dev0"
@@ -25,7 +26,7 @@ _EXPORTS = {
     "load_verifier": "verifiers",
     "token_offsets": "spans",
 }
-__all__ = sorted(_EXPORTS)
+__getattr__, __dir__, __all__ = attach(__name__, _EXPORTS)
 
 if TYPE_CHECKING:
     from hf_factuality.data import load_fspo
@@ -40,13 +41,3 @@ if TYPE_CHECKING:
         VerifierPipeline,
         load_verifier,
     )
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _EXPORTS:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_EXPORTS[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])

@@ -1,7 +1,8 @@
 """Readers and builders of datasets."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from hf_factuality._lazy import attach
 
 
 _EXPORTS = {
@@ -11,7 +12,7 @@ _EXPORTS = {
     "parse_prompt": "fspo",
     "prepare_rows": "fspo",
 }
-__all__ = sorted(_EXPORTS)
+__getattr__, __dir__, __all__ = attach(__name__, _EXPORTS)
 
 if TYPE_CHECKING:
     from hf_factuality.data.fspo import (  # noqa: F401
@@ -21,13 +22,3 @@ if TYPE_CHECKING:
         parse_prompt,
         prepare_rows,
     )
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _EXPORTS:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_EXPORTS[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])

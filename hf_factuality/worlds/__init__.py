@@ -3,8 +3,7 @@
 Everything is loaded on first use: importing this module imports neither torch nor transformers.
 """
 
-from importlib import import_module
-from typing import Any
+from hf_factuality._lazy import attach
 
 
 _EXPORTS = {
@@ -20,15 +19,4 @@ _EXPORTS = {
     "evaluate_world": "evaluate",
     "load_world": "lm",
 }
-
-__all__ = sorted(_EXPORTS)
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _EXPORTS:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_EXPORTS[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return __all__
+__getattr__, __dir__, __all__ = attach(__name__, _EXPORTS)
