@@ -106,10 +106,12 @@ def _verify(args: argparse.Namespace) -> int:
 
 
 def _evidence(value: Any, place: str) -> tuple[str, ...]:
-    passages = [value] if isinstance(value, str) else [] if value is None else value
-    if not isinstance(passages, list) or not all(isinstance(passage, str) for passage in passages):
+    from hf_factuality.verifiers.base import evidence_passages
+
+    passages = evidence_passages(value)
+    if passages is None:
         raise DataError(f"{place}: evidence must be a string or a list of strings, got {value!r:.100}")
-    return tuple(passage for passage in passages if passage.strip())
+    return passages
 
 
 def _read_rows(path: Path, completion_column: str) -> list[dict[str, Any]]:

@@ -15,7 +15,7 @@ from hf_factuality import __version__
 TEMPLATE = Path(__file__).resolve().parent.parent / "MODEL_CARD_TEMPLATE.md"
 # Parents' settings that a card may show. A list of what is allowed, not of what is not: others hold tokens, addresses and
 # paths. The fields that our own configurations add are shown too.
-_SHOWN = set(
+_PUBLIC_SETTINGS = set(
     """
     adam_beta1 adam_beta2 adam_epsilon beta bf16 delta disable_dropout entropy_coef epsilon epsilon_high fp16
     generation_batch_size gradient_accumulation_steps gradient_checkpointing importance_sampling_level learning_rate
@@ -78,7 +78,7 @@ def changed_settings(args: Any) -> list[tuple[str, Any]]:
     changed = []
     for field in fields(args):
         value = getattr(args, field.name)
-        shown = field.name in _SHOWN or field.name in own
+        shown = field.name in _PUBLIC_SETTINGS or field.name in own
         if shown and field.default is not MISSING and value is not None and value != field.default:
             changed.append((field.name, getattr(value, "value", value)))
     return sorted(changed, key=lambda item: item[0])

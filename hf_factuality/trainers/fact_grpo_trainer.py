@@ -27,7 +27,7 @@ from hf_factuality.hub.card import changed_settings, describe_verifier, rewrite_
 from hf_factuality.rewards import check_format
 from hf_factuality.spans import TokenOffsets, Verification, think_range, token_offsets
 from hf_factuality.trainers.fact_grpo_config import FactGRPOConfig
-from hf_factuality.verifiers.base import Verifier, VerifierInput
+from hf_factuality.verifiers.base import Verifier, VerifierInput, evidence_passages
 from hf_factuality.verifiers.guard import GuardedVerifier
 from hf_factuality.verifiers.registry import load_verifier
 
@@ -290,14 +290,14 @@ class FactGRPOTrainer(GRPOTrainer):
         totals = torch.tensor(
             [
                 mask.sum(), (labelled.bool() & mask).sum(), flipped.sum(),
-                len(findings), len(checked), sum(not v.judged for v in checked),
+                len(findings), len(checked), self._guard.last_report.sent, self._guard.last_report.failed,
                 sum(means), len(means), sum(len(v.spans) for v in checked),
                 sum(span.label is None for v in checked for span in v.spans),
             ],
             dtype=torch.float32, device=mask.device,
         )  # fmt: skip
         totals = self.accelerator.reduce(totals, reduction="sum").tolist()
-        tokens, n_labelled, n_flipped, rows, n_checked, failed, total, judged, sentences, unjudged = totals
+        tokens, n_labelled, n_flipped, rows, n_checked, sent, failed, total, judged, sentences, unjudged = totals
         seconds = torch.tensor([self._guard.last_report.seconds], device=mask.device)
         metrics = self._metrics[mode]
         metrics["factuality/tokens_labelled"].append(n_labelled / max(tokens, 1))
@@ -308,13 +308,14 @@ class FactGRPOTrainer(GRPOTrainer):
         metrics["factuality/failed"].append(failed)
         metrics["factuality/unjudged_sentences"].append(unjudged)
         metrics["factuality/verify_seconds"].append(self.accelerator.gather(seconds).max().item())
-        if not self._ever_judged and n_checked > 1 and failed == n_checked:
+        # Completions without a think block are not sent, and say nothing about the verifier.
+        if not self._ever_judged and sent > 1 and failed == sent:
             reason = next((v.error for v in checked if v.error), "another process knows why")
             raise JudgingError(
-                f"the verifier judged none of the first {int(n_checked)} completions, so nothing but plain GRPO would be "
+                f"the verifier judged none of the first {int(sent)} completions, so nothing but plain GRPO would be "
                 f"trained; the first failure: {reason}"
             )
-        self._ever_judged = self._ever_judged or judged > 0
+        self._ever_judged = self._ever_judged or failed < sent
 
 
 def _datasets(*datasets) -> list:
@@ -328,13 +329,13 @@ def _datasets(*datasets) -> list:
 
 
 def _passages(value: Any, column: str) -> tuple[str, ...]:
-    passages = [value] if isinstance(value, str) else [] if value is None else value
-    if not isinstance(passages, (list, tuple)) or not all(p is None or isinstance(p, str) for p in passages):
+    passages = evidence_passages(value)
+    if passages is None:
         raise DataError(
             f"the evidence column {column!r} must hold text or a list of texts in every row, got {value!r:.150}; join "
             "nested passages into texts first"
         )
-    return tuple(passage for passage in passages if passage and passage.strip())
+    return passages
 
 
 def _describe(finding: _Finding) -> str:

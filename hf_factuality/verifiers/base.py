@@ -72,6 +72,22 @@ class Judgement:
     evidence: str | None = None
 
 
+def evidence_passages(value: Any) -> tuple[str, ...] | None:
+    """Evidence as users store it to the passages of a [`VerifierInput`].
+
+    Args:
+        value (`Any`):
+            Text, a list of texts, or `None`.
+
+    Returns:
+        `tuple[str, ...]`: the passages that are not blank; `None` if `value` is nothing of the kind.
+    """
+    passages = [value] if isinstance(value, str) else [] if value is None else value
+    if not isinstance(passages, (list, tuple)) or not all(p is None or isinstance(p, str) for p in passages):
+        return None
+    return tuple(passage for passage in passages if passage and passage.strip())
+
+
 @runtime_checkable
 class Verifier(Protocol):
     """Reads completions, returns labelled spans. Any object with this method is a verifier.

@@ -76,12 +76,15 @@ class GuardReport:
     """What one [`GuardedVerifier.verify`] call met.
 
     Args:
+        sent (`int`):
+            Inputs.
         failed (`int`):
             Inputs without a usable verification.
         seconds (`float`):
             Wall time.
     """
 
+    sent: int = 0
     failed: int = 0
     seconds: float = 0.0
 
@@ -148,7 +151,7 @@ class GuardedVerifier:
                 f"{type(self.verifier).__name__}: {len(failed)} of {len(results)} completions could not be judged and "
                 f"are left out; the first: {reason}"
             )
-        self.last_report = GuardReport(failed=len(failed), seconds=time.perf_counter() - started)
+        self.last_report = GuardReport(sent=len(inputs), failed=len(failed), seconds=time.perf_counter() - started)
         return results
 
     def _verify_chunk(self, chunk: Sequence[VerifierInput], deadline: float | None) -> list[Verification]:

@@ -445,6 +445,18 @@ def test_a_verifier_that_fails_on_the_whole_first_batch_stops_the_run(tiny_model
     assert trainer._metrics["train"]["factuality/failed"] == [3.0, 4.0]
 
 
+def test_completions_that_were_not_sent_do_not_hide_a_dead_verifier(tiny_model, tmp_path):
+    class Fixed(FactGRPOTrainer):
+        def _generate_single_turn(self, prompt_ids, *args, **kwargs):
+            texts = ["<think>Ada sat.</think>", "no block", "<think>Ada ran.</think>", "no block"]
+            return [self.processing_class(text)["input_ids"] for text in texts], None
+
+    config = {"verify_scope": "think", "max_completion_length": 64}
+    trainer = make(tiny_model, tmp_path, Script("raise", "raise"), config=config, trainer=Fixed)
+    with pytest.raises(JudgingError, match="judged none of the first 2 completions"):
+        one_generation(trainer)
+
+
 def test_a_missing_evidence_column_in_a_stream_is_named(tiny_model, tmp_path):
     dataset = rows(evidence=False)
     trainer = make(tiny_model, tmp_path, Script(requires_evidence=True), rows())
