@@ -55,7 +55,9 @@ bench: $(STAMP)
 	PYTHONPATH=. $(BIN)/python benchmarks/token_offsets.py --data $(DATA) --out outputs/bench/token_offsets.json
 	$(BIN)/python benchmarks/lexical_verifier.py --data $(DATA) --out outputs/bench/lexical_verifier.json
 	$(BIN)/python benchmarks/fact_grpo_step.py --out outputs/bench/fact_grpo_step.json
-	$(BIN)/python benchmarks/closed_world_fspo.py --seeds 2 3 4 --out outputs/bench/closed_world_fspo.json
+	for experiment in fspo fspo_chain; do \
+		$(BIN)/python benchmarks/evidence.py --experiment $$experiment --first_seed 100 --base_seed 100 || exit 1; \
+	done
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -16,7 +16,8 @@ EXTRAS = {
     "dense": ["sentence-transformers>=5"],
     "math": MATH,
     "test": TEST,
-    "dev": [*TEST, "ruff>=0.14"],
+    "bench": ["matplotlib>=3.8"],
+    "dev": [*TEST, "matplotlib>=3.8", "ruff>=0.14"],
 }
 
 setup(
@@ -32,6 +33,7 @@ setup(
     install_requires=[
         "accelerate>=1.10",
         "datasets>=4.7",
+        "filelock>=3.12",
         "huggingface_hub>=1.31,<3",
         "jinja2>=3.1",
         "numpy>=1.26",

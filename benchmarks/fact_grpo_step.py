@@ -74,7 +74,7 @@ def main():
     parser.add_argument("--batch_size", type=int, default=64)
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
-    model_dir = build_world_model()
+    model_dir = build_world_model(size="demo")
     world = load_world(model_dir)
     dataset = world.questions("train")
     settings = (model_dir, dataset)

@@ -34,6 +34,7 @@ MATH_START_TIMEOUT = 300.0
 MATH_MAX_LENGTH = 1000
 """Characters beyond which an answer is not parsed; the longest answer of MATH has 159."""
 
+_TAGS = ("<think>", "</think>", "<answer>", "</answer>")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _BOOLEANS = {"true": "yes", "false": "no"}
@@ -57,6 +58,30 @@ def normalize_answer(text: str) -> str:
     text = text.replace("_", " ").lower().translate(_PUNCTUATION)
     text = " ".join(_ARTICLES.sub(" ", text).split())
     return _BOOLEANS.get(text, text)
+
+
+def extract_answer(text: str) -> str | None:
+    """The text of the last `<answer>...</answer>`, stripped; `None` if there is none.
+
+    Of nested tags the innermost counts.
+    """
+    last = text.rfind("</answer>")
+    start = text.rfind("<answer>", 0, last) if last >= 0 else -1
+    if start < 0:
+        return None
+    start += len("<answer>")
+    return text[start : text.find("</answer>", start)].strip()
+
+
+def check_format(text: str) -> bool:
+    """Whether each of `<think> </think> <answer> </answer>` occurs exactly once, in this order.
+
+    Args:
+        text (`str`):
+            Completion, together with the opening tag if that is part of the prompt; see [`~hf_factuality.rewards.complete_text`].
+    """
+    places = [text.find(tag) for tag in _TAGS]
+    return min(places) >= 0 and places == sorted(places) and all(text.count(tag) == 1 for tag in _TAGS)
 
 
 def _bare_match(prediction: str, gold: str) -> float:

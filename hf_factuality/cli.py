@@ -52,7 +52,74 @@ def _parser() -> argparse.ArgumentParser:
         help="with --fail_under: exit with status 1 too if more completions than this share were not judged (default 0.1)",
     )
     verify.set_defaults(run=_verify)
+    _add_world(commands)
     return parser
+
+
+def _add_world(commands) -> None:
+    world = commands.add_parser("world", help="closed worlds: synthetic people, and small models that know about them")
+    actions = world.add_subparsers(title="actions", required=True)
+    build = actions.add_parser(
+        "build",
+        help="train the model of a world from scratch and print what it knows",
+        description="Trains the model (or finds the one trained before), prints what it knows, and the directory last.",
+    )
+    build.add_argument(
+        "--size", default="tiny", help="'demo', 'tiny' (2 million parameters, CPU), 'small' (30) or 'base' (100)"
+    )
+    build.add_argument("--seed", type=int, default=0, help="of the facts, the texts and the initial weights")
+    build.add_argument("--language", default="en", help="'en' or 'zh'")
+    build.add_argument("--tokenizer", default="word", help="'word' or 'bpe'")
+    build.add_argument("--out", type=Path, help="directory; the cache by default")
+    build.add_argument("--device", help="where to train; a CUDA device by default if there is one")
+    build.add_argument("--threads", type=int, default=1, help="on a CPU; with 1 the weights are the same on every run")
+    build.set_defaults(run=_build_world)
+    export = actions.add_parser(
+        "export",
+        help="write the datasets of a world as JSON Lines",
+        description="Questions, single facts and biographies of both splits, with evidence, as the trainers take them.",
+    )
+    export.add_argument("model", type=Path, help="directory of a world's model, as 'build' prints it")
+    export.add_argument("--out", type=Path, required=True, help="folder to write to")
+    export.set_defaults(run=_export_world)
+
+
+def _build_world(args: argparse.Namespace) -> int:
+    from dataclasses import replace
+
+    from hf_factuality.worlds import SIZES, build_world_model
+    from hf_factuality.worlds.knowledge import format_knowledge, measure_knowledge
+
+    if args.size not in SIZES:
+        raise ValueError(f"--size {args.size!r} is unknown; choose one of {', '.join(SIZES)}")
+    world, model = SIZES[args.size]
+    folder = build_world_model(
+        replace(world, seed=args.seed, language=args.language),
+        args.out,
+        replace(model, seed=args.seed, tokenizer=args.tokenizer),
+        device=args.device,
+        num_threads=args.threads,
+    )
+    print(format_knowledge(measure_knowledge(folder), folder))
+    print(f"\n{folder}")
+    return 0
+
+
+def _export_world(args: argparse.Namespace) -> int:
+    from hf_factuality.worlds import load_world
+    from hf_factuality.worlds.world import SPLITS
+
+    world = load_world(args.model)
+    args.out.mkdir(parents=True, exist_ok=True)
+    for split in SPLITS:
+        tables = {"single_facts": world.questions(split, hops=1), "biographies": world.biographies(split)}
+        for hops in range(2, world.config.max_hops + 1):
+            tables[f"questions_{hops}_hops"] = world.questions(split, hops=hops)
+        for name, dataset in tables.items():
+            path = args.out / f"{name}_{split}.jsonl"
+            dataset.to_json(path, force_ascii=False)
+            print(f"{len(dataset)} rows in {path}")
+    return 0
 
 
 def _verify(args: argparse.Namespace) -> int:

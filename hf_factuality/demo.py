@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 METRICS = {
     "accuracy": "answer accuracy",
-    "factuality": "reasoning factuality (supported / (supported + contradicted))",
-    "right_and_factual": "right answer, with claims, none of them false",
+    "precision": "reasoning factuality (supported / (supported + contradicted))",
+    "right_for_right_reasons": "right answer, with claims, none of them false",
     "no_claim": "reasoning without any claim",
     "sentences": "sentences per completion",
 }
@@ -44,11 +44,11 @@ class ClosedWorldDemo:
         # A model this small gains next to nothing from a second thread, and loses a lot where cores are shared.
         torch.set_num_threads(1)
         with PartialState().main_process_first():
-            self.model_dir = str(build_world_model())
-        world = load_world(self.model_dir)
-        self.verifier = WorldVerifier(world)
-        self.train_dataset = world.questions("train")
-        self.test_dataset = world.questions("test")
+            self.model_dir = str(build_world_model(size="demo"))
+        self.world = load_world(self.model_dir)
+        self.verifier = WorldVerifier(self.world)
+        self.train_dataset = self.world.questions("train")
+        self.test_dataset = self.world.questions("test")
         self._found: dict[str, Any] = {}
 
     def measure(self, name: str, trainer: Trainer) -> None:
@@ -62,7 +62,7 @@ class ClosedWorldDemo:
         """
         model = trainer.accelerator.unwrap_model(trainer.model)
         trainer.accelerator.print(f"Measuring {name} training on {len(self.test_dataset)} held-out questions ...")
-        self._found[name] = evaluate_world(model, trainer.processing_class, self.verifier, self.test_dataset)
+        self._found[name] = evaluate_world(model, trainer.processing_class, self.world, self.test_dataset)
 
     def report(self, output_dir: str) -> dict[str, Any]:
         """Print the table, write `results.json` and `report.html`.

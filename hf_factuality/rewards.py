@@ -12,7 +12,9 @@ from types import MappingProxyType
 from typing import Any
 
 from hf_factuality._answers import (
+    check_format,
     exact_match,
+    extract_answer,
     gsm8k_match,
     halueval_match,
     hotpot_f1,
@@ -57,32 +59,7 @@ SCORERS: Mapping[str, Scorer] = MappingProxyType(
 )
 """`data_source` -> scorer."""
 
-_TAGS = ("<think>", "</think>", "<answer>", "</answer>")
 _NEED_MATH = (math_match, gsm8k_match)
-
-
-def extract_answer(text: str) -> str | None:
-    """The text of the last `<answer>...</answer>`, stripped; `None` if there is none.
-
-    Of nested tags the innermost counts.
-    """
-    last = text.rfind("</answer>")
-    start = text.rfind("<answer>", 0, last) if last >= 0 else -1
-    if start < 0:
-        return None
-    start += len("<answer>")
-    return text[start : text.find("</answer>", start)].strip()
-
-
-def check_format(text: str) -> bool:
-    """Whether each of `<think> </think> <answer> </answer>` occurs exactly once, in this order.
-
-    Args:
-        text (`str`):
-            Completion, together with the opening tag if that is part of the prompt; see [`complete_text`].
-    """
-    places = [text.find(tag) for tag in _TAGS]
-    return min(places) >= 0 and places == sorted(places) and all(text.count(tag) == 1 for tag in _TAGS)
 
 
 def complete_text(completion: Any, prompt: Any = None, think_in_prompt: bool | None = None) -> str:

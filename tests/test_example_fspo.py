@@ -65,7 +65,7 @@ def test_the_closed_world_measures_before_and_after(monkeypatch, tmp_path, capsy
     """With a model of a few steps: the numbers are bad, the path is whole."""
     build = demo.build_world_model
     monkeypatch.setattr(
-        demo, "build_world_model", lambda: build(output_dir=tmp_path / "model", steps=2, progress=False)
+        demo, "build_world_model", lambda **size: build(output_dir=tmp_path / "model", steps=2, progress=False, **size)
     )
     out = tmp_path / "out"
     run(monkeypatch, "--output_dir", out, "--verifier", "lexical", *FAST)

@@ -7,15 +7,18 @@ from hf_factuality._lazy import attach
 
 
 _EXPORTS = {
+    "NoisyVerifier": "noisy",
     "Person": "world",
-    "Relation": "world",
+    "Relation": "language",
+    "SIZES": "sizes",
     "World": "world",
     "WorldConfig": "world",
     "WorldEvaluation": "evaluate",
-    "WorldModelConfig": "lm",
+    "WorldModelConfig": "sizes",
+    "WorldSentence": "oracle",
     "WorldVerifier": "oracle",
     "build_world_model": "lm",
-    "build_world_tokenizer": "lm",
+    "build_world_tokenizer": "tokenizer",
     "evaluate_world": "evaluate",
     "load_world": "lm",
 }

@@ -1,15 +1,15 @@
-"""Measures a model on the questions of a world: are the answers right, and is what it says on the way true?"""
+"""Measures a model on the requests of a world: are the answers right, what does it say on the way, and what not?"""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from hf_factuality._answers import check_format, exact_match, extract_answer
+from hf_factuality.functional.scoring import factual_precision, mean_factuality
 from hf_factuality.spans import Label, Verification
-from hf_factuality.verifiers.base import Verifier, VerifierInput
-from hf_factuality.worlds.oracle import WorldVerifier
+from hf_factuality.worlds.oracle import WorldSentence, WorldVerifier, to_verification
 from hf_factuality.worlds.world import World
 
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
-_FORMAT = re.compile(r"<think>(?:(?!</?(?:think|answer)>).)*</think>\s*<answer>([^<]*)</answer>\s*", re.DOTALL)
 _TRUE = {Label.SUPPORTED, Label.HEDGED_SUPPORTED}
 _FALSE = {Label.CONTRADICTED, Label.HEDGED_CONTRADICTED}
 
@@ -29,81 +28,109 @@ class WorldEvaluation:
 
     Args:
         metrics (`dict[str, float | int | None]`):
-            - `n`: completions.
-            - `accuracy`: share whose answer is the true one.
-            - `factuality`: share of supported among the supported and contradicted sentences of all completions;
-              `None` if there are none.
-            - `no_claim`: share of judged completions without a supported or contradicted sentence.
-            - `right_and_factual`: share of judged completions with the right answer, at least one claim, and no
-              contradicted one.
-            - `format`: share of the form `<think> ... </think><answer> ... </answer>`.
-            - `sentences`: sentences per judged completion.
-            - `unverifiable`: share of unverifiable sentences among all; `None` if there are none.
-            - `unjudged`: completions that the verifier could not judge; left out of the figures about sentences.
+            See [`world_metrics`].
         completions (`list[str]`):
             In the order of the dataset.
-        verifications (`list[Verification]`):
-            One per completion.
+        sentences (`list[list[WorldSentence]]`):
+            What the oracle read in each.
     """
 
     metrics: dict[str, float | int | None]
     completions: list[str]
-    verifications: list[Verification]
+    sentences: list[list[WorldSentence]]
+
+    @property
+    def verifications(self) -> list[Verification]:
+        """One per completion."""
+        return [to_verification(found) for found in self.sentences]
 
 
-def extract_answer(completion: str) -> str | None:
-    """The answer of a completion that keeps the format, else `None`."""
-    match = _FORMAT.fullmatch(completion)
-    return match.group(1).strip() if match else None
-
-
-def score_completions(
-    rows: Sequence[Mapping[str, Any]], completions: Sequence[str], verifier: Verifier
-) -> WorldEvaluation:
-    """Figures for completions that exist already.
+def world_metrics(
+    rows: Sequence[Mapping[str, Any]],
+    completions: Sequence[str],
+    sentences: Sequence[Sequence[WorldSentence]],
+    lengths: Sequence[int] | None = None,
+) -> dict[str, float | int | None]:
+    """Figures of completions that the oracle has read. *Claims* are supported or contradicted, hedged ones included.
 
     Args:
         rows (`Sequence[Mapping[str, Any]]`):
-            Dataset rows with `question`, `answer` and `evidence`, one per completion.
+            Dataset rows, one per completion; with `answer` they are questions.
         completions (`Sequence[str]`):
             Whole completions.
-        verifier ([`Verifier`]):
-            Usually a [`WorldVerifier`].
+        sentences (`Sequence[Sequence[WorldSentence]]`):
+            As [`WorldVerifier.read`] returns them.
+        lengths (`Sequence[int]`, *optional*):
+            Tokens of each completion.
+
+    Returns:
+        `dict`: shares are of completions where nothing else is said, and `None` where there is nothing to count.
+
+            - `n`: completions.
+            - `correct`, `wrong`: supported and contradicted sentences per completion; `claims`: both.
+            - `precision`: supported among the claims of all completions.
+            - `factuality_score`: mean over completions with sentences of the share of sentences that are neither
+              contradicted nor unverifiable (Mask-DPO's score).
+            - `mean_factuality`: mean over completions of FSPO's sentence mean (1, 0, -1).
+            - `fact_free`: sentences without a fact among all sentences; `unparsable`: likewise.
+            - `no_claim`: without any claim. `repetition`: says a fact of the answer twice. `off_subject`: speaks of
+              somebody else. `empty`: without any text.
+            - `sentences`: per completion. `informativeness`: sum of RLFH's ratings over the supported, per completion.
+            - `tokens`: per completion.
+
+            Of questions also:
+
+            - `accuracy`: right in the reward's sense (right form, right answer).
+            - `right_for_right_reasons`: right, at least one claim, none contradicted.
+            - `wrong_reasons`: contradicts something, among the right ones.
+            - `format`: of the form `<think> ... </think><answer> ... </answer>`.
+            - `reward`: answer plus mean sentence factuality (FSPO, Eq. 10), mean.
     """
-    verifications = verifier.verify(
-        [
-            VerifierInput(completion, row["question"], tuple(row["evidence"]), row)
-            for row, completion in zip(rows, completions, strict=True)
-        ]
-    )
-    right = [extract_answer(text) == row["answer"] for row, text in zip(rows, completions, strict=True)]
-    labels = [[span.label for span in found.spans] if found.judged else None for found in verifications]
-    judged = [(found, correct) for found, correct in zip(labels, right, strict=True) if found is not None]
-    true = [sum(label in _TRUE for label in found) for found, _ in judged]
-    false = [sum(label in _FALSE for label in found) for found, _ in judged]
-    sentences = sum(len(found) for found, _ in judged)
-    claims = sum(true) + sum(false)
-    metrics = {
-        "n": len(completions),
-        "accuracy": _share(sum(right), len(completions)),
-        "factuality": _share(sum(true), claims),
-        "no_claim": _share(sum(t + f == 0 for t, f in zip(true, false, strict=True)), len(judged)),
-        "right_and_factual": _share(
-            sum(correct and t > 0 and f == 0 for (_, correct), t, f in zip(judged, true, false, strict=True)),
-            len(judged),
-        ),
-        "format": _share(sum(extract_answer(text) is not None for text in completions), len(completions)),
-        "sentences": _share(sentences, len(judged)),
-        "unverifiable": _share(sum(found.count(Label.UNVERIFIABLE) for found, _ in judged), sentences),
-        "unjudged": len(completions) - len(judged),
+    n = len(completions)
+    flat = [sentence for found in sentences for sentence in found]
+    verifications = [to_verification(found).spans for found in sentences]
+    true = [sum(s.label in _TRUE for s in found) for found in sentences]
+    false = [sum(s.label in _FALSE for s in found) for found in sentences]
+    bad = _FALSE | {Label.UNVERIFIABLE}
+    scores = [sum(s.label not in bad for s in found) / len(found) for found in sentences if found]
+    means = [mean_factuality(spans) for spans in verifications]
+    metrics: dict[str, float | int | None] = {
+        "n": n,
+        "correct": _mean(true),
+        "wrong": _mean(false),
+        "claims": _mean([t + f for t, f in zip(true, false, strict=True)]),
+        "precision": factual_precision([span for spans in verifications for span in spans]),
+        "factuality_score": _mean(scores),
+        "mean_factuality": _mean(means),
+        "fact_free": _mean([s.label is Label.NO_FACT for s in flat]),
+        "unparsable": _mean([s.kind == "unparsable" for s in flat]),
+        "no_claim": _mean([t + f == 0 for t, f in zip(true, false, strict=True)]),
+        "repetition": _mean([any(s.repeated for s in found) for found in sentences]),
+        "off_subject": _mean([any(s.off_subject for s in found) for found in sentences]),
+        "empty": _mean([not text.strip() for text in completions]),
+        "sentences": _mean([len(found) for found in sentences]),
+        "informativeness": _mean([sum(s.informativeness for s in found if s.label in _TRUE) for found in sentences]),
+        "tokens": _mean(lengths or []),
     }
-    return WorldEvaluation(metrics, list(completions), verifications)
+    if n and all("answer" in row for row in rows):
+        formats = [check_format(text) for text in completions]
+        right = [
+            keeps and exact_match(extract_answer(text), [row["answer"]]) == 1.0
+            for keeps, text, row in zip(formats, completions, rows, strict=True)
+        ]
+        reasons = [r and t > 0 and f == 0 for r, t, f in zip(right, true, false, strict=True)]
+        metrics["accuracy"] = _mean(right)
+        metrics["right_for_right_reasons"] = _mean(reasons)
+        metrics["wrong_reasons"] = _mean([f > 0 for r, f in zip(right, false, strict=True) if r])
+        metrics["format"] = _mean(formats)
+        metrics["reward"] = _mean([r + m for r, m in zip(right, means, strict=True)])
+    return metrics
 
 
 def evaluate_world(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
-    world: World | Verifier,
+    world: World,
     dataset: Dataset,
     *,
     temperature: float = 1.0,
@@ -112,37 +139,39 @@ def evaluate_world(
     max_new_tokens: int = 48,
     seed: int = 0,
 ) -> WorldEvaluation:
-    """Lets the model answer every question of the dataset and measures the completions.
+    """Lets the model answer every request of the dataset and measures the completions with the exact oracle.
 
     Args:
         model (`PreTrainedModel`):
             The model; it is put back into training mode if it was in it.
         tokenizer (`PreTrainedTokenizerBase`):
             Its tokenizer, with a chat template.
-        world ([`World`] or [`Verifier`]):
-            Who judges: the world's own verifier, or another one.
+        world ([`World`]):
+            What is true.
         dataset (`datasets.Dataset`):
-            As [`World.questions`] makes it.
+            As [`World.questions`] or [`World.biographies`] makes it.
         temperature (`float`, *optional*, defaults to `1.0`):
             Of sampling; 0 for greedy decoding.
         num_samples (`int`, *optional*, defaults to `1`):
-            Completions per question. More of them make the figures steadier; only useful when sampling.
+            Completions per request. More of them make the figures steadier; only useful when sampling.
         batch_size (`int`, *optional*, defaults to `256`):
             Completions generated at once.
         max_new_tokens (`int`, *optional*, defaults to `48`):
-            Tokens per completion. The longest worked answer takes 35.
+            Tokens per completion. A worked answer of two facts takes up to 30; a biography up to 110.
         seed (`int`, *optional*, defaults to `0`):
             Of sampling. The global random state is left alone.
 
     Returns:
-        [`WorldEvaluation`]: all samples of the first question, then those of the second, ...
+        [`WorldEvaluation`]: all samples of the first request, then those of the second, ...
     """
     rows = [row for row in dataset for _ in range(num_samples)]
-    completions = _generate(model, tokenizer, rows, temperature, batch_size, max_new_tokens, seed)
-    return score_completions(rows, completions, WorldVerifier(world) if isinstance(world, World) else world)
+    completions, lengths = _generate(model, tokenizer, rows, temperature, batch_size, max_new_tokens, seed)
+    oracle = WorldVerifier(world)
+    sentences = [oracle.read(text, row["question"], row) for text, row in zip(completions, rows, strict=True)]
+    return WorldEvaluation(world_metrics(rows, completions, sentences, lengths), completions, sentences)
 
 
-def _generate(model, tokenizer, rows, temperature, batch_size, max_new_tokens, seed) -> list[str]:
+def _generate(model, tokenizer, rows, temperature, batch_size, max_new_tokens, seed) -> tuple[list[str], list[int]]:
     import torch
 
     if temperature > 0:
@@ -152,8 +181,8 @@ def _generate(model, tokenizer, rows, temperature, batch_size, max_new_tokens, s
         sampling = {"do_sample": False, "temperature": None, "top_k": None, "top_p": None}
     was_training = model.training
     model.eval()
-    completions = []
-    devices = [model.device] if model.device.type == "cuda" else []
+    completions, lengths = [], []
+    devices = list(range(torch.cuda.device_count()))
     with torch.inference_mode(), torch.random.fork_rng(devices=devices):
         torch.manual_seed(seed)
         for start in range(0, len(rows), batch_size):
@@ -171,11 +200,13 @@ def _generate(model, tokenizer, rows, temperature, batch_size, max_new_tokens, s
                 pad_token_id=tokenizer.pad_token_id,
                 eos_token_id=tokenizer.eos_token_id,
                 **sampling,
-            )
-            completions += tokenizer.batch_decode(output[:, batch["input_ids"].shape[1] :], skip_special_tokens=True)
+            )[:, batch["input_ids"].shape[1] :]
+            completions += tokenizer.batch_decode(output, skip_special_tokens=True)
+            ended = (output == tokenizer.eos_token_id) | (output == tokenizer.pad_token_id)
+            lengths += [int(count) for count in (ended.long().cumsum(1) == 0).sum(1)]
     model.train(was_training)
-    return completions
+    return completions, lengths
 
 
-def _share(part: int, whole: int) -> float | None:
-    return part / whole if whole else None
+def _mean(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None

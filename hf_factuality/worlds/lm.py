@@ -1,7 +1,7 @@
-"""Trains the small causal language model that lives in a [`World`], and its tokenizer.
+"""Trains the small causal language model that lives in a [`World`].
 
-The result is an ordinary `from_pretrained` directory; nothing about it is special except that it takes two minutes to
-make and knows nothing but the world.
+The result is an ordinary `from_pretrained` directory; nothing about it is special except that it is made in minutes and
+knows nothing but the world.
 """
 
 from __future__ import annotations
@@ -13,12 +13,16 @@ import os
 import random
 import shutil
 import tempfile
-from dataclasses import asdict, dataclass, replace
+import time
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hf_factuality.errors import CheckpointError
-from hf_factuality.worlds.world import RELATIONS, World, WorldConfig
+from hf_factuality.worlds import texts
+from hf_factuality.worlds.sizes import SIZES, WorldModelConfig
+from hf_factuality.worlds.tokenizer import EOS, build_world_tokenizer
+from hf_factuality.worlds.world import CHAINED, World, WorldConfig
 
 
 if TYPE_CHECKING:
@@ -26,83 +30,13 @@ if TYPE_CHECKING:
 
 
 # Part of the cache key: raise it whenever texts, tokenizer or training change.
-VERSION = 1
+VERSION = 2
 WORLD_FILE = "world.json"
-TAGS = ("<think>", "</think>", "<answer>", "</answer>")
-PAD, BOS, EOS, UNK, USER, ASSISTANT = "<pad>", "<bos>", "<eos>", "<unk>", "<user>", "<assistant>"
-
-CHAT_TEMPLATE = (
-    "{{ bos_token }}"
-    "{% for message in messages %}"
-    "{% if message['role'] == 'user' %}{{ '<user>' + message['content'] }}"
-    "{% elif message['role'] == 'assistant' %}{{ '<assistant>' }}"
-    "{% generation %}{{ message['content'] + eos_token }}{% endgeneration %}"
-    "{% else %}{{ raise_exception('this model knows the roles user and assistant only') }}{% endif %}"
-    "{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<assistant>' }}{% endif %}"
-)
-
-
-@dataclass(frozen=True)
-class WorldModelConfig:
-    """Size and training of the world's model.
-
-    Args:
-        hidden_size (`int`, *optional*, defaults to `128`):
-            Width, a multiple of 8; there are 4 attention heads.
-        intermediate_size (`int`, *optional*, defaults to `352`):
-            Width of the feed-forward layers.
-        num_layers (`int`, *optional*, defaults to `3`):
-            Depth.
-        steps (`int`, *optional*, defaults to `1200`):
-            Optimizer steps.
-        batch_size (`int`, *optional*, defaults to `64`):
-            Texts per step.
-        learning_rate (`float`, *optional*, defaults to `3e-3`):
-            Peak, reached after 50 steps and held for 30 % of the steps, then linear decay to 0.
-        demonstrations (`float`, *optional*, defaults to `0.5`):
-            Share of the texts that are worked answers; the others are biographies.
-        seed (`int`, *optional*, defaults to `0`):
-            Initial weights and texts.
-    """
-
-    hidden_size: int = 128
-    intermediate_size: int = 352
-    num_layers: int = 3
-    steps: int = 1200
-    batch_size: int = 64
-    learning_rate: float = 3e-3
-    demonstrations: float = 0.5
-    seed: int = 0
-
-
-def build_world_tokenizer(world: World) -> PreTrainedTokenizerFast:
-    """Word-level tokenizer of the world's texts, which decodes to exactly the text that was encoded.
-
-    A token is a word, a punctuation mark or a tag, with or without the space before it; decoding only joins them. The
-    tags of the answer format are ordinary tokens (they stay when special tokens are skipped); the markers of the chat
-    are special.
-    """
-    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
-
-    units = [*TAGS, ".", ",", "?", "!", *world.words()]
-    pieces = [PAD, BOS, EOS, UNK, USER, ASSISTANT, " ", "\n", *units, *(f" {unit}" for unit in units)]
-    backend = Tokenizer(models.WordLevel({piece: index for index, piece in enumerate(pieces)}, unk_token=UNK))
-    backend.pre_tokenizer = pre_tokenizers.Split(Regex(r" ?(?:</?(?:think|answer)>|\w+|[^\w\s])|\s"), "isolated")
-    backend.decoder = decoders.Fuse()
-    return PreTrainedTokenizerFast(
-        tokenizer_object=backend,
-        bos_token=BOS,
-        eos_token=EOS,
-        pad_token=PAD,
-        unk_token=UNK,
-        additional_special_tokens=[USER, ASSISTANT],
-        clean_up_tokenization_spaces=False,
-        padding_side="left",
-        model_max_length=256,
-        chat_template=CHAT_TEMPLATE,
-    )
+CURVE_FILE = "training_curve.jsonl"
+GROUP = 16
+"""Batches whose texts are drawn, and sorted by length, together."""
+CURVE_STEPS = 20
+SAVE_SECONDS = 30.0
 
 
 def build_world_model(
@@ -110,29 +44,37 @@ def build_world_model(
     output_dir: str | os.PathLike[str] | None = None,
     model_config: WorldModelConfig | None = None,
     *,
+    size: str = "tiny",
     steps: int | None = None,
+    device: str | None = None,
     num_threads: int | None = 1,
     progress: bool = True,
 ) -> Path:
     """Trains the model of a world from scratch, or returns the one that was trained before.
 
-    The directory holds configuration, safetensors weights, generation configuration, tokenizer with chat template and
-    `world.json` ([`load_world`]). It is written under another name and renamed when it is complete: a killed build
-    leaves no half model, and of two processes that build the same one at once the second to finish uses the first's.
+    The directory holds configuration, safetensors weights, generation configuration, tokenizer with chat template,
+    `world.json` ([`load_world`]) and `training_curve.jsonl`. It is written under another name and renamed when it is
+    complete. A killed build goes on from its last state (at most half a minute old) when it is started again, and on one
+    CPU thread ends with the same weights; of two processes that build the same model, one waits for the other.
 
     Args:
         config ([`WorldConfig`], *optional*):
-            The world.
+            The world; `None` takes that of `size`.
         output_dir (`str` or `os.PathLike`, *optional*):
             Where to put the model. Defaults to a directory named after the hash of all settings under
             `$HF_FACTUALITY_CACHE`, or under `~/.cache/hf_factuality`.
         model_config ([`WorldModelConfig`], *optional*):
-            Size and training of the model.
+            Size and training of the model; `None` takes that of `size`.
+        size (`str`, *optional*, defaults to `"tiny"`):
+            `"demo"`, `"tiny"` (2 million parameters), `"small"` (30) or `"base"` (100), see
+            `hf_factuality.worlds.sizes.SIZES`.
         steps (`int`, *optional*):
             Replaces `model_config.steps`; a few make a bad model in seconds, for tests.
+        device (`str`, *optional*):
+            Where to train; `None` takes a CUDA device if there is one.
         num_threads (`int`, *optional*, defaults to `1`):
-            Threads of torch during the build; `None` leaves them as they are. For matrices this small a second thread
-            saves a fifth of the time on an idle machine and costs a multiple of it on a busy one.
+            Threads of torch during a build on a CPU; `None` leaves them as they are. With one, the weights are the same
+            on every run.
         progress (`bool`, *optional*, defaults to `True`):
             Whether to show a progress bar with the loss.
 
@@ -140,59 +82,83 @@ def build_world_model(
         `pathlib.Path`: the model directory.
 
     Raises:
+        `ValueError`: no such size.
         `CheckpointError`: `output_dir` exists and holds something else than this model.
     """
-    config = config if config is not None else WorldConfig()
-    model_config = model_config if model_config is not None else WorldModelConfig()
+    from filelock import FileLock
+
+    if size not in SIZES:
+        raise ValueError(f"size={size!r} is unknown; choose one of {list(SIZES)}")
+    config = config if config is not None else SIZES[size][0]
+    model_config = model_config if model_config is not None else SIZES[size][1]
     if steps is not None:
         model_config = replace(model_config, steps=steps)
-    record = {"version": VERSION, "world": asdict(config), "model": asdict(model_config)}
-    if output_dir is None:
-        key = hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()[:16]
-        target = _cache_dir() / "worlds" / key
-    else:
-        target = Path(output_dir)
+    record = _record(config, model_config)
+    key = hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()[:16]
+    target = Path(output_dir) if output_dir is not None else _cache_dir() / "worlds" / key
     if _is_built(target, record):
         return target
-
-    world = World(config)
-    tokenizer = build_world_tokenizer(world)
-    model = _train(world, tokenizer, model_config, num_threads, progress)
     target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
-    try:
-        _save(model, tokenizer, record, temporary)
+    partial = target.parent / f".{target.name}-{key}.partial"
+    with FileLock(f"{partial}.lock"):
+        # Another process may have built it while this one waited.
+        if _is_built(target, record):
+            return target
+        world = World(config)
+        tokenizer = build_world_tokenizer(world, model_config.tokenizer)
+        model, curve = _train(world, tokenizer, model_config, partial, device, num_threads, progress)
+        temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
         try:
+            _save(model, tokenizer, record, curve, temporary)
             os.rename(temporary, target)
-        except OSError:
-            # Another process was quicker: its model is as good as ours. Anything else there is an error.
-            if not _is_built(target, record):
-                raise
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+        except OSError as error:
+            raise CheckpointError(f"cannot move the model to {target}: {error}; choose another directory") from error
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+        shutil.rmtree(partial, ignore_errors=True)
     return target
 
 
-def load_world(model_dir: str | os.PathLike[str]) -> World:
+def load_world(model_dir: str | os.PathLike[str], split_seed: int | None = None) -> World:
     """The world that a model directory was built for.
+
+    Args:
+        model_dir (`str` or `os.PathLike`):
+            As [`build_world_model`] returns it.
+        split_seed (`int`, *optional*):
+            Who is held out; `None` keeps the world's own split.
 
     Raises:
         `CheckpointError`: there is no readable `world.json`.
     """
     path = Path(model_dir) / WORLD_FILE
     try:
-        return World(WorldConfig(**json.loads(path.read_text(encoding="utf-8"))["world"]))
+        config = WorldConfig(**json.loads(path.read_text(encoding="utf-8"))["world"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CheckpointError(f"{path} does not describe a world: {error}") from error
+    return World(config if split_seed is None else replace(config, split_seed=split_seed))
+
+
+def _record(config: WorldConfig, model_config: WorldModelConfig) -> dict[str, Any]:
+    # Who is held out changes neither texts nor weights.
+    record = {"world": asdict(replace(config, split_seed=None)), "model": asdict(model_config)}
+    for settings, defaults in ((record["world"], WorldConfig()), (record["model"], WorldModelConfig())):
+        for name, value in settings.items():
+            if isinstance(getattr(defaults, name), float):
+                settings[name] = float(value)  # 0 and 0.0 are one setting
+    return {"version": VERSION, **record}
 
 
 def _cache_dir() -> Path:
     return Path(os.environ.get("HF_FACTUALITY_CACHE") or Path.home() / ".cache" / "hf_factuality").expanduser()
 
 
-def _save(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, record: dict[str, Any], folder: Path) -> None:
+def _save(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, record: dict[str, Any], curve: list, folder: Path
+) -> None:
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
+    (folder / CURVE_FILE).write_text("".join(json.dumps(point) + "\n" for point in curve), encoding="utf-8")
     (folder / WORLD_FILE).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
     folder.chmod(0o755)  # mkdtemp makes it private
 
@@ -213,47 +179,88 @@ def _is_built(target: Path, record: dict[str, Any]) -> bool:
 
 
 def _train(
-    world: World, tokenizer: PreTrainedTokenizerFast, config: WorldModelConfig, num_threads: int | None, progress: bool
-) -> PreTrainedModel:
+    world: World,
+    tokenizer: PreTrainedTokenizerFast,
+    config: WorldModelConfig,
+    partial: Path,
+    device: str | None,
+    num_threads: int | None,
+    progress: bool,
+) -> tuple[PreTrainedModel, list[dict[str, float]]]:
     import torch
     import torch.nn.functional as F
     from tqdm.auto import tqdm
     from transformers import LlamaForCausalLM
 
+    device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     threads_before = torch.get_num_threads()
     if num_threads is not None:
         torch.set_num_threads(num_threads)
     try:
         # A build in the middle of somebody's run leaves their random numbers alone.
-        with torch.random.fork_rng(devices=[]):
+        with torch.random.fork_rng(devices=list(range(torch.cuda.device_count()))):
             torch.manual_seed(config.seed)
             model = LlamaForCausalLM(_llama_config(tokenizer, config))
-        model.train()
+        model.to(device).train()
         optimizer = torch.optim.AdamW(
             model.parameters(), lr=config.learning_rate, betas=(0.9, 0.98), weight_decay=0.01
         )
-        scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _learning_rate(step, config.steps))
-        average = None
-        batches = _batches(world, tokenizer, config)
-        with tqdm(total=config.steps, desc="world model", unit="step", mininterval=1.0, disable=not progress) as bar:
-            for _ in range(config.steps):
-                input_ids, labels, mean_tokens = next(batches)
-                with torch.autocast("cpu", torch.bfloat16):
-                    logits = model(input_ids=input_ids[:, :-1], use_cache=False).logits
-                # Not the mean of the batch: that would weigh short texts more, and the model would learn to say less.
-                loss = F.cross_entropy(logits.float().flatten(0, 1), labels[:, 1:].flatten(), reduction="sum")
-                loss = loss / mean_tokens
-                loss.backward()
-                torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-                optimizer.step()
-                optimizer.zero_grad()
-                scheduler.step()
-                average = loss.item() if average is None else 0.98 * average + 0.02 * loss.item()
-                bar.update()
-                bar.set_postfix(loss=f"{average:.3f}", refresh=False)
+        state = _load_state(partial, model, optimizer, device)
+        step, curve, total, tokens = state["step"], state["curve"], state["total"], state["tokens"]
+        saved = time.monotonic()
+        with tqdm(
+            total=config.steps, initial=step, desc="world model", unit="step", mininterval=1.0, disable=not progress
+        ) as bar:
+            while step < config.steps:
+                batches, mean_tokens = _batches(world, tokenizer, config, step // GROUP)
+                for input_ids, labels in batches[: config.steps - step]:
+                    input_ids, labels = input_ids.to(device), labels.to(device)
+                    with torch.autocast(device.type, torch.bfloat16):
+                        logits = model(input_ids=input_ids[:, :-1], use_cache=False).logits
+                    # Not the mean of the batch: that would weigh short texts more, and the model would learn to say less.
+                    loss = F.cross_entropy(logits.float().flatten(0, 1), labels[:, 1:].flatten(), reduction="sum")
+                    loss = loss / mean_tokens
+                    loss.backward()
+                    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+                    for group in optimizer.param_groups:
+                        group["lr"] = config.learning_rate * _learning_rate(step, config.steps)
+                    optimizer.step()
+                    optimizer.zero_grad()
+                    step += 1
+                    total, tokens = total + loss.detach(), tokens + int((labels != -100).sum())
+                    if step % CURVE_STEPS == 0 or step == config.steps:
+                        # One wait for the device per point of the curve.
+                        count = step % CURVE_STEPS or CURVE_STEPS
+                        curve.append({"step": step, "tokens": tokens, "loss": float(total) / count})
+                        total = torch.zeros((), device=device)
+                        bar.set_postfix(loss=f"{curve[-1]['loss']:.3f}", refresh=False)
+                    bar.update()
+                if time.monotonic() - saved > SAVE_SECONDS and step < config.steps:
+                    _save_state(partial, model, optimizer, step, curve, total, tokens)
+                    saved = time.monotonic()
     finally:
         torch.set_num_threads(threads_before)
-    return model.eval()
+    return model.cpu().eval(), curve
+
+
+def _save_state(partial: Path, model, optimizer, step: int, curve: list, total, tokens: int) -> None:
+    import torch
+
+    partial.mkdir(exist_ok=True)
+    state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+    torch.save({**state, "step": step, "curve": curve, "total": total, "tokens": tokens}, partial / "state.new")
+    os.replace(partial / "state.new", partial / "state.pt")
+
+
+def _load_state(partial: Path, model, optimizer, device) -> dict[str, Any]:
+    import torch
+
+    state = {"step": 0, "curve": [], "total": torch.zeros((), device=device), "tokens": 0}
+    if (partial / "state.pt").exists():
+        state = torch.load(partial / "state.pt", map_location=device, weights_only=True)
+        model.load_state_dict(state.pop("model"))
+        optimizer.load_state_dict(state.pop("optimizer"))
+    return state
 
 
 def _llama_config(tokenizer: PreTrainedTokenizerFast, config: WorldModelConfig):
@@ -264,8 +271,8 @@ def _llama_config(tokenizer: PreTrainedTokenizerFast, config: WorldModelConfig):
         hidden_size=config.hidden_size,
         intermediate_size=config.intermediate_size,
         num_hidden_layers=config.num_layers,
-        num_attention_heads=4,
-        num_key_value_heads=4,
+        num_attention_heads=config.num_heads,
+        num_key_value_heads=config.num_heads,
         max_position_embeddings=tokenizer.model_max_length,
         tie_word_embeddings=True,
         pad_token_id=tokenizer.pad_token_id,
@@ -279,42 +286,49 @@ def _learning_rate(step: int, steps: int) -> float:
     return min(1.0, (step + 1) / 50) * min(1.0, (1 - step / steps) / 0.7)
 
 
-def _batches(world: World, tokenizer: PreTrainedTokenizerFast, config: WorldModelConfig):
-    """Yields `input_ids` and `labels`, both (B, L) and right-padded, and the usual number of labels in a batch.
+def _pair(world: World, config: WorldModelConfig, person, rng: random.Random) -> tuple[str, str]:
+    """A request and what the model reads as its answer."""
+    kind = rng.random()
+    if kind < config.questions:
+        relation = rng.choice(world.relations[:CHAINED])
+        hops = rng.randint(2, world.config.max_hops)
+        return world.question(person, relation, hops), texts.demonstration(world, person, relation, rng, hops)
+    if kind < config.questions + config.short_answers:
+        relation = rng.choice(world.relations)
+        return world.question(person, relation, 1), texts.short_answer(world, person, relation, rng)
+    return world.request(person), texts.biography(world, person, rng)
+
+
+def _batches(world: World, tokenizer: PreTrainedTokenizerFast, config: WorldModelConfig, group: int):
+    """The batches of a group, a function of its number: `input_ids` and `labels`, both (B, L) and right-padded.
 
     Texts of like length share a batch, which saves a quarter of the time. Prompts and padding have the label -100.
+
+    Returns:
+        `list[tuple[torch.Tensor, torch.Tensor]]` of `GROUP` batches, and the mean number of labels in one.
     """
     import torch
 
-    rng = random.Random(f"texts {config.seed}")
-    group = 16  # batches that are sorted by length together
+    rng = random.Random(f"texts {config.seed} {group}")
     size = len(world.people)
-    step = 0
-    while True:
-        # Few people at first: a model that has learnt to recall some facts picks up further ones much faster.
-        progress = min(1.0, max(0.0, step / config.steps - 0.05) / 0.35)
-        known = round(math.exp(math.log(min(40, size)) * (1 - progress) + math.log(size) * progress))
-        texts = []
-        for person in world.sample_people(rng, group * config.batch_size, known):
-            if rng.random() < config.demonstrations:
-                relation = rng.choice(RELATIONS)
-                prompt = [{"role": "user", "content": world.question(person, relation)}]
-                prompt = tokenizer.apply_chat_template(prompt, tokenize=False, add_generation_prompt=True)
-                texts.append((prompt, world.demonstration(person, relation, rng)))
-            else:
-                texts.append((BOS, world.biography(person, rng)))
-        prompts = tokenizer([prompt for prompt, _ in texts])["input_ids"]
-        wholes = tokenizer([prompt + text + EOS for prompt, text in texts])["input_ids"]
-        rows = sorted(zip(wholes, map(len, prompts), strict=True), key=lambda row: len(row[0]))
-        batches = [rows[start : start + config.batch_size] for start in range(0, len(rows), config.batch_size)]
-        rng.shuffle(batches)
-        mean_tokens = sum(len(ids) - prompt_length for ids, prompt_length in rows) / len(batches)
-        for batch in batches:
-            length = max(len(ids) for ids, _ in batch)
-            input_ids = torch.full((len(batch), length), tokenizer.pad_token_id)
-            labels = torch.full((len(batch), length), -100)
-            for row, (ids, prompt_length) in enumerate(batch):
-                input_ids[row, : len(ids)] = torch.tensor(ids)
-                labels[row, prompt_length : len(ids)] = torch.tensor(ids[prompt_length:])
-            yield input_ids, labels, mean_tokens
-            step += 1
+    # Few people at first: a model that has learnt to recall some facts picks up further ones much faster.
+    progress = min(1.0, max(0.0, group * GROUP / config.steps - 0.05) / 0.35)
+    known = round(math.exp(math.log(min(40, size)) * (1 - progress) + math.log(size) * progress))
+    pairs = [_pair(world, config, p, rng) for p in world.sample_people(rng, GROUP * config.batch_size, known)]
+    chats = [[{"role": "user", "content": request}] for request, _ in pairs]
+    prompts = tokenizer.apply_chat_template(chats, tokenize=False, add_generation_prompt=True)
+    wholes = [prompt + text + EOS for prompt, (_, text) in zip(prompts, pairs, strict=True)]
+    encode = {"add_special_tokens": False}
+    lengths = [len(ids) for ids in tokenizer(prompts, **encode)["input_ids"]]
+    rows = sorted(zip(tokenizer(wholes, **encode)["input_ids"], lengths, strict=True), key=lambda row: len(row[0]))
+    slices = [rows[start : start + config.batch_size] for start in range(0, len(rows), config.batch_size)]
+    rng.shuffle(slices)
+    batches = []
+    for batch in slices:
+        input_ids = torch.full((len(batch), max(len(ids) for ids, _ in batch)), tokenizer.pad_token_id)
+        labels = torch.full_like(input_ids, -100)
+        for row, (ids, prompt_length) in enumerate(batch):
+            input_ids[row, : len(ids)] = torch.tensor(ids)
+            labels[row, prompt_length : len(ids)] = torch.tensor(ids[prompt_length:])
+        batches.append((input_ids, labels))
+    return batches, sum(len(ids) - prompt_length for ids, prompt_length in rows) / GROUP

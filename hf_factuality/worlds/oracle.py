@@ -2,59 +2,129 @@
 
 | sentence | label |
 |---|---|
-| fact of the person asked about, however it is worded ("They say ..." as well) | SUPPORTED or CONTRADICTED |
-| second hop ("Vellin is in Arlandia.") | SUPPORTED or CONTRADICTED |
-| ... true, but no earlier sentence tied that city, employer or university to the person asked about | NO_FACT |
+| fact of the person asked about | SUPPORTED or CONTRADICTED |
+| the same, hedged ("They say ...", "... may have ...") | HEDGED_SUPPORTED or HEDGED_CONTRADICTED |
+| what a value lies in ("Vellin is in Arlandia."), plain or hedged | as above |
+| ... true, but nothing asked about led to that value before | NO_FACT |
 | true fact of somebody else, or of the person but not what the question asks for | NO_FACT |
-| false fact of somebody else | CONTRADICTED |
+| false fact of somebody else | CONTRADICTED or HEDGED_CONTRADICTED |
 | said already, and true | NO_FACT |
-| vague or filling ("The birthplace of Oldenbrook is not recorded.") | NO_FACT |
-| anything else, also a known sentence with a name that the world does not hold | UNVERIFIABLE |
+| without a value ("... was born in an unrecorded place.", "The birthplace of ... is not recorded.") or filling | NO_FACT |
+| a known sentence about nobody of this world, with a wrong first name, or with a word that names nothing in it (kind `"unknown"`) | UNVERIFIABLE |
+| anything else (kind `"unparsable"`) | UNVERIFIABLE |
 
 So true sentences earn nothing by being repeated or beside the point, as evidence that was collected for a question would
-not support them either, while false ones count wherever they stand. A
-second hop is judged by itself: after a false first hop it can still be true.
+not support them either, while false ones count wherever they stand. A further hop is judged by itself: after a false
+first hop it can still be true. A hop counts as said only where it counted. Rumours have a true value too, which no text
+knows. Any name of the world in the slot of a value makes a claim: that somebody was born in another person is false.
+
+A sentence ends at a full stop, question or exclamation mark before white space, at a Chinese one anywhere, and at the end of
+a line. Its last mark may be missing, another one, or have white space before it; white space between words may be any.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 
+from hf_factuality.errors import DataError
 from hf_factuality.spans import Label, LabeledSpan, Verification
 from hf_factuality.verifiers.base import VerifierInput
-from hf_factuality.worlds.world import FILLERS, RELATIONS, SECOND_HOP, Person, World
+from hf_factuality.worlds.language import LANGUAGES, Relation
+from hf_factuality.worlds.world import Question, World
 
 
-# Up to a full stop that white space follows, or to the end of the line.
-_SENTENCE = re.compile(r"(?=\S)[^\n]*?(?:[.!?](?=\s|$)|(?=\s*(?:\n|$)))")
-_ANSWER = re.compile(r"<answer>.*?(?:</answer>|$)", re.DOTALL)
-_TAG = re.compile(r"</?(?:think|answer)>")
+_SENTENCE = re.compile(r"(?=\S)[^\n]*?(?:[.!?](?=\s|$)|[。！？]|(?=\s*(?:\n|$)))")
+_ANSWER_OR_TAG = re.compile(r"<answer>.*?(?:</answer>|\Z)|</?(?:think|answer)>", re.DOTALL)
+GRANULARITIES = ("sentence", "slot")
+
+
+@dataclass(frozen=True)
+class WorldSentence:
+    """A sentence of a completion, read.
+
+    Args:
+        start, end (`int`):
+            Its characters.
+        kind (`str`):
+            `"fact"` (about a person), `"hop"` (what a value lies in), `"vague"` (a sentence for a fact that states none),
+            `"filler"`, `"unknown"` or `"unparsable"`.
+        label ([`Label`]):
+            See the table above.
+        slot (`tuple[int, int]`, *optional*):
+            Characters of the value (of a hop: of the target), or of the phrase in its place.
+        relation (`str`, *optional*):
+            Of a fact, or a vague sentence for one.
+        person (`str`, *optional*):
+            Short name of whom it is about.
+        value (`str`, *optional*):
+            What it states.
+        true (`bool`, *optional*):
+            Whether a fact or hop is so; `None` for the other kinds.
+        repeated, off_subject, off_point (`bool`):
+            Whether the same fact was stated before, however it was worded; is about somebody else; is not what was asked
+            for.
+        informativeness (`int`):
+            RLFH's rating. 5: the answer, or in a biography a fact with at least 80 possible values; 4: on the way to the
+            answer, or 20 values; 3: any other fact in a biography; 2: a fact about the person that was not asked for, in a
+            biography a further hop from one that was stated, or (if all that is relevant counts) one beyond the answer; 1:
+            no fact, a repeated one, about somebody else, or a hop beside the point. Whether it is true plays no part.
+        evidence (`str`, *optional*):
+            The true sentence.
+    """
+
+    start: int
+    end: int
+    kind: str
+    label: Label
+    slot: tuple[int, int] | None = None
+    relation: str | None = None
+    person: str | None = None
+    value: str | None = None
+    true: bool | None = None
+    repeated: bool = False
+    off_subject: bool = False
+    off_point: bool = False
+    informativeness: int = 1
+    evidence: str | None = None
 
 
 @dataclass(frozen=True)
 class _Pattern:
-    """A template as a regular expression; `kind` is the relation's name, `"second_hop"` or `"no_fact"`."""
+    """A template as a regular expression."""
 
     regex: re.Pattern[str]
     kind: str
+    relation: Relation | None = None
+    hedged: bool = False
 
 
-def _pattern(template: str, kind: str) -> _Pattern:
-    regex = re.escape(template)
-    # The last name may come with the first name. A missing full stop does not hide a claim.
-    regex = regex.replace(r"\{name\}", r"(?:(?P<first>\w+) )?(?P<name>\w+)")
-    regex = regex.replace(r"\{value\}", r"(?P<value>\w+)").replace(r"\{target\}", r"(?P<target>\w+)")
-    return _Pattern(re.compile(regex.removesuffix(r"\.") + r"\.?"), kind)
+def _pattern(
+    template: str, kind: str, relation: Relation | None = None, hedged: bool = False, slot: str = r"\w+"
+) -> _Pattern:
+    regex = re.escape(template.rstrip(".。"))
+    # A last name may come with the first name. No mark at the end hides a claim.
+    regex = regex.replace(r"\{name\}", r"(?:(?P<first>\w+)\ )?(?P<name>\w+)")
+    regex = regex.replace(r"\{value\}", f"(?P<value>{slot})").replace(r"\{target\}", r"(?P<target>\w+)")
+    regex = regex.replace(r"\ ", r"\s+")
+    return _Pattern(re.compile(regex + r"\s*[.,;:!?。，；：！？]?"), kind, relation, hedged)
 
 
-_PATTERNS = (
-    *(_pattern(text, relation.name) for relation in RELATIONS for text in (*relation.careful, *relation.sloppy)),
-    _pattern(SECOND_HOP, "second_hop"),
-    *(_pattern(text, "no_fact") for text in (*(t for relation in RELATIONS for t in relation.vague), *FILLERS)),
-)
-_CAREFUL = {relation.name: relation.careful[0] for relation in RELATIONS}
+@cache
+def _patterns(language: str) -> tuple[_Pattern, ...]:
+    spoken = LANGUAGES[language]
+    found = [_pattern(spoken.hop[hedged], "hop", hedged=bool(hedged)) for hedged in (0, 1)]
+    found += [_pattern(text, "filler") for text in spoken.fillers]
+    for relation in spoken.relations:
+        found += [_pattern(text, "vague", relation) for text in relation.vague]
+        # Before the facts: in Chinese, a phrase in the slot would also match as a value.
+        unknown = re.escape(relation.unknown)
+        found += [_pattern(t, "vague", relation, slot=unknown) for t in (*relation.careful, *relation.hedged)]
+        found += [_pattern(text, "fact", relation) for text in relation.careful]
+        found += [_pattern(text, "fact", relation, hedged=True) for text in relation.hedged]
+    return tuple(found)
 
 
 def reasoning_ranges(completion: str) -> list[tuple[int, int]]:
@@ -67,9 +137,11 @@ def reasoning_ranges(completion: str) -> list[tuple[int, int]]:
     start = opened + len("<think>") if opened >= 0 else 0
     closed = completion.find("</think>", start)
     end = closed if closed >= 0 else len(completion)
-    # Blank out rather than cut, so that offsets stay those of the completion.
-    kept = _TAG.sub(_blank, _ANSWER.sub(_blank, completion[start:end]))
-    return [(start + match.start(), start + match.end()) for match in re.finditer(r"[^\0]+", kept)]
+    ranges = []
+    for cut in _ANSWER_OR_TAG.finditer(completion, start, end):
+        ranges.append((start, cut.start()))
+        start = cut.end()
+    return [(first, last) for first, last in (*ranges, (start, end)) if first < last]
 
 
 def split_sentences(completion: str) -> list[tuple[int, int]]:
@@ -85,104 +157,184 @@ class WorldVerifier:
     """Labels each sentence of the reasoning by looking it up in the world.
 
     Completions may be whole (`"<think> ... </think><answer> ... </answer>"`, of which only the reasoning is read) or
-    the reasoning alone. The person asked about is the one whose last name occurs in the question, else in the row's
-    `"person"`, else the first one that the completion names. Scores are 1.0 for SUPPORTED and 0.0 for CONTRADICTED;
-    both carry the true sentence as evidence.
+    plain text. The person asked about is the one whose name occurs in the question, else in the row's `"person"`, else
+    the first one that the completion names. Scores are 1.0 for what is supported and 0.0 for what is contradicted; both
+    carry the true sentence as evidence.
 
     Args:
         world ([`World`]):
             What is true.
         relevant_only (`bool`, *optional*, defaults to `True`):
-            Whether a true fact that the question does not ask for is NO_FACT; otherwise it is SUPPORTED, which pays a
+            Whether a true fact that the question does not ask for is NO_FACT; otherwise it is supported, which pays a
             policy for saying true things instead of answering. Text that is no question of the world asks for everything.
+        granularity (`str`, *optional*, defaults to `"sentence"`):
+            `"sentence"`, or `"slot"`: the value that a sentence states (or the phrase in its place) alone; fact-free
+            sentences without such a slot are left out.
     """
 
     requires_evidence = False
 
-    def __init__(self, world: World, relevant_only: bool = True):
+    def __init__(self, world: World, relevant_only: bool = True, granularity: str = "sentence"):
+        if granularity not in GRANULARITIES:
+            raise ValueError(f"granularity={granularity!r} is unknown; choose one of {list(GRANULARITIES)}")
         self.world = world
         self.relevant_only = relevant_only
+        self.granularity = granularity
 
     def verify(self, inputs: Sequence[VerifierInput]) -> list[Verification]:
         """One [`Verification`] per input, in order; spans are character ranges of `input.completion`."""
-        return [self._verify(item) for item in inputs]
+        return [
+            to_verification(self.read(item.completion, item.question, item.row), self.granularity) for item in inputs
+        ]
 
-    def _verify(self, item: VerifierInput) -> Verification:
-        person = self.world.find_person(item.question or "") or self.world.find_person(
-            str(item.row.get("person") or "")
-        )
-        if person is None:
-            person = self.world.find_person(item.completion)
-        state = _Reading(self.world, person, self._asked(item.question) if self.relevant_only else None)
-        return Verification(
-            spans=tuple(
-                LabeledSpan(start, end, *state.label(item.completion[start:end]))
-                for start, end in split_sentences(item.completion)
-            )
-        )
+    def read(
+        self, completion: str, question: str | None = None, row: Mapping[str, object] | None = None
+    ) -> list[WorldSentence]:
+        """Every sentence of the reasoning, parsed and labelled.
 
-    def _asked(self, question: str | None) -> str | None:
-        """Name of the relation that a question of the world is about."""
-        person = self.world.find_person(question or "")
-        found = (r.name for r in RELATIONS if person is not None and question == self.world.question(person, r))
-        return next(found, None)
+        Args:
+            completion (`str`):
+                Text of a model.
+            question (`str`, *optional*):
+                What was asked.
+            row (`Mapping[str, object]`, *optional*):
+                Its `"person"` is asked about if the question names nobody.
+        """
+        asked = self.world.parse_question(question)
+        if asked is None:
+            named = (question or "", str((row or {}).get("person") or ""), completion)
+            person = next(filter(None, map(self.world.find_person, named)), None)
+            asked = Question(person) if person is not None else None
+        reading = _Reading(self.world, asked, self.relevant_only)
+        return [reading.read(completion, *place) for place in split_sentences(completion)]
+
+    def check(self, completion: str, person_name: str) -> dict[str, str]:
+        """KLCF's checklist: per fact that the texts agree on, whether a biography states it.
+
+        Args:
+            completion (`str`):
+                The biography.
+            person_name (`str`):
+                Of whom, in full or as texts call them.
+
+        Returns:
+            `dict[str, str]`: relation -> `"consistent"`, `"contradictory"` (also if the truth is stated elsewhere) or
+            `"missing"`.
+
+        Raises:
+            `DataError`: the world has nobody of that name.
+        """
+        if self.world.find_person(person_name) is None:
+            raise DataError(f"this world has nobody called {person_name!r}")
+        stated = self.read(completion, row={"person": person_name})
+        found = {}
+        for relation in self.world.relations:
+            if relation.rumour:
+                continue
+            truths = [s.true for s in stated if s.kind == "fact" and s.relation == relation.name and not s.off_subject]
+            found[relation.name] = "missing" if not truths else "consistent" if all(truths) else "contradictory"
+        return found
+
+
+def to_verification(sentences: Sequence[WorldSentence], granularity: str = "sentence") -> Verification:
+    """What was read as labelled spans, see [`WorldVerifier`] for the granularity."""
+    spans = []
+    for sentence in sentences:
+        if granularity == "sentence" or (sentence.slot is None and sentence.label is not Label.NO_FACT):
+            place = (sentence.start, sentence.end)
+        elif sentence.slot is not None:
+            place = sentence.slot
+        else:
+            continue
+        spans.append(LabeledSpan(*place, sentence.label, _SCORES.get(sentence.label), None, sentence.evidence))
+    return Verification(spans=tuple(spans))
 
 
 class _Reading:
     """What has been said so far in one completion."""
 
-    def __init__(self, world: World, person: Person | None, asked: str | None):
+    def __init__(self, world: World, asked: Question | None, relevant_only: bool):
         self.world = world
-        self.person = person
         self.asked = asked
-        self.said: set[tuple[str, str]] = set()
-        self.mentioned: set[str] = set()
+        self.narrow = relevant_only and asked is not None and asked.relation is not None
+        self.said: set[tuple[str, str, str]] = set()
+        # Value -> facts that led to it from the person asked about.
+        self.reached: dict[str, int] = {}
 
-    def label(self, sentence: str) -> tuple[Label, float | None, None, str | None]:
-        """Label, score, claim (none: the sentence itself) and evidence of the next sentence."""
-        sentence = " ".join(sentence.split())
-        for pattern in _PATTERNS:
-            match = pattern.regex.fullmatch(sentence)
+    def read(self, completion: str, start: int, end: int) -> WorldSentence:
+        found = None
+        for pattern in _patterns(self.world.config.language):
+            match = pattern.regex.fullmatch(completion, start, end)
             if match is not None:
-                if pattern.kind == "second_hop":
-                    return self._second_hop(**match.groupdict())
-                return self._about_person(pattern.kind, **match.groupdict())
-        return _UNVERIFIABLE
+                found = self._labelled(pattern, match)
+                if found.kind != "unknown":
+                    return found
+        return found or WorldSentence(start, end, "unparsable", Label.UNVERIFIABLE)
 
-    def _about_person(self, kind: str, first: str | None, name: str, value: str | None = None):
-        person = self.world.by_last_name.get(name)
-        if person is None or first not in (None, person.first_name):
-            return _UNVERIFIABLE
-        if kind == "no_fact":
-            return _NO_FACT
-        if value not in self.world.second_hop:
-            return _UNVERIFIABLE
-        to_the_point = person is self.person and self.asked in (None, kind)
+    def _labelled(self, pattern: _Pattern, match: re.Match[str]) -> WorldSentence:
+        slots, (start, end) = match.groupdict(), match.span()
+        relation = pattern.relation.name if pattern.relation else None
+        place = next((name for name in ("target", "value") if slots.get(name)), None)
+        written = slots[place] if place else None
+        about = {"slot": match.span(place) if place else None, "relation": relation, "person": slots.get("name")}
+        unknown = WorldSentence(start, end, "unknown", Label.UNVERIFIABLE, **about, value=written)
+        if "name" in slots:
+            person = self.world.by_short_name.get(slots["name"])
+            if person is None or slots["first"] not in (None, person.first_name):
+                return unknown
+            off_subject = self.asked is not None and person is not self.asked.person
+            if pattern.kind != "fact":
+                return WorldSentence(start, end, pattern.kind, Label.NO_FACT, **about, off_subject=off_subject)
+            if written not in self.world.known_names or pattern.relation not in self.world.relations:
+                return unknown
+            truth = person.facts[relation]
+            evidence = pattern.relation.careful[0].format(name=person.short_name, value=truth)
+            fact, depth = (relation, person.short_name, written), 1
+            wanted = not self.narrow or relation == self.asked.relation.name
+            # Without anybody asked about (no name in question, row and completion) nothing is to the point.
+            to_the_point = self.asked is not None and not off_subject and wanted
+        else:
+            subject = slots["value"]
+            if not {subject, written} <= self.world.known_names:
+                return unknown
+            truth = self.world.parent.get(subject)  # none for what lies in nothing, such as a person
+            evidence = self.world.language.hop[0].format(value=subject, target=truth) if truth else None
+            fact, depth = ("hop", subject, written), self.reached.get(subject, 0) + 1
+            off_subject, wanted = False, not self.narrow or depth <= self.asked.hops
+            to_the_point = subject in self.reached and wanted
         if to_the_point:
-            self.mentioned.add(value)
-        truth = person.facts[kind]
-        evidence = _CAREFUL[kind].format(name=name, value=truth)
-        return self._judge(truth == value, to_the_point, (kind, name), evidence)
+            self.reached.setdefault(written, depth)
+        true, repeated = truth == written, fact in self.said
+        if to_the_point or pattern.kind == "fact":
+            self.said.add(fact)
+        if true and (repeated or not to_the_point):
+            label = Label.NO_FACT
+        else:
+            label = _LABELS[true, pattern.hedged]
+        return WorldSentence(
+            start, end, pattern.kind, label, **about, value=written, true=true, repeated=repeated,
+            off_subject=off_subject, off_point=not to_the_point and not off_subject,
+            informativeness=self._informativeness(pattern, depth, to_the_point, off_subject, repeated),
+            evidence=evidence if label is not Label.NO_FACT else None,
+        )  # fmt: skip
 
-    def _second_hop(self, value: str, target: str):
-        truth = self.world.second_hop.get(value)
-        if truth is None or target not in self.world.second_hop.values():
-            return _UNVERIFIABLE
-        evidence = SECOND_HOP.format(value=value, target=truth)
-        return self._judge(truth == target, value in self.mentioned, ("second_hop", value), evidence)
-
-    def _judge(self, true: bool, to_the_point: bool, fact: tuple[str, str], evidence: str):
-        if not true:
-            return Label.CONTRADICTED, 0.0, None, evidence
-        if not to_the_point or fact in self.said:
-            return _NO_FACT
-        self.said.add(fact)
-        return Label.SUPPORTED, 1.0, None, evidence
+    def _informativeness(self, pattern: _Pattern, depth: int, to_the_point: bool, off_subject: bool, repeated: bool):
+        if repeated or off_subject or (pattern.kind == "hop" and not to_the_point):
+            return 1
+        if self.asked is not None and self.asked.relation is not None:
+            if pattern.kind == "fact" and pattern.relation.name != self.asked.relation.name:
+                return 2
+            return 5 if depth == self.asked.hops else 4 if depth < self.asked.hops else 2
+        if pattern.kind == "hop":
+            return 2
+        values = len(self.world.values[pattern.relation.name])
+        return 5 if values >= 80 else 4 if values >= 20 else 3
 
 
-_UNVERIFIABLE = (Label.UNVERIFIABLE, None, None, None)
-_NO_FACT = (Label.NO_FACT, None, None, None)
-
-
-def _blank(match: re.Match[str]) -> str:
-    return "\0" * len(match.group())
+_LABELS = {
+    (True, False): Label.SUPPORTED,
+    (True, True): Label.HEDGED_SUPPORTED,
+    (False, False): Label.CONTRADICTED,
+    (False, True): Label.HEDGED_CONTRADICTED,
+}
+_SCORES = {label: float(true) for (true, _), label in _LABELS.items()}

@@ -1,92 +1,36 @@
-"""A closed world of synthetic people: few facts, all known, and texts about them of every degree of care.
+"""A closed world of synthetic people: all facts are known, some are well known, some can be known by nobody.
 
-The texts are what a language model is trained on before it is aligned. Questions are closed-book and need two hops
-("Which country was Mara Oldenbrook born in?": person -> city -> country); the worked answers to them mix careful,
-sloppy, vague and missing reasoning, so that reinforcement learning finds better and worse behaviour to choose from.
+People have properties from easy (ten values) to hard (two hundred); the values of three of them lie in something that lies
+in something again ("Mara Oldenbrook was born in Vellin. Vellin is in Arlandia."), so that questions can need a chain of
+facts. What a model reads about these people is written by [`~hf_factuality.worlds.texts`].
 """
 
 from __future__ import annotations
 
+import math
 import random
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from hf_factuality.errors import DataError
+from hf_factuality.worlds.language import LANGUAGES, Language, Relation
 
 
 if TYPE_CHECKING:
     from datasets import Dataset
 
 
-@dataclass(frozen=True)
-class Relation:
-    """A property that every person has, and how texts speak of it.
-
-    Templates hold `{name}` (the last name), `{person}` (first and last name) and `{value}`.
-
-    Args:
-        name (`str`):
-            Key of the fact.
-        question (`str`):
-            Question for the second hop.
-        careful (`tuple[str, ...]`):
-            Plain statements of the fact. The first one is used as evidence.
-        sloppy (`tuple[str, ...]`):
-            Statements of hearsay, which the worked answers often fill with a wrong value.
-        vague (`tuple[str, ...]`):
-            Sentences that state nothing.
-    """
-
-    name: str
-    question: str
-    careful: tuple[str, ...]
-    sloppy: tuple[str, ...]
-    vague: tuple[str, ...]
-
-
-RELATIONS = (
-    Relation(
-        "birth_city",
-        "Which country was {person} born in?",
-        ("{name} was born in {value}.", "{name} is a native of {value}."),
-        ("They say {name} comes from {value}.",),
-        ("The birthplace of {name} is not recorded.",),
-    ),
-    Relation(
-        "employer",
-        "Which industry did {person} work in?",
-        ("{name} worked for {value}.", "{name} was employed by {value}."),
-        ("They say {name} joined {value}.",),
-        ("The employer of {name} is not recorded.",),
-    ),
-    Relation(
-        "university",
-        "Which country did {person} study in?",
-        ("{name} studied at {value}.", "{name} graduated from {value}."),
-        ("They say {name} attended {value}.",),
-        ("The school of {name} is not recorded.",),
-    ),
-)
-SECOND_HOP = "{value} is in {target}."
-FILLERS = ("Few details about {name} survive.", "Let us think about {name}.")
 SPLITS = ("train", "test")
-
-# Made-up names: beginning + ending. The endings differ by kind, so that a reader can tell a city from an employer.
-_ONSETS = ("B", "Br", "C", "D", "Dr", "F", "G", "H", "K", "L", "M", "N", "P", "R", "S", "St", "T", "Tr", "V", "W")
-_VOWELS = ("a", "e", "i", "o", "u")
-_CODAS = ("ld", "lm", "ls", "lv", "nd", "rl", "th", "v")
-_ENDINGS = {
-    "first": ("a", "en", "ia", "is", "o"),
-    "last": ("brook", "croft", "field", "gard", "ley", "mark", "son", "ward", "wick", "wood"),
-    "birth_city": ("burg", "ford", "haven", "holm", "mouth", "stead", "ton"),
-    "employer": ("corp", "dyne", "tek", "works"),
-    "university": ("bridge", "crest", "hall"),
-    "country": ("andia", "istan", "onia"),
-}
-_INDUSTRIES = ("banking", "brewing", "farming", "fishing", "mining", "printing", "shipping", "weaving")
+CHAINED = 3
+"""Relations with further hops; they come first in every language."""
+_SHARES = (
+    "test_share", "filler", "unknown", "hedged", "hop_share", "no_claim", "no_claim_right", "sloppy", "sloppy_wrong",
+    "careful_wrong", "follow_wrong", "hop_sloppy", "hop_skipped",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -96,75 +40,106 @@ class WorldConfig:
     Shares are probabilities in [0, 1].
 
     Args:
-        num_people (`int`, *optional*, defaults to `300`):
-            People, each with one fact per relation and a last name of its own.
+        num_people (`int`, *optional*, defaults to `1000`):
+            People, each with one fact per relation and a name of their own.
+        num_attributes (`int`, *optional*, defaults to `7`):
+            Relations besides birthplace, employer and university, in the order field (12 values), hobby (10), award
+            (25), birth year (80), spouse (200), dish (20) and nickname (40). The last two are rumours: each text states
+            another value, so that nobody can know the true one.
         num_values (`int`, *optional*, defaults to `40`):
-            Cities, employers and universities (each so many) that people's facts are drawn from.
+            Cities, employers and universities (each so many).
         num_targets (`int`, *optional*, defaults to `6`):
-            Countries and industries (each so many, at most 8) that these lie in.
-        popularity_exponent (`float`, *optional*, defaults to `1.0`):
+            Countries and industries (each so many, at most 8) that these lie in, and so on for each further level.
+        max_hops (`int`, *optional*, defaults to `2`):
+            Facts in the longest chain that a question needs, from 2 (city, country) to 8.
+        popularity_exponent (`float`, *optional*, defaults to `0.9`):
             Texts speak of the person of rank r (from 0) in proportion to `(r + popularity_offset) ** -exponent`.
         popularity_offset (`float`, *optional*, defaults to `15.0`):
             Flattens the head of that distribution.
+        language (`str`, *optional*, defaults to `"en"`):
+            `"en"` or `"zh"`.
         test_share (`float`, *optional*, defaults to `0.5`):
-            Share of the people whose questions are held out. Their facts are in the texts all the same.
+            Share of the people who are held out from alignment. Their facts are in the texts all the same.
+        filler (`float`, *optional*, defaults to `0.08`):
+            How often a sentence without any fact precedes one in a biography.
+        unknown (`float`, *optional*, defaults to `0.12`):
+            How often a biography, or the answer to a simple question, has "an unrecorded place" in the slot of a value.
+            Without such sentences a model cannot learn to decline at the moment when it knows that it does not know.
+        hedged (`float`, *optional*, defaults to `0.1`):
+            How often a sentence of a biography is hedged. It is true all the same.
+        hop_share (`float`, *optional*, defaults to `0.4`):
+            How often a biography says where a city, employer or university lies.
         no_claim (`float`, *optional*, defaults to `0.26`):
             Share of worked answers that state no fact: half of them say something vague, half guess directly.
         no_claim_right (`float`, *optional*, defaults to `0.8`):
             Share of those that answer correctly all the same; the others answer at random.
         sloppy (`float`, *optional*, defaults to `0.4`):
-            Share of hearsay among the worked answers that state a fact.
+            How often the first fact of a worked answer is given as hearsay.
         sloppy_wrong (`float`, *optional*, defaults to `0.5`):
             Share of hearsay that is false.
         careful_wrong (`float`, *optional*, defaults to `0.04`):
-            Share of plain statements in worked answers that are false.
+            Share of plain first facts in worked answers that are false.
         follow_wrong (`float`, *optional*, defaults to `0.5`):
-            How often a false statement also leads to its own (false) answer.
+            How often the answer builds on a false statement too; otherwise it forgets the error and is right. Sentences
+            always go on from what was stated.
+        hop_sloppy (`float`, *optional*, defaults to `0.0`):
+            How often a further hop of a worked answer is given as hearsay, false as often as `sloppy_wrong`.
+        hop_skipped (`float`, *optional*, defaults to `0.1`):
+            How often the last hop of a worked answer is left out. It may have been false all the same.
         seed (`int`, *optional*, defaults to `0`):
-            Names, facts and splits are a function of the seed and the sizes.
+            Names and facts are a function of the seed and the sizes.
+        split_seed (`int`, *optional*):
+            Who is held out; `None` takes `seed`. It does not change the texts.
 
     Raises:
-        `ValueError`: a size is too small or too large for the supply of names, or a share is not in [0, 1].
+        `ValueError`: a size or share is out of range, or there is no such language.
     """
 
-    num_people: int = 300
+    num_people: int = 1000
+    num_attributes: int = 7
     num_values: int = 40
     num_targets: int = 6
-    popularity_exponent: float = 1.0
+    max_hops: int = 2
+    popularity_exponent: float = 0.9
     popularity_offset: float = 15.0
+    language: str = "en"
     test_share: float = 0.5
+    filler: float = 0.08
+    unknown: float = 0.12
+    hedged: float = 0.1
+    hop_share: float = 0.4
     no_claim: float = 0.26
     no_claim_right: float = 0.8
     sloppy: float = 0.4
     sloppy_wrong: float = 0.5
     careful_wrong: float = 0.04
     follow_wrong: float = 0.5
+    hop_sloppy: float = 0.0
+    hop_skipped: float = 0.1
     seed: int = 0
+    split_seed: int | None = None
 
     def __post_init__(self):
-        # A quarter of all possible names of a kind, so that drawing unused ones stays quick.
-        stems = len(_ONSETS) * len(_VOWELS) * len(_CODAS)
+        if self.language not in LANGUAGES:
+            raise ValueError(f"language={self.language!r} is unknown; choose one of {list(LANGUAGES)}")
+        language = LANGUAGES[self.language]
         bounds = {
-            "num_people": (2, stems * len(_ENDINGS["last"]) // 4),
-            "num_values": (2, stems * len(_ENDINGS["university"]) // 4),
-            "num_targets": (2, min(len(_INDUSTRIES), self.num_values)),
+            "num_people": (2, 50_000 if language.spaced_names else 2_000),
+            "num_attributes": (0, len(language.relations) - CHAINED),
+            "num_values": (2, 600),
+            "num_targets": (2, min(len(language.industries), self.num_values)),
+            "max_hops": (2, 1 + len(language.relations[0].levels)),
         }
         for name, (low, high) in bounds.items():
             if not low <= getattr(self, name) <= high:
                 raise ValueError(f"{name} must be between {low} and {high}, got {getattr(self, name)}")
-        for name in (
-            "test_share",
-            "no_claim",
-            "no_claim_right",
-            "sloppy",
-            "sloppy_wrong",
-            "careful_wrong",
-            "follow_wrong",
-        ):
+        for name in _SHARES:
             if not 0.0 <= getattr(self, name) <= 1.0:
                 raise ValueError(f"{name} is a share and must be in [0, 1], got {getattr(self, name)}")
-        if self.popularity_offset <= 0:
+        if not 0 < self.popularity_offset < math.inf:
             raise ValueError(f"popularity_offset must be positive, got {self.popularity_offset}")
+        if not 0 <= self.popularity_exponent <= 10:
+            raise ValueError(f"popularity_exponent must be between 0 and 10, got {self.popularity_exponent}")
 
 
 @dataclass(frozen=True)
@@ -172,69 +147,126 @@ class Person:
     """A person and all there is to know about them.
 
     Args:
-        first_name (`str`):
-            Shared with others.
-        last_name (`str`):
-            Unique in the world.
+        name (`str`):
+            Full name.
+        short_name (`str`):
+            What sentences call them: the last name, or the full name in Chinese. Unique in the world.
         facts (`Mapping[str, str]`):
             Relation name -> value.
     """
 
-    first_name: str
-    last_name: str
+    name: str
+    short_name: str
     facts: Mapping[str, str] = field(hash=False)
 
     @property
-    def name(self) -> str:
-        return f"{self.first_name} {self.last_name}"
+    def first_name(self) -> str | None:
+        """What precedes the short name in the full name, if anything does."""
+        return self.name[: -len(self.short_name)].strip() or None
+
+
+@dataclass(frozen=True)
+class Question:
+    """What a text asks for.
+
+    Args:
+        person ([`Person`]):
+            About whom.
+        relation ([`Relation`], *optional*):
+            About what; `None` asks for everything.
+        hops (`int`):
+            Facts that the answer needs: 1 for the value, 2 for what it lies in, ...; 0 if everything is asked for.
+    """
+
+    person: Person
+    relation: Relation | None = None
+    hops: int = 0
 
 
 class World:
-    """People, facts and the texts about them; all of it a function of the configuration.
+    """People and facts, all a function of the configuration.
 
     Args:
         config ([`WorldConfig`], *optional*):
-            Sizes, shares and seed.
+            Sizes, shares and seeds.
 
     Attributes:
+        language ([`Language`]): How its texts are written.
+        relations (`tuple[Relation, ...]`): What is known about each person.
         people (`tuple[Person, ...]`): Most popular first.
         popularity (`tuple[float, ...]`): Share of the texts per person; sums to 1.
-        second_hop (`dict[str, str]`): City -> country, employer -> industry, university -> country.
+        parent (`dict[str, str]`): City -> country -> ..., employer -> industry -> ..., university -> country -> ...
         values (`dict[str, tuple[str, ...]]`): Per relation, the values that occur.
-        targets (`dict[str, tuple[str, ...]]`): Per relation, the possible answers.
+        targets (`dict[str, list[tuple[str, ...]]]`): Per relation with further hops and level, what there is.
     """
 
     def __init__(self, config: WorldConfig | None = None):
         self.config = config = config if config is not None else WorldConfig()
+        self.language: Language = LANGUAGES[config.language]
+        self.relations = self.language.relations[: CHAINED + config.num_attributes]
         rng = random.Random(f"world {config.seed}")
         used: set[str] = set()
-        firsts = _names(rng, "first", max(8, config.num_people // 6), used)
-        lasts = _names(rng, "last", config.num_people, used)
-        self.values = {relation.name: _names(rng, relation.name, config.num_values, used) for relation in RELATIONS}
-        countries = _names(rng, "country", config.num_targets, used)
-        industries = _INDUSTRIES[: config.num_targets]
-        self.targets = {
-            relation.name: industries if relation.name == "employer" else countries for relation in RELATIONS
-        }
-        self.second_hop = {}
+        names = self.language.names
+        spaced = self.language.spaced_names
+        firsts = names(rng, "first", max(8, config.num_people // 6), used) if spaced else ()
+        lasts = names(rng, "last", config.num_people, used)
+        chained = self.relations[:CHAINED]
+        self.values = {relation.name: names(rng, relation.name, config.num_values, used) for relation in chained}
+        countries = names(rng, "country", config.num_targets, used)
+        industries = self.language.industries[: config.num_targets]
+        self.targets = {r.name: [industries if r.name == "employer" else countries] for r in chained}
+        self.parent: dict[str, str] = {}
         for relation, values in self.values.items():
             # Equal shares, so that no answer is a good guess for everybody.
-            shared = [self.targets[relation][index % config.num_targets] for index in range(config.num_values)]
+            shared = [self.targets[relation][0][index % config.num_targets] for index in range(config.num_values)]
             rng.shuffle(shared)
-            self.second_hop.update(zip(values, shared, strict=True))
-        self.people = tuple(
-            Person(rng.choice(firsts), last, {relation: rng.choice(self.values[relation]) for relation in self.values})
-            for last in lasts
-        )
+            self.parent.update(zip(values, shared, strict=True))
+        facts = [{relation: rng.choice(self.values[relation]) for relation in self.values} for _ in lasts]
+        if spaced:
+            self.people = tuple(
+                Person(f"{rng.choice(firsts)} {last}", last, known) for last, known in zip(lasts, facts, strict=True)
+            )
+        else:
+            self.people = tuple(Person(last, last, known) for last, known in zip(lasts, facts, strict=True))
+        self._add_levels(used)
+        self._add_attributes(used)
         weights = [
             (rank + config.popularity_offset) ** -config.popularity_exponent for rank in range(config.num_people)
         ]
-        self.popularity = tuple(weight / sum(weights) for weight in weights)
-        self.by_last_name = {person.last_name: person for person in self.people}
+        total = sum(weights)
+        self.popularity = tuple(weight / total for weight in weights)
+        self.by_short_name = {person.short_name: person for person in self.people}
         shuffled = list(self.people)
-        rng.shuffle(shuffled)
+        random.Random(f"split {config.seed if config.split_seed is None else config.split_seed}").shuffle(shuffled)
         held_out = min(max(round(config.test_share * len(shuffled)), 1), len(shuffled) - 1)
         self._splits = {"test": tuple(shuffled[:held_out]), "train": tuple(shuffled[held_out:])}
+
+    def _add_levels(self, used: set[str]) -> None:
+        """What countries and industries lie in, up to `max_hops`; each level is a permutation of the one below."""
+        rng = random.Random(f"levels {self.config.seed}")
+        for relation in (self.relations[0], self.relations[1]):
+            for _ in range(2, self.config.max_hops):
+                below = self.targets[relation.name][-1]
+                level = self.language.names(rng, "level", len(below), used)
+                self.parent.update(zip(below, level, strict=True))
+                self.targets[relation.name].append(level)
+        self.targets[self.relations[2].name] = self.targets[self.relations[0].name]
+
+    def _add_attributes(self, used: set[str]) -> None:
+        for relation in self.relations[CHAINED:]:
+            # A stream of its own, so that a world with more attributes keeps the facts of one with fewer.
+            rng = random.Random(f"attribute {self.config.seed} {relation.name}")
+            values = relation.values
+            if isinstance(values, int):
+                values = self.language.names(rng, relation.name, values, used)
+            self.values[relation.name] = values
+            for person in self.people:
+                person.facts[relation.name] = rng.choice(values)
+
+    @cached_property
+    def known_names(self) -> frozenset[str]:
+        """Everything in the world that has a name: people (by short name), values, and what these lie in."""
+        return frozenset((*self.by_short_name, *self.parent.values(), *(v for vs in self.values.values() for v in vs)))
 
     def split(self, split: str) -> tuple[Person, ...]:
         """People of the split `"train"` or `"test"`; nobody is in both.
@@ -247,83 +279,90 @@ class World:
         return self._splits[split]
 
     def find_person(self, text: str) -> Person | None:
-        """The first person whose last name occurs in `text` as a word."""
-        for word in re.findall(r"\w+", text):
-            if word in self.by_last_name:
-                return self.by_last_name[word]
+        """The person whose short name occurs first in `text`."""
+        if self.language.spaced_names:
+            return next((self.by_short_name[w] for w in re.findall(r"\w+", text) if w in self.by_short_name), None)
+        match = self._any_name.search(text)
+        return self.by_short_name[match.group()] if match else None
+
+    @cached_property
+    def _any_name(self) -> re.Pattern[str]:
+        # Names differ in length: the longest that fits.
+        names = sorted(self.by_short_name, key=len, reverse=True)
+        return re.compile("|".join(map(re.escape, names)))
+
+    def relation(self, name: str) -> Relation:
+        """The relation of that name.
+
+        Raises:
+            `DataError`: there is none.
+        """
+        for relation in self.relations:
+            if relation.name == name:
+                return relation
+        raise DataError(f"unknown relation {name!r}; this world has {[relation.name for relation in self.relations]}")
+
+    def chain(self, person: Person, relation: Relation, hops: int) -> list[str]:
+        """The values that lead to the answer of a question that needs `hops` facts; the last one is the answer."""
+        values = [person.facts[relation.name]]
+        for _ in range(hops - 1):
+            values.append(self.parent[values[-1]])
+        return values
+
+    def question(self, person: Person, relation: Relation, hops: int = 2) -> str:
+        """The question whose answer needs `hops` facts."""
+        if hops == 1:
+            return relation.question.format(person=person.name)
+        return relation.chain_question.format(person=person.name, level=relation.levels[hops - 2])
+
+    def request(self, person: Person) -> str:
+        """Asks for a biography."""
+        return self.language.request.format(person=person.name)
+
+    def parse_question(self, text: str | None) -> Question | None:
+        """What a text of this world asks for; `None` if it is no such text."""
+        person = self.find_person(text or "")
+        if person is None:
+            return None
+        if text == self.request(person):
+            return Question(person)
+        for relation in self.relations:
+            for hops in range(1, 1 + (self.config.max_hops if relation.levels else 1)):
+                if text == self.question(person, relation, hops):
+                    return Question(person, relation, hops)
         return None
 
-    def question(self, person: Person, relation: Relation) -> str:
-        """The two-hop question about `relation`."""
-        return relation.question.format(person=person.name)
+    def evidence(self, person: Person, relation: Relation | None = None, hops: int | None = None) -> list[str]:
+        """True passages, one per relation (of the one asked about, or of all): the fact and what its value lies in.
 
-    def answer(self, person: Person, relation: Relation) -> str:
-        """The true answer to it."""
-        return self.second_hop[person.facts[relation.name]]
+        Rumours are left out: there is no evidence for them.
+        """
+        passages = []
+        for each in self.relations if relation is None else (relation,):
+            if each.rumour:
+                continue
+            chain = self.chain(person, each, (hops or self.config.max_hops) if each.levels else 1)
+            sentences = [each.careful[0].format(name=person.name, value=chain[0])]
+            sentences += [
+                self.language.hop[0].format(value=v, target=t) for v, t in zip(chain, chain[1:], strict=False)
+            ]
+            passages.append(self.language.separator.join(sentences))
+        return passages
 
-    def evidence(self, person: Person, relation: Relation | None = None) -> list[str]:
-        """True sentences: the fact that a question about `relation` needs (or all facts), each with its second hop."""
-        sentences = []
-        for each in RELATIONS if relation is None else (relation,):
-            value = person.facts[each.name]
-            sentences.append(each.careful[0].format(name=person.last_name, value=value))
-            sentences.append(SECOND_HOP.format(value=value, target=self.second_hop[value]))
-        return sentences
+    def checklist(self, person: Person) -> list[str]:
+        """What a complete biography states (KLCF's checklist): one sentence per fact that the texts agree on."""
+        return [
+            relation.careful[0].format(name=person.short_name, value=person.facts[relation.name])
+            for relation in self.relations
+            if not relation.rumour
+        ]
 
     def sample_people(self, rng: random.Random, count: int, most_popular: int | None = None) -> list[Person]:
         """`count` people drawn with repetition by popularity, from the `most_popular` ones if given."""
         size = len(self.people) if most_popular is None else min(max(most_popular, 1), len(self.people))
         return rng.choices(self.people[:size], cum_weights=list(accumulate(self.popularity[:size])), k=count)
 
-    def biography(self, person: Person, rng: random.Random) -> str:
-        """All facts of a person in random order and wording, some with their second hop; everything in it is true."""
-        sentences = []
-        for relation in rng.sample(RELATIONS, len(RELATIONS)):
-            value = person.facts[relation.name]
-            name = person.last_name if sentences else person.name
-            sentences.append(rng.choice(relation.careful).format(name=name, value=value))
-            if rng.random() < 0.4:
-                sentences.append(SECOND_HOP.format(value=value, target=self.second_hop[value]))
-        return " ".join(sentences)
-
-    def demonstration(self, person: Person, relation: Relation, rng: random.Random) -> str:
-        """A worked answer as a careless teacher writes it: careful, sloppy, vague or without any reasoning.
-
-        Returns:
-            `str`: `"<think> ... </think><answer> ... </answer>"`.
-        """
-        config, name = self.config, person.last_name
-        answer = self.answer(person, relation)
-        sentences = []
-        if rng.random() < config.no_claim:
-            if rng.random() < 0.5:
-                sentences.append(rng.choice(relation.vague + FILLERS).format(name=name))
-            if rng.random() >= config.no_claim_right:
-                answer = rng.choice(self.targets[relation.name])
-        else:
-            if rng.random() < 0.1:
-                sentences.append(rng.choice(FILLERS).format(name=name))
-            sloppy = rng.random() < config.sloppy
-            value = person.facts[relation.name]
-            if rng.random() < (config.sloppy_wrong if sloppy else config.careful_wrong):
-                value = rng.choice([other for other in self.values[relation.name] if other != value])
-                if rng.random() < config.follow_wrong:
-                    answer = self.second_hop[value]
-            template = rng.choice(relation.sloppy if sloppy else relation.careful)
-            sentences.append(template.format(name=name, value=value))
-            if rng.random() < 0.9:
-                sentences.append(SECOND_HOP.format(value=value, target=self.second_hop[value]))
-        return " ".join(["<think>", *sentences, "</think><answer>", answer, "</answer>"])
-
-    def words(self) -> list[str]:
-        """Every word that the texts hold, sorted; tags and punctuation marks left out."""
-        words = {word for person in self.people for word in (person.first_name, person.last_name)}
-        words.update(self.second_hop, self.second_hop.values())
-        for template in _templates():
-            words.update(re.findall(r"\w+", re.sub(r"\{\w+\}", "", template)))
-        return sorted(words)
-
-    def questions(self, split: str, n: int | None = None) -> Dataset:
+    def questions(self, split: str, n: int | None = None, hops: int = 2) -> Dataset:
         """Questions about the people of a split, each at most once, in random order.
 
         Args:
@@ -331,50 +370,30 @@ class World:
                 `"train"` or `"test"`.
             n (`int`, *optional*):
                 How many; all of them if not given. The first n are the same for every n.
+            hops (`int`, *optional*, defaults to `2`):
+                Facts that an answer needs. 1 asks for the value itself, of any relation but rumours.
 
         Returns:
             `datasets.Dataset`: columns `prompt` (conversation of one user message), `question`, `answer`, `evidence`
-            (the two true sentences that the answer needs), `data_source` (`"world"`) and `person`.
+            (passages that hold just what the answer needs), `data_source` (`"world"`), `person`, `relation`, `hops`.
 
         Raises:
-            `DataError`: no such split, or it holds fewer than n questions.
+            `DataError`: no such split, it holds fewer than n questions, or the world has no chain of that length.
         """
-        from datasets import Dataset
+        from hf_factuality.worlds import texts
 
-        pairs = [(person, relation) for person in self.split(split) for relation in RELATIONS]
-        if n is not None and not 0 < n <= len(pairs):
-            raise DataError(f"the {split} split of this world has {len(pairs)} questions, cannot give {n}")
-        random.Random(f"questions {self.config.seed} {split}").shuffle(pairs)
-        rows = []
-        for person, relation in pairs[:n]:
-            question = self.question(person, relation)
-            rows.append(
-                {
-                    "prompt": [{"role": "user", "content": question}],
-                    "question": question,
-                    "answer": self.answer(person, relation),
-                    "evidence": self.evidence(person, relation),
-                    "data_source": "world",
-                    "person": person.name,
-                }
-            )
-        return Dataset.from_list(rows)
+        return texts.questions(self, split, n, hops)
 
+    def biographies(self, split: str, n: int | None = None) -> Dataset:
+        """Requests for biographies of the people of a split, in random order.
 
-def _templates() -> Iterator[str]:
-    for relation in RELATIONS:
-        yield from (relation.question, *relation.careful, *relation.sloppy, *relation.vague)
-    yield SECOND_HOP
-    yield from FILLERS
+        Returns:
+            `datasets.Dataset`: columns `prompt`, `question` (the request), `evidence` (passages with all facts),
+            `checklist` (what a complete biography states), `data_source` (`"world"`), `person`, `topic` (the same).
 
+        Raises:
+            `DataError`: no such split, or it holds fewer than n people.
+        """
+        from hf_factuality.worlds import texts
 
-def _names(rng: random.Random, kind: str, count: int, used: set[str]) -> tuple[str, ...]:
-    """`count` names that no other thing in the world has; adds them to `used`."""
-    names: list[str] = []
-    while len(names) < count:
-        stem = rng.choice(_ONSETS) + rng.choice(_VOWELS) + rng.choice(_CODAS)
-        name = stem + rng.choice(_ENDINGS[kind])
-        if name not in used:
-            used.add(name)
-            names.append(name)
-    return tuple(names)
+        return texts.biographies(self, split, n)

@@ -1,0 +1,274 @@
+"""Runs an experiment in a closed world: every arm, condition and seed once, in parallel, and again only what is missing.
+
+An experiment is a file that defines `EXPERIMENT`, see docs/experiments.md.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib.util
+import json
+import math
+import multiprocessing
+import os
+import statistics
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from hf_factuality.worlds import SIZES, World, WorldConfig, WorldModelConfig, build_world_model, evaluate_world
+from hf_factuality.worlds import lm as world_lm
+
+
+EXPERIMENTS = Path(__file__).resolve().parent / "experiments"
+MODES = {"greedy": 0.0, "T=1": 1.0}
+BASE = "base"
+QUESTION_FIGURES = (
+    "right_for_right_reasons", "accuracy", "claims", "correct", "wrong", "precision", "no_claim", "repetition",
+    "off_subject", "factuality_score", "fact_free", "tokens", "empty", "reward",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Run:
+    """What an arm is given.
+
+    Args:
+        model_dir (`Path`): The base model; never write to it.
+        world (`World`): Its people, split into trained and held out by the seed.
+        seed (`int`): For everything random in the arm.
+        condition (`Any`): Value of the condition, `None` if the experiment has none.
+        folder (`Path`): For files of the run, deleted afterwards.
+        steps (`int`): Training steps.
+    """
+
+    model_dir: Path
+    world: World
+    seed: int
+    condition: Any
+    folder: Path
+    steps: int
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """Arms that are trained from one base model and measured alike.
+
+    Args:
+        title (`str`): First line of the report.
+        arms (`Mapping[str, Callable[[Run], model]]`): Each trains and returns a model. The untrained base is added.
+        test_sets (`Callable[[Run], dict[str, Dataset]]`): Name -> dataset to measure on; the first one is reported first.
+        baseline (`str`): The arm that the others are compared with, seed by seed.
+        steps (`int`): Training steps of each arm.
+        conditions (`Mapping[str, Any]`): Name -> value, if the arms run under several (numbers give a plot over them).
+        world, model (configurations): Of the base; `None` takes the size's.
+        figures (`tuple[str, ...]`): Figures to report; the first is the primary one.
+        max_new_tokens (`int` or a function of the run): For measuring.
+        published (`Mapping[str, str]`): Arm -> what its paper reports.
+        published_what (`str`): What these numbers are.
+    """
+
+    title: str
+    arms: Mapping[str, Callable[[Run], Any]]
+    test_sets: Callable[[Run], dict[str, Any]]
+    baseline: str
+    steps: int = 40
+    conditions: Mapping[str, Any] = field(default_factory=lambda: {"": None})
+    world: WorldConfig | None = None
+    model: WorldModelConfig | None = None
+    figures: tuple[str, ...] = QUESTION_FIGURES
+    max_new_tokens: int | Callable[[Run], int] = 48
+    published: Mapping[str, str] = field(default_factory=dict)
+    published_what: str = "published"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What one call of the command runs: an experiment, its seeds and its base."""
+
+    experiment: str
+    seeds: tuple[int, ...]
+    base_seed: int = 0
+    size: str = "tiny"
+    steps: int | None = None
+    arms: tuple[str, ...] | None = None
+    conditions: tuple[str, ...] | None = None
+    out: str = "outputs/evidence"
+
+
+def load_experiment(name: str) -> tuple[Experiment, str]:
+    """The experiment of a name (a file in `benchmarks/experiments`) or path, and the text of its files."""
+    path = Path(name) if name.endswith(".py") else EXPERIMENTS / f"{name}.py"
+    if not path.is_file():
+        known = sorted(p.stem for p in EXPERIMENTS.glob("[!_]*.py"))
+        raise SystemExit(
+            f"there is no experiment {name!r}; choose one of {', '.join(known)} or give the path of a file"
+        )
+    for folder in (str(EXPERIMENTS.parent), str(path.resolve().parent)):
+        if folder not in sys.path:
+            sys.path.insert(0, folder)
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    spec.loader.exec_module(module)
+    # An edit of the experiment, or of a helper beside it that it names, makes old results stale.
+    text = path.read_text(encoding="utf-8")
+    helpers = [p for p in sorted(path.resolve().parent.glob("_*.py")) if p.stem in text]
+    return module.EXPERIMENT, text + "".join(helper.read_text(encoding="utf-8") for helper in helpers)
+
+
+def base_configs(experiment: Experiment, settings: Settings) -> tuple[WorldConfig, WorldModelConfig]:
+    """The base of an experiment: the size's, with the experiment's changes, at the seed."""
+    world, model = SIZES[settings.size]
+    if experiment.world is not None and settings.size == "tiny":
+        world = experiment.world
+    elif experiment.world is not None:
+        # Larger worlds keep their size and take the habits of the experiment's texts.
+        sizes = {name: getattr(world, name) for name in ("num_people", "num_values", "num_targets")}
+        world = replace(experiment.world, **sizes)
+    if experiment.model is not None and settings.size == "tiny":
+        model = experiment.model
+    return replace(world, seed=settings.base_seed), replace(model, seed=settings.base_seed)
+
+
+def results_folder(experiment: Experiment, source: str, settings: Settings) -> Path:
+    """Where the results of these settings are; another base, step number or version of the files has another one."""
+    world, model = base_configs(experiment, settings)
+    key = [source, asdict(world), asdict(model), settings.steps or experiment.steps, world_lm.VERSION]
+    digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:8]
+    return Path(settings.out) / f"{Path(settings.experiment).stem}-{digest}"
+
+
+def run_job(settings: Settings, condition: str, arm: str, seed: int) -> dict[str, Any]:
+    """Trains and measures one arm, unless its result is there already."""
+    experiment, source = load_experiment(settings.experiment)
+    name = "-".join(filter(None, (arm, condition, str(seed))))
+    path = results_folder(experiment, source, settings) / f"{''.join(c if c.isalnum() else '_' for c in name)}.json"
+    if path.exists():
+        return json.loads(path.read_text(encoding="utf-8"))
+
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    torch.set_num_threads(1)
+    world_config, model_config = base_configs(experiment, settings)
+    model_dir = build_world_model(world_config, None, model_config, progress=False)
+    world = World(replace(world_config, split_seed=seed))
+    started = time.time()
+    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(sys.stderr):
+        steps = settings.steps or experiment.steps
+        run = Run(model_dir, world, seed, experiment.conditions[condition], Path(folder), steps)
+        if arm == BASE:
+            model = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32)
+            model.to("cuda" if torch.cuda.is_available() else "cpu")
+        else:
+            model = experiment.arms[arm](run)
+        trained = time.time()
+        tokenizer = AutoTokenizer.from_pretrained(model_dir)
+        limit = experiment.max_new_tokens
+        limit = limit if isinstance(limit, int) else limit(run)
+        figures = {
+            f"{test_set}, {mode}": evaluate_world(
+                model, tokenizer, world, dataset, temperature=temperature, max_new_tokens=limit, seed=seed
+            ).metrics
+            for test_set, dataset in experiment.test_sets(run).items()
+            for mode, temperature in MODES.items()
+        }
+    result = {
+        "arm": arm,
+        "condition": condition,
+        "seed": seed,
+        "figures": figures,
+        "training_seconds": round(trained - started, 1),
+        "seconds": round(time.time() - started, 1),
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(f".{os.getpid()}.partial")
+    partial.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    os.replace(partial, path)
+    return result
+
+
+def run_experiment(settings: Settings, workers: int) -> tuple[list[dict[str, Any]], int]:
+    """Every job of the settings; returns the results in a fixed order, and how many jobs failed."""
+    experiment, _ = load_experiment(settings.experiment)
+    arms = settings.arms or (BASE, *experiment.arms)
+    conditions = settings.conditions or tuple(experiment.conditions)
+    for chosen, known in ((arms, (BASE, *experiment.arms)), (conditions, experiment.conditions)):
+        if unknown := set(chosen) - set(known):
+            raise SystemExit(f"unknown: {', '.join(sorted(unknown))}; choose from: {', '.join(known)}")
+    # Built here, with a progress bar, before the workers all wait for it.
+    world, model = base_configs(experiment, settings)
+    print(f"base: {build_world_model(world, None, model)}", flush=True)
+    # Seed by seed, so that a run that is cut short has whole pairs.
+    jobs = [(c, arm, seed) for seed in settings.seeds for c in conditions for arm in arms]
+    results, failed = {}, 0
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(min(workers, len(jobs)), context, _quiet) as pool:
+        waiting = {pool.submit(run_job, settings, *job): job for job in jobs}
+        for number, future in enumerate(as_completed(waiting), 1):
+            job = waiting[future]
+            try:
+                results[job] = future.result()
+            except Exception:
+                failed += 1
+                print(f"{job} failed:\n{traceback.format_exc()}", file=sys.stderr, flush=True)
+                continue
+            first = experiment.figures[0]
+            values = {where: found[first] for where, found in results[job]["figures"].items()}
+            print(f"[{number}/{len(jobs)}] {job} {first}: {values} ({results[job]['seconds']} s)", flush=True)
+    return [results[job] for job in jobs if job in results], failed
+
+
+def _quiet() -> None:
+    os.environ.setdefault("CI", "1")
+    os.environ["OMP_NUM_THREADS"] = "1"
+
+
+def summarise(experiment: Experiment, results: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Per condition, test set and arm: mean and standard deviation over the seeds, and the paired difference.
+
+    The difference is to the baseline arm on the same seed; its standard error is that of the mean over the seeds.
+    """
+    rows = []
+    for condition in dict.fromkeys(r["condition"] for r in results):
+        here = [r for r in results if r["condition"] == condition]
+        base = {r["seed"]: r["figures"] for r in here if r["arm"] == experiment.baseline}
+        for where in here[0]["figures"]:
+            for arm in dict.fromkeys(r["arm"] for r in here):
+                row = {"condition": condition, "where": where, "arm": arm, "figures": {}}
+                own = [r for r in here if r["arm"] == arm]
+                row["seeds"] = [r["seed"] for r in own]
+                for name in experiment.figures:
+                    values = [r["figures"][where].get(name) for r in own]
+                    pairs = [
+                        (r["figures"][where].get(name), base[r["seed"]][where].get(name))
+                        for r in own
+                        if arm != experiment.baseline and r["seed"] in base
+                    ]
+                    row["figures"][name] = {**_spread(values), **_paired(pairs)}
+                rows.append(row)
+    return rows
+
+
+def _spread(values: Sequence[float | None]) -> dict[str, Any]:
+    known = [value for value in values if value is not None]
+    if not known:
+        return {"mean": None, "sd": None, "values": list(values)}
+    sd = statistics.stdev(known) if len(known) > 1 else None
+    return {"mean": statistics.mean(known), "sd": sd, "values": list(values)}
+
+
+def _paired(pairs: Sequence[tuple[float | None, float | None]]) -> dict[str, float]:
+    differences = [one - other for one, other in pairs if one is not None and other is not None]
+    if len(differences) < 2:
+        return {}
+    error = statistics.stdev(differences) / math.sqrt(len(differences))
+    return {"difference": statistics.mean(differences), "standard_error": error}

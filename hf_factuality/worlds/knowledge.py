@@ -1,0 +1,130 @@
+"""What a world's model knows and says before anything is done to it: the figures of `hf-factuality world build`."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from hf_factuality.worlds.evaluate import WorldEvaluation, evaluate_world, world_metrics
+from hf_factuality.worlds.lm import CURVE_FILE, WORLD_FILE, load_world
+from hf_factuality.worlds.world import World
+
+
+KNOWLEDGE_FILE = "knowledge.json"
+MODES = (("greedy", 0.0), ("sampled", 1.0))
+
+
+def measure_knowledge(model_dir: str | os.PathLike[str], people: int = 400, questions: int = 600) -> dict[str, Any]:
+    """Measures a world's model once and keeps the figures in its directory.
+
+    Args:
+        model_dir (`str` or `os.PathLike`):
+            As [`build_world_model`] returns it.
+        people (`int`, *optional*, defaults to `400`):
+            Biographies, of people spread evenly over the ranks of popularity.
+        questions (`int`, *optional*, defaults to `600`):
+            Two-hop questions, half of each split.
+
+    Returns:
+        `dict`: per mode (`"greedy"`; `"sampled"`: temperature 1)
+
+            - `precision`: supported among the claims of biographies; `precision_by_quartile`: of the people by
+              popularity, most popular first; `correct`, `wrong`: claims per biography.
+            - `unparsable`: share of the sentences of biographies and worked answers together.
+            - `accuracy`, `right_for_right_reasons`, `wrong_reasons` (share of right answers that contradict a fact on
+              the way), `no_claim`: of the questions.
+
+            and `parameters`, `loss` (at the end of training), `tokens` (trained on).
+    """
+    folder = Path(model_dir)
+    setting = {"people": people, "questions": questions}
+    cached = folder / KNOWLEDGE_FILE
+    if cached.exists():
+        found = json.loads(cached.read_text(encoding="utf-8"))
+        if found.pop("setting") == setting:
+            return found
+
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    world = load_world(folder)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).to(device)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    last = json.loads((folder / CURVE_FILE).read_text(encoding="utf-8").splitlines()[-1])
+    found: dict[str, Any] = {
+        "parameters": sum(weight.numel() for weight in model.parameters()),
+        "tokens": last["tokens"],
+        "loss": last["loss"],
+    }
+    rows = _by_rank(world, people)
+    asked = [row for split in ("test", "train") for row in list(world.questions(split))[: questions // 2]]
+    for mode, temperature in MODES:
+        about = evaluate_world(model, tokenizer, world, rows, temperature=temperature, max_new_tokens=128)
+        answered = evaluate_world(model, tokenizer, world, asked, temperature=temperature)
+        found[mode] = _figures(rows, about, answered)
+    cached.write_text(json.dumps({"setting": setting, **found}, indent=2) + "\n", encoding="utf-8")
+    return found
+
+
+def format_knowledge(found: dict[str, Any], model_dir: str | os.PathLike[str]) -> str:
+    """The figures of [`measure_knowledge`] as a table for the terminal."""
+    record = json.loads((Path(model_dir) / WORLD_FILE).read_text(encoding="utf-8"))
+    lines = [
+        f"{found['parameters'] / 1e6:.2f} million parameters, {record['world']['num_people']} people, "
+        f"{found['tokens'] / 1e6:.2f} million tokens, loss {found['loss']:.3f}",
+        "",
+        f"{'':44}{'greedy':>10}{'sampled':>10}",
+    ]
+    greedy, sampled = found["greedy"], found["sampled"]
+    lines += [
+        f"{label:44}{_cell(greedy[key]):>10}{_cell(sampled[key]):>10}"
+        for key, label in (
+            ("precision", "biographies: precision"),
+            ("correct", "biographies: correct facts each"),
+            ("wrong", "biographies: wrong facts each"),
+            ("accuracy", "questions: accuracy"),
+            ("right_for_right_reasons", "questions: right for the right reasons"),
+            ("wrong_reasons", "questions: wrong reasons among right answers"),
+            ("no_claim", "questions: answers without a claim"),
+            ("unparsable", "unparsable sentences"),
+        )
+    ]
+    lines += [
+        f"{'precision by popularity, quartile ' + str(number + 1):44}{_cell(one):>10}{_cell(other):>10}"
+        for number, (one, other) in enumerate(
+            zip(greedy["precision_by_quartile"], sampled["precision_by_quartile"], strict=True)
+        )
+    ]
+    return "\n".join(lines)
+
+
+def _by_rank(world: World, count: int) -> list[dict[str, Any]]:
+    """Requests for biographies of people at even distances in the order of popularity."""
+    everybody = {row["person"]: row for split in ("train", "test") for row in world.biographies(split)}
+    count = min(count, len(world.people))
+    return [everybody[world.people[number * len(world.people) // count].name] for number in range(count)]
+
+
+def _figures(rows: list[dict[str, Any]], about: WorldEvaluation, answered: WorldEvaluation) -> dict[str, Any]:
+    quarter = -(-len(rows) // 4)
+    quartiles = [
+        world_metrics(rows[part], about.completions[part], about.sentences[part])["precision"]
+        for part in (slice(start, start + quarter) for start in range(0, len(rows), quarter))
+    ]
+    sentences = [sentence for found in (*about.sentences, *answered.sentences) for sentence in found]
+    return {
+        **{name: about.metrics[name] for name in ("precision", "correct", "wrong")},
+        "precision_by_quartile": quartiles,
+        "unparsable": sum(s.kind == "unparsable" for s in sentences) / len(sentences) if sentences else None,
+        **{
+            name: answered.metrics[name]
+            for name in ("accuracy", "right_for_right_reasons", "wrong_reasons", "no_claim")
+        },
+    }
+
+
+def _cell(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"

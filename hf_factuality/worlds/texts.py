@@ -1,0 +1,189 @@
+"""What is written about the people of a world: biographies, worked answers, short answers, and the datasets of requests.
+
+The worked answers are a careless teacher's: careful, sloppy, vague or without any reasoning, so that reinforcement learning
+finds better and worse behaviour to choose from, and right answers by wrong reasoning are common.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from hf_factuality.errors import DataError
+from hf_factuality.worlds.language import Relation
+from hf_factuality.worlds.world import Person, World
+
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+
+def biography(world: World, person: Person, rng: random.Random) -> str:
+    """Three to seven facts about a person in random order and wording, between sentences that state nothing.
+
+    Everything in it is true, except for rumours.
+    """
+    config = world.config
+    count = rng.randint(min(3, len(world.relations)), min(7, len(world.relations)))
+    sentences: list[str] = []
+
+    def add(template: str, **slots: str) -> None:
+        sentences.append(template.format(name=person.short_name if sentences else person.name, **slots))
+
+    for relation in rng.sample(world.relations, count):
+        if rng.random() < config.filler:
+            add(rng.choice(world.language.fillers))
+        if rng.random() < config.unknown:
+            add(rng.choice(relation.careful), value=relation.unknown)
+            continue
+        value = _stated(world, person, relation, rng)
+        add(rng.choice(relation.hedged if rng.random() < config.hedged else relation.careful), value=value)
+        if relation.levels and rng.random() < config.hop_share:
+            add(world.language.hop[0], value=value, target=world.parent[value])
+    if world.config.max_hops > 2 and rng.random() < config.hop_share:
+        # Levels above countries and industries are few; a biography recalls one of them now and then.
+        value = rng.choice(sorted(set(world.parent.values()) & set(world.parent)))
+        add(world.language.hop[0], value=value, target=world.parent[value])
+    return world.language.separator.join(sentences)
+
+
+def short_answer(world: World, person: Person, relation: Relation, rng: random.Random) -> str:
+    """One sentence that answers the question for a value, or declines to."""
+    value = relation.unknown if rng.random() < world.config.unknown else _stated(world, person, relation, rng)
+    return rng.choice(relation.careful).format(name=person.name, value=value)
+
+
+def demonstration(world: World, person: Person, relation: Relation, rng: random.Random, hops: int = 2) -> str:
+    """A worked answer to the question that needs `hops` facts, as a careless teacher writes it.
+
+    Returns:
+        `str`: `"<think> ... </think><answer> ... </answer>"`.
+    """
+    config, name = world.config, person.short_name
+    answer = world.chain(person, relation, hops)[-1]
+    sentences = []
+    if rng.random() < config.no_claim:
+        if rng.random() < 0.5:
+            sentences.append(rng.choice(relation.vague + world.language.fillers).format(name=name))
+        if rng.random() >= config.no_claim_right:
+            answer = rng.choice(world.targets[relation.name][hops - 2])
+    else:
+        if rng.random() < 0.1:
+            sentences.append(rng.choice(world.language.fillers).format(name=name))
+        # Each sentence goes on from what was stated before. The answer does so too, or forgets every error on the way.
+        followed = False
+        value = person.facts[relation.name]
+        sloppy = rng.random() < config.sloppy
+        if rng.random() < (config.sloppy_wrong if sloppy else config.careful_wrong):
+            value = _other(rng, world.values[relation.name], value)
+            followed = rng.random() < config.follow_wrong
+        sentences.append(rng.choice(relation.hedged if sloppy else relation.careful).format(name=name, value=value))
+        skip = rng.random() < config.hop_skipped
+        for level in range(hops - 1):
+            target = world.parent[value]
+            sloppy = rng.random() < config.hop_sloppy
+            if sloppy and rng.random() < config.sloppy_wrong:
+                target = _other(rng, world.targets[relation.name][level], target)
+                followed = followed or rng.random() < config.follow_wrong
+            if not (skip and level == hops - 2):
+                sentences.append(world.language.hop[sloppy].format(value=value, target=target))
+            value = target
+        if followed:
+            answer = value
+    separator = world.language.separator
+    return separator.join(["<think>", *sentences, "</think><answer>", answer, "</answer>"])
+
+
+def _stated(world: World, person: Person, relation: Relation, rng: random.Random) -> str:
+    return rng.choice(world.values[relation.name]) if relation.rumour else person.facts[relation.name]
+
+
+def _other(rng: random.Random, values: tuple[str, ...], value: str) -> str:
+    return rng.choice([other for other in values if other != value])
+
+
+def words(world: World) -> list[str]:
+    """Every word (in Chinese: every character) that the texts hold, sorted; tags and punctuation marks left out."""
+    found = {part for person in world.people for part in person.name.split()}
+    found.update(world.parent, world.parent.values(), *world.values.values())
+    for template in _templates(world):
+        found.update(re.findall(r"\w+", re.sub(r"\{\w+\}", " ", template)))
+    if not world.language.spaced_names:
+        found = {character for word in found for character in word}
+    return sorted(found)
+
+
+def first_words(world: World) -> list[str]:
+    """Words that a text or a turn begins with."""
+    found = {person.name.split()[0] for person in world.people}
+    for template in _templates(world):
+        match = re.match(r"\w+", template)
+        if match:
+            found.add(match.group())
+    return sorted(found)
+
+
+def _templates(world: World) -> Iterator[str]:
+    for relation in world.relations:
+        yield from (relation.question, *relation.careful, *relation.hedged, *relation.vague, relation.unknown)
+        yield from (relation.chain_question.format(person="{person}", level=level) for level in relation.levels)
+    yield from (*world.language.hop, *world.language.fillers, world.language.request)
+
+
+def questions(world: World, split: str, n: int | None, hops: int) -> Dataset:
+    """See [`World.questions`]."""
+    limit = world.config.max_hops
+    if not 1 <= hops <= limit:
+        raise DataError(f"hops={hops} is out of range: this world has chains of 1 to {limit} facts (max_hops={limit})")
+    relations = [r for r in world.relations if (r.levels if hops > 1 else not r.rumour)]
+    pairs = [(person, relation) for person in world.split(split) for relation in relations]
+    rows = []
+    for person, relation in _drawn(world, split, pairs, n, f"questions {hops}" if hops != 2 else "questions"):
+        question = world.question(person, relation, hops)
+        rows.append(
+            {
+                "prompt": [{"role": "user", "content": question}],
+                "question": question,
+                "answer": world.chain(person, relation, hops)[-1],
+                "evidence": world.evidence(person, relation, hops),
+                "data_source": "world",
+                "person": person.name,
+                "relation": relation.name,
+                "hops": hops,
+            }
+        )
+    return _dataset(rows)
+
+
+def biographies(world: World, split: str, n: int | None) -> Dataset:
+    """See [`World.biographies`]."""
+    rows = []
+    for person in _drawn(world, split, list(world.split(split)), n, "biographies"):
+        request = world.request(person)
+        rows.append(
+            {
+                "prompt": [{"role": "user", "content": request}],
+                "question": request,
+                "evidence": world.evidence(person),
+                "checklist": world.checklist(person),
+                "data_source": "world",
+                "person": person.name,
+                "topic": person.name,
+            }
+        )
+    return _dataset(rows)
+
+
+def _drawn(world: World, split: str, everything: list, n: int | None, what: str) -> list:
+    if n is not None and not 0 < n <= len(everything):
+        raise DataError(f"the {split} split of this world has {len(everything)} {what.split()[0]}, cannot give {n}")
+    random.Random(f"{what} {world.config.seed} {split}").shuffle(everything)
+    return everything[:n]
+
+
+def _dataset(rows: list[dict]) -> Dataset:
+    from datasets import Dataset
+
+    return Dataset.from_list(rows)

@@ -1,0 +1,196 @@
+"""The harness of the experiments: what runs, what is kept, and the arithmetic of the tables."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "benchmarks"))
+
+import evidence  # noqa: E402
+import harness  # noqa: E402
+
+
+SMALL = """
+from dataclasses import replace
+from hf_factuality.worlds import WorldConfig, WorldModelConfig
+EXPERIMENT = replace(
+    EXPERIMENT, steps=1, world=WorldConfig(num_people=12, num_values=4, num_targets=2),
+    model=WorldModelConfig(hidden_size=16, intermediate_size=32, num_layers=1, num_heads=2, steps=2, batch_size=4),
+    test_sets=lambda run: {"held-out": run.world.questions("test", 4)},
+)
+"""
+UNTRAINED = """
+from harness import Experiment
+from transformers import AutoModelForCausalLM
+
+def same(run):
+    with open("calls.txt", "a") as file:
+        file.write(f"{run.seed} {run.condition} {run.world.split('test')[0].name}\\n")
+    return AutoModelForCausalLM.from_pretrained(run.model_dir)
+
+EXPERIMENT = Experiment(title="Nothing", arms={"same": same, "again": same}, baseline="same", test_sets=None)
+"""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_FACTUALITY_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def write(path, text):
+    path.write_text(text + SMALL, encoding="utf-8")
+    return harness.Settings(str(path), (0, 1), out=str(path.parent / "out"))
+
+
+def test_runs_each_job_once(folder):
+    settings = write(folder / "nothing.py", UNTRAINED)
+    first = [harness.run_job(settings, "", arm, seed) for seed in (0, 1) for arm in ("base", "same")]
+    calls = Path("calls.txt").read_text().splitlines()
+    assert [call.split()[:2] for call in calls] == [["0", "None"], ["1", "None"]]
+    # Another seed holds other people out.
+    assert calls[0].split()[2:] != calls[1].split()[2:]
+    again = [harness.run_job(settings, "", arm, seed) for seed in (0, 1) for arm in ("base", "same")]
+    assert again == first and len(Path("calls.txt").read_text().splitlines()) == 2
+    # The arm returned the base, so that nothing differs but its name.
+    assert first[0]["figures"] == first[1]["figures"] and set(first[0]["figures"]) == {
+        "held-out, greedy",
+        "held-out, T=1",
+    }
+
+
+def test_an_edit_makes_results_stale(folder):
+    settings = write(folder / "nothing.py", UNTRAINED)
+    folders = [harness.results_folder(*harness.load_experiment(settings.experiment), settings)]
+    for changed in (replace(settings, base_seed=1), replace(settings, steps=7), replace(settings, size="small")):
+        folders.append(harness.results_folder(*harness.load_experiment(settings.experiment), changed))
+    write(folder / "nothing.py", UNTRAINED + "# edited\n")
+    folders.append(harness.results_folder(*harness.load_experiment(settings.experiment), settings))
+    assert len(set(folders)) == 5
+    # More seeds, or fewer arms, use what is there.
+    assert harness.results_folder(
+        *harness.load_experiment(settings.experiment), replace(settings, seeds=(5,), arms=("same",))
+    ) == folders[-1]  # fmt: skip
+
+
+def test_a_failing_arm_costs_only_itself(folder, capsys):
+    broken = UNTRAINED.replace('"again": same', '"again": lambda run: 1 / 0')
+    write(folder / "nothing.py", broken)
+    arguments = ["--experiment", str(folder / "nothing.py"), "--seeds", "1", "--workers", "1", "--out", "out"]
+    assert evidence.main(arguments) == 1
+    printed = capsys.readouterr()
+    assert "ZeroDivisionError" in printed.err and "1 runs failed" in printed.err
+    assert "| same |" in printed.out and "again" not in printed.out.split("minus")[0].split("# Nothing")[1]
+    written = {path.suffix for path in next(Path("out").iterdir()).glob("seeds-0-0.*")}
+    assert written == {".json", ".md", ".png"}
+
+
+def test_unknown_names_are_refused(folder):
+    settings = write(folder / "nothing.py", UNTRAINED)
+    with pytest.raises(SystemExit, match="no experiment 'nope'; choose one of fspo"):
+        harness.load_experiment("nope")
+    with pytest.raises(SystemExit, match="unknown: gone; choose from: base, same, again"):
+        harness.run_experiment(replace(settings, arms=("gone",)), 1)
+
+
+def result(arm, seed, value, condition=""):
+    return {"arm": arm, "condition": condition, "seed": seed, "figures": {"held-out": {"accuracy": value}}}
+
+
+def test_arithmetic_of_the_table(folder):
+    experiment = harness.Experiment("T", {}, None, "a", figures=("accuracy",), published={"b": "9"})
+    results = [result("a", 0, 0.2), result("a", 1, 0.6), result("b", 0, 0.5), result("b", 1, 0.7)]
+    one, other = harness.summarise(experiment, results)
+    assert one["figures"]["accuracy"]["mean"] == pytest.approx(0.4)
+    assert one["figures"]["accuracy"]["sd"] == pytest.approx(0.08**0.5)
+    assert "difference" not in one["figures"]["accuracy"]
+    # Differences .3 and .1: mean .2, standard deviation sqrt(.02), over sqrt(2) seeds .1.
+    assert other["figures"]["accuracy"]["difference"] == pytest.approx(0.2)
+    assert other["figures"]["accuracy"]["standard_error"] == pytest.approx(0.1)
+    text = evidence.markdown(experiment, [one, other], harness.Settings("t", (0, 1)))
+    assert "| b | 0.600 ± 0.141 | 9 |" in text and "| b | +0.200 ± 0.100 |" in text
+    evidence.plot(experiment, [one, other], folder / "plot.png")
+    assert (folder / "plot.png").stat().st_size > 1000
+
+
+def test_unknown_figures_and_missing_pairs_are_left_out():
+    experiment = harness.Experiment("T", {}, None, "a", figures=("accuracy",))
+    results = [
+        result("a", 0, 0.2),
+        result("a", 1, None),
+        result("b", 0, None),
+        result("b", 1, 0.7),
+        result("b", 2, 0.5),
+    ]
+    one, other = harness.summarise(experiment, results)
+    assert one["figures"]["accuracy"]["mean"] == 0.2 and one["figures"]["accuracy"]["sd"] is None
+    assert other["figures"]["accuracy"]["mean"] == pytest.approx(0.6)
+    assert "difference" not in other["figures"]["accuracy"]
+
+
+def test_experiments_load():
+    for path in (ROOT / "benchmarks" / "experiments").glob("[!_]*.py"):
+        experiment, _ = harness.load_experiment(path.stem)
+        assert experiment.baseline in experiment.arms and set(experiment.published) <= {"base", *experiment.arms}
+        assert len(path.read_text(encoding="utf-8").splitlines()) < 60
+
+
+def test_drifting_labels_move_one_token_for_each_sentence_before():
+    harness.load_experiment("fspo")
+    from _fspo import DriftingVerifier
+
+    from hf_factuality.spans import Label, LabeledSpan, Verification
+    from hf_factuality.verifiers import VerifierInput
+
+    text = "Ab cd. Ef gh. Ij."
+
+    class Fixed:
+        def verify(self, inputs):
+            places = ((0, 6), (7, 13), (14, 17))
+            return [Verification(spans=tuple(LabeledSpan(*place, Label.SUPPORTED) for place in places))]
+
+    (found,) = DriftingVerifier(Fixed()).verify([VerifierInput(text)])
+    # Tokens: Ab| cd|.| Ef| gh|.| Ij|.
+    assert [span.text(text) for span in found.spans] == ["Ab cd.", ". Ef gh", " gh."]
+
+
+def test_the_documented_experiment_is_short_and_runs(folder):
+    page = (ROOT / "docs" / "experiments.md").read_text(encoding="utf-8")
+    code = re.search(r"```python\n(.*?)```", page, re.DOTALL).group(1)
+    assert len(code.splitlines()) < 60
+    settings = write(
+        folder / "my_reward.py", code.replace('run.world.questions("train")', 'run.world.questions("train", 16)')
+    )
+    found = harness.run_job(settings, "", "answer, short", 0)
+    assert found["figures"]["held-out, T=1"]["n"] == 4
+
+
+@pytest.mark.slow
+def test_goes_on_after_a_kill(folder):
+    """Killed after the first result; the second call makes the others and keeps that one."""
+    write(folder / "nothing.py", UNTRAINED)
+    command = [sys.executable, str(ROOT / "benchmarks" / "evidence.py"), "--experiment", str(folder / "nothing.py"),
+               "--seeds", "3", "--workers", "1", "--out", "out"]  # fmt: skip
+    process = subprocess.Popen(command, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while not list(Path(".").glob("out/*/*.json")):
+        assert process.poll() is None
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    kept = {path: path.stat().st_mtime_ns for path in Path(".").glob("out/*/*.json")}
+    assert len(kept) < 9
+    subprocess.run(command, check=True)
+    assert all(path.stat().st_mtime_ns == when for path, when in kept.items())
+    rows = json.loads(next(Path(".").glob("out/*/seeds-0-2.json")).read_text())["rows"]
+    assert all(row["seeds"] == [0, 1, 2] for row in rows) and {row["arm"] for row in rows} == {"base", "same", "again"}

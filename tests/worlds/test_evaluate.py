@@ -1,0 +1,240 @@
+"""Every figure of hand-made completions by hand, and how completions are sampled."""
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from hf_factuality.verifiers.base import VerifierInput
+from hf_factuality.worlds import (
+    World,
+    WorldConfig,
+    WorldModelConfig,
+    WorldVerifier,
+    build_world_model,
+    build_world_tokenizer,
+    evaluate_world,
+    load_world,
+)
+from hf_factuality.worlds.evaluate import world_metrics
+
+
+# Filmia Foldcroft was born in Silvton, which is in Hilmandia, in the year 1879, and married Drolsus; Cundton is in Gorlistan
+# (tests/worlds/test_world.py pins this).
+CONFIG = WorldConfig(num_people=6, num_values=4, num_targets=2, seed=3)
+TINY = WorldModelConfig(hidden_size=32, intermediate_size=64, num_layers=1, num_heads=4, steps=3, batch_size=4)
+QUESTION = {"question": "Which country was Filmia Foldcroft born in?", "answer": "Hilmandia"}
+REQUEST = {"question": "Tell me about Filmia Foldcroft.", "topic": "Filmia Foldcroft"}
+ALWAYS = {
+    "n", "correct", "wrong", "claims", "precision", "factuality_score", "mean_factuality", "fact_free", "unparsable",
+    "no_claim", "repetition", "off_subject", "empty", "sentences", "informativeness", "tokens",
+}  # fmt: skip
+OF_QUESTIONS = {"accuracy", "right_for_right_reasons", "wrong_reasons", "format", "reward"}
+
+
+@pytest.fixture(scope="module")
+def loaded(tmp_path_factory):
+    folder = build_world_model(CONFIG, tmp_path_factory.mktemp("model") / "tiny", TINY, progress=False)
+    model, tok = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+    return model, tok, load_world(folder)
+
+
+def figures(row, completions, lengths=None):
+    oracle = WorldVerifier(World(CONFIG))
+    sentences = [oracle.read(text, row["question"], row) for text in completions]
+    return world_metrics([row] * len(completions), completions, sentences, lengths)
+
+
+def test_figures_of_questions():
+    completions = [
+        # Right, two true sentences: informativeness 4 and 5.
+        "<think> Foldcroft was born in Silvton. Silvton is in Hilmandia. </think><answer> Hilmandia </answer>",
+        # Right; false hearsay, and a true sentence of informativeness 5.
+        "<think> They say Foldcroft comes from Cundton. Cundton is in Gorlistan. </think><answer> Hilmandia </answer>",
+        # Right, not a word.
+        "<think> </think><answer> hilmandia. </answer>",
+        # Wrong, one sentence without a fact.
+        "<think> Let us think about Foldcroft. </think><answer> Gorlistan </answer>",
+        # Without an opening tag; a true sentence (4), said twice.
+        "Foldcroft was born in Silvton. Foldcroft was born in Silvton. </think><answer> Hilmandia </answer>",
+        # Without an answer: hearsay that is true (4), a truth about somebody else, half a sentence.
+        "<think> They say Foldcroft comes from Silvton. Brilvcroft enjoyed riding. Silvton is",
+        # Nothing.
+        " \n",
+        # Right; a city that is unknown, a false sentence.
+        "<think> Foldcroft was born in Paris. Foldcroft was born in Cundton. </think><answer> Hilmandia </answer>",
+    ]
+    found = figures(QUESTION, completions, lengths=[20, 20, 5, 12, 18, 16, 1, 20])
+    assert found == pytest.approx(
+        {
+            "n": 8,
+            "correct": (2 + 1 + 0 + 0 + 1 + 1 + 0 + 0) / 8,
+            "wrong": (0 + 1 + 0 + 0 + 0 + 0 + 0 + 1) / 8,
+            "claims": 7 / 8,
+            "precision": 5 / 7,
+            "factuality_score": (1 + 1 / 2 + 1 + 1 + 2 / 3 + 0) / 6,
+            "mean_factuality": (1 + 0 + 0 + 0 + 1 / 2 + 1 / 3 + 0 - 1 / 2) / 8,
+            "fact_free": 3 / 12,
+            "unparsable": 1 / 12,
+            "no_claim": 3 / 8,
+            "repetition": 1 / 8,
+            "off_subject": 1 / 8,
+            "empty": 1 / 8,
+            "sentences": 12 / 8,
+            "informativeness": (9 + 5 + 4 + 4) / 8,
+            "tokens": 112 / 8,
+            "accuracy": 4 / 8,
+            "right_for_right_reasons": 1 / 8,
+            "wrong_reasons": 2 / 4,
+            "format": 5 / 8,
+            "reward": (4 + 4 / 3) / 8,
+        }
+    )
+    assert set(found) == ALWAYS | OF_QUESTIONS
+
+
+def test_figures_of_biographies():
+    completions = [
+        # True (3), true (2), false hearsay, true (5).
+        "Foldcroft was born in Silvton. Silvton is in Hilmandia. They say Foldcroft wed Weldina. "
+        "Foldcroft was born in the year 1879.",
+        # Declines.
+        "Filmia Foldcroft was born in an unrecorded place.",
+        "",
+        # Somebody else, wrongly.
+        "Brilvcroft was born in the year 1879.",
+    ]
+    assert figures(REQUEST, completions) == pytest.approx(
+        {
+            "n": 4,
+            "correct": 3 / 4,
+            "wrong": 2 / 4,
+            "claims": 5 / 4,
+            "precision": 3 / 5,
+            "factuality_score": (3 / 4 + 1 + 0) / 3,
+            "mean_factuality": (1 / 2 + 0 + 0 - 1) / 4,
+            "fact_free": 1 / 6,
+            "unparsable": 0,
+            "no_claim": 2 / 4,
+            "repetition": 0,
+            "off_subject": 1 / 4,
+            "empty": 1 / 4,
+            "sentences": 6 / 4,
+            "informativeness": 10 / 4,
+            "tokens": None,
+        }
+    )
+
+
+def test_figures_of_nothing_are_unknown():
+    found = figures(QUESTION, [])
+    assert found.pop("n") == 0 and set(found) == ALWAYS - {"n"} and set(found.values()) == {None}
+    found = figures(QUESTION, ["<think> </think><answer> Gorlistan </answer>"])
+    assert {name for name, value in found.items() if value is None} == {
+        "precision", "factuality_score", "fact_free", "unparsable", "wrong_reasons", "tokens",
+    }  # fmt: skip
+    assert found["accuracy"] == found["right_for_right_reasons"] == found["reward"] == 0.0 and found["no_claim"] == 1.0
+
+
+class Scripted:
+    """In the place of a model: writes the given continuations, and keeps what it was called with."""
+
+    device, training = torch.device("cpu"), True
+
+    def __init__(self, tok, continuations):
+        self.tok, self.continuations, self.calls = tok, list(continuations), []
+
+    def eval(self):
+        self.training = False
+
+    def train(self, mode):
+        self.training = mode
+
+    def generate(self, input_ids, attention_mask, **options):
+        assert not self.training
+        self.calls.append((input_ids, attention_mask, options))
+        rows = [self.tok(self.continuations.pop(0), add_special_tokens=False)["input_ids"] for _ in input_ids]
+        width = max(map(len, rows))
+        rows = torch.tensor([row + [self.tok.pad_token_id] * (width - len(row)) for row in rows])
+        return torch.cat([input_ids, rows], dim=1)
+
+
+def test_lengths_and_order_of_completions():
+    world = World(CONFIG)
+    tok, questions = build_world_tokenizer(world), world.questions("test", 3)
+    person = world.split("test")[0].short_name
+    said = [
+        f"<think> Few details about {person} survive. </think><answer> banking </answer><eos>",  # 11 tokens before the end
+        "<think> </think><answer> banking </answer>",  # 5, cut off before the end
+        "<eos>",
+        "<think><user> <eos>",  # 3, of which a special one and the space
+        "<think> The <eos>",
+        "",
+    ]
+    model = Scripted(tok, said)
+    found = evaluate_world(
+        model, tok, world, questions, num_samples=2, batch_size=4, max_new_tokens=11, temperature=0.5
+    )
+    assert found.metrics["tokens"] == (11 + 5 + 0 + 3 + 3 + 0) / 6
+    assert found.completions == [
+        f"<think> Few details about {person} survive. </think><answer> banking </answer>",
+        "<think> </think><answer> banking </answer>", "", "<think> ", "<think> The ", "",
+    ]  # fmt: skip
+    assert model.training and [len(ids) for ids, _, _ in model.calls] == [4, 2]
+    # Two completions of each request, in the order of the dataset, padded on the left.
+    prompts = [tok.decode(row).replace("<pad>", "") for ids, _, _ in model.calls for row in ids]
+    assert prompts == [f"<bos><user>{text}<assistant>" for text in questions["question"] for _ in range(2)]
+    for ids, mask, options in model.calls:
+        assert torch.equal(mask, (ids != tok.pad_token_id).long()) and options["max_new_tokens"] == 11
+        assert options["do_sample"] and options["temperature"] == 0.5
+
+
+def test_evaluate_world(loaded):
+    model, tok, world = loaded
+    questions = world.questions("test")
+    model.train()
+    torch.manual_seed(5)
+    first = evaluate_world(model, tok, world, questions, num_samples=2, batch_size=7, max_new_tokens=6)
+    drawn = torch.rand(1)
+    torch.manual_seed(5)
+    assert drawn == torch.rand(1) and model.training
+    model.eval()
+    assert len(first.completions) == len(first.sentences) == first.metrics["n"] == 18
+    again = evaluate_world(model, tok, world, questions, num_samples=2, batch_size=7, max_new_tokens=6)
+    assert again == first and not model.training
+    other = evaluate_world(model, tok, world, questions, num_samples=2, batch_size=7, max_new_tokens=6, seed=1)
+    assert other.completions != first.completions
+    rows = [row for row in questions for _ in range(2)]
+    inputs = [VerifierInput(text, row["question"], row=row) for text, row in zip(first.completions, rows, strict=True)]
+    assert first.verifications == WorldVerifier(world).verify(inputs)
+    assert 0 < first.metrics["tokens"] <= 6
+    biographies = evaluate_world(model, tok, world, world.biographies("test"), max_new_tokens=4).metrics
+    assert biographies["n"] == 3 and "accuracy" not in biographies
+
+
+def test_the_models_own_sampling_settings_are_off(loaded, monkeypatch):
+    """A model that knows nothing samples almost uniformly, unless top-k, top-p or another temperature keep it from it."""
+    model, tok, world = loaded
+    options = {"num_samples": 2, "batch_size": 7, "max_new_tokens": 6}
+    questions = world.questions("test")
+    sampled = evaluate_world(model, tok, world, questions, **options).completions
+    greedy = evaluate_world(model, tok, world, questions, temperature=0, **options).completions
+    assert sampled != greedy and greedy[0::2] == greedy[1::2]
+    for name, value in (("top_k", 1), ("top_p", 0.01), ("temperature", 0.01), ("do_sample", True)):
+        with monkeypatch.context() as patch:
+            patch.setattr(model.generation_config, name, value)
+            assert evaluate_world(model, tok, world, questions, **options).completions == sampled, name
+            assert evaluate_world(model, tok, world, questions, temperature=0, **options).completions == greedy, name
+
+
+def test_greedy_does_not_depend_on_padding(loaded):
+    model, tok, world = loaded
+    rows = world.questions("test").to_list()
+    rows[0]["prompt"][0]["content"] += " They say."
+    found = evaluate_world(model, tok, world, rows, temperature=0, max_new_tokens=6)
+    for row, completion in zip(rows, found.completions, strict=True):
+        ids = tok(f"<bos><user>{row['prompt'][0]['content']}<assistant>", add_special_tokens=False)["input_ids"]
+        start = len(ids)
+        while len(ids) < start + 6 and ids[-1] != tok.eos_token_id:
+            with torch.inference_mode():
+                ids.append(model(torch.tensor([ids])).logits[0, -1].argmax().item())
+        assert tok.decode(ids[start:], skip_special_tokens=True) == completion
