@@ -69,6 +69,8 @@ def plot(experiment: Experiment, rows: list[dict], path: Path) -> None:
 
     name, wheres = experiment.figures[0], list(dict.fromkeys(row["where"] for row in rows))
     conditions = list(dict.fromkeys(row["condition"] for row in rows))
+    numbers = all(condition.replace(".", "").isdigit() for condition in conditions)
+    places = {condition: float(condition) if numbers else index for index, condition in enumerate(conditions)}
     figure, axes = pyplot.subplots(1, len(wheres), figsize=(3.6 * len(wheres), 3.4), sharey=True, squeeze=False)
     for axis, where in zip(axes[0], wheres, strict=True):
         here = [row for row in rows if row["where"] == where]
@@ -76,8 +78,9 @@ def plot(experiment: Experiment, rows: list[dict], path: Path) -> None:
         for number, arm in enumerate(arms):
             own = {row["condition"]: row["figures"][name] for row in here if row["arm"] == arm}
             if len(conditions) > 1:
-                points = [(float(c), f["mean"], f["sd"] or 0.0) for c, f in own.items() if f["mean"] is not None]
-                axis.errorbar(*zip(*points, strict=True), label=arm, marker="o", capsize=3)
+                points = [(places[c], f["mean"], f["sd"] or 0.0) for c, f in own.items() if f["mean"] is not None]
+                line = "-" if numbers else ""
+                axis.errorbar(*zip(*points, strict=True), label=arm, marker="o", capsize=3, linestyle=line)
             else:
                 (found,) = own.values()
                 values = [value for value in found["values"] if value is not None]
@@ -88,6 +91,7 @@ def plot(experiment: Experiment, rows: list[dict], path: Path) -> None:
             axis.set_xlabel(name.replace("_", " "))
         else:
             axis.set_ylabel(name.replace("_", " ") if axis is axes[0][0] else "")
+            axis.set_xticks(list(places.values()), list(places))
         axis.set_title(where)
     if len(conditions) == 1:
         axes[0][0].invert_yaxis()

@@ -12,6 +12,7 @@ import json
 import math
 import multiprocessing
 import os
+import re
 import statistics
 import sys
 import tempfile
@@ -118,10 +119,12 @@ def load_experiment(name: str) -> tuple[Experiment, str]:
     module = importlib.util.module_from_spec(spec)
     sys.modules[path.stem] = module
     spec.loader.exec_module(module)
-    # An edit of the experiment, or of a helper beside it that it names, makes old results stale.
-    text = path.read_text(encoding="utf-8")
-    helpers = [p for p in sorted(path.resolve().parent.glob("_*.py")) if p.stem in text]
-    return module.EXPERIMENT, text + "".join(helper.read_text(encoding="utf-8") for helper in helpers)
+    # An edit of the experiment, or of a file beside it that it imports, makes old results stale.
+    found, beside = [path.resolve()], sorted(path.resolve().parent.glob("*.py"))
+    for source in found:
+        text = source.read_text(encoding="utf-8")
+        found += [p for p in beside if p not in found and re.search(rf"^(from|import) {p.stem}\b", text, re.MULTILINE)]
+    return module.EXPERIMENT, "".join(source.read_text(encoding="utf-8") for source in found)
 
 
 def base_configs(experiment: Experiment, settings: Settings) -> tuple[WorldConfig, WorldModelConfig]:

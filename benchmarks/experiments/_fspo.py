@@ -1,5 +1,6 @@
 """Training of the FSPO experiments: FactGRPO on questions, with the oracle as it is, with errors, or misplaced."""
 
+import random
 import re
 from dataclasses import replace
 
@@ -11,7 +12,7 @@ from hf_factuality.worlds import NoisyVerifier, WorldVerifier
 
 
 SETTINGS = {
-    "num_generations": 8, "per_device_train_batch_size": 128, "learning_rate": 2e-4,
+    "per_device_train_batch_size": 128, "learning_rate": 2e-4,
     "lr_scheduler_type": "constant_with_warmup", "warmup_steps": 5, "temperature": 1.0, "beta": 0.0, "bf16": True,
     "gradient_checkpointing": False, "save_strategy": "no", "report_to": "none", "logging_steps": 10,
     "disable_tqdm": True,
@@ -45,8 +46,22 @@ def _moved(text, spans):
         yield replace(span, start=starts[max(first - number, 0)], end=starts[max(last - number, 1)])
 
 
+def condition(run, name, default):
+    return (run.condition or {}).get(name, default)
+
+
 def hops(run):
-    return (run.condition or {}).get("hops", 2)
+    return condition(run, "hops", 2)
+
+
+def answers(run):
+    """The answer reward, of which a share is turned around at random under the condition `wrong_answers`."""
+    reward, share, rng = answer_reward(), condition(run, "wrong_answers", 0.0), random.Random(run.seed)
+
+    def answer(prompts, completions, **columns):
+        return [1.0 - s if rng.random() < share else s for s in reward(prompts, completions, **columns)]
+
+    return answer
 
 
 def max_tokens(run):
@@ -70,10 +85,11 @@ def arm(drift=False, relevant_only=True, errors=0.0, **settings):
         verifier = NoisyVerifier(oracle, errors, errors, run.seed) if errors else oracle
         args = FactGRPOConfig(
             **{**SETTINGS, "max_completion_length": max_tokens(run), **settings},
-            output_dir=str(run.folder), seed=run.seed, max_steps=run.steps, use_cpu=not torch.cuda.is_available(),
+            num_generations=condition(run, "samples", 8), output_dir=str(run.folder), seed=run.seed,
+            max_steps=run.steps, use_cpu=not torch.cuda.is_available(),
         )  # fmt: skip
         trainer = FactGRPOTrainer(
-            str(run.model_dir), answer_reward(), args, run.world.questions("train", hops=hops(run)),
+            str(run.model_dir), answers(run), args, run.world.questions("train", hops=hops(run)),
             verifier=DriftingVerifier(verifier) if drift else verifier,
         )  # fmt: skip
         trainer.train()
