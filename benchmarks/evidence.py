@@ -11,6 +11,7 @@ import argparse
 import json
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 
@@ -19,11 +20,15 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from harness import BASE, Experiment, Settings, load_experiment, results_folder, run_experiment, summarise
 
+from hf_factuality.worlds import SIZES
+
 
 def cell(figure: dict, digits: int = 3) -> str:
     if figure["mean"] is None:
         return "-"
-    return f"{figure['mean']:.{digits}f}" + ("" if figure["sd"] is None else f" ± {figure['sd']:.{digits}f}")
+    spread = "" if figure["sd"] is None else f" ± {figure['sd']:.{digits}f}"
+    fewer = f" (n={figure['n']})" if figure["n"] < len(figure["values"]) else ""
+    return f"{figure['mean']:.{digits}f}{spread}{fewer}"
 
 
 def markdown(experiment: Experiment, rows: list[dict], settings: Settings) -> str:
@@ -41,7 +46,11 @@ def markdown(experiment: Experiment, rows: list[dict], settings: Settings) -> st
         )
         lines += ["", f"## {where}", "", _line(head), _line(["---"] * len(head))]
         for row in here:
-            cells = [row["condition"]] * conditions + [row["arm"]] + [cell(f) for f in row["figures"].values()]
+            missing = (
+                f" (seeds {', '.join(map(str, row['seeds']))})" if len(row["seeds"]) < len(settings.seeds) else ""
+            )
+            cells = [row["condition"]] * conditions + [row["arm"] + missing]
+            cells += [cell(f) for f in row["figures"].values()]
             lines.append(_line(cells + [experiment.published.get(row["arm"], "-")] * bool(experiment.published)))
         names = experiment.figures[:4]
         head = ["condition"] * conditions + [f"minus {experiment.baseline!r}", *names]
@@ -79,13 +88,16 @@ def plot(experiment: Experiment, rows: list[dict], path: Path) -> None:
             own = {row["condition"]: row["figures"][name] for row in here if row["arm"] == arm}
             if len(conditions) > 1:
                 points = [(places[c], f["mean"], f["sd"] or 0.0) for c, f in own.items() if f["mean"] is not None]
+                if not points:
+                    continue
                 line = "-" if numbers else ""
                 axis.errorbar(*zip(*points, strict=True), label=arm, marker="o", capsize=3, linestyle=line)
             else:
                 (found,) = own.values()
                 values = [value for value in found["values"] if value is not None]
                 axis.plot(values, [number] * len(values), "o", alpha=0.5)
-                axis.plot(found["mean"], number, "k|", markersize=14)
+                if values:
+                    axis.plot(found["mean"], number, "k|", markersize=14)
         if len(conditions) == 1:
             axis.set_yticks(range(len(arms)), arms)
             axis.set_xlabel(name.replace("_", " "))
@@ -96,47 +108,75 @@ def plot(experiment: Experiment, rows: list[dict], path: Path) -> None:
     if len(conditions) == 1:
         axes[0][0].invert_yaxis()
     else:
-        axes[0][-1].legend(fontsize="small")
+        if axes[0][-1].get_legend_handles_labels()[0]:
+            axes[0][-1].legend(fontsize="small")
     figure.suptitle(experiment.title, fontsize="medium")
     figure.tight_layout()
     figure.savefig(path, dpi=110)
     pyplot.close(figure)
 
 
+def _positive(text: str) -> int:
+    if int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, got {text}")
+    return int(text)
+
+
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--experiment", required=True, help="name of a file in benchmarks/experiments, or a path")
-    parser.add_argument("--seeds", type=int, default=5, help="how many")
+    parser.add_argument("--seeds", type=_positive, default=5, help="how many")
     parser.add_argument("--first_seed", type=int, default=0, help="0 to tune, 100 to report")
     parser.add_argument("--base_seed", type=int, default=0, help="of the world and its model")
-    parser.add_argument("--size", default="tiny", help="of the base: tiny, small or base")
-    parser.add_argument("--steps", type=int, help="training steps; the experiment's by default")
-    parser.add_argument("--arms", nargs="+")
-    parser.add_argument("--conditions", nargs="+")
-    parser.add_argument("--workers", type=int, help="one per core by default, on a GPU one")
+    parser.add_argument("--size", default="tiny", choices=list(SIZES), help="of the base")
+    parser.add_argument("--steps", type=_positive, help="training steps; the experiment's by default")
+    parser.add_argument("--arms", nargs="+", help="only these; 'base' is the untrained model")
+    parser.add_argument("--conditions", nargs="+", help="only these")
+    parser.add_argument("--baseline", help="compare with this arm instead of the experiment's")
+    parser.add_argument("--workers", type=_positive, help="one per core by default, on GPUs one each; 2 to 4 GB each")
     parser.add_argument("--out", default="outputs/evidence")
     args = parser.parse_args(argv)
 
     import torch
 
-    workers = args.workers or (1 if torch.cuda.is_available() else os.cpu_count() or 1)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    workers = args.workers or torch.cuda.device_count() or cores
+    if torch.cuda.device_count() > 1:
+        # The workers share them out.
+        os.environ.setdefault("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(torch.cuda.device_count()))))
+    if args.size in ("small", "base") and not torch.cuda.is_available():
+        print(f"There is no GPU: the base of size {args.size!r} will take days.", file=sys.stderr)
     seeds = tuple(range(args.first_seed, args.first_seed + args.seeds))
     settings = Settings(
         args.experiment, seeds, args.base_seed, args.size, args.steps, tuple(args.arms or ()) or None,
         tuple(args.conditions or ()) or None, args.out,
     )  # fmt: skip
-    results, failed = run_experiment(settings, workers)
     experiment, source = load_experiment(args.experiment)
+    if args.baseline:
+        experiment = replace(experiment, baseline=args.baseline)
+    folder = results_folder(experiment, source, settings)
+    results, failed = run_experiment(settings, workers)
     if results:
         rows = summarise(experiment, results)
-        folder = results_folder(experiment, source, settings)
-        name = f"seeds-{seeds[0]}-{seeds[-1]}"
-        record = {"title": experiment.title, "settings": vars(args), "rows": rows}
+        # A table of some arms does not replace that of all.
+        chosen = "-some" if args.arms or args.conditions or args.baseline else ""
+        name = f"seeds-{seeds[0]}-{seeds[-1]}{chosen}"
+        made = {
+            "code": sorted({str(r.get("code")) for r in results}),
+            "device": sorted({str(r.get("device")) for r in results}),
+        }
+        record = {
+            "title": experiment.title,
+            "settings": vars(args),
+            **made,
+            "published": experiment.published,
+            "rows": rows,
+        }
         (folder / f"{name}.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
         text = markdown(experiment, rows, settings)
         (folder / f"{name}.md").write_text(text, encoding="utf-8")
-        plot(experiment, rows, folder / f"{name}.png")
         print(f"\n{text}\n{folder / name}.json, .md, .png")
+        plot(experiment, rows, folder / f"{name}.png")
     if failed:
         print(f"{failed} runs failed (see above); the same command runs them again", file=sys.stderr)
     return int(failed > 0)

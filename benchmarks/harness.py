@@ -6,6 +6,7 @@ An experiment is a file that defines `EXPERIMENT`, see docs/experiments.md.
 from __future__ import annotations
 
 import contextlib
+import gc
 import hashlib
 import importlib.util
 import json
@@ -16,6 +17,7 @@ import re
 import statistics
 import sys
 import tempfile
+import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -33,7 +35,11 @@ MODES = {"greedy": 0.0, "T=1": 1.0}
 BASE = "base"
 QUESTION_FIGURES = (
     "right_for_right_reasons", "accuracy", "claims", "correct", "wrong", "precision", "no_claim", "repetition",
-    "off_subject", "factuality_score", "fact_free", "tokens", "empty", "reward",
+    "off_subject", "unparsable", "format", "factuality_score", "fact_free", "tokens", "empty", "reward",
+)  # fmt: skip
+BIOGRAPHY_FIGURES = (
+    "correct", "wrong", "precision", "factuality_score", "informativeness", "fact_free", "no_claim", "repetition",
+    "off_subject", "unparsable", "tokens", "empty",
 )  # fmt: skip
 
 
@@ -68,8 +74,10 @@ class Experiment:
         test_sets (`Callable[[Run], dict[str, Dataset]]`): Name -> dataset to measure on; the first one is reported first.
         baseline (`str`): The arm that the others are compared with, seed by seed.
         steps (`int`): Training steps of each arm.
-        conditions (`Mapping[str, Any]`): Name -> value, if the arms run under several (numbers give a plot over them).
-        world, model (configurations): Of the base; `None` takes the size's.
+        conditions (`Mapping[str, Any]`): Name -> value, if the arms run under several. Names that are numbers give a plot
+            over them.
+        world, model (configurations): Of the base at size `tiny`; `None` takes the size's. Larger sizes keep their own
+            sizes and training, and take the habits of the texts and the shares of their kinds.
         figures (`tuple[str, ...]`): Figures to report; the first is the primary one.
         max_new_tokens (`int` or a function of the run): For measuring.
         published (`Mapping[str, str]`): Arm -> what its paper reports.
@@ -88,6 +96,11 @@ class Experiment:
     max_new_tokens: int | Callable[[Run], int] = 48
     published: Mapping[str, str] = field(default_factory=dict)
     published_what: str = "published"
+
+    def __post_init__(self):
+        for name in (self.baseline, *self.published):
+            if name not in (BASE, *self.arms):
+                raise ValueError(f"there is no arm {name!r}; the arms are {', '.join(map(repr, self.arms))}")
 
 
 @dataclass(frozen=True)
@@ -115,9 +128,9 @@ def load_experiment(name: str) -> tuple[Experiment, str]:
     for folder in (str(EXPERIMENTS.parent), str(path.resolve().parent)):
         if folder not in sys.path:
             sys.path.insert(0, folder)
-    spec = importlib.util.spec_from_file_location(path.stem, path)
+    # Under a name of our own: a file called datasets.py must not hide the library.
+    spec = importlib.util.spec_from_file_location(f"_experiment_{path.stem}", path)
     module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module
     spec.loader.exec_module(module)
     # An edit of the experiment, or of a file beside it that it imports, makes old results stale.
     found, beside = [path.resolve()], sorted(path.resolve().parent.glob("*.py"))
@@ -138,6 +151,9 @@ def base_configs(experiment: Experiment, settings: Settings) -> tuple[WorldConfi
         world = replace(experiment.world, **sizes)
     if experiment.model is not None and settings.size == "tiny":
         model = experiment.model
+    elif experiment.model is not None:
+        shares = {name: getattr(experiment.model, name) for name in ("questions", "short_answers", "tokenizer")}
+        model = replace(model, **shares)
     return replace(world, seed=settings.base_seed), replace(model, seed=settings.base_seed)
 
 
@@ -149,15 +165,45 @@ def results_folder(experiment: Experiment, source: str, settings: Settings) -> P
     return Path(settings.out) / f"{Path(settings.experiment).stem}-{digest}"
 
 
-def run_job(settings: Settings, condition: str, arm: str, seed: int) -> dict[str, Any]:
-    """Trains and measures one arm, unless its result is there already."""
+def code_version() -> str:
+    """A hash of the package, of this file and of the libraries that train: results of another version may differ."""
+    from importlib.metadata import version
+
+    import hf_factuality
+
+    package = Path(hf_factuality.__file__).parent
+    digest = hashlib.sha256(Path(__file__).read_bytes())
+    for path in sorted(package.rglob("*.py")):
+        digest.update(path.read_bytes())
+    digest.update(" ".join(map(version, ("torch", "transformers", "trl", "accelerate"))).encode())
+    return digest.hexdigest()[:12]
+
+
+def run_job(
+    settings: Settings, condition: str, arm: str, seed: int, folder: Path | None = None, code: str = ""
+) -> dict[str, Any]:
+    """Trains and measures one arm, unless its result is there already.
+
+    `folder` and `code` are those of the whole call: a file that is edited meanwhile stops the job.
+    """
     experiment, source = load_experiment(settings.experiment)
+    own = results_folder(experiment, source, settings)
+    if folder not in (None, own):
+        raise RuntimeError(f"{settings.experiment} was edited while it ran; start it again")
+    folder = own
     name = "-".join(filter(None, (arm, condition, str(seed))))
-    path = results_folder(experiment, source, settings) / f"{''.join(c if c.isalnum() else '_' for c in name)}.json"
+    path = folder / f"{''.join(c if c.isalnum() else '_' for c in name)}.json"
     if path.exists():
-        return json.loads(path.read_text(encoding="utf-8"))
+        found = json.loads(path.read_text(encoding="utf-8"))
+        if (found["arm"], found["condition"], found["seed"]) != (arm, condition, seed):
+            raise ValueError(
+                f"{arm!r} ({condition!r}) and {found['arm']!r} ({found['condition']!r}) differ in punctuation only, and "
+                "would share a file; rename one"
+            )
+        return found
 
     import torch
+    from accelerate.utils import extract_model_from_parallel
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     torch.set_num_threads(1)
@@ -165,23 +211,29 @@ def run_job(settings: Settings, condition: str, arm: str, seed: int) -> dict[str
     model_dir = build_world_model(world_config, None, model_config, progress=False)
     world = World(replace(world_config, split_seed=seed))
     started = time.time()
-    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(sys.stderr):
+    with tempfile.TemporaryDirectory() as scratch, contextlib.redirect_stdout(sys.stderr):
         steps = settings.steps or experiment.steps
-        run = Run(model_dir, world, seed, experiment.conditions[condition], Path(folder), steps)
+        run = Run(model_dir, world, seed, experiment.conditions[condition], Path(scratch), steps)
+        # Before the training: what is wrong with these should not cost hours.
+        test_sets = experiment.test_sets(run)
+        limit = experiment.max_new_tokens
+        limit = limit if isinstance(limit, int) else limit(run)
         if arm == BASE:
             model = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32)
             model.to("cuda" if torch.cuda.is_available() else "cpu")
         else:
             model = experiment.arms[arm](run)
+            if model is None:
+                raise TypeError(f"the arm {arm!r} returned no model")
+            # Measured as it will be saved, without the mixed precision of the training.
+            model = extract_model_from_parallel(model, keep_fp32_wrapper=False)
         trained = time.time()
         tokenizer = AutoTokenizer.from_pretrained(model_dir)
-        limit = experiment.max_new_tokens
-        limit = limit if isinstance(limit, int) else limit(run)
         figures = {
             f"{test_set}, {mode}": evaluate_world(
                 model, tokenizer, world, dataset, temperature=temperature, max_new_tokens=limit, seed=seed
             ).metrics
-            for test_set, dataset in experiment.test_sets(run).items()
+            for test_set, dataset in test_sets.items()
             for mode, temperature in MODES.items()
         }
     result = {
@@ -191,7 +243,14 @@ def run_job(settings: Settings, condition: str, arm: str, seed: int) -> dict[str
         "figures": figures,
         "training_seconds": round(trained - started, 1),
         "seconds": round(time.time() - started, 1),
+        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU",
+        "code": code,
     }
+    # A trainer is freed by the cyclic collector only; on a GPU the next one would not fit beside it.
+    del model
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_suffix(f".{os.getpid()}.partial")
     partial.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
@@ -201,9 +260,10 @@ def run_job(settings: Settings, condition: str, arm: str, seed: int) -> dict[str
 
 def run_experiment(settings: Settings, workers: int) -> tuple[list[dict[str, Any]], int]:
     """Every job of the settings; returns the results in a fixed order, and how many jobs failed."""
-    experiment, _ = load_experiment(settings.experiment)
-    arms = settings.arms or (BASE, *experiment.arms)
-    conditions = settings.conditions or tuple(experiment.conditions)
+    experiment, source = load_experiment(settings.experiment)
+    folder, code = results_folder(experiment, source, settings), code_version()
+    arms = tuple(dict.fromkeys(settings.arms or (BASE, *experiment.arms)))
+    conditions = tuple(dict.fromkeys(settings.conditions or experiment.conditions))
     for chosen, known in ((arms, (BASE, *experiment.arms)), (conditions, experiment.conditions)):
         if unknown := set(chosen) - set(known):
             raise SystemExit(f"unknown: {', '.join(sorted(unknown))}; choose from: {', '.join(known)}")
@@ -214,25 +274,48 @@ def run_experiment(settings: Settings, workers: int) -> tuple[list[dict[str, Any
     jobs = [(c, arm, seed) for seed in settings.seeds for c in conditions for arm in arms]
     results, failed = {}, 0
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(min(workers, len(jobs)), context, _quiet) as pool:
-        waiting = {pool.submit(run_job, settings, *job): job for job in jobs}
-        for number, future in enumerate(as_completed(waiting), 1):
-            job = waiting[future]
-            try:
-                results[job] = future.result()
-            except Exception:
-                failed += 1
-                print(f"{job} failed:\n{traceback.format_exc()}", file=sys.stderr, flush=True)
-                continue
-            first = experiment.figures[0]
-            values = {where: found[first] for where, found in results[job]["figures"].items()}
-            print(f"[{number}/{len(jobs)}] {job} {first}: {values} ({results[job]['seconds']} s)", flush=True)
+    with ProcessPoolExecutor(min(workers, len(jobs)), context, _start_worker) as pool:
+        waiting = {pool.submit(run_job, settings, *job, folder, code): job for job in jobs}
+        try:
+            for number, future in enumerate(as_completed(waiting), 1):
+                job = waiting[future]
+                try:
+                    results[job] = future.result()
+                except Exception:
+                    failed += 1
+                    print(f"{job} failed:\n{traceback.format_exc()}", file=sys.stderr, flush=True)
+                    continue
+                first = experiment.figures[0]
+                values = {where: found.get(first) for where, found in results[job]["figures"].items()}
+                print(f"[{number}/{len(jobs)}] {job} {first}: {values} ({results[job]['seconds']} s)", flush=True)
+        except BaseException:
+            # Ctrl-C: what is running ends, what is waiting does not start.
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+    made_by = {results[job].get("code") for job in results}
+    if len(made_by) > 1:
+        print(
+            f"Some of these results were made by another version of the code. Delete {folder} to make them all again.",
+            file=sys.stderr,
+            flush=True,
+        )
     return [results[job] for job in jobs if job in results], failed
 
 
-def _quiet() -> None:
+def _start_worker() -> None:
     os.environ.setdefault("CI", "1")
     os.environ["OMP_NUM_THREADS"] = "1"
+    # One GPU for each worker, before torch looks at them.
+    gpus = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
+    if len(gpus) > 1:
+        os.environ["CUDA_VISIBLE_DEVICES"] = gpus[(multiprocessing.current_process()._identity[0] - 1) % len(gpus)]
+    # A worker whose command was killed does not live on.
+    threading.Thread(target=_follow_parent, daemon=True).start()
+
+
+def _follow_parent() -> None:
+    multiprocessing.parent_process().join()
+    os._exit(1)
 
 
 def summarise(experiment: Experiment, results: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -264,9 +347,9 @@ def summarise(experiment: Experiment, results: Sequence[Mapping[str, Any]]) -> l
 def _spread(values: Sequence[float | None]) -> dict[str, Any]:
     known = [value for value in values if value is not None]
     if not known:
-        return {"mean": None, "sd": None, "values": list(values)}
+        return {"mean": None, "sd": None, "values": list(values), "n": 0}
     sd = statistics.stdev(known) if len(known) > 1 else None
-    return {"mean": statistics.mean(known), "sd": sd, "values": list(values)}
+    return {"mean": statistics.mean(known), "sd": sd, "values": list(values), "n": len(known)}
 
 
 def _paired(pairs: Sequence[tuple[float | None, float | None]]) -> dict[str, float]:
@@ -274,4 +357,4 @@ def _paired(pairs: Sequence[tuple[float | None, float | None]]) -> dict[str, flo
     if len(differences) < 2:
         return {}
     error = statistics.stdev(differences) / math.sqrt(len(differences))
-    return {"difference": statistics.mean(differences), "standard_error": error}
+    return {"difference": statistics.mean(differences), "standard_error": error, "pairs": len(differences)}

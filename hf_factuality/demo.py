@@ -60,7 +60,7 @@ class ClosedWorldDemo:
             trainer ([`~transformers.Trainer`]):
                 Its model and tokenizer are measured.
         """
-        model = trainer.accelerator.unwrap_model(trainer.model)
+        model = trainer.accelerator.unwrap_model(trainer.model, keep_fp32_wrapper=False)
         trainer.accelerator.print(f"Measuring {name} training on {len(self.test_dataset)} held-out questions ...")
         self._found[name] = evaluate_world(model, trainer.processing_class, self.world, self.test_dataset)
 

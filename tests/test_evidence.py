@@ -109,7 +109,9 @@ def result(arm, seed, value, condition=""):
 
 
 def test_arithmetic_of_the_table(folder):
-    experiment = harness.Experiment("T", {}, None, "a", figures=("accuracy",), published={"b": "9"})
+    experiment = harness.Experiment(
+        "T", {"a": None, "b": None}, None, "a", figures=("accuracy",), published={"b": "9"}
+    )
     results = [result("a", 0, 0.2), result("a", 1, 0.6), result("b", 0, 0.5), result("b", 1, 0.7)]
     one, other = harness.summarise(experiment, results)
     assert one["figures"]["accuracy"]["mean"] == pytest.approx(0.4)
@@ -125,7 +127,7 @@ def test_arithmetic_of_the_table(folder):
 
 
 def test_unknown_figures_and_missing_pairs_are_left_out():
-    experiment = harness.Experiment("T", {}, None, "a", figures=("accuracy",))
+    experiment = harness.Experiment("T", {"a": None, "b": None}, None, "a", figures=("accuracy",))
     results = [
         result("a", 0, 0.2),
         result("a", 1, None),
@@ -137,6 +139,54 @@ def test_unknown_figures_and_missing_pairs_are_left_out():
     assert one["figures"]["accuracy"]["mean"] == 0.2 and one["figures"]["accuracy"]["sd"] is None
     assert other["figures"]["accuracy"]["mean"] == pytest.approx(0.6)
     assert "difference" not in other["figures"]["accuracy"]
+    text = evidence.markdown(experiment, [one, other], harness.Settings("t", (0, 1, 2)))
+    # Fewer values than seeds are shown as such.
+    assert "| a (seeds 0, 1) | 0.200 (n=1) |" in text and "| b | 0.600 ± 0.141 (n=2) |" in text
+
+
+def test_figures_that_nobody_has_are_plotted_as_nothing(folder):
+    experiment = harness.Experiment("T", {"a": None, "b": None}, None, "a", figures=("gone",))
+    for conditions in (("",), ("2", "4"), ("few", "many")):
+        results = [result(arm, 0, 0.5, condition) for arm in ("a", "b") for condition in conditions]
+        evidence.plot(experiment, harness.summarise(experiment, results), folder / "plot.png")
+
+
+def test_what_cannot_work_is_refused_before_training(folder):
+    with pytest.raises(ValueError, match="there is no arm 'c'; the arms are 'a', 'b'"):
+        harness.Experiment("T", {"a": None, "b": None}, None, "c")
+    with pytest.raises(ValueError, match="there is no arm 'z'"):
+        harness.Experiment("T", {"a": None, "b": None}, None, "a", published={"z": "1"})
+    many = UNTRAINED + "\nlimit = 99\n"
+    settings = write(folder / "nothing.py", many)
+    text = (folder / "nothing.py").read_text().replace('questions("test", 4)', 'questions("test", 4000)')
+    (folder / "nothing.py").write_text(text)
+    with pytest.raises(Exception, match="cannot give 4000"):
+        harness.run_job(settings, "", "same", 0)
+    assert not Path("calls.txt").exists()
+    (folder / "nothing.py").write_text(UNTRAINED.replace("return AutoModel", "AutoModel") + SMALL)
+    with pytest.raises(TypeError, match="the arm 'same' returned no model"):
+        harness.run_job(settings, "", "same", 0)
+    for bad in (["--size", "huge"], ["--seeds", "0"], ["--steps", "-1"]):
+        with pytest.raises(SystemExit):
+            evidence.main(["--experiment", settings.experiment, *bad])
+
+
+def test_arms_that_would_share_a_file_are_refused(folder):
+    settings = write(
+        folder / "nothing.py",
+        UNTRAINED.replace('"again"', '"sa me"').replace('"same": same', '"sa-me": same, "same": same'),
+    )
+    harness.run_job(settings, "", "sa-me", 0)
+    with pytest.raises(ValueError, match="'sa me' .* and 'sa-me' .* differ in punctuation only"):
+        harness.run_job(settings, "", "sa me", 0)
+
+
+def test_an_edit_during_the_run_stops_it(folder):
+    settings = write(folder / "nothing.py", UNTRAINED)
+    place = harness.results_folder(*harness.load_experiment(settings.experiment), settings)
+    write(folder / "nothing.py", UNTRAINED + "# edited\n")
+    with pytest.raises(RuntimeError, match="was edited while it ran"):
+        harness.run_job(settings, "", "same", 0, place)
 
 
 def test_experiments_load():
@@ -165,6 +215,22 @@ def test_drifting_labels_move_one_token_for_each_sentence_before():
     assert [span.text(text) for span in found.spans] == ["Ab cd.", ". Ef gh", " gh."]
 
 
+def test_a_share_of_the_answer_rewards_is_wrong():
+    harness.load_experiment("fspo")
+    from _fspo import answers
+
+    def reward(share):
+        run = harness.Run(None, None, 3, {"wrong_answers": share}, None, 1)
+        texts = ["<think> </think><answer> A </answer>", "<think> </think><answer> B </answer>"] * 1000
+        rows = {"answer": ["A"] * 2000, "data_source": ["world"] * 2000}
+        return answers(run)([None] * 2000, texts, **rows)
+
+    assert reward(0.0) == [1.0, 0.0] * 1000
+    wrong = sum(one != other for one, other in zip(reward(0.2), reward(0.0), strict=True))
+    # Four standard deviations of 2,000 draws are .036.
+    assert 0.164 < wrong / 2000 < 0.236
+
+
 def test_the_documented_experiment_is_short_and_runs(folder):
     page = (ROOT / "docs" / "experiments.md").read_text(encoding="utf-8")
     code = re.search(r"```python\n(.*?)```", page, re.DOTALL).group(1)
@@ -174,6 +240,15 @@ def test_the_documented_experiment_is_short_and_runs(folder):
     )
     found = harness.run_job(settings, "", "answer, short", 0)
     assert found["figures"]["held-out, T=1"]["n"] == 4
+
+
+def alive(group):
+    """Whether a process of the group still runs."""
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 @pytest.mark.slow
@@ -186,8 +261,13 @@ def test_goes_on_after_a_kill(folder):
     while not list(Path(".").glob("out/*/*.json")):
         assert process.poll() is None
         time.sleep(0.05)
-    os.killpg(process.pid, signal.SIGKILL)
+    # The command alone: its workers must notice, or they would go on beside those of the next call.
+    os.kill(process.pid, signal.SIGKILL)
     process.wait()
+    deadline = time.monotonic() + 20
+    while alive(process.pid) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not alive(process.pid)
     kept = {path: path.stat().st_mtime_ns for path in Path(".").glob("out/*/*.json")}
     assert len(kept) < 9
     subprocess.run(command, check=True)

@@ -8,6 +8,7 @@ import queue
 import re
 import threading
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -52,6 +53,8 @@ class _Worker:
                 answers.put((function(), None))
             except BaseException as error:  # handed to the caller, whatever it is
                 answers.put((None, error))
+            # While it waits, the thread must not keep the last call's verifier and texts alive.
+            del call, function, answers
 
     def call(self, function: Callable[[], Any], timeout: float) -> Any:
         """Result of `function`; raises what it raises, and `_TimedOut` after `timeout` seconds."""
@@ -178,6 +181,7 @@ class GuardedVerifier:
         else:
             if self._worker is None:
                 self._worker = _Worker()
+                weakref.finalize(self, self._worker.close)
             try:
                 results = self._worker.call(lambda: self.verifier.verify(chunk), deadline - time.monotonic())
             except _TimedOut:

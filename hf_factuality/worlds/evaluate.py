@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from hf_factuality._answers import check_format, exact_match, extract_answer
 from hf_factuality.functional.scoring import factual_precision, mean_factuality
-from hf_factuality.spans import Label, Verification
+from hf_factuality.spans import Label, Verification, think_range
 from hf_factuality.worlds.oracle import WorldSentence, WorldVerifier, to_verification
 from hf_factuality.worlds.world import World
 
@@ -72,7 +72,8 @@ def world_metrics(
             - `factuality_score`: mean over completions with sentences of the share of sentences that are neither
               contradicted nor unverifiable (Mask-DPO's score).
             - `mean_factuality`: mean over completions of FSPO's sentence mean (1, 0, -1).
-            - `fact_free`: sentences without a fact among all sentences; `unparsable`: likewise.
+            - `fact_free`: sentences that are labelled NO_FACT (without a fact, repeated, or true but beside the point)
+              among all sentences; `unparsable`: likewise.
             - `no_claim`: without any claim. `repetition`: says a fact of the answer twice. `off_subject`: speaks of
               somebody else. `empty`: without any text.
             - `sentences`: per completion. `informativeness`: sum of RLFH's ratings over the supported, per completion.
@@ -84,7 +85,8 @@ def world_metrics(
             - `right_for_right_reasons`: right, at least one claim, none contradicted.
             - `wrong_reasons`: contradicts something, among the right ones.
             - `format`: of the form `<think> ... </think><answer> ... </answer>`.
-            - `reward`: answer plus mean sentence factuality (FSPO, Eq. 10), mean.
+            - `reward`: answer plus mean sentence factuality (FSPO, Eq. 10), mean; as in training, reasoning whose think
+              block is not closed adds nothing.
     """
     n = len(completions)
     flat = [sentence for found in sentences for sentence in found]
@@ -123,7 +125,8 @@ def world_metrics(
         metrics["right_for_right_reasons"] = _mean(reasons)
         metrics["wrong_reasons"] = _mean([f > 0 for r, f in zip(right, false, strict=True) if r])
         metrics["format"] = _mean(formats)
-        metrics["reward"] = _mean([r + m for r, m in zip(right, means, strict=True)])
+        closed = [think_range(text) is not None for text in completions]
+        metrics["reward"] = _mean([r + m * c for r, m, c in zip(right, means, closed, strict=True)])
     return metrics
 
 

@@ -41,10 +41,12 @@ def measure_knowledge(model_dir: str | os.PathLike[str], people: int = 400, ques
     folder = Path(model_dir)
     setting = {"people": people, "questions": questions}
     cached = folder / KNOWLEDGE_FILE
-    if cached.exists():
+    try:
         found = json.loads(cached.read_text(encoding="utf-8"))
-        if found.pop("setting") == setting:
-            return found
+    except (OSError, ValueError):
+        found = {}
+    if found.pop("setting", None) == setting:
+        return found
 
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -65,7 +67,9 @@ def measure_knowledge(model_dir: str | os.PathLike[str], people: int = 400, ques
         about = evaluate_world(model, tokenizer, world, rows, temperature=temperature, max_new_tokens=128)
         answered = evaluate_world(model, tokenizer, world, asked, temperature=temperature)
         found[mode] = _figures(rows, about, answered)
-    cached.write_text(json.dumps({"setting": setting, **found}, indent=2) + "\n", encoding="utf-8")
+    partial = cached.with_suffix(".partial")
+    partial.write_text(json.dumps({"setting": setting, **found}, indent=2) + "\n", encoding="utf-8")
+    os.replace(partial, cached)
     return found
 
 

@@ -14,6 +14,7 @@ import random
 import shutil
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -208,12 +209,24 @@ def _train(
         state = _load_state(partial, model, optimizer, device)
         step, curve, total, tokens = state["step"], state["curve"], state["total"], state["tokens"]
         saved = time.monotonic()
-        with tqdm(
-            total=config.steps, initial=step, desc="world model", unit="step", mininterval=1.0, disable=not progress
-        ) as bar:
+        with (
+            tqdm(
+                total=config.steps,
+                initial=step,
+                desc="world model",
+                unit="step",
+                mininterval=1.0,
+                disable=not progress,
+            ) as bar,
+            ThreadPoolExecutor(1) as pool,
+        ):
+            # The next texts are drawn while the model trains: a GPU would wait for them a third of the time.
+            drawn = pool.submit(_batches, world, tokenizer, config, step // GROUP)
             while step < config.steps:
-                batches, mean_tokens = _batches(world, tokenizer, config, step // GROUP)
+                batches, mean_tokens = drawn.result()
+                drawn = pool.submit(_batches, world, tokenizer, config, step // GROUP + 1)
                 for input_ids, labels in batches[: config.steps - step]:
+                    tokens += int((labels != -100).sum())
                     input_ids, labels = input_ids.to(device), labels.to(device)
                     with torch.autocast(device.type, torch.bfloat16):
                         logits = model(input_ids=input_ids[:, :-1], use_cache=False).logits
@@ -227,7 +240,7 @@ def _train(
                     optimizer.step()
                     optimizer.zero_grad()
                     step += 1
-                    total, tokens = total + loss.detach(), tokens + int((labels != -100).sum())
+                    total = total + loss.detach()
                     if step % CURVE_STEPS == 0 or step == config.steps:
                         # One wait for the device per point of the curve.
                         count = step % CURVE_STEPS or CURVE_STEPS
@@ -240,6 +253,10 @@ def _train(
                     saved = time.monotonic()
     finally:
         torch.set_num_threads(threads_before)
+    # The memory of the optimizer is not kept for the rest of the process.
+    del optimizer
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
     return model.cpu().eval(), curve
 
 

@@ -1,5 +1,8 @@
+import gc
 import re
+import threading
 import time
+import weakref
 
 import pytest
 
@@ -138,3 +141,21 @@ def test_settings_are_checked():
     with pytest.raises(ValueError, match="at least 1, got 0"):
         GuardedVerifier(Scripted(), batch_size=0)
     assert GuardedVerifier(Scripted()).requires_evidence is True
+
+
+def test_a_guard_that_is_gone_leaves_no_thread_and_no_verifier():
+    class Nothing:
+        def verify(self, inputs):
+            return [Verification() for _ in inputs]
+
+    before = threading.active_count()
+    verifier = Nothing()
+    guard, gone = GuardedVerifier(verifier, timeout=5.0), weakref.ref(verifier)
+    guard.verify([VerifierInput("A.")])
+    assert threading.active_count() == before + 1
+    del guard, verifier
+    gc.collect()
+    deadline = time.monotonic() + 5.0
+    while threading.active_count() > before and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert threading.active_count() == before and gone() is None
