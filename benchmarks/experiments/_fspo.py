@@ -39,11 +39,13 @@ class DriftingVerifier:
 
 
 def _moved(text, spans):
-    starts = [match.start() for match in _TOKEN.finditer(text)] + [len(text)]
+    tokens = [match.span() for match in _TOKEN.finditer(text)]
     for number, span in enumerate(spans):
-        first = max(i for i, start in enumerate(starts) if start <= span.start)
-        last = min(i for i, start in enumerate(starts) if start >= span.end)
-        yield replace(span, start=starts[max(first - number, 0)], end=starts[max(last - number, 1)])
+        inside = [i for i, (start, end) in enumerate(tokens) if start < span.end and end > span.start]
+        if number and inside:
+            first, last = max(inside[0] - number, 0), max(inside[-1] - number, 0)
+            span = replace(span, start=tokens[first][0], end=tokens[last][1])
+        yield span
 
 
 def condition(run, name, default):

@@ -5,12 +5,13 @@ import itertools
 import json
 import random
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from hf_factuality.spans import Label
-from hf_factuality.worlds import World, WorldConfig, WorldVerifier, build_world_model, load_world, texts
+from hf_factuality.worlds import SIZES, World, WorldConfig, WorldVerifier, build_world_model, load_world, texts
 
 from .slow_parser import Found, slow_read
 
@@ -255,7 +256,9 @@ def count_kinds(world, completions):
 
 @pytest.mark.slow
 def test_samples_of_a_model(capsys):
-    model_dir = build_world_model(size="demo")
+    # A short training, so that it errs in every way, on texts with every kind of sentence.
+    model = replace(SIZES["demo"][1], steps=600, questions=0.4, short_answers=0.1)
+    model_dir = build_world_model(WorldConfig(num_people=200, max_hops=3), model_config=model)
     world = load_world(model_dir)
     kinds = count_kinds(world, sampled(world, model_dir, 20_000))
     with capsys.disabled():
