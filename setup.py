@@ -33,6 +33,7 @@ setup(
     install_requires=[
         "accelerate>=1.10",
         "datasets>=4.7",
+        "evaluate>=0.4.6",
         "filelock>=3.12",
         "huggingface_hub>=1.31,<3",
         "jinja2>=3.1",

@@ -12,6 +12,7 @@ from typing import Any
 
 from hf_factuality import __version__
 from hf_factuality.errors import DataError, FactualityError
+from hf_factuality.metrics._cli import add_parser as add_metrics_parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -53,6 +54,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     verify.set_defaults(run=_verify)
     _add_world(commands)
+    add_metrics_parser(commands)
     return parser
 
 

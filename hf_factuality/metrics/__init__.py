@@ -1,0 +1,24 @@
+"""Metrics as modules of Hugging Face's `evaluate`, on the verifiers and functions that also pay rewards.
+
+`evaluate.load(str(metric_path("factscore")))` loads one from the package; after `hf_factuality.metrics.install.install()`
+or `hf-factuality metrics install`, `evaluate.load("factscore")` does, offline too. Names load on first use.
+"""
+
+from typing import TYPE_CHECKING
+
+from hf_factuality._lazy import attach
+
+
+# Not the function `install`: importing the module of that name would replace it.
+_EXPORTS = {
+    "METRIC_NAMES": "install",
+    "PairInput": "_pairs",
+    "PairJudge": "_pairs",
+    "installed": "install",
+    "metric_path": "install",
+}
+__getattr__, __dir__, __all__ = attach(__name__, _EXPORTS)
+
+if TYPE_CHECKING:
+    from hf_factuality.metrics._pairs import PairInput, PairJudge
+    from hf_factuality.metrics.install import METRIC_NAMES, installed, metric_path

@@ -1,0 +1,374 @@
+"""Answers made of claims: labelled by the caller, or judged here by a verifier."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from hf_factuality.errors import DataError, SpanError
+from hf_factuality.metrics._abstention import abstention_rule
+from hf_factuality.metrics._common import (
+    Options,
+    describe,
+    is_published,
+    make_result,
+    named,
+    read_options,
+)
+from hf_factuality.spans import Label, LabeledSpan, map_label
+from hf_factuality.verifiers.base import Verifier, VerifierInput, evidence_passages
+from hf_factuality.verifiers.guard import GuardedVerifier
+from hf_factuality.verifiers.registry import load_verifier
+
+
+logger = logging.getLogger(__name__)
+
+SAFE_LABELS: Mapping[str, Label] = {
+    "supported": Label.SUPPORTED,
+    # As for FActScore's "NS": contradicted and unmentioned are one label, and both count against the answer.
+    "not supported": Label.CONTRADICTED,
+    # Not judged, and in none of SAFE's counts.
+    "irrelevant": Label.NO_FACT,
+}
+"""SAFE's labels; the other published sets are in [`~hf_factuality.spans.LABEL_TABLES`]."""
+
+INPUTS = """
+Args:
+    predictions (`list`): one per response, of any of these forms, also mixed:
+        - a string: the response, whose claims the verifier finds and judges;
+        - a list of claims that are labelled already, which no model sees: labels (`["S", "NS"]`), pairs
+          (`[["Born in Ulm.", "S"]]`) or dictionaries with `label` and, if known, `claim`, `start`, `end`, `score`,
+          `evidence`. A label is a name of the paper or one of ours, `True`/`False` (supported or not), or `None`
+          (the judgement failed: unknown, left out, counted). An empty list is a response without claims;
+        - a dictionary: `text`, `claims` as above, `abstained`, `domain`; or a `Verification`;
+        - `None`: no response, left out.
+    references (`list`, *optional*): what the verifier judges by: a string, a list of strings, or a dictionary with
+        `evidence` and `question`. Not needed for labelled claims.
+    verifier (`str` or object, *optional*, defaults to `"lexical"`): as `hf_factuality.load_verifier` takes it. Touched
+        only if a response comes without labels.
+    questions (`list[str]`, *optional*): one per prediction, shown to the verifier.
+    extractor, judge (`str`, *optional*): who made labels that came with the predictions. With one of the paper's
+        judges, or "human", the result may be comparable to the published one.
+    label_table (`str`, *optional*): read labels by another published set ("rlfh", "anah", "fspo", "factscore",
+        "veriscore").
+    timeout (`float`, *optional*): seconds per 64 responses for the verifier; by default, it is waited for.
+    return_spans (`bool`, *optional*, defaults to `False`): adds `spans`, a list per prediction.
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClaimOptions(Options):
+    """Arguments of every metric over claims; see [`INPUTS`]."""
+
+    verifier: str | Verifier = "lexical"
+    questions: Sequence[str | None] | None = None
+    extractor: str | None = None
+    judge: str | None = None
+    label_table: str | None = None
+    timeout: float | None = None
+    return_spans: bool = False
+
+
+@dataclass
+class Answer:
+    """One response, read.
+
+    Args:
+        text (`str`, *optional*):
+            The response, if it is known.
+        spans (`list[LabeledSpan]`, *optional*):
+            Its claims; `None` before they are judged.
+        labels (`list[Label | None]`):
+            Labels of the claims that count.
+        abstained (`bool`, *optional*):
+            Whether it declines to answer; `None` before that is known.
+        problem (`str`, *optional*):
+            Why it cannot be scored at all.
+        given (`bool`):
+            Whether no verifier was needed: the labels came with the prediction, or there is nothing to judge.
+        domain (`str`, *optional*):
+            Domain, where a metric groups by it.
+    """
+
+    text: str | None = None
+    spans: list[LabeledSpan] | None = None
+    labels: list[Label | None] = field(default_factory=list)
+    abstained: bool | None = None
+    problem: str | None = None
+    given: bool = False
+    domain: str | None = None
+
+
+class Answers:
+    """All responses of a `compute` call, judged.
+
+    Args:
+        predictions (`Sequence`), references (`Sequence`):
+            As many; see [`INPUTS`].
+        table (`str`, *optional*):
+            Label set of the paper: a name of [`~hf_factuality.spans.LABEL_TABLES`], or `"safe"`.
+        abstention (`str` or `Callable`, *optional*):
+            See [`~hf_factuality.metrics._abstention.abstention_rule`].
+        deduplicate (`bool`, *optional*, defaults to `False`):
+            Whether a claim counts once per response. Of equal claims the first label counts that is one.
+        options (`Mapping`):
+            Arguments of [`ClaimOptions`].
+
+    Raises:
+        `DataError`: a prediction or reference has none of the forms of [`INPUTS`].
+        `TypeError`: unknown options.
+    """
+
+    def __init__(
+        self,
+        predictions: Sequence[Any],
+        references: Sequence[Any],
+        *,
+        table: str | None,
+        abstention: str | Callable[[str], bool] | None = None,
+        deduplicate: bool = False,
+        options: Mapping[str, Any],
+    ):
+        self.options = read_options(ClaimOptions, options)
+        self._table = self.options.label_table or table
+        self._unknown: Counter[str] = Counter()
+        self.claims: Counter[str] = Counter()
+        self.verifier: Verifier | None = None
+        self.items = [self._read(item, f"prediction {row}") for row, item in enumerate(predictions)]
+        declines = abstention_rule(abstention)
+        for answer in self.items:
+            if answer.abstained is None:
+                answer.abstained = answer.text is not None and bool(declines(answer.text))
+        self._verify(references)
+        for answer in self.items:
+            answer.labels = self._count(answer, deduplicate)
+        if self._unknown:
+            logger.warning(
+                f"{self._unknown.total()} claims have a label that is not known and are left out as unjudged: "
+                f"{dict(self._unknown.most_common(5))}"
+            )
+
+    def _read(self, item: Any, place: str) -> Answer:
+        if item is None:
+            return Answer(problem="missing")
+        if isinstance(item, str):
+            return Answer(text=item)
+        if isinstance(item, list):
+            return Answer(spans=[self._claim(claim, None, place) for claim in item], given=True)
+        if not isinstance(item, dict):
+            raise DataError(f"{place} must be text, a list of claims, a dictionary or None, got {item!r:.100}")
+        if isinstance(item.get("verification"), dict):  # a row that `hf-factuality verify --out` wrote
+            item = {**item, **item["verification"]}
+        text = item.get("text", item.get("completion"))
+        claims = item.get("claims")
+        if not claims and item.get("spans") is not None:  # a `Verification` whose spans are its claims
+            claims = item["spans"]
+        for name, value, kind in (("text", text, str), ("claims", claims, list), ("domain", item.get("domain"), str)):
+            if value is not None and not isinstance(value, kind):
+                raise DataError(f"{place}: `{name}` must be a {kind.__name__}, got {value!r:.100}")
+        if not {"text", "completion", "claims", "spans", "abstained", "error"} & set(item):
+            raise DataError(f"{place} needs `text` or `claims`; it has {sorted(item)}")
+        answer = Answer(text=text, abstained=item.get("abstained"), domain=item.get("domain"))
+        if item.get("error"):
+            answer.problem = "verifier_failed"
+        elif claims is not None:
+            answer.spans, answer.given = [self._claim(claim, text, place) for claim in claims], True
+        elif answer.abstained:
+            answer.spans, answer.given = [], True
+        elif text is None:
+            answer.problem = "missing"
+        return answer
+
+    def _claim(self, claim: Any, text: str | None, place: str) -> LabeledSpan:
+        if isinstance(claim, list):
+            if len(claim) != 2:
+                raise DataError(f"{place}: a claim as a list is [claim, label], got {claim!r:.100}")
+            claim = {"claim": claim[0], "label": claim[1]}
+        elif not isinstance(claim, dict):
+            claim = {"label": claim}
+        elif "label" not in claim:
+            if "is_supported" not in claim:
+                raise DataError(f"{place}: a claim needs a `label` (None if its judgement failed), got {claim!r:.100}")
+            claim = {**claim, "label": claim["is_supported"]}
+        statement = claim.get("claim", claim.get("text"))
+        start, end = claim.get("start"), claim.get("end")
+        if start is None or end is None:
+            start = text.find(statement) if text and isinstance(statement, str) and statement else -1
+            start, end = (start, start + len(statement)) if start >= 0 else (0, len(text or ""))
+        try:
+            return LabeledSpan(
+                start, end, self._label(claim["label"], place), claim.get("score"), statement, claim.get("evidence")
+            )
+        except SpanError as error:
+            raise DataError(f"{place}: {error}") from None
+
+    def _label(self, value: Any, place: str) -> Label | None:
+        if value is None:
+            return None
+        if value in (0, 1) and not isinstance(value, (str, float)):
+            return Label.SUPPORTED if value else Label.CONTRADICTED
+        if not isinstance(value, str):
+            raise DataError(f"{place}: a label is a string, True, False or None, got {value!r:.100}")
+        name = " ".join(value.split()).lower()
+        if self._table == "safe":
+            label = SAFE_LABELS.get(name)
+        else:
+            label = None if self._table is None else map_label(name, self._table)
+        if label is None and name in {own.value for own in Label}:
+            label = Label(name)
+        if label is None:
+            self._unknown[value[:50]] += 1
+        return label
+
+    def _verify(self, references: Sequence[Any]) -> None:
+        questions = self.options.questions
+        if questions is not None and len(questions) != len(self.items):
+            raise DataError(f"there are {len(self.items)} predictions and {len(questions)} questions; give as many")
+        waiting: list[tuple[Answer, VerifierInput]] = []
+        for row, answer in enumerate(self.items):
+            if answer.problem or answer.spans is not None:
+                continue
+            if answer.abstained or not answer.text.strip():
+                answer.spans, answer.given = [], True  # nothing to judge
+                continue
+            evidence, question = _evidence(references[row], f"reference {row}")
+            question = questions[row] if questions is not None else question
+            waiting.append((answer, VerifierInput(answer.text, question, evidence)))
+        if not waiting:
+            return
+        verifier = self.options.verifier
+        if not isinstance(verifier, GuardedVerifier):
+            verifier = GuardedVerifier(load_verifier(verifier), timeout=self.options.timeout)
+        self.verifier = verifier.verifier
+        for answer, item in waiting:
+            if verifier.requires_evidence and not item.evidence:
+                answer.problem = "no_evidence"
+        sent = [(answer, item) for answer, item in waiting if answer.problem is None]
+        for (answer, _), found in zip(sent, verifier.verify([item for _, item in sent]), strict=True):
+            answer.spans = list(found.claims or found.spans)
+            answer.abstained = found.abstained
+            if found.error is not None:
+                answer.problem = "verifier_failed"
+
+    def _count(self, answer: Answer, deduplicate: bool) -> list[Label | None]:
+        if answer.problem or answer.abstained:
+            return []
+        found: dict[Any, Label | None] = {}
+        for number, span in enumerate(answer.spans):
+            statement = span.claim if span.claim is not None else span.text(answer.text or "")
+            key = " ".join(statement.split()) if deduplicate else ""
+            key = key or number  # claims without text cannot be compared
+            if key in found:
+                self.claims["duplicate"] += 1
+            if found.get(key) is None:
+                found[key] = span.label
+        labels = list(found.values())
+        self.claims["unjudged"] += sum(label is None for label in labels)
+        self.claims["no_fact"] += sum(label is Label.NO_FACT for label in labels)
+        return labels
+
+    @property
+    def given(self) -> bool:
+        """Whether every label came with the predictions."""
+        return all(answer.given for answer in self.items if answer.problem != "missing")
+
+    @property
+    def scorable(self) -> list[Answer]:
+        """Responses without a problem, abstaining ones included."""
+        return [answer for answer in self.items if answer.problem is None]
+
+    def labels(self) -> list[list[Label | None] | None]:
+        """Per scorable response, its labels; `None` if it abstains."""
+        return [None if answer.abstained else answer.labels for answer in self.scorable]
+
+    def domains(self, given: Sequence[str | None] | None = None) -> list[str]:
+        """Per scorable response, its domain, from `given` (one per prediction) or the prediction; `"all"` without."""
+        if given is not None and len(given) != len(self.items):
+            raise DataError(f"there are {len(self.items)} predictions and {len(given)} domains; give as many")
+        names = given if given is not None else [answer.domain for answer in self.items]
+        return [name or "all" for name, answer in zip(names, self.items, strict=True) if answer.problem is None]
+
+    def empty(self) -> int:
+        """Number of responses whose text is blank."""
+        return sum(answer.text is not None and not answer.text.strip() for answer in self.items)
+
+    def who(self) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
+        """Extractor and judge, for the result. A verifier of one piece is the judge, and has no extractor."""
+        if self.verifier is None:
+            return named(self.options.extractor), named(self.options.judge)
+        judge = getattr(self.verifier, "judge", None)
+        return describe(getattr(self.verifier, "extractor", None)), describe(judge or self.verifier)
+
+    def spans(self) -> list[list[dict[str, Any]] | None]:
+        """Per prediction, its spans as dictionaries; `None` if it could not be scored."""
+        return [None if answer.problem else [span.to_dict() for span in answer.spans or ()] for answer in self.items]
+
+    def result(
+        self,
+        name: str,
+        score: float | None,
+        scores: Sequence[float | None],
+        *,
+        parts: Mapping[str, Any],
+        left_out: Mapping[str, int],
+        settings: Mapping[str, Any],
+        published: Sequence[str],
+        statistic: Callable[[list], float | None] | None = None,
+        resampled: Sequence[Any] | None = None,
+    ) -> dict[str, Any]:
+        """The result of the metric.
+
+        Args:
+            score (`float`, *optional*):
+                Corpus score.
+            scores (`Sequence[float | None]`):
+                Per scorable response.
+            left_out (`Mapping[str, int]`):
+                Scorable responses that do not count, by reason.
+            published (`Sequence[str]`):
+                Judges of the paper.
+            statistic (`Callable`, *optional*), resampled (`Sequence`, *optional*):
+                What the interval is computed with, if not the mean of `scores`.
+        """
+        waiting = iter(scores)
+        aligned = [None if answer.problem else next(waiting) for answer in self.items]
+        problems = Counter(answer.problem for answer in self.items if answer.problem)
+        responses = {reason: problems[reason] for reason in ("missing", "no_evidence", "verifier_failed")}
+        claims = {reason: self.claims[reason] for reason in ("unjudged", "no_fact", "duplicate")}
+        extractor, judge = self.who()
+        if resampled is None:
+            resampled = [value for value in scores if value is not None]
+        result = make_result(
+            name,
+            score,
+            scores=aligned,
+            parts=parts,
+            left_out={
+                "responses": {**responses, **left_out},
+                "claims": {**claims, "unknown_label": self._unknown.total()},
+            },
+            settings={**settings, "label_table": self._table},
+            extractor=extractor,
+            judge=judge,
+            comparable=self.given and is_published(self.options.judge, published),
+            interval=self.options.interval(resampled, statistic),
+            options=self.options,
+        )
+        if self.options.return_spans:
+            result["spans"] = self.spans()
+        return result
+
+
+def _evidence(reference: Any, place: str) -> tuple[tuple[str, ...], str | None]:
+    question = None
+    if isinstance(reference, dict):
+        if "evidence" not in reference:
+            raise DataError(f"{place} needs `evidence`; it has {sorted(reference)}")
+        reference, question = reference["evidence"], reference.get("question")
+    passages = evidence_passages(reference)
+    if passages is None:
+        raise DataError(f"{place} must be a string, a list of strings or a dictionary, got {reference!r:.100}")
+    return passages, question

@@ -1,0 +1,252 @@
+"""What all metrics share: inputs of any JSON form, one form of result, and who extracted and judged."""
+
+from __future__ import annotations
+
+import json
+from abc import ABCMeta, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, TypeVar
+
+import evaluate
+from datasets import Features, Value
+
+from hf_factuality import __version__
+from hf_factuality.errors import DataError
+from hf_factuality.functional.metrics import bootstrap_interval
+
+
+NOT_STATED = {"name": "not stated"}
+"""Extractor or judge of labels that came with the predictions, if the caller does not name it."""
+
+
+class FactualityMetric(evaluate.Metric, metaclass=ABCMeta):
+    """`evaluate.Metric` whose items may have several forms, also mixed, and whose references may be missing.
+
+    `evaluate` keeps items in Arrow tables of one type, read off the first item. Here each item travels as a line of
+    JSON, and [`decoded`] gives it back.
+    """
+
+    def add_batch(self, *, predictions=None, references=None, **kwargs):
+        """Add predictions, and references if there are any.
+
+        Args:
+            predictions (`list`): predictions, in the form that the metric describes.
+            references (`list`, *optional*): one per prediction.
+        """
+        predictions = _column(predictions, "predictions")
+        references = [None] * len(predictions) if references is None else _column(references, "references")
+        if len(predictions) != len(references):
+            raise DataError(f"there are {len(predictions)} predictions and {len(references)} references; give as many")
+        super().add_batch(
+            predictions=[_encoded(item, f"prediction {row}") for row, item in enumerate(predictions)],
+            references=[_encoded(item, f"reference {row}") for row, item in enumerate(references)],
+            **kwargs,
+        )
+
+    def add(self, *, prediction=None, reference=None, **kwargs):
+        """Add one prediction, and its reference if there is one.
+
+        Args:
+            prediction: in the form that the metric describes.
+            reference (*optional*): its reference.
+        """
+        super().add(
+            prediction=_encoded(prediction, "the prediction"),
+            reference=_encoded(reference, "the reference"),
+            **kwargs,
+        )
+
+    @abstractmethod
+    def _compute(self, *, predictions=None, references=None, **kwargs):
+        """The result of the items, which are lines of JSON."""
+
+
+def _column(values: Any, name: str) -> list:
+    if values is None or isinstance(values, (str, bytes, Mapping)) or not isinstance(values, Iterable):
+        raise DataError(f"{name} must be a list with one item per response, got {values!r:.100}")
+    return list(values)
+
+
+def _encoded(item: Any, place: str) -> str:
+    try:
+        return json.dumps(item, default=_plain)  # ASCII, so that lone surrogates survive
+    except (TypeError, ValueError) as error:
+        raise DataError(f"{place} cannot be read: {error}") from None
+
+
+def _plain(value: Any) -> Any:
+    for method in ("to_dict", "tolist"):  # spans and verifications; arrays and tensors
+        if callable(getattr(value, method, None)):
+            return getattr(value, method)()
+    raise TypeError(f"{type(value).__name__} is neither text, number, list nor dictionary")
+
+
+def decoded(items: Sequence[str]) -> list[Any]:
+    """Items as they were given to `compute`, tuples as lists."""
+    return [json.loads(item) for item in items]
+
+
+def metric_info(description: str, inputs: str, citation: str, homepage: str) -> evaluate.MetricInfo:
+    """What `_info` returns; see [`FactualityMetric`] for why both columns are text."""
+    return evaluate.MetricInfo(
+        description=description.strip(),
+        citation=citation.strip(),
+        inputs_description="\n" + inputs.strip() + "\n" + RESULT,
+        features=Features({"predictions": Value("string"), "references": Value("string")}),
+        homepage=homepage,
+        reference_urls=[homepage],
+    )
+
+
+RESULT = """
+Every metric also takes `confidence_level` (0.95), `resamples` (1000; 0 computes no interval), `seed` (0) and
+`return_scores` (`False`; `True` adds `scores`, one per prediction, `None` where it is left out).
+
+Returns a dictionary:
+    the metric's name: the corpus score, a share in [0, 1], or `None` if nothing could be scored
+    n, n_scored: predictions given, and those that the score is computed from
+    confidence_interval: percentile bootstrap over responses (`low`, `high`, `level`, `resamples`, `seed`), or `None`
+    parts: what the score is made of
+    left_out: numbers of responses (and claims) that do not count, by reason
+    extractor, judge: who found and who judged the claims
+    comparable_to_published: whether the score may stand beside the paper's
+    settings: of this call
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Arguments that every metric takes.
+
+    Args:
+        confidence_level (`float`, *optional*, defaults to `0.95`):
+            Coverage of the interval.
+        resamples (`int`, *optional*, defaults to `1000`):
+            Bootstrap samples; 0 computes no interval.
+        seed (`int`, *optional*, defaults to `0`):
+            Of everything that is drawn.
+        return_scores (`bool`, *optional*, defaults to `False`):
+            Whether the result holds a score per prediction.
+    """
+
+    confidence_level: float = 0.95
+    resamples: int = 1000
+    seed: int = 0
+    return_scores: bool = False
+
+    def interval(
+        self, values: Sequence[Any], statistic: Callable[[list], float | None] | None = None
+    ) -> dict[str, Any] | None:
+        """Entry `confidence_interval` of the result."""
+        found = bootstrap_interval(
+            values, statistic, level=self.confidence_level, resamples=self.resamples, seed=self.seed
+        )
+        if found is None:
+            return None
+        return {
+            "low": found[0],
+            "high": found[1],
+            "level": self.confidence_level,
+            "resamples": self.resamples,
+            "seed": self.seed,
+        }
+
+
+OptionsT = TypeVar("OptionsT", bound=Options)
+
+
+def read_options(kind: type[OptionsT], given: Mapping[str, Any]) -> OptionsT:
+    """Options from the keyword arguments of `compute`.
+
+    Raises:
+        `TypeError`: an argument that no metric of this kind takes.
+    """
+    known = [field.name for field in fields(kind)]
+    unknown = sorted(set(given) - set(known))
+    if unknown:
+        raise TypeError(f"compute() got unknown arguments {unknown}; besides the metric's own it takes {known}")
+    return kind(**given)
+
+
+def make_result(
+    name: str,
+    score: float | None,
+    *,
+    scores: Sequence[float | None],
+    parts: Mapping[str, Any],
+    left_out: Mapping[str, Any],
+    settings: Mapping[str, Any],
+    extractor: Mapping[str, Any] | None,
+    judge: Mapping[str, Any] | None,
+    comparable: bool,
+    interval: Mapping[str, Any] | None,
+    options: Options,
+) -> dict[str, Any]:
+    """The dictionary that [`RESULT`] describes.
+
+    Args:
+        scores (`Sequence[float | None]`):
+            Per prediction; `None` where it does not count.
+    """
+    result = {
+        name: score,
+        "n": len(scores),
+        "n_scored": sum(value is not None for value in scores),
+        "confidence_interval": None if score is None else interval,
+        "parts": dict(parts),
+        "left_out": dict(left_out),
+        "extractor": extractor,
+        "judge": judge,
+        "comparable_to_published": bool(comparable) and score is not None,
+        "settings": dict(settings),
+    }
+    if options.return_scores:
+        result["scores"] = list(scores)
+    return result
+
+
+def is_published(judge: str | None, published: Sequence[str]) -> bool:
+    """Whether the caller's name of a judge is one that the paper's figures come from; case does not matter."""
+    return judge is not None and judge.strip().lower() in {name.lower() for name in published}
+
+
+def named(name: str | None) -> dict[str, Any]:
+    """Extractor or judge that the caller names."""
+    return dict(NOT_STATED) if name is None else {"name": name}
+
+
+def describe(component: Any) -> dict[str, Any] | None:
+    """Name, model and revision of an extractor, judge or verifier, as far as it tells.
+
+    Args:
+        component (`Any`):
+            Read for `model` (a name, or a loaded model with its `config`), `model_id` and `revision`; its `client`, where
+            it has one and no model of its own.
+
+    Returns:
+        `dict` with `name`, and `model`, `revision` and `version` (of this package, for its own classes) if known;
+        `None` for `None`.
+    """
+    if component is None:
+        return None
+    found: dict[str, Any] = {"name": type(component).__name__}
+    for holder, attribute in (
+        (component, "model"),
+        (component, "model_id"),
+        (getattr(component, "client", None), "model"),
+    ):
+        model = getattr(holder, attribute, None)
+        if model is not None:
+            break
+    config = getattr(model, "config", None)
+    name = model if isinstance(model, str) else getattr(config, "_name_or_path", None)
+    revisions = (getattr(component, "revision", None), getattr(holder, "revision", None))
+    revision = next(filter(None, revisions), None) or getattr(config, "_commit_hash", None)
+    if isinstance(name, str) and name:
+        found["model"] = name
+    if isinstance(revision, str) and revision:
+        found["revision"] = revision
+    if type(component).__module__.partition(".")[0] == "hf_factuality":
+        found["version"] = __version__
+    return found

@@ -1,0 +1,143 @@
+"""HaluEval: verdicts "does it contain hallucination?" and which of two candidates was shown."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hf_factuality.errors import DataError
+from hf_factuality.functional.metrics import detection_accuracy, seeded_choices
+from hf_factuality.functional.scoring import mean
+from hf_factuality.metrics._claims import Answer, Answers, ClaimOptions
+from hf_factuality.metrics._common import is_published, make_result, named, read_options
+from hf_factuality.spans import Label
+
+
+_TRUTHS = {"yes": True, "no": False, "hallucinated": True, "right": False}
+_EVIDENCE = ("knowledge", "document", "dialogue_history", "evidence")
+
+
+def read_verdict(value: Any) -> bool | None:
+    """A model's answer to "does it contain hallucination?".
+
+    Args:
+        value (`Any`):
+            `True`, `False`, or text with exactly one of the words yes and no, in any case.
+
+    Returns:
+        `bool`, or `None` if it says neither or both.
+    """
+    if isinstance(value, bool):
+        return value
+    words = set(re.findall(r"[^\W\d_]+", value.lower())) & {"yes", "no"} if isinstance(value, str) else set()
+    return words == {"yes"} if len(words) == 1 else None
+
+
+def read_verdict_as_released(value: Any) -> bool | None:
+    """[`read_verdict`] by the released rule: `Yes` or `No` as a part of any word ("None", "Now"), in this case only."""
+    if not isinstance(value, str):
+        return value if isinstance(value, bool) else None
+    yes, no = "Yes" in value.replace(".", ""), "No" in value.replace(".", "")
+    return yes if yes != no else None
+
+
+def verdict_of_claims(answer: Answer) -> bool | None:
+    """Whether a judged text contains hallucination: a claim that is not supported does.
+
+    Returns:
+        `bool`, or `None` without any judged claim, or if none is unsupported and one could not be judged.
+    """
+    if answer.problem or answer.abstained:
+        return None
+    claims = [label for label in answer.labels if label is not Label.NO_FACT]
+    if any(label not in (None, Label.SUPPORTED, Label.HEDGED_SUPPORTED) for label in claims):
+        return True
+    return None if not claims or None in claims else False
+
+
+def _truth(value: Any, place: str) -> bool | None:
+    if isinstance(value, dict):
+        value = value.get("hallucinated")
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, str) and value.strip().lower() in _TRUTHS:
+        return _TRUTHS[value.strip().lower()]
+    raise DataError(f"{place} must say whether the candidate is hallucinated: True or False, Yes or No, got {value!r}")
+
+
+def _candidate(row: Mapping[str, Any], side: str, place: str) -> Any:
+    keys = [key for key in row if key == side or key.startswith(f"{side}_")]
+    if len(keys) != 1:
+        raise DataError(f"{place} needs one key `{side}` or `{side}_...`; it has {sorted(row)}")
+    return row[keys[0]]
+
+
+def score_halueval(
+    predictions: Sequence[Any],
+    references: Sequence[Any],
+    *,
+    verifier: Any,
+    options: Mapping[str, Any],
+    published: Sequence[str],
+) -> dict[str, Any]:
+    """Result of the metric `halueval`; its module describes the inputs."""
+    given = read_options(ClaimOptions, options)
+    drawn = seeded_choices(len(predictions), given.seed)
+    shown, truths, evidence, both = [], [], [], []
+    for row, (item, reference) in enumerate(zip(predictions, references, strict=True)):
+        source = reference if isinstance(reference, dict) else {}
+        if isinstance(item, dict):
+            candidates = [_candidate(item, side, f"prediction {row}") for side in ("right", "hallucinated")]
+            both.append(candidates)
+            item, truth, source = candidates[drawn[row]], drawn[row], {**source, **item}
+        elif reference is None and "seed" not in options:
+            raise DataError(
+                f"reference {row} must say whether the candidate that was shown is hallucinated; if it was chosen with "
+                "`seeded_choices(n, seed)`, pass that seed"
+            )
+        else:
+            truth = drawn[row] if reference is None else _truth(reference, f"reference {row}")
+        shown.append(item)
+        truths.append(truth)
+        known = next((source[key] for key in _EVIDENCE if key in source), None)
+        evidence.append({"evidence": known, "question": source.get("question")})
+    parts: dict[str, Any] = {}
+    if verifier is None:
+        answers, problems = None, ["missing" if item is None else None for item in shown]
+        verdicts = [read_verdict(item) for item in shown]
+        released = [read_verdict_as_released(item) for item in shown]
+        if both and len(both) == len(predictions):
+            pairs = [detection_accuracy([read_verdict(item) for item in pair], [False, True]) for pair in both]
+            parts["accuracy_both_candidates"] = mean([value for pair in pairs for value in pair["correct"]])
+        extractor, judge = None, named(given.judge)
+    else:
+        answers = Answers(shown, evidence, table=None, options={**options, "verifier": verifier})
+        problems = [answer.problem for answer in answers.items]
+        verdicts = released = [verdict_of_claims(answer) for answer in answers.items]
+        extractor, judge = answers.who()
+    left_out = {"missing": 0, "no_evidence": 0, "verifier_failed": 0, "no_reference": 0, "unjudged": 0}
+    for verdict, truth, problem in zip(verdicts, truths, problems, strict=True):
+        if truth is None or verdict is None:
+            left_out["no_reference" if truth is None else problem or "unjudged"] += 1
+    found = detection_accuracy(verdicts, truths)
+    parts |= {name: found[name] for name in ("accuracy_hallucinated", "accuracy_right")}
+    parts["accuracy_released"] = detection_accuracy(released, truths)["accuracy_released"]
+    parts["shown_hallucinated"] = sum(truth is True for truth in truths)
+    scores = found["correct"]
+    result = make_result(
+        "halueval",
+        found["accuracy"],
+        scores=scores,
+        parts=parts,
+        left_out={"responses": left_out},
+        settings={"seed": given.seed},
+        extractor=extractor,
+        judge=judge,
+        comparable=verifier is None and is_published(given.judge, published),
+        interval=given.interval([value for value in scores if value is not None]),
+        options=given,
+    )
+    if given.return_spans and answers is not None:
+        result["spans"] = answers.spans()
+    return result

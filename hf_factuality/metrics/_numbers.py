@@ -1,0 +1,147 @@
+"""Metrics over likelihoods and probabilities: no text, no verifier."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hf_factuality.errors import DataError
+from hf_factuality.functional.metrics import average_precision, mc1, mc2
+from hf_factuality.functional.scoring import mean
+from hf_factuality.metrics._common import Options, is_published, make_result, named, read_options
+
+
+@dataclass(frozen=True, kw_only=True)
+class NumberOptions(Options):
+    """[`Options`] and the source of the numbers, as `judge`."""
+
+    judge: str | None = None
+
+
+def _number(value: Any, place: str) -> float | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise DataError(f"{place} must be a number or None, got {value!r:.100}")
+    return None if math.isnan(value) else float(value)
+
+
+def _flag(value: Any, place: str) -> bool | None:
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, (int, float)) and value in (0, 1):
+        return bool(value)
+    raise DataError(f"{place} must be True or False (1 or 0), or None, got {value!r:.100}")
+
+
+def _choices(item: Any, kind: str, place: str) -> list[Any] | None:
+    """The list of a kind (`"mc1"`, `"mc2"`) in a prediction or reference, which may be one list for both."""
+    if isinstance(item, dict):
+        known = {"mc1", "mc2", "mc1_targets", "mc2_targets"} & set(item)
+        if not known:
+            raise DataError(f"{place} needs `mc1` or `mc2`; it has {sorted(item)}")
+        item = item.get(kind, item.get(f"{kind}_targets"))
+        if isinstance(item, dict):  # as in the dataset on the Hub: choices and labels
+            item = item.get("labels")
+    if item is not None and not isinstance(item, list):
+        raise DataError(f"{place} must be a list with one number per choice, got {item!r:.100}")
+    return item
+
+
+def score_truthfulqa(
+    predictions: Sequence[Any], references: Sequence[Any], *, options: Mapping[str, Any], published: Sequence[str]
+) -> dict[str, Any]:
+    """Result of the metric `truthfulqa`; its module describes the inputs."""
+    given = read_options(NumberOptions, options)
+    scores: dict[str, list[float | None]] = {"mc1": [], "mc2": []}
+    reasons = {f"{kind}_{reason}": 0 for kind in scores for reason in ("missing", "undefined")}
+    for row, (item, reference) in enumerate(zip(predictions, references, strict=True)):
+        for kind, function in (("mc1", mc1), ("mc2", mc2)):
+            values = None if item is None else _choices(item, kind, f"prediction {row}")
+            labels = None if item is None else _choices(reference, kind, f"reference {row}")
+            score = None
+            if values is None or labels is None:
+                reasons[f"{kind}_missing"] += 1
+            elif len(values) != len(labels):
+                raise DataError(f"prediction {row} has {len(values)} likelihoods for {len(labels)} {kind} choices")
+            else:
+                flags = [bool(_flag(label, f"reference {row}")) for label in labels]
+                score = function([_number(value, f"prediction {row}") for value in values], flags)
+                reasons[f"{kind}_undefined"] += score is None
+            scores[kind].append(score)
+    known = {kind: [value for value in values if value is not None] for kind, values in scores.items()}
+    return make_result(
+        "truthfulqa",
+        mean(known["mc2"]),
+        scores=scores["mc2"],
+        parts={
+            "mc1": mean(known["mc1"]),
+            "mc2": mean(known["mc2"]),
+            "n_mc1": len(known["mc1"]),
+            "mc1_confidence_interval": given.interval(known["mc1"]),
+        },
+        left_out={"responses": reasons},
+        settings={},
+        extractor=None,
+        judge=named(given.judge),
+        comparable=is_published(given.judge, published),
+        interval=given.interval(known["mc2"]),
+        options=given,
+    )
+
+
+def score_refusal_ap(
+    predictions: Sequence[Any], references: Sequence[Any], *, options: Mapping[str, Any], published: Sequence[str]
+) -> dict[str, Any]:
+    """Result of the metric `refusal_ap`; its module describes the inputs."""
+    given = read_options(NumberOptions, options)
+    reasons = {"no_confidence": 0, "no_reference": 0}
+    confidences: list[float | None] = []
+    known: list[tuple[float, bool]] = []
+    correct: list[bool] = []
+    answered: list[bool | None] = []  # of those with a known P(sure)
+    for row, (item, reference) in enumerate(zip(predictions, references, strict=True)):
+        place, sure = f"prediction {row}", None
+        if isinstance(item, dict):
+            if not {"p_pred", "p_sure"} <= set(item):
+                raise DataError(f"{place} needs `p_pred` and `p_sure`; it has {sorted(item)}")
+            pred, sure = _number(item["p_pred"], place), _number(item["p_sure"], place)
+            confidence = None if pred is None or sure is None else (pred + sure) / 2
+        else:
+            confidence = _number(item, place)
+        truth = _flag(reference, f"reference {row}")
+        if truth is None or confidence is None:
+            reasons["no_reference" if truth is None else "no_confidence"] += 1
+            confidence = None
+        else:
+            known.append((confidence, truth))
+            correct.append(truth)
+            answered.append(None if sure is None else sure > 0.5)
+        confidences.append(confidence)
+
+    def area(rows: list[tuple[float, bool]]) -> float | None:
+        return average_precision([row[0] for row in rows], [row[1] for row in rows])
+
+    willing = [truth for truth, answers in zip(correct, answered, strict=True) if answers]
+    stated = [answers for answers in answered if answers is not None]
+    return make_result(
+        "refusal_ap",
+        area(known),
+        scores=confidences,
+        parts={
+            "accuracy": mean([float(truth) for truth in correct]),
+            "accuracy_answered": mean([float(truth) for truth in willing]),
+            "answer_rate": mean([float(answers) for answers in stated]),
+            "n_correct": sum(correct),
+            "n_answered": len(willing),
+        },
+        left_out={"responses": reasons},
+        settings={},
+        extractor=None,
+        judge=named(given.judge),
+        comparable=is_published(given.judge, published),
+        interval=given.interval(known, area),
+        options=given,
+    )

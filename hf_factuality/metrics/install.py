@@ -1,0 +1,145 @@
+"""Puts the metric modules where `evaluate.load("factscore")` looks, so that it works by name without a network."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import json
+import os
+import shutil
+from pathlib import Path
+
+from hf_factuality import __version__
+
+
+__all__ = ["METRIC_NAMES", "describe_metrics", "install", "installed", "metric_path"]
+
+METRIC_NAMES = (
+    "anah",
+    "factscore",
+    "halluqa",
+    "halueval",
+    "longwiki",
+    "refusal_ap",
+    "safe",
+    "truthfulqa",
+    "veriscore",
+    "winrate",
+)
+
+
+def metric_path(name: str) -> Path:
+    """The module of a metric, which `evaluate.load(str(path))` loads.
+
+    Raises:
+        `ValueError`: no metric has this name.
+    """
+    if name not in METRIC_NAMES:
+        raise ValueError(f"unknown metric {name!r}; choose one of {', '.join(METRIC_NAMES)}")
+    return Path(__file__).parent / name / f"{name}.py"
+
+
+def describe_metrics() -> dict[str, str]:
+    """Metric -> what it measures: the first line of its module, read without importing it."""
+    sources = {name: metric_path(name).read_text(encoding="utf-8") for name in METRIC_NAMES}
+    return {name: ast.get_docstring(ast.parse(text)).splitlines()[0] for name, text in sources.items()}
+
+
+def install(modules_cache: str | os.PathLike | None = None) -> dict[str, Path]:
+    """Copy the metric modules into the modules cache of `evaluate`.
+
+    `evaluate.load(name)` asks the Hub for `evaluate-metric/name`, and where that fails takes the newest script under
+    `evaluate_modules/metrics/evaluate-metric--name/<64 characters>/`. Such a folder is written here, by `evaluate`'s
+    own lock, under a name made of the script's content: whole or not at all, and again without harm. A folder of that
+    kind that has lost its script, which makes `evaluate` find no metric at all, is removed. Other versions stay, and
+    are older than ours.
+
+    Args:
+        modules_cache (`str` or `os.PathLike`, *optional*):
+            Instead of the cache that `evaluate` uses: `HF_MODULES_CACHE`, or `modules` under `HF_HOME`, as they were
+            set when it was imported.
+
+    Returns:
+        `dict[str, Path]`: metric -> script that `evaluate.load` now finds.
+
+    Raises:
+        `OSError`: the cache cannot be written.
+    """
+    from datasets.utils.filelock import FileLock  # the class that evaluate locks with
+
+    root = _root(modules_cache)
+    root.mkdir(parents=True, exist_ok=True)
+    for package in (root, root.parent, root.parent.parent):
+        (package / "__init__.py").touch()
+    found = {}
+    for name in METRIC_NAMES:
+        folder = root / f"evaluate-metric--{name}"
+        with FileLock(f"{folder}.lock"):
+            folder.mkdir(exist_ok=True)
+            (folder / "__init__.py").touch()
+            found[name] = _place(name, folder)
+    return found
+
+
+def installed(modules_cache: str | os.PathLike | None = None) -> dict[str, Path]:
+    """The installed metrics whose script is this version's and is the one that `evaluate.load` takes; reads only.
+
+    Args:
+        modules_cache (`str` or `os.PathLike`, *optional*):
+            As in [`install`].
+
+    Returns:
+        `dict[str, Path]`: metric -> script. Empty before [`install`], or after an upgrade that changed all scripts.
+    """
+    root = _root(modules_cache)
+    found = {}
+    for name in METRIC_NAMES:
+        scripts = [path / f"{name}.py" for path in _versions(root / f"evaluate-metric--{name}")]
+        if not scripts or not all(script.is_file() for script in scripts):
+            continue  # evaluate gives up on the metric if one version lacks its script
+        newest = max(scripts, key=lambda script: script.stat().st_mtime)
+        if newest.read_bytes() == metric_path(name).read_bytes():
+            found[name] = newest
+    return found
+
+
+def _root(modules_cache: str | os.PathLike | None) -> Path:
+    from evaluate import config
+
+    cache = Path(config.HF_MODULES_CACHE if modules_cache is None else modules_cache).expanduser()
+    return cache / config.MODULE_NAME_FOR_DYNAMIC_MODULES / "metrics"
+
+
+def _versions(folder: Path) -> list[Path]:
+    """What `evaluate` takes for versions: whatever has a name of 64 characters."""
+    return sorted(path for path in folder.iterdir() if len(path.name) == 64) if folder.is_dir() else []
+
+
+def _place(name: str, folder: Path) -> Path:
+    source = metric_path(name).read_bytes()
+    version = folder / hashlib.sha256(source).hexdigest()
+    script = version / f"{name}.py"
+    for path in _versions(folder):
+        if path.is_dir() and not (path / script.name).is_file():
+            shutil.rmtree(path)
+    # Made under a short name, which evaluate passes over, and moved when it is whole.
+    building = folder / ".installing"
+    shutil.rmtree(building, ignore_errors=True)  # of an installation that was killed
+    building.mkdir()
+    try:
+        meta = {"original file path": str(metric_path(name)), "local file path": str(script), "version": __version__}
+        (building / "__init__.py").touch()
+        (building / script.name).write_bytes(source)
+        (building / f"{name}.json").write_text(json.dumps(meta), encoding="utf-8")
+        if not version.exists():
+            building.rename(version)
+        elif script.read_bytes() != source:
+            os.replace(building / script.name, script)
+    finally:
+        shutil.rmtree(building, ignore_errors=True)
+    # evaluate takes the newest. A clock that went backwards must not make that an older version.
+    times = [(path / script.name).stat().st_mtime for path in _versions(folder) if path != version]
+    os.utime(script)
+    if times and script.stat().st_mtime <= max(times):
+        os.utime(script, (max(times) + 1, max(times) + 1))
+    return script

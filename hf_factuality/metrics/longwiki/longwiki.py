@@ -1,0 +1,57 @@
+"""LongWiki of HalluLens: precision, recall@32 and F1 of long answers about Wikipedia pages, and false refusals."""
+
+import hf_factuality.functional.scoring as scoring
+import hf_factuality.metrics._claims as claims
+import hf_factuality.metrics._common as common
+
+
+_CITATION = """
+@inproceedings{bang2025hallulens,
+    title={{HalluLens}: {LLM} Hallucination Benchmark},
+    author={Bang, Yejin and Ji, Ziwei and Schelten, Alan and Hartshorn, Anthony and Fowler, Tara and Zhang, Cheng and
+        Cancedda, Nicola and Fung, Pascale},
+    booktitle={ACL},
+    year={2025}
+}
+"""
+_INPUTS = (
+    claims.INPUTS
+    + """
+    k (`float`, *optional*, defaults to 32): number of supported claims that is enough.
+    abstention (`str` or function, *optional*): rule for responses that refuse. The paper asks a judge: pass its verdict
+        as `abstained` of a prediction.
+    deduplicate (`bool`, *optional*, defaults to `True`): count equal claims of a response once, as released.
+
+Parts: precision, recall, f1 (the score), false_refusal_rate, median_claims, facts (mean), empty. All but the rate are
+over responses that do not refuse; one without claims counts as a refusal.
+"""
+)
+_PUBLISHED = ("meta-llama/Llama-3.1-405B-Instruct-FP8",)
+
+
+class Longwiki(common.FactualityMetric):
+    """LongWiki of HalluLens (arXiv 2504.17550)."""
+
+    def _info(self):
+        return common.metric_info(__doc__, _INPUTS, _CITATION, "https://arxiv.org/abs/2504.17550")
+
+    def _compute(self, predictions, references, k=32, abstention=None, deduplicate=True, **options):
+        answers = claims.Answers(
+            common.decoded(predictions),
+            common.decoded(references),
+            table=None,
+            abstention=abstention,
+            deduplicate=deduplicate,
+            options=options,
+        )
+        found = scoring.longwiki(answers.labels(), k)
+        parts = {name: found[name] for name in ("precision", "recall", "false_refusal_rate", "median_claims", "facts")}
+        return answers.result(
+            "longwiki",
+            found["score"],
+            found["f1s"],
+            parts={"f1": found["score"], **parts, "empty": answers.empty()},
+            left_out={name: found[name] for name in ("abstained", "unjudged")},
+            settings={"k": k, "abstention": abstention, "deduplicate": deduplicate},
+            published=_PUBLISHED if k == 32 else (),
+        )

@@ -1,0 +1,40 @@
+"""R-Tuning's AP score: whether a model is surer of the answers that are right."""
+
+import hf_factuality.metrics._common as common
+import hf_factuality.metrics._numbers as numbers
+
+
+_CITATION = """
+@inproceedings{zhang2024rtuning,
+    title={{R-Tuning}: Instructing Large Language Models to Say `{I} Don't Know'},
+    author={Zhang, Hanning and Diao, Shizhe and Lin, Yong and Fung, Yi and Lian, Qing and Wang, Xingyao and Chen, Yangyi
+        and Ji, Heng and Zhang, Tong},
+    booktitle={NAACL},
+    year={2024}
+}
+"""
+_INPUTS = """
+Args:
+    predictions (`list`): per question, a dictionary with `p_pred` (geometric mean of the answer's token probabilities)
+        and `p_sure` (P(sure) / (P(sure) + P(unsure)) after "I am"), whose mean ranks the answers; or a number to rank them
+        by. `None`: unknown.
+    references (`list`): whether each answer is correct: `True`/`False`, 1/0, or `None`.
+    judge (`str`, *optional*): where the numbers come from; "published prompts" makes the result comparable.
+
+The score is the average precision; `None` if no answer is correct. Parts: accuracy (of all answers), accuracy_answered
+and answer_rate (those with p_sure > 0.5, which the model gives willingly), n_correct, n_answered. With `return_scores` the
+scores are what the answers are ranked by.
+"""
+_PUBLISHED = ("published prompts",)
+
+
+class RefusalAp(common.FactualityMetric):
+    """R-Tuning's AP score (arXiv 2311.09677)."""
+
+    def _info(self):
+        return common.metric_info(__doc__, _INPUTS, _CITATION, "https://arxiv.org/abs/2311.09677")
+
+    def _compute(self, predictions, references, **options):
+        return numbers.score_refusal_ap(
+            common.decoded(predictions), common.decoded(references), options=options, published=_PUBLISHED
+        )

@@ -1,0 +1,149 @@
+"""Scores of claims against hand arithmetic and slow loops."""
+
+import math
+import random
+
+import pytest
+
+from hf_factuality.functional import scoring
+from hf_factuality.spans import Label, LabeledSpan
+
+
+S, H, U, X, C, N = (
+    Label.SUPPORTED,
+    Label.HEDGED_SUPPORTED,
+    Label.UNVERIFIABLE,
+    Label.HEDGED_CONTRADICTED,
+    Label.CONTRADICTED,
+    Label.NO_FACT,
+)
+
+
+def spans(labels):
+    return [LabeledSpan(0, 1, label) for label in labels]
+
+
+@pytest.mark.parametrize(
+    "labels, expected",
+    [([S, U, C, None], 0.0), ([S, S, U, None], 2 / 3), ([], 0.0), ([None], None), ([H, X, X], -1 / 3)],
+)
+def test_mean_factuality(labels, expected):
+    assert scoring.mean_factuality(spans(labels)) == (None if expected is None else pytest.approx(expected))
+
+
+@pytest.mark.parametrize("labels, expected", [([S, H, C, U, N], 2 / 3), ([U, N, None], None), ([], None)])
+def test_factual_precision(labels, expected):
+    assert scoring.factual_precision(spans(labels)) == (None if expected is None else pytest.approx(expected))
+
+
+def test_counts():
+    counts = scoring.count_claims([S, H, U, X, C, N, None, None])
+    assert tuple(counts) == (2, 5, 2) and counts.stated == 7 and counts.precision == 0.4
+    assert scoring.count_claims([N]).precision is None and scoring.count_claims([]).stated == 0
+    assert tuple(scoring.count_sentences([S, H, U, X, C, N, None])) == (3, 6, 1)
+
+
+def test_median_and_mean():
+    assert scoring.median([3, 1, 2]) == 2.0 and scoring.median([4, 1, 2, 3]) == 2.5 and scoring.median([]) is None
+    assert scoring.mean([1, None, 0]) == 0.5 and scoring.mean([None]) is None and scoring.mean([]) is None
+
+
+@pytest.mark.parametrize(
+    "facts, expected", [(1, 0.00012340980), (2, 0.01831563889), (5, 0.36787944117), (10, 1), (11, 1)]
+)
+def test_length_penalty(facts, expected):
+    """e^-9, e^-4, e^-1 from a table of powers."""
+    assert scoring.length_penalty(facts) == pytest.approx(expected, abs=1e-11)
+    assert scoring.length_penalty(facts, gamma=0) == 1.0
+
+
+@pytest.mark.parametrize("facts, gamma", [(0, 10), (3, -1)])
+def test_length_penalty_refuses(facts, gamma):
+    with pytest.raises(ValueError, match="length_penalty needs"):
+        scoring.length_penalty(facts, gamma)
+
+
+def slow_factscore(responses, gamma):
+    """The definition, word by word."""
+    scores = []
+    for labels in responses:
+        if labels is None:
+            continue
+        supported = judged = stated = 0
+        for label in labels:
+            if label == N:
+                continue
+            stated += 1
+            if label is not None:
+                judged += 1
+                if label in (S, H):
+                    supported += 1
+        if judged > 0:
+            score = supported / judged
+            if stated <= gamma:
+                score *= math.e ** (1 - gamma / stated)
+            scores.append(score)
+    return sum(scores) / len(scores) if scores else None
+
+
+def slow_f1(labels, k):
+    supported = sum(1 for label in labels if label == S or label == H)
+    other = sum(1 for label in labels if label == C or label == X or label == U)
+    if supported == 0:
+        return 0.0
+    precision, recall = supported / (supported + other), min(1, supported / k)
+    return 2 / (1 / precision + 1 / recall)
+
+
+def test_against_slow_loops():
+    generator = random.Random(0)
+    for _ in range(200):
+        responses = [
+            None if generator.random() < 0.1 else generator.choices([S, H, U, X, C, N, None], k=generator.randrange(8))
+            for _ in range(generator.randrange(6))
+        ]
+        gamma = generator.choice([0, 1, 3, 10])
+        expected = slow_factscore(responses, gamma)
+        found = scoring.factscore(responses, gamma)
+        assert found["score"] == (None if expected is None else pytest.approx(expected))
+        left = found["abstained"] + found["no_facts"] + found["unjudged"]
+        assert left + sum(score is not None for score in found["scores"]) == len(responses)
+        k = generator.choice([1, 2, 5])
+        known = [r for r in responses if r is not None and not (None in r and set(r) <= {None, N})]
+        expected = sum(slow_f1(r, k) for r in known) / len(known) if known else None
+        found = scoring.mean_f1_at_k(responses, [k] * len(responses))
+        assert found["score"] == (None if expected is None else pytest.approx(expected))
+
+
+def test_f1_at_k():
+    assert scoring.f1_at_k([S, S, C, N], 4) == (pytest.approx(2 / 3), 0.5, pytest.approx(4 / 7))
+    assert scoring.f1_at_k([C], 4) == (0.0, 0.0, 0.0)
+    assert scoring.f1_at_k([], 4) == (None, 0.0, 0.0)
+    assert scoring.f1_at_k([N], 4) == (None, 0.0, 0.0)
+    assert scoring.f1_at_k([None, N], 4) == (None, None, None)
+    for k in (0, -1):
+        with pytest.raises(ValueError, match="K > 0"):
+            scoring.f1_at_k([S], k)
+    with pytest.raises(ValueError, match="K > 0, got -1"):
+        scoring.mean_f1_at_k([[S], [S]], [None, -1])
+
+
+def test_veriscore_k_is_the_upper_middle():
+    """The released code sorts and takes the element at half of the length."""
+    assert [scoring.veriscore_k(counts) for counts in ([7], [7, 3], [1, 9, 4], [0, 5, 2, 3], [])] == [7, 7, 4, 3, None]
+
+
+def test_longwiki_leaves_its_input_alone():
+    responses = [[S, C], None, [N], [None]]
+    found = scoring.longwiki(responses, k=2)
+    assert responses == [[S, C], None, [N], [None]]
+    assert found["abstained"] == 2 and found["unjudged"] == 1 and found["false_refusal_rate"] == 0.5
+    assert found["f1s"] == [0.5, None, None, None]
+
+
+def test_anah_counts_sentences_once():
+    found = scoring.anah([[S, N, C], [U], [None], []])
+    assert found["score"] == 0.5 and found["response_scores"] == [pytest.approx(2 / 3), 0.0, None, None]
+    assert found["released_score"] == pytest.approx(3 / 5)
+    assert (found["no_sentences"], found["unjudged"]) == (1, 1)
+    assert scoring.anah([])["score"] is None

@@ -1,0 +1,412 @@
+"""Forms of input, what reaches the verifier, spans, names of who judged, and errors."""
+
+import json
+
+import pytest
+
+from hf_factuality import Label, LabeledSpan, Verification
+from hf_factuality.errors import DataError
+from hf_factuality.metrics import METRIC_NAMES
+
+
+class Scripted:
+    """Verifier that labels each line "label: text" as it says, and remembers what it saw."""
+
+    requires_evidence = False
+
+    def __init__(self):
+        self.seen = []
+
+    def verify(self, inputs):
+        self.seen += inputs
+        results = []
+        for item in inputs:
+            spans, start = [], 0
+            for line in item.completion.splitlines(keepends=True):
+                name = line.partition(":")[0]
+                if name == "fail":
+                    raise RuntimeError("no answer")
+                label = None if name == "unknown" else Label(name)
+                spans.append(LabeledSpan(start, start + len(line.rstrip()), label))
+                start += len(line)
+            results.append(Verification(tuple(spans)))
+        return results
+
+
+class Forbidden:
+    def verify(self, inputs):
+        raise AssertionError("no verifier is needed here")
+
+
+CLAIM_METRICS = ("factscore", "veriscore", "safe", "longwiki", "anah")
+LABELLED = {
+    "factscore": ["S"],
+    "veriscore": ["supported"],
+    "safe": ["Supported"],
+    "longwiki": [True],
+    "anah": ["ok"],
+    "halluqa": ["否"],
+}
+
+
+@pytest.mark.parametrize("name", CLAIM_METRICS)
+def test_text_is_judged_by_the_verifier(make, name):
+    """The same labels give the same score, whether they come with the predictions or from the verifier."""
+    verifier = Scripted()
+    texts = ["supported: a\ncontradicted: b\nunverifiable: c", "supported: d\nunknown: e", "unknown: f"]
+    labels = [["supported", "contradicted", "unverifiable"], ["supported", None], [None]]
+    judged = make(name).compute(
+        predictions=texts, references=["x", ["y", "z"], None], verifier=verifier, questions=["q1", "q2", None]
+    )
+    given = make(name).compute(predictions=labels, verifier=Forbidden(), judge="human")
+    for key in (name, "parts", "left_out", "confidence_interval"):
+        assert judged[key] == given[key], key
+    assert [(item.question, item.evidence) for item in verifier.seen] == [
+        ("q1", ("x",)),
+        ("q2", ("y", "z")),
+        (None, ()),
+    ]
+    assert judged["judge"] == {"name": "Scripted"} and judged["extractor"] is None
+    assert judged["comparable_to_published"] is False
+    assert given["judge"] == {"name": "human"} and given["extractor"] == {"name": "not stated"}
+
+
+@pytest.mark.parametrize("name", LABELLED)
+def test_labelled_predictions_touch_no_verifier(make, name):
+    items = [LABELLED[name], LABELLED[name]]
+    result = make(name).compute(predictions=items, verifier=Forbidden(), resamples=0)
+    assert result["n_scored"] == 2 and result["confidence_interval"] is None
+    # A name that cannot be loaded shows that nothing is loaded either.
+    assert make(name).compute(predictions=items, verifier="no.such:Verifier", resamples=0) == result
+
+
+@pytest.mark.parametrize("name", ["truthfulqa", "refusal_ap", "winrate"])
+def test_numbers_and_verdicts_take_no_verifier(make, name):
+    with pytest.raises(TypeError, match="verifier"):
+        make(name).compute(predictions=[], verifier="lexical")
+
+
+def test_lexical_is_the_default(make):
+    result = make("factscore").compute(
+        predictions=["Ada Lovelace was born in London.", "Ada Lovelace was born in London.", "She died."],
+        references=["Ada Lovelace was born in London in 1815.", {"evidence": ["Nothing of the kind."]}, None],
+        gamma=0,
+        return_spans=True,
+        return_scores=True,
+    )
+    assert result["scores"] == [1.0, 0.0, None] and result["left_out"]["responses"]["no_evidence"] == 1
+    assert result["extractor"]["name"] == "SentenceExtractor" and result["judge"]["name"] == "LexicalJudge"
+    (span,) = result["spans"][0]
+    assert LabeledSpan.from_dict(span).text("Ada Lovelace was born in London.") == "Ada Lovelace was born in London."
+    assert span["label"] == "supported" and result["spans"][2] is None
+
+
+def test_a_failing_verifier_leaves_out_what_it_fails_on(make, caplog):
+    result = make("factscore").compute(
+        predictions=["supported: a", "fail: b", "contradicted: c"], verifier=Scripted(), gamma=0, return_spans=True
+    )
+    assert result["factscore"] == 0.5 and result["left_out"]["responses"]["verifier_failed"] == 1
+    assert result["spans"][1] is None and "no answer" in caplog.text
+    # It is not known whether the second states a fact: the ratio is of the two that are known.
+    assert result["parts"]["respond_ratio"] == 1.0
+
+
+def test_names_and_revisions_of_models(make):
+    class Judge:
+        model = "org/nli"
+        revision = "abc123"
+
+    class Pipeline(Scripted):
+        extractor = None
+        judge = Judge()
+
+    class Loaded(Scripted):
+        class model:  # noqa: N801 - stands for a loaded model
+            class config:  # noqa: N801
+                _name_or_path = "org/other"
+                _commit_hash = "def456"
+
+    class Served(Scripted):
+        class client:  # noqa: N801 - stands for the connection to a server
+            model = "org/chat"
+            revision = "789"
+
+    for verifier, expected in (
+        (Served(), {"name": "Served", "model": "org/chat", "revision": "789"}),
+        (Pipeline(), {"name": "Judge", "model": "org/nli", "revision": "abc123"}),
+        (Loaded(), {"name": "Loaded", "model": "org/other", "revision": "def456"}),
+    ):
+        result = make("anah").compute(predictions=["supported: a"], verifier=verifier)
+        assert result["judge"] == expected
+
+
+@pytest.mark.parametrize(
+    "name, judge, settings, expected",
+    [
+        ("factscore", "human", {}, True),
+        ("factscore", "Retrieval+ChatGPT", {}, True),
+        ("factscore", "my-judge", {}, False),
+        ("factscore", None, {}, False),
+        ("veriscore", "gpt-4o", {}, False),  # K of the pool is not known
+        ("veriscore", "gpt-4o", {"k": 30}, True),
+        ("safe", "gpt-3.5-turbo-0125", {}, True),
+        ("longwiki", "meta-llama/Llama-3.1-405B-Instruct-FP8", {"k": 16}, False),
+        ("anah", "opencompass/anah-v2", {}, True),
+        ("halluqa", "gpt-4-0613", {}, True),
+    ],
+)
+def test_comparable_to_published(make, name, judge, settings, expected):
+    result = make(name).compute(predictions=[LABELLED[name]], judge=judge, **settings)
+    assert result["comparable_to_published"] is expected
+
+
+def test_one_judged_text_makes_the_result_not_comparable(make):
+    result = make("factscore").compute(predictions=[["S"], "supported: a"], judge="human", verifier=Scripted())
+    assert result["comparable_to_published"] is False and result["judge"] == {"name": "Scripted"}
+
+
+def test_verifications_and_rows_of_the_command_line(make):
+    spans = (LabeledSpan(0, 1, Label.SUPPORTED), LabeledSpan(2, 3, Label.CONTRADICTED))
+    claims = (LabeledSpan(0, 1, Label.SUPPORTED, claim="A is."),)
+    predictions = [
+        Verification(spans),
+        Verification(spans, claims),  # where there are claims, they count
+        Verification(error="timeout"),
+        Verification(abstained=True),
+        {"completion": "a b", "evidence": "-", "verification": Verification(spans).to_dict()},
+    ]
+    result = make("factscore").compute(predictions=predictions, gamma=0, return_scores=True, verifier=Forbidden())
+    assert result["scores"] == [0.5, 1.0, None, None, 0.5]
+    assert result["left_out"]["responses"] == {
+        "missing": 0,
+        "no_evidence": 0,
+        "verifier_failed": 1,
+        "abstained": 1,
+        "no_facts": 0,
+        "unjudged": 0,
+    }
+
+
+def test_spans_of_labelled_claims_are_anchored(make):
+    text = "Born in Ulm, he died in Princeton."
+    claims = [
+        {"label": "S", "start": 0, "end": 11, "score": 0.9, "evidence": "Ulm"},
+        ["he died in Princeton", "NS"],
+        ["He was a physicist.", "S"],  # stands nowhere: the whole text
+        "IR",
+    ]
+    result = make("factscore").compute(predictions=[{"text": text, "claims": claims}, ["S"]], return_spans=True)
+    spans = [LabeledSpan.from_dict(span) for span in result["spans"][0]]
+    assert [(span.start, span.end) for span in spans] == [(0, 11), (13, 33), (0, 34), (0, 34)]
+    assert (spans[0].score, spans[0].evidence, spans[1].claim) == (0.9, "Ulm", "he died in Princeton")
+    assert [(span["start"], span["end"]) for span in result["spans"][1]] == [(0, 0)]
+
+
+def test_hostile_text_passes(make):
+    """Lone surrogates, control characters, JSON and numbers as text stay the text that they are."""
+    texts = [
+        "\ud800 broken",
+        "\x00\x1b[0m",
+        '{"claims": [true]}',
+        "1998",
+        "null",
+        "a" * 100_000,
+        "\u202eright to left",
+    ]
+    verifier = Scripted()
+    seen = []
+    verifier.verify = lambda inputs: seen.extend(i.completion for i in inputs) or [Verification()] * len(inputs)
+    result = make("factscore").compute(predictions=texts, verifier=verifier)
+    assert seen == texts and result["left_out"]["responses"]["no_facts"] == len(texts)
+
+
+def test_another_label_set(make):
+    result = make("factscore").compute(predictions=[["Correct", "Vague", "Wrong"]], gamma=0, label_table="rlfh")
+    assert result["factscore"] == pytest.approx(1 / 3)
+    result = make("factscore").compute(predictions=[["incorrect"]], label_table="rlfh")
+    assert result["factscore"] is None and result["left_out"]["claims"]["unknown_label"] == 1
+
+
+def test_abstention_rules(make):
+    texts = [
+        "I'm sorry, no.",
+        "Please provide more details.",
+        "Sorry, I can't do that. ",
+        "There is no information. [1]\n\nHe lives.",
+        "He lives.\n\nThere is no information.",
+    ]
+    predictions = [{"text": text, "claims": ["S"]} for text in texts]
+
+    def left(rule):
+        result = make("factscore").compute(predictions=predictions, abstention=rule, return_scores=True)
+        return [number for number, score in enumerate(result["scores"]) if score is None]
+
+    assert left(None) == [] and left("generic") == [0, 1] and left("veriscore") == [2] and left("perplexity_ai") == [3]
+    assert left(lambda text: "lives" in text) == [3, 4]
+    with pytest.raises(DataError, match="choose one of"):
+        left("polite")
+    stated = [{"text": texts[0], "claims": ["S"], "abstained": False}]
+    assert make("factscore").compute(predictions=stated, abstention="generic")["n_scored"] == 1
+
+
+HALUEVAL = [
+    {"question": "q", "knowledge": "k1", "right_answer": "supported: a", "hallucinated_answer": "contradicted: b"},
+    {"document": ["k2"], "right_summary": "supported: c", "hallucinated_summary": "unverifiable: d"},
+    {"dialogue_history": "k3", "right_response": "unknown: e", "hallucinated_response": "supported: f"},
+]
+
+
+def test_halueval_judges_rows_of_the_dataset(make):
+    """Seed 1234567 shows right, right, hallucinated (see the cases): right, right, and missed."""
+    verifier = Scripted()
+    result = make("halueval").compute(
+        predictions=HALUEVAL, verifier=verifier, seed=1234567, return_scores=True, return_spans=True
+    )
+    assert [item.completion for item in verifier.seen] == ["supported: a", "supported: c", "supported: f"]
+    assert [item.evidence for item in verifier.seen] == [("k1",), ("k2",), ("k3",)]
+    assert result["scores"] == [1.0, 1.0, 0.0] and result["judge"] == {"name": "Scripted"}
+    assert result["spans"][0][0]["label"] == "supported" and result["comparable_to_published"] is False
+
+
+def test_halueval_judges_candidates(make):
+    result = make("halueval").compute(
+        predictions=["unverifiable: a", "unknown: b", "supported: c\nunknown: d", "contradicted: e\nunknown: f", None],
+        references=[{"hallucinated": True, "knowledge": "k"}, True, False, {"hallucinated": False}, True],
+        verifier=Scripted(),
+        return_scores=True,
+    )
+    assert result["scores"] == [1.0, None, None, 0.0, None]
+    assert result["left_out"]["responses"] == {
+        "missing": 1,
+        "no_evidence": 0,
+        "verifier_failed": 0,
+        "no_reference": 0,
+        "unjudged": 2,
+    }
+
+
+def test_halueval_wants_to_know_what_was_shown(make):
+    with pytest.raises(DataError, match="seed"):
+        make("halueval").compute(predictions=["Yes"])
+    with pytest.raises(DataError, match="hallucinated"):
+        make("halueval").compute(predictions=["Yes"], references=["maybe"])
+
+
+def test_halluqa_checks_text_against_the_best_answers(make):
+    result = make("halluqa").compute(
+        predictions=["supported: a", "supported: b\nunverifiable: c", "no_fact: d", "unknown: e", ["否"], "fail: f"],
+        references=[["best", "good"], "best", "best", "best", None, "best"],
+        verifier=Scripted(),
+        return_scores=True,
+        judge="gpt-4-0613",
+    )
+    assert result["scores"] == [1.0, 0.0, None, None, 1.0, None]
+    assert result["left_out"]["responses"] == {
+        "missing": 0,
+        "no_evidence": 0,
+        "verifier_failed": 1,
+        "no_claims": 0,
+        "unjudged": 2,
+    }
+    assert result["comparable_to_published"] is False and result["judge"] == {"name": "Scripted"}
+
+
+class Longer:
+    """Prefers the longer answer, and answers nonsense about questions it does not like."""
+
+    name = "longer"
+
+    def __init__(self):
+        self.seen = []
+
+    def compare(self, pairs):
+        self.seen += pairs
+        if any(pair.first == "crash" for pair in pairs):
+            raise RuntimeError("sk-abcdefghijklmnop failed")
+        return [
+            "?"
+            if pair.question == "odd"
+            else "tie"
+            if len(pair.first) == len(pair.second)
+            else "AB"[len(pair.first) < len(pair.second)]
+            for pair in pairs
+        ]
+
+
+def test_winrate_asks_in_both_orders(make, caplog):
+    judge = Longer()
+    result = make("winrate").compute(
+        predictions=["long answer", "x", "same", "odd", None],
+        references=["short", "longer", "size", "-", "-"],
+        questions=["q", None, None, "odd", None],
+        pair_judge=judge,
+        return_scores=True,
+    )
+    assert [(pair.first, pair.second) for pair in judge.seen[:2]] == [
+        ("long answer", "short"),
+        ("short", "long answer"),
+    ]
+    assert judge.seen[0].question == "q"
+    assert result["scores"] == [1.0, 0.0, 0.5, None, None] and result["judge"] == {"name": "Longer"}
+    assert result["left_out"]["responses"] == {"missing": 1, "one_order": 0, "unjudged": 1}
+    result = make("winrate").compute(predictions=["crash", "long"], references=["-", "-"], pair_judge=Longer())
+    assert result["winrate"] == 1.0 and result["n_scored"] == 1 and "sk-abc" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    "name, predictions, references, settings, message",
+    [
+        ("factscore", "one text", None, {}, "predictions must be a list"),
+        ("factscore", ["a", "b"], ["e"], {}, "2 predictions and 1 references"),
+        ("factscore", [3], None, {}, "prediction 0 must be text"),
+        ("factscore", [{"claim": "typo"}], None, {}, r"needs `text` or `claims`; it has \['claim'\]"),
+        ("factscore", [{"text": 3}], None, {}, "`text` must be a str"),
+        ("factscore", [[{"claim": "no label"}]], None, {}, "needs a `label`"),
+        ("factscore", [[0.5]], None, {}, "a label is a string"),
+        ("factscore", [["a", ["b"]]], None, {}, r"\[claim, label\]"),
+        ("factscore", [[{"label": "S", "start": 3, "end": 1}]], None, {}, "not a range"),
+        ("factscore", ["text"], [{"wiki": "page"}], {}, "reference 0 needs `evidence`"),
+        ("factscore", ["text"], [7], {}, "reference 0 must be a string"),
+        ("factscore", ["text"], ["e"], {"questions": []}, "0 questions"),
+        ("factscore", ["text"], ["e"], {"verifier": "lexicall"}, "did you mean"),
+        ("factscore", [["S"]], None, {"gamma": -1}, "gamma"),
+        ("factscore", [["S"]], None, {"label_table": "mine"}, "unknown label table"),
+        ("factscore", [{1j}], None, {}, "prediction 0 cannot be read"),
+        ("veriscore", [["supported"]], None, {"k": 0}, "above 0"),
+        ("veriscore", [["supported"]], None, {"k": {"bio": 3}}, "each of the domains"),
+        ("veriscore", [["supported"]], None, {"domains": []}, "0 domains"),
+        ("safe", [["Supported"]], None, {"k": 0}, "K > 0"),
+        ("longwiki", [[True]], None, {"confidence_level": 95}, "0 < level < 1"),
+        ("halueval", [{"right": "No"}], None, {}, "`hallucinated`"),
+        ("halluqa", [3], None, {}, "prediction 0 must be"),
+        ("truthfulqa", [[-1.0]], [[1, 0]], {}, "1 likelihoods for 2"),
+        ("truthfulqa", [["a"]], [[1]], {}, "must be a number"),
+        ("truthfulqa", [[-1.0]], [[2]], {}, "must be True or False"),
+        ("truthfulqa", [{"mc3": []}], [[1]], {}, "needs `mc1` or `mc2`"),
+        ("refusal_ap", [{"p_sure": 0.1}], [1], {}, "needs `p_pred` and `p_sure`"),
+        ("refusal_ap", [True], [1], {}, "must be a number"),
+        ("winrate", ["text"], ["other"], {}, "pass `pair_judge`"),
+        ("winrate", [["A", "B", "A"]], None, {}, "a list of two"),
+        ("winrate", [3], None, {}, "prediction 0 must be text"),
+    ],
+)
+def test_bad_input_is_named(make, name, predictions, references, settings, message):
+    with pytest.raises(ValueError, match=message):
+        make(name).compute(predictions=predictions, references=references, **settings)
+
+
+@pytest.mark.parametrize("name", METRIC_NAMES)
+def test_the_module_describes_itself(make, name):
+    info = make(name).info
+    assert info.description and "predictions (`list`)" in info.inputs_description and "arxiv.org" in info.homepage
+    assert info.citation.startswith("@") and info.module_name == name
+
+
+def test_numpy_and_tensors_are_read(make):
+    import numpy as np
+    import torch
+
+    result = make("refusal_ap").compute(predictions=np.array([0.9, 0.1]), references=torch.tensor([True, False]))
+    assert result["refusal_ap"] == 1.0
+    result = make("truthfulqa").compute(predictions=[np.array([-1.0, -3.0], dtype=np.float32)], references=[[1, 0]])
+    assert result["parts"]["mc1"] == 1.0 and json.dumps(result)

@@ -1,0 +1,198 @@
+"""Loading by path and, once installed, by name; what the command prints; what the page shows."""
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import textwrap
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from hf_factuality.metrics import METRIC_NAMES, installed, metric_path
+from hf_factuality.metrics._cli import add_parser
+from hf_factuality.metrics.install import describe_metrics, install
+
+
+REPOSITORY = Path(__file__).resolve().parent.parent.parent
+PAGE = REPOSITORY / "docs" / "metrics.md"
+
+
+def version(cache, name="factscore"):
+    """The folders that `evaluate` takes for versions of a metric."""
+    folder = Path(cache) / "evaluate_modules" / "metrics" / f"evaluate-metric--{name}"
+    return sorted(path for path in folder.iterdir() if len(path.name) == 64)
+
+
+@pytest.fixture(scope="module")
+def fresh(tmp_path_factory):
+    """What a program sees with a cache of its own and no network: results of several loads, in one interpreter."""
+    home = tmp_path_factory.mktemp("home")
+    code = """
+        import contextlib, io, json, re, sys
+        import evaluate
+        from hf_factuality.metrics import METRIC_NAMES, installed, metric_path
+        from hf_factuality.metrics.install import install
+
+        found = {}
+        try:
+            evaluate.load("factscore")
+        except FileNotFoundError as error:
+            found["before"] = str(error)
+        found["by_path"] = {name: evaluate.load(str(metric_path(name))).name for name in METRIC_NAMES}
+        found["by_folder"] = evaluate.load(str(metric_path("safe").parent)).name
+        found["paths"] = {name: str(path) for name, path in install().items()}
+        found["installed"] = sorted(installed())
+        found["by_name"] = {name: evaluate.load(name).name for name in METRIC_NAMES}
+        found["score"] = evaluate.load("factscore").compute(predictions=[["S", "NS"]], gamma=0)["factscore"]
+        found["text"] = evaluate.load("factscore").compute(
+            predictions=["Ada was born in London."], references=["Ada was born in London in 1815."], gamma=0
+        )["factscore"]
+        found["class"] = type(evaluate.load("refusal_ap")).__name__
+        both = evaluate.combine(["factscore", "safe"])
+        found["combined"] = [key for key in both.compute(predictions=[["supported"]]) if key in METRIC_NAMES]
+        found["examples"] = []
+        for block in re.findall(r"```python\\n(.*?)```", open(sys.argv[1], encoding="utf-8").read(), re.DOTALL):
+            with contextlib.redirect_stdout(io.StringIO()) as printed:
+                exec(block, {})
+            found["examples"].append(printed.getvalue().splitlines())
+        print(json.dumps(found))
+    """
+    environment = {
+        **{key: value for key, value in os.environ.items() if not key.startswith(("HF_", "XDG_"))},
+        "HF_HOME": str(home),
+        "HF_EVALUATE_OFFLINE": "1",
+        "HF_HUB_OFFLINE": "1",
+        "PYTHONPATH": str(REPOSITORY),
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code), str(PAGE)],
+        capture_output=True,
+        text=True,
+        cwd=home,
+        env=environment,
+    )
+    assert done.returncode == 0, done.stderr
+    return home, json.loads(done.stdout.splitlines()[-1])
+
+
+def test_names_load_offline_after_installation(fresh):
+    home, found = fresh
+    assert "factscore" in found["before"]
+    assert found["by_name"] == {name: name for name in METRIC_NAMES}
+    assert found["score"] == 0.5 and found["text"] == 1.0
+    assert found["class"] == "RefusalAp"  # the metric's class, and not the one that it is derived from
+    assert found["installed"] == sorted(METRIC_NAMES) and found["combined"] == ["factscore", "safe"]
+    for path in found["paths"].values():
+        assert Path(path).is_relative_to(home / "modules" / "evaluate_modules" / "metrics")
+
+
+def test_paths_load_without_installation(fresh):
+    _, found = fresh
+    assert found["by_path"] == {name: name for name in METRIC_NAMES} and found["by_folder"] == "safe"
+
+
+def test_evaluate_reads_the_imports_of_a_module_right():
+    """It parses import lines itself: each names one library, and that can be imported."""
+    from evaluate.loading import get_imports
+
+    for name in METRIC_NAMES:
+        assert {kind for kind, *_ in get_imports(str(metric_path(name)))} == {"library"}
+        assert {library for _, library, *_ in get_imports(str(metric_path(name)))} == {"hf_factuality"}
+
+
+def test_installing_again_changes_nothing(tmp_path):
+    first = install(tmp_path)
+    before = {name: path.read_bytes() for name, path in first.items()}
+    assert install(tmp_path) == first == installed(tmp_path)
+    assert {name: path.read_bytes() for name, path in first.items()} == before
+    for name, path in first.items():
+        assert version(tmp_path, name) == [path.parent] and path.read_bytes() == metric_path(name).read_bytes()
+        assert not list(path.parent.parent.glob(".installing*"))
+        assert json.loads(path.with_suffix(".json").read_text())["original file path"] == str(metric_path(name))
+
+
+def test_it_is_newer_than_other_versions(tmp_path):
+    """`evaluate` takes the newest script, even if an older one is dated in the future."""
+    ours = install(tmp_path)["factscore"]
+    other = ours.parent.parent / ("0" * 64)
+    other.mkdir()
+    (other / "factscore.py").write_text("raise ImportError\n")
+    os.utime(other / "factscore.py", (4e9, 4e9))
+    assert "factscore" not in installed(tmp_path)
+    assert install(tmp_path)["factscore"] == ours and installed(tmp_path)["factscore"] == ours
+    assert other.is_dir() and ours.stat().st_mtime > 4e9
+
+
+def test_it_mends_what_is_broken(tmp_path):
+    ours = install(tmp_path)["safe"]
+    lost = ours.parent.parent / ("f" * 64)
+    lost.mkdir()  # evaluate finds no version at all while such a folder is there
+    (ours.parent.parent / ".installing").mkdir()
+    ours.write_text("broken")
+    assert "safe" not in installed(tmp_path)
+    assert install(tmp_path)["safe"] == ours == installed(tmp_path)["safe"]
+    assert not lost.exists() and version(tmp_path, "safe") == [ours.parent]
+
+
+def test_several_may_install_at_once(tmp_path):
+    """Each opens the lock's file for itself, as processes do."""
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(install, [tmp_path] * 8))
+    assert found == [installed(tmp_path)] * 8 and sorted(found[0]) == sorted(METRIC_NAMES)
+
+
+def test_the_default_cache_is_that_of_evaluate(tmp_path, monkeypatch):
+    from evaluate import config
+
+    monkeypatch.setattr(config, "HF_MODULES_CACHE", tmp_path)
+    assert installed() == {} and not list(tmp_path.iterdir())
+    assert all(path.is_relative_to(tmp_path) for path in install().values())
+    assert sorted(installed()) == sorted(METRIC_NAMES)
+
+
+def test_an_unknown_metric_is_named():
+    with pytest.raises(ValueError, match="'bleu'; choose one of anah, factscore"):
+        metric_path("bleu")
+
+
+def test_command_line(tmp_path, capsys):
+    parser = argparse.ArgumentParser()
+    add_parser(parser.add_subparsers())
+
+    def run(*arguments):
+        args = parser.parse_args(["metrics", *arguments, "--modules_cache", str(tmp_path)])
+        assert args.run(args) == 0
+        return capsys.readouterr().out
+
+    assert "hf-factuality metrics install" in run("list")
+    assert len(re.findall(r"factscore.*factscore\.py", run("install"))) == 1
+    listing = run("list")
+    assert listing.count("installed") == len(METRIC_NAMES) == len(listing.splitlines())
+    assert all(text in listing for text in describe_metrics().values())
+
+
+def test_listing_imports_no_metric_and_no_evaluate():
+    code = (
+        "import sys; from hf_factuality.metrics import metric_path; "
+        "from hf_factuality.metrics.install import describe_metrics; "
+        "import hf_factuality.metrics._cli; describe_metrics(); "
+        "print(sorted({'evaluate', 'torch', 'datasets'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=REPOSITORY)
+    assert done.stdout.strip() == "[]"
+
+
+def test_the_page_lists_every_metric():
+    text = PAGE.read_text(encoding="utf-8")
+    assert all(f"| `{name}` |" in text for name in METRIC_NAMES)
+
+
+def test_the_examples_of_the_page_run(fresh):
+    blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    assert blocks
+    shown = [[line[2:] for line in block.splitlines() if re.match(r"# [\d.]+ ", line)] for block in blocks]
+    assert fresh[1]["examples"] == shown
