@@ -6,14 +6,23 @@ from hf_factuality._lazy import attach
 
 
 _EXPORTS = {
+    "ANAHJudge": "judge_anah",
+    "ANAHVerifier": "judge_anah",
+    "AnswerCache": "cache",
+    "ChatClient": "client",
+    "FActScoreExtractor": "extract_llm",
     "JudgeInput": "base",
     "Judgement": "base",
     "LexicalJudge": "judge_lexical",
     "LexicalVerifier": "judge_lexical",
+    "LLMJudge": "judge_llm",
+    "LLMVerifier": "judge_llm",
     "NLIJudge": "judge_nli",
     "NLIVerifier": "judge_nli",
+    "RLFHExtractor": "extract_llm",
     "RowEvidence": "base",
     "SentenceExtractor": "extract",
+    "VeriScoreExtractor": "extract_llm",
     "Verifier": "base",
     "VerifierInput": "base",
     "VerifierPipeline": "base",
@@ -30,7 +39,12 @@ if TYPE_CHECKING:
         VerifierInput,
         VerifierPipeline,
     )
+    from hf_factuality.verifiers.cache import AnswerCache
+    from hf_factuality.verifiers.client import ChatClient
     from hf_factuality.verifiers.extract import SentenceExtractor
+    from hf_factuality.verifiers.extract_llm import FActScoreExtractor, RLFHExtractor, VeriScoreExtractor
+    from hf_factuality.verifiers.judge_anah import ANAHJudge, ANAHVerifier
     from hf_factuality.verifiers.judge_lexical import LexicalJudge, LexicalVerifier
+    from hf_factuality.verifiers.judge_llm import LLMJudge, LLMVerifier
     from hf_factuality.verifiers.judge_nli import NLIJudge, NLIVerifier
     from hf_factuality.verifiers.registry import load_verifier

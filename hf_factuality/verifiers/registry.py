@@ -15,10 +15,16 @@ __all__ = ["VERIFIER_NAMES", "load_verifier"]
 
 # Name -> module and class; imported on use, as "nli" needs torch and transformers.
 _BUILT_IN = {
+    "anah": "hf_factuality.verifiers.judge_anah:ANAHVerifier",
     "lexical": "hf_factuality.verifiers.judge_lexical:LexicalVerifier",
+    "llm": "hf_factuality.verifiers.judge_llm:LLMVerifier",
     "nli": "hf_factuality.verifiers.judge_nli:NLIVerifier",
 }
 VERIFIER_NAMES = tuple(_BUILT_IN)
+_WITH_MODEL = ("anah", "llm", "nli")
+_SERVED = ("anah", "llm")
+BASE_URL_VARIABLE = "HF_FACTUALITY_BASE_URL"
+"""Environment variable with the address of the server, where only a name can be given."""
 
 
 def load_verifier(name: str | Verifier, **kwargs: Any) -> Verifier:
@@ -28,6 +34,8 @@ def load_verifier(name: str | Verifier, **kwargs: Any) -> Verifier:
         name (`str` or [`~hf_factuality.verifiers.Verifier`]):
             - `"lexical"`: word overlap, no model.
             - `"nli"` with `model=...`, or `"nli:MODEL_ID"`: a natural language inference model.
+            - `"llm:MODEL"` and `"anah:MODEL"` with `base_url=...`, or the address in `HF_FACTUALITY_BASE_URL`: a model on
+              an OpenAI-compatible server, asked for a verdict, or in ANAH-v2's three turns.
             - `"package.module:ClassName"`: your own class, called with `kwargs`. This imports and runs code of that
               module.
             - An object with a `verify` method: returned as it is.
@@ -38,8 +46,8 @@ def load_verifier(name: str | Verifier, **kwargs: Any) -> Verifier:
         [`~hf_factuality.verifiers.Verifier`].
 
     Raises:
-        `ValueError`: the name is unknown, a dotted path leads nowhere or to something that cannot verify, `"nli"`
-        comes without a model, or arguments come with a finished object.
+        `ValueError`: the name is unknown, a dotted path leads nowhere or to something that cannot verify, a model or the
+        address of its server is missing, or arguments come with a finished object.
 
     Example:
 
@@ -52,14 +60,21 @@ def load_verifier(name: str | Verifier, **kwargs: Any) -> Verifier:
             raise ValueError(f"{type(name).__name__} is already made; it takes no arguments, got {sorted(kwargs)}")
         return name
     head, colon, rest = name.partition(":")
-    if head == "nli":
+    if head in _WITH_MODEL:
         if colon and "model" in kwargs:
             raise ValueError(f"the model is given twice: {name!r} and model={kwargs['model']!r}")
         if colon and rest:
             kwargs["model"] = rest
         if "model" not in kwargs:
-            raise ValueError(f'{name!r} needs a model: "nli:MODEL_ID", or model=...')
-    if head in _BUILT_IN and (head == "nli" or not colon):
+            raise ValueError(f'{name!r} needs a model: "{head}:MODEL_ID", or model=...')
+    if head in _SERVED and "base_url" not in kwargs:
+        if not os.environ.get(BASE_URL_VARIABLE):
+            raise ValueError(
+                f"{name!r} needs the address of its server: base_url='http://localhost:8000/v1', or the environment "
+                f"variable {BASE_URL_VARIABLE}"
+            )
+        kwargs["base_url"] = os.environ[BASE_URL_VARIABLE]
+    if head in _BUILT_IN and (head in _WITH_MODEL or not colon):
         return _load(_BUILT_IN[head])(**kwargs)
     if colon and head and rest and head not in _BUILT_IN:
         verifier = _load(name)(**kwargs)
@@ -72,9 +87,8 @@ def load_verifier(name: str | Verifier, **kwargs: Any) -> Verifier:
 
 
 def _choices() -> str:
-    return (
-        f"{', '.join(repr(name) for name in VERIFIER_NAMES)}, 'nli:MODEL_ID', 'package.module:ClassName' or an object"
-    )
+    names = [f"{name}:MODEL_ID" if name in _WITH_MODEL else name for name in VERIFIER_NAMES]
+    return f"{', '.join(map(repr, names))}, 'package.module:ClassName' or an object"
 
 
 def _load(path: str) -> Any:

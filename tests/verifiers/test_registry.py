@@ -74,16 +74,19 @@ def test_object_is_returned_as_it_is():
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("lexcial", "unknown verifier 'lexcial'; choose 'lexical', 'nli', .*; did you mean 'lexical'?"),
+        ("lexcial", "unknown verifier 'lexcial'; choose 'anah:MODEL_ID', 'lexical', .*; did you mean 'lexical'?"),
         (
             "gpt",
-            "unknown verifier 'gpt'; choose 'lexical', 'nli', 'nli:MODEL_ID', 'package.module:ClassName' or an",
+            "unknown verifier 'gpt'; choose 'anah:MODEL_ID', 'lexical', 'llm:MODEL_ID', 'nli:MODEL_ID', 'package.module:ClassName' or an",
         ),
         ("", "unknown verifier ''"),
         ("lexical:model", "unknown verifier 'lexical:model'"),
         (":Constant", "unknown verifier ':Constant'"),
         ("no.such.module:Thing", "cannot load the verifier 'no.such.module:Thing': No module named 'no'"),
-        (f"{__name__}:Missing", "cannot load the verifier .*has no attribute 'Missing'; choose 'lexical'"),
+        (
+            f"{__name__}:Missing",
+            "cannot load the verifier .*has no attribute 'Missing'; choose 'anah:MODEL_ID', 'lexical'",
+        ),
         (f"{__name__}:NoVerifier", "gives a NoVerifier, which has no `verify` method"),
         (NoVerifier(), "is no verifier: it needs a `verify` method"),
         (Constant, "is no verifier: it needs a `verify` method"),
@@ -98,9 +101,25 @@ def test_unknown_names(name, message):
 def test_exports_resolve_lazily():
     code = "import sys, hf_factuality.verifiers; print([m for m in ('sentencex', 'torch') if m in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
-    assert len(verifiers.__all__) == 12
+    assert len(verifiers.__all__) == 21
     for name in verifiers.__all__:
         assert getattr(verifiers, name).__name__ == name
         assert name in dir(verifiers)
     with pytest.raises(AttributeError, match="has no attribute 'nonsense'"):
         _ = verifiers.nonsense
+
+
+@pytest.mark.parametrize("name", ["llm", "anah"])
+def test_served_models_need_an_address(monkeypatch, name):
+    made = []
+    path = {"llm": "judge_llm.LLMVerifier", "anah": "judge_anah.ANAHVerifier"}[name]
+    monkeypatch.setattr(f"hf_factuality.verifiers.{path}", lambda **kwargs: made.append(kwargs) or "verifier")
+    monkeypatch.delenv("HF_FACTUALITY_BASE_URL", raising=False)
+    with pytest.raises(ValueError, match=f"'{name}:m' needs the address of its server.*HF_FACTUALITY_BASE_URL"):
+        load_verifier(f"{name}:m")
+    with pytest.raises(ValueError, match=f"{name!r} needs a model"):
+        load_verifier(name, base_url="http://a/v1")
+    load_verifier(f"{name}:org/m", base_url="http://a/v1")
+    monkeypatch.setenv("HF_FACTUALITY_BASE_URL", "http://b/v1")
+    load_verifier(f"{name}:org/m")
+    assert made == [{"model": "org/m", "base_url": "http://a/v1"}, {"model": "org/m", "base_url": "http://b/v1"}]
