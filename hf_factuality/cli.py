@@ -3,26 +3,35 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from hf_factuality import __version__
-from hf_factuality.errors import DataError, FactualityError
+from hf_factuality.errors import FactualityError
 from hf_factuality.metrics._cli import add_parser as add_metrics_parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; returns the exit status: 0, 1 (below `--fail_under`) or 2 (bad input)."""
-    args = _parser().parse_args(argv)
+    """Run the command; returns the exit status: 0, 1 (below a threshold) or 2 (bad input, or a verifier that failed)."""
+    args = _parser().parse_args(_with_underscores(sys.argv[1:] if argv is None else argv))
     try:
         return args.run(args)
     except (FactualityError, ValueError, TypeError, ImportError, OSError) as error:
         print(f"hf-factuality: {error}", file=sys.stderr)
         return 2
+
+
+def _with_underscores(argv: Sequence[str]) -> list[str]:
+    """Arguments with `--fail-under` spelled `--fail_under`; what follows a lone `--` or `=` stays."""
+    end = argv.index("--") if "--" in argv else len(argv)
+    found = []
+    for number, text in enumerate(argv):
+        if number < end and text.startswith("--"):
+            flag, equals, value = text.partition("=")
+            text = "--" + flag[2:].replace("-", "_") + equals + value
+        found.append(text)
+    return found
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -31,31 +40,77 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"hf_factuality {__version__}")
     commands = parser.add_subparsers(title="commands", required=True)
+    _add_verify(commands)
+    _add_world(commands)
+    add_metrics_parser(commands)
+    return parser
+
+
+def _add_verify(commands) -> None:
     verify = commands.add_parser(
         "verify",
-        help="label the sentences of completions and print the share that the evidence supports",
-        description="Reads JSON Lines with a completion and its evidence per line; prints one JSON object.",
+        help="label the sentences of completions and print how much of them the evidence supports",
+        description="Reads JSON Lines with a completion per line, and its evidence from a column or a second file. Prints a "
+        "table in a terminal, and otherwise one JSON object, with the table on the error stream. Every flag may be written "
+        "with - for _.",
+        epilog="Exit status: 0; 1 if a score is below --fail_under or too many completions were not judged; 2 if the input is "
+        "bad (said before anything is judged) or the verifier failed on every completion.",
     )
-    verify.add_argument("file", type=Path, help="JSON Lines file")
-    verify.add_argument("--verifier", default="lexical", help="'lexical', 'nli:MODEL' or 'package.module:Class'")
+    verify.add_argument("file", type=Path, help="JSON Lines file; - for standard input")
+    names = "'lexical', 'nli:MODEL', 'llm:MODEL', 'anah:MODEL' or 'package.module:Class'"
+    verify.add_argument("--verifier", default="lexical", help=names)
     verify.add_argument("--completion_column", default="completion")
-    verify.add_argument("--evidence_column", default="evidence", help="a string or a list of strings")
-    verify.add_argument("--question_column", default="question", help="shown to the verifier if it is there")
-    verify.add_argument("--out", type=Path, help="write each row with its labelled spans to this file")
     verify.add_argument(
-        "--fail_under", type=float, metavar="PRECISION", help="exit with status 1 if the precision is lower than this"
+        "--evidence",
+        metavar="FILE_OR_COLUMN",
+        help="a JSON Lines file with evidence, or a column of the answers; by default the column 'evidence'",
+    )
+    verify.add_argument(
+        "--evidence_column",
+        help="column of the evidence, in its file or beside the answers (default 'evidence'): a string or a list of strings",
+    )
+    verify.add_argument(
+        "--id_column",
+        help="column that joins a file of evidence to the answers; by default 'id' if the first rows of both have it, "
+        "otherwise the order of the rows",
+    )
+    verify.add_argument("--question_column", default="question", help="shown to the verifier if it is there")
+    verify.add_argument(
+        "--metric",
+        action="append",
+        metavar="NAME",
+        help="anah, factscore, longwiki, safe, veriscore; several with commas or by repeating the flag. Computed on the "
+        "same verifications",
+    )
+    verify.add_argument(
+        "--metric_args",
+        action="append",
+        metavar="METRIC.ARGUMENT=VALUE",
+        help="an argument of a metric, for example factscore.gamma=0 (no length penalty); may be repeated",
+    )
+    verify.add_argument(
+        "--out", type=Path, help="write each row with its labelled spans to this file, as it is judged"
+    )
+    verify.add_argument("--html", type=Path, help="write a page with the sentences coloured by label to this file")
+    verify.add_argument(
+        "--html_rows", type=int, default=200, help="completions on the page, the lowest precision first (default 200)"
+    )
+    verify.add_argument("--json", action="store_true", help="print the JSON object alone, in a terminal too")
+    verify.add_argument(
+        "--fail_under",
+        action="append",
+        metavar="SHARE",
+        help="exit with status 1 if a metric of --metric (without any: the precision) is lower than this; NAME=SHARE for "
+        "one of them or 'precision'; may be repeated",
     )
     verify.add_argument(
         "--max_not_judged",
         type=float,
-        default=0.1,
         metavar="SHARE",
-        help="with --fail_under: exit with status 1 too if more completions than this share were not judged (default 0.1)",
+        help="exit with status 1 too if more completions than this share were not judged (default 0.1 with --fail_under, "
+        "otherwise any share is allowed)",
     )
     verify.set_defaults(run=_verify)
-    _add_world(commands)
-    add_metrics_parser(commands)
-    return parser
 
 
 def _add_world(commands) -> None:
@@ -89,9 +144,13 @@ def _add_world(commands) -> None:
 def _build_world(args: argparse.Namespace) -> int:
     from dataclasses import replace
 
+    import torch
+
     from hf_factuality.worlds import SIZES, build_world_model
     from hf_factuality.worlds.knowledge import format_knowledge, measure_knowledge
 
+    if args.threads < 1:
+        raise ValueError(f"--threads must be at least 1, got {args.threads}")
     if args.size not in SIZES:
         raise ValueError(f"--size {args.size!r} is unknown; choose one of {', '.join(SIZES)}")
     world, model = SIZES[args.size]
@@ -102,6 +161,7 @@ def _build_world(args: argparse.Namespace) -> int:
         device=args.device,
         num_threads=args.threads,
     )
+    torch.set_num_threads(args.threads)
     print(format_knowledge(measure_knowledge(folder), folder))
     print(f"\n{folder}")
     return 0
@@ -125,83 +185,9 @@ def _export_world(args: argparse.Namespace) -> int:
 
 
 def _verify(args: argparse.Namespace) -> int:
-    from hf_factuality.functional.scoring import factual_precision
-    from hf_factuality.spans import Verification
-    from hf_factuality.verifiers import VerifierInput, load_verifier
-    from hf_factuality.verifiers.guard import GuardedVerifier
+    from hf_factuality._verify import verify_file
 
-    if args.fail_under is not None and not 0 <= args.fail_under <= 1:
-        raise ValueError(f"--fail_under is a precision in [0, 1], got {args.fail_under:g}")
-    verifier = GuardedVerifier(load_verifier(args.verifier))
-    rows = _read_rows(args.file, args.completion_column)
-    if verifier.requires_evidence and all(not row.get(args.evidence_column) for row in rows):
-        raise DataError(
-            f"no row of {args.file} has evidence in {args.evidence_column!r} (columns of the first: {sorted(rows[0])}); "
-            "name the column with --evidence_column"
-        )
-    if args.out:
-        args.out.parent.mkdir(parents=True, exist_ok=True)
-    inputs, found = [], [Verification(error="no evidence")] * len(rows)
-    for number, row in enumerate(rows):
-        evidence = _evidence(row.get(args.evidence_column), f"{args.file}, row {number + 1}")
-        if evidence or not verifier.requires_evidence:
-            item = VerifierInput(row[args.completion_column], row.get(args.question_column), evidence, row)
-            inputs.append((number, item))
-    for (number, _), verification in zip(inputs, verifier.verify([item for _, item in inputs]), strict=True):
-        found[number] = verification
-    if args.out:
-        with args.out.open("w", encoding="utf-8") as file:
-            for row, verification in zip(rows, found, strict=True):
-                file.write(json.dumps({**row, "verification": verification.to_dict()}, ensure_ascii=False) + "\n")
-    spans = [span for verification in found if verification.judged for span in verification.spans]
-    precision = factual_precision(spans)
-    labels = Counter("unjudged" if span.label is None else span.label.value for span in spans)
-    not_judged = sum(not verification.judged for verification in found)
-    summary = {
-        "precision": precision,
-        "completions": len(rows),
-        "not_judged": not_judged,
-        "sentences": len(spans),
-        "labels": dict(sorted(labels.items())),
-    }
-    print(json.dumps(summary))
-    if args.fail_under is not None and (precision is None or precision < args.fail_under):
-        print(f"hf-factuality: precision {precision} is below {args.fail_under:g}", file=sys.stderr)
-        return 1
-    if args.fail_under is not None and not_judged > args.max_not_judged * len(rows):
-        print(f"hf-factuality: {not_judged} of {len(rows)} completions could not be judged", file=sys.stderr)
-        return 1
-    return 0
-
-
-def _evidence(value: Any, place: str) -> tuple[str, ...]:
-    from hf_factuality.verifiers.base import evidence_passages
-
-    passages = evidence_passages(value)
-    if passages is None:
-        raise DataError(f"{place}: evidence must be a string or a list of strings, got {value!r:.100}")
-    return passages
-
-
-def _read_rows(path: Path, completion_column: str) -> list[dict[str, Any]]:
-    rows = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), start=1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise DataError(f"{path}, line {number} is not JSON: {error}") from None
-        if not isinstance(row, dict) or not isinstance(row.get(completion_column), str):
-            columns = sorted(row) if isinstance(row, dict) else type(row).__name__
-            raise DataError(
-                f"{path}, line {number} has no text in {completion_column!r} (found {columns}); name the column with "
-                "--completion_column"
-            )
-        rows.append(row)
-    if not rows:
-        raise DataError(f"{path} holds no rows")
-    return rows
+    return verify_file(args)
 
 
 if __name__ == "__main__":

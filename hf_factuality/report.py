@@ -27,7 +27,7 @@ body { font: 16px/1.6 system-ui, sans-serif; max-width: 72rem; margin: 2rem auto
   color: #1a1a1a; background: #fff; }
 table { border-collapse: collapse; margin: 1rem 0; } td, th { padding: .3rem .9rem .3rem 0; text-align: left;
   border-bottom: 1px solid #ccc; font-variant-numeric: tabular-nums; }
-.pair { display: grid; grid-template-columns: 1fr 1fr; gap: 1rem; } .text { white-space: pre-wrap; overflow-wrap: anywhere; }
+.pair { display: grid; grid-template-columns: repeat(auto-fit, minmax(20rem, 1fr)); gap: 1rem; } .text { white-space: pre-wrap; overflow-wrap: anywhere; }
 section { border-top: 1px solid #ccc; padding: .5rem 0 1rem; } h3 { margin: .5rem 0; font-size: 1rem; }
 h4 { margin: .3rem 0; font-size: .85rem; color: #555; font-weight: 600; }
 mark { color: inherit; border-radius: .2rem; padding: .05rem .15rem; background: none; }
@@ -49,14 +49,14 @@ class ReportSample:
     Args:
         question (`str`):
             What was asked.
-        answer (`str`):
-            The right answer.
+        answer (`str`, *optional*):
+            The right answer; `None` if there is none to show.
         completions (`Sequence[tuple[str, str, Verification]]`):
             Heading ("before"), completion, and its labelled spans.
     """
 
     question: str
-    answer: str
+    answer: str | None
     completions: Sequence[tuple[str, str, Verification]]
 
 
@@ -83,7 +83,7 @@ def render_report(title: str, note: str, table: Sequence[Mapping[str, Any]], sam
     rows = "".join("<tr>" + "".join(f"<td>{escape(str(v))}</td>" for v in row.values()) + "</tr>" for row in table)
     legend = " ".join(f'<mark class="{kind}">{escape(text)}</mark>' for kind, text in _KINDS.values())
     body = "".join(
-        f"<section><h3>{escape(sample.question)} <small>(right answer: {escape(sample.answer)})</small></h3>"
+        f"<section><h3>{escape(sample.question)}{_right_answer(sample)}</h3>"
         '<div class="pair">'
         + "".join(
             f'<div><h4>{escape(heading)}</h4><div class="text">{paint(text, verification)}</div></div>'
@@ -98,6 +98,10 @@ def render_report(title: str, note: str, table: Sequence[Mapping[str, Any]], sam
         f"<p>{escape(note)}</p><table><tr>{header}</tr>{rows}</table>"
         f'<p class="legend">{legend}</p><p>Point at a sentence to read the evidence.</p>{body}</body></html>\n'
     )
+
+
+def _right_answer(sample: ReportSample) -> str:
+    return "" if sample.answer is None else f" <small>(right answer: {escape(sample.answer)})</small>"
 
 
 def paint(completion: str, verification: Verification) -> str:
@@ -138,5 +142,6 @@ def write_report(path: str | Path, *args: Any, **kwargs: Any) -> Path:
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(render_report(*args, **kwargs), encoding="utf-8")
+    # A lone half of a surrogate pair, which a model can write and UTF-8 cannot hold, becomes a question mark.
+    path.write_text(render_report(*args, **kwargs), encoding="utf-8", errors="replace")
     return path

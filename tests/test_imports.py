@@ -16,9 +16,9 @@ LAYERS = [
     {"spans"},
     {"functional"},
     {"verifiers", "answers"},
-    {"rewards", "metrics", "data", "worlds", "hub", "report"},
+    {"rewards", "metrics", "data", "worlds", "hub", "report", "verify_input"},
     {"trainers"},
-    {"demo"},
+    {"demo", "verify"},
     {"cli"},
 ]
 LAYER_OF = {room: level for level, rooms in enumerate(LAYERS) for room in rooms}
