@@ -171,7 +171,10 @@ class Answers:
                 raise DataError(f"{place}: `{name}` must be a {kind.__name__}, got {value!r:.100}")
         if not {"text", "completion", "claims", "spans", "abstained", "error"} & set(item):
             raise DataError(f"{place} needs `text` or `claims`; it has {sorted(item)}")
-        answer = Answer(text=text, abstained=item.get("abstained"), domain=item.get("domain"))
+        abstained = item.get("abstained")
+        if "spans" in item and not abstained:
+            abstained = None  # a verification that says nothing about it: the rule for texts decides
+        answer = Answer(text=text, abstained=abstained, domain=item.get("domain"))
         if item.get("error"):
             answer.problem = "verifier_failed"
         elif claims is not None:

@@ -2,11 +2,12 @@
 
 import json
 
+import evaluate
 import pytest
 
 from hf_factuality import Label, LabeledSpan, Verification
 from hf_factuality.errors import DataError
-from hf_factuality.metrics import METRIC_NAMES
+from hf_factuality.metrics import METRIC_NAMES, metric_path
 
 
 class Scripted:
@@ -410,3 +411,12 @@ def test_numpy_and_tensors_are_read(make):
     assert result["refusal_ap"] == 1.0
     result = make("truthfulqa").compute(predictions=[np.array([-1.0, -3.0], dtype=np.float32)], references=[[1, 0]])
     assert result["parts"]["mc1"] == 1.0 and json.dumps(result)
+
+
+def test_a_verification_that_says_nothing_about_abstaining_leaves_it_to_the_rule():
+    metric = evaluate.load(str(metric_path("veriscore")))
+    row = {"completion": "I'm sorry, I cannot fulfill that request.", "verification": Verification().to_dict()}
+    text = {"text": row["completion"]}
+    options = {"abstention": lambda text: text.startswith("I'm sorry"), "verifier": "lexical"}
+    found = [metric.compute(predictions=[item], references=["Paris is a city."], **options) for item in (row, text)]
+    assert found[0]["left_out"] == found[1]["left_out"] and found[0]["n_scored"] == found[1]["n_scored"] == 0
