@@ -9,14 +9,20 @@ _EXPORTS = {
     "ANAHJudge": "judge_anah",
     "ANAHVerifier": "judge_anah",
     "AnswerCache": "cache",
+    "CalibratedJudge": "ensemble",
     "ChatClient": "client",
     "FActScoreExtractor": "extract_llm",
+    "HHEMJudge": "judge_hhem",
+    "HHEMVerifier": "judge_hhem",
     "JudgeInput": "base",
     "Judgement": "base",
     "LexicalJudge": "judge_lexical",
     "LexicalVerifier": "judge_lexical",
     "LLMJudge": "judge_llm",
     "LLMVerifier": "judge_llm",
+    "MajorityJudge": "ensemble",
+    "MiniCheckJudge": "judge_minicheck",
+    "MiniCheckVerifier": "judge_minicheck",
     "NLIJudge": "judge_nli",
     "NLIVerifier": "judge_nli",
     "RLFHExtractor": "extract_llm",
@@ -26,7 +32,10 @@ _EXPORTS = {
     "Verifier": "base",
     "VerifierInput": "base",
     "VerifierPipeline": "base",
+    "load_pipeline": "hub",
     "load_verifier": "registry",
+    "push_pipeline": "hub",
+    "save_pipeline": "hub",
 }
 __getattr__, __dir__, __all__ = attach(__name__, _EXPORTS)
 
@@ -41,10 +50,14 @@ if TYPE_CHECKING:
     )
     from hf_factuality.verifiers.cache import AnswerCache
     from hf_factuality.verifiers.client import ChatClient
+    from hf_factuality.verifiers.ensemble import CalibratedJudge, MajorityJudge
     from hf_factuality.verifiers.extract import SentenceExtractor
     from hf_factuality.verifiers.extract_llm import FActScoreExtractor, RLFHExtractor, VeriScoreExtractor
+    from hf_factuality.verifiers.hub import load_pipeline, push_pipeline, save_pipeline
     from hf_factuality.verifiers.judge_anah import ANAHJudge, ANAHVerifier
+    from hf_factuality.verifiers.judge_hhem import HHEMJudge, HHEMVerifier
     from hf_factuality.verifiers.judge_lexical import LexicalJudge, LexicalVerifier
     from hf_factuality.verifiers.judge_llm import LLMJudge, LLMVerifier
+    from hf_factuality.verifiers.judge_minicheck import MiniCheckJudge, MiniCheckVerifier
     from hf_factuality.verifiers.judge_nli import NLIJudge, NLIVerifier
     from hf_factuality.verifiers.registry import load_verifier

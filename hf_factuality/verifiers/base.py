@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from hf_factuality.errors import ExtractionError, JudgingError, RetrievalError
@@ -135,6 +136,10 @@ class RowEvidence:
     ) -> list[list[tuple[str, ...]]]:
         return [[item.evidence] * len(texts) for item, texts in zip(inputs, claims, strict=True)]
 
+    def config(self) -> dict[str, Any]:
+        """Arguments that make this retriever again: none."""
+        return {}
+
 
 class VerifierPipeline:
     """Chains extractor, retriever and judge into a [`Verifier`].
@@ -195,6 +200,25 @@ class VerifierPipeline:
                 )
             results.append(Verification(spans=tuple(labelled)))
         return results
+
+    def save_pretrained(self, folder: str | Path) -> Path:
+        """Write the settings into a folder; see [`~hf_factuality.verifiers.hub.save_pipeline`]."""
+        from hf_factuality.verifiers.hub import save_pipeline
+
+        return save_pipeline(self, folder)
+
+    @staticmethod
+    def from_pretrained(folder_or_repo: str | Path, revision: str | None = None, **kwargs: Any) -> VerifierPipeline:
+        """Make a pipeline from its settings; see [`~hf_factuality.verifiers.hub.load_pipeline`]."""
+        from hf_factuality.verifiers.hub import load_pipeline
+
+        return load_pipeline(folder_or_repo, revision, **kwargs)
+
+    def push_to_hub(self, repo_id: str, **kwargs: Any) -> str:
+        """Publish the settings; see [`~hf_factuality.verifiers.hub.push_pipeline`]."""
+        from hf_factuality.verifiers.hub import push_pipeline
+
+        return push_pipeline(self, repo_id, **kwargs)
 
 
 def _checked(results: Any, inputs: Sequence[Any], error: type[Exception], stage: str) -> Any:

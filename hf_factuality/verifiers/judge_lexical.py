@@ -345,6 +345,10 @@ class LexicalJudge:
             raise ValueError(f"threshold is a probability in [0, 1], got {threshold!r}")
         self.threshold = threshold
 
+    def config(self) -> dict[str, float]:
+        """Arguments that make this judge again."""
+        return {"threshold": self.threshold}
+
     def judge(self, inputs: Sequence[JudgeInput]) -> list[Judgement]:
         """One [`~hf_factuality.verifiers.base.Judgement`] per input, in order; `evidence` is the decisive sentence."""
         return [self._judge(item) for item in inputs]

@@ -92,6 +92,34 @@ def _outside_zero3() -> Iterator[None]:
         deepspeed._hf_deepspeed_config_weak_ref = config
 
 
+def model_source(
+    model: PreTrainedModel, name: str, revision: str | None, dtype: Any = None, trust_remote_code: bool = False
+) -> dict[str, Any]:
+    """Arguments that load a model again: its id and, of a model from the Hub, the commit that was loaded.
+
+    Args:
+        model (`PreTrainedModel`):
+            As loaded.
+        name (`str`):
+            Id or folder that it was loaded from.
+        revision (`str`, *optional*):
+            As asked for; the commit takes its place where it is known.
+        dtype (`str` or `torch.dtype`, *optional*):
+            As asked for.
+        trust_remote_code (`bool`, *optional*, defaults to `False`):
+            As asked for.
+
+    Returns:
+        `dict[str, Any]`: plain values; `dtype` and `trust_remote_code` only where they are not the default.
+    """
+    found: dict[str, Any] = {"model": name, "revision": getattr(model.config, "_commit_hash", None) or revision}
+    if dtype is not None:
+        found["dtype"] = str(dtype).removeprefix("torch.")
+    if trust_remote_code:
+        found["trust_remote_code"] = True
+    return found
+
+
 class NLIJudge:
     """Judge by a cross-encoder: premise = evidence, hypothesis = claim.
 
@@ -159,6 +187,7 @@ class NLIJudge:
                 raise ValueError(f"{name} is a probability in [0, 1], got {value!r}")
         if batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, got {batch_size!r}")
+        self._source: dict[str, Any] | None = None  # where the model came from; unknown of one that came loaded
         self.negative_label = Label(negative_label)
         if self.negative_label not in (Label.UNVERIFIABLE, Label.CONTRADICTED):
             raise ValueError(f"negative_label must be UNVERIFIABLE or CONTRADICTED, got {negative_label!r}")
@@ -171,13 +200,17 @@ class NLIJudge:
             import torch
             from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
+            name = str(model)
             source = {"revision": revision, "trust_remote_code": trust_remote_code}
-            if tokenizer is None:
-                tokenizer = AutoTokenizer.from_pretrained(model, **source)
+            own_tokenizer = tokenizer is None
+            if own_tokenizer:
+                tokenizer = AutoTokenizer.from_pretrained(name, **source)
             options = source if dtype is None else {**source, "dtype": dtype}
             with _outside_zero3():
-                model = AutoModelForSequenceClassification.from_pretrained(model, **options)
+                model = AutoModelForSequenceClassification.from_pretrained(name, **options)
             model = model.to(device if device is not None else "cuda" if torch.cuda.is_available() else "cpu")
+            if own_tokenizer:
+                self._source = model_source(model, name, revision, dtype, trust_remote_code)
         if tokenizer.pad_token is None and batch_size > 1:
             raise ValueError("the tokenizer has no padding token: set one, or pass batch_size=1")
         self.model = model.eval()
@@ -188,6 +221,26 @@ class NLIJudge:
         self.max_length = max_length or min(tokenizer.model_max_length, positions, 512)
         self.threshold = threshold
         self.contradiction_threshold = contradiction_threshold
+
+    def config(self) -> dict[str, Any]:
+        """Arguments that make this judge again, as plain values; the device is left out.
+
+        Raises:
+            `ValueError`: model or tokenizer came loaded, so nothing says where they can be found.
+        """
+        if self._source is None:
+            raise ValueError(
+                f"{type(self).__name__} was given a loaded model or tokenizer; make it from a model id to save it"
+            )
+        return {
+            **self._source,
+            "batch_size": self.batch_size,
+            "max_length": self.max_length,
+            "threshold": self.threshold,
+            "contradiction_threshold": self.contradiction_threshold,
+            "negative_label": self.negative_label.value,
+            "label_map": {str(index): role for index, role in enumerate(self.roles)},
+        }
 
     def judge(self, inputs: Sequence[JudgeInput]) -> list[Judgement]:
         """One [`~hf_factuality.verifiers.base.Judgement`] per input, in order."""
@@ -232,9 +285,13 @@ class NLIJudge:
         found = self.tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"] if texts else []
         return [len(ids) for ids in found]
 
+    def _overhead(self) -> int:
+        """Tokens of a pair that belong neither to the premise nor to the claim."""
+        return self.tokenizer.num_special_tokens_to_add(pair=True)
+
     def _windows(self, inputs: Sequence[JudgeInput]) -> list[list[str] | None]:
         """Per input, the premises of its claim; `None` where the claim leaves no room for one."""
-        special = self.tokenizer.num_special_tokens_to_add(pair=True)
+        special = self._overhead()
         claims = list(dict.fromkeys(item.claim for item in inputs))
         claim_tokens = dict(zip(claims, self._count(claims), strict=True))
         passages = list(dict.fromkeys(text for item in inputs for text in item.evidence if text.strip()))
@@ -288,18 +345,26 @@ class NLIJudge:
         windows.append(text[first:last].strip())
         return [window for window in windows if window]
 
+    def _encode(self, pairs: list[tuple[str, str]]) -> Mapping[str, list[list[int]]]:
+        """Tokenizer's output for (premise, claim) pairs, without padding."""
+        return self.tokenizer(
+            [premise for premise, _ in pairs],
+            [claim for _, claim in pairs],
+            truncation="only_first",  # windows fit; this only catches a token or two gained by cutting
+            max_length=self.max_length,
+        )
+
+    def _logits(self, features: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """Logits of shape (pairs, classes)."""
+        return self.model(**features).logits
+
     def _probabilities(self, pairs: list[tuple[str, str]]) -> list[dict[str, float]]:
         """Per (premise, claim), the probability of each role; batches of like length, no gradient."""
         if not pairs:
             return []
         import torch
 
-        encoded = self.tokenizer(
-            [premise for premise, _ in pairs],
-            [claim for _, claim in pairs],
-            truncation="only_first",  # windows fit; this only catches a token or two gained by cutting
-            max_length=self.max_length,
-        )
+        encoded = self._encode(pairs)
         lengths = [len(ids) for ids in encoded["input_ids"]]
         order = sorted(range(len(pairs)), key=lambda i: -lengths[i])  # longest first: memory runs out at once or never
         rows: list[dict[str, float]] = [{} for _ in pairs]
@@ -313,7 +378,7 @@ class NLIJudge:
                     features = self.tokenizer.pad(features, return_tensors="pt")
                 else:
                     features = {name: torch.tensor(values) for name, values in features.items()}
-                logits = self.model(**{name: value.to(device) for name, value in features.items()}).logits.float()
+                logits = self._logits({name: value.to(device) for name, value in features.items()}).float()
                 # One output is the logit of its class.
                 values = logits.sigmoid() if len(self.roles) == 1 else logits.softmax(-1)
                 values = values.masked_fill(~logits.isfinite().all(-1, keepdim=True), float("nan"))

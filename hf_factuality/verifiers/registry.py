@@ -16,12 +16,15 @@ __all__ = ["VERIFIER_NAMES", "load_verifier"]
 # Name -> module and class; imported on use, as "nli" needs torch and transformers.
 _BUILT_IN = {
     "anah": "hf_factuality.verifiers.judge_anah:ANAHVerifier",
+    "hhem": "hf_factuality.verifiers.judge_hhem:HHEMVerifier",
     "lexical": "hf_factuality.verifiers.judge_lexical:LexicalVerifier",
     "llm": "hf_factuality.verifiers.judge_llm:LLMVerifier",
+    "minicheck": "hf_factuality.verifiers.judge_minicheck:MiniCheckVerifier",
     "nli": "hf_factuality.verifiers.judge_nli:NLIVerifier",
 }
 VERIFIER_NAMES = tuple(_BUILT_IN)
 _WITH_MODEL = ("anah", "llm", "nli")
+_WITH_DEFAULT_MODEL = ("hhem", "minicheck")
 _SERVED = ("anah", "llm")
 BASE_URL_VARIABLE = "HF_FACTUALITY_BASE_URL"
 """Environment variable with the address of the server, where only a name can be given."""
@@ -34,6 +37,8 @@ def load_verifier(name: str | Verifier, **kwargs: Any) -> Verifier:
         name (`str` or [`~hf_factuality.verifiers.Verifier`]):
             - `"lexical"`: word overlap, no model.
             - `"nli"` with `model=...`, or `"nli:MODEL_ID"`: a natural language inference model.
+            - `"hhem"` and `"minicheck"`, also with `:MODEL_ID`: models trained for this task.
+            - `"pipeline:FOLDER_OR_REPO"`: a saved pipeline, from a folder or the Hub.
             - `"llm:MODEL"` and `"anah:MODEL"` with `base_url=...`, or the address in `HF_FACTUALITY_BASE_URL`: a model on
               an OpenAI-compatible server, asked for a verdict, or in ANAH-v2's three turns.
             - `"package.module:ClassName"`: your own class, called with `kwargs`. This imports and runs code of that
@@ -60,12 +65,12 @@ def load_verifier(name: str | Verifier, **kwargs: Any) -> Verifier:
             raise ValueError(f"{type(name).__name__} is already made; it takes no arguments, got {sorted(kwargs)}")
         return name
     head, colon, rest = name.partition(":")
-    if head in _WITH_MODEL:
+    if head in (*_WITH_MODEL, *_WITH_DEFAULT_MODEL):
         if colon and "model" in kwargs:
             raise ValueError(f"the model is given twice: {name!r} and model={kwargs['model']!r}")
         if colon and rest:
             kwargs["model"] = rest
-        if "model" not in kwargs:
+        if "model" not in kwargs and head in _WITH_MODEL:
             raise ValueError(f'{name!r} needs a model: "{head}:MODEL_ID", or model=...')
     if head in _SERVED and "base_url" not in kwargs:
         if not os.environ.get(BASE_URL_VARIABLE):
@@ -74,7 +79,11 @@ def load_verifier(name: str | Verifier, **kwargs: Any) -> Verifier:
                 f"variable {BASE_URL_VARIABLE}"
             )
         kwargs["base_url"] = os.environ[BASE_URL_VARIABLE]
-    if head in _BUILT_IN and (head in _WITH_MODEL or not colon):
+    if head == "pipeline" and rest:
+        from hf_factuality.verifiers.hub import load_pipeline
+
+        return load_pipeline(rest, **kwargs)
+    if head in _BUILT_IN and (head in (*_WITH_MODEL, *_WITH_DEFAULT_MODEL) or not colon):
         return _load(_BUILT_IN[head])(**kwargs)
     if colon and head and rest and head not in _BUILT_IN:
         verifier = _load(name)(**kwargs)
@@ -88,7 +97,7 @@ def load_verifier(name: str | Verifier, **kwargs: Any) -> Verifier:
 
 def _choices() -> str:
     names = [f"{name}:MODEL_ID" if name in _WITH_MODEL else name for name in VERIFIER_NAMES]
-    return f"{', '.join(map(repr, names))}, 'package.module:ClassName' or an object"
+    return f"{', '.join(map(repr, names))}, 'pipeline:FOLDER_OR_REPO', 'package.module:ClassName' or an object"
 
 
 def _load(path: str) -> Any:

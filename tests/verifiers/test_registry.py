@@ -5,7 +5,7 @@ import pytest
 
 import hf_factuality.verifiers as verifiers
 from hf_factuality.spans import Verification
-from hf_factuality.verifiers import LexicalVerifier, VerifierInput, load_verifier
+from hf_factuality.verifiers import LexicalVerifier, VerifierInput, load_verifier, save_pipeline
 
 
 class Constant:
@@ -74,10 +74,13 @@ def test_object_is_returned_as_it_is():
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("lexcial", "unknown verifier 'lexcial'; choose 'anah:MODEL_ID', 'lexical', .*; did you mean 'lexical'?"),
+        (
+            "lexcial",
+            "unknown verifier 'lexcial'; choose 'anah:MODEL_ID', 'hhem', 'lexical', .*; did you mean 'lexical'?",
+        ),
         (
             "gpt",
-            "unknown verifier 'gpt'; choose 'anah:MODEL_ID', 'lexical', 'llm:MODEL_ID', 'nli:MODEL_ID', 'package.module:ClassName' or an",
+            "unknown verifier 'gpt'; choose 'anah:MODEL_ID', 'hhem', 'lexical', 'llm:MODEL_ID', 'minicheck', 'nli:MODEL_ID', .*'package.module:ClassName' or an",
         ),
         ("", "unknown verifier ''"),
         ("lexical:model", "unknown verifier 'lexical:model'"),
@@ -85,7 +88,7 @@ def test_object_is_returned_as_it_is():
         ("no.such.module:Thing", "cannot load the verifier 'no.such.module:Thing': No module named 'no'"),
         (
             f"{__name__}:Missing",
-            "cannot load the verifier .*has no attribute 'Missing'; choose 'anah:MODEL_ID', 'lexical'",
+            "cannot load the verifier .*has no attribute 'Missing'; choose 'anah:MODEL_ID'",
         ),
         (f"{__name__}:NoVerifier", "gives a NoVerifier, which has no `verify` method"),
         (NoVerifier(), "is no verifier: it needs a `verify` method"),
@@ -101,7 +104,7 @@ def test_unknown_names(name, message):
 def test_exports_resolve_lazily():
     code = "import sys, hf_factuality.verifiers; print([m for m in ('sentencex', 'torch') if m in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
-    assert len(verifiers.__all__) == 21
+    assert len(verifiers.__all__) == 30
     for name in verifiers.__all__:
         assert getattr(verifiers, name).__name__ == name
         assert name in dir(verifiers)
@@ -123,3 +126,18 @@ def test_served_models_need_an_address(monkeypatch, name):
     monkeypatch.setenv("HF_FACTUALITY_BASE_URL", "http://b/v1")
     load_verifier(f"{name}:org/m")
     assert made == [{"model": "org/m", "base_url": "http://a/v1"}, {"model": "org/m", "base_url": "http://b/v1"}]
+
+
+@pytest.mark.parametrize(
+    "name, path", [("hhem", "judge_hhem.HHEMVerifier"), ("minicheck", "judge_minicheck.MiniCheckVerifier")]
+)
+def test_models_for_the_task_have_a_default(monkeypatch, name, path):
+    made = []
+    monkeypatch.setattr(f"hf_factuality.verifiers.{path}", lambda **kwargs: made.append(kwargs) or "verifier")
+    assert load_verifier(name) == load_verifier(f"{name}:org/m", batch_size=2) == "verifier"
+    assert made == [{}, {"model": "org/m", "batch_size": 2}]
+
+
+def test_a_saved_pipeline(tmp_path):
+    save_pipeline(load_verifier("lexical", threshold=0.9), tmp_path)
+    assert load_verifier(f"pipeline:{tmp_path}").judge.threshold == 0.9

@@ -1,0 +1,315 @@
+"""Judges that ask several judges: a majority vote, and a logistic calibration of their scores.
+
+A judge that has no label for a claim has no vote on it. If none has one the claim stays unknown.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from hf_factuality.errors import JudgingError
+from hf_factuality.spans import Label
+from hf_factuality.verifiers.base import Judge, JudgeInput, Judgement
+
+
+__all__ = ["CalibratedJudge", "Calibration", "MajorityJudge", "fit_calibration"]
+
+_GROUP = {Label.HEDGED_SUPPORTED: Label.SUPPORTED, Label.HEDGED_CONTRADICTED: Label.CONTRADICTED}
+# Scores are moved this far from 0 and 1 before their log-odds are taken.
+CLIP = 0.01
+TIES = ("unknown", "first", *(label.value for label in Label))
+
+
+def _ask(judges: Sequence[Judge], inputs: Sequence[JudgeInput]) -> list[list[Judgement]]:
+    """Per input, the judgements of all judges, in their order."""
+    columns = []
+    for judge in judges:
+        found = judge.judge(inputs)
+        if len(found) != len(inputs):
+            raise JudgingError(
+                f"{type(judge).__name__} returned {len(found)} judgements for {len(inputs)} claims; it must return one each"
+            )
+        columns.append(found)
+    return [list(row) for row in zip(*columns, strict=True)]
+
+
+def _judges(judges: Sequence[Judge]) -> tuple[Judge, ...]:
+    judges = tuple(judges)
+    if not judges:
+        raise ValueError("an ensemble needs at least one judge")
+    for judge in judges:
+        if isinstance(judge, type) or not callable(getattr(judge, "judge", None)):
+            raise ValueError(f"{judge!r} is no judge: it needs a `judge` method")
+    return judges
+
+
+def _numbers(values: Sequence[float], count: int, what: str) -> tuple[float, ...]:
+    values = tuple(float(value) for value in values)
+    if len(values) != count or not all(math.isfinite(value) for value in values):
+        raise ValueError(f"{what} must be {count} finite numbers, got {list(values)}")
+    return values
+
+
+class MajorityJudge:
+    """Judge by the (weighted) vote of several.
+
+    Implements [`~hf_factuality.verifiers.base.Judge`]. Rule: a label counts for its kind, a hedged one for what it
+    hedges. The kind with the largest weight of votes wins; the label is the one of that kind with the largest weight, and
+    of two equals that of the earlier judge. Judges without label have no vote; without any vote there is no label.
+
+    Ties between kinds: `tie` decides. The score is the share of the counted weight that votes for "supported"; the
+    evidence that of the first judge that voted for the label and names any.
+
+    Args:
+        judges (`Sequence[Judge]`):
+            All get all claims, in their order. An error of one ends the call.
+        weights (`Sequence[float]`, *optional*):
+            One positive number per judge; `None`: one vote each.
+        tie (`str`, *optional*, defaults to `"unknown"`):
+            `"unknown"`: no label; `"first"`: the earliest of the judges whose kinds are level; or a label such as
+            `"unverifiable"`.
+
+    Raises:
+        `ValueError`: no judge, a weight is not positive, or `tie` is none of these.
+    """
+
+    def __init__(self, judges: Sequence[Judge], weights: Sequence[float] | None = None, tie: str = "unknown"):
+        self.judges = _judges(judges)
+        self.weights = _numbers([1.0] * len(self.judges) if weights is None else weights, len(self.judges), "weights")
+        if min(self.weights) <= 0:
+            raise ValueError(f"weights must be positive, got {list(self.weights)}; leave a judge out instead")
+        self.tie = tie.value if isinstance(tie, Label) else tie
+        if self.tie not in TIES:
+            raise ValueError(f"tie must be one of {list(TIES)}, got {tie!r}")
+
+    def config(self) -> dict[str, Any]:
+        """Arguments that make this judge again."""
+        return {"judges": list(self.judges), "weights": list(self.weights), "tie": self.tie}
+
+    def judge(self, inputs: Sequence[JudgeInput]) -> list[Judgement]:
+        """One [`~hf_factuality.verifiers.base.Judgement`] per input, in order."""
+        return [self._decide(row) for row in _ask(self.judges, inputs)]
+
+    def _decide(self, row: Sequence[Judgement]) -> Judgement:
+        votes = [(found, weight) for found, weight in zip(row, self.weights, strict=True) if found.label is not None]
+        if not votes:
+            return Judgement(None)
+        kinds = _tally((_GROUP.get(found.label, found.label), weight) for found, weight in votes)
+        total = math.fsum(weight for _, weight in votes)
+        score = min(kinds.get(Label.SUPPORTED, 0.0) / total, 1.0)
+        best = max(kinds.values())
+        level = [kind for kind, weight in kinds.items() if math.isclose(weight, best, rel_tol=1e-9)]
+        if len(level) > 1 and self.tie != "first":
+            return Judgement(None if self.tie == "unknown" else Label(self.tie), score)
+        # The order of `kinds` is that of the judges.
+        labels = _tally((found.label, w) for found, w in votes if _GROUP.get(found.label, found.label) is level[0])
+        label = max(labels, key=labels.__getitem__)
+        evidence = next((f.evidence for f, _ in votes if f.label is label and f.evidence is not None), None)
+        return Judgement(label, score, evidence)
+
+
+def _tally(votes: Any) -> dict[Label, float]:
+    found: dict[Label, list[float]] = {}
+    for label, weight in votes:
+        found.setdefault(label, []).append(weight)
+    return {label: math.fsum(weights) for label, weights in found.items()}
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Logistic regression from the scores of several judges to the probability that a claim is supported.
+
+    logit(p) = intercept + sum over the judges of weight * (logit(score) - mean). A judge without score adds nothing: it
+    counts as one that says what it says on average.
+
+    Args:
+        weights (`tuple[float, ...]`):
+            One per judge.
+        means (`tuple[float, ...]`):
+            Mean log-odds of each judge's known scores.
+        intercept (`float`):
+            Log-odds of "supported" if every judge says its mean.
+    """
+
+    weights: tuple[float, ...]
+    means: tuple[float, ...]
+    intercept: float
+
+    def __post_init__(self):
+        object.__setattr__(self, "weights", _numbers(self.weights, len(self.weights), "weights"))
+        object.__setattr__(self, "means", _numbers(self.means, len(self.weights), "means"))
+        object.__setattr__(self, "intercept", _numbers([self.intercept], 1, "intercept")[0])
+
+    def probability(self, scores: Sequence[float | None]) -> float | None:
+        """Probability in [0, 1] that a claim with these scores, one per judge, is supported; `None` if none is known."""
+        if all(score is None for score in scores):
+            return None
+        terms = [
+            weight * (_log_odds(score) - mean)
+            for weight, mean, score in zip(self.weights, self.means, scores, strict=True)
+            if score is not None
+        ]
+        z = self.intercept + math.fsum(terms)
+        return 1.0 / (1.0 + math.exp(-z)) if z >= 0 else math.exp(max(z, -700.0)) / (1.0 + math.exp(max(z, -700.0)))
+
+
+def _log_odds(score: float) -> float:
+    score = min(max(score, CLIP), 1.0 - CLIP)
+    return math.log(score / (1.0 - score))
+
+
+def fit_calibration(scores: Sequence[Sequence[float | None]], labels: Sequence[bool], l2: float = 1.0) -> Calibration:
+    """Fit a [`Calibration`] by Newton steps to the minimum of cross-entropy plus `l2 / 2 * |weights|^2`.
+
+    Args:
+        scores (`Sequence[Sequence[float | None]]`):
+            Per claim, the score in [0, 1] of each judge; `None` where it is unknown. A claim without any is left out.
+        labels (`Sequence[bool]`):
+            Per claim, whether it is supported.
+        l2 (`float`, *optional*, defaults to `1.0`):
+            Positive, so that separable data have a minimum too. The intercept is not shrunk.
+
+    Returns:
+        [`Calibration`]: deterministic.
+
+    Raises:
+        `ValueError`: the lengths differ, a score is out of range, `l2` is not positive, or the known claims are not of
+            both kinds.
+    """
+    import numpy as np
+
+    if len(scores) != len(labels):
+        raise ValueError(f"{len(scores)} rows of scores for {len(labels)} labels")
+    if not l2 > 0:
+        raise ValueError(f"l2 must be positive, got {l2!r}")
+    known = [(row, bool(label)) for row, label in zip(scores, labels, strict=True) if any(s is not None for s in row)]
+    if len({label for _, label in known}) < 2:
+        raise ValueError("calibration needs claims that are supported and claims that are not, with known scores")
+    width = len(known[0][0])
+    for row, _ in known:
+        if len(row) != width or not all(s is None or 0.0 <= s <= 1.0 for s in row):
+            raise ValueError(f"every row needs {width} scores in [0, 1] or None, got {list(row)}")
+    x = np.array([[math.nan if s is None else _log_odds(s) for s in row] for row, _ in known])
+    y = np.array([float(label) for _, label in known])
+    seen = ~np.isnan(x)
+    means = np.where(seen, x, 0.0).sum(0) / np.maximum(seen.sum(0), 1)
+    features = np.column_stack([np.where(seen, x - means, 0.0), np.ones(len(y))])
+    penalty = np.array([l2] * width + [0.0])
+
+    def loss(beta: Any) -> float:
+        z = features @ beta
+        return float((np.logaddexp(0.0, z) - y * z).sum() + 0.5 * (penalty * beta**2).sum())
+
+    beta = np.zeros(width + 1)
+    beta[-1] = math.log(y.mean() / (1.0 - y.mean()))
+    current = loss(beta)
+    for _ in range(100):
+        p = 1.0 / (1.0 + np.exp(-np.clip(features @ beta, -700.0, 700.0)))
+        gradient = features.T @ (p - y) + penalty * beta
+        if np.abs(gradient).max() < 1e-9 * len(y):
+            break
+        curvature = (features * (p * (1.0 - p))[:, None]).T @ features + np.diag(penalty + 1e-12)
+        step, size = np.linalg.solve(curvature, gradient), 1.0
+        while loss(beta - size * step) > current and size > 1e-8:
+            size /= 2
+        beta = beta - size * step
+        current = loss(beta)
+    return Calibration(tuple(beta[:-1].tolist()), tuple(means.tolist()), float(beta[-1]))
+
+
+class CalibratedJudge:
+    """Judge by the calibrated scores of several.
+
+    Implements [`~hf_factuality.verifiers.base.Judge`]. The score is [`Calibration.probability`] of the judges' scores;
+    one that gives a label but no score counts as 1 for "supported" (hedged too) and 0 for the other kinds. From
+    `threshold` on the label is `SUPPORTED`; below it `CONTRADICTED` if more judges say so (hedged too) than say
+    "unverifiable", else `UNVERIFIABLE`. Judges without label are left out; without any there is no label. `NO_FACT` if
+    more than half of the votes are.
+
+    Args:
+        judges (`Sequence[Judge]`):
+            All get all claims. An error of one ends the call.
+        calibration ([`Calibration`] or `Mapping`):
+            Fitted for these judges, in this order; see [`CalibratedJudge.fit`].
+        threshold (`float`, *optional*, defaults to `0.5`):
+            Probability from which a claim is supported.
+
+    Raises:
+        `ValueError`: the number of weights is not that of the judges, or the threshold is no probability.
+    """
+
+    def __init__(self, judges: Sequence[Judge], calibration: Calibration | dict[str, Any], threshold: float = 0.5):
+        self.judges = _judges(judges)
+        self.calibration = calibration if isinstance(calibration, Calibration) else Calibration(**calibration)
+        if len(self.calibration.weights) != len(self.judges):
+            raise ValueError(f"{len(self.calibration.weights)} weights for {len(self.judges)} judges")
+        if not 0.0 <= threshold <= 1.0:
+            raise ValueError(f"threshold is a probability in [0, 1], got {threshold!r}")
+        self.threshold = threshold
+
+    @classmethod
+    def fit(
+        cls,
+        judges: Sequence[Judge],
+        inputs: Sequence[JudgeInput],
+        labels: Sequence[bool],
+        *,
+        l2: float = 1.0,
+        threshold: float = 0.5,
+    ) -> CalibratedJudge:
+        """Ask the judges about labelled claims and calibrate them; see [`fit_calibration`].
+
+        Args:
+            judges (`Sequence[Judge]`):
+                To calibrate.
+            inputs (`Sequence[JudgeInput]`):
+                Claims with their evidence.
+            labels (`Sequence[bool]`):
+                Whether each is supported.
+            l2 (`float`, *optional*, defaults to `1.0`):
+                See [`fit_calibration`].
+            threshold (`float`, *optional*, defaults to `0.5`):
+                See [`CalibratedJudge`].
+
+        Returns:
+            [`CalibratedJudge`].
+        """
+        rows = _ask(_judges(judges), inputs)
+        return cls(judges, fit_calibration([[_score(found) for found in row] for row in rows], labels, l2), threshold)
+
+    def config(self) -> dict[str, Any]:
+        """Arguments that make this judge again."""
+        calibration = {name: list(v) if isinstance(v, tuple) else v for name, v in asdict(self.calibration).items()}
+        return {"judges": list(self.judges), "calibration": calibration, "threshold": self.threshold}
+
+    def judge(self, inputs: Sequence[JudgeInput]) -> list[Judgement]:
+        """One [`~hf_factuality.verifiers.base.Judgement`] per input, in order."""
+        return [self._decide(row) for row in _ask(self.judges, inputs)]
+
+    def _decide(self, row: Sequence[Judgement]) -> Judgement:
+        votes = [found for found in row if found.label is not None]
+        if not votes:
+            return Judgement(None)
+        kinds = [_GROUP.get(found.label, found.label) for found in votes]
+        score = self.calibration.probability([_score(found) for found in row])
+        if 2 * kinds.count(Label.NO_FACT) > len(kinds) or score is None:
+            return Judgement(Label.NO_FACT)
+        if score >= self.threshold:
+            label = Label.SUPPORTED
+        else:
+            against = kinds.count(Label.CONTRADICTED) > kinds.count(Label.UNVERIFIABLE)
+            label = Label.CONTRADICTED if against else Label.UNVERIFIABLE
+        agreeing = [found for found, kind in zip(votes, kinds, strict=True) if kind is label]
+        return Judgement(label, score, next((f.evidence for f in agreeing if f.evidence is not None), None))
+
+
+def _score(found: Judgement) -> float | None:
+    """What a judgement says of "supported"; `None` if nothing."""
+    if found.label is None or found.label is Label.NO_FACT:
+        return None
+    if found.score is not None:
+        return found.score
+    return float(_GROUP.get(found.label, found.label) is Label.SUPPORTED)

@@ -1,0 +1,214 @@
+"""Pipelines as a folder or a repository: one JSON file of settings, prompts beside it, models by id and revision.
+
+Such a folder is data. Classes are named by a short list of names; code of others runs only if the caller agrees. No key
+is ever written, and none is sent to an address that stands in the file.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from hf_factuality.verifiers.base import VerifierPipeline
+from hf_factuality.verifiers.hub_format import (
+    CONFIG_NAME,
+    STAGES,
+    HubError,
+    Reader,
+    Written,
+    describe,
+    drop_addresses,
+    read_config,
+)
+from hf_factuality.verifiers.registry import BASE_URL_VARIABLE
+
+
+__all__ = ["CONFIG_NAME", "HubError", "load_pipeline", "push_pipeline", "save_pipeline"]
+
+
+def save_pipeline(pipeline: VerifierPipeline, folder: str | Path) -> Path:
+    """Write the settings of a pipeline; [`load_pipeline`] makes it again.
+
+    Models and knowledge are named by id and revision (the commit, where it is known), not copied. Written are
+    `verifier_config.json` and `prompts/*.txt`; other files of the folder stay. The device, the cache of answers and keys
+    are not written.
+
+    Args:
+        pipeline ([`~hf_factuality.verifiers.VerifierPipeline`]):
+            Its extractor, retriever and judge are of this package, or have a method `config()` that returns their
+            arguments as plain values, prompts, clients or further parts.
+        folder (`str` or `Path`):
+            Made if it does not exist.
+
+    Returns:
+        `Path`: the folder.
+
+    Raises:
+        [`HubError`]: a part cannot be described, or a setting looks like a key.
+    """
+    config, written = describe(pipeline)
+    return _write(config, written, Path(folder))
+
+
+def push_pipeline(
+    pipeline: VerifierPipeline,
+    repo_id: str,
+    *,
+    private: bool | None = None,
+    revision: str | None = None,
+    commit_message: str = "Upload verifier pipeline",
+    create_pr: bool = False,
+    token: str | bool | None = None,
+) -> str:
+    """Publish the settings of a pipeline as a model repository.
+
+    The address of a server is not published; who loads the pipeline gives it.
+
+    Args:
+        pipeline ([`~hf_factuality.verifiers.VerifierPipeline`]):
+            See [`save_pipeline`]. Its models must have ids on the Hub, not folders.
+        repo_id (`str`):
+            Made if it does not exist.
+        private (`bool`, *optional*):
+            Of a new repository; `None`: as the organisation has it.
+        revision (`str`, *optional*):
+            Branch to write to; made if it does not exist.
+        commit_message (`str`, *optional*):
+            Of the commit.
+        create_pr (`bool`, *optional*, defaults to `False`):
+            Open a pull request instead.
+        token (`str` or `bool`, *optional*):
+            As in `huggingface_hub`.
+
+    Returns:
+        `str`: address of the commit.
+
+    Raises:
+        [`HubError`]: see [`save_pipeline`], or something refers to a folder of this machine.
+    """
+    from huggingface_hub import HfApi
+
+    config, written = describe(pipeline)
+    if written.local:
+        raise HubError(f"nobody else has {', '.join(written.local)}; push the model first and name it by its repo id")
+    drop_addresses(config)
+    api = HfApi(token=token)
+    repo_id = api.create_repo(repo_id, private=private, exist_ok=True).repo_id
+    if revision is not None and not create_pr:
+        api.create_branch(repo_id, branch=revision, exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder:
+        path = _write(config, written, Path(folder))
+        if not api.file_exists(repo_id, "README.md", revision=None if create_pr else revision):
+            (path / "README.md").write_text(_card(config, repo_id), encoding="utf-8")
+        commit = api.upload_folder(
+            repo_id=repo_id,
+            folder_path=path,
+            revision=revision,
+            commit_message=commit_message,
+            create_pr=create_pr,
+            delete_patterns="prompts/**",
+        )
+    return str(commit.commit_url)
+
+
+def load_pipeline(
+    folder_or_repo: str | Path,
+    revision: str | None = None,
+    *,
+    base_url: str | None = None,
+    client: Mapping[str, Any] | None = None,
+    device: Any = None,
+    trust_remote_code: bool = False,
+    token: str | bool | None = None,
+) -> VerifierPipeline:
+    """Make a pipeline from what [`save_pipeline`] or [`push_pipeline`] wrote.
+
+    Nothing of the file is executed. A server in it is used, without a key, only if it is the file of a folder; from a
+    repository the caller gives the address, and texts and keys go there alone.
+
+    Args:
+        folder_or_repo (`str` or `Path`):
+            A folder, or else a model repository.
+        revision (`str`, *optional*):
+            Branch, tag or commit of the repository.
+        base_url (`str`, *optional*):
+            Address of the server for judges and extractors that ask one. `None`: the environment variable
+            `HF_FACTUALITY_BASE_URL`, else what a folder says.
+        client (`Mapping[str, Any]`, *optional*):
+            Further arguments of [`~hf_factuality.verifiers.client.ChatClient`], such as `api_key` or `cache`, in place
+            of the file's. A key needs `base_url`.
+        device (`str` or `torch.device`, *optional*):
+            For judges that run a model here.
+        trust_remote_code (`bool`, *optional*, defaults to `False`):
+            Whether classes outside this package (`"package.module:Class"`) may be imported, and models may run code of
+            their repositories.
+        token (`str` or `bool`, *optional*):
+            As in `huggingface_hub`.
+
+    Returns:
+        [`~hf_factuality.verifiers.VerifierPipeline`].
+
+    Raises:
+        [`HubError`]: there is no such file, it is not of this format or newer, names an unknown class or setting, leads
+            out of its folder, or asks for what the caller has not agreed to.
+    """
+    folder = Path(folder_or_repo)
+    local = folder.is_dir()
+    if not local:
+        from huggingface_hub import snapshot_download
+
+        patterns = [CONFIG_NAME, "prompts/*.txt", "prompts/**/*.txt"]
+        repo_id = str(folder_or_repo)
+        folder = Path(snapshot_download(repo_id, revision=revision, allow_patterns=patterns, token=token))
+    elif revision is not None:
+        raise HubError(f"{str(folder)!r} is a folder; only a repository has revisions, got {revision!r}")
+    config = read_config(folder, str(folder_or_repo))
+    given = dict(client or {})
+    address = base_url or given.pop("base_url", None) or os.environ.get(BASE_URL_VARIABLE) or None
+    if address is None and {"api_key", "api_key_env"} & set(given):
+        raise HubError("a key is sent only to an address that you name: pass base_url as well")
+    reader = Reader(folder, str(folder_or_repo), local, address, given, device, trust_remote_code)
+    stages = {stage: reader.part(config[stage], stage) for stage in STAGES}
+    return VerifierPipeline(**stages, requires_evidence=config["requires_evidence"])
+
+
+def _write(config: Mapping[str, Any], written: Written, folder: Path) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in written.files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text + "\n", encoding="utf-8", newline="\n")
+    text = json.dumps(config, ensure_ascii=False, indent=2, allow_nan=False) + "\n"
+    (folder / CONFIG_NAME).write_text(text, encoding="utf-8")
+    return folder
+
+
+def _card(config: Mapping[str, Any], repo_id: str) -> str:
+    stages = "\n".join(f"| {stage} | `{config[stage]['class']}` |" for stage in STAGES)
+    return f"""---
+library_name: hf_factuality
+tags:
+- hf_factuality
+- fact-verification
+---
+
+# {repo_id.rpartition("/")[2]}
+
+A verifier pipeline: it reads completions and labels their spans as supported, contradicted or unverifiable. This
+repository holds settings and prompts ([{CONFIG_NAME}]({CONFIG_NAME})); models are named there by id and revision.
+
+```python
+from hf_factuality.verifiers import VerifierInput, VerifierPipeline
+
+verifier = VerifierPipeline.from_pretrained("{repo_id}")
+verifier.verify([VerifierInput("Ada was born in Leeds.", evidence=("Ada Hale was born in Leeds.",))])
+```
+
+| stage | class |
+|---|---|
+{stages}
+"""

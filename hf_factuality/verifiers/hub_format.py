@@ -1,0 +1,363 @@
+"""The file of a pipeline: how its parts are described in plain values, and how they are made from them.
+
+Used by [`~hf_factuality.verifiers.hub`]. A class is named by a short list of names; one outside it, the code of a model's
+repository and the address of a server need the caller's consent.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import json
+import math
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from enum import Enum
+from pathlib import Path, PurePosixPath
+from typing import Any
+from urllib.parse import urlsplit
+
+from hf_factuality import __version__
+from hf_factuality.errors import FactualityError
+from hf_factuality.verifiers.base import VerifierPipeline
+from hf_factuality.verifiers.prompts import Prompt
+from hf_factuality.verifiers.registry import BASE_URL_VARIABLE, _load
+
+
+__all__ = [
+    "CONFIG_NAME",
+    "PARTS",
+    "STAGES",
+    "HubError",
+    "Reader",
+    "Written",
+    "describe",
+    "drop_addresses",
+    "read_config",
+]
+
+CONFIG_NAME = "verifier_config.json"
+FORMAT = "hf_factuality/verifier-pipeline"
+VERSION = 1
+STAGES = ("extractor", "retriever", "judge")
+_MAX_BYTES = 16 * 1024**2
+_LLM_JUDGE = ("client", "prompt", "reminders", "logprobs", "max_tokens", "temperature")
+_LLM_EXTRACTOR = ("client", "prompt", "retries", "temperature", "max_tokens", "on_failure")
+# Names in a file: the module, and the attributes that are the arguments of a class without a method `config()`.
+PARTS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "ANAHJudge": ("judge_anah", ("client", "language", "prompts", "max_reference_tokens")),
+    "CalibratedJudge": ("ensemble", ()),
+    "ChatClient": ("client", ()),
+    "FActScoreExtractor": ("extract_llm", _LLM_EXTRACTOR),
+    "HHEMJudge": ("judge_hhem", ()),
+    "LLMJudge": ("judge_llm", _LLM_JUDGE),
+    "LexicalJudge": ("judge_lexical", ()),
+    "MajorityJudge": ("ensemble", ()),
+    "MiniCheckJudge": ("judge_minicheck", ()),
+    "NLIJudge": ("judge_nli", ()),
+    "RLFHExtractor": ("extract_llm", _LLM_EXTRACTOR),
+    "RowEvidence": ("base", ()),
+    "SentenceExtractor": ("extract", ("language",)),
+    "VeriScoreExtractor": ("extract_llm", _LLM_EXTRACTOR),
+}
+_PACKAGE = "hf_factuality.verifiers"
+# Settings and values that look like a key.
+_SECRET_NAME = re.compile(
+    r"api_?key$|secret|passw|authoriz|credential|bearer|(?:access|auth|hf)_?token", re.IGNORECASE
+)
+_SECRET_VALUE = re.compile(r"(?:sk-|hf_(?!factuality)|gh[pousr]_|Bearer )[A-Za-z0-9_-]{16,}")
+_MODEL_FIELDS = ("model", "foundation", "knowledge")
+# Keys of a mapping that is a prompt, a folder of prompts, or a part.
+_MARKS = ({"file"}, {"folder"}, {"class", "settings"})
+_FILE_NAME = re.compile(r"(?!\.)[\w.-]+")
+
+
+class HubError(FactualityError, ValueError):
+    """A pipeline that cannot be saved, or a file that is none or asks for what the caller has not agreed to."""
+
+
+@dataclass
+class Written:
+    """What a pipeline becomes: files of prompts by their place, and what would not work elsewhere."""
+
+    files: dict[str, str] = field(default_factory=dict)
+    local: list[str] = field(default_factory=list)
+    keys: list[str] = field(default_factory=list)
+
+
+# -- writing ----------------------------------------------------------------------------------------------------------
+
+
+def describe(pipeline: VerifierPipeline) -> tuple[dict[str, Any], Written]:
+    """What stands in the file of a pipeline, and the prompts beside it.
+
+    Raises:
+        [`HubError`]: see [`~hf_factuality.verifiers.hub.save_pipeline`].
+    """
+    if not isinstance(pipeline, VerifierPipeline) or type(pipeline).verify is not VerifierPipeline.verify:
+        raise HubError(f"{type(pipeline).__name__} is no VerifierPipeline, or has a `verify` of its own")
+    written = Written()
+    config: dict[str, Any] = {"format": FORMAT, "version": VERSION, "hf_factuality": __version__}
+    config["requires_evidence"] = bool(pipeline.requires_evidence)
+    for stage in STAGES:
+        config[stage] = _encode_part(getattr(pipeline, stage), stage, written)
+    text = json.dumps(config, ensure_ascii=False) + "".join(written.files.values())
+    # A shorter key is a dummy for a server that asks for none ("EMPTY"), and may be any word.
+    if any(len(key) >= 8 and key in text for key in written.keys):
+        raise HubError("a client's key stands in a setting or prompt; take it out")
+    return config, written
+
+
+def _encode_part(part: Any, place: str, written: Written) -> dict[str, Any]:
+    kind = type(part)
+    name = kind.__qualname__ if kind.__module__ == f"{_PACKAGE}.{PARTS.get(kind.__qualname__, ('',))[0]}" else None
+    if name == "ChatClient":
+        arguments = _client_arguments(part, written)
+    elif name is not None and PARTS[name][1]:
+        arguments = {argument: getattr(part, argument) for argument in PARTS[name][1]}
+    elif callable(getattr(part, "config", None)):
+        try:
+            arguments = part.config()
+        except ValueError as error:
+            raise HubError(f"the {place.replace('/', ' of the ')} cannot be saved: {error}") from None
+    else:
+        raise HubError(
+            f"{kind.__qualname__} ({place}) cannot be described: give it a method `config()` that returns its arguments"
+        )
+    name = name or f"{kind.__module__}:{kind.__qualname__}"
+    for argument in _MODEL_FIELDS if name != "ChatClient" else ():
+        value = arguments.get(argument)
+        if isinstance(value, str) and _is_local(value):
+            written.local.append(repr(value))
+    return {"class": name, "settings": {k: _encode(v, k, f"{place}/{k}", written) for k, v in arguments.items()}}
+
+
+def _encode(value: Any, name: str, place: str, written: Written) -> Any:
+    if _SECRET_NAME.search(name) and value is not None:
+        raise HubError(f"the setting {place!r} looks like a key; it is not written to a file")
+    if isinstance(value, Enum):
+        value = value.value
+    if isinstance(value, str) and _SECRET_VALUE.search(value):
+        raise HubError(f"the value of {place!r} looks like a key; it is not written to a file")
+    if value is None or isinstance(value, (bool, int, str)) or (isinstance(value, float) and math.isfinite(value)):
+        return value
+    if isinstance(value, Prompt):
+        return {"file": _add_file(place, value.text, written)}
+    if isinstance(value, (list, tuple)):
+        return [_encode(item, name, f"{place}/{number}", written) for number, item in enumerate(value)]
+    if isinstance(value, Mapping):
+        if value and all(isinstance(text, Prompt) for text in value.values()):
+            # A judge with several prompts: a folder with one file each.
+            for key, text in value.items():
+                _add_file(f"{place}/{text.name.removesuffix('.txt') or key}", text.text, written)
+            return {"folder": f"prompts/{place}"}
+        if not all(isinstance(key, str) for key in value) or set(value) in _MARKS:
+            raise HubError(f"the setting {place!r} must have text keys, and not those of a file or part")
+        return {key: _encode(item, key, f"{place}/{key}", written) for key, item in value.items()}
+    if hasattr(value, "config") or type(value).__name__ in PARTS:
+        return _encode_part(value, place, written)
+    raise HubError(f"the setting {place!r} is a {type(value).__name__}, which is no plain value")
+
+
+def _add_file(place: str, text: str, written: Written) -> str:
+    if not all(map(_FILE_NAME.fullmatch, place.split("/"))):
+        raise HubError(f"a prompt cannot be kept under the name {place!r}")
+    name = f"prompts/{place}.txt"
+    written.files[name] = text
+    return name
+
+
+def _client_arguments(client: Any, written: Written) -> dict[str, Any]:
+    """Arguments of a client but for its key, the name of its key and its cache."""
+    settings = client._settings
+    if client._transport._key:
+        written.keys.append(client._transport._key)
+    return {
+        "base_url": settings["base_url"],
+        "model": client.model,
+        "revision": client.revision,
+        "concurrency": settings["concurrency"],
+        "timeout": settings["timeout"],
+        "retry": asdict(settings["retry"]),
+        "max_prompt_chars": client.max_prompt_chars,
+        "extra_body": client.extra_body,
+    }
+
+
+def _is_local(name: str) -> bool:
+    return os.path.isabs(name) or name.startswith((".", "~")) or os.path.isdir(name) or name.count("/") > 1
+
+
+def drop_addresses(value: Any):
+    """Take the servers' addresses out of a description, in place."""
+    if isinstance(value, dict):
+        if value.get("class") == "ChatClient":
+            value["settings"].pop("base_url", None)
+        for item in value.values():
+            drop_addresses(item)
+    elif isinstance(value, list):
+        for item in value:
+            drop_addresses(item)
+
+
+# -- reading ----------------------------------------------------------------------------------------------------------
+
+
+def read_config(folder: Path, source: str) -> dict[str, Any]:
+    """The file of a pipeline, checked as far as its outermost keys; `source` is what messages call it.
+
+    Raises:
+        [`HubError`]: it is missing, no JSON, of another format or newer.
+    """
+    path = folder / CONFIG_NAME
+    try:
+        if path.stat().st_size > _MAX_BYTES:
+            raise HubError(f"{CONFIG_NAME} of {source!r} is larger than any pipeline's")
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except OSError:
+        raise HubError(f"{source!r} holds no {CONFIG_NAME}: it is no saved pipeline") from None
+    except (ValueError, RecursionError) as error:
+        if isinstance(error, HubError):
+            raise
+        raise HubError(f"{CONFIG_NAME} of {source!r} is no JSON: {error}") from None
+    if not isinstance(config, dict) or config.get("format") != FORMAT:
+        raise HubError(f"{CONFIG_NAME} of {source!r} does not say that it is {FORMAT!r}")
+    version = config.get("version")
+    if isinstance(version, bool) or not isinstance(version, int) or not 1 <= version <= VERSION:
+        raise HubError(
+            f"{source!r} has version {version!r} of the format; this package reads 1 to {VERSION}: update it"
+        )
+    wanted = {"format", "version", "hf_factuality", "requires_evidence", *STAGES}
+    if set(config) != wanted or not isinstance(config["requires_evidence"], bool):
+        raise HubError(f"{CONFIG_NAME} of {source!r} must have the keys {sorted(wanted)}, got {sorted(config)}")
+    return config
+
+
+@dataclass
+class Reader:
+    """Makes the parts that a file describes; see [`~hf_factuality.verifiers.hub.load_pipeline`] for what it may."""
+
+    folder: Path
+    source: str
+    local: bool
+    address: str | None
+    client: dict[str, Any]
+    device: Any
+    trust: bool
+    made: dict[str, Any] = field(default_factory=dict)
+
+    def part(self, data: Any, place: str) -> Any:
+        if not (isinstance(data, dict) and set(data) == {"class", "settings"} and isinstance(data["settings"], dict)):
+            raise HubError(f"{place!r} of {self.source!r} must have a class and its settings")
+        name = data["class"]
+        known = json.dumps(data, sort_keys=True)
+        if name == "ChatClient" and known in self.made:
+            return self.made[known]  # one client, one bound on concurrency
+        cls = self._class(name, place)
+        settings = {key: self.value(item, f"{place}/{key}") for key, item in data["settings"].items()}
+        if name == "ChatClient":
+            settings = self._client(settings)
+        for key in ("prompt", "prompts"):
+            if isinstance(settings.get(key), str):  # a name could lead anywhere
+                raise HubError(
+                    f"{place}/{key} of {self.source!r} must be a file of the pipeline, got {settings[key]!r}"
+                )
+        self._check_models(name, settings, place)
+        accepted = inspect.signature(cls).parameters
+        if self.device is not None and "device" in accepted:
+            settings["device"] = self.device
+        if not any(p.kind is p.VAR_KEYWORD for p in accepted.values()):
+            unknown = sorted(set(settings) - set(accepted))
+            if unknown:
+                raise HubError(f"{name} has no setting {unknown[0]!r}; {self.source!r} may need a newer version")
+        try:
+            self.made[known] = cls(**settings)
+            return self.made[known]
+        except (TypeError, ValueError, FileNotFoundError) as error:
+            if isinstance(error, FactualityError):
+                raise
+            raise HubError(f"cannot make {name} ({place} of {self.source!r}): {error}") from error
+
+    def value(self, data: Any, place: str) -> Any:
+        if isinstance(data, list):
+            return [self.value(item, f"{place}/{number}") for number, item in enumerate(data)]
+        if not isinstance(data, dict):
+            return data
+        if set(data) == {"class", "settings"}:
+            return self.part(data, place)
+        if set(data) in ({"file"}, {"folder"}):
+            return self._path(next(iter(data.values())), "file" in data)
+        return {key: self.value(item, f"{place}/{key}") for key, item in data.items()}
+
+    def _class(self, name: Any, place: str) -> Callable[..., Any]:
+        if isinstance(name, str) and name in PARTS:
+            return _load(f"{_PACKAGE}.{PARTS[name][0]}:{name}")
+        if not isinstance(name, str) or ":" not in name:
+            close = difflib.get_close_matches(str(name), PARTS, n=1)
+            hint = f"; did you mean {close[0]!r}?" if close else f"; known are {sorted(PARTS)}"
+            raise HubError(f"unknown class {name!r} ({place} of {self.source!r}){hint}")
+        if not self.trust:
+            raise HubError(
+                f"{place} of {self.source!r} is {name!r}, a class outside this package; importing it runs its code: pass "
+                "trust_remote_code=True if you trust it"
+            )
+        try:
+            found = _load(name)
+        except ValueError as error:
+            raise HubError(f"{place} of {self.source!r}: {error}") from None
+        if not isinstance(found, type):
+            raise HubError(f"{name!r} ({place} of {self.source!r}) is no class")
+        return found
+
+    def _client(self, settings: dict[str, Any]) -> dict[str, Any]:
+        from hf_factuality.verifiers.transport import RetryPolicy
+
+        for key in ("api_key", "api_key_env", "cache"):
+            if key in settings:
+                raise HubError(f"{self.source!r} sets {key!r} of a client; that is the caller's to say")
+        found = settings.pop("base_url", None)
+        if self.address is not None:
+            settings["base_url"] = self.address
+        elif found is not None and self.local:
+            settings |= {"base_url": found, "api_key_env": ""}  # no key for an address out of a file
+        else:
+            asked = f" (it was saved with {urlsplit(str(found)).hostname!r})" if found else ""
+            raise HubError(
+                f"{self.source!r} asks a model on a server{asked}: pass base_url='http://localhost:8000/v1', or set the "
+                f"environment variable {BASE_URL_VARIABLE}"
+            )
+        if isinstance(settings.get("retry"), dict):
+            try:
+                settings["retry"] = RetryPolicy(**settings["retry"])
+            except TypeError as error:
+                raise HubError(f"retry of a client of {self.source!r}: {error}") from None
+        return {**settings, **self.client}
+
+    def _check_models(self, name: str, settings: dict[str, Any], place: str):
+        if settings.get("trust_remote_code") and not self.trust:
+            raise HubError(
+                f"the model of {place} of {self.source!r} runs code of its repository: pass trust_remote_code=True if you "
+                "trust it"
+            )
+        if self.local or name == "ChatClient":
+            return
+        for argument in _MODEL_FIELDS:
+            value = settings.get(argument)
+            if isinstance(value, str) and _is_local(value):
+                raise HubError(f"{place} of {self.source!r} refers to the folder {value!r}, which is no repository")
+
+    def _path(self, name: Any, is_file: bool) -> Path:
+        """Place of a prompt, inside the folder."""
+        pure = PurePosixPath(name) if isinstance(name, str) else PurePosixPath("/")
+        inside = pure.parts[:1] == ("prompts",) and ".." not in pure.parts and "\\" not in str(name)
+        if not inside or (is_file and pure.suffix != ".txt"):
+            raise HubError(f"{self.source!r} names {name!r}; a prompt is a .txt file under prompts/")
+        path = self.folder.joinpath(*pure.parts)
+        # A snapshot of the Hub links to its store; a link out of a folder of files is followed by nobody.
+        if self.local and not path.resolve().is_relative_to(self.folder.resolve()):
+            raise HubError(f"{name!r} of {self.source!r} leads out of its folder")
+        if not (path.is_file() if is_file else path.is_dir()):
+            raise HubError(f"{self.source!r} lacks {name!r}")
+        return path

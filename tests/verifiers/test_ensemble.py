@@ -1,0 +1,255 @@
+import math
+import random
+
+import pytest
+import torch
+
+from hf_factuality.errors import JudgingError
+from hf_factuality.spans import Label
+from hf_factuality.verifiers import JudgeInput, Judgement, LexicalJudge
+from hf_factuality.verifiers.ensemble import CalibratedJudge, Calibration, MajorityJudge, fit_calibration
+
+
+S, C, U, N = Label.SUPPORTED, Label.CONTRADICTED, Label.UNVERIFIABLE, Label.NO_FACT
+HS, HC = Label.HEDGED_SUPPORTED, Label.HEDGED_CONTRADICTED
+
+
+class Fixed:
+    """Says what it was told to, whatever the claim."""
+
+    def __init__(self, *judgements):
+        self.judgements = [j if isinstance(j, Judgement) else Judgement(j) for j in judgements]
+
+    def judge(self, inputs):
+        return self.judgements[: len(inputs)]
+
+
+def ask(labels, **kwargs):
+    return MajorityJudge([Fixed(label) for label in labels], **kwargs).judge([JudgeInput("x", ("y",))])[0]
+
+
+@pytest.mark.parametrize(
+    ("votes", "label", "score"),
+    [
+        ([S, S, C], S, 2 / 3),
+        ([S, C, C], C, 1 / 3),
+        ([S, None, None], S, 1.0),
+        ([None, None, None], None, None),
+        ([C, None, U, C], C, 0.0),
+        ([HS, S, C], HS, 2 / 3),  # hedged counts for its kind; equal within it: the earlier judge
+        ([S, HS, HS, C, C], HS, 3 / 5),
+        ([HC, S, HC], HC, 1 / 3),
+        ([N, N, S], N, 1 / 3),
+        ([S, C], None, 0.5),
+        ([S, C, None], None, 0.5),
+        ([S, U, C], None, 1 / 3),
+    ],
+)
+def test_majority(votes, label, score):
+    found = ask(votes)
+    assert found.label is label
+    assert found.score == (None if score is None else pytest.approx(score))
+
+
+@pytest.mark.parametrize(
+    ("tie", "label"), [("unknown", None), ("first", C), ("unverifiable", U), (Label.SUPPORTED, S)]
+)
+def test_ties(tie, label):
+    assert ask([C, S], tie=tie).label is label
+    assert ask([U, C, S, S, C], tie=tie).label is label
+    assert ask([C, S, S], tie=tie).label is S  # no tie
+
+
+def test_weights():
+    assert ask([S, C, C], weights=[3, 1, 1]) == Judgement(S, pytest.approx(0.6))
+    assert ask([S, C, C], weights=[2, 1, 1]).label is None
+    assert ask([S, C, C], weights=[0.3, 0.1, 0.2]).label is None  # 0.1 + 0.2 is not 0.3 in floats
+    assert ask([None, C, S], weights=[9, 2, 1]) == Judgement(C, pytest.approx(1 / 3))
+
+
+def test_evidence_is_that_of_an_agreeing_judge():
+    judges = [Fixed(Judgement(C, evidence="no")), Fixed(Judgement(S)), Fixed(Judgement(S, evidence="yes"))]
+    assert MajorityJudge(judges).judge([JudgeInput("x", ())])[0] == Judgement(S, pytest.approx(2 / 3), "yes")
+
+
+def test_order_and_empty_batch():
+    judge = MajorityJudge([Fixed(S, C, None), Fixed(S, C, U), Fixed(S, S, None)])
+    assert [found.label for found in judge.judge([JudgeInput("x", ())] * 3)] == [S, C, U]
+    assert judge.judge([]) == []
+
+
+def test_real_judges_vote():
+    inputs = [
+        JudgeInput("Ada Hale was born in Leeds.", ("Ada Hale was born in Leeds in 1901.",)),
+        JudgeInput("She left.", ()),
+    ]
+    one = LexicalJudge().judge(inputs)
+    assert [f.label for f in MajorityJudge([LexicalJudge(), LexicalJudge(0.4)]).judge(inputs)] == [
+        f.label for f in one
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (([],), "at least one judge"),
+        (([Fixed],), "is no judge"),
+        (([Fixed(S)], [0]), "must be positive"),
+        (([Fixed(S)], [1, 2]), "must be 1 finite"),
+        (([Fixed(S)], [math.nan]), "finite"),
+        (([Fixed(S)], None, "coin"), "tie must be one of"),
+    ],
+)
+def test_bad_arguments(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        MajorityJudge(*arguments)
+
+
+def test_a_judge_that_loses_claims_is_named():
+    with pytest.raises(JudgingError, match="Fixed returned 1 judgements for 2 claims"):
+        MajorityJudge([Fixed(S)]).judge([JudgeInput("x", ())] * 2)
+
+
+# -- calibration ------------------------------------------------------------------------------------------------------
+
+
+def labelled(n=400, missing=0.2):
+    """Three judges: a good one, a poor one, one that says the opposite; some scores are unknown."""
+    rng = random.Random(0)
+    rows, labels = [], []
+    for _ in range(n):
+        label = rng.random() < 0.6
+        sign = 1 if label else -1
+        row = [1 / (1 + math.exp(-(k * sign + rng.gauss(0, 1.5)))) for k in (1.5, 0.2, -0.8)]
+        rows.append([None if rng.random() < missing else value for value in row])
+        labels.append(label)
+    return rows, labels
+
+
+def oracle_fit(rows, labels, l2):
+    """The same minimum by another road: LBFGS on the loss written out claim by claim."""
+    rows, labels = zip(
+        *[(r, y) for r, y in zip(rows, labels, strict=True) if any(s is not None for s in r)], strict=True
+    )
+    odds = [
+        [None if s is None else math.log(min(max(s, 0.01), 0.99) / (1 - min(max(s, 0.01), 0.99))) for s in r]
+        for r in rows
+    ]
+    means = []
+    for column in zip(*odds, strict=True):
+        values = [value for value in column if value is not None]
+        means.append(sum(values) / len(values))
+    x = torch.tensor([[0.0 if v is None else v - m for v, m in zip(r, means, strict=True)] for r in odds]).double()
+    y = torch.tensor([float(label) for label in labels]).double()
+    weights = torch.zeros(len(means), dtype=torch.float64, requires_grad=True)
+    intercept = torch.zeros((), dtype=torch.float64, requires_grad=True)
+    optimizer = torch.optim.LBFGS(
+        [weights, intercept], max_iter=500, tolerance_grad=1e-10, line_search_fn="strong_wolfe"
+    )
+
+    def closure():
+        optimizer.zero_grad()
+        p = torch.sigmoid(x @ weights + intercept)
+        loss = -(y * p.log() + (1 - y) * (1 - p).log()).sum() + l2 / 2 * weights.square().sum()
+        loss.backward()
+        return loss
+
+    optimizer.step(closure)
+    return weights.tolist(), means, intercept.item()
+
+
+@pytest.mark.parametrize("l2", [1e-3, 1.0, 50.0])
+def test_fit_finds_the_minimum(l2):
+    rows, labels = labelled()
+    found = fit_calibration(rows, labels, l2)
+    weights, means, intercept = oracle_fit(rows, labels, l2)
+    assert found.weights == pytest.approx(weights, abs=1e-5)
+    assert found.means == pytest.approx(means)
+    assert found.intercept == pytest.approx(intercept, abs=1e-5)
+    assert found.weights[0] > abs(found.weights[1]) and found.weights[2] < 0
+
+
+def test_fit_makes_scores_probabilities():
+    """Calibrated in the large: the mean probability is the share of supported claims, as for any fitted intercept."""
+    rows, labels = labelled()
+    found = fit_calibration(rows, labels)
+    known = [
+        (found.probability(row), label)
+        for row, label in zip(rows, labels, strict=True)
+        if any(s is not None for s in row)
+    ]
+    assert sum(p for p, _ in known) == pytest.approx(sum(label for _, label in known), abs=1e-5)
+    right = sum((p >= 0.5) == label for p, label in known) / len(known)
+    alone = [(row[0], label) for row, label in zip(rows, labels, strict=True) if row[0] is not None]
+    assert right > 0.8 and right > sum((s >= 0.5) == label for s, label in alone) / len(alone) - 0.05
+
+
+def test_separable_data_have_a_minimum():
+    found = fit_calibration([[1.0], [1.0], [0.0], [0.0]], [True, True, False, False])
+    assert 0 < found.weights[0] < 10
+    assert found.probability([1.0]) > 0.9 and found.probability([0.0]) < 0.1
+
+
+def test_probability_by_hand():
+    calibration = Calibration((2.0, -1.0), (0.5, 0.0), 0.25)
+    # logit(0.8) = log 4, logit(0.2) = -log 4
+    z = 0.25 + 2 * (math.log(4) - 0.5) - (-math.log(4))
+    assert calibration.probability([0.8, 0.2]) == pytest.approx(1 / (1 + math.exp(-z)))
+    assert calibration.probability([None, 0.5]) == pytest.approx(1 / (1 + math.exp(-0.25)))
+    assert calibration.probability([None, None]) is None
+    assert Calibration((1e6,), (0.0,), 0.0).probability([0.0]) == pytest.approx(0.0)
+    assert Calibration((1e6,), (0.0,), 0.0).probability([1.0]) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (([[0.5]], [True, False]), "1 rows of scores for 2 labels"),
+        (([[0.5], [0.4]], [True, True]), "not, with known scores"),
+        (([[0.5], [None]], [True, False]), "not, with known scores"),
+        (([[0.5], [1.4]], [True, False]), r"scores in \[0, 1\]"),
+        (([[0.5], [0.1, 0.2]], [True, False]), "every row needs 1"),
+        (([[0.5], [0.1]], [True, False], 0.0), "l2 must be positive"),
+    ],
+)
+def test_bad_labelled_pairs(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        fit_calibration(*arguments)
+
+
+def test_calibrated_labels():
+    calibration = Calibration((1.0, 1.0), (0.0, 0.0), 0.0)
+
+    def label(*judgements):
+        return CalibratedJudge([Fixed(j) for j in judgements], calibration).judge([JudgeInput("x", ())])[0]
+
+    assert label(Judgement(S, 0.9), Judgement(U, 0.3)) == Judgement(S, pytest.approx(9 * 3 / 7 / (1 + 9 * 3 / 7)))
+    assert label(Judgement(C, 0.1, "doc"), Judgement(None)) == Judgement(C, pytest.approx(0.1), "doc")
+    assert label(Judgement(C, 0.1), Judgement(U, 0.2)).label is U  # one each
+    assert label(Judgement(HC, 0.1), Judgement(C, 0.2)).label is C
+    assert label(None, None) == Judgement(None)
+    assert label(N, N) == label(N, None) == Judgement(N)
+    assert label(N, Judgement(S, 0.9)) == Judgement(S, pytest.approx(0.9))  # half is not more than half
+    assert label(S, None) == Judgement(S, pytest.approx(0.99))  # no score: 1, clipped
+    assert label(Judgement(None, 0.9), C) == Judgement(C, pytest.approx(0.01))  # an unknown label's score is no vote
+
+
+def test_fit_from_judges():
+    rows, labels = labelled(100, 0.0)
+    judges = [Fixed(*[Judgement(S, row[i]) for row in rows]) for i in range(3)]
+    judge = CalibratedJudge.fit(judges, [JudgeInput("x", ())] * 100, labels, l2=2.0, threshold=0.7)
+    assert judge.calibration == fit_calibration(rows, labels, 2.0)
+    found = judge.judge([JudgeInput("x", ())] * 100)
+    assert [f.score for f in found] == [judge.calibration.probability(row) for row in rows]
+    assert [f.label is S for f in found] == [f.score >= 0.7 for f in found]
+    again = CalibratedJudge(**judge.config())
+    assert again.judge([JudgeInput("x", ())] * 100) == found
+
+
+def test_calibration_must_fit_the_judges():
+    with pytest.raises(ValueError, match="1 weights for 2 judges"):
+        CalibratedJudge([Fixed(S), Fixed(S)], Calibration((1.0,), (0.0,), 0.0))
+    with pytest.raises(ValueError, match="means must be 1 finite"):
+        Calibration((1.0,), (), 0.0)
+    with pytest.raises(ValueError, match="threshold"):
+        CalibratedJudge([Fixed(S)], Calibration((1.0,), (0.0,), 0.0), 1.5)
