@@ -33,6 +33,7 @@ setup(
     install_requires=[
         "accelerate>=1.10",
         "aiohttp>=3.10",
+        "bm25s>=0.3.16,<0.4",
         "datasets>=4.7",
         "evaluate>=0.4.6",
         "filelock>=3.12",

@@ -10,6 +10,7 @@ from pathlib import Path
 from hf_factuality import __version__
 from hf_factuality.errors import FactualityError
 from hf_factuality.metrics._cli import add_parser as add_metrics_parser
+from hf_factuality.verifiers._cli_index import add_parser as add_index_parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -43,6 +44,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_verify(commands)
     _add_world(commands)
     add_metrics_parser(commands)
+    add_index_parser(commands)
     return parser
 
 

@@ -11,11 +11,16 @@ _EXPORTS = {
     "AnswerCache": "cache",
     "CalibratedJudge": "ensemble",
     "ChatClient": "client",
+    "CombinedRetriever": "retrieve",
+    "CorpusRetriever": "retrieve_corpus",
+    "DenseRetriever": "retrieve",
+    "FACTSCORE_PASSAGES": "passages",
     "FActScoreExtractor": "extract_llm",
     "HHEMJudge": "judge_hhem",
     "HHEMVerifier": "judge_hhem",
     "JudgeInput": "base",
     "Judgement": "base",
+    "KnowledgeBase": "knowledge",
     "LexicalJudge": "judge_lexical",
     "LexicalVerifier": "judge_lexical",
     "LLMJudge": "judge_llm",
@@ -25,13 +30,17 @@ _EXPORTS = {
     "MiniCheckVerifier": "judge_minicheck",
     "NLIJudge": "judge_nli",
     "NLIVerifier": "judge_nli",
+    "PassageConfig": "passages",
     "RLFHExtractor": "extract_llm",
+    "RLFH_PASSAGES": "passages",
     "RowEvidence": "base",
     "SentenceExtractor": "extract",
+    "TopicRetriever": "retrieve",
     "VeriScoreExtractor": "extract_llm",
     "Verifier": "base",
     "VerifierInput": "base",
     "VerifierPipeline": "base",
+    "WebRetriever": "retrieve_web",
     "load_pipeline": "hub",
     "load_verifier": "registry",
     "push_pipeline": "hub",
@@ -60,4 +69,9 @@ if TYPE_CHECKING:
     from hf_factuality.verifiers.judge_llm import LLMJudge, LLMVerifier
     from hf_factuality.verifiers.judge_minicheck import MiniCheckJudge, MiniCheckVerifier
     from hf_factuality.verifiers.judge_nli import NLIJudge, NLIVerifier
+    from hf_factuality.verifiers.knowledge import KnowledgeBase
+    from hf_factuality.verifiers.passages import FACTSCORE_PASSAGES, RLFH_PASSAGES, PassageConfig
     from hf_factuality.verifiers.registry import load_verifier
+    from hf_factuality.verifiers.retrieve import CombinedRetriever, DenseRetriever, TopicRetriever
+    from hf_factuality.verifiers.retrieve_corpus import CorpusRetriever
+    from hf_factuality.verifiers.retrieve_web import WebRetriever

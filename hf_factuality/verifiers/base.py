@@ -153,8 +153,8 @@ class VerifierPipeline:
             Labels them.
         retriever ([`Retriever`], *optional*, defaults to the row's own evidence):
             Finds evidence.
-        requires_evidence (`bool`, *optional*, defaults to `True`):
-            Whether rows without evidence are left out.
+        requires_evidence (`bool`, *optional*):
+            Whether rows without evidence are left out. By default they are, unless a retriever finds it.
     """
 
     def __init__(
@@ -162,11 +162,13 @@ class VerifierPipeline:
         extractor: Extractor,
         judge: Judge,
         retriever: Retriever | None = None,
-        requires_evidence: bool = True,
+        requires_evidence: bool | None = None,
     ):
         self.extractor = extractor
         self.judge = judge
         self.retriever = retriever if retriever is not None else RowEvidence()
+        if requires_evidence is None:
+            requires_evidence = isinstance(self.retriever, RowEvidence)
         self.requires_evidence = requires_evidence
 
     def verify(self, inputs: Sequence[VerifierInput]) -> list[Verification]:
@@ -189,7 +191,12 @@ class VerifierPipeline:
             for item, texts, found in zip(inputs, claims, passages, strict=True)
             for claim, evidence in zip(texts, _checked(found, texts, RetrievalError, "retriever"), strict=True)
         ]
-        verdicts = iter(_checked(self.judge.judge(requests), requests, JudgingError, "judge"))
+        # A retriever that found nothing says nothing about the claim. Evidence that the row lacks is the judge's affair.
+        skip = not isinstance(self.retriever, RowEvidence)
+        sent = [request for request in requests if not skip or any(text.strip() for text in request.evidence)]
+        judged = iter(_checked(self.judge.judge(sent), sent, JudgingError, "judge") if sent else [])
+        sent_ids = {id(request) for request in sent}
+        verdicts = iter([next(judged) if id(request) in sent_ids else Judgement(None) for request in requests])
         results = []
         for found in spans:
             labelled = []

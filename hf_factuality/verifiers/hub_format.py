@@ -50,8 +50,12 @@ PARTS: dict[str, tuple[str, tuple[str, ...]]] = {
     "ANAHJudge": ("judge_anah", ("client", "language", "prompts", "max_reference_tokens")),
     "CalibratedJudge": ("ensemble", ()),
     "ChatClient": ("client", ()),
+    "CombinedRetriever": ("retrieve", ()),
+    "CorpusRetriever": ("retrieve_corpus", ()),
+    "DenseRetriever": ("retrieve", ()),
     "FActScoreExtractor": ("extract_llm", _LLM_EXTRACTOR),
     "HHEMJudge": ("judge_hhem", ()),
+    "KnowledgeBase": ("knowledge", ()),
     "LLMJudge": ("judge_llm", _LLM_JUDGE),
     "LexicalJudge": ("judge_lexical", ()),
     "MajorityJudge": ("ensemble", ()),
@@ -60,6 +64,7 @@ PARTS: dict[str, tuple[str, tuple[str, ...]]] = {
     "RLFHExtractor": ("extract_llm", _LLM_EXTRACTOR),
     "RowEvidence": ("base", ()),
     "SentenceExtractor": ("extract", ("language",)),
+    "TopicRetriever": ("retrieve", ()),
     "VeriScoreExtractor": ("extract_llm", _LLM_EXTRACTOR),
 }
 _PACKAGE = "hf_factuality.verifiers"
@@ -68,7 +73,7 @@ _SECRET_NAME = re.compile(
     r"api_?key$|secret|passw|authoriz|credential|bearer|(?:access|auth|hf)_?token", re.IGNORECASE
 )
 _SECRET_VALUE = re.compile(r"(?:sk-|hf_(?!factuality)|gh[pousr]_|Bearer )[A-Za-z0-9_-]{16,}")
-_MODEL_FIELDS = ("model", "foundation", "knowledge")
+_MODEL_FIELDS = ("model", "foundation", "knowledge", "index")
 # Keys of a mapping that is a prompt, a folder of prompts, or a part.
 _MARKS = ({"file"}, {"folder"}, {"class", "settings"})
 _FILE_NAME = re.compile(r"(?!\.)[\w.-]+")
