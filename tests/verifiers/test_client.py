@@ -454,6 +454,8 @@ def test_ctrl_c_calls_off_what_is_under_way():
             "import os, signal, sys, threading\n"
             "from hf_factuality.verifiers.client import ChatClient, ChatRequest\n"
             "client = ChatClient(sys.argv[1], 'fake', cache=False)\n"
+            # A shell that starts a job in the background has it ignore the signal.
+            "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
             "threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGINT)).start()\n"
             "try:\n    client.chat([ChatRequest((('user', 'slow'),))])\n"
             "except KeyboardInterrupt:\n    print(client.chat([ChatRequest((('user', 'next'),))])[0].text)\n"

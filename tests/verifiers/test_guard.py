@@ -148,14 +148,12 @@ def test_a_guard_that_is_gone_leaves_no_thread_and_no_verifier():
         def verify(self, inputs):
             return [Verification() for _ in inputs]
 
-    before = threading.active_count()
+    before = set(threading.enumerate())
     verifier = Nothing()
     guard, gone = GuardedVerifier(verifier, timeout=5.0), weakref.ref(verifier)
     guard.verify([VerifierInput("A.")])
-    assert threading.active_count() == before + 1
+    (thread,) = set(threading.enumerate()) - before
     del guard, verifier
     gc.collect()
-    deadline = time.monotonic() + 5.0
-    while threading.active_count() > before and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert threading.active_count() == before and gone() is None
+    thread.join(5.0)
+    assert not thread.is_alive() and gone() is None
