@@ -27,3 +27,7 @@ class DataError(FactualityError, ValueError):
 
 class CheckpointError(FactualityError):
     """A checkpoint that is incomplete, inconsistent or unsafe to load."""
+
+
+class HubError(FactualityError, ValueError):
+    """A pipeline that cannot be saved, or a file that is none or asks for what the caller has not agreed to."""

@@ -13,11 +13,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from hf_factuality.errors import HubError
 from hf_factuality.verifiers.base import VerifierPipeline
 from hf_factuality.verifiers.hub_format import (
     CONFIG_NAME,
     STAGES,
-    HubError,
     Reader,
     Written,
     describe,

@@ -20,7 +20,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from hf_factuality import __version__
-from hf_factuality.errors import FactualityError
+from hf_factuality.errors import FactualityError, HubError
 from hf_factuality.verifiers.base import VerifierPipeline
 from hf_factuality.verifiers.prompts import Prompt
 from hf_factuality.verifiers.registry import BASE_URL_VARIABLE, _load
@@ -30,7 +30,6 @@ __all__ = [
     "CONFIG_NAME",
     "PARTS",
     "STAGES",
-    "HubError",
     "Reader",
     "Written",
     "describe",
@@ -77,10 +76,6 @@ _MODEL_FIELDS = ("model", "foundation", "knowledge", "index")
 # Keys of a mapping that is a prompt, a folder of prompts, or a part.
 _MARKS = ({"file"}, {"folder"}, {"class", "settings"})
 _FILE_NAME = re.compile(r"(?!\.)[\w.-]+")
-
-
-class HubError(FactualityError, ValueError):
-    """A pipeline that cannot be saved, or a file that is none or asks for what the caller has not agreed to."""
 
 
 @dataclass

@@ -17,7 +17,7 @@ from hf_factuality.spans import ANAH_LABELS, Label
 from hf_factuality.verifiers.base import JudgeInput, Judgement, VerifierPipeline
 from hf_factuality.verifiers.client import ChatAnswer, ChatClient, ChatRequest
 from hf_factuality.verifiers.extract import SentenceExtractor, guess_language
-from hf_factuality.verifiers.judge_llm import SLICE, JudgeReport
+from hf_factuality.verifiers.judge_llm import ServedJudge
 from hf_factuality.verifiers.prompts import Prompt, as_data, load_prompt
 
 
@@ -77,7 +77,7 @@ def parse_tag(text: str, tags: Mapping[str, str]) -> str | None:
     )
 
 
-class ANAHJudge:
+class ANAHJudge(ServedJudge):
     """Judge by ANAH-v2's three turns, which stay in one conversation.
 
     Implements [`~hf_factuality.verifiers.base.Judge`]: `ok` is `SUPPORTED`, `contradictory` `CONTRADICTED`,
@@ -109,7 +109,7 @@ class ANAHJudge:
     ):
         if language not in (None, "en", "zh"):
             raise ValueError(f'language must be "en", "zh" or None, got {language!r}')
-        self.client = client
+        super().__init__(client)
         self.language = language
         self.max_reference_tokens = max_reference_tokens
         self.prompts: dict[tuple[str, str], Prompt] = {}
@@ -118,21 +118,6 @@ class ANAHJudge:
                 name = f"anah_{turn}_{tongue}"
                 path: str | Path = name if prompts is None else Path(prompts) / f"{name}.txt"
                 self.prompts[turn, tongue] = load_prompt(path, fields)
-        self.last_report = JudgeReport()
-
-    def judge(self, inputs: Sequence[JudgeInput]) -> list[Judgement]:
-        """One [`~hf_factuality.verifiers.base.Judgement`] per input, in order.
-
-        Raises:
-            [`~hf_factuality.verifiers.client.ServerError`]: the server is gone; what was answered is in the cache.
-        """
-        results: list[Judgement] = []
-        errors: list[str] = []
-        for start in range(0, len(inputs), SLICE):
-            results += self._judge(inputs[start : start + SLICE], errors)
-        self.last_report = JudgeReport.of(results, errors)
-        self.last_report.log(self)
-        return results
 
     def _judge(self, inputs: Sequence[JudgeInput], errors: list[str]) -> list[Judgement]:
         dialogues = [_Dialogue(item, self.language or guess_language(item.claim)) for item in inputs]

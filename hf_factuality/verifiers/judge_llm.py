@@ -21,7 +21,15 @@ from hf_factuality.verifiers.extract import SentenceExtractor
 from hf_factuality.verifiers.prompts import as_data, load_prompt
 
 
-__all__ = ["JudgeReport", "LLMJudge", "LLMVerifier", "label_probabilities", "parse_choice", "without_thinking"]
+__all__ = [
+    "JudgeReport",
+    "LLMJudge",
+    "LLMVerifier",
+    "ServedJudge",
+    "label_probabilities",
+    "parse_choice",
+    "without_thinking",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -154,7 +162,41 @@ class JudgeReport:
             )  # fmt: skip
 
 
-class LLMJudge:
+class ServedJudge:
+    """What judges on a server share: claims go out in slices, and what came of them is counted and logged.
+
+    Args:
+        client ([`~hf_factuality.verifiers.client.ChatClient`]):
+            Server and model.
+
+    Attributes:
+        last_report ([`JudgeReport`]): Of the last call.
+    """
+
+    def __init__(self, client: ChatClient):
+        self.client = client
+        self.last_report = JudgeReport()
+
+    def judge(self, inputs: Sequence[JudgeInput]) -> list[Judgement]:
+        """One [`~hf_factuality.verifiers.base.Judgement`] per input, in order.
+
+        Raises:
+            [`~hf_factuality.verifiers.client.ServerError`]: the server is gone; what was answered is in the cache.
+        """
+        results: list[Judgement] = []
+        errors: list[str] = []
+        for start in range(0, len(inputs), SLICE):
+            results += self._judge(inputs[start : start + SLICE], errors)
+        self.last_report = JudgeReport.of(results, errors)
+        self.last_report.log(self)
+        return results
+
+    def _judge(self, inputs: Sequence[JudgeInput], errors: list[str]) -> list[Judgement]:
+        """Judgements of one slice; appends the errors of the requests that failed to `errors`."""
+        raise NotImplementedError
+
+
+class LLMJudge(ServedJudge):
     """Judge on an OpenAI-compatible server: supported, contradicted or unverifiable by the evidence given.
 
     Implements [`~hf_factuality.verifiers.base.Judge`]. The label is the answer, read by [`parse_choice`]; the score is
@@ -194,28 +236,13 @@ class LLMJudge:
     ):
         if min(reminders, logprobs, temperature) < 0 or max_tokens < 1:
             raise ValueError("reminders, logprobs and temperature must be >= 0, max_tokens >= 1")
-        self.client = client
+        super().__init__(client)
         self.prompt = load_prompt(prompt, ("claim", "evidence", "question"), ("claim", "evidence"))
         self._again = load_prompt("judge_again", ()).text
         self.reminders = reminders
         self.logprobs = logprobs
         self.max_tokens = max_tokens
         self.temperature = temperature
-        self.last_report = JudgeReport()
-
-    def judge(self, inputs: Sequence[JudgeInput]) -> list[Judgement]:
-        """One [`~hf_factuality.verifiers.base.Judgement`] per input, in order.
-
-        Raises:
-            [`~hf_factuality.verifiers.client.ServerError`]: the server is gone; what was answered is in the cache.
-        """
-        results: list[Judgement] = []
-        errors: list[str] = []
-        for start in range(0, len(inputs), SLICE):
-            results += self._judge(inputs[start : start + SLICE], errors)
-        self.last_report = JudgeReport.of(results, errors)
-        self.last_report.log(self)
-        return results
 
     def _judge(self, inputs: Sequence[JudgeInput], errors: list[str]) -> list[Judgement]:
         results = [self._without_asking(item) for item in inputs]

@@ -363,7 +363,7 @@ class KnowledgeBase:
             unknown, a title comes twice under `"error"`, or the file is there already.
             `RetrievalError`: another process builds the same file, or SQLite cannot write it.
         """
-        from hf_factuality.verifiers._cli_index import write_base
+        from hf_factuality.verifiers.knowledge_build import write_base
 
         path, columns = Path(path).expanduser().absolute(), (title_column, text_column)
         write_base(path, source, columns, config, split, revision, duplicates, overwrite, show_progress)

@@ -173,9 +173,9 @@ def test_a_failing_source_leaves_nothing(tmp_path):
 
 KILLED = """
 import sys, time
-from hf_factuality.verifiers import _cli_index
+from hf_factuality.verifiers import knowledge_build
 from hf_factuality.verifiers.knowledge import KnowledgeBase
-_cli_index._CACHE_KIB = 64  # so that much of it reaches the file
+knowledge_build._CACHE_KIB = 64  # so that much of it reaches the file
 def rows():
     for number in range(1_000_000):
         yield f"Title {number}", "text " * 200
