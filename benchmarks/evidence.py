@@ -18,6 +18,7 @@ from pathlib import Path
 os.environ.setdefault("CI", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+import trade_off
 from harness import BASE, Experiment, Settings, load_experiment, results_folder, run_experiment, summarise
 
 from hf_factuality.worlds import SIZES
@@ -31,8 +32,11 @@ def cell(figure: dict, digits: int = 3) -> str:
     return f"{figure['mean']:.{digits}f}{spread}{fewer}"
 
 
-def markdown(experiment: Experiment, rows: list[dict], settings: Settings) -> str:
-    """Per test set a table of all figures, and one of the paired differences of the primary figure."""
+def markdown(experiment: Experiment, rows: list[dict], settings: Settings, equal: list[dict] = ()) -> str:
+    """Per test set a table of all figures, and one of the paired differences of the primary figure.
+
+    `equal` are the rows of [`trade_off.at_equal_cost`], if the experiment trades two figures.
+    """
     seeds = ", ".join(map(str, settings.seeds))
     lines = [f"# {experiment.title}", "", f"Base `{settings.size}` (seed {settings.base_seed}), seeds {seeds}, "
              f"{settings.steps or experiment.steps} steps. Mean ± standard deviation over the seeds."]  # fmt: skip
@@ -62,6 +66,8 @@ def markdown(experiment: Experiment, rows: list[dict], settings: Settings) -> st
                     f"{f['difference']:+.3f} ± {f['standard_error']:.3f}" if "difference" in f else "-" for f in found
                 ]
                 lines.append(_line([row["condition"]] * conditions + [row["arm"], *cells]))
+    if experiment.trade_off:
+        lines += trade_off.markdown(experiment.trade_off, equal, experiment.baseline)
     return "\n".join(lines) + "\n"
 
 
@@ -84,6 +90,9 @@ def plot(experiment: Experiment, rows: list[dict], path: Path) -> None:
     for axis, where in zip(axes[0], wheres, strict=True):
         here = [row for row in rows if row["where"] == where]
         arms = list(dict.fromkeys(row["arm"] for row in here))
+        if experiment.trade_off:
+            trade_off.plot(axis, experiment.trade_off, rows, where, BASE, str)
+            continue
         for number, arm in enumerate(arms):
             own = {row["condition"]: row["figures"][name] for row in here if row["arm"] == arm}
             if len(conditions) > 1:
@@ -105,7 +114,7 @@ def plot(experiment: Experiment, rows: list[dict], path: Path) -> None:
             axis.set_ylabel(name.replace("_", " ") if axis is axes[0][0] else "")
             axis.set_xticks(list(places.values()), list(places))
         axis.set_title(where)
-    if len(conditions) == 1:
+    if len(conditions) == 1 and not experiment.trade_off:
         axes[0][0].invert_yaxis()
     else:
         if axes[0][-1].get_legend_handles_labels()[0]:
@@ -157,7 +166,12 @@ def main(argv: list[str] | None = None) -> int:
     folder = results_folder(experiment, source, settings)
     results, failed = run_experiment(settings, workers)
     if results:
-        rows = summarise(experiment, results)
+        rows, equal = summarise(experiment, results), []
+        if experiment.trade_off:
+            trained = [arm for arm in experiment.arms if any(r["arm"] == arm for r in results)]
+            equal = trade_off.at_equal_cost(
+                experiment.trade_off, results, list(experiment.conditions), trained, experiment.baseline, BASE
+            )
         # A table of some arms does not replace that of all.
         chosen = "-some" if args.arms or args.conditions or args.baseline else ""
         name = f"seeds-{seeds[0]}-{seeds[-1]}{chosen}"
@@ -171,9 +185,10 @@ def main(argv: list[str] | None = None) -> int:
             **made,
             "published": experiment.published,
             "rows": rows,
+            "equal": equal,
         }
         (folder / f"{name}.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-        text = markdown(experiment, rows, settings)
+        text = markdown(experiment, rows, settings, equal)
         (folder / f"{name}.md").write_text(text, encoding="utf-8")
         print(f"\n{text}\n{folder / name}.json, .md, .png")
         plot(experiment, rows, folder / f"{name}.png")

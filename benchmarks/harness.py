@@ -26,6 +26,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from trade_off import TradeOff
+
 from hf_factuality.worlds import SIZES, World, WorldConfig, WorldModelConfig, build_world_model, evaluate_world
 from hf_factuality.worlds import lm as world_lm
 
@@ -80,6 +82,8 @@ class Experiment:
             sizes and training, and take the habits of the texts and the shares of their kinds.
         figures (`tuple[str, ...]`): Figures to report; the first is the primary one.
         max_new_tokens (`int` or a function of the run): For measuring.
+        base_once (`bool`): The conditions change the training only, so that the base is measured under the first alone.
+        trade_off ([`TradeOff`]): Two figures that the conditions trade for each other; arms are compared at equal cost.
         published (`Mapping[str, str]`): Arm -> what its paper reports.
         published_what (`str`): What these numbers are.
     """
@@ -94,6 +98,8 @@ class Experiment:
     model: WorldModelConfig | None = None
     figures: tuple[str, ...] = QUESTION_FIGURES
     max_new_tokens: int | Callable[[Run], int] = 48
+    base_once: bool = False
+    trade_off: TradeOff | None = None
     published: Mapping[str, str] = field(default_factory=dict)
     published_what: str = "published"
 
@@ -272,6 +278,10 @@ def run_experiment(settings: Settings, workers: int) -> tuple[list[dict[str, Any
     print(f"base: {build_world_model(world, None, model)}", flush=True)
     # Seed by seed, so that a run that is cut short has whole pairs.
     jobs = [(c, arm, seed) for seed in settings.seeds for c in conditions for arm in arms]
+    if experiment.base_once:
+        first = next(iter(experiment.conditions))
+        jobs = [(c, arm, seed) for c, arm, seed in jobs if arm != BASE]
+        jobs = [(first, BASE, seed) for seed in settings.seeds if BASE in arms] + jobs
     results, failed = {}, 0
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(min(workers, len(jobs)), context, _start_worker) as pool:

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +19,7 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 
 import evidence  # noqa: E402
 import harness  # noqa: E402
+import trade_off  # noqa: E402
 
 
 SMALL = """
@@ -240,6 +242,84 @@ def test_the_documented_experiment_is_short_and_runs(folder):
     )
     found = harness.run_job(settings, "", "answer, short", 0)
     assert found["figures"]["held-out, T=1"]["n"] == 4
+
+
+def traded(arm, condition, seed, wrong, correct):
+    figures = {"held-out": {"wrong": wrong, "correct": correct}}
+    return {"arm": arm, "condition": condition, "seed": seed, "figures": figures}
+
+
+def test_gain_is_read_off_between_points_and_never_beyond_them():
+    curve = [(1.0, 4.0), (0.5, 3.0), (0.2, 1.0), (0.4, 0.5)]
+    assert trade_off.gain_at(curve, 1.0) == 4.0 and trade_off.gain_at(curve, 0.5) == 3.0
+    assert trade_off.gain_at(curve, 0.75) == pytest.approx(3.5)
+    # Where the curve comes to this cost first, not where it comes back to it.
+    assert trade_off.gain_at(curve, 0.3) == pytest.approx(3.0 - 2.0 * 2 / 3)
+    assert trade_off.gain_at(curve, 0.1) is None and trade_off.gain_at(curve, 1.1) is None
+    assert trade_off.gain_at([], 0.5) is None
+
+
+def test_arms_are_compared_at_equal_cost_seed_by_seed(folder):
+    experiment = harness.Experiment(
+        "T", {"DPO": None, "mask": None}, None, "DPO", figures=("correct", "wrong"), base_once=True,
+        conditions={"0.1": 0.1, "0.2": 0.2}, trade_off=trade_off.TradeOff(levels=(0.25, 0.5)),
+    )  # fmt: skip
+    results = [
+        traded("base", "0.1", 0, 1.0, 4.0), traded("base", "0.1", 1, 2.0, 4.0),
+        traded("DPO", "0.1", 0, 0.5, 2.0), traded("DPO", "0.2", 0, 0.1, 1.0),
+        traded("mask", "0.1", 0, 0.5, 3.0), traded("mask", "0.2", 0, 0.25, 2.75),
+        traded("DPO", "0.1", 1, 1.0, 3.0), traded("DPO", "0.2", 1, 0.6, 2.0),
+        traded("mask", "0.1", 1, 0.8, 3.6), traded("mask", "0.2", 1, 0.4, 3.0),
+    ]  # fmt: skip
+    equal = trade_off.at_equal_cost(experiment.trade_off, results, ["0.1", "0.2"], ["DPO", "mask"], "DPO", "base")
+    quarter = {row["arm"]: row for row in equal if row["level"] == 0.25}
+    # Seed 0 at .25: DPO 2 - 1 * .25 / .4, mask its own point. Seed 1 at .5: DPO does not come there.
+    assert quarter["DPO"]["gain"] == [pytest.approx(1.375), None] and quarter["DPO"]["cost"] == [0.25, 0.5]
+    assert quarter["mask"]["gain"] == [2.75, pytest.approx(3.15)]
+    assert quarter["mask"]["ratio"] == [pytest.approx(2.0), None]
+    half = {row["arm"]: row for row in equal if row["level"] == 0.5}
+    assert half["DPO"]["gain"] == [2.0, 3.0] and half["mask"]["gain"] == [3.0, pytest.approx(4.0 - 0.4 / 1.2)]
+    rows = harness.summarise(experiment, results)
+    text = evidence.markdown(experiment, rows, harness.Settings("t", (0, 1)), equal)
+    assert "| 0.25 | 0.375 ± 0.177 | mask | 2.950 ± 0.283 | 2.00 (n=1) |" in text
+    assert "| 0.25 | 0.375 ± 0.177 | DPO | 1.375 (n=1) |  |" in text
+    evidence.plot(experiment, rows, folder / "plot.png")
+    assert (folder / "plot.png").stat().st_size > 1000
+
+
+def test_a_base_that_no_condition_changes_is_measured_once(folder, monkeypatch):
+    asked = []
+
+    def job(settings, condition, arm, seed, folder, code):
+        asked.append((condition, arm))
+        return {**traded(arm, condition, seed, 1.0, 1.0), "seconds": 1}
+
+    monkeypatch.setattr(harness, "run_job", job)
+    monkeypatch.setattr(harness, "ProcessPoolExecutor", lambda *arguments: ThreadPoolExecutor(1))
+    for once, expected in (("True", ["0.1"]), ("False", ["0.1", "0.2"])):
+        more = f'\nEXPERIMENT = replace(EXPERIMENT, base_once={once}, conditions={{"0.1": 1, "0.2": 2}})\n'
+        settings = write(folder / "nothing.py", UNTRAINED)
+        (folder / "nothing.py").write_text((folder / "nothing.py").read_text() + more)
+        asked.clear()
+        harness.run_experiment(replace(settings, seeds=(0,)), 1)
+        assert sorted(condition for condition, arm in asked if arm == "base") == expected
+        assert sorted(condition for condition, arm in asked if arm == "same") == ["0.1", "0.2"]
+
+
+def test_pairs_of_fewer_people_are_among_those_of_more():
+    from datasets import Dataset
+
+    harness.load_experiment("mask_dpo")
+    from _mask_dpo import some
+
+    run = harness.Run(None, None, 3, None, None, 1)
+    pairs = Dataset.from_list([{"topic": f"p{i}", "rank": rank} for i in range(30) for rank in range(4)])
+    third, two_thirds = some(people=1 / 3)(run, pairs), some(people=2 / 3)(run, pairs)
+    assert len(third) == 40 and len(two_thirds) == 80 and set(third["topic"]) < set(two_thirds["topic"])
+    one, two = some(pairs_per_person=1)(run, pairs), some(pairs_per_person=2)(run, pairs)
+    # The best against the worst comes first.
+    assert set(one["rank"]) == {0} and set(two["rank"]) == {0, 1} and len(set(one["topic"])) == 30
+    assert len(one) == 30 and len(two) == 60
 
 
 def alive(group):

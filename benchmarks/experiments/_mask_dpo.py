@@ -2,6 +2,9 @@
 
 import hashlib
 import json
+import random
+from dataclasses import replace
+from pathlib import Path
 
 import torch
 from filelock import FileLock
@@ -10,7 +13,7 @@ from hf_factuality import MaskDPOConfig, MaskDPOTrainer
 from hf_factuality.data.pairs import PairConfig
 from hf_factuality.data.preferences import build_preferences, load_pairs, read_questions
 from hf_factuality.data.sampling import SamplingConfig, TransformersSampler
-from hf_factuality.worlds import WorldVerifier
+from hf_factuality.worlds import WorldConfig, WorldModelConfig, WorldVerifier, build_world_model
 
 
 SETTINGS = {
@@ -24,8 +27,8 @@ PAIRS = PairConfig(pairs_per_question=4)
 
 
 def biographies(run):
-    """300 people held out, and 300 of those trained on."""
-    return {"held-out": run.world.biographies("test", 300), "trained": run.world.biographies("train", 300)}
+    """300 people who are in no pair."""
+    return {"held-out": run.world.biographies("test", 300)}
 
 
 def preference_pairs(run, model_dir=None):
@@ -46,6 +49,30 @@ def preference_pairs(run, model_dir=None):
                 pairs=PAIRS, seed=run.seed, questions_per_batch=16, progress=False,
             )  # fmt: skip
         return load_pairs(folder)
+
+
+def other_model(run):
+    """A model of the same world with other weights, taught by other texts: it knows other people well."""
+    record = json.loads((Path(run.model_dir) / "world.json").read_text(encoding="utf-8"))
+    model = WorldModelConfig(**record["model"])
+    model = replace(model, seed=model.seed + 1000)
+    return build_world_model(WorldConfig(**record["world"]), None, model, progress=False)
+
+
+def some(people=1.0, pairs_per_person=4):
+    """Keeps the pairs of a share of the people, and so many of each. Those of less are among those of more."""
+
+    def select(run, pairs):
+        names = sorted(set(pairs["topic"]))
+        random.Random(run.seed).shuffle(names)
+        kept, seen, rows = set(names[: round(len(names) * people)]), dict.fromkeys(names, 0), []
+        for row, name in enumerate(pairs["topic"]):
+            seen[name] += 1
+            if name in kept and seen[name] <= pairs_per_person:
+                rows.append(row)
+        return pairs.select(rows)
+
+    return select
 
 
 def arm(select=None, sampled_by=None, **settings):

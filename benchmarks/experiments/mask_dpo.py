@@ -2,6 +2,7 @@
 
 from _mask_dpo import DPO, MAX_TOKENS, arm, biographies
 from harness import BIOGRAPHY_FIGURES, Experiment
+from trade_off import TradeOff
 
 
 EXPERIMENT = Experiment(
@@ -10,6 +11,8 @@ EXPERIMENT = Experiment(
     baseline="DPO",
     steps=60,
     conditions={name: float(name) for name in ("0.00003", "0.0001", "0.0003", "0.001")},
+    base_once=True,
+    trade_off=TradeOff("wrong", "correct", levels=(0.25, 0.5, 0.125)),
     test_sets=biographies,
     figures=BIOGRAPHY_FIGURES,
     max_new_tokens=MAX_TOKENS,
