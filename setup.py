@@ -48,6 +48,7 @@ setup(
         "huggingface_hub>=1.31,<3",
         "jinja2>=3.1",
         "numpy>=1.26",
+        "pyyaml>=6",
         "rapidfuzz>=3.9",
         "sentencex>=1.0.10",
         "torch>=2.11",

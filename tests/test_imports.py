@@ -16,7 +16,7 @@ LAYERS = [
     {"spans"},
     {"functional"},
     {"verifiers", "answers"},
-    {"rewards", "metrics", "data", "worlds", "hub", "report", "verify_input"},
+    {"rewards", "metrics", "data", "worlds", "hub", "report", "rlfh_maps", "verify_input"},
     {"trainers"},
     {"demo", "verify", "evaluation"},
     {"cli"},
@@ -60,10 +60,12 @@ def test_functional_is_pure():
                     "__future__",
                     "bisect",
                     "collections",
+                    "dataclasses",
                     "itertools",
                     "math",
                     "torch",
                     "types",
+                    "typing",
                     "hf_factuality",
                 }, f"{module.name} imports {name}; functional is torch only"
 

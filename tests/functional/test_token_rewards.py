@@ -1,0 +1,130 @@
+"""Hand-counted characters, and a walk over every character of random texts."""
+
+import random
+
+import pytest
+import torch
+
+from hf_factuality.functional.token_rewards import place_points, place_spans
+
+
+#        0123456789012345678
+TEXT = "Ann ran. Bob sat."
+#           Ann     _ran    .       _Bob     _sat      .         <end>
+OFFSETS = [(0, 3), (3, 7), (7, 8), (8, 12), (12, 16), (16, 17), (17, 17)]
+
+
+def placed(points, offsets=OFFSETS, length=None):
+    return place_points([offsets], [points], len(offsets) if length is None else length)[0].tolist()
+
+
+def test_a_value_goes_to_the_token_of_the_last_character_before_its_end():
+    assert placed([(8, 1.0)]) == [0, 0, 1, 0, 0, 0, 0]  # "." of the first sentence
+    assert placed([(7, 1.0)]) == [0, 1, 0, 0, 0, 0, 0]
+    assert placed([(6, 1.0)]) == [0, 1, 0, 0, 0, 0, 0]  # inside " ran"
+    assert placed([(9, 1.0)]) == [0, 0, 0, 1, 0, 0, 0]  # the space belongs to " Bob"
+    assert placed([(17, 1.0)]) == [0, 0, 0, 0, 0, 1, 0]  # not the special token after the text
+    assert placed([(1, 1.0)]) == [1, 0, 0, 0, 0, 0, 0]
+
+
+def test_values_that_meet_are_added_in_any_order():
+    points = [(17, 0.5), (7, 0.25), (5, 1.0), (17, -2.0), (8, 0.0)]
+    assert placed(points) == [0, 1.25, 0, 0, 0, -1.5, 0]
+    assert placed(points[::-1]) == placed(points)
+
+
+def test_nothing_before_the_first_token_is_lost():
+    assert placed([(0, 1.0)]) == [1, 0, 0, 0, 0, 0, 0]
+    # A special token first: it holds no character. And a text whose first two characters no token holds.
+    assert placed([(0, 1.0), (2, 2.0)], [(0, 0), (0, 3), (3, 5)]) == [0, 3, 0]
+    assert placed([(1, 1.0), (2, 2.0)], [(2, 4), (4, 5)]) == [3, 0]
+    # Nothing but special tokens.
+    assert placed([(0, 1.0)], [(0, 0), (0, 0)]) == [1, 0]
+
+
+def test_tokens_that_share_a_character():
+    # A character of four bytes in four tokens: it is said with the last one. An empty token among them holds nothing.
+    assert placed([(1, 1.0)], [(0, 1)] * 4 + [(1, 2)]) == [0, 0, 0, 1, 0]
+    assert placed([(1, 1.0)], [(0, 1), (0, 0), (0, 1), (0, 0)]) == [0, 0, 1, 0]
+    # One token with a whole character and a part of the next one.
+    assert placed([(1, 1.0), (2, 4.0)], [(0, 2), (1, 2), (2, 3)]) == [1, 4, 0]
+
+
+def test_rows_are_padded_and_may_be_empty():
+    rewards = place_points([OFFSETS, [(0, 2)], []], [[(3, 1.0)], [(2, -1.0), (1, 3.0)], []], 8)
+    assert rewards.dtype == torch.float32
+    assert rewards.tolist() == [[1, 0, 0, 0, 0, 0, 0, 0], [2, 0, 0, 0, 0, 0, 0, 0], [0] * 8]
+    assert place_points([], [], 3).shape == (0, 3)
+    assert place_points([[]], [[]], 0).shape == (1, 0)
+    assert place_points([[(0, 1)]], [[(1, 1)]], 1, device="meta").device.type == "meta"
+
+
+def test_sums_are_exact_before_they_are_rounded_to_float32():
+    # Even in float64, 1e17 + 1 is 1e17.
+    assert placed([(3, 1e17), (2, 1.0), (1, -1e17)]) == [1, 0, 0, 0, 0, 0, 0]
+
+
+def test_spans_pay_where_they_end():
+    spans = [(9, 17, 1.0), (0, 8, 2.0), (4, 7, 4.0), (0, 17, 8.0), (5, 5, 16.0)]
+    assert place_spans([OFFSETS], [spans], 7)[0].tolist() == [0, 20, 2, 0, 0, 9, 0]
+
+
+def test_random_texts_equal_a_walk_over_the_characters():
+    generator = random.Random(0)
+    for _ in range(300):
+        owners, offsets = [], []  # per character the tokens that hold it
+        for token in range(generator.randint(1, 12)):
+            width = generator.choice((0, 0, 1, 1, 2, 5))
+            start = len(owners)
+            if width and owners and generator.random() < 0.2:  # shares the last character with its neighbour
+                start -= 1
+                owners[-1].append(token)
+                width -= 1
+            owners += [[token] for _ in range(width)]
+            offsets.append((start, len(owners)))
+        points = [
+            (generator.randint(0, len(owners)), generator.uniform(-2, 2)) for _ in range(generator.randint(0, 6))
+        ]
+        expected = [0.0] * len(offsets)
+        for end, value in points:
+            said = [token for held in owners[:end] for token in held] or [owners[0][0] if owners else 0]
+            expected[max(said) if end else said[0]] += value
+        rewards = place_points([offsets], [points], len(offsets) + 2)[0]
+        assert rewards.tolist() == pytest.approx([*expected, 0, 0], abs=1e-6)
+        assert rewards.sum().item() == pytest.approx(sum(value for _, value in points), abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("offsets", "points", "length", "message"),
+    [
+        ([[]], [[], []], 1, "offsets of 1 completions and points of 2"),
+        ([[(0, 1), (1, 2)]], [[]], 1, "completion 0 has 2 tokens, more than length=1"),
+        ([[(0, 1)], []], [[], [(0, 1.0)]], 1, "completion 1 has 1 points and no token"),
+        ([[(0, 3)]], [[(4, 1.0)]], 1, "ends at character 4, which is not in its text of 3 characters"),
+        ([[(0, 3)]], [[(-1, 1.0)]], 1, "ends at character -1"),
+        ([[(0, 3)]], [[(2.0, 1.0)]], 1, "ends at character 2.0"),
+        ([[(0, 3)]], [[(True, 1.0)]], 1, "ends at character True"),
+        ([[(0, 3)]], [[(2, float("nan"))]], 1, "value at character 2 is nan"),
+        ([[(0, 3)]], [[(2, float("-inf"))]], 1, "is -inf"),
+        ([[(0, 3)]], [[(2, None)]], 1, "is None, not a finite number; leave out what is unknown"),
+        ([[(0, 3)]], [[(2, 2e38), (1, 2e38)]], 1, "reward of token 0 is 4e\\+38, too large for float32"),
+    ],
+)
+def test_wrong_points_are_refused_by_name(offsets, points, length, message):
+    with pytest.raises(ValueError, match=message):
+        place_points(offsets, points, length)
+
+
+@pytest.mark.parametrize(
+    ("spans", "message"),
+    [
+        ([[(2, 1, 1.0)]], r"completion 0: span \[2, 1\) is not a range"),
+        ([[(-1, 1, 1.0)]], r"span \[-1, 1\)"),
+        ([[(0, 4, 1.0)]], "ends at character 4"),
+        ([[(0, 2, float("inf"))]], "is inf"),
+        ([[], []], "offsets of 1 completions and spans of 2"),
+    ],
+)
+def test_wrong_spans_are_refused_by_name(spans, message):
+    with pytest.raises(ValueError, match=message):
+        place_spans([[(0, 3)]], spans, 1)
