@@ -16,14 +16,14 @@ class TradeOff:
     """What is compared.
 
     Args:
-        cost (`str`): Figure that is held equal, of which less is better. It is positive for the base.
+        cost (`str`): Figure that is held equal, of which less is better.
         gain (`str`): Figure that is read off there.
-        levels (`tuple[float, ...]`): Where: shares of the base's cost. The first is the headline.
+        levels (`tuple[float, ...]`): Where, as shares of the base's cost, beside the lowest cost that both arms come to.
     """
 
     cost: str = "wrong"
     gain: str = "correct"
-    levels: tuple[float, ...] = (0.25,)
+    levels: tuple[float, ...] = (0.5, 0.25)
 
 
 def gain_at(curve: Sequence[Point], cost: float) -> float | None:
@@ -50,13 +50,14 @@ def at_equal_cost(
     baseline: str,
     base: str,
 ) -> list[dict[str, Any]]:
-    """Gains and costs of the arms at each level, seed by seed.
+    """What each arm and the baseline gain at equal cost, seed by seed.
 
     The curve of an arm starts at the base of the same seed and goes through the arm's conditions in their order.
 
     Returns:
-        `list` of a `dict` per test set, level and arm: `where`, `level`, `arm`, and per seed `cost`, `gain` (`None` where
-        the arm does not come to that cost) and `ratio` to the baseline's gain (`None` where one of them does not).
+        `list` of a `dict` per test set, arm (without the baseline) and level: `where`, `arm`, `level` (`None` for the lowest
+        cost that both come to), and per seed `cost`, `gain` and `baseline_gain` (`None` where that curve does not come to
+        the cost) and `ratio` of the two (`None` where one is missing).
     """
     found = {(r["arm"], r["condition"], r["seed"]): r["figures"] for r in results}
     bases = {r["seed"]: r["figures"] for r in results if r["arm"] == base}
@@ -69,42 +70,45 @@ def at_equal_cost(
 
     rows = []
     for where in next(iter(bases.values()), {}):
-        for level in trade_off.levels:
-            costs = {seed: level * figures[where][trade_off.cost] for seed, figures in bases.items()}
-            gains = {
-                arm: {seed: gain_at(curve(arm, seed, where), cost) for seed, cost in costs.items()}
-                for arm in {*arms, baseline}
-            }
-            for arm in arms:
-                both = [(gains[arm][s], gains[baseline][s]) for s in costs]
-                rows.append(
-                    {
-                        "where": where,
-                        "level": level,
-                        "arm": arm,
-                        "cost": list(costs.values()),
-                        "gain": list(gains[arm].values()),
-                        "ratio": [None if one is None or not other else one / other for one, other in both],
-                    }
-                )
+        for arm in arms:
+            if arm == baseline:
+                continue
+            curves = [(curve(arm, seed, where), curve(baseline, seed, where)) for seed in bases]
+            for level in (None, *trade_off.levels):
+                row = {
+                    "where": where,
+                    "arm": arm,
+                    "level": level,
+                    "cost": [],
+                    "gain": [],
+                    "baseline_gain": [],
+                    "ratio": [],
+                }
+                for own, other in curves:
+                    lowest = max(min(cost for cost, _ in each) for each in (own, other))
+                    cost = lowest if level is None else level * own[0][0]
+                    gains = gain_at(own, cost), gain_at(other, cost)
+                    row["cost"].append(cost)
+                    row["gain"].append(gains[0])
+                    row["baseline_gain"].append(gains[1])
+                    row["ratio"].append(None if gains[0] is None or not gains[1] else gains[0] / gains[1])
+                rows.append(row)
     return rows
 
 
 def markdown(trade_off: TradeOff, rows: Sequence[Mapping[str, Any]], baseline: str) -> list[str]:
     """Lines of a table per test set, for [`at_equal_cost`]'s rows."""
-    lines = []
+    cost, gain, lines = trade_off.cost, trade_off.gain, []
     for where in dict.fromkeys(row["where"] for row in rows):
         lines += [
-            "", f"## {trade_off.gain} at equal {trade_off.cost}: {where}", "",
-            f"| share of the base's {trade_off.cost} | {trade_off.cost} | arm | {trade_off.gain} | over {baseline!r} |",
-            "|---|---|---|---|---|",
+            "", f"## {gain} at equal {cost}: {where}", "",
+            f"| at | {cost} | {gain}, {baseline} | arm | {gain} | ratio |", "|---|---|---|---|---|---|",
         ]  # fmt: skip
         for row in rows:
             if row["where"] == where:
-                cells = [f"{row['level']:g}", spread(row["cost"]), row["arm"], spread(row["gain"])]
-                lines.append(
-                    "| " + " | ".join([*cells, "" if row["arm"] == baseline else spread(row["ratio"], 2)]) + " |"
-                )
+                at = "the lowest that both come to" if row["level"] is None else f"{row['level']:g} of the base's"
+                cells = [at, spread(row["cost"]), spread(row["baseline_gain"]), row["arm"], spread(row["gain"])]
+                lines.append("| " + " | ".join([*cells, spread(row["ratio"], 2)]) + " |")
     return lines
 
 

@@ -272,17 +272,21 @@ def test_arms_are_compared_at_equal_cost_seed_by_seed(folder):
         traded("mask", "0.1", 1, 0.8, 3.6), traded("mask", "0.2", 1, 0.4, 3.0),
     ]  # fmt: skip
     equal = trade_off.at_equal_cost(experiment.trade_off, results, ["0.1", "0.2"], ["DPO", "mask"], "DPO", "base")
-    quarter = {row["arm"]: row for row in equal if row["level"] == 0.25}
-    # Seed 0 at .25: DPO 2 - 1 * .25 / .4, mask its own point. Seed 1 at .5: DPO does not come there.
-    assert quarter["DPO"]["gain"] == [pytest.approx(1.375), None] and quarter["DPO"]["cost"] == [0.25, 0.5]
-    assert quarter["mask"]["gain"] == [2.75, pytest.approx(3.15)]
-    assert quarter["mask"]["ratio"] == [pytest.approx(2.0), None]
-    half = {row["arm"]: row for row in equal if row["level"] == 0.5}
-    assert half["DPO"]["gain"] == [2.0, 3.0] and half["mask"]["gain"] == [3.0, pytest.approx(4.0 - 0.4 / 1.2)]
+    lowest, quarter, half = equal
+    # Both come to .25 on seed 0 (DPO to .1), and to .6 on seed 1 (the mask to .4).
+    assert lowest["level"] is None and lowest["arm"] == "mask" and lowest["cost"] == [0.25, 0.6]
+    assert lowest["baseline_gain"] == [pytest.approx(1.375), 2.0] and lowest["gain"] == [2.75, pytest.approx(3.3)]
+    assert lowest["ratio"] == [pytest.approx(2.0), pytest.approx(1.65)]
+    # A quarter of the base's: .25 and .5. On seed 1 DPO does not come there.
+    assert quarter["cost"] == [0.25, 0.5] and quarter["baseline_gain"] == [pytest.approx(1.375), None]
+    assert quarter["gain"] == [2.75, pytest.approx(3.15)] and quarter["ratio"] == [pytest.approx(2.0), None]
+    assert half["baseline_gain"] == [2.0, 3.0] and half["gain"] == [3.0, pytest.approx(4.0 - 0.4 / 1.2)]
     rows = harness.summarise(experiment, results)
     text = evidence.markdown(experiment, rows, harness.Settings("t", (0, 1)), equal)
-    assert "| 0.25 | 0.375 ± 0.177 | mask | 2.950 ± 0.283 | 2.00 (n=1) |" in text
-    assert "| 0.25 | 0.375 ± 0.177 | DPO | 1.375 (n=1) |  |" in text
+    assert "| 0.25 of the base's | 0.375 ± 0.177 | 1.375 (n=1) | mask | 2.950 ± 0.283 | 2.00 (n=1) |" in text
+    assert (
+        "| the lowest that both come to | 0.425 ± 0.247 | 1.688 ± 0.442 | mask | 3.025 ± 0.389 | 1.82 ± 0.25 |" in text
+    )
     evidence.plot(experiment, rows, folder / "plot.png")
     assert (folder / "plot.png").stat().st_size > 1000
 
