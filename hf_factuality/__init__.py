@@ -19,6 +19,8 @@ _EXPORTS = {
     "MaskDPOConfig": "trainers",
     "MaskDPOTrainer": "trainers",
     "NLIVerifier": "verifiers",
+    "TokenRewardPPOConfig": "trainers",
+    "TokenRewardPPOTrainer": "trainers",
     "Verification": "spans",
     "Verifier": "verifiers",
     "VerifierInput": "verifiers",
@@ -34,7 +36,14 @@ if TYPE_CHECKING:
     from hf_factuality.data import load_fspo
     from hf_factuality.functional import flip_advantages
     from hf_factuality.spans import Label, LabeledSpan, Verification, token_offsets
-    from hf_factuality.trainers import FactGRPOConfig, FactGRPOTrainer, MaskDPOConfig, MaskDPOTrainer
+    from hf_factuality.trainers import (
+        FactGRPOConfig,
+        FactGRPOTrainer,
+        MaskDPOConfig,
+        MaskDPOTrainer,
+        TokenRewardPPOConfig,
+        TokenRewardPPOTrainer,
+    )
     from hf_factuality.verifiers import (
         LexicalVerifier,
         NLIVerifier,

@@ -16,7 +16,7 @@ LAYERS = [
     {"spans"},
     {"functional"},
     {"verifiers", "answers"},
-    {"rewards", "metrics", "data", "worlds", "hub", "report", "rlfh_maps", "verify_input"},
+    {"rewards", "metrics", "data", "worlds", "hub", "report", "verify_input"},
     {"trainers"},
     {"demo", "verify", "evaluation"},
     {"cli"},

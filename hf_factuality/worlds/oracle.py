@@ -208,6 +208,22 @@ class WorldVerifier:
         reading = _Reading(self.world, asked, self.relevant_only)
         return [reading.read(completion, *place) for place in split_sentences(completion)]
 
+    def rate(self, inputs: Sequence[VerifierInput], found: Sequence[Verification]) -> list[list[int | None]]:
+        """RLFH's informativeness of every span, 1 to 5, for [`~hf_factuality.rewards.RLFHReward`].
+
+        Args:
+            inputs (`Sequence[VerifierInput]`):
+                What was verified.
+            found (`Sequence[Verification]`):
+                What [`WorldVerifier.verify`] said of each.
+        """
+        ratings = []
+        for item, verification in zip(inputs, found, strict=True):
+            read = self.read(item.completion, item.question, item.row)
+            ends = {end: s.informativeness for s in read for end in (s.end, *(s.slot or ())[1:])}
+            ratings.append([ends.get(span.end) for span in verification.spans])
+        return ratings
+
     def check(self, completion: str, person_name: str) -> dict[str, str]:
         """KLCF's checklist: per fact that the texts agree on, whether a biography states it.
 

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from hf_factuality._rlfh_maps import load_rlfh_maps
 from hf_factuality.functional.rlfh import RLFH_PRESETS, RLFHMaps
+from hf_factuality.rewards.rlfh_maps import load_rlfh_maps
 from hf_factuality.spans import Label
 
 

@@ -1,0 +1,243 @@
+"""RLFH's reward (arXiv 2406.12221) as a token reward function: statements are paid where they end."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hf_factuality.errors import DataError, JudgingError
+from hf_factuality.functional.rlfh import (
+    RLFH_GRANULARITIES,
+    RLFH_RATINGS,
+    RLFHMaps,
+    RLFHSentence,
+    is_refusal_sentence,
+    mean_rlfh_metrics,
+    rlfh_metrics,
+    rlfh_rewards,
+    statement_reward,
+)
+from hf_factuality.rewards.rlfh_maps import load_rlfh_maps
+from hf_factuality.spans import LabeledSpan, Verification
+from hf_factuality.verifiers.base import Verifier, VerifierInput, evidence_passages
+from hf_factuality.verifiers.extract import sentence_offsets
+from hf_factuality.verifiers.guard import GuardedVerifier
+from hf_factuality.verifiers.judge_self import AssessInput
+from hf_factuality.verifiers.local_chat import bind_policy
+from hf_factuality.verifiers.registry import load_verifier
+
+
+__all__ = ["RLFHReward", "statements_of"]
+
+Rater = Callable[[Sequence[VerifierInput], Sequence[Verification]], "list[list[int | None]]"]
+"""Rates the informativeness of every statement, 1 to 5; `None` where that failed."""
+
+
+def statements_of(verification: Verification) -> tuple[LabeledSpan, ...]:
+    """What RLFH rewards: the atomic claims, or the spans of a verifier that does not split so far."""
+    return verification.claims or verification.spans
+
+
+class RLFHReward:
+    """Truth and informativeness of every statement, paid at the token where it ends, logged as "rlfh".
+
+    A token reward function of [`~hf_factuality.TokenRewardPPOTrainer`]. A completion that could not be judged is unknown
+    (`None`), never 0; so is, for its own part, a statement without a verdict or a rating.
+
+    Args:
+        verifier ([`~hf_factuality.Verifier`] or `str`):
+            Finds and judges the statements: its claims, or its spans if it has no claims.
+        maps (`str`, `Path`, `Mapping` or [`~hf_factuality.functional.rlfh.RLFHMaps`], *optional*, defaults to `"readme"`):
+            What verdicts and ratings are worth, see [`~hf_factuality.rewards.load_rlfh_maps`].
+        granularity (`str`, *optional*, defaults to `"token"`):
+            `"token"`, `"sentence"` or `"paragraph"`: where the reward is paid. The total is the same.
+        rate (`int` or `Callable`, *optional*):
+            Who rates informativeness: a function of the inputs and their verifications, which returns a list of ratings per
+            input, one per statement; or one rating for all. `None`: the verifier's own method `rate`, or the `assess` of
+            its judge ([`~hf_factuality.verifiers.SelfJudge`]).
+        drop_refusals (`bool`, *optional*, defaults to `False`):
+            Leave sentences out that decline or ask, as the released code does. They are not punished then, so that a
+            policy may learn to wrap what it is unsure of in apologies.
+        evidence_column (`str`, *optional*, defaults to `"evidence"`):
+            Dataset column with the passages, for verifiers that need them. Rows without any are unknown.
+        question_column (`str`, *optional*, defaults to `"question"`):
+            Dataset column with the question, if it is there.
+        language (`str`, *optional*):
+            Of the sentences; guessed from each text by default.
+        timeout (`float`, *optional*, defaults to `300.0`):
+            Seconds per chunk of `batch_size` completions before the rest of the chunk is unknown.
+        batch_size (`int`, *optional*, defaults to `64`):
+            Completions per call of the verifier.
+
+    Raises:
+        `ValueError`: an unknown verifier, map or granularity, or nobody rates.
+        `JudgingError`: when called, if the verifier fails on the whole first batch.
+    """
+
+    __name__ = "rlfh"
+
+    def __init__(
+        self,
+        verifier: Verifier | str,
+        maps: str | Path | Mapping[str, Any] | RLFHMaps = "readme",
+        granularity: str = "token",
+        rate: int | Rater | None = None,
+        *,
+        drop_refusals: bool = False,
+        evidence_column: str = "evidence",
+        question_column: str = "question",
+        language: str | None = None,
+        timeout: float | None = 300.0,
+        batch_size: int = 64,
+    ):
+        if granularity not in RLFH_GRANULARITIES:
+            raise ValueError(f"granularity={granularity!r} is unknown; choose one of {list(RLFH_GRANULARITIES)}")
+        self.verifier = load_verifier(verifier) if isinstance(verifier, str) else verifier
+        self.maps = load_rlfh_maps(maps)
+        self.granularity = granularity
+        self.drop_refusals = drop_refusals
+        self.evidence_column = evidence_column
+        self.question_column = question_column
+        self.language = language
+        self._guard = GuardedVerifier(self.verifier, timeout, batch_size)
+        self._rate = self._rater(rate)
+        self._ever_judged = False
+
+    def _rater(self, rate: int | Rater | None) -> Rater:
+        if isinstance(rate, int) and not isinstance(rate, bool):
+            if rate not in RLFH_RATINGS:
+                raise ValueError(f"rate={rate!r} must be one of {list(RLFH_RATINGS)}")
+            return lambda inputs, found: [[rate] * len(statements_of(verification)) for verification in found]
+        if callable(rate):
+            return rate
+        own = getattr(self.verifier, "rate", None)
+        if rate is None and callable(own):
+            return own
+        judge = getattr(self.verifier, "judge", None)
+        if rate is None and callable(getattr(judge, "assess", None)):
+            return lambda inputs, found: _assess(judge, inputs, found)
+        raise ValueError(
+            f"nobody rates how informative a statement is: {type(self.verifier).__name__} does not. Pass rate=3 to weigh all "
+            "statements alike, or a function of the inputs and their verifications"
+        )
+
+    def bind_policy(self, model: Any, tokenizer: Any = None) -> bool:
+        """Let a judge that is the policy itself use this model; the trainer calls it.
+
+        A model of this process cannot be left behind while it hangs, so the time limit falls away.
+
+        Returns:
+            `bool`: whether there was such a judge.
+        """
+        if not bind_policy(self.verifier, model, tokenizer):
+            return False
+        self._guard = GuardedVerifier(self.verifier, None, self._guard.batch_size)
+        return True
+
+    def __call__(
+        self, completions, completion_ids=None, completion_texts=None, log_metric=None, **columns
+    ) -> list[list[tuple[int, int, float]] | None]:
+        """Rewards of a batch.
+
+        Args:
+            completions (`list`):
+                Not used; the texts are.
+            completion_ids (`list[list[int]]`, *optional*):
+                Not used.
+            completion_texts (`list[str]`):
+                What the tokens decode to.
+            log_metric (`Callable[[str, float], None]`, *optional*):
+                Gets RLFH's figures.
+            **columns:
+                Dataset columns, as lists.
+
+        Returns:
+            `list`: per completion `(start, end, value)`, characters of its text; `None` if it could not be judged.
+        """
+        texts = completion_texts
+        if texts is None:
+            raise DataError(
+                "RLFHReward needs completion_texts; use it as a token_reward_funcs of TokenRewardPPOTrainer"
+            )
+        inputs, asked = [], []
+        for number, text in enumerate(texts):
+            row = {name: values[number] for name, values in columns.items() if isinstance(values, Sequence)}
+            evidence = evidence_passages(row.get(self.evidence_column))
+            if evidence is None:
+                raise DataError(
+                    f"the evidence column {self.evidence_column!r} must hold text or a list of texts in every row, got "
+                    f"{row[self.evidence_column]!r:.150}"
+                )
+            question = row.get(self.question_column)
+            if evidence or not self._guard.requires_evidence:
+                asked.append(number)
+                inputs.append(VerifierInput(text, question if isinstance(question, str) else None, evidence, row))
+        found = self._guard.verify(inputs)
+        self._check(found)
+        judged = [i for i, verification in enumerate(found) if verification.judged]
+        ratings = self._rate([inputs[i] for i in judged], [found[i] for i in judged])
+        rewards: list[list[tuple[int, int, float]] | None] = [None] * len(texts)
+        told: list[list[RLFHSentence]] = []
+        for i, rated in zip(judged, ratings, strict=True):
+            text = texts[asked[i]]
+            sentences = self._sentences(text, statements_of(found[i]), rated)
+            told.append(sentences)
+            points = rlfh_rewards(sentences, self.granularity, self.maps, len(text))
+            rewards[asked[i]] = [(max(end - 1, 0), end, value) for end, value in points]
+        if log_metric is not None:
+            self._log(log_metric, told)
+        return rewards
+
+    def _sentences(
+        self, text: str, statements: Sequence[LabeledSpan], ratings: Sequence[int | None]
+    ) -> list[RLFHSentence]:
+        """Sentences with their statements; a statement belongs to the one that holds its end."""
+        places = sentence_offsets(text, self.language)
+        held: dict[int, list[tuple[int, Any, int | None]]] = defaultdict(list)
+        for span, rating in zip(statements, ratings, strict=True):
+            home = next((i for i, (_, end) in enumerate(places) if span.end <= end), len(places) - 1)
+            if home < 0:  # a text without any letter
+                places, home = [(0, len(text))], 0
+            held[home].append((span.end, span.label, rating))
+        return [
+            RLFHSentence(max(end, *(statement[0] for statement in held[i])) if held[i] else end, tuple(held[i]))
+            for i, (start, end) in enumerate(places)
+            if not (self.drop_refusals and is_refusal_sentence(text[start:end]))
+        ]
+
+    def _check(self, found: Sequence[Verification]) -> None:
+        failed = sum(not verification.judged for verification in found)
+        if not self._ever_judged and len(found) > 1 and failed == len(found):
+            reason = next((v.error for v in found if v.error), "no statement got a verdict")
+            raise JudgingError(f"the verifier judged none of the first {len(found)} completions; the first: {reason}")
+        self._ever_judged = self._ever_judged or failed < len(found)
+
+    def _log(self, log_metric: Callable[[str, float], None], told: Sequence[Sequence[RLFHSentence]]) -> None:
+        for name, value in mean_rlfh_metrics([rlfh_metrics(sentences) for sentences in told]).items():
+            if value is not None:
+                log_metric(f"rlfh/{name}", value)
+        paid: dict[str, float] = defaultdict(float)
+        for sentences in told:
+            for sentence in sentences:
+                for _, label, rating in sentence.known:
+                    paid[label.value] += statement_reward(label, rating, self.maps)
+        for label in self.maps.truth:
+            if told:
+                log_metric(f"rlfh/reward/{label.value}", paid[label.value] / len(told))
+
+
+def _assess(judge: Any, inputs: Sequence[VerifierInput], found: Sequence[Verification]) -> list[list[int | None]]:
+    """All statements in one call, so that a server gets them at once."""
+    questions = [
+        [
+            AssessInput(
+                span.claim if span.claim is not None else span.text(item.completion), item.completion, item.question
+            )
+            for span in statements_of(verification)
+        ]
+        for item, verification in zip(inputs, found, strict=True)
+    ]
+    answers = iter(judge.assess([question for own in questions for question in own]))
+    return [[next(answers) for _ in own] for own in questions]

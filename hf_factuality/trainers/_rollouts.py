@@ -1,0 +1,45 @@
+"""Checkpoints in the middle of a generation batch: TRL forgets its place in the batch, and the batch."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import torch
+
+
+logger = logging.getLogger(__name__)
+
+
+class ResumableRollouts:
+    """Saves, beside the optimizer, how many micro-batches were trained and what is left of the sampled completions.
+
+    With `steps_per_generation` or `num_iterations` above the gradient accumulation, completions serve several steps. A
+    stock GRPO run that is resumed in between samples new ones, and counts from 0 when to sample again.
+    """
+
+    def _rollout_file(self, folder: str) -> Path:
+        return Path(folder) / f"rollouts_{self.args.process_index}_of_{self.args.world_size}.pt"
+
+    def _save_optimizer_and_scheduler(self, output_dir):
+        super()._save_optimizer_and_scheduler(output_dir)
+        generate_every = self.args.steps_per_generation * self.num_iterations
+        # At the boundary the next step samples anew.
+        batches = self._buffered_inputs if self._step % generate_every else None
+        Path(output_dir).mkdir(parents=True, exist_ok=True)
+        torch.save({"step": self._step, "batches": batches}, self._rollout_file(output_dir))
+
+    def _load_optimizer_and_scheduler(self, checkpoint):
+        super()._load_optimizer_and_scheduler(checkpoint)
+        if checkpoint is None:
+            return
+        path = self._rollout_file(checkpoint)
+        if not path.is_file():
+            logger.warning(
+                "%s holds no completions of this number of processes: the next step samples new ones, and the run is not "
+                "the one that was stopped",
+                checkpoint,
+            )
+            return
+        state = torch.load(path, map_location=self.accelerator.device, weights_only=True)
+        self._step, self._buffered_inputs = state["step"], state["batches"]

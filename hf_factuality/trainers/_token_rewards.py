@@ -1,0 +1,79 @@
+"""What token reward functions return, as one number per token."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from hf_factuality.functional.token_rewards import place_spans
+from hf_factuality.spans import TokenOffsets
+
+
+TokenRewards = Sequence["Sequence[tuple[int, int, float]] | Sequence[float] | torch.Tensor | None"]
+TokenRewardFunc = Callable[..., TokenRewards]
+
+
+def as_list(functions: Any) -> list[Any]:
+    """None, one or several functions as a list."""
+    if functions is None:
+        return []
+    return list(functions) if isinstance(functions, (list, tuple)) else [functions]
+
+
+def token_reward_rows(
+    name: str, found: TokenRewards, tokens: Sequence[TokenOffsets], completion_ids: Sequence[Sequence[int]]
+) -> list[torch.Tensor | None]:
+    """Rewards of a token reward function, one row per completion.
+
+    Args:
+        name (`str`):
+            Of the function, for errors.
+        found (`Sequence`):
+            Per completion spans with values, numbers, or `None`.
+        tokens (`Sequence[TokenOffsets]`):
+            Characters of the tokens of each completion.
+        completion_ids (`Sequence[Sequence[int]]`):
+            Tokens of each completion.
+
+    Returns:
+        `list[torch.Tensor | None]`: float32 of shape (T,), with the completion's own T; `None` where nothing is known.
+
+    Raises:
+        `ValueError`: another number of results or of tokens, a span outside the text, or a number that is not finite.
+    """
+    if len(found) != len(completion_ids):
+        raise ValueError(
+            f"the token reward function {name!r} returned {len(found)} results for {len(completion_ids)} completions; "
+            "return one per completion, None where nothing is known"
+        )
+    rows = []
+    for number, (given, offsets, ids) in enumerate(zip(found, tokens, completion_ids, strict=True)):
+        if given is None:
+            rows.append(None)
+            continue
+        try:
+            rows.append(_row(given, offsets, len(ids)))
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"the token reward function {name!r}, completion {number}: {error}") from error
+    return rows
+
+
+def _row(given: Any, tokens: TokenOffsets, length: int) -> torch.Tensor:
+    if isinstance(given, torch.Tensor):
+        row = given.detach().float().cpu()
+    elif len(given) and not isinstance(given[0], Sequence):
+        row = torch.tensor([float(value) for value in given])
+    elif given:
+        return place_spans([tokens.offsets], [given], length)[0]
+    else:
+        row = torch.zeros(length)  # no span with a value
+    if row.shape != (length,):
+        raise ValueError(
+            f"rewards of shape {tuple(row.shape)} for {length} tokens; return one number per token, or (start, end, value) "
+            "per span"
+        )
+    if not torch.isfinite(row).all():
+        raise ValueError("a reward is not a finite number; return None where nothing is known")
+    return row

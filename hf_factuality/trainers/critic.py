@@ -1,0 +1,226 @@
+"""The critic of actor-critic training: a value per token, from a backbone of its own or from the policy's."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import AutoModelForTokenClassification, PreTrainedModel
+
+from hf_factuality.errors import CheckpointError
+
+
+__all__ = ["CRITIC_FOLDER", "BackboneCritic", "Critic", "ValueHead", "make_critic"]
+
+CRITIC_FOLDER = "critic"
+"""Folder inside a checkpoint, beside the policy's files."""
+_HEAD_FILE, _OPTIMIZER_FILE = "value_head.pt", "critic_optimizer.pt"
+
+
+class Critic(nn.Module):
+    """What both kinds share: an optimizer of their own, gradients averaged over processes, files of their own.
+
+    A critic is never a part of the policy's module, so none of its names reaches the policy's files, its optimizer or a
+    generation server. It is replicated on every process.
+
+    Args:
+        learning_rate (`float`):
+            Peak; the schedule is the policy's.
+    """
+
+    optimizer: torch.optim.Optimizer
+
+    def prepare(self, learning_rate: float, betas: tuple[float, float], eps: float, weight_decay: float) -> None:
+        """Make the optimizer (AdamW), over the parameters that are there now."""
+        self.learning_rate = learning_rate
+        self.optimizer = torch.optim.AdamW(
+            self.parameters(), lr=learning_rate, betas=betas, eps=eps, weight_decay=weight_decay
+        )
+
+    def step(self, accelerator: Any, max_grad_norm: float, schedule: float) -> float:
+        """One step of the optimizer on the gradients of all processes, which are then dropped.
+
+        Args:
+            accelerator (`accelerate.Accelerator`):
+                Averages the gradients.
+            max_grad_norm (`float`):
+                Largest norm; 0 for no limit.
+            schedule (`float`):
+                Factor of the learning rate at this step.
+
+        Returns:
+            `float`: norm of the gradients before it was clipped.
+        """
+        gradients = [p.grad for p in self.parameters() if p.grad is not None]
+        if accelerator.num_processes > 1:
+            for gradient in gradients:
+                gradient.copy_(accelerator.reduce(gradient, reduction="mean"))
+        limit = max_grad_norm if max_grad_norm > 0 else torch.inf
+        norm = torch.nn.utils.clip_grad_norm_(self.parameters(), limit).item()
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.learning_rate * schedule
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        return norm
+
+    def save_optimizer(self, folder: str | os.PathLike[str]) -> None:
+        """Write the state of the optimizer beside the critic's weights."""
+        path = Path(folder) / CRITIC_FOLDER
+        path.mkdir(parents=True, exist_ok=True)
+        torch.save(self.optimizer.state_dict(), path / _OPTIMIZER_FILE)
+
+    def load(self, folder: str | os.PathLike[str]) -> None:
+        """Weights and, if it is there, the state of the optimizer from a checkpoint.
+
+        Raises:
+            `CheckpointError`: there is no critic, or it is of another kind or size.
+        """
+        path = Path(folder) / CRITIC_FOLDER
+        try:
+            self._load_weights(path)
+            if (path / _OPTIMIZER_FILE).is_file():
+                state = torch.load(path / _OPTIMIZER_FILE, map_location="cpu", weights_only=True)
+                self.optimizer.load_state_dict(state)
+        except (OSError, RuntimeError, ValueError, KeyError) as error:
+            raise CheckpointError(
+                f"{path} holds no critic for this run ({error}); resume with the critic_model of the run that wrote the "
+                "checkpoint, or start anew from its policy"
+            ) from error
+
+    def _load_weights(self, path: Path) -> None:
+        raise NotImplementedError
+
+
+class BackboneCritic(Critic):
+    """A model with one number per token (`AutoModelForTokenClassification`), independent of the policy.
+
+    Its head starts at 0: the first values say nothing instead of something random.
+
+    Args:
+        model (`PreTrainedModel`):
+            With one label.
+    """
+
+    needs_hidden_states = False
+
+    def __init__(self, model: PreTrainedModel):
+        super().__init__()
+        self.model = model
+
+    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, count: int) -> torch.Tensor:
+        """Values of the states in which the last `count` tokens were chosen.
+
+        Args:
+            input_ids, attention_mask (`torch.Tensor` of shape (B, L)):
+                Prompts and completions.
+            count (`int`):
+                T, the padded length of the completions.
+
+        Returns:
+            `torch.Tensor` of shape (B, T), float32.
+        """
+        logits = self.model(input_ids=input_ids, attention_mask=attention_mask, use_cache=False).logits
+        return logits[:, -count - 1 : -1, 0].float()
+
+    def save(self, folder: str | os.PathLike[str]) -> None:
+        """Write the model, as `from_pretrained` loads it, into the critic's folder inside `folder`."""
+        self.model.save_pretrained(Path(folder) / CRITIC_FOLDER)
+
+    def _load_weights(self, path: Path) -> None:
+        if not (path / "config.json").is_file():
+            raise OSError("there is no config.json")
+        found = type(self.model).from_pretrained(path, dtype=self.model.dtype)
+        self.model.load_state_dict(found.state_dict())
+
+
+class ValueHead(Critic):
+    """One linear layer on the policy's last hidden states: little memory, and the value loss also shapes the policy.
+
+    Args:
+        hidden_size (`int`):
+            Width of the policy.
+    """
+
+    needs_hidden_states = True
+
+    def __init__(self, hidden_size: int):
+        super().__init__()
+        self.head = nn.Linear(hidden_size, 1)
+        nn.init.zeros_(self.head.weight)
+        nn.init.zeros_(self.head.bias)
+
+    def forward(self, hidden_states: torch.Tensor, count: int) -> torch.Tensor:
+        """As [`BackboneCritic.forward`], from the policy's hidden states of shape (B, L, H)."""
+        return self.head(hidden_states[:, -count - 1 : -1].float()).squeeze(-1)
+
+    def save(self, folder: str | os.PathLike[str]) -> None:
+        """Write the layer into the critic's folder inside `folder`."""
+        path = Path(folder) / CRITIC_FOLDER
+        path.mkdir(parents=True, exist_ok=True)
+        torch.save({name: tensor.cpu() for name, tensor in self.state_dict().items()}, path / _HEAD_FILE)
+
+    def _load_weights(self, path: Path) -> None:
+        self.load_state_dict(torch.load(path / _HEAD_FILE, map_location="cpu", weights_only=True))
+
+
+def make_critic(
+    source: str, policy: PreTrainedModel, trust_remote_code: bool = False, gradient_checkpointing: bool = False
+) -> Critic:
+    """The critic of a run.
+
+    Args:
+        source (`str`):
+            `"policy"`: a backbone of its own, with the policy's weights. `"value_head"`: a layer on the policy. Else a
+            model's name or folder, read as a token classifier of one label: a reward model or an earlier critic.
+        policy (`PreTrainedModel`):
+            The policy without adapters; it gives configuration, weights and dtype.
+        trust_remote_code (`bool`, *optional*, defaults to `False`):
+            For `source`.
+        gradient_checkpointing (`bool`, *optional*, defaults to `False`):
+            Of a backbone of its own.
+
+    Raises:
+        `ValueError`: the policy's architecture has no token classifier.
+        `CheckpointError`: `source` cannot be loaded, or its vocabulary is not the policy's.
+    """
+    if source == "value_head":
+        return ValueHead(policy.config.get_text_config().hidden_size)
+    config = policy.config
+    if source != "policy":
+        try:
+            model = AutoModelForTokenClassification.from_pretrained(
+                source, num_labels=1, dtype=policy.dtype, trust_remote_code=trust_remote_code, ignore_mismatched_sizes=False
+            )  # fmt: skip
+        except (OSError, ValueError, RuntimeError) as error:
+            raise CheckpointError(f"critic_model={source!r} cannot be loaded as a critic: {error}") from error
+        if model.config.vocab_size != config.vocab_size:
+            raise CheckpointError(
+                f"critic_model={source!r} has a vocabulary of {model.config.vocab_size} and the policy one of "
+                f"{config.vocab_size}; the critic reads the policy's tokens. Take a critic of the same tokenizer, or use "
+                "the other model as a token reward"
+            )
+    else:
+        own = type(config).from_dict({**config.to_dict(), "num_labels": 1})
+        try:
+            # The random state of the run is not touched: it would be another run than one with a value head.
+            with torch.random.fork_rng(devices=list(range(torch.cuda.device_count()))):
+                model = AutoModelForTokenClassification.from_config(own, dtype=policy.dtype)
+        except ValueError as error:
+            raise ValueError(
+                f"transformers has no token classifier for {type(config).__name__}; set critic_model='value_head'"
+            ) from error
+        backbone = getattr(model, model.base_model_prefix)
+        backbone.load_state_dict(policy.base_model.state_dict())
+        head = next(module for module in model.modules() if isinstance(module, nn.Linear) and module.out_features == 1)
+        nn.init.zeros_(head.weight)
+        if head.bias is not None:
+            nn.init.zeros_(head.bias)
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+    if gradient_checkpointing:
+        model.gradient_checkpointing_enable({"use_reentrant": False})
+    return BackboneCritic(model.train())

@@ -1,0 +1,139 @@
+"""Configuration of [`TokenRewardPPOTrainer`]."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from trl import GRPOConfig
+
+from hf_factuality.functional.gae import KL_ESTIMATORS
+
+
+# Losses whose gradient is a ratio or a log-probability times the advantage of the same token.
+_LOSS_TYPES = ("grpo", "bnpo", "dr_grpo", "dapo", "luspo", "cispo", "sapo")
+
+
+class _One(int):
+    """1, for the parent's checks: it insists on 2 generations per prompt, for a baseline that a critic replaces."""
+
+    def __new__(cls):
+        return super().__new__(cls, 2)
+
+    def __rmod__(self, other):
+        return 0
+
+
+@dataclass
+class TokenRewardPPOConfig(GRPOConfig):
+    r"""
+    [`~trl.GRPOConfig`] plus PPO's: a critic, GAE, and a penalty for leaving the reference that stands in the reward.
+
+    What differs from the parent's fields: `num_generations` is 1 by default; `beta` (.01 by default) is the weight of the
+    KL penalty inside the token rewards and adds nothing to the loss; `scale_rewards` has no effect, since the advantages
+    are whitened over all tokens of a generation batch instead. The defaults are those of RLFH (arXiv 2406.12221) where
+    its released script names them.
+
+    Parameters:
+        gamma (`float`, *optional*, defaults to `1.0`):
+            Discount per token.
+        lam (`float`, *optional*, defaults to `0.95`):
+            Lambda of GAE.
+        kl_estimator (`str`, *optional*, defaults to `"k3"`):
+            `"k1"`, `"k2"` or `"k3"`, see [`~hf_factuality.functional.gae.kl_estimate`].
+        reward_clip (`float`, *optional*, defaults to `10.0`):
+            Rewards of a token are cut to this absolute value, before the KL penalty; `None` for no limit.
+        missing_eos_penalty (`float`, *optional*, defaults to `0.0`):
+            Taken off the last token of a completion that was cut at `max_completion_length`. RLFH's code has 1 here, on a
+            path that its script does not take.
+        whiten_advantages (`bool`, *optional*, defaults to `True`):
+            Whether advantages are shifted to mean 0 and scaled to variance 1 over the global generation batch.
+        value_clip (`float`, *optional*, defaults to `0.2`):
+            Largest useful step of a value from what it was at sampling; `None` for no limit.
+        vf_coef (`float`, *optional*, defaults to `0.1`):
+            Weight of the value loss with `critic_model="value_head"`, where it also reaches the policy. A critic with a
+            backbone of its own has its own learning rate instead.
+        critic_model (`str`, *optional*, defaults to `"policy"`):
+            `"policy"` (a backbone of its own that starts as the policy), `"value_head"` (a layer on the policy), or the
+            name or folder of a model with the policy's tokenizer.
+        critic_learning_rate (`float`, *optional*, defaults to `9e-6`):
+            Peak learning rate of the critic; it follows the policy's schedule.
+        freezing_actor_steps (`int`, *optional*, defaults to `0`):
+            Optimizer steps at the beginning in which only the critic learns.
+        token_reward_weights (`list[float]`, *optional*):
+            One per token reward function; 1 each by default. `reward_weights` are those of `reward_funcs`.
+    """
+
+    num_generations: int = field(
+        default=1, metadata={"help": "Completions per prompt and generation batch. PPO needs one."}
+    )
+    beta: float = field(
+        default=0.01, metadata={"help": "Weight of the KL penalty in the token rewards; 0 loads no reference model."}
+    )
+    gamma: float = field(default=1.0, metadata={"help": "Discount per token."})
+    lam: float = field(default=0.95, metadata={"help": "Lambda of GAE."})
+    kl_estimator: str = field(
+        default="k3",
+        metadata={"help": "Estimator of the KL penalty: 'k1', 'k2' or 'k3'.", "choices": list(KL_ESTIMATORS)},
+    )
+    reward_clip: float | None = field(
+        default=10.0, metadata={"help": "Largest absolute reward of a token, before the KL penalty. None: no limit."}
+    )
+    missing_eos_penalty: float = field(
+        default=0.0, metadata={"help": "Taken off the last token of a completion without an end-of-sequence token."}
+    )
+    whiten_advantages: bool = field(
+        default=True, metadata={"help": "Shift and scale the advantages over the global generation batch."}
+    )
+    value_clip: float | None = field(
+        default=0.2, metadata={"help": "Largest useful step of a value since sampling. None: no limit."}
+    )
+    vf_coef: float = field(default=0.1, metadata={"help": "Weight of the value loss of a value head."})
+    critic_model: str = field(
+        default="policy", metadata={"help": "'policy', 'value_head', or a model with the policy's tokenizer."}
+    )
+    critic_learning_rate: float = field(default=9e-6, metadata={"help": "Peak learning rate of the critic."})
+    freezing_actor_steps: int = field(
+        default=0, metadata={"help": "Optimizer steps at the beginning in which only the critic learns."}
+    )
+    token_reward_weights: list[float] | None = field(
+        default=None, metadata={"help": "One weight per token reward function; 1 each by default."}
+    )
+
+    def __post_init__(self):
+        one = self.num_generations == 1
+        if one:
+            self.num_generations = _One()
+        super().__post_init__()
+        if one:
+            self.num_generations = 1
+        for name in ("gamma", "lam"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"{name}={getattr(self, name)!r} must be in [0, 1]")
+        if self.kl_estimator not in KL_ESTIMATORS:
+            raise ValueError(f"kl_estimator={self.kl_estimator!r} is unknown; choose one of {list(KL_ESTIMATORS)}")
+        for name in ("reward_clip", "value_clip"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < math.inf:
+                raise ValueError(f"{name}={value!r} must be a finite positive number, or None for no limit")
+        for name in ("beta", "missing_eos_penalty", "vf_coef", "critic_learning_rate", "freezing_actor_steps"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ValueError(f"{name}={getattr(self, name)!r} must be a finite number, at least 0")
+        if self.loss_type not in _LOSS_TYPES:
+            raise ValueError(
+                f"loss_type={self.loss_type!r} needs one advantage per completion; choose one of {list(_LOSS_TYPES)}"
+            )
+        if self.importance_sampling_level != "token":
+            raise ValueError(
+                f"importance_sampling_level={self.importance_sampling_level!r} weighs whole completions, so that a token's "
+                "own advantage would be lost; set it to 'token'"
+            )
+        if self.multi_objective_aggregation != "sum_then_normalize":
+            raise ValueError(
+                f"multi_objective_aggregation={self.multi_objective_aggregation!r} normalises over groups, which a critic "
+                "replaces; weight the rewards instead"
+            )
+        if self.fp16:
+            raise ValueError(
+                "fp16=True scales the loss, and the critic's gradients would be scaled too; use bf16=True"
+            )

@@ -1,0 +1,385 @@
+"""PPO with a reward for every token: a critic and GAE on TRL's GRPO engine, instead of a baseline per group."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import ProcessorMixin
+from transformers.integrations import is_deepspeed_zero3_enabled
+from trl import GRPOTrainer
+from trl.models.utils import disable_gradient_checkpointing
+from trl.trainer.utils import get_callable_name
+
+from hf_factuality.functional.gae import (
+    explained_variance,
+    generalized_advantages,
+    kl_estimate,
+    masked_moments,
+    value_loss,
+    whiten,
+)
+from hf_factuality.hub.card import changed_settings, rewrite_card
+from hf_factuality.spans import TokenOffsets, token_offsets
+from hf_factuality.trainers._rollouts import ResumableRollouts
+from hf_factuality.trainers._token_rewards import TokenRewardFunc, as_list, token_reward_rows
+from hf_factuality.trainers.critic import make_critic
+from hf_factuality.trainers.token_reward_ppo_config import TokenRewardPPOConfig
+
+
+class TokenRewardPPOTrainer(ResumableRollouts, GRPOTrainer):
+    """PPO whose rewards are per token: what a statement earns is paid at the token where it ends (RLFH).
+
+    Differs from [`~trl.GRPOTrainer`] in where advantages come from: a critic values every token, GAE turns token rewards
+    and values into advantages of shape (B, T), and these are whitened over the global generation batch. The KL penalty to
+    the reference stands in the rewards and not in the loss. One completion per prompt is enough.
+
+    Tools, environments, `rollout_func` and vision-language models are refused.
+
+    Args:
+        model (`str` or [`~transformers.PreTrainedModel`]):
+            As for the parent.
+        token_reward_funcs (`Callable` or `list[Callable]`, *optional*):
+            Called with `prompts`, `completions`, `completion_ids`, `completion_texts` (what the ids decode to) and the
+            dataset's columns, each a list with one entry per completion. Returns per completion a list of
+            `(start, end, value)`, characters of its text, whose values are paid at the token where the span ends; or a list
+            or tensor of one number per token; or `None` where nothing is known. A completion of which no function knows
+            anything is left out of both losses.
+        reward_funcs (*optional*):
+            As for the parent; their rewards are added at the last token.
+        args ([`TokenRewardPPOConfig`], *optional*):
+            Settings.
+        train_dataset, eval_dataset, processing_class:
+            As for the parent.
+        **kwargs:
+            The parent's other arguments.
+
+    Attributes:
+        critic ([`~hf_factuality.trainers.critic.Critic`]):
+            Saved in the folder `critic` of every checkpoint and of the output.
+        card_results (`dict`, *optional*):
+            Results for the model card, as [`~hf_factuality.hub.card.before_and_after`] makes them.
+
+    Raises:
+        `TypeError`: `args` is not a [`TokenRewardPPOConfig`].
+        `ValueError`: no reward at all, weights of another number, or a feature that cannot work with token rewards.
+        `CheckpointError`: the critic cannot be loaded.
+    """
+
+    _tag_names = ["trl", "token-reward-ppo", "rlfh", "hf_factuality"]
+    _name = "TokenRewardPPO"
+    _paper = {"title": "On-Policy Self-Alignment with Fine-grained Knowledge Feedback for Hallucination Mitigation",
+              "id": "2406.12221"}  # fmt: skip
+
+    def __init__(
+        self,
+        model,
+        token_reward_funcs: TokenRewardFunc | list[TokenRewardFunc] | None = None,
+        reward_funcs=None,
+        args: TokenRewardPPOConfig | None = None,
+        train_dataset=None,
+        eval_dataset=None,
+        processing_class=None,
+        **kwargs,
+    ):
+        if args is None:
+            name = model if isinstance(model, str) else model.config._name_or_path
+            args = TokenRewardPPOConfig(f"{name.split('/')[-1]}-TokenRewardPPO")
+        if not isinstance(args, TokenRewardPPOConfig):
+            raise TypeError(
+                f"args must be a TokenRewardPPOConfig, got {type(args).__name__}; it takes the same arguments"
+            )
+        for feature in ("tools", "environment_factory", "rollout_func"):
+            if kwargs.get(feature):
+                raise ValueError(
+                    f"TokenRewardPPOTrainer does not support `{feature}`: text that a tool or an environment wrote would be "
+                    "rewarded as if the model had said it. Use trl.GRPOTrainer."
+                )
+        given = as_list(token_reward_funcs)
+        own = as_list(reward_funcs)
+        if not given and not own:
+            raise ValueError("nothing to learn from: pass token_reward_funcs, reward_funcs or both")
+        if not all(map(callable, given)):
+            raise ValueError("token_reward_funcs must be functions, see the docstring for what they return")
+        weights = [1.0] * len(given) if args.token_reward_weights is None else args.token_reward_weights
+        if len(weights) != len(given):
+            raise ValueError(
+                f"token_reward_weights has {len(weights)} weights for {len(given)} token reward functions"
+            )
+        if args.critic_model == "policy" and is_deepspeed_zero3_enabled():
+            raise ValueError(
+                "critic_model='policy' needs the whole policy on every process, which ZeRO-3 shards; set "
+                "critic_model='value_head'"
+            )
+        self._token_rewards: dict[int, list[torch.Tensor | None]] = {}
+        self._tokens: list[TokenOffsets] = []
+        self._plain: torch.Tensor | None = None
+        self._watching, self._hidden = False, None
+        self.card_results: dict[str, Any] | None = None
+        wrapped = [self._scalar(number, function) for number, function in enumerate(given)]
+        super().__init__(
+            model,
+            reward_funcs=own or wrapped,
+            args=args,
+            train_dataset=train_dataset,
+            eval_dataset=eval_dataset,
+            processing_class=processing_class,
+            **kwargs,
+        )
+        if isinstance(self.processing_class, ProcessorMixin):
+            raise ValueError("TokenRewardPPOTrainer does not support vision-language models (a processor was passed)")
+        # Added after construction, so that `reward_weights` keeps meaning the user's own functions.
+        token_weights = torch.tensor(weights, dtype=torch.float32)
+        if own and given:
+            self.reward_funcs = [*self.reward_funcs, *wrapped]
+            self.reward_func_names = [*self.reward_func_names, *(function.__name__ for function in wrapped)]
+            self.reward_processing_classes = [*self.reward_processing_classes, *[None] * len(wrapped)]
+            self.reward_weights = torch.cat([self.reward_weights, token_weights])
+        elif given:
+            self.reward_weights = token_weights
+        self._num_plain = len(own)
+        policy = self._bare_policy()
+        self.critic = make_critic(args.critic_model, policy, args.trust_remote_code, args.gradient_checkpointing)
+        self.critic.to(self.accelerator.device).prepare(
+            args.critic_learning_rate, (args.adam_beta1, args.adam_beta2), args.adam_epsilon, args.weight_decay
+        )
+        if self.critic.needs_hidden_states:
+            policy.base_model.register_forward_hook(self._keep_hidden)
+        for function in given:
+            if callable(getattr(function, "bind_policy", None)):
+                function.bind_policy(self.model, self._tokenizer)
+
+    # Rewards
+    def _scalar(self, number: int, function: TokenRewardFunc) -> Callable[..., list[float | None]]:
+        """A token reward function as the parent calls them: it keeps the token rewards and returns their sums."""
+
+        def reward(prompts, completions, completion_ids, **columns):
+            if not self._tokens:
+                self._tokens = [token_offsets(self._tokenizer, ids) for ids in completion_ids]
+            columns["completion_texts"] = [tokens.text for tokens in self._tokens]
+            found = function(prompts=prompts, completions=completions, completion_ids=completion_ids, **columns)
+            rows = token_reward_rows(reward.__name__, found, self._tokens, completion_ids)
+            self._token_rewards[number] = rows
+            return [None if row is None else row.sum().item() for row in rows]
+
+        reward.__name__ = get_callable_name(function)
+        return reward
+
+    def _calculate_rewards(self, inputs, prompts, completions, completion_ids_list):
+        self._token_rewards, self._tokens = {}, []
+        rewards_per_func = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
+        here = self.accelerator.process_index * len(prompts)
+        self._plain = rewards_per_func[here : here + len(prompts), : self._num_plain]
+        return rewards_per_func
+
+    def _place_rewards(self, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Token rewards of shape (B, T), and which completions have any that is known, (B,)."""
+        rewards, known = (
+            torch.zeros(mask.shape, device=mask.device),
+            torch.zeros(len(mask), dtype=bool, device=mask.device),
+        )
+        weights = self.reward_weights.tolist()
+        for number, rows in self._token_rewards.items():
+            for index, row in enumerate(rows):
+                if row is not None:
+                    rewards[index, : len(row)] += weights[self._num_plain + number] * row.to(mask.device)
+                    known[index] = True
+        if self._num_plain:
+            plain_weights = self.reward_weights[: self._num_plain].to(mask.device)
+            last = (mask.sum(dim=1) - 1).clamp(min=0)
+            rewards[torch.arange(len(mask), device=mask.device), last] += (self._plain * plain_weights).nansum(dim=1)
+            known |= ~torch.isnan(self._plain).all(dim=1)
+        return rewards, known
+
+    # Values
+    def _bare_policy(self):
+        model = self.accelerator.unwrap_model(self.model)
+        return model.get_base_model() if hasattr(model, "get_base_model") else model
+
+    def _keep_hidden(self, module, args, output):
+        if self._watching:
+            self._hidden = output.last_hidden_state
+
+    @contextmanager
+    def _watch(self):
+        """Inside, `_hidden` holds the last hidden states of the policy's last pass, if the critic reads them."""
+        self._watching, self._hidden = self.critic.needs_hidden_states, None
+        try:
+            yield
+        finally:
+            self._watching, self._hidden = False, None
+
+    def _old_values(self, ids: torch.Tensor, attention: torch.Tensor, count: int, logps: bool):
+        """Values, and the policy's log-probabilities if they are asked for, both (B, T), without gradients."""
+        args = self.args
+        size = args.per_device_train_batch_size if self.model.training else args.per_device_eval_batch_size
+        head = self.critic.needs_hidden_states
+        values, found = [], []
+        with torch.no_grad(), ExitStack() as stack:
+            for model in (self.model, *([] if head else [self.critic.model])):
+                stack.enter_context(disable_gradient_checkpointing(model, args.gradient_checkpointing_kwargs))
+            for start in range(0, len(ids), size):
+                rows = ids[start : start + size], attention[start : start + size]
+                with self._watch():
+                    if logps or head:
+                        found.append(self._get_per_token_logps_and_entropies(self.model, *rows, count)[0])
+                    values.append(self._values(*rows, count, self._hidden))
+        return torch.cat(values), torch.cat(found) if found else None
+
+    def _values(self, ids: torch.Tensor, attention: torch.Tensor, count: int, hidden: torch.Tensor | None):
+        if self.critic.needs_hidden_states:
+            return self.critic(hidden, count)
+        with self.accelerator.autocast():
+            return self.critic(ids, attention, count)
+
+    def _generate_and_score_completions(self, inputs):
+        output = super()._generate_and_score_completions(inputs)
+        args, mask = self.args, output["completion_mask"].bool()
+        ids = torch.cat([output["prompt_ids"], output["completion_ids"]], dim=1)
+        attention = torch.cat([output["prompt_mask"], output["completion_mask"]], dim=1)
+        count = mask.size(1)
+        rewards, known = self._place_rewards(mask)
+        if args.reward_clip is not None:
+            rewards = rewards.clamp(-args.reward_clip, args.reward_clip)
+        last = (mask.sum(dim=1) - 1).clamp(min=0).unsqueeze(1)
+        if args.missing_eos_penalty:
+            ends = torch.isin(
+                output["completion_ids"].gather(1, last),
+                torch.tensor([self.eos_token_ids], device=mask.device).flatten(),
+            )
+            rewards.scatter_add_(1, last, ~ends * -args.missing_eos_penalty)
+        reference = output.pop("ref_per_token_logps", None)
+        old_logps = output.get("old_per_token_logps")
+        values, logps = self._old_values(ids, attention, count, reference is not None and old_logps is None)
+        kl = torch.zeros_like(rewards)
+        if reference is not None:
+            old_logps = logps if old_logps is None else old_logps
+            kl = kl_estimate(old_logps, reference, args.kl_estimator).masked_fill(~mask, 0.0)
+            rewards = rewards - args.beta * kl
+        learned = mask & known.unsqueeze(1)
+        with torch.no_grad():
+            advantages, returns = generalized_advantages(rewards, values, mask, args.gamma, args.lam)
+            raw = advantages
+            if args.whiten_advantages:
+                moments = self.accelerator.reduce(masked_moments(advantages, learned), reduction="sum")
+                advantages = whiten(advantages, learned, moments)
+        output["advantages"] = advantages.masked_fill(~learned, 0.0)
+        output["old_values"], output["returns"], output["value_mask"] = values, returns, learned
+        output["value_tokens"] = self.accelerator.gather(learned.sum()).sum()
+        self._log_rollouts(output, rewards, kl, raw, known)
+        return output
+
+    def _log_rollouts(self, output, rewards, kl, advantages, known):
+        metrics = self._metrics["train" if self.model.training else "eval"]
+        mask, learned = output["completion_mask"].bool(), output["value_mask"]
+        sums = torch.stack(
+            [
+                mask.sum(), kl.sum(), learned.sum(), output["old_values"].masked_fill(~learned, 0).sum(),
+                output["returns"].masked_fill(~learned, 0).sum(), (~known).sum(),
+            ]
+        ).double()  # fmt: skip
+        tokens, total_kl, count, values, returns, unknown = self.accelerator.reduce(sums, reduction="sum").tolist()
+        metrics["kl"].append(total_kl / max(tokens, 1))
+        metrics["value/mean"].append(values / max(count, 1))
+        metrics["value/return_mean"].append(returns / max(count, 1))
+        metrics["rewards/unknown_completions"].append(unknown)
+        everywhere = [
+            self.accelerator.gather_for_metrics(self.accelerator.pad_across_processes(x.float(), dim=1))
+            for x in (output["old_values"], output["returns"], learned)
+        ]
+        metrics["value/explained_variance"].append(explained_variance(*everywhere[:2], everywhere[2].bool()).item())
+        # The parent's are those of groups: of one completion each, as a rule.
+        metrics.pop("frac_reward_zero_std", None)
+        per_completion = (advantages * mask).sum(dim=1) / mask.sum(dim=1).clamp(min=1)
+        own = self.accelerator.gather(per_completion).tolist()
+        table = self._logs["advantages"]
+        for _ in own[: len(table)]:
+            table.pop()
+        table.extend(own)
+
+    # Losses
+    def _compute_loss(self, model, inputs):
+        training = self.model.training
+        frozen = training and self.state.global_step < self.args.freezing_actor_steps
+        # The penalty is in the rewards already.
+        beta, self.beta = self.beta, 0.0
+        try:
+            with self._watch():
+                loss = super()._compute_loss(model, inputs)
+                hidden = self._hidden
+        finally:
+            self.beta = beta
+        ids = torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], dim=1)
+        attention = torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], dim=1)
+        hidden = hidden.detach() if frozen and hidden is not None else hidden
+        values = self._values(ids, attention, inputs["completion_ids"].size(1), hidden)
+        mask = inputs["value_mask"]
+        losses, clipped = value_loss(values, inputs["old_values"], inputs["returns"], self.args.value_clip, mask)
+        # The mean over the tokens of a step, over all processes, as in the parent's loss.
+        tokens = inputs["value_tokens"].clamp(min=1) / self.accelerator.num_processes
+        if training:
+            tokens = tokens * self.current_gradient_accumulation_steps / self.args.steps_per_generation
+        critic_loss = losses.sum() / tokens
+        metrics = self._metrics["train" if training else "eval"]
+        here = torch.stack([losses.sum(), clipped.sum(), mask.sum()]).detach()
+        total, cut, number = self.accelerator.reduce(here, reduction="sum").tolist()
+        metrics["value/loss"].append(total / max(number, 1))
+        metrics["value/clip_ratio"].append(cut / max(number, 1))
+        return (0.0 * loss if frozen else loss) + (
+            self.args.vf_coef if self.critic.needs_hidden_states else 1.0
+        ) * critic_loss
+
+    def training_step(self, model, inputs, num_items_in_batch):
+        frozen = self.state.global_step < self.args.freezing_actor_steps
+        loss = super().training_step(model, inputs, num_items_in_batch)
+        if self.accelerator.sync_gradients:
+            peak = self.args.learning_rate
+            schedule = self.lr_scheduler.get_last_lr()[0] / peak if peak and self.lr_scheduler is not None else 1.0
+            norm = self.critic.step(self.accelerator, self.args.max_grad_norm, schedule)
+            self._metrics["train"]["value/grad_norm"].append(norm)
+            if frozen:
+                # Without gradients the optimizer leaves weights and moments alone; zeros would decay both.
+                for parameter in model.parameters():
+                    parameter.grad = None
+        return loss
+
+    # Files
+    def save_model(self, output_dir=None, _internal_call=False):
+        folder = Path(output_dir or self.args.output_dir)
+        if self.args.should_save:
+            folder.mkdir(parents=True, exist_ok=True)
+            self.critic.save(folder)
+        super().save_model(output_dir, _internal_call)
+
+    def _save_optimizer_and_scheduler(self, output_dir):
+        super()._save_optimizer_and_scheduler(output_dir)
+        if self.args.should_save:
+            self.critic.save_optimizer(output_dir)
+
+    def _load_optimizer_and_scheduler(self, checkpoint):
+        super()._load_optimizer_and_scheduler(checkpoint)
+        if checkpoint is not None:
+            self.critic.load(checkpoint)
+
+    def create_model_card(self, model_name=None, dataset_name=None, tags=None):
+        if dataset_name is not None and Path(dataset_name).exists():
+            dataset_name = None  # a folder of this machine says nothing to the reader of the card
+        super().create_model_card(model_name, dataset_name, tags)
+        if self.is_world_process_zero():
+            args = self.args
+            rewrite_card(
+                Path(args.output_dir) / "README.md",
+                model_name=model_name or Path(args.output_dir).name,
+                method="PPO with token rewards",
+                paper_title=self._paper["title"],
+                paper_id=self._paper["id"],
+                results=self.card_results,
+                dataset_name=dataset_name,
+                verifier=", ".join(self.reward_func_names),
+                objective=f"GAE (gamma {args.gamma:g}, lambda {args.lam:g}), {args.kl_estimator} penalty of {args.beta:g} in "
+                f"the reward, critic {args.critic_model}, {args.loss_type} loss",
+                hyperparameters=changed_settings(args),
+            )
