@@ -1,0 +1,164 @@
+"""RLFH's reward from verifications; values by hand from the published maps."""
+
+from math import log
+
+import pytest
+
+from hf_factuality.errors import DataError, JudgingError
+from hf_factuality.rewards import RLFHReward
+from hf_factuality.spans import Label, LabeledSpan, Verification
+from hf_factuality.verifiers import SelfVerifier, VerifierInput
+from hf_factuality.worlds import World, WorldConfig, WorldVerifier
+
+
+TEXT = "Ada was born in Leeds and taught there. She died young."
+BORN, TAUGHT, DIED = (0, 21), (26, 38), (40, 55)
+S, C, U = Label.SUPPORTED, Label.CONTRADICTED, Label.UNVERIFIABLE
+
+
+class Fixed:
+    """Gives every completion the same verification."""
+
+    requires_evidence = False
+
+    def __init__(self, *labels, places=(BORN, TAUGHT, DIED), error=None):
+        spans = () if error else tuple(LabeledSpan(*place, label) for place, label in zip(places, labels, strict=True))
+        self.found, self.seen = Verification(spans=spans, error=error), []
+
+    def verify(self, inputs):
+        self.seen += inputs
+        return [self.found] * len(inputs)
+
+
+def paid(reward, text=TEXT, **columns):
+    (found,) = reward(completions=[text], completion_ids=[[1]], completion_texts=[text], **columns)
+    return found
+
+
+def test_statements_are_paid_where_they_end():
+    # README's maps: correct .45, wrong -1.7, vague -1; g(5) = 1.25; beta 1.2.
+    reward = RLFHReward(Fixed(S, C, U), rate=5)
+    found = [(end, value) for _, end, value in paid(reward)]
+    assert found == [
+        (21, pytest.approx(0.45 * 1.25)),
+        (38, pytest.approx(-1.7 * 1.25)),
+        (39, pytest.approx(1.2 * log(1 + 2.5))),
+        (55, pytest.approx(-1.25)),
+        (55, pytest.approx(1.2 * log(1 + 1.25))),
+    ]
+    first = 0.45 * 1.25 - 1.7 * 1.25 + 1.2 * log(3.5)
+    second = -1.25 + 1.2 * log(2.25)
+    sentence = paid(RLFHReward(Fixed(S, C, U), rate=5, granularity="sentence"))
+    assert [(end, value) for _, end, value in sentence] == [(39, pytest.approx(first)), (55, pytest.approx(second))]
+    whole = paid(RLFHReward(Fixed(S, C, U), rate=5, granularity="paragraph"))
+    assert [(end, value) for _, end, value in whole] == [(55, pytest.approx(first + second))]
+
+
+def test_what_is_unknown_is_not_paid():
+    assert paid(RLFHReward(Fixed(S, None, None), rate=5)) == [
+        (20, 21, pytest.approx(0.45 * 1.25)),
+        (38, 39, pytest.approx(1.2 * log(2.25))),
+    ]
+    reward = RLFHReward(Fixed(S, C, U), rate=lambda inputs, found: [[5, None, None]])
+    assert [end for _, end, _ in paid(reward)] == [21, 39]
+    failing = Fixed(error="server gone")
+    assert paid(RLFHReward(failing, rate=5)) is None
+    with pytest.raises(JudgingError, match="judged none of the first 2 completions; the first: server gone"):
+        RLFHReward(failing, rate=5)(completions=["a"] * 2, completion_texts=["A b.", "A b."])
+
+
+def test_claims_come_before_spans_and_lie_inside_their_sentence():
+    verifier = Fixed(S, S, S)
+    claims = (LabeledSpan(0, 21, C, claim="Ada is from Leeds."),)
+    verifier.found = Verification(spans=verifier.found.spans, claims=claims)
+    assert [end for _, end, _ in paid(RLFHReward(verifier, rate=3))] == [21, 39, 55]
+    # A claim that ends with the text, after the last sentence's full stop.
+    text = "Ada was born. )"
+    last = Fixed(S, places=((0, 15),))
+    assert [end for _, end, _ in paid(RLFHReward(last, rate=3), text)] == [15, 15]
+    # A text without any letter has no sentence.
+    assert paid(RLFHReward(Fixed(S, places=((0, 3),)), rate=3), "...") != []
+
+
+def test_refusals_are_dropped_on_demand():
+    text = "I'm sorry, but Ada was born in Leeds. She died young."
+    places = ((15, 36), (38, 53))
+    kept = paid(RLFHReward(Fixed(C, S, places=places), rate=5), text)
+    dropped = paid(RLFHReward(Fixed(C, S, places=places), rate=5, drop_refusals=True), text)
+    assert len(kept) == 4 and dropped == kept[2:]
+
+
+def test_figures_are_logged():
+    logged = {}
+    reward = RLFHReward(Fixed(S, C, S), rate=5)
+    paid(reward, log_metric=lambda name, value: logged.setdefault(name, value))
+    assert logged["rlfh/statements"] == 3 and logged["rlfh/accuracy"] == pytest.approx(2 / 3)
+    assert logged["rlfh/reward/supported"] == pytest.approx(2 * 0.45 * 1.25)
+    assert logged["rlfh/reward/contradicted"] == pytest.approx(-1.7 * 1.25)
+    assert logged["rlfh/reward/unverifiable"] == 0 and logged["rlfh/refused"] == 0
+
+
+def test_the_row_reaches_the_verifier():
+    verifier = Fixed(S, S, S)
+    paid(RLFHReward(verifier, rate=5), question=["Who?"], evidence=[["A page."]], person=["Ada"])
+    (item,) = verifier.seen
+    assert (item.question, item.evidence, item.row["person"]) == ("Who?", ("A page.",), "Ada")
+    verifier.requires_evidence = True
+    assert paid(RLFHReward(verifier, rate=5), evidence=[[]]) is None
+    with pytest.raises(DataError, match="evidence column 'evidence' must hold text"):
+        paid(RLFHReward(verifier, rate=5), evidence=[7])
+    with pytest.raises(DataError, match="needs completion_texts"):
+        RLFHReward(verifier, rate=5)(completions=[TEXT])
+
+
+def test_the_judge_of_a_verifier_rates_what_it_judged():
+    class Judge:
+        def assess(self, items):
+            self.asked = [item.statement for item in items]
+            return [5, 1, None]
+
+    verifier = Fixed(S, S, S)
+    verifier.judge = Judge()
+    found = paid(RLFHReward(verifier))
+    assert verifier.judge.asked == [TEXT[slice(*place)] for place in (BORN, TAUGHT, DIED)]
+    # README's g(1) = -.2 counts by its size for the truth: .45 * .2.
+    assert found[0][2] == pytest.approx(0.45 * 1.25) and found[1][2] == pytest.approx(0.45 * 0.2)
+    assert found[2][2] == pytest.approx(1.2 * log(1 + 1.25 - 0.2)) and len(found) == 3
+
+
+@pytest.mark.parametrize("granularity", ["sentence", "slot"])
+def test_the_world_rates_its_own_spans(granularity):
+    world = World(WorldConfig(num_people=20))
+    person = world.people[0]
+    verifier = WorldVerifier(world, granularity=granularity)
+    relations = {len(world.values[relation.name]): relation for relation in world.relations}
+    # A fact of 80 possible values is rated 5, of 40 it is 4, of 12 it is 3; said again it is worth 1.
+    text = " ".join(world.evidence(person, relations[size])[0] for size in (80, 40, 12, 40))
+    item = VerifierInput(text, world.request(person))
+    (found,) = verifier.verify([item])
+    assert verifier.rate([item], [found]) == [[5, 4, 3, 1]]
+
+
+def test_self_judging_binds_the_policy(monkeypatch):
+    reward = RLFHReward(SelfVerifier())
+    bound = []
+    monkeypatch.setattr("hf_factuality.rewards.rlfh.bind_policy", lambda *given: bound.append(given) or True)
+    assert reward.bind_policy("policy", "tokenizer") and bound == [(reward.verifier, "policy", "tokenizer")]
+    # A hanging thread would hold the model.
+    assert reward._guard.timeout is None
+    monkeypatch.undo()
+    assert not RLFHReward(Fixed(S, S, S), rate=3).bind_policy("policy")
+
+
+@pytest.mark.parametrize(
+    ("given", "error"),
+    [
+        ({}, "nobody rates .* Fixed does not. Pass rate=3"),
+        ({"rate": 6}, "rate=6 must be one of"),
+        ({"rate": 3, "granularity": "word"}, "granularity='word' is unknown"),
+        ({"rate": 3, "maps": "readmee"}, "neither one of the presets"),
+    ],
+)
+def test_refused_at_construction(given, error):
+    with pytest.raises(ValueError, match=error):
+        RLFHReward(Fixed(S, S, S), **given)
