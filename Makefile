@@ -76,8 +76,14 @@ bench: $(STAMP)
 	$(BIN)/python benchmarks/verifier_speed.py --data $(DATA) --out outputs/bench/verifier_speed.json
 	$(BIN)/python benchmarks/verifier_quality.py --data $(DATA) --train --random --out outputs/bench/verifier_quality.json
 	$(BIN)/python benchmarks/fact_grpo_step.py --out outputs/bench/fact_grpo_step.json
-	for experiment in fspo fspo_chain; do \
+	$(BIN)/python benchmarks/mask_dpo_step.py --blocks 10 --steps 10 --batch_size 2 --memory_repeats 3 --out outputs/bench/mask_dpo_step.json
+	PYTHONPATH=. $(BIN)/python benchmarks/mask_dpo_tokens.py --data $(DATA) --out outputs/bench/mask_dpo_tokens.json
+	PYTHONPATH=. $(BIN)/python benchmarks/mask_dpo_pararel.py --data $(DATA)/pararel --out outputs/bench/mask_dpo_pararel
+	for experiment in fspo fspo_chain mask_dpo; do \
 		$(BIN)/python benchmarks/evidence.py --experiment $$experiment --first_seed 100 --base_seed 100 || exit 1; \
+	done
+	for experiment in fspo_hard mask_dpo_ablations; do \
+		$(BIN)/python benchmarks/evidence.py --experiment $$experiment --seeds 3 --first_seed 100 --base_seed 100 || exit 1; \
 	done
 
 lint: $(STAMP)
