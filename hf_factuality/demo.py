@@ -186,3 +186,11 @@ class BiographyDemo(ClosedWorldDemo):
                     questions_per_batch=16,
                 )
             return load_pairs(folder)
+
+
+class RLFHDemo(BiographyDemo):
+    """Biographies, to be explored by a policy that is paid for what it states."""
+
+    metrics = {**BiographyDemo.metrics, "informativeness": "informativeness of the correct facts, per answer",
+               "empty": "empty answers"}  # fmt: skip
+    setting = "Biographies of people held out from training, one completion each at temperature 1."

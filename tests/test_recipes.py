@@ -8,7 +8,16 @@ import pytest
 import yaml
 from trl import ModelConfig, TrlParser
 
-from hf_factuality import FactGRPOConfig, FactGRPOTrainer, MaskDPOConfig, MaskDPOTrainer
+from hf_factuality import (
+    FactGRPOConfig,
+    FactGRPOTrainer,
+    MaskDPOConfig,
+    MaskDPOTrainer,
+    TokenRewardPPOConfig,
+    TokenRewardPPOTrainer,
+)
+from hf_factuality.functional.rlfh import RLFH_PRESETS
+from hf_factuality.rewards import RLFHReward, load_rlfh_maps, rlfh_verifier
 from tests.tiny import letters_reward, rows
 from tests.trainers.mask_dpo_recording import pairs
 from tests.trainers.recording import WholeCompletion
@@ -17,6 +26,7 @@ from tests.trainers.recording import WholeCompletion
 REPOSITORY = Path(__file__).resolve().parent.parent
 RECIPES = sorted((REPOSITORY / "recipes" / "fspo").glob("*.yaml"))
 PUBLISHED = [path for path in RECIPES if path.stem != "closed-world"]
+RLFH = sorted((REPOSITORY / "recipes" / "rlfh").glob("*.yaml"))
 MASK_DPO = sorted((REPOSITORY / "recipes" / "mask_dpo").glob("*.yaml"))
 
 
@@ -91,12 +101,48 @@ def test_published_mask_dpo_settings():
     assert recipe["bf16"] is True and model.dtype == "bfloat16"
 
 
+def parse_rlfh(path, *options):
+    parser = TrlParser((load_example("train_rlfh").RLFHArguments, TokenRewardPPOConfig, ModelConfig))
+    here = ["--use_cpu", "true", "--bf16", "false", "--use_vllm", "false", *options]
+    return parser.parse_args_and_config(["--config", str(path), *here])
+
+
+@pytest.mark.parametrize("path", RLFH, ids=lambda path: path.stem)
+def test_every_rlfh_recipe_builds_its_trainer(path, tiny_model, tmp_path):
+    script, training, _ = parse_rlfh(path, "--output_dir", str(tmp_path), "--dtype", "float32")
+    reward = RLFHReward(
+        rlfh_verifier(script.judge_model, script.judge_base_url), script.reward_maps, script.granularity
+    )
+    trainer = TokenRewardPPOTrainer(tiny_model, reward, None, training, rows())
+    assert trainer.args.num_generations == 1 and trainer.args.lam == 0.95 and trainer.args.beta == 0.01
+    assert reward.maps is RLFH_PRESETS["readme"] and trainer.reward_func_names == ["rlfh"]
+
+
+def test_published_rlfh_settings():
+    """README: 128 prompts a step, actor 3e-7, critic 9e-6, lambda .95, KL .01 (k3), clips .2, Adam .9 .95, 1,024 tokens."""
+    (path,) = [path for path in RLFH if path.stem != "closed-world"]
+    assert path.stem == "qwen2.5-7b-instruct"
+    recipe = yaml.safe_load(path.read_text(encoding="utf-8"))
+    script, training, model = parse_rlfh(path)
+    processes = yaml.safe_load((REPOSITORY / "recipes/accelerate/two-nodes.yaml").read_text())["num_processes"]
+    a_step = training.per_device_train_batch_size * training.gradient_accumulation_steps * processes
+    assert (a_step, training.num_generations, training.num_iterations, training.num_train_epochs) == (128, 1, 1, 1)
+    assert (training.learning_rate, training.critic_learning_rate) == (3e-7, 9e-6)
+    assert (training.gamma, training.lam, training.beta, training.kl_estimator) == (1.0, 0.95, 0.01, "k3")
+    assert (training.epsilon, training.value_clip, training.reward_clip) == (0.2, 0.2, 10.0)
+    assert (training.adam_beta1, training.adam_beta2, training.max_grad_norm) == (0.9, 0.95, 1.0)
+    assert (training.max_completion_length, training.temperature, training.top_p) == (1024, 1.0, 1.0)
+    assert training.get_warmup_steps(1000) == 30 and recipe["bf16"] is True and recipe["use_vllm"] is True
+    maps = load_rlfh_maps(script.reward_maps)
+    assert list(maps.truth.values()) == [0.45, 0.35, -1, -1.5, -1.7] and maps.info_weight == 1.2
+
+
 @pytest.mark.parametrize("path", sorted((REPOSITORY / "recipes/accelerate").glob("*.yaml")), ids=lambda p: p.stem)
 def test_accelerate_configs_are_read(path):
     from accelerate.commands.config.config_args import load_config_from_file
 
     config = load_config_from_file(str(path))
-    assert config.num_processes == 4 and config.mixed_precision == "bf16"
+    assert config.num_processes == (16 if path.stem == "two-nodes" else 4) and config.mixed_precision == "bf16"
 
 
 def test_example_is_short():

@@ -19,6 +19,7 @@ _EXPORTS = {
     "embed_topics": "topics",
     "load_fspo": "fspo",
     "load_pairs": "preferences",
+    "load_rlfh": "rlfh",
     "pair_features": "preferences",
     "parse_prompt": "fspo",
     "prepare_rows": "fspo",
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
         pair_features,
         read_questions,
     )
+    from hf_factuality.data.rlfh import load_rlfh  # noqa: F401
     from hf_factuality.data.sampling import (  # noqa: F401
         GivenResponses,
         SamplingConfig,

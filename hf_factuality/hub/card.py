@@ -80,7 +80,10 @@ def changed_settings(args: Any) -> list[tuple[str, Any]]:
         value = getattr(args, field.name)
         shown = field.name in _PUBLIC_SETTINGS or field.name in own
         if shown and field.default is not MISSING and value is not None and value != field.default:
-            changed.append((field.name, getattr(value, "value", value)))
+            value = getattr(value, "value", value)
+            # A model may be given by its folder.
+            value = Path(value).name if isinstance(value, str) and Path(value).exists() else value
+            changed.append((field.name, value))
     return sorted(changed, key=lambda item: item[0])
 
 

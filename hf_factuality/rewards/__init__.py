@@ -22,6 +22,7 @@ _EXPORTS = {
     "load_rlfh_maps": "rlfh_maps",
     "math_reward": "answers",
     "normalize_answer": "answers",
+    "rlfh_verifier": "rlfh",
     "think_format_reward": "answers",
 }
 __getattr__, __dir__, __all__ = attach(__name__, _EXPORTS)
@@ -44,5 +45,5 @@ if TYPE_CHECKING:
         normalize_answer,
         think_format_reward,
     )
-    from hf_factuality.rewards.rlfh import RLFHReward
+    from hf_factuality.rewards.rlfh import RLFHReward, rlfh_verifier
     from hf_factuality.rewards.rlfh_maps import load_rlfh_maps

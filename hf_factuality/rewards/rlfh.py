@@ -22,14 +22,17 @@ from hf_factuality.functional.rlfh import (
 from hf_factuality.rewards.rlfh_maps import load_rlfh_maps
 from hf_factuality.spans import LabeledSpan, Verification
 from hf_factuality.verifiers.base import Verifier, VerifierInput, evidence_passages
+from hf_factuality.verifiers.client import ChatClient
 from hf_factuality.verifiers.extract import sentence_offsets
 from hf_factuality.verifiers.guard import GuardedVerifier
-from hf_factuality.verifiers.judge_self import AssessInput
+from hf_factuality.verifiers.judge_self import AssessInput, SelfVerifier
 from hf_factuality.verifiers.local_chat import bind_policy
+from hf_factuality.verifiers.passages import RLFH_PASSAGES
 from hf_factuality.verifiers.registry import load_verifier
+from hf_factuality.verifiers.retrieve import TopicRetriever
 
 
-__all__ = ["RLFHReward", "statements_of"]
+__all__ = ["RLFHReward", "rlfh_verifier", "statements_of"]
 
 Rater = Callable[[Sequence[VerifierInput], Sequence[Verification]], "list[list[int | None]]"]
 """Rates the informativeness of every statement, 1 to 5; `None` where that failed."""
@@ -38,6 +41,37 @@ Rater = Callable[[Sequence[VerifierInput], Sequence[Verification]], "list[list[i
 def statements_of(verification: Verification) -> tuple[LabeledSpan, ...]:
     """What RLFH rewards: the atomic claims, or the spans of a verifier that does not split so far."""
     return verification.claims or verification.spans
+
+
+def rlfh_verifier(
+    judge_model: str | None = None, judge_base_url: str | None = None, knowledge: str | Path | None = None
+) -> SelfVerifier:
+    """RLFH's extraction, verification and rating, by the policy itself or by a model on a server.
+
+    Args:
+        judge_model (`str`, *optional*):
+            Model on the server. `None`: the policy, which the trainer binds.
+        judge_base_url (`str`, *optional*):
+            Address of an OpenAI-compatible server, such as `"http://localhost:8000/v1"`.
+        knowledge (`str` or `Path`, *optional*):
+            Knowledge base of pages (`hf-factuality index`), searched as RLFH does: the pages that a row's `topic` names, in
+            sections of more than 64 words, the three best per statement. `None`: the row's own evidence.
+
+    Raises:
+        `ValueError`: one of model and address without the other.
+        `RetrievalError`: no such knowledge base.
+    """
+    if bool(judge_model) != bool(judge_base_url):
+        raise ValueError(
+            f"a judge on a server needs both its model and its address, got {judge_model!r} and {judge_base_url!r}"
+        )
+    client = ChatClient(judge_base_url, judge_model) if judge_model and judge_base_url else None
+    if knowledge is None:
+        return SelfVerifier(client)
+    pages = TopicRetriever(
+        knowledge, top_k=3, query="sentences", pad=False, passages=RLFH_PASSAGES, passage_format="rlfh"
+    )
+    return SelfVerifier(client, retriever=pages)
 
 
 class RLFHReward:
@@ -210,7 +244,7 @@ class RLFHReward:
     def _check(self, found: Sequence[Verification]) -> None:
         failed = sum(not verification.judged for verification in found)
         if not self._ever_judged and len(found) > 1 and failed == len(found):
-            reason = next((v.error for v in found if v.error), "no statement got a verdict")
+            reason = next((v.error for v in found if v.error), "no statement got a verdict; the log above says why")
             raise JudgingError(f"the verifier judged none of the first {len(found)} completions; the first: {reason}")
         self._ever_judged = self._ever_judged or failed < len(found)
 

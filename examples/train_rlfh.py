@@ -1,0 +1,74 @@
+"""RLFH (arXiv 2406.12221): PPO that pays each statement of an answer at the token where it ends.
+
+    python examples/train_rlfh.py                        # a small model in a closed world, minutes on a CPU
+    accelerate launch --config_file recipes/accelerate/two-nodes.yaml examples/train_rlfh.py \
+        --config recipes/rlfh/qwen2.5-7b-instruct.yaml --train_files questions.jsonl
+"""
+
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from trl import ModelConfig, ScriptArguments, TrlParser, get_peft_config, get_quantization_config
+
+from hf_factuality import TokenRewardPPOConfig, TokenRewardPPOTrainer
+from hf_factuality.data import load_rlfh
+from hf_factuality.demo import RLFHDemo
+from hf_factuality.rewards import RLFHReward, rlfh_verifier
+
+
+CLOSED_WORLD = Path(__file__).resolve().parent.parent / "recipes" / "rlfh" / "closed-world.yaml"
+
+
+@dataclass
+class RLFHArguments(ScriptArguments):
+    train_files: list[str] | None = field(default=None, metadata={"help": "Questions with materials, see load_rlfh."})
+    reward_maps: str = field(
+        default="readme", metadata={"help": "'readme', 'script', 'class', or a JSON or YAML file."}
+    )
+    granularity: str = field(default="token", metadata={"help": "Where rewards are paid: token, sentence, paragraph."})
+    judge_model: str | None = field(
+        default=None, metadata={"help": "Judge on a server; by default the policy judges."}
+    )
+    judge_base_url: str | None = field(default=None, metadata={"help": "Its address, such as http://host:8000/v1."})
+    knowledge: str | None = field(
+        default=None, metadata={"help": "Knowledge base of pages, from hf-factuality index."}
+    )
+
+
+def main():
+    parser = TrlParser((RLFHArguments, TokenRewardPPOConfig, ModelConfig))
+    given = {argument.partition("=")[0] for argument in sys.argv[1:]}
+    if given & {"--config", "--model_name_or_path", "--train_files", "--dataset_name"}:
+        script, training, model = parser.parse_args_and_config()
+        if not model.model_name_or_path:
+            raise ValueError("name the model to train with --model_name_or_path")
+        demo, name = None, model.model_name_or_path
+        verifier = rlfh_verifier(script.judge_model, script.judge_base_url, script.knowledge)
+        source = script.train_files, script.dataset_name, script.dataset_config, script.dataset_train_split
+        dataset = load_rlfh(*source)
+    else:
+        script, training, model = parser.parse_args_and_config(["--config", str(CLOSED_WORLD), *sys.argv[1:]])
+        demo = RLFHDemo()
+        name, verifier, dataset = demo.model_dir, demo.verifier, demo.train_dataset
+    chosen = {"attn_implementation": model.attn_implementation, "dtype": model.dtype, "revision": model.model_revision}
+    training.model_init_kwargs = {**chosen, **(training.model_init_kwargs or {})}
+    trainer = TokenRewardPPOTrainer(
+        name, RLFHReward(verifier, script.reward_maps, script.granularity), None, training, dataset,
+        peft_config=get_peft_config(model), quantization_config=get_quantization_config(model),
+    )  # fmt: skip
+    if demo:
+        demo.measure("before", trainer)
+    trainer.train(resume_from_checkpoint=training.resume_from_checkpoint)
+    if demo:
+        demo.measure("after", trainer)
+        trainer.card_results = demo.report(training.output_dir)
+    trainer.save_model()
+    trainer.create_model_card(dataset_name=script.dataset_name)
+    trainer.accelerator.print(f"The model, its critic and its card are in {training.output_dir}")
+    if training.push_to_hub:
+        trainer.push_to_hub(dataset_name=script.dataset_name)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,110 @@
+"""Questions with materials for RLFH: HotpotQA and SQuAD files as its code writes them, or any file of questions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hf_factuality.data.row_files import read_rows
+from hf_factuality.errors import DataError
+
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+__all__ = ["load_rlfh", "rlfh_row"]
+
+_ANSWER = "The correct answer to the question is: {answer}."
+_NO_ANSWER = "The question has no correct answer."
+_TEXTS = ("materials", "extra_materials", "evidence")
+
+
+def load_rlfh(
+    train_files: str | Path | Sequence[str | Path] | None = None,
+    dataset_name: str | None = None,
+    dataset_config: str | None = None,
+    split: str = "train",
+    answers: bool = True,
+) -> Dataset:
+    """Questions to explore and what their answers are judged by.
+
+    Args:
+        train_files (`str`, `Path` or a list of them, *optional*):
+            JSON, JSON Lines or Parquet files, see [`rlfh_row`] for their columns.
+        dataset_name (`str`, *optional*):
+            Name on the Hub, or folder, of a dataset; give either this or `train_files`.
+        dataset_config (`str`, *optional*):
+            Configuration of `dataset_name`.
+        split (`str`, *optional*, defaults to `"train"`):
+            Split of `dataset_name`.
+        answers (`bool`, *optional*, defaults to `True`):
+            Whether a gold answer joins the materials as a sentence, as in RLFH. Without it, answers are not read.
+
+    Returns:
+        `datasets.Dataset`: columns `prompt` (one user message), `question`, `evidence` (list of texts), `topic` (list of
+        titles of pages), in the order of the rows.
+
+    Raises:
+        `DataError`: a file or dataset cannot be read, or a row is not of this form.
+    """
+    from datasets import Dataset, load_dataset
+
+    files = [train_files] if isinstance(train_files, (str, Path)) else list(train_files or [])
+    if bool(files) == bool(dataset_name):
+        raise DataError(f"give either train_files or dataset_name, got {files!r} and {dataset_name!r}")
+    if dataset_name:
+        try:
+            rows: Iterable[tuple[str, Any]] = [
+                (f"row {number}", row)
+                for number, row in enumerate(load_dataset(dataset_name, dataset_config, split=split))
+            ]
+        except Exception as error:
+            raise DataError(f"dataset {dataset_name!r}, split {split!r} cannot be loaded: {error}") from error
+    else:
+        try:
+            rows = [(f"{file}, row {number}", row) for file in files for number, row in read_rows(file)]
+        except OSError as error:
+            raise DataError(f"cannot read the questions: {error}") from error
+    found = [rlfh_row(row, where, answers) for where, row in rows]
+    if not found:
+        raise DataError(f"there is no question in {files or dataset_name}")
+    return Dataset.from_list(found)
+
+
+def rlfh_row(row: Any, where: str = "the row", answers: bool = True) -> dict[str, Any]:
+    """One row of [`load_rlfh`].
+
+    Args:
+        row (`Mapping`):
+            `question` (`str`); and, where they are there, `materials`, `extra_materials` or `evidence` (texts), `titles` or
+            `topic` (of pages), `answer` (text or texts; none at all, such as `""` or `[]`, says that there is no correct
+            answer).
+        where (`str`, *optional*):
+            Of the row, for errors.
+        answers (`bool`, *optional*, defaults to `True`):
+            See [`load_rlfh`].
+
+    Raises:
+        `DataError`: no question, or a column that holds something else than text.
+    """
+    if not isinstance(row, Mapping) or not isinstance(row.get("question"), str) or not row["question"].strip():
+        raise DataError(f"{where}: needs a 'question' that is not empty, got {row!r:.150}")
+    evidence = [text for column in _TEXTS for text in _texts(row, column, where)]
+    if answers and row.get("answer") is not None:
+        golds = _texts(row, "answer", where)
+        evidence.append(_ANSWER.format(answer=" or ".join(golds)) if golds else _NO_ANSWER)
+    return {
+        "prompt": [{"role": "user", "content": row["question"]}],
+        "question": row["question"],
+        "evidence": evidence,
+        "topic": list(dict.fromkeys([*_texts(row, "titles", where), *_texts(row, "topic", where)])),
+    }
+
+
+def _texts(row: Mapping[str, Any], column: str, where: str) -> list[str]:
+    value = row.get(column)
+    texts = [] if value is None else [value] if isinstance(value, str) else value
+    if not isinstance(texts, Sequence) or not all(isinstance(text, str) for text in texts):
+        raise DataError(f"{where}: {column!r} must hold text or a list of texts, got {value!r:.150}")
+    return [text for text in texts if text.strip()]
