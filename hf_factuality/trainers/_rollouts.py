@@ -1,4 +1,4 @@
-"""Checkpoints in the middle of a generation batch: TRL forgets its place in the batch, and the batch."""
+"""Checkpoints in the middle of a generation batch or of a later epoch: TRL forgets the batch and the order of prompts."""
 
 from __future__ import annotations
 
@@ -15,8 +15,15 @@ class ResumableRollouts:
     """Saves, beside the optimizer, how many micro-batches were trained and what is left of the sampled completions.
 
     With `steps_per_generation` or `num_iterations` above the gradient accumulation, completions serve several steps. A
-    stock GRPO run that is resumed in between samples new ones, and counts from 0 when to sample again.
+    stock GRPO run that is resumed in between samples new ones, and counts from 0 when to sample again. Resumed after the
+    first epoch, it also reads the prompts in the order of the first. Here both are as if the run had not been stopped.
+
+    A reference model that follows the policy (`sync_ref_model`) is not saved by TRL, and not here either.
     """
+
+    def _get_train_sampler(self, dataset=None):
+        self._train_sampler = super()._get_train_sampler(dataset)
+        return self._train_sampler
 
     def _rollout_file(self, folder: str) -> Path:
         return Path(folder) / f"rollouts_{self.args.process_index}_of_{self.args.world_size}.pt"
@@ -33,6 +40,11 @@ class ResumableRollouts:
         super()._load_optimizer_and_scheduler(checkpoint)
         if checkpoint is None:
             return
+        generator = getattr(getattr(self, "_train_sampler", None), "generator", None)
+        if generator is not None:
+            # Every epoch draws an order. The sampler of this process is new, and its first would be that of epoch 0.
+            for _ in range(int(self.state.epoch or 0)):
+                torch.randperm(self._train_sampler.num_samples, generator=generator)
         path = self._rollout_file(checkpoint)
         if not path.is_file():
             logger.warning(

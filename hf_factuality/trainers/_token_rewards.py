@@ -43,6 +43,10 @@ def token_reward_rows(
     Raises:
         `ValueError`: another number of results or of tokens, a span outside the text, or a number that is not finite.
     """
+    if not hasattr(found, "__len__"):
+        raise ValueError(
+            f"the token reward function {name!r} returned {found!r:.100}; return a list, one entry per completion"
+        )
     if len(found) != len(completion_ids):
         raise ValueError(
             f"the token reward function {name!r} returned {len(found)} results for {len(completion_ids)} completions; "

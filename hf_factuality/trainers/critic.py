@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import pickle
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +33,7 @@ class Critic(nn.Module):
             Peak; the schedule is the policy's.
     """
 
+    needs_hidden_states: bool
     optimizer: torch.optim.Optimizer
 
     def prepare(self, learning_rate: float, betas: tuple[float, float], eps: float, weight_decay: float) -> None:
@@ -84,11 +87,15 @@ class Critic(nn.Module):
             if (path / _OPTIMIZER_FILE).is_file():
                 state = torch.load(path / _OPTIMIZER_FILE, map_location="cpu", weights_only=True)
                 self.optimizer.load_state_dict(state)
-        except (OSError, RuntimeError, ValueError, KeyError) as error:
+        except (OSError, RuntimeError, ValueError, KeyError, EOFError, pickle.UnpicklingError) as error:
             raise CheckpointError(
                 f"{path} holds no critic for this run ({error}); resume with the critic_model of the run that wrote the "
                 "checkpoint, or start anew from its policy"
             ) from error
+
+    def watch(self):
+        """A context; inside, `hidden` holds the last hidden states of the policy's last pass, if the critic reads them."""
+        return nullcontext()
 
     def _load_weights(self, path: Path) -> None:
         raise NotImplementedError
@@ -105,6 +112,7 @@ class BackboneCritic(Critic):
     """
 
     needs_hidden_states = False
+    hidden = None
 
     def __init__(self, model: PreTrainedModel):
         super().__init__()
@@ -132,7 +140,9 @@ class BackboneCritic(Critic):
     def _load_weights(self, path: Path) -> None:
         if not (path / "config.json").is_file():
             raise OSError("there is no config.json")
-        found = type(self.model).from_pretrained(path, dtype=self.model.dtype)
+        found, report = type(self.model).from_pretrained(path, dtype=self.model.dtype, output_loading_info=True)
+        if report["missing_keys"]:
+            raise ValueError(f"there are no weights for {sorted(report['missing_keys'])[:3]}")
         self.model.load_state_dict(found.state_dict())
 
 
@@ -140,21 +150,38 @@ class ValueHead(Critic):
     """One linear layer on the policy's last hidden states: little memory, and the value loss also shapes the policy.
 
     Args:
-        hidden_size (`int`):
-            Width of the policy.
+        policy (`PreTrainedModel`):
+            Without adapters. It keeps no reference to the layer but a hook on its backbone, which does nothing outside
+            [`ValueHead.watch`].
     """
 
     needs_hidden_states = True
 
-    def __init__(self, hidden_size: int):
+    def __init__(self, policy: PreTrainedModel):
         super().__init__()
-        self.head = nn.Linear(hidden_size, 1)
+        # Not made random: the random state of the run stays as it is with a critic of another kind.
+        self.head = nn.utils.skip_init(nn.Linear, policy.config.get_text_config().hidden_size, 1)
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)
+        self.hidden: torch.Tensor | None = None
+        self._watching = False
+        policy.base_model.register_forward_hook(self._keep)
+
+    def _keep(self, module, args, output):
+        if self._watching:
+            self.hidden = output.last_hidden_state
+
+    @contextmanager
+    def watch(self):
+        self._watching, self.hidden = True, None
+        try:
+            yield
+        finally:
+            self._watching, self.hidden = False, None
 
     def forward(self, hidden_states: torch.Tensor, count: int) -> torch.Tensor:
         """As [`BackboneCritic.forward`], from the policy's hidden states of shape (B, L, H)."""
-        return self.head(hidden_states[:, -count - 1 : -1].float()).squeeze(-1)
+        return self.head(hidden_states[:, -count - 1 : -1].to(self.head.weight)).squeeze(-1)
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write the layer into the critic's folder inside `folder`."""
@@ -183,44 +210,78 @@ def make_critic(
             Of a backbone of its own.
 
     Raises:
-        `ValueError`: the policy's architecture has no token classifier.
+        `ValueError`: the policy's architecture has no token classifier, or its weights are quantized.
         `CheckpointError`: `source` cannot be loaded, or its vocabulary is not the policy's.
     """
     if source == "value_head":
-        return ValueHead(policy.config.get_text_config().hidden_size)
-    config = policy.config
-    if source != "policy":
-        try:
-            model = AutoModelForTokenClassification.from_pretrained(
-                source, num_labels=1, dtype=policy.dtype, trust_remote_code=trust_remote_code, ignore_mismatched_sizes=False
-            )  # fmt: skip
-        except (OSError, ValueError, RuntimeError) as error:
-            raise CheckpointError(f"critic_model={source!r} cannot be loaded as a critic: {error}") from error
-        if model.config.vocab_size != config.vocab_size:
-            raise CheckpointError(
-                f"critic_model={source!r} has a vocabulary of {model.config.vocab_size} and the policy one of "
-                f"{config.vocab_size}; the critic reads the policy's tokens. Take a critic of the same tokenizer, or use "
-                "the other model as a token reward"
-            )
-    else:
-        own = type(config).from_dict({**config.to_dict(), "num_labels": 1})
-        try:
-            # The random state of the run is not touched: it would be another run than one with a value head.
-            with torch.random.fork_rng(devices=list(range(torch.cuda.device_count()))):
-                model = AutoModelForTokenClassification.from_config(own, dtype=policy.dtype)
-        except ValueError as error:
-            raise ValueError(
-                f"transformers has no token classifier for {type(config).__name__}; set critic_model='value_head'"
-            ) from error
-        backbone = getattr(model, model.base_model_prefix)
-        backbone.load_state_dict(policy.base_model.state_dict())
-        head = next(module for module in model.modules() if isinstance(module, nn.Linear) and module.out_features == 1)
-        nn.init.zeros_(head.weight)
-        if head.bias is not None:
-            nn.init.zeros_(head.bias)
+        return ValueHead(policy)
+    # The random state of the run is not touched: it would be another run than one with a value head.
+    with torch.random.fork_rng(devices=list(range(torch.cuda.device_count()))):
+        model = _from_policy(policy) if source == "policy" else _from_source(source, policy, trust_remote_code)
     for module in model.modules():
         if isinstance(module, nn.Dropout):
             module.p = 0.0
     if gradient_checkpointing:
         model.gradient_checkpointing_enable({"use_reentrant": False})
     return BackboneCritic(model.train())
+
+
+def _from_policy(policy: PreTrainedModel) -> PreTrainedModel:
+    labels = {"id2label": {0: "value"}, "label2id": {"value": 0}}
+    config = type(policy.config).from_dict({**policy.config.to_dict(), **labels})
+    try:
+        model = AutoModelForTokenClassification.from_config(config, dtype=policy.dtype)
+    except ValueError as error:
+        raise ValueError(
+            f"transformers has no token classifier for {type(config).__name__}; set critic_model='value_head'"
+        ) from error
+    backbone = _backbone(model)
+    wanted = backbone.state_dict()
+    # Adapters stand between the names of a layer and its weight, and add names of their own.
+    plain = {
+        name.replace(".base_layer.", ".").replace(".original_module.", "."): tensor
+        for name, tensor in policy.base_model.state_dict().items()
+    }
+    try:
+        backbone.load_state_dict({name: plain[name] for name in wanted})
+    except (KeyError, RuntimeError) as error:
+        raise ValueError(
+            f"the policy's weights do not fit a critic ({error!s:.200}), as those of a quantized model; set "
+            "critic_model='value_head', or to the name of a model that is not quantized"
+        ) from error
+    _zero_head(model)
+    return model
+
+
+def _from_source(source: str, policy: PreTrainedModel, trust_remote_code: bool) -> PreTrainedModel:
+    try:
+        model, report = AutoModelForTokenClassification.from_pretrained(
+            source, num_labels=1, dtype=policy.dtype, trust_remote_code=trust_remote_code, output_loading_info=True
+        )
+    except (OSError, ValueError, RuntimeError) as error:
+        raise CheckpointError(f"critic_model={source!r} cannot be loaded as a critic: {error}") from error
+    own, expected = (m.config.get_text_config().vocab_size for m in (model, policy))
+    if own != expected:
+        raise CheckpointError(
+            f"critic_model={source!r} has a vocabulary of {own} and the policy one of {expected}; the critic reads the "
+            "policy's tokens. Take a critic of the same tokenizer, or use the other model as a token reward"
+        )
+    inside = {name for name in report["missing_keys"] if name.startswith(f"{model.base_model_prefix}.")}
+    if inside:
+        raise CheckpointError(f"critic_model={source!r} holds no weights for {sorted(inside)[:3]}")
+    if any(name.endswith(".weight") for name in report["missing_keys"]):  # a language model, which has no such head
+        _zero_head(model)
+    return model
+
+
+def _backbone(model: PreTrainedModel) -> nn.Module:
+    return getattr(model, model.base_model_prefix)
+
+
+def _zero_head(model: PreTrainedModel) -> None:
+    # Backbones have layers of one output too: the gates of shared experts.
+    inside = set(_backbone(model).modules())
+    *_, head = (module for module in model.modules() if isinstance(module, nn.Linear) and module not in inside)
+    nn.init.zeros_(head.weight)
+    if head.bias is not None:
+        nn.init.zeros_(head.bias)

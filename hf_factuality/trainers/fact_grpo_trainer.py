@@ -26,6 +26,7 @@ from hf_factuality.functional import (
 from hf_factuality.hub.card import changed_settings, describe_verifier, rewrite_card
 from hf_factuality.rewards import check_format
 from hf_factuality.spans import TokenOffsets, Verification, think_range, token_offsets
+from hf_factuality.trainers._rollouts import ResumableRollouts
 from hf_factuality.trainers.fact_grpo_config import FactGRPOConfig
 from hf_factuality.verifiers.base import Verifier, VerifierInput, evidence_passages
 from hf_factuality.verifiers.guard import GuardedVerifier
@@ -47,7 +48,7 @@ class _Finding:
         return self.verification is not None and self.verification.judged
 
 
-class FactGRPOTrainer(GRPOTrainer):
+class FactGRPOTrainer(ResumableRollouts, GRPOTrainer):
     """GRPO whose advantages are per token: a verifier labels the sentences, and each token's sign follows its sentence.
 
     Differs from [`~trl.GRPOTrainer`] in two places only. A reward named `factuality` (mean over the sentences, FSPO Eq.

@@ -57,7 +57,7 @@ class TokenRewardPPOConfig(GRPOConfig):
             `"policy"` (a backbone of its own that starts as the policy), `"value_head"` (a layer on the policy), or the
             name or folder of a model with the policy's tokenizer.
         critic_learning_rate (`float`, *optional*, defaults to `9e-6`):
-            Peak learning rate of the critic; it follows the policy's schedule.
+            Peak learning rate of the critic; it follows the policy's schedule (with `learning_rate=0` it stays).
         freezing_actor_steps (`int`, *optional*, defaults to `0`):
             Optimizer steps at the beginning in which only the critic learns.
         token_reward_weights (`list[float]`, *optional*):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from transformers import ProcessorMixin
 from transformers.integrations import is_deepspeed_zero3_enabled
 from trl import GRPOTrainer
 from trl.models.utils import disable_gradient_checkpointing
-from trl.trainer.utils import get_callable_name
+from trl.trainer.utils import get_callable_name, is_async_callable
 
 from hf_factuality.functional.gae import (
     explained_variance,
@@ -102,22 +102,25 @@ class TokenRewardPPOTrainer(ResumableRollouts, GRPOTrainer):
         own = as_list(reward_funcs)
         if not given and not own:
             raise ValueError("nothing to learn from: pass token_reward_funcs, reward_funcs or both")
-        if not all(map(callable, given)):
-            raise ValueError("token_reward_funcs must be functions, see the docstring for what they return")
+        if not all(callable(function) and not is_async_callable(function) for function in given):
+            raise ValueError(
+                "token_reward_funcs must be plain functions (not async), see the docstring for what they return"
+            )
         weights = [1.0] * len(given) if args.token_reward_weights is None else args.token_reward_weights
         if len(weights) != len(given):
             raise ValueError(
                 f"token_reward_weights has {len(weights)} weights for {len(given)} token reward functions"
             )
-        if args.critic_model == "policy" and is_deepspeed_zero3_enabled():
+        if not own and args.reward_weights is not None:
+            raise ValueError("reward_weights without reward_funcs: weight token rewards with token_reward_weights")
+        if args.critic_model != "value_head" and is_deepspeed_zero3_enabled():
             raise ValueError(
-                "critic_model='policy' needs the whole policy on every process, which ZeRO-3 shards; set "
+                f"critic_model={args.critic_model!r} needs a whole model on every process, which ZeRO-3 shards; set "
                 "critic_model='value_head'"
             )
         self._token_rewards: dict[int, list[torch.Tensor | None]] = {}
         self._tokens: list[TokenOffsets] = []
         self._plain: torch.Tensor | None = None
-        self._watching, self._hidden = False, None
         self.card_results: dict[str, Any] | None = None
         wrapped = [self._scalar(number, function) for number, function in enumerate(given)]
         super().__init__(
@@ -131,6 +134,17 @@ class TokenRewardPPOTrainer(ResumableRollouts, GRPOTrainer):
         )
         if isinstance(self.processing_class, ProcessorMixin):
             raise ValueError("TokenRewardPPOTrainer does not support vision-language models (a processor was passed)")
+        if self.is_deepspeed_enabled and args.freezing_actor_steps and args.weight_decay:
+            raise ValueError(
+                f"freezing_actor_steps={args.freezing_actor_steps} with DeepSpeed does not hold back weight_decay="
+                f"{args.weight_decay}, so the policy would move; set one of them to 0"
+            )
+        prompts = args.generation_batch_size // args.num_generations
+        if hasattr(self.train_dataset, "__len__") and len(self.train_dataset) < prompts:
+            raise ValueError(
+                f"the dataset has {len(self.train_dataset)} prompts and one generation batch takes {prompts}, so nothing "
+                "would be trained; lower generation_batch_size (or per_device_train_batch_size), or raise num_generations"
+            )
         # Added after construction, so that `reward_weights` keeps meaning the user's own functions.
         token_weights = torch.tensor(weights, dtype=torch.float32)
         if own and given:
@@ -140,14 +154,16 @@ class TokenRewardPPOTrainer(ResumableRollouts, GRPOTrainer):
             self.reward_weights = torch.cat([self.reward_weights, token_weights])
         elif given:
             self.reward_weights = token_weights
+        shared = {name for name in self.reward_func_names if self.reward_func_names.count(name) > 1}
+        if shared:
+            raise ValueError(f"several reward functions are named {sorted(shared)}; give each a name of its own")
         self._num_plain = len(own)
-        policy = self._bare_policy()
+        policy = self.accelerator.unwrap_model(self.model)
+        policy = policy.get_base_model() if hasattr(policy, "get_base_model") else policy
         self.critic = make_critic(args.critic_model, policy, args.trust_remote_code, args.gradient_checkpointing)
         self.critic.to(self.accelerator.device).prepare(
             args.critic_learning_rate, (args.adam_beta1, args.adam_beta2), args.adam_epsilon, args.weight_decay
         )
-        if self.critic.needs_hidden_states:
-            policy.base_model.register_forward_hook(self._keep_hidden)
         for function in given:
             if callable(getattr(function, "bind_policy", None)):
                 function.bind_policy(self.model, self._tokenizer)
@@ -195,23 +211,6 @@ class TokenRewardPPOTrainer(ResumableRollouts, GRPOTrainer):
         return rewards, known
 
     # Values
-    def _bare_policy(self):
-        model = self.accelerator.unwrap_model(self.model)
-        return model.get_base_model() if hasattr(model, "get_base_model") else model
-
-    def _keep_hidden(self, module, args, output):
-        if self._watching:
-            self._hidden = output.last_hidden_state
-
-    @contextmanager
-    def _watch(self):
-        """Inside, `_hidden` holds the last hidden states of the policy's last pass, if the critic reads them."""
-        self._watching, self._hidden = self.critic.needs_hidden_states, None
-        try:
-            yield
-        finally:
-            self._watching, self._hidden = False, None
-
     def _old_values(self, ids: torch.Tensor, attention: torch.Tensor, count: int, logps: bool):
         """Values, and the policy's log-probabilities if they are asked for, both (B, T), without gradients."""
         args = self.args
@@ -219,14 +218,15 @@ class TokenRewardPPOTrainer(ResumableRollouts, GRPOTrainer):
         head = self.critic.needs_hidden_states
         values, found = [], []
         with torch.no_grad(), ExitStack() as stack:
-            for model in (self.model, *([] if head else [self.critic.model])):
-                stack.enter_context(disable_gradient_checkpointing(model, args.gradient_checkpointing_kwargs))
+            stack.enter_context(disable_gradient_checkpointing(self.model, args.gradient_checkpointing_kwargs))
+            if not head:
+                stack.enter_context(disable_gradient_checkpointing(self.critic.model, {"use_reentrant": False}))
             for start in range(0, len(ids), size):
                 rows = ids[start : start + size], attention[start : start + size]
-                with self._watch():
+                with self.critic.watch():
                     if logps or head:
                         found.append(self._get_per_token_logps_and_entropies(self.model, *rows, count)[0])
-                    values.append(self._values(*rows, count, self._hidden))
+                    values.append(self._values(*rows, count, self.critic.hidden))
         return torch.cat(values), torch.cat(found) if found else None
 
     def _values(self, ids: torch.Tensor, attention: torch.Tensor, count: int, hidden: torch.Tensor | None):
@@ -267,14 +267,16 @@ class TokenRewardPPOTrainer(ResumableRollouts, GRPOTrainer):
                 moments = self.accelerator.reduce(masked_moments(advantages, learned), reduction="sum")
                 advantages = whiten(advantages, learned, moments)
         output["advantages"] = advantages.masked_fill(~learned, 0.0)
-        output["old_values"], output["returns"], output["value_mask"] = values, returns, learned
-        output["value_tokens"] = self.accelerator.gather(learned.sum()).sum()
+        output["old_values"], output["returns"] = values, returns
+        # The parent leaves out of its loss, and of the number that it divides by, what this mask leaves out.
+        output["tool_mask"] = learned.long()
+        output["num_items_in_batch"] = self.accelerator.gather(learned.sum()).sum()
         self._log_rollouts(output, rewards, kl, raw, known)
         return output
 
     def _log_rollouts(self, output, rewards, kl, advantages, known):
         metrics = self._metrics["train" if self.model.training else "eval"]
-        mask, learned = output["completion_mask"].bool(), output["value_mask"]
+        mask, learned = output["completion_mask"].bool(), output["tool_mask"].bool()
         sums = torch.stack(
             [
                 mask.sum(), kl.sum(), learned.sum(), output["old_values"].masked_fill(~learned, 0).sum(),
@@ -287,7 +289,7 @@ class TokenRewardPPOTrainer(ResumableRollouts, GRPOTrainer):
         metrics["value/return_mean"].append(returns / max(count, 1))
         metrics["rewards/unknown_completions"].append(unknown)
         everywhere = [
-            self.accelerator.gather_for_metrics(self.accelerator.pad_across_processes(x.float(), dim=1))
+            self.accelerator.gather(self.accelerator.pad_across_processes(x.float(), dim=1))
             for x in (output["old_values"], output["returns"], learned)
         ]
         metrics["value/explained_variance"].append(explained_variance(*everywhere[:2], everywhere[2].bool()).item())
@@ -307,19 +309,19 @@ class TokenRewardPPOTrainer(ResumableRollouts, GRPOTrainer):
         # The penalty is in the rewards already.
         beta, self.beta = self.beta, 0.0
         try:
-            with self._watch():
+            with self.critic.watch():
                 loss = super()._compute_loss(model, inputs)
-                hidden = self._hidden
+                hidden = self.critic.hidden
         finally:
             self.beta = beta
         ids = torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], dim=1)
         attention = torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], dim=1)
         hidden = hidden.detach() if frozen and hidden is not None else hidden
         values = self._values(ids, attention, inputs["completion_ids"].size(1), hidden)
-        mask = inputs["value_mask"]
+        mask = inputs["tool_mask"]
         losses, clipped = value_loss(values, inputs["old_values"], inputs["returns"], self.args.value_clip, mask)
         # The mean over the tokens of a step, over all processes, as in the parent's loss.
-        tokens = inputs["value_tokens"].clamp(min=1) / self.accelerator.num_processes
+        tokens = inputs["num_items_in_batch"].clamp(min=1) / self.accelerator.num_processes
         if training:
             tokens = tokens * self.current_gradient_accumulation_steps / self.args.steps_per_generation
         critic_loss = losses.sum() / tokens
@@ -380,6 +382,6 @@ class TokenRewardPPOTrainer(ResumableRollouts, GRPOTrainer):
                 dataset_name=dataset_name,
                 verifier=", ".join(self.reward_func_names),
                 objective=f"GAE (gamma {args.gamma:g}, lambda {args.lam:g}), {args.kl_estimator} penalty of {args.beta:g} in "
-                f"the reward, critic {args.critic_model}, {args.loss_type} loss",
+                f"the reward, critic {Path(args.critic_model).name}, {args.loss_type} loss",
                 hyperparameters=changed_settings(args),
             )

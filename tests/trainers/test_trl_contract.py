@@ -9,7 +9,15 @@ import trl
 from packaging.version import Version
 from trl import DPOConfig, DPOTrainer, GRPOConfig, GRPOTrainer
 
-from hf_factuality import FactGRPOConfig, FactGRPOTrainer, MaskDPOConfig, MaskDPOTrainer
+from hf_factuality import (
+    FactGRPOConfig,
+    FactGRPOTrainer,
+    MaskDPOConfig,
+    MaskDPOTrainer,
+    TokenRewardPPOConfig,
+    TokenRewardPPOTrainer,
+)
+from hf_factuality.trainers._rollouts import ResumableRollouts
 from tests.tiny import rows
 from tests.trainers import mask_dpo_recording
 from tests.trainers.recording import SETTINGS
@@ -20,6 +28,22 @@ HOOKS = {
         "_calculate_rewards": ["self", "inputs", "prompts", "completions", "completion_ids_list"],
         "_generate_and_score_completions": ["self", "inputs"],
         "create_model_card": ["self", "model_name", "dataset_name", "tags"],
+    },
+    (GRPOTrainer, TokenRewardPPOTrainer): {
+        "_calculate_rewards": ["self", "inputs", "prompts", "completions", "completion_ids_list"],
+        "_generate_and_score_completions": ["self", "inputs"],
+        "_compute_loss": ["self", "model", "inputs"],
+        "training_step": ["self", "model", "inputs", "num_items_in_batch"],
+        "save_model": ["self", "output_dir", "_internal_call"],
+        "_save_optimizer_and_scheduler": ["self", "output_dir"],
+        "_load_optimizer_and_scheduler": ["self", "checkpoint"],
+        "create_model_card": ["self", "model_name", "dataset_name", "tags"],
+    },
+    # Beneath both of the above.
+    (GRPOTrainer, ResumableRollouts): {
+        "_get_train_sampler": ["self", "dataset"],
+        "_save_optimizer_and_scheduler": ["self", "output_dir"],
+        "_load_optimizer_and_scheduler": ["self", "checkpoint"],
     },
     (DPOTrainer, MaskDPOTrainer): {
         "_prepare_dataset": ["self", "dataset", "processing_class", "args", "dataset_name"],
@@ -48,7 +72,10 @@ def test_nothing_else_is_overridden(parent, child):
     assert overridden - OWN == set(HOOKS[parent, child])
 
 
-@pytest.mark.parametrize("parent, child", [(GRPOConfig, FactGRPOConfig), (DPOConfig, MaskDPOConfig)])
+@pytest.mark.parametrize(
+    "parent, child",
+    [(GRPOConfig, FactGRPOConfig), (GRPOConfig, TokenRewardPPOConfig), (DPOConfig, MaskDPOConfig)],
+)
 def test_config_adds_few_fields_with_help(parent, child):
     own = {name: f for name, f in child.__dataclass_fields__.items() if name not in parent.__dataclass_fields__}
     assert 0 < len(own) <= 12
@@ -87,3 +114,34 @@ def test_the_parent_keeps_columns_it_does_not_know(tiny_model, tmp_path):
     """The spans are still there once the parent has tokenised the rows."""
     trainer = mask_dpo_recording.make(mask_dpo_recording.StockDPO, tiny_model, tmp_path)
     assert {"chosen_spans", "rejected_spans", "prompt", "prompt_ids"} <= set(trainer.train_dataset.column_names)
+
+
+def test_the_parent_leaves_out_of_its_loss_what_tool_mask_leaves_out(tiny_model, tmp_path):
+    """TokenRewardPPO writes unknown completions there, and the penalty's weight of 0 keeps the reference out."""
+    trainer = GRPOTrainer(
+        tiny_model, lambda prompts, **kwargs: [1.0] * len(prompts), GRPOConfig(str(tmp_path), **SETTINGS), rows()
+    )
+    trainer.model.train()
+    trainer.current_gradient_accumulation_steps = 1
+    batch = trainer._generate_and_score_completions([rows()[0]] * 4)
+    trainer.beta = 0.0
+    mask = batch["completion_mask"].clone()
+    batch["advantages"] = torch.ones(mask.shape) * torch.tensor([1.0, -2.0, 3.0, 5.0])[:, None]
+    mask[1] = 0
+    loss = trainer._compute_loss(trainer.model, {**batch, "tool_mask": mask, "num_items_in_batch": mask.sum()})
+    # Ratios are 1: the mean of minus the advantages over the tokens that count, and of half of the accumulation.
+    expected = -(batch["advantages"] * mask).sum() / mask.sum() * trainer.args.steps_per_generation
+    torch.testing.assert_close(loss, expected)
+
+
+def test_the_parent_keeps_its_place_in_the_batch_where_we_save_it(tiny_model, tmp_path):
+    trainer = GRPOTrainer(
+        tiny_model, lambda prompts, **kwargs: [1.0] * len(prompts), GRPOConfig(str(tmp_path), **SETTINGS), rows()
+    )
+    assert trainer._step == 0 and trainer._buffered_inputs is None
+    sampler = trainer._get_train_sampler()
+    assert isinstance(sampler.generator, torch.Generator) and sampler.num_samples == len(rows())
+    first, second = list(sampler), list(sampler)
+    again = trainer._get_train_sampler()
+    torch.randperm(again.num_samples, generator=again.generator)
+    assert list(again) == second != first

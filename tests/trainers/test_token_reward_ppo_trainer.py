@@ -1,0 +1,426 @@
+"""What TokenRewardPPO trains, saves, logs and refuses."""
+
+import logging
+import math
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM, AutoModelForTokenClassification, AutoTokenizer
+from trl import GRPOConfig
+
+from hf_factuality import TokenRewardPPOConfig, TokenRewardPPOTrainer
+from hf_factuality.errors import CheckpointError
+from tests.tiny import CORPUS, letters_reward, rows
+from tests.trainers.recording import Recorder
+from tests.trainers.token_reward_ppo_oracle import SETTINGS, GivenCompletions, completions, make
+
+
+CRITICS = ["policy", "value_head"]
+LETTERS = set("abcdefghijklmnopqrstuvwxyz")
+
+
+def vowels(completion_texts, **kwargs):
+    return [[(i, i + 1, 1.0) for i, letter in enumerate(text) if letter in "aeiou"] for text in completion_texts]
+
+
+def ids_as_rewards(completion_ids, **kwargs):
+    return [[(token % 5) / 4 - 0.4 for token in ids] for ids in completion_ids]
+
+
+class Recording(TokenRewardPPOTrainer):
+    """Notes losses, the critic's gradients before each of its steps, and what was sampled."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.recorder = Recorder()
+        self.add_callback(self.recorder)
+        self.losses, self.critic_gradients, self.sampled = [], [], []
+        step = self.critic.step
+
+        def recorded(*arguments):
+            self.critic_gradients.append({n: p.grad.clone() for n, p in self.critic.named_parameters()})
+            return step(*arguments)
+
+        self.critic.step = recorded
+
+    def _compute_loss(self, model, inputs):
+        loss = super()._compute_loss(model, inputs)
+        self.losses.append(loss.item())
+        return loss
+
+    def _generate_and_score_completions(self, inputs):
+        output = super()._generate_and_score_completions(inputs)
+        self.sampled.append(output["completion_ids"])
+        return output
+
+
+class RecordingGiven(Recording, GivenCompletions):
+    pass
+
+
+def state(trainer):
+    return [{n: p.detach().clone() for n, p in m.named_parameters()} for m in (trainer.model, trainer.critic)]
+
+
+def moved(before, after) -> set[str]:
+    return {name for name in before if not torch.equal(before[name], after[name])}
+
+
+def train(model, folder, funcs=vowels, trainer=TokenRewardPPOTrainer, **settings):
+    """The finished trainer, and names of the parameters of policy and critic that moved, and all names."""
+    made = make(model, folder, funcs, trainer=trainer, **settings)
+    before = state(made)
+    made.train()
+    after = state(made)
+    return made, *(moved(b, a) for b, a in zip(before, after, strict=True)), [set(b) for b in before]
+
+
+@pytest.mark.parametrize("critic", CRITICS)
+@pytest.mark.parametrize("funcs", [vowels, ids_as_rewards])
+def test_policy_and_critic_move(tiny_model, tmp_path, critic, funcs):
+    _, policy_moved, critic_moved, (policy, critic_names) = train(tiny_model, tmp_path, funcs, critic_model=critic)
+    assert policy_moved == policy and critic_moved == critic_names
+
+
+@pytest.mark.parametrize("critic", CRITICS)
+def test_while_the_actor_is_frozen_only_the_critic_moves(tiny_model, tmp_path, critic):
+    settings = dict(critic_model=critic, freezing_actor_steps=2, weight_decay=0.1, num_iterations=2)
+    _, policy_moved, critic_moved, (policy, critic_names) = train(tiny_model, tmp_path, **settings)
+    assert policy_moved == set() and critic_moved == critic_names
+    made, policy_moved, *_ = train(tiny_model, tmp_path, max_steps=3, lr_scheduler_type="constant", **settings)
+    assert policy_moved == policy
+    # The optimizer met the policy's gradients once: its moments did not decay before.
+    assert {int(entry["step"]) for entry in made.optimizer.state.values()} == {1}
+
+
+@pytest.mark.parametrize("critic", CRITICS)
+def test_without_a_learning_rate_only_the_critic_moves(tiny_model, tmp_path, critic):
+    _, policy_moved, critic_moved, (_, names) = train(tiny_model, tmp_path, learning_rate=0.0, critic_model=critic)
+    assert policy_moved == set() and critic_moved == names
+
+
+def test_the_critic_follows_the_schedule_of_the_policy(tiny_model, tmp_path):
+    """Linear from the peak to 0 over four steps: 1, 3/4, 1/2, 1/4 of each peak."""
+    rates = []
+
+    class Rates(TokenRewardPPOTrainer):
+        def training_step(self, *args):
+            loss = super().training_step(*args)
+            rates.append(self.critic.optimizer.param_groups[0]["lr"])
+            return loss
+
+    train(tiny_model, tmp_path, trainer=Rates, max_steps=4, learning_rate=2e-3, critic_learning_rate=8e-4)
+    assert rates == pytest.approx([8e-4, 6e-4, 4e-4, 2e-4])
+
+
+@pytest.mark.parametrize("critic", CRITICS)
+@pytest.mark.parametrize("loss_type", ["dapo", "grpo"])
+def test_accumulated_gradients_are_those_of_one_batch(tiny_model, tmp_path, critic, loss_type):
+    """Completions of one length for "grpo", which averages per completion; of several for "dapo"."""
+    texts = [("Marie", True), ("Not", True), ("She won", True), ("London!", False)]
+    found = []
+    for size, steps in ((4, 1), (2, 2), (1, 4)):
+        made, *_ = train(
+            tiny_model, tmp_path, ids_as_rewards, RecordingGiven, texts=texts, max_grad_norm=0.0, max_steps=1,
+            per_device_train_batch_size=size, gradient_accumulation_steps=steps, critic_model=critic,
+            loss_type=loss_type, beta=0.0,
+        )  # fmt: skip
+        assert len(made.losses) == steps and len(made.critic_gradients) == 1
+        found.append({**made.recorder.gradients[0], **{f"critic.{n}": g for n, g in made.critic_gradients[0].items()}})
+    for other in found[1:]:
+        for name, expected in found[0].items():
+            # With its head at 0, no gradient reaches the backbone of the critic in the first step.
+            assert expected.norm() > 0 or (name.startswith("critic.model.model") and critic == "policy"), name
+            assert (other[name] - expected).norm() <= 1e-5 * expected.norm(), name
+
+
+@pytest.mark.parametrize("critic", CRITICS)
+def test_gradient_checkpointing_changes_nothing(tiny_model, tmp_path, critic):
+    runs = [
+        train(tiny_model, tmp_path, trainer=Recording, max_steps=4, critic_model=critic, gradient_checkpointing=on)[0]
+        for on in (False, True)
+    ]
+    assert runs[1].model.is_gradient_checkpointing
+    assert critic == "value_head" or runs[1].critic.model.is_gradient_checkpointing
+    assert len(runs[0].losses) == 4 and runs[0].losses == pytest.approx(runs[1].losses, rel=1e-5, abs=1e-6)
+    for before, after in zip(*(run.critic_gradients for run in runs), strict=True):
+        for name in before:
+            torch.testing.assert_close(after[name], before[name], rtol=1e-4, atol=1e-6)
+
+
+def test_the_critic_does_not_touch_the_random_state(tiny_model, tmp_path):
+    """The completions of the first batch are the same, whatever the critic is."""
+    first = [
+        train(tiny_model, tmp_path / critic, trainer=Recording, critic_model=critic)[0].sampled for critic in CRITICS
+    ]
+    assert torch.equal(first[0][0], first[1][0])
+    named = train(tiny_model, tmp_path / "named", trainer=Recording, critic_model=tiny_model)[0]
+    assert torch.equal(first[0][0], named.sampled[0])
+
+
+@pytest.mark.parametrize("critic", CRITICS)
+def test_peft_moves_the_adapter_and_the_critic(tiny_model, tmp_path, critic):
+    peft = pytest.importorskip("peft")
+    config = peft.LoraConfig(target_modules=["q_proj", "v_proj"], r=4)
+    args = TokenRewardPPOConfig(str(tmp_path), **{**SETTINGS, "critic_model": critic, "beta": 0.05})
+    trainer = TokenRewardPPOTrainer(tiny_model, vowels, None, args, rows(), peft_config=config)
+    if critic == "policy":
+        plain = AutoModelForCausalLM.from_pretrained(tiny_model)
+        for name, tensor in trainer.critic.model.model.state_dict().items():
+            assert torch.equal(tensor, plain.model.state_dict()[name]), name
+    before = state(trainer)
+    trainer.train()
+    policy_moved, critic_moved = (moved(b, a) for b, a in zip(before, state(trainer), strict=True))
+    assert any("lora_B" in name for name in policy_moved) and all("lora_" in name for name in policy_moved)
+    assert critic_moved == set(before[1])
+    trainer.save_model()
+    saved = load_file(tmp_path / "adapter_model.safetensors")
+    assert saved and all("lora_" in name for name in saved)
+    assert (tmp_path / "critic").is_dir() and not (tmp_path / "model.safetensors").exists()
+
+
+@pytest.mark.parametrize("critic", CRITICS)
+def test_the_exported_policy_knows_nothing_of_the_critic(tiny_model, tmp_path, critic, caplog):
+    trainer, *_ = train(tiny_model, tmp_path, critic_model=critic)
+    trainer.save_model()
+    with caplog.at_level(logging.WARNING):
+        caplog.clear()
+        policy, report = AutoModelForCausalLM.from_pretrained(tmp_path, output_loading_info=True)
+    assert not any(report.values()), report
+    assert not [record for record in caplog.records if "key" in record.getMessage().lower()]
+    for name, tensor in trainer.model.state_dict().items():
+        assert torch.equal(policy.state_dict()[name], tensor), name
+    original = set(load_file(f"{tiny_model}/model.safetensors"))
+    assert set(load_file(tmp_path / "model.safetensors")) == original
+    assert set(dict(trainer.model.named_parameters())) == set(dict(policy.named_parameters()))
+
+
+def test_the_saved_critic_is_a_model_and_starts_another_run(tiny_model, tmp_path):
+    trainer, *_ = train(tiny_model, tmp_path / "first")
+    trainer.save_model()
+    loaded, report = AutoModelForTokenClassification.from_pretrained(
+        tmp_path / "first" / "critic", output_loading_info=True
+    )
+    assert not any(report.values()), report
+    again = make(tiny_model, tmp_path / "second", vowels, critic_model=str(tmp_path / "first" / "critic"))
+    for name, tensor in trainer.critic.model.state_dict().items():
+        assert torch.equal(loaded.state_dict()[name], tensor), name
+        assert torch.equal(again.critic.model.state_dict()[name], tensor), name
+    assert trainer.critic.model.score.weight.any()
+
+
+def test_the_saved_value_head_is_the_trained_one(tiny_model, tmp_path):
+    trainer, *_ = train(tiny_model, tmp_path, critic_model="value_head")
+    trainer.save_model()
+    saved = torch.load(tmp_path / "critic" / "value_head.pt", weights_only=True)
+    assert saved.keys() == {"head.weight", "head.bias"} and saved["head.weight"].any()
+    assert torch.equal(saved["head.weight"], trainer.critic.head.weight)
+
+
+def test_a_language_model_as_critic_starts_at_zero(tiny_model, tmp_path):
+    trainer = make(tiny_model, tmp_path, vowels, critic_model=tiny_model)
+    batch = trainer._generate_and_score_completions([rows()[number] for number in range(3)])
+    assert batch["old_values"].shape == batch["completion_ids"].shape and not batch["old_values"].any()
+
+
+def test_critics_that_do_not_fit(tiny_model, tmp_path):
+    policy = AutoModelForCausalLM.from_pretrained(tiny_model)
+    policy.resize_token_embeddings(policy.config.vocab_size + 3)
+    policy.save_pretrained(tmp_path / "other")
+    with pytest.raises(CheckpointError, match="a vocabulary of .* the policy's tokens.*as a token reward"):
+        make(tiny_model, tmp_path, vowels, critic_model=str(tmp_path / "other"))
+    with pytest.raises(CheckpointError, match="critic_model='valuehead' cannot be loaded as a critic"):
+        make(tiny_model, tmp_path, vowels, critic_model="valuehead")
+
+
+@pytest.mark.parametrize("critic", CRITICS)
+def test_a_letter_early_in_the_sequence_is_learned(tiny_model, tmp_path, critic):
+    """Pays for a completion whose first character is a small letter, at that character, and for nothing else."""
+
+    def starts_small(completion_texts, **kwargs):
+        return [[(0, 1, 1.0)] if text[:1] in LETTERS else [] for text in completion_texts]
+
+    trainer, *_ = train(
+        tiny_model, tmp_path, starts_small, critic_model=critic, per_device_train_batch_size=16, num_generations=2, max_steps=30,
+        max_completion_length=6, learning_rate=5e-3, critic_learning_rate=5e-3, lr_scheduler_type="constant",
+    )  # fmt: skip
+    rewards = [entry["reward"] for entry in trainer.state.log_history if "reward" in entry]
+    assert len(rewards) == 30
+    assert sum(rewards[-5:]) / 5 > sum(rewards[:5]) / 5 + 0.3, rewards
+
+
+@pytest.mark.parametrize("conversational", [True, False])
+def test_trains_evaluates_and_logs(tiny_model, tmp_path, conversational):
+    args = TokenRewardPPOConfig(
+        str(tmp_path), log_completions=True, num_completions_to_print=0, eval_strategy="steps", eval_steps=1,
+        per_device_eval_batch_size=3, do_eval=True, **SETTINGS,
+    )  # fmt: skip
+    data = rows(conversational=conversational)
+    seen = []
+
+    def watches(prompts, completions, completion_ids, completion_texts, question, **kwargs):
+        seen.append((prompts, completion_texts, question))
+        return vowels(completion_texts)
+
+    trainer = TokenRewardPPOTrainer(tiny_model, watches, letters_reward, args, data, data)
+    trainer.train()
+    for prefix in ("", "eval_"):
+        for name in ("kl", "value/loss", "value/mean", "value/return_mean", "value/explained_variance",
+                     "value/clip_ratio", "clip_ratio/region_mean", "rewards/unknown_completions", "reward",
+                     "rewards/watches/mean", "rewards/letters_reward/mean"):  # fmt: skip
+            found = [entry[prefix + name] for entry in trainer.state.log_history if prefix + name in entry]
+            assert found and all(math.isfinite(value) for value in found), prefix + name
+    assert any("value/grad_norm" in entry for entry in trainer.state.log_history)
+    # Of groups of one there is no spread to speak of.
+    assert not any("frac_reward_zero_std" in entry for entry in trainer.state.log_history)
+    prompts, texts, questions = seen[0]
+    assert len(texts) == 3 and questions == [p[0]["content"] if conversational else p for p in prompts]
+
+
+def test_the_first_logs_by_hand(tiny_model, tmp_path):
+    """Values start at 0 and lambda is 1: returns are rewards to go. The last completion is unknown."""
+
+    def first_token(completion_ids, **kwargs):
+        return [[2.0] + [0.0] * (len(ids) - 1) for ids in completion_ids[:-1]] + [None]
+
+    trainer = make(tiny_model, tmp_path, first_token, max_steps=1, lam=1.0, beta=0.3)
+    lengths = [len(ids) for ids in completions(trainer.processing_class)[:2]]
+    trainer.train()
+    (log,) = [entry for entry in trainer.state.log_history if "value/loss" in entry]
+    assert log["rewards/unknown_completions"] == 1 and log["value/mean"] == 0 and log["kl"] == 0
+    returns = [2.0] + [0.0] * (lengths[0] - 1) + [2.0] + [0.0] * (lengths[1] - 1)
+    assert log["value/return_mean"] == pytest.approx(sum(returns) / len(returns))
+    assert log["value/loss"] == pytest.approx(sum(r**2 for r in returns) / 2 / len(returns))
+    assert log["value/explained_variance"] == pytest.approx(0, abs=1e-6) and log["value/clip_ratio"] == 0
+    assert log["reward"] == 2.0
+
+
+@pytest.mark.parametrize(
+    ("returns", "message"),
+    [
+        (lambda ids, texts: [[]], "'bad' returned 1 results for 3 completions; return one per completion, None where"),
+        (lambda ids, texts: None, "'bad' returned None; return a list, one entry per completion"),
+        (lambda ids, texts: [[0.5] * (len(row) + 1) for row in ids], r"'bad', completion 0: .*return one number per token"),
+        (lambda ids, texts: [torch.full((len(row),), math.nan) for row in ids], "'bad', completion 0: .*None where nothing"),
+        (lambda ids, texts: [[(0, len(text) + 1, 1.0)] for text in texts], "'bad', completion 0: .*not in its text"),
+        (lambda ids, texts: [[(3, 1, 1.0)] for _ in texts], "'bad', completion 0: .*need ints with 0 <= start <= end"),
+        (lambda ids, texts: [[(0, 1, math.inf)] for _ in texts], "'bad', completion 0: .*leave out what is unknown"),
+        (lambda ids, texts: ["good" for _ in texts], "'bad', completion 0"),
+    ],
+)  # fmt: skip
+def test_errors_name_the_function_the_completion_and_the_fix(tiny_model, tmp_path, returns, message):
+    def bad(completion_ids, completion_texts, **kwargs):
+        return returns(completion_ids, completion_texts)
+
+    trainer = make(tiny_model, tmp_path, [vowels, bad])
+    with pytest.raises(ValueError, match=message):
+        trainer._generate_and_score_completions([rows()[number] for number in range(3)])
+
+
+def test_refusals(tiny_model, tmp_path):
+    def build(funcs=vowels, reward_funcs=None, extra=None, **settings):
+        args = TokenRewardPPOConfig(str(tmp_path), **{**SETTINGS, **settings})
+        return TokenRewardPPOTrainer(tiny_model, funcs, reward_funcs, args, rows(), **(extra or {}))
+
+    async def served(prompts, **kwargs):
+        return [[] for _ in prompts]
+
+    for extra, message in (
+        ({"tools": [len]}, "does not support `tools`"),
+        ({"rollout_func": lambda prompts, trainer: {}}, "does not support `rollout_func`"),
+        ({"environment_factory": object}, "does not support `environment_factory`"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            build(extra=extra)
+    with pytest.raises(ValueError, match="pass token_reward_funcs, reward_funcs or both"):
+        build(None)
+    with pytest.raises(ValueError, match="must be plain functions"):
+        build([7])
+    with pytest.raises(ValueError, match="not async"):
+        build(served)
+    with pytest.raises(ValueError, match="token_reward_weights has 2 weights for 1 token reward functions"):
+        build(token_reward_weights=[1.0, 2.0])
+    with pytest.raises(ValueError, match="weight token rewards with token_reward_weights"):
+        build(reward_weights=[2.0])
+    with pytest.raises(ValueError, match=r"several reward functions are named \['vowels'\]"):
+        build([vowels, vowels])
+    with pytest.raises(
+        ValueError, match="the dataset has 8 prompts and one generation batch takes 9.*raise num_gener"
+    ):
+        build(per_device_train_batch_size=9)
+    with pytest.raises(TypeError, match="must be a TokenRewardPPOConfig, got GRPOConfig"):
+        settings = {k: v for k, v in SETTINGS.items() if k != "critic_learning_rate"}
+        args = GRPOConfig(str(tmp_path), num_generations=3, **settings)
+        TokenRewardPPOTrainer(tiny_model, vowels, None, args, rows())
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"gamma": 1.1}, "gamma=1.1 must be in"),
+        ({"lam": -0.1}, "lam=-0.1 must be in"),
+        ({"kl_estimator": "k4"}, "kl_estimator='k4' is unknown; choose one of"),
+        ({"reward_clip": 0.0}, "reward_clip=0.0 must be .* None for no limit"),
+        ({"value_clip": math.inf}, "value_clip=inf must be"),
+        ({"missing_eos_penalty": -1.0}, "missing_eos_penalty=-1.0 must be"),
+        ({"vf_coef": math.nan}, "vf_coef=nan must be"),
+        ({"critic_learning_rate": -1e-6}, "critic_learning_rate=-1e-06 must be"),
+        ({"freezing_actor_steps": -1}, "freezing_actor_steps=-1 must be"),
+        ({"beta": -0.1}, "beta=-0.1 must be"),
+        ({"loss_type": "vespo"}, "loss_type='vespo' needs one advantage per completion; choose one of"),
+        ({"importance_sampling_level": "sequence"}, "importance_sampling_level='sequence' .* set it to 'token'"),
+        ({"multi_objective_aggregation": "normalize_then_sum"}, "multi_objective_aggregation='normalize_then_sum'"),
+        ({"fp16": True}, "fp16=True .* use bf16=True"),
+    ],
+)
+def test_the_config_names_the_bad_value(tmp_path, settings, message):
+    with pytest.raises(ValueError, match=message):
+        TokenRewardPPOConfig(str(tmp_path), **{**SETTINGS, **settings})
+
+
+def test_num_generations_is_a_plain_one_afterwards(tmp_path):
+    args = TokenRewardPPOConfig(str(tmp_path), **{**SETTINGS, "per_device_train_batch_size": 5})
+    assert args.num_generations == 1 and type(args.num_generations) is int and args.generation_batch_size == 5
+    with pytest.raises(ValueError, match="divisible by num_generations"):
+        TokenRewardPPOConfig(str(tmp_path), **{**SETTINGS, "per_device_train_batch_size": 5, "num_generations": 2})
+
+
+def test_several_generations_per_prompt(tiny_model, tmp_path):
+    settings = dict(num_generations=2, per_device_train_batch_size=4)
+    _, policy_moved, *_ = train(tiny_model, tmp_path, **settings)
+    assert policy_moved
+
+
+@pytest.mark.parametrize("critic", CRITICS)
+def test_bfloat16_autocast(tiny_model, tmp_path, critic):
+    """Weights and the value head stay in float32. Values of sampling and of the first step agree."""
+    made, policy_moved, critic_moved, (policy, names) = train(tiny_model, tmp_path, critic_model=critic, bf16=True)
+    assert policy_moved == policy and critic_moved == names
+    assert all(p.dtype == torch.float32 for p in made.critic.parameters())
+    log = next(entry for entry in made.state.log_history if "value/clip_ratio" in entry)
+    assert log["value/clip_ratio"] == 0 and math.isfinite(log["value/loss"])
+
+
+def test_the_model_card_names_method_and_settings(tiny_model, tmp_path):
+    trainer = make(tiny_model, tmp_path, vowels, critic_learning_rate=0.00012345)
+    trainer.create_model_card(model_name="my-model", dataset_name=str(tmp_path))
+    card = (tmp_path / "README.md").read_text(encoding="utf-8")
+    for text in (
+        "# my-model",
+        "2406.12221",
+        "PPO with token rewards",
+        "vowels",
+        "`critic_learning_rate` | `0.00012345`",
+    ):
+        assert text in card, text
+    assert str(tmp_path) not in card
+
+
+def test_token_texts_are_those_of_the_sampled_ids(tiny_model, tmp_path):
+    """Special tokens are not part of the text, and a span at its end is paid before them."""
+    trainer = make(tiny_model, tmp_path, lambda completion_texts, **kwargs: [[(0, len(t), 1.0)] for t in completion_texts],
+                   texts=[(CORPUS[1][:20], True)], per_device_train_batch_size=1, beta=0.0, lam=1.0)  # fmt: skip
+    batch = trainer._generate_and_score_completions([rows()[0]])
+    n = len(AutoTokenizer.from_pretrained(tiny_model)(CORPUS[1][:20])["input_ids"])
+    assert batch["returns"][0].tolist() == [1.0] * n + [0.0]
