@@ -11,6 +11,7 @@ from hf_factuality import __version__
 from hf_factuality.data._cli import add_parser as add_build_preferences_parser
 from hf_factuality.errors import FactualityError
 from hf_factuality.evaluation._cli import add_parser as add_evaluate_parser
+from hf_factuality.hub._merge_cli import add_parser as add_merge_parser
 from hf_factuality.metrics._cli import add_parser as add_metrics_parser
 from hf_factuality.verifiers._cli_index import add_parser as add_index_parser
 
@@ -49,6 +50,7 @@ def _parser() -> argparse.ArgumentParser:
     add_metrics_parser(commands)
     add_index_parser(commands)
     add_build_preferences_parser(commands)
+    add_merge_parser(commands)
     return parser
 
 

@@ -1,0 +1,211 @@
+"""Torch distributed checkpoints: `.metadata` and `*.distcp`, as accelerate, FSDP and `torch.distributed.checkpoint` write."""
+
+from __future__ import annotations
+
+import io
+import math
+import os
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from hf_factuality.errors import CheckpointError
+from hf_factuality.hub._merge_pickle import Record, load_header, load_records
+from hf_factuality.hub._merge_tensors import Assembled, Piece, check_cover
+
+
+METADATA = ".metadata"
+_METADATA = "torch.distributed.checkpoint.metadata"
+_CLASSES = (
+    *(
+        f"{_METADATA}.{name}"
+        for name in (
+            "Metadata",
+            "MetadataIndex",
+            "TensorStorageMetadata",
+            "BytesStorageMetadata",
+            "ChunkStorageMetadata",
+            "TensorProperties",
+            "StorageMeta",
+            "_MEM_FORMAT_ENCODING",
+        )
+    ),
+    "torch.distributed.checkpoint.filesystem._StorageInfo",
+    "torch.distributed._shard.sharded_tensor.metadata.TensorProperties",
+    "torch.distributed._shard.sharded_tensor.metadata.MEM_FORMAT_ENCODING",
+    "torch.distributed._shard.metadata.ShardMetadata",
+    "pathlib.PosixPath",
+    "pathlib.PurePosixPath",
+    "pathlib.WindowsPath",
+    "pathlib._local.PosixPath",
+)
+
+
+def read_dcp(folder: Path) -> dict[str, Assembled]:
+    """The tensors of a torch distributed checkpoint, none of them read.
+
+    Args:
+        folder (`Path`):
+            With `.metadata`, which is written last: without it the checkpoint is not whole.
+
+    Returns:
+        `dict[str, Assembled]`: by the names in the checkpoint, an optimizer's too.
+
+    Raises:
+        `CheckpointError`: a file is missing, cut off or of another kind.
+    """
+    metadata = load_records(folder / METADATA, _CLASSES)
+    tensors = getattr(metadata, "state_dict_metadata", None)
+    storage = getattr(metadata, "storage_data", None)
+    if not isinstance(tensors, Mapping) or not isinstance(storage, Mapping):
+        raise CheckpointError(f"{folder / METADATA} is no index of a torch distributed checkpoint")
+    try:
+        places = {(key.fqn, _offset(key)): info for key, info in storage.items()}
+        sizes: dict[str, int] = {}
+        return {
+            name: _assemble(folder, name, saved, places, sizes)
+            for name, saved in tensors.items()
+            if hasattr(saved, "chunks")
+        }
+    except (AttributeError, TypeError) as error:
+        reason = " ".join(str(error).split())
+        raise CheckpointError(
+            f"{folder / METADATA} is of a version of torch that is not known here ({reason})"
+        ) from error
+
+
+def _offset(key: Record) -> tuple[int, ...]:
+    offset = getattr(key, "offset", None)
+    return tuple(offset) if offset is not None else ()
+
+
+def _assemble(
+    folder: Path, name: str, saved: Record, places: Mapping[Any, Record], sizes: dict[str, int]
+) -> Assembled:
+    properties = saved.properties
+    dtype = properties.state[0] if hasattr(properties, "state") else properties.dtype
+    shape = tuple(saved.size)
+    pieces = []
+    for chunk in saved.chunks:
+        offsets, lengths = tuple(chunk.offsets), tuple(chunk.sizes)
+        info = places.get((name, offsets))
+        if info is None:
+            raise CheckpointError(f"{folder / METADATA} does not say where the part of {name!r} at {list(offsets)} is")
+        if getattr(info, "transform_descriptors", None):
+            raise CheckpointError(f"{folder} is compressed ({info.transform_descriptors[0]}), which is not supported")
+        if not math.prod(lengths):
+            continue
+        _check_file(folder, info, sizes)
+        intervals = tuple((start, start + length) for start, length in zip(offsets, lengths, strict=True))
+        part = _Chunk(folder / info.relative_path, info.offset, info.length, name, dtype, lengths)
+        pieces.append(Piece(part.rows, tuple((interval,) for interval in intervals) or (((0, 1),),)))
+    found = Assembled(shape, dtype, tuple(pieces))
+    check_cover(name, found, "chunks")
+    return found
+
+
+def _check_file(folder: Path, info: Record, sizes: dict[str, int]) -> None:
+    path = (folder / info.relative_path).resolve()
+    if not path.is_relative_to(folder.resolve()):
+        raise CheckpointError(
+            f"{folder / METADATA} names the file {info.relative_path!r}, which is outside of the folder"
+        )
+    if info.relative_path not in sizes:
+        if not path.is_file():
+            raise CheckpointError(
+                f"{folder} lacks {info.relative_path}, which its index names; each node wrote its own: copy all of them here"
+            )
+        sizes[info.relative_path] = path.stat().st_size
+    if info.offset + info.length > sizes[info.relative_path]:
+        raise CheckpointError(f"{path} is cut off; copy it again from where it was written")
+
+
+class _Slice(io.RawIOBase):
+    """A part of a file, as a file."""
+
+    def __init__(self, path: Path, start: int, length: int):
+        self.file = path.open("rb", buffering=0)
+        self.start, self.length, self.place = start, length, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self.place
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        base = {os.SEEK_SET: 0, os.SEEK_CUR: self.place, os.SEEK_END: self.length}[whence]
+        self.place = max(0, base + offset)
+        return self.place
+
+    def readinto(self, buffer) -> int:
+        count = max(0, min(len(buffer), self.length - self.place))
+        self.file.seek(self.start + self.place)
+        read = self.file.readinto(memoryview(buffer)[:count]) or 0
+        self.place += read
+        return read
+
+    def close(self) -> None:
+        self.file.close()
+        super().close()
+
+
+class _Chunk:
+    """A tensor that `torch.save` wrote inside a larger file; rows of it are read on demand."""
+
+    def __init__(self, path: Path, start: int, length: int, name: str, dtype: torch.dtype, shape: tuple[int, ...]):
+        self.path, self.start, self.length, self.name = path, start, length, name
+        self.dtype, self.shape = dtype, shape or (1,)
+        self.found: tuple[int, tuple[int, ...]] | None = None
+
+    def rows(self, start: int, stop: int) -> torch.Tensor:
+        first, strides = self._place()
+        width = math.prod(self.shape[1:])
+        row = width * self.dtype.itemsize
+        if strides == tuple(math.prod(self.shape[dim + 1 :]) for dim in range(len(self.shape))):
+            return self._read(first + start * row, (stop - start) * width).view(stop - start, *self.shape[1:])
+        extent = 1 + sum((size - 1) * stride for size, stride in zip(self.shape, strides, strict=True))
+        return self._read(first, extent).as_strided(self.shape, strides)[start:stop]
+
+    def _place(self) -> tuple[int, tuple[int, ...]]:
+        """Byte of the file at which the tensor starts, and its strides."""
+        if self.found is None:
+            with _Slice(self.path, self.start, self.length) as stream:
+                header = load_header(stream, self.path)
+                if (
+                    not isinstance(header, torch.Tensor)
+                    or tuple(header.shape or (1,)) != self.shape
+                    or header.dtype != self.dtype
+                ):
+                    raise CheckpointError(
+                        f"{self.path} does not hold the part of {self.name!r} that the index promises"
+                    )
+                stream.seek(0)
+                with zipfile.ZipFile(stream) as archive:
+                    entry = next(entry for entry in archive.infolist() if entry.filename.endswith("/data/0"))
+                stream.seek(entry.header_offset)
+                local = stream.read(30)
+            if entry.compress_type != zipfile.ZIP_STORED or len(local) < 30:
+                raise CheckpointError(f"{self.path} is damaged, or compressed")
+            names = int.from_bytes(local[26:28], "little") + int.from_bytes(local[28:30], "little")
+            first = self.start + entry.header_offset + 30 + names + header.storage_offset() * self.dtype.itemsize
+            self.found = (first, tuple(header.stride()) or (1,))
+        return self.found
+
+    def _read(self, offset: int, count: int) -> torch.Tensor:
+        buffer = torch.empty(count * self.dtype.itemsize, dtype=torch.uint8)
+        with self.path.open("rb", buffering=0) as file:
+            file.seek(offset)
+            view = memoryview(buffer.numpy())
+            while view:
+                read = file.readinto(view)
+                if not read:
+                    raise CheckpointError(f"{self.path} is cut off; copy it again from where it was written")
+                view = view[read:]
+        return buffer.view(self.dtype)

@@ -1,0 +1,20 @@
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def shards(tmp_path_factory) -> Path:
+    """Folder of real sharded checkpoints, one per case of `merge_inputs`."""
+    folder = tmp_path_factory.mktemp("shards")
+    subprocess.run(
+        [sys.executable, "-m", "tests.hub.merge_inputs", str(folder)],
+        check=True,
+        timeout=300,
+        cwd=Path(__file__).resolve().parents[2],
+        env={**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
+    )
+    return folder

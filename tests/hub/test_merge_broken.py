@@ -1,0 +1,281 @@
+"""Broken inputs: each gives one clear line, and nothing that loads is left."""
+
+import errno
+import json
+import os
+import pickle
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from hf_factuality.cli import main
+from hf_factuality.errors import CheckpointError
+from hf_factuality.hub import _merge_write
+from hf_factuality.hub.merge import merge
+
+
+@pytest.fixture
+def copy(shards, tmp_path):
+    """A copy of a case, that may be broken."""
+
+    def make(case):
+        return shutil.copytree(shards / case, tmp_path / case)
+
+    return make
+
+
+def refused(folder, tmp_path, capsys, *arguments):
+    """The one line that the command says about a folder."""
+    before = sorted(tmp_path.rglob("*"))
+    assert main(["merge", str(folder), "--out", str(tmp_path / "out"), *arguments]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == "" and sorted(tmp_path.rglob("*")) == before
+    line = printed.err.strip().splitlines()[-1]
+    assert line.startswith("hf-factuality: ")
+    return line
+
+
+def test_missing_rank(copy, tmp_path, capsys):
+    folder = copy("uneven3")
+    (folder / "model_world_size_3_rank_1.pt").unlink()
+    assert "has 2 of 3 rank files; missing: rank 1" in refused(folder, tmp_path, capsys)
+
+
+def test_mixed_world_sizes(copy, tmp_path, capsys, shards):
+    folder = copy("uneven3")
+    shutil.copy(shards / "tied4" / "model_world_size_4_rank_0.pt", folder)
+    line = refused(folder, tmp_path, capsys)
+    assert "several world sizes (3 of world size 3, 1 of world size 4)" in line
+
+
+@pytest.mark.parametrize("left", [0, 3, 1000, -1])
+def test_truncated_file(copy, tmp_path, capsys, left):
+    folder = copy("uneven3")
+    file = folder / "model_world_size_3_rank_2.pt"
+    os.truncate(file, left if left >= 0 else file.stat().st_size + left)
+    line = refused(folder, tmp_path, capsys)
+    assert "rank_2.pt" in line and ("is cut off or damaged" if left else "is empty") in line
+
+
+class Runs:
+    def __reduce__(self):
+        return (os.system, ("touch ran",))
+
+
+def test_foreign_pickle_is_named_and_not_run(copy, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folder = copy("world1")
+    file = folder / "model_world_size_1_rank_0.pt"
+    torch.save({"model.norm.weight": torch.ones(16), "extra": Runs()}, file)
+    line = refused(folder, tmp_path, capsys)
+    assert f"{os.system.__module__}.system" in line and "--allow-unsafe-pickle" in line
+    assert not (tmp_path / "ran").exists()
+    torch.save({"model.norm.weight": torch.ones(16), "lr": Marked()}, file)
+    line = refused(folder, tmp_path, capsys)
+    assert f"asks for {__name__}.Marked, which is not on the list" in line
+
+
+class Marked:
+    pass
+
+
+def test_unsafe_pickles_are_read_on_request(copy, shards, tmp_path):
+    folder = copy("tied4")
+    for file in folder.glob("*.pt"):
+        # A class beside the tensors, put in as text: the DTensors themselves need a process group to be loaded here.
+        import zipfile
+
+        with zipfile.ZipFile(file) as archive:
+            parts = {entry.filename: archive.read(entry) for entry in archive.infolist()}
+        (name,) = (part for part in parts if part.endswith("data.pkl"))
+        assert parts[name].startswith(b"\x80\x02ccollections\nOrderedDict\nq\x00)R")
+        extra = f"c{__name__}\nMarked\n0".encode()
+        parts[name] = parts[name][:2] + extra + parts[name][2:]
+        with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+            for part, content in parts.items():
+                archive.writestr(part, content)
+    with pytest.raises(CheckpointError, match=f"asks for {__name__}.Marked"):
+        merge(folder, tmp_path / "out")
+    merge(folder, tmp_path / "out", allow_unsafe_pickle=True)
+    expected = load_file(shards / "tied4" / "whole.safetensors")
+    found = load_file(tmp_path / "out" / "model.safetensors")
+    assert found.keys() == expected.keys() and all(torch.equal(found[name], expected[name]) for name in expected)
+
+
+def test_sharded_tensor_of_fsdp1_is_named(copy, tmp_path, capsys):
+    folder = copy("world1")
+    name = "torch.distributed._shard.sharded_tensor.api\nShardedTensor"
+    file = folder / "model_world_size_1_rank_0.pt"
+    torch.save({"model.norm.weight": torch.ones(16)}, file)
+    data = file.read_bytes()
+    assert b"collections\nOrderedDict" in data
+    import zipfile
+
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+        archive.writestr("a/data.pkl", b"\x80\x02c" + name.encode() + b"\n.")
+        archive.writestr("a/version", "3\n")
+        archive.writestr("a/byteorder", "little")
+    line = refused(folder, tmp_path, capsys)
+    assert "an FSDP1 ShardedTensor" in line and "torch.distributed.checkpoint" in line
+
+
+def change_config(folder, **values):
+    file = folder / "huggingface" / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | values))
+
+
+def test_wrong_config(copy, tmp_path, capsys):
+    folder = copy("uneven3")
+    change_config(folder, vocab_size=38)
+    line = refused(folder, tmp_path, capsys)
+    assert "has shape [37, 16], and [38, 16] in the Qwen2ForCausalLM of the config.json (2 such names)" in line
+    change_config(folder, vocab_size=37, num_hidden_layers=3, layer_types=["full_attention"] * 3)
+    assert "lacks 'model.layers.2.self_attn.q_proj.weight' (12 such names)" in refused(folder, tmp_path, capsys)
+    change_config(folder, num_hidden_layers=1, layer_types=["full_attention"])
+    assert "has a spare 'model.layers.1.self_attn.q_proj.weight' (12 such names)" in refused(folder, tmp_path, capsys)
+    change_config(folder, num_hidden_layers=2, layer_types=["full_attention"] * 2, tie_word_embeddings=True)
+    assert "ties 'lm_head.weight' to 'model.embed_tokens.weight'" in refused(folder, tmp_path, capsys)
+    change_config(folder, architectures=["NoSuchModel"])
+    assert "has no class NoSuchModel" in refused(folder, tmp_path, capsys)
+    change_config(folder, architectures=["Qwen2ForCausalLM"], auto_map={"AutoModelForCausalLM": "x.Y"})
+    assert "--trust-remote-code" in refused(folder, tmp_path, capsys)
+    (folder / "huggingface" / "config.json").write_text("{")
+    assert "cannot be read as JSON" in refused(folder, tmp_path, capsys)
+    (folder / "huggingface" / "config.json").unlink()
+    assert "there is no config.json in" in refused(folder, tmp_path, capsys)
+
+
+def test_nan(tmp_path, capsys, shards):
+    folder = shutil.copytree(shards / "world1", tmp_path / "world1")
+    state = load_file(folder / "whole.safetensors")
+    state["model.norm.weight"][3] = torch.inf
+    state["lm_head.weight"] = state["model.embed_tokens.weight"]
+    torch.save(state, folder / "model_world_size_1_rank_0.pt")
+    merge(folder, tmp_path / "infinite")  # infinities are legal, if odd
+    state["model.layers.1.mlp.up_proj.weight"][2, 3] = torch.nan
+    torch.save(state, folder / "model_world_size_1_rank_0.pt")
+    assert "'model.layers.1.mlp.up_proj.weight' has a NaN" in refused(folder, tmp_path, capsys)
+
+
+def test_folders_that_are_no_checkpoints(tmp_path, capsys, copy):
+    (tmp_path / "empty").mkdir()
+    assert "no checkpoint of a known format; it holds nothing" in refused(tmp_path / "empty", tmp_path, capsys)
+    assert "is no folder" in refused(tmp_path / "absent", tmp_path, capsys)
+    folder = copy("dcp3")
+    (folder / "pytorch_model_fsdp_0" / ".metadata").unlink()
+    assert "no .metadata, which is written last" in refused(folder, tmp_path, capsys)
+    assert "'9 bananas' is no size" in refused(folder, tmp_path, capsys, "--max_shard_size", "9 bananas")
+
+
+def test_broken_distributed_checkpoint(copy, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folder = copy("dcp3")
+    inner = folder / "pytorch_model_fsdp_0"
+    file = inner / "__1_0.distcp"
+    content = file.read_bytes()
+    os.truncate(file, len(content) - 100)
+    assert "__1_0.distcp is cut off" in refused(folder, tmp_path, capsys)
+    file.write_bytes(content.replace(b"_rebuild_tensor_v2", b"_rebuild_tensor_vX"))
+    assert "_rebuild_tensor_vX" in refused(folder, tmp_path, capsys)
+    file.unlink()
+    assert "lacks __1_0.distcp" in refused(folder, tmp_path, capsys)
+    (inner / ".metadata").write_bytes(pickle.dumps(Runs()))
+    assert f"asks for {os.system.__module__}.system" in refused(folder, tmp_path, capsys)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_full_disk(copy, tmp_path, capsys, monkeypatch):
+    folder = copy("uneven3")
+    real, written = _merge_write._write, []
+
+    def fails_later(file, data):
+        written.append(len(data))
+        if sum(written) < 3000:
+            return real(file, data)
+        with open("/dev/full", "wb", buffering=0) as full:  # the real error of a full disk
+            full.write(data)
+
+    monkeypatch.setattr(_merge_write, "_write", fails_later)
+    assert f"the disk of {tmp_path / 'out'} is full; nothing was left there" in refused(folder, tmp_path, capsys)
+    monkeypatch.undo()
+
+    class Usage:
+        free = 100
+
+    monkeypatch.setattr(_merge_write.shutil, "disk_usage", lambda path: Usage)
+    assert "and its disk has 0.0 MB free" in refused(folder, tmp_path, capsys)
+
+
+def test_no_permission(copy, tmp_path, capsys, monkeypatch):
+    folder = copy("uneven3")
+    file = tmp_path / "file"
+    file.write_text("a file, not a folder")
+    assert main(["merge", str(folder), "--out", str(file / "out")]) == 2
+    assert "is no folder" in capsys.readouterr().err
+    locked = tmp_path / "locked"
+    locked.mkdir(mode=0o500)
+    if not os.geteuid():  # the superuser may write anywhere
+        monkeypatch.setattr(_merge_write.os, "access", lambda path, mode: path != locked)
+    assert f"there is no permission to write to {locked}" in refused(
+        folder, tmp_path, capsys, "--out", str(locked / "a")
+    )
+    monkeypatch.undo()
+
+    def denied(self, *args, **kwargs):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(self))
+
+    monkeypatch.setattr(_merge_write.Path, "rename", denied)
+    assert "there is no permission to write" in refused(folder, tmp_path, capsys)
+
+
+SLOW = """
+import sys, time
+from hf_factuality.hub import _merge_write
+from hf_factuality.hub.merge import merge
+real = _merge_write._write
+def slow(file, data):
+    real(file, data)
+    print(file.name, flush=True)
+    time.sleep(0.05)
+_merge_write._write = slow
+merge(sys.argv[1], sys.argv[2], max_shard_size=1500)
+"""
+
+
+def test_killed_and_run_again(shards, tmp_path):
+    out = tmp_path / "out"
+    process = subprocess.Popen(
+        [sys.executable, "-c", SLOW, str(shards / "tied4"), str(out)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    for _ in range(8):  # some files are whole, one is not
+        assert process.stdout.readline()
+    with pytest.raises(CheckpointError, match="another process is writing"):
+        merge(shards / "tied4", out)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    left = tmp_path / ".out.partial"
+    assert not out.exists() and list(left.glob("*.safetensors")) and not (left / "config.json").exists()
+    from transformers import AutoModelForCausalLM
+
+    with pytest.raises((OSError, ValueError)):
+        AutoModelForCausalLM.from_pretrained(left)
+    started = time.time()
+    merge(shards / "tied4", out)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out"]
+    assert sorted(path.name for path in out.iterdir()) == [
+        "config.json",
+        "generation_config.json",
+        "model.safetensors",
+    ]
+    assert all(path.stat().st_mtime >= started - 1 for path in out.iterdir())
+    expected, found = load_file(shards / "tied4" / "whole.safetensors"), load_file(out / "model.safetensors")
+    assert found.keys() == expected.keys() and all(torch.equal(found[name], expected[name]) for name in expected)
