@@ -1,0 +1,106 @@
+"""Token reward PPO on two processes is token reward PPO on one: DDP with both critics, ZeRO-3 with a value head."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from tests.trainers.token_reward_ppo_processes import run
+
+
+pytestmark = pytest.mark.slow
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+def launch(model, folder, critic, checkpointing, *deepspeed):
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY), "DS_ACCELERATOR": "cpu"}
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--standalone",
+               "-m", "tests.trainers.token_reward_ppo_processes", model, str(folder), critic,
+               "on" if checkpointing else "off", *map(str, deepspeed)]  # fmt: skip
+    return subprocess.run(command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, timeout=600)
+
+
+def two_processes(model, folder, critic, checkpointing, *deepspeed):
+    folder.mkdir()
+    result = launch(model, folder, critic, checkpointing, *deepspeed)
+    assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-3000:]
+    return [torch.load(folder / f"rank{rank}.pt", weights_only=True) for rank in (0, 1)]
+
+
+def assert_close(found, expected, start):
+    """Within 1e-4 of the way that the weights went."""
+    assert found.keys() == expected.keys()
+    for name in expected:
+        way = (expected[name] - start[name]).norm()
+        assert way > 0, name
+        assert (found[name] - expected[name]).norm() <= 1e-4 * way, name
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+@pytest.mark.parametrize("critic", ["policy", "value_head"])
+def test_two_processes_train_what_one_trains(tiny_model, tmp_path, critic, checkpointing):
+    (policy, values, log), (other_policy, other_values, _) = two_processes(
+        tiny_model, tmp_path / "two", critic, checkpointing
+    )
+    for one, other in ((policy, other_policy), (values, other_values)):
+        assert [name for name in one if not torch.equal(one[name], other[name])] == []
+    expected_policy, expected_values, expected_log = run(tiny_model, tmp_path / "one", critic, checkpointing, 1)
+    start = dict(AutoModelForCausalLM.from_pretrained(tiny_model).named_parameters())
+    assert_close(policy, expected_policy, start)
+    begin = {name: start.get(name.removeprefix("model."), torch.zeros(())) for name in expected_values}
+    assert_close(values, expected_values, begin)
+    assert len(log) == 3
+    for ours, theirs in zip(log, expected_log, strict=True):
+        for name in ("value/loss", "value/clip_ratio", "entropy"):
+            assert ours[name] == pytest.approx(theirs[name], rel=1e-4, abs=1e-5), name
+    for name in ("kl", "reward", "value/mean", "value/return_mean", "value/explained_variance",
+                 "rewards/unknown_completions"):  # fmt: skip
+        assert log[0][name] == pytest.approx(expected_log[0][name], rel=1e-4, abs=1e-5), name
+    assert log[0]["rewards/unknown_completions"] == 1
+
+
+ZERO3 = {
+    "zero_optimization": {"stage": 3, "stage3_gather_16bit_weights_on_model_save": True},
+    "train_micro_batch_size_per_gpu": "auto",
+    "train_batch_size": "auto",
+    "gradient_accumulation_steps": "auto",
+    "gradient_clipping": "auto",
+    "zero_allow_untested_optimizer": True,
+    "zero_force_ds_cpu_optimizer": False,
+}
+
+
+@pytest.fixture
+def zero3(tmp_path):
+    pytest.importorskip("deepspeed")
+    path = tmp_path / "zero3.json"
+    path.write_text(json.dumps(ZERO3))
+    return path
+
+
+def test_zero3_with_a_value_head(tiny_model, tmp_path, zero3):
+    """Policy in shards, value head whole; after three steps both are those of one process without DeepSpeed."""
+    (_, values, log), (_, other, _) = two_processes(tiny_model, tmp_path / "two", "value_head", False, zero3)
+    assert all(torch.equal(values[name], other[name]) for name in values)
+    expected_policy, expected_values, expected_log = run(tiny_model, tmp_path / "one", "value_head", False, 1)
+    zeros = {name: torch.zeros_like(tensor) for name, tensor in expected_values.items()}
+    assert_close(values, expected_values, zeros)
+    policy, report = AutoModelForCausalLM.from_pretrained(
+        tmp_path / "two", output_loading_info=True, dtype=torch.float32
+    )
+    assert not any(report.values()), report
+    start = dict(AutoModelForCausalLM.from_pretrained(tiny_model).named_parameters())
+    assert_close(dict(policy.named_parameters()), expected_policy, start)
+    assert log[0]["value/loss"] == pytest.approx(expected_log[0]["value/loss"], rel=1e-4)
+
+
+def test_zero3_refuses_a_critic_with_a_backbone(tiny_model, tmp_path, zero3):
+    (tmp_path / "two").mkdir()
+    result = launch(tiny_model, tmp_path / "two", "policy", False, zero3)
+    assert result.returncode != 0
+    assert "critic_model='policy' needs a whole model on every process, which ZeRO-3 shards; set" in result.stderr
