@@ -64,6 +64,50 @@ def rewrite_card(path: str | Path, **values: Any) -> None:
     render_card(data, base_model=base_model, **values).save(path)
 
 
+def shown_dataset(name: str | None) -> str | None:
+    """A dataset's name as a card shows it: not at all if it is a folder, which says nothing to the card's reader."""
+    return None if name is not None and Path(name).exists() else name
+
+
+def rewrite_trainer_card(
+    trainer: Any,
+    model_name: str | None,
+    dataset_name: str | None,
+    *,
+    method: str,
+    verifier: str,
+    objective: str,
+    named: tuple[str, ...] = (),
+) -> None:
+    """Replace the text of the card that a trainer of ours has just written; on the main process.
+
+    Args:
+        trainer (`Trainer`):
+            With `args`, `card_results` and the `_paper` of its method.
+        model_name, dataset_name (`str`, *optional*):
+            As for `create_model_card`.
+        method, verifier, objective (`str`):
+            As for [`render_card`].
+        named (`tuple[str, ...]`, *optional*):
+            Settings that the objective names already.
+    """
+    if not trainer.is_world_process_zero():
+        return
+    folder = Path(trainer.args.output_dir)
+    rewrite_card(
+        folder / "README.md",
+        model_name=model_name or folder.name,
+        method=method,
+        paper_title=trainer._paper["title"],
+        paper_id=trainer._paper["id"],
+        results=trainer.card_results,
+        dataset_name=dataset_name,
+        verifier=verifier,
+        objective=objective,
+        hyperparameters=[(name, value) for name, value in changed_settings(trainer.args) if name not in named],
+    )
+
+
 def changed_settings(args: Any) -> list[tuple[str, Any]]:
     """Hyper-parameters that differ from their defaults; never paths, names, addresses or secrets.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -23,7 +22,7 @@ from hf_factuality.functional import (
     scale_by_agreement,
     token_values,
 )
-from hf_factuality.hub.card import changed_settings, describe_verifier, rewrite_card
+from hf_factuality.hub.card import describe_verifier, rewrite_trainer_card, shown_dataset
 from hf_factuality.rewards import check_format
 from hf_factuality.spans import TokenOffsets, Verification, think_range, token_offsets
 from hf_factuality.trainers._rollouts import ResumableRollouts
@@ -258,24 +257,17 @@ class FactGRPOTrainer(ResumableRollouts, GRPOTrainer):
         return output
 
     def create_model_card(self, model_name=None, dataset_name=None, tags=None):
-        if dataset_name is not None and Path(dataset_name).exists():
-            dataset_name = None  # a folder of this machine says nothing to the reader of the card
+        args, dataset_name = self.args, shown_dataset(dataset_name)
         super().create_model_card(model_name, dataset_name, tags)
-        if self.is_world_process_zero():
-            args = self.args
-            rewrite_card(
-                Path(args.output_dir) / "README.md",
-                model_name=model_name or Path(args.output_dir).name,
-                method="FSPO" if args.credit == "flip" else f"FactGRPO with {args.credit} credit",
-                paper_title=self._paper["title"],
-                paper_id=self._paper["id"],
-                results=self.card_results,
-                dataset_name=dataset_name,
-                verifier=describe_verifier(self._guard.verifier),
-                objective=f"{args.variant}: factuality reward weight {args.factuality_reward_weight:g}, "
-                f"{args.label_values} labels, {args.credit} credit, {args.loss_type} loss",
-                hyperparameters=changed_settings(args),
-            )
+        rewrite_trainer_card(
+            self,
+            model_name,
+            dataset_name,
+            method="FSPO" if args.credit == "flip" else f"FactGRPO with {args.credit} credit",
+            verifier=describe_verifier(self._guard.verifier),
+            objective=f"{args.variant}: factuality reward weight {args.factuality_reward_weight:g}, "
+            f"{args.label_values} labels, {args.credit} credit, {args.loss_type} loss",
+        )
 
     def _log_factuality(self, findings: list[_Finding], flipped, mask):
         mode = "train" if self.model.training else "eval"

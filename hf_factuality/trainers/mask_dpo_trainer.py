@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from pathlib import Path
 from typing import Any
 
 from datasets import Dataset
@@ -12,7 +11,7 @@ from trl import DPOTrainer
 from trl.trainer.utils import global_then_local_main_first
 
 from hf_factuality.errors import DataError
-from hf_factuality.hub.card import changed_settings, rewrite_card
+from hf_factuality.hub.card import rewrite_trainer_card, shown_dataset
 from hf_factuality.spans import Label
 from hf_factuality.trainers._mask_dpo_data import (
     COUNTS,
@@ -193,29 +192,19 @@ class MaskDPOTrainer(DPOTrainer):
             self._signature_columns += [f"{side}_mask" for side in SIDES]
 
     def create_model_card(self, model_name=None, dataset_name=None, tags=None):
-        if dataset_name is not None and Path(dataset_name).exists():
-            dataset_name = None  # a folder of this machine says nothing to the reader of the card
+        args, dataset_name = self.args, shown_dataset(dataset_name)
         super().create_model_card(model_name, dataset_name, tags)
-        if self.is_world_process_zero():
-            args = self.args
-            rewrite_card(
-                Path(args.output_dir) / "README.md",
-                model_name=model_name or Path(args.output_dir).name,
-                method="Mask-DPO",
-                paper_title=self._paper["title"],
-                paper_id=self._paper["id"],
-                results=self.card_results,
-                dataset_name=dataset_name,
-                verifier="the one that labelled the pairs",
-                objective=f"{' + '.join(args.loss_type)} loss on {', '.join(args.chosen_labels)} spans of the preferred "
-                f"and {', '.join(args.rejected_labels)} spans of the rejected completion; tokens outside: "
-                f"{args.tokens_outside}",
-                hyperparameters=[
-                    (name, value)
-                    for name, value in changed_settings(args)
-                    if name not in ("loss_type", "tokens_outside")
-                ],
-            )
+        rewrite_trainer_card(
+            self,
+            model_name,
+            dataset_name,
+            method="Mask-DPO",
+            verifier="the one that labelled the pairs",
+            objective=f"{' + '.join(args.loss_type)} loss on {', '.join(args.chosen_labels)} spans of the preferred "
+            f"and {', '.join(args.rejected_labels)} spans of the rejected completion; tokens outside: "
+            f"{args.tokens_outside}",
+            named=("loss_type", "tokens_outside"),
+        )
 
 
 class _LogMasks(TrainerCallback):

@@ -22,7 +22,7 @@ from hf_factuality.functional.gae import (
     value_loss,
     whiten,
 )
-from hf_factuality.hub.card import changed_settings, rewrite_card
+from hf_factuality.hub.card import rewrite_trainer_card, shown_dataset
 from hf_factuality.spans import TokenOffsets, token_offsets
 from hf_factuality.trainers._rollouts import ResumableRollouts
 from hf_factuality.trainers._token_rewards import TokenRewardFunc, as_list, token_reward_rows
@@ -367,21 +367,14 @@ class TokenRewardPPOTrainer(ResumableRollouts, GRPOTrainer):
             self.critic.load(checkpoint)
 
     def create_model_card(self, model_name=None, dataset_name=None, tags=None):
-        if dataset_name is not None and Path(dataset_name).exists():
-            dataset_name = None  # a folder of this machine says nothing to the reader of the card
+        args, dataset_name = self.args, shown_dataset(dataset_name)
         super().create_model_card(model_name, dataset_name, tags)
-        if self.is_world_process_zero():
-            args = self.args
-            rewrite_card(
-                Path(args.output_dir) / "README.md",
-                model_name=model_name or Path(args.output_dir).name,
-                method="PPO with token rewards",
-                paper_title=self._paper["title"],
-                paper_id=self._paper["id"],
-                results=self.card_results,
-                dataset_name=dataset_name,
-                verifier=", ".join(self.reward_func_names),
-                objective=f"GAE (gamma {args.gamma:g}, lambda {args.lam:g}), {args.kl_estimator} penalty of {args.beta:g} in "
-                f"the reward, critic {Path(args.critic_model).name}, {args.loss_type} loss",
-                hyperparameters=changed_settings(args),
-            )
+        rewrite_trainer_card(
+            self,
+            model_name,
+            dataset_name,
+            method="PPO with token rewards",
+            verifier=", ".join(self.reward_func_names),
+            objective=f"GAE (gamma {args.gamma:g}, lambda {args.lam:g}), {args.kl_estimator} penalty of {args.beta:g} in "
+            f"the reward, critic {Path(args.critic_model).name}, {args.loss_type} loss",
+        )
