@@ -170,16 +170,23 @@ class WorldVerifier:
         granularity (`str`, *optional*, defaults to `"sentence"`):
             `"sentence"`, or `"slot"`: the value that a sentence states (or the phrase in its place) alone; fact-free
             sentences without such a slot are left out.
+        count_repeats (`bool`, *optional*, defaults to `False`):
+            Whether a true fact that was said already is supported again, with an informativeness of 1, as RLFH's judges
+            find it; otherwise it is NO_FACT. A reward that takes something off for statements rated 1 needs this: repeating
+            costs nothing else.
     """
 
     requires_evidence = False
 
-    def __init__(self, world: World, relevant_only: bool = True, granularity: str = "sentence"):
+    def __init__(
+        self, world: World, relevant_only: bool = True, granularity: str = "sentence", count_repeats: bool = False
+    ):
         if granularity not in GRANULARITIES:
             raise ValueError(f"granularity={granularity!r} is unknown; choose one of {list(GRANULARITIES)}")
         self.world = world
         self.relevant_only = relevant_only
         self.granularity = granularity
+        self.count_repeats = count_repeats
 
     def verify(self, inputs: Sequence[VerifierInput]) -> list[Verification]:
         """One [`Verification`] per input, in order; spans are character ranges of `input.completion`."""
@@ -205,7 +212,7 @@ class WorldVerifier:
             named = (question or "", str((row or {}).get("person") or ""), completion)
             person = next(filter(None, map(self.world.find_person, named)), None)
             asked = Question(person) if person is not None else None
-        reading = _Reading(self.world, asked, self.relevant_only)
+        reading = _Reading(self.world, asked, self.relevant_only, self.count_repeats)
         return [reading.read(completion, *place) for place in split_sentences(completion)]
 
     def rate(self, inputs: Sequence[VerifierInput], found: Sequence[Verification]) -> list[list[int | None]]:
@@ -269,9 +276,10 @@ def to_verification(sentences: Sequence[WorldSentence], granularity: str = "sent
 class _Reading:
     """What has been said so far in one completion."""
 
-    def __init__(self, world: World, asked: Question | None, relevant_only: bool):
+    def __init__(self, world: World, asked: Question | None, relevant_only: bool, count_repeats: bool):
         self.world = world
         self.asked = asked
+        self.count_repeats = count_repeats
         self.narrow = relevant_only and asked is not None and asked.relation is not None
         self.said: set[tuple[str, str, str]] = set()
         # Value -> facts that led to it from the person asked about.
@@ -323,7 +331,7 @@ class _Reading:
         true, repeated = truth == written, fact in self.said
         if to_the_point or pattern.kind == "fact":
             self.said.add(fact)
-        if true and (repeated or not to_the_point):
+        if true and (repeated and not self.count_repeats or not to_the_point):
             label = Label.NO_FACT
         else:
             label = _LABELS[true, pattern.hedged]

@@ -341,6 +341,18 @@ def test_repeated():
     assert repeated(f"{HOP} {BORN} {HOP} {HOP}") == [False, False, False, True]
 
 
+def test_repeats_that_count_are_supported_and_rated_1():
+    wrong = "Foldcroft was born in Cundton."
+    text = f"{BORN} {BORN} {wrong} {wrong} {HOP} {HOP}"
+    for counted, repeat in ((False, Label.NO_FACT), (True, Label.SUPPORTED)):
+        verifier = WorldVerifier(WORLD, count_repeats=counted)
+        item = VerifierInput(text, ABOUT)
+        (found,) = verifier.verify([item])
+        false = Label.CONTRADICTED
+        assert [span.label for span in found.spans] == [Label.SUPPORTED, repeat, false, false, Label.SUPPORTED, repeat]
+        assert [rating == 1 for rating in verifier.rate([item], [found])[0]] == [False, True, False, True, False, True]
+
+
 def test_informativeness():
     def rated(text, question=QUESTION):
         return [sentence.informativeness for sentence in read(text, question)]
