@@ -9,6 +9,7 @@ import os
 
 os.environ.update(HF_HUB_OFFLINE="1", CI="1")
 
+import faulthandler
 import random
 import sys
 
@@ -156,6 +157,8 @@ def main():
     state.wait_for_everyone()
     data = {name: load_from_disk(f"{folder}/{name}") for name in kinds}
     for variant in variants:
+        # Two processes that wait for each other for ever say where.
+        faulthandler.dump_traceback_later(120, exit=True)
         stock = run(StockDPO, model, folder, data["stock"], **VARIANTS[variant])
         neutral = run(MaskDPO, model, folder, data["neutral"], **FULL_MASKS["keep"], **VARIANTS[variant])
         differences = same_to_the_last_bit(neutral, stock)
@@ -167,6 +170,7 @@ def main():
         if differences:
             sys.exit(1)
         state.wait_for_everyone()
+    faulthandler.dump_traceback_later(60, exit=True)
     state.destroy_process_group()
 
 

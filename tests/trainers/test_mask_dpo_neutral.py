@@ -128,10 +128,6 @@ def launch_two_processes(model, folder, *variants):
     assert result.stdout.count("identical") == 2 * len(variants), result.stdout
 
 
-def test_two_processes_equal_stock_dpo_to_the_last_bit(tiny_model, tmp_path):
-    launch_two_processes(tiny_model, tmp_path, "plain")
-
-
 @pytest.mark.slow
-def test_two_processes_with_peft_and_precomputed_references(tiny_model, tmp_path):
+def test_two_processes_equal_stock_dpo_to_the_last_bit(tiny_model, tmp_path):
     launch_two_processes(tiny_model, tmp_path, *VARIANTS)
