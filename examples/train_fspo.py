@@ -65,10 +65,10 @@ def main():
     if demo:
         demo.measure("before", trainer)
     trainer.train(resume_from_checkpoint=training.resume_from_checkpoint)
+    trainer.save_model()
     if demo:
         demo.measure("after", trainer)
         trainer.card_results = demo.report(training.output_dir)
-    trainer.save_model()
     trainer.create_model_card(dataset_name=script.dataset_name)
     trainer.accelerator.print(f"The model and its card are in {training.output_dir}")
     if training.push_to_hub:

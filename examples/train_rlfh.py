@@ -30,7 +30,9 @@ class RLFHArguments(ScriptArguments):
     judge_model: str | None = field(
         default=None, metadata={"help": "Judge on a server; by default the policy judges."}
     )
-    judge_base_url: str | None = field(default=None, metadata={"help": "Its address, such as http://host:8000/v1."})
+    judge_base_url: str | None = field(
+        default=None, metadata={"help": "Its address, http://host:8000/v1; 'rollout': vLLM's server of this run."}
+    )
     knowledge: str | None = field(
         default=None, metadata={"help": "Knowledge base of pages, from hf-factuality index."}
     )
@@ -44,7 +46,7 @@ def main():
         if not model.model_name_or_path:
             raise ValueError("name the model to train with --model_name_or_path")
         demo, name = None, model.model_name_or_path
-        verifier = rlfh_verifier(script.judge_model, script.judge_base_url, script.knowledge)
+        verifier = rlfh_verifier(script.judge_model, script.judge_base_url, script.knowledge, training)
         source = script.train_files, script.dataset_name, script.dataset_config, script.dataset_train_split
         dataset = load_rlfh(*source)
     else:
@@ -60,10 +62,10 @@ def main():
     if demo:
         demo.measure("before", trainer)
     trainer.train(resume_from_checkpoint=training.resume_from_checkpoint)
+    trainer.save_model()
     if demo:
         demo.measure("after", trainer)
         trainer.card_results = demo.report(training.output_dir)
-    trainer.save_model()
     trainer.create_model_card(dataset_name=script.dataset_name)
     trainer.accelerator.print(f"The model, its critic and its card are in {training.output_dir}")
     if training.push_to_hub:

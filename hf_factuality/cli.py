@@ -12,6 +12,7 @@ from hf_factuality.data._cli import add_parser as add_build_preferences_parser
 from hf_factuality.errors import FactualityError
 from hf_factuality.evaluation._cli import add_parser as add_evaluate_parser
 from hf_factuality.hub._merge_cli import add_parser as add_merge_parser
+from hf_factuality.hub._push_cli import add_parser as add_push_parser
 from hf_factuality.metrics._cli import add_parser as add_metrics_parser
 from hf_factuality.verifiers._cli_index import add_parser as add_index_parser
 
@@ -51,6 +52,7 @@ def _parser() -> argparse.ArgumentParser:
     add_index_parser(commands)
     add_build_preferences_parser(commands)
     add_merge_parser(commands)
+    add_push_parser(commands)
     return parser
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hf_factuality.hub.card import before_and_after, format_table
+from hf_factuality.hub.results import environment, folder_fingerprint, measured_entry, write_results
 from hf_factuality.report import ReportSample, write_report
 from hf_factuality.worlds import (
     WorldConfig,
@@ -17,13 +19,20 @@ from hf_factuality.worlds import (
     evaluate_world,
     load_world,
 )
+from hf_factuality.worlds.evaluate import world_metrics
 
 
 if TYPE_CHECKING:
     from datasets import Dataset
     from transformers import Trainer
 
+    from hf_factuality.worlds import WorldEvaluation
+
 SAMPLES_SHOWN = 30
+_LESS_IS_BETTER = {"wrong", "empty"}
+_NEITHER = {"no_claim", "sentences", "fact_free", "tokens"}
+# These are shares of all claims and of all sentences; the other figures are means over completions.
+_WEIGHTS = {"precision": "claims", "fact_free": "sentences"}
 
 
 class ClosedWorldDemo:
@@ -46,8 +55,10 @@ class ClosedWorldDemo:
         "no_claim": "reasoning without any claim",
         "sentences": "sentences per completion",
     }
+    benchmark = "closed-world-questions"
     setting = "Questions about people held out from training, one completion each at temperature 1."
     max_new_tokens = 48
+    count_repeats = False
 
     def __init__(self):
         import torch
@@ -58,10 +69,11 @@ class ClosedWorldDemo:
         with PartialState().main_process_first():
             self.model_dir = str(self._build())
         self.world = load_world(self.model_dir)
-        self.verifier = WorldVerifier(self.world)
+        self.verifier = WorldVerifier(self.world, count_repeats=self.count_repeats)
         self.train_dataset = self._requests("train")
         self.test_dataset = self._requests("test")
-        self._found: dict[str, Any] = {}
+        self._found: dict[str, WorldEvaluation] = {}
+        self._model: dict[str, Any] = {}
 
     def _build(self) -> Path:
         return build_world_model(size="demo")
@@ -74,7 +86,8 @@ class ClosedWorldDemo:
 
         Args:
             name (`str`):
-                `"before"` or `"after"`.
+                `"before"`, or `"after"` training, when the model is saved in the trainer's `output_dir` already: the results
+                say which weights they are of.
             trainer ([`~transformers.Trainer`]):
                 Its model and tokenizer are measured.
         """
@@ -83,27 +96,41 @@ class ClosedWorldDemo:
         self._found[name] = evaluate_world(
             model, trainer.processing_class, self.world, self.test_dataset, max_new_tokens=self.max_new_tokens
         )
+        adapter = hasattr(model, "peft_config")
+        folder = Path(self.model_dir if name == "before" else trainer.args.output_dir).resolve()
+        fingerprint = folder_fingerprint(folder)
+        self._model[name] = {
+            "name": Path(self.model_dir).name if adapter else folder.name,
+            "revision": None,
+            "adapter": folder.name if adapter and name == "after" else None,
+            "dtype": str(model.dtype).removeprefix("torch."),
+            "server": None,
+            **({"fingerprint": fingerprint} if fingerprint else {}),
+        }
+        self._device = model.device.type
 
-    def report(self, output_dir: str) -> dict[str, Any]:
-        """Print the table, write `results.json` and `report.html`.
+    def report(self, output_dir: str) -> dict[str, Path]:
+        """Print the table, write `results-before.json`, `results-after.json` and `report.html`.
 
         Args:
             output_dir (`str`):
                 Where to write them.
 
         Returns:
-            `dict`: results for the model card.
+            `dict[str, Path]`: the files of results, `"before"` and `"after"`, for the model card.
         """
         from accelerate import PartialState
 
+        folder = Path(output_dir)
+        paths = {name: folder / f"results-{name}.json" for name in ("before", "after")}
+        if not PartialState().is_main_process:
+            return paths
         before, after = self._found["before"], self._found["after"]
         results = before_and_after(before.metrics, after.metrics, self.metrics, before.metrics["n"], self.setting)
-        if not PartialState().is_main_process:
-            return results
-        folder = Path(output_dir)
         folder.mkdir(parents=True, exist_ok=True)
-        record = {"setting": self.setting, "before": before.metrics, "after": after.metrics}
-        (folder / "results.json").write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+        for name, path in paths.items():
+            path.unlink(missing_ok=True)  # of an earlier run, whose weights are gone
+            write_results(path, self._model[name], self._entries(self._found[name]), environment(self._device))
         samples = [
             ReportSample(row["question"], row.get("answer"), [("before", b, vb), ("after", a, va)])
             for row, b, vb, a, va in zip(
@@ -119,7 +146,43 @@ class ClosedWorldDemo:
             folder / "report.html", "Before and after training", self.setting, results["metrics"], samples
         )
         print(f"\n{format_table(results['metrics'])}\n\n{self.setting}\nCompletions with labelled sentences: {page}\n")
-        return results
+        return paths
+
+    def _entries(self, found: WorldEvaluation) -> list[dict[str, Any]]:
+        """Entries of the file of results. Their values are computed again, from one figure per completion."""
+        rows = [dict(row) for row in self.test_dataset]
+        single = [
+            world_metrics([row], [text], [sentences])
+            for row, text, sentences in zip(rows, found.completions, found.sentences, strict=True)
+        ]
+        digest = hashlib.sha256(json.dumps(rows, sort_keys=True, default=str).encode()).hexdigest()
+        entries = []
+        for key, title in self.metrics.items():
+            items = [_numerator_and_weight(figures, key) for figures in single]
+            entry = measured_entry(
+                self.benchmark,
+                key,
+                items,
+                dataset={"dataset": self.benchmark, "split": "test", "revision": digest, "rows": len(rows),
+                         "used": len(rows), "style": None, "seed": None, "dropped": {}},
+                generation={"prompt_format": "chat", "chat_template_kwargs": {}, "max_new_tokens": self.max_new_tokens,
+                            "temperature": 1.0, "top_p": 1.0, "n_samples": 1, "seed": 0, "stop": []},
+                verifier={"name": "WorldVerifier", "extractor": None, "judge": None},
+                higher_is_better=None if key in _NEITHER else key not in _LESS_IS_BETTER,
+                title=title,
+                note=self.setting,
+            )  # fmt: skip
+            if key == "tokens":  # counted while sampling, of all completions together
+                entry |= {"value": found.metrics[key], "n_scored": len(rows), "confidence_interval": None}
+                entry["left_out"] = {"responses": {}}
+            entries.append(entry)
+        return entries
+
+
+def _numerator_and_weight(figures: Mapping[str, Any], key: str) -> tuple[float, float]:
+    """What a completion adds to a figure of many, from its own figures."""
+    value, weight = figures[key], figures[_WEIGHTS[key]] if key in _WEIGHTS else 1.0
+    return (0.0, 0.0) if value is None else (float(value) * weight, float(weight))
 
 
 class BiographyDemo(ClosedWorldDemo):
@@ -139,6 +202,7 @@ class BiographyDemo(ClosedWorldDemo):
         "no_claim": "answers without a fact",
         "tokens": "tokens per answer",
     }
+    benchmark = "closed-world-biographies"
     setting = "Biographies of people who are in no pair, one completion each at temperature 1."
     max_new_tokens = 110
 
@@ -194,3 +258,4 @@ class RLFHDemo(BiographyDemo):
     metrics = {**BiographyDemo.metrics, "informativeness": "informativeness of the correct facts, per answer",
                "empty": "empty answers"}  # fmt: skip
     setting = "Biographies of people held out from training, one completion each at temperature 1."
+    count_repeats = True

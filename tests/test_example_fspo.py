@@ -9,6 +9,8 @@ import pytest
 from datasets import Dataset
 
 from hf_factuality import demo
+from hf_factuality.hub.results import load_results
+from tests.hub.card_pages import check_page
 from tests.test_recipes import load_example
 
 
@@ -65,17 +67,21 @@ def test_the_closed_world_measures_before_and_after(monkeypatch, tmp_path, capsy
     """With a model of a few steps: the numbers are bad, the path is whole."""
     build = demo.build_world_model
     monkeypatch.setattr(
-        demo, "build_world_model", lambda **size: build(output_dir=tmp_path / "model", steps=2, progress=False, **size)
+        demo,
+        "build_world_model",
+        lambda **size: build(output_dir=tmp_path / "closed-world", steps=2, progress=False, **size),
     )
-    out = tmp_path / "out"
+    out = tmp_path / "closed-world-fspo"
     run(monkeypatch, "--output_dir", out, "--verifier", "lexical", *FAST)
     printed = capsys.readouterr().out
     assert "answer accuracy" in printed and "reasoning factuality" in printed and "report.html" in printed
-    results = json.loads((out / "results.json").read_text(encoding="utf-8"))
-    assert results["before"]["n"] == results["after"]["n"] > 50
+    results = {name: load_results(out / f"results-{name}.json")["results"] for name in ("before", "after")}
+    assert [entry["n"] for entry in results["before"]] == [entry["n"] for entry in results["after"]]
+    assert results["after"][0]["n"] > 50
     assert "<h4>before</h4>" in (out / "report.html").read_text(encoding="utf-8")
     card = (out / "README.md").read_text(encoding="utf-8")
-    assert "| answer accuracy |" in card and "LexicalVerifier" in card
+    assert "| closed-world-questions | answer accuracy |" in card and "LexicalVerifier" in card
+    check_page("fspo", card)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """The example, as a user runs it: on files, in the closed world, and with everything that can be wrong."""
 
-import json
 import sys
 from dataclasses import replace
 
@@ -10,7 +9,9 @@ from safetensors.torch import load_file
 from hf_factuality import demo
 from hf_factuality.data.preferences import load_pairs
 from hf_factuality.errors import DataError
+from hf_factuality.hub.results import load_results
 from hf_factuality.worlds import WorldConfig
+from tests.hub.card_pages import check_page
 from tests.test_recipes import load_example
 from tests.trainers.mask_dpo_recording import pairs
 
@@ -58,25 +59,25 @@ def test_the_closed_world_measures_before_and_after(monkeypatch, tmp_path, capsy
         assert config.unknown > 0 and settings["model_config"].questions == 0, "texts that can decline, nothing else"
         model = replace(settings["model_config"], hidden_size=64, intermediate_size=128, num_layers=1, batch_size=32)
         return build(
-            WorldConfig(num_people=16, num_attributes=0), tmp_path / "model", model, steps=120, progress=False
+            WorldConfig(num_people=16, num_attributes=0), tmp_path / "closed-world", model, steps=120, progress=False
         )
 
     monkeypatch.setattr(demo, "build_world_model", small)
     monkeypatch.setattr(demo.BiographyDemo, "max_new_tokens", 24)
-    out = tmp_path / "out"
+    out = tmp_path / "closed-world-mask-dpo"
     run(monkeypatch, "--output_dir", out, *FAST)
     printed = capsys.readouterr().out
     for name in ("correct facts per answer", "wrong facts per answer", "factuality score", "sentences without a fact"):
         assert name in printed
-    results = json.loads((out / "results.json").read_text(encoding="utf-8"))
-    assert results["before"]["n"] == results["after"]["n"] == 8
-    assert results["before"] != results["after"]
+    results = {name: load_results(out / f"results-{name}.json")["results"] for name in ("before", "after")}
+    assert {entry["n"] for entry in results["before"]} == {entry["n"] for entry in results["after"]} == {8}
+    assert [entry["value"] for entry in results["before"]] != [entry["value"] for entry in results["after"]]
     page = (out / "report.html").read_text(encoding="utf-8")
     assert "<h4>before</h4>" in page and "right answer" not in page
-    assert "| correct facts per answer |" in (out / "README.md").read_text(encoding="utf-8")
+    check_page("mask-dpo", (out / "README.md").read_text(encoding="utf-8"))
     # The pairs are of the people who are trained on, and nobody who is measured.
     (folder,) = out.glob("pairs-*")
-    world = demo.load_world(tmp_path / "model")
+    world = demo.load_world(tmp_path / "closed-world")
     assert set(load_pairs(folder)["id"]) <= {person.name for person in world.split("train")}
     # Another run finds them.
     monkeypatch.setattr("hf_factuality.data.preferences.build_preferences", None)

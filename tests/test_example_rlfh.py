@@ -8,7 +8,9 @@ import pytest
 
 from hf_factuality import demo
 from hf_factuality.errors import DataError, JudgingError
+from hf_factuality.hub.results import load_results
 from hf_factuality.worlds import WorldConfig
+from tests.hub.card_pages import check_page
 from tests.test_recipes import load_example
 
 
@@ -32,21 +34,23 @@ def test_the_closed_world_measures_before_and_after(monkeypatch, tmp_path, capsy
     def small(config, **settings):
         model = replace(settings["model_config"], hidden_size=64, intermediate_size=128, num_layers=1, batch_size=32)
         return build(
-            WorldConfig(num_people=16, num_attributes=0), tmp_path / "model", model, steps=120, progress=False
+            WorldConfig(num_people=16, num_attributes=0), tmp_path / "closed-world", model, steps=120, progress=False
         )
 
     monkeypatch.setattr(demo, "build_world_model", small)
     monkeypatch.setattr(demo.BiographyDemo, "max_new_tokens", 24)
-    out = tmp_path / "out"
+    out = tmp_path / "closed-world-rlfh"
     run(monkeypatch, "--output_dir", out, *FAST)
     printed = capsys.readouterr().out
     for name in ("correct facts per answer", "wrong facts per answer", "informativeness", "empty answers"):
         assert name in printed
     assert "rlfh/accuracy" in printed and "value/explained_variance" in printed
-    results = json.loads((out / "results.json").read_text(encoding="utf-8"))
-    assert results["before"]["n"] == results["after"]["n"] == 8 and results["before"] != results["after"]
+    results = {name: load_results(out / f"results-{name}.json")["results"] for name in ("before", "after")}
+    assert {entry["n"] for entry in results["before"]} == {entry["n"] for entry in results["after"]} == {8}
+    assert [entry["value"] for entry in results["before"]] != [entry["value"] for entry in results["after"]]
     card = (out / "README.md").read_text(encoding="utf-8")
     assert "2406.12221" in card and "| correct facts per answer |" in card and str(tmp_path) not in card
+    check_page("rlfh", card)
     assert (out / "critic" / "model.safetensors").is_file()
 
 

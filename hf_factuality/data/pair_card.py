@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from hf_factuality._upload import prepare_repo, publish
 from hf_factuality.errors import DataError, HubError
-from hf_factuality.verifiers.guard import redact
 
 
 __all__ = ["card_text", "prepare_push", "push_pairs"]
@@ -75,7 +75,7 @@ def prepare_push(repo_id: str, private: bool | None = None, token: str | bool | 
         repo_id (`str`):
             The repository.
         private (`bool`, *optional*):
-            Of a new one; `None`: as the organisation has it.
+            Of a new one; `None`: as the organisation has it. One that exists and is otherwise is refused.
         token (`str` or `bool`, *optional*):
             As in `huggingface_hub`.
 
@@ -85,12 +85,7 @@ def prepare_push(repo_id: str, private: bool | None = None, token: str | bool | 
     Raises:
         [`HubError`]: it cannot be made.
     """
-    from huggingface_hub import HfApi
-
-    try:
-        return HfApi(token=token).create_repo(repo_id, repo_type="dataset", private=private, exist_ok=True).repo_id
-    except (OSError, ValueError) as error:  # errors of the Hub are OSError, those of names ValueError
-        raise HubError(f"the dataset {repo_id!r} cannot be written on the Hub: {redact(str(error))}") from error
+    return prepare_repo(repo_id, repo_type="dataset", private=private, token=token)
 
 
 def push_pairs(
@@ -123,26 +118,24 @@ def push_pairs(
         `DataError`: the run is not finished.
         [`HubError`]: the upload failed; the dataset stays in the folder.
     """
-    from huggingface_hub import HfApi
-
     folder = Path(folder)
     files = ["pairs.parquet", "README.md"]
     missing = [name for name in files if not (folder / name).is_file()]
     if missing:
         raise DataError(f"there is no {folder / missing[0]}; a run writes it at its end: start it again to finish it")
-    repo_id = prepare_push(repo_id, private, token)
     try:
-        commit = HfApi(token=token).upload_folder(
-            repo_id=repo_id,
+        published = publish(
+            {name: folder / name for name in files},
+            repo_id,
             repo_type="dataset",
-            folder_path=folder,
-            allow_patterns=files,
+            private=private,
             revision=revision,
             commit_message=commit_message,
+            token=token,
         )
-    except (OSError, ValueError) as error:
-        raise HubError(f"the pairs in {folder} could not be pushed to {repo_id!r}: {redact(str(error))}") from error
-    return str(commit.commit_url)
+    except HubError as error:
+        raise HubError(f"the pairs in {folder} could not be pushed, and stay there: {error}") from None
+    return published.commit_url
 
 
 def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -26,11 +26,11 @@ from hf_factuality.evaluation.best_of import check_best_of
 from hf_factuality.evaluation.engines import Engine, FileEngine, ServerEngine, with_samples
 from hf_factuality.evaluation.journal import Journal
 from hf_factuality.evaluation.plan import PLAIN, Plan, Task, check_samples, load_task_items, make_plan
-from hf_factuality.evaluation.results import check_same_model, environment, now, public, write_results
 from hf_factuality.evaluation.run import answer_items, journal_rows, judge_answers
 from hf_factuality.evaluation.scoring import JUDGED_METRICS, Answers, check_gold, score
 from hf_factuality.evaluation.verification import AnswerJudge, AnswerVerifier
 from hf_factuality.hub.card import format_table
+from hf_factuality.hub.results import check_same_model, environment, now, public, write_results
 from hf_factuality.verifiers.guard import logger as guard_logger
 
 

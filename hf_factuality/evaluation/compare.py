@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from hf_factuality.errors import DataError
-from hf_factuality.evaluation.journal import differences
-from hf_factuality.evaluation.results import check_results, load_results
-
-
-_SAME = ("benchmark", "metric", "seeds", "dataset", "verifier", "judge", "generation", "settings")
+from hf_factuality.hub.results import changed_measurement, check_results, load_results, measurement
 
 
 def compare_results(before: str | Path | Mapping[str, Any], after: str | Path | Mapping[str, Any]) -> str:
@@ -33,8 +28,8 @@ def compare_results(before: str | Path | Mapping[str, Any], after: str | Path | 
         `DataError`: a file is none of results, or the two have no benchmark and metric in common.
     """
     first, second = _load(before, "before"), _load(after, "after")
-    later = {_key(entry): entry for entry in second["results"]}
-    pairs = [(entry, later[_key(entry)]) for entry in first["results"] if _key(entry) in later]
+    later = {measurement(entry): entry for entry in second["results"]}
+    pairs = [(entry, later[measurement(entry)]) for entry in first["results"] if measurement(entry) in later]
     done = {(entry["benchmark"], entry["metric"]) for entry, _ in pairs}
     common = {_name(entry) for entry in first["results"]} & {_name(entry) for entry in second["results"]}
     if not common:
@@ -59,7 +54,7 @@ def compare_results(before: str | Path | Mapping[str, Any], after: str | Path | 
         f"`{name[0]}`, `{name[1]}`: measured with different settings ({_different(name, first, second)}), not compared."
         for name in sorted(common - done)
     ]
-    lower = sorted({old["metric"] for old, _ in pairs if not old["higher_is_better"]})
+    lower = sorted({old["metric"] for old, _ in pairs if old["higher_is_better"] is False})
     notes += [f"Lower is better: {', '.join(lower)}."] if lower else []
     return "\n".join(lines if pairs else []) + ("\n\n" if pairs and notes else "") + "\n".join(notes)
 
@@ -75,19 +70,10 @@ def _name(entry: Mapping[str, Any]) -> tuple[str, str]:
     return entry["benchmark"], entry["metric"]
 
 
-def _key(entry: Mapping[str, Any]) -> str:
-    found = {name: entry.get(name) for name in _SAME}
-    # Two models have two files of answers.
-    found["generation"] = {
-        name: value for name, value in entry["generation"].items() if name not in ("answers", "sha256")
-    }
-    return json.dumps(found, sort_keys=True)
-
-
 def _different(name: tuple[str, str], *results: Mapping[str, Any]) -> str:
     """Settings in which the last results of this name differ."""
-    old, new = (json.loads(_key([entry for entry in it["results"] if _name(entry) == name][-1])) for it in results)
-    return ", ".join(text.partition(":")[0] for text in differences(old, new))
+    old, new = ([entry for entry in it["results"] if _name(entry) == name][-1] for it in results)
+    return ", ".join(changed_measurement(old, new))
 
 
 def _value(entry: Mapping[str, Any]) -> str:

@@ -7,14 +7,13 @@ is done, the file is written anew with one line per item, in order. Both forms a
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from hf_factuality.errors import DataError
+from hf_factuality.hub.results import differences, write_atomically
 from hf_factuality.spans import Verification
 
 
@@ -164,35 +163,3 @@ def dumps(row: Mapping[str, Any]) -> bytes:
         return text.encode("utf-8") + b"\n"
     except UnicodeEncodeError:
         return json.dumps(row).encode("ascii") + b"\n"
-
-
-def write_atomically(path: Path, data: bytes) -> None:
-    """Write a file so that it is there whole, or as it was before."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        mask = os.umask(0)
-        os.umask(mask)
-        os.chmod(name, 0o666 & ~mask)  # mkstemp lets nobody else read
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
-
-
-def differences(before: Any, after: Any, name: str = "") -> list[str]:
-    """What differs between two trees of plain values, as `name: before -> after`."""
-    if isinstance(before, dict) and isinstance(after, dict):
-        found = []
-        for key in sorted({*before, *after}):
-            found += differences(before.get(key), after.get(key), f"{name}.{key}" if name else key)
-        return found
-    return [] if before == after else [f"{name}: {_short(before)} there, {_short(after)} now"]
-
-
-def _short(value: Any) -> str:
-    text = json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= 80 else text[:77] + "..."

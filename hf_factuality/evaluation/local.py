@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
 import inspect
 import logging
@@ -24,13 +23,13 @@ from transformers import (
 from hf_factuality.data.benchmarks.base import BenchmarkItem
 from hf_factuality.errors import CheckpointError, DataError
 from hf_factuality.evaluation.engines import Completion, Generation, Request
+from hf_factuality.hub.results import folder_fingerprint
 
 
 logger = logging.getLogger(__name__)
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 PROMPT_FORMATS = ("auto", "chat", "plain")
-_WEIGHTS = ("*.safetensors", "*.bin", "config.json", "adapter_config.json")
 
 
 def render(
@@ -392,16 +391,3 @@ def _device(name: str | None) -> str:
     if kind == "cuda" and not torch.cuda.is_available():
         raise ValueError(f"--device {name}: there is no CUDA device; take cpu")
     return name
-
-
-def folder_fingerprint(folder: Path) -> str:
-    """Hash that tells checkpoints apart: of names, sizes and samples of the weights, as reading them all takes minutes."""
-    digest = hashlib.sha256()
-    for path in sorted({path for pattern in _WEIGHTS for path in folder.glob(pattern)}):
-        size = path.stat().st_size
-        digest.update(f"{path.name}\0{size}\0".encode())
-        with path.open("rb") as file:
-            for part in range(17):
-                file.seek(max(0, size - 65536) * part // 16)
-                digest.update(file.read(65536))
-    return digest.hexdigest()[:32]

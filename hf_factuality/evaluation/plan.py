@@ -16,8 +16,8 @@ from hf_factuality.errors import DataError
 from hf_factuality.evaluation import own_file
 from hf_factuality.evaluation.best_of import check_best_of, parse_best_of
 from hf_factuality.evaluation.engines import Generation
-from hf_factuality.evaluation.results import load_results
 from hf_factuality.evaluation.scoring import CLAIM_METRICS, JUDGED_METRICS, check_metric_args, metrics_of
+from hf_factuality.hub.results import load_results
 from hf_factuality.metrics._cli import parse_metric_args
 
 

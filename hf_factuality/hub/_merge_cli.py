@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from hf_factuality.hub._push_cli import add_hub_flags
+
 
 def add_parser(commands: Any) -> None:
     """Add `merge` to the subparsers of the `hf-factuality` command."""
@@ -42,12 +44,19 @@ def add_parser(commands: Any) -> None:
         help="read files that ask for more than tensors; they can then run any code in your name",
     )
     merge.add_argument("--trust_remote_code", action="store_true", help="run code that the configuration names")
+    merge.add_argument(
+        "--push_to_hub",
+        metavar="REPO",
+        help="publish the model, as `hf-factuality push` does; the account is tried first",
+    )
+    add_hub_flags(merge)
     merge.set_defaults(run=_merge)
 
 
 def _merge(args: argparse.Namespace) -> int:
     from hf_factuality.hub.merge import merge
 
+    _check_push(args)
     report = merge(
         args.checkpoint,
         args.out,
@@ -62,4 +71,35 @@ def _merge(args: argparse.Namespace) -> int:
     print(report, file=sys.stderr if not args.dry_run else sys.stdout)
     if not args.dry_run:
         print(report.out)
+        if args.push_to_hub is not None:
+            _push(args)
     return 0
+
+
+def _check_push(args: argparse.Namespace) -> None:
+    """Find out before the work, which can take hours, whether the account may write to the repository."""
+    if args.push_to_hub is None:
+        given = [f"--{name}" for name in ("pull_request", "revision") if getattr(args, name)]
+        given += ["--private" if args.private else "--public"] if args.private is not None else []
+        if given:
+            raise ValueError(f"{given[0]} is for --push_to_hub REPO")
+    elif not args.dry_run:
+        from hf_factuality.hub.push import prepare_repo
+
+        args.push_to_hub = prepare_repo(
+            args.push_to_hub, private=args.private, new_private=True, pull_request=args.pull_request
+        )
+
+
+def _push(args: argparse.Namespace) -> None:
+    from hf_factuality.errors import HubError
+    from hf_factuality.hub.push import push_folder
+
+    try:
+        done = push_folder(
+            args.out, args.push_to_hub, pull_request=args.pull_request, revision=args.revision, private=args.private
+        )
+    except HubError as error:
+        again = f"the model is in {args.out}; go on with: hf-factuality push {args.out} {args.push_to_hub}"
+        raise HubError(f"{error}; {again}") from None
+    print(done.address)

@@ -140,6 +140,7 @@ def _write_tensor(file, entry: Entry, advance: Callable[[int], object]) -> None:
         _write(file, memoryview(raw))
         written += raw.nbytes
         advance(raw.nbytes)
+        del block, raw  # or two would be in memory while the next is made
     if written != entry.nbytes:
         raise CheckpointError(f"{entry.name!r} has {written} bytes, not the {entry.nbytes} of its shape")
 

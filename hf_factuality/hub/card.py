@@ -1,156 +1,322 @@
-"""Model cards from `MODEL_CARD_TEMPLATE.md`."""
+"""Model cards from `MODEL_CARD_TEMPLATE.md`. Numbers of results come from files of results alone; see docs/cards.md."""
 
 from __future__ import annotations
 
+import logging
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, fields
-from importlib.metadata import version
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hf_factuality import __version__
-
-
-TEMPLATE = Path(__file__).resolve().parent.parent / "MODEL_CARD_TEMPLATE.md"
-# Parents' settings that a card may show. A list of what is allowed, not of what is not: others hold tokens, addresses and
-# paths. The fields that our own configurations add are shown too.
-_PUBLIC_SETTINGS = set(
-    """
-    adam_beta1 adam_beta2 adam_epsilon beta bf16 delta disable_dropout entropy_coef epsilon epsilon_high fp16
-    generation_batch_size gradient_accumulation_steps gradient_checkpointing importance_sampling_level ld_alpha learning_rate
-    loss_type lr_scheduler_type mask_truncated_completions max_completion_length max_grad_norm max_length max_steps min_p
-    multi_objective_aggregation num_generations num_iterations num_train_epochs optim per_device_train_batch_size
-    repetition_penalty scale_rewards seed shuffle_dataset steps_per_generation sync_ref_model temperature top_entropy_quantile
-    top_k top_p truncation_mode use_vllm vllm_importance_sampling_correction vllm_importance_sampling_mode warmup_steps weight_decay
-    """.split()
+from hf_factuality.errors import HubError
+from hf_factuality.hub._card_check import card_problems, validate_card
+from hf_factuality.hub._card_results import REPO_ID, CardResults, ModelIdentity, card_results
+from hf_factuality.hub._card_settings import (
+    changed_settings,
+    describe_adapter,
+    describe_hardware,
+    describe_rewards,
+    describe_software,
+    describe_verifier,
+    plain_name,
 )
+from hf_factuality.hub.results import folder_fingerprint
 
 
-def render_card(card_data, **values: Any):
+__all__ = [
+    "before_and_after",
+    "changed_settings",
+    "describe_rewards",
+    "describe_verifier",
+    "format_table",
+    "render_card",
+    "update_card",
+    "validate_card",
+    "write_trainer_card",
+]
+
+logger = logging.getLogger(__name__)
+TEMPLATE = Path(__file__).resolve().parent.parent / "MODEL_CARD_TEMPLATE.md"
+NO_RESULTS = "None recorded."
+# What the user of a folder may have written into the header of its card, and no trainer knows.
+_KEPT = ("language", "license", "license_name", "license_link")
+_SECTION = re.compile(r"(?ms)^## Results\n.*?(?=^## |\Z)")
+_BASE = re.compile(r"(?m)^\| base model \| (?:\[([^\]]+)\]\([^)]*\)(?: at `(\w+)`)?|`([^`]+)`)")
+
+
+def render_card(card_data, *, results: CardResults | None = None, **values: Any):
     """Fill in the template.
 
     Args:
         card_data ([`~huggingface_hub.ModelCardData`]):
-            Metadata for the YAML header.
+            Metadata for the YAML header; its `eval_results` are set here.
+        results ([`CardResults`], *optional*):
+            As [`~hf_factuality.hub._card_results.card_results`] reads them from files. `None`: the card says that none
+            are recorded.
         **values:
-            The placeholders of the template: `model_name`, `base_model`, `method`, `paper_title`, `paper_id`, `results`
-            (`None`, or a mapping with `metrics`, a list of `name`, `before`, `after`, `n`, and `setting`),
-            `dataset_name`, `verifier`, `objective`, `hyperparameters`.
+            The other placeholders of the template: `model_name`, `model_id`, `chat`, `adapter`, `base`, `method`,
+            `paper_title`, `paper_id`, `training` and `hyperparameters` (names and values).
 
     Returns:
         [`~huggingface_hub.ModelCard`].
+
+    Raises:
+        [`HubError`]: `results` is anything else: a dict, for one.
     """
     from huggingface_hub import ModelCard
 
-    versions = [f"{name} {version(name)}" for name in ("trl", "transformers", "torch")]
-    versions = ", ".join([f"hf_factuality {__version__}", *versions])
-    return ModelCard.from_template(card_data, template_path=str(TEMPLATE), versions=versions, **values)
+    if not isinstance(results, CardResults | None):
+        raise HubError(f"results of a card come from files, got {type(results).__name__}: see docs/cards.md")
+    _set_results(card_data, values["model_name"], results)
+    values["training"] = [(name, _cell(value)) for name, value in values["training"]]
+    values["hyperparameters"] = [(name, _cell(value).replace("`", "'")) for name, value in values["hyperparameters"]]
+    return ModelCard.from_template(card_data, template_path=str(TEMPLATE), results=results_text(results), **values)
 
 
-def rewrite_card(path: str | Path, **values: Any) -> None:
-    """Replace the text of the model card at `path` by ours and keep its metadata (base model, tags, library).
-
-    Args:
-        path (`str` or `Path`):
-            A model card with a YAML header.
-        **values:
-            As for [`render_card`], except `base_model`, which the metadata holds.
-    """
-    from huggingface_hub import ModelCard
-
-    data = ModelCard.load(path).data
-    base_model = data.base_model[0] if isinstance(data.base_model, list) else data.base_model
-    render_card(data, base_model=base_model, **values).save(path)
+def results_text(results: CardResults | None) -> str:
+    """The part "Results" of a card, in Markdown."""
+    if results is None or not results.rows:
+        return NO_RESULTS
+    rows = [f"| {' | '.join(row.values())} |" for row in results.rows]
+    files = " and ".join(f"`{path.name}`" for path in results.files)
+    notes = "\n".join(f"- {note}" for note in results.notes)
+    table = "\n".join(["| benchmark | metric | before | after | n |", "|---|---|---|---|---|", *rows])
+    return f"{table}\n\n{notes}\n- The numbers are those of {files}."
 
 
-def shown_dataset(name: str | None) -> str | None:
-    """A dataset's name as a card shows it: not at all if it is a folder, which says nothing to the card's reader."""
-    return None if name is not None and Path(name).exists() else name
+def _set_results(card_data: Any, model_name: str, results: CardResults | None) -> None:
+    from huggingface_hub import EvalResult
+
+    found = results.eval_results if results is not None else []
+    card_data.eval_results = [EvalResult(**arguments) for arguments in found] or None
+    card_data.model_name = model_name if found else None
 
 
-def rewrite_trainer_card(
+def write_trainer_card(
     trainer: Any,
+    write: Callable[..., None],
     model_name: str | None,
     dataset_name: str | None,
+    tags: Any,
     *,
     method: str,
     verifier: str,
     objective: str,
     named: tuple[str, ...] = (),
 ) -> None:
-    """Replace the text of the card that a trainer of ours has just written; on the main process.
+    """Let the parent write its card, and replace the text by ours, with the results that are of these weights.
+
+    While training goes on there are no results: they would be of other weights.
 
     Args:
         trainer (`Trainer`):
             With `args`, `card_results` and the `_paper` of its method.
-        model_name, dataset_name (`str`, *optional*):
+        write (`Callable`):
+            The parent's `create_model_card`.
+        model_name, dataset_name (`str`, *optional*), tags (`str` or `list[str]`, *optional*):
             As for `create_model_card`.
-        method, verifier, objective (`str`):
-            As for [`render_card`].
+        method, objective (`str`):
+            What was done, for readers.
+        verifier (`str`):
+            As [`describe_verifier`] says it.
         named (`tuple[str, ...]`, *optional*):
             Settings that the objective names already.
+
+    Raises:
+        [`HubError`]: `card_results` holds something else than files, or files of another model.
     """
+    shown = None if dataset_name is None or Path(dataset_name).exists() else dataset_name
     if not trainer.is_world_process_zero():
+        write(model_name, shown, tags)
         return
-    folder = Path(trainer.args.output_dir)
-    rewrite_card(
-        folder / "README.md",
-        model_name=model_name or folder.name,
+    args = trainer.args
+    folder = Path(args.output_dir)
+    model_name = plain_name(model_name) if model_name else folder.resolve().name
+    repo_id = getattr(trainer, "hub_model_id", None) or args.hub_model_id
+    model = trainer.accelerator.unwrap_model(trainer.model)
+    base = _base_of(model)
+    results = None
+    if not trainer.is_in_train:
+        results = card_results(
+            trainer.card_results, folder, _this(folder, model_name, repo_id), base.identity, repo_id
+        )
+    kept = _own_metadata(folder / "README.md")
+    write(model_name, shown, tags)
+    data = _metadata(folder / "README.md", kept, base, shown, hasattr(model, "peft_config"))
+    hyperparameters = [item for item in changed_settings(args) if item[0] not in named] + describe_adapter(model)
+    card = render_card(
+        data,
+        results=results,
+        model_name=model_name,
+        model_id=repo_id or model_name,
+        chat=bool(getattr(trainer.processing_class, "chat_template", None)),
+        adapter=hasattr(model, "peft_config"),
+        base=base.link(),
         method=method,
         paper_title=trainer._paper["title"],
         paper_id=trainer._paper["id"],
-        results=trainer.card_results,
-        dataset_name=dataset_name,
-        verifier=verifier,
-        objective=objective,
-        hyperparameters=[(name, value) for name, value in changed_settings(trainer.args) if name not in named],
+        training=[
+            ("objective", objective),
+            ("base model", base.row()),
+            ("data", _data_row(shown, trainer.train_dataset)),
+            ("verifier", verifier),
+            *([("trained for", f"{trainer.state.global_step} steps")] if trainer.state.global_step else []),
+            ("hardware", describe_hardware(trainer.accelerator)),
+            ("software", describe_software()),
+        ],
+        hyperparameters=hyperparameters,
     )
+    card.save(folder / "README.md")
+    problems = card_problems(str(card))
+    if problems:
+        logger.warning("the model card needs a look before it is published: %s", "; ".join(problems))
 
 
-def changed_settings(args: Any) -> list[tuple[str, Any]]:
-    """Hyper-parameters that differ from their defaults; never paths, names, addresses or secrets.
-
-    Args:
-        args (dataclass):
-            The configuration, for example a [`FactGRPOConfig`].
-
-    Returns:
-        `list[tuple[str, Any]]`: name and value, in the order of the names.
-    """
-    own = type(args).__dict__.get("__annotations__", {})
-    changed = []
-    for field in fields(args):
-        value = getattr(args, field.name)
-        shown = field.name in _PUBLIC_SETTINGS or field.name in own
-        if shown and field.default is not MISSING and value is not None and value != field.default:
-            value = getattr(value, "value", value)
-            # A model may be given by its folder.
-            value = Path(value).name if isinstance(value, str) and Path(value).exists() else value
-            changed.append((field.name, value))
-    return sorted(changed, key=lambda item: item[0])
-
-
-def describe_verifier(verifier: Any) -> str:
-    """Class of a verifier and, where it judges with a model of the Hub, which one; never a path.
+def update_card(folder: str | Path, results: Any = None, repo_id: str | None = None) -> Path:
+    """Bring the results of a card up to date, after the model was evaluated; the rest of the card stays.
 
     Args:
-        verifier ([`Verifier`]):
-            The verifier.
+        folder (`str` or `Path`):
+            A model with the card that a trainer of ours wrote.
+        results (`str`, `Path`, list of them, or `Mapping`, *optional*):
+            Files of results, as for the trainers' `card_results`. `None`: the files `results*.json` in the folder.
+        repo_id (`str`, *optional*):
+            Repository that the folder goes to, for the links and the snippet.
 
     Returns:
-        `str`, for example `"NLIVerifier (MoritzLaurer/DeBERTa-v3-base-mnli-fever-anli)"`.
+        `Path`: the card.
+
+    Raises:
+        [`HubError`]: there is no such card, or the results are not of this model.
+
+    Example:
+
+        >>> update_card("outputs/fact-grpo", {"before": "before.json", "after": "after.json"})
     """
-    config = getattr(getattr(getattr(verifier, "judge", None), "model", None), "config", None)
-    name = getattr(config, "name_or_path", None) or ""
-    on_the_hub = re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name) and not Path(name).exists()
-    return type(verifier).__name__ + (f" ({name})" if on_the_hub else "")
+    from huggingface_hub import ModelCard
+
+    path = Path(folder) / "README.md"
+    text = path.read_text(encoding="utf-8") if path.is_file() else ""
+    if not _SECTION.search(text):
+        raise HubError(f"{path} is no card with a part '## Results'; a trainer's create_model_card writes one")
+    card = ModelCard(text)
+    title = re.search(r"(?m)^# (.+)$", card.content)
+    name = title[1] if title else Path(folder).resolve().name
+    origin = _BASE.search(text)
+    base = ModelIdentity(frozenset(filter(None, (origin[1], origin[3]))), origin[2]) if origin else ModelIdentity()
+    found = card_results(results, Path(folder), _this(Path(folder), name, repo_id), base, repo_id)
+    _set_results(card.data, name, found)
+    body = _SECTION.sub(lambda _: f"## Results\n\n{results_text(found)}\n\n", card.text)
+    if repo_id is not None:
+        body = re.sub(r'pipeline\("text-generation", model="[^"]*"\)',
+                      lambda _: f'pipeline("text-generation", model="{repo_id}")', body)  # fmt: skip
+    card.text = body
+    card.save(path)
+    return path
+
+
+def is_our_card(text: str) -> bool:
+    """Whether a trainer of ours wrote a card, so that its results can be brought up to date."""
+    header = re.match(r"---\n(.*?)\n---\n", text, re.DOTALL)
+    return header is not None and "hf_factuality" in header[1] and _SECTION.search(text) is not None
+
+
+def _this(folder: Path, model_name: str, repo_id: str | None) -> ModelIdentity:
+    names = {folder.resolve().name, model_name, repo_id, (repo_id or "").rpartition("/")[2]}
+    return ModelIdentity(frozenset(filter(None, names)), fingerprint=folder_fingerprint(folder))
+
+
+@dataclass(frozen=True)
+class _Base:
+    """The model that training began with.
+
+    Args:
+        name (`str`, *optional*):
+            Its repository, or the last name of its folder; `None` if nobody knows.
+        on_the_hub (`bool`):
+            Which of the two.
+        identity ([`ModelIdentity`]):
+            What tells it from others.
+    """
+
+    name: str | None
+    on_the_hub: bool
+    identity: ModelIdentity
+
+    def link(self) -> str:
+        if self.name is None:
+            return "A model of unknown origin"
+        if self.on_the_hub:
+            return f"[{self.name}](https://huggingface.co/{self.name})"
+        return f"`{self.name}`, a model that is not on the Hub"
+
+    def row(self) -> str:
+        if self.name is None:
+            return "not recorded"
+        revision = self.identity.revision
+        return self.link() + (
+            f" at `{revision}`" if revision else " (revision not recorded)" if self.on_the_hub else ""
+        )
+
+
+def _base_of(model: Any) -> _Base:
+    name = getattr(model.config, "name_or_path", None)
+    if not name:
+        return _Base(None, False, ModelIdentity())
+    place = Path(name)
+    if place.exists() or not REPO_ID.fullmatch(name):
+        shown = plain_name(str(place.resolve()))
+        return _Base(shown, False, ModelIdentity(frozenset({shown}), fingerprint=folder_fingerprint(place)))
+    commit = getattr(model.config, "_commit_hash", None)
+    return _Base(name, True, ModelIdentity(frozenset({name}), commit))
+
+
+def _data_row(name: str | None, dataset: Any) -> str:
+    shown = "not recorded"
+    if name is not None:
+        shown = f"[{name}](https://huggingface.co/datasets/{name})" if REPO_ID.fullmatch(name) else plain_name(name)
+    return shown + (f", {len(dataset)} rows" if hasattr(dataset, "__len__") else "")
+
+
+def _own_metadata(path: Path) -> dict[str, Any]:
+    """What its user wrote into the header of an earlier card."""
+    from huggingface_hub import ModelCard
+
+    if not path.is_file():
+        return {}
+    try:
+        data = ModelCard.load(path, ignore_metadata_errors=True).data.to_dict()
+    except Exception as error:  # noqa: BLE001 - whatever stands there, the run that wants to save goes on
+        logger.warning(
+            "%s cannot be read (%s); its licence and language are not kept", path.name, type(error).__name__
+        )
+        return {}
+    return {name: data[name] for name in _KEPT if name in data}
+
+
+def _metadata(path: Path, kept: Mapping[str, Any], base: _Base, dataset: str | None, adapter: bool) -> Any:
+    """The header: the parent's tags, and nothing that is no id of the Hub."""
+    from huggingface_hub import ModelCard, ModelCardData
+
+    tags = [tag for tag in ModelCard.load(path).data.tags or [] if "://" not in tag]
+    known = {}
+    if base.on_the_hub:
+        known = {"base_model": base.name, "base_model_relation": "adapter" if adapter else "finetune"}
+    return ModelCardData(
+        **kept,
+        library_name="peft" if adapter else "transformers",
+        pipeline_tag="text-generation",
+        datasets=[dataset] if dataset is not None and REPO_ID.fullmatch(dataset) else None,
+        tags=sorted(tags),
+        **known,
+    )
 
 
 def before_and_after(
     before: Mapping[str, Any], after: Mapping[str, Any], names: Mapping[str, str], n: int, setting: str
 ) -> dict[str, Any]:
-    """Results for a card and a table from two measurements.
+    """Two measurements as rows for the screen; a card takes files of results instead.
 
     Args:
         before, after (`Mapping[str, Any]`):
@@ -163,7 +329,7 @@ def before_and_after(
             How it was measured, in one sentence.
 
     Returns:
-        `dict`: `metrics` and `setting`, as [`render_card`] takes them.
+        `dict`: `metrics`, a list of `name`, `before`, `after` and `n`, and `setting`.
     """
     rows = [
         {"name": text, "before": _shown(before[key]), "after": _shown(after[key]), "n": n}
@@ -191,3 +357,7 @@ def format_table(rows: Sequence[Mapping[str, Any]]) -> str:
 
 def _shown(value: Any) -> str:
     return "n/a" if value is None else f"{value:.3f}" if isinstance(value, float) else str(value)
+
+
+def _cell(value: Any) -> str:
+    return " ".join(str(value).split()).replace("|", "\\|")

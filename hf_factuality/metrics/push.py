@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hf_factuality import __version__
+from hf_factuality._secrets import redact
+from hf_factuality._upload import hub_errors, publish
 from hf_factuality.errors import HubError
 from hf_factuality.metrics.install import METRIC_NAMES, describe_metrics, metric_path
-from hf_factuality.verifiers.guard import redact
 
 
 if TYPE_CHECKING:
@@ -202,26 +203,24 @@ def push_metrics(
     done: dict[str, str] = {}
     with tempfile.TemporaryDirectory() as folder:
         paths = write_spaces(folder, chosen, namespace=namespace, requirement=requirement)
-        try:
-            for name in chosen:  # all of them before the first is written
+        for name in chosen:  # all of them before the first is written
+            with hub_errors(f"{namespace}/{name} could not be published", token):
                 _refuse_others(api, f"{namespace}/{name}", name, private)
-            for name, path in paths.items():
-                repo_id = f"{namespace}/{name}"
-                api.create_repo(repo_id, repo_type="space", space_sdk="gradio", private=private, exist_ok=True)
-                commit = api.upload_folder(
-                    repo_id=repo_id,
+        for name, path in paths.items():
+            try:
+                published = publish(
+                    {file.name: file for file in path.iterdir()},
+                    f"{namespace}/{name}",
                     repo_type="space",
-                    folder_path=path,
+                    space_sdk="gradio",
+                    private=private,
                     commit_message=commit_message or f"Upload the metric {name} of hf_factuality {__version__}",
+                    token=token,
                 )
-                done[name] = str(commit.commit_url)
-        except HubError:
-            raise
-        except Exception as error:  # of the Hub, the network or the account; the token must not come along
-            text = redact(f"{type(error).__name__}: {error}")
-            text = text.replace(token, "***") if isinstance(token, str) and token else text
-            before = f" (published before: {', '.join(done)})" if done else ""
-            raise HubError(f"{namespace}/{name} could not be published{before}: {text}") from None
+            except HubError as error:
+                before = f" (published before: {', '.join(done)})" if done else ""
+                raise HubError(f"{namespace}/{name} could not be published{before}: {error}") from None
+            done[name] = published.commit_url
     return done
 
 

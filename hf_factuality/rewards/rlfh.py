@@ -44,7 +44,10 @@ def statements_of(verification: Verification) -> tuple[LabeledSpan, ...]:
 
 
 def rlfh_verifier(
-    judge_model: str | None = None, judge_base_url: str | None = None, knowledge: str | Path | None = None
+    judge_model: str | None = None,
+    judge_base_url: str | None = None,
+    knowledge: str | Path | None = None,
+    training_args: Any = None,
 ) -> SelfVerifier:
     """RLFH's extraction, verification and rating, by the policy itself or by a model on a server.
 
@@ -52,26 +55,44 @@ def rlfh_verifier(
         judge_model (`str`, *optional*):
             Model on the server. `None`: the policy, which the trainer binds.
         judge_base_url (`str`, *optional*):
-            Address of an OpenAI-compatible server, such as `"http://localhost:8000/v1"`.
+            Address of an OpenAI-compatible server, such as `"http://localhost:8000/v1"`. `"rollout"`: the vLLM server that
+            samples for this run (`use_vllm=True, vllm_mode="server"`), whose model, the policy, then judges itself;
+            `judge_model` is the name that it was started with. Its answers are not cached, since it changes.
         knowledge (`str` or `Path`, *optional*):
             Knowledge base of pages (`hf-factuality index`), searched as RLFH does: the pages that a row's `topic` names, in
             sections of more than 64 words, the three best per statement. `None`: the row's own evidence.
+        training_args ([`~trl.GRPOConfig`], *optional*):
+            Where the server of `"rollout"` is.
 
     Raises:
-        `ValueError`: one of model and address without the other.
+        `ValueError`: one of model and address without the other, or `"rollout"` of a run without a server.
         `RetrievalError`: no such knowledge base.
     """
     if bool(judge_model) != bool(judge_base_url):
         raise ValueError(
             f"a judge on a server needs both its model and its address, got {judge_model!r} and {judge_base_url!r}"
         )
-    client = ChatClient(judge_base_url, judge_model) if judge_model and judge_base_url else None
+    client = None
+    if judge_model and judge_base_url:
+        rollout = judge_base_url == "rollout"
+        address = _rollout_server(training_args) if rollout else judge_base_url
+        client = ChatClient(address, judge_model, cache=not rollout)
     if knowledge is None:
         return SelfVerifier(client)
     pages = TopicRetriever(
         knowledge, top_k=3, query="sentences", pad=False, passages=RLFH_PASSAGES, passage_format="rlfh"
     )
     return SelfVerifier(client, retriever=pages)
+
+
+def _rollout_server(args: Any) -> str:
+    if args is None or not args.use_vllm or args.vllm_mode != "server":
+        raise ValueError(
+            "judge_base_url='rollout' asks the vLLM server that samples for this run, and there is none: set use_vllm=True and "
+            "vllm_mode='server', or leave the judge out, so that the policy judges in this process"
+        )
+    address = args.vllm_server_base_url or f"http://{args.vllm_server_host}:{args.vllm_server_port}"
+    return f"{address.rstrip('/')}/v1"
 
 
 class RLFHReward:

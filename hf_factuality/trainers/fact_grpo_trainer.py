@@ -22,9 +22,10 @@ from hf_factuality.functional import (
     scale_by_agreement,
     token_values,
 )
-from hf_factuality.hub.card import describe_verifier, rewrite_trainer_card, shown_dataset
+from hf_factuality.hub.card import describe_verifier, write_trainer_card
 from hf_factuality.rewards import check_format
 from hf_factuality.spans import TokenOffsets, Verification, think_range, token_offsets
+from hf_factuality.trainers._publish import Publishes
 from hf_factuality.trainers._rollouts import ResumableRollouts
 from hf_factuality.trainers.fact_grpo_config import FactGRPOConfig
 from hf_factuality.verifiers.base import Verifier, VerifierInput, evidence_passages
@@ -47,7 +48,7 @@ class _Finding:
         return self.verification is not None and self.verification.judged
 
 
-class FactGRPOTrainer(ResumableRollouts, GRPOTrainer):
+class FactGRPOTrainer(Publishes, ResumableRollouts, GRPOTrainer):
     """GRPO whose advantages are per token: a verifier labels the sentences, and each token's sign follows its sentence.
 
     Differs from [`~trl.GRPOTrainer`] in two places only. A reward named `factuality` (mean over the sentences, FSPO Eq.
@@ -73,8 +74,9 @@ class FactGRPOTrainer(ResumableRollouts, GRPOTrainer):
             The parent's other arguments.
 
     Attributes:
-        card_results (`dict`, *optional*):
-            Results for the model card, as [`~hf_factuality.hub.card.before_and_after`] makes them.
+        card_results (`str`, `Path`, list of them, or `dict`, *optional*):
+            Files of results for the model card, or `{"before": path, "after": path}`. `None`: those of this model among
+            `results*.json` in `args.output_dir` (docs/cards.md).
 
     Raises:
         `TypeError`: `args` is not a [`FactGRPOConfig`], or `verifier` has no `verify` method.
@@ -125,7 +127,7 @@ class FactGRPOTrainer(ResumableRollouts, GRPOTrainer):
                 self._check_evidence(dataset, args.evidence_column)
         self._findings: list[_Finding] = []
         self._ever_judged = False
-        self.card_results: dict[str, Any] | None = None
+        self.card_results: Any = None
 
         def factuality(
             prompts, completions, completion_ids, log_extra, trainer_state=None, log_metric=None, **columns
@@ -257,12 +259,13 @@ class FactGRPOTrainer(ResumableRollouts, GRPOTrainer):
         return output
 
     def create_model_card(self, model_name=None, dataset_name=None, tags=None):
-        args, dataset_name = self.args, shown_dataset(dataset_name)
-        super().create_model_card(model_name, dataset_name, tags)
-        rewrite_trainer_card(
+        args = self.args
+        write_trainer_card(
             self,
+            super().create_model_card,
             model_name,
             dataset_name,
+            tags,
             method="FSPO" if args.credit == "flip" else f"FactGRPO with {args.credit} credit",
             verifier=describe_verifier(self._guard.verifier),
             objective=f"{args.variant}: factuality reward weight {args.factuality_reward_weight:g}, "

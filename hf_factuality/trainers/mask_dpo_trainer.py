@@ -11,7 +11,7 @@ from trl import DPOTrainer
 from trl.trainer.utils import global_then_local_main_first
 
 from hf_factuality.errors import DataError
-from hf_factuality.hub.card import rewrite_trainer_card, shown_dataset
+from hf_factuality.hub.card import write_trainer_card
 from hf_factuality.spans import Label
 from hf_factuality.trainers._mask_dpo_data import (
     COUNTS,
@@ -22,13 +22,14 @@ from hf_factuality.trainers._mask_dpo_data import (
     has_signal,
     mask_pair,
 )
+from hf_factuality.trainers._publish import Publishes
 from hf_factuality.trainers.mask_dpo_config import ALL, MaskDPOConfig
 
 
 logger = logging.getLogger(__name__)
 
 
-class MaskDPOTrainer(DPOTrainer):
+class MaskDPOTrainer(Publishes, DPOTrainer):
     """DPO that learns from the true sentences of the preferred completion, and against the false ones of the other.
 
     Differs from [`~trl.DPOTrainer`] in `completion_mask` only: 0 on the tokens that do not count. So every loss type is
@@ -57,8 +58,9 @@ class MaskDPOTrainer(DPOTrainer):
     Attributes:
         mask_statistics (`dict[str, MaskStatistics]`):
             Per dataset: pairs, those dropped, share of the tokens that count.
-        card_results (`dict`, *optional*):
-            Results for the model card, as [`~hf_factuality.hub.card.before_and_after`] makes them.
+        card_results (`str`, `Path`, list of them, or `dict`, *optional*):
+            Files of results for the model card, or `{"before": path, "after": path}`. `None`: those of this model among
+            `results*.json` in `args.output_dir` (docs/cards.md).
 
     Raises:
         `TypeError`: `args` is not a [`MaskDPOConfig`].
@@ -101,7 +103,7 @@ class MaskDPOTrainer(DPOTrainer):
                 "that place the spans"
             )
         self.mask_statistics: dict[str, MaskStatistics] = {}
-        self.card_results: dict[str, Any] | None = None
+        self.card_results: Any = None
         self._mask_rule = MaskRule(
             chosen=_labels(args.chosen_labels),
             rejected=_labels(args.rejected_labels),
@@ -192,12 +194,13 @@ class MaskDPOTrainer(DPOTrainer):
             self._signature_columns += [f"{side}_mask" for side in SIDES]
 
     def create_model_card(self, model_name=None, dataset_name=None, tags=None):
-        args, dataset_name = self.args, shown_dataset(dataset_name)
-        super().create_model_card(model_name, dataset_name, tags)
-        rewrite_trainer_card(
+        args = self.args
+        write_trainer_card(
             self,
+            super().create_model_card,
             model_name,
             dataset_name,
+            tags,
             method="Mask-DPO",
             verifier="the one that labelled the pairs",
             objective=f"{' + '.join(args.loss_type)} loss on {', '.join(args.chosen_labels)} spans of the preferred "

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.nn.functional import pad
 from transformers import ProcessorMixin
 from transformers.integrations import is_deepspeed_zero3_enabled
 from trl import GRPOTrainer
@@ -22,15 +23,18 @@ from hf_factuality.functional.gae import (
     value_loss,
     whiten,
 )
-from hf_factuality.hub.card import rewrite_trainer_card, shown_dataset
+from hf_factuality.hub.card import describe_rewards, write_trainer_card
 from hf_factuality.spans import TokenOffsets, token_offsets
+from hf_factuality.trainers._critic_files import CriticFiles
+from hf_factuality.trainers._padding import without_padding
+from hf_factuality.trainers._publish import Publishes
 from hf_factuality.trainers._rollouts import ResumableRollouts
 from hf_factuality.trainers._token_rewards import TokenRewardFunc, as_list, token_reward_rows
 from hf_factuality.trainers.critic import make_critic
 from hf_factuality.trainers.token_reward_ppo_config import TokenRewardPPOConfig
 
 
-class TokenRewardPPOTrainer(ResumableRollouts, GRPOTrainer):
+class TokenRewardPPOTrainer(CriticFiles, Publishes, ResumableRollouts, GRPOTrainer):
     """PPO whose rewards are per token: what a statement earns is paid at the token where it ends (RLFH).
 
     Differs from [`~trl.GRPOTrainer`] in where advantages come from: a critic values every token, GAE turns token rewards
@@ -60,8 +64,9 @@ class TokenRewardPPOTrainer(ResumableRollouts, GRPOTrainer):
     Attributes:
         critic ([`~hf_factuality.trainers.critic.Critic`]):
             Saved in the folder `critic` of every checkpoint and of the output.
-        card_results (`dict`, *optional*):
-            Results for the model card, as [`~hf_factuality.hub.card.before_and_after`] makes them.
+        card_results (`str`, `Path`, list of them, or `dict`, *optional*):
+            Files of results for the model card, or `{"before": path, "after": path}`. `None`: those of this model among
+            `results*.json` in `args.output_dir` (docs/cards.md).
 
     Raises:
         `TypeError`: `args` is not a [`TokenRewardPPOConfig`].
@@ -121,7 +126,7 @@ class TokenRewardPPOTrainer(ResumableRollouts, GRPOTrainer):
         self._token_rewards: dict[int, list[torch.Tensor | None]] = {}
         self._tokens: list[TokenOffsets] = []
         self._plain: torch.Tensor | None = None
-        self.card_results: dict[str, Any] | None = None
+        self.card_results: Any = None
         wrapped = [self._scalar(number, function) for number, function in enumerate(given)]
         super().__init__(
             model,
@@ -181,7 +186,7 @@ class TokenRewardPPOTrainer(ResumableRollouts, GRPOTrainer):
             self._token_rewards[number] = rows
             return [None if row is None else row.sum().item() for row in rows]
 
-        reward.__name__ = get_callable_name(function)
+        reward.__name__, reward.__wrapped__ = get_callable_name(function), function
         return reward
 
     def _calculate_rewards(self, inputs, prompts, completions, completion_ids_list):
@@ -211,22 +216,25 @@ class TokenRewardPPOTrainer(ResumableRollouts, GRPOTrainer):
         return rewards, known
 
     # Values
-    def _old_values(self, ids: torch.Tensor, attention: torch.Tensor, count: int, logps: bool):
+    def _old_values(self, batch: dict[str, torch.Tensor], logps: bool):
         """Values, and the policy's log-probabilities if they are asked for, both (B, T), without gradients."""
         args = self.args
         size = args.per_device_train_batch_size if self.model.training else args.per_device_eval_batch_size
         head = self.critic.needs_hidden_states
+        count = batch["completion_ids"].size(1)
         values, found = [], []
         with torch.no_grad(), ExitStack() as stack:
             stack.enter_context(disable_gradient_checkpointing(self.model, args.gradient_checkpointing_kwargs))
             if not head:
                 stack.enter_context(disable_gradient_checkpointing(self.critic.model, {"use_reentrant": False}))
-            for start in range(0, len(ids), size):
-                rows = ids[start : start + size], attention[start : start + size]
+            for start in range(0, len(batch["completion_ids"]), size):
+                part = without_padding({name: tensor[start : start + size] for name, tensor in batch.items()})
+                rows, kept = _joined(part), part["completion_ids"].size(1)
                 with self.critic.watch():
                     if logps or head:
-                        found.append(self._get_per_token_logps_and_entropies(self.model, *rows, count)[0])
-                    values.append(self._values(*rows, count, self.critic.hidden))
+                        found.append(self._get_per_token_logps_and_entropies(self.model, *rows, kept)[0])
+                    values.append(self._values(*rows, kept, self.critic.hidden))
+        values, found = ([pad(row, (0, count - row.size(1))) for row in rows] for rows in (values, found))
         return torch.cat(values), torch.cat(found) if found else None
 
     def _values(self, ids: torch.Tensor, attention: torch.Tensor, count: int, hidden: torch.Tensor | None):
@@ -238,9 +246,6 @@ class TokenRewardPPOTrainer(ResumableRollouts, GRPOTrainer):
     def _generate_and_score_completions(self, inputs):
         output = super()._generate_and_score_completions(inputs)
         args, mask = self.args, output["completion_mask"].bool()
-        ids = torch.cat([output["prompt_ids"], output["completion_ids"]], dim=1)
-        attention = torch.cat([output["prompt_mask"], output["completion_mask"]], dim=1)
-        count = mask.size(1)
         rewards, known = self._place_rewards(mask)
         if args.reward_clip is not None:
             rewards = rewards.clamp(-args.reward_clip, args.reward_clip)
@@ -253,7 +258,8 @@ class TokenRewardPPOTrainer(ResumableRollouts, GRPOTrainer):
             rewards.scatter_add_(1, last, ~ends * -args.missing_eos_penalty)
         reference = output.pop("ref_per_token_logps", None)
         old_logps = output.get("old_per_token_logps")
-        values, logps = self._old_values(ids, attention, count, reference is not None and old_logps is None)
+        batch = {name: output[name] for name in ("prompt_ids", "prompt_mask", "completion_ids", "completion_mask")}
+        values, logps = self._old_values(batch, reference is not None and old_logps is None)
         kl = torch.zeros_like(rewards)
         if reference is not None:
             old_logps = logps if old_logps is None else old_logps
@@ -306,6 +312,14 @@ class TokenRewardPPOTrainer(ResumableRollouts, GRPOTrainer):
     def _compute_loss(self, model, inputs):
         training = self.model.training
         frozen = training and self.state.global_step < self.args.freezing_actor_steps
+        inputs = without_padding(inputs)
+        own, weight, critic_loss = not self.critic.needs_hidden_states, 1.0, None
+        if own:
+            critic_loss = self._critic_loss(inputs, None)
+            if training:
+                # At once, so that what it keeps for its gradients is gone before the policy's pass.
+                critic_loss.backward()
+                critic_loss = critic_loss.detach()
         # The penalty is in the rewards already.
         beta, self.beta = self.beta, 0.0
         try:
@@ -314,25 +328,26 @@ class TokenRewardPPOTrainer(ResumableRollouts, GRPOTrainer):
                 hidden = self.critic.hidden
         finally:
             self.beta = beta
-        ids = torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], dim=1)
-        attention = torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], dim=1)
-        hidden = hidden.detach() if frozen and hidden is not None else hidden
-        values = self._values(ids, attention, inputs["completion_ids"].size(1), hidden)
+        if not own:
+            weight = self.args.vf_coef
+            critic_loss = self._critic_loss(inputs, hidden.detach() if frozen else hidden)
+        return (0.0 * loss if frozen else loss) + weight * critic_loss
+
+    def _critic_loss(self, inputs, hidden: torch.Tensor | None) -> torch.Tensor:
+        training = self.model.training
+        values = self._values(*_joined(inputs), inputs["completion_ids"].size(1), hidden)
         mask = inputs["tool_mask"]
         losses, clipped = value_loss(values, inputs["old_values"], inputs["returns"], self.args.value_clip, mask)
         # The mean over the tokens of a step, over all processes, as in the parent's loss.
         tokens = inputs["num_items_in_batch"].clamp(min=1) / self.accelerator.num_processes
         if training:
             tokens = tokens * self.current_gradient_accumulation_steps / self.args.steps_per_generation
-        critic_loss = losses.sum() / tokens
         metrics = self._metrics["train" if training else "eval"]
         here = torch.stack([losses.sum(), clipped.sum(), mask.sum()]).detach()
         total, cut, number = self.accelerator.reduce(here, reduction="sum").tolist()
         metrics["value/loss"].append(total / max(number, 1))
         metrics["value/clip_ratio"].append(cut / max(number, 1))
-        return (0.0 * loss if frozen else loss) + (
-            self.args.vf_coef if self.critic.needs_hidden_states else 1.0
-        ) * critic_loss
+        return losses.sum() / tokens
 
     def training_step(self, model, inputs, num_items_in_batch):
         frozen = self.state.global_step < self.args.freezing_actor_steps
@@ -348,33 +363,23 @@ class TokenRewardPPOTrainer(ResumableRollouts, GRPOTrainer):
                     parameter.grad = None
         return loss
 
-    # Files
-    def save_model(self, output_dir=None, _internal_call=False):
-        folder = Path(output_dir or self.args.output_dir)
-        if self.args.should_save:
-            folder.mkdir(parents=True, exist_ok=True)
-            self.critic.save(folder)
-        super().save_model(output_dir, _internal_call)
-
-    def _save_optimizer_and_scheduler(self, output_dir):
-        super()._save_optimizer_and_scheduler(output_dir)
-        if self.args.should_save:
-            self.critic.save_optimizer(output_dir)
-
-    def _load_optimizer_and_scheduler(self, checkpoint):
-        super()._load_optimizer_and_scheduler(checkpoint)
-        if checkpoint is not None:
-            self.critic.load(checkpoint)
-
     def create_model_card(self, model_name=None, dataset_name=None, tags=None):
-        args, dataset_name = self.args, shown_dataset(dataset_name)
-        super().create_model_card(model_name, dataset_name, tags)
-        rewrite_trainer_card(
+        args = self.args
+        write_trainer_card(
             self,
+            super().create_model_card,
             model_name,
             dataset_name,
+            tags,
             method="PPO with token rewards",
-            verifier=", ".join(self.reward_func_names),
+            verifier=describe_rewards(self.reward_funcs, self.reward_func_names),
             objective=f"GAE (gamma {args.gamma:g}, lambda {args.lam:g}), {args.kl_estimator} penalty of {args.beta:g} in "
             f"the reward, critic {Path(args.critic_model).name}, {args.loss_type} loss",
         )
+
+
+def _joined(inputs: dict[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Ids and attention mask of prompts with completions, (B, P + T)."""
+    return tuple(
+        torch.cat([inputs[f"prompt_{name}"], inputs[f"completion_{name}"]], dim=1) for name in ("ids", "mask")
+    )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import math
 import queue
-import re
 import threading
 import time
 import weakref
@@ -13,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from hf_factuality._secrets import redact
 from hf_factuality.errors import SpanError
 from hf_factuality.spans import Verification
 from hf_factuality.verifiers.base import Verifier, VerifierInput
@@ -192,16 +192,6 @@ class GuardedVerifier:
             size = len(results) if isinstance(results, (list, tuple)) else type(results).__name__
             raise ValueError(f"the verifier must return a list of {len(chunk)} verifications, got {size}")
         return list(results)
-
-
-_SECRETS = re.compile(
-    r"\b(?:hf_(?!factuality)|sk-|xox[bp]-|gh[pousr]_)[\w-]{8,}|(?<=Bearer )\S+|(?<=://)[^/\s@]+(?=@)", re.IGNORECASE
-)
-
-
-def redact(text: str) -> str:
-    """`text` without what looks like an access token or the login of an address: errors of servers repeat these."""
-    return _SECRETS.sub("***", text)
 
 
 def _usable(result: Any, item: VerifierInput) -> Verification:

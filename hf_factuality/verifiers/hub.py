@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from hf_factuality._upload import hub_errors, prepare_repo, publish
 from hf_factuality.errors import HubError
 from hf_factuality.verifiers.base import VerifierPipeline
 from hf_factuality.verifiers.hub_format import (
@@ -28,7 +29,7 @@ from hf_factuality.verifiers.hub_format import (
 from hf_factuality.verifiers.registry import BASE_URL_VARIABLE
 
 
-__all__ = ["CONFIG_NAME", "HubError", "load_pipeline", "push_pipeline", "save_pipeline"]
+__all__ = ["CONFIG_NAME", "HubError", "export_pipeline", "load_pipeline", "push_pipeline", "save_pipeline"]
 
 
 def save_pipeline(pipeline: VerifierPipeline, folder: str | Path) -> Path:
@@ -54,6 +55,25 @@ def save_pipeline(pipeline: VerifierPipeline, folder: str | Path) -> Path:
     """
     config, written = describe(pipeline)
     _refuse_models(Path(folder) / "config.json", str(folder))
+    return _write(config, written, Path(folder))
+
+
+def export_pipeline(pipeline: VerifierPipeline, folder: str | Path) -> Path:
+    """Write the settings of a pipeline as [`push_pipeline`] publishes them: without addresses of servers.
+
+    Args:
+        pipeline ([`~hf_factuality.verifiers.VerifierPipeline`]):
+            See [`save_pipeline`].
+        folder (`str` or `Path`):
+            Made if it does not exist.
+
+    Returns:
+        `Path`: the folder.
+
+    Raises:
+        [`HubError`]: see [`save_pipeline`]; something refers to a folder of this machine.
+    """
+    config, written = _public(pipeline)
     return _write(config, written, Path(folder))
 
 
@@ -83,42 +103,51 @@ def push_pipeline(
         commit_message (`str`, *optional*):
             Of the commit.
         create_pr (`bool`, *optional*, defaults to `False`):
-            Open a pull request instead.
+            Open a pull request instead, in a repository that exists.
         token (`str` or `bool`, *optional*):
             As in `huggingface_hub`.
 
     Returns:
-        `str`: address of the commit.
+        `str`: address of the commit, or of the pull request.
 
     Raises:
-        [`HubError`]: see [`save_pipeline`], or something refers to a folder of this machine.
+        [`HubError`]: see [`save_pipeline`]; something refers to a folder of this machine; the Hub refuses or cannot be
+            reached.
     """
     from huggingface_hub import HfApi
 
+    config, written = _public(pipeline)
+    api = HfApi(token=token)
+    repo_id = prepare_repo(repo_id, private=private, pull_request=create_pr, token=token)
+    with hub_errors(f"{repo_id} could not be pushed to", token):
+        if revision is not None and not create_pr:
+            api.create_branch(repo_id, branch=revision, exist_ok=True)
+        existing = None if create_pr else revision
+        if api.file_exists(repo_id, "config.json", revision=existing):
+            _refuse_models(Path(api.hf_hub_download(repo_id, "config.json", revision=existing)), repo_id)
+    with tempfile.TemporaryDirectory() as folder:
+        path = _write(config, written, Path(folder))
+        (path / "README.md").write_text(_card(config, repo_id), encoding="utf-8")
+        published = publish(
+            {file.relative_to(path).as_posix(): file for file in path.rglob("*") if file.is_file()},
+            repo_id,
+            private=private,
+            revision=revision,
+            commit_message=commit_message,
+            pull_request=create_pr,
+            keeps=("README.md",),
+            replaces=lambda names: [name for name in names if name.startswith("prompts/")],
+            token=token,
+        )
+    return published.address
+
+
+def _public(pipeline: VerifierPipeline):
     config, written = describe(pipeline)
     if written.local:
         raise HubError(f"nobody else has {', '.join(written.local)}; push the model first and name it by its repo id")
     drop_addresses(config)
-    api = HfApi(token=token)
-    repo_id = api.create_repo(repo_id, private=private, exist_ok=True).repo_id
-    if revision is not None and not create_pr:
-        api.create_branch(repo_id, branch=revision, exist_ok=True)
-    existing = None if create_pr else revision
-    if api.file_exists(repo_id, "config.json", revision=existing):
-        _refuse_models(Path(api.hf_hub_download(repo_id, "config.json", revision=existing)), repo_id)
-    with tempfile.TemporaryDirectory() as folder:
-        path = _write(config, written, Path(folder))
-        if not api.file_exists(repo_id, "README.md", revision=existing):
-            (path / "README.md").write_text(_card(config, repo_id), encoding="utf-8")
-        commit = api.upload_folder(
-            repo_id=repo_id,
-            folder_path=path,
-            revision=revision,
-            commit_message=commit_message,
-            create_pr=create_pr,
-            delete_patterns="prompts/**",
-        )
-    return str(commit.commit_url)
+    return config, written
 
 
 def load_pipeline(
@@ -179,7 +208,11 @@ def load_pipeline(
         raise HubError("a key is sent only to an address that you name: pass base_url as well")
     reader = Reader(folder, str(folder_or_repo), local, address, given, device, trust_remote_code)
     stages = {stage: reader.part(config[stage], stage) for stage in STAGES}
-    return VerifierPipeline(**stages, requires_evidence=config["requires_evidence"])
+    pipeline = VerifierPipeline(**stages, requires_evidence=config["requires_evidence"])
+    if not local:
+        # For model cards: which commit judged.
+        pipeline.origin = {"repo_id": str(folder_or_repo), "revision": folder.name}
+    return pipeline
 
 
 def _refuse_models(path: Path, place: str):

@@ -20,6 +20,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from hf_factuality._upload import Published, publish
 from hf_factuality.errors import RetrievalError
 from hf_factuality.verifiers.passages import stored_text
 
@@ -369,14 +370,19 @@ class KnowledgeBase:
         write_base(path, source, columns, config, split, revision, duplicates, overwrite, show_progress)
         return cls(path)
 
-    def push_to_hub(self, repo_id: str, filename: str | None = None, private: bool = True, token: str | None = None):
-        """Upload the file to a dataset repository, which is made if need be; returns the commit."""
-        from huggingface_hub import HfApi
+    def push_to_hub(
+        self, repo_id: str, filename: str | None = None, private: bool | None = None, token: str | None = None
+    ) -> Published:
+        """Upload the file to a dataset repository, which is made if need be, private by default; returns the commit.
 
-        api = HfApi(token=token)
-        api.create_repo(repo_id, repo_type="dataset", private=private, exist_ok=True)
-        where = {"repo_id": repo_id, "repo_type": "dataset", "path_in_repo": filename or self.path.name}
-        return api.upload_file(path_or_fileobj=self.path, **where)
+        Raises:
+            `HubError`: the Hub refuses or cannot be reached, or `private` is not what the repository is.
+        """
+        name = filename or self.path.name
+        return publish(
+            {name: self.path}, repo_id, repo_type="dataset", private=private, new_private=True,
+            commit_message=f"Upload {name}", token=token,
+        )  # fmt: skip
 
 
 class _Handle:

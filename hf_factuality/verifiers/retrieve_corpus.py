@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
+from hf_factuality._upload import Published, publish
 from hf_factuality.errors import RetrievalError
 from hf_factuality.verifiers.base import VerifierInput
 from hf_factuality.verifiers.knowledge import KnowledgeBase
@@ -215,23 +216,26 @@ class CorpusRetriever(CountingRetriever):
             shutil.rmtree(temporary, ignore_errors=True)
         self._source = {"index": str(folder)}
 
-    def push_to_hub(self, repo_id: str, private: bool = True, token: str | None = None) -> Any:
-        """Upload the index to a model repository, which is made if need be; `bm25s` alone can read it too.
+    def push_to_hub(self, repo_id: str, private: bool | None = None, token: str | None = None) -> Published:
+        """Upload the index to a model repository, which is made if need be, private by default; `bm25s` alone can read it too.
 
-        Returns the commit.
+        Returns the commit: its `oid` and `address`.
+
+        Raises:
+            `HubError`: the Hub refuses or cannot be reached, or `private` is not what the repository is.
         """
-        from huggingface_hub import HfApi
-
-        api, source = HfApi(token=token), self._source
-        api.create_repo(repo_id, private=private, exist_ok=True)
+        source = self._source
         with tempfile.TemporaryDirectory() as folder:
             try:
                 self.save_pretrained(folder)
-                commit = api.upload_folder(repo_id=repo_id, folder_path=folder)
+                published = publish(
+                    {path.name: path for path in Path(folder).iterdir()}, repo_id, private=private, new_private=True,
+                    commit_message="Upload index", token=token,
+                )  # fmt: skip
             finally:
                 self._source = source
-        self._source = {"index": repo_id, "revision": commit.oid}
-        return commit
+        self._source = {"index": published.repo_id, "revision": published.oid}
+        return published
 
 
 def _find(name: str, revision: str | None, token: str | None) -> tuple[Path, dict[str, Any]]:

@@ -11,9 +11,9 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
+from hf_factuality._secrets import redact
 from hf_factuality.verifiers.base import VerifierInput
 from hf_factuality.verifiers.cache import content_key
-from hf_factuality.verifiers.guard import redact
 from hf_factuality.verifiers.retrieve import Claims, CountingRetriever, query_prefix
 
 

@@ -26,8 +26,8 @@ from urllib.parse import urlsplit
 
 import aiohttp
 
+from hf_factuality._secrets import redact
 from hf_factuality.errors import JudgingError
-from hf_factuality.verifiers.guard import redact
 
 
 __all__ = ["Failure", "RetryPolicy", "ServerError", "Transport"]

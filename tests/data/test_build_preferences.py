@@ -14,8 +14,8 @@ from hf_factuality.data.preferences import build_preferences, load_pairs, read_q
 from hf_factuality.data.sampling import GivenResponses, SamplingConfig, ServedSampler
 from hf_factuality.errors import DataError, HubError
 from tests.data.test_preferences import LetterSampler, LetterVerifier
+from tests.hub.loopback import TOKEN, User, hub  # noqa: F401
 from tests.verifiers.fake_server import FakeServer
-from tests.verifiers.test_hub_push import hub  # noqa: F401
 
 
 CITIES = ["Leeds", "York", "Bath"]
@@ -439,41 +439,24 @@ def test_bad_responses(tmp_path, capsys):
     assert [response.text for response in found] == ["a", "b"]
 
 
-def test_push(tmp_path, hub, monkeypatch, capsys):  # noqa: F811
-    root, calls = hub
+def test_push(tmp_path, hub, capsys):  # noqa: F811
     out = tmp_path / "run"
     common = [questions(tmp_path), "--responses", responses(tmp_path), "--out", out]
     assert build(*common, "--push_to_hub", "pairs", "--private") == 0
-    assert calls[0] == ("create_repo", "pairs", {"repo_type": "dataset", "private": True, "exist_ok": True})
-    name, repo, settings = calls[-1]
-    assert (name, repo, settings["repo_type"]) == ("upload_folder", "me/pairs", "dataset")
-    assert settings["allow_patterns"] == ["pairs.parquet", "README.md"]
-    card = (root / "me/pairs/README.md").read_text()
+    repo = hub.repos["dataset", "someone/pairs"]
+    assert repo.private and len(repo.log) == 2  # of the Hub, and ours
+    assert repo.files() == {name: (out / name).read_bytes() for name in ("pairs.parquet", "README.md")}
+    card = repo.files()["README.md"].decode()
     assert str(tmp_path) not in card and "5 pairs of responses" in card
-    assert capsys.readouterr().out.endswith("https://hub/me/pairs/commit/1\n")
+    address = f"{hub.url}/datasets/someone/pairs/commit/{repo.refs['main']}"
+    assert capsys.readouterr().out.endswith(f"{address}\n")
 
-    import huggingface_hub
-
-    class Refuses:
-        def __init__(self, token=None):
-            pass
-
-        def create_repo(self, repo_id, **kwargs):
-            raise huggingface_hub.errors.HfHubHTTPError("403 Forbidden for hf_abcdefghijklmnop", response=Response())
-
-    monkeypatch.setattr(huggingface_hub, "HfApi", Refuses)
-    with pytest.raises(HubError, match="'me/x' cannot be written on the Hub: 403 Forbidden for [*]{3}"):
-        push_pairs(out, "me/x")
-    assert build(*common[:-1], tmp_path / "other", "--push_to_hub", "me/x") == 2  # before anything is done
+    hub.users[TOKEN] = User("other")
+    with pytest.raises(
+        HubError, match="stay there: .*someone/x.* cannot be written on the Hub: .*'someone' is no organ"
+    ):
+        push_pairs(out, "someone/x")
+    assert build(*common[:-1], tmp_path / "other", "--push_to_hub", "someone/x") == 2  # before anything is done
     assert not (tmp_path / "other" / "responses.jsonl").exists()
     with pytest.raises(DataError, match="start it again to finish it"):
-        push_pairs(tmp_path, "me/x")
-
-
-class Response:
-    """As much of an HTTP response as an error of the Hub reads."""
-
-    headers: dict = {}
-    status_code = 403
-    request = None
-    url = "https://hub"
+        push_pairs(tmp_path, "someone/x")

@@ -5,7 +5,8 @@ import json
 import pytest
 
 from hf_factuality.errors import DataError
-from hf_factuality.evaluation.journal import Journal, differences
+from hf_factuality.evaluation.journal import Journal
+from hf_factuality.hub.results import differences
 from hf_factuality.spans import LabeledSpan, Verification
 
 

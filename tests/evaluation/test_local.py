@@ -9,7 +9,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from hf_factuality.data.benchmarks.base import BenchmarkItem
 from hf_factuality.errors import CheckpointError, DataError
 from hf_factuality.evaluation.engines import Generation, Request
-from hf_factuality.evaluation.local import LocalEngine, SeededSampler, folder_fingerprint, render
+from hf_factuality.evaluation.local import LocalEngine, SeededSampler, render
+from hf_factuality.hub.results import folder_fingerprint
 
 
 def question(name, text, choices=()):

@@ -7,8 +7,8 @@ import pytest
 
 from hf_factuality.cli import _parser
 from hf_factuality.data.benchmarks.base import benchmark_names, get_benchmark
-from hf_factuality.evaluation.results import _ENTRY, _MODEL, _TOP
 from hf_factuality.evaluation.scoring import metrics_of
+from hf_factuality.hub.results import _ENTRY, _MODEL, _TOP
 
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "evaluate.md").read_text(encoding="utf-8")

@@ -8,7 +8,7 @@ import pytest
 
 from hf_factuality.errors import DataError
 from hf_factuality.evaluation import compare_results, load_results
-from hf_factuality.evaluation.results import SCHEMA, public, write_results
+from hf_factuality.hub.results import SCHEMA, public, write_results
 
 
 MODEL = {"name": "m", "revision": None, "adapter": None, "dtype": "float32", "server": None}

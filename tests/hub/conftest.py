@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.hub.loopback import hub  # noqa: F401 - a fixture
+
 
 @pytest.fixture(scope="session")
 def shards(tmp_path_factory) -> Path:

@@ -1,14 +1,11 @@
 """Spaces of the metrics: their files, what `evaluate.load` makes of them, and the upload to a Hub on this machine."""
 
-import base64
 import json
 import os
 import re
 import subprocess
 import sys
 import textwrap
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -20,98 +17,12 @@ from hf_factuality.metrics import METRIC_NAMES, push_metrics, write_spaces
 from hf_factuality.metrics import push as push_module
 from hf_factuality.metrics.install import _default_cache, describe_metrics, install
 from hf_factuality.metrics.push import checked_requirement, default_requirement, space_files
+from tests.hub.loopback import TOKEN, hub  # noqa: F401 - a fixture
 
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 GIT = f"hf_factuality @ git+https://github.com/someone/hf_factuality@{COMMIT}"
-TOKEN = "hf_notARealTokenButLongEnough"
-
-
-class Hub(ThreadingHTTPServer):
-    """The few calls of the Hub that publishing and loading a Space take; Spaces are dictionaries of files."""
-
-    def __init__(self):
-        self.spaces: dict[str, dict[str, bytes]] = {}
-        self.private: dict[str, bool] = {}
-        self.calls: list[tuple[str, str]] = []
-        self.refuse = ""
-        super().__init__(("127.0.0.1", 0), Handler)
-        threading.Thread(target=self.serve_forever, daemon=True).start()
-
-    @property
-    def url(self):
-        return f"http://127.0.0.1:{self.server_address[1]}"
-
-
-class Handler(BaseHTTPRequestHandler):
-    def log_message(self, *_):
-        pass
-
-    def answer(self, status, body=b"", **headers):
-        body = json.dumps(body).encode() if isinstance(body, (dict, list)) else body
-        self.send_response(status)
-        for name, value in {"Content-Length": str(len(body)), **headers}.items():
-            self.send_header(name.replace("_", "-"), value)
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(body)
-
-    def do_GET(self):
-        hub, path = self.server, self.path.partition("?")[0]
-        hub.calls.append((self.command, path))
-        if found := re.fullmatch(r"/spaces/([^/]+/[^/]+)/resolve/main/(.+)", path):
-            if hub.private.get(found[1]) and self.headers["Authorization"] != f"Bearer {TOKEN}":
-                return self.answer(401)
-            text = hub.spaces.get(found[1], {}).get(found[2])
-            return self.answer(404) if text is None else self.answer(200, text, ETag='"1"')
-        found = re.fullmatch(r"/api/spaces/([^/]+/[^/]+)(/revision/main)?", path)
-        if not found or found[1] not in hub.spaces:
-            return self.answer(404, {"error": "Repository not found"}, X_Error_Code="RepoNotFound")
-        siblings = [{"rfilename": name} for name in hub.spaces[found[1]]]
-        self.answer(200, {"id": found[1], "private": hub.private[found[1]], "sha": COMMIT, "siblings": siblings})
-
-    do_HEAD = do_GET
-
-    def do_POST(self):
-        hub, path = self.server, self.path.partition("?")[0]
-        hub.calls.append((self.command, path))
-        sent = self.rfile.read(int(self.headers["Content-Length"]))
-        if hub.refuse and hub.refuse in path + sent.decode():
-            token = self.headers["Authorization"]
-            return self.answer(403, {"error": f"no write access with {token}"}, X_Error_Message=f"no access: {token}")
-        if path == "/api/repos/create":
-            body = json.loads(sent)
-            assert body["type"] == "space" and body["sdk"] == "gradio"
-            repo = f"{body['organization']}/{body['name']}"
-            if repo in hub.spaces:
-                return self.answer(409, {"error": "exists", "url": f"{hub.url}/spaces/{repo}"})
-            hub.spaces[repo], hub.private[repo] = {}, body.get("visibility") == "private" or bool(body.get("private"))
-            return self.answer(200, {"url": f"{hub.url}/spaces/{repo}"})
-        if "/preupload/" in path:
-            files = [{**file, "uploadMode": "regular", "shouldIgnore": False} for file in json.loads(sent)["files"]]
-            return self.answer(200, {"files": files})
-        if found := re.fullmatch(r"/api/spaces/([^/]+/[^/]+)/commit/main", path):
-            for line in sent.splitlines():
-                operation = json.loads(line)
-                if operation["key"] == "file":
-                    value = operation["value"]
-                    hub.spaces[found[1]][value["path"]] = base64.b64decode(value["content"])
-            return self.answer(200, {"commitUrl": f"{hub.url}/spaces/{found[1]}/commit/{COMMIT}", "commitOid": COMMIT})
-        self.answer(200 if "validate-yaml" in path else 404, {"errors": [], "warnings": []})
-
-
-@pytest.fixture
-def hub(monkeypatch):
-    import huggingface_hub
-
-    server = Hub()
-    real = huggingface_hub.HfApi
-    monkeypatch.setattr(huggingface_hub, "HfApi", lambda **kwargs: real(endpoint=server.url, **kwargs))
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
-    yield server
-    server.shutdown()
-    server.server_close()
 
 
 # ---- files
@@ -214,13 +125,18 @@ def test_bad_namespaces_and_names(namespace, tmp_path):
 # ---- the Hub
 
 
-def test_push_and_load_by_name(hub, tmp_path):
+def test_push_and_load_by_name(hub, tmp_path):  # noqa: F811
     """`evaluate` in a fresh cache, with the Hub's address as ours: first asked for its own version, then for main."""
     done = push_metrics(["factscore", "safe"], namespace="someone", requirement=GIT, private=True, token=TOKEN)
-    assert done["safe"] == f"{hub.url}/spaces/someone/safe/commit/{COMMIT}" and set(done) == {"factscore", "safe"}
-    assert hub.private == {"someone/factscore": True, "someone/safe": True}
+    safe = hub.repos["space", "someone/safe"]
+    assert done["safe"] == f"{hub.url}/spaces/someone/safe/commit/{safe.refs['main']}"
+    assert {name: (repo.private, repo.sdk) for name, repo in hub.repos.items()} == {
+        ("space", "someone/factscore"): (True, "gradio"),
+        ("space", "someone/safe"): (True, "gradio"),
+    }
     expected = space_files("safe", "someone", GIT)
-    assert {name: text.decode() for name, text in hub.spaces["someone/safe"].items()} == expected
+    assert {name: text.decode() for name, text in safe.files().items()} == expected
+    assert len(safe.log) == 2  # of the Hub, and ours
     code = """
         import evaluate
         from datasets import DownloadConfig
@@ -228,62 +144,56 @@ def test_push_and_load_by_name(hub, tmp_path):
         print(metric.name, type(metric).__name__)
         print(metric.compute(predictions=[["S", "NS"], ["S", "S"]], gamma=0)["factscore"])
     """
-    kept = {key: value for key, value in os.environ.items() if not key.startswith(("HF_", "XDG_"))}
-    environment = {
-        **kept,
-        "HF_HOME": str(tmp_path / "home"),
-        "HF_ENDPOINT": hub.url,
-        "HF_TOKEN": TOKEN,
-        "HF_UPDATE_DOWNLOAD_COUNTS": "0",
-        "HF_FACTUALITY_NO_OFFER": "1",
-        "PYTHONPATH": str(REPOSITORY),
-    }
     command = [sys.executable, "-c", textwrap.dedent(code)]
+    environment = hub.environment(tmp_path / "home")
     found = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment)
     assert found.returncode == 0, found.stderr
     assert found.stdout.splitlines() == ["factscore Factscore", "0.75"]
-    assert ("GET", "/spaces/someone/factscore/resolve/main/factscore.py") in hub.calls
+    assert hub.count("GET", "^/spaces/someone/factscore/resolve/main/factscore.py$")
 
 
-def test_push_again_keeps_what_is_not_ours(hub):
+def test_push_again_keeps_what_is_not_ours(hub):  # noqa: F811
+    repo = hub.add("someone/safe", {"safe.py": b"old", "notes.txt": b"mine", "README.md": b"old"}, repo_type="space")
     push_metrics(["safe"], namespace="someone", requirement=GIT, token=TOKEN)
-    hub.spaces["someone/safe"]["notes.txt"] = b"mine"
-    hub.spaces["someone/safe"]["README.md"] = b"old"
-    push_metrics(["safe"], namespace="someone", requirement=GIT, token=TOKEN)
-    assert hub.spaces["someone/safe"]["notes.txt"] == b"mine" and hub.spaces["someone/safe"]["README.md"] != b"old"
+    found = repo.files()
+    assert found.pop("notes.txt") == b"mine"
+    assert {name: text.decode() for name, text in found.items()} == space_files("safe", "someone", GIT)
 
 
-def test_a_space_of_another_kind_or_openness_is_left_alone(hub):
-    hub.spaces["someone/safe"], hub.private["someone/safe"] = {"app.py": b"a safe", "README.md": b""}, False
+def test_a_space_of_another_kind_or_openness_is_left_alone(hub):  # noqa: F811
+    hub.add("someone/safe", {"app.py": b"a safe", "README.md": b""}, repo_type="space")
     with pytest.raises(HubError, match="someone/safe exists and has no safe.py"):
         push_metrics(["anah", "safe"], namespace="someone", requirement=GIT, token=TOKEN)
-    hub.spaces["someone/safe"]["safe.py"] = b""
+    hub.add("someone/safe", {"safe.py": b"", "README.md": b""}, repo_type="space")
     with pytest.raises(HubError, match="exists and is public"):
         push_metrics(["anah", "safe"], namespace="someone", requirement=GIT, private=True, token=TOKEN)
-    assert "someone/anah" not in hub.spaces and not any(method == "POST" for method, _ in hub.calls)
+    assert ("space", "someone/anah") not in hub.repos and not hub.count("POST", "")
 
 
-def test_errors_name_what_was_done_and_no_token(hub, caplog, capsys):
-    hub.refuse = "someone/safe/commit"
+def test_errors_name_what_was_done_and_no_token(hub, caplog, capsys, monkeypatch):  # noqa: F811
+    refusal = {"status": 403, "body": f"no write access with Bearer {TOKEN}", "X-Error-Message": f"no access: {TOKEN}"}
+    hub.fail("POST", "someone/safe/commit", **refusal)
     caplog.set_level("INFO")
     with pytest.raises(HubError, match=r"someone/safe could not be published \(published before: anah\)") as error:
         push_metrics(["anah", "safe"], namespace="someone", requirement=GIT, token=TOKEN)
     assert error.value.__cause__ is None
     printed = capsys.readouterr()
     assert TOKEN not in str(error.value) + caplog.text + printed.out + printed.err
-    hub.server_close()
+    monkeypatch.setattr("hf_factuality._upload.PATIENCE_AT_START", 0.0)
+    hub.close()
     with pytest.raises(HubError, match="could not be published"):
         push_metrics(["anah"], namespace="someone", requirement=GIT, token=TOKEN)
 
 
-def test_command_line(hub, tmp_path, capsys, monkeypatch):
+def test_command_line(hub, tmp_path, capsys, monkeypatch):  # noqa: F811
     arguments = ["metrics", "push", "--namespace", "someone", "--requirement", GIT]
     assert main([*arguments, "--dry_run", str(tmp_path)]) == 0
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(METRIC_NAMES) and not hub.calls
     assert len(capsys.readouterr().out.splitlines()) == len(METRIC_NAMES)
     monkeypatch.setenv("HF_TOKEN", TOKEN)
     assert main([*arguments, "safe", "--private"]) == 0
-    assert hub.private == {"someone/safe": True} and f"/commit/{COMMIT}" in capsys.readouterr().out
+    repo = hub.repos["space", "someone/safe"]
+    assert repo.private and f"/commit/{repo.refs['main']}" in capsys.readouterr().out
     assert main(["metrics", "push", "bleu", "--namespace", "someone", "--requirement", GIT]) == 2
     assert "unknown metric 'bleu'" in capsys.readouterr().err
 

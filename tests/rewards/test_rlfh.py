@@ -4,8 +4,9 @@ from math import log
 
 import pytest
 
+from hf_factuality import TokenRewardPPOConfig
 from hf_factuality.errors import DataError, JudgingError
-from hf_factuality.rewards import RLFHReward
+from hf_factuality.rewards import RLFHReward, rlfh_verifier
 from hf_factuality.spans import Label, LabeledSpan, Verification
 from hf_factuality.verifiers import SelfVerifier, VerifierInput
 from hf_factuality.worlds import World, WorldConfig, WorldVerifier
@@ -162,3 +163,17 @@ def test_self_judging_binds_the_policy(monkeypatch):
 def test_refused_at_construction(given, error):
     with pytest.raises(ValueError, match=error):
         RLFHReward(Fixed(S, S, S), **given)
+
+
+def test_the_rollout_server_judges_and_nothing_it_says_is_kept(tmp_path):
+    """The policy on that server changes, so an answer of yesterday's policy must not be given today."""
+    args = TokenRewardPPOConfig(str(tmp_path), use_vllm=True, vllm_mode="server", vllm_server_port=8765, bf16=False)
+    client = rlfh_verifier("org/policy", "rollout", training_args=args).judge.client
+    assert (client.server, client.model, client.cache) == ("http://0.0.0.0:8765/v1", "org/policy", None)
+    args.vllm_server_base_url = "http://host:1/"
+    assert rlfh_verifier("org/policy", "rollout", training_args=args).judge.client.server == "http://host:1/v1"
+    assert rlfh_verifier("org/judge", "http://host:2/v1").judge.client.cache is not None
+    args.vllm_mode = "colocate"
+    for without in (args, None):
+        with pytest.raises(ValueError, match="there is none: set use_vllm=True and vllm_mode='server'"):
+            rlfh_verifier("org/policy", "rollout", training_args=without)

@@ -10,6 +10,7 @@ from trl import GRPOConfig
 
 from hf_factuality import FactGRPOConfig, FactGRPOTrainer, Label, LabeledSpan, Verification
 from hf_factuality.errors import DataError, JudgingError
+from hf_factuality.hub.results import measured_entry, write_results
 from tests.tiny import letters_reward, rows
 from tests.trainers.recording import SETTINGS, WholeCompletion
 
@@ -351,15 +352,17 @@ def test_training_raises_what_it_optimises(tiny_model, tmp_path):
 def test_the_model_card_names_method_verifier_and_settings(tiny_model, tmp_path):
     secrets = {"hub_token": "hf_secret", "vllm_server_base_url": "http://user:pw@10.0.0.3:8000"}
     trainer = make(tiny_model, tmp_path, WholeCompletion(), config={"learning_rate": 0.00012345, **secrets})
-    trainer.card_results = {
-        "metrics": [{"name": "accuracy", "before": 0.1, "after": 0.9, "n": 7}],
-        "setting": "greedy",
-    }
+    path = tmp_path / "results.json"
+    model = {"name": "my-model", "revision": None, "adapter": None, "dtype": None, "server": None}
+    items = [(1.0, 1.0), (0.0, 1.0)]
+    write_results(path, model, [measured_entry("mine", "accuracy", items, dataset={}, generation={})], {})
+    trainer.card_results = path
     trainer.create_model_card(model_name="my-model", dataset_name="my-data")
     card = (tmp_path / "README.md").read_text(encoding="utf-8")
     for text in ("# my-model", "2505.24630", "WholeCompletion", "my-data", "`learning_rate` | `0.00012345`",
-                 "| accuracy | 0.1 | 0.9 | 7 |", "library_name: transformers", "- fspo"):  # fmt: skip
+                 "| mine | accuracy | not measured | 0.500 (0.000 to 1.000) | 2 |", "library_name: transformers", "- fspo"):  # fmt: skip
         assert text in card, text
+    trainer.card_results = None
     trainer.create_model_card(dataset_name=str(tmp_path))
     card += (tmp_path / "README.md").read_text(encoding="utf-8")
     assert "hf_secret" not in card and "10.0.0.3" not in card and str(tmp_path) not in card

@@ -218,6 +218,30 @@ def test_the_saved_value_head_is_the_trained_one(tiny_model, tmp_path):
     assert torch.equal(saved["head.weight"], trainer.critic.head.weight)
 
 
+class WorseAndWorse(TokenRewardPPOTrainer):
+    def __init__(self, *args):
+        super().__init__(*args, eval_dataset=rows())
+
+    def evaluate(self, *args, **kwargs):
+        metrics = {"eval_loss": float(self.state.global_step)}
+        self.log(metrics)
+        return metrics
+
+
+@pytest.mark.parametrize("critic", CRITICS)
+def test_the_best_checkpoint_brings_its_critic(tiny_model, tmp_path, critic):
+    trainer, *_ = train(
+        tiny_model, tmp_path, trainer=WorseAndWorse, critic_model=critic, max_steps=2, save_strategy="steps", save_steps=1,
+        eval_strategy="steps", eval_steps=1, load_best_model_at_end=True, metric_for_best_model="eval_loss",
+    )  # fmt: skip
+    assert trainer.state.best_model_checkpoint.endswith("checkpoint-1")
+    first, last = (make(tiny_model, tmp_path / "again", vowels, critic_model=critic).critic for _ in range(2))
+    first.load(tmp_path / "checkpoint-1")
+    last.load(tmp_path / "checkpoint-2")
+    assert moved(dict(first.named_parameters()), dict(last.named_parameters()))
+    assert not moved(dict(first.named_parameters()), dict(trainer.critic.named_parameters()))
+
+
 def test_a_language_model_as_critic_starts_at_zero(tiny_model, tmp_path):
     trainer = make(tiny_model, tmp_path, vowels, critic_model=tiny_model)
     batch = trainer._generate_and_score_completions([rows()[number] for number in range(3)])

@@ -17,12 +17,19 @@ from hf_factuality import (
     TokenRewardPPOConfig,
     TokenRewardPPOTrainer,
 )
+from hf_factuality.trainers._critic_files import CriticFiles
+from hf_factuality.trainers._publish import Publishes
 from hf_factuality.trainers._rollouts import ResumableRollouts
 from tests.tiny import rows
 from tests.trainers import mask_dpo_recording
 from tests.trainers.recording import SETTINGS
 
 
+PUBLISHING = {
+    "init_hf_repo": ["self", "token", "private"],
+    "push_to_hub": ["self", "commit_message", "blocking", "token", "revision", "private", "kwargs"],
+    "_push_from_checkpoint": ["self", "checkpoint_folder"],
+}
 HOOKS = {
     (GRPOTrainer, FactGRPOTrainer): {
         "_calculate_rewards": ["self", "inputs", "prompts", "completions", "completion_ids_list"],
@@ -34,10 +41,13 @@ HOOKS = {
         "_generate_and_score_completions": ["self", "inputs"],
         "_compute_loss": ["self", "model", "inputs"],
         "training_step": ["self", "model", "inputs", "num_items_in_batch"],
+        "create_model_card": ["self", "model_name", "dataset_name", "tags"],
+    },
+    (GRPOTrainer, CriticFiles): {
         "save_model": ["self", "output_dir", "_internal_call"],
         "_save_optimizer_and_scheduler": ["self", "output_dir"],
         "_load_optimizer_and_scheduler": ["self", "checkpoint"],
-        "create_model_card": ["self", "model_name", "dataset_name", "tags"],
+        "_load_best_model": ["self"],
     },
     # Beneath both of the above.
     (GRPOTrainer, ResumableRollouts): {
@@ -45,6 +55,9 @@ HOOKS = {
         "_save_optimizer_and_scheduler": ["self", "output_dir"],
         "_load_optimizer_and_scheduler": ["self", "checkpoint"],
     },
+    # Beneath all three.
+    (GRPOTrainer, Publishes): PUBLISHING,
+    (DPOTrainer, Publishes): PUBLISHING,
     (DPOTrainer, MaskDPOTrainer): {
         "_prepare_dataset": ["self", "dataset", "processing_class", "args", "dataset_name"],
         "_set_signature_columns_if_needed": ["self"],

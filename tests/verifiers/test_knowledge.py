@@ -23,6 +23,7 @@ from hf_factuality.errors import DataError, RetrievalError
 from hf_factuality.verifiers import knowledge
 from hf_factuality.verifiers._cli_index import add_parser
 from hf_factuality.verifiers.knowledge import KnowledgeBase, title_key
+from tests.hub.loopback import TOKEN, hub  # noqa: F401 - a fixture
 
 
 ROWS = [
@@ -489,38 +490,18 @@ def _open_files() -> list[str]:
 # The Hub and the command
 
 
-def test_files_come_from_and_go_to_the_hub(base, tmp_path, monkeypatch):
-    calls = []
+def test_files_come_from_and_go_to_the_hub(base, hub, monkeypatch):  # noqa: F811
+    monkeypatch.delenv("HF_TOKEN")
+    commit = base.push_to_hub("someone/kb", token=TOKEN).oid
+    repo = hub.repos["dataset", "someone/kb"]
+    assert repo.private and len(repo.log) == 2 and repo.files() == {"kb.sqlite": base.path.read_bytes()}
+    repo.refs["v1"] = commit
+    repo.commit("main", "emptied", {})
 
-    class Api:
-        def __init__(self, token=None):
-            calls.append(token)
-
-        def create_repo(self, repo_id, **kwargs):
-            calls.append((repo_id, kwargs))
-
-        def upload_file(self, **kwargs):
-            calls.append(kwargs)
-            return "commit"
-
-    monkeypatch.setattr("huggingface_hub.HfApi", Api)
-    assert base.push_to_hub("me/kb", token="t") == "commit"
-    assert calls[0] == "t" and calls[1] == ("me/kb", {"repo_type": "dataset", "private": True, "exist_ok": True})
-    assert calls[2]["path_in_repo"] == "kb.sqlite" and calls[2]["path_or_fileobj"] == base.path
-
-    commit = "0123456789abcdef" * 2 + "01234567"
-    cached = tmp_path / "datasets--me--kb" / "snapshots" / commit / "kb.sqlite"
-    cached.parent.mkdir(parents=True)
-    cached.symlink_to(base.path)
-
-    def download(repo_id, filename, **kwargs):
-        assert (repo_id, filename, kwargs) == ("me/kb", "kb.sqlite", {"revision": "v1", "repo_type": "dataset"})
-        return str(cached)
-
-    monkeypatch.setattr("huggingface_hub.hf_hub_download", download)
-    found = KnowledgeBase("me/kb", "kb.sqlite", revision="v1")
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    found = KnowledgeBase("someone/kb", "kb.sqlite", revision="v1")
     assert pages_of(found) == ROWS
-    source = {"knowledge": "me/kb", "filename": "kb.sqlite", "revision": commit, "lookup": "parentheses"}
+    source = {"knowledge": "someone/kb", "filename": "kb.sqlite", "revision": commit, "lookup": "parentheses"}
     assert found.config() == pickle.loads(pickle.dumps(found)).config() == source
     assert base.config() == {"knowledge": str(base.path), "lookup": "parentheses"}
 

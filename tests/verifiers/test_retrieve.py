@@ -14,7 +14,6 @@ import time
 import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -38,6 +37,7 @@ from hf_factuality.verifiers.passages import (
 from hf_factuality.verifiers.retrieve import CombinedRetriever, DenseRetriever, TopicRetriever
 from hf_factuality.verifiers.retrieve_corpus import CorpusRetriever
 from hf_factuality.verifiers.retrieve_web import WebRetriever
+from tests.hub.loopback import hub  # noqa: F401 - a fixture
 from tests.verifiers.hostile import hostile_strings
 
 
@@ -545,34 +545,21 @@ def test_a_base_without_words_has_an_empty_index(tmp_path):
         retriever.save_pretrained(tmp_path / "index")
 
 
-def test_an_index_goes_to_and_comes_from_the_hub(corpus, tmp_path, monkeypatch):
-    class Api:
-        def __init__(self, token=None):
-            pass
-
-        def create_repo(self, repo_id, **kwargs):
-            assert (repo_id, kwargs) == ("me/index", {"private": True, "exist_ok": True})
-
-        def upload_folder(self, repo_id, folder_path):
-            shutil.copytree(folder_path, tmp_path / "hub")
-            return SimpleNamespace(oid="c" * 40)
-
-    monkeypatch.setattr("huggingface_hub.HfApi", Api)
+def test_an_index_goes_to_and_comes_from_the_hub(corpus, tmp_path, hub):  # noqa: F811
     retriever = CorpusRetriever.build(corpus, passage_format="text")
-    assert retriever.push_to_hub("me/index").oid == "c" * 40
-    assert retriever.config()["revision"] == "c" * 40
-
-    def download(repo_id, revision, token):
-        assert (repo_id, revision, token) == ("me/index", "v1", None)
-        return str(tmp_path / "hub")
-
-    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
-    loaded = CorpusRetriever(corpus, "me/index", revision="v1", passage_format="text")
+    oid = retriever.push_to_hub("index").oid
+    repo = hub.repos["model", "someone/index"]
+    assert repo.private and len(repo.log) == 2 and repo.refs["main"] == oid
+    assert retriever.config()["index"] == "someone/index" and retriever.config()["revision"] == oid
+    repo.commit("main", "emptied", {})
+    loaded = CorpusRetriever(corpus, "someone/index", revision=oid, passage_format="text")
     inputs, claims = [VerifierInput("")], [["The river and the king."]]
     assert loaded.retrieve(inputs, claims) == retriever.retrieve(inputs, claims)
     import bm25s
 
-    alone = bm25s.BM25.load(tmp_path / "hub")
+    for name, data in repo.files(oid).items():
+        (tmp_path / name).write_bytes(data)
+    alone = bm25s.BM25.load(tmp_path)
     assert alone.get_scores(["river"]).max() > 0
 
 

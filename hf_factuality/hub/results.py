@@ -1,10 +1,17 @@
-"""The file of results: its schema, reading and checking, and adding to it."""
+"""The file of results (`hf_factuality.results/1`): its schema, reading and checking, and adding to it.
+
+`hf-factuality evaluate` and the closed-world demos write it, `compare_results` and the model card read it;
+docs/evaluate.md describes it.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
+import os
 import re
+import tempfile
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -13,7 +20,6 @@ from typing import Any
 
 from hf_factuality import __version__
 from hf_factuality.errors import DataError
-from hf_factuality.evaluation.journal import differences, write_atomically
 
 
 SCHEMA = "hf_factuality.results/1"
@@ -25,7 +31,7 @@ _ENTRY: Mapping[str, tuple[type, ...]] = {
     "n": (int,),
     "n_scored": (int,),
     "confidence_interval": (dict, type(None)),
-    "higher_is_better": (bool,),
+    "higher_is_better": (bool, type(None)),
     "parts": (dict,),
     "left_out": (dict,),
     "seeds": (dict,),
@@ -49,8 +55,12 @@ _TOP: Mapping[str, tuple[type, ...]] = {
 _MODEL: Mapping[str, tuple[type, ...]] = {
     name: (str, type(None)) for name in ("name", "revision", "adapter", "dtype", "server")
 }
+_WEIGHTS = ("*.safetensors", "*.bin", "config.json", "adapter_config.json")
+_NO_WEIGHTS = {"training_args.bin", "optimizer.bin", "scheduler.bin"}
 _KEY = ("benchmark", "metric", "seeds", "dataset", "verifier", "judge", "generation", "settings")
 """Two results with the same values of these are one; the later replaces the earlier."""
+_OF_THE_MODEL = ("answers", "sha256")
+"""Entries of `generation` that two models never share: each has a file of answers of its own."""
 
 
 def now() -> str:
@@ -150,6 +160,9 @@ def check_results(found: Any, place: str) -> None:
             _check(interval, dict.fromkeys(("low", "high", "level"), _NUMBER), f"{name}: confidence_interval")
             if interval["low"] > interval["high"]:
                 raise DataError(f"{name}: confidence_interval has low {interval['low']} above high {interval['high']}")
+        for text in ("title", "note"):
+            if not isinstance(entry.get(text, ""), str):
+                raise DataError(f"{name}: {text!r} must be str, got {entry[text]!r:.100}")
         if not 0 <= entry["n_scored"] <= entry["n"]:
             raise DataError(f"{name}: n_scored {entry['n_scored']} must be between 0 and n {entry['n']}")
 
@@ -237,3 +250,148 @@ def write_results(
 
 def _key(entry: Mapping[str, Any]) -> str:
     return json.dumps({name: entry.get(name) for name in _KEY}, sort_keys=True)
+
+
+def measured_entry(
+    benchmark: str,
+    metric: str,
+    items: Sequence[tuple[float, float]],
+    *,
+    dataset: Mapping[str, Any],
+    generation: Mapping[str, Any],
+    verifier: Mapping[str, Any] | None = None,
+    higher_is_better: bool | None = True,
+    title: str | None = None,
+    note: str | None = None,
+) -> dict[str, Any]:
+    """An entry of results for a ratio of sums over items, with its interval, as the closed-world demos measure.
+
+    Args:
+        benchmark, metric (`str`):
+            Names.
+        items (`Sequence[tuple[float, float]]`):
+            Per item a numerator and a denominator; the value is the sum of the first over that of the second. A mean has
+            denominators of 1; an item with a denominator of 0 has nothing to score and is left out.
+        dataset, generation, verifier (`Mapping[str, Any]`):
+            The entries of these names.
+        higher_is_better (`bool`, *optional*, defaults to `True`):
+            `None` where neither is better.
+        title (`str`, *optional*):
+            The metric in words, for readers of a card.
+        note (`str`, *optional*):
+            How it was measured, in one sentence.
+
+    Returns:
+        `dict[str, Any]`: the interval is a percentile bootstrap over items (95 %, 1000 resamples, seed 0).
+
+    Example:
+
+        >>> measured_entry("b", "precision", [(1, 2), (0, 0), (1, 1)], dataset={}, generation={})["value"]
+        0.6666666666666666
+    """
+    from hf_factuality.functional.metrics import bootstrap_interval
+
+    scored = sum(bool(weight) for _, weight in items)
+    settings = {"level": 0.95, "resamples": 1000, "seed": 0}
+    found = None
+    if scored > 1 and all(weight == 1 for _, weight in items):
+        found = bootstrap_interval([value for value, _ in items], **settings)
+    elif scored > 1:
+        found = bootstrap_interval(items, _ratio, **settings)
+    return {
+        "benchmark": benchmark,
+        "metric": metric,
+        "value": _ratio(items),
+        "n": len(items),
+        "n_scored": scored,
+        "confidence_interval": None if found is None else {"low": found[0], "high": found[1], **settings},
+        "higher_is_better": higher_is_better,
+        "parts": {},
+        "left_out": {"responses": {"nothing_to_score": len(items) - scored}},
+        "truncated": None,
+        "seeds": {"dataset": None, "generation": generation.get("seed"), "interval": settings["seed"]},
+        "dataset": dict(dataset),
+        "verifier": None if verifier is None else dict(verifier),
+        "extractor": None,
+        "judge": None,
+        "generation": dict(generation),
+        "comparable_to_published": False,
+        "settings": {},
+        "created": now(),
+        **({"title": title} if title else {}),
+        **({"note": note} if note else {}),
+    }
+
+
+def _ratio(items: Sequence[tuple[float, float]]) -> float | None:
+    total = sum(weight for _, weight in items)
+    return sum(value for value, _ in items) / total if total else None
+
+
+def measurement(entry: Mapping[str, Any]) -> str:
+    """How something was measured, as text: two models' results are comparable where this is the same."""
+    found = {name: entry.get(name) for name in _KEY}
+    found["generation"] = {name: value for name, value in entry["generation"].items() if name not in _OF_THE_MODEL}
+    return json.dumps(found, sort_keys=True)
+
+
+def changed_measurement(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+    """Names of the settings in which two entries were measured differently, such as `"generation.temperature"`."""
+    found = differences(json.loads(measurement(before)), json.loads(measurement(after)))
+    return [text.partition(":")[0] for text in found]
+
+
+def folder_fingerprint(folder: Path) -> str | None:
+    """Hash that tells checkpoints apart: of names, sizes and samples of the weights, as reading them all takes minutes.
+
+    Args:
+        folder (`Path`):
+            Folder of a model or an adapter.
+
+    Returns:
+        `str`: 32 hexadecimal digits; `None` if there are no weights in it.
+    """
+    digest = hashlib.sha256()
+    found = {path for pattern in _WEIGHTS for path in folder.glob(pattern) if path.name not in _NO_WEIGHTS}
+    if not any(path.suffix != ".json" for path in found):
+        return None
+    for path in sorted(found):
+        size = path.stat().st_size
+        digest.update(f"{path.name}\0{size}\0".encode())
+        with path.open("rb") as file:
+            for part in range(17):
+                file.seek(max(0, size - 65536) * part // 16)
+                digest.update(file.read(65536))
+    return digest.hexdigest()[:32]
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Write a file so that it is there whole, or as it was before."""
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        mask = os.umask(0)
+        os.umask(mask)
+        os.chmod(name, 0o666 & ~mask)  # mkstemp lets nobody else read
+        os.replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def differences(before: Any, after: Any, name: str = "") -> list[str]:
+    """What differs between two trees of plain values, as `name: before -> after`."""
+    if isinstance(before, dict) and isinstance(after, dict):
+        found = []
+        for key in sorted({*before, *after}):
+            found += differences(before.get(key), after.get(key), f"{name}.{key}" if name else key)
+        return found
+    return [] if before == after else [f"{name}: {_short(before)} there, {_short(after)} now"]
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 80 else text[:77] + "..."

@@ -1,0 +1,80 @@
+"""The command `hf-factuality push`, and the flags that `merge` shares with it."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+
+def add_parser(commands: Any) -> None:
+    """Add `push` to the subparsers of the `hf-factuality` command."""
+    push = commands.add_parser(
+        "push",
+        help="publish a model, dataset or Space in one commit, and nothing else that lies in its folder",
+        description="Uploads the files of DIR that are a part of a model (weights, configuration, tokenizer, card, results, "
+        "verifier), large ones first, and publishes them in one commit. Killed, it goes on when it is started again. The "
+        "account is that of `hf auth login` or HF_TOKEN. Every flag may be written with - for _.",
+        epilog="Exit status: 0, or 2 if the folder holds no whole model, a file holds an access token or a path of this "
+        "machine, or the Hub refuses or cannot be reached; nothing of the push is visible then. Prints the address. See "
+        "docs/push.md.",
+    )
+    push.add_argument("folder", type=Path, metavar="DIR", help="folder of the model")
+    push.add_argument("repo_id", metavar="REPO", help="NAMESPACE/NAME; made if it does not exist")
+    push.add_argument("--repo_type", choices=("model", "dataset", "space"), default="model")
+    push.add_argument(
+        "--include",
+        action="append",
+        default=[],
+        metavar="PATTERN",
+        help="files to add, by path or name; never pickles, logs and the state of a run; may be repeated",
+    )
+    push.add_argument(
+        "--exclude", action="append", default=[], metavar="PATTERN", help="files to leave out; may be repeated"
+    )
+    push.add_argument("--commit_message", metavar="TEXT", help="of the commit; title of the pull request")
+    push.add_argument("--dry_run", action="store_true", help="list the files and send nothing; needs no account")
+    add_hub_flags(push)
+    push.set_defaults(run=_push)
+
+
+def add_hub_flags(parser: argparse.ArgumentParser) -> None:
+    """Add who may read the repository, and where in it the commit goes."""
+    access = parser.add_mutually_exclusive_group()
+    access.add_argument(
+        "--private",
+        dest="private",
+        action="store_true",
+        default=None,
+        help="refuse a repository that is public (a new one is private by default)",
+    )
+    access.add_argument("--public", dest="private", action="store_false", help="make a new repository public")
+    parser.add_argument("--pull_request", action="store_true", help="open a pull request instead of committing")
+    parser.add_argument("--revision", metavar="BRANCH", help="branch to write to; made if it does not exist")
+
+
+def _push(args: argparse.Namespace) -> int:
+    from hf_factuality.hub.card import is_our_card, update_card
+    from hf_factuality.hub.push import plan_push, push_plans
+
+    card = Path(args.folder) / "README.md"
+    if not args.dry_run and card.is_file() and is_our_card(card.read_text(encoding="utf-8")):
+        # The model may have been evaluated since the card was written.
+        update_card(args.folder, repo_id=args.repo_id)
+    plan = plan_push(args.folder, repo_type=args.repo_type, include=args.include, exclude=args.exclude)
+    print(plan, file=sys.stdout if args.dry_run else sys.stderr)
+    if args.dry_run:
+        return 0
+    done = push_plans(
+        [plan],
+        args.repo_id,
+        private=args.private,
+        pull_request=args.pull_request,
+        revision=args.revision,
+        commit_message=args.commit_message,
+    )
+    for name in done.deleted:
+        print(f"removed {name}, which was of an earlier model", file=sys.stderr)
+    print(done.address)
+    return 0

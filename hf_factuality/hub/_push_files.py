@@ -1,0 +1,289 @@
+"""Which files of a folder are published, and why the others are not."""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from hf_factuality.errors import HubError
+
+
+MODEL = (
+    "model.safetensors",
+    "model-*-of-*.safetensors",
+    "model.safetensors.index.json",
+    "pytorch_model.bin",
+    "pytorch_model-*-of-*.bin",
+    "pytorch_model.bin.index.json",
+    "config.json",
+    "generation_config.json",
+    "adapter_config.json",
+    "adapter_model.safetensors",
+    "adapter_model.bin",
+    "configuration_*.py",
+    "modeling_*.py",
+    "tokenization_*.py",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "tokenizer.model",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "vocab.txt",
+    "merges.txt",
+    "*.tiktoken",
+    "spiece.model",
+    "sentencepiece.bpe.model",
+    "chat_template*.jinja",
+    "chat_template.json",
+    "additional_chat_templates/*.jinja",
+    "preprocessor_config.json",
+    "processor_config.json",
+    "video_preprocessor_config.json",
+    "critic/config.json",
+    "critic/model.safetensors",
+    "critic/model-*-of-*.safetensors",
+    "critic/model.safetensors.index.json",
+    "critic/value_head.pt",
+    "README.md",
+    "LICENSE*",
+    "NOTICE*",
+    "results*.json",
+    "verifier_config.json",
+    "prompts/*.txt",
+    "prompts/*/*.txt",
+    "verifier/verifier_config.json",
+    "verifier/config.json",
+    "verifier/prompts/*.txt",
+    "verifier/prompts/*/*.txt",
+)
+_DATASET = ("README.md", "LICENSE*", "NOTICE*", "**/*.parquet", "**/*.jsonl", "**/*.csv", "**/*.json")
+_PAIRS = ("README.md", "LICENSE*", "pairs.parquet")
+_SPACE = ("README.md", "LICENSE*", "requirements.txt", "packages.txt", "**/*.py", "**/*.json", "**/*.txt", "**/*.md")
+
+_STATE = "state of a run, which only resuming it needs"
+_NEVER = {
+    "training_args.bin": "a pickle of every argument of the run, access tokens included",
+    "checkpoint-*": "a checkpoint of the run; push its folder by itself",
+    "last-checkpoint": "a checkpoint of the run; push its folder by itself",
+    **dict.fromkeys(("runs", "wandb", "mlruns", "events.out.tfevents*", "*.log", "logs"), "a log of the run"),
+    "model_world_size_*": "a shard of a run; make a model of them: hf-factuality merge",
+    "__pycache__": "made by Python",
+}
+_RESUMABLE = (
+    *(
+        "optimizer.pt",
+        "optimizer.bin",
+        "optimizer_*",
+        "critic_optimizer.pt",
+        "optim_world_size_*",
+        "*_optim_states.pt",
+    ),
+    *("scheduler.pt", "scheduler.bin", "scaler.pt", "rng_state*.pth", "random_states_*.pkl", "extra_state_*"),
+    *("global_step*", "latest", "pytorch_model_fsdp_*", "*.distcp", "rollouts_*_of_*.pt", "trainer_state.json"),
+)
+"""Names of files and folders; whatever lies below such a folder counts too."""
+_PICKLES = ("*.bin", "*.pt", "*.pth", "*.pkl", "*.pickle", "*.ckpt", "*.joblib")
+_WEIGHTS = re.compile(
+    r"(?:model|pytorch_model)(?:-\d{5}-of-\d{5})?\.(?:safetensors|bin)(?:\.index\.json)?"
+    r"|adapter_model\.(?:safetensors|bin)|adapter_config\.json|value_head\.pt"
+)
+
+
+def find_files(
+    folder: Path,
+    repo_type: str,
+    include: Sequence[str] = (),
+    exclude: Sequence[str] = (),
+    resumable: bool = False,
+) -> tuple[dict[str, Path], dict[str, str]]:
+    """Sort the files of a folder.
+
+    Args:
+        folder (`Path`):
+            What is pushed.
+        repo_type (`str`):
+            `"model"`, `"dataset"` or `"space"`.
+        include, exclude (`Sequence[str]`):
+            Patterns of paths or names; pickles, logs and states of runs are not included by them.
+        resumable (`bool`):
+            The states of a run too.
+
+    Returns:
+        `tuple`: path in the folder -> file; and path -> why it is left out.
+
+    Raises:
+        [`~hf_factuality.errors.HubError`]: a link leaves the folder.
+    """
+    kinds = {"model": MODEL, "space": _SPACE}.get(repo_type, _DATASET)
+    if repo_type == "dataset" and (folder / "pairs.parquet").is_file():
+        kinds = _PAIRS  # the other files of such a run are samples and verifications
+    root = folder.resolve()
+    files, left_out = {}, {}
+    for name, path in _walk(folder):
+        reason = _why_not(name, path, kinds, include, exclude, resumable)
+        if reason is not None:
+            left_out[name] = reason
+            continue
+        if not path.resolve().is_relative_to(root):
+            raise HubError(
+                f"{name} in {folder} is a link to {path.resolve()}, which is not in the folder; copy the file to there "
+                "(cp -rL), or leave it out with --exclude"
+            )
+        files[name] = path
+    return files, left_out
+
+
+def _walk(folder: Path) -> Iterator[tuple[str, Path]]:
+    for top, folders, names in os.walk(folder):
+        place = Path(top)
+        for name in sorted(folders):
+            if (place / name).is_symlink():
+                yield f"{(place / name).relative_to(folder).as_posix()}/", place / name
+        folders.sort()
+        for name in sorted(names):
+            yield (place / name).relative_to(folder).as_posix(), place / name
+
+
+def _why_not(
+    name: str, path: Path, kinds: Iterable[str], include: Sequence[str], exclude: Sequence[str], resumable: bool
+) -> str | None:
+    parts = name.rstrip("/").split("/")
+    if name.endswith("/"):
+        return "a link to a folder"
+    if any(part.startswith(".") for part in parts):
+        return "hidden"
+    for pattern, reason in _NEVER.items():
+        if any(fnmatch.fnmatchcase(part, pattern) for part in parts):
+            return reason
+    state = any(fnmatch.fnmatchcase(part, pattern) for part in parts for pattern in _RESUMABLE)
+    if state and not resumable:
+        return _STATE
+    if not path.is_file():
+        return "no file"
+    if matches(name, exclude):
+        return "excluded by you"
+    if state or any(_is(parts, kind) for kind in kinds):
+        return None
+    if any(fnmatch.fnmatchcase(parts[-1], pattern) for pattern in _PICKLES):
+        return "a pickle that is no model's weights"
+    if matches(name, include) or _is_results(path):
+        return None
+    return "not a part of what is published; add it with --include"
+
+
+def matches(name: str, patterns: Iterable[str]) -> bool:
+    """Whether a path, or its last part, is of one of the patterns."""
+    return any(fnmatch.fnmatchcase(name, p) or fnmatch.fnmatchcase(name.rpartition("/")[2], p) for p in patterns)
+
+
+def _is(parts: Sequence[str], pattern: str) -> bool:
+    if pattern.startswith("**/"):
+        return fnmatch.fnmatchcase(parts[-1], pattern[3:])
+    kinds = pattern.split("/")
+    return len(kinds) == len(parts) and all(map(fnmatch.fnmatchcase, parts, kinds))
+
+
+def _is_results(path: Path) -> bool:
+    """Whether `evaluate` of this package wrote the file."""
+    if path.suffix != ".json":
+        return False
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(content, dict) and str(content.get("schema", "")).startswith("hf_factuality.results/")
+
+
+def check_model(folder: Path, files: dict[str, Path], left_out: dict[str, str]) -> None:
+    """Leave out weights that do not count, and refuse a model that is not whole.
+
+    Args:
+        folder (`Path`):
+            For the messages.
+        files (`dict[str, Path]`), left_out (`dict[str, str]`):
+            Of [`find_files`]; changed in place.
+
+    Raises:
+        [`~hf_factuality.errors.HubError`]: there are no weights, a file of them is missing or cut off, or there are two
+            models.
+    """
+    adapter = any(name in files for name in ("adapter_model.safetensors", "adapter_model.bin"))
+    whole = any(re.fullmatch(r"(?:pytorch_)?model.*\.(?:safetensors|bin)", name) for name in files)
+    if not (adapter or whole or "verifier_config.json" in files):
+        raise HubError(
+            f"{folder} holds no weights (model.safetensors, adapter_model.safetensors); if it is a checkpoint of a run, make "
+            "a model of it: hf-factuality merge"
+        )
+    for needed, because in (("config.json", whole), ("adapter_config.json", adapter)):
+        if because and needed not in files:
+            raise HubError(f"{folder} holds weights and no {needed}, so nobody could load them")
+    for start in ("", "critic/"):
+        _check_weights(folder, start, files, left_out)
+
+
+def _check_weights(folder: Path, start: str, files: dict[str, Path], left_out: dict[str, str]) -> None:
+    for stem, suffix in (("model", "safetensors"), ("pytorch_model", "bin")):
+        single, index = f"{start}{stem}.{suffix}", f"{start}{stem}.{suffix}.index.json"
+        shards = {name for name in files if re.fullmatch(rf"{start}{stem}-\d+-of-\d+\.{suffix}", name)}
+        if index in files:
+            if single in files:
+                raise HubError(f"{folder} holds {single} and {index}: two models; remove the one that is old")
+            listed = {
+                f"{start}{name}"
+                for name in json.loads(files[index].read_text(encoding="utf-8"))["weight_map"].values()
+            }
+            if missing := sorted(listed - set(files)):
+                raise HubError(f"{folder} lacks {', '.join(missing)}, which {index} names")
+            shards -= listed
+        elif shards and single not in files:
+            raise HubError(f"{folder} holds {min(shards)} and no {index}, so nobody could load it")
+        for name in shards:
+            left_out[name] = f"no part of the model: {index} does not name it"
+            del files[name]
+    for heavy, light in (
+        ("pytorch_model*.bin*", "model*.safetensors"),
+        ("adapter_model.bin", "adapter_model.safetensors"),
+    ):
+        if any(fnmatch.fnmatchcase(name, start + light) for name in files):
+            for name in [name for name in files if fnmatch.fnmatchcase(name, start + heavy)]:
+                left_out[name] = "the same weights as the safetensors, as a pickle"
+                del files[name]
+    for name, path in files.items():
+        if name.startswith(start) and name.endswith(".safetensors"):
+            _check_safetensors(name, path)
+
+
+def _check_safetensors(name: str, path: Path) -> None:
+    """Refuse a file that was cut off: its header says how long it is."""
+    size = path.stat().st_size
+    try:
+        with path.open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            header: Mapping = json.loads(file.read(length)) if length < min(size, 100_000_000) else {}
+        end = max((entry["data_offsets"][1] for key, entry in header.items() if key != "__metadata__"), default=-1)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        end = -1
+    if 8 + length + end != size:
+        raise HubError(f"{path} is cut off or damaged; make or copy {name} again")
+
+
+def stale_files(names: Iterable[str], pushed: Iterable[str]) -> list[str]:
+    """Weights in a repository that are not of the model that is pushed, in the folders to which it brings weights.
+
+    Args:
+        names (`Iterable[str]`):
+            Files of the repository.
+        pushed (`Iterable[str]`):
+            Files of the push.
+    """
+    new = set(pushed)
+    folders = {name.rpartition("/")[0] for name in new if _WEIGHTS.fullmatch(name.rpartition("/")[2])}
+    old = [
+        name for name in names if _WEIGHTS.fullmatch(name.rpartition("/")[2]) and name.rpartition("/")[0] in folders
+    ]
+    return sorted(set(old) - new)

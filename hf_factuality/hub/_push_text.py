@@ -1,0 +1,159 @@
+"""Paths of this machine and access tokens in the texts that are to be published."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from hf_factuality._secrets import find_token
+from hf_factuality.errors import HubError
+
+
+_TEXT = {".json", ".md", ".txt", ".jinja", ".py", ".yaml", ".yml", ".toml", ".jsonl", ".csv", ""}
+# Vocabularies and rows of data may hold any text; nobody's paths are written there by a library.
+_DATA = {"tokenizer.json", "vocab.json", "vocab.txt", "merges.txt", "added_tokens.json"}
+_DATA_SUFFIXES = {".jsonl", ".csv"}
+_KEYS = {
+    *("_name_or_path", "name_or_path", "base_model_name_or_path", "model_name_or_path", "tokenizer_name_or_path"),
+    *(
+        "tokenizer_file",
+        "vocab_file",
+        "merges_file",
+        "special_tokens_map_file",
+        "tokenizer_name",
+        "best_model_checkpoint",
+    ),
+}
+"""Keys of JSON files that libraries fill with where they read something; only its last part is published."""
+_HOMES = {
+    "home",
+    "Users",
+    "root",
+    "mnt",
+    "media",
+    "scratch",
+    "tmp",
+    "private",
+    "Volumes",
+    "workspace",
+    "lustre",
+    "gpfs",
+}
+_EVERYWHERE = {"bin", "sbin", "usr", "lib", "lib64", "etc", "dev", "proc", "sys", "opt", "run"}
+_UNIX = re.compile(r"(?<![\w.~/\\:<-])(?:file://)?(~|/[\w.@+-]+)(?:/[\w.@+ -]*[\w.@+-])+")
+_WINDOWS = re.compile(r"(?<![A-Za-z])[A-Za-z]:(?:\\{1,2}|/)Users(?:\\{1,2}|/)[^\\/\s\"']+")
+
+
+def find_path(text: str) -> tuple[int, str] | None:
+    """The first absolute path of this or another person's machine in a text, with its line, from 1."""
+    for match in sorted([*_UNIX.finditer(text), *_WINDOWS.finditer(text)], key=re.Match.start):
+        first = match[1] if match.re is _UNIX else "~"
+        if first == "~" or _is_of_a_machine(first[1:]):
+            return text.count("\n", 0, match.start()) + 1, match[0]
+    return None
+
+
+def _is_of_a_machine(name: str) -> bool:
+    return name in _HOMES or (name not in _EVERYWHERE and Path(f"/{name}").is_dir())
+
+
+def published_text(name: str, path: Path) -> tuple[bytes | None, list[str]]:
+    """What is published in place of a text, if it is not the file itself.
+
+    Args:
+        name (`str`):
+            In the repository.
+        path (`Path`):
+            The file.
+
+    Returns:
+        `tuple[bytes, list[str]]`: the new contents, or `None`; and what was changed, in words.
+
+    Raises:
+        [`~hf_factuality.errors.HubError`]: it holds an access token, or a path under a key that is not known.
+    """
+    last = name.rpartition("/")[2]
+    if path.suffix not in _TEXT or (path.suffix == "" and not last.startswith(("LICENSE", "NOTICE", "latest"))):
+        return None, []
+    text = path.read_text(encoding="utf-8", errors="replace")
+    if (found := find_token(text)) is not None:
+        raise HubError(
+            f"{name}, line {found[0]}, holds what looks like an access token ({found[1]}); take it out, and revoke it if it "
+            "was ever published"
+        )
+    if last in _DATA or path.suffix in _DATA_SUFFIXES:
+        return None, []
+    changes: list[str] = []
+    new = text
+    if path.suffix == ".json":
+        try:
+            content = json.loads(text)
+        except ValueError as error:
+            raise HubError(f"{name} is no JSON ({error}); write it again, or leave it out with --exclude") from None
+        content = _without_paths(content, name, (), changes)
+        if changes:
+            new = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+    else:
+        if last == "README.md":
+            new = _card(text, changes)
+        if (place := find_path(new)) is not None:
+            raise HubError(
+                f"{name}, line {place[0]}, holds a path of your machine ({place[1]}); take it out, or leave the file out with "
+                "--exclude"
+            )
+    return (new.encode("utf-8") if changes else None), changes
+
+
+def _without_paths(value: Any, name: str, keys: tuple[str, ...], changes: list[str]) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_paths(item, name, (*keys, str(key)), changes) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_without_paths(item, name, (*keys, str(number)), changes) for number, item in enumerate(value)]
+    if not isinstance(value, str):
+        return value
+    if keys and keys[-1] in _KEYS and _is_path(value):
+        short = re.split(r"[\\/]", value.rstrip("\\/"))[-1] or "model"
+        changes.append(f"{'.'.join(keys)} was a path, written as {short!r}")
+        return short
+    if (found := find_path(value)) is not None:
+        raise HubError(
+            f"{name} holds a path of your machine in {'.'.join(keys)!r} ({found[1]}); write something that others have, or "
+            "leave the file out with --exclude"
+        )
+    return value
+
+
+def _is_path(value: str) -> bool:
+    return value.startswith(("/", "~/", "file://")) or re.match(r"[A-Za-z]:[\\/]", value) is not None
+
+
+def _card(text: str, changes: list[str]) -> str:
+    """A card whose header names no base model that is a folder: the Hub refuses these."""
+    match = re.match(r"---\n(.*?)\n---(?=\n|$)", text, re.DOTALL)
+    if match is None:
+        return text
+    import yaml
+
+    try:
+        header = yaml.safe_load(match[1])
+    except yaml.YAMLError:
+        return text  # the Hub says what is wrong
+    if not isinstance(header, dict):
+        return text
+    named = header.get("base_model")
+    bases = named if isinstance(named, list) else [named] if named else []
+    paths = [base for base in bases if isinstance(base, str) and _is_path(base)]
+    if not paths:
+        return text
+    others = [base for base in bases if base not in paths]
+    if others:
+        header["base_model"] = others
+    else:
+        del header["base_model"]
+        header.pop("base_model_relation", None)
+    if isinstance(header.get("tags"), list):
+        header["tags"] = [tag for tag in header["tags"] if not any(str(tag).endswith(f":{path}") for path in paths)]
+    changes.append("base_model was a path, left out of its header")
+    return f"---\n{yaml.safe_dump(header, sort_keys=False, allow_unicode=True)}---{text[match.end() :]}"

@@ -1,0 +1,268 @@
+"""A folder to the Hub in one commit: the model, its card and results, and nothing else that lies there.
+
+Unlike `upload_folder`, which sends whatever it finds, a file is published if its kind is known to be a part of a model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hf_factuality._upload import Published, prepare_repo, publish
+from hf_factuality.errors import HubError
+from hf_factuality.hub._push_files import check_model, find_files, stale_files
+from hf_factuality.hub._push_text import published_text
+
+
+__all__ = ["Published", "PushPlan", "PushedFile", "plan_push", "prepare_repo", "push_folder", "push_plans"]
+
+REPO_TYPES = ("model", "dataset", "space")
+_TEMPLATE = b"[More Information Needed]"
+
+
+@dataclass(frozen=True)
+class PushedFile:
+    """A file of a push.
+
+    Args:
+        path (`Path`):
+            Where it lies.
+        content (`bytes`, *optional*):
+            What is published instead of it.
+        notes (`tuple[str, ...]`):
+            How that differs.
+    """
+
+    path: Path
+    content: bytes | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def size(self) -> int:
+        """Bytes that are published."""
+        return self.path.stat().st_size if self.content is None else len(self.content)
+
+
+@dataclass
+class PushPlan:
+    """What a push of a folder would publish; `str()` of it is the list.
+
+    Args:
+        folder (`Path`):
+            The folder.
+        repo_type (`str`):
+            `"model"`, `"dataset"` or `"space"`.
+        files (`dict[str, PushedFile]`):
+            By path in the repository.
+        left_out (`dict[str, str]`):
+            The other files of the folder, and why.
+        resumable (`bool`):
+            Whether the state of a run is among the files, so that the repository has to be private.
+    """
+
+    folder: Path
+    repo_type: str
+    files: dict[str, PushedFile]
+    left_out: dict[str, str] = field(default_factory=dict)
+    resumable: bool = False
+
+    def __str__(self) -> str:
+        width = max(map(len, [*self.files, *self.left_out]), default=0)
+        total = sum(file.size for file in self.files.values())
+        lines = [f"{len(self.files)} files, {_size(total)}, in one commit:"]
+        for name, file in self.files.items():
+            lines.append(f"  {name:{width}}  {_size(file.size):>9}  {'; '.join(file.notes)}".rstrip())
+        if self.left_out:
+            lines.append("left out:")
+            lines += [f"  {name:{width}}  {reason}" for name, reason in self.left_out.items()]
+        return "\n".join(lines)
+
+
+def plan_push(
+    folder: str | Path,
+    *,
+    repo_type: str = "model",
+    include: Sequence[str] = (),
+    exclude: Sequence[str] = (),
+    path_in_repo: str = "",
+    resumable: bool = False,
+) -> PushPlan:
+    """Decide what of a folder is published; nothing is sent.
+
+    Args:
+        folder (`str` or `Path`):
+            A model, an adapter, a saved verifier, a dataset or a Space.
+        repo_type (`str`, *optional*, defaults to `"model"`):
+            `"model"`, `"dataset"` or `"space"`.
+        include (`Sequence[str]`, *optional*):
+            Patterns of further files, by path or name. Pickles, logs and states of runs cannot be included.
+        exclude (`Sequence[str]`, *optional*):
+            Patterns of files that are left out.
+        path_in_repo (`str`, *optional*, defaults to `""`):
+            Folder of the repository.
+        resumable (`bool`, *optional*, defaults to `False`):
+            Also the states of optimizer, schedule, random numbers and rollouts, for private repositories; never the
+            arguments of the run.
+
+    Returns:
+        [`PushPlan`].
+
+    Raises:
+        [`~hf_factuality.errors.HubError`]: the folder holds no whole model, a file holds an access token or a path of this
+            machine that cannot be replaced, or a link leaves the folder.
+    """
+    folder = Path(folder)
+    if repo_type not in REPO_TYPES:
+        raise HubError(f"repo_type {repo_type!r} is unknown; choose one of {', '.join(REPO_TYPES)}")
+    if not folder.is_dir():
+        raise HubError(f"{folder} is no folder; pass the folder of the model")
+    found, left_out = find_files(folder, repo_type, include, exclude, resumable)
+    if repo_type == "model":
+        check_model(folder, found, left_out)
+    start = f"{path_in_repo.strip('/')}/" if path_in_repo.strip("/") else ""
+    files = {}
+    for name, path in sorted(found.items()):
+        content, notes = published_text(name, path)
+        if name == "README.md" and _TEMPLATE in path.read_bytes():
+            notes = [*notes, "a template that was not filled in; does not replace a card that is there"]
+        if name == "README.md" and repo_type == "model":
+            _check_card(path.read_text(encoding="utf-8") if content is None else content.decode("utf-8"), path)
+        files[start + name] = PushedFile(path, content, tuple(notes))
+        if path.name == "value_head.pt":
+            _check_value_head(path)
+    if not files:
+        raise HubError(f"{folder} holds nothing that is published as a {repo_type}; see --dry_run, or add --include")
+    return PushPlan(folder, repo_type, files, dict(sorted(left_out.items())), resumable)
+
+
+def push_folder(
+    folder: str | Path,
+    repo_id: str,
+    *,
+    repo_type: str = "model",
+    private: bool | None = None,
+    pull_request: bool = False,
+    revision: str | None = None,
+    include: Sequence[str] = (),
+    exclude: Sequence[str] = (),
+    commit_message: str | None = None,
+    token: str | bool | None = None,
+    patience: float | None = None,
+) -> Published:
+    """Publish a folder in one commit: a reader sees all of it or nothing.
+
+    Weights of an earlier push that are no part of this one are removed by the same commit; other files of the repository stay.
+    Killed, it goes on when it is called again: files that have arrived are not sent again.
+
+    Args:
+        folder (`str` or `Path`), repo_type (`str`), include, exclude (`Sequence[str]`):
+            As for [`plan_push`].
+        repo_id (`str`):
+            The repository; made if it does not exist.
+        private (`bool`, *optional*):
+            `None`: a new one is private, and one that exists stays as it is. `True` and `False` also refuse one that is
+            otherwise.
+        pull_request (`bool`, *optional*, defaults to `False`):
+            Open a pull request instead of committing.
+        revision (`str`, *optional*):
+            Branch; made if it does not exist.
+        commit_message (`str`, *optional*):
+            Of the commit; title of the pull request.
+        token (`str` or `bool`, *optional*):
+            As in `huggingface_hub`.
+        patience (`float`, *optional*, defaults to 300):
+            Seconds to wait in all while the Hub cannot be reached.
+
+    Returns:
+        [`Published`].
+
+    Raises:
+        [`~hf_factuality.errors.HubError`]: see [`plan_push`]; or the Hub refuses or cannot be reached. Nothing of the push is
+            visible then.
+    """
+    plan = plan_push(folder, repo_type=repo_type, include=include, exclude=exclude)
+    return push_plans(
+        [plan], repo_id, private=private, pull_request=pull_request, revision=revision, commit_message=commit_message,
+        token=token, patience=patience,
+    )  # fmt: skip
+
+
+def push_plans(
+    plans: Sequence[PushPlan],
+    repo_id: str,
+    *,
+    private: bool | None = None,
+    pull_request: bool = False,
+    revision: str | None = None,
+    commit_message: str | None = None,
+    token: str | bool | None = None,
+    patience: float | None = None,
+) -> Published:
+    """Publish several folders in one commit: a model, and beside it the checkpoint that it is resumed from.
+
+    Args:
+        plans (`Sequence[PushPlan]`):
+            Of [`plan_push`]; a file of a later one replaces one of the same name.
+        repo_id (`str`), private, pull_request, revision, commit_message, token, patience:
+            As for [`push_folder`].
+
+    Returns:
+        [`Published`].
+
+    Raises:
+        [`~hf_factuality.errors.HubError`]: see [`push_folder`]; or the state of a run would go to a public repository.
+    """
+    files: dict[str, str | Path | bytes] = {}
+    for plan in plans:
+        files |= {name: file.path if file.content is None else file.content for name, file in plan.files.items()}
+    card = files.get("README.md", b"")
+    unfilled = _TEMPLATE in (card if isinstance(card, bytes) else Path(card).read_bytes())
+    resumable = any(plan.resumable for plan in plans)
+    if resumable and private is False:
+        raise HubError("the state of a run goes to private repositories only; leave out private=False")
+    repo_type = plans[0].repo_type
+    return publish(
+        files,
+        repo_id,
+        repo_type=repo_type,
+        private=private,
+        new_private=True,
+        revision=revision,
+        pull_request=pull_request,
+        keeps=("README.md",) if unfilled else (),
+        replaces=(lambda names: stale_files(names, files)) if repo_type == "model" else None,
+        only_private=resumable,
+        space_sdk="gradio" if repo_type == "space" else None,
+        commit_message=commit_message or f"Upload {plans[0].folder.resolve().name}",
+        token=token,
+        patience=patience,
+    )
+
+
+def _check_card(text: str, path: Path) -> None:
+    """Refuse a card of ours that the Hub would refuse, or that tells what is nobody's business."""
+    from hf_factuality.hub._card_check import card_problems
+    from hf_factuality.hub.card import is_our_card
+
+    if is_our_card(text) and (problems := card_problems(text)):
+        raise HubError(f"the model card {path} cannot be published: {'; '.join(problems)}")
+
+
+def _check_value_head(path: Path) -> None:
+    """Refuse a file that is more than tensors: whoever loads it would run it."""
+    import torch
+
+    try:
+        torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:
+        line = next(iter(str(error).splitlines()), type(error).__name__)
+        raise HubError(f"{path} is not the layer that a critic saves ({line}); leave it out with --exclude") from None
+
+
+def _size(number: int) -> str:
+    for unit in ("B", "kB", "MB"):
+        if number < 1000:
+            return f"{number} B" if unit == "B" else f"{number:.1f} {unit}"
+        number /= 1000
+    return f"{number:.2f} GB"

@@ -1,0 +1,229 @@
+"""What the trainers publish, with the real client against a Hub on this machine."""
+
+import json
+import logging
+
+import pytest
+import torch
+from huggingface_hub import ModelCard
+from safetensors.torch import load
+from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
+
+from hf_factuality import FactGRPOTrainer, MaskDPOTrainer, TokenRewardPPOTrainer, VerifierPipeline
+from hf_factuality.cli import main
+from hf_factuality.errors import HubError
+from hf_factuality.hub.results import folder_fingerprint, write_results
+from hf_factuality.trainers._publish import _results_of
+from hf_factuality.trainers.fact_grpo_config import FactGRPOConfig
+from hf_factuality.trainers.mask_dpo_config import MaskDPOConfig
+from hf_factuality.trainers.token_reward_ppo_config import TokenRewardPPOConfig
+from tests.evaluation.test_results import MACHINE, entry
+from tests.hub.loopback import TOKEN, hub  # noqa: F401 - a fixture
+from tests.tiny import letters_reward, rows
+from tests.trainers.mask_dpo_recording import pairs
+
+
+REPO = "someone/aligned"
+SHARED = dict(
+    per_device_train_batch_size=2, max_steps=2, learning_rate=1e-3, report_to="none", bf16=False, use_cpu=True,
+    gradient_checkpointing=False, disable_tqdm=True, save_strategy="no", hub_model_id=REPO, hub_token=TOKEN,
+)  # fmt: skip
+SAMPLED = dict(max_completion_length=8, num_generations=2)
+
+
+def vowels(completion_texts, **kwargs):
+    return [[(i, i + 1, 1.0) for i, letter in enumerate(text) if letter in "aeiou"] for text in completion_texts]
+
+
+def make(kind, model, folder, **settings):
+    if kind == "mask_dpo":
+        args = MaskDPOConfig(str(folder), **{**SHARED, **settings})
+        return MaskDPOTrainer(model, args=args, train_dataset=pairs())
+    if kind == "ppo":
+        args = TokenRewardPPOConfig(str(folder), **{**SHARED, **SAMPLED, **settings})
+        return TokenRewardPPOTrainer(model, vowels, None, args, rows())
+    args = FactGRPOConfig(str(folder), **{**SHARED, **SAMPLED, **settings})
+    return FactGRPOTrainer(model, letters_reward, args, rows())
+
+
+def files(hub, ref="main"):  # noqa: F811
+    return hub.repos["model", REPO].files(ref)
+
+
+def commits(hub):  # noqa: F811
+    return hub.repos["model", REPO].log
+
+
+STATE = {"optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json", "training_args.bin"}
+MODEL = {
+    "config.json",
+    "model.safetensors",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "chat_template.jinja",
+    "README.md",
+}
+
+
+@pytest.mark.parametrize("kind", ["fact_grpo", "ppo", "mask_dpo"])
+def test_a_push_is_one_commit_of_the_model_and_its_card(tiny_model, tmp_path, hub, kind):  # noqa: F811
+    trainer = make(kind, tiny_model, tmp_path / "run")
+    trainer.train()
+    trainer.save_model()
+    (tmp_path / "run" / "results.json").write_text("{}", encoding="utf-8")  # not of our schema
+    done = trainer.push_to_hub(dataset_name="someone/questions")
+    found = files(hub)
+    assert found.keys() >= MODEL and not {name.split("/")[-1] for name in found} & (STATE | {"critic_optimizer.pt"})
+    assert {name for name in found if name.startswith("critic/")} == (
+        {"critic/config.json", "critic/model.safetensors"} if kind == "ppo" else set()
+    )
+    assert [commit.title for commit in commits(hub)] == ["initial commit", "End of training"]
+    assert hub.repos["model", REPO].private and done.repo_id == REPO
+    for name, content in found.items():
+        assert TOKEN.encode() not in content and str(tmp_path).encode() not in content, name
+    loaded = AutoModelForCausalLM.from_pretrained(REPO)
+    for name, tensor in trainer.model.state_dict().items():
+        assert torch.equal(loaded.state_dict()[name], tensor), name
+    assert AutoTokenizer.from_pretrained(REPO).chat_template == trainer.processing_class.chat_template
+
+
+def test_the_verifier_goes_with_the_model_that_it_paid(tiny_model, tmp_path, hub):  # noqa: F811
+    trainer = make("fact_grpo", tiny_model, tmp_path / "run")
+    assert isinstance(trainer._guard.verifier, VerifierPipeline)
+    trainer.push_to_hub()
+    assert json.loads(files(hub)["verifier/verifier_config.json"])["judge"]["class"] == "LexicalJudge"
+
+
+def test_every_save_pushes_what_was_saved(tiny_model, tmp_path, hub):  # noqa: F811
+    trainer = make(
+        "ppo", tiny_model, tmp_path / "run", push_to_hub=True, hub_strategy="every_save", hub_always_push=True,
+        save_strategy="steps", save_steps=1, save_total_limit=1,
+    )  # fmt: skip
+    trainer.train()
+    trainer._finish_current_push()
+    titles = [commit.title for commit in commits(hub)]
+    assert titles[:3] == ["initial commit", "Training in progress, step 1", "Training in progress, step 2"]
+    first, second = (load(commit.files["model.safetensors"].data) for commit in commits(hub)[1:3])
+    assert any(not torch.equal(first[name], second[name]) for name in first)
+    for name, tensor in trainer.model.state_dict().items():
+        assert torch.equal(second.get(name, tensor), tensor), name
+    for commit in commits(hub)[1:3]:
+        assert commit.files.keys() >= MODEL | {"critic/config.json", "critic/model.safetensors"}
+        assert not {name.split("/")[-1] for name in commit.files} & (STATE | {"critic_optimizer.pt"})
+    assert not list((tmp_path / "run").glob("_push-*"))
+
+
+@pytest.mark.parametrize(
+    "strategy, places", [("checkpoint", ["last-checkpoint"]), ("all_checkpoints", ["checkpoint-1", "checkpoint-2"])]
+)
+def test_strategies_with_the_state_of_the_run(tiny_model, tmp_path, hub, strategy, places):  # noqa: F811
+    trainer = make(
+        "ppo", tiny_model, tmp_path / "run", push_to_hub=True, hub_strategy=strategy, hub_always_push=True,
+        save_strategy="steps", save_steps=1,
+    )  # fmt: skip
+    trainer.train()
+    trainer._finish_current_push()
+    found = files(hub)
+    for place in places:
+        own = {name.removeprefix(f"{place}/") for name in found if name.startswith(f"{place}/")}
+        assert own >= {
+            "optimizer.pt",
+            "scheduler.pt",
+            "trainer_state.json",
+            "critic/critic_optimizer.pt",
+            "model.safetensors",
+        }
+    assert not [name for name in found if "training_args" in name]
+    assert hub.repos["model", REPO].private
+    # What is on the Hub goes on like what is here.
+    folder = tmp_path / "from-the-hub"
+    for name, content in found.items():
+        if name.startswith(f"{places[-1]}/"):
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_bytes(content)
+    again = make("ppo", tiny_model, tmp_path / "again", max_steps=3, hub_model_id=None)
+    again.train(resume_from_checkpoint=str(folder / places[-1]))
+    straight = make("ppo", tiny_model, tmp_path / "straight", max_steps=3, hub_model_id=None)
+    straight.train(resume_from_checkpoint=str(tmp_path / "run" / "checkpoint-2"))
+    for one, other in zip(again.model.parameters(), straight.model.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_results_go_with_the_weights_that_they_are_of(tiny_model, tmp_path, hub):  # noqa: F811
+    run = tmp_path / "run"
+    trainer = make(
+        "mask_dpo", tiny_model, run, push_to_hub=True, hub_strategy="every_save", save_strategy="steps", save_steps=1
+    )
+
+    class Evaluates(TrainerCallback):
+        """After the first save, as somebody beside the run would."""
+
+        def on_save(self, args, state, control, **kwargs):
+            if state.global_step == 1:
+                measured = {"name": "x", "revision": None, "adapter": None, "dtype": None, "server": None}
+                measured["fingerprint"] = folder_fingerprint(run / "checkpoint-1")
+                write_results(run / "results-first.json", measured, [entry()], MACHINE)
+
+    trainer.add_callback(Evaluates())
+    trainer.train()
+    trainer._finish_current_push()
+    of_the_first, of_the_second = (_results_of(run, run / f"checkpoint-{step}") for step in (1, 2))
+    assert [path.name for path in of_the_first] == ["results-first.json"] and of_the_second == []
+    assert "results-first.json" not in files(hub)
+
+
+def test_a_card_of_ours_is_checked_and_brought_up_to_date(tiny_model, tmp_path, hub, capsys):  # noqa: F811
+    run = tmp_path / "run"
+    trainer = make("mask_dpo", tiny_model, run)
+    trainer.save_model()
+    trainer.create_model_card()
+    assert "None recorded" in (run / "README.md").read_text(encoding="utf-8")
+    measured = {"name": "run", "revision": None, "adapter": None, "dtype": None, "server": None}
+    measured["fingerprint"] = folder_fingerprint(run)
+    write_results(run / "results-after.json", measured, [entry()], MACHINE)
+    assert main(["push", str(run), REPO, "--dry-run"]) == 0
+    assert "None recorded" in (run / "README.md").read_text(encoding="utf-8")
+    assert main(["push", str(run), REPO]) == 0
+    card = files(hub)["README.md"].decode()
+    assert "None recorded" not in card and f'model="{REPO}"' in card and "results-after.json" in files(hub)
+    assert ModelCard(card).data.eval_results
+    text = card.replace("## Limits", "Judged at http://judge:8000/v1.\n\n## Limits")
+    (run / "README.md").write_text(text, encoding="utf-8")
+    assert main(["push", str(run), REPO]) == 2
+    assert "cannot be published: it tells the address of a server" in capsys.readouterr().err
+    assert len(commits(hub)) == 2
+
+
+def test_the_state_of_a_run_is_not_pushed_where_everybody_reads(tiny_model, tmp_path, hub):  # noqa: F811
+    hub.add(REPO, private=False)
+    with pytest.raises(HubError, match="exists and is public"):
+        make("ppo", tiny_model, tmp_path, push_to_hub=True, hub_strategy="checkpoint")
+    with pytest.raises(ValueError, match="private repositories only.*hub_strategy='every_save'"):
+        make("ppo", tiny_model, tmp_path, push_to_hub=True, hub_strategy="all_checkpoints", hub_private_repo=False)
+    assert len(commits(hub)) == 1
+
+
+def test_a_push_that_fails_does_not_stop_the_run(tiny_model, tmp_path, hub, caplog):  # noqa: F811
+    trainer = make(
+        "fact_grpo", tiny_model, tmp_path / "run", push_to_hub=True, hub_strategy="every_save", hub_always_push=True,
+        save_strategy="steps", save_steps=1,
+    )  # fmt: skip
+    hub.fail("POST", "/commit/main", status=403)
+    with caplog.at_level(logging.WARNING):
+        trainer.train()
+        trainer._finish_current_push()
+    assert trainer.state.global_step == 2
+    (said,) = [r.getMessage() for r in caplog.records if "was not pushed" in r.getMessage()]
+    assert said.startswith("Training in progress, step 1 was not pushed: ") and TOKEN not in said
+    assert "Training in progress, step 2" in [commit.title for commit in commits(hub)]
+
+
+def test_a_public_repository_on_request(tiny_model, tmp_path, hub):  # noqa: F811
+    make("mask_dpo", tiny_model, tmp_path / "run", hub_private_repo=False).push_to_hub()
+    assert not hub.repos["model", REPO].private
+
+
+def test_a_push_in_the_background(tiny_model, tmp_path, hub):  # noqa: F811
+    job = make("mask_dpo", tiny_model, tmp_path / "run").push_to_hub(blocking=False, commit_message="Later")
+    assert job.result(timeout=60).oid == hub.repos["model", REPO].refs["main"]
+    assert commits(hub)[-1].title == "Later"
