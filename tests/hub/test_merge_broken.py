@@ -1,5 +1,6 @@
 """Broken inputs: each gives one clear line, and nothing that loads is left."""
 
+import contextlib
 import errno
 import json
 import os
@@ -8,7 +9,9 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -109,20 +112,25 @@ def test_unsafe_pickles_are_read_on_request(copy, shards, tmp_path):
 
 
 def test_sharded_tensor_of_fsdp1_is_named(copy, tmp_path, capsys):
-    folder = copy("world1")
-    name = "torch.distributed._shard.sharded_tensor.api\nShardedTensor"
-    file = folder / "model_world_size_1_rank_0.pt"
-    torch.save({"model.norm.weight": torch.ones(16)}, file)
-    data = file.read_bytes()
-    assert b"collections\nOrderedDict" in data
-    import zipfile
+    """Also where files may run what they like: made here, it would ask for the processes that wrote it."""
+    import torch.distributed as dist
+    from torch.distributed._shard.sharded_tensor import Shard, init_from_local_shards
 
-    with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
-        archive.writestr("a/data.pkl", b"\x80\x02c" + name.encode() + b"\n.")
-        archive.writestr("a/version", "3\n")
-        archive.writestr("a/byteorder", "little")
-    line = refused(folder, tmp_path, capsys)
-    assert "an FSDP1 ShardedTensor" in line and "torch.distributed.checkpoint" in line
+    folder = copy("world1")
+    file = folder / "model_world_size_1_rank_0.pt"
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path / 'place'}", rank=0, world_size=1)
+    try:
+        shard = Shard.from_tensor_and_offsets(torch.ones(16), [0], rank=0)
+        torch.save({"model.norm.weight": init_from_local_shards([shard], 16)}, file)
+    finally:
+        dist.destroy_process_group()
+    (tmp_path / "place").unlink(missing_ok=True)
+    with pytest.raises(RuntimeError, match="process group"):
+        torch.load(file, weights_only=False)
+    for flags in ([], ["--allow-unsafe-pickle"]):
+        line = refused(folder, tmp_path, capsys, *flags)
+        assert f"{file} holds an FSDP1 ShardedTensor" in line and "save it with torch.distributed.checkpoint" in line
+        assert "--allow-unsafe-pickle" not in line  # which would not help
 
 
 def change_config(folder, **values):
@@ -232,6 +240,39 @@ def test_no_permission(copy, tmp_path, capsys, monkeypatch):
 
     monkeypatch.setattr(_merge_write.Path, "rename", denied)
     assert "there is no permission to write" in refused(folder, tmp_path, capsys)
+
+
+@contextlib.contextmanager
+def without_rights():
+    """As a user who owns nothing; the superuser may read and write anywhere."""
+    if os.geteuid():
+        yield
+        return
+    os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+def test_no_permission_of_the_system_itself(shards, capsys):
+    with tempfile.TemporaryDirectory() as scratch:  # pytest's folders are closed to others
+        place = Path(scratch)
+        folder = shutil.copytree(shards / "uneven3", place / "uneven3")
+        merge(folder, place / "first")  # what is imported late is imported
+        for path in (place, *place.rglob("*")):
+            path.chmod(0o555 if path.is_dir() else 0o444)
+        with without_rights():
+            assert main(["merge", str(folder), "--out", str(place / "out")]) == 2
+        (line,) = capsys.readouterr().err.strip().splitlines()[-1:]
+        assert "there is no permission to write" in line and str(place) in line and not (place / "out").exists()
+        file = folder / "model_world_size_3_rank_1.pt"
+        file.chmod(0)
+        with without_rights():
+            assert main(["merge", str(folder), "--out", str(place / "out")]) == 2
+        assert f"{file} cannot be read: Permission denied" in capsys.readouterr().err
+        for path in (place, *place.rglob("*")):
+            path.chmod(0o755)
 
 
 SLOW = """
