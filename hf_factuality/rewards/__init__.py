@@ -11,6 +11,7 @@ _EXPORTS = {
     "FormatReward": "answers",
     "RLFHReward": "rlfh",
     "Scorer": "answers",
+    "TokenRewardModel": "token_reward_model",
     "answer_reward": "answers",
     "check_format": "answers",
     "complete_text": "answers",
@@ -47,3 +48,4 @@ if TYPE_CHECKING:
     )
     from hf_factuality.rewards.rlfh import RLFHReward, rlfh_verifier
     from hf_factuality.rewards.rlfh_maps import load_rlfh_maps
+    from hf_factuality.rewards.token_reward_model import TokenRewardModel
