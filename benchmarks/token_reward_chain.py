@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import torch
 from datasets import Dataset
 from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, TrainerCallback
 
 from hf_factuality import TokenRewardPPOConfig, TokenRewardPPOTrainer
 
@@ -52,6 +52,18 @@ def policy(folder: Path, seed: int) -> str:
 
 def earned(completion_ids: list[list[int]], right: int) -> list[float]:
     return [float(ids[0] == right) for ids in completion_ids]
+
+
+def reached(rewards: list[float], window: int) -> bool:
+    return len(rewards) >= window and statistics.mean(rewards[-window:]) >= 0.95
+
+
+class StopAt(TrainerCallback):
+    def __init__(self, arrived):
+        self.arrived = arrived
+
+    def on_step_end(self, args, state, control, **kwargs):
+        control.should_training_stop = control.should_training_stop or self.arrived()
 
 
 def run(where: str, seed: int, args: argparse.Namespace) -> int | None:
@@ -81,20 +93,18 @@ def run(where: str, seed: int, args: argparse.Namespace) -> int | None:
             policy(Path(scratch) / "policy", seed), at_the_token if where == "token" else at_the_end, None, settings,
             Dataset.from_list([{"prompt": ">"}] * args.batch_size),
         )  # fmt: skip
+        trainer.add_callback(StopAt(lambda: reached(rewards, args.window)))
         trainer.train()
-    for step in range(args.window, len(rewards) + 1):
-        if statistics.mean(rewards[step - args.window : step]) >= 0.95:
-            return step * args.batch_size
-    return None
+    return len(rewards) * args.batch_size if reached(rewards, args.window) else None
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--first_seed", type=int, default=0, help="0 to tune, 100 to report")
-    parser.add_argument("--length", type=int, default=32)
+    parser.add_argument("--length", type=int, default=96)
     parser.add_argument("--batch_size", type=int, default=32)
-    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--steps", type=int, default=600, help="at most")
     parser.add_argument("--window", type=int, default=5)
     parser.add_argument("--learning_rate", type=float, default=1e-3)
     parser.add_argument("--lam", type=float, default=0.95)
