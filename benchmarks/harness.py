@@ -83,6 +83,7 @@ class Experiment:
         figures (`tuple[str, ...]`): Figures to report; the first is the primary one.
         max_new_tokens (`int` or a function of the run): For measuring.
         base_once (`bool`): The conditions change the training only, so that the base is measured under the first alone.
+        measure (`Callable[[Run, Dataset, WorldEvaluation], dict[str, float]]`): Figures beside those of the world.
         trade_off ([`TradeOff`]): Two figures that the conditions trade for each other; arms are compared at equal cost.
         published (`Mapping[str, str]`): Arm -> what its paper reports.
         published_what (`str`): What these numbers are.
@@ -99,6 +100,7 @@ class Experiment:
     figures: tuple[str, ...] = QUESTION_FIGURES
     max_new_tokens: int | Callable[[Run], int] = 48
     base_once: bool = False
+    measure: Callable[[Run, Any, Any], dict[str, float]] | None = None
     trade_off: TradeOff | None = None
     published: Mapping[str, str] = field(default_factory=dict)
     published_what: str = "published"
@@ -235,13 +237,14 @@ def run_job(
             model = extract_model_from_parallel(model, keep_fp32_wrapper=False)
         trained = time.time()
         tokenizer = AutoTokenizer.from_pretrained(model_dir)
-        figures = {
-            f"{test_set}, {mode}": evaluate_world(
-                model, tokenizer, world, dataset, temperature=temperature, max_new_tokens=limit, seed=seed
-            ).metrics
-            for test_set, dataset in test_sets.items()
-            for mode, temperature in MODES.items()
-        }
+        figures = {}
+        for test_set, dataset in test_sets.items():
+            for mode, temperature in MODES.items():
+                found = evaluate_world(
+                    model, tokenizer, world, dataset, temperature=temperature, max_new_tokens=limit, seed=seed
+                )
+                more = experiment.measure(run, dataset, found) if experiment.measure else {}
+                figures[f"{test_set}, {mode}"] = {**found.metrics, **more}
     result = {
         "arm": arm,
         "condition": condition,

@@ -26,9 +26,6 @@ from pathlib import Path
 os.environ.setdefault("CI", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
-# For both: without these a CPU run spends much of its time on getting the memory of its logits again, see evidence.py.
-os.environ.setdefault("MALLOC_MMAP_THRESHOLD_", str(2**31))
-os.environ.setdefault("MALLOC_TRIM_THRESHOLD_", str(2**32))
 
 
 def save_models(folder: Path) -> None:
