@@ -109,6 +109,8 @@ class Publishes:
         shutil.copytree(checkpoint_folder, staged / "model", copy_function=_link)
         card = Path(self.args.output_dir) / "README.md"
         if card.is_file():
+            # PEFT leaves a card in the checkpoint, and writing through the link would change that one.
+            (staged / "model" / "README.md").unlink(missing_ok=True)
             shutil.copy(card, staged / "model")
         for results in _results_of(Path(self.args.output_dir), Path(checkpoint_folder)):
             shutil.copy(results, staged / "model")

@@ -6,6 +6,7 @@ import logging
 import pytest
 import torch
 from huggingface_hub import ModelCard
+from peft import LoraConfig
 from safetensors.torch import load
 from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 
@@ -147,6 +148,20 @@ def test_strategies_with_the_state_of_the_run(tiny_model, tmp_path, hub, strateg
     straight.train(resume_from_checkpoint=str(tmp_path / "run" / "checkpoint-2"))
     for one, other in zip(again.model.parameters(), straight.model.parameters(), strict=True):
         assert torch.equal(one, other)
+
+
+def test_a_push_leaves_the_checkpoint_as_it_was(tiny_model, tmp_path, hub):  # noqa: F811
+    """PEFT writes a card of its own into every checkpoint; ours is pushed, and the checkpoint's stays."""
+    args = dict(push_to_hub=True, hub_strategy="every_save", save_strategy="steps", save_steps=2)
+    config = MaskDPOConfig(str(tmp_path / "run"), **{**SHARED, **args})
+    lora = LoraConfig(r=2, target_modules=["q_proj"], task_type="CAUSAL_LM")
+    trainer = MaskDPOTrainer(tiny_model, args=config, train_dataset=pairs(), peft_config=lora)
+    trainer.train()
+    trainer._finish_current_push()
+    pushed = files(hub)["README.md"]
+    assert b"Mask-DPO" in pushed and "adapter_model.safetensors" in files(hub)
+    own = (tmp_path / "run" / "checkpoint-2" / "README.md").read_bytes()
+    assert own != pushed and b"[More Information Needed]" in own
 
 
 def test_results_go_with_the_weights_that_they_are_of(tiny_model, tmp_path, hub):  # noqa: F811
