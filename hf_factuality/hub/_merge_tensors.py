@@ -18,7 +18,7 @@ from hf_factuality.errors import CheckpointError
 Interval = tuple[int, int]
 """Half-open: start, stop."""
 Rows = Callable[[int, int], torch.Tensor]
-BLOCK_BYTES = 8 * 1024**2
+BLOCK_BYTES = 2 * 1024**2
 """How much of a tensor is in memory at once, where a row of it is not larger."""
 
 

@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -96,6 +97,31 @@ def check_dtypes(entries: Sequence[Entry]) -> None:
             )
 
 
+def write_shards(folder: Path, shards: Mapping[str, Sequence[Entry]], advance: Callable[[int], object]) -> None:
+    """Write all files; while one is written, the one before it goes to the disk.
+
+    Args:
+        folder (`Path`):
+            Where they are written.
+        shards (`Mapping[str, Sequence[Entry]]`):
+            What each file holds, by its name.
+        advance (`Callable[[int], object]`):
+            Called with the number of bytes after each block.
+
+    Raises:
+        `CheckpointError`: see [`write_shard`].
+    """
+    with ThreadPoolExecutor(1, "merge-sync") as syncer:
+        pending = None
+        for name, entries in shards.items():
+            write_shard(folder / name, entries, advance)
+            if pending is not None:
+                pending.result()  # so that no more than two files wait for the disk
+            pending = syncer.submit(_sync, folder / name)
+        if pending is not None:
+            pending.result()
+
+
 def write_shard(path: Path, entries: Sequence[Entry], advance: Callable[[int], object]) -> None:
     """Write one file: its header, then the bytes of every tensor, a block at a time.
 
@@ -122,27 +148,42 @@ def write_shard(path: Path, entries: Sequence[Entry], advance: Callable[[int], o
         offset += entry.nbytes
     text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
-    with path.open("wb", buffering=0) as file:
-        _write(file, memoryview(len(text).to_bytes(8, "little") + text))
+    with path.open("wb", buffering=0) as file, ThreadPoolExecutor(1, "merge-write") as writer:
+        pending = writer.submit(_write, file, memoryview(len(text).to_bytes(8, "little") + text))
         for entry in ordered:
-            _write_tensor(file, entry, advance)
-        os.fsync(file.fileno())
+            for data in _checked_blocks(entry):
+                pending.result()
+                pending = writer.submit(_write, file, data)
+                advance(data.nbytes)
+                del data
+        pending.result()
 
 
-def _write_tensor(file, entry: Entry, advance: Callable[[int], object]) -> None:
+def _checked_blocks(entry: Entry) -> Iterator[memoryview]:
     written = 0
     for block in entry.source.blocks():
-        if has_nan(block):
-            raise CheckpointError(
-                f"{entry.name!r} has a NaN; the run had diverged when it was saved: merge an earlier checkpoint"
-            )
-        raw = block.to(entry.dtype).contiguous().view(torch.uint8).numpy()
-        _write(file, memoryview(raw))
+        with _one_thread():
+            if has_nan(block):
+                raise CheckpointError(
+                    f"{entry.name!r} has a NaN; the run had diverged when it was saved: merge an earlier checkpoint"
+                )
+            raw = memoryview(block.to(entry.dtype).contiguous().view(torch.uint8).numpy())
         written += raw.nbytes
-        advance(raw.nbytes)
-        del block, raw  # or two would be in memory while the next is made
+        yield raw
+        del block, raw  # or one more would be in memory while the next is made
     if written != entry.nbytes:
         raise CheckpointError(f"{entry.name!r} has {written} bytes, not the {entry.nbytes} of its shape")
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Of torch: what only reads memory is no faster with more, and while they wait they hold the core of the one that writes."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _write(file, data: memoryview) -> None:

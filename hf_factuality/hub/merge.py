@@ -26,7 +26,7 @@ from hf_factuality.hub._merge_write import (
     plan_shards,
     whole_folder,
     write_index,
-    write_shard,
+    write_shards,
 )
 
 
@@ -160,8 +160,7 @@ def merge(
         return report
     main = max((entry.dtype for entry in entries), key=lambda d: dtypes[str(d).removeprefix("torch.")], default=None)
     with whole_folder(out) as folder, _bar(sum(sizes.values()), progress_bar) as bar:
-        for name, held in shards.items():
-            write_shard(folder / name, held, bar.update)
+        write_shards(folder, shards, bar.update)
         write_index(folder, shards)
         written = write_side_files(side, folder, expected, main)
     report.files = [name for name in written if name not in sizes]
