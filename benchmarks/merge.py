@@ -9,7 +9,9 @@ of ZeRO-2 and ZeRO-3, without the optimizer's moments and the 16-bit copies, whi
 
 Measured, in alternating order, each in a process of its own:
 
-- `copy`: `cp` of the rank files, and `sync` of the copies. Other times are divided by that of the same round.
+- `copy`: `cp` of the rank files, and `sync` of the copies, twice a round. Other times are divided by the mean of the two.
+  Its process starts as `merge` does: what the last one removed has then been free for as long, and whether a virtual
+  machine has given such memory back to its host decides how long any of them takes.
 - `merge`: `hf-factuality merge`; `merge, bfloat16`: with `--dtype bfloat16`, as verl writes; `ZeRO-2`, `ZeRO-3`.
 - `command`: as `merge`, with the start of Python and all imports, and their memory.
 - `verl`: `python -m verl.model_merger merge --backend fsdp`, without its imports.
@@ -202,8 +204,9 @@ def compare(first: str, second: str) -> dict[str, Any]:
     return {"tensors": len(one), "different": different}
 
 
-def copy(checkpoint: str, out: str) -> Iterator[Any]:
+def copy(warm_up: str, checkpoint: str, out: str) -> Iterator[Any]:
     """Copy the files of weights."""
+    _start(warm_up, out)
     files = [str(path) for path in sorted(Path(checkpoint).glob("*.pt"))]
     Path(out).mkdir()
     yield None
@@ -215,10 +218,17 @@ def merge(warm_up: str, checkpoint: str, out: str, *options: str) -> Iterator[An
     """`hf-factuality merge`."""
     from hf_factuality.cli import main
 
-    failed = main(["merge", warm_up, "--out", f"{out}-small"])
+    _start(warm_up, out)
     yield None
-    if failed or main(["merge", checkpoint, "--out", out, *options]):
+    if main(["merge", checkpoint, "--out", out, *options]):
         raise SystemExit(f"{checkpoint} could not be merged")
+
+
+def _start(warm_up: str, out: str) -> None:
+    from hf_factuality.cli import main
+
+    if main(["merge", warm_up, "--out", f"{out}-small"]):
+        raise SystemExit(f"{warm_up} could not be merged")
 
 
 def verl(checkpoint: str, out: str) -> Iterator[Any]:
@@ -359,7 +369,7 @@ def experiment(args: argparse.Namespace, scratch: Path) -> dict[str, Any]:
     bench.command("merge", ranks, "--out", whole, *size)
     stored = {name: _bytes(part) for name, part in stored_tensors(Path(whole)).items()}
     arms: dict[str, tuple[str, tuple]] = {
-        "copy": ("copy", (ranks, out)),
+        "copy": ("copy", (small, ranks, out)),
         "merge": ("merge", (small, ranks, out, *size)),
         "command": ("command", ("merge", ranks, "--out", out, *size)),
     }
@@ -371,6 +381,7 @@ def experiment(args: argparse.Namespace, scratch: Path) -> dict[str, Any]:
         zero = sources[f"ZeRO-{stage}"] = scratch / f"zero{stage}"
         bench.call("make_zero", whole, str(zero), stage, args.ranks)
         arms[f"ZeRO-{stage}"] = ("merge", (small, str(zero), out, *size, "--dtype", args.dtype))
+    arms["copy again"] = arms["copy"]
     if args.verl:
         arms["verl"] = ("verl", (ranks, out))
     samples: dict[str, list[dict[str, float]]] = {name: [] for name in arms}
@@ -421,17 +432,22 @@ def table(result: dict[str, Any]) -> str:
         "|---|---|---|---|---|---|---|---|",
     ]
     samples = result["samples"]
+    copies = [
+        statistics.mean(sample["seconds"] for sample in pair)
+        for pair in zip(samples["copy"], samples["copy again"], strict=True)
+    ]
     for name, found in samples.items():
         most = {key: max(sample[key] for sample in found) for key in found[0]}
         cells = (
-            [most.get(key) for key in ("above_mb", "bound_mb", "bare_mb", "hwm_mb")] if name != "copy" else [None] * 4
+            [None] * 4
+            if name.startswith("copy")
+            else [most.get(key) for key in ("above_mb", "bound_mb", "bare_mb", "hwm_mb")]
         )
         shown = ["-" if cell is None else f"{cell:,.0f}" for cell in cells]
         if name == "command":
             shown[0] = f"{most['peak_mb']:,.0f} with bare"
-        pairs = zip(found, samples["copy"], strict=True)
         shown += [spread([sample["seconds"] for sample in found], 1)]
-        shown += [spread([sample["seconds"] / copied["seconds"] for sample, copied in pairs])]
+        shown += [spread([sample["seconds"] / copied for sample, copied in zip(found, copies, strict=True)])]
         shown += [spread([sample["cpu"] for sample in found], 1)]
         lines.append(f"| {name} | {' | '.join(shown)} |")
     lines.append("")

@@ -56,6 +56,7 @@ class ClosedWorldDemo:
         "sentences": "sentences per completion",
     }
     benchmark = "closed-world-questions"
+    data = "questions about people of a closed world"
     setting = "Questions about people held out from training, one completion each at temperature 1."
     max_new_tokens = 48
     count_repeats = False
@@ -71,6 +72,7 @@ class ClosedWorldDemo:
         self.world = load_world(self.model_dir)
         self.verifier = WorldVerifier(self.world, count_repeats=self.count_repeats)
         self.train_dataset = self._requests("train")
+        self.train_dataset.info.description = self.data  # for the card
         self.test_dataset = self._requests("test")
         self._found: dict[str, WorldEvaluation] = {}
         self._model: dict[str, Any] = {}
@@ -203,6 +205,7 @@ class BiographyDemo(ClosedWorldDemo):
         "tokens": "tokens per answer",
     }
     benchmark = "closed-world-biographies"
+    data = "requests for biographies of people of a closed world"
     setting = "Biographies of people who are in no pair, one completion each at temperature 1."
     max_new_tokens = 110
 

@@ -68,6 +68,16 @@ def card_text(folder: str | Path) -> str:
     return str(DatasetCard(f"---\n{data.to_yaml()}\n---\n\n{text}"))
 
 
+def describe_run(folder: str | Path) -> str:
+    """What the pairs are and who labelled them, in a line, as far as the run's `settings.json` says it."""
+    try:
+        verifier = dict(json.loads((Path(folder) / "settings.json").read_text(encoding="utf-8"))["verifier"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return "pairs of sampled responses"
+    stages = ", ".join(_call(**part) for part in verifier.values() if isinstance(part, dict))
+    return f"pairs of sampled responses, labelled by {verifier.get('class')}" + (f" ({stages})" if stages else "")
+
+
 def prepare_push(repo_id: str, private: bool | None = None, token: str | bool | None = None) -> str:
     """Make the dataset repository, if it is not there: what could keep the result from being pushed shows before the work.
 
@@ -136,6 +146,11 @@ def push_pairs(
     except HubError as error:
         raise HubError(f"the pairs in {folder} could not be pushed, and stay there: {error}") from None
     return published.commit_url
+
+
+def _call(**part: Any) -> str:
+    name = part.pop("class", "")
+    return f"{name}({', '.join(f'{key}={value!r}' for key, value in part.items())})"
 
 
 def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -222,10 +222,14 @@ def load_pairs(folder: str | os.PathLike) -> Dataset:
     """
     from datasets import Dataset
 
+    from hf_factuality.data.pair_card import describe_run
+
     path = Path(folder) / "pairs.parquet"
     if not path.is_file():
         raise DataError(f"there is no {path}; a run writes it at its end: start it again to finish it")
-    return Dataset.from_parquet(str(path))
+    dataset = Dataset.from_parquet(str(path))
+    dataset.info.description = describe_run(path.parent)  # for the card of a model that is trained on it
+    return dataset
 
 
 def pair_features() -> Features:

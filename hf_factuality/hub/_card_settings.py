@@ -23,11 +23,13 @@ __all__ = [
     "HYPERPARAMETERS",
     "WITHHELD",
     "changed_settings",
+    "dataset_origin",
     "describe_adapter",
     "describe_hardware",
     "describe_rewards",
     "describe_software",
     "describe_verifier",
+    "own_words",
     "plain_name",
 ]
 
@@ -85,6 +87,7 @@ _MODEL_ARGUMENTS = ("dtype", "torch_dtype", "attn_implementation")
 _ADAPTER = ("peft_type", "r", "lora_alpha", "lora_dropout", "target_modules", "modules_to_save", "bias", "use_rslora",
             "use_dora", "init_lora_weights", "layers_to_transform")  # fmt: skip
 _REPO_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
+_HUB_FOLDER = re.compile(r"[A-Za-z0-9][\w.-]*?___[A-Za-z0-9][\w.-]*")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _SECRET_NAME = re.compile(r"key$|secret|passw|authoriz|credential|bearer|token$", re.IGNORECASE)
 
@@ -181,6 +184,29 @@ def describe_verifier(verifier: Any) -> str:
         at = f" at `{revision[:40]}`" if revision else " (revision not recorded)"
         name = f"[{repo_id}](https://huggingface.co/{repo_id}){at}"
     return name + (f": {parts}" if parts else "")
+
+
+def dataset_origin(dataset: Any) -> tuple[str, str] | None:
+    """Repository and commit of a dataset that `load_dataset` read from the Hub; `None` if there is no such one, or several.
+
+    Args:
+        dataset (`datasets.Dataset`):
+            Mapped or filtered since, or not: its files are in the folder that the loader named after both. A stream has none.
+    """
+    places = [Path(file["filename"]).parts[-5:-1] for file in getattr(dataset, "cache_files", ())]
+    found = {
+        (place[0].replace("___", "/"), place[3])
+        if len(place) == 4 and _HUB_FOLDER.fullmatch(place[0]) and _COMMIT.fullmatch(place[3])
+        else None
+        for place in places
+    }
+    return found.pop() if len(found) == 1 else None
+
+
+def own_words(dataset: Any) -> str | None:
+    """The first line of what a dataset that is not of the Hub says of itself (`info.description`)."""
+    text = getattr(getattr(dataset, "info", None), "description", None) or ""
+    return next((line.strip() for line in text.splitlines() if line.strip()), None)
 
 
 def describe_rewards(functions: Sequence[Any], names: Sequence[str]) -> str:

@@ -14,11 +14,13 @@ from hf_factuality.hub._card_check import card_problems, validate_card
 from hf_factuality.hub._card_results import REPO_ID, CardResults, ModelIdentity, card_results
 from hf_factuality.hub._card_settings import (
     changed_settings,
+    dataset_origin,
     describe_adapter,
     describe_hardware,
     describe_rewards,
     describe_software,
     describe_verifier,
+    own_words,
     plain_name,
 )
 from hf_factuality.hub.results import folder_fingerprint
@@ -115,7 +117,7 @@ def write_trainer_card(
         write (`Callable`):
             The parent's `create_model_card`.
         model_name, dataset_name (`str`, *optional*), tags (`str` or `list[str]`, *optional*):
-            As for `create_model_card`.
+            As for `create_model_card`. Without `dataset_name` the training dataset is asked where it came from.
         method, objective (`str`):
             What was done, for readers.
         verifier (`str`):
@@ -126,6 +128,9 @@ def write_trainer_card(
     Raises:
         [`HubError`]: `card_results` holds something else than files, or files of another model.
     """
+    origin = dataset_origin(trainer.train_dataset)
+    if dataset_name is None and origin is not None:
+        dataset_name = origin[0]
     shown = None if dataset_name is None or Path(dataset_name).exists() else dataset_name
     if not trainer.is_world_process_zero():
         write(model_name, shown, tags)
@@ -159,7 +164,7 @@ def write_trainer_card(
         training=[
             ("objective", objective),
             ("base model", base.row()),
-            ("data", _data_row(shown, trainer.train_dataset)),
+            ("data", _data_row(shown, trainer.train_dataset, origin)),
             ("verifier", verifier),
             *([("trained for", f"{trainer.state.global_step} steps")] if trainer.state.global_step else []),
             ("hardware", describe_hardware(trainer.accelerator)),
@@ -272,10 +277,12 @@ def _base_of(model: Any) -> _Base:
     return _Base(name, True, ModelIdentity(frozenset({name}), commit))
 
 
-def _data_row(name: str | None, dataset: Any) -> str:
-    shown = "not recorded"
+def _data_row(name: str | None, dataset: Any, origin: tuple[str, str] | None) -> str:
+    shown = own_words(dataset) or "not recorded"
     if name is not None:
         shown = f"[{name}](https://huggingface.co/datasets/{name})" if REPO_ID.fullmatch(name) else plain_name(name)
+        if origin is not None and origin[0] == name:
+            shown += f" at `{origin[1]}`"
     return shown + (f", {len(dataset)} rows" if hasattr(dataset, "__len__") else "")
 
 

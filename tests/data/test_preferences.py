@@ -86,7 +86,14 @@ def test_the_pairs_are_best_against_worst(tmp_path):
     assert report["questions"] == 12 and report["responses"] == 48
     assert report["pairs"] + sum(report["dropped"].values()) == 12
     assert report["cut_off_responses"] == sum(not finished for line in lines for _, finished in line["items"])
-    assert load_pairs(tmp_path).to_list() == dataset.to_list()
+    again = load_pairs(tmp_path)
+    assert again.to_list() == dataset.to_list()
+    settings = json.loads((tmp_path / "settings.json").read_text())
+    assert again.info.description.startswith(
+        f"pairs of sampled responses, labelled by {settings['verifier']['class']}"
+    )
+    (tmp_path / "settings.json").write_text("[")
+    assert load_pairs(tmp_path).info.description == "pairs of sampled responses"
 
 
 def test_card_and_loading_by_datasets(tmp_path):

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from datasets import Dataset, concatenate_datasets
 from trl import DPOConfig, GRPOConfig
 
 from hf_factuality import FactGRPOConfig, MaskDPOConfig, TokenRewardPPOConfig
@@ -16,6 +17,7 @@ from hf_factuality.hub import _card_settings
 from hf_factuality.hub._card_settings import (
     HYPERPARAMETERS,
     WITHHELD,
+    dataset_origin,
     describe_hardware,
     describe_rewards,
     describe_software,
@@ -180,6 +182,44 @@ def test_a_base_model_and_data_of_the_hub(tiny_model, tmp_path):
     assert f"huggingface.co/Qwen/Qwen2.5-0.5B-Instruct) at `{'d' * 40}`" in text
     assert "[somebody/pairs](https://huggingface.co/datasets/somebody/pairs), 4 rows" in text or "rows |" in text
     assert 'model="me/mine"' in text and "| `adapter.r` |" in text and "pip install peft" in text
+
+
+def test_data_of_the_hub_is_found_without_being_named(tiny_model, tmp_path):
+    """By the folder of the loader's files, which a real load checks in `test_push_loads`; several sources name none."""
+    trainer = make(MaskDPOTrainer, tiny_model, tmp_path / "out")
+    folder = tmp_path / "cache" / "somebody___good_pairs" / "default" / "0.0.0" / ("e" * 40)
+    other = tmp_path / "cache" / "json" / "default-1234" / "0.0.0" / ("f" * 64)
+    stored = {}
+    for place in (folder, other, Path(str(folder).replace("good", "bad"))):
+        trainer.train_dataset.save_to_disk(place)
+        stored[place] = Dataset.from_file(str(place / "data-00000-of-00001.arrow"))
+    good, local, bad = stored.values()
+    trainer.train_dataset = good
+    trainer.create_model_card()
+    header, text = header_and_text((tmp_path / "out" / "README.md").read_text(encoding="utf-8"))
+    assert_valid_header(header)
+    assert header["datasets"] == ["somebody/good_pairs"]
+    assert (
+        f"| data | [somebody/good_pairs](https://huggingface.co/datasets/somebody/good_pairs) at `{'e' * 40}`, "
+        in text
+    )
+    trainer.create_model_card(dataset_name="another/name")
+    text = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
+    assert "| data | [another/name](https://huggingface.co/datasets/another/name), " in text
+    assert dataset_origin(concatenate_datasets([good, good])) == ("somebody/good_pairs", "e" * 40)
+    for unknown in (local, concatenate_datasets([good, local]), concatenate_datasets([good, bad])):
+        assert dataset_origin(unknown) is None
+    assert dataset_origin(Dataset.from_dict({"a": [1]})) is None and dataset_origin(None) is None
+
+
+def test_data_that_says_what_it_is(tiny_model, tmp_path):
+    trainer = make(MaskDPOTrainer, tiny_model, tmp_path / "out")
+    trainer.train_dataset.info.description = "\n pairs of sampled responses, labelled by Somebody \nmore"
+    trainer.create_model_card()
+    card = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
+    assert (
+        "| data | pairs of sampled responses, labelled by Somebody, " in card and "more" not in card.split("Limits")[0]
+    )
 
 
 def test_a_base_model_and_data_of_a_folder(tiny_model, tmp_path):

@@ -75,8 +75,12 @@ def test_pairs_and_a_metric(hub, run, tmp_path):
     printed = run("""
         import evaluate
         from datasets import DownloadConfig, load_dataset
-        print(load_dataset("someone/pairs", split="train").to_list())
+        from hf_factuality.hub._card_settings import dataset_origin
+        pairs = load_dataset("someone/pairs", split="train")
+        print(pairs.to_list())
+        print(*dataset_origin(pairs.filter(lambda row: True).map(lambda row: {"more": 1})))
         metric = evaluate.load("someone/factscore", download_config=DownloadConfig(token=True))
         print(metric.compute(predictions=[["S", "NS"], ["S", "S"]], gamma=0)["factscore"])
     """)
-    assert printed == [str(ROWS), "0.75"]
+    commit = hub.repos["dataset", "someone/pairs"].refs["main"]
+    assert printed == [str(ROWS), f"someone/pairs {commit}", "0.75"]
