@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
+from hf_factuality._secrets import find_token
 from hf_factuality._upload import prepare_repo, publish
 from hf_factuality.errors import DataError, HubError
 
@@ -133,6 +135,8 @@ def push_pairs(
     missing = [name for name in files if not (folder / name).is_file()]
     if missing:
         raise DataError(f"there is no {folder / missing[0]}; a run writes it at its end: start it again to finish it")
+    if (found := find_token((folder / "README.md").read_text(encoding="utf-8", errors="replace"))) is not None:
+        raise HubError(f"README.md, line {found[0]}, holds what looks like an access token ({found[1]}); take it out")
     try:
         published = publish(
             {name: folder / name for name in files},
@@ -150,7 +154,7 @@ def push_pairs(
 
 def _call(**part: Any) -> str:
     name = part.pop("class", "")
-    return f"{name}({', '.join(f'{key}={value!r}' for key, value in part.items())})"
+    return f"{name}({', '.join(f'{key}={_shown(value)!r}' for key, value in part.items())})"
 
 
 def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -161,6 +165,17 @@ def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     return found
 
 
+def _shown(value: Any) -> Any:
+    """Of a folder, here or on the machine of a server, only the last name."""
+    if isinstance(value, str) and re.match(r"/|~|\.{1,2}[/\\]|[A-Za-z]:[/\\]", value):
+        return re.split(r"[/\\]", value.rstrip("/\\"))[-1]
+    return value
+
+
+def _cell(value: Any) -> str:
+    return " ".join(str(_shown(value)).split()).replace("|", "\\|")
+
+
 def _table(rows: dict[str, Any]) -> str:
-    cells = {name: "" if value is None else str(value).replace("|", "\\|") for name, value in rows.items()}
+    cells = {name: "" if value is None else _cell(value) for name, value in rows.items()}
     return "\n".join(f"| {name} | {value} |" for name, value in cells.items())

@@ -46,6 +46,8 @@ class Publishes:
             )
         # Made private if it is new; one that exists stays as it is, if its files may be read by everybody or not.
         token = token if token is not None else self.args.hub_token
+        for left in Path(self.args.output_dir).glob(f"{_STAGING}*"):  # by a process that was killed
+            shutil.rmtree(left, ignore_errors=True)
         self.hub_model_id = prepare_repo(name, private=True if resumable else private, new_private=True, token=token)
         self.push_in_progress = None
 
@@ -70,7 +72,8 @@ class Publishes:
             revision (`str`, *optional*):
                 Branch; `args.hub_revision` by default.
             private (`bool`, *optional*):
-                Instead of `args.hub_private_repo`; a new repository is private by default.
+                Instead of `args.hub_private_repo`; a new repository is private by default. `True` and `False` refuse one that
+                is otherwise.
             **kwargs:
                 For `create_model_card`.
 
@@ -92,6 +95,7 @@ class Publishes:
         self._save_verifier(Path(self.args.output_dir))
         self._finish_current_push()
         where = {"revision": revision or self.args.hub_revision, "commit_message": commit_message, "token": token}
+        where["private"] = private if private is not None else self.args.hub_private_repo
         if blocking:
             return push_folder(self.args.output_dir, self.hub_model_id, **where)
         return self._pusher().submit(push_folder, self.args.output_dir, self.hub_model_id, **where)
@@ -120,9 +124,9 @@ class Publishes:
             shutil.copytree(checkpoint_folder, staged / "state", copy_function=_link)
             state = _RESUMABLE[strategy] or Path(checkpoint_folder).name
         step = f"Training in progress, step {self.state.global_step}"
-        job = self._pusher().submit(
-            _push_staged, staged, state, self.hub_model_id, self.args.hub_revision, step, self.args.hub_token
-        )
+        where = {"revision": self.args.hub_revision, "commit_message": step, "token": self.args.hub_token}
+        where["private"] = True if strategy in _RESUMABLE else self.args.hub_private_repo
+        job = self._pusher().submit(_push_staged, staged, state, self.hub_model_id, where)
         if self.push_in_progress is None or self.push_in_progress.is_done():
             self.push_in_progress = PushInProgress([job])
         else:
@@ -149,17 +153,15 @@ class Publishes:
                 logger.warning("the verifier is not published with the model: %s", error)
 
 
-def _push_staged(
-    staged: Path, state: str | None, repo_id: str, revision: str | None, message: str, token: str | None
-) -> Published | None:
+def _push_staged(staged: Path, state: str | None, repo_id: str, where: dict[str, Any]) -> Published | None:
     """A failed push in the middle of a run is said and forgotten: the next one, or the last, brings everything."""
     try:
         plans = [plan_push(staged / "model")]
         if state is not None:
             plans.append(plan_push(staged / "state", path_in_repo=state, resumable=True))
-        return push_plans(plans, repo_id, revision=revision, commit_message=message, token=token)
+        return push_plans(plans, repo_id, **where)
     except Exception as error:
-        logger.warning("%s was not pushed: %s", message, error)
+        logger.warning("%s was not pushed: %s", where["commit_message"], error)
         return None
     finally:
         shutil.rmtree(staged, ignore_errors=True)

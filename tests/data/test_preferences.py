@@ -8,9 +8,10 @@ import time
 
 import pytest
 
+from hf_factuality.data.pair_card import card_text, push_pairs
 from hf_factuality.data.preferences import build_preferences, load_pairs, pair_features, read_questions
 from hf_factuality.data.sampling import Response, SamplingConfig, TransformersSampler
-from hf_factuality.errors import DataError, JudgingError
+from hf_factuality.errors import DataError, HubError, JudgingError
 from hf_factuality.spans import Label, LabeledSpan, Verification
 
 
@@ -107,6 +108,23 @@ def test_card_and_loading_by_datasets(tmp_path):
     assert str(tmp_path) not in str(card)
     loaded = datasets.load_dataset(str(tmp_path / "run"), split="train", cache_dir=str(tmp_path / "cache"))
     assert loaded.to_list() == dataset.to_list()
+
+
+def test_a_card_shows_no_folder_of_a_server_and_no_token(tmp_path):
+    """A served model may be named by a folder of another machine."""
+    build(tmp_path)
+    path = tmp_path / "settings.json"
+    settings = json.loads(path.read_text())
+    settings["verifier"] = {"class": "V", "judge": {"class": "LLMJudge", "model": "/srv/secret/judge", "top_k": 3}}
+    settings["sampling"] |= {"model": "a\n# b|c", "other": "D:\\models\\y"}
+    path.write_text(json.dumps(settings))
+    card = card_text(tmp_path)
+    assert "| verifier judge model | judge |" in card and "secret" not in card and "| sampling other | y |" in card
+    assert "| sampling model | a # b\\|c |" in card
+    assert load_pairs(tmp_path).info.description.endswith("labelled by V (LLMJudge(model='judge', top_k=3))")
+    (tmp_path / "README.md").write_text("hf_" + "a" * 34)
+    with pytest.raises(HubError, match="README.md, line 1, holds what looks like an access token"):
+        push_pairs(tmp_path, "someone/pairs")
 
 
 def test_a_second_run_samples_and_verifies_nothing(tmp_path):

@@ -218,6 +218,32 @@ def test_the_state_of_a_run_is_not_pushed_where_everybody_reads(tiny_model, tmp_
     assert len(commits(hub)) == 1
 
 
+def test_a_repository_that_was_opened_is_not_pushed_to(tiny_model, tmp_path, hub, caplog):  # noqa: F811
+    """Who wants it private is refused, at the start or later; by default one that exists stays as it is."""
+    trainer = make(
+        "mask_dpo", tiny_model, tmp_path / "run", push_to_hub=True, hub_private_repo=True, hub_strategy="every_save",
+        hub_always_push=True, save_strategy="steps", save_steps=1,
+    )  # fmt: skip
+    hub.repos["model", REPO].private = False
+    with caplog.at_level(logging.WARNING):
+        trainer.train()
+        trainer._finish_current_push()
+    assert caplog.text.count("someone/aligned exists and is public") == 2, "one for each save"
+    with pytest.raises(HubError, match="exists and is public"):
+        trainer.push_to_hub()
+    assert len(commits(hub)) == 1
+    trainer.args.hub_private_repo = None
+    with pytest.raises(HubError, match="exists and is public"):
+        trainer.push_to_hub(private=True)
+    assert trainer.push_to_hub() and len(commits(hub)) == 2
+
+
+def test_what_a_killed_run_was_pushing_is_removed(tiny_model, tmp_path, hub):  # noqa: F811
+    (tmp_path / "run" / "_push-checkpoint-1" / "model").mkdir(parents=True)
+    make("mask_dpo", tiny_model, tmp_path / "run", push_to_hub=True)
+    assert not list((tmp_path / "run").glob("_push-*"))
+
+
 def test_a_push_that_fails_does_not_stop_the_run(tiny_model, tmp_path, hub, caplog):  # noqa: F811
     trainer = make(
         "fact_grpo", tiny_model, tmp_path / "run", push_to_hub=True, hub_strategy="every_save", hub_always_push=True,
