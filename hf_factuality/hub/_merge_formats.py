@@ -15,7 +15,7 @@ from hf_factuality.hub._merge_dcp import METADATA, read_dcp
 from hf_factuality.hub._merge_files import SIDE_FILES
 from hf_factuality.hub._merge_fsdp import find_ranks, read_ranks
 from hf_factuality.hub._merge_model import Expected, read_json
-from hf_factuality.hub._merge_peft import ADAPTER_CONFIG, folder_of, split_adapter
+from hf_factuality.hub._merge_peft import ADAPTER_CONFIG, check_start, folder_of, split_adapter
 from hf_factuality.hub._merge_pickle import load_torch
 from hf_factuality.hub._merge_tensors import Assembled, Piece, Source, full, whole
 from hf_factuality.hub._merge_write import DTYPE_NAMES
@@ -142,6 +142,7 @@ def _adapter(folder: Path, base_model: str | os.PathLike[str] | None, unsafe: bo
     tensors = _weights(folder, "adapter_model", unsafe)
     if tensors is None:
         raise CheckpointError(f"{folder} has {ADAPTER_CONFIG} but no adapter_model.safetensors")
+    check_start(config, folder)
     fold = folder_of(tensors, config, folder)
     base = hub_folder(named, weights=True)
     weights = _weights(base, "model", unsafe)
@@ -174,11 +175,11 @@ def _zero(folder: Path, _: Any, unsafe: bool) -> Checkpoint | None:
 def _weights(folder: Path, stem: str, unsafe: bool) -> dict[str, Source] | None:
     """Tensors of a model's files, whole or in shards; `None` without any."""
     for name in (f"{stem}.safetensors", f"pytorch_{stem}.bin", f"{stem}.bin"):
+        if (folder / name).is_file():  # before the index, as transformers does
+            return _file(folder / name, unsafe)
         index = folder / f"{name}.index.json"
         if index.is_file():
             return _indexed(folder, index, unsafe)
-        if (folder / name).is_file():
-            return _file(folder / name, unsafe)
     return None
 
 

@@ -126,7 +126,12 @@ def match_names(
     for name, tensor in found.items():
         for wrapper in _WRAPPERS:
             name = name.replace(wrapper, "")
+        if name in plain:
+            raise CheckpointError(
+                f"{where} has {name!r} twice, with and without a wrapper's name; take one of them out"
+            )
         plain[name] = tensor
+    whole: set[str] = set()
     best: tuple[int, dict[str, Source], dict[str, tuple[int, ...]]] = (-1, {}, {})
     for shapes in expected.shapes:
         for prefix in _prefixes(plain, shapes) if prefixes is None else prefixes:
@@ -134,6 +139,18 @@ def match_names(
             fits = len(inside.keys() & shapes.keys())
             if fits > best[0]:
                 best = (fits, inside, shapes)
+            # An optimizer may keep a number per weight under the weight's name.
+            if (
+                "optim" not in prefix
+                and not _missing(inside, shapes, expected)
+                and all(inside[name].shape == shape for name, shape in shapes.items() if name in inside)
+            ):
+                whole.add(prefix)
+    if len(whole) > 1:
+        names = " and ".join(repr(prefix) for prefix in sorted(whole))
+        raise CheckpointError(
+            f"{where} holds the model several times, under {names}; merge a copy that holds one of them"
+        )
     _, inside, shapes = best
     _check(inside, shapes, expected, where)
     return _without_tied(inside, expected, where)
@@ -145,9 +162,13 @@ def _prefixes(names: Iterable[str], shapes: Mapping[str, Any]) -> list[str]:
     return ["", *sorted(ends - {""}, key=len)]
 
 
-def _check(found: Mapping[str, Source], shapes: Mapping[str, tuple], expected: Expected, where: str) -> None:
+def _missing(found: Mapping[str, Source], shapes: Mapping[str, tuple], expected: Expected) -> list[str]:
     partners = {**expected.tied, **{kept: alias for alias, kept in expected.tied.items()}}
-    missing = [name for name in shapes if name not in found and partners.get(name) not in found]
+    return [name for name in shapes if name not in found and partners.get(name) not in found]
+
+
+def _check(found: Mapping[str, Source], shapes: Mapping[str, tuple], expected: Expected, where: str) -> None:
+    missing = _missing(found, shapes, expected)
     spare = [name for name in found if name not in shapes]
     model = f"{expected.architecture} of the config.json"
     advice = "the config.json is of another model, or the checkpoint is not whole; see config= (--config)"

@@ -19,6 +19,7 @@ from hf_factuality.hub._merge_tensors import BLOCK_BYTES, Source
 ADAPTER_CONFIG = "adapter_config.json"
 _LORA = re.compile(r"(.*)\.lora_(embedding_)?([AB])(?:\.[^.]+)?(?:\.weight)?")
 _PREFIX = "base_model.model."
+_REWRITTEN = ("pissa", "olora", "corda", "loftq", "lora_ga")
 _OTHER_WAY = "load it with peft and call merge_and_unload()"
 
 
@@ -95,9 +96,28 @@ def check_config(config: Mapping[str, Any], where: Path) -> None:
         "target_parameters",
         "layer_replication",
         "alora_invocation_tokens",
+        "lora_bias",
+        "use_bdlora",
+        "arrow_config",
+        "kasa_config",
+        "monteclora_config",
     ):
         if config.get(key):
             raise CheckpointError(f"{where} uses {key}, which is not merged here: {_OTHER_WAY}")
+
+
+def check_start(config: Mapping[str, Any], where: Path) -> None:
+    """Raise if training began by rewriting the base, so that the matrices do not belong to the base as it was published.
+
+    Raises:
+        `CheckpointError`: naming the initialisation.
+    """
+    start = str(config.get("init_lora_weights", "")).lower()
+    if start.startswith(_REWRITTEN):
+        raise CheckpointError(
+            f"{where} has init_lora_weights={start!r}, which rewrites the base before training; this is not merged here: "
+            f"{_OTHER_WAY}"
+        )
 
 
 def folder_of(
@@ -126,7 +146,12 @@ def folder_of(
                 name = re.sub(r"\.modules_to_save\.[^.]+", "", name).replace(".base_layer.", ".")
                 _replace(found, name, tensor, expected, where)
                 continue
-            pairs.setdefault(match[1], {})[match[3]] = tensor
+            if match[3] in pairs.setdefault(match[1], {}):
+                raise CheckpointError(
+                    f"{where} has several adapters ({name!r} is not the only matrix {match[3]} of its layer); merge a copy "
+                    "that holds one"
+                )
+            pairs[match[1]][match[3]] = tensor
             if match[2]:
                 embeddings.add(match[1])
         for module, pair in pairs.items():

@@ -85,6 +85,7 @@ def read_zero(folder: Path, unsafe: bool = False) -> tuple[int, int, dict[str, A
                 f"{parts[rank]} holds no float32 weights; it is of a ZeRO version that is not known here"
             )
         groups.append([flat] if isinstance(flat, torch.Tensor) else list(flat))
+    _check_copies(groups, list(parts.values()))
     models = [load_torch(path, DEEPSPEED, unsafe) for _, path in sorted(_by_rank(folder, _MODEL).items())]
     if not models or (stage == 3 and len(models) != world):
         raise CheckpointError(f"{folder} has {len(models)} of {world if stage == 3 else 1} files *_model_states.pt")
@@ -110,13 +111,35 @@ def read_zero(folder: Path, unsafe: bool = False) -> tuple[int, int, dict[str, A
     return stage, world, tensors
 
 
+def _check_copies(groups: list[list[torch.Tensor]], paths: list[Path]) -> None:
+    """Raise if two files hold the same partition: nothing in a partition says of which rank it is."""
+    seen: dict[bytes, int] = {}
+    for rank, buffers in enumerate(groups):
+        parts = [
+            buffer.detach().reshape(-1)[:: max(1, buffer.numel() // 1024)] for buffer in buffers if buffer.numel()
+        ]
+        sample = torch.cat(parts) if parts else torch.empty(0)
+        if len(sample.unique()) < 2:  # ones and zeros of norms and padding are everywhere the same
+            continue
+        other = seen.setdefault(sample.float().numpy().tobytes(), rank)
+        if other != rank and all(map(torch.equal, groups[other], buffers)):
+            raise CheckpointError(
+                f"{paths[rank]} holds the same partition as {paths[other].name}; copy it again from its node"
+            )
+
+
 def _by_rank(folder: Path, pattern: re.Pattern[str]) -> dict[int, Path]:
     found = {}
     for path in folder.iterdir():
         if match := pattern.fullmatch(path.name):
             if int(match[2]):
                 raise CheckpointError(f"{folder} is split by tensor parallelism ({path.name}), which is not supported")
-            found[int(match[1] or 0)] = path
+            rank = int(match[1] or 0)
+            if rank in found:
+                raise CheckpointError(
+                    f"{folder} has {found[rank].name} and {path.name}, which are the same rank of two runs; take one away"
+                )
+            found[rank] = path
     return dict(sorted(found.items()))
 
 

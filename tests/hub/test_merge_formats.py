@@ -119,6 +119,29 @@ def test_zero_partitions_that_are_too_short(tmp_path, loss_scaler):
             merge(folder, tmp_path / "model")
 
 
+@pytest.mark.parametrize("stage", [2, 3])
+def test_zero_partitions_that_come_twice(stage, tmp_path, loss_scaler):
+    model = make_model("Llama", {"tie_word_embeddings": False})
+    weights = {name: tensor.detach() for name, tensor in model.named_parameters()}
+    folder = tmp_path / f"global_step{stage}"
+    write_zero(folder, stage, 2, [weights], loss_scaler)
+    model.config.save_pretrained(folder)
+    first, second = (folder / f"bf16_zero_pp_rank_{rank}_mp_rank_00_optim_states.pt" for rank in (0, 1))
+    other = folder / "zero_pp_rank_1_mp_rank_00_optim_states.pt"
+    shutil.copy(second, other)
+    with pytest.raises(CheckpointError, match="the same rank of two runs; take one away"):
+        merge(folder, tmp_path / "model")
+    other.unlink()
+    merge(folder, tmp_path / "whole")
+    shutil.copy(first, second)
+    with pytest.raises(CheckpointError, match="rank_1_.* holds the same partition as .*rank_0_"):
+        merge(folder, tmp_path / "model")
+    # A model of equal numbers alone has equal partitions.
+    write_zero(tmp_path / "ones", stage, 2, [{n: torch.ones_like(t) for n, t in weights.items()}], loss_scaler)
+    model.config.save_pretrained(tmp_path / "ones")
+    merge(tmp_path / "ones", tmp_path / "merged-ones")
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("deepspeed") is None, reason="needs DeepSpeed")
 def test_zero_of_deepspeed_itself(tmp_path):
@@ -203,6 +226,9 @@ def test_adapters_that_cannot_simply_be_added(tmp_path):
         return str(caught.value)
 
     assert "uses use_dora" in refused(use_dora=True)
+    assert "uses lora_bias" in refused(lora_bias=True)
+    for start in ("pissa", "pissa_niter_4", "olora", "loftq"):  # these rewrite the base
+        assert f"has init_lora_weights='{start}', which rewrites the base" in refused(init_lora_weights=start)
     assert "is of type IA3; only LoRA is merged here" in refused(peft_type="IA3")
     assert "names no base model" in refused(base_model_name_or_path=None)
     assert "is no folder, and could not be had from the Hub" in refused(base_model_name_or_path="nobody/nothing")
@@ -211,6 +237,10 @@ def test_adapters_that_cannot_simply_be_added(tmp_path):
     assert "changes 'lm_head.weight', which the base ties" in refused()
     save_file(tensors | {"base_model.model.other.weight": torch.ones(2)}, folder / "adapter_model.safetensors")
     assert "has 'other.weight', which the model does not have" in refused()
+    name = next(name for name in tensors if name.endswith("lora_A.weight"))
+    several = tensors | {name.replace("lora_A", "lora_A.other"): tensors[name] + 1}
+    save_file(several, folder / "adapter_model.safetensors")
+    assert "has several adapters" in refused()
     only = {name: tensor for name, tensor in tensors.items() if "lora_A" in name}
     save_file(only, folder / "adapter_model.safetensors")
     assert "only one of the two matrices" in refused()
@@ -264,6 +294,43 @@ def test_folder_of_a_trainer(tmp_path):
     os.truncate(run / "model.safetensors", 5000)
     with pytest.raises(CheckpointError, match="is cut off or damaged"):
         merge(run, tmp_path / "third")
+
+
+def test_two_models_in_one_checkpoint(tmp_path):
+    """Averaged weights or a reference beside the policy: which one is meant is not guessed."""
+    model = make_model("Llama", {"tie_word_embeddings": True})
+    weights = {name: tensor.detach() for name, tensor in model.named_parameters()}
+    others = {name: torch.zeros_like(tensor) for name, tensor in weights.items()}
+    model.config.save_pretrained(tmp_path)
+
+    def refused(**parts):
+        state = {prefix.replace("_dot", ".") + name: t for prefix, held in parts.items() for name, t in held.items()}
+        torch.save(state, tmp_path / "pytorch_model.bin")
+        with pytest.raises(CheckpointError) as caught:
+            merge(tmp_path, tmp_path / "model")
+        return str(caught.value)
+
+    assert "holds the model several times, under 'ema.' and 'model.'" in refused(model_dot=weights, ema_dot=others)
+    assert "several times, under '' and 'ema.'" in refused(**{"": weights, "ema_dot": others})
+    assert "twice, with and without a wrapper's name" in refused(**{"": weights, "_orig_mod_dot": others})
+    few = {name: tensor for name, tensor in others.items() if "layers.0" in name}
+    torch.save({f"model.{n}": t for n, t in weights.items()} | {f"ema.{n}": t for n, t in few.items()},
+               tmp_path / "pytorch_model.bin")  # fmt: skip
+    merge(tmp_path, tmp_path / "model")
+    assert_same(stored(tmp_path / "model"), weights)
+
+
+def test_a_file_beside_the_index_of_another_save(tmp_path):
+    """The file counts, as for transformers."""
+    model = make_model("Llama", {"tie_word_embeddings": False})
+    model.save_pretrained(tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    save_file({name: torch.zeros_like(tensor) for name, tensor in weights.items()}, tmp_path / "old.safetensors")
+    index = {"metadata": {}, "weight_map": dict.fromkeys(weights, "old.safetensors")}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    merge(tmp_path, tmp_path / "model")
+    assert_same(stored(tmp_path / "model"), weights)
+    assert_same(AutoModelForCausalLM.from_pretrained(tmp_path).state_dict(), weights)
 
 
 def test_old_binary_files(tmp_path):
