@@ -70,6 +70,7 @@ def prepare_repo(
     private: bool | None = None,
     new_private: bool | None = None,
     pull_request: bool = False,
+    revision: str | None = None,
     space_sdk: str | None = None,
     token: str | bool | None = None,
 ) -> str:
@@ -86,6 +87,8 @@ def prepare_repo(
             What a new one is if `private` is `None`; `None`: as the organisation has it.
         pull_request (`bool`, *optional*, defaults to `False`):
             Only a pull request is wanted, which whoever may read may open.
+        revision (`str`, *optional*):
+            Branch that will be written to; none but main goes with a pull request.
         space_sdk (`str`, *optional*):
             Of a new Space.
         token (`str` or `bool`, *optional*):
@@ -102,6 +105,8 @@ def prepare_repo(
     from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError
     from huggingface_hub.utils import validate_repo_id
 
+    if pull_request and revision not in (None, "main"):
+        raise HubError(f"a pull request is made against main; leave out the revision {revision!r}")
     try:
         validate_repo_id(repo_id)
     except HFValidationError:
@@ -204,11 +209,9 @@ def publish(
     """
     from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
 
-    if pull_request and revision not in (None, "main"):
-        raise HubError(f"a pull request is made against main; leave out the revision {revision!r}")
     repo_id = prepare_repo(
         repo_id, repo_type=repo_type, private=private, new_private=new_private, pull_request=pull_request,
-        space_sdk=space_sdk, token=token,
+        revision=revision, space_sdk=space_sdk, token=token,
     )  # fmt: skip
     api = HfApi(token=token)
     where: dict[str, Any] = {"repo_id": repo_id, "repo_type": repo_type}
@@ -351,8 +354,9 @@ def hub_errors(what: str, token: str | bool | None = None) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        # Of the Hub are OSError, of names ValueError, of uploads RuntimeError; anything else is a mistake of ours.
-        known = isinstance(error, (OSError, ValueError, RuntimeError))
+        # Of the Hub are OSError, of names ValueError, of uploads RuntimeError; anything else is a mistake of ours, unless
+        # an answer was other than the client expects.
+        known = isinstance(error, (OSError, ValueError, RuntimeError)) or _is_of_an_answer(error)
         if not known and not type(error).__module__.startswith("httpx"):
             raise
         text = str(error) if isinstance(error, HubError) else _explain(error)
@@ -364,8 +368,23 @@ def hub_errors(what: str, token: str | bool | None = None) -> Iterator[None]:
         raise HubError(f"{what}: {redact(text)}") from None
 
 
+def _is_of_an_answer(error: Exception) -> bool:
+    """Whether the client, or we, looked in vain for something in an answer of the Hub."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    place = trace.tb_frame.f_globals.get("__name__", "") if trace is not None else ""
+    kinds = KeyError if place == __name__ else (LookupError, TypeError, AttributeError)
+    return isinstance(error, kinds) and (place == __name__ or place.partition(".")[0] == "huggingface_hub")
+
+
 def _explain(error: Exception) -> str:
     names = {type(cause).__name__ for cause in _causes(error)}
+    if _is_of_an_answer(error):
+        return (
+            f"the Hub answered with something else than it should ({type(error).__name__}: {error}); look whether HF_ENDPOINT "
+            "is right and whether the commit is there, and run again"
+        )
     if "OfflineModeIsEnabled" in names:
         return "HF_HUB_OFFLINE is set; unset it"
     status = _status(error)

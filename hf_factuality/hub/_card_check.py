@@ -11,10 +11,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from hf_factuality._secrets import find_token
 from hf_factuality.errors import HubError
+from hf_factuality.hub._push_text import find_path
 
 
-__all__ = ["card_problems", "validate_card"]
+__all__ = ["card_problems", "tells", "validate_card"]
 
 LICENSES = frozenset(
     """
@@ -36,7 +38,7 @@ _REPO_ID = re.compile(
 _LANGUAGE = re.compile(r"[a-z]{2,3}(-[A-Za-z0-9]+)*|multilingual|code")
 _TOLD = {
     "an absolute path": re.compile(
-        r"(?<![\w.:/~>-])(?:"
+        r"(?<![\w./~\\])(?:"
         r"/(?:home|root|tmp|Users|mnt|media|data|workspace|work|opt|srv|var|usr|scratch|private|fsx)/[\w.-]+"
         r"|/(?:[\w.-]+/){2,}[\w.-]+|[A-Za-z]:\\[\w.-]+|~/[\w.-]+)"
     ),
@@ -119,6 +121,12 @@ def card_problems(text: str) -> list[str]:
         except ValueError as error:
             problems.append(f"huggingface_hub cannot read it: {str(error)[:200]}")
     return problems
+
+
+def tells(text: str) -> bool:
+    """Whether a text tells a path, an access token, a login or the address of a server, for which a card is refused."""
+    found = any(pattern.search(text) for pattern in _TOLD.values())
+    return found or find_path(text) is not None or find_token(text) is not None
 
 
 def _load_strictly(text: str) -> Any:

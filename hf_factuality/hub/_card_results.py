@@ -13,7 +13,7 @@ from hf_factuality.errors import DataError, HubError
 from hf_factuality.hub.results import SCHEMA, changed_measurement, load_results, measurement
 
 
-__all__ = ["CardResults", "ModelIdentity", "card_results"]
+__all__ = ["CardResults", "ModelIdentity", "card_results", "escaped"]
 
 logger = logging.getLogger(__name__)
 REPO_ID = re.compile(r"(?:[A-Za-z0-9][\w.-]*/)?[A-Za-z0-9][\w.-]*")
@@ -114,7 +114,7 @@ def card_results(
         except (DataError, OSError) as error:
             if explicit:
                 raise HubError(f"no results for a card: {error}") from error
-            if f'"{SCHEMA}"' in path.read_text(encoding="utf-8", errors="replace"):
+            if isinstance(error, OSError) or f'"{SCHEMA}"' in path.read_text(encoding="utf-8", errors="replace"):
                 logger.warning("left out of the card: %s", error)
             continue
         role, reason = _role(content["model"], role, explicit, this, base)
@@ -293,7 +293,7 @@ def _how_one(entry: Mapping[str, Any]) -> str:
         parts.append(f"split {dataset['split']}")
     if "used" in dataset and "rows" in dataset:
         parts.append(f"{dataset['used']} of {dataset['rows']} items")
-    if "temperature" in generation:
+    if generation.get("temperature") is not None:
         parts.append(f"temperature {generation['temperature']:g}")
     if "max_new_tokens" in generation:
         parts.append(f"up to {generation['max_new_tokens']} new tokens")
@@ -305,6 +305,10 @@ def _how_one(entry: Mapping[str, Any]) -> str:
     return f"{entry['benchmark']}: {', '.join(parts)}."
 
 
+def escaped(text: str) -> str:
+    """Somebody's text on one line of Markdown, without the meaning that Markdown and HTML give it; bars stay."""
+    return re.sub(r"([\\<`\[\]])", r"\\\1", " ".join(str(text).split()))
+
+
 def _cell(text: str) -> str:
-    """Text for Markdown, on one line; what it may say is of a file."""
-    return re.sub(r"([|<`\[\]])", r"\\\1", " ".join(str(text).split()))
+    return escaped(text).replace("|", "\\|")

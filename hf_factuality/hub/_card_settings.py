@@ -17,6 +17,8 @@ from typing import Any
 
 from hf_factuality import __version__
 from hf_factuality.errors import HubError
+from hf_factuality.hub._card_check import tells
+from hf_factuality.hub._card_results import escaped
 
 
 __all__ = [
@@ -29,6 +31,7 @@ __all__ = [
     "describe_rewards",
     "describe_software",
     "describe_verifier",
+    "exists",
     "own_words",
     "plain_name",
 ]
@@ -88,7 +91,9 @@ _ADAPTER = ("peft_type", "r", "lora_alpha", "lora_dropout", "target_modules", "m
             "use_dora", "init_lora_weights", "layers_to_transform")  # fmt: skip
 _REPO_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 _HUB_FOLDER = re.compile(r"[A-Za-z0-9][\w.-]*?___[A-Za-z0-9][\w.-]*")
+_LONGEST_WORDS = 2000
 _COMMIT = re.compile(r"[0-9a-f]{40}")
+_REGEX_NAME = re.compile(r"_regex$|target_modules$")
 _SECRET_NAME = re.compile(r"key$|secret|passw|authoriz|credential|bearer|token$", re.IGNORECASE)
 
 
@@ -96,10 +101,27 @@ def plain_name(text: str) -> str:
     """A name as a card shows it: of a folder or file only the last part, of an address nothing."""
     if "://" in text:
         return "(an address)"
-    path = Path(text).expanduser()
-    if path.is_absolute() or text.startswith((".", "~")) or re.match(r"[A-Za-z]:[\\/]", text) or path.exists():
-        return re.split(r"[/\\]", str(path.resolve()).rstrip("/\\"))[-1]
-    return text
+    if not re.search(r"[/\\]", text):
+        return text
+    is_path = re.match(r"/|\.{1,2}[/\\]|~[/\\]|[A-Za-z]:[\\/]", text) is not None
+    try:
+        path = Path(text).expanduser()
+        if not (is_path or path.is_absolute() or path.exists()):
+            return text
+        shown = str(path.resolve())
+    except (OSError, RuntimeError, ValueError):  # too long for a name, nobody's home, a NUL
+        if not is_path:
+            return text
+        shown = text
+    return re.split(r"[/\\]", shown.rstrip("/\\"))[-1] or text
+
+
+def exists(name: str) -> bool:
+    """Whether there is such a file or folder; of what cannot be a path there is none."""
+    try:
+        return Path(name).exists()
+    except (OSError, ValueError):
+        return False
 
 
 def _default(field: Field) -> Any:
@@ -130,8 +152,15 @@ def changed_settings(args: Any) -> list[tuple[str, Any]]:
         if field.name == "model_init_kwargs":
             value = {name: str(value[name]) for name in _MODEL_ARGUMENTS if (value or {}).get(name)} or None
         if value != default:
-            changed.append((field.name, _shown(value)))
+            changed.append((field.name, _shown_as(field.name, value)))
     return sorted(changed, key=lambda item: item[0])
+
+
+def _shown_as(name: str, value: Any) -> Any:
+    """A setting; of a regular expression nothing is cut, since much of what is in one looks like a path."""
+    if isinstance(value, str) and _REGEX_NAME.search(name):
+        return "(not shown)" if tells(value) else value
+    return _shown(value)
 
 
 def _shown(value: Any) -> Any:
@@ -156,7 +185,7 @@ def describe_adapter(model: Any) -> list[tuple[str, Any]]:
         for name in _ADAPTER:
             value = getattr(config, name, None)
             if value is not None and (name in ("peft_type", "r") or value != defaults.get(name)):
-                found.append((f"adapter.{name}", _shown(value)))
+                found.append((f"adapter.{name}", _shown_as(name, value)))
     return found
 
 
@@ -191,8 +220,12 @@ def dataset_origin(dataset: Any) -> tuple[str, str] | None:
 
     Args:
         dataset (`datasets.Dataset`):
-            Mapped or filtered since, or not: its files are in the folder that the loader named after both. A stream has none.
+            Mapped or filtered since, or not: its files are in the folder that the loader named after both. A stream has none,
+            and what was joined with other data, in memory or in files, has none of the whole.
     """
+    # Joining keeps the files of one part beside rows without any, but not the name of the builder.
+    if getattr(getattr(dataset, "info", None), "builder_name", None) is None:
+        return None
     places = [Path(file["filename"]).parts[-5:-1] for file in getattr(dataset, "cache_files", ())]
     found = {
         (place[0].replace("___", "/"), place[3])
@@ -204,9 +237,20 @@ def dataset_origin(dataset: Any) -> tuple[str, str] | None:
 
 
 def own_words(dataset: Any) -> str | None:
-    """The first line of what a dataset that is not of the Hub says of itself (`info.description`)."""
-    text = getattr(getattr(dataset, "info", None), "description", None) or ""
-    return next((line.strip() for line in text.splitlines() if line.strip()), None)
+    """What a dataset that is not of the Hub says of itself: the first line of `info.description`, escaped for Markdown.
+
+    Returns:
+        `str`: at most 200 characters before escaping. `None` if there is nothing, or something that a card is refused for,
+        or several paragraphs: joining datasets leaves one of each.
+    """
+    text = getattr(getattr(dataset, "info", None), "description", None)
+    paragraphs = re.split(r"\n\s*\n", text.strip()) if isinstance(text, str) else []
+    if len(paragraphs) != 1 or not paragraphs[0]:
+        return None
+    line = " ".join(paragraphs[0].splitlines()[0][:_LONGEST_WORDS].split()).encode("utf-8", "replace").decode()
+    if tells(line):
+        return None
+    return escaped(line if len(line) <= 200 else line[:197].rstrip() + "...")
 
 
 def describe_rewards(functions: Sequence[Any], names: Sequence[str]) -> str:
@@ -234,7 +278,7 @@ def _stage(stage: Any) -> str:
     """A stage without a description: its class, and its model if that is one of the Hub."""
     config = getattr(getattr(stage, "model", None), "config", None)
     name, commit = getattr(config, "name_or_path", None) or "", getattr(config, "_commit_hash", None)
-    on_the_hub = _REPO_ID.fullmatch(name) and not Path(name).exists()
+    on_the_hub = _REPO_ID.fullmatch(name) and not exists(name)
     shown = {"model": name, **({"revision": commit} if commit else {})} if on_the_hub else {}
     return f"{type(stage).__name__}({', '.join(f'{key}={value!r}' for key, value in shown.items())})"
 

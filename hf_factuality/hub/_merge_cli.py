@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -87,7 +88,11 @@ def _check_push(args: argparse.Namespace) -> None:
         from hf_factuality.hub.push import prepare_repo
 
         args.push_to_hub = prepare_repo(
-            args.push_to_hub, private=args.private, new_private=True, pull_request=args.pull_request
+            args.push_to_hub,
+            private=args.private,
+            new_private=True,
+            pull_request=args.pull_request,
+            revision=args.revision,
         )
 
 
@@ -95,11 +100,15 @@ def _push(args: argparse.Namespace) -> None:
     from hf_factuality.errors import HubError
     from hf_factuality.hub.push import push_folder
 
+    flags = ["--pull_request"] if args.pull_request else []
+    flags += ["--revision", args.revision] if args.revision else []
+    flags += [] if args.private is None else ["--private"] if args.private else ["--public"]
+    command = shlex.join(["hf-factuality", "push", str(args.out), args.push_to_hub, *flags])
+    print(f"pushing; if this is cut, go on with: {command}", file=sys.stderr)
     try:
         done = push_folder(
             args.out, args.push_to_hub, pull_request=args.pull_request, revision=args.revision, private=args.private
         )
     except HubError as error:
-        again = f"the model is in {args.out}; go on with: hf-factuality push {args.out} {args.push_to_hub}"
-        raise HubError(f"{error}; {again}") from None
+        raise HubError(f"{error}; the model is in {args.out}; go on with: {command}") from None
     print(done.address)

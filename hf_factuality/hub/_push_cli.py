@@ -56,19 +56,32 @@ def add_hub_flags(parser: argparse.ArgumentParser) -> None:
 
 def _push(args: argparse.Namespace) -> int:
     from hf_factuality.hub.card import is_our_card, update_card
-    from hf_factuality.hub.push import plan_push, push_plans
+    from hf_factuality.hub.push import plan_push, prepare_repo, push_plans
 
-    card = Path(args.folder) / "README.md"
-    if not args.dry_run and card.is_file() and is_our_card(card.read_text(encoding="utf-8")):
-        # The model may have been evaluated since the card was written.
-        update_card(args.folder, repo_id=args.repo_id)
-    plan = plan_push(args.folder, repo_type=args.repo_type, include=args.include, exclude=args.exclude)
-    print(plan, file=sys.stdout if args.dry_run else sys.stderr)
+    what = {"repo_type": args.repo_type, "include": args.include, "exclude": args.exclude}
+    plan = plan_push(args.folder, **what)
     if args.dry_run:
+        print(plan)
         return 0
+    # Whatever is refused is refused before the card is changed.
+    repo_id = prepare_repo(
+        args.repo_id,
+        repo_type=args.repo_type,
+        private=args.private,
+        new_private=True,
+        pull_request=args.pull_request,
+        revision=args.revision,
+        space_sdk="gradio" if args.repo_type == "space" else None,
+    )
+    card = plan.files.get("README.md")
+    if card is not None and args.repo_type == "model" and is_our_card(card.path.read_text(encoding="utf-8")):
+        # The model may have been evaluated since the card was written.
+        update_card(args.folder, repo_id=repo_id)
+        plan = plan_push(args.folder, **what)
+    print(plan, file=sys.stderr)
     done = push_plans(
         [plan],
-        args.repo_id,
+        repo_id,
         private=args.private,
         pull_request=args.pull_request,
         revision=args.revision,

@@ -6,10 +6,11 @@ import fnmatch
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from hf_factuality.errors import HubError
+from hf_factuality.hub._push_text import check_metadata
 
 
 MODEL = (
@@ -72,6 +73,7 @@ _NEVER = {
     "last-checkpoint": "a checkpoint of the run; push its folder by itself",
     **dict.fromkeys(("runs", "wandb", "mlruns", "events.out.tfevents*", "*.log", "logs"), "a log of the run"),
     "model_world_size_*": "a shard of a run; make a model of them: hf-factuality merge",
+    "_push-*": "left by a push of a checkpoint that was killed",
     "__pycache__": "made by Python",
 }
 _RESUMABLE = (
@@ -134,6 +136,9 @@ def find_files(
                 f"{name} in {folder} is a link to {path.resolve()}, which is not in the folder; copy the file to there "
                 "(cp -rL), or leave it out with --exclude"
             )
+        if (reason := _why_not_target(path, root, resumable)) is not None:
+            left_out[name] = reason
+            continue
         files[name] = path
     return files, left_out
 
@@ -176,6 +181,26 @@ def _why_not(
     return "not a part of what is published; add it with --include"
 
 
+def _why_not_target(path: Path, root: Path, resumable: bool) -> str | None:
+    """Why a link is left out: what it leads to would not be published under its own name."""
+    if not path.is_symlink():
+        return None
+    target = path.resolve().relative_to(root)
+    parts = target.parts
+    if len(parts) > 1 and fnmatch.fnmatchcase(parts[0], "checkpoint-*"):  # weights that a run linked to
+        parts = parts[1:]
+    reason = "hidden" if any(part.startswith(".") for part in parts) else None
+    for pattern, why in _NEVER.items():
+        if any(fnmatch.fnmatchcase(part, pattern) for part in parts):
+            reason = why
+    if not resumable and any(fnmatch.fnmatchcase(part, pattern) for part in parts for pattern in _RESUMABLE):
+        reason = reason or _STATE
+    if reason is None and any(fnmatch.fnmatchcase(parts[-1], pattern) for pattern in _PICKLES):
+        if not any(fnmatch.fnmatchcase(path.name, pattern) for pattern in _PICKLES):
+            reason = "a pickle"
+    return None if reason is None else f"a link to {target.as_posix()}: {reason}"
+
+
 def matches(name: str, patterns: Iterable[str]) -> bool:
     """Whether a path, or its last part, is of one of the patterns."""
     return any(fnmatch.fnmatchcase(name, p) or fnmatch.fnmatchcase(name.rpartition("/")[2], p) for p in patterns)
@@ -194,7 +219,7 @@ def _is_results(path: Path) -> bool:
         return False
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return False
     return isinstance(content, dict) and str(content.get("schema", "")).startswith("hf_factuality.results/")
 
@@ -233,10 +258,7 @@ def _check_weights(folder: Path, start: str, files: dict[str, Path], left_out: d
         if index in files:
             if single in files:
                 raise HubError(f"{folder} holds {single} and {index}: two models; remove the one that is old")
-            listed = {
-                f"{start}{name}"
-                for name in json.loads(files[index].read_text(encoding="utf-8"))["weight_map"].values()
-            }
+            listed = {f"{start}{name}" for name in _shards(files[index])}
             if missing := sorted(listed - set(files)):
                 raise HubError(f"{folder} lacks {', '.join(missing)}, which {index} names")
             shards -= listed
@@ -258,18 +280,34 @@ def _check_weights(folder: Path, start: str, files: dict[str, Path], left_out: d
             _check_safetensors(name, path)
 
 
+def _shards(index: Path) -> set[str]:
+    """Names of the files that an index of weights lists."""
+    try:
+        names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+        if all(isinstance(name, str) for name in names):
+            return names
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        pass
+    raise HubError(
+        f"{index} is no index of weights (weight_map: tensor -> file); copy it again, or save the model again"
+    )
+
+
 def _check_safetensors(name: str, path: Path) -> None:
-    """Refuse a file that was cut off: its header says how long it is."""
-    size = path.stat().st_size
+    """Refuse a file that was cut off (its header says how long it is), or whose header tells of the machine."""
+    size, texts = path.stat().st_size, {}
     try:
         with path.open("rb") as file:
             length = int.from_bytes(file.read(8), "little")
-            header: Mapping = json.loads(file.read(length)) if length < min(size, 100_000_000) else {}
+            header = json.loads(file.read(length)) if length < min(size, 100_000_000) else {}
         end = max((entry["data_offsets"][1] for key, entry in header.items() if key != "__metadata__"), default=-1)
-    except (ValueError, KeyError, TypeError, AttributeError):
-        end = -1
-    if 8 + length + end != size:
+        texts = header.get("__metadata__") or {}
+        whole = 8 + length + end == size and all(isinstance(text, str) for text in texts.values())
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        whole = False
+    if not whole:
         raise HubError(f"{path} is cut off or damaged; make or copy {name} again")
+    check_metadata(texts, name)
 
 
 def stale_files(names: Iterable[str], pushed: Iterable[str]) -> list[str]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +13,12 @@ from hf_factuality._secrets import find_token
 from hf_factuality.errors import HubError
 
 
-_TEXT = {".json", ".md", ".txt", ".jinja", ".py", ".yaml", ".yml", ".toml", ".jsonl", ".csv", ""}
+_SMALL = 1 << 24
+"""Bytes of a file that is no text up to which it is searched for tokens."""
 # Vocabularies and rows of data may hold any text; nobody's paths are written there by a library.
 _DATA = {"tokenizer.json", "vocab.json", "vocab.txt", "merges.txt", "added_tokens.json"}
-_DATA_SUFFIXES = {".jsonl", ".csv"}
+_BINARY_SUFFIXES = {".safetensors", ".bin", ".pt", ".pth", ".distcp", ".parquet", ".arrow"}
+_DATA_SUFFIXES = {".jsonl", ".csv", ".tsv", ".tiktoken", ".model"}
 _KEYS = {
     *("_name_or_path", "name_or_path", "base_model_name_or_path", "model_name_or_path", "tokenizer_name_or_path"),
     *(
@@ -40,17 +44,34 @@ _HOMES = {
     "workspace",
     "lustre",
     "gpfs",
+    "nfs",
+    "fsx",
 }
 _EVERYWHERE = {"bin", "sbin", "usr", "lib", "lib64", "etc", "dev", "proc", "sys", "opt", "run"}
-_UNIX = re.compile(r"(?<![\w.~/\\:<-])(?:file://)?(~|/[\w.@+-]+)(?:/[\w.@+ -]*[\w.@+-])+")
-_WINDOWS = re.compile(r"(?<![A-Za-z])[A-Za-z]:(?:\\{1,2}|/)Users(?:\\{1,2}|/)[^\\/\s\"']+")
+_NOBODYS = {"/mnt/data"}  # in prompts of a published tool
+_UNIX = re.compile(
+    r"(?:(?<![\w.~/\\])|(?<=-[IL])(?<![\w-]-[IL]))"
+    r"(?:file://(?:localhost)?)?(~|/[\w.@+-]+)(?:/[\w.@+ -]*[\w.@+-])+"
+)
+# Not `Q:\nText\nA:` of a prompt in a program, nor `f:\Omega\to` of a formula.
+_WINDOWS = re.compile(
+    r"(?<![A-Za-z0-9_])(?:[A-Za-z]:(?:\\{1,2}|/)(?:Users|te?mp|repos|research|runs|notebooks)"
+    r"|[A-Zc-e]:(?:/|\\{1,2}(?![nrt]))\w[\w .-]*\w)"
+    r"(?:\\{1,2}(?!(?:to|times|rightarrow|mapsto)\b)|/)[^\\/\s\"']+"
+)
+# Addresses, and what stands in front of a path without being a part of it: line ends as programs write them, colours.
+_BETWEEN = re.compile(
+    r"(?i:\b(?!file:)[a-z][a-z0-9+.-]{0,20}://[^\s/?\"'<>()\[\]{},;|\\][^\s?\"'<>()\[\]{},;|\\]*)"
+    r"|(?:\x1b|\\u001b|\\x1b|\\033)\[[\d;]*m|(?<!\\)\\[nrt](?=[/~])"
+)
 
 
 def find_path(text: str) -> tuple[int, str] | None:
     """The first absolute path of this or another person's machine in a text, with its line, from 1."""
+    text = _BETWEEN.sub(" ", text)
     for match in sorted([*_UNIX.finditer(text), *_WINDOWS.finditer(text)], key=re.Match.start):
         first = match[1] if match.re is _UNIX else "~"
-        if first == "~" or _is_of_a_machine(first[1:]):
+        if (first == "~" or _is_of_a_machine(first[1:])) and match[0] not in _NOBODYS:
             return text.count("\n", 0, match.start()) + 1, match[0]
     return None
 
@@ -75,24 +96,28 @@ def published_text(name: str, path: Path) -> tuple[bytes | None, list[str]]:
         [`~hf_factuality.errors.HubError`]: it holds an access token, or a path under a key that is not known.
     """
     last = name.rpartition("/")[2]
-    if path.suffix not in _TEXT or (path.suffix == "" and not last.startswith(("LICENSE", "NOTICE", "latest"))):
+    text = _read(path)
+    if text is None:
+        if path.stat().st_size <= _SMALL:
+            check_token(path.read_bytes().replace(b"\0", b"").decode("latin-1"), name, lines=False)
         return None, []
-    text = path.read_text(encoding="utf-8", errors="replace")
-    if (found := find_token(text)) is not None:
-        raise HubError(
-            f"{name}, line {found[0]}, holds what looks like an access token ({found[1]}); take it out, and revoke it if it "
-            "was ever published"
-        )
+    check_token(text, name)
+    if last == "README.md":
+        try:
+            path.read_bytes().decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise HubError(f"{name} is not UTF-8 ({error.reason} at byte {error.start}); save it as UTF-8") from None
     if last in _DATA or path.suffix in _DATA_SUFFIXES:
         return None, []
     changes: list[str] = []
     new = text
     if path.suffix == ".json":
         try:
-            content = json.loads(text)
-        except ValueError as error:
+            content = _without_paths(json.loads(text), name, (), changes)
+        except HubError:
+            raise
+        except (ValueError, RecursionError) as error:
             raise HubError(f"{name} is no JSON ({error}); write it again, or leave it out with --exclude") from None
-        content = _without_paths(content, name, (), changes)
         if changes:
             new = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
     else:
@@ -106,8 +131,53 @@ def published_text(name: str, path: Path) -> tuple[bytes | None, list[str]]:
     return (new.encode("utf-8") if changes else None), changes
 
 
+def _read(path: Path) -> str | None:
+    """A text in UTF-8, UTF-16 or UTF-32, with its mark or without; `None` for what is no text."""
+    if path.suffix in _BINARY_SUFFIXES:
+        return None
+    with path.open("rb") as file:
+        head = file.read(1 << 16)
+    encoding = "utf-8"
+    if head.startswith((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)):
+        encoding = "utf-32"
+    elif head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        encoding = "utf-16"
+    elif b"\0" in head:
+        even, odd = head[::2].count(0), head[1::2].count(0)
+        if max(even, odd) < len(head) // 4 or min(even, odd) > len(head) // 100:
+            return None
+        encoding = "utf-16-be" if even > odd else "utf-16-le"
+    return path.read_bytes().decode(encoding, errors="replace")
+
+
+def check_token(text: str, name: str, lines: bool = True) -> None:
+    """Refuse a text that holds an access token, with the name of its file and, unless it has none, the line."""
+    if (found := find_token(text)) is not None:
+        raise HubError(
+            f"{name}{f', line {found[0]},' if lines else ''} holds what looks like an access token ({found[1]}); take it "
+            "out, and revoke it if it was ever published"
+        )
+
+
+def check_metadata(metadata: Mapping[str, str], name: str) -> None:
+    """Refuse the texts that a file of safetensors carries in its header, if an access token or a path is among them."""
+    text = "\n".join(f"{key}\n{value}" for key, value in metadata.items())
+    check_token(text, f"the header of {name}", lines=False)
+    if (found := find_path(text)) is not None:
+        raise HubError(
+            f"the header of {name} holds a path of your machine ({found[1]}); save it again without: "
+            "safetensors.torch.save_file(tensors, file, metadata={'format': 'pt'})"
+        )
+
+
 def _without_paths(value: Any, name: str, keys: tuple[str, ...], changes: list[str]) -> Any:
     if isinstance(value, dict):
+        for key in value:
+            if (found := find_path(key)) is not None:
+                raise HubError(
+                    f"{name} holds a path of your machine as a name in {'.'.join(keys) or 'it'!r} ({found[1]}); write "
+                    "something that others have, or leave the file out with --exclude"
+                )
         return {key: _without_paths(item, name, (*keys, str(key)), changes) for key, item in value.items()}
     if isinstance(value, list):
         return [_without_paths(item, name, (*keys, str(number)), changes) for number, item in enumerate(value)]
@@ -138,7 +208,7 @@ def _card(text: str, changes: list[str]) -> str:
 
     try:
         header = yaml.safe_load(match[1])
-    except yaml.YAMLError:
+    except (yaml.YAMLError, ValueError, RecursionError):
         return text  # the Hub says what is wrong
     if not isinstance(header, dict):
         return text

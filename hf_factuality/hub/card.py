@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -20,10 +21,11 @@ from hf_factuality.hub._card_settings import (
     describe_rewards,
     describe_software,
     describe_verifier,
+    exists,
     own_words,
     plain_name,
 )
-from hf_factuality.hub.results import folder_fingerprint
+from hf_factuality.hub.results import folder_fingerprint, write_atomically
 
 
 __all__ = [
@@ -44,6 +46,7 @@ NO_RESULTS = "None recorded."
 # What the user of a folder may have written into the header of its card, and no trainer knows.
 _KEPT = ("language", "license", "license_name", "license_link")
 _SECTION = re.compile(r"(?ms)^## Results\n.*?(?=^## |\Z)")
+_SNIPPET = re.compile(r'pipeline\("text-generation", model="(?:[^"\\]|\\.)*"\)')
 _BASE = re.compile(r"(?m)^\| base model \| (?:\[([^\]]+)\]\([^)]*\)(?: at `(\w+)`)?|`([^`]+)`)")
 
 
@@ -70,7 +73,9 @@ def render_card(card_data, *, results: CardResults | None = None, **values: Any)
 
     if not isinstance(results, CardResults | None):
         raise HubError(f"results of a card come from files, got {type(results).__name__}: see docs/cards.md")
+    values["model_name"] = _one_line(values["model_name"])
     _set_results(card_data, values["model_name"], results)
+    values["model_id"] = _quoted(values.get("model_id", ""))
     values["training"] = [(name, _cell(value)) for name, value in values["training"]]
     values["hyperparameters"] = [(name, _cell(value).replace("`", "'")) for name, value in values["hyperparameters"]]
     return ModelCard.from_template(card_data, template_path=str(TEMPLATE), results=results_text(results), **values)
@@ -131,13 +136,13 @@ def write_trainer_card(
     origin = dataset_origin(trainer.train_dataset)
     if dataset_name is None and origin is not None:
         dataset_name = origin[0]
-    shown = None if dataset_name is None or Path(dataset_name).exists() else dataset_name
+    shown = None if dataset_name is None or exists(dataset_name) else dataset_name
     if not trainer.is_world_process_zero():
         write(model_name, shown, tags)
         return
     args = trainer.args
     folder = Path(args.output_dir)
-    model_name = plain_name(model_name) if model_name else folder.resolve().name
+    model_name = _one_line(plain_name(model_name) if model_name else "") or _one_line(folder.resolve().name)
     repo_id = getattr(trainer, "hub_model_id", None) or args.hub_model_id
     model = trainer.accelerator.unwrap_model(trainer.model)
     base = _base_of(model)
@@ -193,7 +198,7 @@ def update_card(folder: str | Path, results: Any = None, repo_id: str | None = N
         `Path`: the card.
 
     Raises:
-        [`HubError`]: there is no such card, or the results are not of this model.
+        [`HubError`]: there is no such card, it cannot be read or written, or the results are not of this model.
 
     Example:
 
@@ -202,11 +207,17 @@ def update_card(folder: str | Path, results: Any = None, repo_id: str | None = N
     from huggingface_hub import ModelCard
 
     path = Path(folder) / "README.md"
-    text = path.read_text(encoding="utf-8") if path.is_file() else ""
+    try:
+        text = path.read_text(encoding="utf-8") if path.is_file() else ""
+    except (OSError, UnicodeDecodeError) as error:
+        raise HubError(f"{path} cannot be read: {error}") from error
     if not _SECTION.search(text):
         raise HubError(f"{path} is no card with a part '## Results'; a trainer's create_model_card writes one")
-    card = ModelCard(text)
-    title = re.search(r"(?m)^# (.+)$", card.content)
+    try:
+        card = ModelCard(text)
+    except Exception as error:  # noqa: BLE001 - of YAML, and of whatever huggingface_hub makes of it
+        raise HubError(f"the header of {path} cannot be read: {' '.join(str(error).split()):.300}") from error
+    title = re.search(r"(?m)^# (.+)$", card.text)
     name = title[1] if title else Path(folder).resolve().name
     origin = _BASE.search(text)
     base = ModelIdentity(frozenset(filter(None, (origin[1], origin[3]))), origin[2]) if origin else ModelIdentity()
@@ -214,10 +225,14 @@ def update_card(folder: str | Path, results: Any = None, repo_id: str | None = N
     _set_results(card.data, name, found)
     body = _SECTION.sub(lambda _: f"## Results\n\n{results_text(found)}\n\n", card.text)
     if repo_id is not None:
-        body = re.sub(r'pipeline\("text-generation", model="[^"]*"\)',
-                      lambda _: f'pipeline("text-generation", model="{repo_id}")', body)  # fmt: skip
+        body = _SNIPPET.sub(lambda _: f'pipeline("text-generation", model={_quoted(repo_id)})', body)
     card.text = body
-    card.save(path)
+    new = str(card)
+    if new != text:
+        try:
+            write_atomically(path, new.encode("utf-8"))  # a link is replaced, what it leads to stays
+        except OSError as error:
+            raise HubError(f"{path} cannot be written: {error}") from error
     return path
 
 
@@ -270,7 +285,7 @@ def _base_of(model: Any) -> _Base:
     if not name:
         return _Base(None, False, ModelIdentity())
     place = Path(name)
-    if place.exists() or not REPO_ID.fullmatch(name):
+    if exists(name) or not REPO_ID.fullmatch(name):
         shown = plain_name(str(place.resolve()))
         return _Base(shown, False, ModelIdentity(frozenset({shown}), fingerprint=folder_fingerprint(place)))
     commit = getattr(model.config, "_commit_hash", None)
@@ -314,7 +329,7 @@ def _metadata(path: Path, kept: Mapping[str, Any], base: _Base, dataset: str | N
         **kept,
         library_name="peft" if adapter else "transformers",
         pipeline_tag="text-generation",
-        datasets=[dataset] if dataset is not None and REPO_ID.fullmatch(dataset) else None,
+        datasets=[dataset] if dataset is not None and REPO_ID.fullmatch(dataset) and len(dataset) <= 96 else None,
         tags=sorted(tags),
         **known,
     )
@@ -366,5 +381,14 @@ def _shown(value: Any) -> str:
     return "n/a" if value is None else f"{value:.3f}" if isinstance(value, float) else str(value)
 
 
+def _one_line(value: Any) -> str:
+    return " ".join(str(value).encode("utf-8", "replace").decode().split())
+
+
 def _cell(value: Any) -> str:
-    return " ".join(str(value).split()).replace("|", "\\|")
+    return _one_line(value).replace("|", "\\|")
+
+
+def _quoted(text: str) -> str:
+    """A string of Python."""
+    return json.dumps(text.encode("utf-8", "replace").decode(), ensure_ascii=False)

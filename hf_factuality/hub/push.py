@@ -245,7 +245,13 @@ def _check_card(text: str, path: Path) -> None:
     from hf_factuality.hub._card_check import card_problems
     from hf_factuality.hub.card import is_our_card
 
-    if is_our_card(text) and (problems := card_problems(text)):
+    if not is_our_card(text):
+        return
+    try:
+        problems = card_problems(text)
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+        problems = [f"its header cannot be read ({type(error).__name__}: {str(error):.200})"]
+    if problems:
         raise HubError(f"the model card {path} cannot be published: {'; '.join(problems)}")
 
 

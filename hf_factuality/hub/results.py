@@ -12,11 +12,11 @@ import math
 import os
 import re
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from hf_factuality import __version__
 from hf_factuality.errors import DataError
@@ -57,6 +57,10 @@ _MODEL: Mapping[str, tuple[type, ...]] = {
 }
 _WEIGHTS = ("*.safetensors", "*.bin", "config.json", "adapter_config.json")
 _NO_WEIGHTS = {"training_args.bin", "optimizer.bin", "scheduler.bin"}
+_WHOLE = 1 << 30
+"""Bytes of weights that are read whole for a fingerprint."""
+_PIECE, _SMALL, _SAMPLE = 1 << 24, 1 << 16, 1 << 13
+"""Of more, tensors are cut in such pieces, and of a piece that is not small the ends and the middle are read."""
 _KEY = ("benchmark", "metric", "seeds", "dataset", "verifier", "judge", "generation", "settings")
 """Two results with the same values of these are one; the later replaces the earlier."""
 _OF_THE_MODEL = ("answers", "sha256")
@@ -133,7 +137,7 @@ def load_results(path: str | Path) -> dict[str, Any]:
     path = Path(path)
     try:
         found = json.loads(path.read_bytes())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DataError(f"{path} is no file of results: {error}") from None
     check_results(found, str(path))
     return found
@@ -149,7 +153,12 @@ def check_results(found: Any, place: str) -> None:
         schema = found.get("schema") if isinstance(found, dict) else None
         raise DataError(f"{place} has the schema {schema!r}; this version reads {SCHEMA!r}")
     _check(found, _TOP, place)
+    try:
+        json.dumps(found, ensure_ascii=False).encode("utf-8")
+    except (UnicodeEncodeError, RecursionError) as error:
+        raise DataError(f"{place} holds what no text can show: {error}") from None
     _check(found["model"], _MODEL, f"{place}: model")
+    _check_texts(found["model"], ("fingerprint",), f"{place}: model")
     for number, entry in enumerate(found["results"]):
         name = f"{place}: results[{number}]"
         if not isinstance(entry, dict):
@@ -160,6 +169,13 @@ def check_results(found: Any, place: str) -> None:
             _check(interval, dict.fromkeys(("low", "high", "level"), _NUMBER), f"{name}: confidence_interval")
             if interval["low"] > interval["high"]:
                 raise DataError(f"{name}: confidence_interval has low {interval['low']} above high {interval['high']}")
+            if not 0 < interval["level"] < 1:
+                raise DataError(f"{name}: confidence_interval has the level {interval['level']}; 95 % is 0.95")
+        _check_texts(entry["dataset"], ("split",), f"{name}: dataset")
+        for part in ("verifier", "judge"):
+            _check_texts(entry[part] or {}, ("name",), f"{name}: {part}")
+        if entry["generation"].get("temperature") is not None:
+            _check(entry["generation"], {"temperature": _NUMBER}, f"{name}: generation")
         for text in ("title", "note"):
             if not isinstance(entry.get(text, ""), str):
                 raise DataError(f"{name}: {text!r} must be str, got {entry[text]!r:.100}")
@@ -173,9 +189,23 @@ def _check(found: Mapping[str, Any], wanted: Mapping[str, tuple[type, ...]], pla
             raise DataError(f"{place} lacks {name!r}; it has {sorted(found)}")
         value = found[name]
         fine = isinstance(value, kinds) and (bool in kinds or not isinstance(value, bool))
-        if not fine or isinstance(value, float) and not math.isfinite(value):
+        if not fine or isinstance(value, _NUMBER) and not _finite(value):
             names = " or ".join("null" if kind is type(None) else kind.__name__ for kind in kinds)
             raise DataError(f"{place}: {name!r} must be {names}, got {value!r:.100}")
+
+
+def _finite(value: float) -> bool:
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # JSON knows integers beyond every float
+        return False
+
+
+def _check_texts(found: Mapping[str, Any], names: Sequence[str], place: str) -> None:
+    """Entries that may be missing, and are text otherwise."""
+    for name in names:
+        if not isinstance(found.get(name), str | None):
+            raise DataError(f"{place}: {name!r} must be str or null, got {found[name]!r:.100}")
 
 
 def check_same_model(path: Path, model: Mapping[str, Any]) -> None:
@@ -342,7 +372,12 @@ def changed_measurement(before: Mapping[str, Any], after: Mapping[str, Any]) -> 
 
 
 def folder_fingerprint(folder: Path) -> str | None:
-    """Hash that tells checkpoints apart: of names, sizes and samples of the weights, as reading them all takes minutes.
+    """Hash that tells checkpoints apart: of names, sizes and contents of the weights, without reading all of large ones.
+
+    Weights of 1 GiB or less together are read whole. Of more, each safetensors header is, and each tensor in pieces of
+    16 MiB: up to 64 KiB a piece is read whole, else 8 KiB each of its beginning, middle and end; of a file that is no
+    safetensors such pieces of the file. So training that changes a tensor all over shows, however few tensors it changes.
+    What lies between the samples does not: a few rows of an embedding, or values that somebody edits.
 
     Args:
         folder (`Path`):
@@ -350,19 +385,57 @@ def folder_fingerprint(folder: Path) -> str | None:
 
     Returns:
         `str`: 32 hexadecimal digits; `None` if there are no weights in it.
+
+    Raises:
+        `OSError`: a file cannot be read.
     """
     digest = hashlib.sha256()
     found = {path for pattern in _WEIGHTS for path in folder.glob(pattern) if path.name not in _NO_WEIGHTS}
-    if not any(path.suffix != ".json" for path in found):
+    sizes = {path: path.stat().st_size for path in sorted(found) if path.is_file()}
+    if not any(path.suffix != ".json" for path in sizes):
         return None
-    for path in sorted(found):
-        size = path.stat().st_size
+    whole = sum(sizes.values()) <= _WHOLE
+    for path, size in sizes.items():
         digest.update(f"{path.name}\0{size}\0".encode())
         with path.open("rb") as file:
-            for part in range(17):
-                file.seek(max(0, size - 65536) * part // 16)
-                digest.update(file.read(65536))
+            if whole:
+                while data := file.read(1 << 20):
+                    digest.update(data)
+                continue
+            for start, end in _samples(file, size):
+                file.seek(start)
+                digest.update(file.read(end - start))
     return digest.hexdigest()[:32]
+
+
+def _samples(file: BinaryIO, size: int) -> Iterator[tuple[int, int]]:
+    """Ranges of bytes that stand for a large file."""
+    for start, end in _tensors(file, size):
+        for first in range(start, end, _PIECE):
+            last = min(first + _PIECE, end)
+            if last - first <= _SMALL:
+                yield first, last
+                continue
+            middle = (first + last - _SAMPLE) // 2
+            yield from ((place, place + _SAMPLE) for place in (first, middle, last - _SAMPLE))
+
+
+def _tensors(file: BinaryIO, size: int) -> list[tuple[int, int]]:
+    """Ranges of the tensors of a safetensors file, after its header cut small; of another file the whole of it."""
+    try:
+        start = 8 + int.from_bytes(file.read(8), "little")
+        if start > min(size, 1 << 27):  # the format allows a header of 100 MB
+            raise ValueError
+        header = json.loads(file.read(start - 8))
+        header.pop("__metadata__", None)
+        places = sorted(
+            {(start + first, start + last) for first, last in (it["data_offsets"] for it in header.values())}
+        )
+        if any({type(first), type(last)} != {int} or not start <= first <= last <= size for first, last in places):
+            raise ValueError
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return [(0, size)]
+    return [*((place, min(place + _SMALL, start)) for place in range(0, start, _SMALL)), *places]
 
 
 def write_atomically(path: Path, data: bytes) -> None:

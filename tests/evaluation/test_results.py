@@ -3,12 +3,14 @@
 import copy
 import json
 import os
+import struct
 
 import pytest
 
 from hf_factuality.errors import DataError
 from hf_factuality.evaluation import compare_results, load_results
-from hf_factuality.hub.results import SCHEMA, public, write_results
+from hf_factuality.hub import results as module
+from hf_factuality.hub.results import SCHEMA, folder_fingerprint, public, write_results
 
 
 MODEL = {"name": "m", "revision": None, "adapter": None, "dtype": "float32", "server": None}
@@ -92,6 +94,15 @@ def test_nothing_is_lost_if_writing_fails(tmp_path, monkeypatch):
         (lambda f: f["results"][0].update(n=True), "'n' must be int, got True"),
         (lambda f: f["results"][0].update(n_scored=5), "n_scored 5 must be between 0 and n 4"),
         (lambda f: f["results"][0]["confidence_interval"].update(low=0.9), "low 0.9 above high 0.75"),
+        (lambda f: f["results"][0]["confidence_interval"].update(level=95), "the level 95; 95 % is 0.95"),
+        (lambda f: f["results"][0]["confidence_interval"].update(level=10**400), "'level' must be int or float"),
+        (lambda f: f["results"][0].update(value=10**400), "'value' must be int or float or null"),
+        (lambda f: f["results"][0]["generation"].update(temperature="0.7"), "generation: 'temperature' must be"),
+        (lambda f: f["results"][0].update(verifier={"name": 3}), "verifier: 'name' must be str or null, got 3"),
+        (lambda f: f["results"][0].update(judge={"name": ["a"]}), "judge: 'name' must be str or null"),
+        (lambda f: f["results"][0]["dataset"].update(split={"x": [1]}), "dataset: 'split' must be str or null"),
+        (lambda f: f["model"].update(fingerprint=5), "model: 'fingerprint' must be str or null, got 5"),
+        (lambda f: f["results"][0].update(title="a\ud800b"), "holds what no text can show"),
         (lambda f: f["results"].append(3), r"results\[1\] must be an object"),
     ],
 )
@@ -104,7 +115,7 @@ def test_a_bad_file_is_refused(tmp_path, change, message):
         load_results(path)
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '"x"', "{}"])
+@pytest.mark.parametrize("text", ["", "[" * 200_000, "{", "[]", '"x"', "{}"])
 def test_no_file_of_results(tmp_path, text):
     (tmp_path / "r.json").write_text(text)
     with pytest.raises(DataError, match="no file of results|has the schema"):
@@ -161,3 +172,70 @@ def test_other_settings_are_not_compared(tmp_path):
         compare_results(results(entry()), results(entry("x")))
     with pytest.raises(DataError, match="before has the schema None"):
         compare_results({}, results(entry()))
+
+
+def weights(path, sizes):
+    """A safetensors file of bytes, written by hand, and where each tensor begins."""
+    ends = [sum(sizes[: number + 1]) for number in range(len(sizes))]
+    header = json.dumps(
+        {
+            f"t{number}": {"dtype": "U8", "shape": [size], "data_offsets": [end - size, end]}
+            for number, (size, end) in enumerate(zip(sizes, ends, strict=True))
+        }
+    ).encode()
+    path.write_bytes(struct.pack("<Q", len(header)) + header + bytes(sum(sizes)))
+    return [8 + len(header) + end - size for size, end in zip(sizes, ends, strict=True)]
+
+
+def changed(path, start, length):
+    """The fingerprint with some bytes changed, which are put back."""
+    before = path.read_bytes()
+    path.write_bytes(before[:start] + b"\1" * length + before[start + length :])
+    try:
+        return folder_fingerprint(path.parent)
+    finally:
+        path.write_bytes(before)
+
+
+def test_a_fingerprint_sees_every_byte_of_small_weights(tmp_path):
+    path = tmp_path / "model.safetensors"
+    (start,) = weights(path, [8_000_000])
+    assert folder_fingerprint(tmp_path) not in {changed(path, start + place, 1) for place in (0, 300_000, 7_999_999)}
+
+
+def test_a_fingerprint_sees_every_tensor_of_large_weights(tmp_path, monkeypatch):
+    """And not what lies between its samples, as its docstring says."""
+    monkeypatch.setattr(module, "_WHOLE", 1000)
+    path = tmp_path / "model.safetensors"
+    sizes = [3, 60_000, 200_000, 0, 5_000_000, 40_000_000]
+    starts = weights(path, sizes)
+    own = folder_fingerprint(tmp_path)
+    for start, size in zip(starts, sizes, strict=True):
+        assert size == 0 or changed(path, start, size) != own
+        if 0 < size < 65536:
+            assert all(changed(path, start + place, 1) != own for place in {0, size // 3, size - 1})
+        elif size:
+            assert changed(path, start + size // 2, 1) != own or size > 2**24
+            assert all(changed(path, start + place, 1) != own for place in (0, size - 1))
+            assert changed(path, start + 20_000, 1) == own
+    assert changed(path, starts[-1] + 2**24, 1) != own, "the second piece of a large tensor"
+    assert changed(path, 12, 1) != own, "the header, which is then none"
+
+
+FRACTION = struct.pack("<Q", 33) + b'{"a": {"data_offsets": [0.5, 9]}}'
+
+
+@pytest.mark.parametrize(
+    "head", [b"", b"\0" * 8, b"\xff" * 8, struct.pack("<Q", 2) + b"[]", struct.pack("<Q", 9) + b'{"a": 1 }', FRACTION]
+)
+def test_a_fingerprint_of_what_is_no_safetensors(tmp_path, monkeypatch, head):
+    monkeypatch.setattr(module, "_WHOLE", 0)
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(head + bytes(100_000))
+    assert changed(path, 50_000, 1000) != folder_fingerprint(tmp_path) != changed(path, len(head) + 99_999, 1)
+
+
+def test_a_fingerprint_passes_over_what_is_no_file(tmp_path):
+    (tmp_path / "a.bin").mkdir()
+    (tmp_path / "b.safetensors").symlink_to(tmp_path / "gone")
+    assert folder_fingerprint(tmp_path) is None

@@ -1,5 +1,6 @@
 """What a card says of a run: settings, verifier, machine, versions, base model and data. No places, no keys."""
 
+import ast
 import json
 import subprocess
 from dataclasses import fields
@@ -9,19 +10,24 @@ from types import SimpleNamespace
 import pytest
 import torch
 from datasets import Dataset, concatenate_datasets
+from peft import LoraConfig
 from trl import DPOConfig, GRPOConfig
 
 from hf_factuality import FactGRPOConfig, MaskDPOConfig, TokenRewardPPOConfig
 from hf_factuality.errors import HubError
 from hf_factuality.hub import _card_settings
+from hf_factuality.hub._card_check import card_problems
 from hf_factuality.hub._card_settings import (
     HYPERPARAMETERS,
     WITHHELD,
     dataset_origin,
+    describe_adapter,
     describe_hardware,
     describe_rewards,
     describe_software,
+    own_words,
     package_commit,
+    plain_name,
 )
 from hf_factuality.hub.card import changed_settings, describe_verifier, render_card
 from hf_factuality.verifiers import LexicalVerifier, LLMJudge, NLIVerifier, SentenceExtractor, VerifierPipeline
@@ -65,6 +71,34 @@ def test_settings_of_mask_dpo():
     assert (found["max_length"], found["truncation_mode"], found["ld_alpha"]) == (512, "keep_end", 0.5)
     assert found["tokens_outside"] == "keep" and "rejected_labels" not in found
     assert found["chosen_labels"] == ["supported"] and found["loss_type"] == ["ipo"]
+
+
+LONG = r"(?:model\.layers\.(?:" + "|".join(map(str, range(90))) + r")\.self_attn)|(?:.*q_proj)"
+
+
+@pytest.mark.parametrize("regex", [LONG, r".*\.(q_proj|v_proj)", ".*<answer>.*</answer>", "~x.*/y", "/think|/no"])
+def test_a_regex_is_shown_as_it_is(regex):
+    """Neither taken for a path, nor looked up on the disk, where 255 characters are too long for a name."""
+    model = SimpleNamespace(peft_config={"default": LoraConfig(target_modules=regex)})
+    assert dict(describe_adapter(model))["adapter.target_modules"] == regex
+    args = FactGRPOConfig("out", vllm_structured_outputs_regex=regex, optim_target_modules=regex, **CPU)
+    found = dict(changed_settings(args))
+    assert found["vllm_structured_outputs_regex"] == found["optim_target_modules"] == regex
+
+
+def test_a_regex_with_a_path_is_not_shown():
+    args = FactGRPOConfig("out", vllm_structured_outputs_regex="(/home/me/secret|b)", **CPU)
+    assert dict(changed_settings(args))["vllm_structured_outputs_regex"] == "(not shown)"
+
+
+def test_names_that_are_no_paths(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for text in ("x" * 300, "a/" + "x" * 300, "a/b\0", "~nobody-here/x", "~me", "...", ".", "/", "", "</s>", "a/b"):
+        assert plain_name(text) == text
+    for text in ("/home/me/last", "./last", "../last", "~/last", "C:\\work\\last", "/x/" + "y" * 300 + "/last"):
+        assert plain_name(text) == "last"
+    args = FactGRPOConfig("out", generation_kwargs={"stop": [".", "~me", "x" * 300, "~nobody-here/x"]}, **CPU)
+    assert dict(changed_settings(args))["generation_kwargs"]["stop"] == [".", "~me", "x" * 300, "~nobody-here/x"]
 
 
 @pytest.mark.parametrize("config", [FactGRPOConfig, MaskDPOConfig, TokenRewardPPOConfig])
@@ -193,6 +227,7 @@ def test_data_of_the_hub_is_found_without_being_named(tiny_model, tmp_path):
     for place in (folder, other, Path(str(folder).replace("good", "bad"))):
         trainer.train_dataset.save_to_disk(place)
         stored[place] = Dataset.from_file(str(place / "data-00000-of-00001.arrow"))
+        stored[place].info.builder_name = "parquet"  # as every loader says, and mapping keeps
     good, local, bad = stored.values()
     trainer.train_dataset = good
     trainer.create_model_card()
@@ -207,7 +242,10 @@ def test_data_of_the_hub_is_found_without_being_named(tiny_model, tmp_path):
     text = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
     assert "| data | [another/name](https://huggingface.co/datasets/another/name), " in text
     assert dataset_origin(concatenate_datasets([good, good])) == ("somebody/good_pairs", "e" * 40)
-    for unknown in (local, concatenate_datasets([good, local]), concatenate_datasets([good, bad])):
+    in_memory = Dataset.from_list(trainer.train_dataset.to_list())
+    assert dataset_origin(good.filter(lambda row: True).map(lambda row: {"more": 1})) is not None
+    joined = [concatenate_datasets([good, other]) for other in (local, bad, in_memory)]
+    for unknown in (local, *joined):
         assert dataset_origin(unknown) is None
     assert dataset_origin(Dataset.from_dict({"a": [1]})) is None and dataset_origin(None) is None
 
@@ -220,6 +258,56 @@ def test_data_that_says_what_it_is(tiny_model, tmp_path):
     assert (
         "| data | pairs of sampled responses, labelled by Somebody, " in card and "more" not in card.split("Limits")[0]
     )
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("pairs of /home/me/secret/run7", None),
+        ("labelled by LLMJudge(model='/data1/models/q')", None),
+        ("key hf_" + "b" * 34, None),
+        ("judged at http://10.1.2.3:8000/v1 by x", None),
+        ("of https://me:word@example.org/x", None),
+        ("x" * 190 + " hf_" + "b" * 34, None),
+        ("from C:\\Users\\me\\x", None),
+        ("labelled by A\n\nwritten by people", None),
+        (" \n \n", None),
+        (7, None),
+        (
+            "a `b` <!-- <img src=x> ![x](y) \\[z] {{ card_data }}",
+            "a \\`b\\` \\<!-- \\<img src=x> !\\[x\\](y) \\\\\\[z\\] {{ card_data }}",
+        ),
+        ("x" * 200_000, "x" * 197 + "..."),
+        ("a\ud800b", "a?b"),
+    ],
+)
+def test_what_data_says_is_somebody_elses_text(text, shown):
+    """Shown without its markup and cut, or not at all: a card that holds a path could not be pushed."""
+    dataset = Dataset.from_dict({"a": [1]})
+    dataset.info.description = text
+    assert own_words(dataset) == shown
+
+
+def test_joined_data_is_not_described_by_its_first_part():
+    parts = [Dataset.from_dict({"a": [1]}) for _ in range(2)]
+    for part, text in zip(parts, ("labelled by A", "written by people"), strict=True):
+        part.info.description = text
+    assert own_words(concatenate_datasets(parts)) is None and own_words(parts[0]) == "labelled by A"
+
+
+@pytest.mark.parametrize("name", ["a\n---\nb", 'a"b', "a\\", 'a\n")\nimport os\n("'])
+def test_odd_names_of_models(tiny_model, tmp_path, name):
+    trainer = make(MaskDPOTrainer, tiny_model, tmp_path / "out")
+    trainer.create_model_card(model_name=name, dataset_name="x" * 300)
+    card = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
+    header, text = header_and_text(card)
+    assert_valid_header(header)
+    assert card_problems(card) == [] and "datasets" not in header
+    assert text.startswith(f"\n# {' '.join(name.split())}\n\n")
+    code = ast.parse(text.split("```python\n")[1].split("```")[0])
+    assert [node.value for node in ast.walk(code) if isinstance(node, ast.keyword) and node.arg == "model"][
+        0
+    ].value == (" ".join(name.split()))
 
 
 def test_a_base_model_and_data_of_a_folder(tiny_model, tmp_path):

@@ -81,6 +81,8 @@ def test_a_good_card():
         ("    metrics:\n    - type: accuracy\n      value: 0.5\n", "", "needs a list of metrics"),
         ("# mine", "Trained in /home/ada/outputs/run.", "an absolute path ('/home/ada"),
         ("# mine", "Trained in `/scratch/x/y/z`.", "an absolute path"),
+        ("# mine", "Judged by nli:/home/ada/judge.", "an absolute path ('/home/ada"),
+        ("# mine", "See </home/ada/run>.", "an absolute path"),
         ("# mine", "Trained in C:\\runs\\mine.", "an absolute path"),
         ("# mine", "Key hf_abcdefghijklmnopqrstuvwx.", "an access token"),
         ("# mine", "At https://ada:secret@example.org/x.", "the login of an address"),

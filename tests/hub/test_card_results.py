@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 
 import pytest
 from huggingface_hub import ModelCard
@@ -9,7 +10,7 @@ from huggingface_hub.repocard_data import eval_results_to_model_index, model_ind
 
 from hf_factuality.errors import HubError
 from hf_factuality.hub.card import update_card, validate_card
-from hf_factuality.hub.results import folder_fingerprint, measured_entry, write_results
+from hf_factuality.hub.results import SCHEMA, folder_fingerprint, measured_entry, write_results
 from tests.evaluation.test_results import MACHINE, entry
 from tests.hub.card_oracle import assert_numbers_come_from, assert_valid_header, header_and_text, shown_numbers
 from tests.trainers.test_mask_dpo_trainer import MaskDPOTrainer, make
@@ -184,6 +185,37 @@ def test_broken_files(trainer, folder, caplog):
             trainer.create_model_card()
 
 
+def test_malformed_entries_stop_no_card(trainer, folder, caplog):
+    """Each would be an error deep in the writing of the card; `tests/evaluation/test_results.py` has the others."""
+    path = folder / "results.json"
+    good = {"schema": SCHEMA, "created": "x", "hf_factuality": "0", "model": after_model(folder), "environment": {}}
+    for changes in (
+        {"generation": {"temperature": "0.7"}},
+        {"verifier": {"name": ["a"]}},
+        {"value": 10**400},
+        {"dataset": {"dataset": "a/b", "split": {"x": [1]}}},
+        {"title": "a\ud800b"},
+    ):
+        path.write_text(json.dumps(good | {"results": [entry() | changes]}), encoding="utf-8")
+        caplog.clear()
+        assert "None recorded." in card_of(trainer, folder)
+        assert "left out of the card" in caplog.text and "results.json" in caplog.text
+        trainer.card_results = path
+        with pytest.raises(HubError, match="no results for a card"):
+            trainer.create_model_card()
+        trainer.card_results = None
+    path.write_text("[" * 200_000)
+    assert "None recorded." in card_of(trainer, folder)
+    path.write_text(json.dumps(good | {"results": [entry(value=0.5, generation={"temperature": None})]}))
+    assert "| 0.500 (" in card_of(trainer, folder)
+
+
+def test_text_of_a_file_is_escaped(trainer, folder):
+    """A backslash before a bracket would undo the escape."""
+    write_results(folder / "results.json", after_model(folder), [entry(title="\\[a](b) | <c>")], MACHINE)
+    assert "\\\\\\[a\\](b) \\| \\<c>" in card_of(trainer, folder)
+
+
 def test_no_results_while_training_goes_on(trainer, folder, monkeypatch):
     """A card that a checkpoint takes along is of other weights than the folder's; and no run is stopped by a wrong file."""
     write_results(folder / "results.json", after_model(folder), [entry(value=0.9)], MACHINE)
@@ -233,6 +265,49 @@ def test_update_card_after_an_evaluation(trainer, folder, tiny_model, tmp_path):
     (tmp_path / "README.md").write_text("# Something\n", encoding="utf-8")
     with pytest.raises(HubError, match="no card with a part '## Results'"):
         update_card(tmp_path)
+
+
+def test_update_card_writes_the_card_and_nothing_else(trainer, folder, tmp_path, monkeypatch):
+    """A link is replaced and not followed; what fails leaves the card as it was."""
+    card = card_of(trainer, folder)
+    elsewhere, model = tmp_path / "elsewhere.md", tmp_path / "model"
+    model.mkdir()
+    elsewhere.write_text(card, encoding="utf-8")
+    (model / "README.md").symlink_to(elsewhere)
+    update_card(model, repo_id='me/b"c')
+    text = (model / "README.md").read_text(encoding="utf-8")
+    assert elsewhere.read_text(encoding="utf-8") == card and r'model="me/b\"c"' in text
+    assert not (model / "README.md").is_symlink()
+    update_card(model, repo_id="me/d")
+    assert (model / "README.md").read_text(encoding="utf-8") == text.replace(r"b\"c", "d")
+
+    def fail(*_):
+        raise OSError("disk full")
+
+    monkeypatch.setattr(os, "replace", fail)
+    with pytest.raises(HubError, match=r"README\.md cannot be written: disk full"):
+        update_card(model, repo_id="me/e")
+    assert [path.name for path in model.iterdir()] == ["README.md"] and 'model="me/d"' in (
+        model / "README.md"
+    ).read_text(encoding="utf-8")
+    update_card(model, repo_id="me/d")  # nothing to change, so nothing is written
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"---\na: [\n---\n\n## Results\n\nx\n", "header of .*README.md cannot be read"),
+        (b"---\na: !!python/name:os.system\n---\n\n## Results\n\nx\n", "header of .*README.md cannot be read"),
+        (b"---\n- a\n---\n\n## Results\n\nx\n", "header of .*README.md cannot be read"),
+        (b"---\na: " + b"[" * 5000 + b"\n---\n\n## Results\n\nx\n", "header of .*README.md cannot be read"),
+        (b"---\na: b\n---\n\n## Results\n\n\xe9\n", "README.md cannot be read: .*utf-8"),
+    ],
+)
+def test_update_card_names_the_card_that_is_broken(tmp_path, data, message):
+    (tmp_path / "README.md").write_bytes(data)
+    with pytest.raises(HubError, match=message):
+        update_card(tmp_path, repo_id="me/x")
+    assert (tmp_path / "README.md").read_bytes() == data
 
 
 def test_measured_entry_by_hand():

@@ -1,5 +1,6 @@
 """`hf-factuality merge --push_to_hub`: the account is tried before the work, and the model stays if the push fails."""
 
+import shlex
 from pathlib import Path
 
 import pytest
@@ -75,3 +76,27 @@ def test_a_pull_request_and_a_dry_run(hub, checkpoint, capsys):
     assert files.pop("README.md") == b"theirs" and "model.safetensors" in files
     assert merge(checkpoint, "--private") == 2
     assert "--private is for --push_to_hub REPO" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("flags", [["--revision", "v2", "--private"], ["--pull_request"]])
+def test_what_to_go_on_with_leads_to_the_same_place(hub, checkpoint, capsys, flags):
+    """Said before the push, too: who kills it cannot merge into the same folder again."""
+    hub.add(REPO, private=True)
+    hub.fail("POST", "/commit/", status=403)
+    assert merge(checkpoint, "--push_to_hub", REPO, *flags) == 2
+    out, printed = checkpoint.parent / "model", capsys.readouterr().err
+    command = shlex.join(
+        ["hf-factuality", "push", str(out), REPO, *sorted(flags, key=lambda flag: flag == "--private")]
+    )
+    assert f"pushing; if this is cut, go on with: {command}\n" in printed and printed.endswith(f"with: {command}\n")
+    assert merge(checkpoint, "--push_to_hub", REPO, *flags) == 2  # the folder is there
+    assert "is not an empty folder" in capsys.readouterr().err
+    assert main(shlex.split(command)[1:]) == 0
+    repo = hub.repos["model", REPO]
+    assert repo.files() == {} and "model.safetensors" in repo.files("refs/pr/1" if len(flags) == 1 else "v2")
+
+
+def test_a_pull_request_to_a_branch_is_refused_before_the_work(hub, checkpoint, capsys):
+    assert merge(checkpoint, "--push_to_hub", REPO, "--pull_request", "--revision", "v2") == 2
+    assert "made against main; leave out the revision 'v2'" in capsys.readouterr().err
+    assert not hub.calls and not (checkpoint.parent / "model").exists()
