@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 from hf_factuality import __version__
@@ -18,13 +21,53 @@ from hf_factuality.verifiers._cli_index import add_parser as add_index_parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; returns the exit status: 0, 1 (below a threshold) or 2 (bad input, or a verifier that failed)."""
+    """Run the command; returns the exit status: 0, 1 (below a threshold), 2 (bad input, or a verifier that failed) or 128
+    and the number of the signal that ended it (130 for Ctrl-C)."""
     args = _parser().parse_args(_with_underscores(sys.argv[1:] if argv is None else argv))
     try:
-        return args.run(args)
+        with _ended_by_signals() if getattr(args, "cleans_up", False) else nullcontext():
+            return args.run(args)
+    except KeyboardInterrupt as error:
+        number = getattr(error, "number", signal.SIGINT)
+        print(f"hf-factuality: ended by {signal.Signals(number).name}", file=sys.stderr)
+        return 128 + number
     except (FactualityError, ValueError, TypeError, ImportError, OSError) as error:
         print(f"hf-factuality: {error}", file=sys.stderr)
         return 2
+
+
+class _Ended(KeyboardInterrupt):
+    """As Ctrl-C, with the number of another signal."""
+
+    def __init__(self, number: int):
+        super().__init__()
+        self.number = number
+
+
+@contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP end the command as Ctrl-C does, so that what it has begun is removed.
+
+    A signal that is ignored, as under `nohup`, or that the program handles itself is left alone.
+    """
+    before = {}
+
+    def end(number: int, _) -> None:
+        for each in before:
+            signal.signal(each, lambda *_: None)  # a second one would cut the removal short
+        raise _Ended(number)
+
+    try:
+        if threading.current_thread() is threading.main_thread():  # no other may set handlers
+            for name in ("SIGTERM", "SIGHUP"):
+                number = getattr(signal, name, None)  # there is no SIGHUP on Windows
+                if number is not None and signal.getsignal(number) is signal.SIG_DFL:
+                    before[number] = signal.SIG_DFL
+                    signal.signal(number, end)
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _with_underscores(argv: Sequence[str]) -> list[str]:
@@ -52,6 +95,7 @@ def _parser() -> argparse.ArgumentParser:
     add_index_parser(commands)
     add_build_preferences_parser(commands)
     add_merge_parser(commands)
+    commands.choices["merge"].set_defaults(cleans_up=True)
     add_push_parser(commands)
     return parser
 

@@ -1,4 +1,6 @@
 import json
+import signal
+import threading
 
 import pytest
 
@@ -92,3 +94,45 @@ def test_bad_input_is_named(tmp_path, capsys, rows, options, message):
 def test_missing_file(tmp_path, capsys):
     assert main(["verify", str(tmp_path / "no.jsonl")]) == 2
     assert "no.jsonl" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["verify", "merge"])
+def test_ctrl_c_is_one_line(tmp_path, capsys, monkeypatch, command):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    import hf_factuality._verify
+    import hf_factuality.hub.merge
+
+    monkeypatch.setattr(hf_factuality._verify, "verify_file", interrupted)
+    monkeypatch.setattr(hf_factuality.hub.merge, "merge", interrupted)
+    assert main([command, str(tmp_path), *(["--out", str(tmp_path / "out")] if command == "merge" else [])]) == 130
+    assert capsys.readouterr().err == "hf-factuality: ended by SIGINT\n"
+
+
+def test_merge_ends_by_signals_and_restores_their_handlers(tmp_path, capsys, monkeypatch):
+    import hf_factuality.hub.merge
+
+    arguments = ["merge", str(tmp_path), "--out", str(tmp_path / "out")]
+    monkeypatch.setattr(hf_factuality.hub.merge, "merge", lambda *_, **__: signal.raise_signal(signal.SIGTERM))
+    own = signal.signal(signal.SIGHUP, print)
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    try:
+        assert main(arguments) == 128 + signal.SIGTERM
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL and signal.getsignal(signal.SIGHUP) is print
+        assert capsys.readouterr().err == "hf-factuality: ended by SIGTERM\n"
+        seen = []
+
+        def look(*_, **__):
+            seen.append((signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGHUP)))
+            raise ValueError("seen")
+
+        monkeypatch.setattr(hf_factuality.hub.merge, "merge", look)
+        thread = threading.Thread(target=main, args=(arguments,))  # which may not set handlers
+        thread.start()
+        thread.join()
+        assert main(arguments) == 2
+        assert seen[0] == (signal.SIG_DFL, print) and seen[1][0] is not signal.SIG_DFL and seen[1][1] is print
+    finally:
+        signal.signal(signal.SIGHUP, own)
+        signal.signal(signal.SIGTERM, before)

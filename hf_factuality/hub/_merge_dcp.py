@@ -165,6 +165,12 @@ class _Chunk:
         self.found: tuple[int, tuple[int, ...]] | None = None
 
     def rows(self, start: int, stop: int) -> torch.Tensor:
+        try:
+            return self._rows(start, stop)
+        except OSError as error:  # of the input; the caller has a file open too
+            raise CheckpointError(f"{self.path} cannot be read: {error.strerror or error}") from error
+
+    def _rows(self, start: int, stop: int) -> torch.Tensor:
         first, strides = self._place()
         width = math.prod(self.shape[1:])
         row = width * self.dtype.itemsize

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import json
+import os
 import shutil
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -66,7 +67,7 @@ def find_side_files(folders: Iterable[Path]) -> SideFiles:
             The first with a configuration gives that; the first with a tokenizer gives the tokenizer and chat template.
 
     Raises:
-        `CheckpointError`: there is no `config.json`.
+        `CheckpointError`: there is no `config.json`, or one of them is a link to nothing or cannot be read.
     """
     places = [folder for folder in dict.fromkeys(folders) if folder.is_dir()]
     config = next((folder for folder in places if (folder / "config.json").is_file()), None)
@@ -91,7 +92,16 @@ def find_side_files(folders: Iterable[Path]) -> SideFiles:
 
 
 def _matching(folder: Path, patterns: Sequence[str]) -> list[Path]:
-    return sorted(path for path in folder.iterdir() if any(fnmatch.fnmatchcase(path.name, p) for p in patterns))
+    found = sorted(path for path in folder.iterdir() if any(fnmatch.fnmatchcase(path.name, p) for p in patterns))
+    for path in found:
+        for file in (path, *path.rglob("*")) if path.is_dir() else (path,):
+            if not os.path.exists(file):
+                raise CheckpointError(
+                    f"{file} is a link to a file that is not there; copy that file, or remove the link"
+                )
+            if not os.access(file, os.R_OK):
+                raise CheckpointError(f"{file} cannot be read: Permission denied")
+    return found
 
 
 def write_side_files(found: SideFiles, folder: Path, expected: Expected, dtype: torch.dtype | None) -> list[str]:
@@ -109,14 +119,22 @@ def write_side_files(found: SideFiles, folder: Path, expected: Expected, dtype: 
 
     Returns:
         `list[str]`: names of the files.
+
+    Raises:
+        `CheckpointError`: one of them has been removed.
     """
     for name, path in found.copied.items():
         if name == "config.json":
             continue
-        if path.is_dir():
-            shutil.copytree(path, folder / name)
-        else:
-            shutil.copyfile(path, folder / name)
+        try:
+            if path.is_dir():
+                shutil.copytree(path, folder / name)
+            else:
+                shutil.copyfile(path, folder / name)
+        except FileNotFoundError as error:
+            if path.exists():
+                raise
+            raise CheckpointError(f"{path} is no longer there") from error
     if expected.generates and "generation_config.json" not in found.copied:
         from transformers import AutoConfig, GenerationConfig
 

@@ -72,6 +72,8 @@ class Assembled:
             Shape that the intervals refer to, if it is not `shape`: the flat length, for partitions of flat buffers.
         identity (`object`, *optional*):
             See [`Source`].
+        fault (`str`, *optional*):
+            Why it cannot be read, after "it is".
     """
 
     shape: tuple[int, ...]
@@ -79,6 +81,7 @@ class Assembled:
     pieces: Sequence[Piece]
     layout: tuple[int, ...] | None = None
     identity: object = None
+    fault: str | None = None
 
     def covered(self) -> bool:
         """Whether every element lies in exactly one piece."""
@@ -164,8 +167,22 @@ def whole(tensor: torch.Tensor) -> Assembled:
             On the CPU.
     """
     shape = tuple(tensor.shape)
+    if tensor.layout != torch.strided or tensor.is_meta:
+        return _unreadable(tensor)
     flat = tensor.reshape(1) if not shape else tensor
     return Assembled(shape, tensor.dtype, (piece_of(flat, full(flat.shape)),), identity=address(tensor))
+
+
+def _unreadable(tensor: torch.Tensor) -> Assembled:
+    """A tensor that may be in a file, as long as nobody wants it."""
+    kind = "on the meta device, so without numbers" if tensor.is_meta else f"sparse ({tensor.layout})"
+    fault = f"{kind}; save it as a dense tensor with its numbers"
+
+    def rows(start: int, stop: int) -> torch.Tensor:
+        raise CheckpointError(f"a tensor of shape {list(tensor.shape)} is {fault}")
+
+    shape = tuple(tensor.shape)
+    return Assembled(shape, tensor.dtype, (Piece(rows, full(shape or (1,))),), fault=fault)
 
 
 def piece_of(tensor: torch.Tensor, intervals: tuple[tuple[Interval, ...], ...]) -> Piece:
@@ -189,7 +206,7 @@ def same(first: Source, second: Source) -> bool:
         return False
     if first.identity is not None and first.identity == second.identity:
         return True
-    return all(torch.equal(a.view(torch.uint8), b.view(torch.uint8)) for a, b in aligned(first, second))
+    return all(torch.equal(as_bytes(a), as_bytes(b)) for a, b in aligned(first, second))
 
 
 def aligned(first: Source, second: Source) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
@@ -200,8 +217,21 @@ def aligned(first: Source, second: Source) -> Iterator[tuple[torch.Tensor, torch
             if rest is None or not len(rest):
                 rest = next(others)
             count = min(len(block), len(rest))
-            yield block[:count].contiguous(), rest[:count].contiguous()
+            yield block[:count], rest[:count]
             block, rest = block[count:], rest[count:]
+
+
+def as_bytes(block: torch.Tensor) -> torch.Tensor:
+    """Bytes of a one-dimensional tensor, as `uint8`; a copy only where its elements do not follow one another."""
+    # A tensor of one element counts as contiguous whatever its stride is, and is not viewed as bytes with any but 1.
+    return block.resolve_neg().contiguous().as_strided((len(block),), (1,)).view(torch.uint8)
+
+
+def overflows(block: torch.Tensor, cast: torch.Tensor) -> bool:
+    """Whether numbers of a floating-point block became infinite in a dtype of a smaller range."""
+    if cast.dtype == block.dtype or torch.finfo(cast.dtype).max >= torch.finfo(block.dtype).max:
+        return False
+    return _not_finite(cast) and bool((cast.isinf() & ~block.isinf()).any())
 
 
 def has_nan(block: torch.Tensor) -> bool:
@@ -210,8 +240,12 @@ def has_nan(block: torch.Tensor) -> bool:
         return False
     if block.dtype.itemsize == 1:
         block = block.float()
-    # A sum is NaN if a summand is, and much faster than asking each; infinities and overflow are looked at again.
-    return not math.isfinite(block.sum(dtype=torch.float32).item()) and bool(block.isnan().any())
+    return _not_finite(block) and bool(block.isnan().any())
+
+
+def _not_finite(block: torch.Tensor) -> bool:
+    # A sum is NaN or infinite if a summand is, and much faster than asking each; it may overflow too: then look again.
+    return not math.isfinite(block.sum(dtype=torch.float32).item())
 
 
 def check_cover(name: str, tensor: Assembled, what: str) -> None:

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import os
 import re
 import shutil
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
 from hf_factuality.errors import CheckpointError
-from hf_factuality.hub._merge_tensors import Source, has_nan
+from hf_factuality.hub._merge_tensors import Source, as_bytes, has_nan, overflows
 
 
 INDEX = "model.safetensors.index.json"
@@ -63,10 +65,12 @@ def parse_size(value: int | str) -> int:
         `ValueError`: it is no such size.
     """
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?I?B?)\s*", str(value).upper())
-    size = int(float(match[1]) * _UNITS[match[2]]) if match and match[2] in _UNITS else 0
-    if size < 1:
-        raise ValueError(f"max_shard_size {value!r} is no size; write it as 5GB, 512MiB or a number of bytes")
-    return size
+    size = float(match[1]) * _UNITS[match[2]] if match and match[2] in _UNITS else 0.0
+    if not 1 <= size < math.inf:
+        raise ValueError(
+            f"max_shard_size {str(value)[:40]!r} is no size; write it as 5GB, 512MiB or a number of bytes"
+        )
+    return int(size)
 
 
 def plan_shards(entries: Sequence[Entry], max_bytes: int) -> dict[str, list[Entry]]:
@@ -85,12 +89,14 @@ def plan_shards(entries: Sequence[Entry], max_bytes: int) -> dict[str, list[Entr
 
 
 def check_dtypes(entries: Sequence[Entry]) -> None:
-    """Raise if a tensor has a dtype that safetensors files cannot hold.
+    """Raise if a tensor has a dtype that safetensors files cannot hold, or no numbers in rows.
 
     Raises:
         `CheckpointError`: naming the tensor.
     """
     for entry in entries:
+        if fault := getattr(entry.source, "fault", None):
+            raise CheckpointError(f"{entry.name!r} is {fault}")
         if entry.dtype not in _DTYPES:
             raise CheckpointError(
                 f"{entry.name!r} is {entry.dtype}, which cannot be written to safetensors; pass a dtype"
@@ -134,7 +140,8 @@ def write_shard(path: Path, entries: Sequence[Entry], advance: Callable[[int], o
             Called with the number of bytes after each block.
 
     Raises:
-        `CheckpointError`: a tensor has a NaN, or fewer elements than its shape says.
+        `CheckpointError`: a tensor has a NaN, a number that its dtype in the file cannot hold, or fewer elements than its
+            shape says.
     """
     ordered = sorted(entries, key=lambda entry: -entry.dtype.itemsize)  # offsets are then multiples of the item size
     header: dict[str, object] = {"__metadata__": {"format": "pt"}}
@@ -167,10 +174,17 @@ def _checked_blocks(entry: Entry) -> Iterator[memoryview]:
                 raise CheckpointError(
                     f"{entry.name!r} has a NaN; the run had diverged when it was saved: merge an earlier checkpoint"
                 )
-            raw = memoryview(block.to(entry.dtype).contiguous().view(torch.uint8).numpy())
+            cast = block.to(entry.dtype)
+            if overflows(block, cast):
+                kind = str(entry.dtype).removeprefix("torch.")
+                raise CheckpointError(
+                    f"{entry.name!r} has a number that {kind} cannot hold (its largest is {torch.finfo(cast.dtype).max:.6g}); "
+                    "pass another dtype (--dtype), or none"
+                )
+            raw = memoryview(as_bytes(cast).numpy())
         written += raw.nbytes
         yield raw
-        del block, raw  # or one more would be in memory while the next is made
+        del block, cast, raw  # or one more would be in memory while the next is made
     if written != entry.nbytes:
         raise CheckpointError(f"{entry.name!r} has {written} bytes, not the {entry.nbytes} of its shape")
 
@@ -204,9 +218,17 @@ def write_index(folder: Path, shards: Mapping[str, Sequence[Entry]]) -> None:
 def check_output(out: Path, nbytes: int) -> None:
     """Raise if `out` cannot become a new folder, or its disk has too little room.
 
+    What a killed process has left of the same `out` counts as free.
+
     Raises:
-        `CheckpointError`: it holds files, is no folder, or `nbytes` are not free.
+        `CheckpointError`: it holds files, is no folder, a link or a mount point, has no name, or `nbytes` are not free.
     """
+    if out.name in ("", ".."):
+        raise CheckpointError(f"{str(out)!r} is no name for a new folder; pass one that ends in its name")
+    if out.is_symlink():
+        raise CheckpointError(f"{out} is a link; pass the folder that it leads to, or a new one")
+    if os.path.ismount(out):
+        raise CheckpointError(f"{out} is a mount point, which cannot be replaced; pass a folder inside it")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise CheckpointError(f"{out} exists and is not an empty folder; remove it or choose another")
     parent = next(folder for folder in out.absolute().parents if folder.exists())
@@ -214,29 +236,46 @@ def check_output(out: Path, nbytes: int) -> None:
         raise CheckpointError(f"{parent} is no folder, so {out} cannot be made")
     if not os.access(parent, os.W_OK | os.X_OK):
         raise CheckpointError(f"there is no permission to write to {parent}; choose another folder")
-    free = shutil.disk_usage(parent).free
+    free = shutil.disk_usage(parent).free + _size(_partial(out))
     if free < nbytes:
         raise CheckpointError(f"{out} needs {nbytes / 1e6:,.1f} MB, and its disk has {free / 1e6:,.1f} MB free")
+
+
+def _partial(out: Path) -> Path:
+    return out.parent / f".{out.name}.partial"
+
+
+def _size(folder: Path) -> int:
+    size = 0
+    for place, _, names in os.walk(folder):
+        for name in names:
+            with suppress(OSError):  # another process may be at work there
+                size += os.lstat(os.path.join(place, name)).st_size
+    return size
 
 
 @contextmanager
 def whole_folder(out: Path) -> Iterator[Path]:
     """A folder beside `out` that is renamed to `out` at the end, or removed if something fails.
 
-    A process that is killed leaves it behind under a hidden name; the next one for the same `out` removes it.
+    Folders above it that were made for it are then removed too. A process that is killed leaves it behind under a hidden
+    name; the next one for the same `out` removes it.
 
     Raises:
         `CheckpointError`: another process is writing it, the disk is full, or there is no permission.
     """
-    folder = out.parent / f".{out.name}.partial"
-    lock = None
+    folder = _partial(out)
+    made: list[Path] = []
+    lock, ours = None, False
     try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        folder.mkdir(exist_ok=True)
-        lock = _lock(folder, out)
-        for left in folder.iterdir():
-            shutil.rmtree(left) if left.is_dir() else left.unlink()
         try:
+            made += [place for place in (folder, *folder.parents) if not place.exists()]
+            out.parent.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(exist_ok=True)
+            lock = _lock(folder, out)
+            ours = True
+            for left in folder.iterdir():
+                shutil.rmtree(left) if left.is_dir() else left.unlink()
             yield folder
             for entry in folder.rglob("*"):
                 _sync(entry)
@@ -244,15 +283,28 @@ def whole_folder(out: Path) -> Iterator[Path]:
             if out.exists():
                 out.rmdir()  # an empty folder, as checked before
             folder.rename(out)
-            _sync(out.parent)
-        except BaseException:
-            shutil.rmtree(folder, ignore_errors=True)
+        except _Busy:
             raise
+        except BaseException:
+            if ours:
+                shutil.rmtree(folder, ignore_errors=True)
+            for place in made:
+                with suppress(OSError):  # it is not there, or others have put something into it
+                    place.rmdir()
+            raise
+        try:
+            _sync(out.parent)
+        except OSError as error:
+            warnings.warn(f"{out} is whole, but its disk does not confirm its name: {error.strerror or error}")
     except OSError as error:
         raise CheckpointError(_reason(out, error)) from error
     finally:
         if lock is not None:
             os.close(lock)
+
+
+class _Busy(CheckpointError):
+    """Another process holds the folder."""
 
 
 def _lock(folder: Path, out: Path) -> int | None:
@@ -265,7 +317,7 @@ def _lock(folder: Path, out: Path) -> int | None:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         os.close(handle)
-        raise CheckpointError(f"another process is writing {out}; wait for it, or choose another folder") from error
+        raise _Busy(f"another process is writing {out}; wait for it, or choose another folder") from error
     return handle
 
 

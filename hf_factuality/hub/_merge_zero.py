@@ -222,6 +222,10 @@ def _frozen(models: list[Mapping[str, Any]], world: int, stage: int) -> dict[str
     tensors: dict[str, Assembled] = {}
     for name, shape in (models[0].get("frozen_param_shapes") or {}).items():
         owners = models if stage == 3 else models[:1]
+        if any(name not in (model.get("frozen_param_fragments") or {}) for model in owners):
+            raise CheckpointError(
+                f"a file *_model_states.pt lacks its part of the frozen {name!r}; it is of another run"
+            )
         parts = [model["frozen_param_fragments"][name].reshape(-1) for model in owners]
         tensors[name] = _flat(shape, [(part, 0, part.numel()) for part in parts])
     return tensors

@@ -133,6 +133,7 @@ def merge(
     source = Path(checkpoint)
     if not source.is_dir():
         raise CheckpointError(f"{source} is no folder; pass the folder of the checkpoint")
+    check_output(out, 0)  # before a base model is downloaded
     found: Checkpoint = read_checkpoint(source, base_model=base_model, unsafe=allow_unsafe_pickle)
     given = [hub_folder(config)] if config is not None else []
     side = find_side_files([*given, *found.folders])

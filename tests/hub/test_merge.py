@@ -92,6 +92,38 @@ def test_cast(shards, tmp_path):
         merge(shards / "uneven3", tmp_path / "other", dtype="int8")
 
 
+@pytest.mark.parametrize(("dtype", "value"), [("float16", 70000.0), ("float16", -65520.0), ("bfloat16", 3.4e38)])
+def test_a_cast_makes_no_infinities(shards, tmp_path, dtype, value):
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "config.json").symlink_to(shards / "uneven3" / "huggingface" / "config.json")
+    state = load_file(shards / "uneven3" / "whole.safetensors")
+    # Beside infinities of the file itself, whose sum is no number, and a number that is rounded down to the largest.
+    state["model.norm.weight"][:3] = torch.tensor([torch.inf, -torch.inf, 65519.0])
+    torch.save(state, tmp_path / "in" / "pytorch_model.bin")
+    merge(tmp_path / "in", tmp_path / "legal", dtype=dtype)
+    state["model.norm.weight"][3] = value
+    torch.save(state, tmp_path / "in" / "pytorch_model.bin")
+    with pytest.raises(CheckpointError, match=f"'model.norm.weight' has a number that {dtype} cannot hold"):
+        merge(tmp_path / "in", tmp_path / "out", dtype=dtype)
+    merge(tmp_path / "in", tmp_path / "whole", dtype="float32")
+    assert_same(stored(tmp_path / "whole"), state)
+
+
+def test_single_elements_with_any_stride():
+    """Torch counts them as contiguous, and still does not view them as bytes."""
+    from hf_factuality.hub import _merge_tensors
+    from hf_factuality.hub._merge_write import Entry, _checked_blocks
+
+    column = torch.arange(6.0).reshape(2, 3)[1:, 1]
+    longer = torch.arange(2.0 * (2**19 + 1)).reshape(-1, 2)[:, 1]  # one element more than a block has
+    for tensor in (column, longer, torch.complex(column, column).conj().imag):
+        source, plain = _merge_tensors.whole(tensor), _merge_tensors.whole(tensor.resolve_neg().clone().reshape(-1))
+        written = b"".join(_checked_blocks(Entry("x", source, tensor.dtype)))
+        assert written == tensor.resolve_neg().numpy().tobytes()
+        assert _merge_tensors.same(source, plain) and _merge_tensors.same(plain, source)
+        assert not _merge_tensors.same(source, _merge_tensors.whole(tensor + 1))
+
+
 def test_tokenizer_template_and_generation_config_come_along(shards, tmp_path):
     save_tiny_model(tmp_path / "tiny")
     source = tmp_path / "run" / "actor"

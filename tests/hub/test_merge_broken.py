@@ -179,6 +179,7 @@ def test_folders_that_are_no_checkpoints(tmp_path, capsys, copy):
     (folder / "pytorch_model_fsdp_0" / ".metadata").unlink()
     assert "no .metadata, which is written last" in refused(folder, tmp_path, capsys)
     assert "'9 bananas' is no size" in refused(folder, tmp_path, capsys, "--max_shard_size", "9 bananas")
+    assert "is no size" in refused(folder, tmp_path, capsys, "--max_shard_size", "9" * 400)
 
 
 def test_broken_distributed_checkpoint(copy, tmp_path, capsys, monkeypatch):
@@ -196,6 +197,57 @@ def test_broken_distributed_checkpoint(copy, tmp_path, capsys, monkeypatch):
     (inner / ".metadata").write_bytes(pickle.dumps(Runs()))
     assert f"asks for {os.system.__module__}.system" in refused(folder, tmp_path, capsys)
     assert not (tmp_path / "ran").exists()
+
+
+def test_file_that_vanishes_while_it_is_read(copy, tmp_path, capsys, monkeypatch):
+    folder = copy("dcp3")
+    file = folder / "pytorch_model_fsdp_0" / "__1_0.distcp"
+    real, writes = _merge_write._write, []
+
+    def removes(opened, data):
+        real(opened, data)
+        writes.append(data)
+        if len(writes) == 4:
+            file.rename(file.with_suffix(".away"))
+
+    monkeypatch.setattr(_merge_write, "_write", removes)
+    assert main(["merge", str(folder), "--out", str(tmp_path / "out")]) == 2
+    assert f"{file} cannot be read: No such file" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["dcp3"]
+
+
+def test_tokenizer_that_is_not_there(copy, tmp_path, capsys, monkeypatch):
+    folder = copy("uneven3")
+    (folder / "tokenizer.json").symlink_to("nowhere")
+    monkeypatch.setattr(_merge_write, "_write", None)  # said before anything is written
+    assert f"{folder / 'tokenizer.json'} is a link to a file that is not there" in refused(folder, tmp_path, capsys)
+    (folder / "tokenizer.json").unlink()
+    (folder / "tokenizer.json").write_text("{}")
+    templates = folder / "additional_chat_templates"
+    templates.mkdir()
+    (templates / "a.jinja").symlink_to("nowhere")
+    assert f"{templates / 'a.jinja'} is a link to a file" in refused(folder, tmp_path, capsys)
+    shutil.rmtree(templates)
+    monkeypatch.undo()
+
+    def removes(*_):
+        (folder / "tokenizer.json").unlink()
+
+    monkeypatch.setattr("hf_factuality.hub.merge.write_shards", removes)
+    assert main(["merge", str(folder), "--out", str(tmp_path / "out")]) == 2
+    assert f"{folder / 'tokenizer.json'} is no longer there" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", ["sparse", "meta"])
+def test_tensors_without_rows(copy, shards, tmp_path, capsys, kind):
+    folder = copy("uneven3") / "huggingface"
+    state = load_file(shards / "uneven3" / "whole.safetensors")
+    norm = state["model.norm.weight"]
+    odd = norm.to_sparse() if kind == "sparse" else torch.empty_like(norm, device="meta")
+    torch.save(state | {"model.norm.weight": odd}, folder / "pytorch_model.bin")
+    assert f"'model.norm.weight' is {'sparse' if kind == 'sparse' else 'on the meta device'}" in refused(
+        folder, tmp_path, capsys
+    )
 
 
 def test_full_disk(copy, tmp_path, capsys, monkeypatch):
@@ -218,6 +270,89 @@ def test_full_disk(copy, tmp_path, capsys, monkeypatch):
 
     monkeypatch.setattr(_merge_write.shutil, "disk_usage", lambda path: Usage)
     assert "and its disk has 0.0 MB free" in refused(folder, tmp_path, capsys)
+
+
+def test_what_a_killed_merge_left_counts_as_free(copy, tmp_path, monkeypatch):
+    folder = copy("uneven3")
+    needed = merge(folder, tmp_path / "out", dry_run=True).shards["model.safetensors"]
+    left = tmp_path / ".out.partial"
+    (left / "deeper").mkdir(parents=True)
+    for file in (left / "model.safetensors", left / "deeper" / "file"):
+        file.write_bytes(bytes(needed // 2))
+
+    class Usage:
+        free = needed - 2 * (needed // 2) - 1
+
+    monkeypatch.setattr(_merge_write.shutil, "disk_usage", lambda path: Usage)
+    with pytest.raises(CheckpointError, match="MB free"):
+        merge(folder, tmp_path / "out")
+    Usage.free += 1
+    merge(folder, tmp_path / "out")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "uneven3"]
+
+
+def test_outputs_that_cannot_be_replaced(copy, tmp_path, capsys, monkeypatch):
+    folder = copy("uneven3")
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "link").symlink_to("empty")
+    (tmp_path / "dangling").symlink_to("nowhere")
+    monkeypatch.chdir(tmp_path / "empty")
+    real = os.path.ismount
+    monkeypatch.setattr(os.path, "ismount", lambda path: Path(path).name == "mounted" or real(path))
+    monkeypatch.setattr(_merge_write, "_write", None)  # said before anything is written
+    for name, words in {
+        "../link": "is a link",
+        "../dangling": "is a link",
+        "../mounted": "is a mount point",
+        ".": "'.' is no name",
+        "..": "'..' is no name",
+        "/": "'/' is no name",
+    }.items():
+        for flags in ([], ["--dry-run"]):
+            assert words in refused(folder, tmp_path, capsys, "--out", name, *flags)
+
+
+def test_folders_above_are_removed_after_an_error(copy, tmp_path, capsys, monkeypatch):
+    folder = copy("uneven3")
+    (tmp_path / "kept").mkdir()
+    monkeypatch.setattr(_merge_write, "write_shard", lambda *_: open("/nowhere/file"))
+    for out in ("p/q/r", "kept/q/r"):
+        refused(folder, tmp_path, capsys, "--out", str(tmp_path / out))
+
+
+@pytest.mark.parametrize("where", ["_lock", "iterdir", "rename"])
+def test_interrupted_at_the_edges(tmp_path, monkeypatch, where):
+    """Between what makes the folder and what fills it, too."""
+    (tmp_path / "p").mkdir()
+    owner = _merge_write if where == "_lock" else _merge_write.Path
+    real, calls = getattr(owner, where), []
+
+    def interrupted(*args):
+        if where == "_lock":
+            os.close(real(*args))
+        calls.append(args)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(owner, where, interrupted)
+        with _merge_write.whole_folder(tmp_path / "p" / "q" / "out") as folder:
+            (folder / "file").touch()
+    assert calls and list((tmp_path / "p").iterdir()) == []
+
+
+def test_no_error_once_the_folder_has_its_name(tmp_path, monkeypatch):
+    real = _merge_write._sync
+
+    def fails(path):
+        if path == tmp_path:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(path)
+
+    monkeypatch.setattr(_merge_write, "_sync", fails)
+    with pytest.warns(UserWarning, match="out is whole, but its disk does not confirm its name: No space"):
+        with _merge_write.whole_folder(tmp_path / "out") as folder:
+            (folder / "file").write_text("whole")
+    assert (tmp_path / "out" / "file").read_text() == "whole" and not (tmp_path / ".out.partial").exists()
 
 
 def test_no_permission(copy, tmp_path, capsys, monkeypatch):
@@ -277,28 +412,57 @@ def test_no_permission_of_the_system_itself(shards, capsys):
 
 SLOW = """
 import sys, time
+from hf_factuality.cli import main
 from hf_factuality.hub import _merge_write
-from hf_factuality.hub.merge import merge
 real = _merge_write._write
 def slow(file, data):
     real(file, data)
     print(file.name, flush=True)
     time.sleep(0.05)
 _merge_write._write = slow
-merge(sys.argv[1], sys.argv[2], max_shard_size=1500)
+sys.exit(main(["merge", sys.argv[1], "--out", sys.argv[2], "--max_shard_size", "1500"]))
 """
+
+
+def start_slowly(folder, out, **arguments):
+    """A process that merges and has written some files, of which one is not whole."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", SLOW, str(folder), str(out)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        **arguments,
+    )
+    for _ in range(8):
+        assert process.stdout.readline()
+    return process
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
+def test_a_signal_ends_it_and_leaves_nothing(shards, tmp_path, name):
+    process = start_slowly(shards / "tied4", tmp_path / "p" / "out")
+    assert (tmp_path / "p" / ".out.partial").exists()
+    process.send_signal(getattr(signal, name))
+    process.send_signal(getattr(signal, name)) if name != "SIGINT" else None  # as from a shell and a scheduler
+    said = process.communicate(timeout=60)[1]
+    assert process.returncode == 128 + getattr(signal, name)
+    assert said.strip().splitlines()[-1] == f"hf-factuality: ended by {name}" and "Traceback" not in said
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_ignored_hangups_stay_ignored(shards, tmp_path):
+    process = start_slowly(
+        shards / "tied4", tmp_path / "out", preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    )
+    process.send_signal(signal.SIGHUP)
+    process.communicate(timeout=60)
+    assert process.returncode == 0 and [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
 def test_killed_and_run_again(shards, tmp_path):
     out = tmp_path / "out"
-    process = subprocess.Popen(
-        [sys.executable, "-c", SLOW, str(shards / "tied4"), str(out)],
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
-    for _ in range(8):  # some files are whole, one is not
-        assert process.stdout.readline()
+    process = start_slowly(shards / "tied4", out)
     with pytest.raises(CheckpointError, match="another process is writing"):
         merge(shards / "tied4", out)
     process.send_signal(signal.SIGKILL)

@@ -96,6 +96,13 @@ def test_zero(stage, world, tied, tmp_path, loss_scaler):
     report = merge(run, tmp_path / "model")
     assert report.format == f"DeepSpeed ZeRO-{stage}, world size {world}"
     assert_same(stored(tmp_path / "model"), weights)
+    if stage == 3:
+        file = run / "global_step7" / "zero_pp_rank_1_mp_rank_00_model_states.pt"
+        state = torch.load(file, weights_only=False)
+        name, _ = state["frozen_param_fragments"].popitem()
+        torch.save(state, file)
+        with pytest.raises(CheckpointError, match=f"lacks its part of the frozen '{name}'"):
+            merge(run, tmp_path / "again")
     last = run / "global_step7" / f"bf16_zero_pp_rank_{world - 1}_mp_rank_00_optim_states.pt"
     if world > 1:
         last.unlink()
