@@ -21,7 +21,8 @@ def add_parser(commands: Any) -> None:
         "format is recognised. Tensors are read a block at a time, and nothing in a file is run. Every flag may be written with "
         "- for _.",
         epilog="Exit status: 0, or 2 if the checkpoint is not whole, does not fit its configuration or is unsafe to read, or "
-        "DIR cannot be written; there is then no DIR; 130, 143 or 129 if a signal ended it. The formats and errors are described in docs/merge.md.",
+        "DIR cannot be written; there is then no DIR; 130, 143 or 129 if a signal ended it. The formats and errors are "
+        "described in docs/merge.md.",
     )
     merge.add_argument("checkpoint", type=Path, help="folder of the checkpoint")
     merge.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of the model; new or empty")
