@@ -86,6 +86,7 @@ def test_an_edit_makes_results_stale(folder):
     ) == folders[-1]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_failing_arm_costs_only_itself(folder, capsys):
     broken = UNTRAINED.replace('"again": same', '"again": lambda run: 1 / 0')
     write(folder / "nothing.py", broken)

@@ -439,7 +439,9 @@ def start_slowly(folder, out, **arguments):
     return process
 
 
-@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
+@pytest.mark.parametrize(
+    "name", ["SIGTERM", pytest.param("SIGINT", marks=pytest.mark.slow), pytest.param("SIGHUP", marks=pytest.mark.slow)]
+)
 def test_a_signal_ends_it_and_leaves_nothing(shards, tmp_path, name):
     process = start_slowly(shards / "tied4", tmp_path / "p" / "out")
     assert (tmp_path / "p" / ".out.partial").exists()
@@ -451,6 +453,7 @@ def test_a_signal_ends_it_and_leaves_nothing(shards, tmp_path, name):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_ignored_hangups_stay_ignored(shards, tmp_path):
     process = start_slowly(
         shards / "tied4", tmp_path / "out", preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN)

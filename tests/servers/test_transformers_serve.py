@@ -65,9 +65,11 @@ def test_self_judging(client):
     checks.check_self(client)
 
 
+@pytest.mark.slow
 def test_killed_and_started_again(server, judge_model, tmp_path):
     checks.check_killed_and_started_again(server, judge_model, tmp_path)
 
 
+@pytest.mark.slow
 def test_gone_for_good(server, judge_model, tmp_path):
     checks.check_gone_for_good(server, judge_model, tmp_path)
