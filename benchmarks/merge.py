@@ -10,8 +10,7 @@ of ZeRO-2 and ZeRO-3, without the optimizer's moments and the 16-bit copies, whi
 Measured, in alternating order, each in a process of its own:
 
 - `copy`: `cp` of the rank files, and `sync` of the copies, twice a round. Other times are divided by the mean of the two.
-  Its process starts as `merge` does: what the last one removed has then been free for as long, and whether a virtual
-  machine has given such memory back to its host decides how long any of them takes.
+  Its process starts as `merge` does, since memory that was free for longer may be back at a virtual machine's host.
 - `merge`: `hf-factuality merge`; `merge, bfloat16`: with `--dtype bfloat16`, as verl writes; `ZeRO-2`, `ZeRO-3`.
 - `command`: as `merge`, with the start of Python and all imports, and their memory.
 - `verl`: `python -m verl.model_merger merge --backend fsdp`, without its imports.
@@ -206,7 +205,7 @@ def compare(first: str, second: str) -> dict[str, Any]:
 
 def copy(warm_up: str, checkpoint: str, out: str) -> Iterator[Any]:
     """Copy the files of weights."""
-    _start(warm_up, out)
+    _merge(warm_up, "--out", f"{out}-small")
     files = [str(path) for path in sorted(Path(checkpoint).glob("*.pt"))]
     Path(out).mkdir()
     yield None
@@ -216,19 +215,16 @@ def copy(warm_up: str, checkpoint: str, out: str) -> Iterator[Any]:
 
 def merge(warm_up: str, checkpoint: str, out: str, *options: str) -> Iterator[Any]:
     """`hf-factuality merge`."""
-    from hf_factuality.cli import main
-
-    _start(warm_up, out)
+    _merge(warm_up, "--out", f"{out}-small")
     yield None
-    if main(["merge", checkpoint, "--out", out, *options]):
-        raise SystemExit(f"{checkpoint} could not be merged")
+    _merge(checkpoint, "--out", out, *options)
 
 
-def _start(warm_up: str, out: str) -> None:
+def _merge(checkpoint: str, *options: str) -> None:
     from hf_factuality.cli import main
 
-    if main(["merge", warm_up, "--out", f"{out}-small"]):
-        raise SystemExit(f"{warm_up} could not be merged")
+    if main(["merge", checkpoint, *options]):
+        raise SystemExit(f"{checkpoint} could not be merged")
 
 
 def verl(checkpoint: str, out: str) -> Iterator[Any]:
@@ -427,22 +423,15 @@ def spread(values: list[float], digits: int = 2) -> str:
 
 def table(result: dict[str, Any]) -> str:
     """The figures as a table of Markdown."""
-    lines = [
-        "| | peak memory above bare, MB | bound, MB | bare, MB | VmHWM, MB | time, s | time / copy | CPU time, s |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
+    columns = "peak memory above bare, MB | bound, MB | bare, MB | VmHWM, MB | time, s | time / copy | CPU time, s"
+    lines = [f"| | {columns} |", "|---" * 8 + "|"]
     samples = result["samples"]
-    copies = [
-        statistics.mean(sample["seconds"] for sample in pair)
-        for pair in zip(samples["copy"], samples["copy again"], strict=True)
-    ]
+    pairs = zip(samples["copy"], samples["copy again"], strict=True)
+    copies = [(first["seconds"] + second["seconds"]) / 2 for first, second in pairs]
     for name, found in samples.items():
         most = {key: max(sample[key] for sample in found) for key in found[0]}
-        cells = (
-            [None] * 4
-            if name.startswith("copy")
-            else [most.get(key) for key in ("above_mb", "bound_mb", "bare_mb", "hwm_mb")]
-        )
+        keys = (None,) * 4 if name.startswith("copy") else ("above_mb", "bound_mb", "bare_mb", "hwm_mb")
+        cells = map(most.get, keys)
         shown = ["-" if cell is None else f"{cell:,.0f}" for cell in cells]
         if name == "command":
             shown[0] = f"{most['peak_mb']:,.0f} with bare"
@@ -495,8 +484,12 @@ def main() -> int:
     from importlib.metadata import version
 
     versions = {name: version(name) for name in ("torch", "transformers", "safetensors")}
-    loads = [load, os.getloadavg()[0]]
-    result |= {"date": started, "load": loads, "cores": os.cpu_count(), "versions": versions}
+    result |= {
+        "date": started,
+        "load": (loads := [load, os.getloadavg()[0]]),
+        "cores": os.cpu_count(),
+        "versions": versions,
+    }
     size, run = sum(result["tensors"].values()) / 1e9, f"cache {args.cache}, {args.repeats} repeats"
     print(f"{size:.2f} GB of {args.dtype} in {args.ranks} ranks, {len(result['tensors'])} tensors; {started}, {run},")
     print(f"{os.cpu_count()} cores, load {loads[0]:.1f} to {loads[1]:.1f}\n")
