@@ -36,11 +36,11 @@ EXPERIMENTS = Path(__file__).resolve().parent / "experiments"
 MODES = {"greedy": 0.0, "T=1": 1.0}
 BASE = "base"
 QUESTION_FIGURES = (
-    "right_for_right_reasons", "accuracy", "claims", "correct", "wrong", "precision", "no_claim", "repetition",
+    "right_for_right_reasons", "accuracy", "claims", "correct", "wrong", "decided_precision", "no_claim", "repetition",
     "off_subject", "unparsable", "format", "factuality_score", "fact_free", "tokens", "empty", "reward",
 )  # fmt: skip
 BIOGRAPHY_FIGURES = (
-    "correct", "wrong", "precision", "factuality_score", "informativeness", "fact_free", "no_claim", "repetition",
+    "correct", "wrong", "decided_precision", "factuality_score", "informativeness", "fact_free", "no_claim", "repetition",
     "off_subject", "unparsable", "tokens", "empty",
 )  # fmt: skip
 

@@ -22,7 +22,7 @@ from hf_factuality.errors import HubError
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
 
-__all__ = ["Published", "hub_errors", "prepare_repo", "publish"]
+__all__ = ["Published", "hub_errors", "naming_model", "prepare_repo", "publish"]
 
 PATIENCE = 300.0
 """Seconds that a push waits in all between attempts while the Hub cannot be reached."""
@@ -366,6 +366,33 @@ def hub_errors(what: str, token: str | bool | None = None) -> Iterator[None]:
             if isinstance(secret, str) and secret:
                 text = text.replace(secret, "***")
         raise HubError(f"{what}: {redact(text)}") from None
+
+
+@contextmanager
+def naming_model(name: object) -> Iterator[None]:
+    """Around what loads a model: errors say in one line which one, as those of the Hub's clients do not.
+
+    Args:
+        name (`object`):
+            Id or folder.
+
+    Raises:
+        `OSError`, `ValueError`: it was not found, or cannot be read.
+    """
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        names = {type(cause).__name__ for cause in _causes(error)}
+        if "GatedRepoError" in names:
+            text = "is gated: ask for access on its page, and log in with `hf auth login`"
+        elif names & {"LocalEntryNotFoundError", "OfflineModeIsEnabled"}:
+            text = "was not found locally or on the Hub, which was not asked: HF_HUB_OFFLINE is set, or no connection"
+        elif names & {"RepositoryNotFoundError", "RevisionNotFoundError", "HFValidationError"}:
+            text = "was not found locally or on the Hub"
+        else:
+            text = f"cannot be loaded: {redact(' '.join(str(error).split()))[:300]}"
+        kind = OSError if isinstance(error, OSError) else ValueError
+        raise kind(f"the model {str(name)!r} {text}") from error
 
 
 def _is_of_an_answer(error: Exception) -> bool:

@@ -7,7 +7,6 @@ no judging and memory stays small.
 from __future__ import annotations
 
 import argparse
-import importlib
 import inspect
 import json
 import logging
@@ -17,16 +16,17 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TextIO
 
 from hf_factuality._verify_input import Source, read_source
 from hf_factuality.errors import JudgingError
-from hf_factuality.functional.scoring import factual_precision
+from hf_factuality.functional.scoring import decided_precision, factual_precision
 from hf_factuality.hub.card import format_table
-from hf_factuality.metrics._cli import parse_metric_args
+from hf_factuality.metrics._cli import check_metric_args, metric_class, parse_metric_args
 from hf_factuality.report import ReportSample, write_report
-from hf_factuality.spans import Label, LabeledSpan, Verification
+from hf_factuality.spans import Label, LabeledSpan, Verification, scope_text
 from hf_factuality.verifiers.base import VerifierInput
 from hf_factuality.verifiers.guard import GuardedVerifier
 from hf_factuality.verifiers.guard import logger as guard_logger
@@ -40,7 +40,9 @@ CHUNK = 64
 GIVE_UP_AFTER = 128
 """Completions in a row that could not be judged, after which the verifier is taken to be down."""
 NO_EVIDENCE = Verification(error="no evidence")
+NO_TEXT = Verification()
 """Of rows that were not sent to the verifier; compared by identity, as a verifier may say the same."""
+SHARES = ("precision", "decided_precision")
 
 
 class Metrics:
@@ -65,17 +67,8 @@ class Metrics:
         self._modules = {}
         self._declines = {}
         for name in names:
-            kind = getattr(importlib.import_module(f"hf_factuality.metrics.{name}.{name}"), name.capitalize())
-            known = _metric_arguments(kind)
-            unknown = sorted(set(self._arguments[name]) - set(known))
-            if unknown:
-                raise ValueError(f"--metric_args: {name} has no argument {unknown[0]!r}; it takes {', '.join(known)}")
-            module = kind(cache_dir=folder)
-            trial = {"resamples": 0, **self._arguments[name]}
-            try:
-                module.compute(predictions=[[[text, "supported"] for text in "ab"]], **trial)
-            except Exception as error:
-                raise ValueError(f"--metric_args: {name} refuses {self._arguments[name]}: {error}") from error
+            check_metric_args(name, self._arguments[name], ("confidence_level", "resamples", "seed"))
+            kind = metric_class(name)
             self._modules[name] = kind(cache_dir=folder)
             default = inspect.signature(kind._compute).parameters["abstention"].default
             self._declines[name] = abstention_rule(self._arguments[name].get("abstention", default))
@@ -98,12 +91,6 @@ class Metrics:
             found = module.compute(verifier=verifier, **self._arguments[name])
             results[name] = {**found, "extractor": extractor, "judge": judge}
         return results
-
-
-def _metric_arguments(kind: type) -> list[str]:
-    own = [name for name, it in inspect.signature(kind._compute).parameters.items() if it.kind is not it.VAR_KEYWORD]
-    own = [name for name in own if name not in ("self", "predictions", "references", "domains")]
-    return [*own, "confidence_level", "resamples", "seed"]
 
 
 def _prediction(completion: str, found: Verification, declines: Callable[[str], bool]) -> dict[str, Any]:
@@ -134,7 +121,7 @@ def _prediction(completion: str, found: Verification, declines: Callable[[str], 
 class Page:
     """The completions to show on the HTML page: those with the lowest precision, and of equal ones the first.
 
-    Completions without a precision come after the others, those that could not be judged last.
+    Completions without a claim come after the others, those that could not be judged last.
 
     Args:
         limit (`int`):
@@ -151,9 +138,13 @@ class Page:
         self.total += 1
         precision = factual_precision(found.spans) if found.judged else None
         if precision is not None:
-            rank, heading = precision, f"precision {precision:.2f}"
+            failed = sum(span.label is None for span in found.spans)
+            heading = f"precision {precision:.2f}" + (f", {failed} claims not judged" if failed else "")
+            rank = precision
+        elif found is NO_TEXT:
+            rank, heading = 3.0, "not judged: nothing in the scope"
         elif found.judged:
-            rank, heading = 2.0, "nothing supported or contradicted"
+            rank, heading = 2.0, "no claim"
         else:
             rank, heading = 3.0, f"not judged: {found.error or 'no sentence could be judged'}"
         question = f"{place}: {item.question}" if item.question else place
@@ -176,17 +167,18 @@ class Tally:
 
     def __init__(self):
         self.labels: Counter[Label | None] = Counter()
-        self.rows = self.not_judged = self.sent = self.failed = self.failed_in_a_row = 0
+        self.rows = self.not_judged = self.empty = self.sent = self.failed = self.failed_in_a_row = 0
         self.reason: str | None = None  # of the first failure since the verifier last judged something
         self.first_reason: str | None = None
 
     def add(self, found: Verification) -> None:
         """Count a row."""
         self.rows += 1
-        self.not_judged += not found.judged
-        if found.judged:
+        self.empty += found is NO_TEXT
+        self.not_judged += not found.judged or found is NO_TEXT
+        if found.error is None:
             self.labels.update(span.label for span in found.spans)
-        if found is NO_EVIDENCE:
+        if found is NO_EVIDENCE or found is NO_TEXT:
             return
         self.sent += 1
         if found.judged:
@@ -201,10 +193,19 @@ class Tally:
         """What is printed."""
         spans = [span for label, n in self.labels.items() for span in [LabeledSpan(0, 0, label)] * n]
         labels = {"unjudged" if label is None else label.value: n for label, n in self.labels.items()}
+        claims = {
+            "supported": self.labels[Label.SUPPORTED] + self.labels[Label.HEDGED_SUPPORTED],
+            "contradicted": self.labels[Label.CONTRADICTED] + self.labels[Label.HEDGED_CONTRADICTED],
+            "unverifiable": self.labels[Label.UNVERIFIABLE],
+            "not_judged": self.labels[None],
+        }
         return {
             "precision": factual_precision(spans),
+            "decided_precision": decided_precision(spans),
             "completions": self.rows,
             "not_judged": self.not_judged,
+            "empty": self.empty,
+            "claims": claims,
             "sentences": len(spans),
             "labels": dict(sorted(labels.items())),
         }
@@ -245,13 +246,13 @@ def verify_file(args: argparse.Namespace) -> int:
         # It warns per call; here the failures are told once, at the end.
         stack.callback(guard_logger.setLevel, guard_logger.level)
         guard_logger.setLevel(logging.ERROR)
-        tally = _judge(source, verifier, metrics, page, out, args.out)
+        tally = _judge(source, verifier, args.scope, metrics, page, out, args.out)
         summary = tally.summary()
         if metrics:
             summary["metrics"] = metrics.compute(verifier)
     table = _table(summary)
     if page:
-        _write_page(args.html, source.name, table, page)
+        _write_page(args.html, source.name, args.scope, table, page)
     _print(summary, table, source, args.json)
     if tally.failed:
         print(
@@ -265,6 +266,7 @@ def verify_file(args: argparse.Namespace) -> int:
 def _judge(
     source: Source,
     verifier: GuardedVerifier,
+    scope: str,
     metrics: Metrics | None,
     page: Page | None,
     out: TextIO | None,
@@ -276,14 +278,18 @@ def _judge(
     hidden = not sys.stderr.isatty()
     with tqdm(total=source.total, unit=" answers", disable=hidden, file=sys.stderr) as bar:
         for chunk in _chunks(source):
-            items = [item for _, item in chunk]
-            sent = [item for item in items if item.evidence or not verifier.requires_evidence]
-            answers = iter(verifier.verify(sent))
-            found = [
-                next(answers) if item.evidence or not verifier.requires_evidence else NO_EVIDENCE for item in items
+            texts = [scope_text(item.completion, scope) for _, item in chunk]
+            found: list[Verification | None] = [
+                NO_EVIDENCE if verifier.requires_evidence and not item.evidence else None if text else NO_TEXT
+                for (_, item), (text, _) in zip(chunk, texts, strict=True)
             ]
-            for (place, item), verification in zip(chunk, found, strict=True):
-                tally.add(verification)
+            sent = [number for number, it in enumerate(found) if it is None]
+            shown = [replace(chunk[number][1], completion=texts[number][0]) for number in sent]
+            for number, it in zip(sent, verifier.verify(shown), strict=True):
+                found[number] = it
+            for (place, item), (_, start), it in zip(chunk, texts, found, strict=True):
+                tally.add(it)
+                verification = it.shift(start) if start else it
                 if page:
                     page.add(place, item, verification)
                 if out:
@@ -291,7 +297,7 @@ def _judge(
             if out:
                 out.flush()
             if metrics:
-                metrics.add([(item.completion, it) for item, it in zip(items, found, strict=True)])
+                metrics.add([(text, it) for (text, _), it in zip(texts, found, strict=True)])
             bar.update(len(chunk))
             if tally.failed_in_a_row >= GIVE_UP_AFTER or (
                 tally.failed == tally.sent > 0 and tally.rows == source.total
@@ -367,8 +373,9 @@ def _thresholds(given: Sequence[str] | None, metrics: Sequence[str]) -> dict[str
             raise ValueError(f"--fail_under takes a share or NAME=SHARE, got {text!r}") from None
         if not 0 <= number <= 1:
             raise ValueError(f"--fail_under is a share in [0, 1], got {number:g}")
-        if equals and name not in ("precision", *metrics):
-            raise ValueError(f"--fail_under {text}: {name!r} is not computed; add --metric, or take 'precision'")
+        if equals and name not in (*SHARES, *metrics):
+            hint = f"add --metric, or take {' or '.join(map(repr, SHARES))}"
+            raise ValueError(f"--fail_under {text}: {name!r} is not computed; {hint}")
         for key in [name] if equals else metrics or ["precision"]:
             thresholds[key] = number
     return thresholds
@@ -376,9 +383,13 @@ def _thresholds(given: Sequence[str] | None, metrics: Sequence[str]) -> dict[str
 
 def _table(summary: Mapping[str, Any]) -> list[dict[str, str]]:
     judged = summary["completions"] - summary["not_judged"]
-    labels = ", ".join(f"{name} {n}" for name, n in summary["labels"].items())
+    claims = ", ".join(f"{name.replace('_', ' ')} {n}" for name, n in summary["claims"].items())
     left_out = f"not judged {summary['not_judged']}" if summary["not_judged"] else ""
-    rows = [_table_row("precision", summary["precision"], None, judged, left_out, labels)]
+    left_out += f" (empty {summary['empty']})" if summary["empty"] else ""
+    rows = [
+        _table_row("precision", summary["precision"], None, judged, left_out, claims),
+        _table_row("decided_precision", summary["decided_precision"], None, judged, left_out, "without unverifiable"),
+    ]
     for name, result in summary.get("metrics", {}).items():
         parts = ", ".join(f"{key} {_number(value)}" for key, value in result["parts"].items() if _is_number(value))
         left_out = ", ".join(f"{key} {n}" for key, n in result["left_out"]["responses"].items() if n)
@@ -408,10 +419,13 @@ def _number(value: float | None) -> str:
     return "n/a" if value is None else f"{value:.3f}" if isinstance(value, float) else str(value)
 
 
-def _write_page(path: Path, name: str, table: Sequence[Mapping[str, str]], page: Page) -> None:
+def _write_page(path: Path, name: str, scope: str, table: Sequence[Mapping[str, str]], page: Page) -> None:
     samples = page.samples()
     shown = f"The {len(samples)} of {page.total} answers" if len(samples) < page.total else f"All {page.total} answers"
-    note = f"{shown}, the lowest precision first. Sentences are coloured by what the evidence says of them."
+    part = "reasoning" if scope == "think" else scope
+    note = (
+        f"{shown}, the lowest precision first. Sentences of the {part} are coloured by what the evidence says of them."
+    )
     write_report(path, f"Factuality of {name}", note, table, samples)
 
 
@@ -433,13 +447,18 @@ def _print(summary: Mapping[str, Any], table: Sequence[Mapping[str, str]], sourc
 def _status(summary: Mapping[str, Any], thresholds: Mapping[str, float], max_not_judged: float | None) -> int:
     low = []
     for name, threshold in thresholds.items():
-        score = summary["precision"] if name == "precision" else summary["metrics"][name][name]
+        score = summary[name] if name in SHARES else summary["metrics"][name][name]
         if score is None or score < threshold:
             low.append(f"{name} {score} is below {threshold:g}")
     if max_not_judged is None and thresholds:
         max_not_judged = 0.1
-    if max_not_judged is not None and summary["not_judged"] > max_not_judged * summary["completions"]:
-        low.append(f"{summary['not_judged']} of {summary['completions']} completions could not be judged")
+    claims = summary["claims"]
+    for what, failed, n in (
+        ("completions", summary["not_judged"], summary["completions"]),
+        ("claims", claims["not_judged"], sum(claims.values())),
+    ):
+        if max_not_judged is not None and failed > max_not_judged * n:
+            low.append(f"{failed} of {n} {what} could not be judged")
     for text in low:
         print(f"hf-factuality: {text}", file=sys.stderr)
     return 1 if low else 0

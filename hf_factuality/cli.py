@@ -17,7 +17,9 @@ from hf_factuality.evaluation._cli import add_parser as add_evaluate_parser
 from hf_factuality.hub._merge_cli import add_parser as add_merge_parser
 from hf_factuality.hub._push_cli import add_parser as add_push_parser
 from hf_factuality.metrics._cli import add_parser as add_metrics_parser
+from hf_factuality.spans import SCOPES
 from hf_factuality.verifiers._cli_index import add_parser as add_index_parser
+from hf_factuality.verifiers.registry import VERIFIER_HELP
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -107,12 +109,17 @@ def _add_verify(commands) -> None:
         description="Reads JSON Lines with a completion per line, and its evidence from a column or a second file. Prints a "
         "table in a terminal, and otherwise one JSON object, with the table on the error stream. Every flag may be written "
         "with - for _.",
-        epilog="Exit status: 0; 1 if a score is below --fail_under or too many completions were not judged; 2 if the input is "
+        epilog="Exit status: 0; 1 if a score is below --fail_under or too much was not judged; 2 if the input is "
         "bad (said before anything is judged) or the verifier failed on every completion.",
     )
     verify.add_argument("file", type=Path, help="JSON Lines file; - for standard input")
-    names = "'lexical', 'nli:MODEL', 'llm:MODEL', 'anah:MODEL' or 'package.module:Class'"
-    verify.add_argument("--verifier", default="lexical", help=names)
+    verify.add_argument("--verifier", default="lexical", help=VERIFIER_HELP)
+    verify.add_argument(
+        "--scope",
+        choices=SCOPES,
+        default=SCOPES[0],
+        help="what of a completion is judged: the answer (default), the reasoning in its think blocks, or all of it",
+    )
     verify.add_argument("--completion_column", default="completion")
     verify.add_argument(
         "--evidence",
@@ -155,14 +162,14 @@ def _add_verify(commands) -> None:
         action="append",
         metavar="SHARE",
         help="exit with status 1 if a metric of --metric (without any: the precision) is lower than this; NAME=SHARE for "
-        "one of them or 'precision'; may be repeated",
+        "one of them, 'precision' or 'decided_precision'; may be repeated",
     )
     verify.add_argument(
         "--max_not_judged",
         type=float,
         metavar="SHARE",
-        help="exit with status 1 too if more completions than this share were not judged (default 0.1 with --fail_under, "
-        "otherwise any share is allowed)",
+        help="exit with status 1 too if more of the completions, or of their claims, than this share were not judged "
+        "(default 0.1 with --fail_under, otherwise any share is allowed)",
     )
     verify.set_defaults(run=_verify)
 

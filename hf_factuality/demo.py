@@ -32,7 +32,7 @@ SAMPLES_SHOWN = 30
 _LESS_IS_BETTER = {"wrong", "empty"}
 _NEITHER = {"no_claim", "sentences", "fact_free", "tokens"}
 # These are shares of all claims and of all sentences; the other figures are means over completions.
-_WEIGHTS = {"precision": "claims", "fact_free": "sentences"}
+_WEIGHTS = {"precision": ("correct", "wrong", "unverifiable"), "fact_free": ("sentences",)}
 
 
 class ClosedWorldDemo:
@@ -50,7 +50,7 @@ class ClosedWorldDemo:
 
     metrics: Mapping[str, str] = {
         "accuracy": "answer accuracy",
-        "precision": "reasoning factuality (supported / (supported + contradicted))",
+        "precision": "reasoning factuality (supported share of the claims)",
         "right_for_right_reasons": "right answer, with claims, none of them false",
         "no_claim": "reasoning without any claim",
         "sentences": "sentences per completion",
@@ -183,7 +183,7 @@ class ClosedWorldDemo:
 
 def _numerator_and_weight(figures: Mapping[str, Any], key: str) -> tuple[float, float]:
     """What a completion adds to a figure of many, from its own figures."""
-    value, weight = figures[key], figures[_WEIGHTS[key]] if key in _WEIGHTS else 1.0
+    value, weight = figures[key], sum(figures[name] for name in _WEIGHTS[key]) if key in _WEIGHTS else 1.0
     return (0.0, 0.0) if value is None else (float(value) * weight, float(weight))
 
 
@@ -198,7 +198,7 @@ class BiographyDemo(ClosedWorldDemo):
     metrics = {
         "correct": "correct facts per answer",
         "wrong": "wrong facts per answer",
-        "precision": "precision (correct / (correct + wrong))",
+        "precision": "precision (supported share of the claims)",
         "factuality_score": "factuality score (share of sentences without hallucination)",
         "fact_free": "sentences without a fact",
         "no_claim": "answers without a fact",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
+from html import escape as escape_html
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,15 @@ mark { color: inherit; border-radius: .2rem; padding: .05rem .15rem; background:
   h4 { color: #aaa; } .supported { background: #14421a; } .contradicted { background: #5c1620; }
   .unverifiable { background: #4d3f00; } .nofact { background: #333; } }
 """
+
+
+# Controls that open an override or an isolate: left as they are, one of them turns around what follows it on the page.
+_CONTROLS = {code: f"[U+{code:04X}]" for code in (*range(0x202A, 0x202F), *range(0x2066, 0x206A))}
+
+
+def escape(text: str) -> str:
+    """Text for HTML, with the controls of the direction of text written out."""
+    return escape_html(text).translate(_CONTROLS)
 
 
 @dataclass(frozen=True)
@@ -86,7 +95,7 @@ def render_report(title: str, note: str, table: Sequence[Mapping[str, Any]], sam
         f"<section><h3>{escape(sample.question)}{_right_answer(sample)}</h3>"
         '<div class="pair">'
         + "".join(
-            f'<div><h4>{escape(heading)}</h4><div class="text">{paint(text, verification)}</div></div>'
+            f'<div><h4>{escape(heading)}</h4><div class="text" dir="auto">{paint(text, verification)}</div></div>'
             for heading, text, verification in sample.completions
         )
         + "</div></section>"
@@ -125,7 +134,9 @@ def paint(completion: str, verification: Verification) -> str:
         kind, meaning = _KINDS[span.label]
         hover = meaning + (f": {span.evidence}" if span.evidence else "")
         parts.append(escape(completion[position:start]))
-        parts.append(f'<mark class="{kind}" title="{escape(hover)}">{escape(completion[start : span.end])}</mark>')
+        parts.append(
+            f'<mark dir="auto" class="{kind}" title="{escape(hover)}">{escape(completion[start : span.end])}</mark>'
+        )
         position = span.end
     return "".join(parts) + escape(completion[position:])
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from enum import Enum
@@ -24,12 +25,15 @@ __all__ = [
     "FSPO_LABELS",
     "LABEL_TABLES",
     "RLFH_LABELS",
+    "SCOPES",
     "VERISCORE_LABELS",
     "Label",
     "LabeledSpan",
     "TokenOffsets",
     "Verification",
     "map_label",
+    "scope_ranges",
+    "scope_text",
     "think_range",
     "token_offsets",
 ]
@@ -331,3 +335,78 @@ def think_range(completion: str) -> tuple[int, int] | None:
         opening = completion.rfind("<think>", 0, opening)
     end = completion.find("</think>")
     return (0, end) if end >= 0 else None
+
+
+SCOPES = ("answer", "think", "completion")
+"""What of a completion is judged."""
+_THINK_TAG = re.compile("</?think>")
+
+
+def scope_ranges(completion: str, scope: str = "answer", opened: bool = False) -> list[tuple[int, int]]:
+    """Characters of a completion that are its answer, its reasoning, or all of it.
+
+    Reasoning is what stands in `<think>` blocks, in all of them. A block that is not closed reaches to the end; a closing tag
+    before any other one closes a block that the prompt opened. The answer is what stands in the last `<answer>` tags after the
+    reasoning, and without them all that is outside the blocks.
+
+    Args:
+        completion (`str`):
+            Decoded completion.
+        scope (`str`, *optional*, defaults to `"answer"`):
+            One of [`SCOPES`].
+        opened (`bool`, *optional*, defaults to `False`):
+            Whether the prompt is known to end in `<think>`.
+
+    Returns:
+        `list[tuple[int, int]]`: half-open, in order, without the tags. Of `"answer"` the last one is the final answer, what
+        follows the reasoning; it is empty if the reasoning is not closed.
+
+    Raises:
+        `SpanError`: `scope` is not one of [`SCOPES`].
+    """
+    if scope not in SCOPES:
+        raise SpanError(f"scope {scope!r} is unknown; choose one of {', '.join(SCOPES)}")
+    if scope == "completion":
+        return [(0, len(completion))]
+    inside: list[tuple[int, int]] = []
+    outside: list[tuple[int, int]] = []
+    start, thinking = 0, opened
+    for tag in _THINK_TAG.finditer(completion):
+        closes = tag[0] == "</think>"
+        if closes == thinking or (closes and not inside):
+            (inside if closes else outside).append((start, tag.start()))
+            start, thinking = tag.end(), not closes
+    (inside if thinking else outside).append((start, len(completion)))
+    if scope == "think":
+        return inside
+    if thinking:
+        return [*outside, (len(completion), len(completion))]
+    closing = completion.rfind("</answer>", start)
+    opening = completion.rfind("<answer>", start, closing) if closing >= 0 else -1
+    return outside if opening < 0 else [(opening + len("<answer>"), closing)]
+
+
+def scope_text(completion: str, scope: str = "answer", opened: bool = False) -> tuple[str, int]:
+    """What a verifier is shown of a completion; [`Verification.shift`] brings its spans back to the whole.
+
+    Args:
+        completion (`str`), scope (`str`, *optional*), opened (`bool`, *optional*):
+            See [`scope_ranges`].
+
+    Returns:
+        `tuple[str, int]`: the text, without white space at its ends, line breaks in the place of what lies between its parts;
+        and where it starts. The text is empty if there is nothing in the scope.
+
+    Example:
+
+        >>> scope_text("<think>Hm.</think> Warsaw.")
+        ('Warsaw.', 19)
+    """
+    text, first = "", 0
+    for start, end in scope_ranges(completion, scope, opened):
+        piece = completion[start:end].strip()
+        if piece:
+            start = completion.index(piece, start)
+            first = first if text else start
+            text += "\n" * (start - first - len(text)) + piece
+    return text, first

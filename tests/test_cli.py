@@ -27,7 +27,8 @@ def test_prints_precision_and_writes_spans(tmp_path, capsys):
     assert main(["verify", file, "--out", str(tmp_path / "out.jsonl")]) == 0
     summary = json.loads(capsys.readouterr().out)
     assert summary == {
-        "precision": 0.5, "completions": 2, "not_judged": 0, "sentences": 2,
+        "precision": 0.5, "decided_precision": 0.5, "completions": 2, "not_judged": 0, "empty": 0, "sentences": 2,
+        "claims": {"supported": 1, "contradicted": 1, "unverifiable": 0, "not_judged": 0},
         "labels": {"contradicted": 1, "supported": 1},
     }  # fmt: skip
     lines = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text(encoding="utf-8").splitlines()]

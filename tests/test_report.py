@@ -65,6 +65,20 @@ def test_model_text_cannot_inject_markup(tmp_path):
     assert any(mark[2] == evil for mark in page.marks)
 
 
+@pytest.mark.parametrize("code", [*range(0x202A, 0x202F), *range(0x2066, 0x206A)])
+def test_controls_of_the_direction_of_text_reach_nothing_outside_their_sentence(code):
+    text = f"Ann {chr(code)}ran. Bob sat."
+    spans = (LabeledSpan(0, 9, Label.SUPPORTED, evidence=chr(code)), LabeledSpan(10, 18, Label.CONTRADICTED))
+    sample = ReportSample(text, text, [(text, text, Verification(spans=spans))])
+    html = render_report(text, text, [{text: text}], [sample])
+    marks = Marks(html)
+    assert chr(code) not in html and f"[U+{code:04X}]" in marks.marks[-2][1]
+    assert [mark[2] for mark in marks.marks[-2:]] == [f"Ann [U+{code:04X}]ran.", "Bob sat."]
+    # Text that is written from right to left stays whole, and each sentence has its own direction.
+    assert html.count('<mark dir="auto"') == 2 and '<div class="text" dir="auto">' in html
+    assert paint("\u05e9\u05dc\u05d5\u05dd\u200f!", Verification()) == "\u05e9\u05dc\u05d5\u05dd\u200f!"
+
+
 def test_a_span_outside_the_text_is_refused():
     with pytest.raises(SpanError, match="ends after the completion"):
         render_report("t", "n", [], [ReportSample("q", "a", [("x", "abc", Verification(spans=(LabeledSpan(0, 9),)))])])

@@ -3,7 +3,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hf_factuality.errors import SpanError
-from hf_factuality.spans import LABEL_TABLES, Label, LabeledSpan, Verification, map_label, think_range
+from hf_factuality.spans import (
+    LABEL_TABLES,
+    Label,
+    LabeledSpan,
+    Verification,
+    map_label,
+    scope_ranges,
+    scope_text,
+    think_range,
+)
 
 
 @pytest.mark.parametrize(
@@ -111,6 +120,44 @@ def test_what_is_not_exactly_a_label_is_unknown(name):
 def test_unknown_table():
     with pytest.raises(SpanError, match="unknown label table 'fever'"):
         map_label("supported", "fever")
+
+
+@pytest.mark.parametrize(
+    ("completion", "answer", "think"),
+    [
+        ("<think>a b</think> c ", "c", "a b"),
+        ("opened in the prompt</think>c", "c", "opened in the prompt"),
+        ("<think>one</think>x<think>two</think>y", "x y", "one two"),
+        ("<think>outer <think>inner</think>z", "z", "outer <think>inner"),
+        ("<think></think>", "", ""),
+        ("<think>r</think>no<answer>1</answer><answer>x</answer>no</think>", "x", "r"),
+        ("<think><answer>r</answer></think>x", "x", "<answer>r</answer>"),
+        ("a</think>b</think>", "b</think>", "a"),
+        ("p <think>closed</think> q <think>open", "p q", "closed open"),
+        ("<think>never closed", "", "never closed"),
+        ("</answer>x<answer>", "</answer>x<answer>", ""),
+        (" no tag \n", "no tag", ""),
+        ("", "", ""),
+    ],
+)
+def test_scopes(completion, answer, think):
+    for scope, expected in (("answer", answer), ("think", think), ("completion", completion.strip())):
+        text, start = scope_text(completion, scope)
+        assert " ".join(text.split()) == " ".join(expected.split())
+        # Every character stands where it stood.
+        assert all(one in (two, "\n") for one, two in zip(text, completion[start:], strict=False))
+        assert start + len(text) <= len(completion)
+
+
+def test_the_prompt_may_have_opened_the_reasoning():
+    assert (
+        scope_text("cut off", "answer", opened=True) == ("", 0)
+        and scope_text("cut off", "think", True)[0] == "cut off"
+    )
+    assert scope_text("<think>a</think>b", "answer", opened=True) == ("b", 16)
+    assert scope_ranges("so</think>x<think>y", opened=True) == [(10, 11), (19, 19)], "the final answer is empty"
+    with pytest.raises(SpanError, match="'all' is unknown; choose one of answer, think, completion"):
+        scope_text("x", "all")
 
 
 @pytest.mark.parametrize(

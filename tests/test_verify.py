@@ -3,6 +3,8 @@
 import io
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,7 @@ from hf_factuality.metrics.longwiki.longwiki import Longwiki
 from hf_factuality.metrics.safe.safe import Safe
 from hf_factuality.metrics.veriscore.veriscore import Veriscore
 from hf_factuality.spans import Label, LabeledSpan
+from hf_factuality.verifiers.registry import VERIFIER_NAMES
 from tests.test_report import Marks
 
 
@@ -59,6 +62,38 @@ def counting(monkeypatch):
 def lines(path, *rows):
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     return str(path)
+
+
+class Judge:
+    """Labels sentences by a mark in them; what has no mark is supported."""
+
+    requires_evidence = False
+    seen: list[str] = []
+
+    def verify(self, inputs):
+        marks = {"[u]": Label.UNVERIFIABLE, "[c]": Label.CONTRADICTED, "[?]": None}
+        self.seen += [item.completion for item in inputs]
+        return [
+            Verification(
+                spans=[
+                    LabeledSpan(found.start(), found.end(), marks.get(found[1], Label.SUPPORTED))
+                    for found in re.finditer(r"\w+(\[.\])?\.", item.completion)
+                ]
+            )
+            for item in inputs
+        ]
+
+
+@pytest.fixture
+def judge(monkeypatch, tmp_path, capsys):
+    """Runs the command on completions that [`Judge`] reads; returns status, summary and error stream."""
+    monkeypatch.setattr(Judge, "seen", [])
+
+    def run_on(texts, *flags):
+        file = lines(tmp_path / "answers.jsonl", *[{"completion": text} for text in texts])
+        return run(capsys, file, "--verifier", "tests.test_verify:Judge", *flags)
+
+    return run_on
 
 
 def run(capsys, *args):
@@ -238,6 +273,111 @@ def test_a_score_that_is_undefined_is_below_every_threshold(tmp_path, capsys):
     assert run(capsys, file, "--metric", "factscore", "--fail-under", "0")[0] == 1
 
 
+def test_one_true_sentence_and_five_inventions_fail_the_gate(tmp_path, capsys):
+    inventions = (
+        "Napoleon liked cheese. Aliens built pyramids. Bananas conquered Mars. Dolphins wrote operas. Trees dance."
+    )
+    file = answers(tmp_path, f"{TRUE} {inventions}")
+    status, found, err = run(capsys, file, "--fail-under", "0.8")
+    assert status == 1 and "precision 0.1666" in err
+    assert found["claims"] == {"supported": 1, "contradicted": 0, "unverifiable": 5, "not_judged": 0}
+    assert (found["precision"], found["decided_precision"]) == (pytest.approx(1 / 6), 1.0)
+    assert "supported 1, contradicted 0, unverifiable 5, not judged 0" in err
+    assert run(capsys, file, "--fail-under", "decided_precision=0.8")[0] == 0
+
+
+def test_a_judge_that_never_says_contradicted_can_fail_the_gate(judge):
+    status, found, _ = judge(["A. B[u]. C[u].", "D."], "--fail-under", "0.8")
+    assert (status, found["precision"], found["decided_precision"]) == (1, 2 / 4, 1.0)
+    assert judge(["A. B[u].", "D. E. F."], "--fail-under", "0.8")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("flags", "status"),
+    [
+        ([], 0),
+        (["--fail-under", "0.8"], 1),  # 0.1 by default
+        (["--fail-under", "decided_precision=0.8"], 1),
+        (["--max-not-judged", "0.89"], 1),
+        (["--fail-under", "0.8", "--max-not-judged", "0.9"], 0),
+    ],
+)
+def test_claims_that_were_not_judged_count(judge, flags, status):
+    found, summary, err = judge(["A." + " B[?]." * 9], *flags)
+    assert found == status and summary["precision"] == 1.0 and summary["not_judged"] == 0
+    assert summary["claims"]["not_judged"] == 9 and ("9 of 10 claims could not be judged" in err) == bool(status)
+
+
+def test_an_answer_whose_claims_all_failed_counts_in_both_shares(judge):
+    status, found, err = judge(["A[?]. B[?].", "C."], "--max-not-judged", "0.4")
+    assert status == 1 and "1 of 2 completions" in err and "2 of 3 claims" in err
+    assert found["labels"] == {"supported": 1, "unjudged": 2}
+
+
+@pytest.mark.parametrize(
+    ("scope", "texts", "seen", "claims"),
+    [
+        ([], ["Right."], ["Right."], 1),
+        (["--scope", "think"], ["Moon[c].", "Two[c]."], ["Moon[c].\n Two[c].", "Open[c]."], 3),
+        (["--scope=completion"], ["Moon[c].", "Two[c].", "Right.", "Open[c].", "Said."], None, 5),
+    ],
+)
+def test_only_the_scope_is_judged_and_painted(judge, tmp_path, scope, texts, seen, claims):
+    rows = [
+        "<think>Moon[c].</think><think> Two[c]. </think>\n Right.",
+        "<think>Open[c]. ",
+        "<answer>Said.</answer>",
+        " ",
+    ]
+    page, out = tmp_path / "page.html", tmp_path / "out.jsonl"
+    status, found, _ = judge(
+        rows[:2] if scope != ["--scope=completion"] else rows, *scope, "--html", page, "--out", out
+    )
+    kept = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
+    painted = [row["completion"][it["start"] : it["end"]] for row in kept for it in row["verification"]["spans"]]
+    assert status == 0 and sum(found["claims"].values()) == claims == len(painted)
+    assert painted[: len(texts)] == texts
+    if seen:
+        assert [" ".join(text.split()) for text in Judge.seen] == [" ".join(text.split()) for text in seen]
+    marks = Marks(page.read_text(encoding="utf-8"))
+    assert sorted(text for _, title, text in marks.marks if title) == sorted(painted)
+    assert all(row in marks.text for row in rows[:2]), "the rest is shown, without colour"
+
+
+def test_the_reasoning_is_not_judged_by_default(judge):
+    status, found, _ = judge(["<think>Moon[c]. Cheese[c].</think>Right."], "--fail-under", "1")
+    assert status == 0 and found["sentences"] == 1 and Judge.seen == ["Right."]
+    assert judge(["<think>Moon[c].</think>Right."], "--fail-under", "1", "--scope", "completion")[0] == 1
+
+
+def test_an_answer_with_nothing_in_the_scope_is_counted_and_not_sent(judge, tmp_path):
+    page, out = tmp_path / "page.html", tmp_path / "out.jsonl"
+    texts = ["<think>cut off", "", "Right.", "<think>all</think> "]
+    flags = ["--metric", "factscore,safe", "--metric_args", "factscore.gamma=0", "--html", page, "--out", out]
+    status, found, err = judge(texts, *flags)
+    assert status == 0 and Judge.seen == ["Right."]
+    assert (found["completions"], found["not_judged"], found["empty"], found["precision"]) == (4, 3, 3, 1.0)
+    assert "not judged 3 (empty 3)" in err and "the verifier failed" not in err
+    assert [found["metrics"][name]["parts"]["empty"] for name in ("factscore", "safe")] == [3, 3]
+    assert page.read_text(encoding="utf-8").count("not judged: nothing in the scope") == 3
+    assert len(out.read_text(encoding="utf-8").splitlines()) == 4
+    # Nine answers that were cut off say nothing, and one true one must not speak for them.
+    assert judge([*texts[:1] * 9, "Right."], "--fail-under", "0.8")[0] == 1
+    assert judge(texts[:1], "--fail-under", "0")[0] == 1
+
+
+def test_answers_of_inventions_alone_come_first_on_the_page(judge, tmp_path):
+    page = tmp_path / "page.html"
+    judge(["A.", "B[u]. C[u].", "D. E[c].", "F[?]. G."], "--html", page)
+    headings = re.findall(r"<h3>(.*?)</h3>.*?<h4>(.*?)</h4>", page.read_text(encoding="utf-8"))
+    assert headings == [
+        ("line 2", "precision 0.00"),
+        ("line 3", "precision 0.50"),
+        ("line 1", "precision 1.00"),
+        ("line 4", "precision 1.00, 1 claims not judged"),
+    ]
+
+
 def test_the_page_is_painted_escaped_and_sorted(tmp_path, capsys):
     evil = "<script>alert(1)</script> \ud800 was born in Warsaw in 1890."
     rows = [
@@ -252,10 +392,11 @@ def test_the_page_is_painted_escaped_and_sorted(tmp_path, capsys):
     marks = Marks(html)
     assert status == 0 and "script" not in marks.tags and "i" not in marks.tags and "b" not in marks.tags
     kinds = [kind for kind, title, _ in marks.marks if title]
-    assert kinds == ["contradicted", "supported", "unverifiable"]
+    assert kinds == ["contradicted", "unverifiable", "supported"]
     assert "<script>alert(1)</script>" in marks.text and "right answer" not in marks.text
     order = [
-        marks.text.index(text) for text in ("line 2", "line 1: <b>Where?</b>", "line 4", "not judged: no evidence")
+        marks.text.index(text)
+        for text in ("line 2", "line 3", "line 1: <b>Where?</b>", "line 4", "not judged: no evidence")
     ]
     assert order == sorted(order)
     assert json.loads(out.read_text(encoding="utf-8").split("\n")[2])["completion"] == evil
@@ -386,7 +527,8 @@ def test_files_that_do_not_fit(tmp_path, capsys, monkeypatch, counting, rows, pa
         (["--metric", "factscor"], "choose of anah, factscore"),
         (["--metric", "truthfulqa"], "needs other inputs"),
         (["--metric", "factscore", "--metric_args", "factscore.gama=0"], "no argument 'gama'; it takes gamma"),
-        (["--metric", "factscore", "--metric_args", "factscore.gamma=x"], "factscore refuses {'gamma': 'x'}"),
+        (["--metric", "veriscore", "--metric_args", "veriscore.k={}"], "veriscore refuses {'k': {}}"),
+        (["--metric", "safe", "--metric_args", 'safe.k={"a": 1}'], "safe.k must be a number above 0"),
         (["--metric", "factscore", "--metric_args", "gamma=0"], "takes METRIC.ARGUMENT=VALUE"),
         (["--metric_args", "safe.k=3"], "add --metric safe"),
         (["--metric", "factscore", "--metric_args", "factscore.verifier=nli:x"], "no argument 'verifier'"),
@@ -400,6 +542,67 @@ def test_files_that_do_not_fit(tmp_path, capsys, monkeypatch, counting, rows, pa
 def test_bad_flags_are_named(tmp_path, capsys, counting, flags, message):
     status, found, err = run(capsys, answers(tmp_path, TRUE), *counting[0], *flags)
     assert (status, found) == (2, None) and message in err and counting[1].calls == []
+
+
+CLAIM_ARGUMENTS = {
+    name: [
+        "gamma" if name == "factscore" else "k",
+        "deduplicate",
+        "abstention",
+        "confidence_level",
+        "resamples",
+        "seed",
+    ]
+    for name in command.CLAIM_METRICS
+} | {"anah": ["abstention", "confidence_level", "resamples", "seed"]}
+
+
+@pytest.mark.parametrize("metric", command.CLAIM_METRICS)
+def test_every_argument_of_a_metric_is_refused_by_name(tmp_path, capsys, counting, metric):
+    file = answers(tmp_path, TRUE)
+    _, _, err = run(capsys, file, *counting[0], "--metric", metric, "--metric_args", f"{metric}.nonsense=1")
+    names = err.strip().partition("it takes ")[2].split(", ")
+    assert {"abstention", "confidence_level", "resamples", "seed"} <= set(names)
+    for name in names:
+        for value in ("abc", "NaN", "[1]", "-1", "1" * 400, "[" * 100_000, '{"a": "b"}'):
+            if (name, value) == ("seed", "-1"):
+                continue
+            flags = ("--metric", metric, "--metric_args", f"{metric}.{name}={value}")
+            status, found, err = run(capsys, file, *counting[0], *flags)
+            assert (status, found) == (2, None) and len(err) < 300
+            assert err.startswith(f"hf-factuality: --metric_args: {metric}.{name} must be ")
+    assert counting[1].calls == []
+
+
+def test_help_names_every_verifier(capsys):
+    for name in ("verify", "evaluate", "build-preferences"):
+        with pytest.raises(SystemExit):
+            main([name, "--help"])
+        text = capsys.readouterr().out
+        assert all(verifier in text for verifier in (*VERIFIER_NAMES, "pipeline:")), name
+
+
+@pytest.mark.parametrize("verifier", ["nli:nobody/nothing", "hhem", "minicheck:nobody/none", "pipeline:nobody/none"])
+def test_a_missing_model_is_named_in_one_line(tmp_path, capsys, verifier):
+    name = verifier.partition(":")[2] or "vectara/hallucination_evaluation_model"
+    status, _, err = run(capsys, answers(tmp_path, TRUE), "--verifier", verifier)
+    assert status == 2 and f"the model {name!r} was not found locally or on the Hub" in err and err.count("\n") == 1
+
+
+def test_a_folder_that_holds_no_model_is_named_in_one_line(tmp_path, capsys):
+    status, _, err = run(capsys, answers(tmp_path, TRUE), "--verifier", f"nli:{tmp_path}")
+    assert status == 2 and f"the model {str(tmp_path)!r} cannot be loaded: " in err and err.count("\n") == 1
+
+
+def test_the_command_starts_without_the_libraries_that_it_does_not_need(tmp_path):
+    heavy = ("evaluate", "transformers", "datasets")
+    code = (
+        "import sys; from hf_factuality.cli import main; status = main(sys.argv[1:]); "
+        f"print(status, sorted(set({heavy}) & set(sys.modules)))"
+    )
+    given = [sys.executable, "-c", code, "verify", answers(tmp_path, TRUE), "--fail-under", "0.8"]
+    printed = subprocess.run(given, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert json.loads(printed[0])["precision"] == 1.0 and printed[1] == "0 []"
 
 
 def test_a_lone_dash_pair_and_values_keep_their_dashes(tmp_path, capsys):

@@ -18,7 +18,12 @@ EXPERIMENT = Experiment(
     model=MODEL,
     test_sets=biographies,
     measure=measured_reward,
-    figures=("reward", "precision", "empty", *(f for f in BIOGRAPHY_FIGURES if f not in ("precision", "empty"))),
+    figures=(
+        "reward",
+        "decided_precision",
+        "empty",
+        *(f for f in BIOGRAPHY_FIGURES if f not in ("decided_precision", "empty")),
+    ),
     max_new_tokens=MAX_TOKENS,
     published={"base": "0.638", "token": "0.668", "sentence": "0.655", "response": "0.651"},
     published_what="published: FActScore, Qwen2.5-7B",

@@ -6,6 +6,8 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from hf_factuality.verifiers.registry import VERIFIER_HELP
+
 
 def add_parser(commands: Any) -> None:
     """Add `build-preferences` to the subparsers of the `hf-factuality` command."""
@@ -72,9 +74,7 @@ def add_parser(commands: Any) -> None:
         "16 for vLLM and servers)",
     )
     judging = build.add_argument_group("who judges")
-    judging.add_argument(
-        "--verifier", default="lexical", help="'lexical' (default), 'nli:MODEL', 'llm:MODEL', 'anah:MODEL', ..."
-    )
+    judging.add_argument("--verifier", default="lexical", help=f"{VERIFIER_HELP} (default lexical)")
     judging.add_argument("--verifier_base_url", metavar="URL", help="server of 'llm:MODEL' and 'anah:MODEL'")
     judging.add_argument("--knowledge", type=Path, metavar="FILE", help="knowledge base that evidence is taken from")
     judging.add_argument(

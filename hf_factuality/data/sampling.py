@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from hf_factuality._upload import naming_model
 from hf_factuality.data.row_files import read_rows
 from hf_factuality.errors import DataError
 
@@ -131,11 +132,13 @@ class TransformersSampler:
         self.config = config or SamplingConfig()
         self.batch_size = batch_size
         named = isinstance(model, (str, Path))
+        name = model if named else model.name_or_path
         if tokenizer is None:
-            tokenizer = AutoTokenizer.from_pretrained(model if named else model.name_or_path, revision=revision)
+            with naming_model(name):
+                tokenizer = AutoTokenizer.from_pretrained(name, revision=revision)
         if not tokenizer.chat_template:
             raise DataError(
-                f"the tokenizer of {model if named else model.name_or_path!r} has no chat template; set "
+                f"the tokenizer of {name!r} has no chat template; set "
                 "`tokenizer.chat_template`, or sample from an instruction-tuned model"
             )
         self.tokenizer = tokenizer

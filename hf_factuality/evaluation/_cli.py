@@ -7,6 +7,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from hf_factuality.spans import SCOPES
+from hf_factuality.verifiers.registry import VERIFIER_HELP
+
 
 def add_parser(commands: Any) -> None:
     """Add `evaluate` to the subparsers of the `hf-factuality` command."""
@@ -92,8 +95,14 @@ def add_parser(commands: Any) -> None:
         "--seed", type=int, default=0, help="of samples, of --limit and of HaluEval's candidates (default 0)"
     )
     judging = evaluate.add_argument_group("who judges")
-    judging.add_argument("--verifier", help="for metrics over claims: 'lexical', 'nli:MODEL', 'llm:MODEL', ...")
+    judging.add_argument("--verifier", help=f"for metrics over claims: {VERIFIER_HELP}")
     judging.add_argument("--verifier_base_url", metavar="URL", help="server of 'llm:MODEL' and 'anah:MODEL'")
+    judging.add_argument(
+        "--scope",
+        choices=SCOPES,
+        default=SCOPES[0],
+        help="what of a completion is judged: the answer (default), the reasoning in its think blocks, or all of it",
+    )
     judging.add_argument("--knowledge", type=Path, metavar="FILE", help="knowledge base that evidence is taken from")
     judging.add_argument(
         "--retriever",
@@ -126,8 +135,8 @@ def add_parser(commands: Any) -> None:
         "--max_not_judged",
         type=float,
         metavar="SHARE",
-        help="exit with status 1 too if more of the items than this share have no answer or could not be judged (default "
-        "0.1 with --fail_under, otherwise any share is allowed)",
+        help="exit with status 1 too if more of the items, or of their claims, than this share have no answer or could not "
+        "be judged (default 0.1 with --fail_under, otherwise any share is allowed)",
     )
     evaluate.set_defaults(run=_evaluate)
 

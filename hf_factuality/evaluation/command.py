@@ -29,8 +29,10 @@ from hf_factuality.evaluation.plan import PLAIN, Plan, Task, check_samples, load
 from hf_factuality.evaluation.run import answer_items, journal_rows, judge_answers
 from hf_factuality.evaluation.scoring import JUDGED_METRICS, Answers, check_gold, score
 from hf_factuality.evaluation.verification import AnswerJudge, AnswerVerifier
+from hf_factuality.functional.scoring import ClaimCounts, count_claims
 from hf_factuality.hub.card import format_table
 from hf_factuality.hub.results import check_same_model, environment, now, public, write_results
+from hf_factuality.spans import SCOPES
 from hf_factuality.verifiers.guard import logger as guard_logger
 
 
@@ -47,6 +49,8 @@ class Prepared:
             Where they come from.
         verifier ([`AnswerVerifier`], *optional*), judge ([`AnswerJudge`], *optional*):
             Who judges the answers.
+        claims ([`ClaimCounts`], *optional*):
+            What the verifier said of all answers together.
     """
 
     task: Task
@@ -54,6 +58,7 @@ class Prepared:
     provenance: dict[str, Any]
     verifier: AnswerVerifier | None
     judge: AnswerJudge | None
+    claims: ClaimCounts = ClaimCounts(0, 0, 0)
 
 
 def evaluate(args: argparse.Namespace) -> int:
@@ -92,7 +97,7 @@ def evaluate(args: argparse.Namespace) -> int:
         if isinstance(engine, ServerEngine):
             _remove(engine.cache)  # the files of answers hold it all by now
     _print(entries, args)
-    return _status(entries, plan.thresholds, args.max_not_judged)
+    return _status(entries, plan.thresholds, args.max_not_judged, {it.task.name: it.claims for it in prepared})
 
 
 def lock_path(out: Path) -> Path:
@@ -134,6 +139,9 @@ def _prepare(args: argparse.Namespace, task: Task, stack: ExitStack) -> Prepared
             top_k=args.top_k,
             **arguments,
         )
+    for who in filter(None, (verifier, judge)):
+        if args.scope != SCOPES[0]:  # so that results and answers of the default stay what they were
+            who.description["scope"] = args.scope
     return Prepared(task, items, provenance, verifier, judge)
 
 
@@ -200,8 +208,10 @@ def _measure(
     try:
         answer_items(engine, it.items, task.generation, journal)
         n_samples = task.generation.n_samples if plan.best_of and task.generation else 1
-        judge_answers(it.items, journal, it.verifier, it.judge, n_samples)
+        judge_answers(it.items, journal, it.verifier, it.judge, n_samples, args.scope)
         answers = _collect(it, journal, plan, engine, args)
+        known = [found for found in answers.verifications if found is not None and found.error is None]
+        it.claims = count_claims([span.label for found in known for span in found.claims or found.spans])
         found = {name: score(name, answers) for name in task.metrics}
         journal.finish(journal_rows(it.items, journal, {name: result["scores"] for name, result in found.items()}))
     finally:
@@ -255,6 +265,7 @@ def _collect(it: Prepared, journal: Journal, plan: Plan, engine: Engine, args: a
         votes=[sample.get("votes") for sample in first],
         verifier=it.verifier,
         judge=it.judge,
+        scope=args.scope,
         published=published,
         metric_args=plan.metric_args,
         best_of=plan.best_of,
@@ -313,7 +324,10 @@ _NOT_JUDGED = ("missing", "no_evidence", "verifier_failed", "unjudged")
 
 
 def _status(
-    entries: Sequence[Mapping[str, Any]], thresholds: Mapping[str, float], max_not_judged: float | None = None
+    entries: Sequence[Mapping[str, Any]],
+    thresholds: Mapping[str, float],
+    max_not_judged: float | None,
+    claims: Mapping[str, ClaimCounts],
 ) -> int:
     low = []
     if max_not_judged is None and thresholds:
@@ -327,6 +341,9 @@ def _status(
         missing = sum(entry["left_out"]["responses"].get(reason, 0) for reason in _NOT_JUDGED)
         if max_not_judged is not None and missing > max_not_judged * entry["n"]:
             low.append(f"{name}: {missing} of {entry['n']} items have no answer or could not be judged")
+    for name, found in claims.items():
+        if max_not_judged is not None and found.unjudged > max_not_judged * found.stated:
+            low.append(f"{name}: {found.unjudged} of {found.stated} claims could not be judged")
     for text in low:
         print(f"hf-factuality: {text}", file=sys.stderr)
     return 1 if low else 0

@@ -20,6 +20,7 @@ from transformers import (
     TopPLogitsWarper,
 )
 
+from hf_factuality._upload import naming_model
 from hf_factuality.data.benchmarks.base import BenchmarkItem
 from hf_factuality.errors import CheckpointError, DataError
 from hf_factuality.evaluation.engines import Completion, Generation, Request
@@ -151,12 +152,13 @@ class LocalEngine:
         device = _device(device)
         common = {"revision": revision, "trust_remote_code": trust_remote_code}
         try:
-            model = AutoModelForCausalLM.from_pretrained(
-                name,
-                dtype=dtype if dtype == "auto" else getattr(torch, dtype),
-                device_map="auto" if device == "auto" else None,
-                **common,
-            )
+            with naming_model(name):
+                model = AutoModelForCausalLM.from_pretrained(
+                    name,
+                    dtype=dtype if dtype == "auto" else getattr(torch, dtype),
+                    device_map="auto" if device == "auto" else None,
+                    **common,
+                )
             self.tokenizer = AutoTokenizer.from_pretrained(self._tokenizer_source(model), **common)
         except (OSError, ValueError, KeyError) as error:
             raise CheckpointError(f"--model {name} cannot be loaded: {str(error):.500}") from error

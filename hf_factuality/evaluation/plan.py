@@ -16,9 +16,10 @@ from hf_factuality.errors import DataError
 from hf_factuality.evaluation import own_file
 from hf_factuality.evaluation.best_of import check_best_of, parse_best_of
 from hf_factuality.evaluation.engines import Generation
-from hf_factuality.evaluation.scoring import CLAIM_METRICS, JUDGED_METRICS, check_metric_args, metrics_of
+from hf_factuality.evaluation.scoring import CLAIM_METRICS, JUDGED_METRICS, metrics_of
 from hf_factuality.hub.results import load_results
-from hf_factuality.metrics._cli import parse_metric_args
+from hf_factuality.metrics._cli import check_metric_args, parse_metric_args
+from hf_factuality.spans import SCOPES
 
 
 # The prompts of these are a text that ends in "A:", which is no message of a chat.
@@ -122,6 +123,8 @@ def make_plan(args: argparse.Namespace) -> Plan:
         args.metric_args, {name for names in metrics.values() for name in names}, "--metrics"
     )
     for name, given in arguments.items():
+        if name not in CLAIM_METRICS:
+            raise ValueError(f"--metric_args: {name} takes none; only {', '.join(CLAIM_METRICS)} do")
         check_metric_args(name, given)
     _check_out(args.out, [task.answers for task in tasks], args.answers)
     template = _template(args.chat_template_kwargs)
@@ -272,6 +275,8 @@ def _check_judges(args: argparse.Namespace, metrics: dict[str, tuple[str, ...]])
         )
     if args.verifier and args.judge and not claims:
         raise ValueError("halluqa takes either --judge or --verifier")
+    if args.scope != SCOPES[0] and not wanted & set(JUDGED_METRICS):
+        raise ValueError(f"--scope is not used by {', '.join(sorted(wanted))}, which nobody judges; leave it out")
     if args.verifier and not wanted & set(JUDGED_METRICS):
         raise ValueError(f"--verifier is not used by {', '.join(sorted(wanted))}; leave it out, or add --metrics")
     if args.knowledge and not claims:

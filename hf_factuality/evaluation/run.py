@@ -79,8 +79,9 @@ def judge_answers(
     verifier: AnswerVerifier | None,
     judge: AnswerJudge | None,
     n_samples: int = 1,
+    scope: str = "answer",
 ) -> None:
-    """Judge the first `n_samples` completions that were not judged before by the same verifier or judge and evidence.
+    """Judge `scope` of the first `n_samples` completions that were not judged before by the same verifier or judge and evidence.
 
     Raises:
         `JudgingError`: nothing at all could be judged.
@@ -90,7 +91,7 @@ def judge_answers(
         for number in range(n_samples):
             sample = _sample(journal, item.id, number)
             if sample is not None and sample.get("text") is not None:
-                answers.append(Judged(item.id, number, item, sample["text"]))
+                answers.append(Judged(item.id, number, item, sample["text"], scope))
     if verifier is not None:
         keys = {(answer.id, answer.sample): verifier.key(answer) for answer in answers}
         todo = [

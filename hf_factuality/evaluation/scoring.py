@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import inspect
 import re
 import tempfile
 from collections import Counter
@@ -14,9 +12,10 @@ from typing import Any
 from hf_factuality.data.benchmarks.base import Benchmark, BenchmarkItem
 from hf_factuality.errors import DataError
 from hf_factuality.evaluation.best_of import best_of_curve
-from hf_factuality.evaluation.verification import Judged, StoredVerifier, answer_range
+from hf_factuality.evaluation.verification import Judged, StoredVerifier, opens_reasoning
+from hf_factuality.metrics._cli import metric_class
 from hf_factuality.rewards import SCORERS, FSPOAnswerReward, extract_answer
-from hf_factuality.spans import Verification
+from hf_factuality.spans import Verification, scope_ranges
 
 
 CLAIM_METRICS = ("anah", "factscore", "longwiki", "safe", "veriscore")
@@ -68,7 +67,9 @@ def final_answer(item: BenchmarkItem, completion: str, data_source: str | None) 
         `str` or `None`.
     """
     tagged = extract_answer(completion)
-    rest = completion[slice(*answer_range(item, completion))] if tagged is None else tagged
+    rest = tagged
+    if rest is None:
+        rest = completion[slice(*scope_ranges(completion, opened=opens_reasoning(item))[-1])].strip()
     if "letter" in item.reference:
         match = _LETTER.fullmatch(rest)
         return match and match[1].upper()
@@ -94,6 +95,8 @@ class Answers:
             Per item.
         verifier (`AnswerVerifier`, *optional*), judge (`AnswerJudge`, *optional*):
             Who found them.
+        scope (`str`, *optional*, defaults to `"answer"`):
+            What of the completions they were shown.
         published (`bool`):
             Whether prompts, items and format are those of the published evaluation.
         metric_args (`Mapping[str, Mapping[str, Any]]`, *optional*):
@@ -112,6 +115,7 @@ class Answers:
     votes: Sequence[Sequence[str | None] | None] = ()
     verifier: Any = None
     judge: Any = None
+    scope: str = "answer"
     published: bool = False
     metric_args: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     best_of: Sequence[int] = ()
@@ -136,7 +140,7 @@ def score(name: str, answers: Answers) -> dict[str, Any]:
         predictions, references, options = _INPUTS.get(name, _claims)(answers)
         options |= answers.metric_args.get(name, {})
         with tempfile.TemporaryDirectory() as folder:
-            found = _module(name)(cache_dir=folder).compute(
+            found = metric_class(name)(cache_dir=folder).compute(
                 predictions=predictions, references=references, return_scores=True, **options
             )
         if name in JUDGED_METRICS:
@@ -164,41 +168,13 @@ def _sample_scores(name: str, answers: Answers) -> list[list[float | None]]:
     return [[next(scores) for _ in texts] for texts in answers.completions]
 
 
-def _module(name: str) -> type:
-    return getattr(importlib.import_module(f"hf_factuality.metrics.{name}.{name}"), name.capitalize())
-
-
-def check_metric_args(name: str, given: Mapping[str, Any]) -> None:
-    """Try the arguments of a metric on one labelled claim.
-
-    Raises:
-        `ValueError`: the metric takes no such argument, or refuses its value.
-    """
-    if not given:
-        return
-    if name not in CLAIM_METRICS:
-        raise ValueError(f"--metric_args: {name} takes none; only {', '.join(CLAIM_METRICS)} do")
-    kind = _module(name)
-    parameters = inspect.signature(kind._compute).parameters.values()
-    known = [it.name for it in parameters if it.kind is not it.VAR_KEYWORD]
-    known = [it for it in known if it not in ("self", "predictions", "references", "domains")]
-    unknown = sorted(set(given) - set(known))
-    if unknown:
-        raise ValueError(f"--metric_args: {name} has no argument {unknown[0]!r}; it takes {', '.join(known)}")
-    with tempfile.TemporaryDirectory() as folder:
-        try:
-            kind(cache_dir=folder).compute(predictions=[["supported"], ["supported"]], resamples=0, **given)
-        except Exception as error:
-            raise ValueError(f"--metric_args: {name} refuses {dict(given)}: {error}") from error
-
-
 def _only(answers: Answers) -> list[str | None]:
     return [texts[0] for texts in answers.completions]
 
 
 def _claims(answers: Answers) -> tuple[list[Any], list[Any], dict[str, Any]]:
     judged = [
-        None if text is None else Judged(item.id, 0, item, text)
+        None if text is None else Judged(item.id, 0, item, text, answers.scope)
         for item, text in zip(answers.items, _only(answers), strict=True)
     ]
     predictions = [None if it is None else {"text": it.input().completion, "domain": it.item.domain} for it in judged]

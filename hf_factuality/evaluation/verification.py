@@ -11,7 +11,7 @@ from typing import Any
 from hf_factuality.data.benchmarks.base import BenchmarkItem
 from hf_factuality.errors import DataError, JudgingError
 from hf_factuality.rewards import complete_text
-from hf_factuality.spans import Verification, think_range
+from hf_factuality.spans import Verification, scope_text
 from hf_factuality.verifiers.base import VerifierInput, VerifierPipeline
 from hf_factuality.verifiers.cache import content_key
 from hf_factuality.verifiers.guard import GuardedVerifier
@@ -26,30 +26,9 @@ RETRIEVERS = ("topic", "corpus")
 JUDGE_PROMPTS = {"halluqa": ("judge_answer_zh.txt", ("是", "否")), "truthfulqa-generation": ("judge_answer_en.txt", ("yes", "no"))}  # fmt: skip
 
 
-def answer_range(item: BenchmarkItem, completion: str) -> tuple[int, int]:
-    """Characters of the answer proper: between the last `<answer>` tags, otherwise all that follows the reasoning.
-
-    Args:
-        item ([`BenchmarkItem`]):
-            The item, whose prompt may have opened the reasoning.
-        completion (`str`):
-            The completion.
-
-    Returns:
-        `tuple[int, int]`, half-open, without white space at the ends; empty if the reasoning is not closed.
-    """
-    text = complete_text(completion, list(item.messages))
-    if text.rfind("<think>") > text.rfind("</think>"):
-        return len(completion), len(completion)
-    thinking = think_range(completion)
-    start, end = (thinking[1] + len("</think>") if thinking else 0), len(completion)
-    closing = completion.rfind("</answer>")
-    opening = completion.rfind("<answer>", start, closing) if closing >= 0 else -1
-    if opening >= 0:
-        start, end = opening + len("<answer>"), closing
-    inside = completion[start:end]
-    start += len(inside) - len(inside.lstrip())
-    return start, start + len(inside.strip())
+def opens_reasoning(item: BenchmarkItem) -> bool:
+    """Whether the prompt of an item ends in `<think>`."""
+    return bool(complete_text("", list(item.messages)))
 
 
 @dataclass(frozen=True)
@@ -63,23 +42,25 @@ class Judged:
             The item.
         text (`str`):
             The completion.
+        scope (`str`, *optional*, defaults to `"answer"`):
+            What of it is judged, see [`~hf_factuality.spans.scope_text`].
     """
 
     id: str
     sample: int
     item: BenchmarkItem
     text: str
+    scope: str = "answer"
 
     @property
     def start(self) -> int:
-        """First character of the answer proper."""
-        return answer_range(self.item, self.text)[0]
+        """First character in the scope."""
+        return scope_text(self.text, self.scope, opens_reasoning(self.item))[1]
 
     def input(self) -> VerifierInput:
-        """What a verifier gets: the answer proper."""
-        start, end = answer_range(self.item, self.text)
-        item = self.item
-        return VerifierInput(self.text[start:end], item.question, tuple(item.evidence), {"topic": item.topic})
+        """What a verifier gets."""
+        text, _ = scope_text(self.text, self.scope, opens_reasoning(self.item))
+        return VerifierInput(text, self.item.question, tuple(self.item.evidence), {"topic": self.item.topic})
 
 
 class AnswerVerifier:

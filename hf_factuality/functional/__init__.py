@@ -13,13 +13,14 @@ from hf_factuality.functional.credit import (
     token_values,
 )
 from hf_factuality.functional.rewards import fill_unjudged
-from hf_factuality.functional.scoring import factual_precision, mean_factuality
+from hf_factuality.functional.scoring import decided_precision, factual_precision, mean_factuality
 
 
 __all__ = [
     "BINARY_VALUES",
     "TERNARY_VALUES",
     "add_factuality",
+    "decided_precision",
     "factual_precision",
     "fill_unjudged",
     "flip_advantages",

@@ -38,7 +38,23 @@ def mean_factuality(spans: Sequence[LabeledSpan], values: Mapping[Label, float] 
 
 
 def factual_precision(spans: Sequence[LabeledSpan]) -> float | None:
-    """Supported over supported plus contradicted, hedged ones included.
+    """Supported share of the claims that were judged: what nobody supports counts against it.
+
+    What `precision` means in every command, card and report; see docs/metrics.md.
+
+    Args:
+        spans (`Sequence[LabeledSpan]`):
+            The sentences or claims of one completion, or of many.
+
+    Returns:
+        `float` in [0, 1]: supported over supported, contradicted and unverifiable, hedged ones included; `None` if no
+        claim was judged.
+    """
+    return count_claims([span.label for span in spans]).precision
+
+
+def decided_precision(spans: Sequence[LabeledSpan]) -> float | None:
+    """Supported over supported plus contradicted, hedged ones included: unverifiable claims do not count.
 
     Args:
         spans (`Sequence[LabeledSpan]`):

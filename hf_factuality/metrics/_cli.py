@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import importlib
+import inspect
 import json
-from collections.abc import Collection, Sequence
+import tempfile
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
+
+from hf_factuality.metrics._abstention import ABSTENTION
 
 
 def add_parser(commands: Any) -> None:
@@ -42,6 +47,33 @@ def add_parser(commands: Any) -> None:
     push.add_argument("--dry_run", metavar="DIR", help="write the Spaces as folders here and publish nothing")
 
 
+def _number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= 1e9  # no NaN either
+
+
+def _whole(value: Any) -> bool:
+    return _number(value) and isinstance(value, int)
+
+
+# What each argument of a metric may be, and how that is said.
+_ARGUMENTS = {
+    "gamma": (lambda value: _number(value) and value >= 0, "a number of at least 0"),
+    "k": (lambda value: _number(value) and value > 0, "a number above 0"),
+    "veriscore.k": (
+        lambda value: all(_number(it) and it > 0 for it in (value.values() if isinstance(value, dict) else [value])),
+        "a number above 0, or an object with one per domain",
+    ),
+    "abstention": (
+        lambda value: value is None or (isinstance(value, str) and value in ABSTENTION),
+        f"one of {', '.join(ABSTENTION)}, or null",
+    ),
+    "deduplicate": (lambda value: isinstance(value, bool), "true or false"),
+    "confidence_level": (lambda value: _number(value) and 0 < value < 1, "a number between 0 and 1"),
+    "resamples": (lambda value: _whole(value) and value >= 0, "a whole number of at least 0"),
+    "seed": (_whole, "a whole number"),
+}
+
+
 def parse_metric_args(given: Sequence[str] | None, metrics: Collection[str], flag: str) -> dict[str, dict[str, Any]]:
     """Arguments of metrics from a command line, by metric.
 
@@ -54,7 +86,7 @@ def parse_metric_args(given: Sequence[str] | None, metrics: Collection[str], fla
             That would add one, for the error.
 
     Raises:
-        `ValueError`: of another form, or for a metric that is not computed.
+        `ValueError`: of another form, for a metric that is not computed, or with a value that the argument cannot have.
     """
     arguments: dict[str, dict[str, Any]] = {}
     for text in given or ():
@@ -65,10 +97,47 @@ def parse_metric_args(given: Sequence[str] | None, metrics: Collection[str], fla
         if metric not in metrics:
             raise ValueError(f"--metric_args {text}: {metric!r} is not computed; add {flag} {metric}")
         try:
-            arguments.setdefault(metric, {})[name] = json.loads(value)
-        except ValueError:
-            arguments.setdefault(metric, {})[name] = value
+            found = json.loads(value)
+        except (ValueError, RecursionError):
+            found = value
+        fits, kind = _ARGUMENTS.get(key) or _ARGUMENTS.get(name) or (None, "")
+        if fits and not fits(found):
+            raise ValueError(f"--metric_args: {metric}.{name} must be {kind}, got {value!r:.100}")
+        arguments.setdefault(metric, {})[name] = found
     return arguments
+
+
+def metric_class(name: str) -> type:
+    """The class of a metric of this package."""
+    return getattr(importlib.import_module(f"hf_factuality.metrics.{name}.{name}"), name.capitalize())
+
+
+def check_metric_args(name: str, given: Mapping[str, Any], shared: Sequence[str] = ()) -> None:
+    """Try the arguments of a metric over claims on one response.
+
+    Args:
+        name (`str`):
+            Of the metric.
+        given (`Mapping[str, Any]`):
+            Its arguments.
+        shared (`Sequence[str]`, *optional*):
+            Arguments of all metrics that may be given too.
+
+    Raises:
+        `ValueError`: the metric takes no such argument, or refuses its value.
+    """
+    kind = metric_class(name)
+    parameters = inspect.signature(kind._compute).parameters.values()
+    own = [it.name for it in parameters if it.kind is not it.VAR_KEYWORD]
+    known = [*(it for it in own if it not in ("self", "predictions", "references", "domains")), *shared]
+    unknown = sorted(set(given) - set(known))
+    if unknown:
+        raise ValueError(f"--metric_args: {name} has no argument {unknown[0]!r}; it takes {', '.join(known)}")
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            kind(cache_dir=folder).compute(predictions=[["supported"], ["supported"]], **{"resamples": 0, **given})
+        except Exception as error:
+            raise ValueError(f"--metric_args: {name} refuses {dict(given)}: {error}") from error
 
 
 def _install(args: argparse.Namespace) -> int:

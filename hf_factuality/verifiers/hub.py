@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hf_factuality._upload import hub_errors, prepare_repo, publish
+from hf_factuality._upload import hub_errors, naming_model, prepare_repo, publish
 from hf_factuality.errors import HubError
 from hf_factuality.verifiers.base import VerifierPipeline
 from hf_factuality.verifiers.hub_format import (
@@ -198,7 +198,8 @@ def load_pipeline(
 
         patterns = [CONFIG_NAME, "prompts/*.txt", "prompts/**/*.txt"]
         repo_id = str(folder_or_repo)
-        folder = Path(snapshot_download(repo_id, revision=revision, allow_patterns=patterns, token=token))
+        with naming_model(repo_id):
+            folder = Path(snapshot_download(repo_id, revision=revision, allow_patterns=patterns, token=token))
     elif revision is not None:
         raise HubError(f"{str(folder)!r} is a folder; only a repository has revisions, got {revision!r}")
     config = read_config(folder, str(folder_or_repo))

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from hf_factuality._upload import naming_model
 from hf_factuality.errors import CheckpointError
 from hf_factuality.spans import Label
 from hf_factuality.verifiers.base import VerifierPipeline
@@ -79,15 +80,17 @@ def load_hhem(
     from transformers.utils import cached_file
     from transformers.utils.hub import extract_commit_hash
 
-    config = T5Config.from_pretrained(
-        foundation,
-        revision=foundation_revision,
-        num_labels=2,
-        id2label={0: "hallucinated", 1: "consistent"},
-        label2id={"hallucinated": 0, "consistent": 1},
-    )
-    tokenizer = AutoTokenizer.from_pretrained(foundation, revision=foundation_revision)
-    path = cached_file(model, "model.safetensors", revision=revision)
+    with naming_model(model):
+        path = cached_file(model, "model.safetensors", revision=revision)
+    with naming_model(foundation):
+        config = T5Config.from_pretrained(
+            foundation,
+            revision=foundation_revision,
+            num_labels=2,
+            id2label={0: "hallucinated", 1: "consistent"},
+            label2id={"hallucinated": 0, "consistent": 1},
+        )
+        tokenizer = AutoTokenizer.from_pretrained(foundation, revision=foundation_revision)
     stored = load_file(path)
     state = {name.removeprefix(PREFIX): value for name, value in stored.items()}
     # Tied weights: only one of the two names is stored.

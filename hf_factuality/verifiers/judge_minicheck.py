@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from hf_factuality._upload import naming_model
 from hf_factuality.spans import Label
 from hf_factuality.verifiers.base import JudgeInput, VerifierPipeline
 from hf_factuality.verifiers.extract import SentenceExtractor, sentence_offsets
@@ -125,12 +126,12 @@ class MiniCheckJudge(PromptPairJudge):
             from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
             name = str(model)
-            with _outside_zero3():
+            with naming_model(name), _outside_zero3():
                 options = {} if dtype is None else {"dtype": dtype}
                 model = AutoModelForSeq2SeqLM.from_pretrained(name, revision=revision, **options)
-            if tokenizer is None:
-                tokenizer = AutoTokenizer.from_pretrained(name, revision=revision)
-                source = model_source(model, name, revision, dtype)
+                if tokenizer is None:
+                    tokenizer = AutoTokenizer.from_pretrained(name, revision=revision)
+                    source = model_source(model, name, revision, dtype)
             device = device if device is not None else "cuda" if torch.cuda.is_available() else "cpu"
             dtype = None
         super().__init__(

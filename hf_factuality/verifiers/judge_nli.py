@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hf_factuality._upload import naming_model
 from hf_factuality.spans import Label
 from hf_factuality.verifiers.base import JudgeInput, Judgement, VerifierPipeline
 from hf_factuality.verifiers.extract import SentenceExtractor, sentence_offsets
@@ -231,10 +232,10 @@ class NLIJudge:
             name = str(model)
             source = {"revision": revision, "trust_remote_code": trust_remote_code}
             own_tokenizer = tokenizer is None
-            if own_tokenizer:
-                tokenizer = AutoTokenizer.from_pretrained(name, **source)
             options = source if dtype is None else {**source, "dtype": dtype}
-            with _outside_zero3():
+            with naming_model(name), _outside_zero3():
+                if own_tokenizer:
+                    tokenizer = AutoTokenizer.from_pretrained(name, **source)
                 model = AutoModelForSequenceClassification.from_pretrained(name, **options)
             model = model.to(device if device is not None else "cuda" if torch.cuda.is_available() else "cpu")
             if own_tokenizer:

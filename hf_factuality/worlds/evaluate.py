@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from hf_factuality._answers import check_format, exact_match, extract_answer
-from hf_factuality.functional.scoring import factual_precision, mean_factuality
+from hf_factuality.functional.scoring import decided_precision, factual_precision, mean_factuality
 from hf_factuality.spans import Label, Verification, think_range
 from hf_factuality.worlds.oracle import WorldSentence, WorldVerifier, to_verification
 from hf_factuality.worlds.world import World
@@ -51,7 +51,7 @@ def world_metrics(
     sentences: Sequence[Sequence[WorldSentence]],
     lengths: Sequence[int] | None = None,
 ) -> dict[str, float | int | None]:
-    """Figures of completions that the oracle has read. *Claims* are supported or contradicted, hedged ones included.
+    """Figures of completions that the oracle has read.
 
     Args:
         rows (`Sequence[Mapping[str, Any]]`):
@@ -67,14 +67,15 @@ def world_metrics(
         `dict`: shares are of completions where nothing else is said, and `None` where there is nothing to count.
 
             - `n`: completions.
-            - `correct`, `wrong`: supported and contradicted sentences per completion; `claims`: both.
-            - `precision`: supported among the claims of all completions.
+            - `correct`, `wrong`, `unverifiable`: supported, contradicted and unverifiable sentences per completion,
+              hedged ones included; `claims`: the first two.
+            - `precision`: supported among these three of all completions; `decided_precision`: among the first two.
             - `factuality_score`: mean over completions with sentences of the share of sentences that are neither
               contradicted nor unverifiable (Mask-DPO's score).
             - `mean_factuality`: mean over completions of FSPO's sentence mean (1, 0, -1).
             - `fact_free`: sentences that are labelled NO_FACT (without a fact, repeated, or true but beside the point)
               among all sentences; `unparsable`: likewise.
-            - `no_claim`: without any claim. `repetition`: says a fact of the answer twice. `off_subject`: speaks of
+            - `no_claim`: with none of the first two. `repetition`: says a fact of the answer twice. `off_subject`: speaks of
               somebody else. `empty`: without any text.
             - `sentences`: per completion. `informativeness`: sum of RLFH's ratings over the supported, per completion.
             - `tokens`: per completion.
@@ -82,7 +83,7 @@ def world_metrics(
             Of questions also:
 
             - `accuracy`: right in the reward's sense (right form, right answer).
-            - `right_for_right_reasons`: right, at least one claim, none contradicted.
+            - `right_for_right_reasons`: right, at least one sentence supported, none contradicted.
             - `wrong_reasons`: contradicts something, among the right ones.
             - `format`: of the form `<think> ... </think><answer> ... </answer>`.
             - `reward`: answer plus mean sentence factuality (FSPO, Eq. 10), mean; as in training, reasoning whose think
@@ -91,17 +92,20 @@ def world_metrics(
     n = len(completions)
     flat = [sentence for found in sentences for sentence in found]
     verifications = [to_verification(found).spans for found in sentences]
+    spans = [span for found in verifications for span in found]
     true = [sum(s.label in _TRUE for s in found) for found in sentences]
     false = [sum(s.label in _FALSE for s in found) for found in sentences]
     bad = _FALSE | {Label.UNVERIFIABLE}
     scores = [sum(s.label not in bad for s in found) / len(found) for found in sentences if found]
-    means = [mean_factuality(spans) for spans in verifications]
+    means = [mean_factuality(found) for found in verifications]
     metrics: dict[str, float | int | None] = {
         "n": n,
         "correct": _mean(true),
         "wrong": _mean(false),
+        "unverifiable": _mean([sum(s.label is Label.UNVERIFIABLE for s in found) for found in sentences]),
         "claims": _mean([t + f for t, f in zip(true, false, strict=True)]),
-        "precision": factual_precision([span for spans in verifications for span in spans]),
+        "precision": factual_precision(spans),
+        "decided_precision": decided_precision(spans),
         "factuality_score": _mean(scores),
         "mean_factuality": _mean(means),
         "fact_free": _mean([s.label is Label.NO_FACT for s in flat]),

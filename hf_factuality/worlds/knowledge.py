@@ -31,7 +31,7 @@ def measure_knowledge(model_dir: str | os.PathLike[str], people: int = 400, ques
         `dict`: per mode (`"greedy"`; `"sampled"`: temperature 1)
 
             - `precision`: supported among the claims of biographies; `precision_by_quartile`: of the people by
-              popularity, most popular first; `correct`, `wrong`: claims per biography.
+              popularity, most popular first; `correct`, `wrong`, `unverifiable`: claims per biography.
             - `unparsable`: share of the sentences of biographies and worked answers together.
             - `accuracy`, `right_for_right_reasons`, `wrong_reasons` (share of right answers that contradict a fact on
               the way), `no_claim`: of the questions.
@@ -39,7 +39,7 @@ def measure_knowledge(model_dir: str | os.PathLike[str], people: int = 400, ques
             and `parameters`, `loss` (at the end of training), `tokens` (trained on).
     """
     folder = Path(model_dir)
-    setting = {"people": people, "questions": questions}
+    setting = {"people": people, "questions": questions, "precision": "of all claims"}  # once: of the decided ones
     cached = folder / KNOWLEDGE_FILE
     try:
         found = json.loads(cached.read_text(encoding="utf-8"))
@@ -89,6 +89,7 @@ def format_knowledge(found: dict[str, Any], model_dir: str | os.PathLike[str]) -
             ("precision", "biographies: precision"),
             ("correct", "biographies: correct facts each"),
             ("wrong", "biographies: wrong facts each"),
+            ("unverifiable", "biographies: unverifiable sentences each"),
             ("accuracy", "questions: accuracy"),
             ("right_for_right_reasons", "questions: right for the right reasons"),
             ("wrong_reasons", "questions: wrong reasons among right answers"),
@@ -120,7 +121,7 @@ def _figures(rows: list[dict[str, Any]], about: WorldEvaluation, answered: World
     ]
     sentences = [sentence for found in (*about.sentences, *answered.sentences) for sentence in found]
     return {
-        **{name: about.metrics[name] for name in ("precision", "correct", "wrong")},
+        **{name: about.metrics[name] for name in ("precision", "correct", "wrong", "unverifiable")},
         "precision_by_quartile": quartiles,
         "unparsable": sum(s.kind == "unparsable" for s in sentences) / len(sentences) if sentences else None,
         **{

@@ -8,12 +8,12 @@ from hf_factuality.evaluation.scoring import (
     Answers,
     boxed,
     check_gold,
-    check_metric_args,
     final_answer,
     metrics_of,
     score,
 )
-from hf_factuality.evaluation.verification import answer_range
+from hf_factuality.evaluation.verification import Judged
+from hf_factuality.metrics._cli import check_metric_args
 
 
 USER = {"role": "user", "content": "?"}
@@ -92,12 +92,13 @@ def test_every_letter_may_stand_in_brackets(letter):
         ((USER,), "<think>hm</think>\n\nShe was born.\n", "She was born."),
         (OPEN, "hm</think><answer> She </answer> tail", "She"),
         (OPEN, "hm, still thinking", ""),
-        ((USER,), "<answer>in</answer><think>hm</think>She", "She"),
+        ((USER,), "<think><answer>in</answer></think>She", "She"),
     ],
 )
-def test_answer_range(messages, completion, answer):
-    start, end = answer_range(item("a", "x", messages), completion)
-    assert completion[start:end] == answer
+def test_the_answer_alone_is_judged(messages, completion, answer):
+    judged = Judged("a", 0, item("a", "x", messages), completion)
+    assert judged.input().completion == answer
+    assert completion[judged.start : judged.start + len(answer)] == answer
 
 
 def test_accuracy():
@@ -188,7 +189,6 @@ def test_check_gold():
 @pytest.mark.parametrize(
     ("name", "given", "message"),
     [
-        ("accuracy", {"k": 1}, "takes none"),
         ("safe", {"gamma": 1}, "safe has no argument 'gamma'; it takes k"),
         ("factscore", {"gamma": "x"}, "factscore refuses"),
     ],

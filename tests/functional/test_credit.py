@@ -6,7 +6,6 @@ import torch
 from hf_factuality.functional import (
     BINARY_VALUES,
     TERNARY_VALUES,
-    factual_precision,
     fill_unjudged,
     mean_factuality,
     span_values,
@@ -85,11 +84,6 @@ def test_mean_factuality_by_hand():
     assert mean(S, C, N, values=BINARY_VALUES) == pytest.approx(-1 / 3)
     assert mean() == 0.0
     assert mean(None, None) is None
-
-
-def test_factual_precision_by_hand():
-    assert factual_precision([LabeledSpan(0, 1, label) for label in (S, S, C, U, N, None)]) == pytest.approx(2 / 3)
-    assert factual_precision([LabeledSpan(0, 1, N)]) is None
 
 
 def test_unjudged_rows_take_the_mean_of_their_group():

@@ -31,9 +31,20 @@ def test_mean_factuality(labels, expected):
     assert scoring.mean_factuality(spans(labels)) == (None if expected is None else pytest.approx(expected))
 
 
-@pytest.mark.parametrize("labels, expected", [([S, H, C, U, N], 2 / 3), ([U, N, None], None), ([], None)])
-def test_factual_precision(labels, expected):
-    assert scoring.factual_precision(spans(labels)) == (None if expected is None else pytest.approx(expected))
+@pytest.mark.parametrize(
+    "labels, precision, decided",
+    [
+        ([S, H, C, U, N], 2 / 4, 2 / 3),
+        ([S, U, U, U, U, U], 1 / 6, 1.0),
+        ([U, N, None], 0.0, None),
+        ([X, S, None], 1 / 2, 1 / 2),
+        ([N, None], None, None),
+        ([], None, None),
+    ],
+)
+def test_precision_is_of_all_judged_claims_and_decided_precision_of_the_decided_ones(labels, precision, decided):
+    found = scoring.factual_precision(spans(labels)), scoring.decided_precision(spans(labels))
+    assert found == tuple(None if value is None else pytest.approx(value) for value in (precision, decided))
 
 
 def test_counts():

@@ -25,8 +25,8 @@ TINY = WorldModelConfig(hidden_size=32, intermediate_size=64, num_layers=1, num_
 QUESTION = {"question": "Which country was Filmia Foldcroft born in?", "answer": "Hilmandia"}
 REQUEST = {"question": "Tell me about Filmia Foldcroft.", "topic": "Filmia Foldcroft"}
 ALWAYS = {
-    "n", "correct", "wrong", "claims", "precision", "factuality_score", "mean_factuality", "fact_free", "unparsable",
-    "no_claim", "repetition", "off_subject", "empty", "sentences", "informativeness", "tokens",
+    "n", "correct", "wrong", "unverifiable", "claims", "precision", "decided_precision", "factuality_score",
+    "mean_factuality", "fact_free", "unparsable", "no_claim", "repetition", "off_subject", "empty", "sentences", "informativeness", "tokens",
 }  # fmt: skip
 OF_QUESTIONS = {"accuracy", "right_for_right_reasons", "wrong_reasons", "format", "reward"}
 
@@ -69,8 +69,10 @@ def test_figures_of_questions():
             "n": 8,
             "correct": (2 + 1 + 0 + 0 + 1 + 1 + 0 + 0) / 8,
             "wrong": (0 + 1 + 0 + 0 + 0 + 0 + 0 + 1) / 8,
+            "unverifiable": (0 + 0 + 0 + 0 + 0 + 1 + 0 + 1) / 8,
             "claims": 7 / 8,
-            "precision": 5 / 7,
+            "precision": 5 / 9,
+            "decided_precision": 5 / 7,
             "factuality_score": (1 + 1 / 2 + 1 + 1 + 2 / 3 + 0) / 6,
             "mean_factuality": (1 + 0 + 0 + 0 + 1 / 2 + 1 / 3 + 0 - 1 / 2) / 8,
             "fact_free": 3 / 12,
@@ -109,8 +111,10 @@ def test_figures_of_biographies():
             "n": 4,
             "correct": 3 / 4,
             "wrong": 2 / 4,
+            "unverifiable": 0,
             "claims": 5 / 4,
             "precision": 3 / 5,
+            "decided_precision": 3 / 5,
             "factuality_score": (3 / 4 + 1 + 0) / 3,
             "mean_factuality": (1 / 2 + 0 + 0 - 1) / 4,
             "fact_free": 1 / 6,
@@ -131,7 +135,7 @@ def test_figures_of_nothing_are_unknown():
     assert found.pop("n") == 0 and set(found) == ALWAYS - {"n"} and set(found.values()) == {None}
     found = figures(QUESTION, ["<think> </think><answer> Gorlistan </answer>"])
     assert {name for name, value in found.items() if value is None} == {
-        "precision", "factuality_score", "fact_free", "unparsable", "wrong_reasons", "tokens",
+        "precision", "decided_precision", "factuality_score", "fact_free", "unparsable", "wrong_reasons", "tokens",
     }  # fmt: skip
     assert found["accuracy"] == found["right_for_right_reasons"] == found["reward"] == 0.0 and found["no_claim"] == 1.0
 

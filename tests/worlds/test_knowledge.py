@@ -59,9 +59,14 @@ def test_figures(model_dir, monkeypatch):
     assert "8 people" in table and "quartile 4" in table
     # Measured once: the figures are read from the directory afterwards, for the same numbers.
     assert measure_knowledge(model_dir, people=8, questions=6) == found and len(recited.calls) == 4
+    # Figures of a time when precision was of the decided claims alone are measured again.
+    kept = json.loads((model_dir / knowledge.KNOWLEDGE_FILE).read_text(encoding="utf-8"))
+    kept["setting"].pop("precision")
+    (model_dir / knowledge.KNOWLEDGE_FILE).write_text(json.dumps(kept), encoding="utf-8")
+    assert measure_knowledge(model_dir, people=8, questions=6) == found and len(recited.calls) == 8
     measure_knowledge(model_dir, people=4, questions=6)
-    assert len(recited.calls) == 8
-    assert recited.calls[4][1] == [recited.world.people[rank].name for rank in (0, 2, 4, 6)]
+    assert len(recited.calls) == 12
+    assert recited.calls[8][1] == [recited.world.people[rank].name for rank in (0, 2, 4, 6)]
 
 
 def test_build_command(model_dir, capsys):
