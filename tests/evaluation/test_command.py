@@ -14,6 +14,7 @@ from hf_factuality.evaluation import load_results
 from hf_factuality.evaluation.local import LocalEngine
 from hf_factuality.verifiers.knowledge import KnowledgeBase
 from tests.evaluation.conftest import write_rows
+from tests.test_verify import Judge
 from tests.verifiers.fake_server import FakeServer
 
 
@@ -250,6 +251,52 @@ def test_a_verifier_that_fails_is_asked_again_next_time(own, own_answers, tmp_pa
     assert status == 0 and printed["results"][0]["left_out"]["responses"]["verifier_failed"] == 0
     assert printed["results"][0]["value"] == pytest.approx(2 / 3)
     assert len(load_results(tmp_path / "r.json")["results"]) == 1
+
+
+def test_both_commands_judge_the_same_part_of_a_completion(tmp_path, command, capsys, monkeypatch):
+    monkeypatch.setattr(Judge, "seen", [])
+    texts = [
+        "<think>Moon[c].</think>Right. B[u].",
+        "Before. <think>Two[c].</think><answer>Said.</answer>",
+        "<think>Cut[c].",
+    ]
+    dataset = write_rows(tmp_path / "own.jsonl", [{"question": "?", "answer": "x"}] * 3)
+    file = write_rows(tmp_path / "answers.jsonl", [{"completion": text} for text in texts])
+    judge = ("--verifier", "tests.test_verify:Judge")
+    flags = ("--dataset", dataset, "--answers", file, "--metrics", "anah", *judge)
+    for number, (scope, value) in enumerate({"answer": 2 / 3, "think": 0.0, "completion": 3 / 7}.items()):
+        out = tmp_path / f"{number}.json"
+        given = () if scope == "answer" else ("--scope", scope)
+        assert command(*flags, *given, "--out", out)[0] == 0
+        by_evaluate, Judge.seen[:] = list(Judge.seen), []
+        assert main(["verify", str(file), *judge, *given]) == 0
+        assert by_evaluate == Judge.seen and len(by_evaluate) == (2 if scope == "answer" else 3)
+        Judge.seen.clear()
+        capsys.readouterr()
+        (entry,) = load_results(out)["results"]
+        assert entry["value"] == pytest.approx(value) and entry["verifier"].get("scope", "answer") == scope
+        rows = read(tmp_path / f"{number}.file.answers.jsonl")
+        for text, row in zip(texts, rows, strict=True):
+            for span in row["samples"][0].get("verification", {"spans": []})["spans"]:
+                assert text[span["start"] : span["end"]].endswith(".")
+    status, _, err = command(*flags[:4], "--scope", "think", "--out", tmp_path / "x.json")
+    assert status == 2 and "--scope is not used by accuracy" in err
+
+
+def test_claims_that_were_not_judged_fail_the_run(tmp_path, command):
+    dataset = write_rows(tmp_path / "own.jsonl", [{"question": "?", "answer": "x"}])
+    file = write_rows(tmp_path / "answers.jsonl", [{"completion": "A." + " B[?]." * 9}])
+    flags = ("--dataset", dataset, "--answers", file, "--metrics", "anah", "--verifier", "tests.test_verify:Judge")
+    flags = (*flags, "--out", tmp_path / "r.json", "--fail-under", "anah=0.8")
+    status, printed, err = command(*flags)
+    assert status == 1 and printed["results"][0]["value"] == 1.0 and "file: 9 of 10 claims could not be judged" in err
+    assert command(*flags, "--max-not-judged", "0.9")[0] == 0
+
+
+def test_arguments_are_of_metrics_over_claims(own, own_answers, tmp_path, command):
+    flags = ("--dataset", own, "--answers", own_answers, "--out", tmp_path / "r.json", "--metrics", "accuracy")
+    status, _, err = command(*flags, "--metric_args", "accuracy.k=1")
+    assert status == 2 and "accuracy takes none" in err
 
 
 def test_knowledge(tmp_path, command):
