@@ -6,6 +6,7 @@ large files are stored first (`preupload_lfs_files`), where nobody sees them, an
 
 from __future__ import annotations
 
+import json
 import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -383,12 +384,15 @@ def naming_model(name: object) -> Iterator[None]:
         yield
     except (OSError, ValueError) as error:
         names = {type(cause).__name__ for cause in _causes(error)}
+        unreachable = names & {"LocalEntryNotFoundError", "OfflineModeIsEnabled"}
         if "GatedRepoError" in names:
             text = "is gated: ask for access on its page, and log in with `hf auth login`"
-        elif names & {"LocalEntryNotFoundError", "OfflineModeIsEnabled"}:
-            text = "was not found locally or on the Hub, which was not asked: HF_HUB_OFFLINE is set, or no connection"
-        elif names & {"RepositoryNotFoundError", "RevisionNotFoundError", "HFValidationError"}:
+        elif unreachable or names & {"RepositoryNotFoundError", "RevisionNotFoundError", "HFValidationError"}:
             text = "was not found locally or on the Hub"
+            text += ", which was not asked: HF_HUB_OFFLINE is set, or no connection" if unreachable else ""
+            adapter = Path(str(name)) / "adapter_config.json"
+            if adapter.is_file():  # itself it is here
+                name = json.loads(adapter.read_text(encoding="utf-8")).get("base_model_name_or_path") or name
         else:
             text = f"cannot be loaded: {redact(' '.join(str(error).split()))[:300]}"
         kind = OSError if isinstance(error, OSError) else ValueError

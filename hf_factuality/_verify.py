@@ -139,7 +139,7 @@ class Page:
         precision = factual_precision(found.spans) if found.judged else None
         if precision is not None:
             failed = sum(span.label is None for span in found.spans)
-            heading = f"precision {precision:.2f}" + (f", {failed} claims not judged" if failed else "")
+            heading = f"precision {precision:.2f}" + (f", claims not judged: {failed}" if failed else "")
             rank = precision
         elif found is NO_TEXT:
             rank, heading = 3.0, "not judged: nothing in the scope"

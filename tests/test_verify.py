@@ -374,7 +374,7 @@ def test_answers_of_inventions_alone_come_first_on_the_page(judge, tmp_path):
         ("line 2", "precision 0.00"),
         ("line 3", "precision 0.50"),
         ("line 1", "precision 1.00"),
-        ("line 4", "precision 1.00, 1 claims not judged"),
+        ("line 4", "precision 1.00, claims not judged: 1"),
     ]
 
 
