@@ -12,6 +12,7 @@ import yaml
 
 import hf_factuality._verify as command
 from hf_factuality import Verification, VerifierInput, load_verifier
+from hf_factuality._upload import naming_model
 from hf_factuality.cli import main
 from hf_factuality.metrics.factscore.factscore import Factscore
 from hf_factuality.metrics.longwiki.longwiki import Longwiki
@@ -587,6 +588,23 @@ def test_a_missing_model_is_named_in_one_line(tmp_path, capsys, verifier):
     name = verifier.partition(":")[2] or "vectara/hallucination_evaluation_model"
     status, _, err = run(capsys, answers(tmp_path, TRUE), "--verifier", verifier)
     assert status == 2 and f"the model {name!r} was not found locally or on the Hub" in err and err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("cause", "message"),
+    [
+        ("LocalEntryNotFoundError", "the model 'a/base' was not found locally or on the Hub, which was not asked"),
+        ("HFValidationError", "the model 'a/base' was not found locally or on the Hub"),
+        ("GatedRepoError", "is gated: ask for access"),
+        ("KeyError", "cannot be loaded: what the client says, in two lines"),
+    ],
+)
+def test_what_is_missing_is_named(tmp_path, cause, message):
+    """Of an adapter that is here, that is its base."""
+    (tmp_path / "adapter_config.json").write_text('{"base_model_name_or_path": "a/base"}')
+    with pytest.raises(OSError, match=re.escape(message)) as caught, naming_model(tmp_path):
+        raise OSError("what the client says,\nin two lines") from type(cause, (Exception,), {})()
+    assert ("a/base" in str(caught.value)) == ("not found" in message) and "\n" not in str(caught.value)
 
 
 def test_a_folder_that_holds_no_model_is_named_in_one_line(tmp_path, capsys):

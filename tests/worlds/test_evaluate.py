@@ -4,6 +4,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from hf_factuality.demo import _numerator_and_weight
 from hf_factuality.verifiers.base import VerifierInput
 from hf_factuality.worlds import (
     World,
@@ -128,6 +129,18 @@ def test_figures_of_biographies():
             "tokens": None,
         }
     )
+
+
+def test_precision_of_many_is_made_of_that_of_each():
+    """As the demos' files of results do, whose intervals are over completions."""
+    texts = [
+        "Foldcroft was born in Silvton.",
+        "Foldcroft was born in Paris. Hm?",
+        "",
+        "Foldcroft was born in Cundton. Eh.",
+    ]
+    parts = [_numerator_and_weight(figures(REQUEST, [text]), "precision") for text in texts]
+    assert parts == [(1, 1), (0, 2), (0, 0), (0, 2)] and figures(REQUEST, texts)["precision"] == 1 / 5
 
 
 def test_figures_of_nothing_are_unknown():
