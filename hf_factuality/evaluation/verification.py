@@ -273,7 +273,7 @@ class AnswerJudge:
             [`~hf_factuality.verifiers.client.ServerError`]: the server is gone.
         """
         from hf_factuality.verifiers.client import ChatRequest
-        from hf_factuality.verifiers.judge_llm import parse_choice
+        from hf_factuality.verifiers.judge_llm import read_choice
 
         words = (*self._words, "yes", "no", "是", "否")
         for start in range(0, len(answers), CHUNK):
@@ -289,7 +289,7 @@ class AnswerJudge:
                 for vote in range(self._votes)
             ]
             said = self._client.chat(requests)
-            votes = [None if found.error else parse_choice(found.text, words) for found in said]
+            votes = [read_choice(found, words, greedy=self._votes == 1)[0] for found in said]
             yield [
                 (answer, votes[place * self._votes : (place + 1) * self._votes]) for place, answer in enumerate(chunk)
             ]

@@ -34,6 +34,8 @@ PROBE_CHOICES = ("quartz-seven", "velvet-nine")
 # Alternatives per token to fall back to where a server refuses more.
 _FEW_LOGPROBS = 5
 _RESERVED = {"model", "messages", "stream", "n"}
+# Reasons to end that make an answer less than what the model had to say. The last is ours: several choices that differ.
+_INCOMPLETE = frozenset({"length", "max_tokens", "content_filter", "abort", "error", "ambiguous"})
 _UNKNOWN: Any = object()
 
 
@@ -83,7 +85,7 @@ class ChatAnswer:
         text (`str`):
             The message; empty if there is none.
         finish_reason (`str`, *optional*):
-            `"stop"`, `"length"`, ... as the server says.
+            `"stop"`, `"length"`, ... as the server says; `"ambiguous"` if it gave several answers that differ.
         logprobs (`tuple[TokenLogprobs, ...]`, *optional*):
             Per token; `None` if not asked for or not given.
         error (`str`, *optional*):
@@ -97,6 +99,11 @@ class ChatAnswer:
     logprobs: tuple[TokenLogprobs, ...] | None = None
     error: str | None = None
     cached: bool = False
+
+    @property
+    def complete(self) -> bool:
+        """Whether this is one whole answer: not cut short, filtered, or one of several that differ."""
+        return self.error is None and (self.finish_reason or "").lower() not in _INCOMPLETE
 
     def to_dict(self) -> dict[str, Any]:
         """As the cache stores it."""
@@ -335,7 +342,12 @@ class ChatClient:
         field = self._choice_field if request.choices else None
         logprobs = min(request.logprobs, self._top_logprobs) if request.logprobs else 0
         answer = await self._send(request, field, logprobs, epoch)
-        if field is not None and answer.text.strip() not in request.choices and answer.finish_reason == "stop":
+        said = answer.text.strip()
+        if field is not None and answer.finish_reason == "length":
+            # `max_tokens` was just enough for an allowed answer, and the server allows nothing after it.
+            if [choice for choice in request.choices if choice.startswith(said)] == [said]:
+                answer = replace(answer, finish_reason="stop")
+        if field is not None and said not in request.choices and answer.finish_reason == "stop":
             self._warn(f"an answer outside the allowed ones although the server has {field}")
         if logprobs and answer.logprobs is None:
             self._warn("an answer without log-probabilities although the server has them")
@@ -396,8 +408,15 @@ class ChatClient:
 
 
 def _read_answer(payload: Any) -> ChatAnswer:
-    """The first choice of a chat completion; raises what [`Transport.post`] takes for no answer."""
-    choice = payload["choices"][0]
+    """The one choice of a chat completion; raises what [`Transport.post`] takes for no answer."""
+    choice, *others = payload["choices"]
+    content, reason = _read_content(choice), choice.get("finish_reason")
+    if any(_read_content(other).strip() != content.strip() for other in others):  # one was asked for
+        reason = "ambiguous"
+    return ChatAnswer(content, reason if isinstance(reason, str) else None, _read_logprobs(choice.get("logprobs")))
+
+
+def _read_content(choice: Any) -> str:
     content = choice["message"].get("content")
     if isinstance(content, list):
         content = "".join(part["text"] for part in content if part.get("type") == "text")
@@ -405,8 +424,7 @@ def _read_answer(payload: Any) -> ChatAnswer:
         content = ""
     if not isinstance(content, str):
         raise TypeError(f"content is {type(content).__name__}")
-    reason = choice.get("finish_reason")
-    return ChatAnswer(content, reason if isinstance(reason, str) else None, _read_logprobs(choice.get("logprobs")))
+    return content
 
 
 def _read_logprobs(value: Any) -> tuple[TokenLogprobs, ...] | None:

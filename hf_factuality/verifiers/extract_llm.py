@@ -281,7 +281,7 @@ class LLMExtractor:
         return results
 
     def _parsed(self, answer: ChatAnswer, parse: Callable[[str, str], list | None]) -> list | None:
-        return None if answer.finish_reason == "length" else parse(answer.text, self.nothing)
+        return parse(answer.text, self.nothing) if answer.complete else None
 
     def _anchored(self, claims: Sequence[str], item: VerifierInput, sentence: tuple[int, int], around: frozenset[str]):
         """[`Claim`] of each text, without repetitions."""

@@ -82,7 +82,7 @@ class ANAHJudge(ServedJudge):
 
     Implements [`~hf_factuality.verifiers.base.Judge`]: `ok` is `SUPPORTED`, `contradictory` `CONTRADICTED`,
     `unverifiable` `UNVERIFIABLE`, `nofact` `NO_FACT` (the table `anah` of [`~hf_factuality.spans`]). A turn that cannot
-    be read ends the conversation without label. The evidence of the result is what turn 2 quoted; there is no score.
+    be read, or is not complete, ends the conversation without label. The evidence of the result is what turn 2 quoted; there is no score.
     Without evidence a fact is `UNVERIFIABLE` after turn 1.
 
     Args:
@@ -93,7 +93,7 @@ class ANAHJudge(ServedJudge):
         prompts (`str` or `Path`, *optional*):
             Folder with `anah_{fact,reference,type}_{en,zh}.txt` to use instead of the package's.
         max_reference_tokens (`int`, *optional*, defaults to `1024`):
-            Longest answer of turn 2; one that is cut there has no label.
+            Longest answer of turn 2.
 
     Raises:
         `ValueError`: the language is neither, or a prompt lacks a value.
@@ -125,8 +125,8 @@ class ANAHJudge(ServedJudge):
             open_ = [dialogue for dialogue in dialogues if dialogue.open]
             requests = [self._request(turn, dialogue) for dialogue in open_]
             for dialogue, answer in zip(open_, self.client.chat(requests), strict=True):
-                if answer.error is not None:
-                    errors.append(answer.error)
+                if not answer.complete:
+                    errors += [] if answer.error is None else [answer.error]
                     dialogue.end(None)
                     continue
                 read(dialogue, answer)
@@ -162,8 +162,8 @@ class ANAHJudge(ServedJudge):
         tags = _ANY["reference"]
         if parse_tag(answer.text, tags):
             dialogue.end("unverifiable")
-        elif answer.finish_reason == "length" or any(_plain(tag) in _plain(answer.text) for tag in tags):
-            dialogue.end(None)  # cut, or passages and "no passages" at once
+        elif any(_plain(tag) in _plain(answer.text) for tag in tags):
+            dialogue.end(None)  # passages and "no passages" at once
         elif not any(map(str.isalnum, answer.text.replace("<SEP>", ""))):
             dialogue.end(None)
         else:

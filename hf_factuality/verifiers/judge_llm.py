@@ -28,6 +28,7 @@ __all__ = [
     "ServedJudge",
     "label_probabilities",
     "parse_choice",
+    "read_choice",
     "without_thinking",
 ]
 
@@ -101,7 +102,7 @@ def label_probabilities(tokens: Sequence[TokenLogprobs], choices: Sequence[str])
         `dict[str, float]` or `None`: sums to 1; `None` if the first token belongs to no choice, or the choices have
         less than a tenth of the probability between them.
     """
-    first = next((token for token in tokens if token.token.strip(_AROUND)), None)
+    first = _first_token(tokens)
     if first is None or _choice_of(first.token, choices) is None:
         return None
     mass = dict.fromkeys(choices, 0.0)
@@ -115,10 +116,49 @@ def label_probabilities(tokens: Sequence[TokenLogprobs], choices: Sequence[str])
     return {choice: value / total for choice, value in mass.items()}
 
 
+def _first_token(tokens: Sequence[TokenLogprobs]) -> TokenLogprobs | None:
+    return next((token for token in tokens if token.token.strip(_AROUND)), None)
+
+
 def _choice_of(token: str, choices: Sequence[str]) -> str | None:
     said = token.strip(_AROUND).lower()
     fits = [choice for choice in choices if said and choice.lower().startswith(said)]
     return fits[0] if len(fits) == 1 else None
+
+
+def read_choice(
+    answer: ChatAnswer, choices: Sequence[str], *, greedy: bool
+) -> tuple[str | None, dict[str, float] | None]:
+    """The choice that an answer is, and the probability of each where it can be told.
+
+    An answer that was cut short, filtered, or given with others that differ is none, nor is one that its own
+    log-probabilities deny: they begin with another choice, or hold another for more likely though the most likely one
+    was asked for.
+
+    Args:
+        answer ([`~hf_factuality.verifiers.client.ChatAnswer`]):
+            What the model said.
+        choices (`Sequence[str]`):
+            Allowed answers.
+        greedy (`bool`):
+            Whether it was asked at temperature 0. A sample may be less likely than another.
+
+    Returns:
+        `tuple`: as [`parse_choice`] and [`label_probabilities`] have it. No probabilities of choices that begin with the
+        same word, unless each is a token of its own, as in [`~hf_factuality.verifiers.local_chat.LocalChat`].
+    """
+    said = parse_choice(answer.text, choices) if answer.complete else None
+    first = _first_token(answer.logprobs or ())
+    if said is None or first is None:
+        return said, None
+    if _choice_of(first.token, choices) not in (None, said):
+        return None, None
+    if dict(first.candidates).keys() != set(choices) and len({choice.split()[0] for choice in choices}) < len(choices):
+        return said, None
+    shares = label_probabilities(answer.logprobs, choices)
+    if greedy and shares is not None and shares[said] < max(shares.values()):
+        return None, None
+    return said, shares
 
 
 @dataclass(frozen=True)
@@ -199,9 +239,10 @@ class ServedJudge:
 class LLMJudge(ServedJudge):
     """Judge on an OpenAI-compatible server: supported, contradicted or unverifiable by the evidence given.
 
-    Implements [`~hf_factuality.verifiers.base.Judge`]. The label is the answer, read by [`parse_choice`]; the score is
+    Implements [`~hf_factuality.verifiers.base.Judge`]. The label is the answer, read by [`read_choice`]; the score is
     the probability of "supported" among the three where the server gives log-probabilities, else `None`. An answer that
-    cannot be read is asked for once more, with a reminder; if that fails too the label is `None`.
+    is no label is asked for once more, with a reminder; if that fails too the label is `None`. So it is at once for a
+    label that was cut short, filtered, or denied by another choice or its log-probabilities.
 
     Without evidence the label is `UNVERIFIABLE` and nothing is sent: this judge does not answer from memory. A claim
     without any letter or digit is `NO_FACT`.
@@ -255,7 +296,9 @@ class LLMJudge(ServedJudge):
                     results[i] = Judgement(None)
                     continue
                 found = results[i] = self._read(answer, inputs[i])
-                if found.label is None and answer.text.strip() and turn < self.reminders:
+                # A label that cannot be trusted would be shown to the model as its own and come back as another.
+                wordy = answer.text.strip() and parse_choice(answer.text, tuple(JUDGE_LABELS)) is None
+                if found.label is None and wordy and turn < self.reminders:
                     turns = (("assistant", as_data(answer.text[:2000])), ("user", self._again))
                     unread[i] = replace(request, messages=(*request.messages, *turns))
             asked = unread
@@ -285,10 +328,9 @@ class LLMJudge(ServedJudge):
         )
 
     def _read(self, answer: ChatAnswer, item: JudgeInput) -> Judgement:
-        choice = parse_choice(answer.text, tuple(JUDGE_LABELS))
+        choice, share = read_choice(answer, tuple(JUDGE_LABELS), greedy=not self.temperature)
         if choice is None:
             return Judgement(None)
-        share = label_probabilities(answer.logprobs or (), tuple(JUDGE_LABELS))
         score = None if share is None else min(share["supported"], 1.0)
         evidence = item.evidence[0] if len(item.evidence) == 1 else None
         return Judgement(JUDGE_LABELS[choice], score, evidence)

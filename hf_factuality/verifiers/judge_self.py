@@ -8,10 +8,10 @@ likelihood instead of sampled; the five labels of the paper can be asked for. Th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from hf_factuality.spans import Label, Verification, map_label
 from hf_factuality.verifiers.base import (
@@ -22,9 +22,9 @@ from hf_factuality.verifiers.base import (
     VerifierInput,
     VerifierPipeline,
 )
-from hf_factuality.verifiers.client import ChatAnswer, ChatClient, ChatRequest
+from hf_factuality.verifiers.client import ChatClient, ChatRequest
 from hf_factuality.verifiers.extract_llm import RLFHExtractor
-from hf_factuality.verifiers.judge_llm import SLICE, JudgeReport, ServedJudge, label_probabilities, parse_choice
+from hf_factuality.verifiers.judge_llm import SLICE, JudgeReport, ServedJudge, parse_choice, read_choice
 from hf_factuality.verifiers.local_chat import LocalChat, bind_policy
 from hf_factuality.verifiers.prompts import load_prompt
 
@@ -38,7 +38,6 @@ SELF_LABELS = {
 RATINGS = ("1", "2", "3", "4", "5")
 _VERIFY = {"three": "self_verify", "five": "self_verify_five"}
 _VERIFY_FIELDS, _ASSESS_FIELDS = ("question", "materials", "statement"), ("question", "response", "statement")
-_Read = TypeVar("_Read")
 
 
 @dataclass(frozen=True)
@@ -73,7 +72,8 @@ class SelfJudge(ServedJudge):
     Implements [`~hf_factuality.verifiers.base.Judge`]; the labels are those of the table `rlfh` of
     [`~hf_factuality.spans`]. The score is the probability of "correct" and "hedged correct" among the labels, where the
     client tells it. Without evidence the model judges by what it knows itself. A statement without any letter or digit
-    is `NO_FACT`. An answer that cannot be read is asked for again, and is `None` in the end.
+    is `NO_FACT`. An answer that is no label is asked for again, and is `None` in the end; one that
+    [`~hf_factuality.verifiers.judge_llm.read_choice`] does not trust is `None` at once.
 
     Args:
         client ([`~hf_factuality.verifiers.local_chat.LocalChat`] or [`~hf_factuality.verifiers.client.ChatClient`]):
@@ -154,9 +154,12 @@ class SelfJudge(ServedJudge):
             item = inputs[i]
             materials = "\n\n".join(text for text in item.evidence if text.strip()) or None
             filled.append(prompt.fill({"question": item.question, "materials": materials, "statement": item.claim}))
-        answers = self._ask(filled, choices, lambda answer: self._read(answer, choices), self.max_tokens, errors)
-        for i, found in zip(asked, answers, strict=True):
-            label, score = found or (None, None)
+        answers = self._ask(filled, choices, self.max_tokens, errors)
+        for i, (said, shares) in zip(asked, answers, strict=True):
+            label = None if said is None else map_label(said, "rlfh")
+            score = None
+            if shares is not None:
+                score = min(shares["correct"] + shares.get("hedged correct", 0.0), 1.0)
             evidence = inputs[i].evidence[0] if label is not None and len(inputs[i].evidence) == 1 else None
             results[i] = Judgement(label, score, evidence)
         return [result or Judgement(None) for result in results]
@@ -177,17 +180,13 @@ class SelfJudge(ServedJudge):
         results: list[int | None] = []
         errors: list[str] = []
         prompt = self.prompts["self_assess"]
-
-        def read(answer: ChatAnswer) -> int | None:
-            said = parse_choice(answer.text, RATINGS)
-            return None if said is None else int(said)
-
         for start in range(0, len(inputs), SLICE):
             filled = [
                 prompt.fill({"question": item.question, "response": item.response, "statement": item.statement})
                 for item in inputs[start : start + SLICE]
             ]
-            results += self._ask(filled, RATINGS, read, self.max_tokens * 3 // 2, errors)
+            answers = self._ask(filled, RATINGS, self.max_tokens * 3 // 2, errors)
+            results += [None if said is None else int(said) for said, _ in answers]
         unknown = sum(result is None for result in results)
         first = errors[0] if errors else None
         self.last_assessment = JudgeReport(len(results), unknown - len(errors), len(errors), first)
@@ -195,15 +194,10 @@ class SelfJudge(ServedJudge):
         return results
 
     def _ask(
-        self,
-        prompts: Sequence[str],
-        choices: tuple[str, ...],
-        read: Callable[[ChatAnswer], _Read | None],
-        max_tokens: int,
-        errors: list[str],
-    ) -> list[_Read | None]:
-        """Per prompt, the answer as `read` takes it; `None` if it never could."""
-        results: list[_Read | None] = [None] * len(prompts)
+        self, prompts: Sequence[str], choices: tuple[str, ...], max_tokens: int, errors: list[str]
+    ) -> list[tuple[str | None, dict[str, float] | None]]:
+        """Per prompt, the choice that the answer is and the probability of each; see `read_choice`."""
+        results: list[tuple[str | None, dict[str, float] | None]] = [(None, None)] * len(prompts)
         open_ = list(range(len(prompts)))
         for attempt in range(self.retries + 1):
             temperature = self.temperature + 0.25 * attempt
@@ -224,26 +218,11 @@ class SelfJudge(ServedJudge):
                 if answer.error is not None:
                     errors.append(answer.error)
                     continue
-                results[i] = read(answer)
-                if results[i] is None:
+                results[i] = read_choice(answer, choices, greedy=not temperature)
+                if parse_choice(answer.text, choices) is None:
                     unread.append(i)
             open_ = unread
         return results
-
-    def _read(self, answer: ChatAnswer, choices: tuple[str, ...]) -> tuple[Label, float | None] | None:
-        said = parse_choice(answer.text, choices)
-        label = None if said is None else map_label(said, "rlfh")
-        if label is None:
-            return None
-        shares = None
-        # Both hedged labels begin with the same token, so a server's first token cannot tell the five apart; a whole
-        # choice as one token can.
-        whole = bool(answer.logprobs) and dict(answer.logprobs[0].candidates).keys() == set(choices)
-        if whole or self.labels == "three":
-            shares = label_probabilities(answer.logprobs or (), choices)
-        if shares is None:
-            return label, None
-        return label, min(shares["correct"] + shares.get("hedged correct", 0.0), 1.0)
 
 
 class SelfVerifier(VerifierPipeline):

@@ -363,7 +363,7 @@ def test_halluqa_by_a_judge(halluqa, tmp_path, command):
     def reply(prompt, body):
         assert "Warsaw it is." in prompt.split("[BEGIN CORRECT")[1].split("[BEGIN INCORRECT")[0]
         answer = prompt.split("[BEGIN ANSWER")[1]
-        return "是" if "Paris" in answer else "否。" if "Warsaw" in answer else "不好说"
+        return "是" if "Paris" in answer else "否。" if "Warsaw" in answer else ("否", "length")
 
     flags = ("--benchmark", "halluqa", "--dataset", halluqa[0], "--answers", halluqa[1], "--out", tmp_path / "r.json")
     with FakeServer(reply=reply) as server:
@@ -373,7 +373,7 @@ def test_halluqa_by_a_judge(halluqa, tmp_path, command):
         status, _, _ = command(*flags, "--judge", "fake", "--judge_base_url", server.url, "--judge_votes", 3)
         assert status == 0
     (entry,) = printed["results"]
-    # Right, wrong, empty (a hallucination, as released), not readable (left out).
+    # Right, wrong, empty (a hallucination, as released), cut short (left out).
     assert entry["value"] == pytest.approx(1 / 3) and entry["n_scored"] == 3 and asked == 9
     assert entry["left_out"]["responses"]["unjudged"] == 1 and entry["comparable_to_published"] is False
     assert entry["judge"]["model"] == "fake" and entry["judge"]["votes"] == 3 and entry["verifier"] is None

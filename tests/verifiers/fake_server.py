@@ -17,7 +17,7 @@ FAST = RetryPolicy(retries=3, backoff=0.01, max_backoff=0.05, breaker_failures=3
 
 
 class FakeServer:
-    """Answers `reply(prompt, body)` after `delay` seconds.
+    """Answers `reply(prompt, body)` after `delay` seconds: a text, or a tuple with its reason to end and further choices.
 
     `choice_field`: the name under which it knows constrained choice, `None` to ignore all; `strict`: answers 422 to
     fields it does not know. `logprobs`: whether it gives them (for the words of the answer). `trouble(prompt, count)`:
@@ -143,9 +143,9 @@ class FakeServer:
 
     def _answer(self, prompt, body):
         text = "Hello there." if prompt == PROBE else self.reply(prompt, body)
-        finish = "stop"
+        finish, others = "stop", ()
         if isinstance(text, tuple):
-            text, finish = text
+            text, finish, *others = text
         if self.choice_field is not None and body.get(self.choice_field) is not None:
             choices = body[self.choice_field]
             choices = choices["choice"] if isinstance(choices, dict) else choices
@@ -153,7 +153,8 @@ class FakeServer:
         choice = {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": finish}
         if self.logprobs and body.get("logprobs"):
             choice["logprobs"] = {"content": self.logprobs(text) if callable(self.logprobs) else split_logprobs(text)}
-        return {"id": "x", "object": "chat.completion", "model": self.model, "choices": [choice]}
+        others = [{"message": {"role": "assistant", "content": other}, "finish_reason": "stop"} for other in others]
+        return {"id": "x", "object": "chat.completion", "model": self.model, "choices": [choice, *others]}
 
 
 def split_logprobs(text, alternatives=()):

@@ -10,7 +10,7 @@ import pytest
 from hf_factuality.errors import JudgingError
 from hf_factuality.spans import Label
 from hf_factuality.verifiers.base import JudgeInput, Judgement, VerifierInput
-from hf_factuality.verifiers.client import TokenLogprobs
+from hf_factuality.verifiers.client import ChatAnswer, ChatRequest, TokenLogprobs
 from hf_factuality.verifiers.guard import GuardedVerifier
 from hf_factuality.verifiers.judge_llm import (
     JUDGE_LABELS,
@@ -18,6 +18,7 @@ from hf_factuality.verifiers.judge_llm import (
     LLMVerifier,
     label_probabilities,
     parse_choice,
+    read_choice,
     without_thinking,
 )
 from hf_factuality.verifiers.prompts import Prompt, as_data, load_prompt
@@ -131,6 +132,84 @@ def test_a_token_that_fits_two_choices_counts_for_none():
         [position(("correct", 0.5), ("c", 0.3), ("inc", 0.2))], ("correct", "credible", "incredible")
     )
     assert found == {"correct": pytest.approx(5 / 7), "credible": 0.0, "incredible": pytest.approx(2 / 7)}
+
+
+# ---- answers that cannot be trusted
+
+LIKELY = (position(("supp", 0.8), ("contr", 0.2)),)
+UNLIKELY = (position(("supp", 0.3), ("contr", 0.6), ("un", 0.1)),)
+OTHER = (position(("contr", 0.5), ("supp", 0.5)),)
+
+
+@pytest.mark.parametrize(
+    ("finish", "logprobs", "greedy", "said"),
+    [
+        ("stop", None, True, "supported"),
+        (None, LIKELY, True, "supported"),
+        ("stop", (position(("supp", 0.5), ("contr", 0.5)),), True, "supported"),  # a tie denies nothing
+        ("stop", (position(("supp", 0.02), ("contr", 0.05), ("The", 0.9)),), True, "supported"),  # too little to tell
+        ("stop", UNLIKELY, False, "supported"),  # a sample may be the less likely one
+        *((reason, LIKELY, True, None) for reason in ("length", "content_filter", "LENGTH", "abort", "ambiguous")),
+        ("stop", UNLIKELY, True, None),
+        ("stop", OTHER, True, None),
+        ("stop", OTHER, False, None),
+    ],
+)
+def test_a_label_counts_only_whole_and_undenied(finish, logprobs, greedy, said):
+    found, shares = read_choice(ChatAnswer("supported", finish, logprobs), LABELS, greedy=greedy)
+    assert found == said
+    assert (shares is not None) == (said is not None and logprobs is not None and "The" not in str(logprobs))
+
+
+def test_no_label_of_a_failed_request():
+    assert read_choice(ChatAnswer("supported", "stop", error="HTTP 400"), LABELS, greedy=True) == (None, None)
+
+
+DENIED = [
+    ("supported", "length"),
+    ("supported", "content_filter"),
+    ("supported", "stop", "contradicted"),
+    ("supported", "stop", "supported", None),
+]
+
+
+@pytest.mark.parametrize("reply", DENIED)
+def test_a_label_that_is_cut_filtered_or_one_of_two_is_no_verdict(reply):
+    """It is not asked for again either: the model would be shown the label as its own."""
+    with FakeServer(lambda prompt, body: reply) as server:
+        judge = LLMJudge(server.client())
+        assert judge.judge([JudgeInput("x", EVIDENCE)]) == [Judgement(None)]
+        assert (judge.last_report.unparsed, judge.last_report.failed) == (1, 0)
+        assert len(server.bodies[-1]["messages"]) == 1
+
+
+def test_equal_choices_are_one():
+    with FakeServer(lambda prompt, body: ("supported", "stop", " supported\n")) as server:
+        assert LLMJudge(server.client()).judge([JudgeInput("x", EVIDENCE)])[0].label is Label.SUPPORTED
+
+
+@pytest.mark.parametrize(("temperature", "label"), [(0.0, None), (0.7, Label.SUPPORTED)])
+def test_a_label_that_its_log_probabilities_deny_is_no_verdict(temperature, label):
+    def logprobs(text):
+        return [{"token": "supp", "logprob": math.log(0.3), "top_logprobs": [{"token": "con", "logprob": -0.4}]}]
+
+    with FakeServer(lambda prompt, body: "supported", logprobs=logprobs) as server:
+        judge = LLMJudge(server.client(), temperature=temperature)
+        assert judge.judge([JudgeInput("x", EVIDENCE)])[0].label is label
+
+
+@pytest.mark.parametrize(
+    ("choices", "field", "expected"),
+    [
+        (("yes", "no"), "structured_outputs", "stop"),  # the server allows nothing after a whole choice ...
+        (("yes", "yes, partly"), "structured_outputs", "length"),  # ... but here more
+        (("yes", "no"), None, "length"),  # "yes, if ..." might have followed
+    ],
+)
+def test_a_choice_that_just_fits_into_max_tokens_is_whole(choices, field, expected):
+    with FakeServer(lambda prompt, body: ("yes", "length"), choice_field=field) as server:
+        (answer,) = server.client().chat([ChatRequest((("user", "a"),), choices=choices, max_tokens=1)])
+        assert (answer.text, answer.finish_reason, answer.complete) == ("yes", expected, expected == "stop")
 
 
 # ---- prompts

@@ -611,6 +611,25 @@ def test_scores():
     assert one(served, labels="five")[0] == Judgement(Label.SUPPORTED, None, EVIDENCE[0])
 
 
+@pytest.mark.parametrize(
+    "answer",
+    [
+        ChatAnswer("correct", "length"),
+        ChatAnswer("correct", "content_filter"),
+        ChatAnswer("correct", "ambiguous"),
+        ChatAnswer("correct", "stop", (TokenLogprobs("correct", (("correct", -2.0), ("wrong", -0.2))),)),
+        ChatAnswer("correct", "stop", (TokenLogprobs("wrong", (("wrong", -2.0), ("correct", -0.2))),)),
+    ],
+)
+def test_a_label_that_cannot_be_trusted_is_unknown_at_once(answer):
+    """Asked again it would be drawn warmer, where the less likely label counts."""
+    found, judge = one(answer)
+    assert found == Judgement(None) and judge.last_report.unparsed == 1 and sum(map(len, judge.client.calls)) == 1
+    judge = SelfJudge(Scripted(lambda request, number: ChatAnswer("4", answer.finish_reason)))
+    expected = 4 if answer.complete else None
+    assert judge.assess([AssessInput("Ada was born.", "Ada was born.")]) == [expected]
+
+
 def test_statements_to_assess():
     item = VerifierInput("Ada was born in Leeds. So it was.", "Where?")
     spans = (LabeledSpan(0, 22, claim="Ada Hale was born in Leeds."), LabeledSpan(23, 33))
