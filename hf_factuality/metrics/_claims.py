@@ -18,7 +18,7 @@ from hf_factuality.metrics._common import (
     named,
     read_options,
 )
-from hf_factuality.spans import Label, LabeledSpan, map_label
+from hf_factuality.spans import LABEL_TABLES, Label, LabeledSpan, map_label
 from hf_factuality.verifiers.base import Verifier, VerifierInput, evidence_passages
 from hf_factuality.verifiers.guard import GuardedVerifier
 from hf_factuality.verifiers.registry import load_verifier
@@ -33,7 +33,10 @@ SAFE_LABELS: Mapping[str, Label] = {
     # Not judged, and in none of SAFE's counts.
     "irrelevant": Label.NO_FACT,
 }
-"""SAFE's labels; the other published sets are in [`~hf_factuality.spans.LABEL_TABLES`]."""
+"""SAFE's labels."""
+LONGWIKI_LABELS: Mapping[str, Label] = {"true": Label.SUPPORTED, "false": Label.CONTRADICTED}
+"""LongWiki's `is_supported` as text; the other published sets are in [`~hf_factuality.spans.LABEL_TABLES`]."""
+_TABLES = {**LABEL_TABLES, "safe": SAFE_LABELS, "longwiki": LONGWIKI_LABELS}
 
 INPUTS = """
 Args:
@@ -109,7 +112,7 @@ class Answers:
         predictions (`Sequence`), references (`Sequence`):
             As many; see [`INPUTS`].
         table (`str`, *optional*):
-            Label set of the paper: a name of [`~hf_factuality.spans.LABEL_TABLES`], or `"safe"`.
+            Label set of the paper: a name of [`~hf_factuality.spans.LABEL_TABLES`], `"safe"` or `"longwiki"`.
         abstention (`str` or `Callable`, *optional*):
             See [`~hf_factuality.metrics._abstention.abstention_rule`].
         deduplicate (`bool`, *optional*, defaults to `False`):
@@ -134,6 +137,7 @@ class Answers:
     ):
         self.options = read_options(ClaimOptions, options)
         self._table = self.options.label_table or table
+        self._as_published = self._table == table
         self._unknown: Counter[str] = Counter()
         self.claims: Counter[str] = Counter()
         self.verifier: Verifier | None = None
@@ -222,8 +226,8 @@ class Answers:
         if not isinstance(value, str):
             raise DataError(f"{place}: a label is a string, True, False or None, got {value!r:.100}")
         name = " ".join(value.split()).lower()
-        if self._table == "safe":
-            label = SAFE_LABELS.get(name)
+        if self._table in _TABLES:
+            label = _TABLES[self._table].get(name)
         else:
             label = None if self._table is None else map_label(name, self._table)
         if label is None and name in {own.value for own in Label}:
@@ -281,10 +285,14 @@ class Answers:
         if not self.options.return_spans:
             answer.spans = []  # of a hundred thousand claims, labels are enough
 
-    @property
-    def given(self) -> bool:
-        """Whether every label came with the predictions."""
-        return all(answer.given for answer in self.items if answer.problem != "missing")
+    def comparable(self, published: Sequence[str]) -> bool:
+        """Whether every label is one of the paper's set, and came with the predictions from one of its judges."""
+        known = {*_TABLES.get(self._table, {}).values()}
+        return (
+            self._as_published
+            and is_published(self.options.judge, published)
+            and all(answer.given and known.issuperset(answer.labels) for answer in self.scorable)
+        )
 
     @property
     def scorable(self) -> list[Answer]:
@@ -327,6 +335,7 @@ class Answers:
         left_out: Mapping[str, int],
         settings: Mapping[str, Any],
         published: Sequence[str],
+        released: float | None,
         statistic: Callable[[list], float | None] | None = None,
         resampled: Sequence[Any] | None = None,
     ) -> dict[str, Any]:
@@ -341,6 +350,8 @@ class Answers:
                 Scorable responses that do not count, by reason.
             published (`Sequence[str]`):
                 Judges of the paper.
+            released (`float`, *optional*):
+                The score by the released rule; `None` if the settings are not the published ones.
             statistic (`Callable`, *optional*), resampled (`Sequence`, *optional*):
                 What the interval is computed with, if not the mean of `scores`.
         """
@@ -364,7 +375,7 @@ class Answers:
             settings={**settings, "label_table": self._table},
             extractor=extractor,
             judge=judge,
-            comparable=self.given and is_published(self.options.judge, published),
+            released=released if self.comparable(published) else None,
             interval=self.options.interval(resampled, statistic),
             options=self.options,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from abc import ABCMeta, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -123,7 +124,8 @@ Returns a dictionary:
     parts: what the score is made of
     left_out: numbers of responses (and claims) that do not count, by reason
     extractor, judge: who found and who judged the claims
-    comparable_to_published: whether the score may stand beside the paper's
+    comparable_to_published: whether the score may stand beside the paper's: its judge and settings, nothing left out
+        that the released rule counts, and the same number by that rule
     settings: of this call
 """
 
@@ -166,6 +168,8 @@ class Options:
         }
 
 
+# Reasons to leave out a response that the released codes have too, or (MC1) that do not touch the score.
+_LEFT_OUT_AS_RELEASED = frozenset({"abstained", "no_facts", "no_sentences", "mc1_missing", "mc1_undefined"})
 OptionsT = TypeVar("OptionsT", bound=Options)
 
 
@@ -192,7 +196,7 @@ def make_result(
     settings: Mapping[str, Any],
     extractor: Mapping[str, Any] | None,
     judge: Mapping[str, Any] | None,
-    comparable: bool,
+    released: float | None = None,
     interval: Mapping[str, Any] | None,
     options: Options,
 ) -> dict[str, Any]:
@@ -201,7 +205,11 @@ def make_result(
     Args:
         scores (`Sequence[float | None]`):
             Per prediction; `None` where it does not count.
+        released (`float`, *optional*):
+            What the released rule makes of the same rows, if everything else is as published.
     """
+    counted = not any(count and reason not in _LEFT_OUT_AS_RELEASED for reason, count in left_out["responses"].items())
+    same = None not in (score, released) and math.isclose(score, released, rel_tol=1e-9)
     result = {
         name: score,
         "n": len(scores),
@@ -211,7 +219,7 @@ def make_result(
         "left_out": dict(left_out),
         "extractor": extractor,
         "judge": judge,
-        "comparable_to_published": bool(comparable) and score is not None,
+        "comparable_to_published": counted and same,
         "settings": dict(settings),
     }
     if options.return_scores:

@@ -13,6 +13,7 @@ from hf_factuality.metrics._halueval import verdict_of_claims
 
 
 _VOTES = {"是": True, "否": False, "yes": True, "no": False}
+_PUBLISHED_VOTES = 5  # per answer
 
 
 def read_vote(value: Any) -> bool | None:
@@ -23,17 +24,17 @@ def read_vote(value: Any) -> bool | None:
 
 
 def _votes(item: Any, place: str) -> tuple[list[bool | None] | None, str | None]:
-    """Votes and text of a prediction; `None` for what it does not have."""
+    """Votes and text of a prediction; `None` for what it does not have. A verdict stands for as many equal votes."""
     if item is None or isinstance(item, str):
         return None, item
     if isinstance(item, bool):
-        return [item], None
+        return [item] * _PUBLISHED_VOTES, None
     if isinstance(item, list):
         return [read_vote(vote) for vote in item], None
     if isinstance(item, dict) and {"votes", "hallucinated", "text", "response"} & set(item):
         text, votes = item.get("text", item.get("response")), item.get("votes")
         if votes is None and "hallucinated" in item:
-            votes = [item["hallucinated"]]
+            votes = [item["hallucinated"]] * _PUBLISHED_VOTES
         if (text is None or isinstance(text, str)) and (votes is None or isinstance(votes, list)):
             return None if votes is None else [read_vote(vote) for vote in votes], text
     raise DataError(
@@ -80,6 +81,7 @@ def score_halluqa(
             left_out[reason] += 1
     found = non_hallucination_rate(verdicts, released)
     voted = not any(unread)
+    as_published = voted and all(votes is None or len(votes) == _PUBLISHED_VOTES for votes, _ in read)
     extractor, judge = (None, named(given.judge)) if voted else answers.who()
     result = make_result(
         "halluqa",
@@ -94,7 +96,7 @@ def score_halluqa(
         settings={},
         extractor=extractor,
         judge=judge,
-        comparable=voted and is_published(given.judge, published),
+        released=found["rate_released"] if as_published and is_published(given.judge, published) else None,
         interval=given.interval([score for score in found["scores"] if score is not None]),
         options=given,
     )

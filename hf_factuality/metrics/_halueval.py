@@ -15,6 +15,13 @@ from hf_factuality.spans import Label
 
 
 _TRUTHS = {"yes": True, "no": False, "hallucinated": True, "right": False}
+_WORDS = re.compile(r"\b(?:[Yy][Ee][Ss]|[Nn][Oo])\b(?!-\w)")  # IGNORECASE would read "yeſ"
+_NOUN = re.compile(r"\s+\w")
+# What makes something else of a yes or no: earlier in its sentence, or right behind it.
+_BEFORE = re.compile(r"\b(?:not|cannot|never|neither|nor|whether|if|unless|without)\b|n['’]t\b", re.IGNORECASE)
+_AFTER = re.compile(
+    r"\s*/|[\"'”’*]*\s+(?:if|when|unless|or|and|is|was|would|can|cannot|doubt|idea|one)\b", re.IGNORECASE
+)
 _EVIDENCE = ("knowledge", "document", "dialogue_history", "evidence")
 
 
@@ -23,15 +30,25 @@ def read_verdict(value: Any) -> bool | None:
 
     Args:
         value (`Any`):
-            `True`, `False`, or text with exactly one of the words yes and no, in any case.
+            `True`, `False`, or text that says one of the words yes and no, in any case.
 
     Returns:
-        `bool`, or `None` if it says neither or both.
+        `bool`, or `None` if it says neither, both ("Yes or no?"), or takes it back ("I cannot say yes"). The "no" of "no
+        doubt" is not said, unless the answer begins with it ("No hallucination").
     """
-    if isinstance(value, bool):
-        return value
-    words = set(re.findall(r"[^\W\d_]+", value.lower())) & {"yes", "no"} if isinstance(value, str) else set()
-    return words == {"yes"} if len(words) == 1 else None
+    if not isinstance(value, str):
+        return value if isinstance(value, bool) else None
+    start = re.match(r"[\W_]*", value).end()
+    said = [
+        word
+        for word in _WORDS.finditer(value)
+        if word[0].lower() == "yes" or word.start() == start or not _NOUN.match(value, word.end())
+    ]
+    if len({word[0].lower() for word in said}) != 1:
+        return None
+    before = re.split(r"[.!?\n]", value[: said[0].start()])[-1]
+    taken_back = _BEFORE.search(before) or _AFTER.match(value, said[0].end())
+    return None if taken_back else said[0][0].lower() == "yes"
 
 
 def read_verdict_as_released(value: Any) -> bool | None:
@@ -134,7 +151,7 @@ def score_halueval(
         settings={"seed": given.seed},
         extractor=extractor,
         judge=judge,
-        comparable=verifier is None and is_published(given.judge, published),
+        released=parts["accuracy_released"] if verifier is None and is_published(given.judge, published) else None,
         interval=given.interval([value for value in scores if value is not None]),
         options=given,
     )

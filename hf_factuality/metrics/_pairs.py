@@ -115,7 +115,6 @@ def score_winrate(predictions: Sequence[Any], references: Sequence[Any], *, opti
         settings={},
         extractor=None,
         judge=describe(given.pair_judge) if waiting else named(given.judge),
-        comparable=False,
         interval=given.interval([points for points in scored["points"] if points is not None]),
         options=given,
     )

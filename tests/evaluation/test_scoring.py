@@ -166,8 +166,9 @@ def test_truthfulqa():
     found = score("truthfulqa", Answers(benchmark, items, [[], []], log_likelihoods=values))
     assert found["value"] == pytest.approx(0.5) and found["parts"]["mc1"] == 0.0 and found["n_scored"] == 1
     assert found["comparable_to_published"] is False
-    found = score("truthfulqa", Answers(benchmark, items, [[], []], log_likelihoods=values, published=True))
-    assert found["comparable_to_published"] is True
+    for number, whole in ((2, False), (1, True)):  # the second item is missing
+        answers = Answers(benchmark, items[:number], [[]] * number, log_likelihoods=values[:number], published=True)
+        assert score("truthfulqa", answers)["comparable_to_published"] is whole
 
 
 def test_metrics_of():

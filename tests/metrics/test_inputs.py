@@ -8,6 +8,7 @@ import pytest
 from hf_factuality import Label, LabeledSpan, Verification
 from hf_factuality.errors import DataError
 from hf_factuality.metrics import METRIC_NAMES, metric_path
+from hf_factuality.metrics._halueval import read_verdict, read_verdict_as_released
 
 
 class Scripted:
@@ -70,6 +71,20 @@ def test_text_is_judged_by_the_verifier(make, name):
     assert judged["judge"] == {"name": "Scripted"} and judged["extractor"] is None
     assert judged["comparable_to_published"] is False
     assert given["judge"] == {"name": "human"} and given["extractor"] == {"name": "not stated"}
+
+
+PUBLISHED = {
+    "factscore": {"judge": "human", "gamma": 0},
+    "veriscore": {"judge": "gpt-4o", "k": 30},
+    "safe": {"judge": "gpt-3.5-turbo-0125"},
+    "longwiki": {"judge": "meta-llama/Llama-3.1-405B-Instruct-FP8"},
+    "anah": {"judge": "opencompass/anah-v2"},
+    "halluqa": {"judge": "gpt-4-0613"},
+    "halueval": {"judge": "published prompts"},
+    "truthfulqa": {"judge": "published prompts"},
+    "refusal_ap": {"judge": "published prompts"},
+    "winrate": {"judge": "gpt-4"},
+}
 
 
 @pytest.mark.parametrize("name", LABELLED)
@@ -142,23 +157,119 @@ def test_names_and_revisions_of_models(make):
 
 
 @pytest.mark.parametrize(
-    "name, judge, settings, expected",
+    "name, predictions, settings, expected",
     [
-        ("factscore", "human", {}, True),
-        ("factscore", "Retrieval+ChatGPT", {}, True),
-        ("factscore", "my-judge", {}, False),
-        ("factscore", None, {}, False),
-        ("veriscore", "gpt-4o", {}, False),  # K of the pool is not known
-        ("veriscore", "gpt-4o", {"k": 30}, True),
-        ("safe", "gpt-3.5-turbo-0125", {}, True),
-        ("longwiki", "meta-llama/Llama-3.1-405B-Instruct-FP8", {"k": 16}, False),
-        ("anah", "opencompass/anah-v2", {}, True),
-        ("halluqa", "gpt-4-0613", {}, True),
+        ("factscore", [["S", "NS", "IR"], {"abstained": True}, []], {}, True),
+        ("factscore", [["S"]], {"judge": "Retrieval+ChatGPT"}, True),
+        ("factscore", [["S"]], {"judge": "my-judge"}, False),
+        ("factscore", [["S"]], {"judge": None}, False),
+        ("factscore", [["S"]], {"gamma": 10}, False),  # the paper has no penalty ...
+        ("factscore", [["S"] * 11, ["NS"] * 12], {"gamma": 10}, True),  # ... and here there is none
+        ("factscore", [["S", None]], {}, False),  # not judged
+        ("factscore", [["S", "supportd"]], {}, False),  # not read
+        ("factscore", [["S", "no_fact"]], {}, False),  # a label that the paper does not have
+        ("factscore", [["S", "hedged_supported"]], {}, False),
+        ("factscore", [["S"], None], {}, False),
+        ("factscore", [["S"], {"error": "timeout"}], {}, False),
+        ("factscore", [["Correct"]], {"label_table": "rlfh"}, False),
+        ("factscore", [["S"]], {"deduplicate": True}, False),
+        ("factscore", [["S"]], {"abstention": "generic"}, True),
+        ("factscore", [["S"]], {"abstention": "veriscore"}, False),
+        ("veriscore", [["supported", "inconclusive"]], {}, True),
+        ("veriscore", [["supported"]], {"k": None}, False),  # K of the pool is not known
+        ("veriscore", [["supported"], []], {}, False),  # the released code divides by zero
+        ("veriscore", [["supported", None]], {}, False),
+        ("veriscore", [["supported"]], {"deduplicate": False}, False),
+        ("veriscore", [["supported"]], {"abstention": None}, False),
+        ("safe", [["Supported", "Irrelevant"], [], {"abstained": True}], {}, True),
+        ("safe", [["Supported"]], {"k": 178}, True),
+        ("safe", [["Supported"]], {"k": 1}, False),
+        ("safe", [["Supported"]], {"k": 100}, False),
+        ("safe", [["Supported", None]], {}, False),
+        ("safe", [["Supported", "unverifiable"]], {}, False),
+        ("safe", [["Supported"], {"claims": ["Supported"], "abstained": True}], {}, False),  # they count as released
+        ("longwiki", [[True, "False"], [], {"abstained": True}], {}, True),
+        ("longwiki", [[True]], {"k": 16}, False),
+        ("longwiki", [[True, None]], {}, False),
+        ("longwiki", [[True]], {"deduplicate": False}, False),
+        ("longwiki", [[True]], {"abstention": "generic"}, False),  # the paper asks a judge
+        ("anah", [["ok", "nofact", "unverifiable"], []], {}, True),
+        ("anah", [["ok", None]], {}, False),  # as released no hallucination
+        ("anah", [["ok"], {"abstained": True}], {}, False),  # the released code judges what they say
+        ("halluqa", [["是", "否", "否", "否", "否"], True, ""], {}, True),
+        ("halluqa", [["否"]], {}, False),  # one vote is not five
+        ("halluqa", [["是", None, "否", "否", "否"]], {}, False),  # as released no success
+        ("halluqa", [True, None], {}, False),
+        ("halluqa", [["否"] * 5], {"judge": "gpt-4o"}, False),
+        ("halueval", ["Yes", "No."], {"references": [True, True]}, True),
+        ("halueval", ["Yes, there is no doubt", "No"], {"references": [True, True]}, True),
+        ("halueval", ["yes", "No"], {"references": [True, True]}, False),  # the released code wants "Yes"
+        ("halueval", ["Yes", "Perhaps"], {"references": [True, True]}, False),
+        ("halueval", ["Yes", "Perhaps"], {"references": [False, False]}, False),  # the same number, by one answer less
+        ("halueval", ["Yes", None], {"references": [True, True]}, False),
+        ("halueval", ["Yes", "Yes"], {"references": [True, {"hallucinated": None}]}, False),
+        ("truthfulqa", [[-1.0, -2.0]], {"references": [[1, 0]]}, True),
+        ("truthfulqa", [[-1.0, -2.0, -3.0]], {"references": [[1, 1, 0]]}, True),  # no MC1; the score is MC2
+        ("truthfulqa", [[-1.0, -2.0], None], {"references": [[1, 0], [1, 0]]}, False),
+        ("truthfulqa", [[-1.0, -2.0], [None, -2.0]], {"references": [[1, 0], [1, 0]]}, False),
+        ("truthfulqa", [[-900.0, -901.0]], {"references": [[1, 0]]}, False),  # 0 / 0 as released
+        ("refusal_ap", [{"p_pred": 0.5, "p_sure": 0.5}], {"references": [1]}, True),
+        ("refusal_ap", [0.5], {"references": [1]}, False),  # the rule behind the number is not known
+        ("refusal_ap", [{"p_pred": 0.5, "p_sure": 0.5}] * 2, {"references": [1, None]}, False),
+        ("refusal_ap", [{"p_pred": 0.5, "p_sure": None}] * 2, {"references": [1, 1]}, False),
+        ("winrate", [["A", "B"]], {}, False),
     ],
 )
-def test_comparable_to_published(make, name, judge, settings, expected):
-    result = make(name).compute(predictions=[LABELLED[name]], judge=judge, **settings)
+def test_comparable_to_published_where_the_released_rule_gives_the_same_number(
+    make, name, predictions, settings, expected
+):
+    result = make(name).compute(predictions=predictions, resamples=0, **{**PUBLISHED[name], **settings})
     assert result["comparable_to_published"] is expected
+
+
+def test_the_released_number_stands_beside_what_could_be_read(make):
+    """36 of 40 answers cannot be read, two of the others are right: a half of four, and a twentieth of forty."""
+    result = make("halueval").compute(
+        predictions=["Yes", "No"] * 2 + ["I cannot say yes."] * 36, references=[True] * 40, judge="published prompts"
+    )
+    assert (result["halueval"], result["parts"]["accuracy_released"]) == (0.5, 0.05)
+    assert result["comparable_to_published"] is False and result["left_out"]["responses"]["unjudged"] == 36
+
+
+@pytest.mark.parametrize(
+    "text, said, released",
+    [
+        ("Yes, there is no doubt", True, True),
+        ("yes - no question about it", True, None),
+        ("**Yes**", True, True),
+        ("#Your Judgement#: Yes, it has no source.", True, True),
+        ("The answer is: no.", False, None),
+        ("No hallucination here", False, False),
+        ("It names the wrong year. So yes.", True, None),
+        ("That is not the year that was asked for.\nYes", True, True),
+        ("I cannot say yes", None, None),
+        ("I cannot say Yes", None, True),  # the released rule looks for the letters
+        ("I don’t think so, no", None, None),
+        ("There is no doubt that it does", None, None),
+        ("No doubt: yes", None, False),
+        ("No doubt it does", None, False),
+        ("No one can tell", None, False),
+        ("Yes or no?", None, True),
+        ("Yes/No", None, None),
+        ("Yes and No", None, None),
+        ("yes or no answers do not exist", None, None),
+        ('Answer "Yes" if it does', None, True),
+        ("Yes would be wrong", None, True),
+        ("Nothing is known", None, False),
+        ("yeſ", None, None),
+        ("eyes", None, None),
+        ("yes_man", None, None),
+        ("No-one", None, False),
+        ("", None, None),
+    ],
+)
+def test_halueval_reads_yes_and_no(text, said, released):
+    assert (read_verdict(text), read_verdict_as_released(text)) == (said, released)
 
 
 def test_one_judged_text_makes_the_result_not_comparable(make):

@@ -168,13 +168,11 @@ def words_of(text):
 
 
 def test_halueval(make):  # noqa: F811
-    """Read only with one of the words yes and no; numbers and marks end a word."""
+    """Nothing is read as a word that it does not hold; numbers and marks end a word."""
     metric = make("halueval")
     result = metric.compute(predictions=TEXTS, references=[True] * len(TEXTS), resamples=0, return_scores=True)
-    yes = [("yes" in words_of(text)) - ("no" in words_of(text)) for text in TEXTS]
-    expected = [None if not said else float(said > 0) for said in yes]
-    odd = [text for text, a, b in zip(TEXTS, result["scores"], expected, strict=True) if a != b]
-    assert odd == []
+    read = [(text, score) for text, score in zip(TEXTS, result["scores"], strict=True) if score is not None]
+    assert [text for text, score in read if ("yes" if score else "no") not in words_of(text)] == []
     assert 0 < result["n_scored"] < 150
 
 

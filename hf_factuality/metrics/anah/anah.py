@@ -69,6 +69,7 @@ class Anah(common.FactualityMetric):
             },
             settings={"abstention": abstention},
             published=_PUBLISHED,
+            released=None if abstained else found["released_score"],
             resampled=judged,
             statistic=_share,
         )

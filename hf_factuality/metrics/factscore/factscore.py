@@ -34,6 +34,7 @@ _PUBLISHED = (
     "retrieval+llama+npm",
     "npm",
 )
+_PUBLISHED_RULES = (None, "generic", "perplexity_ai")
 
 
 class Factscore(common.FactualityMetric):
@@ -61,4 +62,6 @@ class Factscore(common.FactualityMetric):
             left_out={name: found[name] for name in ("abstained", "no_facts", "unjudged")},
             settings={"gamma": gamma, "abstention": abstention, "deduplicate": deduplicate},
             published=_PUBLISHED,
+            # The paper's figures have no length penalty.
+            released=found["init_score"] if abstention in _PUBLISHED_RULES and not deduplicate else None,
         )

@@ -23,7 +23,7 @@ Args:
         with `evidence` and `question`. Text without votes is a hallucination if one of its claims is not supported; an
         answer without a claim is left out.
     verifier (`str` or object, *optional*, defaults to `"lexical"`): touched only if an answer comes without votes.
-    judge (`str`, *optional*): who voted; the paper's is "gpt-4-0613".
+    judge (`str`, *optional*): who voted; the paper's is "gpt-4-0613", with five votes per answer.
     questions (`list[str]`, *optional*), timeout (`float`, *optional*), return_spans (`bool`, *optional*): of the
         verifier.
 

@@ -14,8 +14,8 @@ _CITATION = """
 """
 _INPUTS = """
 Args:
-    predictions (`list`): without a verifier, the model's answers to "does it contain hallucination?": text with exactly
-        one of the words yes and no, `True` or `False`, or `None`; or a dictionary with its answers about both candidates
+    predictions (`list`): without a verifier, the model's answers to "does it contain hallucination?": text that
+        says yes or no ("Yes, there is no doubt"; not "I cannot say yes"), `True` or `False`, or `None`; or a dictionary with its answers about both candidates
         (`right`, `hallucinated`), of which the seed chooses one. With a verifier, which is then what is evaluated: the
         candidate that it checks, or a row of the dataset (`right_answer` and `hallucinated_answer`, `knowledge`,
         `question`; dialogue and summarization rows too), of which the seed chooses one.
@@ -25,7 +25,8 @@ Args:
     seed (`int`, *optional*, defaults to 0): of the choice between the candidates, and of the interval.
     verifier (`str` or object, *optional*): as `hf_factuality.load_verifier` takes it. A candidate is hallucinated if one
         of its claims is not supported. By default, none is used.
-    judge (`str`, *optional*): where the answers come from; "published prompts" makes the result comparable.
+    judge (`str`, *optional*): where the answers come from; "published prompts" makes the result comparable if every answer
+        was read and accuracy_released is the same number.
     timeout (`float`, *optional*), return_spans (`bool`, *optional*): of the verifier.
 
 Parts: accuracy_hallucinated, accuracy_right, accuracy_both_candidates (where there are answers about both),

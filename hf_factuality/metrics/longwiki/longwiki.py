@@ -39,7 +39,7 @@ class Longwiki(common.FactualityMetric):
         answers = claims.Answers(
             common.decoded(predictions),
             common.decoded(references),
-            table=None,
+            table="longwiki",
             abstention=abstention,
             deduplicate=deduplicate,
             options=options,
@@ -53,5 +53,6 @@ class Longwiki(common.FactualityMetric):
             parts={"f1": found["score"], **parts, "empty": answers.empty()},
             left_out={name: found[name] for name in ("abstained", "unjudged")},
             settings={"k": k, "abstention": abstention, "deduplicate": deduplicate},
-            published=_PUBLISHED if k == 32 else (),
+            published=_PUBLISHED,
+            released=found["score"] if k == 32 and abstention is None and deduplicate else None,
         )

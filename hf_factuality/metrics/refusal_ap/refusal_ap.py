@@ -19,7 +19,8 @@ Args:
         and `p_sure` (P(sure) / (P(sure) + P(unsure)) after "I am"), whose mean ranks the answers; or a number to rank them
         by. `None`: unknown.
     references (`list`): whether each answer is correct: `True`/`False`, 1/0, or `None`.
-    judge (`str`, *optional*): where the numbers come from; "published prompts" makes the result comparable.
+    judge (`str`, *optional*): where the numbers come from; "published prompts" makes the result comparable if every answer
+        has both probabilities.
 
 The score is the average precision; `None` if no answer is correct. Parts: accuracy (of all answers), accuracy_answered
 and answer_rate (those with p_sure > 0.5, which the model gives willingly), n_correct, n_answered. With `return_scores` the

@@ -27,6 +27,7 @@ relevant facts), abstained (those of them that decline), empty.
 """
 )
 _PUBLISHED = ("human", "gpt-3.5-turbo-0125")
+_PUBLISHED_K = (64, 178)  # median and maximum number of facts of the paper's responses
 
 
 class Safe(common.FactualityMetric):
@@ -46,6 +47,8 @@ class Safe(common.FactualityMetric):
         )
         labels = answers.labels()
         found = scoring.mean_f1_at_k([found or [] for found in labels], [k] * len(labels))
+        # The released code has no rule for responses that decline, and counts what they claim.
+        ignored = any(answer.abstained and answer.spans for answer in answers.items)
         parts = {name: found[name] for name in ("precision", "recall", "facts", "no_claims")}
         return answers.result(
             "safe",
@@ -55,4 +58,5 @@ class Safe(common.FactualityMetric):
             left_out={"unjudged": found["unjudged"]},
             settings={"k": k, "abstention": abstention, "deduplicate": deduplicate},
             published=_PUBLISHED,
+            released=found["score"] if k in _PUBLISHED_K and not deduplicate and not ignored else None,
         )

@@ -48,6 +48,7 @@ class Veriscore(common.FactualityMetric):
             options=options,
         )
         found = scoring.veriscore(answers.labels(), answers.domains(domains), k)
+        as_published = k is not None and abstention == "veriscore" and deduplicate
         parts = {name: found[name] for name in ("precision", "recall", "facts", "k", "domain_scores", "no_claims")}
         return answers.result(
             "veriscore",
@@ -56,5 +57,6 @@ class Veriscore(common.FactualityMetric):
             parts={**parts, "empty": answers.empty()},
             left_out={name: found[name] for name in ("abstained", "unjudged", "no_k")},
             settings={"k": k, "abstention": abstention, "deduplicate": deduplicate},
-            published=_PUBLISHED if k is not None else (),
+            published=_PUBLISHED,
+            released=found["score"] if as_published and not found["no_claims"] else None,  # the release divides by 0
         )
