@@ -25,6 +25,7 @@ _EXPORTS = {
     "prepare_rows": "fspo",
     "push_pairs": "pair_card",
     "read_anah": "anah_format",
+    "read_factscore": "factscore_format",
     "read_questions": "preferences",
     "select_by_distance": "topics",
     "select_questions": "topics",
@@ -35,6 +36,7 @@ __getattr__, __dir__, __all__ = attach(__name__, _EXPORTS)
 
 if TYPE_CHECKING:
     from hf_factuality.data.anah_format import read_anah, write_anah  # noqa: F401
+    from hf_factuality.data.factscore_format import read_factscore  # noqa: F401
     from hf_factuality.data.fspo import (  # noqa: F401
         ParsedPrompt,
         check_prompt_lengths,
