@@ -270,8 +270,11 @@ class Answers:
         if answer.problem or answer.abstained:
             return
         found: dict[Any, Label | None] = {}
+        text = answer.text or ""
         for number, span in enumerate(answer.spans):
-            statement = span.claim if span.claim is not None else span.text(answer.text or "")
+            # A bare label spans the whole response, and is no statement of it.
+            bare = span.claim is None and (span.start, span.end) == (0, len(text))
+            statement = "" if bare else span.claim if span.claim is not None else span.text(text)
             key = " ".join(statement.split()) if deduplicate else ""
             key = key or number  # claims without text cannot be compared
             if key in found:
