@@ -12,7 +12,7 @@ import torch
 
 from hf_factuality.errors import CheckpointError
 from hf_factuality.hub._merge_dcp import METADATA, read_dcp
-from hf_factuality.hub._merge_files import SIDE_FILES
+from hf_factuality.hub._merge_files import SIDE_FILES, check_links
 from hf_factuality.hub._merge_fsdp import find_ranks, read_ranks
 from hf_factuality.hub._merge_model import Expected, read_json
 from hf_factuality.hub._merge_peft import ADAPTER_CONFIG, check_start, folder_of, split_adapter
@@ -70,8 +70,9 @@ def read_checkpoint(
             Let the files run code when they are read.
 
     Raises:
-        `CheckpointError`: there is no known format, or the files do not belong together.
+        `CheckpointError`: there is no known format, the files do not belong together, or a link leads out of the folder.
     """
+    check_links(folder)
     for reader in (_ranks, _distributed, _adapter, _model, _zero):
         found = reader(folder, base_model, unsafe)
         if found is not None:
@@ -185,8 +186,8 @@ def _weights(folder: Path, stem: str, unsafe: bool) -> dict[str, Source] | None:
 
 def _indexed(folder: Path, index: Path, unsafe: bool) -> dict[str, Source]:
     weight_map = read_json(index).get("weight_map")
-    if not isinstance(weight_map, dict):
-        raise CheckpointError(f"{index} has no weight_map")
+    if not isinstance(weight_map, dict) or not all(isinstance(name, str) for name in weight_map.values()):
+        raise CheckpointError(f"{index} has no weight_map of names of files")
     files = {}
     for name in sorted(set(weight_map.values())):
         if Path(name).name != name or not (folder / name).is_file():

@@ -26,14 +26,17 @@ class Expected:
             into files. A checkpoint has either.
         tied (`dict[str, str]`):
             Names of tied weights, to the names that files have them under.
-        generates (`bool`):
-            Whether it has `generate`.
+        generation (`str`, *optional*):
+            `generation_config.json` by the configuration, if it has `generate`.
+        transposed (`frozenset[str]`):
+            Weights that are stored as (in, out): those of `Conv1D`.
     """
 
     architecture: str
     shapes: list[dict[str, tuple[int, ...]]]
     tied: dict[str, str] = field(default_factory=dict)
-    generates: bool = False
+    generation: str | None = None
+    transposed: frozenset[str] = frozenset()
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -44,7 +47,7 @@ def read_json(path: Path) -> dict[str, Any]:
     """
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{path} cannot be read as JSON ({' '.join(str(error).split())[:120]})") from error
     if not isinstance(found, dict):
         raise CheckpointError(f"{path} holds a {type(found).__name__}, not a JSON object")
@@ -59,9 +62,9 @@ def expected_model(folder: Path, trust_remote_code: bool = False) -> Expected:
     """
     import transformers
     from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
+    from transformers.pytorch_utils import Conv1D
 
     written = read_json(folder / "config.json")
-    name = next(iter(written.get("architectures") or ()), None)
     if written.get("auto_map") and not trust_remote_code:
         raise CheckpointError(
             f"{folder / 'config.json'} asks for the code of its repository (auto_map); pass trust_remote_code=True "
@@ -69,15 +72,19 @@ def expected_model(folder: Path, trust_remote_code: bool = False) -> Expected:
         )
     try:
         config = AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
-        kind = getattr(transformers, name, None) if name else AutoModelForCausalLM
+        config._attn_implementation = "eager"  # another may be a kernel, to be downloaded and run
+        name = next(iter(written.get("architectures") or ()), None)
         with torch.device("meta"):
             if written.get("auto_map"):
                 task = next((auto for auto in ("AutoModelForCausalLM",) if auto in written["auto_map"]), None)
                 model = (AutoModelForCausalLM if task else AutoModel).from_config(config, trust_remote_code=True)
-            elif kind is None:
-                raise ValueError(f"transformers {transformers.__version__} has no class {name}")
+            elif name is None:
+                model = AutoModelForCausalLM.from_config(config)
+            elif name not in _model_classes():
+                raise ValueError(f"transformers {transformers.__version__} has no model class {name}")
             else:
-                model = kind(config) if name else kind.from_config(config)
+                model = getattr(transformers, name)(config)
+        generation = model.generation_config.to_json_string() if model.can_generate() else None
     except Exception as error:  # whatever a configuration of somebody else runs into
         reason = " ".join(str(error).split())[:200]
         raise CheckpointError(f"no model can be built from {folder / 'config.json'}: {reason}") from error
@@ -86,9 +93,18 @@ def expected_model(folder: Path, trust_remote_code: bool = False) -> Expected:
     written_shapes = _written_names(model, state)
     if written_shapes and written_shapes != shapes[0]:
         shapes.append(written_shapes)
-    return Expected(
-        type(model).__name__, shapes, dict(getattr(model, "all_tied_weights_keys", None) or {}), model.can_generate()
-    )
+    tied = dict(getattr(model, "all_tied_weights_keys", None) or {})
+    transposed = (f"{name}.weight" for name, module in model.named_modules() if isinstance(module, Conv1D))
+    return Expected(type(model).__name__, shapes, tied, generation, frozenset(transposed))
+
+
+def _model_classes() -> set[str]:
+    """Names of the classes that the Auto classes of transformers make; nothing else of it is called with a configuration."""
+    from transformers.models.auto import modeling_auto
+
+    tables = [table for name, table in vars(modeling_auto).items() if name.endswith("_MAPPING_NAMES")]
+    entries = [entry for table in tables for entry in table.values()]
+    return {name for entry in entries for name in ((entry,) if isinstance(entry, str) else entry)}
 
 
 def _written_names(model: Any, state: Mapping[str, torch.Tensor]) -> dict[str, tuple[int, ...]] | None:
@@ -124,6 +140,7 @@ def match_names(
     """
     plain: dict[str, Source] = {}
     for name, tensor in found.items():
+        name = str(name)  # a pickle may have other keys
         for wrapper in _WRAPPERS:
             name = name.replace(wrapper, "")
         if name in plain:

@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 
 from hf_factuality.errors import CheckpointError
-from hf_factuality.hub._merge_files import find_side_files, write_side_files
+from hf_factuality.hub._merge_files import find_side_files, own_files, write_side_files
 from hf_factuality.hub._merge_formats import Checkpoint, hub_folder, read_checkpoint
 from hf_factuality.hub._merge_model import expected_model, match_names
 from hf_factuality.hub._merge_tensors import Source
@@ -107,9 +107,10 @@ def merge(
         max_shard_size (`int` or `str`, *optional*, defaults to `"5GB"`):
             Largest file of weights, in bytes or with a unit; a larger tensor has its own.
         config (`str` or `Path`, *optional*):
-            Folder, or model on the Hub, whose configuration, tokenizer and chat template are used instead of the checkpoint's.
+            Folder, or model on the Hub (`id`, `id@revision`), whose configuration, tokenizer and chat template are used instead
+            of the checkpoint's.
         base_model (`str` or `Path`, *optional*):
-            For an adapter: folder, or model on the Hub, instead of the one that the adapter names.
+            For an adapter: folder, or model on the Hub (`id`, `id@revision`), instead of the one that the adapter names.
         allow_unsafe_pickle (`bool`, *optional*, defaults to `False`):
             Let the files run code when they are read.
         trust_remote_code (`bool`, *optional*, defaults to `False`):
@@ -123,8 +124,8 @@ def merge(
         [`MergeReport`].
 
     Raises:
-        `CheckpointError`: the checkpoint is not whole, does not fit its configuration or is unsafe to read, or the folder cannot
-            be written; nothing is left in its place.
+        `CheckpointError`: the checkpoint is not whole, does not fit its configuration, holds a link to elsewhere or is unsafe to
+            read, or the folder cannot be written; nothing is left in its place.
         `ValueError`: an argument is wrong.
     """
     cast = _dtype(dtype)
@@ -136,7 +137,7 @@ def merge(
     check_output(out, 0)  # before a base model is downloaded
     found: Checkpoint = read_checkpoint(source, base_model=base_model, unsafe=allow_unsafe_pickle)
     given = [hub_folder(config)] if config is not None else []
-    side = find_side_files([*given, *found.folders])
+    side = find_side_files([*given, *found.folders], source)
     expected = expected_model(side.config, trust_remote_code)
     tensors = match_names(found.tensors, expected, found.name)
     if found.finish is not None:
@@ -157,13 +158,14 @@ def merge(
         [*found.notes, *(f"there is no {what.removeprefix('a ')} beside the checkpoint" for what in side.missing)],
     )
     check_output(out, sum(sizes.values()))
+    main = max((entry.dtype for entry in entries), key=lambda d: dtypes[str(d).removeprefix("torch.")], default=None)
+    own = own_files(side, expected, main)
     if dry_run:
         return report
-    main = max((entry.dtype for entry in entries), key=lambda d: dtypes[str(d).removeprefix("torch.")], default=None)
     with whole_folder(out) as folder, _bar(sum(sizes.values()), progress_bar) as bar:
         write_shards(folder, shards, bar.update)
         write_index(folder, shards)
-        written = write_side_files(side, folder, expected, main)
+        written = write_side_files(side, own, folder)
     report.files = [name for name in written if name not in sizes]
     return report
 

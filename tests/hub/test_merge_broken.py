@@ -150,13 +150,77 @@ def test_wrong_config(copy, tmp_path, capsys):
     change_config(folder, num_hidden_layers=2, layer_types=["full_attention"] * 2, tie_word_embeddings=True)
     assert "ties 'lm_head.weight' to 'model.embed_tokens.weight'" in refused(folder, tmp_path, capsys)
     change_config(folder, architectures=["NoSuchModel"])
-    assert "has no class NoSuchModel" in refused(folder, tmp_path, capsys)
+    assert "has no model class NoSuchModel" in refused(folder, tmp_path, capsys)
     change_config(folder, architectures=["Qwen2ForCausalLM"], auto_map={"AutoModelForCausalLM": "x.Y"})
     assert "--trust-remote-code" in refused(folder, tmp_path, capsys)
     (folder / "huggingface" / "config.json").write_text("{")
     assert "cannot be read as JSON" in refused(folder, tmp_path, capsys)
     (folder / "huggingface" / "config.json").unlink()
     assert "there is no config.json in" in refused(folder, tmp_path, capsys)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"architectures": ["TextStreamer"]}, "has no model class TextStreamer"),
+        ({"architectures": ["pipeline"]}, "has no model class pipeline"),
+        ({"architectures": ["AutoModel"]}, "has no model class AutoModel"),
+        ({"architectures": ["PreTrainedModel"]}, "has no model class PreTrainedModel"),
+        ({"architectures": "Qwen2ForCausalLM"}, "has no model class Q"),
+        ({"architectures": [["Qwen2ForCausalLM"]]}, "no model can be built"),
+        ({"architectures": 5}, "no model can be built"),
+        ({"architectures": ["BertForMaskedLM"]}, "no model can be built"),
+        ({"auto_map": 5}, "--trust-remote-code"),
+        ({"hidden_size": "large"}, "no model can be built"),
+        ({"hidden_size": -16}, "no model can be built"),
+        ({"model_type": ["qwen2"]}, "no model can be built"),
+        ({"dtype": "os.system"}, "no model can be built"),
+        ({"rope_parameters": {"rope_type": "x"}}, "no model can be built"),
+        ({"max_new_tokens": -4}, "no model can be built"),
+        ({"note": "\ud800"}, "cannot be written again"),
+    ],
+)
+def test_odd_configurations(copy, tmp_path, capsys, values, message):
+    folder = copy("uneven3")
+    change_config(folder, **values)
+    assert message in refused(folder, tmp_path, capsys, "--dry-run")
+
+
+@pytest.mark.parametrize("depth", [900, 200_000])
+@pytest.mark.parametrize("name", ["config.json", "adapter_config.json", "model.safetensors.index.json"])
+def test_configurations_that_are_nested_too_deeply(copy, tmp_path, capsys, name, depth):
+    folder = copy("uneven3") / "huggingface"
+    (folder / "config.json").rename(folder / name)
+    file, nested = folder / name, '{"a":' * depth + "1" + "}" * depth
+    file.write_text(file.read_text().rstrip()[:-1] + f', "nested": {nested}, "weight_map": 5}}')
+    if name == "config.json":
+        shutil.copy(folder.parent / "whole.safetensors", folder / "model.safetensors")
+    if depth > 1000:
+        assert f"{name} cannot be read as JSON" in refused(folder, tmp_path, capsys)
+    else:
+        refused(folder, tmp_path, capsys)
+
+
+def test_names_that_are_no_texts(copy, shards, tmp_path, capsys):
+    folder = copy("uneven3") / "huggingface"
+    torch.save(load_file(shards / "uneven3" / "whole.safetensors") | {5: torch.ones(2)}, folder / "pytorch_model.bin")
+    assert "has a spare '5'" in refused(folder, tmp_path, capsys)
+    shutil.copy(folder / "pytorch_model.bin", folder / "adapter_model.bin")
+    (folder / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": str(folder)}))
+    assert "has a spare '5'" in refused(folder, tmp_path, capsys)
+
+
+@pytest.mark.parametrize("name", ["someone/kernel", "flash_attention_2", {"": "someone/kernel"}])
+def test_an_attention_kernel_is_neither_fetched_nor_needed(copy, shards, tmp_path, monkeypatch, name):
+    """A configuration may name one of the Hub, which runs when a model is built with it."""
+    monkeypatch.setattr("transformers.modeling_utils.lazy_import_flash_attention", None)
+    folder = copy("uneven3")
+    change_config(folder, attn_implementation=name)
+    merge(folder, tmp_path / "out")
+    expected, found = (
+        load_file(path) for path in (shards / "uneven3" / "whole.safetensors", tmp_path / "out" / "model.safetensors")
+    )
+    assert found.keys() == expected.keys() and all(torch.equal(found[key], expected[key]) for key in expected)
 
 
 def test_nan(tmp_path, capsys, shards):
