@@ -33,11 +33,13 @@ def add_parser(commands: Any) -> None:
     merge.add_argument(
         "--config",
         metavar="DIR_OR_ID",
-        help="folder, or model on the Hub, whose configuration, tokenizer and chat template are used instead of the "
+        help="folder, or model on the Hub (id, id@revision), whose configuration, tokenizer and chat template are used instead of the "
         "checkpoint's",
     )
     merge.add_argument(
-        "--base_model", metavar="DIR_OR_ID", help="of an adapter, instead of the one that its configuration names"
+        "--base_model",
+        metavar="DIR_OR_ID",
+        help="of an adapter (folder, id, id@revision), instead of the one that its configuration names",
     )
     merge.add_argument("--dry_run", action="store_true", help="check, print the plan and write nothing")
     merge.add_argument(

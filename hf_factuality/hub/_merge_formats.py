@@ -137,19 +137,25 @@ def _adapter(folder: Path, base_model: str | os.PathLike[str] | None, unsafe: bo
     if not (folder / ADAPTER_CONFIG).is_file():
         return None
     config = read_json(folder / ADAPTER_CONFIG)
-    named = base_model or config.get("base_model_name_or_path")
-    if not named:
+    own = config.get("base_model_name_or_path")
+    named = base_model or own
+    if not named or not isinstance(named, (str, os.PathLike)):
         raise CheckpointError(f"{folder / ADAPTER_CONFIG} names no base model; pass base_model (--base-model)")
+    revision, notes = config.get("revision") if named == own else None, []
+    if revision and os.path.isdir(named):
+        notes.append(f"the adapter is of revision {revision} of its base; the folder {named} was taken as it is")
     tensors = _weights(folder, "adapter_model", unsafe)
     if tensors is None:
         raise CheckpointError(f"{folder} has {ADAPTER_CONFIG} but no adapter_model.safetensors")
     check_start(config, folder)
     fold = folder_of(tensors, config, folder)
-    base = hub_folder(named, weights=True)
+    base = hub_folder(named, weights=True, revision=revision)
+    check_links(base)
     weights = _weights(base, "model", unsafe)
     if weights is None:
         raise CheckpointError(f"{base}, the base of the adapter, holds no model.safetensors or pytorch_model.bin")
-    return Checkpoint(f"PEFT adapter on {named}", str(base), weights, [folder, base], fold)
+    at = f"@{revision}" if revision and not notes else ""
+    return Checkpoint(f"PEFT adapter on {named}{at}", str(base), weights, [folder, base], fold, notes)
 
 
 def _model(folder: Path, _: Any, unsafe: bool) -> Checkpoint | None:
@@ -226,27 +232,35 @@ def _stored(file: Any, name: str) -> Assembled:
     return Assembled(shape, dtype, (Piece(lambda start, stop: part[start:stop], full(shape)),))
 
 
-def hub_folder(model: str | os.PathLike[str], weights: bool = False) -> Path:
+def hub_folder(model: str | os.PathLike[str], weights: bool = False, revision: str | None = None) -> Path:
     """A folder, or the local copy of a model on the Hub.
 
     Args:
         model (`str` or `Path`):
-            Folder, or id.
+            Folder, or id, which may end in `@` and a revision.
         weights (`bool`, *optional*, defaults to `False`):
-            Also the weights.
+            Also the weights; pickles of them only where there are no safetensors.
+        revision (`str`, *optional*):
+            Branch, tag or commit, if the id ends in none.
 
     Raises:
         `CheckpointError`: there is neither.
     """
-    if Path(model).is_dir():
+    if os.path.isdir(model):
         return Path(model)
     from huggingface_hub import snapshot_download
 
-    patterns = [*SIDE_FILES, "additional_chat_templates/*"]
-    if weights:
-        patterns += ["*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin", "pytorch_model.bin.index.json"]
+    name, _, given = str(model).partition("@")
+    patterns = [*SIDE_FILES, *(("model*.safetensors", "model.safetensors.index.json") if weights else ())]
     try:
-        return Path(snapshot_download(str(model), allow_patterns=patterns))
+        revision = given or revision
+        if revision is not None and (not isinstance(revision, str) or ".." in revision or revision.startswith("/")):
+            raise ValueError(f"{revision!r} is no revision")  # it would become a path of the cache
+        folder = Path(snapshot_download(name, revision=revision, allow_patterns=patterns))
+        if weights and not any((folder / f"model.safetensors{end}").exists() for end in ("", ".index.json")):
+            patterns = ["pytorch_model*.bin", "pytorch_model.bin.index.json"]
+            folder = Path(snapshot_download(name, revision=folder.name, allow_patterns=patterns))
     except Exception as error:  # the Hub's errors, of several libraries
         reason = " ".join(str(error).split())[:160]
         raise CheckpointError(f"{model} is no folder, and could not be had from the Hub: {reason}") from error
+    return folder

@@ -54,12 +54,16 @@ class Folded:
         return self.base.dtype
 
     def blocks(self, limit: int = BLOCK_BYTES) -> Iterator[torch.Tensor]:
+        # Whole, since parts of it need not round as PEFT's; only rows of it are scaled and transposed at a time.
         product = read(self.b).float() @ read(self.a).float()
-        delta = ((product.T if self.transpose else product) * self.scale).reshape(-1)
-        place = 0
+        product = product.T if self.transpose else product
+        width, place = self.shape[1], 0
         for block in self.base.blocks(limit):
-            yield block.clone().add_(delta[place : place + len(block)])
-            place += len(block)
+            stop = place + len(block)
+            first = place // width
+            rows = product[first : -(-stop // width)].reshape(-1)
+            yield block.clone().add_(rows[place - first * width : stop - first * width] * self.scale)
+            place = stop
 
 
 def read(source: Source) -> torch.Tensor:
@@ -72,7 +76,7 @@ def split_adapter(tensors: Mapping[str, Source]) -> tuple[dict[str, Source], dic
     """The weights without what PEFT's wrappers add to their names, and the adapter's matrices."""
     base, adapter = {}, {}
     for name, tensor in tensors.items():
-        name = name[len(_PREFIX) :] if name.startswith(_PREFIX) else name
+        name = str(name).removeprefix(_PREFIX)
         if "lora_" in name.rpartition(".")[0] or ".lora_" in name:
             adapter[name] = tensor
         else:
@@ -140,7 +144,7 @@ def folder_of(
         pairs: dict[str, dict[str, Source]] = {}
         embeddings = set()
         for name, tensor in adapter.items():
-            name = name[len(_PREFIX) :] if name.startswith(_PREFIX) else name
+            name = str(name).removeprefix(_PREFIX)
             match = _LORA.fullmatch(name)
             if match is None:
                 name = re.sub(r"\.modules_to_save\.[^.]+", "", name).replace(".base_layer.", ".")
@@ -163,16 +167,17 @@ def folder_of(
                 )
             if pair.keys() != {"A", "B"}:
                 raise CheckpointError(f"{where} has only one of the two matrices of {module!r}")
-            flip = module in embeddings or bool(config.get("fan_in_fan_out"))
-            found[target] = _folded(
-                found[target], pair, _scale(module, pair["A"].shape[0], config), flip, target, where
-            )
+            # By the layer: fan_in_fan_out of the configuration is that of the layer which PEFT wrapped last.
+            flip = module in embeddings or target in expected.transposed
+            found[target] = _folded(found[target], pair, flip, target, config, where)
         return found
 
     return fold
 
 
-def _folded(base: Source, pair: Mapping[str, Source], scale: float, flip: bool, name: str, where: Path) -> Folded:
+def _folded(
+    base: Source, pair: Mapping[str, Source], flip: bool, name: str, config: Mapping[str, Any], where: Path
+) -> Folded:
     a, b = pair["A"], pair["B"]
     shape = (b.shape[0], *a.shape[1:])
     if (
@@ -185,14 +190,23 @@ def _folded(base: Source, pair: Mapping[str, Source], scale: float, flip: bool, 
             f"{where}: matrices {list(a.shape)} and {list(b.shape)} do not fit {name!r} of shape {list(base.shape)}; they are "
             "of another model, or of layers that are not merged here"
         )
-    return Folded(base, a, b, scale, flip)
+    try:
+        return Folded(base, a, b, _scale(name.removesuffix(".weight"), a.shape[0], config), flip)
+    except (re.error, RecursionError, TypeError, ValueError, LookupError, ArithmeticError) as error:
+        raise CheckpointError(
+            f"the configuration of the adapter in {where} does not say how {name!r} is scaled: alpha_pattern or lora_alpha "
+            f"cannot be used ({error})"
+        ) from error
 
 
 def _scale(module: str, rank: int, config: Mapping[str, Any]) -> float:
     patterns = config.get("alpha_pattern") or {}
     key = next((key for key in patterns if re.fullmatch(rf"(.*\.)?({key})", module)), None)
     alpha = patterns[key] if key is not None else config.get("lora_alpha", 8)
-    return alpha / (math.sqrt(rank) if config.get("use_rslora") else rank)
+    scale = alpha / (math.sqrt(rank) if config.get("use_rslora") else rank)
+    if not math.isfinite(scale):
+        raise ValueError(f"{alpha} is not finite")
+    return scale
 
 
 def _replace(found: dict[str, Source], name: str, tensor: Source, expected: Expected, where: Path) -> None:

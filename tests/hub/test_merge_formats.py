@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import math
 import os
 import shutil
 import subprocess
@@ -12,10 +13,11 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
 
 from hf_factuality.errors import CheckpointError
 from hf_factuality.hub.merge import merge
+from tests.hub.loopback import Blob
 from tests.hub.merge_inputs import make_model
 from tests.hub.test_merge import assert_same, stored
 from tests.tiny import save_tiny_model
@@ -171,16 +173,23 @@ def test_zero_of_deepspeed_itself(tmp_path):
         assert moved and not any(name.startswith("model.layers.0.") for name in moved)
 
 
+def make_gpt2(**settings):
+    """Its layers are Conv1D, which store (in, out), and a Linear at the end; `c_proj` of the attention is square."""
+    torch.manual_seed(1)
+    config = GPT2Config(vocab_size=37, n_layer=2, n_head=1, n_positions=16, tie_word_embeddings=False, **settings)
+    return GPT2LMHeadModel(config)
+
+
 def adapter(tmp_path, base_settings, **settings):
     """A base model and an adapter with random matrices on it, written by PEFT; the folder of the adapter, PEFT's merge of it."""
     peft = pytest.importorskip("peft")
-    model = make_model("Qwen2", base_settings)
+    model = make_gpt2(**base_settings) if "n_embd" in base_settings else make_model("Qwen2", base_settings)
     model.save_pretrained(tmp_path / "base")
     base = AutoModelForCausalLM.from_pretrained(tmp_path / "base")
     wrapped = peft.get_peft_model(base, peft.LoraConfig(task_type="CAUSAL_LM", **settings))
     torch.manual_seed(2)
     for name, parameter in wrapped.named_parameters():
-        if "lora_" in name or "modules_to_save" in name:
+        if "lora_" in name or "modules_to_save" in name or (name.endswith(".bias") and settings.get("bias")):
             parameter.data = torch.randn_like(parameter)
     wrapped.peft_config["default"].base_model_name_or_path = str(tmp_path / "base")
     wrapped.save_pretrained(tmp_path / "adapter")
@@ -200,6 +209,25 @@ VARIANTS = {
     ),
     "saved": ({"tie_word_embeddings": False}, LORA | {"modules_to_save": ["lm_head", "model.norm"]}),
     "embedding": ({"tie_word_embeddings": False}, LORA | {"target_modules": ["embed_tokens", "v_proj"]}),
+    "saved, bfloat16": (
+        {"tie_word_embeddings": False, "dtype": "bfloat16"},
+        LORA | {"modules_to_save": ["lm_head", "model.norm"], "use_rslora": True},
+    ),
+    # Square layers, whose shapes do not tell whether they are transposed; the configuration's one flag is the last layer's.
+    **{
+        f"Conv1D, {', '.join(targets)}": (
+            {"n_embd": size},
+            {"r": 3, "lora_alpha": 7, "target_modules": targets, **more},
+        )
+        for size, targets, more in (
+            (40, ["attn.c_proj", "lm_head"], {}),
+            (40, ["attn.c_proj"], {"fan_in_fan_out": True}),
+            (40, ["lm_head"], {"fan_in_fan_out": True}),
+            (37, ["attn.c_proj", "lm_head", "wte"], {"use_rslora": True}),
+            (36, ["c_attn", "attn.c_proj", "mlp.c_proj", "wpe"], {"alpha_pattern": {r"h\.1\..*c_proj": 3}}),
+            (36, ["c_fc", "attn.c_proj"], {"rank_pattern": {"c_fc": 5}, "modules_to_save": ["lm_head"]}),
+        )
+    },
 }
 
 
@@ -221,6 +249,25 @@ def test_adapter_equals_pefts_own_merge(variant, tmp_path):
         assert torch.equal(found(ids).logits, merged(ids).logits)
 
 
+@pytest.mark.parametrize("flag", [True, False, None])
+def test_the_layer_says_whether_it_is_transposed(flag, tmp_path):
+    folder, merged = adapter(
+        tmp_path, {"n_embd": 40}, r=3, target_modules=["attn.c_proj", "lm_head"], fan_in_fan_out=True
+    )
+    config = json.loads((folder / "adapter_config.json").read_text())
+    assert config["fan_in_fan_out"] is False  # PEFT's own, though the other layers are Conv1D
+    (folder / "adapter_config.json").write_text(json.dumps(config | {"fan_in_fan_out": flag}))
+    merge(folder, tmp_path / "model")
+    assert_same(stored(tmp_path / "model"), merged.state_dict())
+
+
+def test_adapters_with_biases(tmp_path):
+    for bias in ("all", "lora_only"):
+        folder, merged = adapter(tmp_path / bias, {"tie_word_embeddings": False}, **LORA, bias=bias)
+        merge(folder, tmp_path / bias / "model")
+        assert_same(stored(tmp_path / bias / "model"), merged.state_dict())
+
+
 def test_adapters_that_cannot_simply_be_added(tmp_path):
     folder, _ = adapter(tmp_path, {"tie_word_embeddings": True}, **LORA)
     config = json.loads((folder / "adapter_config.json").read_text())
@@ -237,7 +284,17 @@ def test_adapters_that_cannot_simply_be_added(tmp_path):
     for start in ("pissa", "pissa_niter_4", "olora", "loftq"):  # these rewrite the base
         assert f"has init_lora_weights='{start}', which rewrites the base" in refused(init_lora_weights=start)
     assert "is of type IA3; only LoRA is merged here" in refused(peft_type="IA3")
-    assert "names no base model" in refused(base_model_name_or_path=None)
+    for name in (None, 5, ["x"], {"a": "b"}):
+        assert "names no base model" in refused(base_model_name_or_path=name)
+    assert "could not be had from the Hub" in refused(base_model_name_or_path="x" * 5000)
+    for scale in (
+        *(
+            {"alpha_pattern": pattern}
+            for pattern in ({"(": 1}, {"(" * 100_000: 1}, {".*": "x"}, {".*": None}, [".*"], 5)
+        ),
+        *({"lora_alpha": alpha} for alpha in ("8", None, [], 10**400, math.inf, math.nan)),
+    ):
+        assert "does not say how 'model.layers.0." in refused(**scale)
     assert "is no folder, and could not be had from the Hub" in refused(base_model_name_or_path="nobody/nothing")
     tensors = load_file(folder / "adapter_model.safetensors")
     save_file(tensors | {"base_model.model.lm_head.weight": torch.ones(37, 16)}, folder / "adapter_model.safetensors")
@@ -251,6 +308,81 @@ def test_adapters_that_cannot_simply_be_added(tmp_path):
     only = {name: tensor for name, tensor in tensors.items() if "lora_A" in name}
     save_file(only, folder / "adapter_model.safetensors")
     assert "only one of the two matrices" in refused()
+
+
+def published(hub, repo_id, *folders):
+    """A repository with a commit per folder; their names."""
+    repo, commits = hub.add(repo_id), []
+    for folder in folders:
+        files = {path.name: Blob(path.read_bytes(), large=path.stat().st_size > 9000) for path in folder.iterdir()}
+        commits.append(repo.commit("main", "another", files).oid)
+    return commits
+
+
+def test_the_revision_of_the_base_is_honoured(hub, tmp_path):
+    folder, merged = adapter(tmp_path, {"tie_word_embeddings": False}, **LORA)
+    shutil.copytree(tmp_path / "base", tmp_path / "later")
+    later = {name: tensor + 1 for name, tensor in load_file(tmp_path / "base" / "model.safetensors").items()}
+    save_file(later, tmp_path / "later" / "model.safetensors", {"format": "pt"})
+    first, main = published(hub, "someone/base", tmp_path / "base", tmp_path / "later")
+    hub.repos["model", "someone/base"].refs["v1"] = first
+    config = json.loads((folder / "adapter_config.json").read_text())
+
+    def merged_on(of, revision=None, base_model=None):
+        out = tmp_path / f"out{len(list(tmp_path.iterdir()))}"
+        (folder / "adapter_config.json").write_text(
+            json.dumps(config | {"base_model_name_or_path": of, "revision": revision})
+        )
+        report = merge(folder, out, base_model=base_model)
+        found = stored(out)
+        assert found.keys() == later.keys()
+        norm = found["model.norm.weight"]  # is as the base has it
+        if torch.equal(norm, merged.state_dict()["model.norm.weight"]):
+            assert_same(found, merged.state_dict())
+            return report.format, "first"
+        assert torch.equal(norm, later["model.norm.weight"])
+        return report.format, "later"
+
+    of = "PEFT adapter on someone/base"
+    assert merged_on("someone/base") == (of, "later")
+    for revision in ("v1", first):
+        assert merged_on("someone/base", revision) == (f"{of}@{revision}", "first")
+        assert merged_on("someone/base", "main", f"someone/base@{revision}") == (f"{of}@{revision}", "first")
+    assert merged_on("someone/base", "v1", "someone/base") == (f"{of}@v1", "first")
+    assert merged_on("someone/base", "v1", f"someone/base@{main}") == (f"{of}@{main}", "later")
+    assert merged_on("someone/other", "v2", "someone/base") == (of, "later")  # that revision is the other's
+    assert merged_on(str(tmp_path / "base"), "v1") == (f"PEFT adapter on {tmp_path / 'base'}", "first")
+    for revision in ("gone", "../main", "/v1", ["v1"], 5):
+        with pytest.raises(CheckpointError, match="could not be had from the Hub"):
+            merged_on("someone/base", revision)
+    (folder / "adapter_config.json").write_text(json.dumps(config | {"revision": "v1"}))
+    (note,) = merge(folder, tmp_path / "out", dry_run=True).notes[:1]
+    assert note.startswith("the adapter is of revision v1 of its base; the folder ")
+    report = merge(tmp_path / "base", tmp_path / "out", config=f"someone/base@{first}", dry_run=True)
+    assert report.architecture == "Qwen2ForCausalLM"
+
+
+@pytest.mark.parametrize("kind", ["both", "sharded", "pickle"])
+def test_what_is_downloaded_of_a_base(hub, tmp_path, kind):
+    """No weights twice: pickles only where there are no safetensors, and no files that transformers does not read."""
+    folder, merged = adapter(tmp_path, {"tie_word_embeddings": False}, **LORA)
+    base, wanted = tmp_path / "base", {"config.json", "generation_config.json", "model.safetensors"}
+    torch.save(load_file(base / "model.safetensors"), base / "pytorch_model.bin")
+    for name in ("consolidated.safetensors", "adapter_model.safetensors", "optimizer.pt", "training_args.bin", "key"):
+        (base / name).write_bytes(b"not wanted")
+    if kind == "sharded":
+        AutoModelForCausalLM.from_pretrained(base).save_pretrained(base, max_shard_size="5KB")
+        (base / "model.safetensors").unlink()
+        wanted = {"config.json", "generation_config.json", *(path.name for path in base.glob("model*"))}
+        assert len(wanted) > 4
+    if kind == "pickle":
+        (base / "model.safetensors").unlink()
+        wanted = {"config.json", "generation_config.json", "pytorch_model.bin"}
+    published(hub, "someone/base", base)
+    merge(folder, tmp_path / "out", base_model="someone/base")
+    assert_same(stored(tmp_path / "out"), merged.state_dict())
+    asked = {path.rpartition("/")[2] for method, path in hub.calls if "/resolve/" in path}
+    assert asked == wanted
 
 
 def test_rank_files_of_a_lora_run(tmp_path):
