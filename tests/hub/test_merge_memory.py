@@ -31,8 +31,10 @@ MERGES = {
     "ranks": ("ranks",),
     "ranks, cast": ("ranks", "--dtype", "bfloat16"),
     "distributed": ("dcp",),
+    "adapter": ("adapter", "--max_shard_size", "1GB"),
     "ranks, all kept": ("ranks",),
 }
+LARGE_MATRIX = 2 * 65_536 * 1024  # bytes: embeddings, and the layer that gives the logits
 
 
 @pytest.fixture(scope="module")
@@ -61,6 +63,8 @@ def test_neither_the_model_nor_a_file_of_it_is_held(watched):
         held = watched["memory"][name]
         if name.endswith("all kept"):  # the control: a merge that keeps what it has read is seen to
             assert held > 0.9 * TOTAL, (name, held)
+        elif name == "adapter":  # the product in float32 is twice as large as the matrix in bfloat16
+            assert held < 2.2 * LARGE_MATRIX, (name, held / LARGE_MATRIX)
         else:
             assert held < BOUND, (name, held)
 
@@ -104,6 +108,34 @@ def _write_rank(rank: int, folder: Path, sizes: dict, place: Path) -> None:
     dcp.save({"model": model.state_dict()}, checkpoint_id=folder / "dcp")
     dist.barrier()
     dist.destroy_process_group()
+
+
+def _write_adapter(folder: Path, vocabulary: int) -> None:
+    """LoRA on the two largest matrices, of which PEFT keeps one transposed."""
+    import torch
+    from safetensors.torch import save_file
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    sizes = {**SMALL, "hidden_size": 1024, "vocab_size": vocabulary}
+    config = LlamaConfig(**sizes, num_attention_heads=8, architectures=["LlamaForCausalLM"], dtype="bfloat16")
+    with torch.device("meta"):
+        shapes = {name: tensor.shape for name, tensor in LlamaForCausalLM(config).state_dict().items()}
+    config.save_pretrained(folder / "base")
+    save_file(
+        {name: torch.ones(shape).bfloat16() for name, shape in shapes.items()}, folder / "base/model.safetensors"
+    )
+    matrices = {
+        "model.embed_tokens.lora_embedding_A": torch.randn(16, vocabulary),
+        "model.embed_tokens.lora_embedding_B": torch.randn(1024, 16),
+        "lm_head.lora_A.weight": torch.randn(16, 1024),
+        "lm_head.lora_B.weight": torch.randn(vocabulary, 16),
+    }
+    (folder / "adapter").mkdir()
+    save_file(
+        {f"base_model.model.{name}": t for name, t in matrices.items()}, folder / "adapter/adapter_model.safetensors"
+    )
+    written = {"peft_type": "LORA", "r": 16, "lora_alpha": 16, "base_model_name_or_path": str(folder / "base")}
+    (folder / "adapter" / "adapter_config.json").write_text(json.dumps(written))
 
 
 def _fork(argv: list[str], small: list[str] | None = None, keep: bool = False) -> tuple[int, int, int]:
@@ -227,6 +259,8 @@ def _digests(folder: Path) -> dict[str, str]:
 def _watch(folder: Path) -> dict:
     run(_write_rank, 2, folder / "small", SMALL, folder / "small.rendezvous")
     run(_write_rank, 2, folder / "large", SIZES, folder / "large.rendezvous")
+    _write_adapter(folder / "small", 64)
+    _write_adapter(folder / "large", LARGE_MATRIX // 2048)
     memory = {name: _memory(folder, name) for name in MERGES}
     whole = folder / "measured" / "ranks" / "out"
     stored = list(whole.glob("*.safetensors"))
