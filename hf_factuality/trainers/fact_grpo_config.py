@@ -132,7 +132,46 @@ class FactGRPOConfig(GRPOConfig):
                 f"credit_scale={self.credit_scale!r} is out of range for credit='scaled'; use a value in (0, 1], or "
                 "credit='flip' to turn signs"
             )
+        if self.credit != "none":
+            self._check_token_credit()
         if not 0 < self.verifier_timeout < math.inf:
             raise ValueError(f"verifier_timeout={self.verifier_timeout!r} must be a finite positive number of seconds")
         if self.verifier_batch_size < 1:
             raise ValueError(f"verifier_batch_size={self.verifier_batch_size!r} must be at least 1")
+
+    def _check_token_credit(self):
+        """What treats a completion as one takes it apart, or weighs it otherwise, once each token has an advantage."""
+        sequence = self.importance_sampling_level == "sequence"
+        corrected = self.use_vllm and self.vllm_importance_sampling_correction
+        for name, refused, why, fix in (
+            ("loss_type", self.loss_type == "vespo", "weighs a completion by the sign of its advantage", "'dapo'"),
+            (
+                "off_policy_mask_threshold",
+                self.off_policy_mask_threshold is not None,
+                "drops completions by the sign of their advantage, here single tokens",
+                "None",
+            ),
+            (
+                "use_bias_correction_kl",
+                sequence and self.beta != 0 and self.use_bias_correction_kl,
+                "gives the penalty the gradient of importance_sampling_level='sequence'",
+                "False",
+            ),
+            (
+                "top_entropy_quantile",
+                sequence and self.top_entropy_quantile < 1,
+                "weighs the tokens within importance_sampling_level='sequence'",
+                "1.0",
+            ),
+            (
+                "vllm_importance_sampling_mode",
+                sequence and corrected and self.vllm_importance_sampling_mode.startswith("token"),
+                "weighs the tokens within importance_sampling_level='sequence'",
+                "'sequence_mask'",
+            ),
+        ):
+            if refused:
+                raise ValueError(
+                    f"{name}={getattr(self, name)!r} {why}, and with credit={self.credit!r} every token has an advantage "
+                    f"of its own; set {name}={fix}, or credit='none'"
+                )

@@ -27,6 +27,7 @@ from hf_factuality.rewards import check_format
 from hf_factuality.spans import TokenOffsets, Verification, think_range, token_offsets
 from hf_factuality.trainers._publish import Publishes
 from hf_factuality.trainers._rollouts import ResumableRollouts
+from hf_factuality.trainers._sequence_ratio import SequenceRatios
 from hf_factuality.trainers.fact_grpo_config import FactGRPOConfig
 from hf_factuality.verifiers.base import Verifier, VerifierInput, evidence_passages
 from hf_factuality.verifiers.guard import GuardedVerifier
@@ -48,7 +49,7 @@ class _Finding:
         return self.verification is not None and self.verification.judged
 
 
-class FactGRPOTrainer(Publishes, ResumableRollouts, GRPOTrainer):
+class FactGRPOTrainer(Publishes, ResumableRollouts, SequenceRatios, GRPOTrainer):
     """GRPO whose advantages are per token: a verifier labels the sentences, and each token's sign follows its sentence.
 
     Differs from [`~trl.GRPOTrainer`] in two places only. A reward named `factuality` (mean over the sentences, FSPO Eq.

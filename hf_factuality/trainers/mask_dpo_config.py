@@ -11,6 +11,8 @@ from hf_factuality.spans import Label
 
 
 ALL = "all"
+# The losses for which TRL reads `label_smoothing`.
+_SMOOTHED = {"robust", "exo_pair", "aot", "aot_unpaired"}
 _NAMES = [label.value for label in Label]
 
 
@@ -73,6 +75,11 @@ class MaskDPOConfig(DPOConfig):
             raise ValueError(
                 "use_weighting=True is not supported: WPO weighs a pair by the policy's probability of the whole "
                 "completions, and over the kept tokens TRL would compute that of their fragments; set it to False"
+            )
+        if self.label_smoothing and not _SMOOTHED.intersection(self.loss_type):
+            raise ValueError(
+                f"label_smoothing={self.label_smoothing!r} has no effect: TRL reads it for {sorted(_SMOOTHED)} only, not for "
+                f"loss_type={self.loss_type!r}; set it to 0, or loss_type='robust'"
             )
         if self.pad_token is not None:
             raise ValueError(

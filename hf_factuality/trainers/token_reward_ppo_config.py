@@ -128,6 +128,11 @@ class TokenRewardPPOConfig(GRPOConfig):
                 f"importance_sampling_level={self.importance_sampling_level!r} weighs whole completions, so that a token's "
                 "own advantage would be lost; set it to 'token'"
             )
+        if self.off_policy_mask_threshold is not None:
+            raise ValueError(
+                f"off_policy_mask_threshold={self.off_policy_mask_threshold!r} drops completions by the sign of their "
+                "advantage, here single tokens; set it to None"
+            )
         if self.multi_objective_aggregation != "sum_then_normalize":
             raise ValueError(
                 f"multi_objective_aggregation={self.multi_objective_aggregation!r} normalises over groups, which a critic "

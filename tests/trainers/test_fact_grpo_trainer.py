@@ -18,6 +18,8 @@ from tests.trainers.recording import SETTINGS, WholeCompletion
 S, C, U = Label.SUPPORTED, Label.CONTRADICTED, Label.UNVERIFIABLE
 ONE_BATCH = {**SETTINGS, "gradient_accumulation_steps": 1, "max_steps": 1, "num_iterations": 1, "beta": 0.0}
 
+SEQUENCE = {"importance_sampling_level": "sequence", "beta": 0.0}
+
 
 class Script:
     """Per completion of the batch, in order: a label, or "raise", "garbage", "hang"."""
@@ -431,11 +433,31 @@ def test_think_tags_that_decoding_drops_are_refused(tiny_model, tmp_path):
         ({"credit": "scaled", "credit_scale": 2.0}, "credit_scale=2.0"),
         ({"verifier_timeout": 0.0}, "verifier_timeout=0.0"),
         ({"verifier_batch_size": 0}, "verifier_batch_size=0"),
+        ({"loss_type": "vespo"}, "loss_type='vespo' .* set loss_type='dapo', or credit='none'"),
+        ({"off_policy_mask_threshold": 0.5}, "off_policy_mask_threshold=0.5 .* set off_policy_mask_threshold=None"),
+        ({**SEQUENCE, "beta": 0.1}, "use_bias_correction_kl=True .* set use_bias_correction_kl=False"),
+        ({**SEQUENCE, "top_entropy_quantile": 0.2}, "top_entropy_quantile=0.2 .* set top_entropy_quantile=1.0"),
+        (
+            {**SEQUENCE, "use_vllm": True, "vllm_importance_sampling_mode": "token_mask"},
+            "vllm_importance_sampling_mode='token_mask' .* set vllm_importance_sampling_mode='sequence_mask'",
+        ),
     ],
 )
 def test_the_config_names_the_bad_value(tmp_path, settings, message):
     with pytest.raises(ValueError, match=message):
         FactGRPOConfig(output_dir=str(tmp_path), **{**SETTINGS, **settings})
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"loss_type": "vespo"},
+        {"off_policy_mask_threshold": 0.5},
+        {**SEQUENCE, "beta": 0.1, "top_entropy_quantile": 0.2},
+    ],
+)
+def test_without_token_credit_the_parents_settings_stay(tmp_path, settings):
+    FactGRPOConfig(output_dir=str(tmp_path), credit="none", **{**ONE_BATCH, **settings})
 
 
 def test_a_verifier_that_fails_on_the_whole_first_batch_stops_the_run(tiny_model, tmp_path):

@@ -119,6 +119,10 @@ def test_shares_and_dropped_pairs_are_logged(tiny_model, tmp_path):
         ({"tokens_outside": "eos"}, "tokens_outside='eos' is unknown"),
         ({"max_length": 1}, "max_length=1 leaves no token"),
         ({"truncation_mode": "middle"}, "truncation_mode='middle'"),
+        (
+            {"label_smoothing": 0.1},
+            r"label_smoothing=0.1 has no effect.*not for loss_type=\['sigmoid'\]; set it to 0, or",
+        ),
         ({"padding_free": True}, "padding_free=True is not supported"),
         ({"use_weighting": True}, "use_weighting=True is not supported"),
         ({"pad_token": "<|pad|>"}, "pad_token='<|pad|>' is not supported"),
@@ -290,7 +294,7 @@ def test_evaluation_prepares_its_datasets_the_same_way(tiny_model, tmp_path):
 
 
 def test_every_loss_type_takes_masks(tiny_model, tmp_path):
-    trainer = make(MaskDPOTrainer, tiny_model, tmp_path, label_smoothing=1e-3)
+    trainer = make(MaskDPOTrainer, tiny_model, tmp_path, label_smoothing=1e-3, loss_type=["exo_pair"])
     batch = trainer.data_collator(list(trainer.train_dataset))
     assert 0 < batch["completion_mask"].sum() < (batch["attention_mask"].sum())
     for loss_type in LOSS_TYPES:

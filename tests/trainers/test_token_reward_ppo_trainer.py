@@ -393,6 +393,7 @@ def test_refusals(tiny_model, tmp_path):
         ({"freezing_actor_steps": -1}, "freezing_actor_steps=-1 must be"),
         ({"beta": -0.1}, "beta=-0.1 must be"),
         ({"loss_type": "vespo"}, "loss_type='vespo' needs one advantage per completion; choose one of"),
+        ({"off_policy_mask_threshold": 0.5}, "off_policy_mask_threshold=0.5 .* set it to None"),
         ({"importance_sampling_level": "sequence"}, "importance_sampling_level='sequence' .* set it to 'token'"),
         ({"multi_objective_aggregation": "normalize_then_sum"}, "multi_objective_aggregation='normalize_then_sum'"),
         ({"fp16": True}, "fp16=True .* use bf16=True"),

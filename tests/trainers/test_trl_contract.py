@@ -20,6 +20,7 @@ from hf_factuality import (
 from hf_factuality.trainers._critic_files import CriticFiles
 from hf_factuality.trainers._publish import Publishes
 from hf_factuality.trainers._rollouts import ResumableRollouts
+from hf_factuality.trainers._sequence_ratio import SequenceRatios
 from tests.tiny import rows
 from tests.trainers import mask_dpo_recording
 from tests.trainers.recording import SETTINGS
@@ -36,6 +37,7 @@ HOOKS = {
         "_generate_and_score_completions": ["self", "inputs"],
         "create_model_card": ["self", "model_name", "dataset_name", "tags"],
     },
+    (GRPOTrainer, SequenceRatios): {"_compute_loss": ["self", "model", "inputs"]},
     (GRPOTrainer, TokenRewardPPOTrainer): {
         "_calculate_rewards": ["self", "inputs", "prompts", "completions", "completion_ids_list"],
         "_generate_and_score_completions": ["self", "inputs"],
@@ -65,7 +67,7 @@ HOOKS = {
     },
 }
 # Overridden with another signature on purpose, or new names of ours.
-OWN = {"__init__"}
+OWN = {"__init__", "_get_per_token_logps_and_entropies"}
 
 
 def test_trl_version_is_the_one_these_hooks_were_read_from():
