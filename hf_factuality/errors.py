@@ -25,6 +25,10 @@ class DataError(FactualityError, ValueError):
     """A dataset that cannot be trained on: missing column, no rows, wrong type."""
 
 
+class NonFiniteError(FactualityError, ArithmeticError):
+    """A loss, a gradient or a reward of a training run that is infinite or no number."""
+
+
 class CheckpointError(FactualityError):
     """A checkpoint that is incomplete, inconsistent or unsafe to load."""
 

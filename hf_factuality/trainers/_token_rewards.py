@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -39,9 +40,10 @@ def token_reward_rows(
 
     Returns:
         `list[torch.Tensor | None]`: float32 of shape (T,), with the completion's own T; `None` where nothing is known.
+        All infinite where one number is not finite: the trainer stops at it, on all processes at once.
 
     Raises:
-        `ValueError`: another number of results or of tokens, a span outside the text, or a number that is not finite.
+        `ValueError`: another number of results or of tokens, or a span outside the text.
     """
     if not hasattr(found, "__len__"):
         raise ValueError(
@@ -69,6 +71,8 @@ def _row(given: Any, tokens: TokenOffsets, length: int) -> torch.Tensor:
         row = given.detach().float().cpu()
     elif len(given) and not isinstance(given[0], Sequence):
         row = torch.tensor([float(value) for value in given])
+    elif any(isinstance(value, float) and not math.isfinite(value) for *_, value in given):
+        row = torch.full((length,), math.inf)
     elif given:
         return place_spans([tokens.offsets], [given], length)[0]
     else:
@@ -78,6 +82,4 @@ def _row(given: Any, tokens: TokenOffsets, length: int) -> torch.Tensor:
             f"rewards of shape {tuple(row.shape)} for {length} tokens; return one number per token, or (start, end, value) "
             "per span"
         )
-    if not torch.isfinite(row).all():
-        raise ValueError("a reward is not a finite number; return None where nothing is known")
-    return row
+    return row if torch.isfinite(row).all() else torch.full_like(row, math.inf)

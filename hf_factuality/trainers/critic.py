@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import pickle
 from contextlib import contextmanager, nullcontext
@@ -44,7 +45,8 @@ class Critic(nn.Module):
         )
 
     def step(self, accelerator: Any, max_grad_norm: float, schedule: float) -> float:
-        """One step of the optimizer on the gradients of all processes, which are then dropped.
+        """One step of the optimizer on the gradients of all processes, which are then dropped; none if their norm is not
+        finite.
 
         Args:
             accelerator (`accelerate.Accelerator`):
@@ -65,7 +67,8 @@ class Critic(nn.Module):
         norm = torch.nn.utils.clip_grad_norm_(self.parameters(), limit).item()
         for group in self.optimizer.param_groups:
             group["lr"] = self.learning_rate * schedule
-        self.optimizer.step()
+        if math.isfinite(norm):
+            self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         return norm
 

@@ -25,6 +25,7 @@ from hf_factuality.functional import (
 from hf_factuality.hub.card import describe_verifier, write_trainer_card
 from hf_factuality.rewards import check_format
 from hf_factuality.spans import TokenOffsets, Verification, think_range, token_offsets
+from hf_factuality.trainers._finite import CheckedRollouts
 from hf_factuality.trainers._publish import Publishes
 from hf_factuality.trainers._rollouts import ResumableRollouts
 from hf_factuality.trainers._sequence_ratio import SequenceRatios
@@ -49,7 +50,7 @@ class _Finding:
         return self.verification is not None and self.verification.judged
 
 
-class FactGRPOTrainer(Publishes, ResumableRollouts, SequenceRatios, GRPOTrainer):
+class FactGRPOTrainer(Publishes, ResumableRollouts, CheckedRollouts, SequenceRatios, GRPOTrainer):
     """GRPO whose advantages are per token: a verifier labels the sentences, and each token's sign follows its sentence.
 
     Differs from [`~trl.GRPOTrainer`] in two places only. A reward named `factuality` (mean over the sentences, FSPO Eq.
@@ -85,6 +86,7 @@ class FactGRPOTrainer(Publishes, ResumableRollouts, SequenceRatios, GRPOTrainer)
             nothing to learn from.
         `DataError`: the evidence column is missing, or holds something else than text.
         `JudgingError`: during training, if the verifier fails on the whole first batch.
+        `NonFiniteError`: during training, at an infinite reward, loss or gradient.
     """
 
     _tag_names = ["trl", "fact-grpo", "fspo", "hf_factuality"]

@@ -13,6 +13,7 @@ from trl.trainer.utils import global_then_local_main_first
 from hf_factuality.errors import DataError
 from hf_factuality.hub.card import write_trainer_card
 from hf_factuality.spans import Label
+from hf_factuality.trainers._finite import StopsAtNonFinite
 from hf_factuality.trainers._mask_dpo_data import (
     COUNTS,
     SIDES,
@@ -29,7 +30,7 @@ from hf_factuality.trainers.mask_dpo_config import ALL, MaskDPOConfig
 logger = logging.getLogger(__name__)
 
 
-class MaskDPOTrainer(Publishes, DPOTrainer):
+class MaskDPOTrainer(Publishes, StopsAtNonFinite, DPOTrainer):
     """DPO that learns from the true sentences of the preferred completion, and against the false ones of the other.
 
     Differs from [`~trl.DPOTrainer`] in `completion_mask` only: 0 on the tokens that do not count. So every loss type is
@@ -67,6 +68,7 @@ class MaskDPOTrainer(Publishes, DPOTrainer):
         `ValueError`: a feature that cannot work with masks.
         `DataError`: a column is missing; spans that do not fit their completion; no pair is left. For a stream, the rows
             after the first are checked as they pass.
+        `NonFiniteError`: during training, at a loss or gradient that is not finite.
     """
 
     _tag_names = ["trl", "mask-dpo", "hf_factuality"]

@@ -26,6 +26,7 @@ from hf_factuality.functional.gae import (
 from hf_factuality.hub.card import describe_rewards, write_trainer_card
 from hf_factuality.spans import TokenOffsets, token_offsets
 from hf_factuality.trainers._critic_files import CriticFiles
+from hf_factuality.trainers._finite import CheckedRollouts
 from hf_factuality.trainers._padding import without_padding
 from hf_factuality.trainers._publish import Publishes
 from hf_factuality.trainers._rollouts import ResumableRollouts
@@ -34,7 +35,7 @@ from hf_factuality.trainers.critic import make_critic
 from hf_factuality.trainers.token_reward_ppo_config import TokenRewardPPOConfig
 
 
-class TokenRewardPPOTrainer(CriticFiles, Publishes, ResumableRollouts, GRPOTrainer):
+class TokenRewardPPOTrainer(CriticFiles, Publishes, ResumableRollouts, CheckedRollouts, GRPOTrainer):
     """PPO whose rewards are per token: what a statement earns is paid at the token where it ends (RLFH).
 
     Differs from [`~trl.GRPOTrainer`] in where advantages come from: a critic values every token, GAE turns token rewards
@@ -72,6 +73,7 @@ class TokenRewardPPOTrainer(CriticFiles, Publishes, ResumableRollouts, GRPOTrain
         `TypeError`: `args` is not a [`TokenRewardPPOConfig`].
         `ValueError`: no reward at all, weights of another number, or a feature that cannot work with token rewards.
         `CheckpointError`: the critic cannot be loaded.
+        `NonFiniteError`: during training, at a reward, value, loss or gradient that is not finite.
     """
 
     _tag_names = ["trl", "token-reward-ppo", "rlfh", "hf_factuality"]
@@ -265,6 +267,8 @@ class TokenRewardPPOTrainer(CriticFiles, Publishes, ResumableRollouts, GRPOTrain
             old_logps = logps if old_logps is None else old_logps
             kl = kl_estimate(old_logps, reference, args.kl_estimator).masked_fill(~mask, 0.0)
             rewards = rewards - args.beta * kl
+        for name, numbers in (("a value of the critic", values), ("a token reward with its penalty", rewards)):
+            self._require_finite(name, numbers.masked_fill(~mask, 0.0), output)
         learned = mask & known.unsqueeze(1)
         with torch.no_grad():
             advantages, returns = generalized_advantages(rewards, values, mask, args.gamma, args.lam)
@@ -356,6 +360,7 @@ class TokenRewardPPOTrainer(CriticFiles, Publishes, ResumableRollouts, GRPOTrain
             peak = self.args.learning_rate
             schedule = self.lr_scheduler.get_last_lr()[0] / peak if peak and self.lr_scheduler is not None else 1.0
             norm = self.critic.step(self.accelerator, self.args.max_grad_norm, schedule)
+            self._require_finite("the norm of the critic's gradients", norm, self._last_batch)
             self._metrics["train"]["value/grad_norm"].append(norm)
             if frozen:
                 # Without gradients the optimizer leaves weights and moments alone; zeros would decay both.

@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM, AutoModelForTokenClassification, 
 from trl import GRPOConfig
 
 from hf_factuality import TokenRewardPPOConfig, TokenRewardPPOTrainer
-from hf_factuality.errors import CheckpointError
+from hf_factuality.errors import CheckpointError, NonFiniteError
 from tests.tiny import CORPUS, letters_reward, rows
 from tests.trainers.recording import Recorder
 from tests.trainers.token_reward_ppo_oracle import SETTINGS, GivenCompletions, completions, make
@@ -326,10 +326,10 @@ def test_the_first_logs_by_hand(tiny_model, tmp_path):
         (lambda ids, texts: [[]], "'bad' returned 1 results for 3 completions; return one per completion, None where"),
         (lambda ids, texts: None, "'bad' returned None; return a list, one entry per completion"),
         (lambda ids, texts: [[0.5] * (len(row) + 1) for row in ids], r"'bad', completion 0: .*return one number per token"),
-        (lambda ids, texts: [torch.full((len(row),), math.nan) for row in ids], "'bad', completion 0: .*None where nothing"),
+        (lambda ids, texts: [torch.full((len(row),), math.nan) for row in ids], "a reward of bad is not a finite .*None for"),
         (lambda ids, texts: [[(0, len(text) + 1, 1.0)] for text in texts], "'bad', completion 0: .*not in its text"),
         (lambda ids, texts: [[(3, 1, 1.0)] for _ in texts], "'bad', completion 0: .*need ints with 0 <= start <= end"),
-        (lambda ids, texts: [[(0, 1, math.inf)] for _ in texts], "'bad', completion 0: .*leave out what is unknown"),
+        (lambda ids, texts: [[(0, 1, math.inf)] for _ in texts], "a reward of bad is not a finite number"),
         (lambda ids, texts: ["good" for _ in texts], "'bad', completion 0"),
     ],
 )  # fmt: skip
@@ -338,7 +338,7 @@ def test_errors_name_the_function_the_completion_and_the_fix(tiny_model, tmp_pat
         return returns(completion_ids, completion_texts)
 
     trainer = make(tiny_model, tmp_path, [vowels, bad])
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((ValueError, NonFiniteError), match=message):
         trainer._generate_and_score_completions([rows()[number] for number in range(3)])
 
 

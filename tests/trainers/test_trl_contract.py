@@ -18,6 +18,7 @@ from hf_factuality import (
     TokenRewardPPOTrainer,
 )
 from hf_factuality.trainers._critic_files import CriticFiles
+from hf_factuality.trainers._finite import CheckedRollouts, StopsAtNonFinite
 from hf_factuality.trainers._publish import Publishes
 from hf_factuality.trainers._rollouts import ResumableRollouts
 from hf_factuality.trainers._sequence_ratio import SequenceRatios
@@ -30,6 +31,10 @@ PUBLISHING = {
     "init_hf_repo": ["self", "token", "private"],
     "push_to_hub": ["self", "commit_message", "blocking", "token", "revision", "private", "kwargs"],
     "_push_from_checkpoint": ["self", "checkpoint_folder"],
+}
+CHECKING = {
+    "compute_loss": ["self", "model", "inputs", "return_outputs", "num_items_in_batch"],
+    "_get_grad_norm": ["self", "model", "grad_norm"],
 }
 HOOKS = {
     (GRPOTrainer, FactGRPOTrainer): {
@@ -57,7 +62,13 @@ HOOKS = {
         "_save_optimizer_and_scheduler": ["self", "output_dir"],
         "_load_optimizer_and_scheduler": ["self", "checkpoint"],
     },
+    (GRPOTrainer, CheckedRollouts): {
+        "_calculate_rewards": ["self", "inputs", "prompts", "completions", "completion_ids_list"],
+        "_generate_and_score_completions": ["self", "inputs"],
+    },
     # Beneath all three.
+    (GRPOTrainer, StopsAtNonFinite): CHECKING,
+    (DPOTrainer, StopsAtNonFinite): CHECKING,
     (GRPOTrainer, Publishes): PUBLISHING,
     (DPOTrainer, Publishes): PUBLISHING,
     (DPOTrainer, MaskDPOTrainer): {

@@ -1,0 +1,86 @@
+"""A number that is not finite ends a run before a step is taken on it; on several processes, all of them."""
+
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hf_factuality.errors import NonFiniteError
+from tests.trainers.finite_runs import FAULTS, make
+
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+NAMES = {
+    "reward": "a reward of answer",
+    "number": "a reward of token_rewards",
+    "span": "a reward of token_rewards",
+    "loss": "the loss",
+    "critic's loss": "the loss",
+    "gradient": "the norm of the gradients",
+    "critic's gradient": "the norm of the critic's gradients",
+    "value": "a value of the critic",
+}
+
+
+QUICK = [("grpo", "reward"), ("dpo", "loss"), ("ppo", "span"), ("ppo", "value"), ("ppo", "critic's loss")]
+
+
+@pytest.mark.parametrize(
+    ("kind", "fault"), [pytest.param(*case, marks=[] if case in QUICK else pytest.mark.slow) for case in FAULTS]
+)
+def test_no_step_is_taken_and_the_batch_is_saved(tiny_model, tmp_path, kind, fault):
+    trainer = make(kind, fault, tiny_model, tmp_path)
+    path = tmp_path / "not_finite_step1_process0.jsonl"
+    with pytest.raises(NonFiniteError, match=f"{NAMES[fault]} is not a finite number after 1 steps") as stop:
+        trainer.train()
+    assert str(path) in str(stop.value)
+    assert trainer.state.global_step == 1 and trainer.weights.moved() == []
+    saved = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    assert len(saved) >= 2
+    for row in saved:
+        if kind == "dpo":
+            assert set(row) == {"chosen", "rejected"} and all("Who is person" in text for text in row.values())
+        else:
+            assert "Where was person" in row["prompt"] and row["completion"] and "answer" in row["rewards"]
+    if fault == "reward":
+        assert [row["rewards"]["answer"] for row in saved].count("inf") == 1
+    if fault in ("number", "span"):
+        assert [row["rewards"]["token_rewards"] for row in saved].count("inf") == 1
+
+
+def test_what_a_function_does_not_know_is_no_fault(tiny_model, tmp_path):
+    trainer = make("grpo", "", tiny_model, tmp_path)
+    trainer.reward_funcs[0] = lambda prompts, completions, **kwargs: [None, 1.0, math.nan, 0.0]
+    trainer.model.train()
+    rewards = trainer._generate_and_score_completions([trainer.train_dataset[0]] * 4)["rewards/answer"]
+    assert rewards.isnan().tolist() == [True, False, True, False] and not list(tmp_path.glob("not_finite*"))
+
+
+def test_a_batch_that_cannot_be_written_still_stops_the_run(tiny_model, tmp_path):
+    trainer = make("grpo", "reward", tiny_model, tmp_path)
+    trainer.args.output_dir = str(tmp_path / "file")
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(NonFiniteError, match="could not be written"):
+        trainer.train()
+
+
+@pytest.mark.slow
+def test_two_processes_stop_together_where_one_meets_it(tiny_model, tmp_path):
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY)}
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--standalone",
+               "-m", "tests.trainers.finite_runs", tiny_model, str(tmp_path)]  # fmt: skip
+    result = subprocess.run(command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, timeout=600)
+    assert result.returncode != 0
+    for number, (kind, fault) in enumerate(FAULTS):
+        for rank in (0, 1):
+            said = (tmp_path / str(number) / f"stopped{rank}.txt").read_text()
+            assert said.startswith(f"[] {NAMES[fault]} is not a finite number after 1 steps"), (kind, said)
+            # Gradients are averaged before their norm is taken, so both meet it there.
+            faulty = [0, 1] if "gradient" in fault else [1]
+            assert f"on process {faulty} of 2" in said
+            path = tmp_path / str(number) / f"not_finite_step1_process{rank}.jsonl"
+            assert path.is_file() == (str(path) in said) == (rank in faulty)
