@@ -84,6 +84,14 @@ class CheckedRollouts(StopsAtNonFinite):
             self._require_finite(f"a reward of {', '.join(names)}", own.nan_to_num(0.0, math.inf, -math.inf), output)
         return output
 
+    def _show_advantages(self, advantages: torch.Tensor, mask: torch.Tensor) -> list[float]:
+        """Put means over the tokens into the completions table, in place of the parent's advantages, which are returned."""
+        shown = self.accelerator.gather((advantages * mask).sum(dim=1) / mask.sum(dim=1).clamp(min=1)).tolist()
+        table = self._logs["advantages"]
+        replaced = [table.pop() for _ in shown[: len(table)]][::-1]
+        table.extend(shown)
+        return replaced
+
 
 def _rows(batch: Mapping[str, Any], tokenizer) -> list[dict[str, Any]]:
     """What a batch of either kind of trainer holds, one row per completion or per pair."""

@@ -256,6 +256,7 @@ class FactGRPOTrainer(Publishes, ResumableRollouts, CheckedRollouts, SequenceRat
             output["advantages"] = scale_by_agreement(before, factuality, self.args.credit_scale)
         if output["advantages"].dim() == 2:
             flipped = (output["advantages"] * before.unsqueeze(1) < 0) & mask
+            self._logs["extra"]["group_advantage"].extend(self._show_advantages(output["advantages"], mask))
         else:
             flipped = torch.zeros_like(mask)
         self._log_factuality(findings, flipped, mask)

@@ -58,7 +58,8 @@ class MaskDPOTrainer(Publishes, StopsAtNonFinite, DPOTrainer):
 
     Attributes:
         mask_statistics (`dict[str, MaskStatistics]`):
-            Per dataset: pairs, those dropped, share of the tokens that count.
+            Per dataset: pairs, those dropped, share of the tokens that count. `"train"` is the training set; an evaluation
+            set of that name is `"eval_train"`.
         card_results (`str`, `Path`, list of them, or `dict`, *optional*):
             Files of results for the model card, or `{"before": path, "after": path}`. `None`: those of this model among
             `results*.json` in `args.output_dir` (docs/cards.md).
@@ -160,7 +161,9 @@ class MaskDPOTrainer(Publishes, StopsAtNonFinite, DPOTrainer):
         dataset = super()._prepare_dataset(dataset, processing_class, args, dataset_name)
         settings = {"num_proc": args.dataset_num_proc, "desc": f"Masking {dataset_name} dataset"} if map_style else {}
         statistics = MaskStatistics(0 if map_style else args.dataloader_num_workers)
-        self.mask_statistics[dataset_name] = statistics
+        # The training set is prepared first; a dict of evaluation sets may use its name.
+        taken = dataset_name == "train" and self.mask_statistics
+        self.mask_statistics["eval_train" if taken else dataset_name] = statistics
         # The rule is an argument, and so part of the fingerprint under which reference log-probabilities are cached.
         arguments = {
             "tokenizer": self._tokenizer,

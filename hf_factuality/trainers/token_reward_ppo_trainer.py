@@ -305,12 +305,7 @@ class TokenRewardPPOTrainer(CriticFiles, Publishes, ResumableRollouts, CheckedRo
         metrics["value/explained_variance"].append(explained_variance(*everywhere[:2], everywhere[2].bool()).item())
         # The parent's are those of groups: of one completion each, as a rule.
         metrics.pop("frac_reward_zero_std", None)
-        per_completion = (advantages * mask).sum(dim=1) / mask.sum(dim=1).clamp(min=1)
-        own = self.accelerator.gather(per_completion).tolist()
-        table = self._logs["advantages"]
-        for _ in own[: len(table)]:
-            table.pop()
-        table.extend(own)
+        self._show_advantages(advantages, mask)
 
     # Losses
     def _compute_loss(self, model, inputs):

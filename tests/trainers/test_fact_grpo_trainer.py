@@ -107,7 +107,13 @@ def test_the_sign_turns_where_sentence_and_advantage_disagree(tiny_model, tmp_pa
         reward_funcs=fixed_rewards([1, 1, 0, 0]), config={"factuality_reward_weight": 0.0},
     )  # fmt: skip
     a = group_advantages([1.0, 1.0, 0.0, 0.0])[0]
-    check(one_generation(trainer), [-a, a, a, -a])
+    output = one_generation(trainer)
+    check(output, [-a, a, a, -a])
+    # The table of completions shows what the loss gets, and what it was before.
+    kept = output["completion_mask"].bool()
+    shown = [row[mask].mean().item() for row, mask in zip(output["advantages"], kept, strict=True)]
+    assert list(trainer._logs["advantages"]) == pytest.approx(shown) and shown[0] < 0 < shown[2]
+    assert list(trainer._logs["extra"]["group_advantage"]) == pytest.approx([a, a, -a, -a])
     assert 0 < trainer._metrics["train"]["factuality/tokens_flipped"][0] < 1
     assert trainer._metrics["train"]["factuality/tokens_labelled"][0] > 0.5
 
@@ -305,7 +311,9 @@ def test_trains_evaluates_and_logs(tiny_model, tmp_path, conversational):
         ):
             assert any(f"{prefix}factuality/{name}" in entry for entry in logged), name
     table = pd.read_parquet(sorted((tmp_path / "completions").glob("*.parquet"))[0])
-    assert "supported: " in "\n".join(table["factuality_labels"]) and "factuality" in table.columns
+    assert "supported: " in "\n".join(table["factuality_labels"]) and {"factuality", "group_advantage"} <= set(
+        table.columns
+    )
 
 
 def test_peft_moves_the_adapter_only(tiny_model, tmp_path):

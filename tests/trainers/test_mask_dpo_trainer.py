@@ -283,6 +283,9 @@ def test_evaluation_prepares_its_datasets_the_same_way(tiny_model, tmp_path):
     trainer = MaskDPO(tiny_model, args=args, train_dataset=pairs(), eval_dataset=data)
     assert trainer.mask_statistics["far"].dropped == 1
     found = trainer.evaluate()
+    trainer.evaluate({"train": data["far"]})
+    assert trainer.mask_statistics["eval_train"].dropped == 1
+    assert (trainer.mask_statistics["train"].pairs, trainer.mask_statistics["train"].dropped) == (8, 0)
     again = trainer.evaluate({"near": trainer.eval_dataset["near"]})  # prepared once more
     assert found["eval_near_loss"] == again["eval_near_loss"]
     assert found["eval_far_loss"] == pytest.approx(math.log(2))  # the policy is still the reference
