@@ -87,6 +87,7 @@ _RESUMABLE = (
     ),
     *("scheduler.pt", "scheduler.bin", "scaler.pt", "rng_state*.pth", "random_states_*.pkl", "extra_state_*"),
     *("global_step*", "latest", "pytorch_model_fsdp_*", "*.distcp", "rollouts_*_of_*.pt", "trainer_state.json"),
+    *("checkpoint_manifest.json", "reference.pt"),
 )
 """Names of files and folders; whatever lies below such a folder counts too."""
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.pkl", "*.pickle", "*.ckpt", "*.joblib")

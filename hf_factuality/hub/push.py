@@ -11,6 +11,7 @@ from pathlib import Path
 
 from hf_factuality._upload import Published, prepare_repo, publish
 from hf_factuality.errors import HubError
+from hf_factuality.hub._manifest import MANIFEST, published_manifest
 from hf_factuality.hub._push_files import check_model, find_files, stale_files
 from hf_factuality.hub._push_text import published_text
 
@@ -131,6 +132,9 @@ def plan_push(
         files[start + name] = PushedFile(path, content, tuple(notes))
         if path.name == "value_head.pt":
             _check_value_head(path)
+    if resumable and MANIFEST in found:
+        content = published_manifest(found[MANIFEST], {name: files[start + name].content for name in found})
+        files[start + MANIFEST] = PushedFile(found[MANIFEST], content)
     if not files:
         raise HubError(f"{folder} holds nothing that is published as a {repo_type}; see --dry_run, or add --include")
     return PushPlan(folder, repo_type, files, dict(sorted(left_out.items())), resumable)

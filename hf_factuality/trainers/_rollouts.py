@@ -17,8 +17,6 @@ class ResumableRollouts:
     With `steps_per_generation` or `num_iterations` above the gradient accumulation, completions serve several steps. A
     stock GRPO run that is resumed in between samples new ones, and counts from 0 when to sample again. Resumed after the
     first epoch, it also reads the prompts in the order of the first. Here both are as if the run had not been stopped.
-
-    A reference model that follows the policy (`sync_ref_model`) is not saved by TRL, and not here either.
     """
 
     def _get_train_sampler(self, dataset=None):
@@ -45,13 +43,14 @@ class ResumableRollouts:
             # Every epoch draws an order. The sampler of this process is new, and its first would be that of epoch 0.
             for _ in range(int(self.state.epoch or 0)):
                 torch.randperm(self._train_sampler.num_samples, generator=generator)
-        path = self._rollout_file(checkpoint)
-        if not path.is_file():
+        changed, path = self._changed_settings(checkpoint), self._rollout_file(checkpoint)
+        if changed or not path.is_file():
             logger.warning(
-                "%s holds no completions of this number of processes: the next step samples new ones, and the run is not "
-                "the one that was stopped",
-                checkpoint,
-            )
+                "%s holds no completions for this run (%s): the next step samples new ones, and the run is not the one that "
+                "was stopped",
+                checkpoint, changed or "a stock trainer wrote it",
+            )  # fmt: skip
             return
-        state = torch.load(path, map_location=self.accelerator.device, weights_only=True)
+        device = self.accelerator.device  # torch cannot load onto "cpu:0"
+        state = torch.load(path, map_location="cpu" if device.type == "cpu" else device, weights_only=True)
         self._step, self._buffered_inputs = state["step"], state["batches"]

@@ -25,6 +25,7 @@ from hf_factuality.functional import (
 from hf_factuality.hub.card import describe_verifier, write_trainer_card
 from hf_factuality.rewards import check_format
 from hf_factuality.spans import TokenOffsets, Verification, think_range, token_offsets
+from hf_factuality.trainers._checkpoints import WholeCheckpoints
 from hf_factuality.trainers._finite import CheckedRollouts
 from hf_factuality.trainers._publish import Publishes
 from hf_factuality.trainers._rollouts import ResumableRollouts
@@ -50,7 +51,7 @@ class _Finding:
         return self.verification is not None and self.verification.judged
 
 
-class FactGRPOTrainer(Publishes, ResumableRollouts, CheckedRollouts, SequenceRatios, GRPOTrainer):
+class FactGRPOTrainer(WholeCheckpoints, Publishes, ResumableRollouts, CheckedRollouts, SequenceRatios, GRPOTrainer):
     """GRPO whose advantages are per token: a verifier labels the sentences, and each token's sign follows its sentence.
 
     Differs from [`~trl.GRPOTrainer`] in two places only. A reward named `factuality` (mean over the sentences, FSPO Eq.

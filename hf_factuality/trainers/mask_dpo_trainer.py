@@ -13,6 +13,7 @@ from trl.trainer.utils import global_then_local_main_first
 from hf_factuality.errors import DataError
 from hf_factuality.hub.card import write_trainer_card
 from hf_factuality.spans import Label
+from hf_factuality.trainers._checkpoints import WholeCheckpoints
 from hf_factuality.trainers._finite import StopsAtNonFinite
 from hf_factuality.trainers._mask_dpo_data import (
     COUNTS,
@@ -30,7 +31,7 @@ from hf_factuality.trainers.mask_dpo_config import ALL, MaskDPOConfig
 logger = logging.getLogger(__name__)
 
 
-class MaskDPOTrainer(Publishes, StopsAtNonFinite, DPOTrainer):
+class MaskDPOTrainer(WholeCheckpoints, Publishes, StopsAtNonFinite, DPOTrainer):
     """DPO that learns from the true sentences of the preferred completion, and against the false ones of the other.
 
     Differs from [`~trl.DPOTrainer`] in `completion_mask` only: 0 on the tokens that do not count. So every loss type is

@@ -25,6 +25,7 @@ from hf_factuality.functional.gae import (
 )
 from hf_factuality.hub.card import describe_rewards, write_trainer_card
 from hf_factuality.spans import TokenOffsets, token_offsets
+from hf_factuality.trainers._checkpoints import WholeCheckpoints
 from hf_factuality.trainers._critic_files import CriticFiles
 from hf_factuality.trainers._finite import CheckedRollouts
 from hf_factuality.trainers._padding import without_padding
@@ -35,7 +36,7 @@ from hf_factuality.trainers.critic import make_critic
 from hf_factuality.trainers.token_reward_ppo_config import TokenRewardPPOConfig
 
 
-class TokenRewardPPOTrainer(CriticFiles, Publishes, ResumableRollouts, CheckedRollouts, GRPOTrainer):
+class TokenRewardPPOTrainer(CriticFiles, WholeCheckpoints, Publishes, ResumableRollouts, CheckedRollouts, GRPOTrainer):
     """PPO whose rewards are per token: what a statement earns is paid at the token where it ends (RLFH).
 
     Differs from [`~trl.GRPOTrainer`] in where advantages come from: a critic values every token, GAE turns token rewards

@@ -13,6 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 from hf_factuality import FactGRPOTrainer, MaskDPOTrainer, TokenRewardPPOTrainer, VerifierPipeline
 from hf_factuality.cli import main
 from hf_factuality.errors import HubError
+from hf_factuality.hub._manifest import find_damage, read_manifest
 from hf_factuality.hub.results import folder_fingerprint, write_results
 from hf_factuality.trainers._publish import _results_of
 from hf_factuality.trainers.fact_grpo_config import FactGRPOConfig
@@ -133,6 +134,7 @@ def test_strategies_with_the_state_of_the_run(tiny_model, tmp_path, hub, strateg
             "trainer_state.json",
             "critic/critic_optimizer.pt",
             "model.safetensors",
+            "checkpoint_manifest.json",
         }
     assert not [name for name in found if "training_args" in name]
     assert hub.repos["model", REPO].private
@@ -142,6 +144,9 @@ def test_strategies_with_the_state_of_the_run(tiny_model, tmp_path, hub, strateg
         if name.startswith(f"{places[-1]}/"):
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).write_bytes(content)
+    pushed = folder / places[-1]
+    assert find_damage(pushed, read_manifest(pushed)) is None
+    assert str(tmp_path) not in (pushed / "trainer_state.json").read_text()
     again = make("ppo", tiny_model, tmp_path / "again", max_steps=3, hub_model_id=None)
     again.train(resume_from_checkpoint=str(folder / places[-1]))
     straight = make("ppo", tiny_model, tmp_path / "straight", max_steps=3, hub_model_id=None)

@@ -1,14 +1,24 @@
 """A run that was stopped at step k and resumed is the run that was not, to the last bit."""
 
 import shutil
+from pathlib import Path
 
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from hf_factuality import FactGRPOConfig, FactGRPOTrainer, Label, TokenRewardPPOConfig, TokenRewardPPOTrainer
+from hf_factuality import (
+    FactGRPOConfig,
+    FactGRPOTrainer,
+    Label,
+    MaskDPOTrainer,
+    TokenRewardPPOConfig,
+    TokenRewardPPOTrainer,
+)
 from hf_factuality.errors import CheckpointError
+from hf_factuality.hub._manifest import read_manifest, write_manifest
 from tests.tiny import letters_reward, rows
+from tests.trainers import mask_dpo_recording
 from tests.trainers.recording import WholeCompletion
 
 
@@ -30,6 +40,7 @@ SETTINGS = dict(
     gradient_checkpointing=False,
     disable_tqdm=True,
 )
+NO_PENALTY = dict(max_steps=1, beta=0.0)
 METHODS = ["policy", "value_head", "fact_grpo"]
 
 
@@ -42,6 +53,9 @@ def label(number, item):
 
 
 def make(method, model, folder, **settings):
+    if method == "mask_dpo":
+        settings = {"save_strategy": "steps", "save_steps": 1, "gradient_accumulation_steps": 1, **settings}
+        return mask_dpo_recording.make(MaskDPOTrainer, model, folder, **settings)
     settings = {**SETTINGS, **settings}
     if method == "fact_grpo":
         args = FactGRPOConfig(str(folder), num_generations=2, verify_scope="completion", **settings)
@@ -68,7 +82,7 @@ def resumed(method, model, folder, checkpoint, **settings):
     with torch.no_grad():
         for parameter in weights(trainer).values():
             parameter.add_(1.0)
-    torch.manual_seed(12345)
+    torch.rand(999)
     trainer.train(resume_from_checkpoint=str(checkpoint))
     return weights(trainer)
 
@@ -110,36 +124,67 @@ def test_inside_gradient_accumulation_and_a_larger_generation_batch(tiny_model, 
         assert differ(found, weights(trainer)) == [], k
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_without_the_completions_it_is_another_run_and_says_so(tiny_model, tmp_path, method, caplog):
-    settings = dict(max_steps=4)
-    trainer = make(method, tiny_model, tmp_path, **settings)
-    trainer.train()
-    stopped = tmp_path / "checkpoint-1"
-    (stopped / "rollouts_0_of_1.pt").unlink()
+@pytest.mark.parametrize(
+    "changed, named",
+    [
+        (dict(per_device_train_batch_size=1, gradient_accumulation_steps=2), "per_device_train_batch_size=2 (now 1)"),
+        (dict(gradient_accumulation_steps=2, steps_per_generation=4), "steps_per_generation=2 (now 4)"),
+        (dict(beta=0.1), "beta=0.0 (now 0.1)"),
+    ],
+)
+def test_completions_of_other_settings_are_dropped_aloud(stopped, tiny_model, tmp_path, changed, named, caplog):
+    """As after running out of memory, and with a reference model that the kept batch knows nothing of."""
+    trainer = make(
+        "fact_grpo", tiny_model, tmp_path, **{**NO_PENALTY, "save_strategy": "no", "max_steps": 2, **changed}
+    )
     with caplog.at_level("WARNING", logger="hf_factuality"):
-        found = resumed(method, tiny_model, tmp_path, stopped, **settings)
-    assert "samples new ones" in caplog.text
-    assert differ(found, weights(trainer))
+        trainer.train(resume_from_checkpoint=str(stopped))
+    assert trainer.state.global_step == 2
+    lines = [record.getMessage() for record in caplog.records if named in record.getMessage()]
+    assert len(lines) == 2 and "samples new ones" in lines[1], caplog.text
 
 
-def test_without_the_critics_optimizer_it_is_another_run(tiny_model, tmp_path):
-    """The control of the moments: the first test would not see them otherwise."""
-    trainer = make("policy", tiny_model, tmp_path, max_steps=3)
+@pytest.fixture(scope="module")
+def stopped(tiny_model, tmp_path_factory):
+    """A checkpoint inside a generation batch."""
+    folder = tmp_path_factory.mktemp("stopped")
+    make("fact_grpo", tiny_model, folder, **NO_PENALTY).train()
+    return folder / "checkpoint-1"
+
+
+def test_without_completions_or_moments_it_is_another_run(tiny_model, tmp_path):
+    """The control of both: the first test would not see them otherwise."""
+    trainer = make("policy", tiny_model, tmp_path, max_steps=2)
     trainer.train()
-    stopped = tmp_path / "checkpoint-2"
-    (stopped / "critic" / "critic_optimizer.pt").unlink()
-    assert differ(resumed("policy", tiny_model, tmp_path, stopped, max_steps=3), weights(trainer))
+    for name, gone in (
+        ("rollouts_0_of_1.pt", {"step": 0, "batches": None}),
+        ("critic/critic_optimizer.pt", {"state": {}}),
+    ):
+        stopped = shutil.copytree(tmp_path / "checkpoint-1", tmp_path / Path(name).stem)
+        torch.save(torch.load(stopped / name, weights_only=True) | gone, stopped / name)
+        write_manifest(stopped, read_manifest(stopped))
+        assert differ(resumed("policy", tiny_model, tmp_path, stopped, max_steps=2), weights(trainer)), name
 
 
 def test_a_checkpoint_of_another_critic_is_refused(tiny_model, tmp_path):
     make("policy", tiny_model, tmp_path, max_steps=1).train()
-    stopped = tmp_path / "checkpoint-1"
     with pytest.raises(CheckpointError, match="holds no critic for this run .*resume with the critic_model"):
-        resumed("value_head", tiny_model, tmp_path, stopped, max_steps=2)
-    shutil.rmtree(stopped / "critic")
-    with pytest.raises(CheckpointError, match="holds no critic for this run"):
-        resumed("policy", tiny_model, tmp_path, stopped, max_steps=2)
+        resumed("value_head", tiny_model, tmp_path, tmp_path / "checkpoint-1", max_steps=2)
+
+
+@pytest.mark.parametrize("method", ["fact_grpo", "mask_dpo"])
+def test_a_reference_that_follows_the_policy_is_restored(tiny_model, tmp_path, method):
+    follows = dict(sync_ref_model=True, ref_model_sync_steps=1, ref_model_mixup_alpha=0.5, beta=0.5, max_steps=2)
+    trainer = make(method, tiny_model, tmp_path, **follows)
+    trainer.train()
+    stopped = tmp_path / "checkpoint-1"
+    assert differ(resumed(method, tiny_model, tmp_path, stopped, **follows), weights(trainer)) == []
+    fixed = {**follows, "sync_ref_model": False}
+    assert differ(resumed(method, tiny_model, tmp_path, stopped, **fixed), weights(trainer))  # the control
+    (stopped / "reference.pt").unlink()
+    write_manifest(stopped, read_manifest(stopped))  # as of a run without it
+    with pytest.raises(CheckpointError, match="reference.pt is missing"):
+        resumed(method, tiny_model, tmp_path, stopped, **follows)
 
 
 @pytest.mark.parametrize("method", ["policy", "value_head"])

@@ -17,6 +17,7 @@ from hf_factuality import (
     TokenRewardPPOConfig,
     TokenRewardPPOTrainer,
 )
+from hf_factuality.trainers._checkpoints import WholeCheckpoints
 from hf_factuality.trainers._critic_files import CriticFiles
 from hf_factuality.trainers._finite import CheckedRollouts, StopsAtNonFinite
 from hf_factuality.trainers._publish import Publishes
@@ -35,6 +36,15 @@ PUBLISHING = {
 CHECKING = {
     "compute_loss": ["self", "model", "inputs", "return_outputs", "num_items_in_batch"],
     "_get_grad_norm": ["self", "model", "grad_norm"],
+}
+CHECKPOINTS = {
+    "train": ["self", "resume_from_checkpoint", "trial", "ignore_keys_for_eval"],
+    "_get_output_dir": ["self", "trial"],
+    "_save_checkpoint": ["self", "model", "trial"],
+    "_push_from_checkpoint": ["self", "checkpoint_folder"],
+    "_save_optimizer_and_scheduler": ["self", "output_dir"],
+    "_load_optimizer_and_scheduler": ["self", "checkpoint"],
+    "_load_best_model": ["self"],
 }
 HOOKS = {
     (GRPOTrainer, FactGRPOTrainer): {
@@ -69,6 +79,8 @@ HOOKS = {
     # Beneath all three.
     (GRPOTrainer, StopsAtNonFinite): CHECKING,
     (DPOTrainer, StopsAtNonFinite): CHECKING,
+    (GRPOTrainer, WholeCheckpoints): CHECKPOINTS,
+    (DPOTrainer, WholeCheckpoints): CHECKPOINTS,
     (GRPOTrainer, Publishes): PUBLISHING,
     (DPOTrainer, Publishes): PUBLISHING,
     (DPOTrainer, MaskDPOTrainer): {
@@ -171,3 +183,18 @@ def test_the_parent_keeps_its_place_in_the_batch_where_we_save_it(tiny_model, tm
     again = trainer._get_train_sampler()
     torch.randperm(again.num_samples, generator=again.generator)
     assert list(again) == second != first
+
+
+def test_the_parent_saves_where_get_output_dir_says(tiny_model, tmp_path):
+    """Everything of a checkpoint goes there, and nothing is deleted elsewhere."""
+
+    class Elsewhere(DPOTrainer):
+        def _get_output_dir(self, trial):
+            return str(tmp_path / "elsewhere")
+
+    (tmp_path / "run" / "checkpoint-0").mkdir(parents=True)
+    saves = dict(save_strategy="steps", save_steps=1, save_total_limit=1, max_steps=1)
+    mask_dpo_recording.make(Elsewhere, tiny_model, tmp_path / "run", **saves).train()
+    assert {path.name for path in (tmp_path / "run").iterdir()} == {"README.md", "checkpoint-0"}
+    found = {path.name for path in (tmp_path / "elsewhere" / "checkpoint-1").iterdir()}
+    assert found >= {"model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json"}

@@ -1,0 +1,225 @@
+"""Checkpoints that are whole or absent, and a resume that takes the last whole one."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+from pathlib import Path
+from zipfile import ZipFile
+
+import torch
+from accelerate.utils import broadcast_object_list, gather_object
+from safetensors import safe_open
+from transformers.integrations import is_deepspeed_zero3_enabled
+from transformers.trainer_utils import SaveStrategy, sort_checkpoints
+
+from hf_factuality.errors import CheckpointError
+from hf_factuality.hub._manifest import MANIFEST, find_damage, read_manifest, sync_folder, write_manifest
+
+
+logger = logging.getLogger(__name__)
+
+_SAVING = "_saving"
+_REFERENCE = "reference.pt"
+_SETTINGS = (
+    *("per_device_train_batch_size", "gradient_accumulation_steps", "steps_per_generation", "num_generations"),
+    *("num_iterations", "beta", "loss_type", "use_vllm", "sync_ref_model", "seed", "data_seed"),
+)
+"""Settings that decide which rows make a step, and what a batch holds."""
+
+
+class WholeCheckpoints:
+    """Writes a checkpoint under another name, gives it a manifest, and renames it once it is complete.
+
+    A run that is resumed checks every file first. With `True` it takes the last checkpoint that is whole and says which
+    it passed over; one that was asked for by name is refused if it is not. Checkpoints without a manifest, of TRL's own
+    trainers, are taken with a warning if nothing is missing. A reference model that follows the policy (`sync_ref_model`)
+    is saved and restored.
+    """
+
+    _saving = False
+
+    def train(self, resume_from_checkpoint=None, trial=None, ignore_keys_for_eval=None):
+        args = self.args
+        saves = args.save_strategy != SaveStrategy.NO and not args.save_only_model
+        if args.sync_ref_model and saves and (is_deepspeed_zero3_enabled() or self.is_fsdp_enabled):
+            raise ValueError(
+                "sync_ref_model=True under ZeRO-3 or FSDP: the reference model is in shards, which checkpoints do not "
+                "hold, so none could be resumed; set save_only_model=True, or sync_ref_model=False"
+            )
+        if resume_from_checkpoint:
+            resume_from_checkpoint = self._find_checkpoint(resume_from_checkpoint)
+        return super().train(resume_from_checkpoint, trial, ignore_keys_for_eval)
+
+    # Saving
+    def _get_output_dir(self, trial):
+        folder = super()._get_output_dir(trial)
+        return os.path.join(folder, _SAVING) if self._saving else folder
+
+    def _push_from_checkpoint(self, checkpoint_folder):
+        if not self._saving:  # else once it has its name
+            super()._push_from_checkpoint(checkpoint_folder)
+
+    def _save_checkpoint(self, model, trial):
+        args, state = self.args, self.state
+        run = Path(self._get_output_dir(trial))
+        staging, final = run / _SAVING, run / f"checkpoint-{state.global_step}"
+        if args.should_save:
+            _remove(staging)  # of a save that was killed
+        self.accelerator.wait_for_everyone()
+        self._saving = True
+        try:
+            super()._save_checkpoint(model, trial)
+            self._saving = False
+            # The parent has looked for the best one among those that are being saved.
+            best = run / f"checkpoint-{state.best_global_step}"
+            if state.best_global_step and (best == final or best.is_dir()):
+                state.best_model_checkpoint = str(best)
+            self.accelerator.wait_for_everyone()
+            if args.should_save:
+                self._complete(staging / final.name, final)
+        except BaseException as error:
+            if args.should_save:
+                free = shutil.disk_usage(run).free / 1e6
+                shutil.rmtree(staging, ignore_errors=True)
+                error.add_note(
+                    f"{final} was not saved, with {free:,.0f} MB free; earlier checkpoints are as they were"
+                )
+            raise
+        finally:
+            self._saving = False
+        self.accelerator.wait_for_everyone()
+        if args.push_to_hub:
+            self._push_from_checkpoint(str(final))
+        if args.should_save and (args.save_total_limit or 0) > 0:
+            # Not the parent's: it may take a damaged one of a higher number for the latest, and delete this one.
+            kept = {final, Path(state.best_model_checkpoint or final)}
+            others = [path for path in map(Path, sort_checkpoints(str(run), use_mtime=True)) if path not in kept]
+            for path in others[: max(0, len(others) + len(kept) - args.save_total_limit)]:
+                shutil.rmtree(path, ignore_errors=True)
+
+    def _complete(self, folder: Path, final: Path) -> None:
+        self.state.save_to_json(str(folder / "trainer_state.json"))  # with the name of the best one
+        about = {"trainer": self._kind, "resumable": not self.args.save_only_model, "settings": self._batch_settings()}
+        write_manifest(folder, about)
+        if os.path.lexists(final):
+            os.replace(final, folder.parent / "replaced")
+        os.replace(folder, final)
+        sync_folder(final.parent)
+        _remove(folder.parent)
+
+    def _save_optimizer_and_scheduler(self, output_dir):
+        super()._save_optimizer_and_scheduler(output_dir)
+        if self.args.sync_ref_model and self.args.should_save:
+            torch.save(self.accelerator.unwrap_model(self.ref_model).state_dict(), Path(output_dir) / _REFERENCE)
+
+    # Resuming
+    def _load_optimizer_and_scheduler(self, checkpoint):
+        super()._load_optimizer_and_scheduler(checkpoint)
+        if checkpoint is not None and self.args.sync_ref_model:
+            state = torch.load(Path(checkpoint) / _REFERENCE, map_location="cpu", weights_only=True)
+            self.accelerator.unwrap_model(self.ref_model).load_state_dict(state)
+
+    def _load_best_model(self):
+        best = Path(self.state.best_model_checkpoint)
+        if (manifest := read_manifest(best)) and (damage := find_damage(best, manifest)):
+            raise CheckpointError(f"the best checkpoint, {best}, cannot be loaded: {damage}")
+        super()._load_best_model()
+
+    def _find_checkpoint(self, asked: str | os.PathLike[str] | bool) -> str | bool:
+        """The folder to resume from; `True` if there is none, which the parent says."""
+        latest = asked is True or str(asked).lower() == "true"  # from a command line
+        folders = [asked]
+        if latest:
+            run = Path(self.args.output_dir)
+            found = {int(path.name[11:]): str(path) for path in run.glob("checkpoint-*") if path.name[11:].isdecimal()}
+            folders = broadcast_object_list([[path for _, path in sorted(found.items(), reverse=True)]])[0]
+        for folder in map(Path, folders):
+            # Each node reads its own disk.
+            own = self._why_not(folder) if self.args.local_process_index == 0 else None
+            reason = next(filter(None, gather_object([own])), None)
+            if reason is None:
+                if (changed := self._changed_settings(folder)) and self.args.should_save:
+                    logger.warning("resuming from %s: %s", folder, changed)
+                return str(folder)
+            if not latest:
+                raise CheckpointError(f"{folder} cannot be resumed: {reason}")
+            if self.args.should_save:
+                logger.warning("%s is passed over: %s", folder, reason)
+        if folders:
+            raise CheckpointError(f"no checkpoint in {run} can be resumed; {folder}: {reason}")
+        return True
+
+    def _why_not(self, folder: Path) -> str | None:
+        if not folder.is_dir():
+            return "there is no such folder"
+        try:
+            manifest = read_manifest(folder)
+        except CheckpointError as error:
+            return str(error)
+        if manifest is None:
+            return self._find_gap(folder)
+        if not manifest["resumable"]:
+            return "it holds the model only (save_only_model=True); a new run may start from it, as `model`"
+        if manifest["trainer"] != self._kind:
+            return f"a {manifest['trainer']} wrote it; a {self._kind} may start from it, as `model`"
+        if self.args.sync_ref_model and _REFERENCE not in manifest["files"]:
+            return f"{_REFERENCE} is missing: no reference model was synchronised (sync_ref_model=False)"
+        return find_damage(folder, manifest)
+
+    def _find_gap(self, folder: Path) -> str | None:
+        """What a checkpoint without a manifest lacks."""
+        needed = ["trainer_state.json", "rng_state*.pth"]
+        if not (self.is_deepspeed_enabled or self.is_fsdp_enabled):
+            needed += ["optimizer.pt", "scheduler.pt"]
+        needed += ["critic/critic_optimizer.pt"] * hasattr(self, "critic") + [_REFERENCE] * self.args.sync_ref_model
+        for name in needed:
+            if not any(folder.glob(name)):
+                return f"{name} is missing"
+        for pattern in (*needed, "**/*.safetensors"):
+            for path in folder.glob(pattern):
+                if not _is_readable(path):
+                    return f"{path.relative_to(folder)} is damaged"
+        return None
+
+    @property
+    def _kind(self) -> str:
+        return next(
+            kind.__name__ for kind in type(self).__mro__ if kind.__module__.startswith("hf_factuality.trainers.")
+        )
+
+    def _batch_settings(self) -> dict[str, object]:
+        own = {name: getattr(self.args, name) for name in _SETTINGS if hasattr(self.args, name)}
+        return {"processes": self.args.world_size, **own}
+
+    def _changed_settings(self, folder: str | os.PathLike[str]) -> str:
+        """Which settings are not those that a checkpoint was written with; empty if none."""
+        manifest = read_manifest(Path(folder))
+        if manifest is None:
+            return f"it has no {MANIFEST}, so its settings are unknown and its files hardly checked"
+        before, now = manifest["settings"], self._batch_settings()
+        changed = [f"{name}={before.get(name)} (now {now[name]})" for name in now if before.get(name) != now[name]]
+        return f"it was written with {', '.join(changed)}" if changed else ""
+
+
+def _remove(path: Path) -> None:
+    if path.is_symlink():
+        path.unlink()
+    elif path.exists():
+        shutil.rmtree(path)
+
+
+def _is_readable(path: Path) -> bool:
+    try:
+        if path.suffix == ".json":
+            json.loads(path.read_text(encoding="utf-8"))
+        elif path.suffix == ".safetensors":
+            with safe_open(path, "pt"):
+                pass
+        else:
+            return ZipFile(path).testzip() is None
+    except Exception:  # the readers' own kinds
+        return False
+    return True
