@@ -289,7 +289,7 @@ class AnswerJudge:
                 for vote in range(self._votes)
             ]
             said = self._client.chat(requests)
-            votes = [read_choice(found, words, greedy=self._votes == 1)[0] for found in said]
+            votes = [read_choice(found, words, nucleus=float(self._votes > 1))[0] for found in said]
             yield [
                 (answer, votes[place * self._votes : (place + 1) * self._votes]) for place, answer in enumerate(chunk)
             ]

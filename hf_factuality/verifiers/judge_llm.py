@@ -127,21 +127,21 @@ def _choice_of(token: str, choices: Sequence[str]) -> str | None:
 
 
 def read_choice(
-    answer: ChatAnswer, choices: Sequence[str], *, greedy: bool
+    answer: ChatAnswer, choices: Sequence[str], *, nucleus: float
 ) -> tuple[str | None, dict[str, float] | None]:
     """The choice that an answer is, and the probability of each where it can be told.
 
     An answer that was cut short, filtered, or given with others that differ is none, nor is one that its own
-    log-probabilities deny: they begin with another choice, or hold another for more likely though the most likely one
-    was asked for.
+    log-probabilities deny: they begin with another choice, or hold others for so much more likely that it could not have
+    been drawn.
 
     Args:
         answer ([`~hf_factuality.verifiers.client.ChatAnswer`]):
             What the model said.
         choices (`Sequence[str]`):
             Allowed answers.
-        greedy (`bool`):
-            Whether it was asked at temperature 0. A sample may be less likely than another.
+        nucleus (`float`):
+            The top-p it was drawn with; 0 at temperature 0, where only the most likely choice can be the answer.
 
     Returns:
         `tuple`: as [`parse_choice`] and [`label_probabilities`] have it. No probabilities of choices that begin with the
@@ -156,7 +156,8 @@ def read_choice(
     if dict(first.candidates).keys() != set(choices) and len({choice.split()[0] for choice in choices}) < len(choices):
         return said, None
     shares = label_probabilities(answer.logprobs, choices)
-    if greedy and shares is not None and shares[said] < max(shares.values()):
+    likelier = sum(share for share in shares.values() if share > shares[said]) if shares else 0.0
+    if likelier and likelier >= nucleus:
         return None, None
     return said, shares
 
@@ -328,7 +329,7 @@ class LLMJudge(ServedJudge):
         )
 
     def _read(self, answer: ChatAnswer, item: JudgeInput) -> Judgement:
-        choice, share = read_choice(answer, tuple(JUDGE_LABELS), greedy=not self.temperature)
+        choice, share = read_choice(answer, tuple(JUDGE_LABELS), nucleus=1.0 if self.temperature else 0.0)
         if choice is None:
             return Judgement(None)
         score = None if share is None else min(share["supported"], 1.0)

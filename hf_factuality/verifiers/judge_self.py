@@ -218,7 +218,7 @@ class SelfJudge(ServedJudge):
                 if answer.error is not None:
                     errors.append(answer.error)
                     continue
-                results[i] = read_choice(answer, choices, greedy=not temperature)
+                results[i] = read_choice(answer, choices, nucleus=self.top_p if temperature else 0.0)
                 if parse_choice(answer.text, choices) is None:
                     unread.append(i)
             open_ = unread

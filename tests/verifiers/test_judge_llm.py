@@ -142,27 +142,29 @@ OTHER = (position(("contr", 0.5), ("supp", 0.5)),)
 
 
 @pytest.mark.parametrize(
-    ("finish", "logprobs", "greedy", "said"),
+    ("finish", "logprobs", "nucleus", "said"),
     [
-        ("stop", None, True, "supported"),
-        (None, LIKELY, True, "supported"),
-        ("stop", (position(("supp", 0.5), ("contr", 0.5)),), True, "supported"),  # a tie denies nothing
-        ("stop", (position(("supp", 0.02), ("contr", 0.05), ("The", 0.9)),), True, "supported"),  # too little to tell
-        ("stop", UNLIKELY, False, "supported"),  # a sample may be the less likely one
-        *((reason, LIKELY, True, None) for reason in ("length", "content_filter", "LENGTH", "abort", "ambiguous")),
-        ("stop", UNLIKELY, True, None),
-        ("stop", OTHER, True, None),
-        ("stop", OTHER, False, None),
+        ("stop", None, 0.0, "supported"),
+        (None, LIKELY, 0.0, "supported"),
+        ("stop", (position(("supp", 0.5), ("contr", 0.5)),), 0.0, "supported"),  # a tie denies nothing
+        ("stop", (position(("supp", 0.02), ("contr", 0.05), ("The", 0.9)),), 0.0, "supported"),  # too little to tell
+        ("stop", UNLIKELY, 1.0, "supported"),  # a sample may be the less likely one ...
+        ("stop", UNLIKELY, 0.7, "supported"),
+        ("stop", UNLIKELY, 0.5, None),  # ... but not one outside of the nucleus
+        *((reason, LIKELY, 0.0, None) for reason in ("length", "content_filter", "LENGTH", "abort", "ambiguous")),
+        ("stop", UNLIKELY, 0.0, None),
+        ("stop", OTHER, 0.0, None),
+        ("stop", OTHER, 1.0, None),
     ],
 )
-def test_a_label_counts_only_whole_and_undenied(finish, logprobs, greedy, said):
-    found, shares = read_choice(ChatAnswer("supported", finish, logprobs), LABELS, greedy=greedy)
+def test_a_label_counts_only_whole_and_undenied(finish, logprobs, nucleus, said):
+    found, shares = read_choice(ChatAnswer("supported", finish, logprobs), LABELS, nucleus=nucleus)
     assert found == said
     assert (shares is not None) == (said is not None and logprobs is not None and "The" not in str(logprobs))
 
 
 def test_no_label_of_a_failed_request():
-    assert read_choice(ChatAnswer("supported", "stop", error="HTTP 400"), LABELS, greedy=True) == (None, None)
+    assert read_choice(ChatAnswer("supported", "stop", error="HTTP 400"), LABELS, nucleus=0.0) == (None, None)
 
 
 DENIED = [

@@ -611,6 +611,7 @@ def test_scores():
     assert one(served, labels="five")[0] == Judgement(Label.SUPPORTED, None, EVIDENCE[0])
 
 
+@pytest.mark.parametrize("method", ["choice", "sample"])
 @pytest.mark.parametrize(
     "answer",
     [
@@ -621,9 +622,9 @@ def test_scores():
         ChatAnswer("correct", "stop", (TokenLogprobs("wrong", (("wrong", -2.0), ("correct", -0.2))),)),
     ],
 )
-def test_a_label_that_cannot_be_trusted_is_unknown_at_once(answer):
+def test_a_label_that_cannot_be_trusted_is_unknown_at_once(answer, method):
     """Asked again it would be drawn warmer, where the less likely label counts."""
-    found, judge = one(answer)
+    found, judge = one(answer, method=method)
     assert found == Judgement(None) and judge.last_report.unparsed == 1 and sum(map(len, judge.client.calls)) == 1
     judge = SelfJudge(Scripted(lambda request, number: ChatAnswer("4", answer.finish_reason)))
     expected = 4 if answer.complete else None
