@@ -2,6 +2,7 @@
 
 import json
 import os
+import pickle
 import shutil
 import socket
 from pathlib import Path
@@ -146,6 +147,20 @@ def test_the_blobs_of_its_own_cache_may_be_read(run, tmp_path):
     for number, folder in enumerate((snapshot, tmp_path / "elsewhere" / snapshot.relative_to(tmp_path / "hub"))):
         merge(folder, tmp_path / f"out{number}")
         assert_same(stored(tmp_path / f"out{number}"), load_file(run / "model.safetensors"))
+
+
+@pytest.mark.parametrize("name", ["../private/__1_0.distcp", "{}/private/__1_0.distcp"])
+def test_a_distributed_checkpoint_names_files_of_its_folder_alone(shards, tmp_path, name):
+    name, folder = name.format(tmp_path), shutil.copytree(shards / "dcp3" / "pytorch_model_fsdp_0", tmp_path / "run")
+    (tmp_path / "private").mkdir()
+    shutil.copy(folder / "__1_0.distcp", tmp_path / "private")
+    with (folder / ".metadata").open("rb") as file:
+        metadata = pickle.load(file)
+    for info in metadata.storage_data.values():
+        info.relative_path = name if info.relative_path == "__1_0.distcp" else info.relative_path
+    (folder / ".metadata").write_bytes(pickle.dumps(metadata))
+    with pytest.raises(CheckpointError, match="__1_0.distcp', which is outside of the folder"):
+        merge(folder, tmp_path / "out", config=shards / "dcp3" / "huggingface")
 
 
 def test_a_folder_made_up_as_a_cache_leads_nowhere(run, tmp_path):
