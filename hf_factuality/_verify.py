@@ -287,9 +287,9 @@ def _judge(
             shown = [replace(chunk[number][1], completion=texts[number][0]) for number in sent]
             for number, it in zip(sent, verifier.verify(shown), strict=True):
                 found[number] = it
-            for (place, item), (_, start), it in zip(chunk, texts, found, strict=True):
+            for (place, item), (_, ranges), it in zip(chunk, texts, found, strict=True):
                 tally.add(it)
-                verification = it.shift(start) if start else it
+                verification = it.spread(ranges)
                 if page:
                     page.add(place, item, verification)
                 if out:

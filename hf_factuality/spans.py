@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from enum import Enum
 from types import MappingProxyType
@@ -32,9 +32,9 @@ __all__ = [
     "TokenOffsets",
     "Verification",
     "map_label",
+    "opens_think",
     "scope_ranges",
     "scope_text",
-    "think_range",
     "token_offsets",
 ]
 
@@ -269,6 +269,37 @@ class Verification:
             claims=tuple(claim.shift(offset) for claim in self.claims),
         )
 
+    def spread(self, ranges: Sequence[tuple[int, int]]) -> Verification:
+        """The findings in [`scope_text`]'s text, as findings in the completion. A span over two ranges holds what is between."""
+
+        def at(place: int, end: bool) -> int:
+            for number, (first, last) in enumerate(ranges):
+                if place < last - first + len(_BETWEEN) + end or number == len(ranges) - 1:
+                    return min(first + place, last)
+                place -= last - first + len(_BETWEEN)
+            raise SpanError("there are no ranges to spread over")
+
+        def moved(spans):
+            return tuple(replace(span, start=at(span.start, False), end=at(span.end, True)) for span in spans)
+
+        return replace(self, spans=moved(self.spans), claims=moved(self.claims))
+
+    def gather(self, ranges: Sequence[tuple[int, int]]) -> Verification:
+        """Inverse of [`Verification.spread`]: findings in a completion, as findings in [`scope_text`]'s text."""
+
+        def at(place: int) -> int:
+            before = 0
+            for first, last in ranges:
+                if place <= last:
+                    return before + max(place - first, 0)
+                before += last - first + len(_BETWEEN)
+            return max(before - len(_BETWEEN), 0)
+
+        def moved(spans):
+            return tuple(replace(span, start=at(span.start), end=at(span.end)) for span in spans)
+
+        return replace(self, spans=moved(self.spans), claims=moved(self.claims))
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values only; inverse of [`Verification.from_dict`]."""
         return {
@@ -313,41 +344,21 @@ class Verification:
         return cls.from_dict(data)
 
 
-def think_range(completion: str) -> tuple[int, int] | None:
-    """Characters inside the last `<think>...</think>` of a completion.
-
-    A closing tag without any opening one before it means that the prompt ended with the opening tag: the block then starts
-    with the completion. A block that is never closed (a truncated completion) is no block.
-
-    Args:
-        completion (`str`):
-            Decoded completion.
-
-    Returns:
-        `tuple[int, int]`, half-open, tags excluded; `None` if there is no closed block.
-    """
-    opening = completion.rfind("<think>")
-    while opening >= 0:
-        start = opening + len("<think>")
-        end = completion.find("</think>", start)
-        if end >= 0:
-            return start, end
-        opening = completion.rfind("<think>", 0, opening)
-    end = completion.find("</think>")
-    return (0, end) if end >= 0 else None
-
-
 SCOPES = ("answer", "think", "completion")
 """What of a completion is judged."""
-_THINK_TAG = re.compile("</?think>")
+_THINK_TAG = re.compile(r"<(/?)think\b[^<>]*>", re.IGNORECASE)
+_OPENED = re.compile(r"<think\b[^<>]*>\Z", re.IGNORECASE)
+_ANSWER_TAG = re.compile(r"<answer\b[^<>]*>", re.IGNORECASE)
+_BETWEEN = "\n\n"
 
 
 def scope_ranges(completion: str, scope: str = "answer", opened: bool = False) -> list[tuple[int, int]]:
     """Characters of a completion that are its answer, its reasoning, or all of it.
 
-    Reasoning is what stands in `<think>` blocks, in all of them. A block that is not closed reaches to the end; a closing tag
-    before any other one closes a block that the prompt opened. The answer is what stands in the last `<answer>` tags after the
-    reasoning, and without them all that is outside the blocks.
+    Reasoning is what stands in `<think>` blocks, in all of them and however they are written: tags may be in upper case, have
+    attributes, and be nested. A block that is never closed reaches to the answer's tag, or to the end; a closing tag before
+    any other one closes a block that the prompt opened; what follows the last closing tag is no reasoning. The answer is what
+    stands in the last `<answer>` tags after the reasoning, and without them all that is outside the blocks.
 
     Args:
         completion (`str`):
@@ -355,11 +366,11 @@ def scope_ranges(completion: str, scope: str = "answer", opened: bool = False) -
         scope (`str`, *optional*, defaults to `"answer"`):
             One of [`SCOPES`].
         opened (`bool`, *optional*, defaults to `False`):
-            Whether the prompt is known to end in `<think>`.
+            Whether the prompt ends in an opening tag, see [`opens_think`].
 
     Returns:
-        `list[tuple[int, int]]`: half-open, in order, without the tags. Of `"answer"` the last one is the final answer, what
-        follows the reasoning; it is empty if the reasoning is not closed.
+        `list[tuple[int, int]]`: half-open, in order, without the tags; some may be empty. Of `"answer"` the last one is the
+        final answer, which is empty if the reasoning is never closed. `"think"` gives an empty list if there is no block.
 
     Raises:
         `SpanError`: `scope` is not one of [`SCOPES`].
@@ -370,43 +381,51 @@ def scope_ranges(completion: str, scope: str = "answer", opened: bool = False) -
         return [(0, len(completion))]
     inside: list[tuple[int, int]] = []
     outside: list[tuple[int, int]] = []
-    start, thinking = 0, opened
+    start, depth, reasoned, last = 0, int(opened), 0, "" if opened else None
     for tag in _THINK_TAG.finditer(completion):
-        closes = tag[0] == "</think>"
-        if closes == thinking or (closes and not inside):
-            (inside if closes else outside).append((start, tag.start()))
-            start, thinking = tag.end(), not closes
-    (inside if thinking else outside).append((start, len(completion)))
+        if depth or (tag[1] and not inside and not outside):
+            inside.append((start, tag.start()))
+            reasoned = tag.end()
+        else:
+            outside.append((start, tag.start()))
+        depth = max(depth - 1, 0) if tag[1] else depth + 1
+        start, last = tag.end(), tag[1]
+    if last == "":  # the last tag opens a block
+        answer = _ANSWER_TAG.search(completion, start)
+        reasoned = answer.start() if answer else len(completion)
+        inside.append((start, reasoned))
+        start = reasoned
     if scope == "think":
         return inside
-    if thinking:
-        return [*outside, (len(completion), len(completion))]
-    closing = completion.rfind("</answer>", start)
-    opening = completion.rfind("<answer>", start, closing) if closing >= 0 else -1
-    return outside if opening < 0 else [(opening + len("<answer>"), closing)]
+    closing = completion.rfind("</answer>", reasoned)
+    opening = completion.rfind("<answer>", reasoned, closing) if closing >= 0 else -1
+    return [*outside, (start, len(completion))] if opening < 0 else [(opening + len("<answer>"), closing)]
 
 
-def scope_text(completion: str, scope: str = "answer", opened: bool = False) -> tuple[str, int]:
-    """What a verifier is shown of a completion; [`Verification.shift`] brings its spans back to the whole.
+def scope_text(completion: str, scope: str = "answer", opened: bool = False) -> tuple[str, list[tuple[int, int]]]:
+    """What a verifier is shown of a completion; [`Verification.spread`] brings its spans back to the whole.
 
     Args:
         completion (`str`), scope (`str`, *optional*), opened (`bool`, *optional*):
             See [`scope_ranges`].
 
     Returns:
-        `tuple[str, int]`: the text, without white space at its ends, line breaks in the place of what lies between its parts;
-        and where it starts. The text is empty if there is nothing in the scope.
+        `tuple[str, list[tuple[int, int]]]`: the parts in the scope as paragraphs of one text, without white space at their
+        ends; and the characters that each part has in the completion. Blank parts are left out, so both may be empty.
 
     Example:
 
         >>> scope_text("<think>Hm.</think> Warsaw.")
-        ('Warsaw.', 19)
+        ('Warsaw.', [(19, 26)])
     """
-    text, first = "", 0
+    ranges = []
     for start, end in scope_ranges(completion, scope, opened):
-        piece = completion[start:end].strip()
-        if piece:
-            start = completion.index(piece, start)
-            first = first if text else start
-            text += "\n" * (start - first - len(text)) + piece
-    return text, first
+        piece = completion[start:end]
+        if piece.strip():
+            ranges.append((start + len(piece) - len(piece.lstrip()), start + len(piece.rstrip())))
+    return _BETWEEN.join(completion[slice(*one)] for one in ranges), ranges
+
+
+def opens_think(prompt: str) -> bool:
+    """Whether a text ends in an opening `<think>`, white space aside."""
+    return _OPENED.search(prompt.rstrip()) is not None

@@ -53,8 +53,8 @@ class Judged:
     scope: str = "answer"
 
     @property
-    def start(self) -> int:
-        """First character in the scope."""
+    def ranges(self) -> list[tuple[int, int]]:
+        """Characters in the scope."""
         return scope_text(self.text, self.scope, opens_reasoning(self.item))[1]
 
     def input(self) -> VerifierInput:
@@ -149,7 +149,7 @@ class AnswerVerifier:
         for start in range(0, len(sent), CHUNK):
             chunk = sent[start : start + CHUNK]
             found = self.guarded.verify([answer.input() for answer in chunk])
-            pairs = [(answer, it.shift(answer.start)) for answer, it in zip(chunk, found, strict=True)]
+            pairs = [(answer, it.spread(answer.ranges)) for answer, it in zip(chunk, found, strict=True)]
             yield pairs
             for _, it in pairs:
                 failed = 0 if it.error is None else failed + 1
@@ -193,7 +193,7 @@ class StoredVerifier:
         for answer, found in answers:
             item = answer.input()
             key = (item.completion, item.question, item.evidence)
-            self._found[key].append(found.shift(-answer.start))
+            self._found[key].append(found.gather(answer.ranges))
 
     def verify(self, inputs: Sequence[VerifierInput]) -> list[Verification]:
         """One per input; equal inputs in the order that they were given in."""

@@ -11,6 +11,7 @@ from trl import GRPOConfig
 # What `variant` stands for: the paper, and what the published code does instead (methods differ, so both are named).
 VARIANTS = {
     "paper": {"factuality_reward_weight": 1.0, "label_values": "ternary", "outside_factuality": 0},
+    "paper_format": {"factuality_reward_weight": 1.0, "label_values": "ternary", "outside_factuality": 0},
     "released": {"factuality_reward_weight": 0.0, "label_values": "binary", "outside_factuality": 1},
 }
 CREDITS = ("flip", "additive", "scaled", "none")
@@ -23,13 +24,16 @@ class FactGRPOConfig(GRPOConfig):
     [`~trl.GRPOConfig`] plus what happens with the labelled spans; every field of the parent works as before.
 
     The defaults are the objective of FSPO (arXiv 2505.24630): answer reward plus mean sentence factuality (Eq. 10), the
-    sign of the advantage adjusted per sentence of the last think block (Eq. 11).
+    sign of the advantage adjusted per sentence of the reasoning (Eq. 11).
 
     Parameters:
         variant (`str`, *optional*, defaults to `"paper"`):
             `"paper"`, or `"released"` for what the published FSPO code does: the factuality term is logged but not
             added to the reward, every sentence is +1 (supported) or -1 (anything else), and tokens outside the
-            sentences count as +1. It sets the three fields below that are left at `None`.
+            sentences count as +1. `"paper_format"` is the paper with the format check of the released code: a completion
+            without reasoning, or in which not each of `<think> </think> <answer> </answer>` stands exactly once in this order,
+            earns the -1 of false reasoning; in the paper's formula it earns 0, the empty sum. It sets the three fields below
+            that are left at `None`.
         factuality_reward_weight (`float`, *optional*):
             Weight of the mean sentence factuality in the reward; `None` takes the variant's (1 or 0).
         label_values (`str`, *optional*):
@@ -45,7 +49,8 @@ class FactGRPOConfig(GRPOConfig):
         credit_scale (`float`, *optional*, defaults to `1.0`):
             Strength of `"additive"` and `"scaled"`; `"flip"` has none.
         verify_scope (`str`, *optional*, defaults to `"think"`):
-            What is verified: `"think"`, the last closed `<think>...</think>` block, or `"completion"`, everything.
+            What is verified: `"think"`, what all `<think>` blocks together hold ([`~hf_factuality.spans.scope_ranges`]), or
+            `"completion"`, everything.
         evidence_column (`str`, *optional*, defaults to `"evidence"`):
             Dataset column with the passages to check against (str, list of str, or empty). Rows without any train as
             plain GRPO, unless the verifier needs none. The policy does not see this column.
@@ -62,7 +67,8 @@ class FactGRPOConfig(GRPOConfig):
         default="paper",
         metadata={
             "help": "'paper': answer reward plus mean sentence factuality, ternary labels. 'released': what the "
-            "published FSPO code does (answer reward only, binary labels, +1 outside the sentences).",
+            "published FSPO code does (answer reward only, binary labels, +1 outside the sentences). 'paper_format': the "
+            "paper, and -1 without reasoning or where the tags are not exactly once each, in order.",
             "choices": list(VARIANTS),
         },
     )
@@ -92,7 +98,7 @@ class FactGRPOConfig(GRPOConfig):
     verify_scope: str = field(
         default="think",
         metadata={
-            "help": "What is verified: 'think' (the last closed think block) or 'completion'.",
+            "help": "What is verified: 'think' (all think blocks together) or 'completion'.",
             "choices": list(SCOPES),
         },
     )
@@ -113,6 +119,11 @@ class FactGRPOConfig(GRPOConfig):
         for name, choices in (("variant", VARIANTS), ("credit", CREDITS), ("verify_scope", SCOPES)):
             if getattr(self, name) not in choices:
                 raise ValueError(f"{name}={getattr(self, name)!r} is unknown; choose one of {list(choices)}")
+        if self.variant == "paper_format" and self.verify_scope != "think":
+            raise ValueError(
+                f"variant='paper_format' asks for think blocks, and verify_scope={self.verify_scope!r} does not read them; set "
+                "verify_scope='think', or variant='paper'"
+            )
         for name, value in VARIANTS[self.variant].items():
             if getattr(self, name) is None:
                 setattr(self, name, value)

@@ -24,7 +24,7 @@ from hf_factuality.functional import (
 )
 from hf_factuality.hub.card import describe_verifier, write_trainer_card
 from hf_factuality.rewards import check_format
-from hf_factuality.spans import TokenOffsets, Verification, think_range, token_offsets
+from hf_factuality.spans import TokenOffsets, Verification, opens_think, scope_ranges, scope_text, token_offsets
 from hf_factuality.trainers._checkpoints import WholeCheckpoints
 from hf_factuality.trainers._finite import CheckedRollouts
 from hf_factuality.trainers._publish import Publishes
@@ -45,6 +45,7 @@ class _Finding:
 
     tokens: TokenOffsets
     verification: Verification | None
+    reasoned: bool = True
 
     @property
     def judged(self) -> bool:
@@ -130,6 +131,7 @@ class FactGRPOTrainer(WholeCheckpoints, Publishes, ResumableRollouts, CheckedRol
             for dataset in _datasets(train_dataset, eval_dataset):
                 self._check_evidence(dataset, args.evidence_column)
         self._findings: list[_Finding] = []
+        self._opened: list[bool] = []
         self._ever_judged = False
         self.card_results: Any = None
 
@@ -174,7 +176,7 @@ class FactGRPOTrainer(WholeCheckpoints, Publishes, ResumableRollouts, CheckedRol
         if args.verify_scope == "think":
             ids = self._tokenizer("<think>a</think>", add_special_tokens=False)["input_ids"]
             decoded = self._tokenizer.decode(ids, skip_special_tokens=True)
-            if think_range(decoded) is None:
+            if not scope_ranges(decoded, "think"):
                 raise ValueError(
                     f"the tokenizer decodes '<think>a</think>' to {decoded!r}, so no think block would ever be found; add "
                     "the tags as ordinary (not special) tokens, or set verify_scope='completion'"
@@ -191,12 +193,18 @@ class FactGRPOTrainer(WholeCheckpoints, Publishes, ResumableRollouts, CheckedRol
         for row in dataset.select_columns(column) if isinstance(dataset, Dataset) else ():
             _passages(row[column], column)
 
+    def _tokenize_prompts(self, prompts):
+        output = super()._tokenize_prompts(prompts)
+        # Of the rendered prompt: many chat templates open the block.
+        self._opened = [opens_think(self._tokenizer.decode(ids[-32:])) for ids in output[0]]
+        return output
+
     # Verification: completions -> spans -> one number per completion. Called by TRL with the other reward functions.
     def _factuality_rewards(
         self, completion_ids, columns: Mapping[str, Sequence[Any]], log_extra
     ) -> list[float | None]:
         findings = [_Finding(token_offsets(self._tokenizer, ids), None) for ids in completion_ids]
-        pending: list[tuple[_Finding, int]] = []
+        pending: list[tuple[_Finding, list[tuple[int, int]]]] = []
         inputs: list[VerifierInput] = []
         for number, finding in enumerate(findings):
             row = {name: values[number] for name, values in columns.items()}
@@ -206,24 +214,32 @@ class FactGRPOTrainer(WholeCheckpoints, Publishes, ResumableRollouts, CheckedRol
             if self._guard.requires_evidence and not evidence:
                 continue
             text = finding.tokens.text
-            scope = think_range(text) if self.args.verify_scope == "think" else (0, len(text))
-            if scope is None or not self._follows_format(text):
+            opened = bool(self._opened) and self._opened[number]
+            shown, ranges = scope_text(text, self.args.verify_scope, opened)
+            if self.args.verify_scope == "think":
+                finding.reasoned = bool(ranges) and self._follows_format(text, opened)
+            if not finding.reasoned:
                 finding.verification = Verification()
                 continue
             question = row.get(self.args.question_column)
-            inputs.append(VerifierInput(text[slice(*scope)], question, evidence, row))
-            pending.append((finding, scope[0]))
-        for (finding, start), verification in zip(pending, self._guard.verify(inputs), strict=True):
-            finding.verification = verification.shift(start)
+            inputs.append(VerifierInput(shown, question, evidence, row))
+            pending.append((finding, ranges))
+        for (finding, ranges), verification in zip(pending, self._guard.verify(inputs), strict=True):
+            finding.verification = verification.spread(ranges)
         self._findings = findings
         log_extra("factuality_labels", [_describe(finding) for finding in findings])
-        return [mean_factuality(f.verification.spans, self._values) if f.judged else None for f in findings]
+        return [self._mean(finding) if finding.judged else None for finding in findings]
 
-    def _follows_format(self, text: str) -> bool:
-        """The released code leaves completions alone that break the format; the paper's objective does not ask for it."""
-        if self.args.variant == "paper" or self.args.verify_scope != "think":
+    def _mean(self, finding: _Finding) -> float | None:
+        if self.args.variant == "paper_format" and not finding.reasoned:
+            return -1.0  # as much as nothing but falsehoods
+        return mean_factuality(finding.verification.spans, self._values)
+
+    def _follows_format(self, text: str, opened: bool) -> bool:
+        """The released code leaves completions alone that break the format; the paper's formula does not ask for it."""
+        if self.args.variant == "paper":
             return True
-        return check_format(text if "<think>" in text else f"<think>{text}")  # the prompt may have opened the block
+        return check_format(text if "<think>" in text and not opened else f"<think>{text}")
 
     def _calculate_rewards(self, inputs, prompts, completions, completion_ids_list):
         rewards_per_func = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
@@ -287,18 +303,18 @@ class FactGRPOTrainer(WholeCheckpoints, Publishes, ResumableRollouts, CheckedRol
             mask.size(1),
             device=mask.device,
         )
-        means = [mean_factuality(v.spans, self._values) for v in checked if v.judged]
+        means = [self._mean(finding) for finding in findings if finding.judged]
         totals = torch.tensor(
             [
                 mask.sum(), (labelled.bool() & mask).sum(), flipped.sum(),
                 len(findings), len(checked), self._guard.last_report.sent, self._guard.last_report.failed,
                 sum(means), len(means), sum(len(v.spans) for v in checked),
-                sum(span.label is None for v in checked for span in v.spans),
+                sum(span.label is None for v in checked for span in v.spans), sum(not f.reasoned for f in findings),
             ],
             dtype=torch.float32, device=mask.device,
         )  # fmt: skip
         totals = self.accelerator.reduce(totals, reduction="sum").tolist()
-        tokens, n_labelled, n_flipped, rows, n_checked, sent, failed, total, judged, sentences, unjudged = totals
+        tokens, n_labelled, n_flipped, rows, n_checked, sent, failed, total, judged, sentences, unjudged, bare = totals
         seconds = torch.tensor([self._guard.last_report.seconds], device=mask.device)
         metrics = self._metrics[mode]
         metrics["factuality/tokens_labelled"].append(n_labelled / max(tokens, 1))
@@ -306,6 +322,7 @@ class FactGRPOTrainer(WholeCheckpoints, Publishes, ResumableRollouts, CheckedRol
         metrics["factuality/mean"].append(total / judged if judged else float("nan"))
         metrics["factuality/sentences"].append(sentences / n_checked if n_checked else float("nan"))
         metrics["factuality/rows_checked"].append(n_checked / max(rows, 1))
+        metrics["factuality/no_reasoning"].append(bare / n_checked if n_checked else float("nan"))
         metrics["factuality/failed"].append(failed)
         metrics["factuality/unjudged_sentences"].append(unjudged)
         metrics["factuality/verify_seconds"].append(self.accelerator.gather(seconds).max().item())

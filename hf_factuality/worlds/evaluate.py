@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from hf_factuality._answers import check_format, exact_match, extract_answer
 from hf_factuality.functional.scoring import decided_precision, factual_precision, mean_factuality
-from hf_factuality.spans import Label, Verification, think_range
+from hf_factuality.spans import Label, Verification, scope_ranges
 from hf_factuality.worlds.oracle import WorldSentence, WorldVerifier, to_verification
 from hf_factuality.worlds.world import World
 
@@ -129,8 +129,8 @@ def world_metrics(
         metrics["right_for_right_reasons"] = _mean(reasons)
         metrics["wrong_reasons"] = _mean([f > 0 for r, f in zip(right, false, strict=True) if r])
         metrics["format"] = _mean(formats)
-        closed = [think_range(text) is not None for text in completions]
-        metrics["reward"] = _mean([r + m * c for r, m, c in zip(right, means, closed, strict=True)])
+        reasoned = [bool(scope_ranges(text, "think")) for text in completions]
+        metrics["reward"] = _mean([r + m * t for r, m, t in zip(right, means, reasoned, strict=True)])
     return metrics
 
 

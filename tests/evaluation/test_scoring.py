@@ -98,7 +98,7 @@ def test_every_letter_may_stand_in_brackets(letter):
 def test_the_answer_alone_is_judged(messages, completion, answer):
     judged = Judged("a", 0, item("a", "x", messages), completion)
     assert judged.input().completion == answer
-    assert completion[judged.start : judged.start + len(answer)] == answer
+    assert [completion[slice(*one)] for one in judged.ranges] == ([answer] if answer else [])
 
 
 def test_accuracy():

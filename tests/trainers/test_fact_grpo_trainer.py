@@ -212,6 +212,73 @@ def test_only_the_think_block_is_verified(tiny_model, tmp_path):
     torch.testing.assert_close(output["advantages"][:2], torch.tensor([right, wrong]), rtol=1e-5, atol=1e-5)
 
 
+class Cheese:
+    """Sentences by full stops: false with "cheese" in it, without a fact if it is short, and true otherwise."""
+
+    requires_evidence = False
+
+    def verify(self, inputs):
+        found = []
+        for item in inputs:
+            ends = [0, *(i + 1 for i, character in enumerate(item.completion) if character == ".")]
+            places = [*zip(ends, ends[1:], strict=False)]
+            texts = [item.completion[start:end] for start, end in places]
+            labels = [C if "cheese" in text else Label.NO_FACT if len(text.strip()) < 6 else S for text in texts]
+            spans = [LabeledSpan(*place, label) for place, label in zip(places, labels, strict=True)]
+            found.append(Verification(spans=tuple(spans)))
+        return found
+
+
+TRUE, FALSE = "It is rock.", "It is cheese."
+FORMAT = "<answer>x</answer>"
+# Prompt opens the block, what is written, what the paper pays, what it pays with the format check.
+WAYS = [
+    (False, f"<think>{TRUE}</think>{FORMAT}", 1, 1),
+    (False, f"<think>{FALSE}</think>{FORMAT}", -1, -1),
+    (False, f"<think>{FALSE} {TRUE}</think>{FORMAT}", 0, 0),
+    (False, f"<think>{FALSE}</think> so <think>{TRUE}</think>{FORMAT}", 0, -1),
+    (False, f"<THINK>{FALSE}</THINK><think>{TRUE}</think>{FORMAT}", 0, 0),
+    (False, f"<think a=b>{FALSE}</think><think>{TRUE}</think>{FORMAT}", 0, -1),
+    (False, f"<think>{FALSE}<think>{TRUE}</think></think>{FORMAT}", 0, -1),
+    (False, f"<think>{FALSE}{FORMAT}", -1, -1),
+    (False, f"{FALSE} {TRUE}{FORMAT}", 0, -1),
+    (False, f"<think> </think>{FORMAT}", 0, -1),
+    (False, "", 0, -1),
+    (False, f"<think>Hm.</think>{FORMAT}", 0, 0),
+    (True, f"{TRUE}</think>{FORMAT}", 1, 1),
+    (True, f"{FALSE}</think>{FORMAT}", -1, -1),
+    (True, f"{FALSE} <think>{TRUE}</think>{FORMAT}", 0, -1),
+    (True, f"{FALSE}{FORMAT}", -1, -1),
+]
+
+
+@pytest.mark.parametrize("variant", ["paper", "paper_format"])
+def test_all_reasoning_counts_however_it_is_written(tiny_model, tmp_path, variant):
+    """No way pays more than the same sentences in one block; with the format check, none pays more than falsehoods
+    for leaving the reasoning out."""
+
+    class Fixed(FactGRPOTrainer):
+        def _generate_single_turn(self, prompt_ids, *args, **kwargs):
+            written = [text for opened, text, *_ in WAYS if opened == self.opened]
+            end = [self.processing_class.eos_token_id]
+            return [self.processing_class(text)["input_ids"] + end for text in written], None
+
+    config = {"verify_scope": "think", "variant": variant, "max_completion_length": 96}
+    trainer = make(tiny_model, tmp_path, Cheese(), rows(conversational=False), config=config, trainer=Fixed)
+    trainer.model.train()
+    for opened in (False, True):
+        trainer.opened = opened
+        prompt = "Where? <think>\n" if opened else "Where?"
+        expected = [
+            with_format if variant == "paper_format" else paper for o, _, paper, with_format in WAYS if o == opened
+        ]
+        output = trainer._generate_and_score_completions([{"prompt": prompt}] * len(expected))
+        assert output["rewards/factuality"].tolist() == expected
+    assert trainer._metrics["train"]["factuality/no_reasoning"] == [
+        pytest.approx(expected) for expected in ([7 / 12, 1 / 2] if variant == "paper_format" else [3 / 12, 0])
+    ]
+
+
 def test_the_released_variant(tiny_model, tmp_path):
     """Answer reward only, binary labels, and +1 outside the sentences, so the answer of a wrong row turns positive."""
     config = FactGRPOConfig(output_dir=str(tmp_path), variant="released", **ONE_BATCH)
@@ -431,6 +498,7 @@ def test_think_tags_that_decoding_drops_are_refused(tiny_model, tmp_path):
     [
         ({"variant": "publshed"}, "variant='publshed'"),
         ({"credit": "flipped"}, "credit='flipped'"),
+        ({"variant": "paper_format", "verify_scope": "completion"}, "verify_scope='completion' does not read them"),
         ({"verify_scope": "answer"}, "verify_scope='answer'"),
         ({"label_values": "quaternary"}, "label_values='quaternary'"),
         ({"outside_factuality": 2}, "outside_factuality=2"),

@@ -48,6 +48,7 @@ CHECKPOINTS = {
 }
 HOOKS = {
     (GRPOTrainer, FactGRPOTrainer): {
+        "_tokenize_prompts": ["self", "prompts"],
         "_calculate_rewards": ["self", "inputs", "prompts", "completions", "completion_ids_list"],
         "_generate_and_score_completions": ["self", "inputs"],
         "create_model_card": ["self", "model_name", "dataset_name", "tags"],

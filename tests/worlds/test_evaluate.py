@@ -89,8 +89,8 @@ def test_figures_of_questions():
             "right_for_right_reasons": 1 / 8,
             "wrong_reasons": 2 / 4,
             "format": 5 / 8,
-            # Four right answers, and the means 1, 1/2 and -1/2; the block that was not closed adds nothing.
-            "reward": (4 + 1) / 8,
+            # Four right answers, and the means 1, 1/2, 1/3 (of the block that was not closed) and -1/2.
+            "reward": (4 + 1 + 1 / 3) / 8,
         }
     )
     assert set(found) == ALWAYS | OF_QUESTIONS
