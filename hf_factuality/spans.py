@@ -410,8 +410,9 @@ def scope_text(completion: str, scope: str = "answer", opened: bool = False) -> 
             See [`scope_ranges`].
 
     Returns:
-        `tuple[str, list[tuple[int, int]]]`: the parts in the scope as paragraphs of one text, without white space at their
-        ends; and the characters that each part has in the completion. Blank parts are left out, so both may be empty.
+        `tuple[str, list[tuple[int, int]]]`: the parts in the scope as paragraphs of one text, those of the answer without white
+        space at their ends; and the characters that each part has in the completion. Blank parts are left out, so both may be
+        empty.
 
     Example:
 
@@ -421,8 +422,10 @@ def scope_text(completion: str, scope: str = "answer", opened: bool = False) -> 
     ranges = []
     for start, end in scope_ranges(completion, scope, opened):
         piece = completion[start:end]
+        if scope == "answer":
+            start, end = start + len(piece) - len(piece.lstrip()), start + len(piece.rstrip())
         if piece.strip():
-            ranges.append((start + len(piece) - len(piece.lstrip()), start + len(piece.rstrip())))
+            ranges.append((start, end))
     return _BETWEEN.join(completion[slice(*one)] for one in ranges), ranges
 
 

@@ -151,10 +151,12 @@ def test_unknown_table():
     ],
 )  # fmt: skip
 def test_scopes(completion, opened, think, answer):
-    whole = [completion.strip()] if completion.strip() else []
+    whole = [completion] if completion.strip() else []
     for scope, expected in (("answer", answer), ("think", think), ("completion", whole)):
         text, ranges = scope_text(completion, scope, opened)
-        assert [completion[slice(*one)] for one in ranges] == expected and text == "\n\n".join(expected)
+        parts = [completion[slice(*one)] for one in ranges]
+        assert text == "\n\n".join(parts)
+        assert [part.strip() for part in parts] == expected if scope == "think" else parts == expected
 
 
 def test_the_final_answer_comes_last_even_if_it_is_empty():
@@ -180,15 +182,17 @@ def test_a_prompt_opens_the_block(prompt, opened):
 
 
 def test_findings_in_a_scope_go_back_to_their_places():
-    text = "<think>Ada sat.</think> so <think>Bob ran.</think>!"
+    text = "<think>Ada sat.</think> so <think>Bob ran. </think>!"
     joined, ranges = scope_text(text, "think")
-    spans = [LabeledSpan(joined.index(part), joined.index(part) + len(part)) for part in ("Ada sat.", "Bob", "ran.")]
+    spans = [
+        LabeledSpan(joined.index(part), joined.index(part) + len(part)) for part in ("Ada sat.", "Bob", "Bob ran. ")
+    ]
     across = LabeledSpan(4, joined.index("Bob") + 3)
     ends = [LabeledSpan(0, 9), LabeledSpan(9, 13), LabeledSpan(len(joined), len(joined))]
     shown = Verification(spans=(*spans, across, *ends), claims=(spans[1],))
     found = shown.spread(ranges).validate(text)
     assert [span.text(text) for span in found.spans] == [
-        "Ada sat.", "Bob", "ran.", "sat.</think> so <think>Bob", "Ada sat.", "</think> so <think>Bob", ""
+        "Ada sat.", "Bob", "Bob ran. ", "sat.</think> so <think>Bob", "Ada sat.", "</think> so <think>Bob", ""
     ]  # fmt: skip
     assert found.claims[0].text(text) == "Bob"
     # Spans that end between two parts lose their white space on the way, the others nothing.
