@@ -33,6 +33,8 @@ PROBE_MESSAGES = (("user", "Say hello."),)
 PROBE_CHOICES = ("quartz-seven", "velvet-nine")
 # Alternatives per token to fall back to where a server refuses more.
 _FEW_LOGPROBS = 5
+# Requests in hand per request under way: the others wait for their turn, or to try again.
+WORKERS_PER_SLOT = 16
 _RESERVED = {"model", "messages", "stream", "n"}
 # Reasons to end that make an answer less than what the model had to say. The last is ours: several choices that differ.
 _INCOMPLETE = frozenset({"length", "max_tokens", "content_filter", "abort", "error", "ambiguous"})
@@ -306,7 +308,7 @@ class ChatClient:
         return [answers[key] for key in keys]
 
     async def _run(self, missing: Mapping[str, ChatRequest], answers: dict[str, ChatAnswer]):
-        """Fill `answers`; as many workers as requests may be under way take them from one iterator."""
+        """Fill `answers`; workers take requests from one iterator. Those that wait to try again hold back few others."""
         todo = iter(missing.items())
 
         async def work(epoch: int):
@@ -323,7 +325,7 @@ class ChatClient:
                     self.cache.put(key, answer.to_dict())
 
         with self._transport.batch() as epoch:
-            count = min(self._settings["concurrency"], len(missing))
+            count = min(WORKERS_PER_SLOT * self._settings["concurrency"], len(missing))
             workers = [asyncio.create_task(work(epoch)) for _ in range(count)]
             try:
                 await asyncio.gather(*workers)
@@ -384,6 +386,10 @@ class ChatClient:
             return None
 
     async def _send(self, request: ChatRequest, field: str | None, logprobs: int, epoch: int) -> ChatAnswer:
+        body, probe = self._body(request, field, logprobs), self._body(ChatRequest(PROBE_MESSAGES, max_tokens=16))
+        return await self._transport.post("/chat/completions", body, probe, epoch, _read_answer, self.stats)
+
+    def _body(self, request: ChatRequest, field: str | None = None, logprobs: int = 0) -> dict[str, Any]:
         body: dict[str, Any] = {
             "model": self.model,
             "messages": [{"role": role, "content": content} for role, content in request.messages],
@@ -398,8 +404,7 @@ class ChatClient:
         if logprobs:
             body |= {"logprobs": True, "top_logprobs": logprobs}
         body |= self.extra_body
-        body = {name: value for name, value in body.items() if value is not None}
-        return await self._transport.post("/chat/completions", body, epoch, _read_answer, self.stats)
+        return {name: value for name, value in body.items() if value is not None}
 
     def _warn(self, what: str):
         if what not in self._warned:

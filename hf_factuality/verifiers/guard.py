@@ -22,6 +22,8 @@ logger = logging.getLogger(__name__)
 
 # A verifier that times out this often in a row is taken to be down, and the rest of the batch is not sent to it.
 MAX_TIMEOUTS_IN_A_ROW = 2
+# Seconds that the inputs of a chunk may fail for when they are sent one at a time; the rest is not sent then.
+MAX_SECONDS_LOST = 300.0
 
 
 class _TimedOut(Exception):
@@ -96,9 +98,9 @@ class GuardedVerifier:
     """A [`Verifier`] that never raises: what goes wrong with a completion is said in its `Verification.error`.
 
     Inputs go to the wrapped verifier in chunks. A chunk that raises or returns another number of results is sent again
-    one input at a time, so that one bad completion costs only itself. A chunk has `timeout` seconds, sending again
-    included; what is not judged by then counts as failed, and after two such chunks in a row the rest of the batch is not
-    sent. A call that hangs cannot be killed: its thread is left behind, and later calls may run beside it.
+    one input at a time, so that one bad completion costs only itself, until these failures have cost five minutes. A chunk
+    has `timeout` seconds, sending again included; what is not judged by then counts as failed, and after two such chunks
+    in a row the rest of the batch is not sent. A call that hangs cannot be killed: its thread is left behind, and later calls may run beside it.
 
     Args:
         verifier ([`Verifier`]):
@@ -168,11 +170,18 @@ class GuardedVerifier:
         else:
             return [_usable(result, item) for result, item in zip(results, chunk, strict=True)]
         judged: list[Verification] = []
+        lost = 0.0
         for item in chunk:
+            if lost > MAX_SECONDS_LOST:
+                judged.append(Verification(error=f"not sent: others of its batch failed for {lost:.0f} s"))
+                continue
+            started = time.monotonic()
             try:
                 judged += self._verify_chunk([item], deadline)
             except _TimedOut:
                 raise _TimedOut(judged) from None
+            if judged[-1].error is not None:
+                lost += time.monotonic() - started
         return judged
 
     def _call(self, chunk: Sequence[VerifierInput], deadline: float | None) -> list[Any]:

@@ -67,11 +67,11 @@ class RetryPolicy:
         max_backoff (`float`, *optional*, defaults to `30.0`):
             Most seconds between two attempts, unless the server itself asks for more (`Retry-After`).
         breaker_failures (`int`, *optional*, defaults to `8`):
-            Requests in a row that failed, or attempts that found no server, after which requests are held back and one
-            at a time tries whether the server is there.
+            Requests in a row that failed, or attempts that found no server, after which requests are held back until the
+            server has answered a short probe. If it does, these requests failed by their own fault.
         give_up_after (`float`, *optional*, defaults to `240.0`):
-            Seconds without any answer after which the batch ends with [`ServerError`]. Less than the timeout of a guard
-            around the verifier, so that the error is the clear one.
+            Seconds without any answer, to probes neither, after which the batch ends with [`ServerError`]. Less than the
+            timeout of a guard around the verifier, so that the error is the clear one.
     """
 
     retries: int = 5
@@ -119,7 +119,8 @@ class _Gate:
         self.failing: set[int] = set()  # requests that it failed since it last answered one
         self.failing_since: float | None = None
         self.not_before = 0.0
-        self.trying = False  # one request is out to see whether the server is back
+        self.trying = False  # a probe is out to see whether the server is there
+        self.tried = 0  # probes in a row that failed
         self.gave_up = self.ever_alive = False
         self.epoch = 0  # counts the times that it gave up
         self.batches = 0  # under way
@@ -147,7 +148,7 @@ class _Gate:
         self.changed = asyncio.Event()
 
     async def admit(self, epoch: int) -> bool:
-        """Wait until a request may be sent; whether it is the one that tries the server."""
+        """Wait until something may be sent; whether that is a probe instead of the request."""
         while True:
             if self.epoch != epoch:
                 raise ServerError(self.last_error)
@@ -166,41 +167,40 @@ class _Gate:
 
     def alive(self):
         """The server answered."""
-        if self.failures >= self.policy.breaker_failures or self.gave_up:
+        if self.tried or self.gave_up:
             logger.warning("%s answers again", self.server)
-        self.missed, self.failing_since, self.gave_up, self.ever_alive = 0, None, False, True
+        self.missed, self.tried, self.failing_since, self.gave_up, self.ever_alive = 0, 0, None, False, True
         self.failing.clear()
         self._change()
 
     def released(self, trying: bool):
-        """The request that `admit` let through has ended."""
+        """What `admit` let through has ended."""
         if trying:
             self.trying = False
             self._change()
 
-    def failed(self, failure: Failure, epoch: int, request: int):
-        """Note a failure; raises `ServerError` when waiting is over."""
-        policy, now, before = self.policy, time.monotonic(), self.failures
+    def failed(self, failure: Failure, epoch: int, request: int, trying: bool):
+        """Note a failure of a request, or of a probe; raises `ServerError` when waiting is over."""
+        policy, now = self.policy, time.monotonic()
         self.failing_since = now if self.failing_since is None else self.failing_since
         left = self.failing_since + policy.give_up_after - now
         if failure.kind == "busy":  # it is there
             self.missed = 0
             self.failing.clear()
-        elif failure.kind == "failed":
-            self.failing.add(request)
-        else:
-            self.missed += 1
-        open_ = self.failures >= policy.breaker_failures
-        if open_:
-            if before < policy.breaker_failures:
+        elif trying:
+            self.tried += 1
+            self.not_before = max(self.not_before, now + min(policy.delay(self.tried - 1), max(left, 0.0)))
+            if self.tried == 1:
                 logger.warning("%s does not answer (%s); trying for %.0f s more", self.server, failure.reason, left)
-            delay = policy.delay(self.failures - policy.breaker_failures)
-            self.not_before = max(self.not_before, now + min(delay, max(left, 0.0)))
+        elif failure.kind == "down":
+            self.missed += 1
+        else:
+            self.failing.add(request)
         if failure.after is not None:
             self.not_before = max(self.not_before, now + failure.after)
         if epoch != self.epoch:
             raise ServerError(self.last_error)
-        over = left <= 0 and (open_ or failure.kind != "failed")
+        over = left <= 0 and (trying or failure.kind in ("busy", "down"))
         if self.gave_up or over or (failure.after or 0) > policy.give_up_after:
             waited = now - self.failing_since
             self.last_error = f"{self.server} gave no answer for {waited:.0f} s; last error: {failure.reason}"
@@ -326,7 +326,13 @@ class Transport:
         return self._runtime.once
 
     async def post(
-        self, path: str, body: Mapping[str, Any], epoch: int, read: Callable[[Any], Any], stats: Any
+        self,
+        path: str,
+        body: Mapping[str, Any],
+        probe: Mapping[str, Any],
+        epoch: int,
+        read: Callable[[Any], Any],
+        stats: Any,
     ) -> Any:
         """What `read` makes of the server's answer, after as many attempts as it takes.
 
@@ -335,6 +341,8 @@ class Transport:
                 Under the base address.
             body (`Mapping[str, Any]`):
                 Sent as JSON.
+            probe (`Mapping[str, Any]`):
+                A short request, which any server that is there answers.
             epoch (`int`):
                 See [`Transport.batch`]: a request does not outlive the batch's hope for the server.
             read (`Callable[[Any], Any]`):
@@ -347,18 +355,22 @@ class Transport:
             [`ServerError`]: no request will have one.
         """
         runtime = self._runtime
-        data = json.dumps(body, ensure_ascii=False).encode("utf-8", "replace")
+        data = _encoded(body)
         failures = attempts = 0
-        me, patience = id(data), time.monotonic() + self.policy.give_up_after
+        me, patience = id(data), math.inf
         while True:
             async with runtime.slots:
                 trying = await runtime.gate.admit(epoch)
                 try:
                     stats.sent += 1
-                    stats.retried += attempts > 0
-                    attempts += 1
-                    answer = read(await self._once(runtime.session, path, data))
+                    if not trying:
+                        stats.retried += attempts > 0
+                        attempts += 1
+                        patience = min(patience, time.monotonic() + self.policy.give_up_after)
+                    answer = read(await self._once(runtime.session, path, _encoded(probe) if trying else data))
                     runtime.gate.alive()
+                    if trying:
+                        continue
                     return answer
                 except _NO_ANSWER as error:
                     failure = Failure("failed", self.clean(f"no chat completion: {type(error).__name__}: {error}"))
@@ -368,12 +380,17 @@ class Transport:
                     runtime.gate.released(trying)
             if failure.kind == "rejected":
                 runtime.gate.alive()
+                if trying:
+                    continue
                 raise failure
             if failure.kind == "refused" and not runtime.gate.ever_alive:
                 raise ServerError(f"{self.server} refuses requests: {failure.reason}")
-            runtime.gate.failed(failure, epoch, me)
-            failures += failure.kind == "failed"
-            if failures > self.policy.retries or failure.kind == "failed" and time.monotonic() > patience:
+            runtime.gate.failed(failure, epoch, me, trying)
+            if trying:
+                continue  # the gate says when to try again
+            alone = failure.kind in ("failed", "refused")
+            failures += alone
+            if failures > self.policy.retries or alone and time.monotonic() > patience:
                 raise failure
             await asyncio.sleep(self.policy.delay(attempts - 1))
 
@@ -415,6 +432,10 @@ class Transport:
             return Failure("refused", reason)
         after = _retry_after(headers.get("Retry-After"))
         return Failure("busy" if status == 429 else "failed", reason, after)
+
+
+def _encoded(body: Mapping[str, Any]) -> bytes:
+    return json.dumps(body, ensure_ascii=False).encode("utf-8", "replace")
 
 
 def _retry_after(value: str | None) -> float | None:

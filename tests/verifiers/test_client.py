@@ -130,6 +130,45 @@ def test_a_few_hopeless_requests_are_not_taken_for_a_dead_server(trouble):
         assert [answer.error is None for answer in answers] == [False, False, *[True] * 20]
 
 
+@pytest.mark.parametrize("trouble", [500, 400, 403, "hang"])
+def test_requests_that_always_fail_do_not_hold_back_the_others(trouble):
+    """20 of 178, first in the line, and for much longer than the patience with a server."""
+    prompts = [*[f"bad {i}" for i in range(20)], *[f"p{i}" for i in range(158)]]
+    policy = RetryPolicy(retries=2, backoff=0.05, max_backoff=0.1, breaker_failures=3, give_up_after=0.05)
+    with FakeServer(echo, trouble=lambda prompt, count: trouble if prompt.startswith("bad") else None) as server:
+        client = server.client(timeout=3.0 if trouble == "hang" else 30.0, retry=policy)
+        assert client.chat(ask("hello"))[0].text  # that 403 is not for the key's sake
+        answers = client.chat(ask(*prompts))
+        assert [answer.error is None for answer in answers] == [False] * 20 + [True] * 158
+        assert all(server.received[prompt] == 1 for prompt in prompts[20:])
+        assert all(1 <= server.received[prompt] <= policy.retries + 1 for prompt in prompts[:20])
+        assert server.received[PROBE] <= 20  # one for three failures: at most 60, of 20 requests
+        # Those that fail try again behind the others: none is sent again before the last of the others is under way.
+        sent = [body["messages"][-1]["content"] for body in server.bodies[1:]]
+        again = next((i for i, prompt in enumerate(sent) if prompt != PROBE and prompt in sent[:i]), len(sent))
+        assert len(set(prompts) - set(sent[:again])) <= 32
+
+
+def test_a_dead_server_is_given_up_although_requests_failed_alone_before(tmp_path):
+    """Once probes are not answered either, the batch ends and says what is kept."""
+    prompts = [*[f"bad {i}" for i in range(20)], *[f"p{i}" for i in range(40)]]
+    dead = []
+
+    def trouble(prompt, count):
+        if prompt == "p39":
+            dead.append(True)
+        return 500 if dead or prompt.startswith("bad") else None
+
+    with FakeServer(echo, trouble=trouble) as server:
+        client = server.client(concurrency=4, cache=tmp_path / "c")
+        with pytest.raises(ServerError) as caught:
+            client.chat(ask(*prompts))
+        done = len(client.cache)
+        assert 0 < done < 40
+        for part in (server.url, "HTTP 500", f"{done} of 60 requests were answered", str(tmp_path / "c")):
+            assert part in str(caught.value)
+
+
 def test_a_server_that_fails_everything_is_given_up():
     with FakeServer(echo, trouble=lambda prompt, count: 500) as server:
         client = server.client(retry=RetryPolicy(1000, 0.01, 0.05, 3, 0.5), concurrency=8)

@@ -2,6 +2,7 @@ import gc
 import re
 import threading
 import time
+import types
 import weakref
 
 import pytest
@@ -109,6 +110,23 @@ def test_a_chunk_has_its_time_once_however_often_it_is_sent_again():
     assert time.perf_counter() - started < 1.5
     assert results[0].error == "RuntimeError: busy" and results[-1].error == "timeout: no answer within 0.5 s"
     assert len(results) == 20
+
+
+def test_single_failures_have_a_budget_without_a_timeout_too(monkeypatch):
+    """On a clock of its own: each failure takes 100 seconds, and each success 1,000, which cost nothing."""
+    clock = types.SimpleNamespace(now=0.0, monotonic=lambda: clock.now, perf_counter=lambda: clock.now)
+    monkeypatch.setattr("hf_factuality.verifiers.guard.time", clock)
+
+    class Slow(Scripted):
+        def verify(self, inputs):
+            clock.now += 100 if "raise" in [item.completion for item in inputs] else 1000
+            return super().verify(inputs)
+
+    guard = GuardedVerifier(Slow(), timeout=None)
+    results = guard.verify([VerifierInput(text) for text in ["ok"] * 5 + ["raise", "ok"] * 10])
+    assert [result.judged for result in results] == [True] * 5 + [False, True] * 3 + [False] * 14
+    assert results[-1].error == "not sent: others of its batch failed for 400 s"
+    assert guard.verifier.calls == [25, *[1] * 12]
 
 
 def test_what_was_judged_before_a_timeout_is_kept():
