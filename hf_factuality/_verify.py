@@ -289,7 +289,7 @@ def _judge(
                 found[number] = it
             for (place, item), (_, ranges), it in zip(chunk, texts, found, strict=True):
                 tally.add(it)
-                verification = it.spread(ranges)
+                verification = it.spread(ranges) if ranges else it
                 if page:
                     page.add(place, item, verification)
                 if out:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hf_factuality.errors import DataError, JudgingError
+from hf_factuality.errors import DataError
 from hf_factuality.functional.rlfh import (
     RLFH_GRANULARITIES,
     RLFH_RATINGS,
@@ -24,7 +24,7 @@ from hf_factuality.spans import LabeledSpan, Verification
 from hf_factuality.verifiers.base import Verifier, VerifierInput, evidence_passages
 from hf_factuality.verifiers.client import ChatClient
 from hf_factuality.verifiers.extract import sentence_offsets
-from hf_factuality.verifiers.guard import GuardedVerifier
+from hf_factuality.verifiers.guard import GuardedVerifier, UnjudgedBatches
 from hf_factuality.verifiers.judge_self import AssessInput, SelfVerifier
 from hf_factuality.verifiers.local_chat import bind_policy
 from hf_factuality.verifiers.passages import RLFH_PASSAGES
@@ -125,10 +125,13 @@ class RLFHReward:
             Seconds per chunk of `batch_size` completions before the rest of the chunk is unknown.
         batch_size (`int`, *optional*, defaults to `64`):
             Completions per call of the verifier.
+        max_unjudged_batches (`int`, *optional*, defaults to `3`):
+            Batches in a row of which the verifier judges nothing before the run stops; nothing of the first one stops it
+            at once. A batch is that of all processes, each of which calls the reward.
 
     Raises:
         `ValueError`: an unknown verifier, map or granularity, or nobody rates.
-        `JudgingError`: when called, if the verifier fails on the whole first batch.
+        `JudgingError`: when called, if the verifier fails on that many batches.
     """
 
     __name__ = "rlfh"
@@ -146,6 +149,7 @@ class RLFHReward:
         language: str | None = None,
         timeout: float | None = 300.0,
         batch_size: int = 64,
+        max_unjudged_batches: int = 3,
     ):
         if granularity not in RLFH_GRANULARITIES:
             raise ValueError(f"granularity={granularity!r} is unknown; choose one of {list(RLFH_GRANULARITIES)}")
@@ -158,7 +162,7 @@ class RLFHReward:
         self.language = language
         self._guard = GuardedVerifier(self.verifier, timeout, batch_size)
         self._rate = self._rater(rate)
-        self._ever_judged = False
+        self._unjudged = UnjudgedBatches(max_unjudged_batches)
 
     def _rater(self, rate: int | Rater | None) -> Rater:
         if isinstance(rate, int) and not isinstance(rate, bool):
@@ -230,7 +234,7 @@ class RLFHReward:
                 asked.append(number)
                 inputs.append(VerifierInput(text, question if isinstance(question, str) else None, evidence, row))
         found = self._guard.verify(inputs)
-        self._check(found)
+        self._unjudged.add(self.verifier, found)
         judged = [i for i, verification in enumerate(found) if verification.judged]
         ratings = self._rate([inputs[i] for i in judged], [found[i] for i in judged])
         rewards: list[list[tuple[int, int, float]] | None] = [None] * len(texts)
@@ -261,13 +265,6 @@ class RLFHReward:
             for i, (start, end) in enumerate(places)
             if not (self.drop_refusals and is_refusal_sentence(text[start:end]))
         ]
-
-    def _check(self, found: Sequence[Verification]) -> None:
-        failed = sum(not verification.judged for verification in found)
-        if not self._ever_judged and len(found) > 1 and failed == len(found):
-            reason = next((v.error for v in found if v.error), "no statement got a verdict; the log above says why")
-            raise JudgingError(f"the verifier judged none of the first {len(found)} completions; the first: {reason}")
-        self._ever_judged = self._ever_judged or failed < len(found)
 
     def _log(self, log_metric: Callable[[str, float], None], told: Sequence[Sequence[RLFHSentence]]) -> None:
         for name, value in mean_rlfh_metrics([rlfh_metrics(sentences) for sentences in told]).items():

@@ -61,6 +61,9 @@ class FactGRPOConfig(GRPOConfig):
             chunk counts as not judged. Keep twice as much below the time-out of the process group.
         verifier_batch_size (`int`, *optional*, defaults to `64`):
             Completions per call of the verifier: what one hanging completion costs at most.
+        max_unjudged_batches (`int`, *optional*, defaults to `3`):
+            Generation batches in a row of which the verifier judges nothing, over all processes, before the run stops.
+            Nothing of the first one stops it at once.
     """
 
     variant: str = field(
@@ -113,6 +116,9 @@ class FactGRPOConfig(GRPOConfig):
         default=300.0, metadata={"help": "Seconds per chunk of completions before these count as not judged."}
     )
     verifier_batch_size: int = field(default=64, metadata={"help": "Completions per call of the verifier."})
+    max_unjudged_batches: int = field(
+        default=3, metadata={"help": "Generation batches in a row without any verdict before the run stops."}
+    )
 
     def __post_init__(self):
         super().__post_init__()
@@ -147,8 +153,9 @@ class FactGRPOConfig(GRPOConfig):
             self._check_token_credit()
         if not 0 < self.verifier_timeout < math.inf:
             raise ValueError(f"verifier_timeout={self.verifier_timeout!r} must be a finite positive number of seconds")
-        if self.verifier_batch_size < 1:
-            raise ValueError(f"verifier_batch_size={self.verifier_batch_size!r} must be at least 1")
+        for name in ("verifier_batch_size", "max_unjudged_batches"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)!r} must be at least 1")
 
     def _check_token_credit(self):
         """What treats a completion as one takes it apart, or weighs it otherwise, once each token has an advantage."""

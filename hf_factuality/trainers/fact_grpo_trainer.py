@@ -11,7 +11,7 @@ from datasets import Dataset
 from transformers import ProcessorMixin
 from trl import GRPOTrainer
 
-from hf_factuality.errors import DataError, JudgingError
+from hf_factuality.errors import DataError
 from hf_factuality.functional import (
     BINARY_VALUES,
     TERNARY_VALUES,
@@ -32,7 +32,7 @@ from hf_factuality.trainers._rollouts import ResumableRollouts
 from hf_factuality.trainers._sequence_ratio import SequenceRatios
 from hf_factuality.trainers.fact_grpo_config import FactGRPOConfig
 from hf_factuality.verifiers.base import Verifier, VerifierInput, evidence_passages
-from hf_factuality.verifiers.guard import GuardedVerifier
+from hf_factuality.verifiers.guard import GuardedVerifier, UnjudgedBatches
 from hf_factuality.verifiers.registry import load_verifier
 
 
@@ -87,7 +87,8 @@ class FactGRPOTrainer(WholeCheckpoints, Publishes, ResumableRollouts, CheckedRol
         `ValueError`: an unknown verifier; a feature that cannot work with spans; think tags that decoding would drop;
             nothing to learn from.
         `DataError`: the evidence column is missing, or holds something else than text.
-        `JudgingError`: during training, if the verifier fails on the whole first batch.
+        `JudgingError`: during training, if the verifier fails on the whole first batch, or on
+            `args.max_unjudged_batches` in a row.
         `NonFiniteError`: during training, at an infinite reward, loss or gradient.
     """
 
@@ -132,7 +133,7 @@ class FactGRPOTrainer(WholeCheckpoints, Publishes, ResumableRollouts, CheckedRol
                 self._check_evidence(dataset, args.evidence_column)
         self._findings: list[_Finding] = []
         self._opened: list[bool] = []
-        self._ever_judged = False
+        self._unjudged = UnjudgedBatches(args.max_unjudged_batches)
         self.card_results: Any = None
 
         def factuality(
@@ -224,7 +225,9 @@ class FactGRPOTrainer(WholeCheckpoints, Publishes, ResumableRollouts, CheckedRol
             question = row.get(self.args.question_column)
             inputs.append(VerifierInput(shown, question, evidence, row))
             pending.append((finding, ranges))
-        for (finding, ranges), verification in zip(pending, self._guard.verify(inputs), strict=True):
+        found = self._guard.verify(inputs)
+        self._unjudged.add(self._guard.verifier, found)
+        for (finding, ranges), verification in zip(pending, found, strict=True):
             finding.verification = verification.spread(ranges)
         self._findings = findings
         log_extra("factuality_labels", [_describe(finding) for finding in findings])
@@ -307,14 +310,14 @@ class FactGRPOTrainer(WholeCheckpoints, Publishes, ResumableRollouts, CheckedRol
         totals = torch.tensor(
             [
                 mask.sum(), (labelled.bool() & mask).sum(), flipped.sum(),
-                len(findings), len(checked), self._guard.last_report.sent, self._guard.last_report.failed,
+                len(findings), len(checked), self._guard.last_report.failed,
                 sum(means), len(means), sum(len(v.spans) for v in checked),
                 sum(span.label is None for v in checked for span in v.spans), sum(not f.reasoned for f in findings),
             ],
             dtype=torch.float32, device=mask.device,
         )  # fmt: skip
         totals = self.accelerator.reduce(totals, reduction="sum").tolist()
-        tokens, n_labelled, n_flipped, rows, n_checked, sent, failed, total, judged, sentences, unjudged, bare = totals
+        tokens, n_labelled, n_flipped, rows, n_checked, failed, total, judged, sentences, unjudged, bare = totals
         seconds = torch.tensor([self._guard.last_report.seconds], device=mask.device)
         metrics = self._metrics[mode]
         metrics["factuality/tokens_labelled"].append(n_labelled / max(tokens, 1))
@@ -326,14 +329,6 @@ class FactGRPOTrainer(WholeCheckpoints, Publishes, ResumableRollouts, CheckedRol
         metrics["factuality/failed"].append(failed)
         metrics["factuality/unjudged_sentences"].append(unjudged)
         metrics["factuality/verify_seconds"].append(self.accelerator.gather(seconds).max().item())
-        # Completions without a think block are not sent, and say nothing about the verifier.
-        if not self._ever_judged and sent > 1 and failed == sent:
-            reason = next((v.error for v in checked if v.error), "another process knows why")
-            raise JudgingError(
-                f"the verifier judged none of the first {int(sent)} completions, so nothing but plain GRPO would be "
-                f"trained; the first failure: {reason}"
-            )
-        self._ever_judged = self._ever_judged or failed < sent
 
 
 def _datasets(*datasets) -> list:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hf_factuality._secrets import redact
-from hf_factuality.errors import SpanError
+from hf_factuality.errors import JudgingError, SpanError
 from hf_factuality.spans import Verification
 from hf_factuality.verifiers.base import Verifier, VerifierInput
 
@@ -201,6 +201,57 @@ class GuardedVerifier:
             size = len(results) if isinstance(results, (list, tuple)) else type(results).__name__
             raise ValueError(f"the verifier must return a list of {len(chunk)} verifications, got {size}")
         return list(results)
+
+
+class UnjudgedBatches:
+    """Ends a training whose judge is gone: when it judges nothing of the first batch, or of several in a row later.
+
+    A batch is that of all processes: each of them adds its part of every batch, and all raise together.
+
+    Args:
+        limit (`int`):
+            Batches in a row without a verdict. Those of which nothing was sent do not count.
+
+    Raises:
+        `ValueError`: `limit` is less than 1.
+    """
+
+    def __init__(self, limit: int):
+        if limit < 1:
+            raise ValueError(f"max_unjudged_batches={limit!r} must be at least 1")
+        self.limit, self.batches, self.ever_judged = limit, 0, False
+
+    def add(self, verifier: Verifier, found: Sequence[Verification]) -> None:
+        """Count what `verifier` made of the completions that this process sent it.
+
+        Raises:
+            `JudgingError`: the limit is reached.
+        """
+        import torch.distributed as dist
+
+        parts: list[Any] = [(len(found), sum(v.judged for v in found), [v.error for v in found if v.error][-1:])]
+        if dist.is_available() and dist.is_initialized():
+            here, parts = parts[0], [None] * dist.get_world_size()
+            dist.all_gather_object(parts, here)
+        sent, judged = (sum(part[i] for part in parts) for i in (0, 1))
+        self.ever_judged = self.ever_judged or judged > 0
+        if sent:
+            self.batches = 0 if judged else self.batches + 1
+        first = not self.ever_judged and sent > 1
+        if not first and self.batches < self.limit:
+            return
+        errors = [error for part in parts for error in part[2]]
+        raise JudgingError(
+            f"{type(verifier).__name__} judged none of "
+            + (f"the first {sent} completions" if first else f"the completions of {self.batches} batches in a row")
+            + ", so no factuality would be trained; the last error: "
+            + (errors[-1] if errors else "none, but no sentence got a verdict")
+            + (
+                ""
+                if first
+                else "; when it judges again, resume from the last checkpoint, or raise max_unjudged_batches"
+            )
+        )
 
 
 def _usable(result: Any, item: VerifierInput) -> Verification:

@@ -64,8 +64,19 @@ def test_what_is_unknown_is_not_paid():
     assert [end for _, end, _ in paid(reward)] == [21, 39]
     failing = Fixed(error="server gone")
     assert paid(RLFHReward(failing, rate=5)) is None
-    with pytest.raises(JudgingError, match="judged none of the first 2 completions; the first: server gone"):
+    with pytest.raises(JudgingError, match="judged none of the first 2 completions.*server gone"):
         RLFHReward(failing, rate=5)(completions=["a"] * 2, completion_texts=["A b.", "A b."])
+
+
+def test_a_verifier_that_dies_later_stops_the_run_after_some_batches_in_a_row():
+    verifier, down = Fixed(S, C, U), Verification(error="server gone")
+    reward = RLFHReward(verifier, rate=5, max_unjudged_batches=2)
+    up = verifier.found
+    for verifier.found in (up, down, up, down):
+        paid(reward)
+    assert reward(completions=[], completion_texts=[]) == []  # nothing was asked, which says nothing about the judge
+    with pytest.raises(JudgingError, match="Fixed judged none .* of 2 batches in a row.*server gone; .* checkpoint"):
+        paid(reward)
 
 
 def test_claims_come_before_spans_and_lie_inside_their_sentence():

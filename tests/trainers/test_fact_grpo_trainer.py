@@ -36,7 +36,7 @@ class Script:
         if action == "raise":
             raise RuntimeError("judge down")
         if action == "hang":
-            time.sleep(20)
+            time.sleep(60)
         if action == "garbage":
             return ["what?"]
         return [Verification(spans=(LabeledSpan(0, len(item.completion), action),))]
@@ -146,14 +146,12 @@ def test_a_group_with_one_judged_row_drops_the_term(tiny_model, tmp_path):
 
 
 def test_a_hanging_verifier_does_not_stop_training(tiny_model, tmp_path):
-    config = {"verifier_timeout": 0.3, "verifier_batch_size": 1}
+    config = {"verifier_timeout": 2.0, "verifier_batch_size": 1}
     trainer = make(
         tiny_model, tmp_path, Script(S, "hang", C, U), reward_funcs=fixed_rewards([1, 1, 0, 0]), config=config
     )
-    started = time.perf_counter()
     # judged: +1, -1, 0 -> the hanging row gets their mean 0 -> rewards 2, 1, -1, 0
     check(one_generation(trainer), group_advantages([2.0, 1.0, -1.0, 0.0]))
-    assert time.perf_counter() - started < 10
     assert trainer._metrics["train"]["factuality/failed"] == [1.0]
 
 
@@ -517,6 +515,7 @@ def test_think_tags_that_decoding_drops_are_refused(tiny_model, tmp_path):
             {**SEQUENCE, "use_vllm": True, "vllm_importance_sampling_mode": "token_mask"},
             "vllm_importance_sampling_mode='token_mask' .* set vllm_importance_sampling_mode='sequence_mask'",
         ),
+        ({"max_unjudged_batches": 0}, "max_unjudged_batches=0"),
     ],
 )
 def test_the_config_names_the_bad_value(tmp_path, settings, message):
@@ -538,12 +537,19 @@ def test_without_token_credit_the_parents_settings_stay(tmp_path, settings):
 
 def test_a_verifier_that_fails_on_the_whole_first_batch_stops_the_run(tiny_model, tmp_path):
     trainer = make(tiny_model, tmp_path, Script("raise", "raise", "garbage", "raise"))
-    with pytest.raises(JudgingError, match="judged none of the first 4 completions.*judge down"):
+    with pytest.raises(JudgingError, match="Script judged none of the first 4 completions.*judge down"):
         one_generation(trainer)
-    trainer = make(tiny_model, tmp_path, Script(S, "raise", "raise", "raise", *["raise"] * 4))
-    one_generation(trainer)
-    one_generation(trainer)  # later, a batch without any judgement is survived
-    assert trainer._metrics["train"]["factuality/failed"] == [3.0, 4.0]
+
+
+def test_a_verifier_that_dies_later_stops_the_run_after_some_batches_in_a_row(tiny_model, tmp_path):
+    dead = ["raise"] * 4
+    script = Script(S, *dead[1:], *dead, *dead[1:], S, *dead, *dead)
+    trainer = make(tiny_model, tmp_path, script, config={"max_unjudged_batches": 2})
+    for _ in range(4):
+        one_generation(trainer)
+    assert trainer._metrics["train"]["factuality/failed"] == [3.0, 4.0, 3.0, 4.0]
+    with pytest.raises(JudgingError, match="of 2 batches in a row.*judge down; .* resume from the last checkpoint"):
+        one_generation(trainer)
 
 
 def test_completions_that_were_not_sent_do_not_hide_a_dead_verifier(tiny_model, tmp_path):
