@@ -116,7 +116,6 @@ def _write_rank(rank: int, ranks: int, place: Path, config: Any, dtype: Any) -> 
             parameter.to_local().normal_(0, 0.02)
     torch.save(model.state_dict(), place / f"model_world_size_{ranks}_rank_{rank}.pt")
     dist.barrier()
-    dist.destroy_process_group()
 
 
 def make_zero(model: str, folder: str, stage: int, ranks: int) -> dict[str, Any]:

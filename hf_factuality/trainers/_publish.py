@@ -9,6 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import torch.distributed as dist
 from transformers.trainer_utils import HubStrategy
 from transformers.utils import PushInProgress
 
@@ -23,6 +24,9 @@ logger = logging.getLogger(__name__)
 
 _RESUMABLE = {HubStrategy.CHECKPOINT: "last-checkpoint", HubStrategy.ALL_CHECKPOINTS: None}
 _STAGING = "_push-"
+# Groups of processes whose last owner must not be a trainer. Where `destroy_process_group` comes first, DDP frees the
+# group with Python's lock in hand and waits for threads of gloo, of which one may wait for that lock: no end.
+_KEPT: set[Any] = set()
 
 
 class Publishes:
@@ -32,6 +36,11 @@ class Publishes:
     `training_args.bin`, a pickle of every argument with the token among them, is never pushed. The strategies `checkpoint`
     and `all_checkpoints` add what a run is resumed from, and refuse a public repository before training starts.
     """
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        if dist.is_available() and dist.is_initialized():
+            _KEPT.add(dist.group.WORLD)
 
     def init_hf_repo(self, token: str | None = None, private: bool | None = None) -> None:
         if not self.is_world_process_zero():

@@ -91,7 +91,6 @@ def write_rank(rank: int, folder: Path, name: str, place: Path) -> None:
         optimizer = {key: torch.zeros(3) for key in model_state}
         dcp.save({"model": model_state, "optimizer": optimizer}, checkpoint_id=folder / "pytorch_model_fsdp_0")
     dist.barrier()
-    dist.destroy_process_group()
 
 
 def run(target, ranks: int, *args) -> None:

@@ -107,7 +107,6 @@ def _write_rank(rank: int, folder: Path, sizes: dict, place: Path) -> None:
     torch.save(model.state_dict(), folder / "ranks" / f"model_world_size_2_rank_{rank}.pt")
     dcp.save({"model": model.state_dict()}, checkpoint_id=folder / "dcp")
     dist.barrier()
-    dist.destroy_process_group()
 
 
 def _write_adapter(folder: Path, vocabulary: int) -> None:

@@ -1,7 +1,6 @@
 """Preference pairs with spans, and DPO trainers that note every loss and gradient.
 
-Run by torchrun it compares stock DPO with MaskDPO under full masks on two processes, and exits with an error if they
-differ: torchrun --nproc_per_node=2 -m tests.trainers.mask_dpo_recording MODEL FOLDER plain peft precompute
+`main` compares stock DPO with MaskDPO under full masks on two processes (`tests.processes`); an error if they differ.
 """
 
 import os
@@ -9,7 +8,6 @@ import os
 
 os.environ.update(HF_HUB_OFFLINE="1", CI="1")
 
-import faulthandler
 import random
 import sys
 
@@ -157,8 +155,6 @@ def main():
     state.wait_for_everyone()
     data = {name: load_from_disk(f"{folder}/{name}") for name in kinds}
     for variant in variants:
-        # Two processes that wait for each other for ever say where.
-        faulthandler.dump_traceback_later(120, exit=True)
         stock = run(StockDPO, model, folder, data["stock"], **VARIANTS[variant])
         neutral = run(MaskDPO, model, folder, data["neutral"], **FULL_MASKS["keep"], **VARIANTS[variant])
         differences = same_to_the_last_bit(neutral, stock)
@@ -170,7 +166,6 @@ def main():
         if differences:
             sys.exit(1)
         state.wait_for_everyone()
-    faulthandler.dump_traceback_later(60, exit=True)
     state.destroy_process_group()
 
 
@@ -191,7 +186,3 @@ def but_one(dataset=None):
     first = rows[0]["chosen_spans"][0]
     rows[0]["chosen_spans"] = [{**first, "end": 3, "label": None}, {**first, "start": 3}, *rows[0]["chosen_spans"][1:]]
     return Dataset.from_list(rows)
-
-
-if __name__ == "__main__":
-    main()

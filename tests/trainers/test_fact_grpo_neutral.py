@@ -1,15 +1,11 @@
 """With nothing labelled, FactGRPO is GRPO, through the same (B, T) code that labels take; one labelled token is not."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 from trl import GRPOConfig
 
 from hf_factuality import FactGRPOConfig, Label
+from tests.processes import assert_ended_well, run_ranks
 from tests.tiny import letters_reward, rows
 from tests.trainers.recording import (
     SETTINGS,
@@ -22,7 +18,6 @@ from tests.trainers.recording import (
 
 
 LOSS_TYPES = ["grpo", "dr_grpo", "dapo", "bnpo", "cispo", "sapo", "luspo"]
-REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 def run(trainer_class, config_class, model, folder, verifier=None, config=None, **settings):
@@ -113,24 +108,10 @@ def test_a_token_keeps_its_own_credit_under_sequence_level_importance_sampling(t
     assert (of_the_mean - ours).norm() > 0.1 * ours.norm()
 
 
-def launch_two_processes(model, *loss_types):
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY)}
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--standalone",
-               "-m", "tests.trainers.two_processes", model, *loss_types]  # fmt: skip
-    return subprocess.run(
-        command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, timeout=60 + 60 * len(loss_types)
-    )
-
-
-def test_two_processes_equal_stock_grpo_to_the_last_bit(tiny_model):
-    result = launch_two_processes(tiny_model, "grpo", "dapo")
-    assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-3000:]
-    assert result.stdout.count("identical") == 4, result.stdout
-    assert result.stdout.count("went on") == 2, result.stdout
-
-
 @pytest.mark.slow
 def test_two_processes_equal_stock_grpo_for_every_loss_type(tiny_model):
-    result = launch_two_processes(tiny_model, *LOSS_TYPES)
-    assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-3000:]
-    assert result.stdout.count("identical") == 2 * len(LOSS_TYPES), result.stdout
+    done = run_ranks("tests.trainers.two_processes", tiny_model, *LOSS_TYPES)
+    assert_ended_well(done)
+    for each in done:
+        assert each.stdout.count("identical") == len(LOSS_TYPES), each.stdout
+        assert "went on" in each.stdout and "stopped" in each.stdout, each.stdout

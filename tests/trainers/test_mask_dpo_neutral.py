@@ -1,12 +1,8 @@
 """With everything kept, MaskDPO is DPO, through the same code that masks take; one masked token is not."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
+from tests.processes import assert_ended_well, run_ranks
 from tests.trainers.mask_dpo_recording import (
     FULL_MASKS,
     VARIANTS,
@@ -24,7 +20,6 @@ LOSS_TYPES = [
     "sigmoid", "hinge", "ipo", "exo_pair", "nca_pair", "robust", "bco_pair", "sppo_hard", "aot", "aot_unpaired",
     "apo_zero", "apo_down", "discopop", "sft", "sigmoid_norm",
 ]  # fmt: skip
-REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 def compare(model, folder, data=None, full="keep", **settings):
@@ -117,17 +112,8 @@ def test_a_masked_token_gets_no_gradient_of_its_own(tiny_model, tmp_path):
     assert batch["input_ids"][0, n] == row["chosen_ids"][0]
 
 
-def launch_two_processes(model, folder, *variants):
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY)}
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--standalone",
-               "-m", "tests.trainers.mask_dpo_recording", model, str(folder), *variants]  # fmt: skip
-    result = subprocess.run(
-        command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, timeout=120 + 60 * len(variants)
-    )
-    assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-3000:]
-    assert result.stdout.count("identical") == 2 * len(variants), result.stdout
-
-
 @pytest.mark.slow
 def test_two_processes_equal_stock_dpo_to_the_last_bit(tiny_model, tmp_path):
-    launch_two_processes(tiny_model, tmp_path, *VARIANTS)
+    done = run_ranks("tests.trainers.mask_dpo_recording", tiny_model, tmp_path, *VARIANTS)
+    assert_ended_well(done)
+    assert [each.stdout.count("identical") for each in done] == [len(VARIANTS)] * 2

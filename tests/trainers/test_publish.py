@@ -271,5 +271,5 @@ def test_a_public_repository_on_request(tiny_model, tmp_path, hub):  # noqa: F81
 
 def test_a_push_in_the_background(tiny_model, tmp_path, hub):  # noqa: F811
     job = make("mask_dpo", tiny_model, tmp_path / "run").push_to_hub(blocking=False, commit_message="Later")
-    assert job.result(timeout=60).oid == hub.repos["model", REPO].refs["main"]
+    assert job.result(timeout=600).oid == hub.repos["model", REPO].refs["main"]
     assert commits(hub)[-1].title == "Later"

@@ -1,34 +1,26 @@
 """Token reward PPO on two processes is token reward PPO on one: DDP with both critics, ZeRO-3 with a value head."""
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from tests.processes import assert_ended_well, run_ranks
 from tests.trainers.token_reward_ppo_processes import run
 
 
 pytestmark = pytest.mark.slow
-REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 def launch(model, folder, critic, checkpointing, *deepspeed):
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY), "DS_ACCELERATOR": "cpu"}
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--standalone",
-               "-m", "tests.trainers.token_reward_ppo_processes", model, str(folder), critic,
-               "on" if checkpointing else "off", *map(str, deepspeed)]  # fmt: skip
-    return subprocess.run(command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, timeout=600)
+    module, checkpointing = "tests.trainers.token_reward_ppo_processes", "on" if checkpointing else "off"
+    return run_ranks(module, model, folder, critic, checkpointing, *deepspeed, DS_ACCELERATOR="cpu")
 
 
 def two_processes(model, folder, critic, checkpointing, *deepspeed):
     folder.mkdir()
-    result = launch(model, folder, critic, checkpointing, *deepspeed)
-    assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-3000:]
+    assert_ended_well(launch(model, folder, critic, checkpointing, *deepspeed))
     return [torch.load(folder / f"rank{rank}.pt", weights_only=True) for rank in (0, 1)]
 
 
@@ -101,6 +93,6 @@ def test_zero3_with_a_value_head(tiny_model, tmp_path, zero3):
 
 def test_zero3_refuses_a_critic_with_a_backbone(tiny_model, tmp_path, zero3):
     (tmp_path / "two").mkdir()
-    result = launch(tiny_model, tmp_path / "two", "policy", False, zero3)
-    assert result.returncode != 0
-    assert "critic_model='policy' needs a whole model on every process, which ZeRO-3 shards; set" in result.stderr
+    for each in launch(tiny_model, tmp_path / "two", "policy", False, zero3):
+        assert each.returncode != 0
+        assert "critic_model='policy' needs a whole model on every process, which ZeRO-3 shards; set" in each.stderr

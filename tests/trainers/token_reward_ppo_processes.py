@@ -1,7 +1,4 @@
-"""Run by torchrun, or imported: token reward PPO on given completions; every process writes the weights it ends with.
-
-torchrun --nproc_per_node=2 -m tests.trainers.token_reward_ppo_processes MODEL FOLDER CRITIC CHECKPOINTING [DEEPSPEED]
-"""
+"""Token reward PPO on given completions, on several processes (`tests.processes`); each writes the weights it ends with."""
 
 import os
 
@@ -64,7 +61,3 @@ def main():
     found = run(model, Path(folder), critic, checkpointing == "on", int(os.environ["WORLD_SIZE"]), config)
     torch.save(found, Path(folder) / f"rank{os.environ['RANK']}.pt")
     torch.distributed.destroy_process_group()
-
-
-if __name__ == "__main__":
-    main()

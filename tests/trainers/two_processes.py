@@ -1,13 +1,11 @@
-"""Run by torchrun: stock GRPO and FactGRPO with nothing labelled, on two processes; exits with an error if they differ.
-
-torchrun --nproc_per_node=2 -m tests.trainers.two_processes grpo dapo
-"""
+"""Stock GRPO and FactGRPO with nothing labelled, on two processes (`tests.processes`); an error if they differ."""
 
 import os
 
 
 os.environ.update(HF_HUB_OFFLINE="1", CI="1")
 
+import math
 import sys
 import tempfile
 
@@ -16,6 +14,7 @@ from accelerate import PartialState
 from trl import GRPOConfig
 
 from hf_factuality import FactGRPOConfig, Label
+from hf_factuality.errors import JudgingError
 from tests.tiny import letters_reward, rows
 from tests.trainers.recording import SETTINGS, FactGRPO, StockGRPO, WholeCompletion, same_to_the_last_bit
 
@@ -25,7 +24,8 @@ DISTRIBUTED = {**SETTINGS, "per_device_train_batch_size": 2}
 
 
 def run(trainer_class, config_class, model, folder, loss_type, **extra):
-    own = {"verify_scope": "completion", "factuality_reward_weight": 0.0} if config_class is FactGRPOConfig else {}
+    own = {"verify_scope": "completion", "factuality_reward_weight": 0.0, "max_unjudged_batches": 1}
+    own = own if config_class is FactGRPOConfig else {}
     args = config_class(output_dir=folder, loss_type=loss_type, **DISTRIBUTED, **own)
     trainer = trainer_class(model=model, reward_funcs=letters_reward, args=args, train_dataset=rows(), **extra)
     trainer.train()
@@ -50,10 +50,17 @@ def wrong_signs(trainer):
     return wrong, right
 
 
-class FailsOnRankOne(WholeCompletion):
+class Fails(WholeCompletion):
+    """On process 1 always; on the other one from a call on."""
+
+    def __init__(self, after=math.inf):
+        super().__init__()
+        self.after = after
+
     def verify(self, inputs):
-        if PartialState().process_index == 1:
-            raise RuntimeError("no judge here")
+        rank = PartialState().process_index
+        if rank == 1 or self.calls >= self.after:
+            raise RuntimeError(f"no judge at {rank}")
         return super().verify(inputs)
 
 
@@ -80,14 +87,17 @@ def main():
                 sys.exit(1)
             state.wait_for_everyone()
         # A verifier that fails on one process only: training goes on, and both count the failures of both.
-        half = run(*ours, model, folder, loss_types[0], verifier=FailsOnRankOne())
+        half = run(*ours, model, folder, loss_types[0], verifier=Fails())
         failed = [entry["factuality/failed"] for entry in half.state.log_history if "factuality/failed" in entry]
         rows_per_process = DISTRIBUTED["per_device_train_batch_size"] * DISTRIBUTED["gradient_accumulation_steps"]
         if failed and (set(failed) != {rows_per_process} or len(half.losses) != len(stock.losses)):
             sys.exit(f"failures counted: {failed}; steps: {len(half.losses)} of {len(stock.losses)}")
         print(f"rank {state.process_index}: went on", flush=True)
+        # One that fails on both later: both stop at the same batch, and each names what it met last.
+        try:
+            run(*ours, model, folder, loss_types[0], verifier=Fails(after=1))
+        except JudgingError as error:
+            assert "of 1 batches in a row" in str(error) and "no judge at 1" in str(error), error
+            state.wait_for_everyone()
+            print(f"rank {state.process_index}: stopped", flush=True)
     state.destroy_process_group()
-
-
-if __name__ == "__main__":
-    main()
