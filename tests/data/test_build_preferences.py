@@ -313,7 +313,9 @@ def test_verification_behind_sampling_gives_the_same_and_loses_nothing(tmp_path)
     arguments = dict(progress=False, questions_per_batch=3, overlap=True)
     with pytest.raises(KeyboardInterrupt):
         build_preferences(rows, Failing(), Slow(), tmp_path / "b", **arguments)
-    time.sleep(0.1)  # the thread that was left behind ends and writes nothing more
+    for thread in threading.enumerate():  # one that was left behind ends and writes nothing more
+        if thread.name == "verification":
+            thread.join(300)
     lines = (tmp_path / "b" / "verifications.jsonl").read_bytes().count(b"\n")
     assert lines in (9, 12) and (tmp_path / "b" / "responses.jsonl").read_bytes().count(b"\n") == 12
     assert set(busy) == {"verification"}

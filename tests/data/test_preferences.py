@@ -243,8 +243,14 @@ class Slow(LetterVerifier):
 
 
 class SlowSampler(LetterSampler):
+    """Samples as often as it is told to, then waits."""
+
+    def __init__(self, batches):
+        super().__init__()
+        self.batches = batches
+
     def sample(self, prompts, seed):
-        time.sleep(0.02)
+        time.sleep(0.02 if len(self.calls) < self.batches else 600)
         return super().sample(prompts, seed)
 
 
@@ -252,18 +258,21 @@ def test_kill_9_at_random_moments(tmp_path):
     """The dataset is that of an uninterrupted run. With the command itself: test_build_preferences_processes.py."""
     rows = [{"id": f"q{i}", "question": f"Question {i}?"} for i in range(40)]
     expected = build(tmp_path / "whole", rows, verifier=Slow(), questions_per_batch=2).to_list()
-    rng, done = random.Random(0), -1
+    rng, done, lines = random.Random(0), 0, tmp_path / "killed" / "responses.jsonl"
     for _ in range(3):
         child = os.fork()
         if child == 0:
             try:
-                build(tmp_path / "killed", rows, SlowSampler(), Slow(), questions_per_batch=2)
+                build(tmp_path / "killed", rows, SlowSampler(6), Slow(), questions_per_batch=2)
             finally:
                 os._exit(1)
-        time.sleep(rng.uniform(0.1, 0.3))  # of about 0.8 seconds
+        while not lines.exists() or lines.read_bytes().count(b"\n") <= done:
+            assert os.waitpid(child, os.WNOHANG) == (0, 0)
+            time.sleep(0.002)
+        time.sleep(rng.uniform(0.0, 0.2))
         os.kill(child, signal.SIGKILL)
         assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
-        now = (tmp_path / "killed" / "responses.jsonl").read_bytes().count(b"\n")
+        now = lines.read_bytes().count(b"\n")
         assert done < now < 40
         done = now
     sampler = LetterSampler()

@@ -15,7 +15,7 @@ def shards(tmp_path_factory) -> Path:
     subprocess.run(
         [sys.executable, "-m", "tests.hub.merge_inputs", str(folder)],
         check=True,
-        timeout=300,
+        timeout=1200,
         cwd=Path(__file__).resolve().parents[2],
         env={**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
     )

@@ -478,25 +478,31 @@ SLOW = """
 import sys, time
 from hf_factuality.cli import main
 from hf_factuality.hub import _merge_write
-real = _merge_write._write
+real, written = _merge_write._write, []
 def slow(file, data):
     real(file, data)
     print(file.name, flush=True)
-    time.sleep(0.05)
+    written.append(file)
+    while len(written) == 8 and sys.stdin.read(1):
+        time.sleep(1.0)  # the signal came before
 _merge_write._write = slow
 sys.exit(main(["merge", sys.argv[1], "--out", sys.argv[2], "--max_shard_size", "1500"]))
 """
 
 
-def start_slowly(folder, out, **arguments):
-    """A process that merges and has written some files, of which one is not whole."""
+def start_slowly(folder, out, handler=signal.SIG_DFL):
+    """A process that merges and has written eight files; it goes on when it is told to.
+
+    Signals have this handler: what `nohup` ignores, the tests and all that they start would ignore too.
+    """
     process = subprocess.Popen(
         [sys.executable, "-c", SLOW, str(folder), str(out)],
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
-        **arguments,
+        preexec_fn=lambda: [signal.signal(each, handler) for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)],
     )
     for _ in range(8):
         assert process.stdout.readline()
@@ -511,7 +517,7 @@ def test_a_signal_ends_it_and_leaves_nothing(shards, tmp_path, name):
     assert (tmp_path / "p" / ".out.partial").exists()
     process.send_signal(getattr(signal, name))
     process.send_signal(getattr(signal, name)) if name != "SIGINT" else None  # as from a shell and a scheduler
-    said = process.communicate(timeout=60)[1]
+    said = process.communicate("x", timeout=600)[1]
     assert process.returncode == 128 + getattr(signal, name)
     assert said.strip().splitlines()[-1] == f"hf-factuality: ended by {name}" and "Traceback" not in said
     assert list(tmp_path.iterdir()) == []
@@ -519,11 +525,9 @@ def test_a_signal_ends_it_and_leaves_nothing(shards, tmp_path, name):
 
 @pytest.mark.slow
 def test_ignored_hangups_stay_ignored(shards, tmp_path):
-    process = start_slowly(
-        shards / "tied4", tmp_path / "out", preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    )
+    process = start_slowly(shards / "tied4", tmp_path / "out", signal.SIG_IGN)
     process.send_signal(signal.SIGHUP)
-    process.communicate(timeout=60)
+    process.communicate("x", timeout=600)
     assert process.returncode == 0 and [path.name for path in tmp_path.iterdir()] == ["out"]
 
 

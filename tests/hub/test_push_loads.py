@@ -27,7 +27,7 @@ def run(hub, tmp_path):
     def python(code):
         command = [sys.executable, "-W", "ignore", "-c", textwrap.dedent(code)]
         environment = hub.environment(tmp_path / "home")
-        done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment, timeout=240)
+        done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment, timeout=900)
         assert done.returncode == 0, done.stderr[-3000:]
         return done.stdout.splitlines()
 

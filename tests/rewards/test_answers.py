@@ -269,7 +269,7 @@ def test_math_in_threads():
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(300)
     assert [results[index] for index in range(16)] == [True] * 8 + [False] * 8
 
 
@@ -523,13 +523,13 @@ def test_mathematics_never_raises(prediction, gold):
 def test_huge_completions_take_linear_time():
     import time
 
-    start = time.perf_counter()
+    start = time.process_time()
     for text in ("<answer>" * 100_000, "</answer>" * 100_000, "<think>" * 100_000, tagged("word " * 200_000)):
         hotpot_f1_reward(["Q"], [text], answer=["word"])
         think_format_reward(["Q"], [text])
         if importlib.util.find_spec("math_verify"):
             math_reward(["Q"], [text], answer=["12"])
-    assert time.perf_counter() - start < 20
+    assert time.process_time() - start < 20
 
 
 @needs_math

@@ -1,7 +1,6 @@
 """What must hold on any server that has the tiny judge of `tiny_judge`."""
 
 import threading
-import time
 
 import pytest
 
@@ -134,7 +133,7 @@ def check_killed_and_started_again(server, model, folder):
         marks = {}
 
         def kill_and_start():
-            assert reached.wait(120)
+            assert reached.wait(600)
             server.kill()
             proxy.stop()
             marks["killed"] = len(proxy.events)
@@ -146,7 +145,7 @@ def check_killed_and_started_again(server, model, folder):
         client = ChatClient(proxy.url, model, cache=folder / "run.sqlite", concurrency=8, retry=PATIENT)
         judge = LLMJudge(client)
         found = judge.judge(inputs)
-        trouble.join(10)
+        trouble.join(300)
         assert not trouble.is_alive()
         # Nothing lost: every claim has its verdict.
         assert [result.label for result in found] == labels
@@ -176,7 +175,7 @@ def check_gone_for_good(server, model, folder):
         proxy.on_answer = lambda count: count >= KILL_AT and reached.set()
 
         def kill():
-            assert reached.wait(120)
+            assert reached.wait(600)
             server.kill()
             proxy.stop()
 
@@ -185,7 +184,7 @@ def check_gone_for_good(server, model, folder):
         client = ChatClient(proxy.url, model, cache=cache, concurrency=8, retry=IMPATIENT)
         with pytest.raises(ServerError) as caught:
             LLMJudge(client).judge(inputs)
-        trouble.join(60)
+        trouble.join(300)
         assert not trouble.is_alive()
         first = set(proxy.answered())
         assert KILL_AT <= len(first) < COUNT
@@ -194,10 +193,10 @@ def check_gone_for_good(server, model, folder):
         assert f"{len(first)} of {COUNT} requests were answered" in message
         assert sum(answer is not None for answer in caught.value.answers) == len(first) == len(cache)
         # The next call tries once and fails at once.
-        began = time.monotonic()
+        sent = client.stats.sent
         with pytest.raises(ServerError, match="no answer"):
             LLMJudge(client).judge(inputs)
-        assert time.monotonic() - began < 5.0
+        assert client.stats.sent == sent + 1
         before = proxy.asked()
         server.start()
         proxy.start()

@@ -82,7 +82,7 @@ class ServerProcess:
     def _answers(self):
         try:
             opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-            with opener.open(f"http://127.0.0.1:{self.port}/health", timeout=2.0) as response:
+            with opener.open(f"http://127.0.0.1:{self.port}/health", timeout=30.0) as response:
                 return response.status == 200
         except (urllib.error.URLError, OSError):
             return False
@@ -94,7 +94,7 @@ class ServerProcess:
                 os.killpg(self.process.pid, signal.SIGKILL)
             except ProcessLookupError:
                 pass
-            self.process.wait(30)
+            self.process.wait(300)
             self.process = None
 
     def tail(self):
@@ -145,7 +145,7 @@ class CountingProxy:
     def __exit__(self, *_):
         self.stop()
         self.loop.call_soon_threadsafe(self.loop.stop)
-        self.thread.join(10)
+        self.thread.join(120)
 
     @property
     def url(self):
@@ -159,10 +159,10 @@ class CountingProxy:
             self._call(self._stop())
 
     def _call(self, coroutine):
-        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(30)
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(120)
 
     async def _start(self):
-        self.session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=120))
+        self.session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=600))
         app = web.Application(client_max_size=64 * 1024**2)
         app.router.add_post("/v1/chat/completions", self._handle)
         self.runner = web.AppRunner(app, shutdown_timeout=0.1)

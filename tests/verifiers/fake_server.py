@@ -4,7 +4,9 @@ import asyncio
 import json
 import math
 import threading
+import time
 from collections import Counter
+from dataclasses import replace
 
 from aiohttp import web
 
@@ -12,8 +14,9 @@ from hf_factuality.verifiers.client import PROBE_MESSAGES, ChatClient, RetryPoli
 
 
 PROBE = PROBE_MESSAGES[0][1]
-# Waits short enough for tests.
-FAST = RetryPolicy(retries=3, backoff=0.01, max_backoff=0.05, breaker_failures=3, give_up_after=1.0)
+# Waits short enough for tests, and patience long enough for a busy machine, or short enough to see its end.
+FAST = RetryPolicy(retries=3, backoff=0.01, max_backoff=0.05, breaker_failures=3, give_up_after=60.0)
+HASTY = replace(FAST, give_up_after=1.0)
 
 
 class FakeServer:
@@ -44,6 +47,7 @@ class FakeServer:
         self.bodies: list[dict] = []
         self.now = self.most = 0
         self.dying = False
+        self.dies_at = math.inf
         self.port = 0
         self.loop = asyncio.new_event_loop()
         threading.Thread(target=self.loop.run_forever, daemon=True).start()
@@ -57,7 +61,7 @@ class FakeServer:
         self.loop.call_soon_threadsafe(self.loop.stop)
 
     def _call(self, coroutine):
-        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(20)
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(120)
 
     def start(self):
         self.dying = False
@@ -71,6 +75,22 @@ class FakeServer:
         site = web.TCPSite(self.runner, "127.0.0.1", self.port, reuse_address=True)
         await site.start()
         self.port = self.runner.addresses[0][1]
+
+    def die_at(self, count, back_after=None):
+        """Die as answer number `count` goes out, and come back after some seconds; the thread that does both."""
+        self.dies_at = count
+        reached = self.reached = threading.Event()
+
+        def die():
+            reached.wait(300)
+            self.stop()
+            if back_after is not None:
+                time.sleep(back_after)
+                self.start()
+
+        thread = threading.Thread(target=die, daemon=True)
+        thread.start()
+        return thread
 
     def stop(self):
         """Drop what is under way and the port with it."""
@@ -88,7 +108,7 @@ class FakeServer:
         return f"http://127.0.0.1:{self.port}/v1"
 
     def client(self, **kwargs) -> ChatClient:
-        kwargs = {"cache": False, "retry": FAST, "timeout": 5.0, **kwargs}
+        kwargs = {"cache": False, "retry": FAST, "timeout": 60.0, **kwargs}
         return ChatClient(self.url, "fake", **kwargs)
 
     async def _handle(self, request):
@@ -137,6 +157,9 @@ class FakeServer:
             await response.prepare(request)
             if prompt != PROBE:
                 self.answered[prompt] += 1  # before the client can see it
+                if sum(self.answered.values()) == self.dies_at:
+                    self.dying = True  # nothing that is under way comes to its end
+                    self.reached.set()
             await response.write_eof()
             return response
         finally:

@@ -7,7 +7,6 @@ import sqlite3
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -99,7 +98,7 @@ def test_processes_share_a_file(tmp_path):
     path = tmp_path / "c"
     writers = [start(path, name, 200) for name in "abcd"]
     for writer in writers:
-        _, errors = writer.communicate(timeout=120)
+        _, errors = writer.communicate(timeout=600)
         assert writer.returncode == 0 and not errors, errors
     cache = AnswerCache(path)
     assert len(cache) == 5 * 200
@@ -225,10 +224,9 @@ def test_a_locked_file_waits(tmp_path):
     cache.put("a", {})
     holder = sqlite3.connect(tmp_path / "c", isolation_level=None, check_same_thread=False)
     holder.execute("BEGIN IMMEDIATE")
-    threading.Timer(0.3, lambda: holder.execute("COMMIT")).start()
-    start_time = time.perf_counter()
-    assert cache.put("b", {})
-    assert time.perf_counter() - start_time >= 0.2
+    released = []
+    threading.Timer(0.3, lambda: [released.append(True), holder.execute("COMMIT")]).start()
+    assert cache.put("b", {}) and released
 
 
 def test_the_file_holds_no_prompts(tmp_path):

@@ -1,12 +1,15 @@
 import asyncio
 import logging
+import math
 import os
 import pickle
+import signal
 import subprocess
 import sys
 import threading
 import time
 import traceback
+from dataclasses import replace
 
 import pytest
 
@@ -14,7 +17,7 @@ from hf_factuality.errors import JudgingError
 from hf_factuality.verifiers.cache import AnswerCache
 from hf_factuality.verifiers.client import ChatAnswer, ChatClient, ChatRequest, RetryPolicy, ServerError
 from hf_factuality.verifiers.transport import _retry_after
-from tests.verifiers.fake_server import FAST, PROBE, FakeServer
+from tests.verifiers.fake_server import FAST, HASTY, PROBE, FakeServer
 
 
 def ask(*prompts, **kwargs):
@@ -63,22 +66,15 @@ async def _inside_a_loop(function):
     return function()
 
 
-def test_concurrency_is_bounded_and_used():
-    prompts = [f"p{i}" for i in range(64)]
-    with FakeServer(echo, delay=0.04) as server:
-        start = time.perf_counter()
-        server.client(concurrency=1).chat(ask(*prompts))
-        sequential = time.perf_counter() - start
-        assert server.most == 1
-        start = time.perf_counter()
-        server.client(concurrency=32).chat(ask(*prompts))
-        concurrent = time.perf_counter() - start
-        assert 16 <= server.most <= 32
-    assert sequential / concurrent >= 4
+@pytest.mark.parametrize(("concurrency", "least"), [(1, 1), (32, 16)])
+def test_concurrency_is_bounded_and_used(concurrency, least):
+    with FakeServer(echo, delay=0.5 if concurrency > 1 else 0.0) as server:
+        server.client(concurrency=concurrency).chat(ask(*[f"p{i}" for i in range(64)]))
+        assert least <= server.most <= concurrency
 
 
 def test_threads_share_the_bound():
-    with FakeServer(echo, delay=0.02) as server:
+    with FakeServer(echo, delay=0.2) as server:
         client = server.client(concurrency=4)
         threads = [
             threading.Thread(target=client.chat, args=(ask(*[f"{name}{i}" for i in range(10)]),)) for name in "abc"
@@ -113,21 +109,15 @@ def test_a_rejected_request_costs_only_itself(status):
 @pytest.mark.parametrize("trouble", [500, "drop", "garbage", "hang"])
 def test_a_request_that_always_fails_costs_only_itself(trouble, tmp_path):
     with FakeServer(echo, trouble=lambda prompt, count: trouble if prompt == "bad" else None) as server:
-        client = server.client(timeout=0.1, cache=tmp_path / "c", concurrency=4)
+        once = replace(FAST, retries=1)
+        client = server.client(
+            timeout=1.5 if trouble == "hang" else 60.0, cache=tmp_path / "c", concurrency=4, retry=once
+        )
         answers = client.chat(ask(*[f"p{i}" for i in range(20)], "bad", *[f"q{i}" for i in range(20)]))
         assert sum(answer.error is None for answer in answers) == 40
         assert answers[20].error
-        assert server.received["bad"] == FAST.retries + 1
+        assert server.received["bad"] == 2
         assert len(client.cache) == 40  # a failure is not kept
-
-
-@pytest.mark.parametrize("trouble", [500, "hang"])
-def test_a_few_hopeless_requests_are_not_taken_for_a_dead_server(trouble):
-    """Alone at the end, for longer than the patience with a server."""
-    with FakeServer(echo, trouble=lambda prompt, count: trouble if prompt.startswith("bad") else None) as server:
-        client = server.client(timeout=0.15, retry=RetryPolicy(20, 0.05, 0.1, 3, 0.5), concurrency=8)
-        answers = client.chat(ask("bad 0", "bad 1", *[f"p{i}" for i in range(20)]))
-        assert [answer.error is None for answer in answers] == [False, False, *[True] * 20]
 
 
 @pytest.mark.parametrize("trouble", [500, 400, 403, "hang"])
@@ -136,7 +126,7 @@ def test_requests_that_always_fail_do_not_hold_back_the_others(trouble):
     prompts = [*[f"bad {i}" for i in range(20)], *[f"p{i}" for i in range(158)]]
     policy = RetryPolicy(retries=2, backoff=0.05, max_backoff=0.1, breaker_failures=3, give_up_after=0.05)
     with FakeServer(echo, trouble=lambda prompt, count: trouble if prompt.startswith("bad") else None) as server:
-        client = server.client(timeout=3.0 if trouble == "hang" else 30.0, retry=policy)
+        client = server.client(timeout=3.0 if trouble == "hang" else 60.0, retry=policy)
         assert client.chat(ask("hello"))[0].text  # that 403 is not for the key's sake
         answers = client.chat(ask(*prompts))
         assert [answer.error is None for answer in answers] == [False] * 20 + [True] * 158
@@ -160,7 +150,7 @@ def test_a_dead_server_is_given_up_although_requests_failed_alone_before(tmp_pat
         return 500 if dead or prompt.startswith("bad") else None
 
     with FakeServer(echo, trouble=trouble) as server:
-        client = server.client(concurrency=4, cache=tmp_path / "c")
+        client = server.client(concurrency=4, cache=tmp_path / "c", retry=HASTY)
         with pytest.raises(ServerError) as caught:
             client.chat(ask(*prompts))
         done = len(client.cache)
@@ -194,14 +184,15 @@ def test_strange_replies():
 
 
 def test_retry_after_holds_everybody_back():
-    with FakeServer(echo, limit=2, retry_after=0.2, delay=0.02) as server:
-        client = server.client(concurrency=6)
-        start = time.perf_counter()
+    seen = []
+    trouble = lambda prompt, count: (429, {"Retry-After": "0.3"}) if prompt == "p0" and count == 1 else None  # noqa: E731
+    with FakeServer(lambda prompt, body: seen.append(time.monotonic()) or "ok", trouble=trouble) as server:
+        client = server.client(concurrency=1)
+        start = time.monotonic()
         answers = client.chat(ask(*[f"p{i}" for i in range(6)]))
         assert all(answer.error is None for answer in answers)
-        assert time.perf_counter() - start >= 0.2
-        assert max(server.answered.values()) == 1
-        assert client.stats.sent <= 6 * 4
+        assert len(seen) == 6 and min(seen) - start >= 0.3
+        assert client.stats.sent == 7
 
 
 def test_a_rate_limit_costs_no_retries():
@@ -212,10 +203,9 @@ def test_a_rate_limit_costs_no_retries():
 
 def test_retry_after_longer_than_patience_ends_at_once():
     with FakeServer(echo, trouble=lambda prompt, count: (429, {"Retry-After": "86400"})) as server:
-        start = time.perf_counter()
         with pytest.raises(ServerError, match="HTTP 429"):
             server.client().chat(ask("a"))
-        assert time.perf_counter() - start < 0.9
+        assert server.received["a"] == 1
 
 
 @pytest.mark.parametrize(
@@ -237,17 +227,8 @@ def test_retry_after_header(value, expected):
 def test_restart_in_the_middle_loses_and_repeats_nothing(tmp_path, caplog):
     prompts = [f"p{i}" for i in range(200)]
     with FakeServer(echo, delay=0.02) as server:
-        client = server.client(concurrency=8, cache=tmp_path / "c", retry=RetryPolicy(3, 0.01, 0.05, 3, 20.0))
-
-        def restart():
-            while sum(server.answered.values()) < 60:
-                time.sleep(0.005)
-            server.stop()
-            time.sleep(0.3)
-            server.start()
-
-        thread = threading.Thread(target=restart)
-        thread.start()
+        client = server.client(concurrency=8, cache=tmp_path / "c")
+        thread = server.die_at(60, back_after=0.3)
         with caplog.at_level(logging.WARNING):
             answers = client.chat(ask(*prompts))
         thread.join()
@@ -262,20 +243,14 @@ def test_restart_in_the_middle_loses_and_repeats_nothing(tmp_path, caplog):
 def test_gone_for_good_is_a_clear_error_and_keeps_what_was_done(tmp_path):
     prompts = [f"p{i}" for i in range(200)]
     with FakeServer(echo, delay=0.02) as server:
-        client = server.client(concurrency=8, cache=tmp_path / "c")
-
-        def kill():
-            while sum(server.answered.values()) < 60:
-                time.sleep(0.005)
-            server.stop()
-
-        thread = threading.Thread(target=kill)
-        thread.start()
-        start = time.perf_counter()
+        client = server.client(concurrency=8, cache=tmp_path / "c", retry=HASTY)
+        thread = server.die_at(60)
+        start = time.monotonic()
         with pytest.raises(JudgingError) as caught:
             client.chat(ask(*prompts))
-        assert FAST.give_up_after <= time.perf_counter() - start < 5
+        assert time.monotonic() - start >= HASTY.give_up_after
         thread.join()
+        server.dies_at = math.inf
         done = sum(server.answered.values())
         assert 60 <= done < 200
         message = str(caught.value)
@@ -283,10 +258,10 @@ def test_gone_for_good_is_a_clear_error_and_keeps_what_was_done(tmp_path):
         assert f"{done} of 200" in message and str(tmp_path / "c") in message
         assert sum(answer is not None for answer in caught.value.answers) == done
         # The next call does not wait again.
-        start = time.perf_counter()
+        sent = client.stats.sent
         with pytest.raises(ServerError):
             client.chat(ask("another"))
-        assert time.perf_counter() - start < 0.5
+        assert client.stats.sent == sent + 1
         # A later run asks only for what is missing.
         server.start()
         answers = server.client(cache=tmp_path / "c").chat(ask(*prompts))
@@ -309,10 +284,8 @@ def test_a_failure_before_an_idle_time_does_not_count():
 def test_nobody_there():
     with FakeServer() as server:
         pass
-    start = time.perf_counter()
     with pytest.raises(ServerError, match="0 of 3 requests were answered$"):
-        server.client(retry=RetryPolicy(3, 0.01, 0.05, 3, 0.3)).chat(ask("a", "b", "c"))
-    assert time.perf_counter() - start < 3
+        server.client(retry=replace(HASTY, give_up_after=0.3)).chat(ask("a", "b", "c"))
 
 
 def test_wrong_model_and_wrong_key_end_at_once():
@@ -363,21 +336,15 @@ def test_broken_logprobs_are_none():
             assert server.client().chat(ask("a", logprobs=5))[0] == ChatAnswer("ok", "stop")
 
 
-def test_warm_cache_is_fifty_times_faster(tmp_path):
+def test_a_warm_cache_sends_nothing(tmp_path):
     prompts = ask(*[f"p{i}" for i in range(200)])
-    with FakeServer(echo, delay=0.1) as server:
-        start = time.perf_counter()
+    with FakeServer(echo) as server:
         first = server.client(cache=tmp_path / "c", concurrency=16).chat(prompts)
-        cold = time.perf_counter() - start
         client = server.client(cache=tmp_path / "c")
-        client.chat(prompts[:1])
-        start = time.perf_counter()
         second = client.chat(prompts)
-        warm = time.perf_counter() - start
         assert [answer.text for answer in first] == [answer.text for answer in second]
-        assert all(answer.cached for answer in second)
+        assert all(answer.cached for answer in second) and client.stats.sent == 0
         assert sum(server.received.values()) == 200
-    assert cold / warm >= 50
 
 
 def test_the_cache_does_not_know_the_server_but_all_that_decides(tmp_path):
@@ -488,20 +455,29 @@ def test_redirects_are_not_followed():
 
 
 def test_ctrl_c_calls_off_what_is_under_way():
-    with FakeServer(echo, trouble=lambda prompt, count: "hang" if prompt == "slow" else None) as server:
-        code = (
-            "import os, signal, sys, threading\n"
-            "from hf_factuality.verifiers.client import ChatClient, ChatRequest\n"
-            "client = ChatClient(sys.argv[1], 'fake', cache=False)\n"
-            # A shell that starts a job in the background has it ignore the signal.
-            "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-            "threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGINT)).start()\n"
-            "try:\n    client.chat([ChatRequest((('user', 'slow'),))])\n"
-            "except KeyboardInterrupt:\n    print(client.chat([ChatRequest((('user', 'next'),))])[0].text)\n"
-        )
-        done = subprocess.run([sys.executable, "-c", code, server.url], capture_output=True, text=True, timeout=30)
-        assert done.stdout.strip() == "re: next", done.stderr
-        assert "Unclosed" not in done.stderr and "Traceback" not in done.stderr
+    code = (
+        "import signal, sys\n"
+        "from hf_factuality.verifiers.client import ChatClient, ChatRequest\n"
+        "client = ChatClient(sys.argv[1], 'fake', cache=False)\n"
+        # A shell that starts a job in the background has it ignore the signal.
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "try:\n    client.chat([ChatRequest((('user', 'slow'),))])\n"
+        "except KeyboardInterrupt:\n    print(client.chat([ChatRequest((('user', 'next'),))])[0].text)\n"
+    )
+    started = []
+
+    def trouble(prompt, count):
+        if prompt != "slow":
+            return None
+        started[0].send_signal(signal.SIGINT)
+        return "hang"
+
+    with FakeServer(echo, trouble=trouble) as server:
+        command = [sys.executable, "-c", code, server.url]
+        started.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
+        out, err = started[0].communicate(timeout=300)
+    assert out.strip() == "re: next", err
+    assert "Unclosed" not in err and "Traceback" not in err
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
@@ -520,7 +496,7 @@ def test_survives_a_fork(tmp_path):
             "print(len(client.cache))\n"
         )
         done = subprocess.run(
-            [sys.executable, "-c", code, server.url, str(tmp_path / "c")], capture_output=True, text=True, timeout=60
+            [sys.executable, "-c", code, server.url, str(tmp_path / "c")], capture_output=True, text=True, timeout=300
         )
         assert done.stdout.strip() == "3", done.stderr
 

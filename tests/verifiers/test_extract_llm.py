@@ -157,12 +157,12 @@ def test_anchors_agree_with_a_slow_search():
 
 def test_anchors_stay_inside_for_hostile_text_and_are_fast():
     texts = hostile_strings()
-    start_time = time.perf_counter()
+    start_time = time.process_time()
     for i, text in enumerate(texts):
         claim = texts[(i * 7) % len(texts)][:1000]
         start, end, _ = anchor_claim(claim, text, (0, len(text)))
         assert 0 <= start <= end <= len(text)
-    assert time.perf_counter() - start_time < 30
+    assert time.process_time() - start_time < 30
 
 
 # ---- sentence by sentence

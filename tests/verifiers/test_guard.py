@@ -32,7 +32,7 @@ class Scripted:
             if item.completion == "timeout error":
                 raise TimeoutError("a server did not answer")
             if item.completion == "hang":
-                time.sleep(30)
+                time.sleep(60)
             results.append(
                 {"garbage": "yes", "outside": Verification(spans=(LabeledSpan(0, 99),))}.get(item.completion, GOOD)
             )
@@ -40,7 +40,7 @@ class Scripted:
 
 
 def verify(texts, **settings):
-    guard = GuardedVerifier(Scripted(), **{"timeout": 5.0, **settings})
+    guard = GuardedVerifier(Scripted(), **{"timeout": 60.0, **settings})
     return guard, guard.verify([VerifierInput(text) for text in texts])
 
 
@@ -70,15 +70,13 @@ def test_a_bad_completion_costs_only_itself(text, error, caplog):
 
 
 def test_a_hanging_chunk_is_given_up_and_the_next_goes_on():
-    started = time.perf_counter()
-    guard, results = verify(["ok", "hang", "fine"], timeout=0.3, batch_size=1)
+    guard, results = verify(["ok", "hang", "fine"], timeout=1.5, batch_size=1)
     assert [result.judged for result in results] == [True, False, True]
-    assert results[1].error == "timeout: no answer within 0.3 s"
-    assert time.perf_counter() - started < 5
+    assert results[1].error == "timeout: no answer within 1.5 s"
 
 
 def test_after_two_timeouts_in_a_row_the_rest_is_not_sent():
-    guard, results = verify(["hang"] * 4 + ["ok"], timeout=0.2, batch_size=1)
+    guard, results = verify(["hang"] * 4 + ["ok"], timeout=1.0, batch_size=1)
     assert len(guard.verifier.calls) == 2
     assert results[4].error == "not sent: the verifier timed out 2 times in a row"
     assert guard.last_report.failed == 5
@@ -98,18 +96,18 @@ def test_a_wrong_number_of_results_is_a_failure(returned):
 
 
 def test_a_chunk_has_its_time_once_however_often_it_is_sent_again():
-    """Each call fails slowly: without a common deadline, 20 inputs would take 20 times as long."""
+    """Each call fails slowly: without a common deadline, all 100 inputs would be sent again."""
+    calls = []
 
     class SlowFailure:
         def verify(self, inputs):
-            time.sleep(0.15)
+            calls.append(len(inputs))
+            time.sleep(0.1)
             raise RuntimeError("busy")
 
-    started = time.perf_counter()
-    results = GuardedVerifier(SlowFailure(), timeout=0.5).verify([VerifierInput("x")] * 20)
-    assert time.perf_counter() - started < 1.5
-    assert results[0].error == "RuntimeError: busy" and results[-1].error == "timeout: no answer within 0.5 s"
-    assert len(results) == 20
+    results = GuardedVerifier(SlowFailure(), timeout=1.5).verify([VerifierInput("x")] * 60)
+    assert results[0].error == "RuntimeError: busy" and results[-1].error == "timeout: no answer within 1.5 s"
+    assert len(results) == 60 and 2 <= len(calls) <= 16
 
 
 def test_single_failures_have_a_budget_without_a_timeout_too(monkeypatch):
@@ -130,7 +128,7 @@ def test_single_failures_have_a_budget_without_a_timeout_too(monkeypatch):
 
 
 def test_what_was_judged_before_a_timeout_is_kept():
-    _, results = verify(["ok", "raise", "hang", "fine"], timeout=0.5)
+    _, results = verify(["ok", "raise", "hang", "fine"], timeout=1.5)
     assert [result.judged for result in results] == [True, False, False, False]
 
 
@@ -173,5 +171,5 @@ def test_a_guard_that_is_gone_leaves_no_thread_and_no_verifier():
     (thread,) = set(threading.enumerate()) - before
     del guard, verifier
     gc.collect()
-    thread.join(5.0)
+    thread.join(60)
     assert not thread.is_alive() and gone() is None

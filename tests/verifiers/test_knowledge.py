@@ -182,7 +182,7 @@ def rows():
         yield f"Title {number}", "text " * 200
         if number == 5000:
             print("half", flush=True)
-            time.sleep(60)
+            time.sleep(600)
 KnowledgeBase.build(sys.argv[1], rows(), overwrite=True)
 """
 

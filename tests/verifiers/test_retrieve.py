@@ -636,18 +636,18 @@ def test_web_leaves_a_search_that_hangs():
 
     def hang(query):
         if query == "slow":
-            release.wait(20)
+            release.wait(60)
         return [query]
 
     async def hang_too(query):
-        await asyncio.sleep(20 if query == "slow" else 0)
+        await asyncio.sleep(60 if query == "slow" else 0)
         return [query]
 
     started = time.monotonic()
     for search in (hang, hang_too):
-        retriever = WebRetriever(search, timeout=0.1, retries=0)
+        retriever = WebRetriever(search, timeout=1.0, retries=0)
         assert retriever.retrieve([row("")], [["slow", "quick"]]) == [[(), ("quick",)]]
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 50
     release.set()
 
 

@@ -315,19 +315,19 @@ def test_two_builds_at_once_give_one_model(cache, monkeypatch):
     def slow(*args):
         entered.append(threading.get_ident())
         started.set()
-        assert go_on.wait(60)
+        assert go_on.wait(600)
         return train(*args)
 
     monkeypatch.setattr(lm, "_train", slow)
     threads = [threading.Thread(target=lambda: found.append(build()), daemon=True) for _ in range(2)]
     threads[0].start()
-    assert started.wait(60)
+    assert started.wait(600)
     threads[1].start()
     time.sleep(0.3)
     assert threads[1].is_alive() and len(entered) == 1 and visible(cache) == []
     go_on.set()
     for thread in threads:
-        thread.join(60)
+        thread.join(600)
     assert len(entered) == 1 and len(found) == 2 and found[0] == found[1]
     assert visible(cache) == [found[0].name]
 
@@ -425,7 +425,7 @@ def test_processes_that_are_killed_and_that_meet(tmp_path, monkeypatch):
         return subprocess.Popen([sys.executable, "-c", code.format(str(place))], stdout=subprocess.PIPE, text=True)
 
     whole, killed = start(tmp_path / "whole"), start(tmp_path / "killed")
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 600
     while not list(tmp_path.glob(".killed-*.partial/state.pt")):
         assert time.monotonic() < deadline and killed.poll() is None
         time.sleep(0.05)
@@ -433,8 +433,8 @@ def test_processes_that_are_killed_and_that_meet(tmp_path, monkeypatch):
     killed.wait()
     assert not (tmp_path / "killed").exists()
     both = [start(tmp_path / "killed") for _ in range(2)]
-    assert [process.communicate(timeout=300)[0].split()[-1] for process in both] == [str(tmp_path / "killed")] * 2
-    assert whole.wait(300) == 0
+    assert [process.communicate(timeout=900)[0].split()[-1] for process in both] == [str(tmp_path / "killed")] * 2
+    assert whole.wait(900) == 0
     assert weights(tmp_path / "killed") == weights(tmp_path / "whole")
     assert visible(tmp_path) == ["killed", "whole"]
 
