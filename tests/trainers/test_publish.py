@@ -15,7 +15,7 @@ from hf_factuality.cli import main
 from hf_factuality.errors import HubError
 from hf_factuality.hub._manifest import find_damage, read_manifest
 from hf_factuality.hub.results import folder_fingerprint, write_results
-from hf_factuality.trainers._publish import _results_of
+from hf_factuality.trainers._publish import _KEPT, Publishes, _results_of
 from hf_factuality.trainers.fact_grpo_config import FactGRPOConfig
 from hf_factuality.trainers.mask_dpo_config import MaskDPOConfig
 from hf_factuality.trainers.token_reward_ppo_config import TokenRewardPPOConfig
@@ -273,3 +273,17 @@ def test_a_push_in_the_background(tiny_model, tmp_path, hub):  # noqa: F811
     job = make("mask_dpo", tiny_model, tmp_path / "run").push_to_hub(blocking=False, commit_message="Later")
     assert job.result(timeout=600).oid == hub.repos["model", REPO].refs["main"]
     assert commits(hub)[-1].title == "Later"
+
+
+def test_a_trainer_is_not_the_last_owner_of_the_group_of_processes(tmp_path):
+    """DDP in a trainer that outlives `destroy_process_group` would free the group, and can wait for ever then."""
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path / 'place'}", rank=0, world_size=1)
+    group = dist.group.WORLD
+    try:
+        Publishes()
+    finally:
+        dist.destroy_process_group()
+    assert group in _KEPT
+    _KEPT.remove(group)
