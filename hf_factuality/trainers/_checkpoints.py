@@ -198,7 +198,7 @@ class WholeCheckpoints:
         """Which settings are not those that a checkpoint was written with; empty if none."""
         manifest = read_manifest(Path(folder))
         if manifest is None:
-            return f"it has no {MANIFEST}, so its settings are unknown and its files hardly checked"
+            return f"it has no {MANIFEST}, so its settings are unknown, and its files are checked but roughly"
         before, now = manifest["settings"], self._batch_settings()
         changed = [f"{name}={before.get(name)} (now {now[name]})" for name in now if before.get(name) != now[name]]
         return f"it was written with {', '.join(changed)}" if changed else ""
