@@ -43,6 +43,7 @@ setup(
         "aiohttp>=3.10",
         "bm25s>=0.3.16,<0.4",
         "datasets>=4.7",
+        "detect-secrets>=1.5,<2",
         "evaluate>=0.4.6",
         "filelock>=3.12",
         "huggingface_hub>=1.31,<3",

@@ -16,14 +16,14 @@ from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from hf_factuality._secrets import redact
+from hf_factuality._secrets import find_in_file, redact
 from hf_factuality.errors import HubError
 
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
 
-__all__ = ["Published", "hub_errors", "naming_model", "prepare_repo", "publish"]
+__all__ = ["Published", "hub_errors", "naming_model", "prepare_repo", "publish", "refuse_secrets"]
 
 PATIENCE = 300.0
 """Seconds that a push waits in all between attempts while the Hub cannot be reached."""
@@ -206,10 +206,13 @@ def publish(
         [`Published`].
 
     Raises:
-        [`~hf_factuality.errors.HubError`]: the Hub refuses, or could not be reached; nothing of the push is visible then.
+        [`~hf_factuality.errors.HubError`]: a file holds a secret, or the Hub refuses, or could not be reached; nothing of the
+            push is visible then.
     """
     from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
 
+    for name, content in files.items():
+        refuse_secrets(name, content)
     repo_id = prepare_repo(
         repo_id, repo_type=repo_type, private=private, new_private=new_private, pull_request=pull_request,
         revision=revision, space_sdk=space_sdk, token=token,
@@ -267,6 +270,15 @@ def publish(
 
     with hub_errors(f"{repo_id} could not be pushed to", token):
         return _patiently(attempt, PATIENCE if patience is None else patience)
+
+
+def refuse_secrets(name: str, file: str | Path | bytes) -> None:
+    """Refuse a file, or its contents, that holds an access token, a private key or a password; what it is, is not shown."""
+    if (found := find_in_file(file)) is not None:
+        line = "" if found[0] is None else f", line {found[0]},"
+        raise HubError(
+            f"{name}{line} holds what looks like a secret ({found[1]}); take it out, and revoke it if it was ever published"
+        )
 
 
 def _check_card(api: HfApi, files: Mapping[str, str | Path | bytes], repo_type: str) -> None:

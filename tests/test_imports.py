@@ -11,7 +11,7 @@ import pytest
 PACKAGE = Path(__file__).resolve().parent.parent / "hf_factuality"
 # Lowest first. A module may import from its own layer's room and from lower layers, not from a sibling room.
 LAYERS = [
-    {"errors", "lazy", "secrets"},
+    {"errors", "lazy", "markdown", "secrets"},
     {"offsets", "upload"},
     {"spans"},
     {"functional"},

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from hf_factuality._secrets import find_token
+from hf_factuality._markdown import cell, escaped
 from hf_factuality._upload import prepare_repo, publish
 from hf_factuality.errors import DataError, HubError
 
@@ -135,8 +135,6 @@ def push_pairs(
     missing = [name for name in files if not (folder / name).is_file()]
     if missing:
         raise DataError(f"there is no {folder / missing[0]}; a run writes it at its end: start it again to finish it")
-    if (found := find_token((folder / "README.md").read_text(encoding="utf-8", errors="replace"))) is not None:
-        raise HubError(f"README.md, line {found[0]}, holds what looks like an access token ({found[1]}); take it out")
     try:
         published = publish(
             {name: folder / name for name in files},
@@ -173,9 +171,9 @@ def _shown(value: Any) -> Any:
 
 
 def _cell(value: Any) -> str:
-    return " ".join(str(_shown(value)).split()).replace("|", "\\|")
+    return cell(escaped(_shown(value)))
 
 
 def _table(rows: dict[str, Any]) -> str:
     cells = {name: "" if value is None else _cell(value) for name, value in rows.items()}
-    return "\n".join(f"| {name} | {value} |" for name, value in cells.items())
+    return "\n".join(f"| {_cell(name)} | {value} |" for name, value in cells.items())

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from hf_factuality._secrets import find_token
+from hf_factuality._secrets import find_secret
 from hf_factuality.errors import HubError
 from hf_factuality.hub._push_text import find_path
 
@@ -36,18 +36,10 @@ _REPO_ID = re.compile(
     r"(?!.*(?:--|\.\.))(?:[A-Za-z0-9](?:[\w.-]*[A-Za-z0-9_])?/)?[A-Za-z0-9_](?:[\w.-]*[A-Za-z0-9_])?"
 )
 _LANGUAGE = re.compile(r"[a-z]{2,3}(-[A-Za-z0-9]+)*|multilingual|code")
-_TOLD = {
-    "an absolute path": re.compile(
-        r"(?<![\w./~\\])(?:"
-        r"/(?:home|root|tmp|Users|mnt|media|data|workspace|work|opt|srv|var|usr|scratch|private|fsx)/[\w.-]+"
-        r"|/(?:[\w.-]+/){2,}[\w.-]+|[A-Za-z]:\\[\w.-]+|~/[\w.-]+)"
-    ),
-    "an access token": re.compile(r"\b(?:hf_[A-Za-z0-9]{16,}|sk-[A-Za-z0-9_-]{16,}|gh[pousr]_[A-Za-z0-9]{16,})"),
-    "the login of an address": re.compile(r"://[^/\s@]+@"),
-    "the address of a server": re.compile(
-        r"\b(?:localhost|\d{1,3}(?:\.\d{1,3}){3})(?::\d+|/|\b)|https?://[\w-]+(?::\d+|/)|https?://[\w.-]+:\d+"
-    ),
-}
+_LOGIN = re.compile(r"://[^/\s@]+@")
+_SERVER = re.compile(
+    r"\b(?:localhost|\d{1,3}(?:\.\d{1,3}){3})(?::\d+|/|\b)|https?://[\w-]+(?::\d+|/)|https?://[\w.-]+:\d+"
+)
 
 
 def validate_card(path: str | Path, ask_hub: bool | None = None) -> bool:
@@ -97,13 +89,7 @@ def card_problems(text: str) -> list[str]:
             The whole card, with its header.
     """
     found = re.match(r"---\r?\n(.*?)\r?\n---\r?\n", text, re.DOTALL)
-    problems = []
-    for name, pattern in _TOLD.items():
-        hit = pattern.search(text)
-        if hit:
-            # Of a secret only the kind is repeated.
-            shown = "" if "token" in name or "login" in name else f" ({hit[0][:60]!r})"
-            problems.append(f"it tells {name}{shown}")
+    problems = [f"it tells {what}" for what in _told(text)]
     if not found:
         return [*problems, "it does not begin with a header between lines of ---"]
     try:
@@ -124,9 +110,19 @@ def card_problems(text: str) -> list[str]:
 
 
 def tells(text: str) -> bool:
-    """Whether a text tells a path, an access token, a login or the address of a server, for which a card is refused."""
-    found = any(pattern.search(text) for pattern in _TOLD.values())
-    return found or find_path(text) is not None or find_token(text) is not None
+    """Whether a text tells a path, a secret, a login or the address of a server, for which a card is refused."""
+    return any(True for _ in _told(text))
+
+
+def _told(text: str) -> Iterator[str]:
+    if (path := find_path(text, any_machine=True)) is not None:
+        yield f"an absolute path ({path[1][:60]!r})"
+    if _LOGIN.search(text):
+        yield "the login of an address"
+    if server := _SERVER.search(text):
+        yield f"the address of a server ({server[0][:60]!r})"
+    if (secret := find_secret(text)) is not None:
+        yield f"what looks like a secret ({secret[1]})"  # which is not repeated
 
 
 def _load_strictly(text: str) -> Any:

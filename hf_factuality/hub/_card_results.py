@@ -9,11 +9,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from hf_factuality._markdown import cell, escaped
 from hf_factuality.errors import DataError, HubError
 from hf_factuality.hub.results import SCHEMA, changed_measurement, load_results, measurement
 
 
-__all__ = ["CardResults", "ModelIdentity", "card_results", "escaped"]
+__all__ = ["CardResults", "ModelIdentity", "card_results"]
 
 logger = logging.getLogger(__name__)
 REPO_ID = re.compile(r"(?:[A-Za-z0-9][\w.-]*/)?[A-Za-z0-9][\w.-]*")
@@ -66,7 +67,7 @@ class CardResults:
         eval_results (`list[dict[str, Any]]`):
             Arguments of [`~huggingface_hub.EvalResult`], of the trained model alone.
         files (`list[Path]`):
-            Where the numbers come from.
+            Where the numbers come from, as far as it lies in the folder and is published with the card.
     """
 
     rows: list[dict[str, str]]
@@ -179,6 +180,7 @@ def _merge(before: list[_File], after: list[_File], folder: Path, repo_id: str |
     old, new = _entries(before), _entries(after)
     by_name = {(entry["benchmark"], entry["metric"]): entry for entry, _ in old.values()}
     rows, notes, index, used = [], [], [], []
+    published = {file.path for file in before + after if file.path.parent.resolve() == folder.resolve()}
     for key, (entry, file) in new.items():
         name = entry["benchmark"], entry["metric"]
         first, origin = old.get(key, (None, None))
@@ -197,11 +199,12 @@ def _merge(before: list[_File], after: list[_File], folder: Path, repo_id: str |
             changed = ", ".join(changed_measurement(by_name[name], entry))
             notes.append(_cell(f"{name[0]}, {name[1]}: measured differently before ({changed}), so not compared."))
         if entry["value"] is not None:
-            source = file.path if len(after) == 1 and file.path.parent.resolve() == folder.resolve() else None
-            index.append(_eval_result(entry, first, file, source, repo_id))
-    files = list({file.path: file for file in used}.values())
+            source = file.path if len(after) == 1 and file.path in published else None
+            index.append(_eval_result(entry, first, file.path in published and file.path.name, source, repo_id))
     notes = [*_how([entry for entry, _ in new.values()]), *notes]
-    return CardResults(rows, notes, index, [file.path for file in files])
+    return CardResults(
+        rows, notes, index, [path for path in dict.fromkeys(file.path for file in used) if path in published]
+    )
 
 
 def _entries(files: Sequence[_File]) -> dict[str, tuple[dict[str, Any], _File]]:
@@ -216,7 +219,11 @@ def _entries(files: Sequence[_File]) -> dict[str, tuple[dict[str, Any], _File]]:
 
 
 def _eval_result(
-    entry: Mapping[str, Any], before: Mapping[str, Any] | None, file: _File, source: Path | None, repo_id: str | None
+    entry: Mapping[str, Any],
+    before: Mapping[str, Any] | None,
+    file: str | None,
+    source: Path | None,
+    repo_id: str | None,
 ) -> dict[str, Any]:
     dataset = entry["dataset"]
     name = str(dataset.get("dataset") or entry["benchmark"])
@@ -238,7 +245,7 @@ def _eval_result(
         "metric_type": entry["metric"],
         "metric_name": entry.get("title") or f"{entry['metric']} ({entry['benchmark']})",
         "metric_value": entry["value"],
-        "metric_args": {**arguments, "results_file": file.path.name},
+        "metric_args": {**arguments, **({"results_file": file} if file else {})},
     }
     if source is not None and repo_id is not None and "/" in repo_id:
         found |= {"source_name": "hf-factuality evaluate",
@@ -305,10 +312,5 @@ def _how_one(entry: Mapping[str, Any]) -> str:
     return f"{entry['benchmark']}: {', '.join(parts)}."
 
 
-def escaped(text: str) -> str:
-    """Somebody's text on one line of Markdown, without the meaning that Markdown and HTML give it; bars stay."""
-    return re.sub(r"([\\<`\[\]])", r"\\\1", " ".join(str(text).split()))
-
-
 def _cell(text: str) -> str:
-    return escaped(text).replace("|", "\\|")
+    return cell(escaped(text))

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from hf_factuality import __version__
+from hf_factuality._markdown import code, escaped
 from hf_factuality.errors import HubError
 from hf_factuality.hub._card_check import tells
-from hf_factuality.hub._card_results import escaped
 
 
 __all__ = [
@@ -210,7 +210,7 @@ def describe_verifier(verifier: Any) -> str:
     origin = getattr(verifier, "origin", None) or {}
     repo_id, revision = origin.get("repo_id"), origin.get("revision")
     if repo_id and _REPO_ID.fullmatch(repo_id):
-        at = f" at `{revision[:40]}`" if revision else " (revision not recorded)"
+        at = f" at {code(revision[:40])}" if revision else " (revision not recorded)"
         name = f"[{repo_id}](https://huggingface.co/{repo_id}){at}"
     return name + (f": {parts}" if parts else "")
 
@@ -259,7 +259,7 @@ def describe_rewards(functions: Sequence[Any], names: Sequence[str]) -> str:
     for function, name in zip(functions, names, strict=True):
         # A function that wraps another may name it, as `functools.wraps` does.
         verifier = getattr(getattr(function, "__wrapped__", function), "verifier", None)
-        shown.append(name + (f" by {describe_verifier(verifier)}" if verifier is not None else ""))
+        shown.append(escaped(name) + (f" by {describe_verifier(verifier)}" if verifier is not None else ""))
     return "; ".join(shown)
 
 

@@ -75,6 +75,10 @@ _NEVER = {
     "model_world_size_*": "a shard of a run; make a model of them: hf-factuality merge",
     "_push-*": "left by a push of a checkpoint that was killed",
     "__pycache__": "made by Python",
+    **dict.fromkeys(
+        ("id_rsa", "id_dsa", "id_ecdsa", "id_ed25519", "*.ppk", "*.key", "*.p8", "*.p12", "*.pfx"), "a private key"
+    ),
+    **dict.fromkeys(("*.jks", "*.keystore", "*.kdbx", "*.env", "netrc", "_netrc"), "keys or passwords"),
 }
 _RESUMABLE = (
     *(

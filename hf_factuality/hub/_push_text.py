@@ -1,24 +1,24 @@
-"""Paths of this machine and access tokens in the texts that are to be published."""
+"""Paths of this machine, and secrets, in the files that are to be published."""
 
 from __future__ import annotations
 
-import codecs
 import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hf_factuality._secrets import find_token
+from hf_factuality._secrets import text_encoding
+from hf_factuality._upload import refuse_secrets
 from hf_factuality.errors import HubError
 
 
-_SMALL = 1 << 24
-"""Bytes of a file that is no text up to which it is searched for tokens."""
 # Vocabularies and rows of data may hold any text; nobody's paths are written there by a library.
 _DATA = {"tokenizer.json", "vocab.json", "vocab.txt", "merges.txt", "added_tokens.json"}
-_BINARY_SUFFIXES = {".safetensors", ".bin", ".pt", ".pth", ".distcp", ".parquet", ".arrow"}
-_DATA_SUFFIXES = {".jsonl", ".csv", ".tsv", ".tiktoken", ".model"}
+_DATA_SUFFIXES = {
+    *(".safetensors", ".bin", ".pt", ".pth", ".distcp", ".parquet", ".arrow"),
+    *(".jsonl", ".csv", ".tsv", ".tiktoken", ".model"),
+}
 _KEYS = {
     *("_name_or_path", "name_or_path", "base_model_name_or_path", "model_name_or_path", "tokenizer_name_or_path"),
     *(
@@ -66,12 +66,19 @@ _BETWEEN = re.compile(
 )
 
 
-def find_path(text: str) -> tuple[int, str] | None:
-    """The first absolute path of this or another person's machine in a text, with its line, from 1."""
+def find_path(text: str, any_machine: bool = False) -> tuple[int, str] | None:
+    """The first absolute path of this or another person's machine in a text, with its line, from 1.
+
+    Args:
+        text (`str`):
+            The text.
+        any_machine (`bool`, *optional*, defaults to `False`):
+            Whether paths that every machine may have count, and those of machines with other folders.
+    """
     text = _BETWEEN.sub(" ", text)
     for match in sorted([*_UNIX.finditer(text), *_WINDOWS.finditer(text)], key=re.Match.start):
         first = match[1] if match.re is _UNIX else "~"
-        if (first == "~" or _is_of_a_machine(first[1:])) and match[0] not in _NOBODYS:
+        if (any_machine or first == "~" or _is_of_a_machine(first[1:])) and match[0] not in _NOBODYS:
             return text.count("\n", 0, match.start()) + 1, match[0]
     return None
 
@@ -93,21 +100,17 @@ def published_text(name: str, path: Path) -> tuple[bytes | None, list[str]]:
         `tuple[bytes, list[str]]`: the new contents, or `None`; and what was changed, in words.
 
     Raises:
-        [`~hf_factuality.errors.HubError`]: it holds an access token, or a path under a key that is not known.
+        [`~hf_factuality.errors.HubError`]: it holds a secret, or a path under a key that is not known.
     """
     last = name.rpartition("/")[2]
-    text = _read(path)
-    if text is None:
-        if path.stat().st_size <= _SMALL:
-            check_token(path.read_bytes().replace(b"\0", b"").decode("latin-1"), name, lines=False)
-        return None, []
-    check_token(text, name)
+    refuse_secrets(name, path)
     if last == "README.md":
         try:
             path.read_bytes().decode("utf-8")
         except UnicodeDecodeError as error:
             raise HubError(f"{name} is not UTF-8 ({error.reason} at byte {error.start}); save it as UTF-8") from None
-    if last in _DATA or path.suffix in _DATA_SUFFIXES:
+    text = None if last in _DATA or path.suffix in _DATA_SUFFIXES else _read(path)
+    if text is None:
         return None, []
     changes: list[str] = []
     new = text
@@ -132,37 +135,15 @@ def published_text(name: str, path: Path) -> tuple[bytes | None, list[str]]:
 
 
 def _read(path: Path) -> str | None:
-    """A text in UTF-8, UTF-16 or UTF-32, with its mark or without; `None` for what is no text."""
-    if path.suffix in _BINARY_SUFFIXES:
-        return None
+    """A text without the mark of its encoding; `None` for what is no text."""
     with path.open("rb") as file:
-        head = file.read(1 << 16)
-    encoding = "utf-8"
-    if head.startswith((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)):
-        encoding = "utf-32"
-    elif head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        encoding = "utf-16"
-    elif b"\0" in head:
-        even, odd = head[::2].count(0), head[1::2].count(0)
-        if max(even, odd) < len(head) // 4 or min(even, odd) > len(head) // 100:
-            return None
-        encoding = "utf-16-be" if even > odd else "utf-16-le"
-    return path.read_bytes().decode(encoding, errors="replace")
-
-
-def check_token(text: str, name: str, lines: bool = True) -> None:
-    """Refuse a text that holds an access token, with the name of its file and, unless it has none, the line."""
-    if (found := find_token(text)) is not None:
-        raise HubError(
-            f"{name}{f', line {found[0]},' if lines else ''} holds what looks like an access token ({found[1]}); take it "
-            "out, and revoke it if it was ever published"
-        )
+        encoding = text_encoding(file.read(1 << 16))
+    return None if encoding is None else path.read_bytes().decode(encoding, errors="replace").removeprefix("\ufeff")
 
 
 def check_metadata(metadata: Mapping[str, str], name: str) -> None:
-    """Refuse the texts that a file of safetensors carries in its header, if an access token or a path is among them."""
+    """Refuse the texts that a file of safetensors carries in its header, if a path is among them."""
     text = "\n".join(f"{key}\n{value}" for key, value in metadata.items())
-    check_token(text, f"the header of {name}", lines=False)
     if (found := find_path(text)) is not None:
         raise HubError(
             f"the header of {name} holds a path of your machine ({found[1]}); save it again without: "

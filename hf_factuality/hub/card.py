@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hf_factuality._markdown import cell, code, escaped, one_line, unescaped
 from hf_factuality.errors import HubError
 from hf_factuality.hub._card_check import card_problems, validate_card
 from hf_factuality.hub._card_results import REPO_ID, CardResults, ModelIdentity, card_results
@@ -73,11 +74,11 @@ def render_card(card_data, *, results: CardResults | None = None, **values: Any)
 
     if not isinstance(results, CardResults | None):
         raise HubError(f"results of a card come from files, got {type(results).__name__}: see docs/cards.md")
-    values["model_name"] = _one_line(values["model_name"])
-    _set_results(card_data, values["model_name"], results)
+    _set_results(card_data, one_line(values["model_name"]), results)
+    values["model_name"] = escaped(values["model_name"])
     values["model_id"] = _quoted(values.get("model_id", ""))
-    values["training"] = [(name, _cell(value)) for name, value in values["training"]]
-    values["hyperparameters"] = [(name, _cell(value).replace("`", "'")) for name, value in values["hyperparameters"]]
+    values["training"] = [(name, cell(value)) for name, value in values["training"]]
+    values["hyperparameters"] = [(cell(code(name)), cell(code(value))) for name, value in values["hyperparameters"]]
     return ModelCard.from_template(card_data, template_path=str(TEMPLATE), results=results_text(results), **values)
 
 
@@ -86,10 +87,11 @@ def results_text(results: CardResults | None) -> str:
     if results is None or not results.rows:
         return NO_RESULTS
     rows = [f"| {' | '.join(row.values())} |" for row in results.rows]
-    files = " and ".join(f"`{path.name}`" for path in results.files)
-    notes = "\n".join(f"- {note}" for note in results.notes)
+    notes = "".join(f"- {note}\n" for note in results.notes)
+    if results.files:
+        notes += f"- The numbers are those of {' and '.join(code(path.name) for path in results.files)}."
     table = "\n".join(["| benchmark | metric | before | after | n |", "|---|---|---|---|---|", *rows])
-    return f"{table}\n\n{notes}\n- The numbers are those of {files}."
+    return f"{table}\n\n{notes.rstrip()}"
 
 
 def _set_results(card_data: Any, model_name: str, results: CardResults | None) -> None:
@@ -142,7 +144,7 @@ def write_trainer_card(
         return
     args = trainer.args
     folder = Path(args.output_dir)
-    model_name = _one_line(plain_name(model_name) if model_name else "") or _one_line(folder.resolve().name)
+    model_name = one_line(plain_name(model_name) if model_name else "") or one_line(folder.resolve().name)
     repo_id = getattr(trainer, "hub_model_id", None) or args.hub_model_id
     model = trainer.accelerator.unwrap_model(trainer.model)
     base = _base_of(model)
@@ -218,7 +220,7 @@ def update_card(folder: str | Path, results: Any = None, repo_id: str | None = N
     except Exception as error:  # noqa: BLE001 - of YAML, and of whatever huggingface_hub makes of it
         raise HubError(f"the header of {path} cannot be read: {' '.join(str(error).split()):.300}") from error
     title = re.search(r"(?m)^# (.+)$", card.text)
-    name = title[1] if title else Path(folder).resolve().name
+    name = unescaped(title[1]) if title else one_line(Path(folder).resolve().name)
     origin = _BASE.search(text)
     base = ModelIdentity(frozenset(filter(None, (origin[1], origin[3]))), origin[2]) if origin else ModelIdentity()
     found = card_results(results, Path(folder), _this(Path(folder), name, repo_id), base, repo_id)
@@ -269,7 +271,7 @@ class _Base:
             return "A model of unknown origin"
         if self.on_the_hub:
             return f"[{self.name}](https://huggingface.co/{self.name})"
-        return f"`{self.name}`, a model that is not on the Hub"
+        return f"{code(self.name)}, a model that is not on the Hub"
 
     def row(self) -> str:
         if self.name is None:
@@ -295,7 +297,11 @@ def _base_of(model: Any) -> _Base:
 def _data_row(name: str | None, dataset: Any, origin: tuple[str, str] | None) -> str:
     shown = own_words(dataset) or "not recorded"
     if name is not None:
-        shown = f"[{name}](https://huggingface.co/datasets/{name})" if REPO_ID.fullmatch(name) else plain_name(name)
+        shown = (
+            f"[{name}](https://huggingface.co/datasets/{name})"
+            if REPO_ID.fullmatch(name)
+            else escaped(plain_name(name))
+        )
         if origin is not None and origin[0] == name:
             shown += f" at `{origin[1]}`"
     return shown + (f", {len(dataset)} rows" if hasattr(dataset, "__len__") else "")
@@ -381,14 +387,6 @@ def _shown(value: Any) -> str:
     return "n/a" if value is None else f"{value:.3f}" if isinstance(value, float) else str(value)
 
 
-def _one_line(value: Any) -> str:
-    return " ".join(str(value).encode("utf-8", "replace").decode().split())
-
-
-def _cell(value: Any) -> str:
-    return _one_line(value).replace("|", "\\|")
-
-
 def _quoted(text: str) -> str:
     """A string of Python."""
-    return json.dumps(text.encode("utf-8", "replace").decode(), ensure_ascii=False)
+    return json.dumps(one_line(text), ensure_ascii=False)

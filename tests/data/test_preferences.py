@@ -123,7 +123,7 @@ def test_a_card_shows_no_folder_of_a_server_and_no_token(tmp_path):
     assert "| sampling model | a # b\\|c |" in card
     assert load_pairs(tmp_path).info.description.endswith("labelled by V (LLMJudge(model='judge', top_k=3))")
     (tmp_path / "README.md").write_text("hf_" + "a" * 34)
-    with pytest.raises(HubError, match="README.md, line 1, holds what looks like an access token"):
+    with pytest.raises(HubError, match="README.md, line 1, holds what looks like a secret"):
         push_pairs(tmp_path, "someone/pairs")
 
 

@@ -84,8 +84,8 @@ def test_a_good_card():
         ("# mine", "Judged by nli:/home/ada/judge.", "an absolute path ('/home/ada"),
         ("# mine", "See </home/ada/run>.", "an absolute path"),
         ("# mine", "Trained in C:\\runs\\mine.", "an absolute path"),
-        ("# mine", "Key hf_abcdefghijklmnopqrstuvwx.", "an access token"),
-        ("# mine", "At https://ada:secret@example.org/x.", "the login of an address"),
+        ("# mine", "Key hf_abcdefghijklmnopqrstuvwx.", "what looks like a secret (Hugging Face token)"),
+        ("# mine", "At https://ada:hunter2@example.org/x.", "the login of an address"),
         ("# mine", "Judge at http://10.0.0.7:8000/v1.", "the address of a server"),
         ("# mine", "Judge at http://judge:8000/v1.", "the address of a server"),
         ("# mine", "Judge at localhost:8000.", "the address of a server"),
@@ -99,7 +99,7 @@ def test_a_broken_card(tmp_path, old, new, message):
     with pytest.raises(HubError) as refusal:
         validate_card(tmp_path, ask_hub=False)
     assert message in str(refusal.value)
-    assert not any(secret in str(refusal.value) for secret in ("abcdefghijkl", "secret"))
+    assert not any(secret in str(refusal.value) for secret in ("abcdefghijkl", "hunter2"))
 
 
 def test_a_missing_card(tmp_path):

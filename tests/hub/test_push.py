@@ -247,8 +247,8 @@ def test_paths_of_this_machine(hub, model):
         ("README.md", "# A\n\nTrained on /scratch/me/data.\n", r"README.md, line 3, holds a path of your machine"),
         ("README.md", "Run C:\\Users\\me\\x.exe", r"line 1, holds a path"),
         ("chat_template.jinja", "file:///mnt/data/x", "holds a path"),
-        ("config.json", '{"key": "hf_AbCdEfGhIjKlMnOpQrStUvWxYz012345"}', r"line 1, holds what looks like an access"),
-        ("tokenizer.json", '\n\n{"x": "sk-proj-%s"}' % ("a1" * 20), r"line 3, holds what looks like an access token"),
+        ("config.json", '{"key": "hf_AbCdEfGhIjKlMnOpQrStUvWxYz012345"}', r"line 1, holds what looks like a secret"),
+        ("tokenizer.json", '\n\n{"x": "sk-proj-%s"}' % ("a1" * 20), r"line 3, holds what looks like a secret"),
         ("config.json", '{"a": ', "config.json is no JSON"),
     ],
 )
