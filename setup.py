@@ -9,7 +9,16 @@ ROOT = Path(__file__).parent
 
 MATH = ["math-verify>=0.9,<1"]
 SERVING = ["transformers[serving]>=5.17,<6"]
-TEST = ["hypothesis>=6.100", "pytest>=8", "pytest-timeout>=2.3", "sentencepiece>=0.2", "peft>=0.18", *MATH, *SERVING]
+TEST = [
+    "hypothesis>=6.100",
+    "markdown-it-py>=3",
+    "pytest>=8",
+    "pytest-timeout>=2.3",
+    "sentencepiece>=0.2",
+    "peft>=0.18",
+    *MATH,
+    *SERVING,
+]
 EXTRAS = {
     "peft": ["peft>=0.18"],
     "deepspeed": ["deepspeed>=0.18"],

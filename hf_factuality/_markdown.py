@@ -7,7 +7,7 @@ import unicodedata
 from typing import Any
 
 
-_MARKUP = re.compile(r"[\\`*\[\]<~#]|(?<![^\W_])_|_(?![^\W_])")
+_MARKUP = re.compile(r"[\\`*\[\]<~#]|&(?=#?\w+;)|(?<![^\W_])_|_(?![^\W_])")
 _JOINERS = "\u200c\u200d"  # words of some languages are written with them
 
 

@@ -176,7 +176,7 @@ def _search(stream: Any, depth: int = 0) -> tuple[int | None, str] | None:
 
 def _text(data: bytes, encoding: str | None) -> bytes:
     if encoding is None:
-        return data.replace(b"\0", b"")
+        return data.translate(None, b"\0")
     return data if encoding == "utf-8" else data.decode(encoding, "replace").encode("utf-8")
 
 
@@ -209,7 +209,7 @@ def _members(head: bytes, stream: BinaryIO) -> Iterator[Any]:
     elif head.startswith(b"\x28"):
         import pyarrow
 
-        yield pyarrow.CompressedInputStream(pyarrow.PythonFile(stream), "zstd")
+        yield pyarrow.CompressedInputStream(pyarrow.PythonFile(stream, mode="r"), "zstd")
     else:
         module = {b"\x1f": "gzip", b"B": "bz2", b"\xfd": "lzma"}[head[:1]]
         yield importlib.import_module(module).open(stream)
@@ -236,7 +236,7 @@ def _in_column(column: Any) -> Iterator[str]:
         column = column.cast(pa.large_binary())
         hits = compute.match_substring_regex(column, pattern=rf"{_net()}|\\(?:u00[2-7]|x[2-7]|/)")
         for value in column.filter(hits):
-            found = find_secret(value.as_py().replace(b"\0", b""))
+            found = find_secret(value.as_py())
             if found is not None:
                 yield found[1]
 
@@ -296,7 +296,7 @@ def _is_secret(kind: str, match: re.Match[str]) -> bool:
     if kind == "Hugging Face token":  # hf_DistilBertForSequenceClassification is none
         return secret.islower() or 6 * sum(map(str.isupper, secret)) >= len(secret) - 3
     if kind == "AWS secret key":
-        return re.fullmatch(r"[0-9a-f]+", secret) is None and _is_random(secret)
+        return secret.lower() != secret != secret.upper()
     return kind not in _RANDOM or _is_random(secret)
 
 

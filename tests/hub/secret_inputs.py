@@ -76,7 +76,7 @@ KINDS = {
     "JSON Web Token": _jwt,
     "Bearer": _joined("curl -H 'Authorization: Bearer ", _some(WORD, 40), "'"),
     "Basic": lambda rng: "Authorization: Basic " + base64.b64encode(f"me:{_some(WORD, 14)(rng)}".encode()).decode(),
-    "Docker": lambda rng: '{"auth": "%s"}' % base64.b64encode(f"me:{_some(WORD, 14)(rng)}".encode()).decode(),
+    "Docker": lambda rng: '{"auth": "' + base64.b64encode(f"me:{_some(WORD, 14)(rng)}".encode()).decode() + '"}',
     "password in an address": _joined("https://ada:", _some(WORD, 12), "@example.org/x"),
     "database": _joined("DATABASE = 'postgresql://app:", _some(WORD + "!", 16), "@db.example.org:5432/app'"),
     "escaped address": _joined('{"a": "https:\\/\\/ada:', _some(WORD, 12), '@example.org"}'),
@@ -185,7 +185,7 @@ def harmless(seed: int = 0) -> dict[str, bytes]:
         header = json.dumps({"__metadata__": {"format": "pt"}, **tensors}).encode()
         files |= {
             f"{n}/tokenizer.json": json.dumps({"model": {"vocab": vocabulary, "merges": merges}}).encode(),
-            f"{n}/tokenizer_indented.json": json.dumps(
+            f"{n}/indented/tokenizer.json": json.dumps(
                 {"model": {"vocab": vocabulary}}, indent=1, ensure_ascii=False
             ).encode(),
             f"{n}/vocab.txt": "\n".join(words).encode(),
@@ -208,7 +208,7 @@ def harmless(seed: int = 0) -> dict[str, bytes]:
             f"{n}/SHA256SUMS": "".join(f"{_some(HEX, 64)(rng)}  model-{i}.bin\n" for i in range(50)).encode(),
             f"{n}/pointer": f"version https://git-lfs.github.com/spec/v1\noid sha256:{_some(HEX, 64)(rng)}\nsize 123\n".encode(),
             f"{n}/requirements.txt": f"torch==2.11 --hash=sha256:{_some(HEX, 64)(rng)}\nx @ git+https://git@a.b/x@{_some(HEX, 40)(rng)}".encode(),
-            f"{n}/model.safetensors": struct.pack("<Q", len(header)) + header + rng.randbytes(64),
-            f"{n}/weights.bin": rng.randbytes(200_000),
+            f"{n}/model.safetensors": struct.pack("<Q", len(header)) + header + rng.randbytes(16),
+            f"{n}/weights.gguf": rng.randbytes(200_000),
         }
     return files

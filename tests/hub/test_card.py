@@ -1,22 +1,28 @@
 """What a card says of a run: settings, verifier, machine, versions, base model and data. No places, no keys."""
 
 import ast
+import html
 import json
+import re
 import subprocess
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 from datasets import Dataset, concatenate_datasets
+from huggingface_hub import ModelCardData
+from markdown_it import MarkdownIt
 from peft import LoraConfig
 from trl import DPOConfig, GRPOConfig
 
 from hf_factuality import FactGRPOConfig, MaskDPOConfig, TokenRewardPPOConfig
+from hf_factuality._markdown import escaped
 from hf_factuality.errors import HubError
 from hf_factuality.hub import _card_settings
 from hf_factuality.hub._card_check import card_problems
+from hf_factuality.hub._card_results import CardResults, ModelIdentity
 from hf_factuality.hub._card_settings import (
     HYPERPARAMETERS,
     WITHHELD,
@@ -29,7 +35,7 @@ from hf_factuality.hub._card_settings import (
     package_commit,
     plain_name,
 )
-from hf_factuality.hub.card import changed_settings, describe_verifier, render_card
+from hf_factuality.hub.card import _Base, _data_row, changed_settings, describe_verifier, render_card
 from hf_factuality.verifiers import LexicalVerifier, LLMJudge, NLIVerifier, SentenceExtractor, VerifierPipeline
 from hf_factuality.verifiers.client import ChatClient
 from tests.hub.card_oracle import assert_valid_header, header_and_text
@@ -295,6 +301,64 @@ def test_joined_data_is_not_described_by_its_first_part():
     assert own_words(concatenate_datasets(parts)) is None and own_words(parts[0]) == "labelled by A"
 
 
+ODD = [
+    *(
+        "a\n---\nb",
+        'a"b',
+        "a\\",
+        'a\n")\nimport os\n("',
+        "a `b` ``c``",
+        "a | b |",
+        "<img src=x onerror=alert(1)>",
+        "a --> b",
+    ),
+    *(
+        "[a](b:c)",
+        "![a][b]",
+        "*a* _b_ ~~c~~",
+        "# a #",
+        "1. a",
+        "- a",
+        "> a",
+        "~~~",
+        "a: b\n- c: !!python",
+        "{{ card_data }}",
+    ),
+    *("a\u202ebc\u2066d\u200b", "a\x1b[31mb", "&lt;b>", "%}{%", "snake_case name"),
+]
+
+
+def rendered(text):
+    """The page as HTML by an independent reader of Markdown, and its first heading as text."""
+    page = MarkdownIt("js-default", {"html": True, "linkify": False}).render(text)
+    return page, html.unescape(re.search(r"<h1>(.*?)</h1>", page)[1])
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_no_name_means_anything_to_markdown(name):
+    """In the heading, the tables, the notes and the header: what is seen is the name, without what is not seen."""
+    name = f"x{name}" if name[0] in "/~." else name
+    seen = "".join(c for c in " ".join(name.split()) if c not in "\u202e\u2066\u200b\x1b")
+    results = CardResults([dict.fromkeys(("benchmark", "metric", "before", "after", "n"), "1")], [], [], [Path(name)])
+    row = escaped(name)
+    card = render_card(
+        ModelCardData(license="mit"), results=replace(results, notes=[row]), model_name=name, model_id=name, chat=False,
+        adapter=False, base=_Base(name, False, ModelIdentity()).link(), method="m", paper_title="t", paper_id="1",
+        training=[("base", _Base(name, False, ModelIdentity()).row()), ("data", _data_row(name, [1], None))],
+        hyperparameters=[("a", name), (name, 1)],
+    )  # fmt: skip
+    page, heading = rendered(card.text)
+    assert heading == seen
+    plain = rendered(render_card(
+        ModelCardData(license="mit"), results=replace(results, notes=["x"], files=[Path("y")]), model_name="x", model_id="x",
+        chat=False, adapter=False, base=_Base("x", False, ModelIdentity()).link(), method="m", paper_title="t", paper_id="1",
+        training=[("base", _Base("x", False, ModelIdentity()).row()), ("data", _data_row("./x", [1], None))],
+        hyperparameters=[("a", "x"), ("x", 1)],
+    ).text)[0]  # fmt: skip
+    assert re.findall(r"</?\w+", page) == re.findall(r"</?\w+", plain), "the same elements as with a plain name"
+    assert not set("\u202e\u2066\u200b\x1b") & set(card.text)
+
+
 @pytest.mark.parametrize("name", ["a\n---\nb", 'a"b', "a\\", 'a\n")\nimport os\n("'])
 def test_odd_names_of_models(tiny_model, tmp_path, name):
     trainer = make(MaskDPOTrainer, tiny_model, tmp_path / "out")
@@ -303,7 +367,7 @@ def test_odd_names_of_models(tiny_model, tmp_path, name):
     header, text = header_and_text(card)
     assert_valid_header(header)
     assert card_problems(card) == [] and "datasets" not in header
-    assert text.startswith(f"\n# {' '.join(name.split())}\n\n")
+    assert rendered(text)[1] == " ".join(name.split())
     code = ast.parse(text.split("```python\n")[1].split("```")[0])
     assert [node.value for node in ast.walk(code) if isinstance(node, ast.keyword) and node.arg == "model"][
         0

@@ -325,3 +325,30 @@ def test_measured_entry_by_hand():
     ]
     assert interval["low"] == pytest.approx(0.304, abs=0.015) and interval["high"] == pytest.approx(0.496, abs=0.015)
     assert json.dumps(found)
+
+
+def test_files_that_are_not_published_are_not_named(trainer, folder, tiny_model, tmp_path):
+    """Neither in the text nor in the header; what was measured before is shown all the same."""
+    before, after = tmp_path / "base.json", folder / "results.json"
+    write_results(before, before_model(tiny_model), [entry(value=0.25)], MACHINE)
+    write_results(after, after_model(folder), [entry(value=0.75)], MACHINE)
+    update_card_of = {"before": before, "after": after}
+    trainer.card_results = update_card_of
+    card = card_of(trainer, folder)
+    assert "0.250" in card and "base.json" not in card and "- The numbers are those of `results.json`." in card
+    moved = tmp_path / "elsewhere.json"
+    after.rename(moved)
+    update_card(folder, {"before": before, "after": moved})
+    card = (folder / "README.md").read_text(encoding="utf-8")
+    assert "0.750" in card and "numbers are those" not in card and "results_file" not in card and ".json" not in card
+
+
+def test_a_note_is_no_heading(trainer, folder):
+    note = "# Free\n## money <script>x</script> | `a` [b](c) \u202ed"
+    write_results(folder / "results.json", after_model(folder), [entry("# b", note=note, title="- # t")], MACHINE)
+    card = card_of(trainer, folder)
+    shown = "- \\# b: \\# Free \\#\\# money \\<script>x\\</script> \\| \\`a\\` \\[b\\](c) d"
+    assert shown in card.splitlines() and "| \\# b | \\- \\# t |" in card
+    assert [line for line in card.splitlines() if line.startswith("#")][0] == "# my-model"
+    update_card(folder)
+    assert (folder / "README.md").read_text(encoding="utf-8") == card
