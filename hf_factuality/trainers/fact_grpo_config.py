@@ -31,9 +31,9 @@ class FactGRPOConfig(GRPOConfig):
             `"paper"`, or `"released"` for what the published FSPO code does: the factuality term is logged but not
             added to the reward, every sentence is +1 (supported) or -1 (anything else), and tokens outside the
             sentences count as +1. `"paper_format"` is the paper with the format check of the released code: a completion
-            without reasoning, or in which not each of `<think> </think> <answer> </answer>` stands exactly once in this order,
-            earns the -1 of false reasoning; in the paper's formula it earns 0, the empty sum. It sets the three fields below
-            that are left at `None`.
+            without reasoning, with text outside its blocks, or in which not each of `<think> </think> <answer> </answer>`
+            stands exactly once in this order, earns the -1 of false reasoning; by the paper's formula one without reasoning
+            earns 0, the empty sum. It sets the three fields below that are left at `None`.
         factuality_reward_weight (`float`, *optional*):
             Weight of the mean sentence factuality in the reward; `None` takes the variant's (1 or 0).
         label_values (`str`, *optional*):
@@ -71,7 +71,7 @@ class FactGRPOConfig(GRPOConfig):
         metadata={
             "help": "'paper': answer reward plus mean sentence factuality, ternary labels. 'released': what the "
             "published FSPO code does (answer reward only, binary labels, +1 outside the sentences). 'paper_format': the "
-            "paper, and -1 without reasoning or where the tags are not exactly once each, in order.",
+            "paper, and -1 without reasoning, with text outside the tags, or without each of them exactly once.",
             "choices": list(VARIANTS),
         },
     )

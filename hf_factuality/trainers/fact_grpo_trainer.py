@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -37,6 +38,7 @@ from hf_factuality.verifiers.registry import load_verifier
 
 
 REWARD_NAME = "factuality"
+_NOTHING_ELSE = re.compile(r"<think>.*</think>\s*<answer>.*</answer>", re.DOTALL)
 
 
 @dataclass
@@ -242,7 +244,9 @@ class FactGRPOTrainer(WholeCheckpoints, Publishes, ResumableRollouts, CheckedRol
         """The released code leaves completions alone that break the format; the paper's formula does not ask for it."""
         if self.args.variant == "paper":
             return True
-        return check_format(text if "<think>" in text and not opened else f"<think>{text}")
+        text = text if "<think>" in text and not opened else f"<think>{text}"
+        # Reasoning that is moved out of its block would be paid for what is left there.
+        return check_format(text) and (self.args.variant == "released" or bool(_NOTHING_ELSE.fullmatch(text.strip())))
 
     def _calculate_rewards(self, inputs, prompts, completions, completion_ids_list):
         rewards_per_func = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)

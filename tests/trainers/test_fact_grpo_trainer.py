@@ -235,7 +235,7 @@ WAYS = [
     (False, f"<think>{FALSE}</think>{FORMAT}", -1, -1),
     (False, f"<think>{FALSE} {TRUE}</think>{FORMAT}", 0, 0),
     (False, f"<think>{FALSE}</think> so <think>{TRUE}</think>{FORMAT}", 0, -1),
-    (False, f"<THINK>{FALSE}</THINK><think>{TRUE}</think>{FORMAT}", 0, 0),
+    (False, f"<THINK>{FALSE}</THINK><think>{TRUE}</think>{FORMAT}", 0, -1),
     (False, f"<think a=b>{FALSE}</think><think>{TRUE}</think>{FORMAT}", 0, -1),
     (False, f"<think>{FALSE}<think>{TRUE}</think></think>{FORMAT}", 0, -1),
     (False, f"<think>{FALSE}{FORMAT}", -1, -1),
@@ -243,17 +243,25 @@ WAYS = [
     (False, f"<think> </think>{FORMAT}", 0, -1),
     (False, "", 0, -1),
     (False, f"<think>Hm.</think>{FORMAT}", 0, 0),
+    (False, f"{FALSE} <think>{TRUE}</think>{FORMAT}", 1, -1),
+    (False, f"<think>{TRUE}</think> {FALSE}{FORMAT}", 1, -1),
+    (False, f"<think>{TRUE}</think>{FORMAT} {FALSE}", 1, -1),
+    (False, f"<think>{TRUE}</think>", 1, -1),
     (True, f"{TRUE}</think>{FORMAT}", 1, 1),
     (True, f"{FALSE}</think>{FORMAT}", -1, -1),
     (True, f"{FALSE} <think>{TRUE}</think>{FORMAT}", 0, -1),
     (True, f"{FALSE}{FORMAT}", -1, -1),
+    (True, f"{TRUE}</think>{FALSE}{FORMAT}", 1, -1),
+    (True, f"{TRUE}</think>{FORMAT}{FALSE}", 1, -1),
+    (True, f"<think>{TRUE}</think>{FORMAT}", 1, -1),
+    (True, TRUE, 1, -1),
 ]
 
 
 @pytest.mark.parametrize("variant", ["paper", "paper_format"])
 def test_all_reasoning_counts_however_it_is_written(tiny_model, tmp_path, variant):
-    """No way pays more than the same sentences in one block; with the format check, none pays more than falsehoods
-    for leaving the reasoning out."""
+    """In the blocks, no way pays more than the plain one. With the format check neither does text outside of them, and no
+    reasoning pays what falsehoods do."""
 
     class Fixed(FactGRPOTrainer):
         def _generate_single_turn(self, prompt_ids, *args, **kwargs):
@@ -272,9 +280,9 @@ def test_all_reasoning_counts_however_it_is_written(tiny_model, tmp_path, varian
         ]
         output = trainer._generate_and_score_completions([{"prompt": prompt}] * len(expected))
         assert output["rewards/factuality"].tolist() == expected
-    assert trainer._metrics["train"]["factuality/no_reasoning"] == [
-        pytest.approx(expected) for expected in ([7 / 12, 1 / 2] if variant == "paper_format" else [3 / 12, 0])
-    ]
+        # Of those that pay -1 with the format check, one per prompt is plain and false.
+        bare = (expected.count(-1) - 1) / len(expected) if variant == "paper_format" else (0 if opened else 3 / 16)
+        assert trainer._metrics["train"]["factuality/no_reasoning"][-1] == pytest.approx(bare)
 
 
 def test_the_released_variant(tiny_model, tmp_path):
