@@ -119,7 +119,7 @@ class Publishes:
         # Training goes on, and may delete the checkpoint: what is pushed has names of its own.
         staged = Path(self.args.output_dir) / f"{_STAGING}{Path(checkpoint_folder).name}"
         shutil.rmtree(staged, ignore_errors=True)
-        shutil.copytree(checkpoint_folder, staged / "model", copy_function=_link)
+        shutil.copytree(checkpoint_folder, staged / "model", symlinks=True, copy_function=_link)
         card = Path(self.args.output_dir) / "README.md"
         if card.is_file():
             # PEFT leaves a card in the checkpoint, and writing through the link would change that one.
@@ -130,7 +130,7 @@ class Publishes:
         self._save_verifier(staged / "model")
         state = None
         if strategy in _RESUMABLE:
-            shutil.copytree(checkpoint_folder, staged / "state", copy_function=_link)
+            shutil.copytree(checkpoint_folder, staged / "state", symlinks=True, copy_function=_link)
             state = _RESUMABLE[strategy] or Path(checkpoint_folder).name
         step = f"Training in progress, step {self.state.global_step}"
         where = {"revision": self.args.hub_revision, "commit_message": step, "token": self.args.hub_token}

@@ -120,7 +120,7 @@ def test_a_card_shows_no_folder_of_a_server_and_no_token(tmp_path):
     path.write_text(json.dumps(settings))
     card = card_text(tmp_path)
     assert "| verifier judge model | judge |" in card and "secret" not in card and "| sampling other | y |" in card
-    assert "| sampling model | a # b\\|c |" in card
+    assert "| sampling model | a \\# b\\|c |" in card
     assert load_pairs(tmp_path).info.description.endswith("labelled by V (LLMJudge(model='judge', top_k=3))")
     (tmp_path / "README.md").write_text("hf_" + "a" * 34)
     with pytest.raises(HubError, match="README.md, line 1, holds what looks like a secret"):

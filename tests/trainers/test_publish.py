@@ -2,6 +2,7 @@
 
 import json
 import logging
+import random
 
 import pytest
 import torch
@@ -21,6 +22,7 @@ from hf_factuality.trainers.mask_dpo_config import MaskDPOConfig
 from hf_factuality.trainers.token_reward_ppo_config import TokenRewardPPOConfig
 from tests.evaluation.test_results import MACHINE, entry
 from tests.hub.loopback import TOKEN, hub  # noqa: F401 - a fixture
+from tests.hub.secret_inputs import KINDS
 from tests.tiny import letters_reward, rows
 from tests.trainers.mask_dpo_recording import pairs
 
@@ -87,6 +89,38 @@ def test_a_push_is_one_commit_of_the_model_and_its_card(tiny_model, tmp_path, hu
     for name, tensor in trainer.model.state_dict().items():
         assert torch.equal(loaded.state_dict()[name], tensor), name
     assert AutoTokenizer.from_pretrained(REPO).chat_template == trainer.processing_class.chat_template
+
+
+@pytest.mark.parametrize("name", ["README.md", "LICENSE", "results.json", "verifier/prompts/a.txt", "link", "folder"])
+def test_no_secret_and_no_file_from_elsewhere_is_pushed(tiny_model, tmp_path, hub, caplog, name):  # noqa: F811
+    """Neither at the end nor with a checkpoint."""
+    key = KINDS["OpenSSH"](random.Random(0))
+    diary = tmp_path / "diary" / "prompts"
+    diary.mkdir(parents=True)
+    (diary / "a.txt").write_text("mine", encoding="utf-8")
+    trainer = make("mask_dpo", tiny_model, tmp_path / "run", push_to_hub=True)
+    checkpoint = tmp_path / "run" / "checkpoint-1"
+    trainer.save_model(str(checkpoint), _internal_call=True)
+    for folder in (tmp_path / "run", checkpoint):
+        if name == "link":
+            (folder / "LICENSE").symlink_to(diary / "a.txt")
+        elif name == "folder":
+            (folder / "verifier").symlink_to(diary.parent)
+        elif name != "README.md" or folder != checkpoint:
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            text = json.dumps({"schema": "hf_factuality.results/1", "results": [], "key": key})
+            (folder / name).write_text(text if name == "results.json" else key, encoding="utf-8")
+    trainer._push_from_checkpoint(str(checkpoint))
+    trainer._finish_current_push()
+    if name == "folder":
+        trainer.push_to_hub()  # which is left out
+    elif name != "README.md":  # which is written anew
+        with pytest.raises(HubError, match="looks like a secret|is a link to"):
+            trainer.push_to_hub()
+    for commit in commits(hub):
+        for path, blob in commit.files.items():
+            assert key.encode() not in blob.data and blob.data != b"mine", path
+    assert (len(commits(hub)) == 1) is (name not in ("folder",))
 
 
 def test_the_verifier_goes_with_the_model_that_it_paid(tiny_model, tmp_path, hub):  # noqa: F811
