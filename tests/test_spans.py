@@ -159,6 +159,16 @@ def test_scopes(completion, opened, think, answer):
         assert [part.strip() for part in parts] == expected if scope == "think" else parts == expected
 
 
+@given(
+    st.lists(st.sampled_from(["<think>", "</think>", "a", "b.", " ", "\n"]), max_size=9).map("".join), st.booleans()
+)
+def test_every_character_is_answer_or_reasoning_and_none_is_both(completion, opened):
+    answer, think = (scope_ranges(completion, scope, opened) for scope in ("answer", "think"))
+    found = sorted(place for start, end in (*answer, *think) for place in range(start, end))
+    left = "".join(completion[place] for place in range(len(completion)) if place not in found)
+    assert len(found) == len(set(found)) and not left.replace("<think>", "").replace("</think>", "")
+
+
 def test_the_final_answer_comes_last_even_if_it_is_empty():
     assert scope_ranges("so</think>x<think>y", opened=True) == [(10, 11), (19, 19)]
     assert scope_ranges("no block", "think") == []

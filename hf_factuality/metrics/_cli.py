@@ -48,7 +48,7 @@ def add_parser(commands: Any) -> None:
 
 
 def _number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e300  # nor is NaN
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e300  # False for NaN
 
 
 def _whole(value: Any) -> bool:
