@@ -457,7 +457,7 @@ def _status(summary: Mapping[str, Any], thresholds: Mapping[str, float], max_not
         ("completions", summary["not_judged"], summary["completions"]),
         ("claims", claims["not_judged"], sum(claims.values())),
     ):
-        if max_not_judged is not None and failed > max_not_judged * n:
+        if max_not_judged is not None and n and failed / n > max_not_judged:
             low.append(f"{failed} of {n} {what} could not be judged")
     for text in low:
         print(f"hf-factuality: {text}", file=sys.stderr)

@@ -300,6 +300,7 @@ def test_a_judge_that_never_says_contradicted_can_fail_the_gate(judge):
         (["--fail-under", "0.8"], 1),  # 0.1 by default
         (["--fail-under", "decided_precision=0.8"], 1),
         (["--max-not-judged", "0.89"], 1),
+        (["--max-not-judged", "0.9"], 0),
         (["--fail-under", "0.8", "--max-not-judged", "0.9"], 0),
     ],
 )

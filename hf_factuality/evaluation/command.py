@@ -339,10 +339,10 @@ def _status(
                 if entry["value"] is None or entry["value"] < threshold:
                     low.append(f"{name} {entry['value']} is below {threshold:g}")
         missing = sum(entry["left_out"]["responses"].get(reason, 0) for reason in _NOT_JUDGED)
-        if max_not_judged is not None and missing > max_not_judged * entry["n"]:
+        if max_not_judged is not None and entry["n"] and missing / entry["n"] > max_not_judged:
             low.append(f"{name}: {missing} of {entry['n']} items have no answer or could not be judged")
     for name, found in claims.items():
-        if max_not_judged is not None and found.unjudged > max_not_judged * found.stated:
+        if max_not_judged is not None and found.stated and found.unjudged / found.stated > max_not_judged:
             low.append(f"{name}: {found.unjudged} of {found.stated} claims could not be judged")
     for text in low:
         print(f"hf-factuality: {text}", file=sys.stderr)

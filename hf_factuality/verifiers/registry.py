@@ -23,13 +23,13 @@ _BUILT_IN = {
     if module.startswith("judge_") and name.endswith("Verifier") and module != "judge_self"
 }
 VERIFIER_NAMES = tuple(sorted(_BUILT_IN))
-VERIFIER_HELP = (
-    "'lexical', 'hhem' or 'minicheck' (or with :MODEL), 'nli:MODEL', 'llm:MODEL', 'anah:MODEL', 'pipeline:FOLDER_OR_REPO' or "
-    "'package.module:Class'"
-)
-"""For the help of commands."""
 BASE_URL_VARIABLE = "HF_FACTUALITY_BASE_URL"
 """Environment variable with the address of the server, where only a name can be given."""
+VERIFIER_HELP = (
+    "'lexical', 'hhem' or 'minicheck' (or with :MODEL), 'nli:MODEL', 'llm:MODEL' or 'anah:MODEL' on a server (whose address is "
+    f"in {BASE_URL_VARIABLE}), 'pipeline:FOLDER_OR_REPO' or 'package.module:Class'"
+)
+"""For the help of commands."""
 
 
 def load_verifier(name: str | Verifier, **kwargs: Any) -> Verifier:
