@@ -119,9 +119,10 @@ class Publishes:
         # Training goes on, and may delete the checkpoint: what is pushed has names of its own.
         staged = Path(self.args.output_dir) / f"{_STAGING}{Path(checkpoint_folder).name}"
         shutil.rmtree(staged, ignore_errors=True)
+        # Links stay links: what they lead to is not copied, and whether it may be published is seen there.
         shutil.copytree(checkpoint_folder, staged / "model", symlinks=True, copy_function=_link)
         card = Path(self.args.output_dir) / "README.md"
-        if card.is_file():
+        if card.is_file() and _is_inside(card, Path(self.args.output_dir)):
             # PEFT leaves a card in the checkpoint, and writing through the link would change that one.
             (staged / "model" / "README.md").unlink(missing_ok=True)
             shutil.copy(card, staged / "model")
@@ -180,6 +181,8 @@ def _results_of(folder: Path, checkpoint: Path) -> list[Path]:
     """Files of results of the weights in a checkpoint; those of other weights say nothing about it."""
     own, found = folder_fingerprint(checkpoint), []
     for path in sorted(folder.glob("results*.json")):
+        if not _is_inside(path, folder):
+            continue
         try:
             measured = load_results(path)["model"].get("fingerprint")
         except DataError:  # not of our schema
@@ -187,6 +190,10 @@ def _results_of(folder: Path, checkpoint: Path) -> list[Path]:
         if own is not None and measured == own:
             found.append(path)
     return found
+
+
+def _is_inside(path: Path, folder: Path) -> bool:
+    return path.resolve().is_relative_to(folder.resolve())
 
 
 def _link(source: str, target: str) -> None:

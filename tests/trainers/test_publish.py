@@ -203,6 +203,39 @@ def test_a_push_leaves_the_checkpoint_as_it_was(tiny_model, tmp_path, hub):  # n
     assert own != pushed and b"[More Information Needed]" in own
 
 
+@pytest.mark.parametrize("linkable", [True, False])
+def test_no_link_of_a_checkpoint_leads_out_of_it(tiny_model, tmp_path, hub, caplog, monkeypatch, linkable):  # noqa: F811
+    run, private = tmp_path / "run", tmp_path / "private"
+    trainer = make("mask_dpo", tiny_model, run, push_to_hub=True, hub_strategy="every_save")
+    if not linkable:  # as on another disk, where files are copied
+
+        def fails(*_, **__):
+            raise OSError(18, "Invalid cross-device link")
+
+        monkeypatch.setattr("os.link", fails)
+    private.mkdir()
+    (private / "key.txt").write_text("nobody's business")
+    folder = run / "checkpoint-1"
+    trainer.save_model(folder)
+    (folder / "prompts").symlink_to(private)
+    (run / "README.md").unlink()
+    (run / "README.md").symlink_to(private / "key.txt")
+    measured = {"name": "x", "revision": None, "adapter": None, "dtype": None, "server": None}
+    measured["fingerprint"] = folder_fingerprint(folder)
+    write_results(private / "results.json", measured, [entry()], MACHINE)
+    (run / "results.json").symlink_to(private / "results.json")
+    trainer._push_from_checkpoint(str(folder))
+    trainer._finish_current_push()
+    assert "model.safetensors" in files(hub) and "results.json" not in files(hub)
+    assert not any(b"nobody's business" in data for data in files(hub).values())
+    (folder / "merges.txt").symlink_to(private / "key.txt")
+    before = len(commits(hub))
+    with caplog.at_level(logging.WARNING):
+        trainer._push_from_checkpoint(str(folder))
+        trainer._finish_current_push()
+    assert len(commits(hub)) == before and "merges.txt" in caplog.text and "is a link to" in caplog.text
+
+
 def test_results_go_with_the_weights_that_they_are_of(tiny_model, tmp_path, hub):  # noqa: F811
     run = tmp_path / "run"
     trainer = make(
