@@ -113,7 +113,8 @@ class FakeServer:
 
     async def _handle(self, request):
         if self.dying:
-            request.transport.abort()
+            if request.transport is not None:  # the client may have left
+                request.transport.abort()
             return web.Response()
         body = json.loads(await request.read())
         prompt = body["messages"][-1]["content"]
@@ -146,7 +147,8 @@ class FakeServer:
                     await asyncio.sleep(0.02)
                 trouble = "drop"
             if trouble == "drop":
-                request.transport.abort()
+                if request.transport is not None:  # the client may have left
+                    request.transport.abort()
                 return web.Response()
             if trouble == "garbage":
                 return web.Response(text='{"choices": [{"message": ', content_type="application/json")
