@@ -36,6 +36,8 @@ class Folded:
             Factor of the product.
         transpose (`bool`):
             Whether the weight is stored as (in, out).
+        rounded (`bool`):
+            Whether the product gets the weight's dtype before it is added, as PEFT has it for embeddings and MiCA.
     """
 
     base: Source
@@ -43,6 +45,7 @@ class Folded:
     b: Source
     scale: float
     transpose: bool = False
+    rounded: bool = False
     identity: object = None
 
     @property
@@ -62,7 +65,8 @@ class Folded:
             stop = place + len(block)
             first = place // width
             rows = product[first : -(-stop // width)].reshape(-1)
-            yield block.clone().add_(rows[place - first * width : stop - first * width] * self.scale)
+            delta = rows[place - first * width : stop - first * width] * self.scale
+            yield block.clone().add_(delta.to(self.dtype) if self.rounded else delta)
             place = stop
 
 
@@ -169,17 +173,19 @@ def folder_of(
                 raise CheckpointError(f"{where} has only one of the two matrices of {module!r}")
             # By the layer: fan_in_fan_out of the configuration is that of the layer which PEFT wrapped last.
             flip = module in embeddings or target in expected.transposed
-            found[target] = _folded(found[target], pair, flip, target, config, where)
+            rounded = module in embeddings or str(config.get("init_lora_weights")).lower() == "mica"
+            scale = _scale(module, math.prod(pair["A"].shape[:1]), config, where)
+            found[target] = _folded(found[target], pair, scale, flip, rounded, target, where)
         return found
 
     return fold
 
 
 def _folded(
-    base: Source, pair: Mapping[str, Source], flip: bool, name: str, config: Mapping[str, Any], where: Path
+    base: Source, pair: Mapping[str, Source], scale: float, flip: bool, rounded: bool, name: str, where: Path
 ) -> Folded:
     a, b = pair["A"], pair["B"]
-    shape = (b.shape[0], *a.shape[1:])
+    shape = (*b.shape[:1], *a.shape[1:])
     if (
         len(a.shape) != 2
         or len(b.shape) != 2
@@ -190,23 +196,24 @@ def _folded(
             f"{where}: matrices {list(a.shape)} and {list(b.shape)} do not fit {name!r} of shape {list(base.shape)}; they are "
             "of another model, or of layers that are not merged here"
         )
+    return Folded(base, a, b, scale, flip, rounded)
+
+
+def _scale(module: str, rank: int, config: Mapping[str, Any], where: Path) -> float:
     try:
-        return Folded(base, a, b, _scale(name.removesuffix(".weight"), a.shape[0], config), flip)
-    except (re.error, RecursionError, TypeError, ValueError, LookupError, ArithmeticError) as error:
-        raise CheckpointError(
-            f"the configuration of the adapter in {where} does not say how {name!r} is scaled: alpha_pattern or lora_alpha "
-            f"cannot be used ({error})"
-        ) from error
-
-
-def _scale(module: str, rank: int, config: Mapping[str, Any]) -> float:
-    patterns = config.get("alpha_pattern") or {}
-    key = next((key for key in patterns if re.fullmatch(rf"(.*\.)?({key})", module)), None)
-    alpha = patterns[key] if key is not None else config.get("lora_alpha", 8)
-    scale = alpha / (math.sqrt(rank) if config.get("use_rslora") else rank)
-    if not math.isfinite(scale):
-        raise ValueError(f"{alpha} is not finite")
-    return scale
+        patterns = config.get("alpha_pattern") or {}
+        key = next((key for key in patterns if re.fullmatch(rf"(.*\.)?({key})", module)), None)
+        alpha = patterns[key] if key is not None else config.get("lora_alpha", 8)
+        scale = alpha / (math.sqrt(rank) if config.get("use_rslora") else rank)
+        if math.isfinite(scale):
+            return scale
+        error: Exception | str = f"{alpha} is not finite"
+    except (re.error, RecursionError, TypeError, ValueError, LookupError, ArithmeticError) as raised:
+        error = raised
+    raise CheckpointError(
+        f"the configuration of the adapter in {where} does not say how {module!r} is scaled: lora_alpha or alpha_pattern cannot "
+        f"be used ({error})"
+    )
 
 
 def _replace(found: dict[str, Source], name: str, tensor: Source, expected: Expected, where: Path) -> None:

@@ -209,6 +209,11 @@ VARIANTS = {
     ),
     "saved": ({"tie_word_embeddings": False}, LORA | {"modules_to_save": ["lm_head", "model.norm"]}),
     "embedding": ({"tie_word_embeddings": False}, LORA | {"target_modules": ["embed_tokens", "v_proj"]}),
+    "embedding, bfloat16": (
+        {"tie_word_embeddings": False, "dtype": "bfloat16"},
+        LORA | {"target_modules": ["embed_tokens", "v_proj"]},
+    ),
+    "MiCA, bfloat16": ({"tie_word_embeddings": False, "dtype": "bfloat16"}, LORA | {"init_lora_weights": "mica"}),
     "saved, bfloat16": (
         {"tie_word_embeddings": False, "dtype": "bfloat16"},
         LORA | {"modules_to_save": ["lm_head", "model.norm"], "use_rslora": True},
@@ -302,6 +307,9 @@ def test_adapters_that_cannot_simply_be_added(tmp_path):
     save_file(tensors | {"base_model.model.other.weight": torch.ones(2)}, folder / "adapter_model.safetensors")
     assert "has 'other.weight', which the model does not have" in refused()
     name = next(name for name in tensors if name.endswith("lora_A.weight"))
+    for odd in (torch.tensor(1.0), torch.ones(16), torch.ones(0, 16), torch.ones(1, 3, 16)):
+        save_file(tensors | {name: odd}, folder / "adapter_model.safetensors")
+        refused()
     several = tensors | {name.replace("lora_A", "lora_A.other"): tensors[name] + 1}
     save_file(several, folder / "adapter_model.safetensors")
     assert "has several adapters" in refused()
