@@ -16,7 +16,7 @@ def add_parser(commands: Any) -> None:
         description="Uploads the files of DIR that are a part of a model (weights, configuration, tokenizer, card, results, "
         "verifier), large ones first, and publishes them in one commit. Killed, it goes on when it is started again. The "
         "account is that of `hf auth login` or HF_TOKEN. Every flag may be written with - for _.",
-        epilog="Exit status: 0, or 2 if the folder holds no whole model, a file holds an access token or a path of this "
+        epilog="Exit status: 0, or 2 if the folder holds no whole model, a file holds a secret or a path of this "
         "machine, or the Hub refuses or cannot be reached; nothing of the push is visible then. Prints the address. See "
         "docs/push.md.",
     )

@@ -78,7 +78,7 @@ _NEVER = {
     **dict.fromkeys(
         ("id_rsa", "id_dsa", "id_ecdsa", "id_ed25519", "*.ppk", "*.key", "*.p8", "*.p12", "*.pfx"), "a private key"
     ),
-    **dict.fromkeys(("*.jks", "*.keystore", "*.kdbx", "*.env", "netrc", "_netrc"), "keys or passwords"),
+    **dict.fromkeys(("*.jks", "*.keystore", "*.kdbx", "?*.env", "netrc", "_netrc"), "keys or passwords"),
 }
 _RESUMABLE = (
     *(

@@ -110,7 +110,7 @@ def plan_push(
         [`PushPlan`].
 
     Raises:
-        [`~hf_factuality.errors.HubError`]: the folder holds no whole model, a file holds an access token or a path of this
+        [`~hf_factuality.errors.HubError`]: the folder holds no whole model, a file holds a secret or a path of this
             machine that cannot be replaced, or a link leaves the folder.
     """
     folder = Path(folder)
