@@ -5,15 +5,15 @@ from __future__ import annotations
 import io
 import math
 import os
-import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from hf_factuality.errors import CheckpointError
-from hf_factuality.hub._merge_pickle import Record, load_header, load_records
+from hf_factuality.hub._merge_pickle import Record, load_header, load_records, members, reading
 from hf_factuality.hub._merge_tensors import Assembled, Piece, check_cover
 
 
@@ -62,24 +62,28 @@ def read_dcp(folder: Path) -> dict[str, Assembled]:
     storage = getattr(metadata, "storage_data", None)
     if not isinstance(tensors, Mapping) or not isinstance(storage, Mapping):
         raise CheckpointError(f"{folder / METADATA} is no index of a torch distributed checkpoint")
-    try:
-        places = {(key.fqn, _offset(key)): info for key, info in storage.items()}
+    with reading(folder / METADATA):
+        _check_apart(storage.values())
+        places = {(str(key.fqn), _offset(key)): info for key, info in storage.items()}
         sizes: dict[str, int] = {}
         return {
-            name: _assemble(folder, name, saved, places, sizes)
+            str(name): _assemble(folder, name, saved, places, sizes)
             for name, saved in tensors.items()
             if hasattr(saved, "chunks")
         }
-    except (AttributeError, TypeError) as error:
-        reason = " ".join(str(error).split())
-        raise CheckpointError(
-            f"{folder / METADATA} is of a version of torch that is not known here ({reason})"
-        ) from error
+
+
+def _check_apart(infos: Iterable[Record]) -> None:
+    """Raise if two entries share bytes: only one of them can be right."""
+    spans = sorted((info.relative_path, info.offset, info.offset + info.length) for info in infos if info.length)
+    for (path, _, stop), (next_path, start, _) in pairwise(spans):
+        if path == next_path and start < stop:
+            raise CheckpointError(f"two entries lie at byte {start} of {path}; the index is damaged")
 
 
 def _offset(key: Record) -> tuple[int, ...]:
     offset = getattr(key, "offset", None)
-    return tuple(offset) if offset is not None else ()
+    return tuple(map(int, offset)) if offset is not None else ()
 
 
 def _assemble(
@@ -87,10 +91,10 @@ def _assemble(
 ) -> Assembled:
     properties = saved.properties
     dtype = properties.state[0] if hasattr(properties, "state") else properties.dtype
-    shape = tuple(saved.size)
+    shape = tuple(map(int, saved.size))
     pieces = []
     for chunk in saved.chunks:
-        offsets, lengths = tuple(chunk.offsets), tuple(chunk.sizes)
+        offsets, lengths = tuple(map(int, chunk.offsets)), tuple(map(int, chunk.sizes))
         info = places.get((name, offsets))
         if info is None:
             raise CheckpointError(f"{folder / METADATA} does not say where the part of {name!r} at {list(offsets)} is")
@@ -108,12 +112,12 @@ def _assemble(
 
 
 def _check_file(folder: Path, info: Record, sizes: dict[str, int]) -> None:
-    path = (folder / info.relative_path).resolve()
-    if not path.is_relative_to(folder.resolve()):
-        raise CheckpointError(
-            f"{folder / METADATA} names the file {info.relative_path!r}, which is outside of the folder"
-        )
+    path = folder / info.relative_path
     if info.relative_path not in sizes:
+        if not path.resolve().is_relative_to(folder.resolve()):
+            raise CheckpointError(
+                f"{folder / METADATA} names the file {info.relative_path!r}, which is outside of the folder"
+            )
         if not path.is_file():
             raise CheckpointError(
                 f"{folder} lacks {info.relative_path}, which its index names; each node wrote its own: copy all of them here"
@@ -182,8 +186,10 @@ class _Chunk:
     def _place(self) -> tuple[int, tuple[int, ...]]:
         """Byte of the file at which the tensor starts, and its strides."""
         if self.found is None:
-            with _Slice(self.path, self.start, self.length) as stream:
-                header = load_header(stream, self.path)
+            with reading(self.path), _Slice(self.path, self.start, self.length) as stream:
+                parts = members(stream, self.path, self.start)
+                stream.seek(0)
+                header = load_header(stream)
                 if (
                     not isinstance(header, torch.Tensor)
                     or tuple(header.shape or (1,)) != self.shape
@@ -192,15 +198,12 @@ class _Chunk:
                     raise CheckpointError(
                         f"{self.path} does not hold the part of {self.name!r} that the index promises"
                     )
-                stream.seek(0)
-                with zipfile.ZipFile(stream) as archive:
-                    entry = next(entry for entry in archive.infolist() if entry.filename.endswith("/data/0"))
-                stream.seek(entry.header_offset)
-                local = stream.read(30)
-            if entry.compress_type != zipfile.ZIP_STORED or len(local) < 30:
-                raise CheckpointError(f"{self.path} is damaged, or compressed")
-            names = int.from_bytes(local[26:28], "little") + int.from_bytes(local[28:30], "little")
-            first = self.start + entry.header_offset + 30 + names + header.storage_offset() * self.dtype.itemsize
+                storage = header.untyped_storage()
+                member = parts[self.start + storage._checkpoint_offset]
+                if storage.nbytes() > member.size:
+                    raise ValueError("a tensor is longer than its bytes")
+                member.check()
+            first = member.start + header.storage_offset() * self.dtype.itemsize
             self.found = (first, tuple(header.stride()) or (1,))
         return self.found
 

@@ -16,7 +16,7 @@ from hf_factuality.hub._merge_files import SIDE_FILES, check_links
 from hf_factuality.hub._merge_fsdp import find_ranks, read_ranks
 from hf_factuality.hub._merge_model import Expected, read_json
 from hf_factuality.hub._merge_peft import ADAPTER_CONFIG, check_start, folder_of, split_adapter
-from hf_factuality.hub._merge_pickle import load_torch
+from hf_factuality.hub._merge_pickle import load_torch, reading
 from hf_factuality.hub._merge_tensors import Assembled, Piece, Source, full, whole
 from hf_factuality.hub._merge_write import DTYPE_NAMES
 from hf_factuality.hub._merge_zero import find_zero, read_zero
@@ -74,7 +74,8 @@ def read_checkpoint(
     """
     check_links(folder)
     for reader in (_ranks, _distributed, _adapter, _model, _zero):
-        found = reader(folder, base_model, unsafe)
+        with reading(folder):
+            found = reader(folder, base_model, unsafe)
         if found is not None:
             if base_model is not None and reader is not _adapter:
                 raise CheckpointError(

@@ -6,6 +6,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import torch
 
 from hf_factuality.errors import CheckpointError
 from hf_factuality.hub._merge_pickle import DTENSOR, Record, SavedDTensor, load_torch
-from hf_factuality.hub._merge_tensors import Assembled, Interval, Piece, check_cover, piece_of, whole
+from hf_factuality.hub._merge_tensors import Assembled, Interval, Piece, check_cover, piece_of, verified, whole
 
 
 RANK_FILE = re.compile(r"model_world_size_(\d+)_rank_(\d+)\.pt")
@@ -35,7 +36,7 @@ def find_ranks(folder: Path) -> list[Path]:
         raise CheckpointError(f"{folder} has rank files of several world sizes ({counts}); move all but one set away")
     (world,) = worlds
     ranks = {rank: path for path, (_, rank) in found.items()}
-    missing = [rank for rank in range(world) if rank not in ranks]
+    missing = list(islice((rank for rank in range(world) if rank not in ranks), 9))
     if missing:
         names = ", ".join(map(str, missing[:8])) + (", ..." if len(missing) > 8 else "")
         raise CheckpointError(
@@ -92,7 +93,7 @@ def _assemble(name: str, parts: Sequence[torch.Tensor], files: Sequence[Path]) -
     if kinds != {True}:
         raise CheckpointError(f"{name!r} is sharded in some rank files and not in others; they are not of one run")
     specs = [part._spec for part in parts]
-    shapes = {tuple(spec.tensor_meta.args[0]) for spec in specs}
+    shapes = {tuple(map(int, spec.tensor_meta.args[0])) for spec in specs}
     layouts = {(_mesh_shape(spec.mesh), _placements(name, spec.placements)) for spec in specs}
     if len(shapes) > 1 or len(layouts) > 1 or len({part._local_tensor.dtype for part in parts}) > 1:
         raise CheckpointError(
@@ -141,7 +142,7 @@ def _placements(name: str, placements: Sequence[Any]) -> tuple[tuple[str, int, i
 def _mesh_shape(mesh: Record) -> tuple[int, ...]:
     for key in ("mesh", "_mesh"):
         if isinstance(getattr(mesh, key, None), torch.Tensor):
-            return tuple(getattr(mesh, key).shape)
+            return tuple(verified(getattr(mesh, key)).shape)
     layout = getattr(mesh, "_layout", None)
     axes = getattr(layout, "axes", None)
     if axes is not None:
@@ -181,6 +182,8 @@ def _held(
         if kind == "Shard":
             intervals[dim] = _chunk(intervals[dim], count, index)
         elif kind == "_StridedShard":
+            if factor > shape[dim]:
+                raise CheckpointError(f"a placement splits {shape[dim]} rows by {factor}")
             outer = [_chunk(intervals[dim], factor, number) for number in range(factor)]
             intervals[dim] = tuple(part for chunk in outer for part in _chunk(chunk, count, index))
     return tuple(intervals)

@@ -30,6 +30,8 @@ class Expected:
             `generation_config.json` by the configuration, if it has `generate`.
         transposed (`frozenset[str]`):
             Weights that are stored as (in, out): those of `Conv1D`.
+        integers (`frozenset[str]`):
+            Names of tensors whose numbers are no floating-point ones.
     """
 
     architecture: str
@@ -37,6 +39,7 @@ class Expected:
     tied: dict[str, str] = field(default_factory=dict)
     generation: str | None = None
     transposed: frozenset[str] = frozenset()
+    integers: frozenset[str] = frozenset()
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -46,11 +49,41 @@ def read_json(path: Path) -> dict[str, Any]:
         `CheckpointError`: there is none.
     """
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_once)
     except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{path} cannot be read as JSON ({' '.join(str(error).split())[:120]})") from error
     if not isinstance(found, dict):
         raise CheckpointError(f"{path} holds a {type(found).__name__}, not a JSON object")
+    return found
+
+
+def check_layers(folder: Path, most: int) -> None:
+    """Raise if the configuration of a folder has more layers than a checkpoint has tensors: they would all be built.
+
+    Raises:
+        `CheckpointError`: naming the number.
+    """
+    config = read_json(folder / "config.json")
+    for part in (config, *(value for value in config.values() if isinstance(value, dict))):
+        for key in (
+            "num_hidden_layers",
+            "num_layers",
+            "n_layer",
+            "n_layers",
+            "encoder_layers",
+            "decoder_layers",
+            "depth",
+        ):
+            if isinstance(part.get(key), (int, float)) and part[key] > most:
+                raise CheckpointError(
+                    f"{folder / 'config.json'} has {key} {part[key]}, and the checkpoint {most} tensors; it is of another model"
+                )
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if odd := [key for key, value in pairs if found[key] != value]:
+        raise ValueError(f"{odd[0]!r} comes twice, with two values")
     return found
 
 
@@ -95,7 +128,8 @@ def expected_model(folder: Path, trust_remote_code: bool = False) -> Expected:
         shapes.append(written_shapes)
     tied = dict(getattr(model, "all_tied_weights_keys", None) or {})
     transposed = (f"{name}.weight" for name, module in model.named_modules() if isinstance(module, Conv1D))
-    return Expected(type(model).__name__, shapes, tied, generation, frozenset(transposed))
+    integers = frozenset(key for key, value in state.items() if not value.dtype.is_floating_point)
+    return Expected(type(model).__name__, shapes, tied, generation, frozenset(transposed), integers)
 
 
 def _model_classes() -> set[str]:
@@ -194,6 +228,13 @@ def _check(found: Mapping[str, Source], shapes: Mapping[str, tuple], expected: E
         name = wrong[0]
         raise CheckpointError(
             f"{where}: {name!r} has shape {list(found[name].shape)}, and {list(shapes[name])} in the {model}{_more(wrong)}; {advice}"
+        )
+    odd = [
+        name for name in shapes if name in found and found[name].dtype.is_floating_point == (name in expected.integers)
+    ]
+    if odd:
+        raise CheckpointError(
+            f"{where}: {odd[0]!r} is {found[odd[0]].dtype}, and of another kind in the {model}{_more(odd)}"
         )
     if missing or spare:
         parts = [

@@ -203,7 +203,7 @@ def _scale(module: str, rank: int, config: Mapping[str, Any], where: Path) -> fl
     try:
         patterns = config.get("alpha_pattern") or {}
         key = next((key for key in patterns if re.fullmatch(rf"(.*\.)?({key})", module)), None)
-        alpha = patterns[key] if key is not None else config.get("lora_alpha", 8)
+        alpha = patterns[key] if key is not None else config["lora_alpha"]  # PEFT and verl always write it
         scale = alpha / (math.sqrt(rank) if config.get("use_rslora") else rank)
         if math.isfinite(scale):
             return scale

@@ -5,8 +5,10 @@ from __future__ import annotations
 import io
 import pickle
 import re
+import zipfile
+import zlib
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,6 +18,7 @@ import torch
 from torch.serialization import add_safe_globals, clear_safe_globals, get_safe_globals
 
 from hf_factuality.errors import CheckpointError
+from hf_factuality.hub._merge_tensors import BLOCK_BYTES
 
 
 class Record:
@@ -44,6 +47,10 @@ class SavedDTensor(torch.Tensor):
     @classmethod
     def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
         raise CheckpointError("a shard was used as if it were the whole tensor")
+
+
+_DEEP = re.compile(rb"(?:[\x85-\x87t](?:q.|r.{4}|\x94)?){1000}", re.DOTALL)
+_TENSOR = re.compile(r"/data/\d+$")
 
 
 def _record(name: str) -> type:
@@ -105,17 +112,131 @@ _WAY_OUT = (
 
 # What readers of damaged files run into.
 _DAMAGE = (
-    OSError,
-    RuntimeError,
-    EOFError,
-    ValueError,
-    KeyError,
-    IndexError,
-    TypeError,
+    ArithmeticError,
+    AssertionError,
     AttributeError,
+    EOFError,
     ImportError,
+    LookupError,
     MemoryError,
+    OSError,
+    RuntimeError,  # RecursionError too
+    StopIteration,
+    TypeError,
+    ValueError,
+    zipfile.BadZipFile,
 )
+
+
+@contextmanager
+def reading(path: Path, errors: tuple[type[Exception], ...] = _DAMAGE) -> Iterator[None]:
+    """What the contents of a file, or of a folder's files, make readers raise becomes one line that names it.
+
+    Args:
+        path (`Path`):
+            The file or folder.
+        errors (`tuple`, *optional*):
+            What means that it is damaged.
+
+    Raises:
+        `CheckpointError`: instead of errors of Python and torch.
+    """
+    try:
+        yield
+    except CheckpointError as error:
+        if str(path) in str(error):
+            raise
+        raise CheckpointError(f"{path}: {error}") from error
+    except pickle.UnpicklingError as error:
+        raise CheckpointError(_refusal(path, str(error))) from error
+    except errors as error:
+        raise CheckpointError(_broken(path, error)) from error
+
+
+class Member:
+    """A member of a zip file of torch, which itself writes checksums and compares none.
+
+    Args:
+        path (`Path`):
+            The file.
+        name (`str`):
+            Of the member.
+        start, size (`int`):
+            Where in it the bytes of the member lie.
+        crc (`int`, *optional*):
+            Their CRC-32. `None`: there is none, or it has been compared.
+    """
+
+    def __init__(self, path: Path, name: str, start: int, size: int, crc: int | None):
+        self.path, self.name, self.start, self.size, self.crc = path, name, start, size, crc
+
+    def check(self) -> None:
+        """Read the member and compare its checksum, the first time.
+
+        Raises:
+            `CheckpointError`: it is another, or the file cannot be read.
+        """
+        if self.crc is None:
+            return
+        value, left, block = 0, self.size, memoryview(bytearray(min(self.size, BLOCK_BYTES)))
+        with reading(self.path), self.path.open("rb", buffering=0) as file:
+            file.seek(self.start)
+            while left and (read := file.readinto(block[:left])):
+                value, left = zlib.crc32(block[:read], value), left - read
+        if left or value != self.crc:
+            raise CheckpointError(
+                f"{self.path} is damaged: its bytes {self.start} to {self.start + self.size} ({ascii(self.name)[1:-1]}) do not "
+                "have their checksum; copy it again from where it was written"
+            )
+        self.crc = None
+
+
+def members(stream: Any, path: Path, offset: int = 0) -> dict[int, Member]:
+    """The members of a zip file, by the byte of the file at which their contents start.
+
+    `torch.serialization.set_crc32_options(False)` makes torch write zeros for all checksums; then there is nothing to compare.
+
+    Args:
+        stream:
+            The zip file, opened.
+        path (`Path`):
+            Its name.
+        offset (`int`, *optional*, defaults to `0`):
+            Where in the file of that name it starts.
+
+    Raises:
+        `CheckpointError`: two members have one name, one is compressed or longer than the file, or all but the tensors are
+            damaged.
+    """
+    found: dict[int, Member] = {}
+    names = set()
+    with zipfile.ZipFile(stream) as archive:
+        entries = archive.infolist()
+        checked = any(entry.CRC for entry in entries)
+        end = stream.seek(0, io.SEEK_END)
+        for entry in entries:
+            stream.seek(entry.header_offset)
+            header = stream.read(30)
+            start = entry.header_offset + 30
+            start += int.from_bytes(header[26:28], "little") + int.from_bytes(header[28:30], "little")
+            name = entry.filename.lower()  # torch does not tell the case either
+            if name in names or entry.compress_type != zipfile.ZIP_STORED or start + entry.file_size > end:
+                raise CheckpointError(f"{path} is damaged, or compressed, at {ascii(entry.filename)}")
+            names.add(name)
+            member = Member(path, entry.filename, offset + start, entry.file_size, entry.CRC if checked else None)
+            if not _TENSOR.search(name):
+                member.check()
+                stream.seek(start)
+                _check_depth(stream.read(entry.file_size))
+            if entry.file_size:
+                found[offset + start] = member
+    return found
+
+
+def _check_depth(content: bytes) -> None:
+    """Tuples in tuples a hundred thousand deep end the process as soon as they are the key of a dictionary."""
+    if _DEEP.search(content):
+        raise ValueError("its contents are nested too deep")
 
 
 def load_torch(path: Path, allowed: dict[str, Any] | None = None, unsafe: bool = False) -> Any:
@@ -136,28 +257,55 @@ def load_torch(path: Path, allowed: dict[str, Any] | None = None, unsafe: bool =
     arguments: dict[str, Any] = {"weights_only": True}
     if unsafe:
         arguments = {"weights_only": False, "pickle_module": _pickle_module(allowed)}
-    try:
+    with reading(path):
+        with path.open("rb") as file:
+            parts = members(file, path)
         with _only(allowed):
-            return torch.load(path, map_location="cpu", mmap=True, **arguments)
-    except pickle.UnpicklingError as error:
-        raise CheckpointError(_refusal(path, str(error))) from error
-    except _DAMAGE as error:
-        raise CheckpointError(_broken(path, error)) from error
+            found = torch.load(path, map_location="cpu", mmap=True, **arguments)
+        _attach(_storages(found), parts, unsafe)
+    return found
 
 
-def load_header(stream: io.RawIOBase | io.BufferedIOBase, path: Path) -> Any:
-    """Contents of one saved tensor inside a larger file, on the meta device, with its offset as `_checkpoint_offset`.
+def _storages(found: Any) -> list[torch.UntypedStorage]:
+    """Memory of all tensors in plain containers, records and saved DTensors."""
+    storages, rest, seen = [], [found], set()
+    while rest:
+        value = rest.pop()
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        if isinstance(value, Mapping):
+            rest += value.values()
+        elif isinstance(value, (list, tuple)):
+            rest += value
+        elif isinstance(value, (Record, SavedDTensor)):
+            rest += vars(value).values()
+        elif isinstance(value, torch.Tensor) and value.layout == torch.strided and not value.is_meta:
+            storages += [value.untyped_storage()] if value.untyped_storage().nbytes() else []
+    return storages
 
-    Raises:
-        `CheckpointError`: as [`load_torch`].
-    """
-    try:
-        with _only({}):
-            return torch.load(stream, map_location="meta", weights_only=True)
-    except pickle.UnpicklingError as error:
-        raise CheckpointError(_refusal(path, str(error))) from error
-    except _DAMAGE as error:
-        raise CheckpointError(_broken(path, error)) from error
+
+def _attach(storages: list[torch.UntypedStorage], parts: dict[int, Member], unsafe: bool) -> None:
+    """Give every storage of a mapped file its member. Torch does not say which it is, but all lie in one piece of memory."""
+    sizes = {start: member.size for start, member in parts.items() if _TENSOR.search(member.name.lower())}
+    places = {storage.data_ptr(): storage for storage in storages}
+    for first in sizes if places else ():
+        base = min(places) - first
+        # Memory of a file starts at a page of at least 4096 bytes.
+        if base % 4096 == 0 and all(sizes.get(at - base) == storage.nbytes() for at, storage in places.items()):
+            for at, storage in places.items():
+                storage.member = parts[at - base]  # type: ignore[attr-defined]
+            return
+    if places and not unsafe:
+        raise ValueError("its tensors are not where its directory says")
+    for member in parts.values():  # code of the file may have made them of anything
+        member.check()
+
+
+def load_header(stream: io.RawIOBase | io.BufferedIOBase) -> Any:
+    """Contents of one saved tensor inside a larger file, on the meta device; its storage has its offset as `_checkpoint_offset`."""
+    with _only({}):
+        return torch.load(stream, map_location="meta", weights_only=True)
 
 
 def load_records(path: Path, allowed: Iterable[str]) -> Any:
@@ -181,7 +329,8 @@ def load_records(path: Path, allowed: Iterable[str]) -> Any:
         "torch.serialization._get_layout": Record,
     }
 
-    class Reader(pickle.Unpickler):
+    # The one in C makes room for as many objects as a damaged index says.
+    class Reader(pickle._Unpickler):  # type: ignore[name-defined]
         def find_class(self, module: str, name: str) -> Any:
             full = f"{module}.{name}"
             if full in records:
@@ -192,13 +341,10 @@ def load_records(path: Path, allowed: Iterable[str]) -> Any:
                 return getattr(torch, name)
             raise pickle.UnpicklingError(f"GLOBAL {full} ")
 
-    try:
-        with path.open("rb") as file:
-            return Reader(file).load()
-    except pickle.UnpicklingError as error:
-        raise CheckpointError(_refusal(path, str(error))) from error
-    except _DAMAGE as error:
-        raise CheckpointError(_broken(path, error)) from error
+    with reading(path):
+        content = path.read_bytes()
+        _check_depth(content)
+        return Reader(io.BytesIO(content)).load()
 
 
 @contextmanager
@@ -237,7 +383,9 @@ def _refusal(path: Path, message: str) -> str:
 
 
 def _broken(path: Path, error: BaseException) -> str:
-    reason = " ".join(str(error).split())[:100]
+    reason = " ".join(str(error).split())[:100] or type(error).__name__
+    if path.is_dir():
+        return f"{path} holds a file that is damaged ({reason}); copy it again from where it was written"
     try:
         with path.open("rb") as file:
             start = file.read(4)

@@ -187,7 +187,18 @@ def _unreadable(tensor: torch.Tensor) -> Assembled:
 
 def piece_of(tensor: torch.Tensor, intervals: tuple[tuple[Interval, ...], ...]) -> Piece:
     """A piece that is a tensor in memory, or mapped."""
-    return Piece(lambda start, stop: tensor[start:stop], intervals)
+    return Piece(lambda start, stop: verified(tensor)[start:stop], intervals)
+
+
+def verified(tensor: torch.Tensor) -> torch.Tensor:
+    """The same tensor; if it is mapped from a file that has a checksum of it, that is compared the first time.
+
+    Raises:
+        `CheckpointError`: the file is damaged.
+    """
+    if (member := getattr(tensor.untyped_storage(), "member", None)) is not None:
+        member.check()
+    return tensor
 
 
 def full(shape: Sequence[int]) -> tuple[tuple[Interval, ...], ...]:

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import math
 import re
+import zipfile
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from hf_factuality.hub._merge_tensors import Assembled, piece_of, whole
 
 
 _OPTIMIZER = re.compile(r"(?:bf16_)?zero_pp_rank_(\d+)_mp_rank_(\d+)_optim_states\.pt")
+_RANK = re.compile(r"rank_(\d+)")
 _MODEL = re.compile(r"(?:zero_pp_rank_(\d+)_)?mp_rank_(\d+)_model_states\.pt")
 
 
@@ -63,15 +66,15 @@ def read_zero(folder: Path, unsafe: bool = False) -> tuple[int, int, dict[str, A
         `CheckpointError`: a partition is missing, or a file cannot be read.
     """
     parts = _by_rank(folder, _OPTIMIZER)
-    states = {rank: load_torch(path, DEEPSPEED, unsafe) for rank, path in parts.items()}
+    states = {rank: _load(path, unsafe) for rank, path in parts.items()}
     first = _optimizer(next(iter(states.values())), folder)
     stage, count = int(_plain(first["zero_stage"])), first.get("partition_count", len(parts))
     world = max(count) if isinstance(count, (list, tuple)) else int(count)
-    missing = [rank for rank in range(world) if rank not in parts]
+    missing = list(islice((rank for rank in range(world) if rank not in parts), 8))
     if missing or len(parts) != world:
         raise CheckpointError(
             f"{folder} has {len(parts)} of {world} files *_optim_states.pt"
-            + (f"; missing: rank {', '.join(map(str, missing[:8]))}" if missing else "")
+            + (f"; missing: rank {', '.join(map(str, missing))}" if missing else "")
             + ". Each node wrote its own: copy all of them here"
         )
     groups = []
@@ -86,7 +89,7 @@ def read_zero(folder: Path, unsafe: bool = False) -> tuple[int, int, dict[str, A
             )
         groups.append([flat] if isinstance(flat, torch.Tensor) else list(flat))
     _check_copies(groups, list(parts.values()))
-    models = [load_torch(path, DEEPSPEED, unsafe) for _, path in sorted(_by_rank(folder, _MODEL).items())]
+    models = [_load(path, unsafe) for _, path in sorted(_by_rank(folder, _MODEL).items())]
     if not models or (stage == 3 and len(models) != world):
         raise CheckpointError(f"{folder} has {len(models)} of {world if stage == 3 else 1} files *_model_states.pt")
     shapes = models[0].get("param_shapes")
@@ -109,6 +112,16 @@ def read_zero(folder: Path, unsafe: bool = False) -> tuple[int, int, dict[str, A
         if name in tensors:
             tensors[alias] = tensors[name]
     return stage, world, tensors
+
+
+def _load(path: Path, unsafe: bool) -> Any:
+    found = load_torch(path, DEEPSPEED, unsafe)
+    with zipfile.ZipFile(path) as archive:
+        saved = archive.namelist()[0].partition("/")[0]
+    # Torch writes a file's first name into it, and nothing else says of which rank a partition is.
+    if (ranks := _RANK.findall(saved)) and ranks != _RANK.findall(path.stem):
+        raise CheckpointError(f"{path} was saved as {ascii(saved)}: it is the file of another rank; copy them again")
+    return found
 
 
 def _check_copies(groups: list[list[torch.Tensor]], paths: list[Path]) -> None:

@@ -16,7 +16,8 @@ import torch
 from hf_factuality.errors import CheckpointError
 from hf_factuality.hub._merge_files import find_side_files, own_files, write_side_files
 from hf_factuality.hub._merge_formats import Checkpoint, hub_folder, read_checkpoint
-from hf_factuality.hub._merge_model import expected_model, match_names
+from hf_factuality.hub._merge_model import check_layers, expected_model, match_names
+from hf_factuality.hub._merge_pickle import reading
 from hf_factuality.hub._merge_tensors import Source
 from hf_factuality.hub._merge_write import (
     Entry,
@@ -137,11 +138,13 @@ def merge(
     check_output(out, 0)  # before a base model is downloaded
     found: Checkpoint = read_checkpoint(source, base_model=base_model, unsafe=allow_unsafe_pickle)
     given = [hub_folder(config)] if config is not None else []
-    side = find_side_files([*given, *found.folders], source)
-    expected = expected_model(side.config, trust_remote_code)
-    tensors = match_names(found.tensors, expected, found.name)
-    if found.finish is not None:
-        tensors = found.finish(tensors, expected)
+    with reading(source):
+        side = find_side_files([*given, *found.folders], source)
+        check_layers(side.config, len(found.tensors))
+        expected = expected_model(side.config, trust_remote_code)
+        tensors = match_names(found.tensors, expected, found.name)
+        if found.finish is not None:
+            tensors = found.finish(tensors, expected)
     entries = [Entry(name, tensor, _cast(tensor, cast)) for name, tensor in tensors.items()]
     check_dtypes(entries)
     shards = plan_shards(entries, max_bytes)
@@ -163,7 +166,8 @@ def merge(
     if dry_run:
         return report
     with whole_folder(out) as folder, _bar(sum(sizes.values()), progress_bar) as bar:
-        write_shards(folder, shards, bar.update)
+        with reading(source, errors=()):
+            write_shards(folder, shards, bar.update)
         write_index(folder, shards)
         written = write_side_files(side, own, folder)
     report.files = [name for name in written if name not in sizes]
