@@ -255,7 +255,7 @@ def test_broken_distributed_checkpoint(copy, tmp_path, capsys, monkeypatch):
     os.truncate(file, len(content) - 100)
     assert "__1_0.distcp is cut off" in refused(folder, tmp_path, capsys)
     file.write_bytes(content.replace(b"_rebuild_tensor_v2", b"_rebuild_tensor_vX"))
-    assert "_rebuild_tensor_vX" in refused(folder, tmp_path, capsys)
+    assert "(archive/data.pkl) do not have their checksum" in refused(folder, tmp_path, capsys)
     file.unlink()
     assert "lacks __1_0.distcp" in refused(folder, tmp_path, capsys)
     (inner / ".metadata").write_bytes(pickle.dumps(Runs()))
