@@ -20,7 +20,7 @@ from typing import Any, BinaryIO
 
 
 _IN_MESSAGES = re.compile(
-    r"\b(?:(?-i:hf_)(?!factuality)|sk-|xox[a-z]-|gh[pousr]_|(?-i:github_pat_|glpat-|npm_|pypi-|AIza|A[KS]IA|eyJ))[\w-]{8,}"
+    r"(?:(?<![A-Za-z0-9])|(?<=\\[nrt]))(?:(?-i:hf_)(?!factuality)|sk-|xox[a-z]-|gh[pousr]_|(?-i:github_pat_|glpat-|npm_|pypi-|AIza|A[KS]IA|eyJ))[\w-]{8,}"
     r"|(?<=Bearer )\S+|(?<=://)[^/\s@]+(?=@)",
     re.IGNORECASE,
 )
@@ -28,7 +28,7 @@ _BLOCK, _TAIL = 1 << 23, 1 << 13
 """Bytes of a file that are read at once, and how many of them are read again with the next ones."""
 _PIECE, _OVERLAP = 1 << 14, 1 << 11
 """Characters that are searched at once, and by how much the next ones overlap: longer than any secret has to be known."""
-_ESCAPES = re.compile(rb"\\{1,4}(?:u00([2-7][0-9A-Fa-f])|x([2-7][0-9A-Fa-f])|(/))")
+_ESCAPES = re.compile(rb"\\{1,4}(?:u00([2-7][0-9A-Fa-f])|x([2-7][0-9A-Fa-f])|([/_]))")
 
 # Where the rule says nothing else, a token begins after something that is no part of a word; `MY_hf_...` is one.
 _START = r"(?:(?<![A-Za-z0-9])|(?<=\\[nrtbf]))", r"(?:^|[^A-Za-z0-9]|\\[nrtbf])"
@@ -44,14 +44,14 @@ _TOKENS = {
     "API key": r"(?:r8|gsk)_\w{30,}|(?:xai|pplx|nvapi|tvly)-[\w-]{30,}|dckr_pat_[\w-]{20,}|dapi[0-9a-f]{32}|hvs\.[\w-]{24,}",
 }
 _ANYWHERE = {
-    "private key": r"BEGIN (?:\w+ ){0,3}PRIVATE KEY|PuTTY-User-Key-File-\d: \w|LS0tLS1CRUdJTi[\w+/]{40}|AGE-SECRET-KEY-1\w{50}",
+    "private key": r"BEGIN (?:\w+ ){0,3}PRIVATE KEY|PuTTY-User-Key-File-\d: \w|LS0tLS1CRUdJTi[\w+/]{40}|AGE-SECRET-KEY-1\w{50}|\"d\"\s*:\s*\"[\w-]{42}",
     "AWS secret key": r"(?:(?i:aws).{0,20}?(?i:key|secret|pw|pass|token)|(?i:secret_?access_?key)).{0,20}?[\s'\":=,(]"
     r"(?P<secret>[0-9a-zA-Z/+]{40})(?:[^\w/+=]|$)",
     "bearer token": r"(?i:bearer)[\s:]{1,3}(?P<secret>[\w.~+/=-]{20,})",
     "login": r"(?:(?i:authorization).{1,5}(?i:basic)\s+|\"auth\"\s*:\s*\"|_auth\s*=\s*\"?)(?P<secret>[\w+/]{11,}={0,2})",
     "password in an address": r"""://[^\s/@:"'<>\\]{0,100}:(?P<secret>[^\s/@"'<>\\,;|(){}\[\]`]{3,100})@[\w\[]""",
     "key or password": r"(?i:api[_-]?key|secret[_-]?key|access[_-]?(?:key|token)|auth[_-]?token|client[_-]?secret|passw(?:or)?d"
-    rf"|login\(key|login\(token){_ASSIGNED}(?P<secret>[\w+/=-]{{20,200}})(?:[\"'\s,;)}}\\&<]|$)",
+    rf"|login\(key|login\(token){_ASSIGNED}(?P<secret>[\w+/=~-]{{20,200}})(?:[\"'\s,;)}}\\&<]|$)",
     "password of a .netrc": r"machine\s+\S{1,100}\s+login\s+\S{1,100}\s+password\s+(?P<secret>\S{3,100})",
 }
 _KEPT = (
@@ -65,10 +65,10 @@ _PACKED = (b"PAR1", b"PK\3\4", b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\
 _BOUNDED = {"Telegram Bot Token", "Twilio API Key", "Mailchimp Access Key", "Discord Bot Token"}
 """Kinds that are known by their length alone."""
 _PLACEHOLDER = re.compile(r"x{4}|0{8}|\*{3}|your|placeholder|redacted", re.IGNORECASE)
-_NO_PASSWORD = re.compile(r"[$%*.:]|(?:(?:my|the|db|user)[-_]?)?(?:password|passwd|pass|pwd)$", re.IGNORECASE)
+_NO_PASSWORD = re.compile(r"[$%*.:]|(?:(?:my|the|db|user)[-_]?)?(?:password|passwd|pass|pwd|token)$", re.IGNORECASE)
 _WORDS = re.compile(r"\w{2,6}(?:[-_.]+(?:[A-Z]?[a-z]{0,15}|[0-9]{1,4}))+")
 _BODY = re.compile(
-    r"""(?: BLOCK)?-{0,5} ?-{0,5}(?>\\[nrt]|[\s"'+,;>|\\]|[A-Z][A-Za-z-]+: [^\n\\]*+)*+[A-Za-z0-9+/]{16,}+(?!\.\.)"""
+    r"""(?: BLOCK)?-{0,5} ?-{0,5}(?>\\[nrt]|<br ?/?>|[\s"'+,;>|\\]|[A-Z][A-Za-z-]+: [^\n\\]*+)*+[A-Za-z0-9+/]{16,}+(?!\.\.)"""
 )
 
 
@@ -150,7 +150,7 @@ def text_encoding(head: bytes) -> str | None:
 
 def _unescaped(text: bytes) -> bytes:
     """Without the escapes of JSON and of programs for ASCII, and on the same lines."""
-    if not any(escape in text for escape in (b"\\u00", b"\\x", b"\\/")):
+    if not any(escape in text for escape in (b"\\u00", b"\\x", b"\\/", b"\\_")):
         return text
     return _ESCAPES.sub(lambda match: match[3] or bytes([int(match[1] or match[2], 16)]), text)
 
@@ -234,7 +234,7 @@ def _in_column(column: Any) -> Iterator[str]:
         yield from _in_column(column.flatten())
     elif not pa.types.is_primitive(kind) and not pa.types.is_null(kind):
         column = column.cast(pa.large_binary())
-        hits = compute.match_substring_regex(column, pattern=rf"{_net()}|\\(?:u00[2-7]|x[2-7]|/)")
+        hits = compute.match_substring_regex(column, pattern=rf"{_net()}|\\(?:u00[2-7]|x[2-7]|[/_])")
         for value in column.filter(hits):
             found = find_secret(value.as_py())
             if found is not None:
@@ -304,6 +304,8 @@ def _is_private_key(match: re.Match[str]) -> bool:
     """Whether a key follows: programs and their documentation name the first line alone."""
     if match[0].startswith("LS0t"):
         return b"PRIVATE KEY" in _decoded(match[0])
+    if match[0].startswith('"d"'):  # of a JSON Web Key
+        return '"kty"' in match.string
     return not match[0].startswith("BEGIN") or _BODY.match(match.string, match.end()) is not None
 
 
