@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from hf_factuality.errors import DataError
-from hf_factuality.spans import Label, LabeledSpan, Verification
+from hf_factuality.spans import Label, LabeledSpan, Verification, think_ranges
 from hf_factuality.verifiers.base import VerifierInput
 from hf_factuality.worlds.language import LANGUAGES, Relation
 from hf_factuality.worlds.world import Question, World
@@ -130,18 +130,16 @@ def _patterns(language: str) -> tuple[_Pattern, ...]:
 def reasoning_ranges(completion: str) -> list[tuple[int, int]]:
     """Character ranges of a completion that hold reasoning, in order.
 
-    That is the inside of the last `<think>` block (up to the end if it was never closed), or everything before a
-    `</think>` that was opened in the prompt, or everything; never a tag or an answer.
+    That is the inside of all `<think>` blocks ([`~hf_factuality.spans.think_ranges`]), or everything if there is none; never
+    a tag or an answer.
     """
-    opened = completion.rfind("<think>")
-    start = opened + len("<think>") if opened >= 0 else 0
-    closed = completion.find("</think>", start)
-    end = closed if closed >= 0 else len(completion)
     ranges = []
-    for cut in _ANSWER_OR_TAG.finditer(completion, start, end):
-        ranges.append((start, cut.start()))
-        start = cut.end()
-    return [(first, last) for first, last in (*ranges, (start, end)) if first < last]
+    for start, end in think_ranges(completion) or [(0, len(completion))]:
+        for cut in _ANSWER_OR_TAG.finditer(completion, start, end):
+            ranges.append((start, cut.start()))
+            start = cut.end()
+        ranges.append((start, end))
+    return [(first, last) for first, last in ranges if first < last]
 
 
 def split_sentences(completion: str) -> list[tuple[int, int]]:

@@ -69,32 +69,61 @@ def is_letter(character: str) -> bool:
     return character.isalnum() or character == "_"
 
 
-def reasoning(completion: str) -> list[tuple[int, int]]:
-    """Ranges of the reasoning: what lies in the last think block, without tags and answers."""
-    start, end = 0, len(completion)
-    opened = completion.rfind("<think>")
-    if opened >= 0:
-        start = opened + len("<think>")
-    closed = completion.find("</think>", start)
-    if closed >= 0:
-        end = closed
-    ranges, position, answering = [], start, False
-    index = start
-    while index < end:
-        tag = next((tag for tag in TAGS if completion.startswith(tag, index) and index + len(tag) <= end), None)
+def tag_at(text: str, index: int, name: str) -> tuple[int, bool] | None:
+    """Length of a tag that begins here, in any case and with any attributes, and whether it closes."""
+    if text[index] != "<":
+        return None
+    closes = text[index + 1 : index + 2] == "/"
+    end = index + 1 + closes + len(name)
+    if text[index + 1 + closes : end].lower() != name or is_letter(text[end : end + 1] or "_"):
+        return None
+    while end < len(text) and text[end] not in "<>":
+        end += 1
+    return (end + 1 - index, closes) if text[end : end + 1] == ">" else None
+
+
+def blocks(completion: str) -> list[tuple[int, int]]:
+    """Ranges of what is inside think tags, by counting those that are open; without any tag, everything."""
+    found, position, index, open_tags, tags = [], 0, 0, 0, 0
+    while index < len(completion):
+        tag = tag_at(completion, index, "think")
         if tag is None:
             index += 1
             continue
-        if not answering:
-            ranges.append((position, index))
-        index += len(tag)
-        if tag == "<answer>":
-            answering = True
-        elif tag == "</answer>":
-            answering = False
+        length, closes = tag
+        if open_tags > 0 or (tags == 0 and closes):
+            found.append((position, index))
+        open_tags = max(0, open_tags + (-1 if closes else 1))
+        tags += 1
+        index += length
         position = index
-    if not answering:
-        ranges.append((position, end))
+    if open_tags > 0 or tags == 0:
+        places = range(position, len(completion))
+        answers = [at for at in places if (tag := tag_at(completion, at, "answer")) and not tag[1]]
+        found.append((position, answers[0] if answers and tags else len(completion)))
+    return found
+
+
+def reasoning(completion: str) -> list[tuple[int, int]]:
+    """Ranges of the reasoning: what lies in the think blocks, without tags and answers."""
+    ranges = []
+    for start, end in blocks(completion):
+        position, answering, index = start, False, start
+        while index < end:
+            tag = next((tag for tag in TAGS if completion.startswith(tag, index) and index + len(tag) <= end), None)
+            if tag is None:
+                index += 1
+                continue
+            if not answering:
+                ranges.append((position, index))
+            index += len(tag)
+            if tag == "<answer>":
+                answering = True
+            elif tag == "</answer>":
+                answering = False
+            position = index
+        if not answering:
+            ranges.append((position, end))
     return ranges
 
 

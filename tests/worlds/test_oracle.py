@@ -458,7 +458,7 @@ def test_who_is_asked_about():
         ("<think> A b. <answer> C </answer>", ["A b."]),
         ("A b. </think><answer> C </answer>", ["A b."]),
         ("A b. <answer> C. </answer> D e.", ["A b.", "D e."]),
-        ("<think> A. </think> B. <think> C. </think> D.", ["C."]),
+        ("<think> A. </think> B. <think> C. </think> D.", ["A.", "C."]),
         ("A b\nC d.\n\nE", ["A b", "C d.", "E"]),
         (" A 1.5 b?  C!", ["A 1.5 b?", "C!"]),
         (". A b.", [".", "A b."]),
@@ -474,7 +474,7 @@ def test_reasoning_ranges():
     assert reasoning_ranges("ab") == [(0, 2)]
     assert reasoning_ranges("<think>ab</think>cd") == [(7, 9)]
     assert reasoning_ranges("ab</think>cd") == [(0, 2)]
-    assert reasoning_ranges("<think>ab<answer>cd</answer>ef") == [(7, 9), (28, 30)]
+    assert reasoning_ranges("<think>ab<answer>cd</answer>ef") == [(7, 9)]
     assert reasoning_ranges("<think></think>") == reasoning_ranges("") == []
 
 
