@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from hf_factuality.errors import DataError
-from hf_factuality.spans import Label, LabeledSpan, Verification, think_ranges
+from hf_factuality.spans import Label, LabeledSpan, Verification, scope_ranges
 from hf_factuality.verifiers.base import VerifierInput
 from hf_factuality.worlds.language import LANGUAGES, Relation
 from hf_factuality.worlds.world import Question, World
@@ -130,11 +130,11 @@ def _patterns(language: str) -> tuple[_Pattern, ...]:
 def reasoning_ranges(completion: str) -> list[tuple[int, int]]:
     """Character ranges of a completion that hold reasoning, in order.
 
-    That is the inside of all `<think>` blocks ([`~hf_factuality.spans.think_ranges`]), or everything if there is none; never
+    That is the inside of all `<think>` blocks ([`~hf_factuality.spans.scope_ranges`]), or everything if there is none; never
     a tag or an answer.
     """
     ranges = []
-    for start, end in think_ranges(completion) or [(0, len(completion))]:
+    for start, end in scope_ranges(completion, "think") or [(0, len(completion))]:
         for cut in _ANSWER_OR_TAG.finditer(completion, start, end):
             ranges.append((start, cut.start()))
             start = cut.end()

@@ -149,6 +149,15 @@ def test_the_blobs_of_its_own_cache_may_be_read(run, tmp_path):
         assert_same(stored(tmp_path / f"out{number}"), load_file(run / "model.safetensors"))
 
 
+@pytest.mark.parametrize("inside", ["", "checkpoint-3"])
+def test_a_distributed_checkpoint_in_the_cache(shards, tmp_path, inside):
+    shutil.copytree(shards / "dcp3", tmp_path / "files" / inside)
+    snapshot = cached(tmp_path / "files", tmp_path / "hub") / inside
+    for number, folder in enumerate((snapshot, snapshot / "pytorch_model_fsdp_0")):
+        merge(folder, tmp_path / f"out{number}", config=snapshot / "huggingface")
+        assert_same(stored(tmp_path / f"out{number}"), load_file(shards / "dcp3" / "whole.safetensors"))
+
+
 @pytest.mark.parametrize("name", ["../private/__1_0.distcp", "{}/private/__1_0.distcp"])
 def test_a_distributed_checkpoint_names_files_of_its_folder_alone(shards, tmp_path, name):
     name, folder = name.format(tmp_path), shutil.copytree(shards / "dcp3" / "pytorch_model_fsdp_0", tmp_path / "run")
