@@ -82,7 +82,7 @@ def check_layers(folder: Path, most: int) -> None:
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
-    if odd := [key for key, value in pairs if found[key] != value]:
+    if odd := [key for key, value in pairs if found[key] is not value and found[key] != value]:
         raise ValueError(f"{odd[0]!r} comes twice, with two values")
     return found
 
