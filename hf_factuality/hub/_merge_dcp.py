@@ -114,7 +114,9 @@ def _assemble(
 def _check_file(folder: Path, info: Record, sizes: dict[str, int]) -> None:
     path = folder / info.relative_path
     if info.relative_path not in sizes:
-        if os.path.isabs(info.relative_path) or ".." in Path(info.relative_path).parts:  # links have been checked before
+        if (
+            os.path.isabs(info.relative_path) or ".." in Path(info.relative_path).parts
+        ):  # links have been checked before
             raise CheckpointError(
                 f"{folder / METADATA} names the file {info.relative_path!r}, which is outside of the folder"
             )

@@ -109,7 +109,7 @@ def _write_rank(rank: int, folder: Path, sizes: dict, place: Path) -> None:
     dist.barrier()
 
 
-def _write_adapter(folder: Path, vocabulary: int) -> None:
+def _write_adapter(rank: int, folder: Path, vocabulary: int) -> None:
     """LoRA on the two largest matrices, of which PEFT keeps one transposed."""
     import torch
     from safetensors.torch import save_file
@@ -258,8 +258,9 @@ def _digests(folder: Path) -> dict[str, str]:
 def _watch(folder: Path) -> dict:
     run(_write_rank, 2, folder / "small", SMALL, folder / "small.rendezvous")
     run(_write_rank, 2, folder / "large", SIZES, folder / "large.rendezvous")
-    _write_adapter(folder / "small", 64)
-    _write_adapter(folder / "large", LARGE_MATRIX // 2048)
+    # In processes of their own: memory that they free late would be there for the merges to take, and none be seen to grow.
+    run(_write_adapter, 1, folder / "small", 64)
+    run(_write_adapter, 1, folder / "large", LARGE_MATRIX // 2048)
     memory = {name: _memory(folder, name) for name in MERGES}
     whole = folder / "measured" / "ranks" / "out"
     stored = list(whole.glob("*.safetensors"))

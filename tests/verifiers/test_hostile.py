@@ -1,6 +1,7 @@
 """More than 1,200 hostile texts as completions, claims and evidence: no crash, valid offsets, nothing supported."""
 
 import json
+import re
 from collections.abc import Sequence
 
 import pytest
@@ -199,12 +200,17 @@ def test_pipeline_and_guard(verified):
         assert not any(span.label in SUPPORTED or span.label is None for span in found.spans)
 
 
+def shown(text):
+    """As the page writes it: what turns the direction of the text around it is written out."""
+    return re.sub("[\u202a-\u202e\u2066-\u2069]", lambda match: f"[U+{ord(match[0]):04X}]", text)
+
+
 def test_the_page_holds_text_and_no_markup(verified):
     """Read back by the standard library's parser, it has the texts, and no tag but our own."""
     for text, found in zip(TEXTS, verified, strict=True):
         painted = Marks(paint(text, found))
-        assert painted.text == text and set(painted.tags) <= {"mark"}
-        assert [mark[2] for mark in painted.marks] == [span.text(text) for span in found.spans]
+        assert painted.text == shown(text) and set(painted.tags) <= {"mark"}
+        assert [mark[2] for mark in painted.marks] == [shown(span.text(text)) for span in found.spans]
     pairs = list(zip(TEXTS, verified, strict=True))
     samples = [ReportSample(text, text, [(text, text, found)]) for text, found in pairs if len(text) < 5000]
     page = render_report(hostile.MARKUP[0], hostile.MARKUP[2], [{hostile.MARKUP[4]: hostile.MARKUP[1]}], samples)
@@ -221,10 +227,12 @@ def test_command_line(tmp_path, capsys):
     file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     assert main(["verify", str(file), "--html", str(page), "--out", str(out), "--metric", "factscore"]) == 0
     summary = json.loads(capsys.readouterr().out)
-    assert summary["completions"] == len(TEXTS) and summary["labels"].get("supported", 0) == summary["not_judged"] == 0
-    shown = page.read_text(encoding="utf-8")
-    assert set(Marks(shown).tags).isdisjoint({"script", "img", "svg", "iframe", "a", "b", "h5"})
-    assert "<script" not in shown and "onerror=alert(1)>" not in shown
+    assert summary["completions"] == len(TEXTS) and summary["labels"].get("supported", 0) == 0
+    # Blank texts, and those that are all reasoning: 22 and 8, counted by hand.
+    assert summary["not_judged"] == summary["empty"] == 30
+    painted = page.read_text(encoding="utf-8")
+    assert set(Marks(painted).tags).isdisjoint({"script", "img", "svg", "iframe", "a", "b", "h5"})
+    assert "<script" not in painted and "onerror=alert(1)>" not in painted
     lines = out.read_text(encoding="utf-8").split("\n")[:-1]
     # JSON joins two halves of a surrogate pair that stand side by side.
     expected = [json.loads(json.dumps(text)) for text in TEXTS]
