@@ -159,7 +159,8 @@ def check_killed_and_started_again(server, model, folder):
         # What was under way was asked again, and nothing else; had nothing been, the kill would have hit nothing.
         again = {prompt for prompt, count in asked.items() if count > 1}
         assert again and client.stats.retried > 0
-        assert len(again) <= 8
+        # Eight were under way; each failure but the third, which holds the others back, let another one out.
+        assert len(again) <= 8 + PATIENT.breaker_failures - 1
         # Another client finds all of it in the cache.
         second = ChatClient(proxy.url, model, cache=folder / "run.sqlite")
         assert [result.label for result in LLMJudge(second).judge(inputs)] == labels
