@@ -9,9 +9,11 @@ from __future__ import annotations
 import json
 import math
 import re
+from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from enum import Enum
+from itertools import accumulate
 from types import MappingProxyType
 from typing import Any
 
@@ -272,28 +274,32 @@ class Verification:
     def spread(self, ranges: Sequence[tuple[int, int]]) -> Verification:
         """The findings in [`scope_text`]'s text, as findings in the completion. A span over two ranges holds what is between."""
 
-        def at(place: int, end: bool) -> int:
-            for number, (first, last) in enumerate(ranges):
-                if place < last - first + len(_BETWEEN) + end or number == len(ranges) - 1:
-                    return min(first + place, last)
-                place -= last - first + len(_BETWEEN)
-            raise SpanError("there are no ranges to spread over")
+        ranges = ranges or [(0, 0)]
+        begins = _begins(ranges)
+
+        def at(place: int, character: int) -> int:  # in the part of that character
+            number = bisect_right(begins, character) - 1
+            first, last = ranges[number]
+            return min(first + place - begins[number], last)
 
         def moved(spans):
-            return tuple(replace(span, start=at(span.start, False), end=at(span.end, True)) for span in spans)
+            return tuple(
+                replace(span, start=at(span.start, span.start), end=at(span.end, max(span.start, span.end - 1)))
+                for span in spans
+            )
 
         return replace(self, spans=moved(self.spans), claims=moved(self.claims))
 
     def gather(self, ranges: Sequence[tuple[int, int]]) -> Verification:
         """Inverse of [`Verification.spread`]: findings in a completion, as findings in [`scope_text`]'s text."""
 
+        ranges = ranges or [(0, 0)]
+        begins, ends = _begins(ranges), [last for _, last in ranges]
+
         def at(place: int) -> int:
-            before = 0
-            for first, last in ranges:
-                if place <= last:
-                    return before + max(place - first, 0)
-                before += last - first + len(_BETWEEN)
-            return max(before - len(_BETWEEN), 0)
+            number = min(bisect_left(ends, place), len(ends) - 1)
+            first, last = ranges[number]
+            return begins[number] + min(max(place - first, 0), last - first)
 
         def moved(spans):
             return tuple(replace(span, start=at(span.start), end=at(span.end)) for span in spans)
@@ -427,6 +433,11 @@ def scope_text(completion: str, scope: str = "answer", opened: bool = False) -> 
         if piece.strip():
             ranges.append((start, end))
     return _BETWEEN.join(completion[slice(*one)] for one in ranges), ranges
+
+
+def _begins(ranges: Sequence[tuple[int, int]]) -> list[int]:
+    """Where each part begins in [`scope_text`]'s text."""
+    return list(accumulate((last - first + len(_BETWEEN) for first, last in ranges[:-1]), initial=0))
 
 
 def opens_think(prompt: str) -> bool:

@@ -209,3 +209,23 @@ def test_findings_in_a_scope_go_back_to_their_places():
     back = found.gather(ranges)
     assert back.spans[:4] == shown.spans[:4] and back.claims == shown.claims
     assert Verification(spans=(LabeledSpan(2, 5),)).spread([(7, 20)]).spans == (LabeledSpan(9, 12),)
+
+
+def test_empty_spans_at_the_borders_of_parts_stay_where_they_are():
+    text = "Ada. <think>one</think> Bob. <think>two</think>"
+    joined, ranges = scope_text(text)
+    places = [0, 4, joined.index("Bob"), len(joined)]
+    shown = Verification(spans=tuple(LabeledSpan(place, place) for place in places))
+    found = shown.spread(ranges)
+    assert [span.start for span in found.spans] == [0, 4, text.index("Bob"), text.index("Bob") + 4]
+    assert all(span.start == span.end for span in found.spans) and found.gather(ranges) == shown
+    whole = Verification(spans=(LabeledSpan(0, 0, Label.NO_FACT),))  # a judge of whole texts, of one that is empty
+    assert scope_text("<think>cut off") == ("", []) and whole.spread([]) == whole.gather([]) == whole
+
+
+def test_findings_in_many_parts_take_no_time():
+    text = "<think></think>A b c. " * 20_000
+    joined, ranges = scope_text(text)
+    shown = Verification(spans=tuple(LabeledSpan(8 * part, 8 * part + 6) for part in range(20_000)))
+    found = shown.spread(ranges)
+    assert {span.text(text) for span in found.spans} == {"A b c."} and found.gather(ranges) == shown
