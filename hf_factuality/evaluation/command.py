@@ -32,6 +32,7 @@ from hf_factuality.evaluation.verification import AnswerJudge, AnswerVerifier
 from hf_factuality.functional.scoring import ClaimCounts, count_claims
 from hf_factuality.hub.card import format_table
 from hf_factuality.hub.results import check_same_model, environment, now, public, write_results
+from hf_factuality.metrics._cli import check_metric_args
 from hf_factuality.spans import SCOPES
 from hf_factuality.verifiers.guard import logger as guard_logger
 
@@ -80,7 +81,7 @@ def evaluate(args: argparse.Namespace) -> int:
         # It warns per call; here the failures are counted, and told in the results.
         stack.callback(guard_logger.setLevel, guard_logger.level)
         guard_logger.setLevel(logging.ERROR)
-        prepared = [_prepare(args, task, stack) for task in plan.tasks]
+        prepared = [_prepare(args, plan, task, stack) for task in plan.tasks]
         engine = _engine(args, plan, prepared)
         model = engine.identity()
         check_same_model(args.out, model)
@@ -119,8 +120,10 @@ def _hold(out: Path, stack: ExitStack) -> None:
     stack.callback(lock.release)
 
 
-def _prepare(args: argparse.Namespace, task: Task, stack: ExitStack) -> Prepared:
+def _prepare(args: argparse.Namespace, plan: Plan, task: Task, stack: ExitStack) -> Prepared:
     items, provenance = load_task_items(args, task, args.limit)
+    for name in sorted(plan.metric_args.keys() & set(task.metrics)):
+        check_metric_args(name, plan.metric_args[name], domains=sorted({item.domain or "all" for item in items}))
     if "accuracy" in task.metrics:
         check_gold(task.benchmark, items)
     judge = verifier = None

@@ -112,8 +112,10 @@ def metric_class(name: str) -> type:
     return getattr(importlib.import_module(f"hf_factuality.metrics.{name}.{name}"), name.capitalize())
 
 
-def check_metric_args(name: str, given: Mapping[str, Any], shared: Sequence[str] = ()) -> None:
-    """Try the arguments of a metric over claims on one response.
+def check_metric_args(
+    name: str, given: Mapping[str, Any], shared: Sequence[str] = (), domains: Collection[str] = ("all",)
+) -> None:
+    """Try the arguments of a metric over claims on a response of each domain.
 
     Args:
         name (`str`):
@@ -122,6 +124,8 @@ def check_metric_args(name: str, given: Mapping[str, Any], shared: Sequence[str]
             Its arguments.
         shared (`Sequence[str]`, *optional*):
             Arguments of all metrics that may be given too.
+        domains (`Collection[str]`, *optional*):
+            Those of the responses to come.
 
     Raises:
         `ValueError`: the metric takes no such argument, or refuses its value.
@@ -135,7 +139,8 @@ def check_metric_args(name: str, given: Mapping[str, Any], shared: Sequence[str]
         raise ValueError(f"--metric_args: {name} has no argument {unknown[0]!r}; it takes {', '.join(known)}")
     with tempfile.TemporaryDirectory() as folder:
         try:
-            kind(cache_dir=folder).compute(predictions=[["supported"], ["supported"]], **{"resamples": 0, **given})
+            trial = [{"claims": ["supported"], "domain": domain} for domain in domains for _ in range(2)]
+            kind(cache_dir=folder).compute(predictions=trial, **{"resamples": 0, **given})
         except Exception as error:
             raise ValueError(f"--metric_args: {name} refuses {dict(given)}: {error}") from error
 

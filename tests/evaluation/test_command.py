@@ -304,6 +304,19 @@ def test_arguments_are_of_metrics_over_claims(own, own_answers, tmp_path, comman
     assert status == 2 and "accuracy takes none" in err
 
 
+def test_k_of_each_domain(tmp_path, command):
+    rows = [{"question": "Who?", "domain": name, "evidence": ["Ada lived in Rome."]} for name in ("bio", "history")]
+    own = write_rows(tmp_path / "q.jsonl", rows)
+    answers = write_rows(tmp_path / "a.jsonl", [{"completion": "Ada lived in Rome."}] * 2)
+    flags = ("--dataset", own, "--answers", answers, "--metrics", "veriscore", "--verifier", "lexical")
+    flags = (*flags, "--out", tmp_path / "r.json", "--metric_args")
+    status, _, err = command(*flags, 'veriscore.k={"bio": 1}')
+    assert status == 2 and "each of the domains ['bio', 'history']" in err and not (tmp_path / "r.json").exists()
+    status, printed, err = command(*flags, 'veriscore.k={"bio": 1, "history": 2}')
+    assert status == 0, err
+    assert printed["results"][0]["parts"]["domain_scores"] == pytest.approx({"bio": 1.0, "history": 2 / 3})
+
+
 def test_knowledge(tmp_path, command):
     dataset = write_rows(tmp_path / "people.jsonl", [{"topic": "Marie Curie"}, {"topic": "Nobody"}])
     answers = write_rows(
