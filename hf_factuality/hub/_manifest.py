@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import zlib
@@ -19,6 +20,8 @@ _SCHEMA = "hf_factuality.checkpoint/1"
 _NOT_OF_THE_RUN = {MANIFEST, "README.md"}
 """A card may be written into a finished checkpoint."""
 _PIECE = 1 << 22
+# What a file system says that has no `fsync`, as those that are read-only, or none for folders.
+_NO_SYNC = {errno.EINVAL, errno.ENOTSUP, errno.EROFS}
 
 
 def write_manifest(folder: Path, about: Mapping[str, Any]) -> None:
@@ -110,9 +113,17 @@ def sync_folder(folder: Path) -> None:
     if os.name == "posix":
         handle = os.open(folder, os.O_RDONLY)
         try:
-            os.fsync(handle)
+            _sync(handle)
         finally:
             os.close(handle)
+
+
+def _sync(handle: int) -> None:
+    try:
+        os.fsync(handle)
+    except OSError as error:
+        if error.errno not in _NO_SYNC:
+            raise
 
 
 def _sum_up(path: Path) -> list[int]:
@@ -122,7 +133,7 @@ def _sum_up(path: Path) -> list[int]:
         while piece := file.read(_PIECE):
             size, checksum = size + len(piece), zlib.crc32(piece, checksum)
         if os.name == "posix":
-            os.fsync(file.fileno())
+            _sync(file.fileno())
     return [size, checksum]
 
 
