@@ -127,7 +127,8 @@ class RLFHReward:
             Completions per call of the verifier.
         max_unjudged_batches (`int`, *optional*, defaults to `3`):
             Batches in a row of which the verifier judges nothing before the run stops; nothing of the first one stops it
-            at once. A batch is that of all processes, each of which calls the reward.
+            at once. A batch is that of all processes, each of which calls the reward. The small batches of an evaluation do
+            not count.
 
     Raises:
         `ValueError`: an unknown verifier, map or granularity, or nobody rates.
@@ -163,6 +164,7 @@ class RLFHReward:
         self._guard = GuardedVerifier(self.verifier, timeout, batch_size)
         self._rate = self._rater(rate)
         self._unjudged = UnjudgedBatches(max_unjudged_batches)
+        self._policy: Any = None
 
     def _rater(self, rate: int | Rater | None) -> Rater:
         if isinstance(rate, int) and not isinstance(rate, bool):
@@ -190,6 +192,7 @@ class RLFHReward:
         Returns:
             `bool`: whether there was such a judge.
         """
+        self._policy = model
         if not bind_policy(self.verifier, model, tokenizer):
             return False
         self._guard = GuardedVerifier(self.verifier, None, self._guard.batch_size)
@@ -234,7 +237,7 @@ class RLFHReward:
                 asked.append(number)
                 inputs.append(VerifierInput(text, question if isinstance(question, str) else None, evidence, row))
         found = self._guard.verify(inputs)
-        self._unjudged.add(self.verifier, found)
+        self._unjudged.add(self.verifier, found, counts=getattr(self._policy, "training", True))
         judged = [i for i, verification in enumerate(found) if verification.judged]
         ratings = self._rate([inputs[i] for i in judged], [found[i] for i in judged])
         rewards: list[list[tuple[int, int, float]] | None] = [None] * len(texts)

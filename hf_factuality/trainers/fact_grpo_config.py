@@ -63,7 +63,7 @@ class FactGRPOConfig(GRPOConfig):
             Completions per call of the verifier: what one hanging completion costs at most.
         max_unjudged_batches (`int`, *optional*, defaults to `3`):
             Generation batches in a row of which the verifier judges nothing, over all processes, before the run stops.
-            Nothing of the first one stops it at once.
+            Nothing of the first one stops it at once. The small batches of an evaluation do not count.
     """
 
     variant: str = field(

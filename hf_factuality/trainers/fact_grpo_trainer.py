@@ -228,7 +228,7 @@ class FactGRPOTrainer(WholeCheckpoints, Publishes, ResumableRollouts, CheckedRol
             inputs.append(VerifierInput(shown, question, evidence, row))
             pending.append((finding, ranges))
         found = self._guard.verify(inputs)
-        self._unjudged.add(self._guard.verifier, found)
+        self._unjudged.add(self._guard.verifier, found, counts=self.model.training)
         for (finding, ranges), verification in zip(pending, found, strict=True):
             finding.verification = verification.spread(ranges)
         self._findings = findings

@@ -221,8 +221,14 @@ class UnjudgedBatches:
             raise ValueError(f"max_unjudged_batches={limit!r} must be at least 1")
         self.limit, self.batches, self.ever_judged = limit, 0, False
 
-    def add(self, verifier: Verifier, found: Sequence[Verification]) -> None:
+    def add(self, verifier: Verifier, found: Sequence[Verification], counts: bool = True) -> None:
         """Count what `verifier` made of the completions that this process sent it.
+
+        Args:
+            verifier ([`Verifier`]), found (`Sequence[Verification]`):
+                Who judged, and what.
+            counts (`bool`, *optional*, defaults to `True`):
+                Whether it may be one of the batches in a row; one of an evaluation may be a single completion.
 
         Raises:
             `JudgingError`: the limit is reached.
@@ -235,8 +241,10 @@ class UnjudgedBatches:
             dist.all_gather_object(parts, here)
         sent, judged = (sum(part[i] for part in parts) for i in (0, 1))
         self.ever_judged = self.ever_judged or judged > 0
-        if sent:
-            self.batches = 0 if judged else self.batches + 1
+        if judged:
+            self.batches = 0
+        elif sent and counts:
+            self.batches += 1
         first = not self.ever_judged and sent > 1
         if not first and self.batches < self.limit:
             return

@@ -3,6 +3,7 @@
 from math import log
 
 import pytest
+from torch.nn import Linear
 
 from hf_factuality import TokenRewardPPOConfig
 from hf_factuality.errors import DataError, JudgingError
@@ -75,6 +76,10 @@ def test_a_verifier_that_dies_later_stops_the_run_after_some_batches_in_a_row():
     for verifier.found in (up, down, up, down):
         paid(reward)
     assert reward(completions=[], completion_texts=[]) == []  # nothing was asked, which says nothing about the judge
+    policy = Linear(1, 1).eval()
+    reward.bind_policy(policy)
+    assert paid(reward) is None  # of an evaluation, where a batch may be one completion
+    policy.train()
     with pytest.raises(JudgingError, match="Fixed judged none .* of 2 batches in a row.*server gone; .* checkpoint"):
         paid(reward)
 

@@ -560,6 +560,18 @@ def test_a_verifier_that_dies_later_stops_the_run_after_some_batches_in_a_row(ti
         one_generation(trainer)
 
 
+def test_unknown_completions_of_an_evaluation_do_not_stop_the_run(tiny_model, tmp_path):
+    dead = ["raise"] * 4
+    trainer = make(tiny_model, tmp_path, Script(*dead[1:], S, *dead, *dead), config={"max_unjudged_batches": 2})
+    one_generation(trainer)
+    trainer.model.eval()
+    trainer.num_generations_eval = 1
+    for row in list(trainer.train_dataset)[:3]:
+        trainer._generate_and_score_completions([row])
+    assert trainer._metrics["eval"]["factuality/failed"] == [1.0] * 3
+    one_generation(trainer)
+
+
 def test_completions_that_were_not_sent_do_not_hide_a_dead_verifier(tiny_model, tmp_path):
     class Fixed(FactGRPOTrainer):
         def _generate_single_turn(self, prompt_ids, *args, **kwargs):
