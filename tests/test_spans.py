@@ -209,6 +209,9 @@ def test_findings_in_a_scope_go_back_to_their_places():
     back = found.gather(ranges)
     assert back.spans[:4] == shown.spans[:4] and back.claims == shown.claims
     assert Verification(spans=(LabeledSpan(2, 5),)).spread([(7, 20)]).spans == (LabeledSpan(9, 12),)
+    # Nothing in the scope, and nothing where the second part begins.
+    assert Verification(spans=(LabeledSpan(0, 0),)).spread([]).spans == (LabeledSpan(0, 0),)
+    assert Verification(spans=(LabeledSpan(7, 7),)).spread([(0, 5), (10, 20)]).spans == (LabeledSpan(10, 10),)
 
 
 def test_empty_spans_at_the_borders_of_parts_stay_where_they_are():

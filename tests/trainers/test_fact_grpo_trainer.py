@@ -285,6 +285,16 @@ def test_all_reasoning_counts_however_it_is_written(tiny_model, tmp_path, varian
         assert trainer._metrics["train"]["factuality/no_reasoning"][-1] == pytest.approx(bare)
 
 
+def test_a_policy_may_say_nothing(tiny_model, tmp_path):
+    class Silent(FactGRPOTrainer):
+        def _generate_single_turn(self, prompt_ids, *args, **kwargs):
+            return [[self._tokenizer.eos_token_id] for _ in prompt_ids], None
+
+    trainer = make(tiny_model, tmp_path, WholeCompletion(lambda number, item: C), trainer=Silent)
+    one_generation(trainer)
+    assert trainer._metrics["train"]["rewards/factuality/mean"] == [-1.0]
+
+
 def test_the_released_variant(tiny_model, tmp_path):
     """Answer reward only, binary labels, and +1 outside the sentences, so the answer of a wrong row turns positive."""
     config = FactGRPOConfig(output_dir=str(tmp_path), variant="released", **ONE_BATCH)
