@@ -16,11 +16,11 @@ from hf_factuality.spans import Label
 
 _TRUTHS = {"yes": True, "no": False, "hallucinated": True, "right": False}
 _WORDS = re.compile(r"\b(?:[Yy][Ee][Ss]|[Nn][Oo])\b(?!-\w)")  # IGNORECASE would read "yeſ"
-_NOUN = re.compile(r"\s+\w")
+_NOUN = re.compile(r"[^\S\n]+(?!(?:because|since|as)\b)\w", re.IGNORECASE)  # on its line: an explanation may follow
 # What makes something else of a yes or no: earlier in its sentence, or right behind it.
 _BEFORE = re.compile(r"\b(?:not|cannot|never|neither|nor|whether|if|unless|without)\b|n['’]t\b", re.IGNORECASE)
 _AFTER = re.compile(
-    r"\s*/|[\"'”’*]*\s+(?:if|when|unless|or|and|is|was|would|can|cannot|doubt|idea|one)\b", re.IGNORECASE
+    r"\s*/|[\"'”’*]*[^\S\n]+(?:if|when|unless|or|and|is|was|would|can|cannot|doubt|idea|one)\b", re.IGNORECASE
 )
 _EVIDENCE = ("knowledge", "document", "dialogue_history", "evidence")
 

@@ -86,8 +86,8 @@ def world_metrics(
             - `right_for_right_reasons`: right, at least one sentence supported, none contradicted.
             - `wrong_reasons`: contradicts something, among the right ones.
             - `format`: of the form `<think> ... </think><answer> ... </answer>`.
-            - `reward`: answer plus mean sentence factuality (FSPO, Eq. 10), mean; as in training, reasoning whose think
-              block is not closed adds nothing.
+            - `reward`: answer plus mean sentence factuality (FSPO, Eq. 10), mean; as in training, text without a think
+              block adds nothing.
     """
     n = len(completions)
     flat = [sentence for found in sentences for sentence in found]
