@@ -405,7 +405,9 @@ def scope_ranges(completion: str, scope: str = "answer", opened: bool = False) -
         return inside
     closing = completion.rfind("</answer>", reasoned)
     opening = completion.rfind("<answer>", reasoned, closing) if closing >= 0 else -1
-    return [*outside, (start, len(completion))] if opening < 0 else [(opening + len("<answer>"), closing)]
+    if opening < 0:
+        return [*outside, (start, len(completion))]
+    return [(opening + len("<answer>"), completion.find("</answer>", opening))]
 
 
 def scope_text(completion: str, scope: str = "answer", opened: bool = False) -> tuple[str, list[tuple[int, int]]]:

@@ -136,6 +136,7 @@ def test_unknown_table():
         ("<think>again</think>c", True, ["again"], ["c"]),
         ("<think></think>", False, [], []),
         ("<think>r</think>no<answer>1</answer><answer>x</answer>no</think>", False, ["r"], ["x"]),
+        ("<think>r</think><answer>x</answer> no </answer>", False, ["r"], ["x"]),
         ("<think><answer>r</answer></think>x", False, ["<answer>r</answer>"], ["x"]),
         ("a</think>b</think>", False, ["a"], ["b"]),
         ("p <think>closed</think> q <think>open", False, ["closed", "open"], ["p", "q"]),
