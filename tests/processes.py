@@ -30,7 +30,7 @@ def run_ranks(module, *arguments, ranks=2, timeout=900.0, **environment):
 
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     common = {
-        **os.environ, "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1", "WORLD_SIZE": str(ranks),
+        **os.environ, "OMP_NUM_THREADS": "1", "WORLD_SIZE": str(ranks),
         "LOCAL_WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port),
         "TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "0", **environment,
     }  # fmt: skip
