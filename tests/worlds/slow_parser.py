@@ -83,8 +83,11 @@ def tag_at(text: str, index: int, name: str) -> tuple[int, bool] | None:
 
 
 def blocks(completion: str) -> list[tuple[int, int]]:
-    """Ranges of what is inside think tags, by counting those that are open; without any tag, everything."""
-    found, position, index, open_tags, tags = [], 0, 0, 0, 0
+    """Ranges of what is inside think tags, by counting those that are open; without any tag, everything.
+
+    What follows the last tag is inside only if that tag opens a block.
+    """
+    found, position, index, open_tags, tags, opens = [], 0, 0, 0, 0, False
     while index < len(completion):
         tag = tag_at(completion, index, "think")
         if tag is None:
@@ -95,9 +98,10 @@ def blocks(completion: str) -> list[tuple[int, int]]:
             found.append((position, index))
         open_tags = max(0, open_tags + (-1 if closes else 1))
         tags += 1
+        opens = not closes
         index += length
         position = index
-    if open_tags > 0 or tags == 0:
+    if opens or tags == 0:
         places = range(position, len(completion))
         answers = [at for at in places if (tag := tag_at(completion, at, "answer")) and not tag[1]]
         found.append((position, answers[0] if answers and tags else len(completion)))
