@@ -16,11 +16,11 @@ from typing import Any
 
 import psutil
 
+from hf_factuality.chat.client import ChatAnswer, ChatClient
 from hf_factuality.spans import LabeledSpan
 from hf_factuality.verifiers.base import VerifierInput, VerifierPipeline
-from hf_factuality.verifiers.client import ChatAnswer, ChatClient
-from hf_factuality.verifiers.judge_lexical import LexicalJudge
-from hf_factuality.verifiers.judge_llm import LLMJudge
+from hf_factuality.verifiers.judges.lexical import LexicalJudge
+from hf_factuality.verifiers.judges.llm import LLMJudge
 
 
 MEMORY_CASES = ("lexical", "cached_llm", "verify", "verify_metric")
@@ -82,7 +82,7 @@ def pipeline_memory(case: str, claims: int, folder: Path) -> list[tuple[int, flo
 
 def verify_memory(case: str, claims: int, folder: Path) -> list[tuple[int, float]]:
     """The same while `hf-factuality verify` reads a file with a claim per row; the last sample is at its end."""
-    import hf_factuality._verify as command
+    import hf_factuality.evaluation.verify as command
     from hf_factuality.cli import main
 
     file, found, seen = folder / "answers.jsonl", [], 0

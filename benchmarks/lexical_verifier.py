@@ -14,7 +14,7 @@ What is reported:
 - claims a second on one core, each with ten evidence sentences of its own and cold caches, and in groups of eight that
   share them.
 
-`--fit` prints the logistic weights that `hf_factuality/verifiers/judge_lexical.py` holds as constants. It reads the
+`--fit` prints the logistic weights that `hf_factuality/verifiers/judges/lexical.py` holds as constants. It reads the
 WiCE *train* sub-claims and one half of the HotpotQA rows; the figures above come from WiCE *dev*, the other half, and
 HaluEval, which took no part.
 """
@@ -34,10 +34,10 @@ from pathlib import Path
 import numpy as np
 
 from hf_factuality.spans import Label
-from hf_factuality.verifiers import judge_lexical, lexical_text
 from hf_factuality.verifiers.base import JudgeInput
-from hf_factuality.verifiers.extract import sentence_offsets
-from hf_factuality.verifiers.judge_lexical import FEATURES, LexicalJudge, lexical_features
+from hf_factuality.verifiers.extractors.sentences import sentence_offsets
+from hf_factuality.verifiers.judges import lexical, lexical_text
+from hf_factuality.verifiers.judges.lexical import FEATURES, LexicalJudge, lexical_features
 
 
 # (claim, evidence, target)
@@ -232,7 +232,7 @@ def confusion(cases: Sequence[tuple[str, tuple[str, ...], str]], judge: LexicalJ
 
 
 def clear_caches() -> None:
-    for cached in (judge_lexical._index, lexical_text._token):
+    for cached in (lexical._index, lexical_text._token):
         cached.cache_clear()
 
 

@@ -35,7 +35,7 @@ def save_models(folder: Path) -> None:
     import torch
     from transformers import AutoConfig, AutoTokenizer, LlamaForSequenceClassification
 
-    from hf_factuality.demo import RLFHDemo
+    from hf_factuality.demos.closed_world import RLFHDemo
 
     demo = RLFHDemo()
     shutil.copytree(demo.model_dir, folder / "policy")

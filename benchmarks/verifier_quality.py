@@ -44,7 +44,7 @@ from lexical_verifier import read_jsonl, read_parquet, wice_train
 from hf_factuality.spans import Label
 from hf_factuality.verifiers.base import JudgeInput, Judgement
 from hf_factuality.verifiers.ensemble import CalibratedJudge, MajorityJudge
-from hf_factuality.verifiers.judge_lexical import LexicalJudge
+from hf_factuality.verifiers.judges.lexical import LexicalJudge
 
 
 WICE, HALUEVAL = "WiCE", "HaluEval"
@@ -155,9 +155,9 @@ def single_judges(arguments: argparse.Namespace) -> tuple[dict[str, Entry], dict
         )
     models = [*([str(folder / "nli")] if arguments.train else []), *arguments.nli]
     if models or arguments.hhem or arguments.minicheck or arguments.random:
-        from hf_factuality.verifiers.judge_hhem import HHEMJudge
-        from hf_factuality.verifiers.judge_minicheck import MiniCheckJudge
-        from hf_factuality.verifiers.judge_nli import NLIJudge
+        from hf_factuality.verifiers.judges.hhem import HHEMJudge
+        from hf_factuality.verifiers.judges.minicheck import MiniCheckJudge
+        from hf_factuality.verifiers.judges.nli import NLIJudge
 
         for i, model in enumerate(models):
             name = f"NLI, {'trained here' if arguments.train and not i else model}"
@@ -176,9 +176,9 @@ def single_judges(arguments: argparse.Namespace) -> tuple[dict[str, Entry], dict
             judge = MiniCheckJudge(paths["minicheck"], device=arguments.device)
             entries["MiniCheck, random weights"] = Entry(Remembering(judge))
     if arguments.llm or arguments.anah:
-        from hf_factuality.verifiers.client import ChatClient
-        from hf_factuality.verifiers.judge_anah import ANAHJudge
-        from hf_factuality.verifiers.judge_llm import LLMJudge
+        from hf_factuality.chat.client import ChatClient
+        from hf_factuality.verifiers.judges.anah import ANAHJudge
+        from hf_factuality.verifiers.judges.llm import LLMJudge
 
         for kind, make, model in (("LLM", LLMJudge, arguments.llm), ("ANAH", ANAHJudge, arguments.anah)):
             if model:

@@ -46,10 +46,10 @@ os.environ.setdefault("CI", "1")
 
 from _verifier_memory import MEMORY_CASES, Row, made_rows, memory
 
+from hf_factuality.chat.client import ChatClient
 from hf_factuality.verifiers.base import JudgeInput
-from hf_factuality.verifiers.client import ChatClient
-from hf_factuality.verifiers.judge_llm import LLMJudge
-from hf_factuality.verifiers.judge_nli import NLIJudge
+from hf_factuality.verifiers.judges.llm import LLMJudge
+from hf_factuality.verifiers.judges.nli import NLIJudge
 
 
 SIZES = {

@@ -14,7 +14,7 @@ from trl import ModelConfig, ScriptArguments, TrlParser, get_peft_config, get_qu
 
 from hf_factuality import FactGRPOConfig, FactGRPOTrainer, load_fspo, load_verifier
 from hf_factuality.data import check_prompt_lengths
-from hf_factuality.demo import ClosedWorldDemo
+from hf_factuality.demos.closed_world import ClosedWorldDemo
 from hf_factuality.rewards import answer_reward
 
 

@@ -14,7 +14,7 @@ from trl import ModelConfig, ScriptArguments, TrlParser, get_peft_config, get_qu
 
 from hf_factuality import MaskDPOConfig, MaskDPOTrainer
 from hf_factuality.data.preferences import load_pairs
-from hf_factuality.demo import BiographyDemo
+from hf_factuality.demos.closed_world import BiographyDemo
 
 
 CLOSED_WORLD = Path(__file__).resolve().parent.parent / "recipes" / "mask_dpo" / "closed-world.yaml"

@@ -17,11 +17,11 @@ def read_stub(init_file: str) -> dict[str, str]:
             `__file__` of the `__init__`. The stub has the lines `from package.module import name as name`.
 
     Returns:
-        `dict[str, str]`: name to module, without the package.
+        `dict[str, str]`: name to module, in full.
     """
     tree = ast.parse(Path(init_file).with_suffix(".pyi").read_text(encoding="utf-8"))
     imports = [node for node in tree.body if isinstance(node, ast.ImportFrom)]
-    return {name.name: str(node.module).rpartition(".")[2] for node in imports for name in node.names}
+    return {name.name: str(node.module) for node in imports for name in node.names}
 
 
 def attach(
@@ -33,7 +33,7 @@ def attach(
         package (`str`):
             Its `__name__`.
         exports (`Mapping[str, str]`):
-            Public name to the module of the package that holds it.
+            Public name to the module that holds it: in full, or below the package.
 
     Returns:
         `tuple`: the two functions and the sorted names.
@@ -42,7 +42,8 @@ def attach(
     def getattribute(name: str) -> Any:
         if name not in exports:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        return getattr(import_module(f"{package}.{exports[name]}"), name)
+        module = exports[name]
+        return getattr(import_module(module if module.startswith("hf_factuality.") else f"{package}.{module}"), name)
 
     names = sorted(exports)
     return getattribute, lambda: names, names

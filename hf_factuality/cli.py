@@ -11,14 +11,14 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 from hf_factuality import __version__
+from hf_factuality.checkpoints._cli import add_parser as add_merge_parser
 from hf_factuality.data._cli import add_parser as add_build_preferences_parser
 from hf_factuality.errors import FactualityError
 from hf_factuality.evaluation._cli import add_parser as add_evaluate_parser
-from hf_factuality.hub._merge_cli import add_parser as add_merge_parser
 from hf_factuality.hub._push_cli import add_parser as add_push_parser
 from hf_factuality.metrics._cli import add_parser as add_metrics_parser
+from hf_factuality.retrieval._cli import add_parser as add_index_parser
 from hf_factuality.spans import SCOPES
-from hf_factuality.verifiers._cli_index import add_parser as add_index_parser
 from hf_factuality.verifiers.registry import VERIFIER_HELP
 
 
@@ -246,7 +246,7 @@ def _export_world(args: argparse.Namespace) -> int:
 
 
 def _verify(args: argparse.Namespace) -> int:
-    from hf_factuality._verify import verify_file
+    from hf_factuality.evaluation.verify import verify_file
 
     return verify_file(args)
 

@@ -102,20 +102,20 @@ def test_ctrl_c_is_one_line(tmp_path, capsys, monkeypatch, command):
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    import hf_factuality._verify
-    import hf_factuality.hub.merge
+    import hf_factuality.checkpoints.merge
+    import hf_factuality.evaluation.verify
 
-    monkeypatch.setattr(hf_factuality._verify, "verify_file", interrupted)
-    monkeypatch.setattr(hf_factuality.hub.merge, "merge", interrupted)
+    monkeypatch.setattr(hf_factuality.evaluation.verify, "verify_file", interrupted)
+    monkeypatch.setattr(hf_factuality.checkpoints.merge, "merge", interrupted)
     assert main([command, str(tmp_path), *(["--out", str(tmp_path / "out")] if command == "merge" else [])]) == 130
     assert capsys.readouterr().err == "hf-factuality: ended by SIGINT\n"
 
 
 def test_merge_ends_by_signals_and_restores_their_handlers(tmp_path, capsys, monkeypatch):
-    import hf_factuality.hub.merge
+    import hf_factuality.checkpoints.merge
 
     arguments = ["merge", str(tmp_path), "--out", str(tmp_path / "out")]
-    monkeypatch.setattr(hf_factuality.hub.merge, "merge", lambda *_, **__: signal.raise_signal(signal.SIGTERM))
+    monkeypatch.setattr(hf_factuality.checkpoints.merge, "merge", lambda *_, **__: signal.raise_signal(signal.SIGTERM))
     own = signal.signal(signal.SIGHUP, print)
     before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
     try:
@@ -128,7 +128,7 @@ def test_merge_ends_by_signals_and_restores_their_handlers(tmp_path, capsys, mon
             seen.append((signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGHUP)))
             raise ValueError("seen")
 
-        monkeypatch.setattr(hf_factuality.hub.merge, "merge", look)
+        monkeypatch.setattr(hf_factuality.checkpoints.merge, "merge", look)
         thread = threading.Thread(target=main, args=(arguments,))  # which may not set handlers
         thread.start()
         thread.join()

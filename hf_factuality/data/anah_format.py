@@ -19,9 +19,9 @@ from rapidfuzz import fuzz
 
 from hf_factuality.data.pairs import hallucination_free_share
 from hf_factuality.data.preferences import pair_features
-from hf_factuality.data.row_files import read_rows
 from hf_factuality.errors import DataError
 from hf_factuality.functional.preference import FREE_OF_HALLUCINATION
+from hf_factuality.io.rows import read_rows
 from hf_factuality.spans import ANAH_LABELS, Label, LabeledSpan
 
 

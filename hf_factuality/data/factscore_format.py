@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from hf_factuality.data.row_files import read_rows
 from hf_factuality.errors import DataError
+from hf_factuality.io.rows import read_rows
 
 
 __all__ = ["read_factscore"]

@@ -7,9 +7,9 @@ import re
 from pathlib import Path
 from typing import Any
 
-from hf_factuality._markdown import cell, escaped
-from hf_factuality._upload import prepare_repo, publish
 from hf_factuality.errors import DataError, HubError
+from hf_factuality.io.markdown import cell, escaped
+from hf_factuality.io.upload import prepare_repo, publish
 
 
 __all__ = ["card_text", "prepare_push", "push_pairs"]

@@ -29,9 +29,9 @@ from typing import TYPE_CHECKING, Any
 
 from hf_factuality import __version__
 from hf_factuality.data.pairs import Pair, PairConfig, PairReport, choose_pairs
-from hf_factuality.data.run_files import LineFile, only_run, write_whole
 from hf_factuality.data.sampling import GivenResponses, Sampler
 from hf_factuality.errors import DataError, JudgingError
+from hf_factuality.io.run_files import LineFile, only_run, write_whole
 from hf_factuality.spans import Verification
 from hf_factuality.verifiers.base import Verifier, VerifierInput, evidence_passages
 from hf_factuality.verifiers.guard import GuardedVerifier
@@ -305,7 +305,7 @@ def _describe(verifier: Verifier) -> dict[str, Any]:
 
 
 def _is_served(verifier: Verifier) -> bool:
-    from hf_factuality.verifiers.client import ChatClient
+    from hf_factuality.chat.client import ChatClient
 
     return isinstance(getattr(getattr(verifier, "judge", None), "client", None), ChatClient)
 

@@ -14,8 +14,6 @@ from typing import Any
 from hf_factuality.data.pair_card import prepare_push, push_pairs
 from hf_factuality.data.pairs import REASONS, PairConfig
 from hf_factuality.data.preferences import PreferenceQuestion, build_preferences, read_questions
-from hf_factuality.data.row_files import read_rows
-from hf_factuality.data.run_files import write_whole, written_ids
 from hf_factuality.data.sampling import (
     GivenResponses,
     Sampler,
@@ -26,6 +24,8 @@ from hf_factuality.data.sampling import (
 )
 from hf_factuality.data.topics import embed_topics, select_by_distance, select_questions, topic_distances
 from hf_factuality.errors import DataError, JudgingError
+from hf_factuality.io.rows import read_rows
+from hf_factuality.io.run_files import write_whole, written_ids
 from hf_factuality.verifiers.base import Verifier, VerifierInput, VerifierPipeline
 from hf_factuality.verifiers.guard import GuardedVerifier
 from hf_factuality.verifiers.guard import logger as guard_logger
@@ -230,9 +230,9 @@ def _verifier(args: argparse.Namespace, questions: Sequence[PreferenceQuestion])
 
 
 def _retriever(args: argparse.Namespace, questions: Sequence[PreferenceQuestion]) -> Any:
-    from hf_factuality.verifiers.knowledge import KnowledgeBase
-    from hf_factuality.verifiers.retrieve import TopicRetriever
-    from hf_factuality.verifiers.retrieve_corpus import CorpusRetriever
+    from hf_factuality.retrieval.corpus import CorpusRetriever
+    from hf_factuality.retrieval.knowledge import KnowledgeBase
+    from hf_factuality.retrieval.retrievers import TopicRetriever
 
     base = KnowledgeBase(args.knowledge)
     top_k = args.passages or 5
@@ -262,7 +262,7 @@ def _try_verifier(verifier: Verifier, questions: Sequence[PreferenceQuestion], n
 
 
 def _served(args: argparse.Namespace, sampling: SamplingConfig) -> ServedSampler:
-    from hf_factuality.verifiers.client import ChatClient
+    from hf_factuality.chat.client import ChatClient
 
     # Not the cache that judges share, where thousands of samples would push others out: a kill in the middle of a batch
     # costs none of its responses, and the file goes when the run is done.

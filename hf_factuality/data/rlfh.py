@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hf_factuality.data.row_files import read_rows
 from hf_factuality.errors import DataError
+from hf_factuality.io.rows import read_rows
 
 
 if TYPE_CHECKING:

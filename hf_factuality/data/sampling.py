@@ -9,15 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from hf_factuality._upload import naming_model
-from hf_factuality.data.row_files import read_rows
 from hf_factuality.errors import DataError
+from hf_factuality.io.rows import read_rows
+from hf_factuality.io.upload import naming_model
 
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-    from hf_factuality.verifiers.client import ChatClient, ChatRequest
+    from hf_factuality.chat.client import ChatClient, ChatRequest
 
 
 __all__ = [
@@ -201,7 +201,7 @@ class ServedSampler:
     gives the same responses is the server's affair; those in the client's cache stay.
 
     Args:
-        client ([`~hf_factuality.verifiers.client.ChatClient`]):
+        client ([`~hf_factuality.chat.client.ChatClient`]):
             Server and model.
         config ([`SamplingConfig`], *optional*):
             Settings.
@@ -222,7 +222,7 @@ class ServedSampler:
 
     def requests(self, prompts: Sequence[Messages], seed: int) -> list[ChatRequest]:
         """What is asked of the server: per prompt `num_samples` requests, each with a seed of its own."""
-        from hf_factuality.verifiers.client import ChatRequest
+        from hf_factuality.chat.client import ChatRequest
 
         settings = self.config
         return [

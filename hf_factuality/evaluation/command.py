@@ -30,7 +30,7 @@ from hf_factuality.evaluation.run import answer_items, journal_rows, judge_answe
 from hf_factuality.evaluation.scoring import JUDGED_METRICS, Answers, check_gold, score
 from hf_factuality.evaluation.verification import AnswerJudge, AnswerVerifier
 from hf_factuality.functional.scoring import ClaimCounts, count_claims
-from hf_factuality.hub.card import format_table
+from hf_factuality.hub.cards.card import format_table
 from hf_factuality.hub.results import check_same_model, environment, now, public, write_results
 from hf_factuality.metrics._cli import check_metric_args
 from hf_factuality.spans import SCOPES

@@ -139,7 +139,7 @@ def has_prefill(item: BenchmarkItem) -> bool:
 
 
 class ServerEngine:
-    """A model on an OpenAI-compatible server, through [`~hf_factuality.verifiers.client.ChatClient`].
+    """A model on an OpenAI-compatible server, through [`~hf_factuality.chat.client.ChatClient`].
 
     A prefill is sent as the last message with `continue_final_message`, which vLLM and SGLang know. A server that ignores
     it begins a new message; completions of such a server are not comparable with those of a model in this process.
@@ -181,7 +181,7 @@ class ServerEngine:
         self._client(False)  # refuses a bad address now
 
     def _client(self, prefilled: bool, stop: Sequence[str] = ()):
-        from hf_factuality.verifiers.client import ChatClient
+        from hf_factuality.chat.client import ChatClient
 
         body: dict[str, Any] = {}
         if prefilled:
@@ -224,9 +224,9 @@ class ServerEngine:
         """A completion per request; one that failed has an `error`.
 
         Raises:
-            [`~hf_factuality.verifiers.client.ServerError`]: the server is gone. What was answered was yielded before.
+            [`~hf_factuality.chat.client.ServerError`]: the server is gone. What was answered was yielded before.
         """
-        from hf_factuality.verifiers.client import ChatRequest, ServerError
+        from hf_factuality.chat.client import ChatRequest, ServerError
 
         for prefilled in (False, True):
             chosen = [request for request in requests if has_prefill(request.item) is prefilled]

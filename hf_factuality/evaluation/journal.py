@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from hf_factuality.errors import DataError
-from hf_factuality.hub.results import differences, write_atomically
+from hf_factuality.hub.results import differences
+from hf_factuality.io.files import write_atomically
 from hf_factuality.spans import Verification
 
 

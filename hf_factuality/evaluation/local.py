@@ -20,11 +20,11 @@ from transformers import (
     TopPLogitsWarper,
 )
 
-from hf_factuality._upload import naming_model
 from hf_factuality.data.benchmarks.base import BenchmarkItem
 from hf_factuality.errors import CheckpointError, DataError
 from hf_factuality.evaluation.engines import Completion, Generation, Request
 from hf_factuality.hub.results import folder_fingerprint
+from hf_factuality.io.upload import naming_model
 
 
 logger = logging.getLogger(__name__)

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from hf_factuality.data.benchmarks.base import Benchmark, BenchmarkItem
-from hf_factuality.data.row_files import read_rows
 from hf_factuality.errors import DataError
+from hf_factuality.io.rows import read_rows
 from hf_factuality.verifiers.base import evidence_passages
 
 

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hf_factuality.chat.cache import content_key
 from hf_factuality.data.benchmarks.base import BenchmarkItem
 from hf_factuality.errors import DataError, JudgingError
 from hf_factuality.rewards import complete_text
 from hf_factuality.spans import Verification, scope_text
 from hf_factuality.verifiers.base import VerifierInput, VerifierPipeline
-from hf_factuality.verifiers.cache import content_key
 from hf_factuality.verifiers.guard import GuardedVerifier
 from hf_factuality.verifiers.registry import load_verifier
 
@@ -158,9 +158,9 @@ class AnswerVerifier:
 
 
 def _retriever(knowledge: Path, kind: str, top_k: int) -> tuple[Any, dict[str, Any]]:
-    from hf_factuality.verifiers.knowledge import KnowledgeBase
-    from hf_factuality.verifiers.retrieve import TopicRetriever
-    from hf_factuality.verifiers.retrieve_corpus import CorpusRetriever
+    from hf_factuality.retrieval.corpus import CorpusRetriever
+    from hf_factuality.retrieval.knowledge import KnowledgeBase
+    from hf_factuality.retrieval.retrievers import TopicRetriever
 
     base = KnowledgeBase(knowledge)
     if kind == "topic":
@@ -220,7 +220,7 @@ class AnswerJudge:
         votes (`int`, *optional*, defaults to `1`):
             How often each answer is judged; the majority counts.
         **kwargs:
-            Arguments of [`~hf_factuality.verifiers.client.ChatClient`].
+            Arguments of [`~hf_factuality.chat.client.ChatClient`].
 
     Raises:
         `ValueError`: the prompt lacks a value, or an argument is out of range.
@@ -230,8 +230,8 @@ class AnswerJudge:
     def __init__(
         self, benchmark: str, model: str, base_url: str, prompt: Path | None = None, votes: int = 1, **kwargs: Any
     ):
+        from hf_factuality.chat.client import ChatClient
         from hf_factuality.metrics._common import describe
-        from hf_factuality.verifiers.client import ChatClient
         from hf_factuality.verifiers.prompts import load_prompt
 
         if votes < 1 or votes % 2 == 0:
@@ -270,10 +270,10 @@ class AnswerJudge:
         """Chunks of answers with the votes; `None` for one that could not be read or had no answer.
 
         Raises:
-            [`~hf_factuality.verifiers.client.ServerError`]: the server is gone.
+            [`~hf_factuality.chat.client.ServerError`]: the server is gone.
         """
-        from hf_factuality.verifiers.client import ChatRequest
-        from hf_factuality.verifiers.judge_llm import read_choice
+        from hf_factuality.chat.client import ChatRequest
+        from hf_factuality.verifiers.judges.llm import read_choice
 
         words = (*self._words, "yes", "no", "是", "否")
         for start in range(0, len(answers), CHUNK):

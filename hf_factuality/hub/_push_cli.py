@@ -55,7 +55,7 @@ def add_hub_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def _push(args: argparse.Namespace) -> int:
-    from hf_factuality.hub.card import is_our_card, update_card
+    from hf_factuality.hub.cards.card import is_our_card, update_card
     from hf_factuality.hub.push import plan_push, prepare_repo, push_plans
 
     what = {"repo_type": args.repo_type, "include": args.include, "exclude": args.exclude}

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hf_factuality._secrets import text_encoding
-from hf_factuality._upload import refuse_secrets
 from hf_factuality.errors import HubError
+from hf_factuality.io.secrets import text_encoding
+from hf_factuality.io.upload import refuse_secrets
 
 
 # Vocabularies and rows of data may hold any text; nobody's paths are written there by a library.

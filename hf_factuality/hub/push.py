@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hf_factuality._upload import Published, prepare_repo, publish
 from hf_factuality.errors import HubError
-from hf_factuality.hub._manifest import MANIFEST, published_manifest
 from hf_factuality.hub._push_files import check_model, find_files, stale_files
 from hf_factuality.hub._push_text import published_text
+from hf_factuality.io.manifest import MANIFEST, published_manifest
+from hf_factuality.io.upload import Published, prepare_repo, publish
 
 
 __all__ = ["Published", "PushPlan", "PushedFile", "plan_push", "prepare_repo", "push_folder", "push_plans"]
@@ -246,8 +246,8 @@ def push_plans(
 
 def _check_card(text: str, path: Path) -> None:
     """Refuse a card of ours that the Hub would refuse, or that tells what is nobody's business."""
-    from hf_factuality.hub._card_check import card_problems
-    from hf_factuality.hub.card import is_our_card
+    from hf_factuality.hub.cards.card import is_our_card
+    from hf_factuality.hub.cards.check import card_problems
 
     if not is_our_card(text):
         return

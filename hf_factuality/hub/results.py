@@ -9,9 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
 import re
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -20,6 +18,7 @@ from typing import Any, BinaryIO
 
 from hf_factuality import __version__
 from hf_factuality.errors import DataError
+from hf_factuality.io.files import write_atomically
 
 
 SCHEMA = "hf_factuality.results/1"
@@ -436,23 +435,6 @@ def _tensors(file: BinaryIO, size: int) -> list[tuple[int, int]]:
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return [(0, size)]
     return [*((place, min(place + _SMALL, start)) for place in range(0, start, _SMALL)), *places]
-
-
-def write_atomically(path: Path, data: bytes) -> None:
-    """Write a file so that it is there whole, or as it was before."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        mask = os.umask(0)
-        os.umask(mask)
-        os.chmod(name, 0o666 & ~mask)  # mkstemp lets nobody else read
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
 
 
 def differences(before: Any, after: Any, name: str = "") -> list[str]:

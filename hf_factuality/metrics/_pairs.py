@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from hf_factuality._secrets import redact
 from hf_factuality.errors import DataError
 from hf_factuality.functional.metrics import win_rate
+from hf_factuality.io.secrets import redact
 from hf_factuality.metrics._common import Options, describe, make_result, named, read_options
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hf_factuality import __version__
-from hf_factuality._secrets import redact
-from hf_factuality._upload import hub_errors, publish
 from hf_factuality.errors import HubError
+from hf_factuality.io.secrets import redact
+from hf_factuality.io.upload import hub_errors, publish
 from hf_factuality.metrics.install import METRIC_NAMES, describe_metrics, metric_path
 
 

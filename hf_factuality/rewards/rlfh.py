@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from hf_factuality.chat.client import ChatClient
+from hf_factuality.chat.local import bind_policy
 from hf_factuality.errors import DataError
 from hf_factuality.functional.rlfh import (
     RLFH_GRANULARITIES,
@@ -19,17 +21,15 @@ from hf_factuality.functional.rlfh import (
     rlfh_rewards,
     statement_reward,
 )
+from hf_factuality.retrieval.passages import RLFH_PASSAGES
+from hf_factuality.retrieval.retrievers import TopicRetriever
 from hf_factuality.rewards.rlfh_maps import load_rlfh_maps
 from hf_factuality.spans import LabeledSpan, Verification
 from hf_factuality.verifiers.base import Verifier, VerifierInput, evidence_passages
-from hf_factuality.verifiers.client import ChatClient
-from hf_factuality.verifiers.extract import sentence_offsets
+from hf_factuality.verifiers.extractors.sentences import sentence_offsets
 from hf_factuality.verifiers.guard import GuardedVerifier, UnjudgedBatches
-from hf_factuality.verifiers.judge_self import AssessInput, SelfVerifier
-from hf_factuality.verifiers.local_chat import bind_policy
-from hf_factuality.verifiers.passages import RLFH_PASSAGES
+from hf_factuality.verifiers.judges.self import AssessInput, SelfVerifier
 from hf_factuality.verifiers.registry import load_verifier
-from hf_factuality.verifiers.retrieve import TopicRetriever
 
 
 __all__ = ["RLFHReward", "rlfh_verifier", "statements_of"]

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hf_factuality.errors import CheckpointError, DataError
-from hf_factuality.verifiers.judge_nli import _outside_zero3
+from hf_factuality.verifiers.judges.nli import _outside_zero3
 
 
 if TYPE_CHECKING:

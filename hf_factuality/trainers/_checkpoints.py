@@ -16,7 +16,7 @@ from transformers.integrations import is_deepspeed_zero3_enabled
 from transformers.trainer_utils import SaveStrategy, sort_checkpoints
 
 from hf_factuality.errors import CheckpointError
-from hf_factuality.hub._manifest import MANIFEST, find_damage, read_manifest, sync_folder, write_manifest
+from hf_factuality.io.manifest import MANIFEST, find_damage, read_manifest, sync_folder, write_manifest
 
 
 logger = logging.getLogger(__name__)

@@ -23,7 +23,7 @@ from hf_factuality.functional import (
     scale_by_agreement,
     token_values,
 )
-from hf_factuality.hub.card import describe_verifier, write_trainer_card
+from hf_factuality.hub.cards.card import describe_verifier, write_trainer_card
 from hf_factuality.rewards import check_format
 from hf_factuality.spans import TokenOffsets, Verification, opens_think, scope_ranges, scope_text, token_offsets
 from hf_factuality.trainers._checkpoints import WholeCheckpoints

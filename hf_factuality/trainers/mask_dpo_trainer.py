@@ -11,7 +11,7 @@ from trl import DPOTrainer
 from trl.trainer.utils import global_then_local_main_first
 
 from hf_factuality.errors import DataError
-from hf_factuality.hub.card import write_trainer_card
+from hf_factuality.hub.cards.card import write_trainer_card
 from hf_factuality.spans import Label
 from hf_factuality.trainers._checkpoints import WholeCheckpoints
 from hf_factuality.trainers._finite import StopsAtNonFinite

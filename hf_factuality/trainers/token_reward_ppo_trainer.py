@@ -23,7 +23,7 @@ from hf_factuality.functional.gae import (
     value_loss,
     whiten,
 )
-from hf_factuality.hub.card import describe_rewards, write_trainer_card
+from hf_factuality.hub.cards.card import describe_rewards, write_trainer_card
 from hf_factuality.spans import TokenOffsets, token_offsets
 from hf_factuality.trainers._checkpoints import WholeCheckpoints
 from hf_factuality.trainers._critic_files import CriticFiles

@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hf_factuality._secrets import redact
 from hf_factuality.errors import JudgingError, SpanError
+from hf_factuality.io.secrets import redact
 from hf_factuality.spans import Verification
 from hf_factuality.verifiers.base import Verifier, VerifierInput
 

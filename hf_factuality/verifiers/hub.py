@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hf_factuality._upload import hub_errors, naming_model, prepare_repo, publish
 from hf_factuality.errors import HubError
+from hf_factuality.io.upload import hub_errors, naming_model, prepare_repo, publish
 from hf_factuality.verifiers.base import VerifierPipeline
 from hf_factuality.verifiers.hub_format import (
     CONFIG_NAME,
@@ -174,7 +174,7 @@ def load_pipeline(
             Address of the server for judges and extractors that ask one. `None`: the environment variable
             `HF_FACTUALITY_BASE_URL`, else what a folder says.
         client (`Mapping[str, Any]`, *optional*):
-            Further arguments of [`~hf_factuality.verifiers.client.ChatClient`], such as `api_key` or `cache`, in place
+            Further arguments of [`~hf_factuality.chat.client.ChatClient`], such as `api_key` or `cache`, in place
             of the file's. A key needs `base_url`.
         device (`str` or `torch.device`, *optional*):
             For judges that run a model here.

@@ -53,7 +53,6 @@ PARTS = {
     if name.endswith(("Judge", "Extractor", "Retriever"))
     or name in ("ChatClient", "KnowledgeBase", "LocalChat", "RowEvidence")
 }
-_PACKAGE = "hf_factuality.verifiers"
 # Settings and values that look like a key.
 _SECRET_NAME = re.compile(
     r"api_?key$|secret|passw|authoriz|credential|bearer|(?:access|auth|hf)_?token", re.IGNORECASE
@@ -99,7 +98,7 @@ def describe(pipeline: VerifierPipeline) -> tuple[dict[str, Any], Written]:
 
 def _encode_part(part: Any, place: str, written: Written) -> dict[str, Any]:
     kind = type(part)
-    name = kind.__qualname__ if kind.__module__ == f"{_PACKAGE}.{PARTS.get(kind.__qualname__)}" else None
+    name = kind.__qualname__ if kind.__module__ == PARTS.get(kind.__qualname__) else None
     if name == "ChatClient":
         arguments = _client_arguments(part, written)
     elif callable(getattr(part, "config", None)):
@@ -280,7 +279,7 @@ class Reader:
 
     def _class(self, name: Any, place: str) -> Callable[..., Any]:
         if isinstance(name, str) and name in PARTS:
-            return _load(f"{_PACKAGE}.{PARTS[name]}:{name}")
+            return _load(f"{PARTS[name]}:{name}")
         if not isinstance(name, str) or ":" not in name:
             close = difflib.get_close_matches(str(name), PARTS, n=1)
             hint = f"; did you mean {close[0]!r}?" if close else f"; known are {sorted(PARTS)}"
@@ -299,7 +298,7 @@ class Reader:
         return found
 
     def _client(self, settings: dict[str, Any]) -> dict[str, Any]:
-        from hf_factuality.verifiers.transport import RetryPolicy
+        from hf_factuality.chat.transport import RetryPolicy
 
         for key in ("api_key", "api_key_env", "cache"):
             if key in settings:

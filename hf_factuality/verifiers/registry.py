@@ -15,12 +15,12 @@ from hf_factuality.verifiers.base import Verifier
 
 __all__ = ["VERIFIER_NAMES", "load_verifier"]
 
-# Name -> module and class: the verifiers of the modules `judge_NAME`. They are imported on use, as "nli" needs torch and
+# Name -> module and class: the verifiers of `judges/NAME.py`. They are imported on use, as "nli" needs torch and
 # transformers. "self" has none: its model is an object.
 _BUILT_IN = {
-    module.removeprefix("judge_"): f"hf_factuality.verifiers.{module}:{name}"
+    module.rpartition(".")[2]: f"{module}:{name}"
     for name, module in sorted(read_stub(os.path.join(os.path.dirname(__file__), "__init__.py")).items())
-    if module.startswith("judge_") and name.endswith("Verifier") and module != "judge_self"
+    if ".judges." in module and name.endswith("Verifier") and not module.endswith(".self")
 }
 VERIFIER_NAMES = tuple(sorted(_BUILT_IN))
 BASE_URL_VARIABLE = "HF_FACTUALITY_BASE_URL"
@@ -43,7 +43,7 @@ def load_verifier(name: str | Verifier, **kwargs: Any) -> Verifier:
             - `"pipeline:FOLDER_OR_REPO"`: a saved pipeline, from a folder or the Hub.
             - `"llm:MODEL"` with `base_url=...`, or the address in `HF_FACTUALITY_BASE_URL`: a model on an OpenAI-compatible
               server.
-            - `"NAME"` or `"NAME:MODEL"` of any other module `judge_NAME` of this package, such as `"anah:MODEL"`.
+            - `"NAME"` or `"NAME:MODEL"` of any other module `judges/NAME.py` of this package, such as `"anah:MODEL"`.
             - `"package.module:ClassName"`: your own class, called with `kwargs`. This imports and runs code of that
               module.
             - An object with a `verify` method: returned as it is.

@@ -23,8 +23,8 @@ from hf_factuality.errors import JudgingError
 from hf_factuality.spans import Verification
 from hf_factuality.verifiers.base import VerifierInput, VerifierPipeline, evidence_passages
 from hf_factuality.verifiers.hub_format import CONFIG_NAME, MODEL_TYPE
-from hf_factuality.verifiers.judge_lexical import LexicalVerifier
-from hf_factuality.verifiers.judge_nli import NLIVerifier
+from hf_factuality.verifiers.judges.lexical import LexicalVerifier
+from hf_factuality.verifiers.judges.nli import NLIVerifier
 from hf_factuality.verifiers.registry import load_verifier
 
 

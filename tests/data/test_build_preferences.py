@@ -13,9 +13,9 @@ from hf_factuality.data.pair_card import push_pairs
 from hf_factuality.data.preferences import build_preferences, load_pairs, read_questions
 from hf_factuality.data.sampling import GivenResponses, SamplingConfig, ServedSampler
 from hf_factuality.errors import DataError, HubError
+from tests.chat.fake_server import FakeServer
 from tests.data.test_preferences import LetterSampler, LetterVerifier
 from tests.hub.loopback import TOKEN, User, hub  # noqa: F401
-from tests.verifiers.fake_server import FakeServer
 
 
 CITIES = ["Leeds", "York", "Bath"]
@@ -266,8 +266,8 @@ def test_servers_that_are_killed_for_a_while_delay_and_lose_nothing(tmp_path, mo
 
 
 def served_judge(base_url):
+    from hf_factuality.chat.client import ChatClient, RetryPolicy
     from hf_factuality.verifiers import LLMJudge, SentenceExtractor, VerifierPipeline
-    from hf_factuality.verifiers.client import ChatClient, RetryPolicy
 
     retry = RetryPolicy(backoff=0.05, max_backoff=0.2, give_up_after=1.0)  # so that --patience has its turn
     client = ChatClient(base_url, "fake", cache=False, retry=retry, concurrency=4)
@@ -276,8 +276,8 @@ def served_judge(base_url):
 
 def test_a_judge_that_answers_errors_is_asked_again_at_the_end(tmp_path):
     """As a proxy does while the server behind it starts again: no request is answered, and none finds the server down."""
+    from hf_factuality.chat.client import RetryPolicy
     from hf_factuality.verifiers import LLMJudge, SentenceExtractor, VerifierPipeline
-    from hf_factuality.verifiers.client import RetryPolicy
 
     rows = [json.loads(line) for line in Path(questions(tmp_path)).read_text().splitlines()]
     sampler = GivenResponses.from_file(responses(tmp_path))

@@ -7,9 +7,9 @@ import pytest
 from hf_factuality.evaluation import load_results
 from hf_factuality.evaluation.best_of import best_of_curve, best_of_n, check_best_of, parse_best_of
 from hf_factuality.evaluation.plan import check_samples
-from hf_factuality.verifiers.judge_lexical import LexicalVerifier
+from hf_factuality.verifiers.judges.lexical import LexicalVerifier
+from tests.chat.fake_server import FakeServer
 from tests.evaluation.conftest import write_rows
-from tests.verifiers.fake_server import FakeServer
 
 
 SAMPLES = [

@@ -12,10 +12,10 @@ import pytest
 from hf_factuality.cli import main
 from hf_factuality.evaluation import load_results
 from hf_factuality.evaluation.local import LocalEngine
-from hf_factuality.verifiers.knowledge import KnowledgeBase
+from hf_factuality.retrieval.knowledge import KnowledgeBase
+from tests.chat.fake_server import FakeServer
 from tests.evaluation.conftest import write_rows
-from tests.test_verify import Judge
-from tests.verifiers.fake_server import FakeServer
+from tests.evaluation.test_verify import Judge
 
 
 def read(path):
@@ -135,7 +135,7 @@ def test_a_run_that_dies_keeps_what_it_had(large_model, gsm8k, tmp_path, command
 
 
 def test_ctrl_c_is_told_without_a_traceback(own, own_answers, tmp_path, command, monkeypatch):
-    from hf_factuality.verifiers.judge_lexical import LexicalVerifier
+    from hf_factuality.verifiers.judges.lexical import LexicalVerifier
 
     def stopped(self, inputs):
         raise KeyboardInterrupt
@@ -216,7 +216,7 @@ def test_own_file_with_answers(own, own_answers, tmp_path, command):
 
 
 def test_each_answer_is_verified_once_for_all_metrics(own, own_answers, tmp_path, command, monkeypatch):
-    from hf_factuality.verifiers.judge_lexical import LexicalVerifier
+    from hf_factuality.verifiers.judges.lexical import LexicalVerifier
 
     seen = []
     verify = LexicalVerifier.verify
@@ -232,7 +232,7 @@ def test_each_answer_is_verified_once_for_all_metrics(own, own_answers, tmp_path
 
 
 def test_a_verifier_that_fails_is_asked_again_next_time(own, own_answers, tmp_path, command, monkeypatch):
-    from hf_factuality.verifiers.judge_lexical import LexicalVerifier
+    from hf_factuality.verifiers.judges.lexical import LexicalVerifier
 
     flags = ("--dataset", own, "--answers", own_answers, "--verifier", "lexical", "--out", tmp_path / "r.json")
     flags = (*flags, "--metrics", "anah")
@@ -267,7 +267,7 @@ def test_both_commands_judge_the_same_part_of_a_completion(tmp_path, command, ca
     ]
     dataset = write_rows(tmp_path / "own.jsonl", [{"question": "?", "answer": "x"}] * 3)
     file = write_rows(tmp_path / "answers.jsonl", [{"completion": text} for text in texts])
-    judge = ("--verifier", "tests.test_verify:Judge")
+    judge = ("--verifier", "tests.evaluation.test_verify:Judge")
     flags = ("--dataset", dataset, "--answers", file, "--metrics", "anah", *judge)
     for number, (scope, value) in enumerate({"answer": 2 / 3, "think": 0.0, "completion": 3 / 7}.items()):
         out = tmp_path / f"{number}.json"
@@ -291,7 +291,16 @@ def test_both_commands_judge_the_same_part_of_a_completion(tmp_path, command, ca
 def test_claims_that_were_not_judged_fail_the_run(tmp_path, command):
     dataset = write_rows(tmp_path / "own.jsonl", [{"question": "?", "answer": "x"}])
     file = write_rows(tmp_path / "answers.jsonl", [{"completion": "A." + " B[?]." * 9}])
-    flags = ("--dataset", dataset, "--answers", file, "--metrics", "anah", "--verifier", "tests.test_verify:Judge")
+    flags = (
+        "--dataset",
+        dataset,
+        "--answers",
+        file,
+        "--metrics",
+        "anah",
+        "--verifier",
+        "tests.evaluation.test_verify:Judge",
+    )
     flags = (*flags, "--out", tmp_path / "r.json", "--fail-under", "anah=0.8")
     status, printed, err = command(*flags)
     assert status == 1 and printed["results"][0]["value"] == 1.0 and "file: 9 of 10 claims could not be judged" in err

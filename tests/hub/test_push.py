@@ -5,10 +5,10 @@ import os
 
 import pytest
 
-from hf_factuality import _upload
 from hf_factuality.cli import main
 from hf_factuality.errors import HubError
 from hf_factuality.hub.push import plan_push, push_folder, push_plans
+from hf_factuality.io import upload
 from tests.hub.loopback import TOKEN, LoopbackHub, User, use_in_process
 from tests.hub.push_inputs import REMAINS, safetensors, write, write_model
 
@@ -434,4 +434,4 @@ def test_command_line(hub, model, capsys):
 
 
 def test_patience_at_the_start_is_short():
-    assert _upload.PATIENCE_AT_START <= 30 < _upload.PATIENCE <= 600
+    assert upload.PATIENCE_AT_START <= 30 < upload.PATIENCE <= 600

@@ -113,7 +113,7 @@ def test_what_does_not_pass_is_not_waited_for(hub, push):
 def test_a_hub_that_is_not_there(hub, push, monkeypatch):
     folder, _ = push
     hub.close()
-    monkeypatch.setattr("hf_factuality._upload.PATIENCE_AT_START", 1.0)
+    monkeypatch.setattr("hf_factuality.io.upload.PATIENCE_AT_START", 1.0)
     with pytest.raises(HubError, match="someone/model' cannot be written on the Hub: the Hub cannot be reached"):
         push_folder(folder, REPO)
 

@@ -75,7 +75,7 @@ def test_pairs_and_a_metric(hub, run, tmp_path):
     printed = run("""
         import evaluate
         from datasets import DownloadConfig, load_dataset
-        from hf_factuality.hub._card_settings import dataset_origin
+        from hf_factuality.hub.cards.settings import dataset_origin
         pairs = load_dataset("someone/pairs", split="train")
         print(pairs.to_list())
         print(*dataset_origin(pairs.filter(lambda row: True).map(lambda row: {"more": 1})))

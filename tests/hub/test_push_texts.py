@@ -254,7 +254,7 @@ def test_an_answer_that_is_something_else(hub, folder, capsys, method, pattern):
 
 
 def test_mistakes_of_ours_are_not_taken_for_answers():
-    from hf_factuality._upload import hub_errors
+    from hf_factuality.io.upload import hub_errors
 
     with pytest.raises(KeyError), hub_errors("x"):
         {}["a"]

@@ -15,11 +15,11 @@ import pyarrow.parquet as parquet
 import pytest
 import torch
 
-from hf_factuality._secrets import find_in_file, find_secret
-from hf_factuality._upload import publish
 from hf_factuality.cli import main
 from hf_factuality.errors import HubError
 from hf_factuality.hub.push import plan_push
+from hf_factuality.io.secrets import find_in_file, find_secret
+from hf_factuality.io.upload import publish
 from hf_factuality.metrics.push import push_metrics
 from tests.hub.push_inputs import write, write_model
 from tests.hub.secret_inputs import KINDS, harmless
@@ -226,7 +226,7 @@ def test_all_ways_out_are_the_one_that_looks():
     package = Path(__file__).resolve().parents[2] / "hf_factuality"
     writes = re.compile(r"\.(create_commit|upload_file|upload_folder|upload_large_folder|preupload_lfs_files)\(")
     found = {path.name for path in package.rglob("*.py") if writes.search(path.read_text(encoding="utf-8"))}
-    assert found == {"_upload.py"}
+    assert found == {"upload.py"}
 
 
 @pytest.mark.parametrize("kind", KINDS)

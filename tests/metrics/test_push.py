@@ -179,7 +179,7 @@ def test_errors_name_what_was_done_and_no_token(hub, caplog, capsys, monkeypatch
     assert error.value.__cause__ is None
     printed = capsys.readouterr()
     assert TOKEN not in str(error.value) + caplog.text + printed.out + printed.err
-    monkeypatch.setattr("hf_factuality._upload.PATIENCE_AT_START", 0.0)
+    monkeypatch.setattr("hf_factuality.io.upload.PATIENCE_AT_START", 0.0)
     hub.close()
     with pytest.raises(HubError, match="could not be published"):
         push_metrics(["anah"], namespace="someone", requirement=GIT, token=TOKEN)

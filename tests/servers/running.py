@@ -16,7 +16,7 @@ from collections import Counter
 import aiohttp
 from aiohttp import web
 
-from hf_factuality.verifiers.client import PROBE_MESSAGES
+from hf_factuality.chat.client import PROBE_MESSAGES
 
 
 PROBE = PROBE_MESSAGES[0][1]

@@ -5,9 +5,9 @@ import logging
 
 import pytest
 
+from hf_factuality.chat.client import ChatClient
 from hf_factuality.spans import Label
-from hf_factuality.verifiers.client import ChatClient
-from hf_factuality.verifiers.judge_llm import LLMJudge
+from hf_factuality.verifiers.judges.llm import LLMJudge
 from tests.servers import checks
 from tests.servers.running import CountingProxy, transformers_serve
 

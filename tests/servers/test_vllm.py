@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from hf_factuality.verifiers.client import ChatClient
-from hf_factuality.verifiers.judge_llm import LLMJudge
+from hf_factuality.chat.client import ChatClient
+from hf_factuality.verifiers.judges.llm import LLMJudge
 from tests.servers import checks
 from tests.servers.running import CountingProxy, vllm_server
 from tests.servers.tiny_judge import LABELS

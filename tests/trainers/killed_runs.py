@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 from transformers import TrainerCallback
 
-from hf_factuality.hub import _manifest
+from hf_factuality.io import manifest
 from hf_factuality.trainers import _checkpoints
 from tests.trainers.test_resume import make, weights
 
@@ -46,7 +46,7 @@ def _die_at(point: str, trainer, step: int) -> None:
         _die()
 
     save, replace, rmtree = torch.save, os.replace, _checkpoints.shutil.rmtree
-    save_model, write = trainer.model.save_pretrained, _manifest.write_atomically
+    save_model, write = trainer.model.save_pretrained, manifest.write_atomically
 
     def torch_save(found, path, *args, **kwargs):
         if now() and Path(path).name == point:
@@ -82,7 +82,7 @@ def _die_at(point: str, trainer, step: int) -> None:
         rmtree(path, *args, **kwargs)
 
     torch.save, os.replace, _checkpoints.shutil.rmtree = torch_save, os_replace, shutil_rmtree
-    trainer.model.save_pretrained, _manifest.write_atomically = save_pretrained, write_atomically
+    trainer.model.save_pretrained, manifest.write_atomically = save_pretrained, write_atomically
     if point == "step":
         trainer.training_step = lambda *args, step_of=trainer.training_step, **kwargs: (
             _die() if trainer.state.global_step == step else step_of(*args, **kwargs)

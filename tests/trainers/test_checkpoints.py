@@ -13,7 +13,7 @@ from transformers import TrainerState
 
 from hf_factuality import MaskDPOConfig, MaskDPOTrainer
 from hf_factuality.errors import CheckpointError
-from hf_factuality.hub._manifest import MANIFEST, find_damage, read_manifest, write_manifest
+from hf_factuality.io.manifest import MANIFEST, find_damage, read_manifest, write_manifest
 from tests.trainers import mask_dpo_recording
 from tests.trainers.test_resume import make
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from hf_factuality.hub._manifest import find_damage, read_manifest
+from hf_factuality.io.manifest import find_damage, read_manifest
 from tests.trainers.killed_runs import POINTS, run
 from tests.trainers.test_resume import differ
 

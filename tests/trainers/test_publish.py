@@ -14,8 +14,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 from hf_factuality import FactGRPOTrainer, MaskDPOTrainer, TokenRewardPPOTrainer, VerifierPipeline
 from hf_factuality.cli import main
 from hf_factuality.errors import HubError
-from hf_factuality.hub._manifest import find_damage, read_manifest
 from hf_factuality.hub.results import folder_fingerprint, write_results
+from hf_factuality.io.manifest import find_damage, read_manifest
 from hf_factuality.trainers._publish import _KEPT, Publishes, _results_of
 from hf_factuality.trainers.fact_grpo_config import FactGRPOConfig
 from hf_factuality.trainers.mask_dpo_config import MaskDPOConfig

@@ -16,7 +16,7 @@ from hf_factuality import (
     TokenRewardPPOTrainer,
 )
 from hf_factuality.errors import CheckpointError
-from hf_factuality.hub._manifest import read_manifest, write_manifest
+from hf_factuality.io.manifest import read_manifest, write_manifest
 from tests.tiny import letters_reward, rows
 from tests.trainers import mask_dpo_recording
 from tests.trainers.recording import WholeCompletion

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from hf_factuality import Label
+from hf_factuality.chat.client import ChatAnswer
 from hf_factuality.cli import main
 from hf_factuality.report import ReportSample, paint, render_report
 from hf_factuality.verifiers import (
@@ -17,20 +18,19 @@ from hf_factuality.verifiers import (
     VerifierInput,
     VerifierPipeline,
 )
-from hf_factuality.verifiers.anchor import anchor_claim
-from hf_factuality.verifiers.client import ChatAnswer
 from hf_factuality.verifiers.ensemble import MajorityJudge
-from hf_factuality.verifiers.extract import sentence_offsets
-from hf_factuality.verifiers.extract_llm import FActScoreExtractor, RLFHExtractor, VeriScoreExtractor
+from hf_factuality.verifiers.extractors.anchor import anchor_claim
+from hf_factuality.verifiers.extractors.llm import FActScoreExtractor, RLFHExtractor, VeriScoreExtractor
+from hf_factuality.verifiers.extractors.sentences import sentence_offsets
 from hf_factuality.verifiers.guard import GuardedVerifier
-from hf_factuality.verifiers.judge_llm import LLMJudge
-from hf_factuality.verifiers.judge_minicheck import MiniCheckJudge
-from hf_factuality.verifiers.judge_nli import NLIJudge
+from hf_factuality.verifiers.judges.llm import LLMJudge
+from hf_factuality.verifiers.judges.minicheck import MiniCheckJudge
+from hf_factuality.verifiers.judges.nli import NLIJudge
 from tests.test_report import Marks
 from tests.verifiers import hostile
-from tests.verifiers.test_judge_hhem import folders, make  # noqa: F401
-from tests.verifiers.test_judge_minicheck import folder  # noqa: F401
-from tests.verifiers.test_judge_nli import THREE_WAY, save_model
+from tests.verifiers.judges.test_hhem import folders, make  # noqa: F401
+from tests.verifiers.judges.test_minicheck import folder  # noqa: F401
+from tests.verifiers.judges.test_nli import THREE_WAY, save_model
 
 
 TEXTS = hostile.every_hostile()

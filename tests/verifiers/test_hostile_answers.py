@@ -10,12 +10,12 @@ import pytest
 from hf_factuality import Label
 from hf_factuality.metrics import METRIC_NAMES
 from hf_factuality.verifiers import JudgeInput, Judgement, VerifierInput
-from hf_factuality.verifiers.extract import sentence_offsets
-from hf_factuality.verifiers.extract_llm import parse_claims, parse_statements
-from hf_factuality.verifiers.judge_llm import LLMJudge, parse_choice
+from hf_factuality.verifiers.extractors.llm import parse_claims, parse_statements
+from hf_factuality.verifiers.extractors.sentences import sentence_offsets
+from hf_factuality.verifiers.judges.llm import LLMJudge, parse_choice
+from tests.chat.fake_server import FakeServer
 from tests.metrics.conftest import make  # noqa: F401
 from tests.verifiers import hostile
-from tests.verifiers.fake_server import FakeServer
 from tests.verifiers.test_hostile import EVIDENCE, EXTRACTORS, FACT, TEXTS, Model, stated
 
 

@@ -7,10 +7,10 @@ import pytest
 
 from hf_factuality import Label
 from hf_factuality.verifiers import JudgeInput, LexicalJudge, SentenceExtractor, VerifierInput
-from hf_factuality.verifiers.anchor import anchor_claim
-from hf_factuality.verifiers.extract import _WINDOW, sentence_offsets
-from hf_factuality.verifiers.extract_llm import FActScoreExtractor, RLFHExtractor, parse_claims, parse_statements
-from hf_factuality.verifiers.judge_llm import parse_choice
+from hf_factuality.verifiers.extractors.anchor import anchor_claim
+from hf_factuality.verifiers.extractors.llm import FActScoreExtractor, RLFHExtractor, parse_claims, parse_statements
+from hf_factuality.verifiers.extractors.sentences import _WINDOW, sentence_offsets
+from hf_factuality.verifiers.judges.llm import parse_choice
 from tests.verifiers import hostile
 from tests.verifiers.test_hostile import EVIDENCE, FACT, Model
 

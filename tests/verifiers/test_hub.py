@@ -22,12 +22,12 @@ from hf_factuality.verifiers import (
 from hf_factuality.verifiers.ensemble import CalibratedJudge, Calibration, MajorityJudge
 from hf_factuality.verifiers.hub import CONFIG_NAME, HubError, load_pipeline, save_pipeline
 from hf_factuality.verifiers.hub_format import PARTS
-from hf_factuality.verifiers.judge_hhem import HHEMVerifier
-from hf_factuality.verifiers.judge_minicheck import MiniCheckVerifier
-from tests.verifiers.fake_server import FAST, FakeServer
-from tests.verifiers.test_judge_hhem import folders as hhem_folders  # noqa: F401
-from tests.verifiers.test_judge_minicheck import folder as minicheck_folder  # noqa: F401
-from tests.verifiers.test_judge_nli import THREE_WAY, save_model
+from hf_factuality.verifiers.judges.hhem import HHEMVerifier
+from hf_factuality.verifiers.judges.minicheck import MiniCheckVerifier
+from tests.chat.fake_server import FAST, FakeServer
+from tests.verifiers.judges.test_hhem import folders as hhem_folders  # noqa: F401
+from tests.verifiers.judges.test_minicheck import folder as minicheck_folder  # noqa: F401
+from tests.verifiers.judges.test_nli import THREE_WAY, save_model
 
 
 EVIDENCE = ("Ada Hale was born in Leeds in 1901. The cat sat on the red mat.",)

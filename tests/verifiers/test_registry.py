@@ -40,7 +40,7 @@ def test_nli_passes_the_model(monkeypatch):
         made.append({"model": model, **kwargs})
         return "verifier"
 
-    monkeypatch.setattr("hf_factuality.verifiers.judge_nli.NLIVerifier", make)
+    monkeypatch.setattr("hf_factuality.verifiers.judges.nli.NLIVerifier", make)
     assert load_verifier("nli", model="org/name", batch_size=4) == "verifier"
     assert load_verifier("nli:org/name", revision="abc") == "verifier"
     assert load_verifier("nli:C:/folder/model") == "verifier"
@@ -141,7 +141,7 @@ def test_served_models_need_an_address(monkeypatch, name):
 
 
 @pytest.mark.parametrize(
-    "name, path", [("hhem", "judge_hhem.HHEMVerifier"), ("minicheck", "judge_minicheck.MiniCheckVerifier")]
+    "name, path", [("hhem", "judges.hhem.HHEMVerifier"), ("minicheck", "judges.minicheck.MiniCheckVerifier")]
 )
 def test_models_for_the_task_have_a_default(monkeypatch, name, path):
     made = []

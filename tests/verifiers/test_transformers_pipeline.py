@@ -18,7 +18,7 @@ from hf_factuality.verifiers import (
     VerifierInput,
     VerifierPipeline,
 )
-from tests.verifiers.test_judge_nli import THREE_WAY, save_model
+from tests.verifiers.judges.test_nli import THREE_WAY, save_model
 
 
 ROWS = [

@@ -4,7 +4,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from hf_factuality.demo import _numerator_and_weight
+from hf_factuality.demos.closed_world import _numerator_and_weight
 from hf_factuality.verifiers.base import VerifierInput
 from hf_factuality.worlds import (
     World,

@@ -1,0 +1,1 @@
+"""One way to talk to a model: on a server or in this process."""

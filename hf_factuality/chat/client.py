@@ -1,0 +1,446 @@
+"""Client of an OpenAI-compatible chat server: synchronous to its caller, concurrent inside, patient with the server.
+
+Batch in, list out. What fails for one request is said in its answer; what fails for the whole server ends the batch
+with a [`ServerError`] once waiting is pointless, and what was answered until then is in the cache.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from hf_factuality.chat.cache import AnswerCache, content_key
+from hf_factuality.chat.transport import Failure, RetryPolicy, ServerError, Transport
+
+
+__all__ = ["ChatAnswer", "ChatClient", "ChatRequest", "ClientStats", "RetryPolicy", "ServerError", "TokenLogprobs"]
+
+logger = logging.getLogger(__name__)
+
+# How servers call a list of allowed answers: vLLM since 0.12 (which silently ignores the older name), and before.
+CHOICE_FIELDS = {
+    "structured_outputs": lambda choices: {"choice": list(choices)},
+    "guided_choice": list,
+}
+# Asked once per client to see whether the server keeps to a list of allowed answers: no free answer is among these.
+PROBE_MESSAGES = (("user", "Say hello."),)
+PROBE_CHOICES = ("quartz-seven", "velvet-nine")
+# Alternatives per token to fall back to where a server refuses more.
+_FEW_LOGPROBS = 5
+# Requests in hand per request under way: the others wait for their turn, or to try again.
+WORKERS_PER_SLOT = 16
+_RESERVED = {"model", "messages", "stream", "n"}
+# Reasons to end that make an answer less than what the model had to say. The last is ours: several choices that differ.
+_INCOMPLETE = frozenset({"length", "max_tokens", "content_filter", "abort", "error", "ambiguous"})
+_UNKNOWN: Any = object()
+
+
+@dataclass(frozen=True)
+class ChatRequest:
+    """One chat completion to ask for. Equal requests have one answer.
+
+    Args:
+        messages (`tuple[tuple[str, str], ...]`):
+            (role, content) in order.
+        choices (`tuple[str, ...]`, *optional*):
+            The only answers wanted. A server that knows no such constraint is asked without; check the answer.
+        logprobs (`int`, *optional*, defaults to `0`):
+            Alternatives per token whose log-probabilities are wanted.
+        temperature (`float`, *optional*, defaults to `0.0`):
+            Sampling temperature.
+        top_p (`float`, *optional*, defaults to `1.0`):
+            Nucleus.
+        max_tokens (`int`, *optional*, defaults to `256`):
+            Longest answer.
+        seed (`int`, *optional*):
+            Tells repeated samples of one prompt apart.
+    """
+
+    messages: tuple[tuple[str, str], ...]
+    choices: tuple[str, ...] = ()
+    logprobs: int = 0
+    temperature: float = 0.0
+    top_p: float = 1.0
+    max_tokens: int = 256
+    seed: int | None = None
+
+
+@dataclass(frozen=True)
+class TokenLogprobs:
+    """A token of the answer and the log-probabilities of what could have stood there, itself included."""
+
+    token: str
+    candidates: tuple[tuple[str, float], ...]
+
+
+@dataclass(frozen=True)
+class ChatAnswer:
+    """What came back.
+
+    Args:
+        text (`str`):
+            The message; empty if there is none.
+        finish_reason (`str`, *optional*):
+            `"stop"`, `"length"`, ... as the server says; `"ambiguous"` if it gave several answers that differ.
+        logprobs (`tuple[TokenLogprobs, ...]`, *optional*):
+            Per token; `None` if not asked for or not given.
+        error (`str`, *optional*):
+            Why there is no answer.
+        cached (`bool`, *optional*, defaults to `False`):
+            Whether it came from the cache.
+    """
+
+    text: str = ""
+    finish_reason: str | None = None
+    logprobs: tuple[TokenLogprobs, ...] | None = None
+    error: str | None = None
+    cached: bool = False
+
+    @property
+    def complete(self) -> bool:
+        """Whether this is one whole answer: not cut short, filtered, or one of several that differ."""
+        return self.error is None and (self.finish_reason or "").lower() not in _INCOMPLETE
+
+    def to_dict(self) -> dict[str, Any]:
+        """As the cache stores it."""
+        tokens = None if self.logprobs is None else [[token.token, token.candidates] for token in self.logprobs]
+        return {"text": self.text, "finish_reason": self.finish_reason, "logprobs": tokens}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> ChatAnswer | None:
+        """Inverse of [`ChatAnswer.to_dict`]; `None` if `data` is nothing of the kind."""
+        try:
+            tokens = data["logprobs"]
+            if tokens is not None:
+                tokens = tuple(TokenLogprobs(t, tuple((str(c), float(p)) for c, p in found)) for t, found in tokens)
+            text, reason = data["text"], data["finish_reason"]
+        except (KeyError, TypeError, ValueError):
+            return None
+        if not isinstance(text, str) or not (reason is None or isinstance(reason, str)):
+            return None
+        return cls(text, reason, tokens, cached=True)
+
+
+@dataclass
+class ClientStats:
+    """Counts since the client was made: requests sent (attempts and probes), answers, answers from the cache, attempts
+    after the first, requests without an answer."""
+
+    sent: int = 0
+    answered: int = 0
+    cached: int = 0
+    retried: int = 0
+    failed: int = 0
+
+
+class ChatClient:
+    """Sends chat requests to one model on one server.
+
+    Constrained choice and log-probabilities are used where the server has them. Servers differ, and several ignore what
+    they do not know without a word, so the first request that wants either is preceded by up to four tiny probes.
+
+    Identical requests of a batch are sent once, and none that the cache knows. A client may be used from several
+    threads; they share the bound on concurrency. It survives a fork and pickling, but a key given as argument is not
+    pickled.
+
+    Args:
+        base_url (`str`):
+            Address of the API, as in `"http://localhost:8000/v1"`.
+        model (`str`):
+            Name of the model on the server.
+        revision (`str`, *optional*):
+            Its revision, for the cache and for reports; the API cannot ask for one.
+        api_key (`str`, *optional*):
+            Bearer token. `None`: the environment variable `api_key_env`, if set.
+        api_key_env (`str`, *optional*, defaults to `"HF_FACTUALITY_API_KEY"`):
+            Not `OPENAI_API_KEY` by default, so that this key goes to no other server by accident.
+        concurrency (`int`, *optional*, defaults to `32`):
+            Requests under way at once.
+        timeout (`float`, *optional*, defaults to `120.0`):
+            Seconds for one attempt.
+        retry ([`RetryPolicy`], *optional*):
+            How long and how often to try again.
+        cache ([`AnswerCache`], `str`, `Path` or `bool`, *optional*, defaults to `True`):
+            Where answers are kept: an object, a file, `True` for
+            [`~hf_factuality.chat.cache.default_cache_path`], `False` for nowhere.
+        max_prompt_chars (`int`, *optional*, defaults to `400_000`):
+            Longer prompts are not sent: some servers would run out of memory instead of refusing.
+        extra_body (`Mapping[str, Any]`, *optional*):
+            Further fields of every request, such as `{"chat_template_kwargs": {"enable_thinking": False}}`; a `None`
+            takes a field out (`{"max_tokens": None, "max_completion_tokens": 64}`). Part of the cache's key.
+
+    Raises:
+        `ValueError`: an argument is out of range, or the address is none or holds a login.
+
+    Example:
+
+        >>> client = ChatClient("http://localhost:8000/v1", "Qwen/Qwen2.5-7B-Instruct")
+        >>> client.chat([ChatRequest((("user", "Is water wet? Answer yes or no."),), choices=("yes", "no"))])[0].text
+        'yes'
+    """
+
+    def __init__(
+        self,
+        base_url: str,
+        model: str,
+        *,
+        revision: str | None = None,
+        api_key: str | None = None,
+        api_key_env: str = "HF_FACTUALITY_API_KEY",
+        concurrency: int = 32,
+        timeout: float = 120.0,
+        retry: RetryPolicy | None = None,
+        cache: AnswerCache | str | Path | bool = True,
+        max_prompt_chars: int = 400_000,
+        extra_body: Mapping[str, Any] | None = None,
+    ):
+        if not model:
+            raise ValueError("model must name the model on the server")
+        if max_prompt_chars < 1:
+            raise ValueError(f"max_prompt_chars must be positive, got {max_prompt_chars!r}")
+        taken = _RESERVED & set(extra_body or ())
+        if taken:
+            raise ValueError(f"extra_body cannot set {sorted(taken)}")
+        self._settings = {
+            "base_url": base_url,
+            "api_key_env": api_key_env,
+            "concurrency": concurrency,
+            "timeout": timeout,
+            "retry": retry or RetryPolicy(),
+        }
+        self.model = model
+        self.revision = revision
+        self.extra_body = dict(extra_body or {})
+        self.max_prompt_chars = max_prompt_chars
+        if isinstance(cache, bool):
+            self.cache = AnswerCache() if cache else None
+        else:
+            self.cache = cache if isinstance(cache, AnswerCache) else AnswerCache(cache)
+        self._connect(api_key)
+
+    def _connect(self, api_key: str | None):
+        settings = self._settings
+        self._transport = Transport(
+            settings["base_url"],
+            api_key if api_key is not None else os.environ.get(settings["api_key_env"]) or None,
+            settings["timeout"],
+            settings["concurrency"],
+            settings["retry"],
+        )
+        self.stats = ClientStats()
+        self._choice_field: str | None = _UNKNOWN
+        self._top_logprobs: int = _UNKNOWN
+        self._warned: set[str] = set()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.server!r}, {self.model!r}, revision={self.revision!r})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {
+            name: getattr(self, name)
+            for name in ("_settings", "model", "revision", "extra_body", "max_prompt_chars", "cache")
+        }
+
+    def __setstate__(self, state: Mapping[str, Any]):
+        self.__dict__.update(state)
+        self._connect(None)
+
+    @property
+    def server(self) -> str:
+        """Address of the server."""
+        return self._transport.server
+
+    def close(self):
+        """Close connections, thread and cache; they open again by themselves."""
+        self._transport.close()
+        if self.cache is not None:
+            self.cache.close()
+
+    def key(self, request: ChatRequest) -> str:
+        """What the cache knows the answer by: everything that decides it, and not the server."""
+        return content_key(
+            {
+                "model": self.model,
+                "revision": self.revision,
+                "messages": request.messages,
+                "choices": request.choices,
+                "logprobs": request.logprobs,
+                "temperature": request.temperature,
+                "top_p": request.top_p,
+                "max_tokens": request.max_tokens,
+                "seed": request.seed,
+                "extra_body": self.extra_body,
+            }
+        )
+
+    def chat(self, requests: Sequence[ChatRequest]) -> list[ChatAnswer]:
+        """One [`ChatAnswer`] per request, in order.
+
+        Raises:
+            [`ServerError`]: the server is gone or refuses every request; `error.answers` holds the answers until then,
+            and the cache has them too.
+        """
+        keys = [self.key(request) for request in requests]
+        answers: dict[str, ChatAnswer] = {}
+        if self.cache is not None:
+            for key, value in self.cache.get_many(keys).items():
+                answer = ChatAnswer.from_dict(value)
+                if answer is not None:
+                    answers[key] = answer
+        self.stats.cached += sum(key in answers for key in keys)
+        missing = {key: request for key, request in zip(keys, requests, strict=True) if key not in answers}
+        if missing:
+            try:
+                self._transport.call(self._run(missing, answers))
+            except ServerError as error:
+                found: list[ChatAnswer | None] = [answers.get(key) for key in keys]
+                done = sum(answer is not None and answer.error is None for answer in found)
+                kept = f"; the cache {self.cache.path} keeps them" if self.cache is not None and done else ""
+                failed = ServerError(f"{error}; {done} of {len(keys)} requests were answered{kept}")
+                failed.answers = found
+                raise failed from None
+        return [answers[key] for key in keys]
+
+    async def _run(self, missing: Mapping[str, ChatRequest], answers: dict[str, ChatAnswer]):
+        """Fill `answers`; workers take requests from one iterator. Those that wait to try again hold back few others."""
+        todo = iter(missing.items())
+
+        async def work(epoch: int):
+            for key, request in todo:
+                try:
+                    answer = await self._answer(request, epoch)
+                except Failure as failure:
+                    self.stats.failed += 1
+                    answers[key] = ChatAnswer(error=failure.reason)
+                    continue
+                self.stats.answered += 1
+                answers[key] = answer
+                if self.cache is not None and answer.text:  # an empty answer may be the server's failure
+                    self.cache.put(key, answer.to_dict())
+
+        with self._transport.batch() as epoch:
+            count = min(WORKERS_PER_SLOT * self._settings["concurrency"], len(missing))
+            workers = [asyncio.create_task(work(epoch)) for _ in range(count)]
+            try:
+                await asyncio.gather(*workers)
+            finally:
+                for worker in workers:
+                    worker.cancel()
+                await asyncio.gather(*workers, return_exceptions=True)
+
+    async def _answer(self, request: ChatRequest, epoch: int) -> ChatAnswer:
+        length = sum(len(content) for _, content in request.messages)
+        if length > self.max_prompt_chars:
+            raise Failure("rejected", f"not sent: the prompt has {length} characters, more than max_prompt_chars")
+        if request.choices and self._choice_field is _UNKNOWN or request.logprobs and self._top_logprobs is _UNKNOWN:
+            async with self._transport.once():
+                await self._probe(request, epoch)
+        field = self._choice_field if request.choices else None
+        logprobs = min(request.logprobs, self._top_logprobs) if request.logprobs else 0
+        answer = await self._send(request, field, logprobs, epoch)
+        said = answer.text.strip()
+        if field is not None and answer.finish_reason == "length":
+            # `max_tokens` was just enough for an allowed answer, and the server allows nothing after it.
+            if [choice for choice in request.choices if choice.startswith(said)] == [said]:
+                answer = replace(answer, finish_reason="stop")
+        if field is not None and said not in request.choices and answer.finish_reason == "stop":
+            self._warn(f"an answer outside the allowed ones although the server has {field}")
+        if logprobs and answer.logprobs is None:
+            self._warn("an answer without log-probabilities although the server has them")
+        return answer
+
+    async def _probe(self, request: ChatRequest, epoch: int):
+        """Find out what the server makes of constrained choice and log-probabilities."""
+        probe = replace(
+            request, messages=PROBE_MESSAGES, choices=PROBE_CHOICES, max_tokens=max(request.max_tokens, 16)
+        )
+        if request.choices and self._choice_field is _UNKNOWN:
+            found = None
+            for field in CHOICE_FIELDS:
+                answer = await self._try(probe, field, 0, epoch)
+                if answer is not None and answer.text.strip() in PROBE_CHOICES:
+                    found = field
+                    break
+            self._choice_field = found
+            logger.info("%s: %s", self.server, f"constrained choice by {found}" if found else "no constrained choice")
+        if request.logprobs and self._top_logprobs is _UNKNOWN:
+            found = 0
+            for count in dict.fromkeys((request.logprobs, min(request.logprobs, _FEW_LOGPROBS))):
+                answer = await self._try(probe, self._choice_field if request.choices else None, count, epoch)
+                if answer is not None:
+                    found = count if answer.logprobs is not None else 0
+                    break
+            self._top_logprobs = found
+            logger.info("%s: %s", self.server, f"{found} log-probabilities" if found else "no log-probabilities")
+
+    async def _try(self, request: ChatRequest, field: str | None, logprobs: int, epoch: int) -> ChatAnswer | None:
+        try:
+            return await self._send(request, field, logprobs, epoch)
+        except Failure:
+            return None
+
+    async def _send(self, request: ChatRequest, field: str | None, logprobs: int, epoch: int) -> ChatAnswer:
+        body, probe = self._body(request, field, logprobs), self._body(ChatRequest(PROBE_MESSAGES, max_tokens=16))
+        return await self._transport.post("/chat/completions", body, probe, epoch, _read_answer, self.stats)
+
+    def _body(self, request: ChatRequest, field: str | None = None, logprobs: int = 0) -> dict[str, Any]:
+        body: dict[str, Any] = {
+            "model": self.model,
+            "messages": [{"role": role, "content": content} for role, content in request.messages],
+            "temperature": request.temperature,
+            "top_p": request.top_p,
+            "max_tokens": request.max_tokens,
+        }
+        if request.seed is not None:
+            body["seed"] = request.seed
+        if field is not None:
+            body[field] = CHOICE_FIELDS[field](request.choices)
+        if logprobs:
+            body |= {"logprobs": True, "top_logprobs": logprobs}
+        body |= self.extra_body
+        return {name: value for name, value in body.items() if value is not None}
+
+    def _warn(self, what: str):
+        if what not in self._warned:
+            self._warned.add(what)
+            logger.warning("%s gave %s; such answers are parsed strictly", self.server, what)
+
+
+def _read_answer(payload: Any) -> ChatAnswer:
+    """The one choice of a chat completion; raises what [`Transport.post`] takes for no answer."""
+    choice, *others = payload["choices"]
+    content, reason = _read_content(choice), choice.get("finish_reason")
+    if any(_read_content(other).strip() != content.strip() for other in others):  # one was asked for
+        reason = "ambiguous"
+    return ChatAnswer(content, reason if isinstance(reason, str) else None, _read_logprobs(choice.get("logprobs")))
+
+
+def _read_content(choice: Any) -> str:
+    content = choice["message"].get("content")
+    if isinstance(content, list):
+        content = "".join(part["text"] for part in content if part.get("type") == "text")
+    if content is None:
+        content = ""
+    if not isinstance(content, str):
+        raise TypeError(f"content is {type(content).__name__}")
+    return content
+
+
+def _read_logprobs(value: Any) -> tuple[TokenLogprobs, ...] | None:
+    try:
+        tokens = []
+        for token in value["content"]:
+            candidates = {str(token["token"]): float(token["logprob"])}
+            for other in token.get("top_logprobs") or ():
+                candidates.setdefault(str(other["token"]), float(other["logprob"]))
+            usable = tuple((text, number) for text, number in candidates.items() if math.isfinite(number))
+            tokens.append(TokenLogprobs(str(token["token"]), usable))
+    except (AttributeError, KeyError, OverflowError, TypeError, ValueError):
+        return None
+    return tuple(tokens) or None

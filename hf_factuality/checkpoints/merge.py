@@ -1,0 +1,194 @@
+"""Checkpoints of training runs made into models that `from_pretrained` loads, in bounded memory.
+
+Unlike the mergers of verl and DeepSpeed, nothing of a checkpoint is unpickled freely, a tensor is read a block at a time, and
+what is written is checked against the configuration's model first.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from hf_factuality.checkpoints.files import find_side_files, own_files, write_side_files
+from hf_factuality.checkpoints.formats import Checkpoint, hub_folder, read_checkpoint
+from hf_factuality.checkpoints.model import check_layers, expected_model, match_names
+from hf_factuality.checkpoints.pickles import reading
+from hf_factuality.checkpoints.tensors import Source
+from hf_factuality.checkpoints.write import (
+    Entry,
+    check_dtypes,
+    check_output,
+    parse_size,
+    plan_shards,
+    whole_folder,
+    write_index,
+    write_shards,
+)
+from hf_factuality.errors import CheckpointError
+
+
+__all__ = ["MergeReport", "merge"]
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+_SHORT = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+
+
+@dataclass
+class MergeReport:
+    """What was merged, or would be.
+
+    Args:
+        out (`Path`):
+            Folder of the model.
+        format (`str`):
+            What the checkpoint was recognised as.
+        architecture (`str`):
+            Class of the model.
+        shards (`dict[str, int]`):
+            Files of weights, with the bytes of the tensors in each.
+        dtypes (`dict[str, int]`):
+            Number of tensors of each dtype.
+        tied (`list[str]`):
+            Names that are not written, because the configuration ties them to another.
+        files (`list[str]`):
+            The other files.
+        notes (`list[str]`):
+            What the reader should know.
+    """
+
+    out: Path
+    format: str
+    architecture: str
+    shards: dict[str, int]
+    dtypes: dict[str, int]
+    tied: list[str]
+    files: list[str]
+    notes: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        size = sum(self.shards.values())
+        dtypes = ", ".join(f"{count} {dtype}" for dtype, count in self.dtypes.items())
+        lines = [
+            f"{self.format}: {self.architecture}, {sum(self.dtypes.values())} tensors ({dtypes}), {size / 1e9:.3f} GB",
+            *(f"  {name}  {bytes_ / 1e9:.3f} GB" for name, bytes_ in self.shards.items()),
+            f"  {', '.join(self.files)}",
+        ]
+        if self.tied:
+            lines.append(f"tied, so not written twice: {', '.join(self.tied)}")
+        return "\n".join([*lines, *self.notes])
+
+
+def merge(
+    checkpoint: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    *,
+    dtype: str | torch.dtype | None = None,
+    max_shard_size: int | str = "5GB",
+    config: str | os.PathLike[str] | None = None,
+    base_model: str | os.PathLike[str] | None = None,
+    allow_unsafe_pickle: bool = False,
+    trust_remote_code: bool = False,
+    dry_run: bool = False,
+    progress_bar: bool | None = None,
+) -> MergeReport:
+    """Make a model folder out of a checkpoint of any format that is known here.
+
+    Args:
+        checkpoint (`str` or `Path`):
+            Folder: rank files of FSDP2 or verl, a torch distributed checkpoint, a ZeRO checkpoint, a PEFT adapter, or a model
+            with other files beside it. The format is recognised.
+        out (`str` or `Path`):
+            Folder of the model; new or empty. It appears when everything is in it.
+        dtype (`str` or `torch.dtype`, *optional*):
+            `float32`, `bfloat16` or `float16` for all floating-point tensors. By default they stay as they are.
+        max_shard_size (`int` or `str`, *optional*, defaults to `"5GB"`):
+            Largest file of weights, in bytes or with a unit; a larger tensor has its own.
+        config (`str` or `Path`, *optional*):
+            Folder, or model on the Hub (`id`, `id@revision`), whose configuration, tokenizer and chat template are used instead
+            of the checkpoint's.
+        base_model (`str` or `Path`, *optional*):
+            For an adapter: folder, or model on the Hub (`id`, `id@revision`), instead of the one that the adapter names.
+        allow_unsafe_pickle (`bool`, *optional*, defaults to `False`):
+            Let the files run code when they are read.
+        trust_remote_code (`bool`, *optional*, defaults to `False`):
+            Build a model whose configuration names code of its repository.
+        dry_run (`bool`, *optional*, defaults to `False`):
+            Read and check what needs no tensor's contents, and write nothing.
+        progress_bar (`bool`, *optional*):
+            By default where the error stream is a terminal.
+
+    Returns:
+        [`MergeReport`].
+
+    Raises:
+        `CheckpointError`: the checkpoint is not whole, does not fit its configuration, holds a link to elsewhere or is unsafe to
+            read, or the folder cannot be written; nothing is left in its place.
+        `ValueError`: an argument is wrong.
+    """
+    cast = _dtype(dtype)
+    max_bytes = parse_size(max_shard_size)
+    out = Path(out)
+    source = Path(checkpoint)
+    if not source.is_dir():
+        raise CheckpointError(f"{source} is no folder; pass the folder of the checkpoint")
+    check_output(out, 0)  # before a base model is downloaded
+    found: Checkpoint = read_checkpoint(source, base_model=base_model, unsafe=allow_unsafe_pickle)
+    given = [hub_folder(config)] if config is not None else []
+    with reading(source):
+        side = find_side_files([*given, *found.folders], source)
+        check_layers(side.config, len(found.tensors))
+        expected = expected_model(side.config, trust_remote_code)
+        tensors = match_names(found.tensors, expected, found.name)
+        if found.finish is not None:
+            tensors = found.finish(tensors, expected)
+    entries = [Entry(name, tensor, _cast(tensor, cast)) for name, tensor in tensors.items()]
+    check_dtypes(entries)
+    shards = plan_shards(entries, max_bytes)
+    sizes = {name: sum(entry.nbytes for entry in held) for name, held in shards.items()}
+    dtypes = Counter(str(entry.dtype).removeprefix("torch.") for entry in entries)
+    report = MergeReport(
+        out,
+        found.format,
+        expected.architecture,
+        sizes,
+        dict(dtypes.most_common()),
+        [alias for alias in expected.tied if alias not in tensors],
+        sorted(side.copied),
+        [*found.notes, *(f"there is no {what.removeprefix('a ')} beside the checkpoint" for what in side.missing)],
+    )
+    check_output(out, sum(sizes.values()))
+    main = max((entry.dtype for entry in entries), key=lambda d: dtypes[str(d).removeprefix("torch.")], default=None)
+    own = own_files(side, expected, main)
+    if dry_run:
+        return report
+    with whole_folder(out) as folder, _bar(sum(sizes.values()), progress_bar) as bar:
+        with reading(source, errors=()):
+            write_shards(folder, shards, bar.update)
+        write_index(folder, shards)
+        written = write_side_files(side, own, folder)
+    report.files = [name for name in written if name not in sizes]
+    return report
+
+
+def _dtype(value: str | torch.dtype | None) -> torch.dtype | None:
+    if value is None:
+        return None
+    name = str(value).removeprefix("torch.")
+    name = _SHORT.get(name, name)
+    if name not in DTYPES:
+        raise ValueError(f"dtype {value!r} is unknown; choose one of {', '.join(DTYPES)}")
+    return DTYPES[name]
+
+
+def _cast(tensor: Source, dtype: torch.dtype | None) -> torch.dtype:
+    return dtype if dtype is not None and tensor.dtype.is_floating_point else tensor.dtype
+
+
+def _bar(total: int, shown: bool | None):
+    from tqdm.auto import tqdm
+
+    return tqdm(total=total, unit="B", unit_scale=True, desc="merge", disable=None if shown is None else not shown)

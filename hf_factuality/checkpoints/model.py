@@ -1,0 +1,264 @@
+"""What a configuration says that a checkpoint must hold, and the check that it does."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from hf_factuality.checkpoints.tensors import Source, same
+from hf_factuality.errors import CheckpointError
+
+
+@dataclass
+class Expected:
+    """The model of a configuration.
+
+    Args:
+        architecture (`str`):
+            Name of its class.
+        shapes (`list[dict[str, tuple[int, ...]]]`):
+            Names and shapes: as the class of this version of transformers has them, and, where they differ, as it writes them
+            into files. A checkpoint has either.
+        tied (`dict[str, str]`):
+            Names of tied weights, to the names that files have them under.
+        generation (`str`, *optional*):
+            `generation_config.json` by the configuration, if it has `generate`.
+        transposed (`frozenset[str]`):
+            Weights that are stored as (in, out): those of `Conv1D`.
+        integers (`frozenset[str]`):
+            Names of tensors whose numbers are no floating-point ones.
+    """
+
+    architecture: str
+    shapes: list[dict[str, tuple[int, ...]]]
+    tied: dict[str, str] = field(default_factory=dict)
+    generation: str | None = None
+    transposed: frozenset[str] = frozenset()
+    integers: frozenset[str] = frozenset()
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object from a file.
+
+    Raises:
+        `CheckpointError`: there is none.
+    """
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_once)
+    except (OSError, ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path} cannot be read as JSON ({' '.join(str(error).split())[:120]})") from error
+    if not isinstance(found, dict):
+        raise CheckpointError(f"{path} holds a {type(found).__name__}, not a JSON object")
+    return found
+
+
+def check_layers(folder: Path, most: int) -> None:
+    """Raise if the configuration of a folder has more layers than a checkpoint has tensors: they would all be built.
+
+    Raises:
+        `CheckpointError`: naming the number.
+    """
+    config = read_json(folder / "config.json")
+    for part in (config, *(value for value in config.values() if isinstance(value, dict))):
+        for key in (
+            "num_hidden_layers",
+            "num_layers",
+            "n_layer",
+            "n_layers",
+            "encoder_layers",
+            "decoder_layers",
+            "depth",
+        ):
+            if isinstance(part.get(key), (int, float)) and part[key] > most:
+                raise CheckpointError(
+                    f"{folder / 'config.json'} has {key} {part[key]}, and the checkpoint {most} tensors; it is of another model"
+                )
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if odd := [key for key, value in pairs if found[key] is not value and found[key] != value]:
+        raise ValueError(f"{odd[0]!r} comes twice, with two values")
+    return found
+
+
+def expected_model(folder: Path, trust_remote_code: bool = False) -> Expected:
+    """Build the model of a folder's `config.json` without memory for its weights.
+
+    Raises:
+        `CheckpointError`: the configuration describes no model that can be built here.
+    """
+    import transformers
+    from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
+    from transformers.pytorch_utils import Conv1D
+
+    written = read_json(folder / "config.json")
+    if written.get("auto_map") and not trust_remote_code:
+        raise CheckpointError(
+            f"{folder / 'config.json'} asks for the code of its repository (auto_map); pass trust_remote_code=True "
+            "(--trust-remote-code) to run it"
+        )
+    try:
+        config = AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
+        config._attn_implementation = "eager"  # another may be a kernel, to be downloaded and run
+        name = next(iter(written.get("architectures") or ()), None)
+        with torch.device("meta"):
+            if written.get("auto_map"):
+                task = next((auto for auto in ("AutoModelForCausalLM",) if auto in written["auto_map"]), None)
+                model = (AutoModelForCausalLM if task else AutoModel).from_config(config, trust_remote_code=True)
+            elif name is None:
+                model = AutoModelForCausalLM.from_config(config)
+            elif name not in _model_classes():
+                raise ValueError(f"transformers {transformers.__version__} has no model class {name}")
+            else:
+                model = getattr(transformers, name)(config)
+        generation = model.generation_config.to_json_string() if model.can_generate() else None
+    except Exception as error:  # whatever a configuration of somebody else runs into
+        reason = " ".join(str(error).split())[:200]
+        raise CheckpointError(f"no model can be built from {folder / 'config.json'}: {reason}") from error
+    state = model.state_dict()
+    shapes = [{key: tuple(value.shape) for key, value in state.items()}]
+    written_shapes = _written_names(model, state)
+    if written_shapes and written_shapes != shapes[0]:
+        shapes.append(written_shapes)
+    tied = dict(getattr(model, "all_tied_weights_keys", None) or {})
+    transposed = (f"{name}.weight" for name, module in model.named_modules() if isinstance(module, Conv1D))
+    integers = frozenset(key for key, value in state.items() if not value.dtype.is_floating_point)
+    return Expected(type(model).__name__, shapes, tied, generation, frozenset(transposed), integers)
+
+
+def _model_classes() -> set[str]:
+    """Names of the classes that the Auto classes of transformers make; nothing else of it is called with a configuration."""
+    from transformers.models.auto import modeling_auto
+
+    tables = [table for name, table in vars(modeling_auto).items() if name.endswith("_MAPPING_NAMES")]
+    entries = [entry for table in tables for entry in table.values()]
+    return {name for entry in entries for name in ((entry,) if isinstance(entry, str) else entry)}
+
+
+def _written_names(model: Any, state: Mapping[str, torch.Tensor]) -> dict[str, tuple[int, ...]] | None:
+    """Names and shapes under which transformers would write the model; experts that it fuses are apart there."""
+    try:
+        from transformers.core_model_loading import revert_weight_conversion
+
+        return {key: tuple(value.shape) for key, value in revert_weight_conversion(model, dict(state)).items()}
+    except Exception:  # another version of transformers, or a conversion that needs the numbers
+        return None
+
+
+_WRAPPERS = ("_fsdp_wrapped_module.", "_checkpoint_wrapped_module.", "_orig_mod.")
+
+
+def match_names(
+    found: Mapping[str, Source], expected: Expected, where: str, prefixes: Iterable[str] | None = None
+) -> dict[str, Source]:
+    """The tensors of the model, by the model's names, without what wrappers and savers put in front.
+
+    Args:
+        found (`Mapping[str, Source]`):
+            What the checkpoint has.
+        expected ([`Expected`]):
+            What it must have.
+        where (`str`):
+            The checkpoint, for errors.
+        prefixes (`Iterable[str]`, *optional*):
+            What may stand in front of all names; by default what fits best. Names without it (an optimizer's) are left out.
+
+    Raises:
+        `CheckpointError`: a tensor is missing, spare or of another shape, or tied weights differ.
+    """
+    plain: dict[str, Source] = {}
+    for name, tensor in found.items():
+        name = str(name)  # a pickle may have other keys
+        for wrapper in _WRAPPERS:
+            name = name.replace(wrapper, "")
+        if name in plain:
+            raise CheckpointError(
+                f"{where} has {name!r} twice, with and without a wrapper's name; take one of them out"
+            )
+        plain[name] = tensor
+    whole: set[str] = set()
+    best: tuple[int, dict[str, Source], dict[str, tuple[int, ...]]] = (-1, {}, {})
+    for shapes in expected.shapes:
+        for prefix in _prefixes(plain, shapes) if prefixes is None else prefixes:
+            inside = {name[len(prefix) :]: tensor for name, tensor in plain.items() if name.startswith(prefix)}
+            fits = len(inside.keys() & shapes.keys())
+            if fits > best[0]:
+                best = (fits, inside, shapes)
+            # An optimizer may keep a number per weight under the weight's name.
+            if (
+                "optim" not in prefix
+                and not _missing(inside, shapes, expected)
+                and all(inside[name].shape == shape for name, shape in shapes.items() if name in inside)
+            ):
+                whole.add(prefix)
+    if len(whole) > 1:
+        names = " and ".join(repr(prefix) for prefix in sorted(whole))
+        raise CheckpointError(
+            f"{where} holds the model several times, under {names}; merge a copy that holds one of them"
+        )
+    _, inside, shapes = best
+    _check(inside, shapes, expected, where)
+    return _without_tied(inside, expected, where)
+
+
+def _prefixes(names: Iterable[str], shapes: Mapping[str, Any]) -> list[str]:
+    longest = max(shapes, key=lambda name: name.count("."), default="")
+    ends = {name[: -len(longest)] for name in names if name == longest or name.endswith("." + longest)}
+    return ["", *sorted(ends - {""}, key=len)]
+
+
+def _missing(found: Mapping[str, Source], shapes: Mapping[str, tuple], expected: Expected) -> list[str]:
+    partners = {**expected.tied, **{kept: alias for alias, kept in expected.tied.items()}}
+    return [name for name in shapes if name not in found and partners.get(name) not in found]
+
+
+def _check(found: Mapping[str, Source], shapes: Mapping[str, tuple], expected: Expected, where: str) -> None:
+    missing = _missing(found, shapes, expected)
+    spare = [name for name in found if name not in shapes]
+    model = f"{expected.architecture} of the config.json"
+    advice = "the config.json is of another model, or the checkpoint is not whole; see config= (--config)"
+    wrong = [name for name, shape in shapes.items() if name in found and found[name].shape != shape]
+    if wrong:
+        name = wrong[0]
+        raise CheckpointError(
+            f"{where}: {name!r} has shape {list(found[name].shape)}, and {list(shapes[name])} in the {model}{_more(wrong)}; {advice}"
+        )
+    odd = [
+        name for name in shapes if name in found and found[name].dtype.is_floating_point == (name in expected.integers)
+    ]
+    if odd:
+        raise CheckpointError(
+            f"{where}: {odd[0]!r} is {found[odd[0]].dtype}, and of another kind in the {model}{_more(odd)}"
+        )
+    if missing or spare:
+        parts = [
+            f"{word} {names[0]!r}{_more(names)}"
+            for word, names in (("lacks", missing), ("has a spare", spare))
+            if names
+        ]
+        raise CheckpointError(f"{where} {' and '.join(parts)}, by the {model}; {advice}")
+
+
+def _more(names: list[str]) -> str:
+    return f" ({len(names)} such names)" if len(names) > 1 else ""
+
+
+def _without_tied(found: dict[str, Source], expected: Expected, where: str) -> dict[str, Source]:
+    kept = dict(found)
+    for alias, name in expected.tied.items():
+        if alias not in found:
+            continue
+        tensor = kept.pop(alias)
+        if name in found and not same(tensor, found[name]):
+            raise CheckpointError(
+                f"{where}: the config.json ties {alias!r} to {name!r}, but the checkpoint has two different tensors; set "
+                "tie_word_embeddings to false in a copy of the config and pass its folder as config= (--config)"
+            )
+        kept.setdefault(name, tensor)
+    return kept

@@ -1,0 +1,264 @@
+"""The closed-world runs of the examples: data, verifier, measurement before and after, table and page."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hf_factuality.hub.cards.card import before_and_after, format_table
+from hf_factuality.hub.results import environment, folder_fingerprint, measured_entry, write_results
+from hf_factuality.report import ReportSample, write_report
+from hf_factuality.worlds import (
+    WorldConfig,
+    WorldModelConfig,
+    WorldVerifier,
+    build_world_model,
+    evaluate_world,
+    load_world,
+)
+from hf_factuality.worlds.evaluate import world_metrics
+
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+    from transformers import Trainer
+
+    from hf_factuality.worlds import WorldEvaluation
+
+SAMPLES_SHOWN = 30
+_LESS_IS_BETTER = {"wrong", "empty"}
+_NEITHER = {"no_claim", "sentences", "fact_free", "tokens"}
+# These are shares of all claims and of all sentences; the other figures are means over completions.
+_WEIGHTS = {"precision": ("correct", "wrong", "unverifiable"), "fact_free": ("sentences",)}
+
+
+class ClosedWorldDemo:
+    """Questions about the people of a closed world, for a small model that is built on first use.
+
+    Attributes:
+        model_dir (`str`):
+            The model, as `from_pretrained` loads it.
+        train_dataset, test_dataset (`datasets.Dataset`):
+            Requests about people to train on, and about others, whose facts the model has read but whom it is never trained
+            on.
+        verifier ([`WorldVerifier`]):
+            Labels every sentence without error.
+    """
+
+    metrics: Mapping[str, str] = {
+        "accuracy": "answer accuracy",
+        "precision": "reasoning factuality (supported share of the claims)",
+        "right_for_right_reasons": "right answer, with claims, none of them false",
+        "no_claim": "reasoning without any claim",
+        "sentences": "sentences per completion",
+    }
+    benchmark = "closed-world-questions"
+    data = "questions about people of a closed world"
+    setting = "Questions about people held out from training, one completion each at temperature 1."
+    max_new_tokens = 48
+    count_repeats = False
+
+    def __init__(self):
+        import torch
+        from accelerate import PartialState
+
+        # A model this small gains next to nothing from a second thread, and loses a lot where cores are shared.
+        torch.set_num_threads(1)
+        with PartialState().main_process_first():
+            self.model_dir = str(self._build())
+        self.world = load_world(self.model_dir)
+        self.verifier = WorldVerifier(self.world, count_repeats=self.count_repeats)
+        self.train_dataset = self._requests("train")
+        self.train_dataset.info.description = self.data  # for the card
+        self.test_dataset = self._requests("test")
+        self._found: dict[str, WorldEvaluation] = {}
+        self._model: dict[str, Any] = {}
+
+    def _build(self) -> Path:
+        return build_world_model(size="demo")
+
+    def _requests(self, split: str) -> Dataset:
+        return self.world.questions(split)
+
+    def measure(self, name: str, trainer: Trainer) -> None:
+        """Let the trainer's model answer the held-out requests, one sample each at temperature 1.
+
+        Args:
+            name (`str`):
+                `"before"`, or `"after"` training, when the model is saved in the trainer's `output_dir` already: the results
+                say which weights they are of.
+            trainer ([`~transformers.Trainer`]):
+                Its model and tokenizer are measured.
+        """
+        model = trainer.accelerator.unwrap_model(trainer.model, keep_fp32_wrapper=False)
+        trainer.accelerator.print(f"Measuring {name} training on {len(self.test_dataset)} held-out requests ...")
+        self._found[name] = evaluate_world(
+            model, trainer.processing_class, self.world, self.test_dataset, max_new_tokens=self.max_new_tokens
+        )
+        adapter = hasattr(model, "peft_config")
+        folder = Path(self.model_dir if name == "before" else trainer.args.output_dir).resolve()
+        fingerprint = folder_fingerprint(folder)
+        self._model[name] = {
+            "name": Path(self.model_dir).name if adapter else folder.name,
+            "revision": None,
+            "adapter": folder.name if adapter and name == "after" else None,
+            "dtype": str(model.dtype).removeprefix("torch."),
+            "server": None,
+            **({"fingerprint": fingerprint} if fingerprint else {}),
+        }
+        self._device = model.device.type
+
+    def report(self, output_dir: str) -> dict[str, Path]:
+        """Print the table, write `results-before.json`, `results-after.json` and `report.html`.
+
+        Args:
+            output_dir (`str`):
+                Where to write them.
+
+        Returns:
+            `dict[str, Path]`: the files of results, `"before"` and `"after"`, for the model card.
+        """
+        from accelerate import PartialState
+
+        folder = Path(output_dir)
+        paths = {name: folder / f"results-{name}.json" for name in ("before", "after")}
+        if not PartialState().is_main_process:
+            return paths
+        before, after = self._found["before"], self._found["after"]
+        results = before_and_after(before.metrics, after.metrics, self.metrics, before.metrics["n"], self.setting)
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, path in paths.items():
+            path.unlink(missing_ok=True)  # of an earlier run, whose weights are gone
+            write_results(path, self._model[name], self._entries(self._found[name]), environment(self._device))
+        samples = [
+            ReportSample(row["question"], row.get("answer"), [("before", b, vb), ("after", a, va)])
+            for row, b, vb, a, va in zip(
+                self.test_dataset,
+                before.completions,
+                before.verifications,
+                after.completions,
+                after.verifications,
+                strict=True,
+            )
+        ][:SAMPLES_SHOWN]
+        page = write_report(
+            folder / "report.html", "Before and after training", self.setting, results["metrics"], samples
+        )
+        print(f"\n{format_table(results['metrics'])}\n\n{self.setting}\nCompletions with labelled sentences: {page}\n")
+        return paths
+
+    def _entries(self, found: WorldEvaluation) -> list[dict[str, Any]]:
+        """Entries of the file of results. Their values are computed again, from one figure per completion."""
+        rows = [dict(row) for row in self.test_dataset]
+        single = [
+            world_metrics([row], [text], [sentences])
+            for row, text, sentences in zip(rows, found.completions, found.sentences, strict=True)
+        ]
+        digest = hashlib.sha256(json.dumps(rows, sort_keys=True, default=str).encode()).hexdigest()
+        entries = []
+        for key, title in self.metrics.items():
+            items = [_numerator_and_weight(figures, key) for figures in single]
+            entry = measured_entry(
+                self.benchmark,
+                key,
+                items,
+                dataset={"dataset": self.benchmark, "split": "test", "revision": digest, "rows": len(rows),
+                         "used": len(rows), "style": None, "seed": None, "dropped": {}},
+                generation={"prompt_format": "chat", "chat_template_kwargs": {}, "max_new_tokens": self.max_new_tokens,
+                            "temperature": 1.0, "top_p": 1.0, "n_samples": 1, "seed": 0, "stop": []},
+                verifier={"name": "WorldVerifier", "extractor": None, "judge": None},
+                higher_is_better=None if key in _NEITHER else key not in _LESS_IS_BETTER,
+                title=title,
+                note=self.setting,
+            )  # fmt: skip
+            if key == "tokens":  # counted while sampling, of all completions together
+                entry |= {"value": found.metrics[key], "n_scored": len(rows), "confidence_interval": None}
+                entry["left_out"] = {"responses": {}}
+            entries.append(entry)
+        return entries
+
+
+def _numerator_and_weight(figures: Mapping[str, Any], key: str) -> tuple[float, float]:
+    """What a completion adds to a figure of many, from its own figures."""
+    value, weight = figures[key], sum(figures[name] for name in _WEIGHTS[key]) if key in _WEIGHTS else 1.0
+    return (0.0, 0.0) if value is None else (float(value) * weight, float(weight))
+
+
+class BiographyDemo(ClosedWorldDemo):
+    """Biographies of the people of a closed world, and preference pairs of them.
+
+    The world is not that of [`ClosedWorldDemo`]: its texts have sentences with a vague value in the slot ("an unrecorded
+    place"), without which a model cannot decline at the moment when it knows that it does not know, and the model reads
+    nothing but biographies.
+    """
+
+    metrics = {
+        "correct": "correct facts per answer",
+        "wrong": "wrong facts per answer",
+        "precision": "precision (supported share of the claims)",
+        "factuality_score": "factuality score (share of sentences without hallucination)",
+        "fact_free": "sentences without a fact",
+        "no_claim": "answers without a fact",
+        "tokens": "tokens per answer",
+    }
+    benchmark = "closed-world-biographies"
+    data = "requests for biographies of people of a closed world"
+    setting = "Biographies of people who are in no pair, one completion each at temperature 1."
+    max_new_tokens = 110
+
+    def _build(self) -> Path:
+        return build_world_model(
+            config=WorldConfig(num_people=400),
+            model_config=WorldModelConfig(
+                hidden_size=128, intermediate_size=352, num_layers=3, steps=900, questions=0.0, short_answers=0.0
+            ),
+        )
+
+    def _requests(self, split: str) -> Dataset:
+        return self.world.biographies(split)
+
+    def preference_pairs(self, output_dir: str, seed: int = 0) -> Dataset:
+        """Pairs of biographies that the model samples, labelled by the oracle: the best four of 16 against the worst four.
+
+        Args:
+            output_dir (`str`):
+                They are kept in a folder of it, and found there by the next run of the same model and seed.
+            seed (`int`, *optional*, defaults to `0`):
+                Of sampling.
+
+        Returns:
+            `datasets.Dataset`: as [`~hf_factuality.trainers.MaskDPOTrainer`] takes it.
+        """
+        from accelerate import PartialState
+
+        from hf_factuality.data.pairs import PairConfig
+        from hf_factuality.data.preferences import build_preferences, load_pairs, read_questions
+        from hf_factuality.data.sampling import SamplingConfig, TransformersSampler
+
+        folder = Path(output_dir) / f"pairs-{Path(self.model_dir).name}-seed{seed}"
+        with PartialState().main_process_first():
+            if not (folder / "pairs.parquet").exists():
+                print(f"Sampling 16 biographies of each of {len(self.train_dataset)} people, and labelling them ...")
+                settings = SamplingConfig(num_samples=16, max_new_tokens=self.max_new_tokens)
+                build_preferences(
+                    read_questions([{**row, "id": row["person"]} for row in self.train_dataset]),
+                    TransformersSampler(self.model_dir, config=settings, batch_size=256),
+                    self.verifier,
+                    folder,
+                    pairs=PairConfig(pairs_per_question=4),
+                    seed=seed,
+                    questions_per_batch=16,
+                )
+            return load_pairs(folder)
+
+
+class RLFHDemo(BiographyDemo):
+    """Biographies, to be explored by a policy that is paid for what it states."""
+
+    metrics = {**BiographyDemo.metrics, "informativeness": "informativeness of the correct facts, per answer",
+               "empty": "empty answers"}  # fmt: skip
+    setting = "Biographies of people held out from training, one completion each at temperature 1."
+    count_repeats = True

@@ -1,0 +1,393 @@
+"""Model cards from `MODEL_CARD_TEMPLATE.md`. Numbers of results come from files of results alone; see docs/cards.md."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hf_factuality.errors import HubError
+from hf_factuality.hub.cards.check import card_problems, validate_card
+from hf_factuality.hub.cards.scores import REPO_ID, CardResults, ModelIdentity, card_results
+from hf_factuality.hub.cards.settings import (
+    changed_settings,
+    dataset_origin,
+    describe_adapter,
+    describe_hardware,
+    describe_rewards,
+    describe_software,
+    describe_verifier,
+    exists,
+    own_words,
+    plain_name,
+)
+from hf_factuality.hub.results import folder_fingerprint
+from hf_factuality.io.files import write_atomically
+from hf_factuality.io.markdown import cell, code, escaped, one_line, unescaped
+
+
+__all__ = [
+    "before_and_after",
+    "changed_settings",
+    "describe_rewards",
+    "describe_verifier",
+    "format_table",
+    "render_card",
+    "update_card",
+    "validate_card",
+    "write_trainer_card",
+]
+
+logger = logging.getLogger(__name__)
+TEMPLATE = Path(__file__).resolve().parents[2] / "MODEL_CARD_TEMPLATE.md"
+NO_RESULTS = "None recorded."
+# What the user of a folder may have written into the header of its card, and no trainer knows.
+_KEPT = ("language", "license", "license_name", "license_link")
+_SECTION = re.compile(r"(?ms)^## Results\n.*?(?=^## |\Z)")
+_SNIPPET = re.compile(r'pipeline\("text-generation", model="(?:[^"\\]|\\.)*"\)')
+_BASE = re.compile(r"(?m)^\| base model \| (?:\[([^\]]+)\]\([^)]*\)(?: at `(\w+)`)?|`([^`]+)`)")
+
+
+def render_card(card_data, *, results: CardResults | None = None, **values: Any):
+    """Fill in the template.
+
+    Args:
+        card_data ([`~huggingface_hub.ModelCardData`]):
+            Metadata for the YAML header; its `eval_results` are set here.
+        results ([`CardResults`], *optional*):
+            As [`~hf_factuality.hub.cards.scores.card_results`] reads them from files. `None`: the card says that none
+            are recorded.
+        **values:
+            The other placeholders of the template: `model_name`, `model_id`, `chat`, `adapter`, `base`, `method`,
+            `paper_title`, `paper_id`, `training` and `hyperparameters` (names and values).
+
+    Returns:
+        [`~huggingface_hub.ModelCard`].
+
+    Raises:
+        [`HubError`]: `results` is anything else: a dict, for one.
+    """
+    from huggingface_hub import ModelCard
+
+    if not isinstance(results, CardResults | None):
+        raise HubError(f"results of a card come from files, got {type(results).__name__}: see docs/cards.md")
+    _set_results(card_data, one_line(values["model_name"]), results)
+    values["model_name"] = escaped(values["model_name"])
+    values["model_id"] = _quoted(values.get("model_id", ""))
+    values["training"] = [(name, cell(value)) for name, value in values["training"]]
+    values["hyperparameters"] = [(cell(code(name)), cell(code(value))) for name, value in values["hyperparameters"]]
+    return ModelCard.from_template(card_data, template_path=str(TEMPLATE), results=results_text(results), **values)
+
+
+def results_text(results: CardResults | None) -> str:
+    """The part "Results" of a card, in Markdown."""
+    if results is None or not results.rows:
+        return NO_RESULTS
+    rows = [f"| {' | '.join(row.values())} |" for row in results.rows]
+    notes = "".join(f"- {note}\n" for note in results.notes)
+    if results.files:
+        notes += f"- The numbers are those of {' and '.join(code(path.name) for path in results.files)}."
+    table = "\n".join(["| benchmark | metric | before | after | n |", "|---|---|---|---|---|", *rows])
+    return f"{table}\n\n{notes.rstrip()}"
+
+
+def _set_results(card_data: Any, model_name: str, results: CardResults | None) -> None:
+    from huggingface_hub import EvalResult
+
+    found = results.eval_results if results is not None else []
+    card_data.eval_results = [EvalResult(**arguments) for arguments in found] or None
+    card_data.model_name = model_name if found else None
+
+
+def write_trainer_card(
+    trainer: Any,
+    write: Callable[..., None],
+    model_name: str | None,
+    dataset_name: str | None,
+    tags: Any,
+    *,
+    method: str,
+    verifier: str,
+    objective: str,
+    named: tuple[str, ...] = (),
+) -> None:
+    """Let the parent write its card, and replace the text by ours, with the results that are of these weights.
+
+    While training goes on there are no results: they would be of other weights.
+
+    Args:
+        trainer (`Trainer`):
+            With `args`, `card_results` and the `_paper` of its method.
+        write (`Callable`):
+            The parent's `create_model_card`.
+        model_name, dataset_name (`str`, *optional*), tags (`str` or `list[str]`, *optional*):
+            As for `create_model_card`. Without `dataset_name` the training dataset is asked where it came from.
+        method, objective (`str`):
+            What was done, for readers.
+        verifier (`str`):
+            As [`describe_verifier`] says it.
+        named (`tuple[str, ...]`, *optional*):
+            Settings that the objective names already.
+
+    Raises:
+        [`HubError`]: `card_results` holds something else than files, or files of another model.
+    """
+    origin = dataset_origin(trainer.train_dataset)
+    if dataset_name is None and origin is not None:
+        dataset_name = origin[0]
+    shown = None if dataset_name is None or exists(dataset_name) else dataset_name
+    if not trainer.is_world_process_zero():
+        write(model_name, shown, tags)
+        return
+    args = trainer.args
+    folder = Path(args.output_dir)
+    model_name = one_line(plain_name(model_name) if model_name else "") or one_line(folder.resolve().name)
+    repo_id = getattr(trainer, "hub_model_id", None) or args.hub_model_id
+    model = trainer.accelerator.unwrap_model(trainer.model)
+    base = _base_of(model)
+    results = None
+    if not trainer.is_in_train:
+        results = card_results(
+            trainer.card_results, folder, _this(folder, model_name, repo_id), base.identity, repo_id
+        )
+    kept = _own_metadata(folder / "README.md")
+    write(model_name, shown, tags)
+    data = _metadata(folder / "README.md", kept, base, shown, hasattr(model, "peft_config"))
+    hyperparameters = [item for item in changed_settings(args) if item[0] not in named] + describe_adapter(model)
+    card = render_card(
+        data,
+        results=results,
+        model_name=model_name,
+        model_id=repo_id or model_name,
+        chat=bool(getattr(trainer.processing_class, "chat_template", None)),
+        adapter=hasattr(model, "peft_config"),
+        base=base.link(),
+        method=method,
+        paper_title=trainer._paper["title"],
+        paper_id=trainer._paper["id"],
+        training=[
+            ("objective", objective),
+            ("base model", base.row()),
+            ("data", _data_row(shown, trainer.train_dataset, origin)),
+            ("verifier", verifier),
+            *([("trained for", f"{trainer.state.global_step} steps")] if trainer.state.global_step else []),
+            ("hardware", describe_hardware(trainer.accelerator)),
+            ("software", describe_software()),
+        ],
+        hyperparameters=hyperparameters,
+    )
+    card.save(folder / "README.md")
+    problems = card_problems(str(card))
+    if problems:
+        logger.warning("the model card needs a look before it is published: %s", "; ".join(problems))
+
+
+def update_card(folder: str | Path, results: Any = None, repo_id: str | None = None) -> Path:
+    """Bring the results of a card up to date, after the model was evaluated; the rest of the card stays.
+
+    Args:
+        folder (`str` or `Path`):
+            A model with the card that a trainer of ours wrote.
+        results (`str`, `Path`, list of them, or `Mapping`, *optional*):
+            Files of results, as for the trainers' `card_results`. `None`: the files `results*.json` in the folder.
+        repo_id (`str`, *optional*):
+            Repository that the folder goes to, for the links and the snippet.
+
+    Returns:
+        `Path`: the card.
+
+    Raises:
+        [`HubError`]: there is no such card, it cannot be read or written, or the results are not of this model.
+
+    Example:
+
+        >>> update_card("outputs/fact-grpo", {"before": "before.json", "after": "after.json"})
+    """
+    from huggingface_hub import ModelCard
+
+    path = Path(folder) / "README.md"
+    try:
+        text = path.read_text(encoding="utf-8") if path.is_file() else ""
+    except (OSError, UnicodeDecodeError) as error:
+        raise HubError(f"{path} cannot be read: {error}") from error
+    if not _SECTION.search(text):
+        raise HubError(f"{path} is no card with a part '## Results'; a trainer's create_model_card writes one")
+    try:
+        card = ModelCard(text)
+    except Exception as error:  # noqa: BLE001 - of YAML, and of whatever huggingface_hub makes of it
+        raise HubError(f"the header of {path} cannot be read: {' '.join(str(error).split()):.300}") from error
+    title = re.search(r"(?m)^# (.+)$", card.text)
+    name = unescaped(title[1]) if title else one_line(Path(folder).resolve().name)
+    origin = _BASE.search(text)
+    base = ModelIdentity(frozenset(filter(None, (origin[1], origin[3]))), origin[2]) if origin else ModelIdentity()
+    found = card_results(results, Path(folder), _this(Path(folder), name, repo_id), base, repo_id)
+    _set_results(card.data, name, found)
+    body = _SECTION.sub(lambda _: f"## Results\n\n{results_text(found)}\n\n", card.text)
+    if repo_id is not None:
+        body = _SNIPPET.sub(lambda _: f'pipeline("text-generation", model={_quoted(repo_id)})', body)
+    card.text = body
+    new = str(card)
+    if new != text:
+        try:
+            write_atomically(path, new.encode("utf-8"))  # a link is replaced, what it leads to stays
+        except OSError as error:
+            raise HubError(f"{path} cannot be written: {error}") from error
+    return path
+
+
+def is_our_card(text: str) -> bool:
+    """Whether a trainer of ours wrote a card, so that its results can be brought up to date."""
+    header = re.match(r"---\n(.*?)\n---\n", text, re.DOTALL)
+    return header is not None and "hf_factuality" in header[1] and _SECTION.search(text) is not None
+
+
+def _this(folder: Path, model_name: str, repo_id: str | None) -> ModelIdentity:
+    names = {folder.resolve().name, model_name, repo_id, (repo_id or "").rpartition("/")[2]}
+    return ModelIdentity(frozenset(filter(None, names)), fingerprint=folder_fingerprint(folder))
+
+
+@dataclass(frozen=True)
+class _Base:
+    """The model that training began with.
+
+    Args:
+        name (`str`, *optional*):
+            Its repository, or the last name of its folder; `None` if nobody knows.
+        on_the_hub (`bool`):
+            Which of the two.
+        identity ([`ModelIdentity`]):
+            What tells it from others.
+    """
+
+    name: str | None
+    on_the_hub: bool
+    identity: ModelIdentity
+
+    def link(self) -> str:
+        if self.name is None:
+            return "A model of unknown origin"
+        if self.on_the_hub:
+            return f"[{self.name}](https://huggingface.co/{self.name})"
+        return f"{code(self.name)}, a model that is not on the Hub"
+
+    def row(self) -> str:
+        if self.name is None:
+            return "not recorded"
+        revision = self.identity.revision
+        return self.link() + (
+            f" at `{revision}`" if revision else " (revision not recorded)" if self.on_the_hub else ""
+        )
+
+
+def _base_of(model: Any) -> _Base:
+    name = getattr(model.config, "name_or_path", None)
+    if not name:
+        return _Base(None, False, ModelIdentity())
+    place = Path(name)
+    if exists(name) or not REPO_ID.fullmatch(name):
+        shown = plain_name(str(place.resolve()))
+        return _Base(shown, False, ModelIdentity(frozenset({shown}), fingerprint=folder_fingerprint(place)))
+    commit = getattr(model.config, "_commit_hash", None)
+    return _Base(name, True, ModelIdentity(frozenset({name}), commit))
+
+
+def _data_row(name: str | None, dataset: Any, origin: tuple[str, str] | None) -> str:
+    shown = own_words(dataset) or "not recorded"
+    if name is not None:
+        shown = (
+            f"[{name}](https://huggingface.co/datasets/{name})"
+            if REPO_ID.fullmatch(name)
+            else escaped(plain_name(name))
+        )
+        if origin is not None and origin[0] == name:
+            shown += f" at `{origin[1]}`"
+    return shown + (f", {len(dataset)} rows" if hasattr(dataset, "__len__") else "")
+
+
+def _own_metadata(path: Path) -> dict[str, Any]:
+    """What its user wrote into the header of an earlier card."""
+    from huggingface_hub import ModelCard
+
+    if not path.is_file():
+        return {}
+    try:
+        data = ModelCard.load(path, ignore_metadata_errors=True).data.to_dict()
+    except Exception as error:  # noqa: BLE001 - whatever stands there, the run that wants to save goes on
+        logger.warning(
+            "%s cannot be read (%s); its licence and language are not kept", path.name, type(error).__name__
+        )
+        return {}
+    return {name: data[name] for name in _KEPT if name in data}
+
+
+def _metadata(path: Path, kept: Mapping[str, Any], base: _Base, dataset: str | None, adapter: bool) -> Any:
+    """The header: the parent's tags, and nothing that is no id of the Hub."""
+    from huggingface_hub import ModelCard, ModelCardData
+
+    tags = [tag for tag in ModelCard.load(path).data.tags or [] if "://" not in tag]
+    known = {}
+    if base.on_the_hub:
+        known = {"base_model": base.name, "base_model_relation": "adapter" if adapter else "finetune"}
+    return ModelCardData(
+        **kept,
+        library_name="peft" if adapter else "transformers",
+        pipeline_tag="text-generation",
+        datasets=[dataset] if dataset is not None and REPO_ID.fullmatch(dataset) and len(dataset) <= 96 else None,
+        tags=sorted(tags),
+        **known,
+    )
+
+
+def before_and_after(
+    before: Mapping[str, Any], after: Mapping[str, Any], names: Mapping[str, str], n: int, setting: str
+) -> dict[str, Any]:
+    """Two measurements as rows for the screen; a card takes files of results instead.
+
+    Args:
+        before, after (`Mapping[str, Any]`):
+            Values by key; `None` where a value is undefined.
+        names (`Mapping[str, str]`):
+            Key to what the reader sees, in the order of the rows.
+        n (`int`):
+            Completions measured.
+        setting (`str`):
+            How it was measured, in one sentence.
+
+    Returns:
+        `dict`: `metrics`, a list of `name`, `before`, `after` and `n`, and `setting`.
+    """
+    rows = [
+        {"name": text, "before": _shown(before[key]), "after": _shown(after[key]), "n": n}
+        for key, text in names.items()
+    ]
+    return {"metrics": rows, "setting": setting}
+
+
+def format_table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Rows as aligned columns of text.
+
+    Args:
+        rows (`Sequence[Mapping[str, Any]]`):
+            One mapping per row, all with the same keys.
+
+    Returns:
+        `str`: header, rule and rows, one a line.
+    """
+    header = list(rows[0])
+    cells = [header, *([str(row[name]) for name in header] for row in rows)]
+    widths = [max(len(line[column]) for line in cells) for column in range(len(header))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in cells]
+    return "\n".join([lines[0], "  ".join("-" * width for width in widths), *lines[1:]])
+
+
+def _shown(value: Any) -> str:
+    return "n/a" if value is None else f"{value:.3f}" if isinstance(value, float) else str(value)
+
+
+def _quoted(text: str) -> str:
+    """A string of Python."""
+    return json.dumps(one_line(text), ensure_ascii=False)

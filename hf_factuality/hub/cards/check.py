@@ -1,0 +1,221 @@
+"""Checks of a model card before it is published: what the Hub asks of the header, and what must not be told.
+
+The rules are those of the Hub's documentation (model card metadata, licences). The Hub's own validator is asked as well
+where it can be reached.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from hf_factuality.errors import HubError
+from hf_factuality.hub._push_text import find_path
+from hf_factuality.io.secrets import find_secret
+
+
+__all__ = ["card_problems", "tells", "validate_card"]
+
+LICENSES = frozenset(
+    """
+    afl-3.0 agpl-3.0 apache-2.0 apple-amlr apple-ascl artistic-2.0 bigcode-openrail-m bigscience-bloom-rail-1.0
+    bigscience-openrail-m bsd bsd-2-clause bsd-3-clause bsd-3-clause-clear bsl-1.0 c-uda cc cc-by-2.0 cc-by-2.5
+    cc-by-3.0 cc-by-4.0 cc-by-nc-2.0 cc-by-nc-3.0 cc-by-nc-4.0 cc-by-nc-nd-3.0 cc-by-nc-nd-4.0 cc-by-nc-sa-2.0
+    cc-by-nc-sa-3.0 cc-by-nc-sa-4.0 cc-by-nd-4.0 cc-by-sa-3.0 cc-by-sa-4.0 cc0-1.0 cdla-permissive-1.0
+    cdla-permissive-2.0 cdla-sharing-1.0 creativeml-openrail-m deepfloyd-if-license ecl-2.0 epl-1.0 epl-2.0
+    etalab-2.0 eupl-1.1 eupl-1.2 fair-noncommercial-research-license gemma gfdl gpl gpl-2.0 gpl-3.0 h-research
+    intel-research isc lgpl lgpl-2.1 lgpl-3.0 lgpl-lr llama2 llama3 llama3.1 llama3.2 llama3.3 llama4 lppl-1.3c mit
+    mpl-2.0 ms-pl ncsa odbl odc-by ofl-1.1 open-mdw openrail openrail++ osl-3.0 other pddl postgresql unknown
+    unlicense wtfpl zlib
+    """.split()
+)
+_RELATIONS = {"finetune", "adapter", "quantized", "merge"}
+_REPO_ID = re.compile(
+    r"(?!.*(?:--|\.\.))(?:[A-Za-z0-9](?:[\w.-]*[A-Za-z0-9_])?/)?[A-Za-z0-9_](?:[\w.-]*[A-Za-z0-9_])?"
+)
+_LANGUAGE = re.compile(r"[a-z]{2,3}(-[A-Za-z0-9]+)*|multilingual|code")
+_LOGIN = re.compile(r"://[^/\s@]+@")
+_SERVER = re.compile(
+    r"\b(?:localhost|\d{1,3}(?:\.\d{1,3}){3})(?::\d+|/|\b)|https?://[\w-]+(?::\d+|/)|https?://[\w.-]+:\d+"
+)
+
+
+def validate_card(path: str | Path, ask_hub: bool | None = None) -> bool:
+    """Check a model card: always by the rules kept here, and by the Hub's own where it can be reached.
+
+    Args:
+        path (`str` or `Path`):
+            `README.md`, or the folder that holds it.
+        ask_hub (`bool`, *optional*):
+            Whether to ask the Hub. `None`: unless `HF_HUB_OFFLINE` is set, and without an error if it does not answer.
+
+    Returns:
+        `bool`: whether the Hub was asked, too.
+
+    Raises:
+        [`HubError`]: the card is missing, each problem that was found, or no answer of the Hub with `ask_hub=True`.
+    """
+    path = Path(path)
+    path = path / "README.md" if path.is_dir() else path
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise HubError(f"there is no model card to read at {path}: {error}") from error
+    problems = card_problems(text)
+    if problems:
+        raise HubError(f"the model card {path.name} cannot be published: {'; '.join(problems)}")
+    from huggingface_hub import ModelCard, constants
+
+    if ask_hub is False or (ask_hub is None and constants.HF_HUB_OFFLINE):
+        return False
+    try:
+        ModelCard(text).validate(repo_type="model")
+    except ValueError as error:
+        raise HubError(f"the Hub refuses the model card {path.name}: {str(error):.500}") from error
+    except Exception as error:  # noqa: BLE001 - no network, or an error of the server: whatever the client raises
+        if ask_hub:
+            raise HubError(f"the Hub could not be asked about {path.name}: {type(error).__name__}") from error
+        return False
+    return True
+
+
+def card_problems(text: str) -> list[str]:
+    """What keeps a card from being published, one sentence each; empty if nothing does.
+
+    Args:
+        text (`str`):
+            The whole card, with its header.
+    """
+    found = re.match(r"---\r?\n(.*?)\r?\n---\r?\n", text, re.DOTALL)
+    problems = [f"it tells {what}" for what in _told(text)]
+    if not found:
+        return [*problems, "it does not begin with a header between lines of ---"]
+    try:
+        data = _load_strictly(found[1])
+    except ValueError as error:
+        return [*problems, f"its header is no YAML: {' '.join(str(error).split())[:200]}"]
+    if not isinstance(data, Mapping):
+        return [*problems, "its header holds no names"]
+    problems += _header_problems(data)
+    if not problems and "model-index" in data:
+        from huggingface_hub import ModelCard
+
+        try:
+            ModelCard(text)
+        except ValueError as error:
+            problems.append(f"huggingface_hub cannot read it: {str(error)[:200]}")
+    return problems
+
+
+def tells(text: str) -> bool:
+    """Whether a text tells a path, a secret, a login or the address of a server, for which a card is refused."""
+    return any(True for _ in _told(text))
+
+
+def _told(text: str) -> Iterator[str]:
+    if (path := find_path(text, any_machine=True)) is not None:
+        yield f"an absolute path ({path[1][:60]!r})"
+    if _LOGIN.search(text):
+        yield "the login of an address"
+    if server := _SERVER.search(text):
+        yield f"the address of a server ({server[0][:60]!r})"
+    if (secret := find_secret(text)) is not None:
+        yield f"what looks like a secret ({secret[1]})"  # which is not repeated
+
+
+def _load_strictly(text: str) -> Any:
+    """YAML in which no key stands twice: the Hub refuses these, PyYAML takes the last."""
+    import yaml
+
+    class Loader(yaml.SafeLoader):
+        pass
+
+    def mapping(loader: Any, node: Any) -> dict[Any, Any]:
+        keys = [loader.construct_object(key, deep=True) for key, _ in node.value]
+        twice = [key for key in keys if keys.count(key) > 1]
+        if twice:
+            raise ValueError(f"the key {twice[0]!r} stands twice")
+        return dict(zip(keys, (loader.construct_object(value, deep=True) for _, value in node.value), strict=True))
+
+    Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, mapping)
+    try:
+        return yaml.load(text, Loader)  # noqa: S506 - a SafeLoader
+    except yaml.YAMLError as error:
+        raise ValueError(str(error)) from None
+
+
+def _header_problems(data: Mapping[str, Any]) -> Iterator[str]:
+    def texts(name: str) -> list[Any]:
+        value = data.get(name)
+        return [] if value is None else value if isinstance(value, list) else [value]
+
+    for name in ("base_model", "datasets"):
+        for value in texts(name):
+            if not isinstance(value, str) or not _REPO_ID.fullmatch(value) or len(value) > 96:
+                yield f"{name} holds {value!r}, which is no id of a repository"
+    for value in texts("language"):
+        if not isinstance(value, str) or not _LANGUAGE.fullmatch(value):
+            yield f"language holds {value!r}, which is no ISO 639 code"
+    for value in texts("license"):
+        if value not in LICENSES:
+            yield f"license {value!r} is not in the Hub's list; write 'other' and a license_name"
+    if "other" in texts("license") and not data.get("license_name"):
+        yield "license 'other' needs a license_name"
+    if data.get("base_model_relation", "finetune") not in _RELATIONS:
+        yield f"base_model_relation {data['base_model_relation']!r} must be one of {sorted(_RELATIONS)}"
+    if not isinstance(data.get("tags", []), list):
+        yield "tags must be a list"
+    for value in texts("tags"):
+        if not isinstance(value, str) or not value.strip() or "\n" in value:
+            yield f"tags holds {value!r}, which is no text"
+    for name in ("library_name", "pipeline_tag"):
+        if not isinstance(data.get(name, ""), str):
+            yield f"{name} must be text, got {data[name]!r}"
+    if "model-index" in data:
+        yield from _index_problems(data["model-index"])
+
+
+def _index_problems(index: Any) -> Iterator[str]:
+    if not isinstance(index, list) or not index:
+        yield "model-index must be a list with a model in it"
+        return
+    for number, model in enumerate(index):
+        place = f"model-index[{number}]"
+        if not isinstance(model, Mapping) or not _is_text(model.get("name")):
+            yield f"{place} needs a name"
+            continue
+        results = model.get("results")
+        if not isinstance(results, list) or not results:
+            yield f"{place} needs a list of results"
+            continue
+        for count, result in enumerate(results):
+            yield from _result_problems(result, f"{place}.results[{count}]")
+
+
+def _result_problems(result: Any, place: str) -> Iterator[str]:
+    if not isinstance(result, Mapping):
+        yield f"{place} must have task, dataset and metrics"
+        return
+    for part, names in (("task", ("type",)), ("dataset", ("type", "name"))):
+        found = result.get(part)
+        for name in names:
+            if not isinstance(found, Mapping) or not _is_text(found.get(name)):
+                yield f"{place} needs {part}.{name}"
+    metrics = result.get("metrics")
+    if not isinstance(metrics, list) or not metrics:
+        yield f"{place} needs a list of metrics"
+        return
+    for count, metric in enumerate(metrics):
+        if not isinstance(metric, Mapping) or not _is_text(metric.get("type")):
+            yield f"{place}.metrics[{count}] needs a type"
+        elif isinstance(metric.get("value"), bool) or not isinstance(metric.get("value"), (int, float)):
+            yield f"{place}.metrics[{count}] needs a number as its value, got {metric.get('value')!r}"
+    source = result.get("source")
+    if source is not None and not (isinstance(source, Mapping) and _is_text(source.get("url"))):
+        yield f"{place}: a source needs its url"
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and bool(value.strip())

@@ -1,0 +1,316 @@
+"""What of files of results stands on a model card: whose they are, the table, and the entries of `model-index`."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hf_factuality.errors import DataError, HubError
+from hf_factuality.hub.results import SCHEMA, changed_measurement, load_results, measurement
+from hf_factuality.io.markdown import cell, escaped
+
+
+__all__ = ["CardResults", "ModelIdentity", "card_results"]
+
+logger = logging.getLogger(__name__)
+REPO_ID = re.compile(r"(?:[A-Za-z0-9][\w.-]*/)?[A-Za-z0-9][\w.-]*")
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+ROLES = ("before", "after")
+
+
+@dataclass(frozen=True)
+class ModelIdentity:
+    """What tells a model from others.
+
+    Args:
+        names (`frozenset[str]`):
+            Its repository, folder or name; any of them may stand in a file of results.
+        revision (`str`, *optional*):
+            Commit, of a model of the Hub.
+        fingerprint (`str`, *optional*):
+            [`~hf_factuality.hub.results.folder_fingerprint`] of its folder.
+    """
+
+    names: frozenset[str] = frozenset()
+    revision: str | None = None
+    fingerprint: str | None = None
+
+    def differs(self, model: Mapping[str, Any]) -> str | None:
+        """Why results of `model` (the entry of a file) are not of this one; `None` if they are, by all that is known."""
+        theirs, name = model.get("fingerprint"), model["adapter"] or model["name"]
+        if self.fingerprint and theirs:
+            if self.fingerprint != theirs:
+                now = self.fingerprint[:8]
+                return f"it was measured on other weights of {name!r} (fingerprint {theirs[:8]}, now {now})"
+            return None
+        if name not in self.names:
+            return f"it is of {name!r}, not of {' or '.join(map(repr, sorted(self.names))) or 'a model that is known'}"
+        commits = [it for it in (self.revision, model["revision"]) if it and _COMMIT.fullmatch(it)]
+        if len(set(commits)) > 1:
+            return f"it is of the revision {commits[1][:8]} of {name!r}, not of {commits[0][:8]}"
+        return None
+
+
+@dataclass(frozen=True)
+class CardResults:
+    """Results as a card shows them.
+
+    Args:
+        rows (`list[dict[str, str]]`):
+            `benchmark`, `metric`, `before`, `after`, `n`.
+        notes (`list[str]`):
+            How they were measured, and what was left out.
+        eval_results (`list[dict[str, Any]]`):
+            Arguments of [`~huggingface_hub.EvalResult`], of the trained model alone.
+        files (`list[Path]`):
+            Where the numbers come from, as far as it lies in the folder and is published with the card.
+    """
+
+    rows: list[dict[str, str]]
+    notes: list[str]
+    eval_results: list[dict[str, Any]]
+    files: list[Path] = field(default_factory=list)
+
+
+@dataclass
+class _File:
+    path: Path
+    content: dict[str, Any]
+
+
+def card_results(
+    given: Any, folder: Path, this: ModelIdentity, base: ModelIdentity, repo_id: str | None = None
+) -> CardResults | None:
+    """Results for the card of a model, from files alone.
+
+    Args:
+        given (`str`, `Path`, a list of them, or `Mapping`, *optional*):
+            Files of results; or `"before"` and `"after"` with such. `None`: the files `results*.json` of `folder` whose
+            entry `model` is that of the weights in it, or of the base model.
+        folder (`Path`):
+            Of the model.
+        this, base ([`ModelIdentity`]):
+            The trained model, and the one that it was trained from.
+        repo_id (`str`, *optional*):
+            Repository that the folder goes to.
+
+    Returns:
+        [`CardResults`], or `None` if nothing is known of the trained model.
+
+    Raises:
+        [`HubError`]: `given` holds something else than paths, a file of another model, or a file without our schema.
+    """
+    files: dict[str, list[_File]] = {role: [] for role in ROLES}
+    for path, role in _named(given) if given is not None else [(path, None) for path in _found(folder)]:
+        explicit = given is not None
+        if explicit and not path.is_file():
+            logger.warning("%s does not exist; the card shows nothing of it", path)
+            continue
+        try:
+            content = load_results(path)
+        except (DataError, OSError) as error:
+            if explicit:
+                raise HubError(f"no results for a card: {error}") from error
+            if isinstance(error, OSError) or f'"{SCHEMA}"' in path.read_text(encoding="utf-8", errors="replace"):
+                logger.warning("left out of the card: %s", error)
+            continue
+        role, reason = _role(content["model"], role, explicit, this, base)
+        if reason is None:
+            files[role].append(_File(path, content))
+        elif explicit:
+            raise HubError(f"{path} has no place on this card: {reason}")
+        else:
+            logger.warning("%s is left out of the card: %s", path, reason)
+    return _merge(files["before"], files["after"], folder, repo_id) if files["after"] else None
+
+
+def _named(given: Any) -> list[tuple[Path, str | None]]:
+    """Paths that a caller gave, each with its role if the caller says it."""
+    if isinstance(given, Mapping):
+        if not given or set(given) - set(ROLES):
+            raise HubError(
+                f"results for a card are files, got a dict with the keys {sorted(map(str, given))}: name the files that "
+                "hf-factuality evaluate wrote, as a path, a list of paths or {'before': path, 'after': path}"
+            )
+        return [(path, role) for role, paths in given.items() for path, _ in _named(paths)]
+    if isinstance(given, (str, Path)):
+        return [(Path(given), None)]
+    if isinstance(given, Sequence):
+        return [pair for item in given for pair in _named(item)]
+    raise HubError(
+        f"results for a card are files, got {type(given).__name__}: name the files that hf-factuality evaluate wrote"
+    )
+
+
+def _found(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.glob("results*.json") if path.is_file())
+
+
+def _role(
+    model: Mapping[str, Any], wanted: str | None, explicit: bool, this: ModelIdentity, base: ModelIdentity
+) -> tuple[str, str | None]:
+    """`"before"` or `"after"`, and why not, if the file is not of that model."""
+    reasons = {"after": this.differs(model), "before": base.differs(model)}
+    if wanted is None:
+        fits = [role for role in ("after", "before") if reasons[role] is None]
+        own = model["adapter"] or model["name"]
+        if len(fits) > 1 and own in base.names and own not in this.names:  # weights that training did not change
+            fits = ["before"]
+        if not fits:
+            return "after", f"{reasons['after']}; nor is it of the base model: {reasons['before']}"
+        wanted = fits[0]
+    if (
+        reasons[wanted] is None
+        and not explicit
+        and wanted == "after"
+        and not (this.fingerprint and model.get("fingerprint"))
+    ):
+        return wanted, (
+            "it bears the name of this model, but nothing ties it to these weights (it was measured on a server or on a "
+            "file of answers, or there are no weights here); name it as card_results if it is of them"
+        )
+    return wanted, reasons[wanted]
+
+
+def _merge(before: list[_File], after: list[_File], folder: Path, repo_id: str | None) -> CardResults:
+    old, new = _entries(before), _entries(after)
+    by_name = {(entry["benchmark"], entry["metric"]): entry for entry, _ in old.values()}
+    rows, notes, index, used = [], [], [], []
+    published = {file.path for file in before + after if file.path.parent.resolve() == folder.resolve()}
+    for key, (entry, file) in new.items():
+        name = entry["benchmark"], entry["metric"]
+        first, origin = old.get(key, (None, None))
+        rows.append(
+            {
+                "benchmark": _cell(name[0]),
+                "metric": _cell(entry.get("title") or name[1]),
+                "before": "not measured" if first is None else _value(first),
+                "after": _value(entry),
+                "n": _count(entry) if first is None or _count(first) == _count(entry) else
+                f"{_count(first)} before, {_count(entry)} after",
+            }
+        )  # fmt: skip
+        used += [file] if origin is None else [origin, file]
+        if first is None and name in by_name:
+            changed = ", ".join(changed_measurement(by_name[name], entry))
+            notes.append(_cell(f"{name[0]}, {name[1]}: measured differently before ({changed}), so not compared."))
+        if entry["value"] is not None:
+            source = file.path if len(after) == 1 and file.path in published else None
+            index.append(_eval_result(entry, first, file.path in published and file.path.name, source, repo_id))
+    notes = [*_how([entry for entry, _ in new.values()]), *notes]
+    return CardResults(
+        rows, notes, index, [path for path in dict.fromkeys(file.path for file in used) if path in published]
+    )
+
+
+def _entries(files: Sequence[_File]) -> dict[str, tuple[dict[str, Any], _File]]:
+    """Entries by how they were measured; of two alike the later."""
+    found: dict[str, tuple[dict[str, Any], _File]] = {}
+    for file in files:
+        for entry in file.content["results"]:
+            key = measurement(entry)
+            if key not in found or found[key][0]["created"] <= entry["created"]:
+                found[key] = entry, file
+    return found
+
+
+def _eval_result(
+    entry: Mapping[str, Any],
+    before: Mapping[str, Any] | None,
+    file: str | None,
+    source: Path | None,
+    repo_id: str | None,
+) -> dict[str, Any]:
+    dataset = entry["dataset"]
+    name = str(dataset.get("dataset") or entry["benchmark"])
+    on_the_hub = "/" in name and REPO_ID.fullmatch(name)
+    revision = dataset.get("revision")
+    arguments = {"benchmark": entry["benchmark"], "n": entry["n_scored"], **_interval_arguments(entry)}
+    if before is not None and before["value"] is not None:
+        arguments |= {
+            "before": before["value"],
+            "before_n": before["n_scored"],
+            **_interval_arguments(before, "before_"),
+        }
+    found = {
+        "task_type": "text-generation",
+        "dataset_type": name if on_the_hub else entry["benchmark"],
+        "dataset_name": name,
+        "dataset_split": dataset.get("split"),
+        "dataset_revision": revision if isinstance(revision, str) and _COMMIT.fullmatch(revision) else None,
+        "metric_type": entry["metric"],
+        "metric_name": entry.get("title") or f"{entry['metric']} ({entry['benchmark']})",
+        "metric_value": entry["value"],
+        "metric_args": {**arguments, **({"results_file": file} if file else {})},
+    }
+    if source is not None and repo_id is not None and "/" in repo_id:
+        found |= {"source_name": "hf-factuality evaluate",
+                  "source_url": f"https://huggingface.co/{repo_id}/blob/main/{source.name}"}  # fmt: skip
+    return found
+
+
+def _interval_arguments(entry: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    interval = entry["confidence_interval"]
+    if interval is None:
+        return {}
+    return {
+        f"{prefix}confidence_interval": [interval["low"], interval["high"]],
+        f"{prefix}confidence_level": interval["level"],
+    }
+
+
+def _value(entry: Mapping[str, Any]) -> str:
+    if entry["value"] is None:
+        return "n/a"
+    interval = entry["confidence_interval"]
+    shown = f" ({interval['low']:.3f} to {interval['high']:.3f})" if interval else ""
+    return f"{entry['value']:.3f}{shown}"
+
+
+def _count(entry: Mapping[str, Any]) -> str:
+    return str(entry["n_scored"]) + (f" of {entry['n']}" if entry["n_scored"] < entry["n"] else "")
+
+
+def _how(entries: Sequence[Mapping[str, Any]]) -> list[str]:
+    """One sentence per way of measuring."""
+    metrics: dict[str, list[str]] = {}
+    for entry in entries:
+        metrics.setdefault(_how_one(entry), []).append(entry["metric"])
+    notes = list(metrics)
+    levels = {entry["confidence_interval"]["level"] for entry in entries if entry["confidence_interval"]}
+    if levels:
+        shown = " and ".join(f"{100 * level:g} %" for level in sorted(levels))
+        notes.append(f"In brackets: {shown} interval, bootstrap over the items; it does not cover the judges' errors.")
+    for wanted, text in ((False, "Lower is better"), (None, "Neither higher nor lower is better")):
+        names = [entry.get("title") or entry["metric"] for entry in entries if entry["higher_is_better"] is wanted]
+        notes += [f"{text}: {'; '.join(dict.fromkeys(names))}."] if names else []
+    return [_cell(note) for note in notes]
+
+
+def _how_one(entry: Mapping[str, Any]) -> str:
+    if entry.get("note"):
+        return f"{entry['benchmark']}: {entry['note']}"
+    dataset, generation, verifier = entry["dataset"], entry["generation"], entry["verifier"] or {}
+    parts = [str(dataset.get("dataset") or entry["benchmark"])]
+    if dataset.get("split"):
+        parts.append(f"split {dataset['split']}")
+    if "used" in dataset and "rows" in dataset:
+        parts.append(f"{dataset['used']} of {dataset['rows']} items")
+    if generation.get("temperature") is not None:
+        parts.append(f"temperature {generation['temperature']:g}")
+    if "max_new_tokens" in generation:
+        parts.append(f"up to {generation['max_new_tokens']} new tokens")
+    judge = entry["judge"] or {}
+    names = [it.get("name") if not it.get("model") else f"{it.get('name')} {it['model']}" for it in (verifier, judge)]
+    names = list(dict.fromkeys(name for name in names if name))
+    if names:
+        parts.append(f"judged by {', '.join(names)}")
+    return f"{entry['benchmark']}: {', '.join(parts)}."
+
+
+def _cell(text: str) -> str:
+    return cell(escaped(text))

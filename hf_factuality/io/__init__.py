@@ -1,0 +1,1 @@
+"""What is read and what is written: rows in, whole files out, and the one way to the Hub."""

@@ -1,0 +1,446 @@
+"""The one way to the Hub: large files first, then a single commit; a reader sees all of a push or nothing.
+
+`upload_folder` of `huggingface_hub` commits in batches, so that a push that is cut leaves half of itself to readers. Here the
+large files are stored first (`preupload_lfs_files`), where nobody sees them, and those that the Hub has are not sent again.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from inspect import signature
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from hf_factuality.errors import HubError
+from hf_factuality.io.secrets import find_in_file, redact
+
+
+if TYPE_CHECKING:
+    from huggingface_hub import HfApi
+
+__all__ = ["Published", "hub_errors", "naming_model", "prepare_repo", "publish", "refuse_secrets"]
+
+PATIENCE = 300.0
+"""Seconds that a push waits in all between attempts while the Hub cannot be reached."""
+PATIENCE_AT_START = 10.0
+"""The same before anything was done: who mistyped an address should not wait for minutes."""
+_AGAIN = {408, 412, 425, 429}  # 412: somebody else's commit came in between
+
+logger = logging.getLogger(__name__)
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class Published:
+    """What a push did.
+
+    Args:
+        repo_id (`str`):
+            The repository, with its namespace.
+        commit_url (`str`):
+            Address of the commit; of the last one if nothing had changed.
+        oid (`str`):
+            The commit.
+        pull_request_url (`str`, *optional*):
+            If a pull request was opened.
+        deleted (`tuple[str, ...]`):
+            Files that the commit removed.
+    """
+
+    repo_id: str
+    commit_url: str
+    oid: str
+    pull_request_url: str | None = None
+    deleted: tuple[str, ...] = ()
+
+    @property
+    def address(self) -> str:
+        """Of the pull request, or else of the commit."""
+        return self.pull_request_url or self.commit_url
+
+
+def prepare_repo(
+    repo_id: str,
+    *,
+    repo_type: str = "model",
+    private: bool | None = None,
+    new_private: bool | None = None,
+    pull_request: bool = False,
+    revision: str | None = None,
+    space_sdk: str | None = None,
+    token: str | bool | None = None,
+) -> str:
+    """Make a repository if it is not there, and check that it can be written to: before the work, not after it.
+
+    Args:
+        repo_id (`str`):
+            Its name; without a namespace, in that of the token's owner.
+        repo_type (`str`, *optional*, defaults to `"model"`):
+            `"model"`, `"dataset"` or `"space"`.
+        private (`bool`, *optional*):
+            What the repository has to be; one that exists and is not is refused. `None`: as it is.
+        new_private (`bool`, *optional*):
+            What a new one is if `private` is `None`; `None`: as the organisation has it.
+        pull_request (`bool`, *optional*, defaults to `False`):
+            Only a pull request is wanted, which whoever may read may open.
+        revision (`str`, *optional*):
+            Branch that will be written to; none but main goes with a pull request.
+        space_sdk (`str`, *optional*):
+            Of a new Space.
+        token (`str` or `bool`, *optional*):
+            As in `huggingface_hub`.
+
+    Returns:
+        `str`: its full id.
+
+    Raises:
+        [`~hf_factuality.errors.HubError`]: the name is none, nobody is logged in, the token may not write, or the
+            repository is public and should not be.
+    """
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError
+    from huggingface_hub.utils import validate_repo_id
+
+    if pull_request and revision not in (None, "main"):
+        raise HubError(f"a pull request is made against main; leave out the revision {revision!r}")
+    try:
+        validate_repo_id(repo_id)
+    except HFValidationError:
+        raise HubError(
+            f"{repo_id!r} is no name of a repository; write NAMESPACE/NAME, with letters, digits, '.', '-' and '_'"
+        ) from None
+    api = HfApi(token=token)
+
+    def prepare() -> str:
+        full = repo_id if "/" in repo_id else f"{api.whoami()['name']}/{repo_id}"
+        try:
+            info = api.repo_info(full, repo_type=repo_type)
+        except RepositoryNotFoundError:
+            if pull_request:
+                raise
+            wanted = new_private if private is None else private
+            return _create(api, full, repo_type, wanted, space_sdk)
+        if private is not None and bool(info.private) != private:
+            now = "private" if info.private else "public"
+            raise HubError(
+                f"{full} exists and is {now}; change that in its settings, or leave out "
+                f"{'--private (private=True)' if private else '--public (private=False)'}"
+            )
+        if not pull_request and "write" in signature(api.auth_check).parameters:
+            api.auth_check(full, repo_type=repo_type, write=True)
+        return full
+
+    with hub_errors(f"the {repo_type} {repo_id!r} cannot be written on the Hub", token):
+        return _patiently(prepare, PATIENCE_AT_START)
+
+
+def _create(api: HfApi, repo_id: str, repo_type: str, private: bool | None, space_sdk: str | None) -> str:
+    from huggingface_hub.errors import HfHubHTTPError
+
+    try:
+        sdk = {"space_sdk": space_sdk} if repo_type == "space" else {}
+        return api.create_repo(repo_id, repo_type=repo_type, private=private, exist_ok=True, **sdk).repo_id
+    except HfHubHTTPError as error:
+        if _status(error) not in (402, 403):
+            raise
+        me, namespace = api.whoami(), repo_id.partition("/")[0]
+        if namespace not in {me["name"], *(org["name"] for org in me.get("orgs", ()))}:
+            hint = f"you are {me['name']!r}, and {namespace!r} is no organisation of yours"
+        elif (me.get("auth", {}).get("accessToken") or {}).get("role") == "read":
+            hint = "the token only reads; make one that writes, https://huggingface.co/settings/tokens"
+        elif private:
+            hint = "if only public ones are allowed, pass --public (private=False)"
+        else:
+            hint = "give the token write access, https://huggingface.co/settings/tokens"
+        raise HubError(f"the repository {repo_id!r} could not be made ({_said(error)}): {hint}") from None
+
+
+def publish(
+    files: Mapping[str, str | Path | bytes],
+    repo_id: str,
+    *,
+    commit_message: str,
+    repo_type: str = "model",
+    private: bool | None = None,
+    new_private: bool | None = None,
+    revision: str | None = None,
+    pull_request: bool = False,
+    keeps: Collection[str] = (),
+    replaces: Callable[[frozenset[str]], Iterable[str]] | None = None,
+    only_private: bool = False,
+    space_sdk: str | None = None,
+    token: str | bool | None = None,
+    patience: float | None = None,
+) -> Published:
+    """Upload files in one commit.
+
+    A connection that is cut and an overloaded Hub are waited for. If the process is killed, running it again sends only what
+    has not arrived.
+
+    Args:
+        files (`Mapping[str, str | Path | bytes]`):
+            Path in the repository -> file, or its contents.
+        repo_id (`str`), repo_type (`str`), private, new_private (`bool`, *optional*), space_sdk, token:
+            As for [`prepare_repo`], which is called first.
+        commit_message (`str`):
+            Of the commit; title of the pull request.
+        revision (`str`, *optional*):
+            Branch; made if it does not exist.
+        pull_request (`bool`, *optional*, defaults to `False`):
+            Open a pull request instead of committing.
+        keeps (`Collection[str]`, *optional*):
+            Files that are not written where the repository has them.
+        replaces (`Callable`, *optional*):
+            From the names of the repository's files to those that the commit removes.
+        only_private (`bool`, *optional*, defaults to `False`):
+            Upload nothing to a public repository.
+        patience (`float`, *optional*, defaults to [`PATIENCE`]):
+            Seconds of waiting between attempts, in all.
+
+    Returns:
+        [`Published`].
+
+    Raises:
+        [`~hf_factuality.errors.HubError`]: a file holds a secret, or the Hub refuses, or could not be reached; nothing of the
+            push is visible then.
+    """
+    from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
+
+    for name, content in files.items():
+        refuse_secrets(name, content)
+    repo_id = prepare_repo(
+        repo_id, repo_type=repo_type, private=private, new_private=new_private, pull_request=pull_request,
+        revision=revision, space_sdk=space_sdk, token=token,
+    )  # fmt: skip
+    api = HfApi(token=token)
+    where: dict[str, Any] = {"repo_id": repo_id, "repo_type": repo_type}
+    hashed: dict[str, Any] = {}
+    requests: set[int] = set()
+    attempts = 0
+
+    def attempt() -> Published:
+        nonlocal attempts
+        attempts += 1
+        if pull_request:
+            found = {pull.num: pull for pull in api.get_repo_discussions(**where, discussion_type="pull_request")}
+            if attempts == 1:
+                requests.update(found)
+            for number in sorted(set(found) - requests):
+                if found[number].title == commit_message:  # the answer to the attempt before was lost
+                    oid = api.repo_info(**where, revision=f"refs/pr/{number}").sha
+                    return Published(repo_id, f"{found[number].url}/commits/{oid}", oid, found[number].url)
+        elif revision not in (None, "main") and not revision.startswith("refs/"):
+            api.create_branch(**where, branch=revision, exist_ok=True)
+        info = api.repo_info(**where, revision=revision)
+        if only_private and not info.private:
+            raise HubError(f"{repo_id} is public; the state of a run goes to private repositories only")
+        names = frozenset(file.rfilename for file in info.siblings or ())
+        kept = names.intersection(keeps)
+        additions = []
+        for name, content in files.items():
+            if name not in kept:
+                addition = CommitOperationAdd(path_in_repo=name, path_or_fileobj=content)
+                addition.upload_info = hashed.setdefault(name, addition.upload_info)  # its hash is taken once
+                additions.append(addition)
+        deleted = sorted(set(replaces(names) if replaces is not None else ()) & names - set(files))
+        _check_card(api, files, repo_type)
+        # A checkpoint beside its model holds the same files: their second copies are found to be there.
+        first = {(Path(addition.path_in_repo).name, addition.upload_info.size): addition for addition in additions}
+        for some in (list(first.values()), additions):
+            api.preupload_lfs_files(
+                **where, additions=some, revision=revision, create_pr=pull_request, free_memory=False
+            )
+        ignored = [addition.path_in_repo for addition in additions if getattr(addition, "_should_ignore", False)]
+        if ignored:
+            raise HubError(f"the .gitignore of {repo_id} leaves out {', '.join(ignored)}; take that line out of it")
+        commit = api.create_commit(
+            **where,
+            operations=[*additions, *(CommitOperationDelete(path_in_repo=name) for name in deleted)],
+            commit_message=commit_message,
+            revision=revision,
+            create_pr=pull_request,
+            parent_commit=info.sha,
+        )
+        return Published(repo_id, str(commit.commit_url), commit.oid, commit.pr_url, tuple(deleted))
+
+    with hub_errors(f"{repo_id} could not be pushed to", token):
+        return _patiently(attempt, PATIENCE if patience is None else patience)
+
+
+def refuse_secrets(name: str, file: str | Path | bytes) -> None:
+    """Refuse a file, or its contents, that holds an access token, a private key or a password; what it is, is not shown."""
+    if (found := find_in_file(file)) is not None:
+        line = "" if found[0] is None else f", line {found[0]},"
+        raise HubError(
+            f"{name}{line} holds what looks like a secret ({found[1]}); take it out, and revoke it if it was ever published"
+        )
+
+
+def _check_card(api: HfApi, files: Mapping[str, str | Path | bytes], repo_type: str) -> None:
+    """Let the Hub check the card before gigabytes are sent; `create_commit` asks again, at the end."""
+    card, check = files.get("README.md"), getattr(api, "_validate_yaml", None)
+    if card is not None and check is not None:
+        text = card if isinstance(card, bytes) else Path(card).read_bytes()
+        check(text.decode("utf-8"), repo_type=repo_type)
+
+
+def _patiently(call: Callable[[], Result], patience: float) -> Result:
+    """Result of `call`, which is tried again after errors that pass, until it has been waited for `patience` seconds."""
+    waited, wait = 0.0, 1.0
+    while True:
+        try:
+            return call()
+        except Exception as error:
+            if not _passes(error):
+                raise
+            pause = max(wait, _retry_after(error))
+            if waited + pause > patience:
+                raise HubError(
+                    f"the Hub cannot be reached ({_said(error)}), also after waiting {waited:.0f} s; files that have "
+                    "arrived stay there: run again to go on"
+                ) from None
+            logger.warning("the Hub does not answer (%s); trying again in %.0f s", redact(_said(error)), pause)
+            time.sleep(pause)
+            waited, wait = waited + pause, min(wait * 2, 30.0)
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__
+
+
+def _status(error: BaseException) -> int | None:
+    """HTTP status that an error comes from."""
+    found = (getattr(getattr(cause, "response", None), "status_code", None) for cause in _causes(error))
+    return next((status for status in found if status is not None), None)
+
+
+def _passes(error: Exception) -> bool:
+    """Whether trying again may help."""
+    status = _status(error)
+    if status is not None:
+        return status in _AGAIN or status >= 500
+    for cause in _causes(error):
+        kinds = {kind.__name__ for kind in type(cause).__mro__}  # httpx or httpx2, as huggingface_hub has it
+        if "TransportError" in kinds and not kinds & {"UnsupportedProtocol", "LocalProtocolError"}:
+            return True
+        if isinstance(cause, (ConnectionError, TimeoutError)) and "OfflineModeIsEnabled" not in kinds:
+            return True
+        if "JSONDecodeError" in kinds:  # a page in HTML, of something between here and the Hub
+            return True
+    return False
+
+
+def _retry_after(error: Exception) -> float:
+    for cause in _causes(error):
+        text = (getattr(getattr(cause, "response", None), "headers", None) or {}).get("Retry-After", "")
+        if text.isdigit():
+            return float(text)
+    return 0.0
+
+
+def _said(error: BaseException) -> str:
+    """The error in one line: what the server said, if it said something."""
+    causes, status = list(_causes(error)), _status(error)
+    text = next((said for cause in causes if (said := getattr(cause, "server_message", None))), "")
+    text = text or str(causes[-1] if status is None else error).strip()
+    line = next(iter(text.splitlines()), "") or type(causes[-1]).__name__
+    return line if status is None or str(status) in line else f"{status}, {line}"
+
+
+@contextmanager
+def hub_errors(what: str, token: str | bool | None = None) -> Iterator[None]:
+    """Errors of the Hub, the network and the account as a [`~hf_factuality.errors.HubError`] with the fix, without a token.
+
+    Args:
+        what (`str`):
+            What could not be done; the message starts with it.
+        token (`str` or `bool`, *optional*):
+            That was used; taken out of the message.
+    """
+    try:
+        yield
+    except Exception as error:
+        # Of the Hub are OSError, of names ValueError, of uploads RuntimeError; anything else is a mistake of ours, unless
+        # an answer was other than the client expects.
+        known = isinstance(error, (OSError, ValueError, RuntimeError)) or _is_of_an_answer(error)
+        if not known and not type(error).__module__.startswith("httpx"):
+            raise
+        text = str(error) if isinstance(error, HubError) else _explain(error)
+        from huggingface_hub import get_token
+
+        for secret in (token, get_token()):
+            if isinstance(secret, str) and secret:
+                text = text.replace(secret, "***")
+        raise HubError(f"{what}: {redact(text)}") from None
+
+
+@contextmanager
+def naming_model(name: object) -> Iterator[None]:
+    """Around what loads a model: errors say in one line which one, as those of the Hub's clients do not.
+
+    Args:
+        name (`object`):
+            Id or folder.
+
+    Raises:
+        `OSError`, `ValueError`: it was not found, or cannot be read.
+    """
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        names = {type(cause).__name__ for cause in _causes(error)}
+        unreachable = names & {"LocalEntryNotFoundError", "OfflineModeIsEnabled"}
+        if "GatedRepoError" in names:
+            text = "is gated: ask for access on its page, and log in with `hf auth login`"
+        elif unreachable or names & {"RepositoryNotFoundError", "RevisionNotFoundError", "HFValidationError"}:
+            text = "was not found locally or on the Hub"
+            text += ", which was not asked: HF_HUB_OFFLINE is set, or no connection" if unreachable else ""
+            adapter = Path(str(name)) / "adapter_config.json"
+            if adapter.is_file():  # itself it is here
+                name = json.loads(adapter.read_text(encoding="utf-8")).get("base_model_name_or_path") or name
+        else:
+            text = f"cannot be loaded: {redact(' '.join(str(error).split()))[:300]}"
+        kind = OSError if isinstance(error, OSError) else ValueError
+        raise kind(f"the model {str(name)!r} {text}") from error
+
+
+def _is_of_an_answer(error: Exception) -> bool:
+    """Whether the client, or we, looked in vain for something in an answer of the Hub."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    place = trace.tb_frame.f_globals.get("__name__", "") if trace is not None else ""
+    kinds = KeyError if place == __name__ else (LookupError, TypeError, AttributeError)
+    return isinstance(error, kinds) and (place == __name__ or place.partition(".")[0] == "huggingface_hub")
+
+
+def _explain(error: Exception) -> str:
+    names = {type(cause).__name__ for cause in _causes(error)}
+    if _is_of_an_answer(error):
+        return (
+            f"the Hub answered with something else than it should ({type(error).__name__}: {error}); look whether HF_ENDPOINT "
+            "is right and whether the commit is there, and run again"
+        )
+    if "OfflineModeIsEnabled" in names:
+        return "HF_HUB_OFFLINE is set; unset it"
+    status = _status(error)
+    if status == 401 or "LocalTokenNotFoundError" in names:
+        return (
+            "nobody is logged in, or the token is not valid any more; run `hf auth login`, or set HF_TOKEN to a token that "
+            "may write"
+        )
+    if status in (402, 403):
+        return (
+            f"the token may not do that ({_said(error)}); give it write access (https://huggingface.co/settings/tokens), "
+            "take another namespace, or open a pull request"
+        )
+    if status == 404:
+        return f"there is no such repository or revision, or this token does not see it ({_said(error)})"
+    return _said(error)

@@ -1,0 +1,1 @@
+"""Where evidence comes from: knowledge bases and their passages, BM25, dense vectors, the web."""

@@ -1,0 +1,217 @@
+"""Evidence from any search function; there is no vendor's interface here."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import os
+import random
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from hf_factuality.chat.cache import content_key
+from hf_factuality.io.secrets import redact
+from hf_factuality.retrieval.retrievers import Claims, CountingRetriever, query_prefix
+from hf_factuality.verifiers.base import VerifierInput
+
+
+__all__ = ["PassageCache", "WebRetriever"]
+
+logger = logging.getLogger(__name__)
+
+
+class PassageCache(Protocol):
+    """Where [`WebRetriever`] keeps answers; [`~hf_factuality.chat.cache.AnswerCache`] is one, on disk."""
+
+    def get(self, key: str) -> Mapping[str, Any] | None:
+        """What was put under `key`; `None` if nothing was."""
+        ...
+
+    def put(self, key: str, value: Mapping[str, Any]) -> Any:
+        """Keep `value`, which is plain JSON."""
+        ...
+
+
+class WebRetriever(CountingRetriever):
+    """Passages from any search function, such as a client of a web search engine; implements `Retriever`.
+
+    Queries that are equal are sent once per call. One that still fails after its retries gives no evidence and is counted
+    as `failed_queries`; after `max_failures` in a row the remaining queries of the call are not sent (`unsent_queries`).
+
+    Args:
+        search (`Callable[[str], Sequence[str]]`, or an `async` one):
+            Takes a query, returns passages, best first. A function that is not `async` runs in threads of its own; one
+            that hangs beyond `timeout` is left behind.
+        name (`str`, *optional*, defaults to `"web"`):
+            Part of the key in the cache: name the engine, its settings, and a date if answers are to be fetched anew.
+        top_k (`int`, *optional*, defaults to `5`):
+            Passages per claim at most.
+        query_columns (`Sequence[str]`, *optional*, defaults to `()`):
+            Columns of the row whose text goes in front of the claim in the query.
+        concurrency (`int`, *optional*, defaults to `8`):
+            Queries under way at a time, over all threads that use this retriever.
+        timeout (`float`, *optional*, defaults to `30.0`):
+            Seconds per attempt.
+        retries (`int`, *optional*, defaults to `2`):
+            Further attempts of a query that failed.
+        backoff (`float`, *optional*, defaults to `1.0`):
+            Seconds before the second attempt, doubled for each further one; half of it is random.
+        max_failures (`int`, *optional*, defaults to `8`):
+            Failed queries in a row after which the engine is taken to be down.
+        cache ([`PassageCache`], *optional*):
+            Answers of earlier calls and processes; failures are not kept.
+
+    Raises:
+        `ValueError`: a number out of range.
+    """
+
+    def __init__(
+        self,
+        search: Callable[[str], Any],
+        name: str = "web",
+        top_k: int = 5,
+        query_columns: Sequence[str] = (),
+        concurrency: int = 8,
+        timeout: float = 30.0,
+        retries: int = 2,
+        backoff: float = 1.0,
+        max_failures: int = 8,
+        cache: PassageCache | None = None,
+    ):
+        super().__init__()
+        if min(top_k, concurrency, max_failures) < 1 or min(retries, backoff) < 0 or not 0 < timeout < float("inf"):
+            raise ValueError(
+                "top_k, concurrency, max_failures and timeout must be positive, retries and backoff not negative"
+            )
+        self.search_function, self.name, self.top_k, self.query_columns = search, name, top_k, tuple(query_columns)
+        self.concurrency, self.timeout, self.retries, self.backoff = concurrency, timeout, retries, backoff
+        self.max_failures, self.cache = max_failures, cache
+        self._gates: dict[int, asyncio.Semaphore] = {}  # per process: a fork has another event loop
+
+    def config(self) -> dict[str, Any]:
+        """Raises `ValueError`: a search function cannot be described in plain values."""
+        raise ValueError("WebRetriever cannot be saved, since its search is a function; make it again in your code")
+
+    def retrieve(self, inputs: Sequence[VerifierInput], claims: Claims) -> list[list[tuple[str, ...]]]:
+        """Per input and claim, the passages, best first; empty if nothing was found or the search failed."""
+        prefixes = [query_prefix(item, self.query_columns) for item in inputs]
+        queries = [[prefix + claim for claim in texts] for prefix, texts in zip(prefixes, claims, strict=True)]
+        answers: dict[str, tuple[str, ...]] = {}
+        open_queries = []
+        for query in dict.fromkeys(query for row in queries for query in row):
+            kept = self.cache.get(self._key(query)) if self.cache is not None else None
+            passages = _passages(kept.get("passages")) if isinstance(kept, Mapping) else None
+            if not query.strip() or passages is not None:
+                answers[query] = passages or ()
+            else:
+                open_queries.append(query)
+        failed: dict[str, str] = {}
+        unsent: list[str] = []
+        if open_queries:
+            work = self._fetch_all(open_queries, answers, failed, unsent)
+            future = asyncio.run_coroutine_threadsafe(work, _event_loop())
+            try:
+                future.result()
+            except BaseException:  # Ctrl-C: nothing more is sent
+                future.cancel()
+                raise
+        results = [[answers.get(query, ())[: self.top_k] for query in row] for row in queries]
+        self.count(results, {"failed_queries": [*failed.values()], "unsent_queries": unsent})
+        return results
+
+    def _key(self, query: str) -> str:
+        return content_key({"kind": "web search", "name": self.name, "query": query})
+
+    def _keep(self, query: str, passages: tuple[str, ...]) -> None:
+        try:
+            if self.cache is not None:
+                self.cache.put(self._key(query), {"passages": list(passages)})
+        except Exception as error:  # what was found is used all the same
+            logger.warning(f"{type(self.cache).__name__} did not keep an answer: {type(error).__name__}: {error}")
+
+    async def _fetch_all(
+        self, queries: list[str], answers: dict[str, tuple[str, ...]], failed: dict[str, str], unsent: list[str]
+    ) -> None:
+        gate = self._gates.setdefault(os.getpid(), asyncio.Semaphore(self.concurrency))
+        in_a_row = 0
+
+        async def fetch(query: str) -> None:
+            nonlocal in_a_row
+            async with gate:
+                if in_a_row >= self.max_failures:
+                    unsent.append(query)
+                    return
+                try:
+                    answers[query] = await self._fetch(query)
+                except Exception as error:
+                    failed[query] = redact(f"{type(error).__name__}: {error} for the query {query!r:.80}")
+                    in_a_row += 1
+                    return
+                in_a_row = 0
+            self._keep(query, answers[query])
+
+        await asyncio.gather(*map(fetch, queries))
+
+    async def _fetch(self, query: str) -> tuple[str, ...]:
+        for attempt in range(self.retries + 1):
+            try:
+                found = await asyncio.wait_for(self._call(query), self.timeout)
+            except Exception:
+                if attempt == self.retries:
+                    raise
+                await asyncio.sleep(self.backoff * 2**attempt * (0.5 + random.random() / 2))
+                continue
+            passages = _passages(found)
+            if passages is None:
+                raise TypeError(f"a search must return a list of texts, got {found!r:.100}")
+            return passages
+        raise AssertionError("unreachable")
+
+    async def _call(self, query: str) -> Any:
+        if inspect.iscoroutinefunction(self.search_function):
+            return await self.search_function(query)
+        loop = asyncio.get_running_loop()
+        future = loop.create_future()
+
+        def settle(result: Any, error: BaseException | None) -> None:
+            if future.done():
+                return
+            if error is None:
+                future.set_result(result)
+            else:  # a future takes neither StopIteration nor what would end its loop
+                plain = isinstance(error, Exception) and not isinstance(error, StopIteration)
+                future.set_exception(error if plain else RuntimeError(repr(error)))
+
+        def work() -> None:
+            try:
+                result, error = self.search_function(query), None
+            except BaseException as caught:  # handed to the caller, whatever it is
+                result, error = None, caught
+            loop.call_soon_threadsafe(settle, result, error)
+
+        # Daemon threads, not asyncio.to_thread: the interpreter would wait at its exit for a search that hangs.
+        threading.Thread(target=work, name="web search", daemon=True).start()
+        found = await future
+        return await found if inspect.isawaitable(found) else found
+
+
+def _passages(found: Any) -> tuple[str, ...] | None:
+    """The texts of a list that are not blank; `None` if it is no list of texts."""
+    if not isinstance(found, (list, tuple)) or not all(isinstance(text, str) for text in found):
+        return None
+    return tuple(dict.fromkeys(text for text in found if text.strip()))
+
+
+_LOOPS: dict[int, asyncio.AbstractEventLoop] = {}
+_LOOPS_LOCK = threading.Lock()
+
+
+def _event_loop() -> asyncio.AbstractEventLoop:
+    """The event loop of this process for searches, in a daemon thread."""
+    with _LOOPS_LOCK:
+        if os.getpid() not in _LOOPS:
+            loop = _LOOPS[os.getpid()] = asyncio.new_event_loop()
+            threading.Thread(target=loop.run_forever, name="web searches", daemon=True).start()
+        return _LOOPS[os.getpid()]

@@ -1,0 +1,447 @@
+"""Atomic claims by a language model, each anchored to the characters that state it.
+
+Three published ways to ask: FActScore's (sentence by sentence), VeriScore's (a sliding window, verifiable claims only)
+and RLFH's (the whole response at once: sentences, then their statements). Prompts are our own.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from rapidfuzz.distance import LCSseq
+
+from hf_factuality.chat.client import ChatAnswer, ChatClient, ChatRequest
+from hf_factuality.spans import LabeledSpan
+from hf_factuality.verifiers.base import VerifierInput
+from hf_factuality.verifiers.extractors.anchor import MIN_COVERAGE, anchor_claim, content_words, find_exact
+from hf_factuality.verifiers.extractors.sentences import sentence_offsets
+from hf_factuality.verifiers.judges.llm import without_thinking
+from hf_factuality.verifiers.prompts import load_prompt
+
+
+__all__ = [
+    "Claim",
+    "Extraction",
+    "ExtractionReport",
+    "FActScoreExtractor",
+    "LLMExtractor",
+    "RLFHExtractor",
+    "VeriScoreExtractor",
+    "parse_claims",
+    "parse_statements",
+]
+
+logger = logging.getLogger(__name__)
+
+# Completions whose prompts are in memory at once.
+SLICE = 256
+# A model that goes round in circles writes no claims.
+MAX_CLAIM_CHARS, MAX_CLAIMS = 1000, 100
+_BULLET = re.compile(r"(?:[-*•]|\d{1,3}[.)])\s+(\S.*)")
+_HEADER = re.compile(r">>\s*Sentence\s+\d+\s*:\s*(\S.*)", re.IGNORECASE)
+_STATEMENT = re.compile(r"[-*•]\s+(\S.*)")
+
+
+@dataclass(frozen=True)
+class Claim:
+    """An atomic claim of a completion.
+
+    Args:
+        span ([`~hf_factuality.LabeledSpan`]):
+            The characters that state it, without label; `claim` is set.
+        sentence (`tuple[int, int]`):
+            The characters of the sentence that it was taken from.
+        anchor (`str`):
+            How it was found: `"exact"` (its very words), `"aligned"` (most of its words, in order), `"sentence"` (not
+            found: it spans its sentence), `"completion"` (not even its sentence was found).
+    """
+
+    span: LabeledSpan
+    sentence: tuple[int, int]
+    anchor: str
+
+
+@dataclass(frozen=True)
+class Extraction:
+    """The claims of one completion.
+
+    Args:
+        claims (`tuple[Claim, ...]`):
+            In the order of the text.
+        unknown (`tuple[tuple[int, int], ...]`, *optional*):
+            Sentences whose claims are not known: no answer that could be read.
+    """
+
+    claims: tuple[Claim, ...]
+    unknown: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass
+class ExtractionReport:
+    """Counts of one call: units asked about (sentences, or whole completions), units whose answer could not be read,
+    units without any answer, claims, claims by how they were anchored, claims left out because they repeat another of
+    their sentence or hold a number that the completion does not."""
+
+    units: int = 0
+    unparsed: int = 0
+    failed: int = 0
+    claims: int = 0
+    exact: int = 0
+    aligned: int = 0
+    unanchored: int = 0
+    repeated: int = 0
+    invented: int = 0
+    first_error: str | None = None
+
+
+def parse_claims(text: str, nothing: str) -> list[str] | None:
+    """Claims from an answer that is a list and nothing else.
+
+    Args:
+        text (`str`):
+            Answer: lines that begin with "- " (or "* ", "•", "1."), or `nothing` alone.
+        nothing (`str`):
+            What the model says if there is no claim.
+
+    Returns:
+        `list[str]` or `None`: the claims; `None` if the answer has any other line, or a claim is too long or empty.
+    """
+    lines = [line.strip() for line in without_thinking(text).splitlines() if line.strip()]
+    if len(lines) == 1 and _same(_BULLET.sub(r"\1", lines[0]), nothing):
+        return []
+    bullets = [_BULLET.fullmatch(line) for line in lines]
+    if not lines or not all(bullets):
+        return None
+    claims = [match[1] for match in bullets if match]
+    return claims if _plausible(claims, nothing) else None
+
+
+def parse_statements(text: str, nothing: str) -> list[tuple[str, list[str]]] | None:
+    """RLFH's two levels from an answer that is of its form and nothing else.
+
+    Args:
+        text (`str`):
+            Answer: lines ">> Sentence <n>: ..." with lines "* ..." under them, or `nothing` alone.
+        nothing (`str`):
+            What the model says if there is no statement.
+
+    Returns:
+        `list[tuple[str, list[str]]]` or `None`: sentences with their statements; `None` for any other form.
+    """
+    lines = [line.strip() for line in without_thinking(text).splitlines() if line.strip()]
+    if len(lines) == 1 and _same(lines[0], nothing):
+        return []
+    found: list[tuple[str, list[str]]] = []
+    for line in lines:
+        header, statement = _HEADER.fullmatch(line), _STATEMENT.fullmatch(line)
+        if header:
+            found.append((header[1], []))
+        elif statement and found:
+            found[-1][1].append(statement[1])
+        else:
+            return None
+    statements = [statement for _, list_ in found for statement in list_]
+    return found if statements and _plausible(statements, nothing) else None
+
+
+def _same(line: str, nothing: str) -> bool:
+    return line.strip(" .*\"'").casefold() == nothing.strip(" .").casefold()
+
+
+def _plausible(claims: Sequence[str], nothing: str) -> bool:
+    return len(claims) <= MAX_CLAIMS and all(
+        len(claim) <= MAX_CLAIM_CHARS and any(map(str.isalnum, claim)) and not _same(claim, nothing)
+        for claim in claims
+    )
+
+
+class LLMExtractor:
+    """What the three ways share: asking until the answer can be read, and anchoring. Use one of its subclasses.
+
+    Implements [`~hf_factuality.verifiers.base.Extractor`]. An answer that is not of the form asked for, or that was cut,
+    is asked for again, a little warmer each time. If it never can be read the claims of that sentence are unknown:
+    [`extract_claims`] says so, and [`extract`], which cannot, does as `on_failure` says.
+
+    Args:
+        client ([`~hf_factuality.chat.client.ChatClient`]):
+            Server and model.
+        prompt (`str` or `Path`, *optional*):
+            Name or file of another prompt.
+        retries (`int`, *optional*):
+            How often an unreadable answer is asked for again.
+        temperature (`float`, *optional*):
+            Of the first attempt; 0.25 more for each further one.
+        max_tokens (`int`, *optional*):
+            Longest answer.
+        on_failure (`str`, *optional*, defaults to `"sentence"`):
+            What [`extract`] returns for a sentence whose claims are unknown: `"sentence"`, the sentence whole, so that
+            it is judged as it is; `"drop"`, nothing.
+
+    Raises:
+        `ValueError`: an argument is out of range, or the prompt lacks a value.
+    """
+
+    prompt_name: str
+    fields: tuple[str, ...]
+    required: tuple[str, ...]
+    nothing: str
+    drop_new_numbers = False
+
+    def __init__(
+        self,
+        client: ChatClient,
+        prompt: str | Path | None = None,
+        *,
+        retries: int = 2,
+        temperature: float = 0.0,
+        max_tokens: int = 512,
+        on_failure: str = "sentence",
+    ):
+        if retries < 0 or temperature < 0 or max_tokens < 1:
+            raise ValueError("retries and temperature must be >= 0, max_tokens >= 1")
+        if on_failure not in ("sentence", "drop"):
+            raise ValueError(f'on_failure must be "sentence" or "drop", got {on_failure!r}')
+        self.client = client
+        self.prompt = load_prompt(prompt if prompt is not None else self.prompt_name, self.fields, self.required)
+        self.retries = retries
+        self.temperature = temperature
+        self.max_tokens = max_tokens
+        self.on_failure = on_failure
+        self.last_report = ExtractionReport()
+
+    def config(self) -> dict[str, Any]:
+        """Arguments that make this extractor again."""
+        names = ("client", "prompt", "retries", "temperature", "max_tokens", "on_failure")
+        return {name: getattr(self, name) for name in names}
+
+    def extract(self, inputs: Sequence[VerifierInput]) -> list[list[LabeledSpan]]:
+        """Per input, the spans of its claims in order, without labels; `claim` is set.
+
+        Raises:
+            [`~hf_factuality.chat.client.ServerError`]: the server is gone; what was answered is in the cache.
+        """
+        results = []
+        for item, found in zip(inputs, self.extract_claims(inputs), strict=True):
+            spans = [claim.span for claim in found.claims]
+            if self.on_failure == "sentence":
+                spans += [LabeledSpan(start, end, claim=item.completion[start:end]) for start, end in found.unknown]
+            results.append(sorted(spans, key=lambda span: span.start))
+        return results
+
+    def extract_claims(self, inputs: Sequence[VerifierInput]) -> list[Extraction]:
+        """Per input, its claims with their sentences and anchors, and what is unknown. See [`extract`]."""
+        report = self.last_report = ExtractionReport()
+        results: list[Extraction] = []
+        for start in range(0, len(inputs), SLICE):
+            results += self._extract(inputs[start : start + SLICE])
+        if report.unparsed or report.failed:
+            why = f"; the first error: {report.first_error}" if report.first_error else ""
+            logger.warning(
+                "%s: the claims of %d of %d units are unknown: %d answers could not be read, %d requests failed%s",
+                type(self).__name__, report.unparsed + report.failed, report.units, report.unparsed, report.failed, why,
+            )  # fmt: skip
+        return results
+
+    def _extract(self, inputs: Sequence[VerifierInput]) -> list[Extraction]:
+        raise NotImplementedError
+
+    def _ask(self, prompts: Sequence[str], parse: Callable[[str, str], list | None]) -> list[list | None]:
+        """Per prompt, the answer as `parse` reads it; `None` if it never could."""
+        report = self.last_report
+        report.units += len(prompts)
+        results: list[list | None] = [None] * len(prompts)
+        open_ = list(range(len(prompts)))
+        for attempt in range(self.retries + 1):
+            temperature = self.temperature + 0.25 * attempt
+            requests = [
+                ChatRequest(
+                    (("user", prompts[i]),),
+                    temperature=temperature,
+                    max_tokens=self.max_tokens,
+                    seed=attempt if temperature else None,
+                )
+                for i in open_
+            ]
+            unread = []
+            for i, answer in zip(open_, self.client.chat(requests), strict=True):
+                if answer.error is not None:
+                    report.failed += 1
+                    report.first_error = report.first_error or answer.error
+                    continue
+                results[i] = self._parsed(answer, parse)
+                if results[i] is None:
+                    unread.append(i)
+            open_ = unread
+        report.unparsed += len(open_)
+        return results
+
+    def _parsed(self, answer: ChatAnswer, parse: Callable[[str, str], list | None]) -> list | None:
+        return parse(answer.text, self.nothing) if answer.complete else None
+
+    def _anchored(self, claims: Sequence[str], item: VerifierInput, sentence: tuple[int, int], around: frozenset[str]):
+        """[`Claim`] of each text, without repetitions."""
+        report, result, seen = self.last_report, [], set()
+        for text in claims:
+            same = " ".join(text.split()).rstrip(".。").casefold()
+            if same in seen:
+                report.repeated += 1
+                continue
+            seen.add(same)
+            if self.drop_new_numbers and any(
+                word[0].isdecimal() and word not in around for word, _, _ in content_words(text)
+            ):
+                report.invented += 1
+                continue
+            start, end, anchor = anchor_claim(text, item.completion, sentence, around)
+            result.append(Claim(LabeledSpan(start, end, claim=text), sentence, anchor))
+        self._count(result)
+        return result
+
+    def _count(self, claims: Sequence[Claim]):
+        report = self.last_report
+        report.claims += len(claims)
+        report.exact += sum(claim.anchor == "exact" for claim in claims)
+        report.aligned += sum(claim.anchor == "aligned" for claim in claims)
+        report.unanchored += sum(claim.anchor in ("sentence", "completion") for claim in claims)
+
+
+def _around(item: VerifierInput) -> frozenset[str]:
+    """Words of the completion and its question."""
+    return frozenset(word for word, _, _ in content_words(f"{item.completion}\n{item.question or ''}"))
+
+
+class _SentenceWise(LLMExtractor):
+    """One request per sentence."""
+
+    fields = ("question", "context", "sentence")
+    required = ("sentence",)
+
+    def _extract(self, inputs: Sequence[VerifierInput]) -> list[Extraction]:
+        sentences = [sentence_offsets(item.completion) for item in inputs]
+        prompts = []
+        for item, found in zip(inputs, sentences, strict=True):
+            for number, (start, end) in enumerate(found):
+                values = {
+                    "question": item.question,
+                    "context": self._context(item, found, number),
+                    "sentence": item.completion[start:end],
+                }
+                prompts.append(self.prompt.fill(values))
+        answers = iter(self._ask(prompts, parse_claims))
+        results = []
+        for item, found in zip(inputs, sentences, strict=True):
+            around = _around(item)
+            claims: list[Claim] = []
+            unknown = []
+            for sentence in found:
+                texts = next(answers)
+                if texts is None:
+                    unknown.append(sentence)
+                else:
+                    claims += self._anchored(texts, item, sentence, around)
+            results.append(Extraction(tuple(claims), tuple(unknown)))
+        return results
+
+    def _context(self, item: VerifierInput, sentences: Sequence[tuple[int, int]], number: int) -> str | None:
+        raise NotImplementedError
+
+
+class FActScoreExtractor(_SentenceWise):
+    """FActScore's independent facts, sentence by sentence (arXiv 2305.14251).
+
+    The model sees the three sentences before, to replace pronouns. As in FActScore, a fact with a number that the
+    completion does not hold is left out (there by named entities), and so is one that repeats another of its sentence.
+
+    Arguments as in [`LLMExtractor`].
+    """
+
+    prompt_name = "extract_factscore"
+    nothing = "No facts."
+    drop_new_numbers = True
+
+    def _context(self, item: VerifierInput, sentences: Sequence[tuple[int, int]], number: int) -> str | None:
+        start, end = sentences[max(number - 3, 0)][0], sentences[number][0]
+        return item.completion[start:end].strip() or None
+
+
+class VeriScoreExtractor(_SentenceWise):
+    """VeriScore's verifiable claims, by a sliding window (arXiv 2406.19276).
+
+    The model sees three sentences before and one after; of a longer text that answers no question, its first sentence
+    too.
+
+    Arguments as in [`LLMExtractor`].
+    """
+
+    prompt_name = "extract_veriscore"
+    nothing = "No verifiable claim."
+
+    def _context(self, item: VerifierInput, sentences: Sequence[tuple[int, int]], number: int) -> str | None:
+        first, last = max(number - 3, 0), min(number + 1, len(sentences) - 1)
+        text = item.completion[sentences[first][0] : sentences[last][1]]
+        if item.question is None and first > 0 and len(sentences) > 5:
+            text = f"{item.completion[slice(*sentences[0])]}\n...\n{text}"
+        return text
+
+
+class RLFHExtractor(LLMExtractor):
+    """RLFH's two levels, a whole response at once: its factual sentences, then their statements (arXiv 2406.12221).
+
+    The sentences that the model copies are found again in the completion; a statement whose sentence cannot be found
+    spans the whole completion. Where the answer cannot be read all sentences of the completion are unknown.
+
+    Arguments as in [`LLMExtractor`].
+    """
+
+    prompt_name = "extract_rlfh"
+    fields = ("question", "response")
+    required = ("response",)
+    nothing = "No statements."
+
+    def __init__(self, client: ChatClient, prompt: str | Path | None = None, *, retries: int = 4, **kwargs):
+        super().__init__(client, prompt, retries=retries, **{"max_tokens": 4096, **kwargs})
+
+    def _extract(self, inputs: Sequence[VerifierInput]) -> list[Extraction]:
+        sentences = [sentence_offsets(item.completion) for item in inputs]
+        asked = [i for i, found in enumerate(sentences) if found]
+        prompts = [self.prompt.fill({"question": inputs[i].question, "response": inputs[i].completion}) for i in asked]
+        answers = dict(zip(asked, self._ask(prompts, parse_statements), strict=True))
+        results = []
+        for i, item in enumerate(inputs):
+            if i in answers and answers[i] is None:
+                results.append(Extraction((), tuple(sentences[i])))
+                continue
+            around = _around(item)
+            claims = []
+            for copied, statements in answers.get(i) or ():
+                place = _find_sentence(copied, item.completion, sentences[i])
+                found = self._anchored(statements, item, place or (0, len(item.completion)), around)
+                if place is None:
+                    found = [
+                        replace(claim, anchor="completion") if claim.anchor == "sentence" else claim for claim in found
+                    ]
+                claims += found
+            results.append(Extraction(tuple(sorted(claims, key=lambda claim: claim.sentence))))
+        return results
+
+
+def _find_sentence(copied: str, text: str, sentences: Sequence[tuple[int, int]]) -> tuple[int, int] | None:
+    """The sentence of `text` that was copied: its very words, else the one that shares most of them, in order."""
+    exact = find_exact(copied, text, 0, len(text))
+    if exact:
+        start, end = exact
+        while end < len(text) and text[end] in ".!?。！？":
+            end += 1
+        return start, end
+    wanted = [word for word, _, _ in content_words(copied)]
+    scores = [
+        LCSseq.normalized_similarity(wanted, [word for word, _, _ in content_words(text[start:end])])
+        for start, end in sentences
+    ]
+    best = max(range(len(scores)), key=scores.__getitem__, default=None)
+    return None if best is None or scores[best] < MIN_COVERAGE else sentences[best]

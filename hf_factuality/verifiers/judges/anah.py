@@ -1,0 +1,222 @@
+"""ANAH-v2's annotator as a judge: are there facts, what does the document say of them, what kind of hallucination is it.
+
+The three turns, their tags and labels are those of ANAH-v2 (arXiv 2407.04693; `opencompass/anah-v2`), in English and
+Chinese. What differs from the released script: an answer counts only if it is a tag and nothing else, and one that is
+none has no label, instead of "no hallucination"; the texts are fenced as data; the wording of the prompts is our own.
+To ask the released model in the very words it was trained on, put those into six files and pass `prompts=`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hf_factuality.chat.client import ChatAnswer, ChatClient, ChatRequest
+from hf_factuality.spans import ANAH_LABELS, Label
+from hf_factuality.verifiers.base import JudgeInput, Judgement, VerifierPipeline
+from hf_factuality.verifiers.extractors.sentences import SentenceExtractor, guess_language
+from hf_factuality.verifiers.judges.llm import ServedJudge
+from hf_factuality.verifiers.prompts import Prompt, as_data, load_prompt
+
+
+__all__ = ["ANAHJudge", "ANAHVerifier"]
+
+# Per language: the tags of each turn and what they say. Turn 2 answers with passages, or with its one tag.
+FACT_TAGS = {
+    "en": {"<No Facts>": "nofact", "<Facts Present>": "fact"},
+    "zh": {"<无事实>": "nofact", "<有事实>": "fact"},
+}
+REFERENCE_TAGS = {"en": {"<No Reference Information>": "unverifiable"}, "zh": {"<无参考信息>": "unverifiable"}}
+TYPE_TAGS = {
+    "en": {"<No Hallucination>": "ok", "<Contradictory>": "contradictory", "<Unverifiable>": "unverifiable"},
+    "zh": {"<无幻觉>": "ok", "<矛盾>": "contradictory", "<无法验证>": "unverifiable"},
+}
+# Read in either language, whatever the prompt's.
+_ANY = {
+    "fact": FACT_TAGS["en"] | FACT_TAGS["zh"],
+    "reference": REFERENCE_TAGS["en"] | REFERENCE_TAGS["zh"],
+    "type": TYPE_TAGS["en"] | TYPE_TAGS["zh"],
+}
+_FIELDS = {
+    "fact": ("question", "sentence"),
+    "reference": ("question", "sentence", "document"),
+    "type": ("question", "sentence", "reference"),
+}
+
+
+def _plain(text: str) -> str:
+    """Without what the tags may lose or gain: white space, case, brackets, quotes, a full stop."""
+    return re.sub(r"\s+", "", text).strip("<>《》〈〉\"'“”`*.。").lower()
+
+
+def _separated(text: str) -> str:
+    """With the separators of turn 2 as they were; they are no special token."""
+    return text.replace("< SEP>", "<SEP>")
+
+
+def parse_tag(text: str, tags: Mapping[str, str]) -> str | None:
+    """What the one tag says that an answer consists of; `None` if it is anything else.
+
+    Args:
+        text (`str`):
+            Answer of the annotator.
+        tags (`Mapping[str, str]`):
+            Tag to meaning.
+
+    Returns:
+        `str` or `None`.
+    """
+    longest = max(map(len, tags))
+    if len(text) > 1000:
+        return None
+    said = _plain(text)
+    return (
+        next((meaning for tag, meaning in tags.items() if _plain(tag) == said), None) if len(said) <= longest else None
+    )
+
+
+class ANAHJudge(ServedJudge):
+    """Judge by ANAH-v2's three turns, which stay in one conversation.
+
+    Implements [`~hf_factuality.verifiers.base.Judge`]: `ok` is `SUPPORTED`, `contradictory` `CONTRADICTED`,
+    `unverifiable` `UNVERIFIABLE`, `nofact` `NO_FACT` (the table `anah` of [`~hf_factuality.spans`]). A turn that cannot
+    be read, or is not complete, ends the conversation without label. The evidence of the result is what turn 2 quoted; there is no score.
+    Without evidence a fact is `UNVERIFIABLE` after turn 1.
+
+    Args:
+        client ([`~hf_factuality.chat.client.ChatClient`]):
+            Server and model, for example `opencompass/anah-v2` on vLLM.
+        language (`str`, *optional*):
+            `"en"` or `"zh"`; `None` decides per claim.
+        prompts (`str` or `Path`, *optional*):
+            Folder with `anah_{fact,reference,type}_{en,zh}.txt` to use instead of the package's.
+        max_reference_tokens (`int`, *optional*, defaults to `1024`):
+            Longest answer of turn 2.
+
+    Raises:
+        `ValueError`: the language is neither, or a prompt lacks a value.
+        `FileNotFoundError`: the folder lacks a prompt.
+    """
+
+    def __init__(
+        self,
+        client: ChatClient,
+        language: str | None = None,
+        prompts: str | Path | None = None,
+        max_reference_tokens: int = 1024,
+    ):
+        if language not in (None, "en", "zh"):
+            raise ValueError(f'language must be "en", "zh" or None, got {language!r}')
+        super().__init__(client)
+        self.language = language
+        self.max_reference_tokens = max_reference_tokens
+        self.prompts: dict[tuple[str, str], Prompt] = {}
+        for turn, fields in _FIELDS.items():
+            for tongue in ("en", "zh"):
+                name = f"anah_{turn}_{tongue}"
+                path: str | Path = name if prompts is None else Path(prompts) / f"{name}.txt"
+                self.prompts[turn, tongue] = load_prompt(path, fields)
+
+    def _judge(self, inputs: Sequence[JudgeInput], errors: list[str]) -> list[Judgement]:
+        dialogues = [_Dialogue(item, self.language or guess_language(item.claim)) for item in inputs]
+        for turn, read in (("fact", self._read_fact), ("reference", self._read_reference), ("type", self._read_type)):
+            open_ = [dialogue for dialogue in dialogues if dialogue.open]
+            requests = [self._request(turn, dialogue) for dialogue in open_]
+            for dialogue, answer in zip(open_, self.client.chat(requests), strict=True):
+                if not answer.complete:
+                    errors += [] if answer.error is None else [answer.error]
+                    dialogue.end(None)
+                    continue
+                read(dialogue, answer)
+                said = answer.text.strip()  # a tag, or else passages, which are others' words
+                dialogue.messages.append(("assistant", _separated(as_data(said)) if turn == "reference" else said))
+        return [Judgement(dialogue.label, evidence=dialogue.reference) for dialogue in dialogues]
+
+    def _request(self, turn: str, dialogue: _Dialogue) -> ChatRequest:
+        item = dialogue.item
+        values = {"question": item.question, "sentence": item.claim}
+        if turn == "reference":
+            values["document"] = dialogue.document
+        elif turn == "type":
+            values["reference"] = dialogue.reference
+        dialogue.messages.append(("user", _separated(self.prompts[turn, dialogue.language].fill(values))))
+        tags = {"fact": FACT_TAGS, "type": TYPE_TAGS}.get(turn)
+        return ChatRequest(
+            tuple(dialogue.messages),
+            choices=tuple(tags[dialogue.language]) if tags else (),
+            max_tokens=32 if tags else self.max_reference_tokens,
+        )
+
+    @staticmethod
+    def _read_fact(dialogue: _Dialogue, answer: ChatAnswer):
+        said = parse_tag(answer.text, _ANY["fact"])
+        if said != "fact":
+            dialogue.end(said)
+        elif not dialogue.document:
+            dialogue.end("unverifiable")
+
+    @staticmethod
+    def _read_reference(dialogue: _Dialogue, answer: ChatAnswer):
+        tags = _ANY["reference"]
+        if parse_tag(answer.text, tags):
+            dialogue.end("unverifiable")
+        elif any(_plain(tag) in _plain(answer.text) for tag in tags):
+            dialogue.end(None)  # passages and "no passages" at once
+        elif not any(map(str.isalnum, answer.text.replace("<SEP>", ""))):
+            dialogue.end(None)
+        else:
+            dialogue.reference = answer.text.strip()
+
+    @staticmethod
+    def _read_type(dialogue: _Dialogue, answer: ChatAnswer):
+        dialogue.end(parse_tag(answer.text, _ANY["type"]))
+
+
+class _Dialogue:
+    """The conversation about one claim."""
+
+    def __init__(self, item: JudgeInput, language: str):
+        self.item = item
+        self.language = language
+        self.document = "\n\n".join(text for text in item.evidence if text.strip())
+        self.messages: list[tuple[str, str]] = []
+        self.reference: str | None = None
+        self.label: Label | None = None
+        self.open = True
+        if not any(map(str.isalnum, item.claim)):
+            self.end("nofact")
+
+    def end(self, said: str | None):
+        self.open = False
+        self.label = None if said is None else ANAH_LABELS[said]
+
+
+class ANAHVerifier(VerifierPipeline):
+    """Sentences of the completion, judged against the row's evidence by [`ANAHJudge`].
+
+    Args:
+        model (`str`):
+            Name of the model on the server.
+        base_url (`str`):
+            Address of the server, as in `"http://localhost:8000/v1"`.
+        language (`str`, *optional*):
+            `"en"` or `"zh"`; `None` decides per completion and claim.
+        prompts (`str` or `Path`, *optional*):
+            See [`ANAHJudge`].
+        **kwargs:
+            The other arguments of [`~hf_factuality.chat.client.ChatClient`].
+    """
+
+    def __init__(
+        self,
+        model: str,
+        base_url: str,
+        language: str | None = None,
+        prompts: str | Path | None = None,
+        **kwargs: Any,
+    ):
+        super().__init__(
+            SentenceExtractor(language), ANAHJudge(ChatClient(base_url, model, **kwargs), language, prompts)
+        )

@@ -1,0 +1,285 @@
+"""Judge by the architecture of HHEM-2.1-open, without the code of its repository.
+
+The published checkpoint (`vectara/hallucination_evaluation_model`) is a `T5ForTokenClassification` on the configuration
+and tokenizer of `google/flan-t5-base`, stored under the prefix `t5.`; its own loading code needs `trust_remote_code` and
+fails on transformers 5. Here the weights go straight into the class of transformers. Importing this module loads neither
+torch nor transformers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from hf_factuality.errors import CheckpointError
+from hf_factuality.io.upload import naming_model
+from hf_factuality.spans import Label
+from hf_factuality.verifiers.base import VerifierPipeline
+from hf_factuality.verifiers.extractors.sentences import SentenceExtractor
+from hf_factuality.verifiers.judges.nli import NOT_SUPPORTED, SUPPORTED, NLIJudge, without_special_tokens
+
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase, T5ForTokenClassification
+
+
+__all__ = ["HHEMJudge", "HHEMVerifier", "PromptPairJudge", "hhem_prompt", "load_hhem"]
+
+HHEM_MODEL = "vectara/hallucination_evaluation_model"
+HHEM_FOUNDATION = "google/flan-t5-base"
+PREFIX = "t5."
+_SHARED, _EMBED = "transformer.shared.weight", "transformer.encoder.embed_tokens.weight"
+# Tokens that a text may gain where it is put between others.
+_SLACK = 2
+
+
+def hhem_prompt(premise: str, hypothesis: str) -> str:
+    """The text that HHEM-2.1-open reads; its first token is `<pad>`, whose output is the verdict."""
+    return (
+        "<pad> Determine if the hypothesis is true given the premise?\n\nPremise: "
+        + premise
+        + "\n\nHypothesis: "
+        + hypothesis
+    )
+
+
+def load_hhem(
+    model: str,
+    *,
+    foundation: str = HHEM_FOUNDATION,
+    revision: str | None = None,
+    foundation_revision: str | None = None,
+    dtype: str | torch.dtype | None = None,
+) -> tuple[T5ForTokenClassification, PreTrainedTokenizerBase, dict[str, Any]]:
+    """Load weights that were saved as HHEM-2.1-open is, and the tokenizer of its foundation.
+
+    Args:
+        model (`str`):
+            Repository or folder with `model.safetensors`; its keys begin with `t5.`, or all lack that.
+        foundation (`str`, *optional*, defaults to `"google/flan-t5-base"`):
+            Repository or folder of the T5 configuration and the tokenizer.
+        revision (`str`, *optional*):
+            Branch, tag or commit of `model`.
+        foundation_revision (`str`, *optional*):
+            Branch, tag or commit of `foundation`.
+        dtype (`str` or `torch.dtype`, *optional*):
+            Of the weights; `None`: as stored.
+
+    Returns:
+        `tuple`: the model (on the CPU), the tokenizer, and the arguments that load them again, with the commits that were
+        found.
+
+    Raises:
+        [`~hf_factuality.errors.CheckpointError`]: weights are missing, left over or of another shape.
+        `OSError`: a file cannot be found.
+    """
+    import torch
+    from safetensors.torch import load_file
+    from transformers import AutoTokenizer, T5Config, T5ForTokenClassification
+    from transformers.utils import cached_file
+    from transformers.utils.hub import extract_commit_hash
+
+    with naming_model(model):
+        path = cached_file(model, "model.safetensors", revision=revision)
+    with naming_model(foundation):
+        config = T5Config.from_pretrained(
+            foundation,
+            revision=foundation_revision,
+            num_labels=2,
+            id2label={0: "hallucinated", 1: "consistent"},
+            label2id={"hallucinated": 0, "consistent": 1},
+        )
+        tokenizer = AutoTokenizer.from_pretrained(foundation, revision=foundation_revision)
+    stored = load_file(path)
+    state = {name.removeprefix(PREFIX): value for name, value in stored.items()}
+    # Tied weights: only one of the two names is stored.
+    embedding = state.get(_EMBED, state.get(_SHARED))
+    if embedding is not None:
+        state[_EMBED] = state[_SHARED] = embedding
+    with torch.device("meta"):  # random weights would be made for nothing
+        network = T5ForTokenClassification(config)
+    wanted = network.state_dict()
+    wrong = {
+        "missing": [name for name in wanted if name not in state],
+        "unknown": [name for name in state if name not in wanted],
+        "of another shape": [name for name in wanted if name in state and state[name].shape != wanted[name].shape],
+    }
+    if any(wrong.values()):
+        found = "; ".join(f"{len(names)} {why}, such as {names[0]!r}" for why, names in wrong.items() if names)
+        raise CheckpointError(f"the weights of {model!r} are no HHEM-2.1-open on {foundation!r}: {found}")
+    network.load_state_dict(state, assign=True)
+    network.transformer.encoder.embed_tokens.weight = network.transformer.shared.weight
+    if dtype is not None:
+        network = network.to(getattr(torch, dtype) if isinstance(dtype, str) else dtype)
+    source = {
+        "model": str(model),
+        "revision": extract_commit_hash(path, None) or revision,
+        "foundation": str(foundation),
+        "foundation_revision": getattr(config, "_commit_hash", None) or foundation_revision,
+    }
+    if dtype is not None:
+        source["dtype"] = str(dtype).removeprefix("torch.")
+    return network.eval(), tokenizer, source
+
+
+class PromptPairJudge(NLIJudge):
+    """As [`NLIJudge`], but premise and claim stand in one prompt and there are two outcomes; subclasses say which prompt.
+
+    Args:
+        model (`PreTrainedModel`):
+            Loaded.
+        tokenizer (`PreTrainedTokenizerBase`, *optional*):
+            Of the model.
+        source (`dict[str, Any]`, *optional*):
+            Arguments that load both again; `None` if they came loaded.
+        **kwargs:
+            Other arguments of [`NLIJudge`].
+
+    Raises:
+        `ValueError`: see [`NLIJudge`].
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase | None,
+        source: dict[str, Any] | None,
+        **kwargs: Any,
+    ):
+        super().__init__(model, tokenizer, label_map={0: NOT_SUPPORTED, 1: SUPPORTED}, **kwargs)
+        self._source = source
+
+    def config(self) -> dict[str, Any]:
+        """See [`NLIJudge.config`]."""
+        settings = super().config()
+        return {
+            name: value for name, value in settings.items() if name not in ("contradiction_threshold", "label_map")
+        }
+
+    def _prompt(self, premise: str, claim: str) -> str:
+        """The text that the model reads for a pair."""
+        raise NotImplementedError
+
+    def _overhead(self) -> int:
+        return len(self.tokenizer(self._prompt("", ""))["input_ids"]) + _SLACK
+
+    def _encode(self, pairs: list[tuple[str, str]]) -> Mapping[str, list[list[int]]]:
+        # Not cut: windows fit, and T5 takes a token or two more.
+        return self.tokenizer(
+            [
+                self._prompt(*(without_special_tokens(text, self.tokenizer) for text in (premise, claim)))
+                for premise, claim in pairs
+            ],
+            return_token_type_ids=False,
+            verbose=False,
+        )
+
+
+class HHEMJudge(PromptPairJudge):
+    """As [`NLIJudge`], but premise and hypothesis stand in one prompt and the verdict is read at its first token.
+
+    The score is the probability of class 1 ("consistent"), the largest over all premises; evidence that does not fit
+    `max_length` is cut into windows of whole sentences. From `threshold` on the label is `SUPPORTED`; below it
+    `UNVERIFIABLE`, never `CONTRADICTED`: the model does not tell what the evidence contradicts from what it does not
+    mention. FSPO's released code counts all of it as wrong: `negative_label=Label.CONTRADICTED`. English only.
+
+    A text can hold words such as "Hypothesis:" of its own; the prompt that the model was trained on has no fence against
+    that. Special tokens inside a text are defused.
+
+    Args:
+        model (`str` or `T5ForTokenClassification`, *optional*, defaults to `"vectara/hallucination_evaluation_model"`):
+            Repository or folder as [`load_hhem`] reads it, or the loaded model.
+        tokenizer (`PreTrainedTokenizerBase`, *optional*):
+            Needed with a loaded model; else that of `foundation`.
+        foundation (`str`, *optional*, defaults to `"google/flan-t5-base"`):
+            Repository or folder of configuration and tokenizer.
+        revision (`str`, *optional*):
+            Branch, tag or commit of `model`. Pin it where results must be comparable.
+        foundation_revision (`str`, *optional*):
+            Branch, tag or commit of `foundation`.
+        device (`str` or `torch.device`, *optional*):
+            See [`NLIJudge`].
+        dtype (`str` or `torch.dtype`, *optional*):
+            Of the weights.
+        batch_size (`int`, *optional*, defaults to `32`):
+            Pairs in a forward pass.
+        max_length (`int`, *optional*, defaults to `512`):
+            Tokens of a prompt, as in training.
+        threshold (`float`, *optional*, defaults to `0.5`):
+            Score from which a claim is supported.
+        negative_label ([`~hf_factuality.Label`], *optional*, defaults to `Label.UNVERIFIABLE`):
+            Below the threshold; `Label.CONTRADICTED` is the other choice.
+
+    Raises:
+        [`~hf_factuality.errors.CheckpointError`]: see [`load_hhem`].
+        `ValueError`: see [`NLIJudge`].
+    """
+
+    def __init__(
+        self,
+        model: str | T5ForTokenClassification = HHEM_MODEL,
+        tokenizer: PreTrainedTokenizerBase | None = None,
+        *,
+        foundation: str = HHEM_FOUNDATION,
+        revision: str | None = None,
+        foundation_revision: str | None = None,
+        device: str | torch.device | None = None,
+        dtype: str | torch.dtype | None = None,
+        batch_size: int = 32,
+        max_length: int = 512,
+        threshold: float = 0.5,
+        negative_label: Label = Label.UNVERIFIABLE,
+    ):
+        source = None
+        if isinstance(model, str) or hasattr(model, "__fspath__"):
+            import torch
+
+            model, own, found = load_hhem(
+                str(model),
+                foundation=foundation,
+                revision=revision,
+                foundation_revision=foundation_revision,
+                dtype=dtype,
+            )
+            source, tokenizer = (found, own) if tokenizer is None else (None, tokenizer)
+            device = device if device is not None else "cuda" if torch.cuda.is_available() else "cpu"
+            dtype = None
+        super().__init__(
+            model,
+            tokenizer,
+            source,
+            device=device,
+            dtype=dtype,
+            batch_size=batch_size,
+            max_length=max_length,
+            threshold=threshold,
+            negative_label=negative_label,
+        )
+
+    def _prompt(self, premise: str, claim: str) -> str:
+        return hhem_prompt(premise, claim)
+
+    def _logits(self, features: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        return self.model(**features).logits[:, 0]
+
+
+class HHEMVerifier(VerifierPipeline):
+    """Sentences of the completion, judged against the row's evidence by [`HHEMJudge`].
+
+    Args:
+        model (`str` or `T5ForTokenClassification`, *optional*, defaults to `"vectara/hallucination_evaluation_model"`):
+            See [`HHEMJudge`].
+        tokenizer (`PreTrainedTokenizerBase`, *optional*):
+            See [`HHEMJudge`].
+        **kwargs:
+            The other arguments of [`HHEMJudge`].
+    """
+
+    def __init__(
+        self,
+        model: str | T5ForTokenClassification = HHEM_MODEL,
+        tokenizer: PreTrainedTokenizerBase | None = None,
+        **kwargs: Any,
+    ):
+        super().__init__(SentenceExtractor("en"), HHEMJudge(model, tokenizer, **kwargs))

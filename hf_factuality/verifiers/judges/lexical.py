@@ -1,0 +1,436 @@
+"""Judge that only compares words, numbers, dates and names: no model, no download, thousands of claims a second.
+
+It is the default for trying things out and for evidence that states facts in the words of the answer. It measures
+overlap, weighted by rarity, and no meaning. Plainly, it cannot
+
+- recognise a paraphrase: "passed away" does not match "died", and such a claim comes out `UNVERIFIABLE`;
+- infer, count, compare or add up: "three brothers" against a list of three names is `UNVERIFIABLE`;
+- tell who did what to whom: "A beat B" against "B beat A" comes out `SUPPORTED`;
+- read negation beyond one cheap rule (a near copy with an added or dropped "not"); "failed to win" or "denied" is not
+  seen;
+- tell that a relation may hold more than once: a claim that copies a sentence but for one date, number or name is
+  called `CONTRADICTED`, also where both could be true;
+- notice that the *subject* was exchanged, as anything but `UNVERIFIABLE`;
+- recognise Chinese names: in Chinese text only numbers, dates and Latin names can contradict.
+
+Use [`~hf_factuality.verifiers.NLIVerifier`] or a language model where that matters.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Sequence, Set
+from functools import lru_cache
+from typing import NamedTuple
+
+from hf_factuality.spans import Label
+from hf_factuality.verifiers.base import JudgeInput, Judgement, VerifierPipeline
+from hf_factuality.verifiers.extractors.sentences import SentenceExtractor, guess_language, sentence_offsets
+from hf_factuality.verifiers.judges.lexical_text import (
+    ARTICLES,
+    COMMA,
+    FUNCTION,
+    FUNCTION_WORDS,
+    HEDGE,
+    MONTH,
+    MONTHS,
+    NAME,
+    NEGATION,
+    NUMBER,
+    PRONOUNS,
+    RUN_ON,
+    WORD,
+    Token,
+    states_nothing,
+    tokens,
+)
+
+
+__all__ = ["FEATURES", "LexicalJudge", "LexicalVerifier", "lexical_features", "unsupported_words"]
+
+# Logistic weights on the features of `lexical_features`, fitted by `benchmarks/lexical_verifier.py --fit`: see there
+# for the data. WiCE dev, which that script reports on, took no part in the fit.
+FEATURES = ("sentence", "three", "names", "numbers", "order", "conflict")
+WEIGHTS = (1.8, 0.85, 3.23, 3.79, 0.93, -2.84)
+INTERCEPT = -7.99
+
+# How much a term of each kind counts, before its rarity in the evidence: function words, common words, other words,
+# names, numbers, months.
+KIND_WEIGHT = (0.0, 0.5, 1.0, 1.5, 2.5, 2.0)
+# What an evidence sentence must hold of the claim to contradict it: this share of what is no missing name or number (a
+# cheap first look), then this share of what lies outside the conflicting slots.
+OVERLAP = 0.5
+CONFLICT_COVERAGE = 0.75
+# A sentence that holds the claim's value acquits it if its share is at most so much lower. From this share on, a
+# sentence counts as a copy, which its neighbours do not acquit.
+ACQUITTAL_MARGIN = 0.2
+COPY_COVERAGE = 0.95
+
+
+class _Index:
+    """Sentences of the evidence, and where each term occurs."""
+
+    def __init__(self, passages: tuple[str, ...]):
+        self.sentences: list[str] = []
+        for passage in passages:
+            for start, end in sentence_offsets(passage):
+                for cut in RUN_ON.finditer(passage, start, end):
+                    self.sentences.append(passage[start : cut.end()])
+                    start = cut.end()
+                self.sentences.append(passage[start:end])
+        self.tokens: list[list[Token]] = []
+        self.terms: list[set[str]] = []
+        self.postings: dict[str, list[int]] = {}
+        self.pairs: set[tuple[str, str]] = set()
+        for number, sentence in enumerate(self.sentences):
+            found = tokens(sentence)
+            terms = [term for term, kind in found if kind]
+            held = set(terms)
+            for term in held:
+                self.postings.setdefault(term, []).append(number)
+            self.pairs.update(zip(terms, terms[1:], strict=False))
+            self.tokens.append(found)
+            self.terms.append(held)
+
+    def context(self, number: int) -> set[str]:
+        """Terms of a sentence, and of the one before it if it starts with a pronoun."""
+        if number and self.tokens[number] and self.tokens[number][0].term in PRONOUNS:
+            return self.terms[number] | self.terms[number - 1]
+        return self.terms[number]
+
+
+# Keyed by the passages: the completions of one prompt come together and share them, and are split and indexed once.
+_index = lru_cache(maxsize=128)(_Index)
+
+
+class _Slot(NamedTuple):
+    """A number, a part of a date, or words with a name among them, with the two neighbours on either side."""
+
+    kind: str
+    terms: frozenset[str]
+    left: tuple[str, str]  # nearest first
+    right: tuple[str, str]
+
+
+# After these words a name is one of several: another name in the evidence does not exclude it.
+_LISTED = frozenset(("and", "or", "with", "like", "includ", "as"))
+_PAD = ("", "")
+
+
+def _slots(found: list[Token], other: Set[str]) -> list[_Slot]:
+    """Slots of a text whose terms are not among the terms of the `other` text."""
+    terms, kinds, after_comma = [*_PAD], [FUNCTION, FUNCTION], set()
+    for term, kind in found:
+        if term == COMMA:
+            after_comma.add(len(terms))
+        elif term not in ARTICLES:
+            terms.append(term)
+            kinds.append(FUNCTION if term in other and kind < NUMBER else kind)
+    stop = len(terms)
+    terms += _PAD
+    kinds += [FUNCTION, FUNCTION]
+    slots, i = [], 2
+    while i < stop:
+        end, kind, term = i + 1, None, terms[i]
+        if kinds[i] == MONTH:
+            kind = "month"
+        elif kinds[i] == NUMBER:
+            if len(term) <= 2 and MONTH in (kinds[i - 1], kinds[i + 1]):
+                kind = "day"
+            else:
+                kind = "year" if len(term) == 4 and "1000" <= term <= "2100" else "quantity"
+        elif kinds[i] != FUNCTION:
+            while FUNCTION < kinds[end] < NUMBER and end not in after_comma:
+                end += 1
+            kind = "name" if NAME in kinds[i:end] else None
+        if kind is not None and not (kind != "name" and term in other):
+            slots.append(
+                _Slot(kind, frozenset(terms[i:end]), (terms[i - 1], terms[i - 2]), (terms[end], terms[end + 1]))
+            )
+        i = end
+    return slots
+
+
+def _exclude(claim: _Slot, other: _Slot) -> bool:
+    """Whether two slots with different values stand in the same place, as far as their neighbours tell."""
+    if claim.kind != other.kind:
+        return False
+    same_left = [ours == theirs != "" for ours, theirs in zip(claim.left, other.left, strict=True)]
+    if claim.kind == "quantity":
+        # The counted thing has to be the same ("82 radio stations", "26 TV stations"), or both words to the left.
+        counted = (set(claim.right) & set(other.right)) - FUNCTION_WORDS - {""}
+        return bool(counted) or claim.right[0] == other.right[0] == "%" or all(same_left)
+    same_right = claim.right[0] == other.right[0] != ""
+    if claim.kind == "name":
+        return same_left[0] and claim.left[0] not in _LISTED and (same_left[1] or same_right)
+    if claim.kind == "year":
+        # "a 1974 novel" and "the 1980 film", "since 1995" and "in 2017" are not about one date.
+        dated = not MONTHS.isdisjoint((*claim.left, *claim.right[:1], *other.left, *other.right[:1]))
+        return dated or same_left[0] or same_right
+    return True  # month, day
+
+
+def _share(part: Iterable[str], whole: Iterable[str], weights: dict[str, float]) -> float:
+    total = sum(weights[term] for term in whole)
+    return sum(weights[term] for term in part) / total if total else 0.0
+
+
+def _conflicting(found: list[Token], weights: dict[str, float], best: list[int], index: _Index) -> int:
+    """Number of the sentence that says the same but for a date, number or name; -1 if there is none."""
+    keys = {token.term for token in found if token.kind >= NAME}
+    names = {token.term for token in found if token.kind == NAME}
+    for number in best if keys else ():
+        context = index.context(number)
+        missing = keys - context
+        if not missing or _share(weights.keys() & context, weights.keys() - missing, weights) < OVERLAP:
+            continue
+        theirs = _slots(index.tokens[number], weights.keys())
+        # A first word without a neighbour to its left is the subject: another one is another topic.
+        ours = [slot for slot in _slots(found, context) if slot.kind != "name" or slot.left[0]] if theirs else []
+        conflicts = [slot for slot in ours if any(_exclude(slot, other) for other in theirs)]
+        if not conflicts:
+            continue
+        values = frozenset().union(*(slot.terms for slot in conflicts))
+        rest = weights.keys() - values
+        # All other names must agree, or the sentence is about somebody else.
+        if len(rest & context) < 2 or (names & rest) - context:
+            continue
+        coverage = _share(rest & context, rest, weights)
+        if coverage < CONFLICT_COVERAGE:
+            continue
+        # Acquitted if the value stands in a sentence about as close to the claim, or, short of a copy, in a neighbour.
+        holders = {holder for value in values & keys for holder in index.postings.get(value, ())}
+        if not any(
+            (abs(holder - number) == 1 and coverage < COPY_COVERAGE)
+            or _share(rest & index.terms[holder], rest, weights) > coverage - ACQUITTAL_MARGIN
+            for holder in holders
+        ):
+            return number
+    return -1
+
+
+def _negated(claim: str, sentence: str, context: Set[str]) -> tuple[bool, bool]:
+    """Whether a negation speaks against the claim, and whether claim and sentence are alike but for it."""
+    claim = HEDGE.sub(" ", claim)  # "I'm not sure, but"
+    claim_negated, sentence_negated = bool(NEGATION.search(claim)), bool(NEGATION.search(sentence))
+    if claim_negated == sentence_negated:
+        return False, False
+    # Without the negations, which are content to Chinese bigrams.
+    ours = {term for term, kind in tokens(NEGATION.sub("", claim)) if kind}
+    theirs = {term for term, kind in tokens(NEGATION.sub("", sentence)) if kind}
+    shared = len(ours & (theirs | context))
+    alike = shared >= 2 and shared >= 0.9 * len(ours)
+    if sentence_negated:
+        # Its "not" may belong to another clause, unless it says little else.
+        alike = alike and len(ours & theirs) >= 0.8 * len(theirs)
+        return alike, alike
+    return True, alike
+
+
+def _weights(found: list[Token], index: _Index) -> dict[str, float]:
+    """Weight of each distinct content term of a claim: its kind times its rarity among the evidence sentences."""
+    count = len(index.sentences) + 1
+    weights: dict[str, float] = {}
+    for position, (term, kind) in enumerate(found):
+        if not kind:
+            continue
+        if kind == NAME and position == 0 and (len(found) == 1 or found[1].kind != NAME):
+            kind = WORD  # the first word of a sentence has a capital anyway
+        rarity = math.log(count / (len(index.postings.get(term, ())) + 0.5)) + 1.0
+        weights[term] = max(weights.get(term, 0.0), KIND_WEIGHT[kind] * rarity)
+    return weights
+
+
+def _best_sentences(weights: dict[str, float], index: _Index) -> tuple[list[int], float, float]:
+    """The three sentences that hold most each, the share of the best one, and that of a greedy choice of three."""
+    total = sum(weights.values())
+    left = [(weight, index.postings[term]) for term, weight in weights.items() if term in index.postings]
+    ranked, first, covered = [], 0.0, 0.0
+    for step in range(3):
+        scores: dict[int, float] = {}
+        for weight, holders in left:
+            for number in holders:
+                scores[number] = scores.get(number, 0.0) + weight
+        if not scores:
+            break
+        chosen = min(scores, key=lambda number: (-scores[number], number))
+        covered += scores[chosen]
+        if step == 0:
+            ranked = sorted(scores, key=lambda number: (-scores[number], number))[:3]
+            first = covered
+        left = [(weight, holders) for weight, holders in left if chosen not in holders]
+    return ranked, first / total, covered / total
+
+
+def lexical_features(claim: str, evidence: Sequence[str]) -> tuple[tuple[float, ...], str | None]:
+    """What the logistic regression sees of a claim.
+
+    Args:
+        claim (`str`):
+            A sentence.
+        evidence (`Sequence[str]`):
+            Passages: sentences or whole documents.
+
+    Returns:
+        `tuple`: the values named by `FEATURES`, each in [0, 1], and the evidence sentence that decided (`None` if no
+        sentence shares a term with the claim):
+
+        - `sentence`, `three`: share of the claim's terms, weighted by kind and rarity, that the best evidence sentence
+          and the best three hold;
+        - `names`, `numbers`: 1 / (1 + k) for k name terms, or numbers and months, of the claim that the evidence holds
+          nowhere; a claim without names rests on its words, and `names` is `three`;
+        - `order`: share of its pairs of neighbouring content terms that the evidence holds (1 if it has none);
+        - `conflict`: 1 if a sentence says the same but for a date, number, name or negation, or if the claim is
+          negated and the best sentence is not; else 0.
+    """
+    return _features(claim, tokens(claim), _index(tuple(evidence)))[:2]
+
+
+def _features(claim: str, found: list[Token], index: _Index) -> tuple[tuple[float, ...], str | None, bool]:
+    """As `lexical_features`, and whether the decisive sentence contradicts the claim."""
+    found = found[1:] if found and found[0].term == COMMA else found
+    weights = _weights(found, index)
+    if not weights:
+        return (0.0,) * len(FEATURES), None, False
+    best, first, three = _best_sentences(weights, index)
+    start = 1 if len(found) > 1 and found[1].kind != NAME else 0  # the first word has a capital anyway
+    names = {token.term for token in found[start:] if token.kind == NAME}
+    numbers = {token.term for token in found if token.kind >= NUMBER}
+    terms = [token.term for token in found if token.kind]
+    pairs = set(zip(terms, terms[1:], strict=False))
+    decisive, conflict, contradicted = best[0] if best else -1, False, False
+    if best:
+        conflicting = _conflicting(found, weights, best, index)
+        if conflicting >= 0:
+            decisive, conflict, contradicted = conflicting, True, True
+        else:
+            conflict, contradicted = _negated(claim, index.sentences[decisive], index.context(decisive))
+    values = (
+        first,
+        three,
+        1.0 / (1 + len(names - index.postings.keys())) if names else three,
+        1.0 / (1 + len(numbers - index.postings.keys())),
+        len(pairs & index.pairs) / len(pairs) if pairs else 1.0,
+        float(conflict),
+    )
+    return values, index.sentences[decisive] if decisive >= 0 else None, contradicted
+
+
+# A date, a number with its scale, or a word; other marks stand alone.
+_PIECE = re.compile(
+    r"\d{4}-\d{1,2}-\d{1,2}|\d+(?:[.,]\d+)*(?:\s(?:hundred|thousand|million|billion|trillion)\b)?|"
+    r"[^\W\d_]+(?:['’][^\W\d_]+)*|[^\w\s]"
+)
+
+
+def unsupported_words(claim: str, evidence: Sequence[str]) -> list[tuple[int, int]]:
+    """Where a claim says what its evidence nowhere does: runs of words that occur in no passage.
+
+    Finer than a verdict, and blind to the same things: a synonym counts as absent, and words that the evidence holds
+    in another sense or place as present. Words are compared as [`lexical_features`] compares them; function words
+    between two absent words, or before one, go with it, and so do marks between two. Chinese text gives no runs.
+
+    Args:
+        claim (`str`):
+            A sentence.
+        evidence (`Sequence[str]`):
+            Passages.
+
+    Returns:
+        `list[tuple[int, int]]`: half-open character ranges of `claim`, sorted and disjoint; empty without evidence.
+
+    Example:
+
+        >>> claim = "Ada Hale, a poet, was born in Leeds in 1880."
+        >>> [claim[a:b] for a, b in unsupported_words(claim, ["Ada Hale was born in Leeds in 1879, a poet."])]
+        ['in 1880']
+    """
+    index = _index(tuple(evidence))
+    if not index.sentences or guess_language(claim) == "zh":
+        return []
+    runs: list[tuple[int, int]] = []
+    open_run, lead = False, None  # whether the last content word was absent; start of the function words since then
+    for piece in _PIECE.finditer(claim):
+        terms = [token.term for token in tokens(piece.group()) if token.kind]
+        if not terms:
+            is_word = piece.group()[0].isalnum()
+            lead = (piece.start() if lead is None else lead) if is_word else None
+            continue
+        absent = any(term not in index.postings for term in terms)
+        if absent and open_run:
+            runs[-1] = (runs[-1][0], piece.end())
+        elif absent:
+            runs.append((piece.start() if lead is None else lead, piece.end()))
+        open_run, lead = absent, None
+    return runs
+
+
+_HEDGED = {Label.SUPPORTED: Label.HEDGED_SUPPORTED, Label.CONTRADICTED: Label.HEDGED_CONTRADICTED}
+
+
+class LexicalJudge:
+    """Judge by weighted word overlap and agreement of numbers, dates and names; see the module for what it cannot do.
+
+    Implements [`~hf_factuality.verifiers.base.Judge`]. Deterministic. English, and Chinese by character bigrams.
+
+    Labels: `NO_FACT` for questions and talk about the answer itself; `UNVERIFIABLE` without evidence; `CONTRADICTED`
+    if one evidence sentence holds the rest of the claim and another value in the place of a date, number or name, or
+    differs by a "not"; else `SUPPORTED` from `threshold` on and `UNVERIFIABLE` below. A claim with a hedge
+    ("perhaps", 可能) that its evidence does not have gets `HEDGED_SUPPORTED` or `HEDGED_CONTRADICTED`.
+
+    The score is the probability of "supported" of a logistic regression on [`lexical_features`], fitted with as many
+    supported as other claims; `None` for `NO_FACT` and where there is no evidence.
+
+    Args:
+        threshold (`float`, *optional*, defaults to `0.5`):
+            Score from which a claim counts as supported, in [0, 1].
+
+    Raises:
+        `ValueError`: `threshold` is not in [0, 1].
+    """
+
+    def __init__(self, threshold: float = 0.5):
+        if not 0.0 <= threshold <= 1.0:
+            raise ValueError(f"threshold is a probability in [0, 1], got {threshold!r}")
+        self.threshold = threshold
+
+    def config(self) -> dict[str, float]:
+        """Arguments that make this judge again."""
+        return {"threshold": self.threshold}
+
+    def judge(self, inputs: Sequence[JudgeInput]) -> list[Judgement]:
+        """One [`~hf_factuality.verifiers.base.Judgement`] per input, in order; `evidence` is the decisive sentence."""
+        return [self._judge(item) for item in inputs]
+
+    def _judge(self, item: JudgeInput) -> Judgement:
+        found = tokens(item.claim)
+        if states_nothing(item.claim, found):
+            return Judgement(Label.NO_FACT)
+        index = _index(tuple(item.evidence))
+        if not index.sentences:
+            return Judgement(Label.UNVERIFIABLE)
+        values, sentence, contradicted = _features(item.claim, found, index)
+        logit = INTERCEPT + sum(weight * value for weight, value in zip(WEIGHTS, values, strict=True))
+        score = 1.0 / (1.0 + math.exp(-logit))
+        if contradicted:
+            label = Label.CONTRADICTED
+        else:
+            label = Label.SUPPORTED if score >= self.threshold else Label.UNVERIFIABLE
+        if label in _HEDGED and HEDGE.search(item.claim) and not (sentence and HEDGE.search(sentence)):
+            label = _HEDGED[label]
+        return Judgement(label, score, sentence)
+
+
+class LexicalVerifier(VerifierPipeline):
+    """Sentences of the completion, judged against the row's evidence by [`LexicalJudge`]; needs nothing else.
+
+    Args:
+        language (`str`, *optional*):
+            Language of the completions for [`SentenceExtractor`]; `None` decides per completion.
+        threshold (`float`, *optional*, defaults to `0.5`):
+            See [`LexicalJudge`].
+    """
+
+    def __init__(self, language: str | None = None, threshold: float = 0.5):
+        super().__init__(SentenceExtractor(language), LexicalJudge(threshold))

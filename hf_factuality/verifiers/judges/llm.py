@@ -1,0 +1,368 @@
+"""Judge that asks a language model on a server whether evidence supports a claim.
+
+An answer counts only if it is one of the three labels and nothing else: no searching for words in it, so that
+"incorrect" is never "correct" and "not supported" never "supported". Everything else is unknown, and counted.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from hf_factuality.chat.client import ChatAnswer, ChatClient, ChatRequest, TokenLogprobs
+from hf_factuality.spans import Label
+from hf_factuality.verifiers.base import Extractor, JudgeInput, Judgement, Retriever, VerifierPipeline
+from hf_factuality.verifiers.extractors.sentences import SentenceExtractor
+from hf_factuality.verifiers.prompts import as_data, load_prompt
+
+
+__all__ = [
+    "JudgeReport",
+    "LLMJudge",
+    "LLMVerifier",
+    "ServedJudge",
+    "label_probabilities",
+    "parse_choice",
+    "read_choice",
+    "without_thinking",
+]
+
+logger = logging.getLogger(__name__)
+
+JUDGE_LABELS: Mapping[str, Label] = {
+    "supported": Label.SUPPORTED,
+    "contradicted": Label.CONTRADICTED,
+    "unverifiable": Label.UNVERIFIABLE,
+}
+# What may stand before or around an answer without changing it.
+_LEAD = re.compile(
+    r"(?:(?:the|my|final)\s+)*(?:answer|verdict|label|judge?ment|(?:the|this) claim)\s*(?:is\s*:?|:|=)\s*",
+    re.IGNORECASE,
+)
+_AROUND = " \t\r\n*_`\"'“”‘’.。!"
+_THINKING = re.compile(r"\s*<think>(?:(?!</?think>).)*</think>", re.DOTALL)
+# Claims whose prompts are in memory at once.
+SLICE = 2048
+# Share of the probability that the labels must have between them for their ratio to mean something.
+MIN_LABEL_MASS = 0.1
+
+
+def without_thinking(text: str) -> str:
+    """`text` without one closed `<think>` block in front of it."""
+    thinking = _THINKING.match(text)
+    return text[thinking.end() :] if thinking else text
+
+
+def parse_choice(text: str, choices: Sequence[str]) -> str | None:
+    """The one of `choices` that an answer consists of.
+
+    Case, white space, emphasis, quotes, a full stop and a lead such as "Answer:" or "The claim is" do not matter, nor
+    does one closed `<think>` block in front. Any other word makes the answer unknown.
+
+    Args:
+        text (`str`):
+            What the judge said.
+        choices (`Sequence[str]`):
+            Allowed answers.
+
+    Returns:
+        `str` or `None`: one of `choices`; `None` for anything else.
+    """
+    if len(text) > 100_000:
+        return None
+    longest = max(map(len, choices), default=0)
+    rest = without_thinking(text).strip(_AROUND)
+    lead = _LEAD.match(rest)
+    if lead:
+        rest = rest[lead.end() :].strip(_AROUND)
+    if len(rest) > 2 * longest:
+        return None
+    said = " ".join(rest.split()).lower()  # casefold would read "ſupported" as "supported"
+    return next((choice for choice in choices if choice.lower() == said), None)
+
+
+def label_probabilities(tokens: Sequence[TokenLogprobs], choices: Sequence[str]) -> dict[str, float] | None:
+    """Probability of each of `choices` against the others, where an answer begins with one of them.
+
+    Read at the first token that is not white space, emphasis or a quote. A candidate token counts for the only choice
+    that begins with it; one that fits several or none is left out, and the rest is normalised.
+
+    Args:
+        tokens (`Sequence[TokenLogprobs]`):
+            The tokens of the answer.
+        choices (`Sequence[str]`):
+            The allowed answers.
+
+    Returns:
+        `dict[str, float]` or `None`: sums to 1; `None` if the first token belongs to no choice, or the choices have
+        less than a tenth of the probability between them.
+    """
+    first = _first_token(tokens)
+    if first is None or _choice_of(first.token, choices) is None:
+        return None
+    mass = dict.fromkeys(choices, 0.0)
+    for token, logprob in first.candidates:
+        choice = _choice_of(token, choices)
+        if choice is not None:
+            mass[choice] += math.exp(min(logprob, 0.0))
+    total = sum(mass.values())
+    if not total >= MIN_LABEL_MASS:
+        return None
+    return {choice: value / total for choice, value in mass.items()}
+
+
+def _first_token(tokens: Sequence[TokenLogprobs]) -> TokenLogprobs | None:
+    return next((token for token in tokens if token.token.strip(_AROUND)), None)
+
+
+def _choice_of(token: str, choices: Sequence[str]) -> str | None:
+    said = token.strip(_AROUND).lower()
+    fits = [choice for choice in choices if said and choice.lower().startswith(said)]
+    return fits[0] if len(fits) == 1 else None
+
+
+def read_choice(
+    answer: ChatAnswer, choices: Sequence[str], *, nucleus: float
+) -> tuple[str | None, dict[str, float] | None]:
+    """The choice that an answer is, and the probability of each where it can be told.
+
+    An answer that was cut short, filtered, or given with others that differ is none, nor is one that its own
+    log-probabilities deny: they begin with another choice, or hold others for so much more likely that it could not have
+    been drawn.
+
+    Args:
+        answer ([`~hf_factuality.chat.client.ChatAnswer`]):
+            What the model said.
+        choices (`Sequence[str]`):
+            Allowed answers.
+        nucleus (`float`):
+            The top-p it was drawn with; 0 at temperature 0, where only the most likely choice can be the answer.
+
+    Returns:
+        `tuple`: as [`parse_choice`] and [`label_probabilities`] have it. No probabilities of choices that begin with the
+        same word, unless each is a token of its own, as in [`~hf_factuality.chat.local.LocalChat`].
+    """
+    said = parse_choice(answer.text, choices) if answer.complete else None
+    first = _first_token(answer.logprobs or ())
+    if said is None or first is None:
+        return said, None
+    if _choice_of(first.token, choices) not in (None, said):
+        return None, None
+    if dict(first.candidates).keys() != set(choices) and len({choice.split()[0] for choice in choices}) < len(choices):
+        return said, None
+    shares = label_probabilities(answer.logprobs, choices)
+    likelier = sum(share for share in shares.values() if share > shares[said]) if shares else 0.0
+    if likelier and likelier >= nucleus:
+        return None, None
+    return said, shares
+
+
+@dataclass(frozen=True)
+class JudgeReport:
+    """What one call of a judge met.
+
+    Args:
+        claims (`int`):
+            Inputs.
+        unparsed (`int`):
+            Claims whose answer was none of the allowed ones.
+        failed (`int`):
+            Claims without an answer: rejected by the server, or failed after all retries.
+        first_error (`str`, *optional*):
+            Of the failed ones.
+    """
+
+    claims: int = 0
+    unparsed: int = 0
+    failed: int = 0
+    first_error: str | None = None
+
+    @classmethod
+    def of(cls, judgements: Sequence[Judgement], errors: Sequence[str]) -> JudgeReport:
+        """Of all results of a call, and the errors of the requests that failed."""
+        unknown = sum(judgement.label is None for judgement in judgements)
+        return cls(len(judgements), unknown - len(errors), len(errors), errors[0] if errors else None)
+
+    @property
+    def unknown(self) -> int:
+        """Claims that have no label."""
+        return self.unparsed + self.failed
+
+    def log(self, who: Any):
+        """Warn if anything is unknown."""
+        if self.unknown:
+            why = f"; the first error: {self.first_error}" if self.first_error else ""
+            logger.warning(
+                "%s: %d of %d claims have no verdict: %d answers could not be read, %d requests failed%s",
+                type(who).__name__, self.unknown, self.claims, self.unparsed, self.failed, why,
+            )  # fmt: skip
+
+
+class ServedJudge:
+    """What judges on a server share: claims go out in slices, and what came of them is counted and logged.
+
+    Args:
+        client ([`~hf_factuality.chat.client.ChatClient`]):
+            Server and model.
+
+    Attributes:
+        last_report ([`JudgeReport`]): Of the last call.
+    """
+
+    def __init__(self, client: ChatClient):
+        self.client = client
+        self.last_report = JudgeReport()
+
+    def judge(self, inputs: Sequence[JudgeInput]) -> list[Judgement]:
+        """One [`~hf_factuality.verifiers.base.Judgement`] per input, in order.
+
+        Raises:
+            [`~hf_factuality.chat.client.ServerError`]: the server is gone; what was answered is in the cache.
+        """
+        results: list[Judgement] = []
+        errors: list[str] = []
+        for start in range(0, len(inputs), SLICE):
+            results += self._judge(inputs[start : start + SLICE], errors)
+        self.last_report = JudgeReport.of(results, errors)
+        self.last_report.log(self)
+        return results
+
+    def _judge(self, inputs: Sequence[JudgeInput], errors: list[str]) -> list[Judgement]:
+        """Judgements of one slice; appends the errors of the requests that failed to `errors`."""
+        raise NotImplementedError
+
+
+class LLMJudge(ServedJudge):
+    """Judge on an OpenAI-compatible server: supported, contradicted or unverifiable by the evidence given.
+
+    Implements [`~hf_factuality.verifiers.base.Judge`]. The label is the answer, read by [`read_choice`]; the score is
+    the probability of "supported" among the three where the server gives log-probabilities, else `None`. An answer that
+    is no label is asked for once more, with a reminder; if that fails too the label is `None`. So it is at once for a
+    label that was cut short, filtered, or denied by another choice or its log-probabilities.
+
+    Without evidence the label is `UNVERIFIABLE` and nothing is sent: this judge does not answer from memory. A claim
+    without any letter or digit is `NO_FACT`.
+
+    Args:
+        client ([`~hf_factuality.chat.client.ChatClient`]):
+            Server and model.
+        prompt (`str` or `Path`, *optional*, defaults to `"judge"`):
+            Name or file of the prompt, with `{{claim}}`, `{{evidence}}` and, if it likes, `{{question}}`.
+        reminders (`int`, *optional*, defaults to `1`):
+            How often an unreadable answer is asked for again.
+        logprobs (`int`, *optional*, defaults to `20`):
+            Alternatives per token to ask for; 0 for no scores.
+        max_tokens (`int`, *optional*, defaults to `16`):
+            Longest answer. A model that thinks first needs thousands.
+        temperature (`float`, *optional*, defaults to `0.0`):
+            Sampling temperature.
+
+    Raises:
+        `ValueError`: the prompt lacks a value, or a number is negative.
+    """
+
+    def __init__(
+        self,
+        client: ChatClient,
+        prompt: str | Path = "judge",
+        *,
+        reminders: int = 1,
+        logprobs: int = 20,
+        max_tokens: int = 16,
+        temperature: float = 0.0,
+    ):
+        if min(reminders, logprobs, temperature) < 0 or max_tokens < 1:
+            raise ValueError("reminders, logprobs and temperature must be >= 0, max_tokens >= 1")
+        super().__init__(client)
+        self.prompt = load_prompt(prompt, ("claim", "evidence", "question"), ("claim", "evidence"))
+        self._again = load_prompt("judge_again", ()).text
+        self.reminders = reminders
+        self.logprobs = logprobs
+        self.max_tokens = max_tokens
+        self.temperature = temperature
+
+    def _judge(self, inputs: Sequence[JudgeInput], errors: list[str]) -> list[Judgement]:
+        results = [self._without_asking(item) for item in inputs]
+        asked = {i: self._request(inputs[i]) for i, result in enumerate(results) if result is None}
+        for turn in range(self.reminders + 1):
+            unread: dict[int, ChatRequest] = {}
+            for (i, request), answer in zip(asked.items(), self.client.chat(list(asked.values())), strict=True):
+                if answer.error is not None:
+                    errors.append(answer.error)
+                    results[i] = Judgement(None)
+                    continue
+                found = results[i] = self._read(answer, inputs[i])
+                # A label that cannot be trusted would be shown to the model as its own and come back as another.
+                wordy = answer.text.strip() and parse_choice(answer.text, tuple(JUDGE_LABELS)) is None
+                if found.label is None and wordy and turn < self.reminders:
+                    turns = (("assistant", as_data(answer.text[:2000])), ("user", self._again))
+                    unread[i] = replace(request, messages=(*request.messages, *turns))
+            asked = unread
+        return [result or Judgement(None) for result in results]
+
+    @staticmethod
+    def _without_asking(item: JudgeInput) -> Judgement | None:
+        if not any(map(str.isalnum, item.claim)):
+            return Judgement(Label.NO_FACT)
+        if not any(text.strip() for text in item.evidence):
+            return Judgement(Label.UNVERIFIABLE)
+        return None
+
+    def _request(self, item: JudgeInput) -> ChatRequest:
+        values = {
+            "claim": item.claim,
+            "evidence": "\n\n".join(text for text in item.evidence if text.strip()),
+            "question": item.question,
+        }
+        return ChatRequest(
+            (("user", self.prompt.fill(values)),),
+            choices=tuple(JUDGE_LABELS),
+            logprobs=self.logprobs,
+            temperature=self.temperature,
+            max_tokens=self.max_tokens,
+            seed=0 if self.temperature else None,
+        )
+
+    def _read(self, answer: ChatAnswer, item: JudgeInput) -> Judgement:
+        choice, share = read_choice(answer, tuple(JUDGE_LABELS), nucleus=1.0 if self.temperature else 0.0)
+        if choice is None:
+            return Judgement(None)
+        score = None if share is None else min(share["supported"], 1.0)
+        evidence = item.evidence[0] if len(item.evidence) == 1 else None
+        return Judgement(JUDGE_LABELS[choice], score, evidence)
+
+
+class LLMVerifier(VerifierPipeline):
+    """Sentences of the completion, or what `extractor` finds, judged by [`LLMJudge`].
+
+    Args:
+        model (`str`):
+            Name of the model on the server.
+        base_url (`str`):
+            Address of the server, as in `"http://localhost:8000/v1"`.
+        extractor ([`~hf_factuality.verifiers.base.Extractor`], *optional*):
+            `None`: whole sentences.
+        retriever ([`~hf_factuality.verifiers.base.Retriever`], *optional*):
+            `None`: the row's own evidence.
+        prompt (`str` or `Path`, *optional*, defaults to `"judge"`):
+            See [`LLMJudge`].
+        **kwargs:
+            The other arguments of [`~hf_factuality.chat.client.ChatClient`].
+    """
+
+    def __init__(
+        self,
+        model: str,
+        base_url: str,
+        extractor: Extractor | None = None,
+        retriever: Retriever | None = None,
+        prompt: str | Path = "judge",
+        **kwargs: Any,
+    ):
+        judge = LLMJudge(ChatClient(base_url, model, **kwargs), prompt)
+        super().__init__(extractor or SentenceExtractor(), judge, retriever)

@@ -1,0 +1,203 @@
+"""Judge by MiniCheck's flan-t5 form: does the document support the sentence, read off the first decoder step.
+
+Prompt, chunks and token ids are those of the released code (arXiv 2404.10774, `Liyan06/MiniCheck`). Importing this module
+loads neither torch nor transformers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from hf_factuality.io.upload import naming_model
+from hf_factuality.spans import Label
+from hf_factuality.verifiers.base import JudgeInput, VerifierPipeline
+from hf_factuality.verifiers.extractors.sentences import SentenceExtractor, sentence_offsets
+from hf_factuality.verifiers.judges.hhem import PromptPairJudge
+from hf_factuality.verifiers.judges.nli import _outside_zero3, model_source
+
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+
+__all__ = ["MiniCheckJudge", "MiniCheckVerifier", "minicheck_prompt", "word_chunks"]
+
+MINICHECK_MODEL = "lytang/MiniCheck-Flan-T5-Large"
+# Ids in flan-t5's vocabulary that the model was trained to answer with.
+NO_TOKEN, YES_TOKEN = 3, 209
+CHUNK_WORDS = 500
+
+
+def minicheck_prompt(document: str, claim: str, eos_token: str = "</s>") -> str:
+    """The text that MiniCheck's flan-t5 reads; the tokenizer puts another `eos_token` at its end."""
+    return "predict: " + document + eos_token + claim
+
+
+def word_chunks(text: str, words: int = CHUNK_WORDS) -> list[str]:
+    """A text in chunks of whole sentences of at most `words` words; a longer sentence is a chunk of its own.
+
+    Args:
+        text (`str`):
+            Document.
+        words (`int`, *optional*, defaults to `500`):
+            Most words, divided by white space, in a chunk.
+
+    Returns:
+        `list[str]`: slices of `text` that lack nothing of it but white space at their ends; empty for a blank text.
+    """
+    starts = [start for start, _ in sentence_offsets(text)] or [0]
+    bounds = list(zip([0, *starts[1:]], [*starts[1:], len(text)], strict=True))
+    chunks: list[str] = []
+    first = used = 0
+    for start, end in bounds:
+        count = len(text[start:end].split())
+        if used and used + count > words:
+            chunks.append(text[first:start].strip())
+            first, used = start, 0
+        used += count
+    chunks.append(text[first:].strip())
+    return [chunk for chunk in chunks if chunk]
+
+
+class MiniCheckJudge(PromptPairJudge):
+    """As [`~hf_factuality.verifiers.judges.hhem.HHEMJudge`], but an encoder-decoder that answers with "no" or "yes".
+
+    The score is P(yes) among the two tokens at the first decoder step, the largest over the chunks of all passages. From
+    `threshold` on the label is `SUPPORTED`, below it `negative_label`: MiniCheck does not tell contradicted from not
+    mentioned. A chunk has at most `chunk_words` words and ends with a sentence; one that still does not fit `max_length`
+    is cut further. The model judges one sentence at a time: split claims of several.
+
+    What differs from the released code: white space inside a chunk stays as it is (the tokenizer folds it), sentences
+    come from `sentencex` instead of nltk, and an empty document is `UNVERIFIABLE` instead of an error.
+
+    Args:
+        model (`str` or `PreTrainedModel`, *optional*, defaults to `"lytang/MiniCheck-Flan-T5-Large"`):
+            Model id or folder of a sequence-to-sequence model, or the loaded model.
+        tokenizer (`PreTrainedTokenizerBase`, *optional*):
+            Needed with a loaded model; else loaded from the same place.
+        revision (`str`, *optional*):
+            Branch, tag or commit to load.
+        device (`str` or `torch.device`, *optional*):
+            See [`~hf_factuality.verifiers.judges.nli.NLIJudge`].
+        dtype (`str` or `torch.dtype`, *optional*):
+            As in `from_pretrained`.
+        batch_size (`int`, *optional*, defaults to `16`):
+            Prompts in a forward pass.
+        max_length (`int`, *optional*, defaults to `2048`):
+            Tokens of a prompt.
+        chunk_words (`int`, *optional*, defaults to `500`):
+            See [`word_chunks`].
+        threshold (`float`, *optional*, defaults to `0.5`):
+            Score from which a claim is supported.
+        negative_label ([`~hf_factuality.Label`], *optional*, defaults to `Label.UNVERIFIABLE`):
+            Below the threshold; `Label.CONTRADICTED` is the other choice.
+        no_token_id (`int`, *optional*, defaults to `3`), yes_token_id (`int`, *optional*, defaults to `209`):
+            Ids of the two answers.
+
+    Raises:
+        `ValueError`: an argument is out of range, the tokenizer has no end-of-sequence token, or see
+            [`~hf_factuality.verifiers.judges.nli.NLIJudge`].
+    """
+
+    def __init__(
+        self,
+        model: str | PreTrainedModel = MINICHECK_MODEL,
+        tokenizer: PreTrainedTokenizerBase | None = None,
+        *,
+        revision: str | None = None,
+        device: str | torch.device | None = None,
+        dtype: str | torch.dtype | None = None,
+        batch_size: int = 16,
+        max_length: int = 2048,
+        chunk_words: int = CHUNK_WORDS,
+        threshold: float = 0.5,
+        negative_label: Label = Label.UNVERIFIABLE,
+        no_token_id: int = NO_TOKEN,
+        yes_token_id: int = YES_TOKEN,
+    ):
+        if chunk_words < 1:
+            raise ValueError(f"chunk_words must be at least 1, got {chunk_words!r}")
+        source = None
+        if isinstance(model, str) or hasattr(model, "__fspath__"):
+            import torch
+            from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+            name = str(model)
+            with naming_model(name), _outside_zero3():
+                options = {} if dtype is None else {"dtype": dtype}
+                model = AutoModelForSeq2SeqLM.from_pretrained(name, revision=revision, **options)
+                if tokenizer is None:
+                    tokenizer = AutoTokenizer.from_pretrained(name, revision=revision)
+                    source = model_source(model, name, revision, dtype)
+            device = device if device is not None else "cuda" if torch.cuda.is_available() else "cpu"
+            dtype = None
+        super().__init__(
+            model,
+            tokenizer,
+            source,
+            device=device,
+            dtype=dtype,
+            batch_size=batch_size,
+            max_length=max_length,
+            threshold=threshold,
+            negative_label=negative_label,
+        )
+        if self.tokenizer.eos_token is None:
+            raise ValueError("the tokenizer has no end-of-sequence token, which parts document and claim")
+        size = model.config.vocab_size
+        if no_token_id == yes_token_id or not (0 <= no_token_id < size and 0 <= yes_token_id < size):
+            raise ValueError(
+                f"no_token_id and yes_token_id must be two ids below {size}, got {no_token_id!r}, {yes_token_id!r}"
+            )
+        self.chunk_words = chunk_words
+        self.no_token_id = no_token_id
+        self.yes_token_id = yes_token_id
+
+    def config(self) -> dict[str, Any]:
+        """See [`~hf_factuality.verifiers.judges.nli.NLIJudge.config`]."""
+        own = {name: getattr(self, name) for name in ("chunk_words", "no_token_id", "yes_token_id")}
+        return {**super().config(), **own}
+
+    def _windows(self, inputs: Sequence[JudgeInput]) -> list[list[str] | None]:
+        chunks = {text: word_chunks(text, self.chunk_words) for text in {t for item in inputs for t in item.evidence}}
+        return super()._windows(
+            [
+                replace(item, evidence=tuple(chunk for text in item.evidence for chunk in chunks[text]))
+                for item in inputs
+            ]
+        )
+
+    def _prompt(self, premise: str, claim: str) -> str:
+        return minicheck_prompt(premise, claim, self.tokenizer.eos_token)
+
+    def _logits(self, features: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        import torch
+
+        start = self.model.config.decoder_start_token_id or 0
+        ids = torch.full((len(features["input_ids"]), 1), start, device=features["input_ids"].device)
+        logits = self.model(**features, decoder_input_ids=ids).logits
+        return logits[:, 0, [self.no_token_id, self.yes_token_id]]
+
+
+class MiniCheckVerifier(VerifierPipeline):
+    """Sentences of the completion, judged against the row's evidence by [`MiniCheckJudge`].
+
+    Args:
+        model (`str` or `PreTrainedModel`, *optional*, defaults to `"lytang/MiniCheck-Flan-T5-Large"`):
+            See [`MiniCheckJudge`].
+        tokenizer (`PreTrainedTokenizerBase`, *optional*):
+            See [`MiniCheckJudge`].
+        **kwargs:
+            The other arguments of [`MiniCheckJudge`].
+    """
+
+    def __init__(
+        self,
+        model: str | PreTrainedModel = MINICHECK_MODEL,
+        tokenizer: PreTrainedTokenizerBase | None = None,
+        **kwargs: Any,
+    ):
+        super().__init__(SentenceExtractor("en"), MiniCheckJudge(model, tokenizer, **kwargs))

@@ -1,0 +1,486 @@
+"""Judge that asks a natural language inference model whether a passage entails a claim.
+
+Any sequence classifier over sentence pairs: three-way NLI models, two-way entailment models, hallucination detectors.
+Importing this module loads neither torch nor transformers.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hf_factuality.io.upload import naming_model
+from hf_factuality.spans import Label
+from hf_factuality.verifiers.base import JudgeInput, Judgement, VerifierPipeline
+from hf_factuality.verifiers.extractors.sentences import SentenceExtractor, sentence_offsets
+
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+
+__all__ = ["NLIJudge", "NLIVerifier", "nli_roles"]
+
+logger = logging.getLogger(__name__)
+
+# Roles of a class. "not supported" is what the second class of a two-way model says: contradicted or just not stated.
+SUPPORTED, CONTRADICTED, NEUTRAL, NOT_SUPPORTED = "supported", "contradicted", "unverifiable", "not_supported"
+_ROLE_OF = {
+    SUPPORTED: "entailment entailed entails supported supports support consistent factual factual_consistent grounded",
+    CONTRADICTED: "contradiction contradicted contradicts contradictory refuted refutes refute",
+    NEUTRAL: "neutral not_enough_info not_enough_information nei unverifiable unknown undetermined irrelevant",
+    NOT_SUPPORTED: "not_entailment not_entailed non_entailment notentailment not_supported unsupported hallucinated "
+    "hallucination inconsistent not_consistent not_factual ungrounded",
+}
+_ROLES = {name: role for role, names in _ROLE_OF.items() for name in names.split()}
+# Fewer tokens than this for the evidence, and the claim does not fit the model.
+_MIN_PREMISE_TOKENS = 8
+_SURROGATE = re.compile(r"[\ud800-\udfff]")
+# Tokens of a forward pass on a CPU, padding included. A core is busy with one or two hundred, and then padding costs more
+# than another pass; beyond a few thousand the activations leave its caches, and batches are slower than single pairs.
+# Narrower models than this take more.
+_CPU_TOKENS = 1024
+_CPU_WIDTH = 256
+_CPU_BUSY_TOKENS = 128
+_CPU_PADDING = 0.1
+
+
+def nli_roles(id2label: Mapping[int, Any], label_map: Mapping[int, str | Label] | None = None) -> list[str]:
+    """What each class of a classifier means for a claim.
+
+    Args:
+        id2label (`Mapping[int, Any]`):
+            Class names of the model's config. Case, spaces, hyphens and underscores do not matter.
+        label_map (`Mapping[int, str | Label]`, *optional*):
+            Class index -> meaning, instead of `id2label`: a [`~hf_factuality.Label`], one of `"supported"`,
+            `"contradicted"`, `"unverifiable"`, `"not_supported"`, or a usual class name such as `"entailment"`.
+
+    Returns:
+        `list[str]`: one of those four roles per class.
+
+    Raises:
+        `ValueError`: a name says nothing (`LABEL_0`) or is unknown, `label_map` does not name every class, or no class
+        or more than one means "supported".
+    """
+    given = {int(index): name for index, name in (id2label if label_map is None else label_map).items()}
+    if sorted(given) != list(range(len(id2label))):
+        raise ValueError(f"label_map must name every class 0..{len(id2label) - 1}, got the keys {sorted(given)}")
+    roles = []
+    for index in range(len(id2label)):
+        name = given[index].value if isinstance(given[index], Label) else str(given[index])
+        role = _ROLES.get(re.sub(r"[\s_-]+", "_", name.strip()).lower())
+        if role is None:
+            raise ValueError(
+                f"class {index} is called {name!r}, which does not say what it means for a claim; pass "
+                f'label_map={{0: "contradicted", ...}} with one of {[*_ROLE_OF]} for each of {len(id2label)} classes'
+            )
+        roles.append(role)
+    if roles.count(SUPPORTED) != 1:
+        raise ValueError(f"exactly one class must mean 'supported', got {roles}; pass label_map")
+    return roles
+
+
+@contextmanager
+def _outside_zero3() -> Iterator[None]:
+    """Load a model whole, also where the trainer's configuration has switched DeepSpeed ZeRO-3 on.
+
+    `from_pretrained` would split it over the processes like the policy, and no engine would gather it again.
+    """
+    from transformers.integrations import deepspeed
+
+    config = deepspeed._hf_deepspeed_config_weak_ref
+    deepspeed.unset_hf_deepspeed_config()
+    try:
+        yield
+    finally:
+        deepspeed._hf_deepspeed_config_weak_ref = config
+
+
+def model_source(
+    model: PreTrainedModel, name: str, revision: str | None, dtype: Any = None, trust_remote_code: bool = False
+) -> dict[str, Any]:
+    """Arguments that load a model again: its id and, of a model from the Hub, the commit that was loaded.
+
+    Args:
+        model (`PreTrainedModel`):
+            As loaded.
+        name (`str`):
+            Id or folder that it was loaded from.
+        revision (`str`, *optional*):
+            As asked for; the commit takes its place where it is known.
+        dtype (`str` or `torch.dtype`, *optional*):
+            As asked for.
+        trust_remote_code (`bool`, *optional*, defaults to `False`):
+            As asked for.
+
+    Returns:
+        `dict[str, Any]`: plain values; `dtype` and `trust_remote_code` only where they are not the default.
+    """
+    found: dict[str, Any] = {"model": name, "revision": getattr(model.config, "_commit_hash", None) or revision}
+    if dtype is not None:
+        found["dtype"] = str(dtype).removeprefix("torch.")
+    if trust_remote_code:
+        found["trust_remote_code"] = True
+    return found
+
+
+def without_special_tokens(text: str, tokenizer: PreTrainedTokenizerBase) -> str:
+    """`text` so that the tokenizer takes no part of it for a special token, and can encode it.
+
+    Args:
+        text (`str`):
+            Evidence or claim; others' words.
+        tokenizer (`PreTrainedTokenizerBase`):
+            Its special tokens get a space after their first character, lone surrogates become U+FFFD.
+
+    Returns:
+        `str`: equal to `text` if it holds neither.
+    """
+    for token in tokenizer.all_special_tokens:
+        if token in text:
+            text = text.replace(token, f"{token[0]} {token[1:]}")
+    return _SURROGATE.sub("\ufffd", text)
+
+
+class NLIJudge:
+    """Judge by a cross-encoder: premise = evidence, hypothesis = claim.
+
+    Implements [`~hf_factuality.verifiers.base.Judge`]. Each passage is a premise of its own; one that does not fit
+    `max_length` together with the claim is cut into windows of whole sentences (a longer sentence into pieces), so
+    that no evidence is dropped. Facts that only several premises together entail are not found.
+
+    Rule: let E and C be the maxima over all premises of P(entailment) and P(contradiction). The label is `SUPPORTED`
+    if E >= `threshold` and E >= C, `CONTRADICTED` if C >= `contradiction_threshold` and C > E, else `UNVERIFIABLE`.
+    The score is E; the evidence is the premise of the maximum that decided (of E for `UNVERIFIABLE`). A model without
+    a class for contradiction cannot tell it from "not mentioned": what it does not support gets `negative_label`.
+
+    No evidence: `UNVERIFIABLE` without score. A claim that leaves no room for evidence, or an output that is not
+    finite: no label (unknown is not wrong), and a warning.
+
+    Args:
+        model (`str` or `PreTrainedModel`):
+            Model id or folder of a sequence classifier, or the loaded model. A loaded one is put into eval mode.
+        tokenizer (`PreTrainedTokenizerBase`, *optional*):
+            Needed with a loaded model; else loaded from the same place.
+        revision (`str`, *optional*):
+            Branch, tag or commit to load. Pin it where results must be comparable.
+        device (`str` or `torch.device`, *optional*):
+            `None`: where a loaded model is; else the GPU if there is one.
+        dtype (`str` or `torch.dtype`, *optional*):
+            As in `from_pretrained`. Probabilities are always computed in float32.
+        batch_size (`int`, *optional*, defaults to `32`):
+            Pairs in a forward pass; on a CPU fewer if they are long, which is faster there.
+        max_length (`int`, *optional*):
+            Tokens of claim and premise together. `None`: what the tokenizer and the model allow, 512 at most.
+        threshold (`float`, *optional*, defaults to `0.5`):
+            See the rule above.
+        contradiction_threshold (`float`, *optional*, defaults to `0.5`):
+            See the rule above.
+        negative_label ([`~hf_factuality.Label`], *optional*, defaults to `Label.UNVERIFIABLE`):
+            Of two-way models; `Label.CONTRADICTED` is the other choice.
+        label_map (`Mapping[int, str | Label]`, *optional*):
+            Meaning of the classes if the config does not name them; see [`nli_roles`].
+        trust_remote_code (`bool`, *optional*, defaults to `False`):
+            Whether a model may run code from its repository.
+
+    Raises:
+        `ValueError`: an argument is out of range, a loaded model comes without tokenizer, the tokenizer cannot pad, or
+        the classes have no known meaning.
+    """
+
+    def __init__(
+        self,
+        model: str | PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase | None = None,
+        *,
+        revision: str | None = None,
+        device: str | torch.device | None = None,
+        dtype: str | torch.dtype | None = None,
+        batch_size: int = 32,
+        max_length: int | None = None,
+        threshold: float = 0.5,
+        contradiction_threshold: float = 0.5,
+        negative_label: Label = Label.UNVERIFIABLE,
+        label_map: Mapping[int, str | Label] | None = None,
+        trust_remote_code: bool = False,
+    ):
+        for name, value in (("threshold", threshold), ("contradiction_threshold", contradiction_threshold)):
+            if not 0.0 <= value <= 1.0:
+                raise ValueError(f"{name} is a probability in [0, 1], got {value!r}")
+        if batch_size < 1:
+            raise ValueError(f"batch_size must be at least 1, got {batch_size!r}")
+        self._source: dict[str, Any] | None = None  # where the model came from; unknown of one that came loaded
+        self.negative_label = Label(negative_label)
+        if self.negative_label not in (Label.UNVERIFIABLE, Label.CONTRADICTED):
+            raise ValueError(f"negative_label must be UNVERIFIABLE or CONTRADICTED, got {negative_label!r}")
+        if not isinstance(model, str) and not hasattr(model, "__fspath__"):
+            if tokenizer is None:
+                raise ValueError("a loaded model needs its tokenizer: NLIJudge(model, tokenizer)")
+            if device is not None or dtype is not None:
+                model = model.to(device=device, dtype=dtype)
+        else:
+            import torch
+            from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+            name = str(model)
+            source = {"revision": revision, "trust_remote_code": trust_remote_code}
+            own_tokenizer = tokenizer is None
+            options = source if dtype is None else {**source, "dtype": dtype}
+            with naming_model(name), _outside_zero3():
+                if own_tokenizer:
+                    tokenizer = AutoTokenizer.from_pretrained(name, **source)
+                model = AutoModelForSequenceClassification.from_pretrained(name, **options)
+            model = model.to(device if device is not None else "cuda" if torch.cuda.is_available() else "cpu")
+            if own_tokenizer:
+                self._source = model_source(model, name, revision, dtype, trust_remote_code)
+        if tokenizer.pad_token is None and batch_size > 1:
+            raise ValueError("the tokenizer has no padding token: set one, or pass batch_size=1")
+        self.model = model.eval()
+        self.tokenizer = tokenizer
+        self.roles = nli_roles(model.config.id2label, label_map)
+        self.batch_size = batch_size
+        positions = getattr(model.config, "max_position_embeddings", None) or 512
+        self.max_length = max_length or min(tokenizer.model_max_length, positions, 512)
+        self.threshold = threshold
+        self.contradiction_threshold = contradiction_threshold
+
+    def config(self) -> dict[str, Any]:
+        """Arguments that make this judge again, as plain values; the device is left out.
+
+        Raises:
+            `ValueError`: model or tokenizer came loaded, so nothing says where they can be found.
+        """
+        if self._source is None:
+            raise ValueError(
+                f"{type(self).__name__} was given a loaded model or tokenizer; make it from a model id to save it"
+            )
+        return {
+            **self._source,
+            "batch_size": self.batch_size,
+            "max_length": self.max_length,
+            "threshold": self.threshold,
+            "contradiction_threshold": self.contradiction_threshold,
+            "negative_label": self.negative_label.value,
+            "label_map": {str(index): role for index, role in enumerate(self.roles)},
+        }
+
+    def judge(self, inputs: Sequence[JudgeInput]) -> list[Judgement]:
+        """One [`~hf_factuality.verifiers.base.Judgement`] per input, in order."""
+        pairs: dict[tuple[str, str], int] = {}  # (premise, claim) -> row of the probabilities; each is run once
+        windows = self._windows(inputs)
+        for item, premises in zip(inputs, windows, strict=True):
+            for premise in premises or ():
+                pairs.setdefault((premise, item.claim), len(pairs))
+        probabilities = self._probabilities(list(pairs))
+        results = []
+        for item, premises in zip(inputs, windows, strict=True):
+            if premises is None:
+                results.append(Judgement(None))
+            elif not premises:
+                results.append(Judgement(Label.UNVERIFIABLE))
+            else:
+                results.append(self._decide(premises, [probabilities[pairs[p, item.claim]] for p in premises]))
+        failed = sum(result.label is None for result in results)
+        if failed:
+            logger.warning(
+                "%d of %d claims were not judged: too long, or the output was not finite", failed, len(results)
+            )
+        return results
+
+    def _decide(self, premises: list[str], rows: list[dict[str, float]]) -> Judgement:
+        if any(math.isnan(value) for row in rows for value in row.values()):
+            return Judgement(None)
+        best = max(range(len(rows)), key=lambda i: rows[i][SUPPORTED])
+        support = min(rows[best][SUPPORTED], 1.0)
+        worst = max(range(len(rows)), key=lambda i: rows[i].get(CONTRADICTED, 0.0))
+        against = rows[worst].get(CONTRADICTED, 0.0)
+        if support >= self.threshold and support >= against:
+            return Judgement(Label.SUPPORTED, support, premises[best])
+        if CONTRADICTED not in self.roles:
+            return Judgement(self.negative_label, support, premises[best])
+        if against >= self.contradiction_threshold and against > support:
+            return Judgement(Label.CONTRADICTED, support, premises[worst])
+        return Judgement(Label.UNVERIFIABLE, support, premises[best])
+
+    def _count(self, texts: list[str]) -> list[int]:
+        texts = [without_special_tokens(text, self.tokenizer) for text in texts]
+        # verbose=False: texts longer than the model are what is being looked for, and no reason to warn.
+        found = self.tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"] if texts else []
+        return [len(ids) for ids in found]
+
+    def _surely_fits(self, item: JudgeInput, special: int) -> bool:
+        """Whether every passage fits beside the claim whatever the tokenizer: then none need be encoded to be measured.
+
+        A character of ASCII is at most a token, as is what may be put before the first; a space is put into what looks
+        like a special token.
+        """
+        longest = max(map(len, item.evidence), default=0)
+        return (
+            4 * (len(item.claim) + longest) // 3 + 4 + special <= self.max_length
+            and item.claim.isascii()
+            and all(map(str.isascii, item.evidence))
+        )
+
+    def _overhead(self) -> int:
+        """Tokens of a pair that belong neither to the premise nor to the claim."""
+        return self.tokenizer.num_special_tokens_to_add(pair=True)
+
+    def _windows(self, inputs: Sequence[JudgeInput]) -> list[list[str] | None]:
+        """Per input, the premises of its claim; `None` where the claim leaves no room for one."""
+        special = self._overhead()
+        short = [self._surely_fits(item, special) for item in inputs]
+        unclear = [item for item, fits in zip(inputs, short, strict=True) if not fits]
+        claims = list(dict.fromkeys(item.claim for item in unclear))
+        claim_tokens = dict(zip(claims, self._count(claims), strict=True))
+        passages = list(dict.fromkeys(text for item in unclear for text in item.evidence if text.strip()))
+        passage_tokens = dict(zip(passages, self._count(passages), strict=True))
+        segments: dict[str, list[tuple[int, int, int]]] = {}
+        result: list[list[str] | None] = []
+        for item, fits in zip(inputs, short, strict=True):
+            texts = [text for text in item.evidence if text.strip()]
+            if fits:
+                result.append(texts)
+                continue
+            room = self.max_length - special - claim_tokens[item.claim]
+            if texts and room < _MIN_PREMISE_TOKENS:
+                result.append(None)
+                continue
+            premises: list[str] = []
+            for text in texts:
+                if passage_tokens[text] <= room:
+                    premises.append(text)
+                    continue
+                if text not in segments:
+                    segments[text] = self._segments(text)
+                premises.extend(self._pack(text, segments[text], room))
+            result.append(premises)
+        return result
+
+    def _segments(self, text: str) -> list[tuple[int, int, int]]:
+        """Start, end and tokens of the sentences of a passage, each up to the start of the next."""
+        starts = [start for start, _ in sentence_offsets(text)] or [0]
+        bounds = list(zip([0, *starts[1:]], [*starts[1:], len(text)], strict=True))
+        counts = self._count([text[start:end] for start, end in bounds])
+        return [(start, end, count) for (start, end), count in zip(bounds, counts, strict=True)]
+
+    def _pack(self, text: str, segments: list[tuple[int, int, int]], room: int) -> list[str]:
+        """Windows of neighbouring sentences of at most `room` tokens."""
+        windows: list[str] = []
+        first, last, used = 0, 0, 0
+        stack = segments[::-1]
+        while stack:
+            start, end, count = stack.pop()
+            if count > room and end - start > 1:
+                # Longer than a window: halves, at a space if there is one near the middle.
+                middle = (start + end) // 2
+                space = text.rfind(" ", start + (end - start) // 4, middle)
+                middle = space if space > start else middle
+                halves = ((start, middle), (middle, end))
+                counts = self._count([text[a:b] for a, b in halves])
+                stack.extend((a, b, n) for (a, b), n in reversed(list(zip(halves, counts, strict=True))))
+                continue
+            if used and used + count > room:
+                windows.append(text[first:last].strip())
+                first, used = start, 0
+            last, used = end, used + count
+        windows.append(text[first:last].strip())
+        return [window for window in windows if window]
+
+    def _encode(self, pairs: list[tuple[str, str]]) -> Mapping[str, list[list[int]]]:
+        """Tokenizer's output for (premise, claim) pairs, without padding."""
+        return self.tokenizer(
+            [without_special_tokens(premise, self.tokenizer) for premise, _ in pairs],
+            [without_special_tokens(claim, self.tokenizer) for _, claim in pairs],
+            truncation="only_first",  # windows fit; this only catches a token or two gained by cutting
+            max_length=self.max_length,
+        )
+
+    def _padded(self, name: str, rows: list[list[int]]) -> np.ndarray:
+        """What `tokenizer.pad` makes of a feature, in a third of its time."""
+        width = max(map(len, rows))
+        fill = {"input_ids": self.tokenizer.pad_token_id, "token_type_ids": self.tokenizer.pad_token_type_id}
+        found = np.full((len(rows), width), fill.get(name, 0) or 0, dtype=np.int64)
+        left = self.tokenizer.padding_side == "left"
+        for line, row in zip(found, rows, strict=True):
+            line[width - len(row) if left else 0 : width if left else len(row)] = row
+        return found
+
+    def _logits(self, features: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """Logits of shape (pairs, classes)."""
+        return self.model(**features).logits
+
+    def _batches(self, lengths: list[int], cpu: bool) -> Iterator[tuple[int, int]]:
+        """First and end of the forward passes over pairs of these lengths, longest first."""
+        width = getattr(self.model.config, "hidden_size", _CPU_WIDTH)
+        most = _CPU_TOKENS * max(1, _CPU_WIDTH // width)
+        begin = 0
+        while begin < len(lengths):
+            end, used, longest = begin, 0, lengths[begin]
+            while end < len(lengths) and end - begin < self.batch_size:
+                used, padded = used + lengths[end], (end + 1 - begin) * longest
+                too_loose = padded > _CPU_BUSY_TOKENS and padded - used > _CPU_PADDING * padded
+                if cpu and end > begin and (padded > most or too_loose):
+                    break
+                end += 1
+            yield begin, end
+            begin = end
+
+    def _probabilities(self, pairs: list[tuple[str, str]]) -> list[dict[str, float]]:
+        """Per (premise, claim), the probability of each role; batches of like length, no gradient."""
+        if not pairs:
+            return []
+        import torch
+
+        encoded = self._encode(pairs)
+        lengths = [len(ids) for ids in encoded["input_ids"]]
+        order = sorted(range(len(pairs)), key=lambda i: -lengths[i])  # longest first: memory runs out at once or never
+        rows: list[dict[str, float]] = [{} for _ in pairs]
+        self.model.eval()
+        device = next(self.model.parameters()).device
+        with torch.inference_mode():
+            for begin, end in self._batches([lengths[i] for i in order], device.type == "cpu"):
+                chosen = order[begin:end]
+                features = {name: [encoded[name][i] for i in chosen] for name in encoded}
+                features = {name: torch.from_numpy(self._padded(name, lists)) for name, lists in features.items()}
+                logits = self._logits({name: value.to(device) for name, value in features.items()}).float()
+                # One output is the logit of its class.
+                values = logits.sigmoid() if len(self.roles) == 1 else logits.softmax(-1)
+                values = values.masked_fill(~logits.isfinite().all(-1, keepdim=True), float("nan"))
+                for i, row in zip(chosen, values.tolist(), strict=True):
+                    for role, value in zip(self.roles, row, strict=True):
+                        rows[i][role] = rows[i].get(role, 0.0) + value
+        return rows
+
+
+class NLIVerifier(VerifierPipeline):
+    """Sentences of the completion, judged against the row's evidence by [`NLIJudge`].
+
+    Talk about the answer itself ("Let me think.") and questions are claims like any other here, and mostly come out
+    `UNVERIFIABLE`.
+
+    Args:
+        model (`str` or `PreTrainedModel`):
+            See [`NLIJudge`].
+        tokenizer (`PreTrainedTokenizerBase`, *optional*):
+            See [`NLIJudge`].
+        language (`str`, *optional*):
+            Language of the completions for [`SentenceExtractor`]; `None` decides per completion.
+        **kwargs:
+            The other arguments of [`NLIJudge`].
+    """
+
+    def __init__(
+        self,
+        model: str | PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase | None = None,
+        language: str | None = None,
+        **kwargs: Any,
+    ):
+        super().__init__(SentenceExtractor(language), NLIJudge(model, tokenizer, **kwargs))

@@ -1,0 +1,132 @@
+"""The example, as a user runs it: on files, in the closed world, and with everything that can be wrong."""
+
+import json
+import shutil
+import sys
+
+import pandas as pd
+import pytest
+from datasets import Dataset
+
+from hf_factuality.demos import closed_world as demo
+from hf_factuality.hub.results import load_results
+from tests.hub.cards.card_pages import check_page
+from tests.test_recipes import load_example
+
+
+FAST = [
+    "--max_steps", "1", "--num_generations", "2", "--per_device_train_batch_size", "4", "--max_completion_length", "8",
+    "--use_cpu", "true", "--bf16", "false", "--gradient_checkpointing", "false", "--report_to", "none",
+    "--logging_steps", "1", "--save_strategy", "no", "--dtype", "float32", "--disable_tqdm", "true",
+]  # fmt: skip
+ROWS = {
+    "question": ["Who was born in Warsaw?", "Where is Warsaw?", "What is 1 + 1?"],
+    "answer": ["Marie Curie", "Poland", "2"],
+    "knowledge": ["Marie Curie was born in Warsaw.", "Warsaw is in Poland.", None],
+    "data_source": ["HotpotQA", "2WikiMultiHopQA", "MATH"],
+}
+
+
+def run(monkeypatch, *arguments):
+    monkeypatch.setattr(sys, "argv", ["train_fspo.py", *map(str, arguments)])
+    load_example("train_fspo").main()
+
+
+@pytest.fixture
+def file(tmp_path):
+    def make(**changes):
+        columns = {name: values for name, values in {**ROWS, **changes}.items() if values is not None}
+        path = tmp_path / "train.parquet"
+        Dataset.from_dict(columns).to_parquet(path)
+        return path
+
+    return make
+
+
+def test_trains_on_a_file_and_saves_model_and_card(monkeypatch, tiny_model, tmp_path, file):
+    out = tmp_path / "out"
+    run(monkeypatch, "--model_name_or_path", tiny_model, "--train_files", file(), "--output_dir", out,
+        "--log_completions", "true", "--num_completions_to_print", "0", *FAST)  # fmt: skip
+    assert (out / "model.safetensors").exists() and (out / "tokenizer.json").exists()
+    card = (out / "README.md").read_text(encoding="utf-8")
+    assert "LexicalVerifier" in card and "2505.24630" in card
+    table = pd.read_parquet(next((out / "completions").glob("*.parquet")))
+    assert {"answer", "factuality", "factuality_labels"} <= set(table.columns)
+    assert all(prompt.endswith("<think>") for prompt in table["prompt"])
+
+
+def test_trains_on_a_dataset_with_peft(monkeypatch, tiny_model, tmp_path, file):
+    file()
+    out = tmp_path / "out"
+    run(monkeypatch, "--model_name_or_path", tiny_model, "--dataset_name", tmp_path, "--output_dir", out,
+        "--use_peft", "true", "--lora_target_modules", "q_proj", "v_proj", *FAST)  # fmt: skip
+    assert (out / "adapter_model.safetensors").exists()
+
+
+def test_the_closed_world_measures_before_and_after(monkeypatch, tmp_path, capsys):
+    """With a model of a few steps: the numbers are bad, the path is whole."""
+    build = demo.build_world_model
+    monkeypatch.setattr(
+        demo,
+        "build_world_model",
+        lambda **size: build(output_dir=tmp_path / "closed-world", steps=2, progress=False, **size),
+    )
+    out = tmp_path / "closed-world-fspo"
+    run(monkeypatch, "--output_dir", out, "--verifier", "lexical", *FAST)
+    printed = capsys.readouterr().out
+    assert "answer accuracy" in printed and "reasoning factuality" in printed and "report.html" in printed
+    results = {name: load_results(out / f"results-{name}.json")["results"] for name in ("before", "after")}
+    assert [entry["n"] for entry in results["before"]] == [entry["n"] for entry in results["after"]]
+    assert results["after"][0]["n"] > 50
+    assert "<h4>before</h4>" in (out / "report.html").read_text(encoding="utf-8")
+    card = (out / "README.md").read_text(encoding="utf-8")
+    assert "| closed-world-questions | answer accuracy |" in card and "LexicalVerifier" in card
+    check_page("fspo", card)
+
+
+@pytest.mark.parametrize(
+    ("changes", "options", "message"),
+    [
+        ({"answer": None}, [], "answer"),
+        ({"question": None}, [], "question"),
+        ({name: [] for name in ROWS}, [], "no rows|empty"),
+        ({"data_source": ["HotpotQA", "TriviaQA", "MATH"]}, [], "TriviaQA"),
+        ({"question": ["x " * 2000, "b", "c"]}, [], "tokens, but only"),
+        ({}, ["--verifier", "lexicla"], "lexicla"),
+        ({}, ["--verifier", "no.such.module:Judge"], "no.such.module"),
+        ({}, ["--variant", "papre"], "papre"),
+    ],
+)
+def test_refused_before_training_starts(monkeypatch, tiny_model, tmp_path, file, changes, options, message, capsys):
+    arguments = ["--model_name_or_path", tiny_model, "--train_files", file(**changes), "--output_dir", tmp_path, *FAST]
+    with pytest.raises((ValueError, SystemExit)) as refusal:
+        run(monkeypatch, *arguments, *options)
+    said = str(refusal.value) + capsys.readouterr().err
+    assert any(part in said for part in message.split("|")), said
+
+
+def test_a_run_needs_model_and_data(monkeypatch, tiny_model, tmp_path, file):
+    with pytest.raises(ValueError, match="either train_files or dataset_name"):
+        run(monkeypatch, "--model_name_or_path", tiny_model, *FAST)
+    with pytest.raises(ValueError, match="--model_name_or_path"):
+        run(monkeypatch, "--train_files", file(), *FAST)
+    with pytest.raises(ValueError, match="no-such-file.parquet"):
+        run(monkeypatch, "--model_name_or_path", tiny_model, "--train_files", tmp_path / "no-such-file.parquet", *FAST)
+
+
+@pytest.mark.slow
+def test_trains_on_the_published_files(monkeypatch, tiny_model, tmp_path, data_dir):
+    """HotpotQA, 2WikiMultiHopQA and MATH rows together; the model is random, so this checks the way, not the words."""
+    model = shutil.copytree(tiny_model, tmp_path / "model")
+    config = json.loads((model / "config.json").read_text(encoding="utf-8"))
+    config["max_position_embeddings"] = 16384  # this tokenizer knows hardly a word: prompts are long
+    (model / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    out = tmp_path / "out"
+    files = [data_dir / "fspo" / name for name in ("hotpot-2k-train.parquet", "simple-rl-train.parquet")]
+    fast = ["2" if value == "1" and FAST[i - 1] == "--max_steps" else value for i, value in enumerate(FAST)]
+    run(monkeypatch, "--model_name_or_path", model, "--train_files", *files, "--output_dir", out,
+        "--log_completions", "true", "--num_completions_to_print", "0", *fast)  # fmt: skip
+    tables = [pd.read_parquet(path) for path in (out / "completions").glob("*.parquet")]
+    prompts = [prompt for table in tables for prompt in table["prompt"]]
+    assert len(prompts) == 8 and all(p.startswith("<|system|>") and p.endswith("<think>") for p in prompts)
+    assert not any("<|im_start|>" in prompt for prompt in prompts)

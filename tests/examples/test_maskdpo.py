@@ -1,0 +1,116 @@
+"""The example, as a user runs it: on files, in the closed world, and with everything that can be wrong."""
+
+import sys
+from dataclasses import replace
+
+import pytest
+from safetensors.torch import load_file
+
+from hf_factuality.data.preferences import load_pairs
+from hf_factuality.demos import closed_world as demo
+from hf_factuality.errors import DataError
+from hf_factuality.hub.results import load_results
+from hf_factuality.worlds import WorldConfig
+from tests.hub.cards.card_pages import check_page
+from tests.test_recipes import load_example
+from tests.trainers.mask_dpo_recording import pairs
+
+
+FAST = [
+    "--max_steps", "2", "--per_device_train_batch_size", "4", "--learning_rate", "0.01", "--use_cpu", "true", "--bf16", "false",
+    "--gradient_checkpointing", "false", "--report_to", "none", "--logging_steps", "1", "--save_strategy", "no", "--dtype",
+    "float32", "--disable_tqdm", "true",
+]  # fmt: skip
+
+
+def run(monkeypatch, *arguments):
+    monkeypatch.setattr(sys, "argv", ["train_maskdpo.py", *map(str, arguments)])
+    load_example("train_maskdpo").main()
+
+
+@pytest.mark.parametrize("kind", ["parquet", "jsonl", "folder"])
+def test_trains_on_pairs_from_files(monkeypatch, tiny_model, tmp_path, kind):
+    if kind == "folder":
+        (tmp_path / "pairs").mkdir()
+    file = tmp_path / {"parquet": "pairs.parquet", "jsonl": "pairs.jsonl", "folder": "pairs/pairs.parquet"}[kind]
+    (pairs().to_json if kind == "jsonl" else pairs().to_parquet)(file)
+    out = tmp_path / "out"
+    run(monkeypatch, "--model_name_or_path", tiny_model, "--train_files", file.parent if kind == "folder" else file,
+        "--output_dir", out, "--tokens_outside", "keep", *FAST)  # fmt: skip
+    before, after = load_file(f"{tiny_model}/model.safetensors"), load_file(out / "model.safetensors")
+    assert any((before[name] != after[name]).any() for name in before)
+    card = (out / "README.md").read_text(encoding="utf-8")
+    assert "2503.02846" in card and "tokens outside: keep" in card and str(tmp_path) not in card
+
+
+def test_trains_on_a_dataset_with_peft(monkeypatch, tiny_model, tmp_path):
+    pairs().to_parquet(tmp_path / "train.parquet")
+    out = tmp_path / "out"
+    run(monkeypatch, "--model_name_or_path", tiny_model, "--dataset_name", tmp_path, "--output_dir", out,
+        "--use_peft", "true", "--lora_target_modules", "q_proj", "v_proj", *FAST)  # fmt: skip
+    assert (out / "adapter_model.safetensors").exists()
+
+
+def test_the_closed_world_measures_before_and_after(monkeypatch, tmp_path, capsys):
+    """With few people and a model of a few steps: the numbers are bad, the path is whole."""
+    build = demo.build_world_model
+
+    def small(config, **settings):
+        assert config.unknown > 0 and settings["model_config"].questions == 0, "texts that can decline, nothing else"
+        model = replace(settings["model_config"], hidden_size=64, intermediate_size=128, num_layers=1, batch_size=32)
+        return build(
+            WorldConfig(num_people=16, num_attributes=0), tmp_path / "closed-world", model, steps=120, progress=False
+        )
+
+    monkeypatch.setattr(demo, "build_world_model", small)
+    monkeypatch.setattr(demo.BiographyDemo, "max_new_tokens", 24)
+    out = tmp_path / "closed-world-mask-dpo"
+    run(monkeypatch, "--output_dir", out, *FAST)
+    printed = capsys.readouterr().out
+    for name in ("correct facts per answer", "wrong facts per answer", "factuality score", "sentences without a fact"):
+        assert name in printed
+    results = {name: load_results(out / f"results-{name}.json")["results"] for name in ("before", "after")}
+    assert {entry["n"] for entry in results["before"]} == {entry["n"] for entry in results["after"]} == {8}
+    assert [entry["value"] for entry in results["before"]] != [entry["value"] for entry in results["after"]]
+    page = (out / "report.html").read_text(encoding="utf-8")
+    assert "<h4>before</h4>" in page and "right answer" not in page
+    check_page("mask-dpo", (out / "README.md").read_text(encoding="utf-8"))
+    # The pairs are of the people who are trained on, and nobody who is measured.
+    (folder,) = out.glob("pairs-*")
+    world = demo.load_world(tmp_path / "closed-world")
+    assert set(load_pairs(folder)["id"]) <= {person.name for person in world.split("train")}
+    # Another run finds them.
+    monkeypatch.setattr("hf_factuality.data.preferences.build_preferences", None)
+    run(monkeypatch, "--output_dir", out, *FAST)
+
+
+@pytest.mark.parametrize(
+    ("change", "options", "error", "message"),
+    [
+        (lambda rows: rows.remove_columns("chosen_spans"), [], DataError, "no column 'chosen_spans'"),
+        (lambda rows: rows, ["--chosen_labels", "true"], ValueError, "'true', which is no label"),
+        (lambda rows: rows, ["--tokens_outside", "some"], SystemExit, "some"),
+        (lambda rows: rows, ["--dataset_name", "x/y"], ValueError, "either --train_files or --dataset_name"),
+        (lambda rows: rows, ["--max_lenght", "8"], (ValueError, SystemExit), "max_lenght"),
+    ],
+)
+def test_refused_before_training_starts(monkeypatch, tiny_model, tmp_path, change, options, error, message, capsys):
+    file = tmp_path / "pairs.parquet"
+    change(pairs()).to_parquet(file)
+    arguments = ["--model_name_or_path", tiny_model, "--train_files", file, "--output_dir", tmp_path / "out", *FAST]
+    with pytest.raises(error) as refusal:
+        run(monkeypatch, *arguments, *options)
+    assert message in str(refusal.value) + capsys.readouterr().err
+
+
+def test_a_run_needs_model_and_data(monkeypatch, tiny_model, tmp_path):
+    with pytest.raises(ValueError, match="either --train_files or --dataset_name"):
+        run(monkeypatch, "--model_name_or_path", tiny_model, *FAST)
+    with pytest.raises(ValueError, match="--model_name_or_path"):
+        run(monkeypatch, "--train_files", tmp_path / "pairs.parquet", *FAST)
+    with pytest.raises(ValueError, match="all Parquet or all JSON Lines"):
+        run(monkeypatch, "--model_name_or_path", tiny_model, "--train_files", "a.parquet", "b.jsonl", *FAST)
+    with pytest.raises(FileNotFoundError, match="no-such-file.parquet"):
+        run(monkeypatch, "--model_name_or_path", tiny_model, "--train_files", tmp_path / "no-such-file.parquet", *FAST)
+    with pytest.raises(DataError, match="there is no .*pairs.parquet"):
+        run(monkeypatch, "--model_name_or_path", tiny_model, "--train_files", tmp_path, *FAST)

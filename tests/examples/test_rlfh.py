@@ -1,0 +1,90 @@
+"""The example, as a user runs it: in the closed world, on files with the policy as judge, and with what can be wrong."""
+
+import json
+import sys
+from dataclasses import replace
+
+import pytest
+
+from hf_factuality.demos import closed_world as demo
+from hf_factuality.errors import DataError, JudgingError
+from hf_factuality.hub.results import load_results
+from hf_factuality.worlds import WorldConfig
+from tests.hub.cards.card_pages import check_page
+from tests.test_recipes import load_example
+
+
+FAST = [
+    "--max_steps", "2", "--per_device_train_batch_size", "4", "--gradient_accumulation_steps", "1", "--learning_rate", "0.01",
+    "--critic_learning_rate", "0.01", "--use_cpu", "true", "--bf16", "false", "--gradient_checkpointing", "false", "--report_to",
+    "none", "--logging_steps", "1", "--save_strategy", "no", "--dtype", "float32", "--disable_tqdm", "true",
+    "--max_completion_length", "16",
+]  # fmt: skip
+
+
+def run(monkeypatch, *arguments):
+    monkeypatch.setattr(sys, "argv", ["train_rlfh.py", *map(str, arguments)])
+    load_example("train_rlfh").main()
+
+
+def test_the_closed_world_measures_before_and_after(monkeypatch, tmp_path, capsys):
+    """With few people and a model of a few steps: the numbers are bad, the path is whole."""
+    build = demo.build_world_model
+
+    def small(config, **settings):
+        model = replace(settings["model_config"], hidden_size=64, intermediate_size=128, num_layers=1, batch_size=32)
+        return build(
+            WorldConfig(num_people=16, num_attributes=0), tmp_path / "closed-world", model, steps=120, progress=False
+        )
+
+    monkeypatch.setattr(demo, "build_world_model", small)
+    monkeypatch.setattr(demo.BiographyDemo, "max_new_tokens", 24)
+    out = tmp_path / "closed-world-rlfh"
+    run(monkeypatch, "--output_dir", out, *FAST)
+    printed = capsys.readouterr().out
+    for name in ("correct facts per answer", "wrong facts per answer", "informativeness", "empty answers"):
+        assert name in printed
+    assert "rlfh/accuracy" in printed and "value/explained_variance" in printed
+    results = {name: load_results(out / f"results-{name}.json")["results"] for name in ("before", "after")}
+    assert {entry["n"] for entry in results["before"]} == {entry["n"] for entry in results["after"]} == {8}
+    assert [entry["value"] for entry in results["before"]] != [entry["value"] for entry in results["after"]]
+    card = (out / "README.md").read_text(encoding="utf-8")
+    assert "2406.12221" in card and "| correct facts per answer |" in card and str(tmp_path) not in card
+    check_page("rlfh", card)
+    assert (out / "critic" / "model.safetensors").is_file()
+
+
+def test_a_policy_that_cannot_judge_stops_the_run_at_once(monkeypatch, tiny_model, tmp_path, caplog):
+    """The tiny model's context is shorter than the judge's prompts: better said now than after a day of zeros."""
+    rows = [{"question": f"Who is number {i}?", "materials": [f"Number {i} is a number."]} for i in range(8)]
+    file = tmp_path / "questions.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    with pytest.raises(JudgingError, match="judged none of the first 4 completions"):
+        run(
+            monkeypatch,
+            "--model_name_or_path",
+            tiny_model,
+            "--train_files",
+            file,
+            "--output_dir",
+            tmp_path / "out",
+            *FAST,
+        )
+    assert "leaves 0 of 512 for the answer" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("row", "options", "error", "message"),
+    [
+        ({"prompt": "x"}, [], DataError, "needs a 'question'"),
+        ({"question": "x"}, ["--judge_model", "j"], ValueError, "needs both its model and its address"),
+        ({"question": "x"}, ["--reward_maps", "readmee"], ValueError, "neither one of the presets"),
+        ({"question": "x"}, ["--dataset_name", "x/y"], DataError, "either train_files or dataset_name"),
+    ],
+)
+def test_refused_before_training_starts(monkeypatch, tiny_model, tmp_path, row, options, error, message):
+    file = tmp_path / "questions.jsonl"
+    file.write_text(json.dumps(row) + "\n", encoding="utf-8")
+    arguments = ["--model_name_or_path", tiny_model, "--train_files", file, "--output_dir", tmp_path / "out", *FAST]
+    with pytest.raises(error, match=message):
+        run(monkeypatch, *arguments, *options)

@@ -1,0 +1,156 @@
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hf_factuality.spans import LabeledSpan
+from hf_factuality.verifiers import SentenceExtractor, VerifierInput
+from hf_factuality.verifiers.extractors.sentences import guess_language, sentence_offsets
+
+
+def texts(text, **kwargs):
+    return [text[start:end] for start, end in sentence_offsets(text, **kwargs)]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", []),
+        (" \n\t\n", []),
+        ("No end mark", ["No end mark"]),
+        ("He was born in Ulm. He died in Princeton.", ["He was born in Ulm.", "He died in Princeton."]),
+        # Abbreviations, initials, decimals and times do not end a sentence.
+        (
+            "Dr. J. F. Smith paid $3.5 million on Jan. 5, 2020. He left at 5 p.m. on Monday.",
+            ["Dr. J. F. Smith paid $3.5 million on Jan. 5, 2020.", "He left at 5 p.m. on Monday."],
+        ),
+        # A line break ends a sentence; bullets, headings and table rules are no part of one.
+        (
+            "## Life\n- born in Ulm\n* died in Princeton\n---\n| year | 1921 |\n|---|---|",
+            ["Life", "born in Ulm", "died in Princeton", "year | 1921"],
+        ),
+        ("1. First. More.\n2) Second.\n3.", ["1. First.", "More.", "2) Second.", "3."]),
+        ("Reasons: 1. One thing. 2. Another.", ["Reasons:", "1. One thing.", "2. Another."]),
+        ("-5 degrees. - 7 degrees.", ["-5 degrees.", "7 degrees."]),
+        ("爱因斯坦生于1879年。他说：“好的。”然后走了！", ["爱因斯坦生于1879年。", "他说：“好的。”", "然后走了！"]),
+        ("一、苹果。\n（二）香蕉", ["一、苹果。", "（二）香蕉"]),
+        # Text after characters of several bytes.
+        ("😀 Hallo Jürgen. 你好。 Bye.", ["😀 Hallo Jürgen.", "你好。", "Bye."]),
+        # sentencex 1.0.32 panics on "A\u3000." (a wide white-space character after an initial).
+        ("I met A\u3000. Yes.", ["I met A\u3000.", "Yes."]),
+        ("broken \ud800 surrogate. Next.", ["broken \ud800 surrogate.", "Next."]),
+    ],
+)
+def test_sentences(text, expected):
+    assert texts(text) == expected
+
+
+def test_claims_leave_out_the_number_of_a_list_item():
+    text = "1. Born in Ulm.\n(b) Died in 1955.\n1879 was a common year."
+    assert SentenceExtractor().extract([VerifierInput(text), VerifierInput("")]) == [
+        [
+            LabeledSpan(0, 15, claim="Born in Ulm."),
+            LabeledSpan(16, 33, claim="Died in 1955."),
+            LabeledSpan(34, 57),
+        ],
+        [],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", "en"),
+        ("1921", "en"),
+        ("He was born.", "en"),
+        ("玛丽出生在华沙。", "zh"),
+        ("Google 在北京设有一个很大的研究中心。", "zh"),
+        ("The word 道 means way.", "en"),
+    ],
+)
+def test_language(text, expected):
+    assert guess_language(text) == expected
+
+
+def test_language_can_be_fixed():
+    # German numbers its dates with a full stop.
+    text = "Er wurde am 14. März 1879 geboren. Er starb 1955."
+    assert texts(text, language="de") == ["Er wurde am 14. März 1879 geboren.", "Er starb 1955."]
+    assert len(SentenceExtractor("de").extract([VerifierInput(text)])[0]) == 2
+
+
+def test_a_panic_of_the_splitter_is_not_the_end(monkeypatch):
+    class PanicException(BaseException):
+        pass
+
+    def panic(language, text):
+        raise PanicException("byte index 3 is not a char boundary")
+
+    monkeypatch.setattr("hf_factuality.verifiers.extractors.sentences.sentencex.get_sentence_boundaries", panic)
+    assert texts("He was born. 他走了。Bye") == ["He was born.", "他走了。", "Bye"]
+
+    def interrupt(language, text):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("hf_factuality.verifiers.extractors.sentences.sentencex.get_sentence_boundaries", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        sentence_offsets("He was born.")
+
+
+PIECES = st.one_of(
+    st.text(max_size=8),
+    st.sampled_from(
+        [
+            ". ",
+            "! ",
+            "。",
+            "？",
+            "\n",
+            "\r\n",
+            "\u2028",
+            "\u3000",
+            "\u2003",
+            "J. ",
+            "1. ",
+            "(a) ",
+            "- ",
+            "**",
+            "| ",
+            "“",
+            "”",
+            '"',
+            "…",
+        ]
+    ),
+)
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.lists(PIECES, max_size=12).map("".join), st.sampled_from([None, "en", "zh"]))
+def test_offsets_partition_the_letters(text, language):
+    spans = sentence_offsets(text, language)
+    outside, previous = list(text), 0
+    for start, end in spans:
+        assert previous <= start < end <= len(text)
+        assert not text[start].isspace() and not text[end - 1].isspace()
+        assert any(character.isalnum() for character in text[start:end])
+        assert len(text[start:end].splitlines()) == 1
+        outside[start:end] = " " * (end - start)
+        previous = end
+    assert not any(character.isalnum() for character in outside)
+
+
+def test_thousands_of_sentences_a_second():
+    text = "Dr. Smith went to Washington on Jan. 5, 2020. He paid $3.5 million!\n- a list item\n" * 1000
+    start = time.process_time()
+    count = len(sentence_offsets(text))
+    assert count == 3000
+    assert count / (time.process_time() - start) > 5000
+
+
+def test_long_runs_do_not_take_quadratic_time():
+    start = time.process_time()
+    for text in (" " * 200_000 + "a", "*" * 200_000, "a" * 200_000, "1" * 200_000, "\n" * 200_000, ". " * 50_000):
+        sentence_offsets(text)
+    assert time.process_time() - start < 5

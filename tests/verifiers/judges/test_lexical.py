@@ -1,0 +1,357 @@
+import importlib.util
+import pickle
+import random
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hf_factuality.spans import Label, LabeledSpan, Verification
+from hf_factuality.verifiers import JudgeInput, Judgement, LexicalJudge, LexicalVerifier, VerifierInput
+from hf_factuality.verifiers.judges.lexical import FEATURES, INTERCEPT, WEIGHTS, _index, lexical_features
+from hf_factuality.verifiers.judges.lexical_text import COMMON, FUNCTION, MONTH, NAME, NUMBER, WORD, tokens
+
+
+BENCHMARK = Path(__file__).resolve().parents[3] / "benchmarks" / "lexical_verifier.py"
+
+EINSTEIN = (
+    "Albert Einstein was born in Ulm, Germany, on 14 March 1879. He received the Nobel Prize in Physics in 1921 for "
+    "his discovery of the law of the photoelectric effect. He never learned to drive a car.",
+    "Marie Curie won the Nobel Prize in Physics in 1903.",
+    "Albavision controls 82 radio stations and 26 TV stations.",
+)
+AINSITAN = ("爱因斯坦于1879年3月14日出生于德国乌尔姆。他在1921年获得诺贝尔物理学奖。", "该公司有三百万用户。")
+
+
+def judge(claim, evidence=EINSTEIN):
+    return LexicalJudge().judge([JudgeInput(claim, evidence)])[0]
+
+
+@pytest.mark.parametrize(
+    ("claim", "label"),
+    [
+        ("Albert Einstein was born in Ulm.", Label.SUPPORTED),
+        ("Einstein was born on March 14, 1879.", Label.SUPPORTED),
+        ("Albavision controls 26 TV stations.", Label.SUPPORTED),
+        # Dates: year, month, day.
+        ("Albert Einstein was born in 1889.", Label.CONTRADICTED),
+        ("Albert Einstein was born on 14 April 1879.", Label.CONTRADICTED),
+        ("Albert Einstein was born on 15 March 1879.", Label.CONTRADICTED),
+        # The value is in the evidence, but of somebody else.
+        ("Albert Einstein received the Nobel Prize in Physics in 1903.", Label.CONTRADICTED),
+        # Names and numbers.
+        ("Albert Einstein was born in Munich, Germany.", Label.CONTRADICTED),
+        ("Marie Curie won the Nobel Prize in Chemistry in 1903.", Label.CONTRADICTED),
+        ("Albavision controls 83 radio stations.", Label.CONTRADICTED),
+        # Another person: not what the evidence speaks of.
+        ("Niels Bohr was born in 1885.", Label.UNVERIFIABLE),
+        ("Niels Bohr received the Nobel Prize in Physics in 1922.", Label.UNVERIFIABLE),
+        ("Pierre Smith won the Nobel Prize in Physics in 1903.", Label.UNVERIFIABLE),
+        # Nothing about it.
+        ("Bananas are yellow.", Label.UNVERIFIABLE),
+        ("Einstein was a pacifist.", Label.UNVERIFIABLE),
+        # Negation of a near copy.
+        ("Einstein did not receive the Nobel Prize in Physics in 1921.", Label.CONTRADICTED),
+        ("He learned to drive a car.", Label.CONTRADICTED),
+        ("He never learned to drive a car.", Label.SUPPORTED),
+        # Reservation.
+        ("Perhaps Einstein was born in Ulm.", Label.HEDGED_SUPPORTED),
+        ("I think Albert Einstein was born in 1889.", Label.HEDGED_CONTRADICTED),
+        ("I'm not sure, but Albert Einstein was born in Ulm.", Label.HEDGED_SUPPORTED),
+        ("Perhaps bananas are yellow.", Label.UNVERIFIABLE),
+        # Talk, questions, and nothing at all.
+        ("Let me think about this.", Label.NO_FACT),
+        ("Okay, we need to find where Einstein was born.", Label.NO_FACT),
+        ("I don't know where Einstein was born.", Label.NO_FACT),
+        ("Where was Einstein born?", Label.NO_FACT),
+        ("Sure!", Label.NO_FACT),
+        ("Here is the answer:", Label.NO_FACT),
+        ("", Label.NO_FACT),
+        ("...", Label.NO_FACT),
+    ],
+)
+def test_english(claim, label):
+    assert judge(claim).label is label
+
+
+@pytest.mark.parametrize(
+    ("claim", "label"),
+    [
+        ("爱因斯坦出生于1879年。", Label.SUPPORTED),
+        ("爱因斯坦出生于德国乌尔姆。", Label.SUPPORTED),
+        ("该公司有300万用户。", Label.SUPPORTED),
+        ("他可能在1921年获得诺贝尔物理学奖。", Label.HEDGED_SUPPORTED),
+        ("爱因斯坦于1879年4月14日出生于德国。", Label.CONTRADICTED),
+        ("该公司有五百万用户。", Label.CONTRADICTED),
+        ("他没有在1921年获得诺贝尔物理学奖。", Label.CONTRADICTED),
+        ("香蕉是黄色的。", Label.UNVERIFIABLE),
+        ("让我想想。", Label.NO_FACT),
+        ("爱因斯坦出生在哪里？", Label.NO_FACT),
+    ],
+)
+def test_chinese(claim, label):
+    assert judge(claim, AINSITAN).label is label
+
+
+@pytest.mark.parametrize(
+    ("claim", "evidence", "label"),
+    [
+        # What the module says that it cannot do. These are wrong as verdicts, and known.
+        ("He passed away in Paris.", "He died in Paris.", Label.UNVERIFIABLE),
+        ("He has three brothers.", "His brothers are Tim, Tom and Jim.", Label.UNVERIFIABLE),
+        ("Germany beat Brazil in the final.", "Brazil beat Germany in the final.", Label.SUPPORTED),
+        ("He won the race in Monza.", "He failed to win the race in Monza.", Label.SUPPORTED),
+        ("She won an award in Cannes in 2001.", "She won an award in Cannes in 1999.", Label.CONTRADICTED),
+        ("Bob Dylan was born in Ulm in 1879.", "Albert Einstein was born in Ulm in 1879.", Label.UNVERIFIABLE),
+        ("发明者是李四。", "发明者是张三。", Label.UNVERIFIABLE),
+    ],
+)
+def test_limits_are_as_documented(claim, evidence, label):
+    assert judge(claim, (evidence,)).label is label
+
+
+def test_hedge_of_the_evidence_is_not_the_claims():
+    evidence = ("The disease is possibly caused by a virus.",)
+    assert judge("The disease is possibly caused by a virus.", evidence).label is Label.SUPPORTED
+
+
+def test_two_lists_of_names_do_not_contradict():
+    evidence = ("The film stars Tom Hanks and Meg Ryan.",)
+    assert judge("The film stars Tom Hanks and Julia Roberts.", evidence).label is not Label.CONTRADICTED
+
+
+def test_a_value_that_another_sentence_states_is_no_contradiction():
+    evidence = ("The album was released in Japan in 1985.", "The album was released in Europe in 1986.")
+    assert judge("The album was released in 1986.", evidence).label is Label.SUPPORTED
+    assert judge("The album was released in 1987.", evidence).label is Label.CONTRADICTED
+
+
+def test_evidence_is_the_deciding_sentence():
+    assert judge("Albert Einstein was born in 1889.").evidence == (
+        "Albert Einstein was born in Ulm, Germany, on 14 March 1879."
+    )
+    assert judge("Marie Curie won the Nobel Prize in 1903.").evidence == EINSTEIN[1]
+    assert judge("Bananas are yellow.").evidence is None
+
+
+def test_run_on_sentences_are_split():
+    evidence = ("His life is tied to the clock.Isaiah Edwin Leopold was born in 1886.",)
+    assert (
+        judge("Isaiah Edwin Leopold was born in 1886.", evidence).evidence == "Isaiah Edwin Leopold was born in 1886."
+    )
+
+
+@pytest.mark.parametrize("evidence", [(), ("",), (" \n", "...")])
+def test_no_evidence(evidence):
+    assert judge("He was born in Ulm.", evidence) == Judgement(Label.UNVERIFIABLE)
+    assert judge("Let me think.", evidence) == Judgement(Label.NO_FACT)
+
+
+def test_threshold():
+    inputs = [JudgeInput("Albert Einstein was born in Ulm.", EINSTEIN)]
+    assert LexicalJudge(threshold=1.0).judge(inputs)[0].label is Label.UNVERIFIABLE
+    assert LexicalJudge(threshold=0.0).judge([JudgeInput("Bananas.", EINSTEIN)])[0].label is Label.SUPPORTED
+    with pytest.raises(ValueError, match=r"probability in \[0, 1\], got 1.5"):
+        LexicalJudge(threshold=1.5)
+
+
+def test_features_by_hand():
+    """Claim terms: born (WORD, weight 1), ulm (NAME, 1.5), 1880 (NUMBER, 2.5); "She" and "in" have no weight.
+
+    Evidence has 2 sentences; rarity = ln(3 / (df + 0.5)) + 1: born df 2 -> 1.182, ulm df 1 -> 1.693, 1880 df 0 ->
+    2.792. Weights 1.182, 2.540, 6.979, in all 10.701. "Ann was born in Ulm" holds born and ulm: 3.722 / 10.701 =
+    0.348; no other sentence adds to it. One number is missing: 1/2. Of the pairs (born, ulm), (ulm, 1880) the
+    evidence has one.
+    """
+    values, sentence = lexical_features("She was born in Ulm in 1880.", ("Ann was born in Ulm.", "Tim was born."))
+    assert dict(zip(FEATURES, values, strict=True)) == pytest.approx(
+        {"sentence": 0.348, "three": 0.348, "names": 1.0, "numbers": 0.5, "order": 0.5, "conflict": 0.0}, abs=1e-3
+    )
+    assert sentence == "Ann was born in Ulm."
+    logit = INTERCEPT + sum(w * v for w, v in zip(WEIGHTS, (0.3478, 0.3478, 1.0, 0.5, 0.5, 0.0), strict=True))
+    evidence = ("Ann was born in Ulm.", "Tim was born.")
+    assert judge("She was born in Ulm in 1880.", evidence).score == pytest.approx(1 / (1 + np.exp(-logit)), abs=1e-3)
+
+
+def test_best_three_sentences_are_chosen_greedily():
+    """Each claim word has weight 1 and the same rarity; sentence one holds 3 of 6, and the next two add 2 and 1."""
+    evidence = ("red green blue", "blue cyan pink", "red gold", "green cyan", "other things")
+    values, _ = lexical_features("red green blue cyan pink gold", evidence)
+    rarity = {
+        word: np.log(6 / (df + 0.5)) + 1 for word, df in dict(red=2, green=2, blue=2, cyan=2, pink=1, gold=1).items()
+    }
+    best = rarity["blue"] + rarity["cyan"] + rarity["pink"]  # pink is rarer: this one is ahead of "red green blue"
+    assert values[0] == pytest.approx(best / sum(rarity.values()))
+    assert values[1] == pytest.approx(1.0)  # "red gold" next, then either sentence with "green"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("1,000 and 1000", [("1000", NUMBER), ("and", FUNCTION), ("1000", NUMBER)]),
+        ("3.5 million", [("3500000", NUMBER)]),
+        ("three hundred", [("300", NUMBER)]),
+        ("96.30%", [("96.3", NUMBER), ("%", FUNCTION)]),
+        ("2020-01-05", [("5", NUMBER), ("january", MONTH), ("2020", NUMBER)]),
+        ("Jan. 5", [("january", MONTH), ("5", NUMBER)]),
+        ("may May", [("may", FUNCTION), ("may", MONTH)]),
+        ("Beyoncé's", [("beyonc", NAME)]),
+        ("years", [("year", COMMON)]),
+        ("2020年1月5日", [("2020", NUMBER), ("january", MONTH), ("5", NUMBER)]),
+        ("二〇一九年十二月", [("2019", NUMBER), ("december", MONTH)]),
+        ("三百二十人", [("320", NUMBER), ("人", WORD)]),
+        ("3.5亿", [("350000000", NUMBER)]),
+        ("一个苹果", [("一个", WORD), ("个苹", WORD), ("苹果", WORD)]),
+        ("说谢谢谢谢", [("说谢", WORD), ("谢谢", WORD), ("谢谢", WORD), ("谢谢", WORD)]),
+        ("1.2.3 million", [("1.2.3", NUMBER)]),
+    ],
+)
+def test_tokens(text, expected):
+    assert [tuple(token) for token in tokens(text)] == expected
+
+
+@pytest.mark.parametrize(
+    ("one", "other"), [("studies", "study"), ("released", "release"), ("stopped", "stop"), ("films", "film")]
+)
+def test_word_forms_meet(one, other):
+    assert tokens(one) == tokens(other)
+
+
+def test_verifier_end_to_end():
+    completion = "Let me think. 1. Albert Einstein was born in Ulm.\n- He was born in 1889."
+    found = LexicalVerifier().verify(
+        [VerifierInput(completion, evidence=EINSTEIN), VerifierInput("", evidence=EINSTEIN)]
+    )
+    assert [(span.start, span.end, span.label, span.claim) for span in found[0].spans] == [
+        (0, 13, Label.NO_FACT, None),
+        (14, 49, Label.SUPPORTED, "Albert Einstein was born in Ulm."),
+        (52, 72, Label.UNVERIFIABLE, None),
+    ]
+    assert found[0].spans[0] == LabeledSpan(0, 13, Label.NO_FACT)
+    assert found[0].validate(completion).judged
+    assert found[1] == Verification()
+
+
+def test_shared_evidence_is_indexed_once_and_the_cache_is_capped():
+    _index.cache_clear()
+    LexicalJudge().judge([JudgeInput(f"He was born in {year}.", tuple(EINSTEIN)) for year in range(1900, 1908)])
+    assert _index.cache_info()[:2] == (7, 1)  # hits, misses
+    LexicalJudge().judge([JudgeInput("He was born in Ulm.", (f"Passage {i}.",)) for i in range(300)])
+    assert _index.cache_info().currsize == 128
+
+
+def test_deterministic_and_picklable():
+    inputs = [JudgeInput("Albert Einstein was born in 1889.", EINSTEIN), JudgeInput("He was born in Ulm.", EINSTEIN)]
+    first = LexicalJudge().judge(inputs)
+    _index.cache_clear()
+    assert pickle.loads(pickle.dumps(LexicalJudge())).judge(inputs) == first
+    assert LexicalJudge().judge(inputs[::-1]) == first[::-1]
+
+
+PIECES = st.sampled_from(
+    [
+        "Bob ", "was born ", "in ", "1.2.3", " million", "²", "٢", "三百",
+        "一万", "5月", "亿", "不是", "not ", "n't", "’s", "İ",
+        "2020-12-31", "%", ", ", ". ", "。", "?", "\n", "- ", "1) ", "𠮷", "の",
+        "\u3000", "\ud800", "9" * 5000 + ".5", "May ",
+    ]
+)  # fmt: skip
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(PIECES, max_size=10).map("".join), st.lists(st.lists(PIECES, max_size=10).map("".join), max_size=3))
+def test_any_text_gets_a_label(claim, evidence):
+    result = judge(claim, tuple(evidence))
+    assert isinstance(result.label, Label)
+    assert result.score is None or 0.0 <= result.score <= 1.0
+    assert (result.score is None) == (result.label is Label.NO_FACT or not any(map(tokens_or_letters, evidence)))
+
+
+def tokens_or_letters(text):
+    return any(character.isalnum() for character in text)
+
+
+def test_long_runs_do_not_take_quadratic_time():
+    start = time.process_time()
+    for text in (
+        "1" * 50_000,
+        "1" * 50_000 + "万",
+        "a" * 50_000,
+        "北" * 50_000,
+        "'" * 50_000,
+        "1." * 25_000,
+        "一" * 50_000,
+    ):
+        judge(text, (text,))
+    assert time.process_time() - start < 5
+
+
+# -- benchmark --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def benchmark():
+    spec = importlib.util.spec_from_file_location("lexical_verifier_benchmark", BENCHMARK)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def pairwise_auroc(scores, labels):
+    wins, pairs = 0.0, 0
+    for score, label in zip(scores, labels, strict=True):
+        for other, other_label in zip(scores, labels, strict=True):
+            if label and not other_label:
+                pairs += 1
+                wins += 1.0 if score > other else 0.5 if score == other else 0.0
+    return wins / pairs
+
+
+def test_auroc_equals_the_pairwise_count(benchmark):
+    assert benchmark.auroc([0.1, 0.4, 0.35, 0.8], [False, False, True, True]) == 0.75
+    generator = random.Random(0)
+    for size in (2, 3, 10, 80):
+        for levels in (2, 5, 1000):  # few levels: many ties
+            scores = [generator.randrange(levels) / levels for _ in range(size)]
+            labels = [True, False, *(generator.random() < 0.3 for _ in range(size - 2))]
+            assert benchmark.auroc(scores, labels) == pytest.approx(pairwise_auroc(scores, labels), abs=1e-12)
+    with pytest.raises(ValueError, match="need both classes, got 2 positives of 2"):
+        benchmark.auroc([0.1, 0.2], [True, True])
+
+
+def test_logistic_fit_recovers_known_weights(benchmark):
+    """Cells with the exact proportions of a known model: the maximum of the likelihood is that model."""
+    cells = np.array([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
+    positive = 1 / (1 + np.exp(-(cells @ [2.0, -1.0] + 0.5)))
+    features, targets = np.vstack([cells, cells]), np.array([1.0] * 4 + [0.0] * 4)
+    weights = np.concatenate([positive, 1 - positive])
+    assert benchmark.fit_logistic(features, targets, weights, ridge=0.0) == pytest.approx([2.0, -1.0, 0.5], abs=1e-6)
+
+
+def test_bootstrap_interval_holds_the_estimate(benchmark):
+    scores = [i / 40 for i in range(40)]
+    labels = [i % 3 == 0 or i > 30 for i in range(40)]
+    low, high = benchmark.bootstrap_interval(scores, labels, draws=200)
+    assert 0.0 <= low < benchmark.auroc(scores, labels) < high <= 1.0
+
+
+def test_swap_changes_one_number_or_name(benchmark):
+    generator = random.Random(0)
+    for _ in range(50):
+        swapped = benchmark.swap_entity("He moved to Berlin in 1933.", ["Paris", "New York"], generator)
+        assert swapped != "He moved to Berlin in 1933."
+        assert swapped == "He moved to Paris in 1933." or (
+            swapped.startswith("He moved to Berlin in 19") and len(swapped) == 27
+        )
+    assert benchmark.swap_entity("nothing to change here.", ["Paris"], generator) is None
+
+
+def test_wice_dev(benchmark, data_dir):
+    rows = benchmark.read_jsonl(data_dir / "wice" / "claim-dev.jsonl")
+    verdicts = LexicalJudge().judge([JudgeInput(row["claim"], tuple(row["evidence"])) for row in rows])
+    labels = [row["label"] == "supported" for row in rows]
+    assert len(rows) == 349
+    assert pairwise_auroc([verdict.score or 0.0 for verdict in verdicts], labels) >= 0.78
