@@ -1,11 +1,13 @@
 """What the documentation shows is run, and what it links to exists."""
 
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from hf_factuality import Label, VerifierInput
+from hf_factuality.cli import main
 
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -17,6 +19,21 @@ def test_links_lead_somewhere(page):
     for target in re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8")):
         if not target.startswith("http"):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_the_first_screen_of_the_readme(tmp_path, monkeypatch, capsys):
+    text = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+    assert len(text[: text.index("## More")].splitlines()) <= 50
+    commands, printed = re.search(r"```bash\n(echo .*?)```\n\n```\n(.*?)```", text, re.DOTALL).groups()
+    echo, verify = commands.strip().splitlines()
+    monkeypatch.chdir(tmp_path)
+    subprocess.run(["sh", "-c", echo], check=True)
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    assert main(verify.split()[1:]) == 0
+    assert [line.split() for line in capsys.readouterr().out.split("\n")[-5:] if line] == [
+        line.split() for line in printed.splitlines()
+    ]
+    assert (tmp_path / "report.html").exists()
 
 
 def test_the_verifier_of_the_guide_works():
