@@ -183,7 +183,7 @@ def git(folder, *arguments):
 def test_the_commit_is_that_of_this_package(monkeypatch, tmp_path):
     """Of a checkout, with a word where files differ; not that of somebody else's repository with our package in it."""
     root = tmp_path / "checkout"
-    module = root / "hf_factuality" / "hub" / "card_settings.py"
+    module = root / "hf_factuality" / "hub" / "cards" / "settings.py"
     module.parent.mkdir(parents=True)
     for path in (root / "hf_factuality" / "__init__.py", module):
         path.write_text("")
