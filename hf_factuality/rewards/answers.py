@@ -11,19 +11,16 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from hf_factuality._answers import (
+from hf_factuality.errors import DataError
+from hf_factuality.functional.answers import (
     check_format,
     exact_match,
     extract_answer,
-    gsm8k_match,
     halueval_match,
     hotpot_f1,
-    math_match,
     normalize_answer,
-    require_math,
-    warn_once,
 )
-from hf_factuality.errors import DataError
+from hf_factuality.rewards._math import gsm8k_match, math_match, require_math, warn_once
 
 
 __all__ = [

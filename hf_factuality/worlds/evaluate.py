@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from hf_factuality._answers import check_format, exact_match, extract_answer
+from hf_factuality.functional.answers import check_format, exact_match, extract_answer
 from hf_factuality.functional.scoring import decided_precision, factual_precision, mean_factuality
 from hf_factuality.spans import Label, Verification, scope_ranges
 from hf_factuality.worlds.oracle import WorldSentence, WorldVerifier, to_verification

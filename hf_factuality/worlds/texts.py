@@ -1,4 +1,4 @@
-"""What is written about the people of a world: biographies, worked answers, short answers, and the datasets of requests.
+"""What is written about the people of a world: biographies, worked answers and short answers.
 
 The worked answers are a careless teacher's: careful, sloppy, vague or without any reasoning, so that reinforcement learning
 finds better and worse behaviour to choose from, and right answers by wrong reasoning are common.
@@ -9,15 +9,9 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
-from hf_factuality.errors import DataError
 from hf_factuality.worlds.language import Relation
 from hf_factuality.worlds.world import Person, World
-
-
-if TYPE_CHECKING:
-    from datasets import Dataset
 
 
 def biography(world: World, person: Person, rng: random.Random) -> str:
@@ -130,60 +124,3 @@ def _templates(world: World) -> Iterator[str]:
         yield from (relation.question, *relation.careful, *relation.hedged, *relation.vague, relation.unknown)
         yield from (relation.chain_question.format(person="{person}", level=level) for level in relation.levels)
     yield from (*world.language.hop, *world.language.fillers, world.language.request)
-
-
-def questions(world: World, split: str, n: int | None, hops: int) -> Dataset:
-    """See [`World.questions`]."""
-    limit = world.config.max_hops
-    if not 1 <= hops <= limit:
-        raise DataError(f"hops={hops} is out of range: this world has chains of 1 to {limit} facts (max_hops={limit})")
-    relations = [r for r in world.relations if (r.levels if hops > 1 else not r.rumour)]
-    pairs = [(person, relation) for person in world.split(split) for relation in relations]
-    rows = []
-    for person, relation in _drawn(world, split, pairs, n, f"questions {hops}" if hops != 2 else "questions"):
-        question = world.question(person, relation, hops)
-        rows.append(
-            {
-                "prompt": [{"role": "user", "content": question}],
-                "question": question,
-                "answer": world.chain(person, relation, hops)[-1],
-                "evidence": world.evidence(person, relation, hops),
-                "data_source": "world",
-                "person": person.name,
-                "relation": relation.name,
-                "hops": hops,
-            }
-        )
-    return _dataset(rows)
-
-
-def biographies(world: World, split: str, n: int | None) -> Dataset:
-    """See [`World.biographies`]."""
-    rows = []
-    for person in _drawn(world, split, list(world.split(split)), n, "biographies"):
-        request = world.request(person)
-        rows.append(
-            {
-                "prompt": [{"role": "user", "content": request}],
-                "question": request,
-                "evidence": world.evidence(person),
-                "checklist": world.checklist(person),
-                "data_source": "world",
-                "person": person.name,
-                "topic": person.name,
-            }
-        )
-    return _dataset(rows)
-
-
-def _drawn(world: World, split: str, everything: list, n: int | None, what: str) -> list:
-    if n is not None and not 0 < n <= len(everything):
-        raise DataError(f"the {split} split of this world has {len(everything)} {what.split()[0]}, cannot give {n}")
-    random.Random(f"{what} {world.config.seed} {split}").shuffle(everything)
-    return everything[:n]
-
-
-def _dataset(rows: list[dict]) -> Dataset:
-    from datasets import Dataset
-
-    return Dataset.from_list(rows)

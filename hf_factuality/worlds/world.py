@@ -380,9 +380,29 @@ class World:
         Raises:
             `DataError`: no such split, it holds fewer than n questions, or the world has no chain of that length.
         """
-        from hf_factuality.worlds import texts
-
-        return texts.questions(self, split, n, hops)
+        limit = self.config.max_hops
+        if not 1 <= hops <= limit:
+            raise DataError(
+                f"hops={hops} is out of range: this world has chains of 1 to {limit} facts (max_hops={limit})"
+            )
+        relations = [r for r in self.relations if (r.levels if hops > 1 else not r.rumour)]
+        pairs = [(person, relation) for person in self.split(split) for relation in relations]
+        rows = []
+        for person, relation in self._drawn(split, pairs, n, f"questions {hops}" if hops != 2 else "questions"):
+            question = self.question(person, relation, hops)
+            rows.append(
+                {
+                    "prompt": [{"role": "user", "content": question}],
+                    "question": question,
+                    "answer": self.chain(person, relation, hops)[-1],
+                    "evidence": self.evidence(person, relation, hops),
+                    "data_source": "world",
+                    "person": person.name,
+                    "relation": relation.name,
+                    "hops": hops,
+                }
+            )
+        return _dataset(rows)
 
     def biographies(self, split: str, n: int | None = None) -> Dataset:
         """Requests for biographies of the people of a split, in random order.
@@ -394,6 +414,32 @@ class World:
         Raises:
             `DataError`: no such split, or it holds fewer than n people.
         """
-        from hf_factuality.worlds import texts
+        rows = []
+        for person in self._drawn(split, list(self.split(split)), n, "biographies"):
+            request = self.request(person)
+            rows.append(
+                {
+                    "prompt": [{"role": "user", "content": request}],
+                    "question": request,
+                    "evidence": self.evidence(person),
+                    "checklist": self.checklist(person),
+                    "data_source": "world",
+                    "person": person.name,
+                    "topic": person.name,
+                }
+            )
+        return _dataset(rows)
 
-        return texts.biographies(self, split, n)
+    def _drawn(self, split: str, everything: list, n: int | None, what: str) -> list:
+        if n is not None and not 0 < n <= len(everything):
+            raise DataError(
+                f"the {split} split of this world has {len(everything)} {what.split()[0]}, cannot give {n}"
+            )
+        random.Random(f"{what} {self.config.seed} {split}").shuffle(everything)
+        return everything[:n]
+
+
+def _dataset(rows: list[dict]) -> Dataset:
+    from datasets import Dataset
+
+    return Dataset.from_list(rows)

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hf_factuality import _answers
 from hf_factuality.errors import DataError, FactualityError
 from hf_factuality.rewards import (
     SCORERS,
     FormatReward,
     FSPOAnswerReward,
+    _math,
     answer_reward,
     check_format,
     complete_text,
@@ -44,7 +44,7 @@ def reward_of(function, answer: str, gold) -> float | None:
 
 @pytest.fixture(autouse=True)
 def _warn_again():
-    _answers._warned.clear()
+    _math._warned.clear()
 
 
 @pytest.mark.parametrize(
@@ -263,7 +263,7 @@ def test_math_in_threads():
     results = {}
 
     def work(index, prediction, gold):
-        results[index] = _answers.math_equal(prediction, gold)
+        results[index] = _math.math_equal(prediction, gold)
 
     threads = [threading.Thread(target=work, args=(index, *pair)) for index, pair in enumerate(pairs)]
     for thread in threads:
@@ -275,26 +275,26 @@ def test_math_in_threads():
 
 @needs_math
 def test_math_survives_an_endless_comparison_and_a_dead_process(monkeypatch, caplog):
-    _answers.math_equal("3", "4")
-    monkeypatch.setattr(_answers, "MATH_TIMEOUT", 1.0)
+    _math.math_equal("3", "4")
+    monkeypatch.setattr(_math, "MATH_TIMEOUT", 1.0)
     with caplog.at_level(logging.WARNING):
-        assert _answers.math_equal("9^{9^{9^{8}}}", "12") is False
+        assert _math.math_equal("9^{9^{9^{8}}}", "12") is False
     assert "could not be compared within 1 s" in caplog.text
-    monkeypatch.setattr(_answers, "MATH_TIMEOUT", 30.0)
-    assert _answers.math_equal("0.25", r"\frac{1}{4}") is True
-    _answers._process.process.kill()
-    assert _answers.math_equal("0.75", r"\frac{3}{4}") is True
+    monkeypatch.setattr(_math, "MATH_TIMEOUT", 30.0)
+    assert _math.math_equal("0.25", r"\frac{1}{4}") is True
+    _math._process.process.kill()
+    assert _math.math_equal("0.75", r"\frac{3}{4}") is True
 
 
 def test_math_process_that_cannot_start(monkeypatch):
-    monkeypatch.setattr(_answers.sys, "executable", shutil.which("false") or pytest.skip("needs the program false"))
+    monkeypatch.setattr(_math.sys, "executable", shutil.which("false") or pytest.skip("needs the program false"))
     with pytest.raises(FactualityError, match="import math_verify"):
-        _answers._MathProcess().compare("1", "2")
+        _math._MathProcess().compare("1", "2")
 
 
 def test_math_verify_missing(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    _answers.require_math.cache_clear()
+    _math.require_math.cache_clear()
     reward = FSPOAnswerReward()
     with pytest.raises(ImportError, match=r"pip install hf_factuality\[math\]"):
         reward_of(math_reward, "1", "2")

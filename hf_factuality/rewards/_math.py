@@ -1,8 +1,8 @@
-"""Scores of one final answer against its gold answers: token F1, normalised match, mathematical equality.
+"""Mathematical equality of a final answer and its gold answers, decided in a child process.
 
-Mathematical equality runs in a child process. The `math-verify` library limits its run time with `signal.alarm`, which
-raises outside the main thread, cancels the alarms of others and cannot interrupt a call into C; without a limit one answer
-such as `9^{9^{9^9}}` stops a training run for good. A child can be killed from any thread on any system.
+The `math-verify` library limits its run time with `signal.alarm`, which raises outside the main thread, cancels the alarms of
+others and cannot interrupt a call into C; without a limit one answer such as `9^{9^{9^9}}` stops a training run for good. A
+child can be killed from any thread on any system.
 """
 
 from __future__ import annotations
@@ -14,12 +14,9 @@ import json
 import logging
 import os
 import queue
-import re
-import string
 import subprocess
 import sys
 import threading
-from collections import Counter
 from collections.abc import Sequence
 
 from hf_factuality.errors import JudgingError
@@ -34,11 +31,6 @@ MATH_START_TIMEOUT = 300.0
 MATH_MAX_LENGTH = 1000
 """Characters beyond which an answer is not parsed; the longest answer of MATH has 159."""
 
-_TAGS = ("<think>", "</think>", "<answer>", "</answer>")
-_PUNCTUATION = str.maketrans("", "", string.punctuation)
-_ARTICLES = re.compile(r"\b(a|an|the)\b")
-_BOOLEANS = {"true": "yes", "false": "no"}
-_CLOSED = {"yes", "no", "no answer"}
 _warned: set[str] = set()
 
 
@@ -47,94 +39,6 @@ def warn_once(key: str, message: str, *args: object) -> None:
     if key not in _warned:
         _warned.add(key)
         logger.warning(message, *args)
-
-
-def normalize_answer(text: str) -> str:
-    """Lower case without punctuation, English articles and surplus white space.
-
-    Source: the SQuAD evaluation script (Rajpurkar et al. 2016), with FSPO's two additions: an underscore separates words,
-    and an answer that is just "true" or "false" reads "yes" or "no".
-    """
-    text = text.replace("_", " ").lower().translate(_PUNCTUATION)
-    text = " ".join(_ARTICLES.sub(" ", text).split())
-    return _BOOLEANS.get(text, text)
-
-
-def extract_answer(text: str) -> str | None:
-    """The text of the last `<answer>...</answer>`, stripped; `None` if there is none.
-
-    Of nested tags the innermost counts.
-    """
-    last = text.rfind("</answer>")
-    start = text.rfind("<answer>", 0, last) if last >= 0 else -1
-    if start < 0:
-        return None
-    start += len("<answer>")
-    return text[start : text.find("</answer>", start)].strip()
-
-
-def check_format(text: str) -> bool:
-    """Whether each of `<think> </think> <answer> </answer>` occurs exactly once, in this order.
-
-    Args:
-        text (`str`):
-            Completion, together with the opening tag if that is part of the prompt; see [`~hf_factuality.rewards.complete_text`].
-    """
-    places = [text.find(tag) for tag in _TAGS]
-    return min(places) >= 0 and places == sorted(places) and all(text.count(tag) == 1 for tag in _TAGS)
-
-
-def _bare_match(prediction: str, gold: str) -> float:
-    # A gold answer such as "The The" or "A" is nothing but articles: normalised it is empty and would match nothing.
-    return float(" ".join(prediction.lower().split()) == " ".join(gold.lower().split()))
-
-
-def _token_f1(prediction: str, gold: str) -> float:
-    found, wanted = normalize_answer(prediction), normalize_answer(gold)
-    if not wanted:
-        return _bare_match(prediction, gold)
-    if not found:
-        return 0.0
-    found_tokens, wanted_tokens = found.split(), wanted.split()
-    if found in _CLOSED or wanted in _CLOSED:
-        return float(set(found_tokens) <= set(wanted_tokens) or set(wanted_tokens) <= set(found_tokens))
-    common = sum((Counter(found_tokens) & Counter(wanted_tokens)).values())
-    # Equal to 2PR / (P + R), in one rounding.
-    return 2 * common / (len(found_tokens) + len(wanted_tokens))
-
-
-def _token_match(prediction: str, gold: str) -> float:
-    found, wanted = normalize_answer(prediction), normalize_answer(gold)
-    if not wanted:
-        return _bare_match(prediction, gold)
-    return float(found == wanted or wanted in found.split())
-
-
-def _exact_match(prediction: str, gold: str) -> float:
-    found, wanted = normalize_answer(prediction), normalize_answer(gold)
-    return float(found == wanted) if wanted else _bare_match(prediction, gold)
-
-
-def hotpot_f1(prediction: str, golds: Sequence[str]) -> float:
-    """Token F1 against the nearest gold answer, in [0, 1].
-
-    If either normalised side is "yes", "no" or "no answer", the score is 1 where the words of one side all occur in the
-    other, and 0 otherwise. Source: FSPO (arXiv 2505.24630), released scoring of HotpotQA and 2WikiMultiHopQA.
-    """
-    return max(_token_f1(prediction, gold) for gold in golds)
-
-
-def halueval_match(prediction: str, golds: Sequence[str]) -> float:
-    """1 if the normalised strings are equal or the whole normalised gold is one token of the prediction, else 0.
-
-    Source: FSPO (arXiv 2505.24630), released scoring of HaluEval.
-    """
-    return max(_token_match(prediction, gold) for gold in golds)
-
-
-def exact_match(prediction: str, golds: Sequence[str]) -> float:
-    """1 if the prediction equals a gold answer after [`normalize_answer`], else 0."""
-    return max(_exact_match(prediction, gold) for gold in golds)
 
 
 def math_match(prediction: str, golds: Sequence[str]) -> float | None:
@@ -271,7 +175,7 @@ class _MathProcess:
         self.stop()
         code = (
             "import json, sys; sys.path[:] = json.loads(sys.stdin.readline()); "
-            "from hf_factuality._answers import _serve; _serve()"
+            "from hf_factuality.rewards._math import _serve; _serve()"
         )
         self.process = subprocess.Popen(
             [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, encoding="ascii"
