@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hf_factuality.data.benchmarks.base import Benchmark, BenchmarkItem, benchmark_names, get_benchmark, load_items
+from hf_factuality.data.benchmarks.base import Benchmark, BenchmarkItem
+from hf_factuality.data.benchmarks.registry import benchmark_names, get_benchmark, load_items
 from hf_factuality.errors import DataError
 from hf_factuality.evaluation import own_file
 from hf_factuality.evaluation.best_of import check_best_of, parse_best_of

@@ -2,7 +2,7 @@
 
 import pytest
 
-from hf_factuality.data.benchmarks.base import BenchmarkItem, get_benchmark
+from hf_factuality.data.benchmarks import BenchmarkItem, get_benchmark
 from hf_factuality.errors import DataError
 from hf_factuality.evaluation.scoring import (
     Answers,

@@ -8,17 +8,12 @@ from hf_factuality._lazy import attach
 _EXPORTS = {
     "Benchmark": "base",
     "BenchmarkItem": "base",
-    "benchmark_names": "base",
-    "get_benchmark": "base",
-    "load_items": "base",
+    "benchmark_names": "registry",
+    "get_benchmark": "registry",
+    "load_items": "registry",
 }
 __getattr__, __dir__, __all__ = attach(__name__, _EXPORTS)
 
 if TYPE_CHECKING:
-    from hf_factuality.data.benchmarks.base import (  # noqa: F401
-        Benchmark,
-        BenchmarkItem,
-        benchmark_names,
-        get_benchmark,
-        load_items,
-    )
+    from hf_factuality.data.benchmarks.base import Benchmark, BenchmarkItem  # noqa: F401
+    from hf_factuality.data.benchmarks.registry import benchmark_names, get_benchmark, load_items  # noqa: F401

@@ -1,11 +1,22 @@
-"""Every benchmark by name."""
+"""Every benchmark by name; the readers stand beside this file, one module per family."""
 
 from __future__ import annotations
 
+import difflib
+import hashlib
+import logging
+from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 from hf_factuality.data.benchmarks import halluqa, halueval, longform, maths, truthfulqa
+from hf_factuality.data.benchmarks.base import Benchmark, BenchmarkItem
+from hf_factuality.data.benchmarks.rows import IDS, Reader, Row, Unusable, column_key, find_columns
+from hf_factuality.data.benchmarks.sources import Source, read_source
+from hf_factuality.errors import DataError
 
+
+logger = logging.getLogger(__name__)
 
 READERS = MappingProxyType(
     {
@@ -15,3 +26,139 @@ READERS = MappingProxyType(
     }
 )
 """Name -> [`~hf_factuality.data.benchmarks.rows.Reader`]."""
+
+
+def benchmark_names() -> tuple[str, ...]:
+    """Names of all benchmarks, sorted."""
+    return tuple(sorted(READERS))
+
+
+def get_benchmark(name: str) -> Benchmark:
+    """What is known of a benchmark.
+
+    Args:
+        name (`str`):
+            One of [`benchmark_names`].
+
+    Returns:
+        [`Benchmark`]
+
+    Raises:
+        `DataError`: there is no such benchmark; names those with similar names.
+    """
+    return _reader(name).benchmark
+
+
+def load_items(
+    name: str,
+    *,
+    path: str | Path | None = None,
+    split: str | None = None,
+    revision: str | None = None,
+    style: str | None = None,
+    seed: int | None = 0,
+    limit: int | None = None,
+) -> tuple[list[BenchmarkItem], dict[str, Any]]:
+    """Read a benchmark.
+
+    Args:
+        name (`str`):
+            One of [`benchmark_names`].
+        path (`str` or `Path`, *optional*):
+            A .jsonl, .json, .csv or .parquet file (for biographies also .txt, one entity per line), a folder, or a
+            repository on the Hub. `None`: the default repository of the benchmark.
+        split (`str`, *optional*):
+            Split of a folder or repository; `"objects"` or `"concepts"` of a folder with LongFact's files. By default,
+            that of the benchmark, or the only one.
+        revision (`str`, *optional*):
+            Branch, tag or commit on the Hub.
+        style (`str`, *optional*):
+            Style of prompt, one of the benchmark's; by default its first.
+        seed (`int`, *optional*, defaults to `0`):
+            Of the sample that `limit` takes, and of the choice between HaluEval's candidates. `None`: `limit` takes the
+            first items, and the choices are those of seed 0.
+        limit (`int`, *optional*):
+            Most items. A sample is part of every larger one with the same seed, and keeps the order of the source.
+
+    Returns:
+        `tuple[list[BenchmarkItem], dict]`: the items, and where they come from: `dataset` (repository, file or folder
+        name), `split`, `revision` (commit, or SHA-256 of what was read; `None` if unknown), `rows` of the source, `used`
+        items, `style`, `seed`, and `dropped`, which counts by reason the rows that cannot be used.
+
+    Raises:
+        `DataError`: an unknown name or style, a source that cannot be read or lacks columns, or no usable row.
+    """
+    reader = _reader(name)
+    spec = reader.benchmark
+    if style is None:
+        style = spec.styles[0]
+    if style not in spec.styles:
+        raise DataError(f"{name} has no style {style!r}; choose one of {list(spec.styles)}")
+    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
+        raise DataError(f"limit must be a whole number of at least 1, or None for all items, got {limit!r}")
+    if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int)):
+        raise DataError(f"seed must be a whole number, or None, got {seed!r}")
+
+    source = read_source(reader, path, split, revision)
+    items, dropped = _build(reader, source, style, seed or 0)
+    usable = len(items)
+    if limit is not None and limit < usable:
+        order = (
+            range(usable) if seed is None else sorted(range(usable), key=lambda place: _rank(items[place].id, seed))
+        )
+        items = [items[place] for place in sorted(order[:limit])]
+    return items, {
+        "dataset": source.name,
+        "split": source.split,
+        "revision": source.revision,
+        "rows": len(source.rows),
+        "used": len(items),
+        "style": style,
+        "seed": seed,
+        "dropped": dropped,
+    }
+
+
+def _reader(name: str) -> Reader:
+    if name not in READERS:
+        close = difflib.get_close_matches(str(name).lower(), READERS, n=3)
+        hint = f"did you mean {' or '.join(map(repr, close))}?" if close else f"choose one of {sorted(READERS)}"
+        raise DataError(f"unknown benchmark {name!r}; {hint}")
+    return READERS[name]
+
+
+def _build(reader: Reader, source: Source, style: str, seed: int) -> tuple[list[BenchmarkItem], dict[str, int]]:
+    columns = find_columns(reader, dict.fromkeys(column for row in source.rows for column in row), source.name)
+    drawn: list[bool | None] = [None] * len(source.rows)
+    if reader.draws:
+        from hf_factuality.functional.metrics import seeded_choices
+
+        drawn = list(seeded_choices(len(drawn), seed))
+    items, reasons = [], {}
+    for raw, (group, _), id_, choice in zip(source.rows, source.groups, _ids(source), drawn, strict=True):
+        values = {wanted: raw[column] for wanted, column in columns.items() if column in raw}
+        try:
+            items.append(reader.build(Row(values, id_, group, choice), style))
+        except Unusable as reason:
+            reasons.setdefault(str(reason), []).append(id_)
+    for reason, ids in reasons.items():
+        logger.warning("%s: dropped %d of %d rows, %s: %s", source.name, len(ids), len(source.rows), reason, ids[:20])
+    dropped = {reason: len(ids) for reason, ids in reasons.items()}
+    if not items:
+        raise DataError(f"{source.name}: none of its {len(source.rows)} rows can be used: {dropped}; check the file")
+    return items, dropped
+
+
+def _ids(source: Source) -> list[str]:
+    """The dataset's own ids if every row has one and no two are equal, otherwise the numbers of the rows."""
+    keys = {column_key(column): column for row in source.rows for column in row}
+    for name in IDS:
+        own = [row.get(keys[name]) for row in source.rows] if name in keys else []
+        ids = [str(value).strip() for value in own if isinstance(value, (str, int)) and str(value).strip()]
+        if len(set(ids)) == len(source.rows):
+            return ids
+    return [str(number) if group is None else f"{group}-{number}" for group, number in source.groups]
+
+
+def _rank(id_: str, seed: int) -> str:
+    return hashlib.sha256(f"{seed}:{id_}".encode("utf-8", "surrogatepass")).hexdigest()
