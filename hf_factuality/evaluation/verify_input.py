@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import shutil
 import sys
 import tempfile
@@ -12,13 +11,12 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from hf_factuality.errors import DataError
+from hf_factuality.io.rows import read_lines
 from hf_factuality.verifiers.base import VerifierInput, evidence_passages
 
 
 class JsonLines:
     """A JSON Lines file that is read several times, whatever it is: a pipe is copied to a temporary file first.
-
-    Blank lines are passed over. Lines end at a line feed only, as JSON may hold other separators.
 
     Args:
         path (`Path`):
@@ -39,41 +37,27 @@ class JsonLines:
         else:
             self._file = path.open("rb")
 
-    def __iter__(self) -> Iterator[tuple[int, int, dict[str, Any]]]:
+    def __iter__(self) -> Iterator[tuple[int, int, Any]]:
         """Number of the line, counted from 1; offset of its first byte; row.
 
         Raises:
             `DataError`: a line is not a JSON object.
         """
         self._file.seek(0)
-        offset = 0
-        for number, line in enumerate(self._file, start=1):
-            if line.strip() and line.strip() != b"\xef\xbb\xbf":
-                yield number, offset, self._parse(line, number)
-            offset += len(line)
+        for number, offset, row in read_lines(self._file, self.name):
+            if isinstance(row, list):
+                raise DataError(
+                    f"{self.name}, line {number} is a list; JSON Lines has one object per line, not an array"
+                )
+            yield number, offset, row
 
     def at(self, offset: int) -> dict[str, Any]:
-        """The row whose line starts at byte `offset`; not while the file is being iterated."""
+        """The row whose line starts at byte `offset`, and was read before; not while the file is being iterated."""
         self._file.seek(offset)
-        return self._parse(self._file.readline(), None)
+        return next(row for _, _, row in read_lines(self._file, self.name))
 
     def close(self) -> None:
         self._file.close()
-
-    def _parse(self, line: bytes, number: int | None) -> dict[str, Any]:
-        place = f"{self.name}, line {number}"
-        try:
-            row = json.loads(line.removeprefix(b"\xef\xbb\xbf").decode("utf-8"))
-        except UnicodeDecodeError as error:
-            raise DataError(
-                f"{place} is not UTF-8 ({error.reason} at byte {error.start}); save the file as UTF-8"
-            ) from None
-        except (ValueError, RecursionError) as error:
-            hint = "; JSON Lines has one object per line, not an array" if line.lstrip()[:1] == b"[" else ""
-            raise DataError(f"{place} is not JSON: {error}{hint}") from None
-        if isinstance(row, list):
-            raise DataError(f"{place} is a list; JSON Lines has one object per line, not an array")
-        return row
 
 
 def _copied(source: BinaryIO) -> BinaryIO:

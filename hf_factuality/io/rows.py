@@ -1,57 +1,108 @@
-"""Rows of a JSON, JSON Lines or Parquet file."""
+"""Rows of a JSON, JSON Lines or Parquet file, a few in memory at a time."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from hf_factuality.errors import DataError
 
 
-__all__ = ["read_rows"]
+__all__ = ["LineError", "read_lines", "read_rows"]
+
+_MARK = b"\xef\xbb\xbf"
+_BATCH = 256  # rows of a Parquet file
+
+
+class LineError(DataError):
+    """A line that is not JSON.
+
+    Args:
+        name (`str`):
+            Of the file.
+        number (`int`):
+            Of the line, counted from 1.
+        reason (`str`):
+            What is wrong with it.
+    """
+
+    def __init__(self, name: str, number: int, reason: str):
+        super().__init__(f"{name}, line {number} is not JSON: {reason}")
+        self.number, self.reason = number, reason
 
 
 def read_rows(path: str | Path) -> Iterator[tuple[int, Any]]:
     """Rows with their numbers: lines counted from 1 in JSON Lines, else rows counted from 0.
 
-    Lines end at a line feed only, as JSON may hold other separators; blank ones are passed over. A file named `.json`
-    may hold one list, or lines.
+    A file named `.json` may hold one list, which is read whole, or lines.
 
     Args:
         path (`str` or `Path`):
             A file that ends in `.jsonl`, `.json` or `.parquet`.
 
     Raises:
-        `DataError`: another ending, or a line that is not JSON.
+        `DataError`: another ending, or see [`read_lines`].
         `OSError`: the file cannot be read.
     """
     path = Path(path)
-    if path.suffix == ".parquet":
+    suffix = path.suffix.lower()
+    if suffix == ".parquet":
         import pyarrow
         import pyarrow.parquet as parquet
 
         try:
             with parquet.ParquetFile(path) as file:
-                rows = file.read().to_pylist()
+                batches = file.iter_batches(batch_size=_BATCH)
+                yield from enumerate(row for batch in batches for row in batch.to_pylist())
         except pyarrow.ArrowInvalid as error:
             raise DataError(f"{path} is no Parquet file: {error}") from None
-        yield from enumerate(rows)
         return
-    if path.suffix not in (".json", ".jsonl"):
+    if suffix not in (".json", ".jsonl"):
         raise DataError(f"{path} must be a .jsonl, .json or .parquet file")
-    data = path.read_bytes().removeprefix(b"\xef\xbb\xbf")
-    if path.suffix == ".json" and data.lstrip()[:1] == b"[":
-        try:
-            yield from enumerate(json.loads(data))
-        except ValueError as error:
-            raise DataError(f"{path} is not JSON: {error}") from None
-        return
-    for number, line in enumerate(data.split(b"\n"), start=1):
-        if line.strip():
+    with path.open("rb") as file:
+        if suffix == ".json" and file.read(1 << 16).removeprefix(_MARK).lstrip()[:1] == b"[":
+            file.seek(0)
             try:
-                row = json.loads(line)
-            except ValueError as error:
-                raise DataError(f"{path}, line {number} is not JSON: {error}") from None
-            yield number, row
+                rows = json.loads(file.read().removeprefix(_MARK))
+            except (ValueError, RecursionError) as error:
+                raise DataError(f"{path} is not JSON: {error}") from None
+            yield from enumerate(rows)
+            return
+        file.seek(0)
+        yield from ((number, row) for number, _, row in read_lines(file, str(path)))
+
+
+def read_lines(file: BinaryIO, name: str) -> Iterator[tuple[int, int, Any]]:
+    """Lines of JSON: the number of each, counted from 1, the offset of its first byte, and its value.
+
+    Lines end at a line feed only, as JSON may hold other separators; blank ones are passed over.
+
+    Args:
+        file (`BinaryIO`):
+            At its beginning.
+        name (`str`):
+            What messages call it.
+
+    Raises:
+        `DataError`: a line is not UTF-8.
+        [`LineError`]: a line is not JSON.
+    """
+    offset = 0
+    for number, line in enumerate(file, start=1):
+        if line.strip() and line.strip() != _MARK:
+            yield number, offset, _parse(line, name, number)
+        offset += len(line)
+
+
+def _parse(line: bytes, name: str, number: int) -> Any:
+    try:
+        return json.loads(line.removeprefix(_MARK).decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"{name}, line {number} is not UTF-8 ({error.reason} at byte {error.start}); save the file as UTF-8"
+        ) from None
+    except (ValueError, RecursionError) as error:
+        hint = "; JSON Lines has one object per line, not an array" if line.lstrip()[:1] == b"[" else ""
+        raise LineError(name, number, f"{error}{hint}") from None

@@ -13,70 +13,39 @@ import os
 import re
 import sqlite3
 import threading
-import unicodedata
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from hf_factuality.errors import RetrievalError
 from hf_factuality.io.upload import Published, publish
+from hf_factuality.retrieval.knowledge_build import BUILDING, FORMAT, MAGIC, is_sqlite, read_source, write_base
+from hf_factuality.retrieval.pages import (
+    Page,
+    bare_name,
+    encodable,
+    spellings_of,
+    title_key,
+    wiki_form,
+    without_qualifier,
+)
 from hf_factuality.retrieval.passages import stored_text
 
 
-__all__ = ["LOOKUPS", "KnowledgeBase", "Page", "title_key"]
+__all__ = ["LOOKUPS", "KnowledgeBase"]
 
 logger = logging.getLogger(__name__)
 
 # Steps of a look-up; each includes those before it.
 LOOKUPS = ("exact", "normalized", "parentheses")
-# Raised when the tables of a file change their meaning.
-FORMAT = "1"
-# Ending of the file that a build writes to; nothing that ends so is ever opened.
-BUILDING = ".building"
 # Characters; Wikipedia allows 255 bytes. Longer ones are looked up exactly.
 MAX_TITLE = 1000
 # Seconds to wait for a program that writes to the file.
 LOCK_TIMEOUT = 10.0
-MAGIC = b"SQLite format 3\0"
 _BATCH = 256
 _SELECT = "SELECT rowid, title, text FROM documents"
-_SURROGATE = re.compile(r"[\ud800-\udfff]")
-_QUALIFIER = re.compile(r"\s*\([^()]*\)$")
-_MARKS = str.maketrans("_‘’ʼ“”‐‑‒–—", " '''\"\"-----")
 # Connections of a parent process, kept from being closed.
 _INHERITED: list[sqlite3.Connection] = []
-
-
-@dataclass(frozen=True)
-class Page:
-    """A document of a knowledge base.
-
-    Args:
-        id (`int`):
-            Its number in the base.
-        title (`str`):
-            Title as the base spells it.
-        text (`str`):
-            Its text; offsets of passages count its characters.
-        chunks (`tuple[tuple[int, int], ...]`, *optional*):
-            Half-open ranges of `text` that FActScore stores as one passage each. Empty in any other base.
-        match (`str`, *optional*, defaults to `"exact"`):
-            The step of `LOOKUPS` that found it.
-    """
-
-    id: int
-    title: str
-    text: str
-    chunks: tuple[tuple[int, int], ...] = ()
-    match: str = "exact"
-
-
-def title_key(title: str) -> str:
-    """What two spellings of a title share: NFKC, case folded, HTML entities, underscores, quotes and dashes made one."""
-    text = unicodedata.normalize("NFKC", html.unescape(title)).translate(_MARKS)
-    return " ".join(unicodedata.normalize("NFKC", text.casefold()).split())
 
 
 class KnowledgeBase:
@@ -271,11 +240,11 @@ class KnowledgeBase:
             return self._query(
                 "SELECT d.id, d.title FROM title_names n JOIN documents d ON d.id = n.id WHERE n.name = ?", (name,)
             )
-        spellings = _spellings(title)
+        spellings = spellings_of(title)
         marks = ",".join("?" * len(spellings))
         rows = self._query(f"SELECT rowid, title FROM documents WHERE title IN ({marks})", spellings)
         if self.lookup == "parentheses":
-            names = _spellings(_QUALIFIER.sub("", title.replace("_", " "))) or spellings
+            names = spellings_of(without_qualifier(title.replace("_", " "))) or spellings
             marks = ",".join("?" * len(names))
             rows += self._query(f"SELECT rowid, title FROM documents WHERE title IN ({marks})", names)
             for spelling in names:
@@ -290,7 +259,7 @@ class KnowledgeBase:
         key = title_key(title)
         same = [row for row in rows if title_key(row[1]) == key]
         if len(same) > 1:  # "Polish" and "polish"
-            same = [row for row in same if _wiki_form(row[1]) == _wiki_form(title)] or same
+            same = [row for row in same if wiki_form(row[1]) == wiki_form(title)] or same
         if same:
             return (same[0][0] if len(same) == 1 else None), "normalized"
         if self.lookup != "parentheses" or len(rows) != 1:
@@ -364,10 +333,14 @@ class KnowledgeBase:
             unknown, a title comes twice under `"error"`, or the file is there already.
             `RetrievalError`: another process builds the same file, or SQLite cannot write it.
         """
-        from hf_factuality.retrieval.knowledge_build import write_base
-
         path, columns = Path(path).expanduser().absolute(), (title_column, text_column)
-        write_base(path, source, columns, config, split, revision, duplicates, overwrite, show_progress)
+        if isinstance(source, (str, Path)) and is_sqlite(Path(source).expanduser()):
+            source = KnowledgeBase(source)
+        if isinstance(source, KnowledgeBase):
+            rows = ((f"{source.path}, document {page.id}", page.title, page.text) for page in source)
+        else:
+            rows = read_source(source, columns, config, split, revision)
+        write_base(path, rows, duplicates, overwrite, show_progress)
         return cls(path)
 
     def push_to_hub(
@@ -465,35 +438,3 @@ def _explain(path: Path, error: sqlite3.Error) -> str:
 
 def _decoded(value: Any) -> str:
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else "" if value is None else str(value)
-
-
-def encodable(text: str) -> str:
-    """`text` with U+FFFD for lone surrogates, which UTF-8 cannot hold."""
-    return _SURROGATE.sub("\ufffd", text)
-
-
-def bare_name(key: str) -> str:
-    """A title key without the qualifier in parentheses at its end."""
-    return _QUALIFIER.sub("", key) or key
-
-
-def _wiki_form(title: str) -> str:
-    """What Wikipedia itself takes for the same title: underscores and the case of the first letter."""
-    text = " ".join(unicodedata.normalize("NFC", html.unescape(title)).replace("_", " ").split())
-    return text[:1].upper() + text[1:]
-
-
-def _spellings(title: str) -> list[str]:
-    """Spellings under which a file without an index of keys may hold a title; the given one first."""
-    plain = " ".join(html.unescape(title).replace("_", " ").split())
-    words = plain.split()
-    cases = [plain, plain[:1].upper() + plain[1:], plain.capitalize(), plain.lower()]
-    cases += [" ".join(word[:1].upper() + word[1:] for word in words), " ".join(map(str.capitalize, words))]
-    marks = [(text, text.translate(_MARKS), text.replace("-", "–"), text.replace("'", "’")) for text in cases]
-    forms = [(text, unicodedata.normalize("NFC", text), unicodedata.normalize("NFKC", text)) for text in chain(*marks)]
-    found = dict.fromkeys([title])
-    for text in chain(*forms):
-        escaped = html.escape(text)
-        found |= dict.fromkeys([text, html.escape(text, quote=False), escaped.replace("&#x27;", "'"), escaped])
-        found |= dict.fromkeys([text.replace(" ", "_")])
-    return [spelling for spelling in found if spelling]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import json
 import os
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
@@ -16,20 +15,17 @@ from filelock import FileLock, Timeout
 from tqdm import tqdm
 
 from hf_factuality.errors import DataError, RetrievalError
-from hf_factuality.retrieval.knowledge import (
-    BUILDING,
-    FORMAT,
-    MAGIC,
-    KnowledgeBase,
-    Page,
-    bare_name,
-    encodable,
-    title_key,
-)
+from hf_factuality.io.rows import LineError, read_lines
+from hf_factuality.retrieval.pages import Page, bare_name, encodable, title_key
 
 
 __all__ = ["DUPLICATES", "is_sqlite", "read_source", "write_base"]
 
+# Raised when the tables of a file change their meaning.
+FORMAT = "1"
+# Ending of the file that a build writes to; nothing that ends so is ever opened.
+BUILDING = ".building"
+MAGIC = b"SQLite format 3\0"
 DUPLICATES = ("first", "join", "error")
 _JSON_LINES = (".jsonl", ".ndjson", ".json", ".jsonl.gz", ".ndjson.gz", ".json.gz")
 _TABLES = {".csv": "csv", ".parquet": "parquet"}  # suffix -> builder of `datasets`
@@ -53,7 +49,7 @@ def is_sqlite(path: Path) -> bool:
 def read_source(
     source: Any, columns: tuple[str, str], config: str | None, split: str, revision: str | None
 ) -> Iterator[Row]:
-    """Rows of anything that [`KnowledgeBase.build`] takes, a few in memory at a time.
+    """Rows of anything that [`KnowledgeBase.build`] takes but another base, a few in memory at a time.
 
     Args:
         source (`Any`):
@@ -70,8 +66,6 @@ def read_source(
         source, place = _open(Path(source).expanduser(), config, split, revision), str(source)
     else:
         place = type(source).__name__
-    if isinstance(source, KnowledgeBase):
-        return ((f"{source.path}, document {page.id}", page.title, page.text) for page in source)
     if isinstance(source, Mapping):
         raise DataError(f"{place} is a dict of {sorted(map(str, source))}; pass one of them (a split)")
     if hasattr(source, "iter") and hasattr(source, "column_names"):  # a dataset of `datasets`
@@ -84,8 +78,6 @@ def read_source(
 def _open(path: Path, config: str | None, split: str, revision: str | None) -> Any:
     name = path.name.lower()
     kind = next((kind for suffix, kind in _TABLES.items() if name.endswith(suffix)), None)
-    if path.is_file() and is_sqlite(path):
-        return KnowledgeBase(path)
     if path.is_file() and name.endswith(_JSON_LINES):
         return _json_lines(path)
     if path.is_file() and kind is None:
@@ -106,16 +98,14 @@ def _open(path: Path, config: str | None, split: str, revision: str | None) -> A
 
 
 def _json_lines(path: Path) -> Iterator[Any]:
-    opened = gzip.open(path, "rt", encoding="utf-8") if path.name.endswith(".gz") else path.open(encoding="utf-8")
-    with opened as file:
-        number = 0
+    with gzip.open(path) if path.name.endswith(".gz") else path.open("rb") as file:
         try:
-            for line in file:
-                number += 1
-                if line.strip():
-                    yield json.loads(line)
-        except (ValueError, EOFError, OSError) as error:  # ValueError: JSON, UTF-8
-            raise DataError(f"{path}, near line {number}: {error}; it must hold one JSON object per line") from None
+            yield from (row for _, _, row in read_lines(file, str(path)))
+        except LineError as error:
+            place = f"{path}, near line {error.number}"
+            raise DataError(f"{place}: {error.reason}; it must hold one JSON object per line") from None
+        except (EOFError, OSError) as error:  # of what is no gzip, or cut off
+            raise DataError(f"{path} cannot be read: {error}") from None
 
 
 def _dataset_rows(dataset: Any, columns: tuple[str, str], place: str) -> Iterator[Mapping[str, Any]]:
@@ -162,11 +152,7 @@ def _missing(name: str, columns: tuple[str, str], found: Iterable[Any], place: s
 
 def write_base(
     path: Path,
-    source: Any,
-    columns: tuple[str, str],
-    config: str | None,
-    split: str,
-    revision: str | None,
+    rows: Iterable[Row],
     duplicates: str,
     overwrite: bool,
     show_progress: bool | None,
@@ -179,7 +165,6 @@ def write_base(
         raise ValueError(f"duplicates must be one of {DUPLICATES}, got {duplicates!r}")
     if path.name.endswith(BUILDING):
         raise DataError(f"{path}: a name that ends in {BUILDING!r} marks unfinished files; choose another")
-    rows = read_source(source, columns, config, split, revision)
     temporary = path.with_name(f".{path.name}{BUILDING}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -14,17 +14,14 @@ from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from hf_factuality.errors import RetrievalError
+from hf_factuality.retrieval.pages import Page
 from hf_factuality.verifiers.extractors.sentences import sentence_offsets
 from hf_factuality.verifiers.judges.lexical_text import FUNCTION_WORDS
-
-
-if TYPE_CHECKING:
-    from hf_factuality.retrieval.knowledge import Page
 
 
 __all__ = [

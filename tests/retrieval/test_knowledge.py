@@ -22,7 +22,8 @@ import pytest
 from hf_factuality.errors import DataError, RetrievalError
 from hf_factuality.retrieval import knowledge
 from hf_factuality.retrieval._cli import add_parser
-from hf_factuality.retrieval.knowledge import KnowledgeBase, title_key
+from hf_factuality.retrieval.knowledge import KnowledgeBase
+from hf_factuality.retrieval.pages import title_key
 from tests.hub.loopback import TOKEN, hub  # noqa: F401 - a fixture
 
 

@@ -21,7 +21,8 @@ import pytest
 from hf_factuality.chat.cache import AnswerCache
 from hf_factuality.errors import RetrievalError
 from hf_factuality.retrieval.corpus import CorpusRetriever
-from hf_factuality.retrieval.knowledge import KnowledgeBase, Page
+from hf_factuality.retrieval.knowledge import KnowledgeBase
+from hf_factuality.retrieval.pages import Page
 from hf_factuality.retrieval.passages import (
     FACTSCORE_PASSAGES,
     METHODS,

@@ -9,10 +9,9 @@ from __future__ import annotations
 import csv
 import hashlib
 import io
-import json
 import logging
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from hf_factuality.data.benchmarks.base import Benchmark
 from hf_factuality.data.benchmarks.longform import subset_of
 from hf_factuality.data.benchmarks.rows import Reader
 from hf_factuality.errors import DataError
+from hf_factuality.io.rows import LineError, read_rows
 
 
 logger = logging.getLogger(__name__)
@@ -150,11 +150,12 @@ def _rows_of(reader: Reader, path: Path) -> list[dict[str, Any]]:
             f"{path.name}: {reader.benchmark.name} cannot be read from a {suffix!r} file; use one of {known}"
         )
     try:
-        if suffix == ".parquet":
-            import pyarrow.parquet
-
-            return pyarrow.parquet.read_table(path).to_pylist()
-        text = path.read_text(encoding="utf-8-sig")
+        if suffix in (".csv", ".txt"):
+            text = path.read_text(encoding="utf-8-sig")
+        else:
+            rows = list(read_rows(path))
+    except LineError as error:
+        raise DataError(f"{path.name}, line {error.number}: no JSON: {error.reason}") from None
     except Exception as error:
         raise DataError(f"{path.name}: not a readable {suffix} file in UTF-8: {error}") from error
     if suffix == ".txt":
@@ -164,30 +165,12 @@ def _rows_of(reader: Reader, path: Path) -> list[dict[str, Any]]:
             return list(csv.DictReader(io.StringIO(text, newline=""), strict=True))
         except csv.Error as error:
             raise DataError(f"{path.name}: not a readable .csv file: {error}") from error
-    return list(_json_rows(path.name, text, lines=suffix == ".jsonl"))
-
-
-def _json_rows(name: str, text: str, lines: bool) -> Iterator[dict[str, Any]]:
-    rows: Any = None
-    if not lines:
-        try:
-            rows = json.loads(text)
-        except ValueError:
-            lines = True  # some published .json files, those of HaluEval too, hold one object per line
-    if lines:
-        rows = []
-        for number, line in enumerate(text.split("\n"), start=1):
-            if line.strip():
-                try:
-                    rows.append(json.loads(line))
-                except ValueError as error:
-                    raise DataError(f"{name}, line {number}: no JSON: {error}") from None
-    if not isinstance(rows, list):
-        raise DataError(f"{name}: must hold a list of objects, got {type(rows).__name__}")
-    for number, row in enumerate(rows):
+    if suffix == ".json" and [place for place, _ in rows] == [1]:  # a line, which is counted from 1, and no list
+        raise DataError(f"{path.name}: must hold a list of objects, got {type(rows[0][1]).__name__}")
+    for number, (_, row) in enumerate(rows):
         if not isinstance(row, dict):
-            raise DataError(f"{name}, row {number}: must be an object with the columns as keys, got {row!r:.100}")
-        yield row
+            raise DataError(f"{path.name}, row {number}: must be an object with the columns as keys, got {row!r:.100}")
+    return [row for _, row in rows]
 
 
 def _commit(repo: str, revision: str | None) -> str | None:
