@@ -18,9 +18,10 @@ import psutil
 
 from hf_factuality.chat.client import ChatAnswer, ChatClient
 from hf_factuality.spans import LabeledSpan
-from hf_factuality.verifiers.base import VerifierInput, VerifierPipeline
+from hf_factuality.verifiers.base import VerifierInput
 from hf_factuality.verifiers.judges.lexical import LexicalJudge
 from hf_factuality.verifiers.judges.llm import LLMJudge
+from hf_factuality.verifiers.pipeline import VerifierPipeline
 
 
 MEMORY_CASES = ("lexical", "cached_llm", "verify", "verify_metric")

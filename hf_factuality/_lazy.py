@@ -1,8 +1,10 @@
-"""Names of a package that load on first use."""
+"""Names that load on first use: those of a package, and those in a file or on a command line."""
 
 from __future__ import annotations
 
 import ast
+import os
+import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
@@ -47,3 +49,18 @@ def attach(
 
     names = sorted(exports)
     return getattribute, lambda: names, names
+
+
+def load_name(path: str) -> Any:
+    """What `"package.module:Name"` stands for. The code of that module runs.
+
+    Raises:
+        `ImportError`, `AttributeError`: there is no such module, or nothing of that name in it.
+    """
+    module, _, attribute = path.partition(":")
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())  # a module beside the data, as for `python -m`
+    found: Any = import_module(module)
+    for part in attribute.split("."):
+        found = getattr(found, part)
+    return found

@@ -3,9 +3,14 @@
 import ast
 import subprocess
 import sys
+from collections.abc import Iterator
+from functools import cache
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
+
+from hf_factuality._lazy import read_stub
 
 
 PACKAGE = Path(__file__).resolve().parent.parent / "hf_factuality"
@@ -50,6 +55,78 @@ def test_imports_point_one_way(module):
     for other in imported_rooms(ast.parse((PACKAGE / module).read_text(encoding="utf-8"))):
         allowed = other == here or LAYER_OF[other] < LAYER_OF[here]
         assert allowed, f"{module} imports hf_factuality.{other}, which is not below {here}"
+
+
+def dotted(module: Path) -> str:
+    return ".".join(("hf_factuality", *module.with_suffix("").parts)).removesuffix(".__init__")
+
+
+FILES = {dotted(module): PACKAGE / module for module in MODULES}
+
+
+def run_time_imports(node: ast.AST) -> Iterator[ast.Import | ast.ImportFrom]:
+    """Imports anywhere in a module, in functions too, but for those that only type checkers read."""
+    if isinstance(node, (ast.Import, ast.ImportFrom)):
+        yield node
+    typing_only = isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+    for child in node.orelse if typing_only else ast.iter_child_nodes(node):
+        yield from run_time_imports(child)
+
+
+@cache
+def lazy_names(package: str) -> dict[str, str]:
+    """The table of an `__init__`: its public names, and in full the modules that it loads them from on first use."""
+    init = FILES[package]
+    if init.with_suffix(".pyi").exists():
+        return read_stub(str(init))
+    for node in ast.parse(init.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "_EXPORTS":
+            return {name: f"{package}.{module}" for name, module in ast.literal_eval(node.value).items()}
+    return {}
+
+
+def holder(module: str, name: str) -> str:
+    """The module that `from module import name` really needs."""
+    if f"{module}.{name}" in FILES:
+        return f"{module}.{name}"
+    if FILES[module].name == "__init__.py" and name in lazy_names(module):
+        return holder(lazy_names(module)[name], name)
+    return module
+
+
+def imported_modules(tree: ast.AST) -> set[str]:
+    found = set()
+    for node in run_time_imports(tree):
+        if isinstance(node, ast.ImportFrom) and node.module in FILES:
+            found |= {holder(node.module, alias.name) for alias in node.names}
+        elif isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names if alias.name in FILES}
+    return found
+
+
+def test_no_import_circles():
+    """`static_order` raises a `CycleError` that shows the circle."""
+    trees = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in FILES.items()}
+    graph = {name: imported_modules(tree) - {name} for name, tree in trees.items()}
+    order = list(TopologicalSorter(graph).static_order())
+    assert order.index("hf_factuality.errors") < order.index("hf_factuality.spans") < order.index("hf_factuality.cli")
+
+
+@pytest.mark.parametrize(
+    ("code", "needed"),
+    [
+        ("import hf_factuality.spans", "spans"),
+        ("from hf_factuality.verifiers import base", "verifiers.base"),
+        ("def f():\n    from hf_factuality.verifiers import VerifierPipeline", "verifiers.pipeline"),
+        ("class A:\n    def f(self):\n        from hf_factuality import load_fspo", "data.fspo"),
+        ("from hf_factuality.data.benchmarks import load_items", "data.benchmarks.registry"),
+        ("try:\n    from hf_factuality import spans\nexcept ImportError:\n    pass", "spans"),
+        ("if TYPE_CHECKING:\n    from hf_factuality.spans import Label", None),
+        ("if TYPE_CHECKING:\n    pass\nelse:\n    from hf_factuality.spans import Label", "spans"),
+    ],
+)
+def test_imports_are_followed_to_the_module_that_holds_the_name(code, needed):
+    assert imported_modules(ast.parse(code)) == ({f"hf_factuality.{needed}"} if needed else set())
 
 
 def test_functional_is_pure():

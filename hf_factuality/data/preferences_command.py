@@ -26,9 +26,10 @@ from hf_factuality.data.topics import embed_topics, select_by_distance, select_q
 from hf_factuality.errors import DataError, JudgingError
 from hf_factuality.io.rows import read_rows
 from hf_factuality.io.run_files import write_whole, written_ids
-from hf_factuality.verifiers.base import Verifier, VerifierInput, VerifierPipeline
+from hf_factuality.verifiers.base import Verifier, VerifierInput
 from hf_factuality.verifiers.guard import GuardedVerifier
 from hf_factuality.verifiers.guard import logger as guard_logger
+from hf_factuality.verifiers.pipeline import VerifierPipeline
 from hf_factuality.verifiers.registry import load_verifier
 
 

@@ -13,8 +13,9 @@ from hf_factuality.data.benchmarks.base import BenchmarkItem
 from hf_factuality.errors import DataError, JudgingError
 from hf_factuality.rewards import complete_text
 from hf_factuality.spans import Verification, scope_text
-from hf_factuality.verifiers.base import VerifierInput, VerifierPipeline
+from hf_factuality.verifiers.base import VerifierInput
 from hf_factuality.verifiers.guard import GuardedVerifier
+from hf_factuality.verifiers.pipeline import VerifierPipeline
 from hf_factuality.verifiers.registry import load_verifier
 
 

@@ -24,6 +24,13 @@ _IN_MESSAGES = re.compile(
     r"|(?<=Bearer )\S+|(?<=://)[^/\s@]+(?=@)",
     re.IGNORECASE,
 )
+SECRET_SETTING = re.compile(
+    r"api_?key$|secret|passw|authoriz|credential|bearer|(?:access|auth|hf)_?token", re.IGNORECASE
+)
+"""Names of settings that hold a key or a password."""
+MAYBE_SECRET_SETTING = re.compile(rf"{SECRET_SETTING.pattern}|key$|token$", re.IGNORECASE)
+"""Names of settings that may hold one."""
+_SHORTEST = 19
 _BLOCK, _TAIL = 1 << 23, 1 << 13
 """Bytes of a file that are read at once, and how many of them are read again with the next ones."""
 _PIECE, _OVERLAP = 1 << 14, 1 << 11
@@ -75,6 +82,11 @@ _BODY = re.compile(
 def redact(text: str) -> str:
     """`text` without what looks like an access token or the login of an address: errors of servers repeat these."""
     return _IN_MESSAGES.sub("***", text)
+
+
+def holds_token(setting: str) -> bool:
+    """Whether a setting looks like an access token: longer than what [`redact`] takes out, as names may begin so too."""
+    return any(len(match[0]) >= _SHORTEST for match in _IN_MESSAGES.finditer(setting))
 
 
 def find_secret(data: str | bytes) -> tuple[int, str] | None:

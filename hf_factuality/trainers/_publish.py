@@ -16,8 +16,7 @@ from transformers.utils import PushInProgress
 from hf_factuality.errors import DataError, HubError
 from hf_factuality.hub.push import Published, plan_push, prepare_repo, push_folder, push_plans
 from hf_factuality.hub.results import folder_fingerprint, load_results
-from hf_factuality.verifiers.base import VerifierPipeline
-from hf_factuality.verifiers.hub import export_pipeline
+from hf_factuality.verifiers.pipeline import VerifierPipeline, export_pipeline
 
 
 logger = logging.getLogger(__name__)

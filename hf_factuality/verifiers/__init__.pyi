@@ -6,7 +6,6 @@ from hf_factuality.verifiers.base import (
     RowEvidence as RowEvidence,
     Verifier as Verifier,
     VerifierInput as VerifierInput,
-    VerifierPipeline as VerifierPipeline,
 )
 from hf_factuality.chat.cache import AnswerCache as AnswerCache
 from hf_factuality.chat.client import ChatClient as ChatClient
@@ -17,7 +16,8 @@ from hf_factuality.verifiers.extractors.llm import (
     RLFHExtractor as RLFHExtractor,
     VeriScoreExtractor as VeriScoreExtractor,
 )
-from hf_factuality.verifiers.hub import (
+from hf_factuality.verifiers.pipeline import (
+    VerifierPipeline as VerifierPipeline,
     load_pipeline as load_pipeline,
     push_pipeline as push_pipeline,
     save_pipeline as save_pipeline,

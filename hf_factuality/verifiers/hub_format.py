@@ -1,6 +1,6 @@
 """The file of a pipeline: how its parts are described in plain values, and how they are made from them.
 
-Used by [`~hf_factuality.verifiers.hub`]. A class is named by a short list of names; one outside it, the code of a model's
+Used by [`~hf_factuality.verifiers.pipeline`]. A class is named by a short list of names; one outside it, the code of a model's
 repository and the address of a server need the caller's consent.
 """
 
@@ -19,26 +19,27 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import urlsplit
 
-from hf_factuality import __version__
-from hf_factuality._lazy import read_stub
+from hf_factuality._lazy import load_name, read_stub
 from hf_factuality.errors import FactualityError, HubError
-from hf_factuality.verifiers.base import VerifierPipeline
+from hf_factuality.io.secrets import SECRET_SETTING, holds_token
 from hf_factuality.verifiers.prompts import Prompt
-from hf_factuality.verifiers.registry import BASE_URL_VARIABLE, _load
 
 
 __all__ = [
+    "BASE_URL_VARIABLE",
     "CONFIG_NAME",
     "MODEL_TYPE",
     "PARTS",
     "STAGES",
     "Reader",
     "Written",
-    "describe",
     "drop_addresses",
+    "encode_part",
     "read_config",
 ]
 
+BASE_URL_VARIABLE = "HF_FACTUALITY_BASE_URL"
+"""Environment variable with the address of the server, where only a name can be given."""
 CONFIG_NAME = "verifier_config.json"
 MODEL_TYPE = "hf_factuality_verifier"
 """In `config.json`, by which `transformers.pipeline` tells the folder from one with a model."""
@@ -53,11 +54,6 @@ PARTS = {
     if name.endswith(("Judge", "Extractor", "Retriever"))
     or name in ("ChatClient", "KnowledgeBase", "LocalChat", "RowEvidence")
 }
-# Settings and values that look like a key.
-_SECRET_NAME = re.compile(
-    r"api_?key$|secret|passw|authoriz|credential|bearer|(?:access|auth|hf)_?token", re.IGNORECASE
-)
-_SECRET_VALUE = re.compile(r"(?:sk-|hf_(?!factuality)|gh[pousr]_|Bearer )[A-Za-z0-9_-]{16,}")
 _MODEL_FIELDS = ("model", "foundation", "knowledge", "index", "base")
 # Keys of a mapping that is a prompt, a folder of prompts, or a part.
 _MARKS = ({"file"}, {"folder"}, {"class", "settings"})
@@ -76,27 +72,8 @@ class Written:
 # -- writing ----------------------------------------------------------------------------------------------------------
 
 
-def describe(pipeline: VerifierPipeline) -> tuple[dict[str, Any], Written]:
-    """What stands in the file of a pipeline, and the prompts beside it.
-
-    Raises:
-        [`HubError`]: see [`~hf_factuality.verifiers.hub.save_pipeline`].
-    """
-    if not isinstance(pipeline, VerifierPipeline) or type(pipeline).verify is not VerifierPipeline.verify:
-        raise HubError(f"{type(pipeline).__name__} is no VerifierPipeline, or has a `verify` of its own")
-    written = Written()
-    config: dict[str, Any] = {"format": FORMAT, "version": VERSION, "hf_factuality": __version__}
-    config["requires_evidence"] = bool(pipeline.requires_evidence)
-    for stage in STAGES:
-        config[stage] = _encode_part(getattr(pipeline, stage), stage, written)
-    text = json.dumps(config, ensure_ascii=False) + "".join(written.files.values())
-    # A shorter key is a dummy for a server that asks for none ("EMPTY"), and may be any word.
-    if any(len(key) >= 8 and key in text for key in written.keys):
-        raise HubError("a client's key stands in a setting or prompt; take it out")
-    return config, written
-
-
-def _encode_part(part: Any, place: str, written: Written) -> dict[str, Any]:
+def encode_part(part: Any, place: str, written: Written) -> dict[str, Any]:
+    """What stands in the file for a part of a pipeline; prompts and what is refused elsewhere go to `written`."""
     kind = type(part)
     name = kind.__qualname__ if kind.__module__ == PARTS.get(kind.__qualname__) else None
     if name == "ChatClient":
@@ -121,11 +98,11 @@ def _encode_part(part: Any, place: str, written: Written) -> dict[str, Any]:
 
 
 def _encode(value: Any, name: str, place: str, written: Written) -> Any:
-    if _SECRET_NAME.search(name) and value is not None:
+    if SECRET_SETTING.search(name) and value is not None:
         raise HubError(f"the setting {place!r} looks like a key; it is not written to a file")
     if isinstance(value, Enum):
         value = value.value
-    if isinstance(value, str) and _SECRET_VALUE.search(value):
+    if isinstance(value, str) and holds_token(value):
         raise HubError(f"the value of {place!r} looks like a key; it is not written to a file")
     if value is None or isinstance(value, (bool, int, str)) or (isinstance(value, float) and math.isfinite(value)):
         return value
@@ -143,7 +120,7 @@ def _encode(value: Any, name: str, place: str, written: Written) -> Any:
             raise HubError(f"the setting {place!r} must have text keys, and not those of a file or part")
         return {key: _encode(item, key, f"{place}/{key}", written) for key, item in value.items()}
     if hasattr(value, "config") or type(value).__name__ in PARTS:
-        return _encode_part(value, place, written)
+        return encode_part(value, place, written)
     raise HubError(f"the setting {place!r} is a {type(value).__name__}, which is no plain value")
 
 
@@ -223,7 +200,7 @@ def read_config(folder: Path, source: str) -> dict[str, Any]:
 
 @dataclass
 class Reader:
-    """Makes the parts that a file describes; see [`~hf_factuality.verifiers.hub.load_pipeline`] for what it may."""
+    """Makes the parts that a file describes; see [`~hf_factuality.verifiers.pipeline.load_pipeline`] for what it may."""
 
     folder: Path
     source: str
@@ -278,21 +255,19 @@ class Reader:
         return {key: self.value(item, f"{place}/{key}") for key, item in data.items()}
 
     def _class(self, name: Any, place: str) -> Callable[..., Any]:
-        if isinstance(name, str) and name in PARTS:
-            return _load(f"{PARTS[name]}:{name}")
-        if not isinstance(name, str) or ":" not in name:
+        if not isinstance(name, str) or (name not in PARTS and ":" not in name):
             close = difflib.get_close_matches(str(name), PARTS, n=1)
             hint = f"; did you mean {close[0]!r}?" if close else f"; known are {sorted(PARTS)}"
             raise HubError(f"unknown class {name!r} ({place} of {self.source!r}){hint}")
-        if not self.trust:
+        if name not in PARTS and not self.trust:
             raise HubError(
                 f"{place} of {self.source!r} is {name!r}, a class outside this package; importing it runs its code: pass "
                 "trust_remote_code=True if you trust it"
             )
         try:
-            found = _load(name)
-        except ValueError as error:
-            raise HubError(f"{place} of {self.source!r}: {error}") from None
+            found = load_name(f"{PARTS[name]}:{name}" if name in PARTS else name)
+        except (ImportError, AttributeError) as error:
+            raise HubError(f"{place} of {self.source!r}: cannot load {name!r}: {error}") from None
         if not isinstance(found, type):
             raise HubError(f"{name!r} ({place} of {self.source!r}) is no class")
         return found

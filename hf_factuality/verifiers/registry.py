@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import difflib
-import importlib
 import inspect
 import os
-import sys
 from typing import Any
 
-from hf_factuality._lazy import read_stub
+from hf_factuality._lazy import load_name, read_stub
 from hf_factuality.verifiers.base import Verifier
+from hf_factuality.verifiers.hub_format import BASE_URL_VARIABLE
+from hf_factuality.verifiers.pipeline import load_pipeline
 
 
 __all__ = ["VERIFIER_NAMES", "load_verifier"]
@@ -23,8 +23,6 @@ _BUILT_IN = {
     if ".judges." in module and name.endswith("Verifier") and not module.endswith(".self")
 }
 VERIFIER_NAMES = tuple(sorted(_BUILT_IN))
-BASE_URL_VARIABLE = "HF_FACTUALITY_BASE_URL"
-"""Environment variable with the address of the server, where only a name can be given."""
 VERIFIER_HELP = (
     "'lexical', 'hhem' or 'minicheck' (or with :MODEL), 'nli:MODEL', 'llm:MODEL' or 'anah:MODEL' on a server (whose address is "
     f"in {BASE_URL_VARIABLE}), 'pipeline:FOLDER_OR_REPO' or 'package.module:Class'"
@@ -69,8 +67,6 @@ def load_verifier(name: str | Verifier, **kwargs: Any) -> Verifier:
         return name
     head, colon, rest = name.partition(":")
     if head == "pipeline" and rest:
-        from hf_factuality.verifiers.hub import load_pipeline
-
         return load_pipeline(rest, **kwargs)
     if head in _BUILT_IN:
         made = _load(_BUILT_IN[head])
@@ -110,13 +106,7 @@ def _choices() -> str:
 
 
 def _load(path: str) -> Any:
-    module, _, attribute = path.partition(":")
-    if os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())  # a module beside the data, as for `python -m`
     try:
-        found: Any = importlib.import_module(module)
-        for part in attribute.split("."):
-            found = getattr(found, part)
+        return load_name(path)
     except (ImportError, AttributeError) as error:
         raise ValueError(f"cannot load the verifier {path!r}: {error}; choose {_choices()}") from error
-    return found

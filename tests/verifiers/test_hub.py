@@ -4,6 +4,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
+from hf_factuality.errors import HubError
 from hf_factuality.spans import Label, LabeledSpan
 from hf_factuality.verifiers import (
     ChatClient,
@@ -20,10 +21,10 @@ from hf_factuality.verifiers import (
     VerifierPipeline,
 )
 from hf_factuality.verifiers.ensemble import CalibratedJudge, Calibration, MajorityJudge
-from hf_factuality.verifiers.hub import CONFIG_NAME, HubError, load_pipeline, save_pipeline
-from hf_factuality.verifiers.hub_format import PARTS
+from hf_factuality.verifiers.hub_format import CONFIG_NAME, PARTS
 from hf_factuality.verifiers.judges.hhem import HHEMVerifier
 from hf_factuality.verifiers.judges.minicheck import MiniCheckVerifier
+from hf_factuality.verifiers.pipeline import load_pipeline, save_pipeline
 from tests.chat.fake_server import FAST, FakeServer
 from tests.verifiers.judges.test_hhem import folders as hhem_folders  # noqa: F401
 from tests.verifiers.judges.test_minicheck import folder as minicheck_folder  # noqa: F401

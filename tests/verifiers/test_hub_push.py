@@ -2,8 +2,10 @@ import json
 
 import pytest
 
+from hf_factuality.errors import HubError
 from hf_factuality.verifiers import LexicalVerifier, LLMVerifier, NLIVerifier, VerifierPipeline
-from hf_factuality.verifiers.hub import CONFIG_NAME, HubError, load_pipeline, push_pipeline
+from hf_factuality.verifiers.hub_format import CONFIG_NAME
+from hf_factuality.verifiers.pipeline import load_pipeline, push_pipeline
 from tests.hub.loopback import Blob, hub  # noqa: F401 - a fixture
 from tests.verifiers.test_hub import CLOSED, INPUTS, SECRET, nli_model  # noqa: F401
 

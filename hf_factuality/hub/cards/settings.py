@@ -19,6 +19,7 @@ from hf_factuality import __version__
 from hf_factuality.errors import HubError
 from hf_factuality.hub.cards.check import tells
 from hf_factuality.io.markdown import code, escaped
+from hf_factuality.io.secrets import MAYBE_SECRET_SETTING
 
 
 __all__ = [
@@ -94,7 +95,6 @@ _HUB_FOLDER = re.compile(r"[A-Za-z0-9][\w.-]*?___[A-Za-z0-9][\w.-]*")
 _LONGEST_WORDS = 2000
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _REGEX_NAME = re.compile(r"_regex$|target_modules$")
-_SECRET_NAME = re.compile(r"key$|secret|passw|authoriz|credential|bearer|token$", re.IGNORECASE)
 
 
 def plain_name(text: str) -> str:
@@ -170,7 +170,7 @@ def _shown(value: Any) -> Any:
     if isinstance(value, str):
         return plain_name(value)
     if isinstance(value, Mapping):
-        return {str(name): _shown(item) for name, item in value.items() if not _SECRET_NAME.search(str(name))}
+        return {str(name): _shown(item) for name, item in value.items() if not MAYBE_SECRET_SETTING.search(str(name))}
     if isinstance(value, (list, tuple, set, frozenset)):
         items = sorted(value, key=str) if isinstance(value, (set, frozenset)) else value
         return [_shown(item) for item in items]
@@ -203,7 +203,7 @@ def describe_verifier(verifier: Any) -> str:
         `str`, in Markdown, for example ``"NLIVerifier: `SentenceExtractor()`, `RowEvidence()`,
         `NLIJudge(model='MoritzLaurer/DeBERTa-v3-base-mnli-fever-anli')`"``.
     """
-    from hf_factuality.verifiers.base import VerifierPipeline
+    from hf_factuality.verifiers.pipeline import VerifierPipeline
 
     name = type(verifier).__name__
     parts = _stages(verifier) if isinstance(verifier, VerifierPipeline) else _own_config(verifier)
@@ -264,7 +264,7 @@ def describe_rewards(functions: Sequence[Any], names: Sequence[str]) -> str:
 
 
 def _stages(pipeline: Any) -> str:
-    from hf_factuality.verifiers.hub_format import STAGES, describe, drop_addresses
+    from hf_factuality.verifiers.pipeline import STAGES, describe, drop_addresses
 
     try:
         config, _ = describe(pipeline)
@@ -299,7 +299,7 @@ def _call(part: Mapping[str, Any]) -> str:
     defaults = _defaults(part["class"])
     shown = []
     for key, value in part["settings"].items():
-        if value is None or key in defaults and value == defaults[key] or _SECRET_NAME.search(key):
+        if value is None or key in defaults and value == defaults[key] or MAYBE_SECRET_SETTING.search(key):
             continue
         text = _argument(value)
         if text is not None:

@@ -15,9 +15,10 @@ from typing import Any
 
 from hf_factuality.chat.client import ChatAnswer, ChatClient, ChatRequest
 from hf_factuality.spans import ANAH_LABELS, Label
-from hf_factuality.verifiers.base import JudgeInput, Judgement, VerifierPipeline
+from hf_factuality.verifiers.base import JudgeInput, Judgement
 from hf_factuality.verifiers.extractors.sentences import SentenceExtractor, guess_language
 from hf_factuality.verifiers.judges.llm import ServedJudge
+from hf_factuality.verifiers.pipeline import VerifierPipeline
 from hf_factuality.verifiers.prompts import Prompt, as_data, load_prompt
 
 

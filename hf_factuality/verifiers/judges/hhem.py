@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 from hf_factuality.errors import CheckpointError
 from hf_factuality.io.upload import naming_model
 from hf_factuality.spans import Label
-from hf_factuality.verifiers.base import VerifierPipeline
 from hf_factuality.verifiers.extractors.sentences import SentenceExtractor
 from hf_factuality.verifiers.judges.nli import NOT_SUPPORTED, SUPPORTED, NLIJudge, without_special_tokens
+from hf_factuality.verifiers.pipeline import VerifierPipeline
 
 
 if TYPE_CHECKING:

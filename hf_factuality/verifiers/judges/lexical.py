@@ -25,7 +25,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from hf_factuality.spans import Label
-from hf_factuality.verifiers.base import JudgeInput, Judgement, VerifierPipeline
+from hf_factuality.verifiers.base import JudgeInput, Judgement
 from hf_factuality.verifiers.extractors.sentences import SentenceExtractor, guess_language, sentence_offsets
 from hf_factuality.verifiers.judges.lexical_text import (
     ARTICLES,
@@ -45,6 +45,7 @@ from hf_factuality.verifiers.judges.lexical_text import (
     states_nothing,
     tokens,
 )
+from hf_factuality.verifiers.pipeline import VerifierPipeline
 
 
 __all__ = ["FEATURES", "LexicalJudge", "LexicalVerifier", "lexical_features", "unsupported_words"]

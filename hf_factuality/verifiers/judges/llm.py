@@ -16,8 +16,9 @@ from typing import Any
 
 from hf_factuality.chat.client import ChatAnswer, ChatClient, ChatRequest, TokenLogprobs
 from hf_factuality.spans import Label
-from hf_factuality.verifiers.base import Extractor, JudgeInput, Judgement, Retriever, VerifierPipeline
+from hf_factuality.verifiers.base import Extractor, JudgeInput, Judgement, Retriever
 from hf_factuality.verifiers.extractors.sentences import SentenceExtractor
+from hf_factuality.verifiers.pipeline import VerifierPipeline
 from hf_factuality.verifiers.prompts import as_data, load_prompt
 
 

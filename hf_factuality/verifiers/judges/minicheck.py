@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from hf_factuality.io.upload import naming_model
 from hf_factuality.spans import Label
-from hf_factuality.verifiers.base import JudgeInput, VerifierPipeline
+from hf_factuality.verifiers.base import JudgeInput
 from hf_factuality.verifiers.extractors.sentences import SentenceExtractor, sentence_offsets
 from hf_factuality.verifiers.judges.hhem import PromptPairJudge
 from hf_factuality.verifiers.judges.nli import _outside_zero3, model_source
+from hf_factuality.verifiers.pipeline import VerifierPipeline
 
 
 if TYPE_CHECKING:

@@ -17,8 +17,9 @@ import numpy as np
 
 from hf_factuality.io.upload import naming_model
 from hf_factuality.spans import Label
-from hf_factuality.verifiers.base import JudgeInput, Judgement, VerifierPipeline
+from hf_factuality.verifiers.base import JudgeInput, Judgement
 from hf_factuality.verifiers.extractors.sentences import SentenceExtractor, sentence_offsets
+from hf_factuality.verifiers.pipeline import VerifierPipeline
 
 
 if TYPE_CHECKING:

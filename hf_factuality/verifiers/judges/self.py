@@ -16,16 +16,10 @@ from typing import Any
 from hf_factuality.chat.client import ChatClient, ChatRequest
 from hf_factuality.chat.local import LocalChat, bind_policy
 from hf_factuality.spans import Label, Verification, map_label
-from hf_factuality.verifiers.base import (
-    Extractor,
-    JudgeInput,
-    Judgement,
-    Retriever,
-    VerifierInput,
-    VerifierPipeline,
-)
+from hf_factuality.verifiers.base import Extractor, JudgeInput, Judgement, Retriever, VerifierInput
 from hf_factuality.verifiers.extractors.llm import RLFHExtractor
 from hf_factuality.verifiers.judges.llm import SLICE, JudgeReport, ServedJudge, parse_choice, read_choice
+from hf_factuality.verifiers.pipeline import VerifierPipeline
 from hf_factuality.verifiers.prompts import load_prompt
 
 

@@ -1,7 +1,8 @@
-"""Pipelines as a folder or a repository: one JSON file of settings, prompts beside it, models by id and revision.
+"""Extractor, retriever and judge as one verifier, which is kept as a folder or a repository.
 
-Such a folder is data. Classes are named by a short list of names; code of others runs only if the caller agrees. No key
-is ever written, and none is sent to an address that stands in the file.
+That is one JSON file of settings, prompts beside it, models by id and revision. Such a folder is data: classes are named by
+a short list of names, and code of others runs only if the caller agrees. No key is ever written, and none is sent to an
+address that stands in the file.
 """
 
 from __future__ import annotations
@@ -9,27 +10,153 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hf_factuality.errors import HubError
+from hf_factuality import __version__
+from hf_factuality.errors import ExtractionError, HubError, JudgingError, RetrievalError
 from hf_factuality.io.upload import hub_errors, naming_model, prepare_repo, publish
-from hf_factuality.verifiers.base import VerifierPipeline
+from hf_factuality.spans import LabeledSpan, Verification
+from hf_factuality.verifiers.base import (
+    Extractor,
+    Judge,
+    JudgeInput,
+    Judgement,
+    Retriever,
+    RowEvidence,
+    VerifierInput,
+)
 from hf_factuality.verifiers.hub_format import (
+    BASE_URL_VARIABLE,
     CONFIG_NAME,
+    FORMAT,
     MODEL_TYPE,
     STAGES,
+    VERSION,
     Reader,
     Written,
-    describe,
     drop_addresses,
+    encode_part,
     read_config,
 )
-from hf_factuality.verifiers.registry import BASE_URL_VARIABLE
 
 
-__all__ = ["CONFIG_NAME", "HubError", "export_pipeline", "load_pipeline", "push_pipeline", "save_pipeline"]
+__all__ = [
+    "VerifierPipeline",
+    "describe",
+    "export_pipeline",
+    "load_pipeline",
+    "push_pipeline",
+    "save_pipeline",
+]
+
+
+class VerifierPipeline:
+    """Chains extractor, retriever and judge into a [`Verifier`].
+
+    All claims of all inputs reach the judge in one call.
+
+    Args:
+        extractor ([`Extractor`]):
+            Finds the spans.
+        judge ([`Judge`]):
+            Labels them.
+        retriever ([`Retriever`], *optional*, defaults to the row's own evidence):
+            Finds evidence.
+        requires_evidence (`bool`, *optional*):
+            Whether rows without evidence are left out. By default they are, unless a retriever finds it.
+    """
+
+    def __init__(
+        self,
+        extractor: Extractor,
+        judge: Judge,
+        retriever: Retriever | None = None,
+        requires_evidence: bool | None = None,
+    ):
+        self.extractor = extractor
+        self.judge = judge
+        self.retriever = retriever if retriever is not None else RowEvidence()
+        if requires_evidence is None:
+            requires_evidence = isinstance(self.retriever, RowEvidence)
+        self.requires_evidence = requires_evidence
+
+    def verify(self, inputs: Sequence[VerifierInput]) -> list[Verification]:
+        """One [`Verification`] per input, in order.
+
+        Raises:
+            `ExtractionError`, `RetrievalError`, `JudgingError`: a stage returned another number of results than it got
+            inputs.
+        """
+        if not inputs:
+            return []
+        spans = _checked(self.extractor.extract(inputs), inputs, ExtractionError, "extractor")
+        claims = [
+            [span.claim if span.claim is not None else span.text(item.completion) for span in found]
+            for item, found in zip(inputs, spans, strict=True)
+        ]
+        passages = _checked(self.retriever.retrieve(inputs, claims), inputs, RetrievalError, "retriever")
+        requests = [
+            JudgeInput(claim=claim, evidence=tuple(evidence), question=item.question)
+            for item, texts, found in zip(inputs, claims, passages, strict=True)
+            for claim, evidence in zip(texts, _checked(found, texts, RetrievalError, "retriever"), strict=True)
+        ]
+        # A retriever that found nothing says nothing about the claim. Evidence that the row lacks is the judge's affair.
+        skip = not isinstance(self.retriever, RowEvidence)
+        sent = [request for request in requests if not skip or any(text.strip() for text in request.evidence)]
+        judged = iter(_checked(self.judge.judge(sent), sent, JudgingError, "judge") if sent else [])
+        sent_ids = {id(request) for request in sent}
+        verdicts = iter([next(judged) if id(request) in sent_ids else Judgement(None) for request in requests])
+        results = []
+        for found in spans:
+            labelled = []
+            for span in found:
+                verdict = next(verdicts)
+                labelled.append(
+                    LabeledSpan(span.start, span.end, verdict.label, verdict.score, span.claim, verdict.evidence)
+                )
+            results.append(Verification(spans=tuple(labelled)))
+        return results
+
+    def save_pretrained(self, folder: str | Path) -> Path:
+        """Write the settings into a folder; see [`save_pipeline`]."""
+        return save_pipeline(self, folder)
+
+    @staticmethod
+    def from_pretrained(folder_or_repo: str | Path, revision: str | None = None, **kwargs: Any) -> VerifierPipeline:
+        """Make a pipeline from its settings; see [`load_pipeline`]."""
+        return load_pipeline(folder_or_repo, revision, **kwargs)
+
+    def push_to_hub(self, repo_id: str, **kwargs: Any) -> str:
+        """Publish the settings; see [`push_pipeline`]."""
+        return push_pipeline(self, repo_id, **kwargs)
+
+
+def _checked(results: Any, inputs: Sequence[Any], error: type[Exception], stage: str) -> Any:
+    if len(results) != len(inputs):
+        raise error(f"the {stage} returned {len(results)} results for {len(inputs)} inputs; it must return one each")
+    return results
+
+
+def describe(pipeline: VerifierPipeline) -> tuple[dict[str, Any], Written]:
+    """What stands in the file of a pipeline, and the prompts beside it.
+
+    Raises:
+        [`HubError`]: see [`save_pipeline`].
+    """
+    if not isinstance(pipeline, VerifierPipeline) or type(pipeline).verify is not VerifierPipeline.verify:
+        raise HubError(f"{type(pipeline).__name__} is no VerifierPipeline, or has a `verify` of its own")
+    written = Written()
+    config: dict[str, Any] = {"format": FORMAT, "version": VERSION, "hf_factuality": __version__}
+    config["requires_evidence"] = bool(pipeline.requires_evidence)
+    for stage in STAGES:
+        config[stage] = encode_part(getattr(pipeline, stage), stage, written)
+    text = json.dumps(config, ensure_ascii=False) + "".join(written.files.values())
+    # A shorter key is a dummy for a server that asks for none ("EMPTY"), and may be any word.
+    if any(len(key) >= 8 and key in text for key in written.keys):
+        raise HubError("a client's key stands in a setting or prompt; take it out")
+    return config, written
 
 
 def save_pipeline(pipeline: VerifierPipeline, folder: str | Path) -> Path:
