@@ -1,0 +1,258 @@
+"""The one loop that asks a verifier: rows in, verifications out, in order and in bounded memory.
+
+Trainers, rewards, metrics and commands judge through [`judge_rows`], so that the part of a completion that is judged, rows
+that cannot be judged and failures mean the same everywhere.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import islice
+from typing import Any, Protocol
+
+from hf_factuality.errors import JudgingError
+from hf_factuality.spans import Verification, scope_text
+from hf_factuality.verifiers.base import Verifier, VerifierInput
+from hf_factuality.verifiers.guard import GuardedVerifier
+
+
+CHUNK = 64
+"""Rows in memory at a time; as many as [`GuardedVerifier`] sends in a call."""
+GIVE_UP_AFTER = 128
+"""Failures in a row after which commands take the verifier to be down."""
+NO_EVIDENCE = "no evidence"
+"""Error of rows that lack the evidence that the verifier needs."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A completion that is to be judged.
+
+    Args:
+        input ([`VerifierInput`]):
+            The whole completion, with question, evidence and the other columns.
+        scope (`str`, *optional*, defaults to `"completion"`):
+            What of it is judged: one of [`~hf_factuality.spans.SCOPES`].
+        opened (`bool`, *optional*, defaults to `False`):
+            Whether the prompt ends in an opened `<think>`.
+        key (`Any`, *optional*):
+            The caller's name for the row.
+    """
+
+    input: VerifierInput
+    scope: str = "completion"
+    opened: bool = False
+    key: Any = None
+
+    @cached_property
+    def _part(self) -> tuple[str, list[tuple[int, int]]]:
+        return scope_text(self.input.completion, self.scope, self.opened)
+
+    @property
+    def ranges(self) -> list[tuple[int, int]]:
+        """Characters of the completion that are in the scope; empty if only white space is."""
+        return self._part[1]
+
+    @cached_property
+    def shown(self) -> VerifierInput:
+        """What the verifier gets: the part in the scope as the completion."""
+        text = self._part[0]
+        return self.input if text == self.input.completion else replace(self.input, completion=text)
+
+
+@dataclass(frozen=True)
+class JudgedRow:
+    """A row with what was found in it.
+
+    Args:
+        row ([`Row`]):
+            The row.
+        found ([`~hf_factuality.spans.Verification`]):
+            In characters of `row.shown.completion`.
+        left_out (`str`, *optional*):
+            Why it was not sent to the verifier: `"empty"` (nothing in the scope, so nothing is found), `"no_evidence"`, or
+            `"known"` (judged before).
+    """
+
+    row: Row
+    found: Verification
+    left_out: str | None = None
+
+    @cached_property
+    def verification(self) -> Verification:
+        """What was found, in characters of the whole completion."""
+        return self.found.spread(self.row.ranges) if self.row.ranges else self.found
+
+
+@dataclass
+class JudgingReport:
+    """Counts over the rows so far.
+
+    Args:
+        rows (`int`):
+            All.
+        sent (`int`), failed (`int`):
+            Sent to the verifier, and failed there.
+        empty (`int`), no_evidence (`int`), known (`int`):
+            Not sent: nothing in the scope, no evidence, found in the cache.
+        failed_in_a_row (`int`):
+            Failures since the verifier last judged something.
+        reason (`str`, *optional*), first_reason (`str`, *optional*):
+            Of the first failure since the verifier last judged something, and of the first of all.
+    """
+
+    rows: int = 0
+    sent: int = 0
+    failed: int = 0
+    empty: int = 0
+    no_evidence: int = 0
+    known: int = 0
+    failed_in_a_row: int = 0
+    reason: str | None = None
+    first_reason: str | None = None
+
+    @property
+    def all_failed(self) -> bool:
+        """Whether rows were sent and none was judged, now or before."""
+        return self.failed == self.sent > 0 and not self.known
+
+    def add(self, judged: JudgedRow, needs_label: bool = True) -> None:
+        """Count a row."""
+        self.rows += 1
+        self.empty += judged.left_out == "empty"
+        self.no_evidence += judged.left_out == "no_evidence"
+        self.known += judged.left_out == "known"
+        if judged.left_out:
+            return
+        self.sent += 1
+        if judged.found.judged if needs_label else judged.found.error is None:
+            self.failed_in_a_row, self.reason = 0, None
+            return
+        self.failed += 1
+        self.failed_in_a_row += 1
+        self.reason = self.reason or judged.found.error or "no sentence could be judged"
+        self.first_reason = self.first_reason or self.reason
+
+
+class Verdicts(Protocol):
+    """Keeps verifications from one run to the next."""
+
+    def get(self, row: Row) -> Verification | None:
+        """What is known of a row, in characters of its completion; `None` if it is to be judged."""
+        ...
+
+    def add(self, judged: Sequence[JudgedRow]) -> None:
+        """Keep what was found in rows that were sent, failures included."""
+        ...
+
+
+def judge_rows(
+    verifier: Verifier | GuardedVerifier,
+    rows: Iterable[Row],
+    *,
+    chunk: int | None = CHUNK,
+    report: JudgingReport | None = None,
+    give_up_after: int | None = None,
+    needs_label: bool = True,
+    verdicts: Verdicts | None = None,
+    progress: str | None = None,
+    total: int | None = None,
+) -> Iterator[list[JudgedRow]]:
+    """Judge rows, a chunk at a time.
+
+    Rows with nothing in their scope, or without the evidence that the verifier needs, are not sent to it. What goes wrong
+    with a row is said in its verification.
+
+    Args:
+        verifier ([`Verifier`] or [`GuardedVerifier`]):
+            Judges. A verifier without a guard gets one.
+        rows (`Iterable[Row]`):
+            Read as they are needed.
+        chunk (`int`, *optional*, defaults to `64`):
+            Rows at a time. `None`: all in one list and one call of the guard, also where there are none, so that the guard's
+            `last_report` is of this call.
+        report ([`JudgingReport`], *optional*):
+            Counts the rows, each before the caller sees it.
+        give_up_after (`int`, *optional*):
+            Failures in a row after which the verifier is taken to be down; it is also if all rows that were sent have failed
+            in the end. `None`: go on whatever fails.
+        needs_label (`bool`, *optional*, defaults to `True`):
+            Whether a completion none of whose sentences got a label counts as a failure, as if there were an error.
+        verdicts ([`Verdicts`], *optional*):
+            What was judged before, and where to keep what is judged now.
+        progress (`str`, *optional*), total (`int`, *optional*):
+            Unit of a progress bar on a terminal, and number of rows.
+
+    Yields:
+        `list[JudgedRow]`: the rows of a chunk, in order.
+
+    Raises:
+        `JudgingError`: it gives up; all chunks until then have been yielded.
+    """
+    guard = verifier if isinstance(verifier, GuardedVerifier) else GuardedVerifier(verifier)
+    report = JudgingReport() if report is None else report
+    bar = None
+    if progress is not None:
+        from tqdm import tqdm
+
+        hidden = not sys.stderr.isatty() or total == 0
+        bar = tqdm(total=total, unit=progress, disable=hidden, file=sys.stderr)
+    try:
+        for taken in _chunks(rows, chunk):
+            judged = _judge(guard, taken, verdicts, report, needs_label)
+            yield judged
+            if bar is not None:
+                bar.update(len(judged))
+            if give_up_after is not None and report.failed_in_a_row >= give_up_after:
+                raise _gone(report)
+        if give_up_after is not None and report.all_failed:
+            raise _gone(report)
+    finally:
+        if bar is not None:
+            bar.close()
+
+
+def _chunks(rows: Iterable[Row], size: int | None) -> Iterator[list[Row]]:
+    if size is None:
+        yield list(rows)
+        return
+    waiting = iter(rows)
+    while taken := list(islice(waiting, size)):
+        yield taken
+
+
+def _judge(
+    guard: GuardedVerifier,
+    rows: Sequence[Row],
+    verdicts: Verdicts | None,
+    report: JudgingReport,
+    needs_label: bool,
+) -> list[JudgedRow]:
+    results: list[JudgedRow | None] = []
+    for row in rows:
+        if guard.requires_evidence and not row.input.evidence:
+            results.append(JudgedRow(row, Verification(error=NO_EVIDENCE), "no_evidence"))
+        elif not row.ranges:
+            results.append(JudgedRow(row, Verification(), "empty"))
+        else:
+            known = verdicts.get(row) if verdicts is not None else None
+            results.append(None if known is None else JudgedRow(row, known.gather(row.ranges), "known"))
+    sent = [row for row, result in zip(rows, results, strict=True) if result is None]
+    found = guard.verify([row.shown for row in sent])
+    fresh = [JudgedRow(row, it) for row, it in zip(sent, found, strict=True)]
+    if verdicts is not None and fresh:
+        verdicts.add(fresh)
+    waiting = iter(fresh)
+    judged = [next(waiting) if result is None else result for result in results]
+    for result in judged:
+        report.add(result, needs_label)
+    return judged
+
+
+def _gone(report: JudgingReport) -> JudgingError:
+    return JudgingError(
+        f"the verifier failed on {report.failed_in_a_row} completions in a row, row {report.rows} the last: {report.reason}"
+    )

@@ -1,0 +1,138 @@
+import itertools
+
+import pytest
+
+from hf_factuality.errors import JudgingError
+from hf_factuality.spans import Label, LabeledSpan, Verification
+from hf_factuality.verifiers.base import VerifierInput
+from hf_factuality.verifiers.guard import GuardedVerifier
+from hf_factuality.verifiers.service import JudgingReport, Row, judge_rows
+
+
+class Words:
+    """Labels the first word; fails on what says so. Notes what it was shown."""
+
+    def __init__(self, requires_evidence=False):
+        self.requires_evidence = requires_evidence
+        self.calls = []
+
+    def verify(self, inputs):
+        self.calls.append([item.completion for item in inputs])
+        return [self._one(item.completion) for item in inputs]
+
+    def _one(self, text):
+        if text == "down":
+            return Verification(error="no route to host")
+        label = None if text == "mute" else Label.SUPPORTED
+        return Verification(spans=(LabeledSpan(0, len(text.split()[0]), label),))
+
+
+def row(text, evidence=("E",), **settings):
+    return Row(VerifierInput(text, "Q?", evidence, {"column": 1}), **settings)
+
+
+def flat(chunks):
+    return [judged for chunk in chunks for judged in chunk]
+
+
+def test_spans_are_characters_of_the_whole_completion():
+    verifier = Words()
+    rows = [
+        row("<think>Hm so.</think> Warsaw it is.", scope="answer"),
+        row("Hm so.</think> Warsaw.", scope="think", opened=True),
+        row(" Warsaw. "),
+    ]
+    found = flat(judge_rows(verifier, rows))
+    assert verifier.calls == [["Warsaw it is.", "Hm so.", " Warsaw. "]]
+    texts = [span.text(it.row.input.completion) for it in found for span in it.verification.spans]
+    assert texts == ["Warsaw", "Hm", " Warsaw"]
+    assert [it.found.spans[0].start for it in found] == [0, 0, 0]
+    assert found[0].row.shown.question == "Q?" and found[0].row.shown.row == {"column": 1}
+
+
+def test_rows_that_cannot_be_judged_are_left_out_in_their_place():
+    verifier, report = Words(requires_evidence=True), JudgingReport()
+    rows = [row("One.", ()), row("Two."), row("<think>x</think> ", scope="answer"), row(" ", ())]
+    found = flat(judge_rows(verifier, rows, report=report))
+    assert verifier.calls == [["Two."]]
+    assert [it.left_out for it in found] == ["no_evidence", None, "empty", "no_evidence"]
+    assert [it.verification.error for it in found] == ["no evidence", None, None, "no evidence"]
+    assert found[2].verification == Verification()
+    assert (report.rows, report.sent, report.empty, report.no_evidence, report.failed) == (4, 1, 1, 2, 0)
+
+
+def test_rows_are_read_as_they_are_needed():
+    read = []
+
+    def endless():
+        for number in itertools.count():
+            read.append(number)
+            yield row(f"w{number}", key=number)
+
+    chunks = judge_rows(Words(), endless(), chunk=3)
+    assert [it.row.key for it in next(chunks)] == [0, 1, 2] and len(read) == 3
+    assert [it.row.key for it in next(chunks)] == [3, 4, 5] and len(read) == 6
+
+
+@pytest.mark.parametrize("rows", [[], [row(" ")], [row("a"), row("down")]])
+def test_one_list_is_one_call_of_the_guard(rows):
+    guard = GuardedVerifier(Words())
+    guard.verify([VerifierInput("down")] * 3)
+    (found,) = judge_rows(guard, rows, chunk=None)
+    assert len(found) == len(rows)
+    assert guard.last_report.sent == sum(bool(it.row.ranges) for it in found)
+    assert guard.last_report.failed == (len(rows) == 2)
+
+
+def test_what_a_verifier_raises_is_said_in_its_row():
+    class Raises(Words):
+        def _one(self, text):
+            if text == "bad":
+                raise RuntimeError("cannot read this")
+            return super()._one(text)
+
+    found = flat(judge_rows(Raises(), [row("a"), row("bad"), row("c")]))
+    assert [it.verification.error for it in found] == [None, "RuntimeError: cannot read this", None]
+
+
+@pytest.mark.parametrize(("needs_label", "given_up"), [(True, True), (False, False)])
+def test_failures_in_a_row_end_it_after_their_chunk_was_seen(needs_label, given_up):
+    seen = []
+    texts = ["down", "a", "mute", "mute", "mute", "mute", "a", "a"]
+    chunks = judge_rows(
+        Words(), [row(t) for t in texts], chunk=2, give_up_after=3, needs_label=needs_label, report=JudgingReport()
+    )
+    if not given_up:
+        assert len(flat(chunks)) == 8
+        return
+    with pytest.raises(JudgingError, match="4 completions in a row, row 6 the last: no sentence could be judged"):
+        for chunk in chunks:
+            seen += chunk
+    assert len(seen) == 6
+
+
+def test_a_verifier_that_judged_nothing_is_down():
+    report = JudgingReport()
+    chunks = judge_rows(Words(), [row("down"), row(" "), row("down")], give_up_after=128, report=report)
+    with pytest.raises(JudgingError, match="2 completions in a row.*no route to host"):
+        flat(chunks)
+    assert (report.sent, report.failed, report.first_reason) == (2, 2, "no route to host")
+    assert len(flat(judge_rows(Words(), [row("down")] * 200))) == 200  # nobody asked to give up
+
+
+def test_what_is_known_is_not_asked_again():
+    class Kept(dict):
+        def get(self, row):
+            return super().get(row.key)
+
+        def add(self, judged):
+            self.update({it.row.key: it.verification for it in judged if it.verification.error is None})
+
+    verifier, kept, report = Words(), Kept(), JudgingReport()
+    rows = [row(f"<think>x</think> {text}", scope="answer", key=text) for text in ("a b", "down", "c")]
+    first = flat(judge_rows(verifier, rows, verdicts=kept))
+    again = flat(judge_rows(verifier, rows, verdicts=kept, report=report, give_up_after=128))
+    assert verifier.calls == [["a b", "down", "c"], ["down"]]
+    assert [it.verification for it in again] == [it.verification for it in first]
+    assert [it.left_out for it in again] == ["known", None, "known"]
+    assert (report.known, report.failed) == (2, 1) and not report.all_failed
