@@ -31,6 +31,7 @@ from hf_factuality.verifiers.guard import GuardedVerifier
 from hf_factuality.verifiers.guard import logger as guard_logger
 from hf_factuality.verifiers.pipeline import VerifierPipeline
 from hf_factuality.verifiers.registry import load_verifier
+from hf_factuality.verifiers.service import Row, judge_rows
 
 
 _SAMPLING = ("num_samples", "temperature", "top_k", "top_p", "max_new_tokens")
@@ -254,8 +255,9 @@ def _retriever(args: argparse.Namespace, questions: Sequence[PreferenceQuestion]
 def _try_verifier(verifier: Verifier, questions: Sequence[PreferenceQuestion], name: str) -> None:
     """One sentence through the verifier: a wrong key, model or address shows before hours of sampling."""
     question = next((it for it in questions if it.evidence), questions[0])
-    item = VerifierInput("It was made in 1901.", question.question, question.evidence, question.row)
-    (found,) = GuardedVerifier(verifier, timeout=None).verify([item])
+    row = Row(VerifierInput("It was made in 1901.", question.question, question.evidence, question.row))
+    ((judged,),) = judge_rows(GuardedVerifier(verifier, timeout=None), [row])
+    found = judged.found
     if found.error:
         raise JudgingError(f"--verifier {name} fails on a trial sentence: {found.error}")
     if not found.judged:  # no page for this question, judges that disagree, or one that answers nothing useful

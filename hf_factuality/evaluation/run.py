@@ -11,7 +11,14 @@ from hf_factuality.data.benchmarks.base import BenchmarkItem
 from hf_factuality.errors import DataError, JudgingError
 from hf_factuality.evaluation.engines import Engine, Generation, Request
 from hf_factuality.evaluation.journal import Journal
-from hf_factuality.evaluation.verification import AnswerJudge, AnswerVerifier, Judged
+from hf_factuality.evaluation.verification import (
+    AnswerJudge,
+    AnswerVerifier,
+    JournalVerdicts,
+    answer_row,
+    journal_sample,
+)
+from hf_factuality.verifiers.service import GIVE_UP_AFTER, Row, judge_rows
 
 
 logger = logging.getLogger(__name__)
@@ -52,7 +59,7 @@ def answer_items(
                 bar.update()
         return
     requests = [Request(item, sample) for item in items for sample in range(generation.n_samples)]
-    todo = [request for request in requests if _sample(journal, request.item.id, request.sample) is None]
+    todo = [request for request in requests if journal_sample(journal, request.item.id, request.sample) is None]
     errors = []
     with _bar(len(todo), " completions") as bar:
         for found in engine.generate(todo, generation):
@@ -68,11 +75,6 @@ def answer_items(
         raise JudgingError(f"no question was answered; the first: {errors[0]}")
 
 
-def _sample(journal: Journal, name: str, sample: int = 0) -> dict[str, Any] | None:
-    samples = journal.answers.get(name, {}).get("completions", [])
-    return samples[sample] if sample < len(samples) else None
-
-
 def judge_answers(
     items: Sequence[BenchmarkItem],
     journal: Journal,
@@ -86,57 +88,42 @@ def judge_answers(
     Raises:
         `JudgingError`: nothing at all could be judged.
     """
-    answers = []
+    rows = []
     for item in items:
         for number in range(n_samples):
-            sample = _sample(journal, item.id, number)
-            if sample is not None and sample.get("text") is not None:
-                answers.append(Judged(item.id, number, item, sample["text"], scope))
+            text = (journal_sample(journal, item.id, number) or {}).get("text")
+            if text is not None:
+                rows.append(answer_row(item, number, text, scope))
     if verifier is not None:
-        keys = {(answer.id, answer.sample): verifier.key(answer) for answer in answers}
-        todo = [
-            answer
-            for answer in answers
-            # An empty answer states nothing; a failure may have been the server's.
-            if answer.input().completion.strip()
-            and not _has(journal, answer, "verified", keys[answer.id, answer.sample])
-        ]
-        last = None
-        with _bar(len(todo), " verified") as bar:
-            for pairs in verifier.verify(todo):
-                for answer, found in pairs:
-                    row = {"id": answer.id, "sample": answer.sample, "verification": found.to_dict()}
-                    journal.add([{**row, "verified": keys[answer.id, answer.sample]}])
-                    last = found.error or last
-                bar.update(len(pairs))
-        for answer in answers:  # of another verifier, or other evidence
-            sample = _sample(journal, answer.id, answer.sample)
-            if sample.get("verified") not in (None, keys[answer.id, answer.sample]):
-                del sample["verification"], sample["verified"]
-        done = [journal.verification(answer.id, answer.sample) for answer in answers]
-        if last is not None and not any(found is not None and found.error is None for found in done):
-            raise JudgingError(f"the verifier failed on every answer; the last: {last}")
+        verdicts = JournalVerdicts(journal, verifier)
+        chunks = judge_rows(
+            verifier.guarded,
+            rows,
+            verdicts=verdicts,
+            give_up_after=GIVE_UP_AFTER,
+            needs_label=False,  # an item may have no page in the knowledge base
+            progress=" verified",
+            total=len(rows),
+        )
+        for _ in chunks:  # each is in the journal by now
+            pass
+        verdicts.forget(rows)
     if judge is not None:
-        keys = {(answer.id, answer.sample): judge.key(answer) for answer in answers}
-        todo = [
-            answer
-            for answer in answers
-            if answer.input().completion.strip() and not _has(journal, answer, "voted", keys[answer.id, answer.sample])
-        ]
+        keys = {id(row): judge.key(row) for row in rows}
+        todo = [row for row in rows if row.ranges and not _voted(journal, row, keys[id(row)])]
         with _bar(len(todo), " judged") as bar:
             for pairs in judge.vote(todo):
                 journal.add(
-                    {"id": a.id, "sample": a.sample, "votes": votes, "voted": keys[a.id, a.sample]}
-                    for a, votes in pairs
+                    {"id": row.key[0].id, "sample": row.key[1], "votes": votes, "voted": keys[id(row)]}
+                    for row, votes in pairs
                 )
                 bar.update(len(pairs))
 
 
-def _has(journal: Journal, answer: Judged, name: str, key: str) -> bool:
-    sample = _sample(journal, answer.id, answer.sample) or {}
-    if sample.get(name) != key:
-        return False
-    return None not in sample["votes"] if name == "voted" else sample["verification"].get("error") is None
+def _voted(journal: Journal, row: Row, key: str) -> bool:
+    item, number = row.key
+    sample = journal_sample(journal, item.id, number) or {}
+    return sample.get("voted") == key and None not in sample["votes"]
 
 
 def journal_rows(

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import re
-import tempfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 from hf_factuality.data.benchmarks.base import Benchmark, BenchmarkItem
 from hf_factuality.errors import DataError
 from hf_factuality.evaluation.best_of import best_of_curve
-from hf_factuality.evaluation.verification import Judged, StoredVerifier, opens_reasoning
-from hf_factuality.metrics._cli import metric_class
+from hf_factuality.evaluation.verification import answer_row, opens_reasoning
+from hf_factuality.metrics._claims import Answer, small_answer
+from hf_factuality.metrics._common import Options, make_result
+from hf_factuality.metrics._registry import CLAIM_METRICS, compute
 from hf_factuality.rewards import SCORERS, FSPOAnswerReward, extract_answer
 from hf_factuality.spans import Verification, scope_ranges
+from hf_factuality.verifiers.service import Row
 
 
-CLAIM_METRICS = ("anah", "factscore", "longwiki", "safe", "veriscore")
-"""Metrics over labelled claims, which any benchmark with long answers has."""
 JUDGED_METRICS = (*CLAIM_METRICS, "halluqa")
 """Metrics that need a verifier or a judge."""
 _MATH = ("MATH", "GSM8K")
@@ -121,6 +122,35 @@ class Answers:
     best_of: Sequence[int] = ()
     sample_verifications: Sequence[Sequence[Verification | None]] = ()
 
+    @property
+    def first(self) -> list[str | None]:
+        """Per item, its first completion."""
+        return [texts[0] for texts in self.completions]
+
+    @cached_property
+    def shown(self) -> list[str | None]:
+        """Per item, what is judged of its first completion."""
+        return [row and row.shown.completion for row in self._rows]
+
+    @cached_property
+    def judged(self) -> list[Answer | None]:
+        """Per item, what metrics over claims read of its first completion."""
+        found = self.verifications or [None] * len(self.items)
+        return [row and self._judged(row, it) for row, it in zip(self._rows, found, strict=True)]
+
+    @cached_property
+    def _rows(self) -> list[Row | None]:
+        rows = zip(self.items, self.first, strict=True)
+        return [None if text is None else answer_row(item, 0, text, self.scope) for item, text in rows]
+
+    def _judged(self, row: Row, found: Verification | None) -> Answer:
+        unjudged = None
+        if found is None or found.error is not None:
+            lacks = self.verifier.requires_evidence and not row.input.evidence
+            found, unjudged = Verification(), "no_evidence" if lacks else "verifier_failed"
+        item, _ = row.key
+        return small_answer(row.shown.completion, found.gather(row.ranges), unjudged, item.domain)
+
 
 def score(name: str, answers: Answers) -> dict[str, Any]:
     """The result of a metric as its module returns it, with `scores`, one per item.
@@ -137,12 +167,9 @@ def score(name: str, answers: Answers) -> dict[str, Any]:
     if name == "accuracy":
         found = accuracy(answers)
     else:
-        predictions, references, options = _INPUTS.get(name, _claims)(answers)
+        predictions, references, options = _INPUTS[name](answers) if name in _INPUTS else (answers.judged, None, {})
         options |= answers.metric_args.get(name, {})
-        with tempfile.TemporaryDirectory() as folder:
-            found = metric_class(name)(cache_dir=folder).compute(
-                predictions=predictions, references=references, return_scores=True, **options
-            )
+        found = compute(name, predictions, references, return_scores=True, **options)
         if name in JUDGED_METRICS:
             who = answers.judge if name == "halluqa" and answers.judge else answers.verifier
             found["extractor"] = who.description.get("extractor")
@@ -168,39 +195,20 @@ def _sample_scores(name: str, answers: Answers) -> list[list[float | None]]:
     return [[next(scores) for _ in texts] for texts in answers.completions]
 
 
-def _only(answers: Answers) -> list[str | None]:
-    return [texts[0] for texts in answers.completions]
-
-
-def _claims(answers: Answers) -> tuple[list[Any], list[Any], dict[str, Any]]:
-    judged = [
-        None if text is None else Judged(item.id, 0, item, text, answers.scope)
-        for item, text in zip(answers.items, _only(answers), strict=True)
-    ]
-    predictions = [None if it is None else {"text": it.input().completion, "domain": it.item.domain} for it in judged]
-    references = [{"evidence": list(item.evidence), "question": item.question} for item in answers.items]
-    if answers.verifier is None:
-        return predictions, references, {}
-    known = [(it, found) for it, found in zip(judged, answers.verifications, strict=True) if it and found is not None]
-    return predictions, references, {"verifier": StoredVerifier(answers.verifier, known)}
-
-
-def _halluqa(answers: Answers) -> tuple[list[Any], list[Any], dict[str, Any]]:
-    predictions, references, options = _claims(answers)
-    texts = [it and it["text"] for it in predictions]
+def _halluqa(answers: Answers) -> tuple[list[Any], list[Any] | None, dict[str, Any]]:
     if answers.judge is None:
-        return texts, references, options
+        return answers.judged, None, {}
     voted = [
         None if text is None else {"text": text, "votes": list(votes or [])}
-        for text, votes in zip(texts, answers.votes, strict=True)
+        for text, votes in zip(answers.shown, answers.votes, strict=True)
     ]
-    return voted, [None] * len(voted), {}
+    return voted, None, {}
 
 
 def _halueval(answers: Answers) -> tuple[list[Any], list[Any], dict[str, Any]]:
     predictions = [
         None if text is None else final_answer(item, text, answers.benchmark.data_source) or ""
-        for item, text in zip(answers.items, _only(answers), strict=True)
+        for item, text in zip(answers.items, answers.first, strict=True)
     ]
     return predictions, [item.reference for item in answers.items], {}
 
@@ -231,8 +239,6 @@ def accuracy(answers: Answers) -> dict[str, Any]:
         `dict[str, Any]`: in the form of the metrics. Parts: `samples` (scored), `unparsable`, `reward` (mean of the
         training reward, which also wants the format `<think> </think> <answer> </answer>`).
     """
-    from hf_factuality.metrics._common import Options, make_result
-
     reward = FSPOAnswerReward()
     scores: list[float | None] = []
     rewards: list[float] = []

@@ -2,66 +2,43 @@
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hf_factuality.chat.cache import content_key
 from hf_factuality.data.benchmarks.base import BenchmarkItem
-from hf_factuality.errors import DataError, JudgingError
-from hf_factuality.rewards import complete_text
-from hf_factuality.spans import Verification, scope_text
+from hf_factuality.errors import DataError
+from hf_factuality.evaluation.journal import Journal
+from hf_factuality.metrics._common import describe, who_judges
+from hf_factuality.spans import Verification, opens_think
 from hf_factuality.verifiers.base import VerifierInput
 from hf_factuality.verifiers.guard import GuardedVerifier
 from hf_factuality.verifiers.pipeline import VerifierPipeline
 from hf_factuality.verifiers.registry import load_verifier
+from hf_factuality.verifiers.service import CHUNK, JudgedRow, Row
 
 
-CHUNK = 64
-"""Answers that are judged, and written, at a time."""
-GIVE_UP_AFTER = 128
-"""Answers in a row that could not be judged, after which the verifier is taken to be down."""
 RETRIEVERS = ("topic", "corpus")
 JUDGE_PROMPTS = {"halluqa": ("judge_answer_zh.txt", ("是", "否")), "truthfulqa-generation": ("judge_answer_en.txt", ("yes", "no"))}  # fmt: skip
 
 
 def opens_reasoning(item: BenchmarkItem) -> bool:
     """Whether the prompt of an item ends in `<think>`."""
-    return bool(complete_text("", list(item.messages)))
+    last = item.messages[-1] if item.messages else {}
+    return last.get("role") == "assistant" and opens_think(last["content"])
 
 
-@dataclass(frozen=True)
-class Judged:
-    """An answer that is to be judged.
+def answer_row(item: BenchmarkItem, sample: int, text: str, scope: str = "answer") -> Row:
+    """An answer that is to be judged; its key is the item and the number of the sample."""
+    whole = VerifierInput(text, item.question, tuple(item.evidence), {"topic": item.topic})
+    return Row(whole, scope, opens_reasoning(item), key=(item, sample))
 
-    Args:
-        id (`str`), sample (`int`):
-            Of the completion.
-        item ([`BenchmarkItem`]):
-            The item.
-        text (`str`):
-            The completion.
-        scope (`str`, *optional*, defaults to `"answer"`):
-            What of it is judged, see [`~hf_factuality.spans.scope_text`].
-    """
 
-    id: str
-    sample: int
-    item: BenchmarkItem
-    text: str
-    scope: str = "answer"
-
-    @property
-    def ranges(self) -> list[tuple[int, int]]:
-        """Characters in the scope."""
-        return scope_text(self.text, self.scope, opens_reasoning(self.item))[1]
-
-    def input(self) -> VerifierInput:
-        """What a verifier gets."""
-        text, _ = scope_text(self.text, self.scope, opens_reasoning(self.item))
-        return VerifierInput(text, self.item.question, tuple(self.item.evidence), {"topic": self.item.topic})
+def journal_sample(journal: Journal, name: str, sample: int = 0) -> dict[str, Any] | None:
+    """What a journal knows of a completion of an item; `None` if it is to come."""
+    samples = journal.answers.get(name, {}).get("completions", [])
+    return samples[sample] if sample < len(samples) else None
 
 
 class AnswerVerifier:
@@ -98,8 +75,6 @@ class AnswerVerifier:
         top_k: int = 5,
         **kwargs: Any,
     ):
-        from hf_factuality.metrics._common import describe
-
         try:
             verifier = load_verifier(name, **kwargs)
         except TypeError as error:
@@ -120,42 +95,62 @@ class AnswerVerifier:
                 f"--verifier {name} needs evidence and no item has any; give --knowledge FILE (docs/knowledge.md), or a "
                 "--dataset with evidence"
             )
-        self.extractor = getattr(verifier, "extractor", None)
-        self.judge = getattr(verifier, "judge", None) or verifier
-        self.description |= {"extractor": describe(self.extractor), "judge": describe(self.judge)}
+        self.description |= dict(zip(("extractor", "judge"), who_judges(verifier), strict=True))
 
-    def key(self, answer: Judged) -> str:
+    def key(self, row: Row) -> str:
         """Names everything that a verification depends on."""
-        found = answer.input()
+        item, _ = row.key
         return content_key(
             {
                 "verifier": self.description,
-                "completion": found.completion,
-                "question": found.question,
-                "evidence": list(found.evidence),
-                "topic": answer.item.topic,
+                "completion": row.shown.completion,
+                "question": row.shown.question,
+                "evidence": list(row.shown.evidence),
+                "topic": item.topic,
             }
         )
 
-    def verify(self, answers: Sequence[Judged]) -> Iterator[list[tuple[Judged, Verification]]]:
-        """Chunks of answers with what was found; spans are characters of the completion.
 
-        Answers that lack evidence are left out.
+class JournalVerdicts:
+    """The verifications of a journal, each found again by the same verifier with the same evidence.
 
-        Raises:
-            `JudgingError`: nothing could be judged any more.
-        """
-        failed = 0
-        sent = [answer for answer in answers if answer.item.evidence or not self.requires_evidence]
-        for start in range(0, len(sent), CHUNK):
-            chunk = sent[start : start + CHUNK]
-            found = self.guarded.verify([answer.input() for answer in chunk])
-            pairs = [(answer, it.spread(answer.ranges)) for answer, it in zip(chunk, found, strict=True)]
-            yield pairs
-            for _, it in pairs:
-                failed = 0 if it.error is None else failed + 1
-            if failed >= GIVE_UP_AFTER:
-                raise JudgingError(f"the verifier failed on {failed} answers in a row; the last: {found[-1].error}")
+    Args:
+        journal ([`Journal`]):
+            Where they are.
+        verifier ([`AnswerVerifier`]):
+            Who judges.
+    """
+
+    def __init__(self, journal: Journal, verifier: AnswerVerifier):
+        self._journal, self._verifier = journal, verifier
+
+    def get(self, row: Row) -> Verification | None:
+        """What the journal holds; a failure may have been the server's, and is no verdict."""
+        item, number = row.key
+        sample = journal_sample(self._journal, item.id, number) or {}
+        found = self._journal.verification(item.id, number)
+        known = found is not None and found.error is None and sample.get("verified") == self._verifier.key(row)
+        return found if known else None
+
+    def add(self, judged: Sequence[JudgedRow]) -> None:
+        """Add lines to the journal."""
+        self._journal.add(
+            {
+                "id": it.row.key[0].id,
+                "sample": it.row.key[1],
+                "verification": it.verification.to_dict(),
+                "verified": self._verifier.key(it.row),
+            }
+            for it in judged
+        )
+
+    def forget(self, rows: Sequence[Row]) -> None:
+        """Drop what is of another verifier, or other evidence."""
+        for row in rows:
+            item, number = row.key
+            sample = journal_sample(self._journal, item.id, number)
+            if sample.get("verified") not in (None, self._verifier.key(row)):
+                del sample["verification"], sample["verified"]
 
 
 def _retriever(knowledge: Path, kind: str, top_k: int) -> tuple[Any, dict[str, Any]]:
@@ -175,34 +170,6 @@ def _retriever(knowledge: Path, kind: str, top_k: int) -> tuple[Any, dict[str, A
             )
         found = CorpusRetriever(base, folder, top_k=top_k)
     return found, {"file": knowledge.name, "fingerprint": base.fingerprint, "retriever": kind, "top_k": top_k}
-
-
-class StoredVerifier:
-    """Gives a metric the verifications that were made before, in the metric's own way of asking.
-
-    Args:
-        verifier ([`AnswerVerifier`]):
-            Who made them.
-        answers (`Sequence[tuple[Judged, Verification]]`):
-            In the order of the predictions.
-    """
-
-    def __init__(self, verifier: AnswerVerifier, answers: Sequence[tuple[Judged, Verification]]):
-        self.requires_evidence = verifier.requires_evidence
-        self.extractor, self.judge = verifier.extractor, verifier.judge
-        self._found: dict[Any, deque[Verification]] = defaultdict(deque)
-        for answer, found in answers:
-            item = answer.input()
-            key = (item.completion, item.question, item.evidence)
-            self._found[key].append(found.gather(answer.ranges))
-
-    def verify(self, inputs: Sequence[VerifierInput]) -> list[Verification]:
-        """One per input; equal inputs in the order that they were given in."""
-        results = []
-        for item in inputs:
-            waiting = self._found.get((item.completion, item.question, item.evidence))
-            results.append(waiting.popleft() if waiting else Verification(error="not judged"))
-        return results
 
 
 class AnswerJudge:
@@ -232,7 +199,6 @@ class AnswerJudge:
         self, benchmark: str, model: str, base_url: str, prompt: Path | None = None, votes: int = 1, **kwargs: Any
     ):
         from hf_factuality.chat.client import ChatClient
-        from hf_factuality.metrics._common import describe
         from hf_factuality.verifiers.prompts import load_prompt
 
         if votes < 1 or votes % 2 == 0:
@@ -251,24 +217,24 @@ class AnswerJudge:
             "votes": votes,
         }
 
-    def key(self, answer: Judged) -> str:
+    def key(self, row: Row) -> str:
         """Names everything that the votes depend on."""
-        return content_key({"judge": self.description, "messages": self._text(answer)})
+        return content_key({"judge": self.description, "messages": self._text(row)})
 
-    def _text(self, answer: Judged) -> str:
-        reference = answer.item.reference
-        correct = reference.get("correct_answers") or list(answer.item.evidence)
+    def _text(self, row: Row) -> str:
+        item, _ = row.key
+        correct = item.reference.get("correct_answers") or list(item.evidence)
         return self._prompt.fill(
             {
-                "question": answer.item.question,
-                "answer": answer.input().completion,
+                "question": item.question,
+                "answer": row.shown.completion,
                 "correct": "\n".join(f"- {text}" for text in correct),
-                "incorrect": "\n".join(f"- {text}" for text in reference.get("incorrect_answers") or ()) or None,
+                "incorrect": "\n".join(f"- {text}" for text in item.reference.get("incorrect_answers") or ()) or None,
             }
         )
 
-    def vote(self, answers: Sequence[Judged]) -> Iterator[list[tuple[Judged, list[str | None]]]]:
-        """Chunks of answers with the votes; `None` for one that could not be read or had no answer.
+    def vote(self, rows: Sequence[Row]) -> Iterator[list[tuple[Row, list[str | None]]]]:
+        """Chunks of rows with the votes; `None` for one that could not be read or had no answer.
 
         Raises:
             [`~hf_factuality.chat.client.ServerError`]: the server is gone.
@@ -277,23 +243,21 @@ class AnswerJudge:
         from hf_factuality.verifiers.judges.llm import read_choice
 
         words = (*self._words, "yes", "no", "是", "否")
-        for start in range(0, len(answers), CHUNK):
-            chunk = answers[start : start + CHUNK]
+        for start in range(0, len(rows), CHUNK):
+            chunk = rows[start : start + CHUNK]
             requests = [
                 ChatRequest(
-                    (("user", self._text(answer)),),
+                    (("user", self._text(row)),),
                     temperature=0.0 if self._votes == 1 else 1.0,
                     max_tokens=16,
                     seed=None if self._votes == 1 else vote,
                 )
-                for answer in chunk
+                for row in chunk
                 for vote in range(self._votes)
             ]
             said = self._client.chat(requests)
             votes = [read_choice(found, words, nucleus=float(self._votes > 1))[0] for found in said]
-            yield [
-                (answer, votes[place * self._votes : (place + 1) * self._votes]) for place, answer in enumerate(chunk)
-            ]
+            yield [(row, votes[place * self._votes : (place + 1) * self._votes]) for place, row in enumerate(chunk)]
 
     def close(self) -> None:
         """Close connections."""

@@ -7,16 +7,13 @@ no judging and memory stays small.
 from __future__ import annotations
 
 import argparse
-import inspect
 import json
 import logging
 import os
 import sys
-import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -24,98 +21,57 @@ from hf_factuality.errors import JudgingError
 from hf_factuality.evaluation.verify_input import Source, read_source
 from hf_factuality.functional.scoring import decided_precision, factual_precision
 from hf_factuality.hub.cards.card import format_table
-from hf_factuality.metrics._cli import check_metric_args, metric_class, parse_metric_args
+from hf_factuality.metrics._claims import Answer, small_answer
+from hf_factuality.metrics._cli import check_metric_args, parse_metric_args
+from hf_factuality.metrics._common import who_judges
+from hf_factuality.metrics._registry import CLAIM_METRICS, METRIC_NAMES, compute
 from hf_factuality.report import ReportSample, write_report
-from hf_factuality.spans import Label, LabeledSpan, Verification, scope_text
-from hf_factuality.verifiers.base import VerifierInput
+from hf_factuality.spans import Label, LabeledSpan, Verification
 from hf_factuality.verifiers.guard import GuardedVerifier
 from hf_factuality.verifiers.guard import logger as guard_logger
 from hf_factuality.verifiers.registry import load_verifier
+from hf_factuality.verifiers.service import CHUNK, GIVE_UP_AFTER, JudgedRow, JudgingReport, Row, judge_rows
 
 
-CLAIM_METRICS = ("anah", "factscore", "longwiki", "safe", "veriscore")
-"""Metrics over labelled claims. The others need votes, likelihoods, pairs or candidates, which a verification has not."""
-CHUNK = 64
-"""Rows in memory at a time; as many as [`GuardedVerifier`] sends in a call."""
-GIVE_UP_AFTER = 128
-"""Completions in a row that could not be judged, after which the verifier is taken to be down."""
-NO_EVIDENCE = Verification(error="no evidence")
-NO_TEXT = Verification()
-"""Of rows that were not sent to the verifier; compared by identity, as a verifier may say the same."""
 SHARES = ("precision", "decided_precision")
 
 
 class Metrics:
-    """Metric modules that are fed with verifications while they are made, and so judge nothing themselves.
+    """Metrics that are fed with verifications while they are made.
 
     Args:
         names (`Sequence[str]`):
-            Of [`CLAIM_METRICS`].
+            Of [`~hf_factuality.metrics._registry.CLAIM_METRICS`].
         arguments (`Mapping[str, Mapping[str, Any]]`):
-            Per metric, keyword arguments of its `compute`.
-        folder (`str`):
-            Where the modules keep what they were fed with.
+            Per metric, its keyword arguments.
 
     Raises:
         `ValueError`, `TypeError`: a metric refuses its arguments; each is tried on one labelled claim.
     """
 
-    def __init__(self, names: Sequence[str], arguments: Mapping[str, Mapping[str, Any]], folder: str):
-        from hf_factuality.metrics._abstention import abstention_rule
-
+    def __init__(self, names: Sequence[str], arguments: Mapping[str, Mapping[str, Any]]):
         self._arguments = {name: dict(arguments.get(name, {})) for name in names}
-        self._modules = {}
-        self._declines = {}
-        for name in names:
-            check_metric_args(name, self._arguments[name], ("confidence_level", "resamples", "seed"))
-            kind = metric_class(name)
-            self._modules[name] = kind(cache_dir=folder)
-            default = inspect.signature(kind._compute).parameters["abstention"].default
-            self._declines[name] = abstention_rule(self._arguments[name].get("abstention", default))
+        self._answers: list[Answer] = []
+        for name, given in self._arguments.items():
+            check_metric_args(name, given, ("confidence_level", "resamples", "seed"))
 
-    def add(self, rows: Sequence[tuple[str, Verification]]) -> None:
-        """Feed completions with their verifications."""
-        for name, module in self._modules.items():
-            declines = self._declines[name]
-            module.add_batch(predictions=[_prediction(completion, found, declines) for completion, found in rows])
+    def add(self, judged: JudgedRow) -> None:
+        """Feed a completion with its verification."""
+        if not self._arguments:
+            return
+        text = judged.row.shown.completion
+        if judged.left_out == "no_evidence":
+            self._answers.append(small_answer(text, Verification(), "no_evidence"))
+        else:
+            self._answers.append(small_answer(text, judged.found))
 
     def compute(self, verifier: GuardedVerifier) -> dict[str, dict[str, Any]]:
-        """Per metric its result, as if the module had been called with completions, evidence and this verifier."""
-        from hf_factuality.metrics._common import describe
-
-        results = {}
-        judge = describe(getattr(verifier.verifier, "judge", None) or verifier.verifier)
-        extractor = describe(getattr(verifier.verifier, "extractor", None))
-        for name, module in self._modules.items():
-            # The verifier only says here that it needs evidence: what is not labelled by now has none.
-            found = module.compute(verifier=verifier, **self._arguments[name])
-            results[name] = {**found, "extractor": extractor, "judge": judge}
-        return results
-
-
-def _prediction(completion: str, found: Verification, declines: Callable[[str], bool]) -> dict[str, Any]:
-    """What a metric reads of a verification, as small as can be: `evaluate` holds all rows at once in the end.
-
-    Of the completion that is whether it is blank and whether it declines, by the metric's own rule unless the verifier has
-    found so already; of a claim its label and, where another one of the completion states the same, which.
-    """
-    item: dict[str, Any] = {"abstained": found.abstained or bool(declines(completion))}
-    if not completion.strip():
-        item["text"] = ""
-    if found is NO_EVIDENCE:
-        return {"text": ".", **item}
-    if found.error is not None:
-        return {**item, "error": found.error}
-    claims = found.claims or found.spans
-    statements = [
-        " ".join((claim.text(completion) if claim.claim is None else claim.claim).split()) for claim in claims
-    ]
-    times = Counter(statements)
-    item["claims"] = [
-        [str(statements.index(statement)), label] if statement and times[statement] > 1 else label
-        for statement, label in zip(statements, [claim.label and claim.label.value for claim in claims], strict=True)
-    ]
-    return item
+        """Per metric its result, as if it had been given completions, evidence and this verifier."""
+        extractor, judge = who_judges(verifier.verifier)
+        return {
+            name: {**compute(name, self._answers, **given), "extractor": extractor, "judge": judge}
+            for name, given in self._arguments.items()
+        }
 
 
 class Page:
@@ -133,21 +89,22 @@ class Page:
         self._kept: list[tuple[float, int, ReportSample]] = []
         self.total = 0
 
-    def add(self, place: str, item: VerifierInput, found: Verification) -> None:
+    def add(self, judged: JudgedRow) -> None:
         """Offer a completion."""
         self.total += 1
+        item, found = judged.row.input, judged.verification
         precision = factual_precision(found.spans) if found.judged else None
         if precision is not None:
             failed = sum(span.label is None for span in found.spans)
             heading = f"precision {precision:.2f}" + (f", claims not judged: {failed}" if failed else "")
             rank = precision
-        elif found is NO_TEXT:
+        elif judged.left_out == "empty":
             rank, heading = 3.0, "not judged: nothing in the scope"
         elif found.judged:
             rank, heading = 2.0, "no claim"
         else:
             rank, heading = 3.0, f"not judged: {found.error or 'no sentence could be judged'}"
-        question = f"{place}: {item.question}" if item.question else place
+        question = f"{judged.row.key}: {item.question}" if item.question else judged.row.key
         sample = ReportSample(question, None, [(heading, item.completion, found)])
         self._kept.append((rank, self.total, sample))
         if len(self._kept) >= 2 * self._limit + CHUNK:
@@ -167,27 +124,14 @@ class Tally:
 
     def __init__(self):
         self.labels: Counter[Label | None] = Counter()
-        self.rows = self.not_judged = self.empty = self.sent = self.failed = self.failed_in_a_row = 0
-        self.reason: str | None = None  # of the first failure since the verifier last judged something
-        self.first_reason: str | None = None
+        self.not_judged = 0
+        self.report = JudgingReport()
 
-    def add(self, found: Verification) -> None:
-        """Count a row."""
-        self.rows += 1
-        self.empty += found is NO_TEXT
-        self.not_judged += not found.judged or found is NO_TEXT
-        if found.error is None:
-            self.labels.update(span.label for span in found.spans)
-        if found is NO_EVIDENCE or found is NO_TEXT:
-            return
-        self.sent += 1
-        if found.judged:
-            self.failed_in_a_row, self.reason = 0, None
-            return
-        self.failed += 1
-        self.failed_in_a_row += 1
-        self.reason = self.reason or found.error or "no sentence could be judged"
-        self.first_reason = self.first_reason or self.reason
+    def add(self, judged: JudgedRow) -> None:
+        """Count a row; [`judge_rows`] has counted it in the report."""
+        self.not_judged += not judged.found.judged or judged.left_out == "empty"
+        if judged.found.error is None:
+            self.labels.update(span.label for span in judged.found.spans)
 
     def summary(self) -> dict[str, Any]:
         """What is printed."""
@@ -202,9 +146,9 @@ class Tally:
         return {
             "precision": factual_precision(spans),
             "decided_precision": decided_precision(spans),
-            "completions": self.rows,
+            "completions": self.report.rows,
             "not_judged": self.not_judged,
-            "empty": self.empty,
+            "empty": self.report.empty,
             "claims": claims,
             "sentences": len(spans),
             "labels": dict(sorted(labels.items())),
@@ -235,7 +179,7 @@ def verify_file(args: argparse.Namespace) -> int:
         raise ValueError(f"--html_rows must be at least 1, got {args.html_rows}")
     with ExitStack() as stack:
         source = stack.enter_context(read_source(args))
-        metrics = Metrics(names, arguments, stack.enter_context(tempfile.TemporaryDirectory())) if names else None
+        metrics = Metrics(names, arguments)
         verifier = GuardedVerifier(load_verifier(args.verifier))
         if verifier.requires_evidence:
             source.require_evidence()
@@ -248,16 +192,16 @@ def verify_file(args: argparse.Namespace) -> int:
         guard_logger.setLevel(logging.ERROR)
         tally = _judge(source, verifier, args.scope, metrics, page, out, args.out)
         summary = tally.summary()
-        if metrics:
+        if names:
             summary["metrics"] = metrics.compute(verifier)
     table = _table(summary)
     if page:
         _write_page(args.html, source.name, args.scope, table, page)
     _print(summary, table, source, args.json)
-    if tally.failed:
+    if tally.report.failed:
         print(
-            f"hf-factuality: the verifier failed on {tally.failed} completions, which are left out; the first: "
-            f"{tally.first_reason}",
+            f"hf-factuality: the verifier failed on {tally.report.failed} completions, which are left out; the first: "
+            f"{tally.report.first_reason}",
             file=sys.stderr,
         )
     return _status(summary, thresholds, args.max_not_judged)
@@ -267,58 +211,36 @@ def _judge(
     source: Source,
     verifier: GuardedVerifier,
     scope: str,
-    metrics: Metrics | None,
+    metrics: Metrics,
     page: Page | None,
     out: TextIO | None,
     out_name: Path | None,
 ) -> Tally:
-    from tqdm import tqdm
-
     tally = Tally()
-    hidden = not sys.stderr.isatty()
-    with tqdm(total=source.total, unit=" answers", disable=hidden, file=sys.stderr) as bar:
-        for chunk in _chunks(source):
-            texts = [scope_text(item.completion, scope) for _, item in chunk]
-            found: list[Verification | None] = [
-                NO_EVIDENCE if verifier.requires_evidence and not item.evidence else None if text else NO_TEXT
-                for (_, item), (text, _) in zip(chunk, texts, strict=True)
-            ]
-            sent = [number for number, it in enumerate(found) if it is None]
-            shown = [replace(chunk[number][1], completion=texts[number][0]) for number in sent]
-            for number, it in zip(sent, verifier.verify(shown), strict=True):
-                found[number] = it
-            for (place, item), (_, ranges), it in zip(chunk, texts, found, strict=True):
-                tally.add(it)
-                verification = it.spread(ranges) if ranges else it
+    rows = (Row(item, scope, key=place) for place, item in source)
+    chunks = judge_rows(
+        verifier,
+        rows,
+        report=tally.report,
+        give_up_after=GIVE_UP_AFTER,
+        progress=" answers",
+        total=source.total,
+    )
+    try:
+        for chunk in chunks:
+            for judged in chunk:
+                tally.add(judged)
+                metrics.add(judged)
                 if page:
-                    page.add(place, item, verification)
+                    page.add(judged)
                 if out:
-                    out.write(_line({**item.row, "verification": verification.to_dict()}))
+                    out.write(_line({**judged.row.input.row, "verification": judged.verification.to_dict()}))
             if out:
                 out.flush()
-            if metrics:
-                metrics.add([(text, it) for (text, _), it in zip(texts, found, strict=True)])
-            bar.update(len(chunk))
-            if tally.failed_in_a_row >= GIVE_UP_AFTER or (
-                tally.failed == tally.sent > 0 and tally.rows == source.total
-            ):
-                kept = f"; {out_name} holds the {tally.rows} rows until then" if out_name else ""
-                raise JudgingError(
-                    f"the verifier failed on {tally.failed_in_a_row} completions in a row, row {tally.rows} of "
-                    f"{source.total} the last: {tally.reason}{kept}"
-                )
+    except JudgingError as error:
+        kept = f"; {out_name} holds the {tally.report.rows} rows until then" if out_name else ""
+        raise JudgingError(f"{error}{kept}") from None
     return tally
-
-
-def _chunks(source: Source) -> Iterator[list[tuple[str, VerifierInput]]]:
-    chunk = []
-    for pair in source:
-        chunk.append(pair)
-        if len(chunk) == CHUNK:
-            yield chunk
-            chunk = []
-    if chunk:
-        yield chunk
 
 
 def _line(row: Mapping[str, Any]) -> str:
@@ -351,8 +273,6 @@ def _refuse_taken(path: Path, taken: Sequence[Path]) -> None:
 
 
 def _metric_names(given: Sequence[str] | None) -> list[str]:
-    from hf_factuality.metrics.install import METRIC_NAMES
-
     names = [name.strip() for text in given or () for name in text.split(",")]
     for name in names:
         if name not in CLAIM_METRICS:

@@ -16,6 +16,7 @@ _EXPORTS = {
     "METRIC_NAMES": "install",
     "PairInput": "_pairs",
     "PairJudge": "_pairs",
+    "compute": "_registry",
     "installed": "install",
     "metric_path": "install",
     "push_metrics": "push",
@@ -26,5 +27,6 @@ offer()
 
 if TYPE_CHECKING:
     from hf_factuality.metrics._pairs import PairInput, PairJudge
+    from hf_factuality.metrics._registry import compute
     from hf_factuality.metrics.install import METRIC_NAMES, installed, metric_path
     from hf_factuality.metrics.push import push_metrics, write_spaces

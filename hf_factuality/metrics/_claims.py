@@ -5,23 +5,17 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Any
 
 from hf_factuality.errors import DataError, SpanError
-from hf_factuality.metrics._abstention import abstention_rule
-from hf_factuality.metrics._common import (
-    Options,
-    describe,
-    is_published,
-    make_result,
-    named,
-    read_options,
-)
-from hf_factuality.spans import LABEL_TABLES, Label, LabeledSpan, map_label
+from hf_factuality.metrics._abstention import ABSTENTION, abstention_rule
+from hf_factuality.metrics._common import Options, is_published, make_result, named, read_options, who_judges
+from hf_factuality.spans import LABEL_TABLES, Label, LabeledSpan, Verification, map_label
 from hf_factuality.verifiers.base import Verifier, VerifierInput, evidence_passages
 from hf_factuality.verifiers.guard import GuardedVerifier
 from hf_factuality.verifiers.registry import load_verifier
+from hf_factuality.verifiers.service import Row, judge_rows
 
 
 logger = logging.getLogger(__name__)
@@ -75,7 +69,7 @@ class ClaimOptions(Options):
     return_spans: bool = False
 
 
-@dataclass
+@dataclass(slots=True)
 class Answer:
     """One response, read.
 
@@ -83,26 +77,81 @@ class Answer:
         text (`str`, *optional*):
             The response, if it is known.
         spans (`list[LabeledSpan]`, *optional*):
-            Its claims; `None` before they are judged.
-        labels (`list[Label | None]`):
+            Its claims; `None` before they are judged, and where only labels are kept.
+        labels (`Sequence[Label | None]`):
             Labels of the claims that count.
+        same (`Sequence[int]`, *optional*):
+            Per label, the number of the first claim that states the same; `None` if no two do, or the spans tell.
         abstained (`bool`, *optional*):
             Whether it declines to answer; `None` before that is known.
+        declines (`frozenset[str]`, *optional*):
+            Rules of [`~hf_factuality.metrics._abstention.ABSTENTION`] by which its text declines; `None`: read the text.
         problem (`str`, *optional*):
             Why it cannot be scored at all.
+        unjudged (`str`, *optional*):
+            Why its text cannot be judged, which is a problem unless it declines or is blank.
         given (`bool`):
-            Whether no verifier was needed: the labels came with the prediction, or there is nothing to judge.
+            Whether no verifier is needed: the labels came with the prediction, or there is nothing to judge.
         domain (`str`, *optional*):
             Domain, where a metric groups by it.
     """
 
     text: str | None = None
     spans: list[LabeledSpan] | None = None
-    labels: list[Label | None] = field(default_factory=list)
+    labels: Sequence[Label | None] = ()
+    same: Sequence[int] | None = None
     abstained: bool | None = None
+    declines: frozenset[str] | None = None
     problem: str | None = None
+    unjudged: str | None = None
     given: bool = False
     domain: str | None = None
+
+
+def small_answer(text: str, found: Verification, unjudged: str | None = None, domain: str | None = None) -> Answer:
+    """What every metric over claims reads of a verification, and no more: of a hundred thousand, labels are enough.
+
+    Args:
+        text (`str`):
+            What the verifier was shown.
+        found ([`~hf_factuality.spans.Verification`]):
+            In characters of `text`.
+        unjudged (`str`, *optional*):
+            Why it was not judged: `"no_evidence"` or `"verifier_failed"`.
+        domain (`str`, *optional*):
+            Of the question.
+    """
+    blank = not text.strip()
+    answer = Answer(
+        text="" if blank else None,
+        abstained=found.abstained or None,
+        declines=frozenset(name for name, rule in ABSTENTION.items() if rule(text)) or _NO_RULE,
+        unjudged=unjudged,
+        domain=domain,
+    )
+    if found.error is not None:
+        answer.problem = "verifier_failed"
+    elif unjudged is None:
+        claims = found.claims or found.spans
+        answer.labels, answer.given = tuple(claim.label for claim in claims), True
+        answer.same = _same(claims, text)
+    return answer
+
+
+_NO_RULE: frozenset[str] = frozenset()
+
+
+def _same(claims: Sequence[LabeledSpan], text: str) -> tuple[int, ...] | None:
+    """Per claim, the number of the first one that states the same; `None` if no two do."""
+    first: dict[Any, int] = {}
+    found = []
+    for number, span in enumerate(claims):
+        # A bare label spans the whole response, and is no statement of it.
+        bare = span.claim is None and (span.start, span.end) == (0, len(text))
+        statement = "" if bare else span.claim if span.claim is not None else span.text(text)
+        # Claims without text cannot be compared.
+        found.append(first.setdefault(" ".join(statement.split()) or number, number))
+    return tuple(found) if len(first) < len(claims) else None
 
 
 class Answers:
@@ -145,7 +194,9 @@ class Answers:
         declines, waiting = abstention_rule(abstention), []
         for row, item in enumerate(predictions):
             answer = self._read(item, f"prediction {row}")
-            if answer.abstained is None:
+            if answer.abstained is None and answer.declines is not None:
+                answer.abstained = abstention in answer.declines
+            elif answer.abstained is None:
                 answer.abstained = answer.text is not None and bool(declines(answer.text))
             self.items.append(answer)
             if answer.given:
@@ -166,19 +217,27 @@ class Answers:
             return Answer(problem="missing")
         if isinstance(item, str):
             return Answer(text=item)
-        if isinstance(item, list):
+        if isinstance(item, Answer):
+            return replace(item)
+        if isinstance(item, Verification):
+            item = {"verification": item}
+        if isinstance(item, (list, tuple)):
             return Answer(spans=[self._claim(claim, None, place) for claim in item], given=True)
         if not isinstance(item, dict):
             raise DataError(f"{place} must be text, a list of claims, a dictionary or None, got {item!r:.100}")
-        if isinstance(item.get("verification"), dict):  # a row that `hf-factuality verify --out` wrote
-            item = {**item, **item["verification"]}
+        found = item.get("verification")
+        if isinstance(found, Verification):
+            item = {**item, **{name: getattr(found, name) for name in ("spans", "claims", "abstained", "error")}}
+        elif isinstance(found, dict):  # a row that `hf-factuality verify --out` wrote
+            item = {**item, **found}
         text = item.get("text", item.get("completion"))
         claims = item.get("claims")
         if not claims and item.get("spans") is not None:  # a `Verification` whose spans are its claims
             claims = item["spans"]
-        for name, value, kind in (("text", text, str), ("claims", claims, list), ("domain", item.get("domain"), str)):
+        kinds = {"text": (text, str), "claims": (claims, (list, tuple)), "domain": (item.get("domain"), str)}
+        for name, (value, kind) in kinds.items():
             if value is not None and not isinstance(value, kind):
-                raise DataError(f"{place}: `{name}` must be a {kind.__name__}, got {value!r:.100}")
+                raise DataError(f"{place}: `{name}` must be a {'str' if kind is str else 'list'}, got {value!r:.100}")
         if not {"text", "completion", "claims", "spans", "abstained", "error"} & set(item):
             raise DataError(f"{place} needs `text` or `claims`; it has {sorted(item)}")
         abstained = item.get("abstained")
@@ -196,7 +255,9 @@ class Answers:
         return answer
 
     def _claim(self, claim: Any, text: str | None, place: str) -> LabeledSpan:
-        if isinstance(claim, list):
+        if isinstance(claim, LabeledSpan):
+            return claim
+        if isinstance(claim, (list, tuple)):
             if len(claim) != 2:
                 raise DataError(f"{place}: a claim as a list is [claim, label], got {claim!r:.100}")
             claim = {"claim": claim[0], "label": claim[1]}
@@ -240,48 +301,45 @@ class Answers:
         questions = self.options.questions
         if questions is not None and len(questions) != len(self.items):
             raise DataError(f"there are {len(self.items)} predictions and {len(questions)} questions; give as many")
-        waiting: list[tuple[Answer, VerifierInput]] = []
+        rows = []
         for row, answer in enumerate(self.items):
-            if answer.problem or answer.spans is not None:
+            if answer.problem or answer.given:
                 continue
-            if answer.abstained or not answer.text.strip():
+            if answer.abstained or (answer.text is not None and not answer.text.strip()):
                 answer.spans, answer.given = [], True  # nothing to judge
-                continue
-            evidence, question = _evidence(references[row], f"reference {row}")
-            question = questions[row] if questions is not None else question
-            waiting.append((answer, VerifierInput(answer.text, question, evidence)))
-        if not waiting:
+            elif answer.unjudged:
+                answer.problem = answer.unjudged
+            else:
+                evidence, question = _evidence(references[row], f"reference {row}")
+                question = questions[row] if questions is not None else question
+                rows.append(Row(VerifierInput(answer.text, question, evidence), key=answer))
+        if not rows:
             return
         verifier = self.options.verifier
         if not isinstance(verifier, GuardedVerifier):
             verifier = GuardedVerifier(load_verifier(verifier), timeout=self.options.timeout)
         self.verifier = verifier.verifier
-        for answer, item in waiting:
-            if verifier.requires_evidence and not item.evidence:
-                answer.problem = "no_evidence"
-        sent = [(answer, item) for answer, item in waiting if answer.problem is None]
-        for (answer, _), found in zip(sent, verifier.verify([item for _, item in sent]), strict=True):
-            answer.spans = list(found.claims or found.spans)
-            answer.abstained = found.abstained
+        (judged,) = judge_rows(verifier, rows, chunk=None)
+        for it in judged:
+            answer, found = it.row.key, it.found
+            answer.spans, answer.abstained = list(found.claims or found.spans), found.abstained
             if found.error is not None:
-                answer.problem = "verifier_failed"
+                answer.problem = it.left_out or "verifier_failed"
 
     def _count(self, answer: Answer, deduplicate: bool) -> None:
         if answer.problem or answer.abstained:
             return
-        found: dict[Any, Label | None] = {}
-        text = answer.text or ""
-        for number, span in enumerate(answer.spans):
-            # A bare label spans the whole response, and is no statement of it.
-            bare = span.claim is None and (span.start, span.end) == (0, len(text))
-            statement = "" if bare else span.claim if span.claim is not None else span.text(text)
-            key = " ".join(statement.split()) if deduplicate else ""
-            key = key or number  # claims without text cannot be compared
-            if key in found:
-                self.claims["duplicate"] += 1
-            if found.get(key) is None:
-                found[key] = span.label
-        labels = list(found.values())
+        labels, same = answer.labels, answer.same
+        if answer.spans is not None:
+            labels = [span.label for span in answer.spans]
+            same = _same(answer.spans, answer.text or "") if deduplicate else None
+        if deduplicate and same is not None:
+            kept: dict[int, Label | None] = {}
+            for number, label in zip(same, labels, strict=True):
+                if kept.get(number) is None:
+                    kept[number] = label
+            self.claims["duplicate"] += len(labels) - len(kept)
+            labels = list(kept.values())
         self.claims["unjudged"] += sum(label is None for label in labels)
         self.claims["no_fact"] += sum(label is Label.NO_FACT for label in labels)
         answer.labels = labels
@@ -318,11 +376,10 @@ class Answers:
         return sum(answer.text is not None and not answer.text.strip() for answer in self.items)
 
     def who(self) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
-        """Extractor and judge, for the result. A verifier of one piece is the judge, and has no extractor."""
+        """Extractor and judge, for the result."""
         if self.verifier is None:
             return named(self.options.extractor), named(self.options.judge)
-        judge = getattr(self.verifier, "judge", None)
-        return describe(getattr(self.verifier, "extractor", None)), describe(judge or self.verifier)
+        return who_judges(self.verifier)
 
     def spans(self) -> list[list[dict[str, Any]] | None]:
         """Per prediction, its spans as dictionaries; `None` if it could not be scored."""

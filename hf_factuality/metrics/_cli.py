@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 import inspect
 import json
-import tempfile
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from hf_factuality.metrics._abstention import ABSTENTION
+from hf_factuality.metrics._registry import metric_function
 
 
 def add_parser(commands: Any) -> None:
@@ -107,11 +106,6 @@ def parse_metric_args(given: Sequence[str] | None, metrics: Collection[str], fla
     return arguments
 
 
-def metric_class(name: str) -> type:
-    """The class of a metric of this package."""
-    return getattr(importlib.import_module(f"hf_factuality.metrics.{name}.{name}"), name.capitalize())
-
-
 def check_metric_args(
     name: str, given: Mapping[str, Any], shared: Sequence[str] = (), domains: Collection[str] = ("all",)
 ) -> None:
@@ -130,19 +124,17 @@ def check_metric_args(
     Raises:
         `ValueError`: the metric takes no such argument, or refuses its value.
     """
-    kind = metric_class(name)
-    parameters = inspect.signature(kind._compute).parameters.values()
-    own = [it.name for it in parameters if it.kind is not it.VAR_KEYWORD]
-    known = [*(it for it in own if it not in ("self", "predictions", "references", "domains")), *shared]
+    function = metric_function(name)
+    parameters = inspect.signature(function).parameters.values()
+    known = [*(it.name for it in parameters if it.kind is it.KEYWORD_ONLY and it.name != "domains"), *shared]
     unknown = sorted(set(given) - set(known))
     if unknown:
         raise ValueError(f"--metric_args: {name} has no argument {unknown[0]!r}; it takes {', '.join(known)}")
-    with tempfile.TemporaryDirectory() as folder:
-        try:
-            trial = [{"claims": ["supported"], "domain": domain} for domain in domains for _ in range(2)]
-            kind(cache_dir=folder).compute(predictions=trial, **{"resamples": 0, **given})
-        except Exception as error:
-            raise ValueError(f"--metric_args: {name} refuses {dict(given)}: {error}") from error
+    trial = [{"claims": ["supported"], "domain": domain} for domain in domains for _ in range(2)]
+    try:
+        function(trial, [None] * len(trial), **{"resamples": 0, **given})
+    except Exception as error:
+        raise ValueError(f"--metric_args: {name} refuses {dict(given)}: {error}") from error
 
 
 def _install(args: argparse.Namespace) -> int:

@@ -1,116 +1,18 @@
-"""What all metrics share: inputs of any JSON form, one form of result, and who extracted and judged."""
+"""What all metrics share: arguments, one form of result, and who extracted and judged."""
 
 from __future__ import annotations
 
-import json
 import math
-from abc import ABCMeta, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
-import evaluate
-from datasets import Features, Value
-
 from hf_factuality import __version__
-from hf_factuality.errors import DataError
 from hf_factuality.functional.metrics import bootstrap_interval
 
 
 NOT_STATED = {"name": "not stated"}
 """Extractor or judge of labels that came with the predictions, if the caller does not name it."""
-
-
-class FactualityMetric(evaluate.Metric, metaclass=ABCMeta):
-    """`evaluate.Metric` whose items may have several forms, also mixed, and whose references may be missing.
-
-    `evaluate` keeps items in Arrow tables of one type, read off the first item. Here each item travels as a line of
-    JSON, and [`decoded`] gives it back.
-    """
-
-    def add_batch(self, *, predictions=None, references=None, **kwargs):
-        """Add predictions, and references if there are any.
-
-        Args:
-            predictions (`list`): predictions, in the form that the metric describes.
-            references (`list`, *optional*): one per prediction.
-        """
-        predictions = _column(predictions, "predictions")
-        references = [None] * len(predictions) if references is None else _column(references, "references")
-        if len(predictions) != len(references):
-            raise DataError(f"there are {len(predictions)} predictions and {len(references)} references; give as many")
-        super().add_batch(
-            predictions=[_encoded(item, f"prediction {row}") for row, item in enumerate(predictions)],
-            references=[_encoded(item, f"reference {row}") for row, item in enumerate(references)],
-            **kwargs,
-        )
-
-    def add(self, *, prediction=None, reference=None, **kwargs):
-        """Add one prediction, and its reference if there is one.
-
-        Args:
-            prediction: in the form that the metric describes.
-            reference (*optional*): its reference.
-        """
-        super().add(
-            prediction=_encoded(prediction, "the prediction"),
-            reference=_encoded(reference, "the reference"),
-            **kwargs,
-        )
-
-    @abstractmethod
-    def _compute(self, *, predictions=None, references=None, **kwargs):
-        """The result of the items, which are lines of JSON."""
-
-
-def _column(values: Any, name: str) -> list:
-    if values is None or isinstance(values, (str, bytes, Mapping)) or not isinstance(values, Iterable):
-        raise DataError(f"{name} must be a list with one item per response, got {values!r:.100}")
-    return list(values)
-
-
-def _encoded(item: Any, place: str) -> str:
-    try:
-        return json.dumps(item, default=_plain)  # ASCII, so that lone surrogates survive
-    except (TypeError, ValueError) as error:
-        raise DataError(f"{place} cannot be read: {error}") from None
-
-
-def _plain(value: Any) -> Any:
-    for method in ("to_dict", "tolist"):  # spans and verifications; arrays and tensors
-        if callable(getattr(value, method, None)):
-            return getattr(value, method)()
-    raise TypeError(f"{type(value).__name__} is neither text, number, list nor dictionary")
-
-
-class _Decoded(Sequence):
-    """Items as they were given to `compute`, each decoded when it is asked for."""
-
-    def __init__(self, items: Sequence[str]):
-        self._items = items
-
-    def __len__(self) -> int:
-        return len(self._items)
-
-    def __getitem__(self, row: Any) -> Any:
-        return json.loads(self._items[row])
-
-
-def decoded(items: Sequence[str]) -> Sequence[Any]:
-    """Items as they were given to `compute`, tuples as lists; held once, as text."""
-    return _Decoded(items)
-
-
-def metric_info(description: str, inputs: str, citation: str, homepage: str) -> evaluate.MetricInfo:
-    """What `_info` returns; see [`FactualityMetric`] for why both columns are text."""
-    return evaluate.MetricInfo(
-        description=description.strip(),
-        citation=citation.strip(),
-        inputs_description="\n" + inputs.strip() + "\n" + RESULT,
-        features=Features({"predictions": Value("string"), "references": Value("string")}),
-        homepage=homepage,
-        reference_urls=[homepage],
-    )
 
 
 RESULT = """
@@ -271,3 +173,8 @@ def describe(component: Any) -> dict[str, Any] | None:
     if type(component).__module__.partition(".")[0] == "hf_factuality":
         found["version"] = __version__
     return found
+
+
+def who_judges(verifier: Any) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
+    """Extractor and judge of a verifier, for a result. A verifier of one piece is the judge, and has no extractor."""
+    return describe(getattr(verifier, "extractor", None)), describe(getattr(verifier, "judge", None) or verifier)

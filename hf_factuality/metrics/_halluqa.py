@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from hf_factuality.errors import DataError
 from hf_factuality.functional.metrics import majority, non_hallucination_rate
-from hf_factuality.metrics._claims import Answers, ClaimOptions
+from hf_factuality.metrics._claims import Answer, Answers, ClaimOptions
 from hf_factuality.metrics._common import is_published, make_result, named, read_options
 from hf_factuality.metrics._halueval import verdict_of_claims
 
 
 _VOTES = {"是": True, "否": False, "yes": True, "no": False}
 _PUBLISHED_VOTES = 5  # per answer
+_JUDGES = ("gpt-4-0613", "human")
 
 
 def read_vote(value: Any) -> bool | None:
@@ -27,6 +28,8 @@ def _votes(item: Any, place: str) -> tuple[list[bool | None] | None, str | None]
     """Votes and text of a prediction; `None` for what it does not have. A verdict stands for as many equal votes."""
     if item is None or isinstance(item, str):
         return None, item
+    if isinstance(item, Answer):  # judged already
+        return None, "" if item.text == "" else "judged"
     if isinstance(item, bool):
         return [item] * _PUBLISHED_VOTES, None
     if isinstance(item, list):
@@ -43,20 +46,17 @@ def _votes(item: Any, place: str) -> tuple[list[bool | None] | None, str | None]
     )
 
 
-def score_halluqa(
-    predictions: Sequence[Any], references: Sequence[Any], *, options: Mapping[str, Any], published: Sequence[str]
-) -> dict[str, Any]:
+def halluqa(predictions: Sequence[Any], references: Sequence[Any], **options: Any) -> dict[str, Any]:
     """Result of the metric `halluqa`; its module describes the inputs."""
     given = read_options(ClaimOptions, options)
     read = [_votes(item, f"prediction {row}") for row, item in enumerate(predictions)]
     # Only answers that bring no votes and are not empty reach the verifier.
     unread = [votes is None and text is not None and bool(text.strip()) for votes, text in read]
-    answers = Answers(
-        [text if open_ else [] for (_, text), open_ in zip(read, unread, strict=True)],
-        references,
-        table=None,
-        options=options,
-    )
+    texts = [
+        [] if not open_ else item if isinstance(item, Answer) else text
+        for item, (_, text), open_ in zip(predictions, read, unread, strict=True)
+    ]
+    answers = Answers(texts, references, table=None, options=options)
     verdicts: list[bool | None] = []
     released: list[bool] = []
     left_out = {"missing": 0, "no_evidence": 0, "verifier_failed": 0, "no_claims": 0, "unjudged": 0}
@@ -96,7 +96,7 @@ def score_halluqa(
         settings={},
         extractor=extractor,
         judge=judge,
-        released=found["rate_released"] if as_published and is_published(given.judge, published) else None,
+        released=found["rate_released"] if as_published and is_published(given.judge, _JUDGES) else None,
         interval=given.interval([score for score in found["scores"] if score is not None]),
         options=given,
     )

@@ -22,6 +22,7 @@ _BEFORE = re.compile(r"\b(?:not|cannot|never|neither|nor|whether|if|unless|witho
 _AFTER = re.compile(
     r"\s*/|[\"'”’*]*[^\S\n]+(?:if|when|unless|or|and|is|was|would|can|cannot|doubt|idea|one)\b", re.IGNORECASE
 )
+_JUDGES = ("published prompts",)
 _EVIDENCE = ("knowledge", "document", "dialogue_history", "evidence")
 
 
@@ -90,13 +91,8 @@ def _candidate(row: Mapping[str, Any], side: str, place: str) -> Any:
     return row[keys[0]]
 
 
-def score_halueval(
-    predictions: Sequence[Any],
-    references: Sequence[Any],
-    *,
-    verifier: Any,
-    options: Mapping[str, Any],
-    published: Sequence[str],
+def halueval(
+    predictions: Sequence[Any], references: Sequence[Any], *, verifier: Any = None, **options: Any
 ) -> dict[str, Any]:
     """Result of the metric `halueval`; its module describes the inputs."""
     given = read_options(ClaimOptions, options)
@@ -151,7 +147,7 @@ def score_halueval(
         settings={"seed": given.seed},
         extractor=extractor,
         judge=judge,
-        released=parts["accuracy_released"] if verifier is None and is_published(given.judge, published) else None,
+        released=parts["accuracy_released"] if verifier is None and is_published(given.judge, _JUDGES) else None,
         interval=given.interval([value for value in scores if value is not None]),
         options=given,
     )

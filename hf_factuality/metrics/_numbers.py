@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ from hf_factuality.metrics._common import Options, is_published, make_result, na
 
 # `exp` of less loses digits, then everything, and the authors' code divides 0 by 0.
 _UNDERFLOW = -700.0
+_JUDGES = ("published prompts",)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,9 +55,7 @@ def _choices(item: Any, kind: str, place: str) -> list[Any] | None:
     return item
 
 
-def score_truthfulqa(
-    predictions: Sequence[Any], references: Sequence[Any], *, options: Mapping[str, Any], published: Sequence[str]
-) -> dict[str, Any]:
+def truthfulqa(predictions: Sequence[Any], references: Sequence[Any], **options: Any) -> dict[str, Any]:
     """Result of the metric `truthfulqa`; its module describes the inputs."""
     given = read_options(NumberOptions, options)
     scores: dict[str, list[float | None]] = {"mc1": [], "mc2": []}
@@ -94,15 +93,13 @@ def score_truthfulqa(
         settings={},
         extractor=None,
         judge=named(given.judge),
-        released=mean(known["mc2"]) if plain and is_published(given.judge, published) else None,
+        released=mean(known["mc2"]) if plain and is_published(given.judge, _JUDGES) else None,
         interval=given.interval(known["mc2"]),
         options=given,
     )
 
 
-def score_refusal_ap(
-    predictions: Sequence[Any], references: Sequence[Any], *, options: Mapping[str, Any], published: Sequence[str]
-) -> dict[str, Any]:
+def refusal_ap(predictions: Sequence[Any], references: Sequence[Any], **options: Any) -> dict[str, Any]:
     """Result of the metric `refusal_ap`; its module describes the inputs."""
     given = read_options(NumberOptions, options)
     reasons = {"no_confidence": 0, "no_reference": 0}
@@ -149,7 +146,7 @@ def score_refusal_ap(
         settings={},
         extractor=None,
         judge=named(given.judge),
-        released=area(known) if None not in answered and is_published(given.judge, published) else None,
+        released=area(known) if None not in answered and is_published(given.judge, _JUDGES) else None,
         interval=given.interval(known, area),
         options=given,
     )

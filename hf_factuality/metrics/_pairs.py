@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -65,7 +65,7 @@ def _compare(judge: PairJudge, pairs: Sequence[PairInput]) -> list[str | None]:
     return [verdict for pair in pairs for verdict in _compare(judge, [pair])]
 
 
-def score_winrate(predictions: Sequence[Any], references: Sequence[Any], *, options: Mapping[str, Any]) -> dict:
+def winrate(predictions: Sequence[Any], references: Sequence[Any], **options: Any) -> dict[str, Any]:
     """Result of the metric `winrate`; its module describes the inputs."""
     given = read_options(PairOptions, options)
     if given.questions is not None and len(given.questions) != len(predictions):

@@ -12,24 +12,12 @@ import sys
 from pathlib import Path
 
 from hf_factuality import __version__
+from hf_factuality.metrics._registry import METRIC_NAMES
 
 
 __all__ = ["METRIC_NAMES", "describe_metrics", "install", "installed", "metric_path", "offer"]
 
 logger = logging.getLogger("hf_factuality.metrics")
-
-METRIC_NAMES = (
-    "anah",
-    "factscore",
-    "halluqa",
-    "halueval",
-    "longwiki",
-    "refusal_ap",
-    "safe",
-    "truthfulqa",
-    "veriscore",
-    "winrate",
-)
 
 
 def metric_path(name: str) -> Path:

@@ -207,9 +207,9 @@ def judge_rows(
             if bar is not None:
                 bar.update(len(judged))
             if give_up_after is not None and report.failed_in_a_row >= give_up_after:
-                raise _gone(report)
+                raise JudgingError(f"the verifier is down: {_failures(report, total)}")
         if give_up_after is not None and report.all_failed:
-            raise _gone(report)
+            raise JudgingError(f"the verifier failed on every answer: {_failures(report, total)}")
     finally:
         if bar is not None:
             bar.close()
@@ -252,7 +252,6 @@ def _judge(
     return judged
 
 
-def _gone(report: JudgingReport) -> JudgingError:
-    return JudgingError(
-        f"the verifier failed on {report.failed_in_a_row} completions in a row, row {report.rows} the last: {report.reason}"
-    )
+def _failures(report: JudgingReport, total: int | None) -> str:
+    row = f"row {report.rows}" if total is None else f"row {report.rows} of {total}"
+    return f"it failed on {report.failed_in_a_row} completions in a row, {row} the last: {report.reason}"

@@ -14,8 +14,7 @@ from hf_factuality.data import parse_prompt, prepare_rows  # noqa: E402
 from hf_factuality.data.benchmarks import get_benchmark, load_items  # noqa: E402
 from hf_factuality.data.benchmarks.halluqa import split_options  # noqa: E402
 from hf_factuality.errors import DataError  # noqa: E402
-from hf_factuality.metrics._halueval import score_halueval  # noqa: E402
-from hf_factuality.metrics._numbers import score_truthfulqa  # noqa: E402
+from hf_factuality.metrics import compute  # noqa: E402
 from hf_factuality.rewards import SCORERS  # noqa: E402
 from tests.data.test_benchmarks import write  # noqa: E402
 
@@ -133,10 +132,10 @@ def test_halueval_draws_as_the_metric_does(tmp_path, seed):
     items, _ = read(tmp_path, "halueval-qa", HALUEVAL, seed=seed)
     # A model whose answers are right for the candidate that the item shows, and wrong for the other one.
     answers = [{"right": item.answer, "hallucinated": item.answer} for item in items]
-    result = score_halueval(answers, [None] * 60, verifier=None, options={"seed": seed}, published=())
+    result = compute("halueval", answers, seed=seed)
     assert result["halueval"] == 1.0
     truth = [item.reference for item in items]
-    result = score_halueval([item.answer for item in items], truth, verifier=None, options={}, published=())
+    result = compute("halueval", [item.answer for item in items], truth)
     assert result["halueval"] == 1.0 and result["parts"]["shown_hallucinated"] == sum(
         row["hallucinated"] for row in truth
     )
@@ -207,7 +206,7 @@ def test_truthfulqa_choices(tmp_path, form):
     # The metric takes them as they are. MC2 by hand: (.3 + .2) / (.3 + .2 + .1); MC1: .3 is more than .1 and .05.
     found = [math.log(value) for value in (0.3, 0.2, 0.1, 0.05)]
     answers = {kind: [found[place] for place in item.reference[f"{kind}_choices"]] for kind in ("mc1", "mc2")}
-    result = score_truthfulqa([answers], [item.reference], options={}, published=())
+    result = compute("truthfulqa", [answers], [item.reference])
     assert result["parts"]["mc1"] == 1.0 and result["truthfulqa"] == pytest.approx(5 / 6)
 
 

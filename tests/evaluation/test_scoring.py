@@ -12,7 +12,7 @@ from hf_factuality.evaluation.scoring import (
     metrics_of,
     score,
 )
-from hf_factuality.evaluation.verification import Judged
+from hf_factuality.evaluation.verification import answer_row
 from hf_factuality.metrics._cli import check_metric_args
 
 
@@ -96,9 +96,9 @@ def test_every_letter_may_stand_in_brackets(letter):
     ],
 )
 def test_the_answer_alone_is_judged(messages, completion, answer):
-    judged = Judged("a", 0, item("a", "x", messages), completion)
-    assert judged.input().completion == answer
-    assert [completion[slice(*one)] for one in judged.ranges] == ([answer] if answer else [])
+    row = answer_row(item("a", "x", messages), 0, completion)
+    assert row.shown.completion == answer
+    assert [completion[slice(*one)] for one in row.ranges] == ([answer] if answer else [])
 
 
 def test_accuracy():

@@ -5,6 +5,7 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ import hf_factuality.evaluation.verify as command
 from hf_factuality import Verification, VerifierInput, load_verifier
 from hf_factuality.cli import main
 from hf_factuality.io.upload import naming_model
+from hf_factuality.metrics._claims import small_answer
 from hf_factuality.metrics.factscore.factscore import Factscore
 from hf_factuality.metrics.longwiki.longwiki import Longwiki
 from hf_factuality.metrics.safe.safe import Safe
@@ -188,8 +190,9 @@ def test_metrics_see_repeats_blanks_and_refusals_as_the_modules_do(tmp_path, cap
 def test_what_a_metric_is_fed_does_not_grow_with_the_texts():
     sentence = "Marie Curie was born in Warsaw. "
     spans = tuple(LabeledSpan(32 * i, 32 * i + 31, Label.SUPPORTED, 0.5, f"claim {i}", "x" * 5000) for i in range(50))
-    fed = command._prediction(sentence * 50, Verification(spans=spans), lambda text: False)
-    assert fed == {"abstained": False, "claims": ["supported"] * 50}
+    fed = small_answer(sentence * 50, Verification(spans=spans))
+    kept = [value for value in asdict(fed).values() if value]
+    assert kept == [(Label.SUPPORTED,) * 50, True]
 
 
 def test_a_verifier_that_says_no_evidence_itself_is_not_asked_again(tmp_path, capsys, counting, monkeypatch):
@@ -619,7 +622,8 @@ def test_the_command_starts_without_the_libraries_that_it_does_not_need(tmp_path
         "import sys; from hf_factuality.cli import main; status = main(sys.argv[1:]); "
         f"print(status, sorted(set({heavy}) & set(sys.modules)))"
     )
-    given = [sys.executable, "-c", code, "verify", answers(tmp_path, TRUE), "--fail-under", "0.8"]
+    metrics = ("--metric", "factscore,anah", "--metric_args", "factscore.gamma=0")
+    given = [sys.executable, "-c", code, "verify", answers(tmp_path, TRUE), "--fail-under", "0.8", *metrics]
     printed = subprocess.run(given, capture_output=True, text=True, check=True).stdout.splitlines()
     assert json.loads(printed[0])["precision"] == 1.0 and printed[1] == "0 []"
 

@@ -1,11 +1,13 @@
 """Every metric on cases computed by hand: tests/cases/*.json, with the arithmetic in their notes."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from hf_factuality.metrics import METRIC_NAMES
+from hf_factuality.metrics import METRIC_NAMES, compute
 
 
 CASES = Path(__file__).resolve().parent.parent / "cases"
@@ -31,10 +33,11 @@ def check(found, expected, tolerance, place):
 @pytest.mark.parametrize("name, case", ALL, ids=[f"{name}: {case['name']}" for name, case in ALL])
 def test_hand_computed(make, name, case):
     assert case["note"]
-    result = make(name).compute(
-        predictions=case["predictions"], references=case.get("references"), **case.get("settings", {})
-    )
+    settings = case.get("settings", {})
+    result = compute(name, case["predictions"], case.get("references"), **settings)
     check(result, case["expected"], case["tolerance"], name)
+    module = make(name).compute(predictions=case["predictions"], references=case.get("references"), **settings)
+    assert module == result
     assert json.loads(json.dumps(result, allow_nan=False)) == result, "plain values only"
     low_high = result["confidence_interval"]
     if low_high and result[name] is not None and low_high["low"] != low_high["high"]:
@@ -76,3 +79,18 @@ def test_batches_add_up(make):
         predictions=[["S", "NS"], {"claims": [["a", "S"]]}, "", None], references=[None, None, "some evidence", None]
     )
     assert metric.compute() == expected
+
+
+def test_functions_need_neither_evaluate_nor_datasets():
+    code = (
+        "import sys; from hf_factuality.metrics import METRIC_NAMES, compute; "
+        "found = [compute(name, [])['n'] for name in METRIC_NAMES]; "
+        "print(found, {'evaluate', 'datasets', 'pyarrow', 'transformers'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == f"{[0] * len(METRIC_NAMES)} set()\n"
+
+
+def test_there_is_no_other_metric():
+    with pytest.raises(ValueError, match="unknown metric 'factscor'; choose one of anah, factscore"):
+        compute("factscor", [])

@@ -7,7 +7,8 @@ import pytest
 
 from hf_factuality import Label, LabeledSpan, Verification
 from hf_factuality.errors import DataError
-from hf_factuality.metrics import METRIC_NAMES, metric_path
+from hf_factuality.metrics import METRIC_NAMES, compute, metric_path
+from hf_factuality.metrics._claims import small_answer
 from hf_factuality.metrics._halueval import read_verdict, read_verdict_as_released
 
 
@@ -290,7 +291,9 @@ def test_verifications_and_rows_of_the_command_line(make):
         Verification(abstained=True),
         {"completion": "a b", "evidence": "-", "verification": Verification(spans).to_dict()},
     ]
-    result = make("factscore").compute(predictions=predictions, gamma=0, return_scores=True, verifier=Forbidden())
+    given = {"gamma": 0, "return_scores": True, "verifier": Forbidden()}
+    result = make("factscore").compute(predictions=predictions, **given)
+    assert compute("factscore", predictions, **given) == result
     assert result["scores"] == [0.5, 1.0, None, None, 0.5]
     assert result["left_out"]["responses"] == {
         "missing": 0,
@@ -300,6 +303,27 @@ def test_verifications_and_rows_of_the_command_line(make):
         "no_facts": 0,
         "unjudged": 0,
     }
+
+
+@pytest.mark.parametrize("name", CLAIM_METRICS)
+@pytest.mark.parametrize("rule", [None, "generic", "veriscore"])
+def test_verifications_are_read_without_json(make, name, rule):
+    """A verification with its text gives what a row of the command line gives, and so does what the command keeps of it."""
+    text = "I'm sorry. He sat. He  sat. He sat."
+    spans = tuple(LabeledSpan(*place, label) for place, label in (((11, 18), "supported"), ((19, 27), None), ((28, 35), "no_fact")))  # fmt: skip
+    claims = (*spans, LabeledSpan(0, 35, Label.CONTRADICTED), LabeledSpan(0, 35, Label.UNVERIFIABLE, claim="It is."))
+    found = [Verification(spans), Verification(spans, claims), Verification(), Verification(spans, abstained=True)]
+    found += [Verification(error="timeout"), Verification(spans[1:2])]
+    texts = [text, text, " ", text, text, text[11:]]
+    rows = [{"completion": it, "verification": one.to_dict()} for it, one in zip(texts, found, strict=True)]
+    plain = [{"text": it, "verification": one} for it, one in zip(texts, found, strict=True)]
+    small = [small_answer(it, one) for it, one in zip(texts, found, strict=True)]
+    for more in ({}, {"deduplicate": True}, {"deduplicate": False}):
+        if name == "anah" and more:
+            continue
+        given = {"abstention": rule, "return_scores": True, **more}
+        expected = make(name).compute(predictions=rows, **given)
+        assert compute(name, plain, **given) == compute(name, small, **given) == expected
 
 
 def test_spans_of_labelled_claims_are_anchored(make):

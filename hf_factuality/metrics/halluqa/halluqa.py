@@ -1,7 +1,6 @@
 """HalluQA: the share of answers to adversarial Chinese questions without hallucination."""
 
-import hf_factuality.metrics._common as common
-import hf_factuality.metrics._halluqa as halluqa
+import hf_factuality.metrics._module as module
 
 
 _CITATION = """
@@ -30,16 +29,12 @@ Args:
 An answer counts by what more than half of its votes say. Parts: hallucinated and empty (numbers of answers),
 rate_released (an answer whose votes could not all be read is no success).
 """
-_PUBLISHED = ("gpt-4-0613", "human")
 
 
-class Halluqa(common.FactualityMetric):
+class Halluqa(module.FactualityMetric):
     """HalluQA's non-hallucination rate (arXiv 2310.03368)."""
 
-    def _info(self):
-        return common.metric_info(__doc__, _INPUTS, _CITATION, "https://arxiv.org/abs/2310.03368")
+    metric = "halluqa"
 
-    def _compute(self, predictions, references, **options):
-        return halluqa.score_halluqa(
-            common.decoded(predictions), common.decoded(references), options=options, published=_PUBLISHED
-        )
+    def _info(self):
+        return module.metric_info(__doc__, _INPUTS, _CITATION, "https://arxiv.org/abs/2310.03368")

@@ -1,7 +1,6 @@
 """HaluEval: how often a model tells a hallucinated answer from a right one."""
 
-import hf_factuality.metrics._common as common
-import hf_factuality.metrics._halueval as halueval
+import hf_factuality.metrics._module as module
 
 
 _CITATION = """
@@ -32,20 +31,12 @@ Args:
 Parts: accuracy_hallucinated, accuracy_right, accuracy_both_candidates (where there are answers about both),
 accuracy_released (answers read as released: "Yes" or "No" anywhere; what cannot be read is wrong), shown_hallucinated.
 """
-_PUBLISHED = ("published prompts",)
 
 
-class Halueval(common.FactualityMetric):
+class Halueval(module.FactualityMetric):
     """HaluEval accuracy (arXiv 2305.11747)."""
 
-    def _info(self):
-        return common.metric_info(__doc__, _INPUTS, _CITATION, "https://arxiv.org/abs/2305.11747")
+    metric = "halueval"
 
-    def _compute(self, predictions, references, verifier=None, **options):
-        return halueval.score_halueval(
-            common.decoded(predictions),
-            common.decoded(references),
-            verifier=verifier,
-            options=options,
-            published=_PUBLISHED,
-        )
+    def _info(self):
+        return module.metric_info(__doc__, _INPUTS, _CITATION, "https://arxiv.org/abs/2305.11747")

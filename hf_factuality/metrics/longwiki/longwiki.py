@@ -1,8 +1,7 @@
 """LongWiki of HalluLens: precision, recall@32 and F1 of long answers about Wikipedia pages, and false refusals."""
 
-import hf_factuality.functional.scoring as scoring
 import hf_factuality.metrics._claims as claims
-import hf_factuality.metrics._common as common
+import hf_factuality.metrics._module as module
 
 
 _CITATION = """
@@ -26,33 +25,12 @@ Parts: precision, recall, f1 (the score), false_refusal_rate, median_claims, fac
 over responses that do not refuse; one without claims counts as a refusal.
 """
 )
-_PUBLISHED = ("meta-llama/Llama-3.1-405B-Instruct-FP8",)
 
 
-class Longwiki(common.FactualityMetric):
+class Longwiki(module.FactualityMetric):
     """LongWiki of HalluLens (arXiv 2504.17550)."""
 
-    def _info(self):
-        return common.metric_info(__doc__, _INPUTS, _CITATION, "https://arxiv.org/abs/2504.17550")
+    metric = "longwiki"
 
-    def _compute(self, predictions, references, k=32, abstention=None, deduplicate=True, **options):
-        answers = claims.Answers(
-            common.decoded(predictions),
-            common.decoded(references),
-            table="longwiki",
-            abstention=abstention,
-            deduplicate=deduplicate,
-            options=options,
-        )
-        found = scoring.longwiki(answers.labels(), k)
-        parts = {name: found[name] for name in ("precision", "recall", "false_refusal_rate", "median_claims", "facts")}
-        return answers.result(
-            "longwiki",
-            found["score"],
-            found["f1s"],
-            parts={"f1": found["score"], **parts, "empty": answers.empty()},
-            left_out={name: found[name] for name in ("abstained", "unjudged")},
-            settings={"k": k, "abstention": abstention, "deduplicate": deduplicate},
-            published=_PUBLISHED,
-            released=found["score"] if k == 32 and abstention is None and deduplicate else None,
-        )
+    def _info(self):
+        return module.metric_info(__doc__, _INPUTS, _CITATION, "https://arxiv.org/abs/2504.17550")

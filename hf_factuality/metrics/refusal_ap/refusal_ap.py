@@ -1,7 +1,6 @@
 """R-Tuning's AP score: whether a model is surer of the answers that are right."""
 
-import hf_factuality.metrics._common as common
-import hf_factuality.metrics._numbers as numbers
+import hf_factuality.metrics._module as module
 
 
 _CITATION = """
@@ -26,16 +25,12 @@ The score is the average precision; `None` if no answer is correct. Parts: accur
 and answer_rate (those with p_sure > 0.5, which the model gives willingly), n_correct, n_answered. With `return_scores` the
 scores are what the answers are ranked by.
 """
-_PUBLISHED = ("published prompts",)
 
 
-class RefusalAp(common.FactualityMetric):
+class RefusalAp(module.FactualityMetric):
     """R-Tuning's AP score (arXiv 2311.09677)."""
 
-    def _info(self):
-        return common.metric_info(__doc__, _INPUTS, _CITATION, "https://arxiv.org/abs/2311.09677")
+    metric = "refusal_ap"
 
-    def _compute(self, predictions, references, **options):
-        return numbers.score_refusal_ap(
-            common.decoded(predictions), common.decoded(references), options=options, published=_PUBLISHED
-        )
+    def _info(self):
+        return module.metric_info(__doc__, _INPUTS, _CITATION, "https://arxiv.org/abs/2311.09677")

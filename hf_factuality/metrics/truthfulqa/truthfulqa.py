@@ -1,7 +1,6 @@
 """TruthfulQA multiple choice: MC1 and MC2 from the log-likelihoods of the choices."""
 
-import hf_factuality.metrics._common as common
-import hf_factuality.metrics._numbers as numbers
+import hf_factuality.metrics._module as module
 
 
 _CITATION = """
@@ -23,16 +22,12 @@ Args:
 The score is MC2. Parts: mc1, mc2, n_mc1, mc1_confidence_interval. MC1 needs exactly one correct choice, MC2 a correct and
 a wrong one; left_out counts the questions where they are not defined.
 """
-_PUBLISHED = ("published prompts",)
 
 
-class Truthfulqa(common.FactualityMetric):
+class Truthfulqa(module.FactualityMetric):
     """TruthfulQA MC1 and MC2 (arXiv 2109.07958)."""
 
-    def _info(self):
-        return common.metric_info(__doc__, _INPUTS, _CITATION, "https://arxiv.org/abs/2109.07958")
+    metric = "truthfulqa"
 
-    def _compute(self, predictions, references, **options):
-        return numbers.score_truthfulqa(
-            common.decoded(predictions), common.decoded(references), options=options, published=_PUBLISHED
-        )
+    def _info(self):
+        return module.metric_info(__doc__, _INPUTS, _CITATION, "https://arxiv.org/abs/2109.07958")

@@ -1,7 +1,6 @@
 """Win rate: how often a pairwise judge prefers the answers to a baseline's, over both orders."""
 
-import hf_factuality.metrics._common as common
-import hf_factuality.metrics._pairs as pairs
+import hf_factuality.metrics._module as module
 
 
 _CITATION = """
@@ -31,11 +30,10 @@ comparable: a win rate depends on the baseline, the judge and its prompt.
 """
 
 
-class Winrate(common.FactualityMetric):
+class Winrate(module.FactualityMetric):
     """Pairwise win rate with both orders, as in MT-bench (arXiv 2306.05685)."""
 
-    def _info(self):
-        return common.metric_info(__doc__, _INPUTS, _CITATION, "https://arxiv.org/abs/2306.05685")
+    metric = "winrate"
 
-    def _compute(self, predictions, references, **options):
-        return pairs.score_winrate(common.decoded(predictions), common.decoded(references), options=options)
+    def _info(self):
+        return module.metric_info(__doc__, _INPUTS, _CITATION, "https://arxiv.org/abs/2306.05685")

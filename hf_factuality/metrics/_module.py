@@ -1,0 +1,98 @@
+"""Metrics as modules of Hugging Face's `evaluate`: inputs of any JSON form, and the function that computes the result."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import evaluate
+from datasets import Features, Value
+
+from hf_factuality.errors import DataError
+from hf_factuality.metrics._common import RESULT
+from hf_factuality.metrics._registry import as_column, matching, metric_function
+
+
+class FactualityMetric(evaluate.Metric):
+    """`evaluate.Metric` whose items may have several forms, also mixed, and whose references may be missing.
+
+    `evaluate` keeps items in Arrow tables of one type, read off the first item. Here each item travels as a line of
+    JSON.
+
+    Attributes:
+        metric (`str`):
+            Name of the function that computes the result, see [`~hf_factuality.metrics._registry.compute`].
+    """
+
+    metric: str
+
+    def add_batch(self, *, predictions=None, references=None, **kwargs):
+        """Add predictions, and references if there are any.
+
+        Args:
+            predictions (`list`): predictions, in the form that the metric describes.
+            references (`list`, *optional*): one per prediction.
+        """
+        predictions = as_column(predictions, "predictions")
+        references = matching(references, predictions)
+        super().add_batch(
+            predictions=[_encoded(item, f"prediction {row}") for row, item in enumerate(predictions)],
+            references=[_encoded(item, f"reference {row}") for row, item in enumerate(references)],
+            **kwargs,
+        )
+
+    def add(self, *, prediction=None, reference=None, **kwargs):
+        """Add one prediction, and its reference if there is one.
+
+        Args:
+            prediction: in the form that the metric describes.
+            reference (*optional*): its reference.
+        """
+        super().add(
+            prediction=_encoded(prediction, "the prediction"),
+            reference=_encoded(reference, "the reference"),
+            **kwargs,
+        )
+
+    def _compute(self, *, predictions, references, **options):
+        return metric_function(self.metric)(_Decoded(predictions), _Decoded(references), **options)
+
+
+def _encoded(item: Any, place: str) -> str:
+    try:
+        return json.dumps(item, default=_plain)  # ASCII, so that lone surrogates survive
+    except (TypeError, ValueError) as error:
+        raise DataError(f"{place} cannot be read: {error}") from None
+
+
+def _plain(value: Any) -> Any:
+    for method in ("to_dict", "tolist"):  # spans and verifications; arrays and tensors
+        if callable(getattr(value, method, None)):
+            return getattr(value, method)()
+    raise TypeError(f"{type(value).__name__} is neither text, number, list nor dictionary")
+
+
+class _Decoded(Sequence):
+    """Items as they were given to `compute`, tuples as lists; held as text, and each decoded when it is asked for."""
+
+    def __init__(self, items: Sequence[str]):
+        self._items = items
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __getitem__(self, row: Any) -> Any:
+        return json.loads(self._items[row])
+
+
+def metric_info(description: str, inputs: str, citation: str, homepage: str) -> evaluate.MetricInfo:
+    """What `_info` returns; see [`FactualityMetric`] for why both columns are text."""
+    return evaluate.MetricInfo(
+        description=description.strip(),
+        citation=citation.strip(),
+        inputs_description="\n" + inputs.strip() + "\n" + RESULT,
+        features=Features({"predictions": Value("string"), "references": Value("string")}),
+        homepage=homepage,
+        reference_urls=[homepage],
+    )

@@ -1,0 +1,92 @@
+"""Which metrics there are, and the functions that compute them: plain Python, without `evaluate`."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from hf_factuality.errors import DataError
+
+
+METRICS = {
+    "anah": "hf_factuality.metrics._over_claims",
+    "factscore": "hf_factuality.metrics._over_claims",
+    "halluqa": "hf_factuality.metrics._halluqa",
+    "halueval": "hf_factuality.metrics._halueval",
+    "longwiki": "hf_factuality.metrics._over_claims",
+    "refusal_ap": "hf_factuality.metrics._numbers",
+    "safe": "hf_factuality.metrics._over_claims",
+    "truthfulqa": "hf_factuality.metrics._numbers",
+    "veriscore": "hf_factuality.metrics._over_claims",
+    "winrate": "hf_factuality.metrics._pairs",
+}
+"""Metric -> module with the function of that name."""
+METRIC_NAMES = tuple(METRICS)
+CLAIM_METRICS = ("anah", "factscore", "longwiki", "safe", "veriscore")
+"""Metrics over labelled claims, so of any verification."""
+
+
+def metric_function(name: str) -> Callable[..., dict[str, Any]]:
+    """The function of a metric: predictions and references, one each per response, and the metric's arguments.
+
+    Raises:
+        `ValueError`: no metric has this name.
+    """
+    if name not in METRICS:
+        raise ValueError(f"unknown metric {name!r}; choose one of {', '.join(METRICS)}")
+    return getattr(importlib.import_module(METRICS[name]), name)
+
+
+def compute(
+    name: str, predictions: Iterable[Any], references: Iterable[Any] | None = None, **options: Any
+) -> dict[str, Any]:
+    """Compute a metric without `evaluate`; the result is that of its module.
+
+    Args:
+        name (`str`):
+            Of the metric.
+        predictions (`Iterable`), references (`Iterable`, *optional*):
+            One each per response, as the metric describes them. A metric over claims takes a
+            [`~hf_factuality.spans.Verification`] as it is, and `{"text": completion, "verification": verification}`.
+        **options:
+            The metric's arguments.
+
+    Returns:
+        `dict[str, Any]`: see docs/metrics.md.
+
+    Raises:
+        `ValueError`: no metric has this name, or an argument has a bad value.
+        `DataError`: an input has none of the forms that the metric reads.
+        `TypeError`: the metric has no such argument.
+
+    Example:
+
+        >>> compute("anah", [["ok", "contradictory"], ["ok"]])["anah"]
+        0.6666666666666666
+    """
+    given = as_column(predictions, "predictions")
+    return metric_function(name)(given, matching(references, given), **options)
+
+
+def as_column(values: Any, name: str) -> list:
+    """A list with one item per response.
+
+    Raises:
+        `DataError`: something else, such as one text.
+    """
+    if values is None or isinstance(values, (str, bytes, Mapping)) or not isinstance(values, Iterable):
+        raise DataError(f"{name} must be a list with one item per response, got {values!r:.100}")
+    return list(values)
+
+
+def matching(references: Any, predictions: list) -> list:
+    """As many references as predictions; `None` for each if there are none.
+
+    Raises:
+        `DataError`: not as many.
+    """
+    found = [None] * len(predictions) if references is None else as_column(references, "references")
+    if len(predictions) != len(found):
+        raise DataError(f"there are {len(predictions)} predictions and {len(found)} references; give as many")
+    return found
