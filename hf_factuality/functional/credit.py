@@ -1,15 +1,59 @@
-"""Spans and token offsets to per-token tensors."""
+"""Spans and token offsets to per-token tensors, and these into advantages."""
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 from types import MappingProxyType
 
 import torch
 
-from hf_factuality.spans import Label, LabeledSpan
+from hf_factuality.functional.advantages import add_factuality, flip_advantages, scale_by_agreement
+from hf_factuality.spans import Label, LabeledSpan, Verification
+
+
+CreditFunction = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+"""`(advantages, labels, mask) -> (B, T)`, see [`shape_advantages`]."""
+
+
+@dataclass(frozen=True)
+class Credit:
+    """A named way to change advantages by labels.
+
+    Args:
+        function (`Callable`, *optional*):
+            `(advantages, labels, mask, scale) -> (B, T)`; `None` leaves the advantages as they are, of shape (B,).
+        method (`str`):
+            What a model card calls a run with it.
+        max_scale (`float`, *optional*, defaults to `inf`):
+            Largest `scale` that keeps what the name promises.
+    """
+
+    function: Callable[[torch.Tensor, torch.Tensor, torch.Tensor, float], torch.Tensor] | None
+    method: str
+    max_scale: float = math.inf
+
+
+CREDITS: Mapping[str, Credit] = MappingProxyType(
+    {
+        "flip": Credit(lambda advantages, labels, mask, scale: flip_advantages(advantages, labels), "FSPO"),
+        "additive": Credit(
+            lambda advantages, labels, mask, scale: add_factuality(advantages, labels, scale),
+            "FactGRPO with additive credit",
+        ),
+        # Beyond 1 signs would turn, which is what "flip" is for.
+        "scaled": Credit(
+            lambda advantages, labels, mask, scale: scale_by_agreement(advantages, labels, scale),
+            "FactGRPO with scaled credit",
+            max_scale=1.0,
+        ),
+        "none": Credit(None, "FactGRPO with none credit"),
+    }
+)
+"""What `credit` may name; the configuration, the trainer and the card read this table."""
 
 
 # FSPO, Eq. 10: 1 entailed, 0 neutral, -1 contradicted.
@@ -29,6 +73,63 @@ BINARY_VALUES: Mapping[Label, int] = MappingProxyType(
 )
 
 
+def shape_advantages(
+    credit: str | CreditFunction,
+    advantages: torch.Tensor,
+    labels: torch.Tensor,
+    mask: torch.Tensor,
+    scale: float = 1.0,
+) -> torch.Tensor:
+    """Advantages of the tokens, by one of [`CREDITS`] or by a function.
+
+    Args:
+        credit (`str` or `Callable`):
+            A name, or a function `(advantages, labels, mask) -> (B, T)` with the three arguments below.
+        advantages (`torch.Tensor` of shape (B,), floating point):
+            Advantage of each completion within its group.
+        labels (`torch.Tensor` of shape (B, T), float32):
+            Value of each token's label, as [`token_values`] gives it: with [`TERNARY_VALUES`] 1 supported, -1 contradicted, 0
+            unverifiable or without a fact. 0 also where nothing is known: outside every span, not judged, padding.
+        mask (`torch.Tensor` of shape (B, T), bool):
+            True on the tokens of the completion, false on padding.
+        scale (`float`, *optional*, defaults to `1.0`):
+            Strength of a name that has one; a function does not get it.
+
+    Returns:
+        `torch.Tensor` of shape (B, T), dtype of `advantages`; with `"none"` the advantages, of shape (B,). What a function
+        gives to padding is replaced by 0.
+
+    Raises:
+        `ValueError`: the function returned something else.
+    """
+    if isinstance(credit, str):
+        function = CREDITS[credit].function
+        return advantages if function is None else function(advantages, labels, mask, scale)
+    shaped = credit(advantages, labels, mask)
+    if not isinstance(shaped, torch.Tensor) or shaped.shape != mask.shape or not shaped.is_floating_point():
+        got = f"{tuple(shaped.shape)}, {shaped.dtype}" if isinstance(shaped, torch.Tensor) else f"{shaped!r:.100}"
+        raise ValueError(
+            f"credit={credit_name(credit)} returned {got}; return a floating point tensor of shape (B, T), here "
+            f"{tuple(mask.shape)}"
+        )
+    return shaped.to(advantages.dtype).masked_fill(~mask, 0.0)
+
+
+def credit_name(credit: str | CreditFunction) -> str:
+    """A name as it is, a function as `module.qualified_name`: what configurations and cards show."""
+    if isinstance(credit, str):
+        return credit
+    while not hasattr(credit, "__qualname__") and hasattr(credit, "func"):  # functools.partial
+        credit = credit.func
+    named = credit if hasattr(credit, "__qualname__") else type(credit)
+    return f"{named.__module__}.{named.__qualname__}"
+
+
+def judged_units(verification: Verification) -> tuple[LabeledSpan, ...]:
+    """What was judged, each unit once: the atomic claims, or the spans of a verifier that does not split so far."""
+    return verification.claims or verification.spans
+
+
 def span_values(spans: Sequence[LabeledSpan], values: Mapping[Label, float]) -> list[float | None]:
     """Number of each span's label.
 
@@ -44,31 +145,40 @@ def span_values(spans: Sequence[LabeledSpan], values: Mapping[Label, float]) -> 
     return [None if span.label is None else values[span.label] for span in spans]
 
 
-def token_span_index(offsets: Sequence[tuple[int, int]], spans: Sequence[LabeledSpan]) -> list[int]:
+def token_span_index(
+    offsets: Sequence[tuple[int, int]],
+    spans: Sequence[LabeledSpan],
+    values: Sequence[float | None] | None = None,
+) -> list[int]:
     """Which span each token belongs to.
 
-    A token belongs to the span that holds most of its characters, the earlier one on a tie. Tokens with an empty range
-    (special tokens) and tokens that touch no span (white space between sentences, tags) belong to none.
+    A token belongs to the span that holds most of its characters, the earlier one on a tie. Of overlapping spans that hold
+    the same characters of it, the one of the lowest value counts, if there are values. Tokens with an empty range (special
+    tokens) and tokens that touch no span (white space between sentences, tags) belong to none.
 
     Args:
         offsets (`Sequence[tuple[int, int]]` of length T):
             Half-open character range per token; starts never decrease.
         spans (`Sequence[LabeledSpan]` of length S):
             Spans in the same text, in any order; they may overlap.
+        values (`Sequence[float | None]` of length S, *optional*):
+            Value of each span; `None`, a judgement that failed, counts only where no other span does.
 
     Returns:
         `list[int]` of length T: index into `spans`, or -1.
     """
+    ranks = [math.inf if value is None else value for value in values or [None] * len(spans)]
     # An empty range may lie inside the character before it, so ends can step back; their running maximum cannot.
     ends = list(accumulate((end for _, end in offsets), max))
-    index, most = [-1] * len(offsets), [0] * len(offsets)
+    index, held = [-1] * len(offsets), [(0, 0)] * len(offsets)
     for number, span in enumerate(spans):
         token = bisect_right(ends, span.start)
         while token < len(offsets) and offsets[token][0] < span.end:
-            start, end = offsets[token]
-            shared = min(end, span.end) - max(start, span.start)
-            if shared > most[token]:
-                index[token], most[token] = number, shared
+            start, end = max(offsets[token][0], span.start), min(offsets[token][1], span.end)
+            most = held[token][1] - held[token][0]
+            lower = held[token] == (start, end) and ranks[number] < ranks[index[token]]
+            if end - start > most or (most and lower):
+                index[token], held[token] = number, (start, end)
             token += 1
     return index
 
@@ -82,6 +192,9 @@ def token_values(
     device: torch.device | str | None = None,
 ) -> torch.Tensor:
     """Value of each token: its span's value, 0 where the judgement failed, `outside` where there is no span.
+
+    Where claims overlap, a token that states several has the lowest of their values: words that state a falsehood are not
+    true because they state something else as well, and covering them with true claims earns nothing.
 
     Args:
         offsets (`Sequence[Sequence[tuple[int, int]]]`, B rows of up to T tokens):
@@ -113,7 +226,8 @@ def token_values(
         if len(row_offsets) > length:
             raise ValueError(f"a completion has {len(row_offsets)} tokens, more than length={length}")
         # `-1` indexes the last entry: the value outside every span.
-        row_values = [0.0 if value is None else value for value in span_values(row_spans, values)] + [row_outside]
-        row = [row_values[number] for number in token_span_index(row_offsets, row_spans)]
+        known = span_values(row_spans, values)
+        row_values = [0.0 if value is None else value for value in known] + [row_outside]
+        row = [row_values[number] for number in token_span_index(row_offsets, row_spans, known)]
         rows.append(row + [0.0] * (length - len(row)))
     return torch.tensor(rows, dtype=torch.float32, device=device).reshape(len(rows), length)

@@ -10,6 +10,7 @@ from typing import Any
 from hf_factuality.chat.client import ChatClient
 from hf_factuality.chat.local import bind_policy
 from hf_factuality.errors import DataError
+from hf_factuality.functional.credit import judged_units
 from hf_factuality.functional.rlfh import (
     RLFH_GRANULARITIES,
     RLFH_RATINGS,
@@ -23,24 +24,21 @@ from hf_factuality.functional.rlfh import (
 )
 from hf_factuality.retrieval.passages import RLFH_PASSAGES
 from hf_factuality.retrieval.retrievers import TopicRetriever
+from hf_factuality.rewards._rows import verifier_input
 from hf_factuality.rewards.rlfh_maps import load_rlfh_maps
 from hf_factuality.spans import LabeledSpan, Verification
-from hf_factuality.verifiers.base import Verifier, VerifierInput, evidence_passages
+from hf_factuality.verifiers.base import Verifier, VerifierInput
 from hf_factuality.verifiers.extractors.sentences import sentence_offsets
 from hf_factuality.verifiers.guard import GuardedVerifier, UnjudgedBatches
 from hf_factuality.verifiers.judges.self import AssessInput, SelfVerifier
 from hf_factuality.verifiers.registry import load_verifier
+from hf_factuality.verifiers.service import Row, judge_rows
 
 
-__all__ = ["RLFHReward", "rlfh_verifier", "statements_of"]
+__all__ = ["RLFHReward", "rlfh_verifier"]
 
 Rater = Callable[[Sequence[VerifierInput], Sequence[Verification]], "list[list[int | None]]"]
 """Rates the informativeness of every statement, 1 to 5; `None` where that failed."""
-
-
-def statements_of(verification: Verification) -> tuple[LabeledSpan, ...]:
-    """What RLFH rewards: the atomic claims, or the spans of a verifier that does not split so far."""
-    return verification.claims or verification.spans
 
 
 def rlfh_verifier(
@@ -170,7 +168,7 @@ class RLFHReward:
         if isinstance(rate, int) and not isinstance(rate, bool):
             if rate not in RLFH_RATINGS:
                 raise ValueError(f"rate={rate!r} must be one of {list(RLFH_RATINGS)}")
-            return lambda inputs, found: [[rate] * len(statements_of(verification)) for verification in found]
+            return lambda inputs, found: [[rate] * len(judged_units(verification)) for verification in found]
         if callable(rate):
             return rate
         own = getattr(self.verifier, "rate", None)
@@ -223,31 +221,23 @@ class RLFHReward:
             raise DataError(
                 "RLFHReward needs completion_texts; use it as a token_reward_funcs of TokenRewardPPOTrainer"
             )
-        inputs, asked = [], []
+        rows = []
         for number, text in enumerate(texts):
             row = {name: values[number] for name, values in columns.items() if isinstance(values, Sequence)}
-            evidence = evidence_passages(row.get(self.evidence_column))
-            if evidence is None:
-                raise DataError(
-                    f"the evidence column {self.evidence_column!r} must hold text or a list of texts in every row, got "
-                    f"{row[self.evidence_column]!r:.150}"
-                )
-            question = row.get(self.question_column)
-            if evidence or not self._guard.requires_evidence:
-                asked.append(number)
-                inputs.append(VerifierInput(text, question if isinstance(question, str) else None, evidence, row))
-        found = self._guard.verify(inputs)
-        self._unjudged.add(self.verifier, found, counts=getattr(self._policy, "training", True))
-        judged = [i for i, verification in enumerate(found) if verification.judged]
-        ratings = self._rate([inputs[i] for i in judged], [found[i] for i in judged])
+            rows.append(Row(verifier_input(text, row, self.evidence_column, self.question_column)))
+        (judged,) = judge_rows(self._guard, rows, chunk=None)
+        sent = [row.found for row in judged if row.left_out is None]
+        self._unjudged.add(self.verifier, sent, counts=getattr(self._policy, "training", True))
+        known = [i for i, row in enumerate(judged) if row.found.judged]
+        found = [judged[i].verification for i in known]
+        ratings = self._rate([rows[i].input for i in known], found)
         rewards: list[list[tuple[int, int, float]] | None] = [None] * len(texts)
         told: list[list[RLFHSentence]] = []
-        for i, rated in zip(judged, ratings, strict=True):
-            text = texts[asked[i]]
-            sentences = self._sentences(text, statements_of(found[i]), rated)
+        for i, verification, rated in zip(known, found, ratings, strict=True):
+            sentences = self._sentences(texts[i], judged_units(verification), rated)
             told.append(sentences)
-            points = rlfh_rewards(sentences, self.granularity, self.maps, len(text))
-            rewards[asked[i]] = [(max(end - 1, 0), end, value) for end, value in points]
+            points = rlfh_rewards(sentences, self.granularity, self.maps, len(texts[i]))
+            rewards[i] = [(max(end - 1, 0), end, value) for end, value in points]
         if log_metric is not None:
             self._log(log_metric, told)
         return rewards
@@ -290,7 +280,7 @@ def _assess(judge: Any, inputs: Sequence[VerifierInput], found: Sequence[Verific
             AssessInput(
                 span.claim if span.claim is not None else span.text(item.completion), item.completion, item.question
             )
-            for span in statements_of(verification)
+            for span in judged_units(verification)
         ]
         for item, verification in zip(inputs, found, strict=True)
     ]

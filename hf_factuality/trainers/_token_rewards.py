@@ -16,13 +16,6 @@ TokenRewards = Sequence["Sequence[tuple[int, int, float]] | Sequence[float] | to
 TokenRewardFunc = Callable[..., TokenRewards]
 
 
-def as_list(functions: Any) -> list[Any]:
-    """None, one or several functions as a list."""
-    if functions is None:
-        return []
-    return list(functions) if isinstance(functions, (list, tuple)) else [functions]
-
-
 def token_reward_rows(
     name: str, found: TokenRewards, tokens: Sequence[TokenOffsets], completion_ids: Sequence[Sequence[int]]
 ) -> list[torch.Tensor | None]:

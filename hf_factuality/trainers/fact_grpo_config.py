@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 
 from trl import GRPOConfig
 
+from hf_factuality.functional.credit import CREDITS, CreditFunction, credit_name
+
 
 # What `variant` stands for: the paper, and what the published code does instead (methods differ, so both are named).
 VARIANTS = {
@@ -14,14 +16,13 @@ VARIANTS = {
     "paper_format": {"factuality_reward_weight": 1.0, "label_values": "ternary", "outside_factuality": 0},
     "released": {"factuality_reward_weight": 0.0, "label_values": "binary", "outside_factuality": 1},
 }
-CREDITS = ("flip", "additive", "scaled", "none")
 SCOPES = ("think", "completion")
 
 
 @dataclass
 class FactGRPOConfig(GRPOConfig):
     r"""
-    [`~trl.GRPOConfig`] plus what happens with the labelled spans; every field of the parent works as before.
+    [`~trl.GRPOConfig`] plus what happens with the labelled spans; all `GRPOConfig` fields keep their meaning.
 
     The defaults are the objective of FSPO (arXiv 2505.24630): answer reward plus mean sentence factuality (Eq. 10), the
     sign of the advantage adjusted per sentence of the reasoning (Eq. 11).
@@ -45,7 +46,8 @@ class FactGRPOConfig(GRPOConfig):
         credit (`str`, *optional*, defaults to `"flip"`):
             How token factuality changes the advantage: `"flip"` (FSPO), `"additive"` (`A + credit_scale * f`),
             `"scaled"` (`A * (1 + credit_scale * sign(A) * f)`) or `"none"` (the reward term alone). Where the evidence
-            also supports sentences beside the question, `"flip"` pays for these (docs/closed-world.md).
+            also supports sentences beside the question, `"flip"` pays for these (docs/closed-world.md). A function of your
+            own is an argument of the trainer (docs/experiments.md).
         credit_scale (`float`, *optional*, defaults to `1.0`):
             Strength of `"additive"` and `"scaled"`; `"flip"` has none.
         verify_scope (`str`, *optional*, defaults to `"think"`):
@@ -122,6 +124,11 @@ class FactGRPOConfig(GRPOConfig):
 
     def __post_init__(self):
         super().__post_init__()
+        if callable(self.credit):
+            raise ValueError(
+                f"credit={credit_name(self.credit)} is a function, and settings are plain values; pass it to the trainer: "
+                "FactGRPOTrainer(credit=...)"
+            )
         for name, choices in (("variant", VARIANTS), ("credit", CREDITS), ("verify_scope", SCOPES)):
             if getattr(self, name) not in choices:
                 raise ValueError(f"{name}={getattr(self, name)!r} is unknown; choose one of {list(choices)}")
@@ -144,18 +151,36 @@ class FactGRPOConfig(GRPOConfig):
             )
         if not 0 < self.credit_scale < math.inf:
             raise ValueError(f"credit_scale={self.credit_scale!r} must be a finite positive number")
-        if self.credit == "scaled" and not 0 < self.credit_scale <= 1:
+        largest = CREDITS[self.credit].max_scale
+        if self.credit_scale > largest:
             raise ValueError(
-                f"credit_scale={self.credit_scale!r} is out of range for credit='scaled'; use a value in (0, 1], or "
-                "credit='flip' to turn signs"
+                f"credit_scale={self.credit_scale!r} is out of range for credit={self.credit!r}; use a value in (0, "
+                f"{largest:g}], or credit='flip' to turn signs"
             )
-        if self.credit != "none":
+        if CREDITS[self.credit].function is not None:
             self._check_token_credit()
         if not 0 < self.verifier_timeout < math.inf:
             raise ValueError(f"verifier_timeout={self.verifier_timeout!r} must be a finite positive number of seconds")
         for name in ("verifier_batch_size", "max_unjudged_batches"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)!r} must be at least 1")
+
+    def use_credit(self, function: CreditFunction | None = None) -> str | CreditFunction:
+        """What shapes the advantages: `function`, whose name becomes `credit`, or what `credit` names.
+
+        Raises:
+            `ValueError`: `function` is not callable, or does not go with another setting; without it, `credit` is the name of
+                a function.
+        """
+        if function is None:
+            if self.credit not in CREDITS:
+                raise ValueError(f"credit={self.credit!r} names a function; pass it to the trainer: credit=...")
+            return self.credit
+        if not callable(function):
+            raise ValueError(f"credit={function!r} is not a function; names are set in FactGRPOConfig(credit=...)")
+        self.credit = credit_name(function)
+        self._check_token_credit()
+        return function
 
     def _check_token_credit(self):
         """What treats a completion as one takes it apart, or weighs it otherwise, once each token has an advantage."""

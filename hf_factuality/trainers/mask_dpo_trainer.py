@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
 
 from datasets import Dataset
-from transformers import ProcessorMixin, TrainerCallback
+from transformers import TrainerCallback
 from trl import DPOTrainer
 from trl.trainer.utils import global_then_local_main_first
 
 from hf_factuality.errors import DataError
-from hf_factuality.hub.cards.card import write_trainer_card
 from hf_factuality.spans import Label
-from hf_factuality.trainers._checkpoints import WholeCheckpoints
-from hf_factuality.trainers._finite import StopsAtNonFinite
+from hf_factuality.trainers._base import FactualityTrainer
 from hf_factuality.trainers._mask_dpo_data import (
     COUNTS,
     SIDES,
@@ -24,14 +21,13 @@ from hf_factuality.trainers._mask_dpo_data import (
     has_signal,
     mask_pair,
 )
-from hf_factuality.trainers._publish import Publishes
 from hf_factuality.trainers.mask_dpo_config import ALL, MaskDPOConfig
 
 
 logger = logging.getLogger(__name__)
 
 
-class MaskDPOTrainer(WholeCheckpoints, Publishes, StopsAtNonFinite, DPOTrainer):
+class MaskDPOTrainer(FactualityTrainer, DPOTrainer):
     """DPO that learns from the true sentences of the preferred completion, and against the false ones of the other.
 
     Differs from [`~trl.DPOTrainer`] in `completion_mask` only: 0 on the tokens that do not count. So every loss type is
@@ -75,6 +71,7 @@ class MaskDPOTrainer(WholeCheckpoints, Publishes, StopsAtNonFinite, DPOTrainer):
 
     _tag_names = ["trl", "mask-dpo", "hf_factuality"]
     _name = "MaskDPO"
+    _config = MaskDPOConfig
     _paper = {
         "title": "Mask-DPO: Generalizable Fine-grained Factuality Alignment of LLMs",
         "id": "2503.02846",
@@ -91,11 +88,7 @@ class MaskDPOTrainer(WholeCheckpoints, Publishes, StopsAtNonFinite, DPOTrainer):
         processing_class=None,
         **kwargs,
     ):
-        if args is None:
-            name = model if isinstance(model, str) else model.config._name_or_path
-            args = MaskDPOConfig(f"{name.split('/')[-1]}-MaskDPO")
-        if not isinstance(args, MaskDPOConfig):
-            raise TypeError(f"args must be a MaskDPOConfig, got {type(args).__name__}; it takes the same arguments")
+        args = self._checked_args(args, model)
         if data_collator is not None:
             raise ValueError(
                 f"MaskDPOTrainer does not take a data_collator (got {type(data_collator).__name__}): its own one applies "
@@ -107,7 +100,6 @@ class MaskDPOTrainer(WholeCheckpoints, Publishes, StopsAtNonFinite, DPOTrainer):
                 "that place the spans"
             )
         self.mask_statistics: dict[str, MaskStatistics] = {}
-        self.card_results: Any = None
         self._mask_rule = MaskRule(
             chosen=_labels(args.chosen_labels),
             rejected=_labels(args.rejected_labels),
@@ -137,11 +129,7 @@ class MaskDPOTrainer(WholeCheckpoints, Publishes, StopsAtNonFinite, DPOTrainer):
         self.add_callback(_LogMasks(self._metrics["train"], self.mask_statistics["train"]))
 
     def _prepare_dataset(self, dataset, processing_class, args, dataset_name):
-        if isinstance(processing_class, ProcessorMixin):
-            raise ValueError(
-                "MaskDPOTrainer does not support vision-language models (a processor was passed); pass its tokenizer for "
-                "a model of text"
-            )
+        self._refuse_processor(processing_class)
         if not self._tokenizer.is_fast:
             raise ValueError(
                 f"{type(self._tokenizer).__name__} has no character offsets, so spans cannot be placed; use a fast "
@@ -199,21 +187,16 @@ class MaskDPOTrainer(WholeCheckpoints, Publishes, StopsAtNonFinite, DPOTrainer):
             super()._set_signature_columns_if_needed()
             self._signature_columns += [f"{side}_mask" for side in SIDES]
 
-    def create_model_card(self, model_name=None, dataset_name=None, tags=None):
+    def _card(self):
         args = self.args
-        write_trainer_card(
-            self,
-            super().create_model_card,
-            model_name,
-            dataset_name,
-            tags,
-            method="Mask-DPO",
-            verifier="the one that labelled the pairs",
-            objective=f"{' + '.join(args.loss_type)} loss on {', '.join(args.chosen_labels)} spans of the preferred "
+        return {
+            "method": "Mask-DPO",
+            "verifier": "the one that labelled the pairs",
+            "objective": f"{' + '.join(args.loss_type)} loss on {', '.join(args.chosen_labels)} spans of the preferred "
             f"and {', '.join(args.rejected_labels)} spans of the rejected completion; tokens outside: "
             f"{args.tokens_outside}",
-            named=("loss_type", "tokens_outside"),
-        )
+            "named": ("loss_type", "tokens_outside"),
+        }
 
 
 class _LogMasks(TrainerCallback):

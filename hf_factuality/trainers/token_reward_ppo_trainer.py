@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch.nn.functional import pad
-from transformers import ProcessorMixin
 from transformers.integrations import is_deepspeed_zero3_enabled
 from trl import GRPOTrainer
 from trl.models.utils import disable_gradient_checkpointing
@@ -23,20 +21,17 @@ from hf_factuality.functional.gae import (
     value_loss,
     whiten,
 )
-from hf_factuality.hub.cards.card import describe_rewards, write_trainer_card
+from hf_factuality.hub.cards.card import describe_rewards
 from hf_factuality.spans import TokenOffsets, token_offsets
-from hf_factuality.trainers._checkpoints import WholeCheckpoints
+from hf_factuality.trainers._base import SamplingTrainer, as_list
 from hf_factuality.trainers._critic_files import CriticFiles
-from hf_factuality.trainers._finite import CheckedRollouts
 from hf_factuality.trainers._padding import without_padding
-from hf_factuality.trainers._publish import Publishes
-from hf_factuality.trainers._rollouts import ResumableRollouts
-from hf_factuality.trainers._token_rewards import TokenRewardFunc, as_list, token_reward_rows
+from hf_factuality.trainers._token_rewards import TokenRewardFunc, token_reward_rows
 from hf_factuality.trainers.critic import make_critic
 from hf_factuality.trainers.token_reward_ppo_config import TokenRewardPPOConfig
 
 
-class TokenRewardPPOTrainer(CriticFiles, WholeCheckpoints, Publishes, ResumableRollouts, CheckedRollouts, GRPOTrainer):
+class TokenRewardPPOTrainer(CriticFiles, SamplingTrainer, GRPOTrainer):
     """PPO whose rewards are per token: what a statement earns is paid at the token where it ends (RLFH).
 
     Differs from [`~trl.GRPOTrainer`] in where advantages come from: a critic values every token, GAE turns token rewards
@@ -79,6 +74,7 @@ class TokenRewardPPOTrainer(CriticFiles, WholeCheckpoints, Publishes, ResumableR
 
     _tag_names = ["trl", "token-reward-ppo", "rlfh", "hf_factuality"]
     _name = "TokenRewardPPO"
+    _config = TokenRewardPPOConfig
     _paper = {"title": "On-Policy Self-Alignment with Fine-grained Knowledge Feedback for Hallucination Mitigation",
               "id": "2406.12221"}  # fmt: skip
 
@@ -93,19 +89,7 @@ class TokenRewardPPOTrainer(CriticFiles, WholeCheckpoints, Publishes, ResumableR
         processing_class=None,
         **kwargs,
     ):
-        if args is None:
-            name = model if isinstance(model, str) else model.config._name_or_path
-            args = TokenRewardPPOConfig(f"{name.split('/')[-1]}-TokenRewardPPO")
-        if not isinstance(args, TokenRewardPPOConfig):
-            raise TypeError(
-                f"args must be a TokenRewardPPOConfig, got {type(args).__name__}; it takes the same arguments"
-            )
-        for feature in ("tools", "environment_factory", "rollout_func"):
-            if kwargs.get(feature):
-                raise ValueError(
-                    f"TokenRewardPPOTrainer does not support `{feature}`: text that a tool or an environment wrote would be "
-                    "rewarded as if the model had said it. Use trl.GRPOTrainer."
-                )
+        args = self._checked_args(args, model)
         given = as_list(token_reward_funcs)
         own = as_list(reward_funcs)
         if not given and not own:
@@ -119,8 +103,6 @@ class TokenRewardPPOTrainer(CriticFiles, WholeCheckpoints, Publishes, ResumableR
             raise ValueError(
                 f"token_reward_weights has {len(weights)} weights for {len(given)} token reward functions"
             )
-        if not own and args.reward_weights is not None:
-            raise ValueError("reward_weights without reward_funcs: weight token rewards with token_reward_weights")
         if args.critic_model != "value_head" and is_deepspeed_zero3_enabled():
             raise ValueError(
                 f"critic_model={args.critic_model!r} needs a whole model on every process, which ZeRO-3 shards; set "
@@ -129,19 +111,18 @@ class TokenRewardPPOTrainer(CriticFiles, WholeCheckpoints, Publishes, ResumableR
         self._token_rewards: dict[int, list[torch.Tensor | None]] = {}
         self._tokens: list[TokenOffsets] = []
         self._plain: torch.Tensor | None = None
-        self.card_results: Any = None
         wrapped = [self._scalar(number, function) for number, function in enumerate(given)]
         super().__init__(
             model,
-            reward_funcs=own or wrapped,
-            args=args,
+            own,
+            wrapped,
+            weights,
+            args,
             train_dataset=train_dataset,
             eval_dataset=eval_dataset,
             processing_class=processing_class,
             **kwargs,
         )
-        if isinstance(self.processing_class, ProcessorMixin):
-            raise ValueError("TokenRewardPPOTrainer does not support vision-language models (a processor was passed)")
         if self.is_deepspeed_enabled and args.freezing_actor_steps and args.weight_decay:
             raise ValueError(
                 f"freezing_actor_steps={args.freezing_actor_steps} with DeepSpeed does not hold back weight_decay="
@@ -153,15 +134,6 @@ class TokenRewardPPOTrainer(CriticFiles, WholeCheckpoints, Publishes, ResumableR
                 f"the dataset has {len(self.train_dataset)} prompts and one generation batch takes {prompts}, so nothing "
                 "would be trained; lower generation_batch_size (or per_device_train_batch_size), or raise num_generations"
             )
-        # Added after construction, so that `reward_weights` keeps meaning the user's own functions.
-        token_weights = torch.tensor(weights, dtype=torch.float32)
-        if own and given:
-            self.reward_funcs = [*self.reward_funcs, *wrapped]
-            self.reward_func_names = [*self.reward_func_names, *(function.__name__ for function in wrapped)]
-            self.reward_processing_classes = [*self.reward_processing_classes, *[None] * len(wrapped)]
-            self.reward_weights = torch.cat([self.reward_weights, token_weights])
-        elif given:
-            self.reward_weights = token_weights
         shared = {name for name in self.reward_func_names if self.reward_func_names.count(name) > 1}
         if shared:
             raise ValueError(f"several reward functions are named {sorted(shared)}; give each a name of its own")
@@ -364,19 +336,14 @@ class TokenRewardPPOTrainer(CriticFiles, WholeCheckpoints, Publishes, ResumableR
                     parameter.grad = None
         return loss
 
-    def create_model_card(self, model_name=None, dataset_name=None, tags=None):
+    def _card(self):
         args = self.args
-        write_trainer_card(
-            self,
-            super().create_model_card,
-            model_name,
-            dataset_name,
-            tags,
-            method="PPO with token rewards",
-            verifier=describe_rewards(self.reward_funcs, self.reward_func_names),
-            objective=f"GAE (gamma {args.gamma:g}, lambda {args.lam:g}), {args.kl_estimator} penalty of {args.beta:g} in "
-            f"the reward, critic {Path(args.critic_model).name}, {args.loss_type} loss",
-        )
+        return {
+            "method": "PPO with token rewards",
+            "verifier": describe_rewards(self.reward_funcs, self.reward_func_names),
+            "objective": f"GAE (gamma {args.gamma:g}, lambda {args.lam:g}), {args.kl_estimator} penalty of {args.beta:g} "
+            f"in the reward, critic {Path(args.critic_model).name}, {args.loss_type} loss",
+        }
 
 
 def _joined(inputs: dict[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:

@@ -290,9 +290,12 @@ def test_a_policy_may_say_nothing(tiny_model, tmp_path):
         def _generate_single_turn(self, prompt_ids, *args, **kwargs):
             return [[self._tokenizer.eos_token_id] for _ in prompt_ids], None
 
-    trainer = make(tiny_model, tmp_path, WholeCompletion(lambda number, item: C), trainer=Silent)
+    verifier = WholeCompletion(lambda number, item: C)
+    trainer = make(tiny_model, tmp_path, verifier, trainer=Silent)
     one_generation(trainer)
-    assert trainer._metrics["train"]["rewards/factuality/mean"] == [-1.0]
+    # The empty sum; there is nothing that a verifier could be shown.
+    assert trainer._metrics["train"]["rewards/factuality/mean"] == [0.0]
+    assert verifier.calls == 0
 
 
 def test_the_released_variant(tiny_model, tmp_path):

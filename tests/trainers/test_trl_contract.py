@@ -17,6 +17,7 @@ from hf_factuality import (
     TokenRewardPPOConfig,
     TokenRewardPPOTrainer,
 )
+from hf_factuality.trainers._base import FactualityTrainer, SamplingTrainer
 from hf_factuality.trainers._checkpoints import WholeCheckpoints
 from hf_factuality.trainers._critic_files import CriticFiles
 from hf_factuality.trainers._finite import CheckedRollouts, StopsAtNonFinite
@@ -37,6 +38,7 @@ CHECKING = {
     "compute_loss": ["self", "model", "inputs", "return_outputs", "num_items_in_batch"],
     "_get_grad_norm": ["self", "model", "grad_norm"],
 }
+CARDS = {"create_model_card": ["self", "model_name", "dataset_name", "tags"]}
 CHECKPOINTS = {
     "train": ["self", "resume_from_checkpoint", "trial", "ignore_keys_for_eval"],
     "_get_output_dir": ["self", "trial"],
@@ -51,7 +53,6 @@ HOOKS = {
         "_tokenize_prompts": ["self", "prompts"],
         "_calculate_rewards": ["self", "inputs", "prompts", "completions", "completion_ids_list"],
         "_generate_and_score_completions": ["self", "inputs"],
-        "create_model_card": ["self", "model_name", "dataset_name", "tags"],
     },
     (GRPOTrainer, SequenceRatios): {"_compute_loss": ["self", "model", "inputs"]},
     (GRPOTrainer, TokenRewardPPOTrainer): {
@@ -59,7 +60,6 @@ HOOKS = {
         "_generate_and_score_completions": ["self", "inputs"],
         "_compute_loss": ["self", "model", "inputs"],
         "training_step": ["self", "model", "inputs", "num_items_in_batch"],
-        "create_model_card": ["self", "model_name", "dataset_name", "tags"],
     },
     (GRPOTrainer, CriticFiles): {
         "save_model": ["self", "output_dir", "_internal_call"],
@@ -68,6 +68,7 @@ HOOKS = {
         "_load_best_model": ["self"],
     },
     # Beneath both of the above.
+    (GRPOTrainer, SamplingTrainer): {},
     (GRPOTrainer, ResumableRollouts): {
         "_get_train_sampler": ["self", "dataset"],
         "_save_optimizer_and_scheduler": ["self", "output_dir"],
@@ -78,6 +79,8 @@ HOOKS = {
         "_generate_and_score_completions": ["self", "inputs"],
     },
     # Beneath all three.
+    (GRPOTrainer, FactualityTrainer): CARDS,
+    (DPOTrainer, FactualityTrainer): CARDS,
     (GRPOTrainer, StopsAtNonFinite): CHECKING,
     (DPOTrainer, StopsAtNonFinite): CHECKING,
     (GRPOTrainer, WholeCheckpoints): CHECKPOINTS,
@@ -87,7 +90,6 @@ HOOKS = {
     (DPOTrainer, MaskDPOTrainer): {
         "_prepare_dataset": ["self", "dataset", "processing_class", "args", "dataset_name"],
         "_set_signature_columns_if_needed": ["self"],
-        "create_model_card": ["self", "model_name", "dataset_name", "tags"],
     },
 }
 # Overridden with another signature on purpose, or new names of ours.
