@@ -221,7 +221,8 @@ class Verification:
 
     Args:
         spans (`tuple[LabeledSpan, ...]`):
-            The judged units (sentences, clauses or anchored claims), which credit and reports use.
+            The judged units (sentences, clauses or anchored claims), which reports show, and which credit uses where there are
+            no `claims`.
         claims (`tuple[LabeledSpan, ...]`, *optional*):
             Atomic claims, where the verifier splits finer than `spans`; each spans the text that states it, or its
             sentence if it could not be anchored. Empty for verifiers that judge whole spans.

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from types import MappingProxyType
+from typing import Any
 
 import torch
 
@@ -145,42 +146,66 @@ def span_values(spans: Sequence[LabeledSpan], values: Mapping[Label, float]) -> 
     return [None if span.label is None else values[span.label] for span in spans]
 
 
-def token_span_index(
-    offsets: Sequence[tuple[int, int]],
-    spans: Sequence[LabeledSpan],
-    values: Sequence[float | None] | None = None,
-) -> list[int]:
+def token_span_index(offsets: Sequence[tuple[int, int]], spans: Sequence[LabeledSpan]) -> list[int]:
     """Which span each token belongs to.
 
-    A token belongs to the span that holds most of its characters, the earlier one on a tie. Of overlapping spans that hold
-    the same characters of it, the one of the lowest value counts, if there are values. Tokens with an empty range (special
-    tokens) and tokens that touch no span (white space between sentences, tags) belong to none.
+    A token belongs to the span that holds most of its characters, the earlier one on a tie. Tokens with an empty range
+    (special tokens) and tokens that touch no span (white space between sentences, tags) belong to none.
 
     Args:
         offsets (`Sequence[tuple[int, int]]` of length T):
             Half-open character range per token; starts never decrease.
         spans (`Sequence[LabeledSpan]` of length S):
             Spans in the same text, in any order; they may overlap.
-        values (`Sequence[float | None]` of length S, *optional*):
-            Value of each span; `None`, a judgement that failed, counts only where no other span does.
 
     Returns:
         `list[int]` of length T: index into `spans`, or -1.
     """
-    ranks = [math.inf if value is None else value for value in values or [None] * len(spans)]
     # An empty range may lie inside the character before it, so ends can step back; their running maximum cannot.
     ends = list(accumulate((end for _, end in offsets), max))
-    index, held = [-1] * len(offsets), [(0, 0)] * len(offsets)
+    index, most = [-1] * len(offsets), [0] * len(offsets)
     for number, span in enumerate(spans):
         token = bisect_right(ends, span.start)
         while token < len(offsets) and offsets[token][0] < span.end:
-            start, end = max(offsets[token][0], span.start), min(offsets[token][1], span.end)
-            most = held[token][1] - held[token][0]
-            lower = held[token] == (start, end) and ranks[number] < ranks[index[token]]
-            if end - start > most or (most and lower):
-                index[token], held[token] = number, (start, end)
+            start, end = offsets[token]
+            shared = min(end, span.end) - max(start, span.start)
+            if shared > most[token]:
+                index[token], most[token] = number, shared
             token += 1
     return index
+
+
+def separate_spans(
+    spans: Sequence[LabeledSpan], values: Sequence[float | None]
+) -> tuple[Sequence[LabeledSpan], Sequence[float | None]]:
+    """Overlapping spans, such as those of claims, as pieces that do not overlap.
+
+    Each piece has the lowest value of the spans over it: words that state a falsehood are not true because they state
+    something else as well, so that covering them with true claims earns nothing.
+
+    Args:
+        spans (`Sequence[LabeledSpan]` of length S):
+            Spans of one completion, in any order.
+        values (`Sequence[float | None]` of length S):
+            Value of each; `None`, a judgement that failed, counts only where no other span is.
+
+    Returns:
+        `tuple`: pieces in order, and their values; the arguments if nothing overlaps.
+    """
+    places = sorted((span.start, span.end) for span in spans)
+    if all(one[1] <= other[0] for one, other in pairwise(places)):
+        return spans, values
+    cuts = sorted({place for both in places for place in both})
+    empty = object()
+    painted: list[Any] = [empty] * (len(cuts) - 1)
+    # What is painted last stays: failures first, then from the highest value to the lowest.
+    for span, value in sorted(zip(spans, values, strict=True), key=lambda it: (it[1] is not None, -(it[1] or 0))):
+        first, last = bisect_left(cuts, span.start), bisect_left(cuts, span.end)
+        painted[first:last] = [value] * (last - first)
+    kept = [
+        (LabeledSpan(*both), value) for both, value in zip(pairwise(cuts), painted, strict=True) if value is not empty
+    ]
+    return [piece for piece, _ in kept], [value for _, value in kept]
 
 
 def token_values(
@@ -193,8 +218,7 @@ def token_values(
 ) -> torch.Tensor:
     """Value of each token: its span's value, 0 where the judgement failed, `outside` where there is no span.
 
-    Where claims overlap, a token that states several has the lowest of their values: words that state a falsehood are not
-    true because they state something else as well, and covering them with true claims earns nothing.
+    Where spans overlap, the lowest of their values counts, see [`separate_spans`].
 
     Args:
         offsets (`Sequence[Sequence[tuple[int, int]]]`, B rows of up to T tokens):
@@ -226,8 +250,8 @@ def token_values(
         if len(row_offsets) > length:
             raise ValueError(f"a completion has {len(row_offsets)} tokens, more than length={length}")
         # `-1` indexes the last entry: the value outside every span.
-        known = span_values(row_spans, values)
-        row_values = [0.0 if value is None else value for value in known] + [row_outside]
-        row = [row_values[number] for number in token_span_index(row_offsets, row_spans, known)]
+        pieces, found = separate_spans(row_spans, span_values(row_spans, values))
+        row_values = [0.0 if value is None else value for value in found] + [row_outside]
+        row = [row_values[number] for number in token_span_index(row_offsets, pieces)]
         rows.append(row + [0.0] * (length - len(row)))
     return torch.tensor(rows, dtype=torch.float32, device=device).reshape(len(rows), length)

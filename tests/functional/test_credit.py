@@ -1,13 +1,19 @@
 """Hand-counted characters: `text` is written out above each case."""
 
+import random
+
 import pytest
 import torch
 
 from hf_factuality.functional import (
     BINARY_VALUES,
+    CREDITS,
     TERNARY_VALUES,
+    credit_name,
     fill_unjudged,
     mean_factuality,
+    separate_spans,
+    shape_advantages,
     span_values,
     token_span_index,
     token_values,
@@ -38,6 +44,61 @@ def test_several_tokens_of_one_character_and_overlapping_spans():
     # A character of four bytes in four tokens; a clause inside a sentence keeps the sentence's tokens (a tie: the first).
     assert token_span_index([(0, 1)] * 4 + [(1, 2)], [LabeledSpan(0, 1, S)]) == [0, 0, 0, 0, -1]
     assert token_span_index([(0, 4), (4, 8)], [LabeledSpan(4, 8, C), LabeledSpan(0, 8, S)]) == [1, 0]
+
+
+def test_where_claims_overlap_the_lowest_counts():
+    # Characters: 0-9 the first alone, 10-13 both, 14-19 the second alone. A token with its space belongs to its word.
+    claims = [LabeledSpan(0, 14, S), LabeledSpan(10, 20, C)]
+    offsets = [(0, 5), (5, 9), (9, 12), (12, 14), (14, 20)]
+    for spans in (claims, claims[::-1]):
+        assert token_values([offsets], [spans], TERNARY_VALUES, 5).tolist() == [[1, 1, -1, -1, -1]]
+    # A claim within another one; a failure counts where nothing else does; the same range twice.
+    spans = [LabeledSpan(0, 12, S), LabeledSpan(1, 4, C), LabeledSpan(8, 16, None), LabeledSpan(8, 12, U)] * 2
+    offsets = [(0, 4), (4, 6), (6, 8), (8, 12), (12, 16), (16, 18)]
+    assert token_values([offsets], [spans], TERNARY_VALUES, 6, 0.5).tolist() == [[-1, 1, 1, 0, 0, 0.5]]
+    pieces, values = separate_spans(spans, span_values(spans, BINARY_VALUES))
+    assert [(piece.start, piece.end) for piece in pieces] == [(0, 1), (1, 4), (4, 8), (8, 12), (12, 16)]
+    assert values == [1, -1, 1, -1, None]
+
+
+def test_spans_that_only_touch_stay_as_they_are():
+    spans = [LabeledSpan(9, 17, C), LabeledSpan(0, 8, S), LabeledSpan(8, 9, None), LabeledSpan(17, 17, U)]
+    assert separate_spans(spans, [-1, 1, None, 0]) == (spans, [-1, 1, None, 0])
+    assert separate_spans([], []) == ([], [])
+
+
+def test_pieces_are_what_a_loop_over_characters_finds():
+    draw = random.Random(0)
+    for _ in range(200):
+        places = [sorted(draw.sample(range(30), 2)) for _ in range(draw.randint(2, 8))]
+        spans = [LabeledSpan(*both, draw.choice([S, C, U, None])) for both in places]
+        values = span_values(spans, TERNARY_VALUES)
+        pieces, found = separate_spans(spans, values)
+        for character in range(30):
+            over = [v for span, v in zip(spans, values, strict=True) if span.start <= character < span.end]
+            known = [v for v in over if v is not None]
+            piece = [v for p, v in zip(pieces, found, strict=True) if p.start <= character < p.end]
+            assert piece == ([min(known)] if known else [None] if over else [])
+
+
+def test_credit_by_name_and_by_function():
+    advantages, labels = torch.tensor([2.0, -1.0]), torch.tensor([[1.0, 0.0, -1.0], [1.0, 0.0, -1.0]])
+    mask = torch.tensor([[True, True, True], [True, True, False]])
+    expected = {
+        "flip": [[2, 2, -2], [1, -1, -1]],
+        "additive": [[2.5, 2, 1.5], [-0.5, -1, -1.5]],
+        "scaled": [[3, 2, 1], [-0.5, -1, -1.5]],
+        "none": [2, -1],
+    }
+    assert {name: shape_advantages(name, advantages, labels, mask, 0.5).tolist() for name in CREDITS} == expected
+
+    def doubled(advantages, labels, mask):
+        return 2 * advantages[:, None].double() * mask.log()
+
+    shaped = shape_advantages(doubled, advantages, labels, mask)
+    assert shaped.tolist() == [[0, 0, 0], [0, 0, 0]] and shaped.dtype == torch.float32
+    assert credit_name(doubled).endswith("test_credit.test_credit_by_name_and_by_function.<locals>.doubled")
+    assert credit_name("flip") == "flip"
 
 
 def test_a_skipped_token_inside_a_shared_character():

@@ -23,11 +23,11 @@ from tests.trainers.recording import SETTINGS, FactGRPO, StockGRPO, WholeComplet
 DISTRIBUTED = {**SETTINGS, "per_device_train_batch_size": 2}
 
 
-def run(trainer_class, config_class, model, folder, loss_type, **extra):
+def run(trainer_class, config_class, model, folder, loss_type, reward=letters_reward, **extra):
     own = {"verify_scope": "completion", "factuality_reward_weight": 0.0, "max_unjudged_batches": 1}
     own = own if config_class is FactGRPOConfig else {}
     args = config_class(output_dir=folder, loss_type=loss_type, **DISTRIBUTED, **own)
-    trainer = trainer_class(model=model, reward_funcs=letters_reward, args=args, train_dataset=rows(), **extra)
+    trainer = trainer_class(model=model, reward_funcs=reward, args=args, train_dataset=rows(), **extra)
     trainer.train()
     return trainer
 
@@ -48,6 +48,19 @@ def wrong_signs(trainer):
             wrong += int((body * sign < 0).sum())
             right += int((body * sign > 0).sum())
     return wrong, right
+
+
+def checked_reward(prompts, completions, verifications, **columns):
+    """The reward of all runs, which looks whether the labels that it gets are those of its own completions."""
+    texts = [completion[0]["content"] for completion in completions]
+    expected = [((len(text), label_of(text)),) if text else () for text in texts]
+    found = [tuple((span.end, span.label) for span in verification.spans) for verification in verifications]
+    if found != expected:
+        raise ValueError(f"labels of other completions: {found} for {expected}")
+    return letters_reward(prompts, completions)
+
+
+checked_reward.__name__ = "letters_reward"  # as `rewards_logged` looks for it
 
 
 class Fails(WholeCompletion):
@@ -76,7 +89,7 @@ def main():
             neutral = run(*ours, model, folder, loss_type, verifier=WholeCompletion())
             differences = same_to_the_last_bit(neutral, stock)
             verifier = WholeCompletion(lambda number, item: label_of(item.completion))
-            control = run(*ours, model, folder, loss_type, verifier=verifier)
+            control = run(*ours, model, folder, loss_type, checked_reward, verifier=verifier)
             if "losses" not in same_to_the_last_bit(control, stock):
                 differences.append("the control is equal too")
             wrong, right = wrong_signs(control)
