@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from hf_factuality.chat.base import ChatAnswer, ChatRequest, TokenLogprobs, cut
 from hf_factuality.chat.cache import AnswerCache, content_key
 from hf_factuality.chat.transport import Failure, RetryPolicy, ServerError, Transport
 
@@ -36,95 +37,7 @@ _FEW_LOGPROBS = 5
 # Requests in hand per request under way: the others wait for their turn, or to try again.
 WORKERS_PER_SLOT = 16
 _RESERVED = {"model", "messages", "stream", "n"}
-# Reasons to end that make an answer less than what the model had to say. The last is ours: several choices that differ.
-_INCOMPLETE = frozenset({"length", "max_tokens", "content_filter", "abort", "error", "ambiguous"})
 _UNKNOWN: Any = object()
-
-
-@dataclass(frozen=True)
-class ChatRequest:
-    """One chat completion to ask for. Equal requests have one answer.
-
-    Args:
-        messages (`tuple[tuple[str, str], ...]`):
-            (role, content) in order.
-        choices (`tuple[str, ...]`, *optional*):
-            The only answers wanted. A server that knows no such constraint is asked without; check the answer.
-        logprobs (`int`, *optional*, defaults to `0`):
-            Alternatives per token whose log-probabilities are wanted.
-        temperature (`float`, *optional*, defaults to `0.0`):
-            Sampling temperature.
-        top_p (`float`, *optional*, defaults to `1.0`):
-            Nucleus.
-        max_tokens (`int`, *optional*, defaults to `256`):
-            Longest answer.
-        seed (`int`, *optional*):
-            Tells repeated samples of one prompt apart.
-    """
-
-    messages: tuple[tuple[str, str], ...]
-    choices: tuple[str, ...] = ()
-    logprobs: int = 0
-    temperature: float = 0.0
-    top_p: float = 1.0
-    max_tokens: int = 256
-    seed: int | None = None
-
-
-@dataclass(frozen=True)
-class TokenLogprobs:
-    """A token of the answer and the log-probabilities of what could have stood there, itself included."""
-
-    token: str
-    candidates: tuple[tuple[str, float], ...]
-
-
-@dataclass(frozen=True)
-class ChatAnswer:
-    """What came back.
-
-    Args:
-        text (`str`):
-            The message; empty if there is none.
-        finish_reason (`str`, *optional*):
-            `"stop"`, `"length"`, ... as the server says; `"ambiguous"` if it gave several answers that differ.
-        logprobs (`tuple[TokenLogprobs, ...]`, *optional*):
-            Per token; `None` if not asked for or not given.
-        error (`str`, *optional*):
-            Why there is no answer.
-        cached (`bool`, *optional*, defaults to `False`):
-            Whether it came from the cache.
-    """
-
-    text: str = ""
-    finish_reason: str | None = None
-    logprobs: tuple[TokenLogprobs, ...] | None = None
-    error: str | None = None
-    cached: bool = False
-
-    @property
-    def complete(self) -> bool:
-        """Whether this is one whole answer: not cut short, filtered, or one of several that differ."""
-        return self.error is None and (self.finish_reason or "").lower() not in _INCOMPLETE
-
-    def to_dict(self) -> dict[str, Any]:
-        """As the cache stores it."""
-        tokens = None if self.logprobs is None else [[token.token, token.candidates] for token in self.logprobs]
-        return {"text": self.text, "finish_reason": self.finish_reason, "logprobs": tokens}
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> ChatAnswer | None:
-        """Inverse of [`ChatAnswer.to_dict`]; `None` if `data` is nothing of the kind."""
-        try:
-            tokens = data["logprobs"]
-            if tokens is not None:
-                tokens = tuple(TokenLogprobs(t, tuple((str(c), float(p)) for c, p in found)) for t, found in tokens)
-            text, reason = data["text"], data["finish_reason"]
-        except (KeyError, TypeError, ValueError):
-            return None
-        if not isinstance(text, str) or not (reason is None or isinstance(reason, str)):
-            return None
-        return cls(text, reason, tokens, cached=True)
 
 
 @dataclass
@@ -275,7 +188,7 @@ class ChatClient:
                 "top_p": request.top_p,
                 "max_tokens": request.max_tokens,
                 "seed": request.seed,
-                "extra_body": self.extra_body,
+                "extra_body": {**_fields(request), **self.extra_body},
             }
         )
 
@@ -299,13 +212,13 @@ class ChatClient:
             try:
                 self._transport.call(self._run(missing, answers))
             except ServerError as error:
-                found: list[ChatAnswer | None] = [answers.get(key) for key in keys]
+                found = [_ended(answers.get(key), request) for key, request in zip(keys, requests, strict=True)]
                 done = sum(answer is not None and answer.error is None for answer in found)
                 kept = f"; the cache {self.cache.path} keeps them" if self.cache is not None and done else ""
                 failed = ServerError(f"{error}; {done} of {len(keys)} requests were answered{kept}")
                 failed.answers = found
                 raise failed from None
-        return [answers[key] for key in keys]
+        return [_ended(answers[key], request) for key, request in zip(keys, requests, strict=True)]
 
     async def _run(self, missing: Mapping[str, ChatRequest], answers: dict[str, ChatAnswer]):
         """Fill `answers`; workers take requests from one iterator. Those that wait to try again hold back few others."""
@@ -403,13 +316,33 @@ class ChatClient:
             body[field] = CHOICE_FIELDS[field](request.choices)
         if logprobs:
             body |= {"logprobs": True, "top_logprobs": logprobs}
-        body |= self.extra_body
+        body |= {**_fields(request), **self.extra_body}
         return {name: value for name, value in body.items() if value is not None}
 
     def _warn(self, what: str):
         if what not in self._warned:
             self._warned.add(what)
             logger.warning("%s gave %s; such answers are parsed strictly", self.server, what)
+
+
+def _fields(request: ChatRequest) -> dict[str, Any]:
+    """Fields for what only some requests want, most of them beyond the protocol of OpenAI."""
+    fields: dict[str, Any] = {}
+    if request.prefilled:
+        fields |= {"continue_final_message": True, "add_generation_prompt": False}
+    if request.stop:
+        fields["stop"] = list(request.stop)
+    if request.top_k:
+        fields["top_k"] = request.top_k
+    return fields
+
+
+def _ended(answer: ChatAnswer | None, request: ChatRequest) -> ChatAnswer | None:
+    """The answer without what a server that does not know `stop` has added."""
+    if answer is None or not request.stop:
+        return answer
+    text, stopped = cut(answer.text, request.stop)
+    return replace(answer, text=text, finish_reason="stop") if stopped else answer
 
 
 def _read_answer(payload: Any) -> ChatAnswer:

@@ -6,7 +6,6 @@ either. Differs from a server in two ways: a constrained choice is exact, and th
 
 from __future__ import annotations
 
-import inspect
 import logging
 import math
 import random
@@ -16,12 +15,12 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from hf_factuality.chat.client import ChatAnswer, ChatRequest, TokenLogprobs
+from hf_factuality.chat.base import ChatAnswer, ChatRequest, TokenLogprobs
+from hf_factuality.chat.causal import CausalModel, Draw, render
 from hf_factuality.errors import JudgingError
 
 
 if TYPE_CHECKING:
-    import torch
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
@@ -37,15 +36,15 @@ _LOCK = threading.Lock()
 
 @dataclass
 class _Row:
-    """A request as tokens: of its prompt, and of each allowed answer."""
+    """A request as tokens: of its prompt, and of prompt and answer for each allowed one."""
 
     request: ChatRequest
     prompt: list[int]
-    choices: list[list[int]]
+    pairs: list[tuple[list[int], list[int]]]
     limit: int  # tokens of the answer
 
 
-class LocalChat:
+class LocalChat(CausalModel):
     """Chat requests answered by a model in this process, in batches padded on the left.
 
     A request with `choices` is answered by the likelihoods of the whole answers: the most likely one at temperature 0,
@@ -97,7 +96,6 @@ class LocalChat:
             raise ValueError(f'adapter must be "policy" or "base" (the adapter switched off), got {adapter!r}')
         if batch_size < 1 or (max_length is not None and max_length < 1):
             raise ValueError(f"batch_size and max_length must be at least 1, got {batch_size!r} and {max_length!r}")
-        self.model: Any = None
         self.tokenizer: Any = tokenizer
         self.adapter = adapter
         self.batch_size = batch_size
@@ -146,7 +144,7 @@ class LocalChat:
             raise ValueError("the tokenizer has no chat template; set tokenizer.chat_template")
         if self.adapter == "base" and not _has_adapter(model):
             raise ValueError(f'adapter="base" switches a PEFT adapter off, and {type(model).__name__} has none')
-        self.model, self.tokenizer = model, tokenizer
+        self._use(model, tokenizer)
         return self
 
     def chat(self, requests: Sequence[ChatRequest]) -> list[ChatAnswer]:
@@ -165,24 +163,21 @@ class LocalChat:
                 "this judge has no model yet: call bind(model, tokenizer), or bind_policy(verifier, ...)"
             )
         answers: dict[ChatRequest, ChatAnswer] = {}
-        chosen: list[_Row] = []
-        free: dict[int, list[_Row]] = {}
+        rows: list[_Row] = []
         for request in dict.fromkeys(requests):
             try:
-                row = self._encode(request)
+                rows.append(self._row(request))
             except _Unanswerable as error:
                 answers[request] = ChatAnswer(error=str(error))
-                continue
-            if request.choices:
-                chosen.append(row)
-            else:
-                free.setdefault(row.limit, []).append(row)
         with _LOCK, self._judging():
-            self._choose(chosen, answers)
-            for limit, rows in free.items():
-                rows.sort(key=lambda row: len(row.prompt), reverse=True)
-                for start in range(0, len(rows), self.batch_size):
-                    self._generate(rows[start : start + self.batch_size], limit, answers)
+            self._choose([row for row in rows if row.request.choices], answers)
+            free = [
+                (row.request, row.prompt, self._seed(row.request), self._draw(row))
+                for row in rows
+                if not row.request.choices
+            ]
+            for request, text, reason in self._complete(free):
+                answers[request] = ChatAnswer(text, reason)
         return [answers[request] for request in requests]
 
     # -- the model's state --------------------------------------------------------------------------------------------
@@ -206,7 +201,7 @@ class LocalChat:
             )
         modes = [(module, module.training) for module in model.modules()]
         gradients = [(parameter, parameter.requires_grad) for parameter in parameters]
-        device = _device(model)
+        device = next(model.parameters()).device
         with ExitStack() as stack:
             # Switching adapters on again makes all their weights trainable, also those that were frozen: put back last.
             stack.callback(_restore, modes, gradients)
@@ -220,80 +215,42 @@ class LocalChat:
 
     # -- tokens -------------------------------------------------------------------------------------------------------
 
-    def _encode(self, request: ChatRequest) -> _Row:
+    def _row(self, request: ChatRequest) -> _Row:
         from jinja2 import TemplateError
 
         messages = [{"role": role, "content": content} for role, content in request.messages]
         try:
-            prompt = self.tokenizer.apply_chat_template(
-                messages, add_generation_prompt=True, return_dict=True, **self.template_kwargs
-            )["input_ids"]
+            text = render(self.tokenizer, messages, True, self.template_kwargs)
         except TemplateError as error:
             raise _Unanswerable(f"the chat template refuses the conversation: {error}") from None
-        choices = [self.tokenizer(text, add_special_tokens=False)["input_ids"] for text in request.choices]
+        prompt, pairs = self._encode(text), self._pairs_of(text, request.choices)
         if any(one != other and other.startswith(one) for one in request.choices for other in request.choices):
             end = self.tokenizer.eos_token_id
-            choices = choices if end is None else [[*ids, end] for ids in choices]
-        room = self._room() - len(prompt)
-        needed = max(map(len, choices), default=1)
-        if room < needed:
+            pairs = pairs if end is None else [(before, [*ids, end]) for before, ids in pairs]
+        known = self._positions() or _MAX_LENGTH
+        whole = min(known, self.max_length or known)
+        room = whole - len(prompt)
+        if room < max((len(ids) for _, ids in pairs), default=1):
             raise _Unanswerable(
-                f"not asked: the prompt has {len(prompt)} tokens, which leaves {max(room, 0)} of {self._room()} for the "
-                "answer"
+                f"not asked: the prompt has {len(prompt)} tokens, which leaves {max(room, 0)} of {whole} for the answer"
             )
         # Rows share a batch only if they share a limit, so one that is set by the length of the prompt is rounded down.
         limit = request.max_tokens if request.max_tokens <= room else room - room % 64 or room
-        return _Row(request, list(prompt), choices, limit)
+        return _Row(request, prompt, pairs, limit)
 
-    def _room(self) -> int:
-        config = self.model.config
-        get = getattr(config, "get_text_config", None)
-        positions = getattr(get() if callable(get) else config, "max_position_embeddings", None) or _MAX_LENGTH
-        return min(positions, self.max_length or positions)
-
-    def _pad(self, sequences: Sequence[Sequence[int]]) -> dict[str, torch.Tensor]:
-        """Ids, mask and positions of shape (N, L), padded on the left; any id will do where the mask is 0."""
-        import torch
-
-        width = max(map(len, sequences))
-        padding = self.tokenizer.pad_token_id if self.tokenizer.pad_token_id is not None else 0
-        ids = torch.tensor([[padding] * (width - len(tokens)) + list(tokens) for tokens in sequences])
-        mask = torch.tensor([[0] * (width - len(tokens)) + [1] * len(tokens) for tokens in sequences])
-        positions = (mask.cumsum(-1) - 1).clamp(min=0)
-        device = _device(self.model)
-        batch = {"input_ids": ids, "attention_mask": mask, "position_ids": positions}
-        return {name: tensor.to(device) for name, tensor in batch.items()}
+    def _draw(self, row: _Row) -> Draw:
+        request = row.request
+        if not request.temperature:
+            return Draw(row.limit, stop=request.stop)
+        return Draw(row.limit, request.temperature, request.top_p, request.top_k, request.stop)
 
     # -- constrained choice -------------------------------------------------------------------------------------------
 
     def _choose(self, rows: Sequence[_Row], answers: dict[ChatRequest, ChatAnswer]):
-        pairs = [(row.prompt, choice) for row in rows for choice in row.choices]
-        order = sorted(range(len(pairs)), key=lambda i: len(pairs[i][0]) + len(pairs[i][1]), reverse=True)
-        scores = [0.0] * len(pairs)
-        for start in range(0, len(order), self.batch_size):
-            batch = order[start : start + self.batch_size]
-            for i, score in zip(batch, self._log_likelihoods([pairs[i] for i in batch]), strict=True):
-                scores[i] = score
-        found = iter(scores)
+        found = dict(self._scored([pair for row in rows for pair in row.pairs]))
+        numbers = iter(range(len(found)))
         for row in rows:
-            answers[row.request] = self._answer(row.request, [next(found) for _ in row.choices])
-
-    def _log_likelihoods(self, pairs: Sequence[tuple[list[int], list[int]]]) -> list[float]:
-        """Log-probability of each answer after its prompt, summed over its tokens, in float32."""
-        import torch
-
-        batch = self._pad([prompt + answer for prompt, answer in pairs])
-        longest = max(len(answer) for _, answer in pairs)
-        accepted = inspect.signature(_base(self.model).forward).parameters
-        if "position_ids" not in accepted:
-            del batch["position_ids"]
-        options = {"logits_to_keep": longest + 1} if "logits_to_keep" in accepted else {}
-        logits = self.model(**batch, use_cache=False, **options).logits[:, -longest - 1 : -1].float()
-        targets = batch["input_ids"][:, -longest:]
-        found = logits.log_softmax(-1).gather(-1, targets.unsqueeze(-1)).squeeze(-1)
-        lengths = torch.tensor([len(answer) for _, answer in pairs], device=found.device)
-        places = torch.arange(longest, 0, -1, device=found.device)  # how far from the right end
-        return found.masked_fill(places > lengths.unsqueeze(-1), 0.0).sum(-1).tolist()
+            answers[row.request] = self._answer(row.request, [found[next(numbers)] for _ in row.pairs])
 
     def _answer(self, request: ChatRequest, scores: list[float]) -> ChatAnswer:
         if not all(map(math.isfinite, scores)):
@@ -301,13 +258,13 @@ class LocalChat:
         shares = _softmax(scores)
         best = max(range(len(shares)), key=shares.__getitem__)
         if request.temperature > 0:
-            best = self._draw(request, _softmax([score / request.temperature for score in scores]))
+            best = self._choice(request, _softmax([score / request.temperature for score in scores]))
         # The probability of a choice may be too small for a float; its logarithm must stay finite.
         known = tuple((text, math.log(max(p, 1e-300))) for text, p in zip(request.choices, shares, strict=True))
         text = request.choices[best]
         return ChatAnswer(text, "stop", (TokenLogprobs(text, known),))
 
-    def _draw(self, request: ChatRequest, shares: Sequence[float]) -> int:
+    def _choice(self, request: ChatRequest, shares: Sequence[float]) -> int:
         """A choice from the nucleus of `shares`."""
         order = sorted(range(len(shares)), key=shares.__getitem__, reverse=True)
         kept, total = [], 0.0
@@ -325,77 +282,12 @@ class LocalChat:
         self._drawn += 1
         return random.Random(repr((self.seed, self._drawn, "unseeded")))
 
-    # -- free text ----------------------------------------------------------------------------------------------------
-
-    def _generate(self, rows: Sequence[_Row], limit: int, answers: dict[ChatRequest, ChatAnswer]):
-        from transformers import GenerationConfig, LogitsProcessorList
-
-        batch = self._pad([row.prompt for row in rows])
-        del batch["position_ids"]  # `generate` makes its own
-        ends = self._ends()
-        padding = self.tokenizer.pad_token_id
-        settings = GenerationConfig(
-            max_new_tokens=limit,
-            do_sample=False,  # the draws are made below, row by row
-            use_cache=True,
-            eos_token_id=sorted(ends) or None,
-            pad_token_id=padding if padding is not None else min(ends, default=0),
-        )
-        sampler = _Sampler([row.request for row in rows], [self._stream(row.request) for row in rows])
-        with _default_generation(_base(self.model)):
-            output = self.model.generate(
-                **batch, generation_config=settings, logits_processor=LogitsProcessorList([sampler])
-            )
-        for row, ids in zip(rows, output[:, batch["input_ids"].shape[1] :].tolist(), strict=True):
-            end = next((place for place, token in enumerate(ids) if token in ends), None)
-            text = self.tokenizer.decode(ids[:end], skip_special_tokens=True)
-            answers[row.request] = ChatAnswer(text, "length" if end is None else "stop")
-
-    def _ends(self) -> set[int]:
-        found = getattr(getattr(self.model, "generation_config", None), "eos_token_id", None)
-        ends = {found} if isinstance(found, int) else set(found or ())
-        return ends | ({self.tokenizer.eos_token_id} - {None})
+    def _seed(self, request: ChatRequest) -> int:
+        return self._stream(request).getrandbits(63) if request.temperature else 0
 
 
 class _Unanswerable(Exception):
     """A request that cannot be put to the model."""
-
-
-class _Sampler:
-    """Logits processor that draws the next token itself and leaves nothing else possible.
-
-    One random number per row and step from the row's own stream, through the inverse of the distribution function.
-    """
-
-    def __init__(self, requests: Sequence[ChatRequest], streams: Sequence[random.Random]):
-        self.temperatures = [request.temperature for request in requests]
-        self.top_p = [request.top_p for request in requests]
-        self.streams = streams
-
-    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        import torch
-
-        rows = [i for i, temperature in enumerate(self.temperatures) if temperature > 0]
-        if not rows:
-            return scores
-
-        def column(values):
-            return torch.tensor(values, dtype=torch.float32, device=scores.device).unsqueeze(-1)
-
-        warm = scores[rows].float() / column([self.temperatures[i] for i in rows])
-        shares, tokens = warm.softmax(-1).sort(dim=-1, descending=True, stable=True)
-        before = shares.cumsum(-1) - shares
-        kept = (before < column([self.top_p[i] for i in rows])) | (
-            torch.arange(shares.shape[-1], device=scores.device) == 0
-        )
-        mass = (shares * kept).cumsum(-1)
-        wanted = column([self.streams[i].random() for i in rows]) * mass[:, -1:]
-        place = torch.searchsorted(mass, wanted, right=True).clamp(max=shares.shape[-1] - 1)
-        place = torch.minimum(place, kept.sum(-1, keepdim=True) - 1)
-        drawn = torch.full_like(scores[rows], -math.inf).scatter(-1, tokens.gather(-1, place), 0.0)
-        scores = scores.clone()
-        scores[rows] = drawn
-        return scores
 
 
 def bind_policy(verifier: Any, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None = None) -> int:
@@ -434,15 +326,6 @@ def _softmax(scores: Sequence[float]) -> list[float]:
     return [weight / sum(weights) for weight in weights]
 
 
-def _device(model: Any) -> torch.device:
-    return next(model.parameters()).device
-
-
-def _base(model: Any) -> Any:
-    """The model under a `PeftModel`, whose `forward` tells its arguments."""
-    return model.get_base_model() if hasattr(model, "get_base_model") else model
-
-
 def _has_adapter(model: Any) -> bool:
     return hasattr(model, "disable_adapter") or bool(getattr(model, "_hf_peft_config_loaded", False))
 
@@ -466,19 +349,6 @@ def _without_adapter(model: Any) -> Iterator[None]:
     finally:
         for layer in layers:
             layer.enable_adapters(True)
-
-
-@contextmanager
-def _default_generation(model: Any) -> Iterator[None]:
-    """`generate` takes what the caller leaves open (penalties, biases, stop strings) from the model's own settings."""
-    from transformers import GenerationConfig
-
-    own = model.generation_config
-    model.generation_config = GenerationConfig()
-    try:
-        yield
-    finally:
-        model.generation_config = own
 
 
 def _restore(modes: Sequence[tuple[Any, bool]], gradients: Sequence[tuple[Any, bool]]):

@@ -9,6 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from hf_factuality.chat.base import ChatRequest
+from hf_factuality.chat.causal import CausalModel, render
+from hf_factuality.chat.vllm import VLLMChat
 from hf_factuality.errors import DataError
 from hf_factuality.io.rows import read_rows
 from hf_factuality.io.upload import naming_model
@@ -17,7 +20,7 @@ from hf_factuality.io.upload import naming_model
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-    from hf_factuality.chat.client import ChatClient, ChatRequest
+    from hf_factuality.chat.client import ChatClient
 
 
 __all__ = [
@@ -95,7 +98,7 @@ class Sampler(Protocol):
         ...
 
 
-class TransformersSampler:
+class TransformersSampler(CausalModel):
     """Samples with `generate` of a model in process.
 
     The responses depend on which prompts are sampled together, so that a run which is to be repeated must group them alike.
@@ -141,10 +144,9 @@ class TransformersSampler:
                 f"the tokenizer of {name!r} has no chat template; set "
                 "`tokenizer.chat_template`, or sample from an instruction-tuned model"
             )
-        self.tokenizer = tokenizer
-        self.model = (
-            AutoModelForCausalLM.from_pretrained(model, revision=revision, **(model_kwargs or {})) if named else model
-        )
+        if named:
+            model = AutoModelForCausalLM.from_pretrained(model, revision=revision, **(model_kwargs or {}))
+        self._use(model, tokenizer)
 
     def describe(self) -> dict[str, Any]:
         """Model and settings; see [`Sampler`]."""
@@ -159,14 +161,8 @@ class TransformersSampler:
         import torch
 
         settings = self.config
-        texts = [
-            self.tokenizer.apply_chat_template(prompt, tokenize=False, add_generation_prompt=True)
-            for prompt in prompts
-        ]
-        rows = [text for text in texts for _ in range(settings.num_samples)]
-        pad = self.tokenizer.pad_token_id
-        ends = self.model.generation_config.eos_token_id
-        ends = {self.tokenizer.eos_token_id, *(ends if isinstance(ends, list) else [ends])} - {None}
+        texts = [render(self.tokenizer, prompt, True) for prompt in prompts]
+        rows = [ids for text in texts for ids in [self._encode(text)] * settings.num_samples]
         was_training = self.model.training
         self.model.eval()
         found: list[Response | None] = []
@@ -174,20 +170,14 @@ class TransformersSampler:
             with torch.inference_mode(), torch.random.fork_rng(devices=range(torch.cuda.device_count())):
                 torch.manual_seed(seed)
                 for first in range(0, len(rows), self.batch_size):
-                    batch = self.tokenizer(
-                        rows[first : first + self.batch_size],
-                        add_special_tokens=False, padding=True, padding_side="left", return_tensors="pt",
-                    ).to(self.model.device)  # fmt: skip
+                    tokens, mask = self._padded(rows[first : first + self.batch_size], left=True)
                     output = self.model.generate(
-                        input_ids=batch["input_ids"], attention_mask=batch["attention_mask"], do_sample=True,
+                        input_ids=tokens, attention_mask=mask, do_sample=True,
                         temperature=settings.temperature, top_k=settings.top_k, top_p=settings.top_p,
-                        max_new_tokens=settings.max_new_tokens, eos_token_id=sorted(ends),
-                        pad_token_id=min(ends) if pad is None else pad,
-                    )[:, batch["input_ids"].shape[1] :]  # fmt: skip
-                    for text, ids in zip(
-                        self.tokenizer.batch_decode(output, skip_special_tokens=True), output.tolist(), strict=True
-                    ):
-                        found.append(Response(text, not ends.isdisjoint(ids)))
+                        max_new_tokens=settings.max_new_tokens, eos_token_id=sorted(self._ends()),
+                        pad_token_id=self._padding(),
+                    )[:, tokens.shape[1] :]  # fmt: skip
+                    found += [Response(text, reason == "stop") for text, reason in self._texts(output.tolist())]
         finally:
             self.model.train(was_training)
         return _grouped(found, settings.num_samples)
@@ -196,9 +186,9 @@ class TransformersSampler:
 class ServedSampler:
     """Samples from a model on any OpenAI-compatible server.
 
-    `top_k` is not part of that protocol; vLLM and others take it as an additional field, and the client must have been
-    made with it: `ChatClient(..., extra_body={"top_k": 40})`. [`ServedSampler.extra_body`] gives it. Whether the same seed
-    gives the same responses is the server's affair; those in the client's cache stay.
+    `top_k` is not part of that protocol. It is sent as an additional field, which vLLM and others know; take
+    `SamplingConfig(top_k=0)` for a server that refuses it. Whether the same seed gives the same responses is the server's
+    affair; those in the client's cache stay.
 
     Args:
         client ([`~hf_factuality.chat.client.ChatClient`]):
@@ -207,28 +197,34 @@ class ServedSampler:
             Settings.
     """
 
+    name = "served"
+
     def __init__(self, client: ChatClient, config: SamplingConfig | None = None):
         self.client = client
         self.config = config or SamplingConfig()
 
     @staticmethod
     def extra_body(config: SamplingConfig) -> dict[str, Any]:
-        """Fields that the client's requests need beyond the protocol's."""
+        """Fields that the requests have beyond the protocol's; a client that was made with them is asked the same."""
         return {"top_k": config.top_k} if config.top_k else {}
 
     def describe(self) -> dict[str, Any]:
         """Model and settings, not the server's address; see [`Sampler`]."""
-        return {"sampler": "served", "model": self.client.model, "revision": self.client.revision, **vars(self.config)}
+        return {
+            "sampler": self.name,
+            "model": self.client.model,
+            "revision": self.client.revision,
+            **vars(self.config),
+        }
 
     def requests(self, prompts: Sequence[Messages], seed: int) -> list[ChatRequest]:
-        """What is asked of the server: per prompt `num_samples` requests, each with a seed of its own."""
-        from hf_factuality.chat.client import ChatRequest
-
+        """What is asked: per prompt `num_samples` requests, each with a seed of its own."""
         settings = self.config
         return [
             ChatRequest(
                 tuple((message["role"], message["content"]) for message in prompt),
-                temperature=settings.temperature, top_p=settings.top_p, max_tokens=settings.max_new_tokens,
+                temperature=settings.temperature, top_p=settings.top_p, top_k=settings.top_k,
+                max_tokens=settings.max_new_tokens,
                 seed=(seed + place * settings.num_samples + number) % 2**31,
             )
             for place, prompt in enumerate(prompts)
@@ -248,7 +244,7 @@ class ServedSampler:
         )
 
 
-class VLLMSampler:
+class VLLMSampler(ServedSampler):
     """Samples with vLLM in process.
 
     Args:
@@ -265,6 +261,8 @@ class VLLMSampler:
         `ImportError`: vLLM is not installed.
     """
 
+    name = "vllm"
+
     def __init__(
         self,
         model: Any,
@@ -272,39 +270,7 @@ class VLLMSampler:
         revision: str | None = None,
         model_kwargs: Mapping[str, Any] | None = None,
     ):
-        self.config = config or SamplingConfig()
-        self.revision = revision
-        if isinstance(model, (str, Path)):
-            try:
-                from vllm import LLM
-            except ImportError as error:
-                raise ImportError(f"sampling with vLLM needs it installed: pip install vllm ({error})") from error
-            model = LLM(str(model), revision=revision, **(model_kwargs or {}))
-        self.model = model
-
-    def describe(self) -> dict[str, Any]:
-        """Model and settings; see [`Sampler`]."""
-        name = self.model.llm_engine.model_config.model
-        name = Path(name).name if Path(name).exists() else name
-        return {"sampler": "vllm", "model": name, "revision": self.revision, **vars(self.config)}
-
-    def sample(self, prompts: Sequence[Messages], seed: int) -> list[list[Response | None]]:
-        """Per prompt, its responses."""
-        from vllm import SamplingParams
-
-        settings = self.config
-        found = self.model.chat(
-            [list(prompt) for prompt in prompts],
-            [
-                SamplingParams(
-                    n=settings.num_samples, temperature=settings.temperature, top_k=settings.top_k or -1,
-                    top_p=settings.top_p, max_tokens=settings.max_new_tokens, seed=(seed + number) % 2**31,
-                )
-                for number in range(len(prompts))
-            ],
-            use_tqdm=False,
-        )  # fmt: skip
-        return [[Response(o.text, o.finish_reason != "length") for o in request.outputs] for request in found]
+        super().__init__(VLLMChat(model, revision, **(model_kwargs or {})), config)
 
 
 class GivenResponses:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
+from hf_factuality.chat.base import ChatRequest
 from hf_factuality.data.benchmarks.base import BenchmarkItem
 from hf_factuality.errors import DataError
 
@@ -66,11 +67,6 @@ class Generation:
         if not all(self.stop):
             raise ValueError("--stop must not be empty")
 
-    def cut(self, text: str) -> tuple[str, bool]:
-        """`text` up to the first of the texts that end it, and whether there is one."""
-        places = [place for place in map(text.find, self.stop) if place >= 0]
-        return (text[: min(places)], True) if places else (text, False)
-
 
 @dataclass(frozen=True)
 class Request:
@@ -83,6 +79,17 @@ class Request:
         """Seed of this sample: it depends on the run's seed, the item's id and the sample's number, and on nothing else."""
         digest = hashlib.sha256(f"{seed}\0{self.item.id}\0{self.sample}".encode("utf-8", "surrogatepass")).digest()
         return int.from_bytes(digest[:4], "big") >> 1
+
+    def chat(self, generation: Generation) -> ChatRequest:
+        """What a chat model is asked."""
+        return ChatRequest(
+            tuple((message["role"], message["content"]) for message in self.item.messages),
+            temperature=generation.temperature,
+            top_p=generation.top_p,
+            max_tokens=generation.max_new_tokens,
+            seed=self.seed(generation.seed) if generation.temperature else None,
+            stop=generation.stop,
+        )
 
 
 @dataclass(frozen=True)
@@ -133,11 +140,6 @@ class Engine(Protocol):
         ...
 
 
-def has_prefill(item: BenchmarkItem) -> bool:
-    """Whether the last message is the beginning of the answer."""
-    return bool(item.messages) and item.messages[-1]["role"] == "assistant"
-
-
 class ServerEngine:
     """A model on an OpenAI-compatible server, through [`~hf_factuality.chat.client.ChatClient`].
 
@@ -174,36 +176,26 @@ class ServerEngine:
         template_arguments: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ):
-        self._model, self._revision, self._url = model, revision, base_url
-        self._concurrency, self.cache = concurrency, cache
-        self._template_arguments = dict(template_arguments or {})
-        self._kwargs = kwargs
-        self._client(False)  # refuses a bad address now
-
-    def _client(self, prefilled: bool, stop: Sequence[str] = ()):
         from hf_factuality.chat.client import ChatClient
 
-        body: dict[str, Any] = {}
-        if prefilled:
-            body |= {"continue_final_message": True, "add_generation_prompt": False}
-        if self._template_arguments:
-            body["chat_template_kwargs"] = self._template_arguments
-        if stop:
-            body["stop"] = list(stop)
-        return ChatClient(
-            self._url,
-            self._model,
-            revision=self._revision,
-            concurrency=self._concurrency,
-            cache=self.cache or False,
+        self.cache = cache
+        self._concurrency = concurrency
+        self._template_arguments = dict(template_arguments or {})
+        body = {"chat_template_kwargs": self._template_arguments} if self._template_arguments else {}
+        self._client = ChatClient(
+            base_url,
+            model,
+            revision=revision,
+            concurrency=concurrency,
+            cache=cache or False,
             extra_body=body,
-            **self._kwargs,
+            **kwargs,
         )
 
     def identity(self) -> dict[str, Any]:
         return {
-            "name": self._model,
-            "revision": self._revision,
+            "name": self._client.model,
+            "revision": self._client.revision,
             "adapter": None,
             "dtype": None,
             "server": "openai-compatible",
@@ -226,40 +218,24 @@ class ServerEngine:
         Raises:
             [`~hf_factuality.chat.client.ServerError`]: the server is gone. What was answered was yielded before.
         """
-        from hf_factuality.chat.client import ChatRequest, ServerError
+        from hf_factuality.chat.client import ServerError
 
-        for prefilled in (False, True):
-            chosen = [request for request in requests if has_prefill(request.item) is prefilled]
-            if not chosen:
-                continue
-            client = self._client(prefilled, generation.stop)
-            size = 4 * self._concurrency
-            try:
-                for start in range(0, len(chosen), size):
-                    part = chosen[start : start + size]
-                    asked = [
-                        ChatRequest(
-                            tuple((message["role"], message["content"]) for message in request.item.messages),
-                            temperature=generation.temperature,
-                            top_p=generation.top_p,
-                            max_tokens=generation.max_new_tokens,
-                            seed=request.seed(generation.seed) if generation.temperature else None,
-                        )
-                        for request in part
-                    ]
-                    try:
-                        answers, failure = client.chat(asked), None
-                    except ServerError as error:
-                        answers, failure = error.answers, error
-                    for request, answer in zip(part, answers, strict=True):
-                        if answer is None:
-                            continue
-                        text = None if answer.error else generation.cut(answer.text)[0]
+        size = 4 * self._concurrency
+        try:
+            for start in range(0, len(requests), size):
+                part = requests[start : start + size]
+                try:
+                    answers, failure = self._client.chat([request.chat(generation) for request in part]), None
+                except ServerError as error:
+                    answers, failure = error.answers, error
+                for request, answer in zip(part, answers, strict=True):
+                    if answer is not None:
+                        text = None if answer.error else answer.text
                         yield Completion(request.item.id, request.sample, text, answer.finish_reason, answer.error)
-                    if failure is not None:
-                        raise failure
-            finally:
-                client.close()
+                if failure is not None:
+                    raise failure
+        finally:
+            self._client.close()
 
     def log_likelihoods(self, items: Sequence[BenchmarkItem]) -> Iterator[tuple[str, list[float]]]:
         self.check(items, None)  # raises

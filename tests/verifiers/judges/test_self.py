@@ -18,8 +18,8 @@ from transformers import (
     OPTConfig,
 )
 
+from hf_factuality.chat.causal import Draw
 from hf_factuality.chat.client import ChatAnswer, ChatRequest, TokenLogprobs
-from hf_factuality.chat.local import _Sampler
 from hf_factuality.errors import JudgingError
 from hf_factuality.spans import Label, LabeledSpan, Verification
 from hf_factuality.verifiers import (
@@ -261,20 +261,18 @@ def test_a_draw_does_not_depend_on_the_batch(model, tokenizer):
 def test_the_sampler_by_hand(temperature, top_p, expected):
     n = 4000
     scores = torch.tensor([0.15, 0.5, 0.1, 0.25]).log().expand(n, 4) + torch.arange(n).unsqueeze(-1) % 3
-    request = ChatRequest((), temperature=temperature, top_p=top_p)
-    drawn = _Sampler([request] * n, [random.Random(i) for i in range(n)])(None, scores)
-    assert (drawn.isfinite().sum(-1) == 1).all()
+    drawn = Draw(5, temperature, top_p).processors(range(n))(None, scores)
     counts = torch.bincount(drawn.argmax(-1), minlength=4)[[1, 3, 0, 2]] / n
     assert counts.tolist() == pytest.approx(expected, abs=0.03)
     assert [c == 0 for c in counts.tolist()] == [e == 0 for e in expected]
 
 
-def test_the_sampler_leaves_cold_rows_alone():
-    scores = torch.randn(3, 7)
-    requests = [ChatRequest((), temperature=t) for t in (0.0, 1.0, 0.0)]
-    drawn = _Sampler(requests, [random.Random(0)] * 3)(None, scores)
-    assert torch.equal(drawn[[0, 2]], scores[[0, 2]])
-    assert drawn[1].isfinite().sum() == 1
+def test_cold_rows_beside_drawn_ones_are_greedy(model, tokenizer):
+    cold = [ask(question, max_tokens=6) for question in QUESTIONS]
+    warm = [ask(question, max_tokens=6, temperature=2.0, seed=1) for question in QUESTIONS]
+    client = LocalChat(model, tokenizer)
+    mixed = client.chat([request for pair in zip(cold, warm, strict=True) for request in pair])
+    assert mixed[::2] == client.chat(cold) != mixed[1::2]
 
 
 # ---- the model is left as it was

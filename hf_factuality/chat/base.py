@@ -1,0 +1,129 @@
+"""The one way to talk to a model: messages in, answers out, batch in, list out.
+
+Backends: [`~hf_factuality.chat.client.ChatClient`] (a server), [`~hf_factuality.chat.local.LocalChat`] (transformers in
+this process), [`~hf_factuality.chat.vllm.VLLMChat`] (vLLM in this process).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+
+__all__ = ["ChatAnswer", "ChatModel", "ChatRequest", "TokenLogprobs", "cut"]
+
+# Reasons to end that make an answer less than what the model had to say. The last is ours: several choices that differ.
+_INCOMPLETE = frozenset({"length", "max_tokens", "content_filter", "abort", "error", "ambiguous"})
+
+
+class ChatModel(Protocol):
+    """What judges, extractors, `evaluate` and `build-preferences` ask."""
+
+    def chat(self, requests: Sequence[ChatRequest]) -> list[ChatAnswer]:
+        """One answer per request, in order; a request that failed alone has an `error`."""
+        ...
+
+
+@dataclass(frozen=True)
+class ChatRequest:
+    """One chat completion to ask for. Equal requests have one answer.
+
+    Args:
+        messages (`tuple[tuple[str, str], ...]`):
+            (role, content) in order. A last one of the assistant is the beginning of the answer, which goes on from it
+            (of servers, vLLM and SGLang know how).
+        choices (`tuple[str, ...]`, *optional*):
+            The only answers wanted. A server that knows no such constraint is asked without; check the answer.
+        logprobs (`int`, *optional*, defaults to `0`):
+            Alternatives per token whose log-probabilities are wanted.
+        temperature (`float`, *optional*, defaults to `0.0`):
+            Sampling temperature.
+        top_p (`float`, *optional*, defaults to `1.0`):
+            Nucleus.
+        max_tokens (`int`, *optional*, defaults to `256`):
+            Longest answer.
+        seed (`int`, *optional*):
+            Tells repeated samples of one prompt apart.
+        stop (`tuple[str, ...]`, *optional*):
+            Texts that end an answer, and are not part of it.
+        top_k (`int`, *optional*, defaults to `0`):
+            Tokens to draw from; 0 for all. Of servers, vLLM and SGLang know it.
+    """
+
+    messages: tuple[tuple[str, str], ...]
+    choices: tuple[str, ...] = ()
+    logprobs: int = 0
+    temperature: float = 0.0
+    top_p: float = 1.0
+    max_tokens: int = 256
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+    top_k: int = 0
+
+    @property
+    def prefilled(self) -> bool:
+        """Whether the last message is the beginning of the answer."""
+        return bool(self.messages) and self.messages[-1][0] == "assistant"
+
+
+@dataclass(frozen=True)
+class TokenLogprobs:
+    """A token of the answer and the log-probabilities of what could have stood there, itself included."""
+
+    token: str
+    candidates: tuple[tuple[str, float], ...]
+
+
+@dataclass(frozen=True)
+class ChatAnswer:
+    """What came back.
+
+    Args:
+        text (`str`):
+            The message; empty if there is none.
+        finish_reason (`str`, *optional*):
+            `"stop"`, `"length"`, ... as the server says; `"ambiguous"` if it gave several answers that differ.
+        logprobs (`tuple[TokenLogprobs, ...]`, *optional*):
+            Per token; `None` if not asked for or not given.
+        error (`str`, *optional*):
+            Why there is no answer.
+        cached (`bool`, *optional*, defaults to `False`):
+            Whether it came from the cache.
+    """
+
+    text: str = ""
+    finish_reason: str | None = None
+    logprobs: tuple[TokenLogprobs, ...] | None = None
+    error: str | None = None
+    cached: bool = False
+
+    @property
+    def complete(self) -> bool:
+        """Whether this is one whole answer: not cut short, filtered, or one of several that differ."""
+        return self.error is None and (self.finish_reason or "").lower() not in _INCOMPLETE
+
+    def to_dict(self) -> dict[str, Any]:
+        """As the cache stores it."""
+        tokens = None if self.logprobs is None else [[token.token, token.candidates] for token in self.logprobs]
+        return {"text": self.text, "finish_reason": self.finish_reason, "logprobs": tokens}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> ChatAnswer | None:
+        """Inverse of [`ChatAnswer.to_dict`]; `None` if `data` is nothing of the kind."""
+        try:
+            tokens = data["logprobs"]
+            if tokens is not None:
+                tokens = tuple(TokenLogprobs(t, tuple((str(c), float(p)) for c, p in found)) for t, found in tokens)
+            text, reason = data["text"], data["finish_reason"]
+        except (KeyError, TypeError, ValueError):
+            return None
+        if not isinstance(text, str) or not (reason is None or isinstance(reason, str)):
+            return None
+        return cls(text, reason, tokens, cached=True)
+
+
+def cut(text: str, stop: Sequence[str]) -> tuple[str, bool]:
+    """`text` up to the first of the texts that end it, and whether there is one."""
+    places = [place for place in map(text.find, stop) if place >= 0]
+    return (text[: min(places)], True) if places else (text, False)

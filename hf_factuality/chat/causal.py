@@ -1,0 +1,287 @@
+"""A causal language model of transformers in this process: prompts to tokens, seeded draws, exact log-likelihoods."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from hf_factuality.chat.base import cut
+
+
+if TYPE_CHECKING:  # both are loaded when a model is asked
+    import torch
+    from transformers import LogitsProcessorList
+
+
+__all__ = ["CausalModel", "Draw", "SeededSampler", "base_model", "render"]
+
+
+def render(
+    tokenizer: Any,
+    messages: Sequence[Mapping[str, str]],
+    chat: bool,
+    template_arguments: Mapping[str, Any] | None = None,
+) -> str:
+    """Text of a prompt.
+
+    Args:
+        tokenizer (`PreTrainedTokenizerBase`):
+            Has the chat template.
+        messages (`Sequence[Mapping[str, str]]`):
+            With `role` and `content`. A last one of the assistant is continued.
+        chat (`bool`):
+            Whether to use the template. Otherwise the contents stand one after the other, a line feed between them,
+            without roles: for models that were not trained on chats.
+        template_arguments (`Mapping[str, Any]`, *optional*):
+            Further arguments of the template, such as `enable_thinking`.
+
+    Returns:
+        `str`
+    """
+    if not chat:
+        return "\n".join(message["content"] for message in messages)
+    messages, arguments = list(messages), dict(template_arguments or {})
+    if not messages or messages[-1]["role"] != "assistant":
+        return tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True, **arguments)
+    try:
+        return tokenizer.apply_chat_template(messages, tokenize=False, continue_final_message=True, **arguments)
+    except ValueError:  # templates that cut reasoning out of the assistant's messages
+        start = tokenizer.apply_chat_template(messages[:-1], tokenize=False, add_generation_prompt=True, **arguments)
+        prefill = messages[-1]["content"]
+        return start if start.rstrip().endswith(prefill.strip()) else start + prefill
+
+
+class SeededSampler:
+    """Logits processor that draws a token of each row from its own generator, so that a row's text does not depend on its batch.
+
+    Adds Gumbel noise, after which the largest score is a sample of the softmax; decoding is then greedy. Rounding that
+    depends on the shape of a batch can still change a token, mostly in half precision.
+
+    Args:
+        seeds (`Sequence[int]`):
+            One per row. What they draw differs between kinds of devices.
+    """
+
+    def __init__(self, seeds: Sequence[int]):
+        self._seeds = seeds
+        self._generators: list[torch.Generator] = []
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        """Scores of shape (B, V) with noise added."""
+        import torch
+
+        scores = scores.float()
+        if not self._generators:
+            self._generators = [torch.Generator(scores.device).manual_seed(seed) for seed in self._seeds]
+        noise = torch.empty_like(scores)
+        for row, generator in zip(noise, self._generators, strict=True):
+            row.exponential_(generator=generator)
+        return scores - noise.clamp_min_(torch.finfo(noise.dtype).tiny).log_()
+
+
+@dataclass(frozen=True)
+class Draw:
+    """How a completion is drawn; completions of a batch share it.
+
+    Args:
+        max_tokens (`int`): Longest completion.
+        temperature (`float`): 0 takes the most likely token.
+        top_p (`float`): Nucleus.
+        top_k (`int`): Tokens to draw from; 0 for all.
+        stop (`tuple[str, ...]`): Texts that end a completion, and are not part of it.
+    """
+
+    max_tokens: int
+    temperature: float = 0.0
+    top_p: float = 1.0
+    top_k: int = 0
+    stop: tuple[str, ...] = ()
+
+    def processors(self, seeds: Sequence[int]) -> LogitsProcessorList:
+        """What makes greedy decoding a draw with one seed per row; empty at temperature 0."""
+        from transformers import LogitsProcessorList, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
+
+        found = LogitsProcessorList()
+        if self.temperature:
+            if self.temperature != 1:
+                found.append(TemperatureLogitsWarper(self.temperature))
+            if self.top_k:
+                found.append(TopKLogitsWarper(self.top_k))
+            if self.top_p < 1:
+                found.append(TopPLogitsWarper(self.top_p))
+            found.append(SeededSampler(seeds))
+        return found
+
+
+class CausalModel:
+    """What all that ask a model in this process share. Batches are sorted by length; the caller sets eval mode.
+
+    What the model's own generation settings ask for (a repetition penalty, top-k) is not used, so that every model is
+    asked in the same way.
+
+    Attributes:
+        model (`PreTrainedModel` or `PeftModel`), tokenizer (`PreTrainedTokenizerBase`): What is asked.
+        batch_size (`int`): Rows of a forward pass.
+        split_choices (`int`): How many choices were encoded apart from their prompt, see `_pairs_of`.
+    """
+
+    model: Any = None
+    tokenizer: Any = None
+    batch_size: int = 8
+    split_choices: int = 0
+
+    def _use(self, model: Any, tokenizer: Any) -> None:
+        self.model, self.tokenizer = model, tokenizer
+        self._keeps_logits = "logits_to_keep" in inspect.signature(base_model(model).forward).parameters
+
+    def _ends(self) -> set[int]:
+        """Tokens that end a completion."""
+        found = getattr(getattr(self.model, "generation_config", None), "eos_token_id", None)
+        ends = {found} if isinstance(found, int) else set(found or ())
+        return ends | ({getattr(self.tokenizer, "eos_token_id", None)} - {None})
+
+    def _padding(self) -> int:
+        known = getattr(self.tokenizer, "pad_token_id", None)
+        return known if known is not None else min(self._ends(), default=0)
+
+    def _positions(self) -> int | None:
+        """Tokens that the model can read; `None` if its configuration does not say."""
+        config = self.model.config
+        get = getattr(config, "get_text_config", None)
+        positions = getattr(get() if callable(get) else config, "max_position_embeddings", None)
+        return positions if isinstance(positions, int) and positions > 0 else None
+
+    def _encode(self, text: str) -> list[int]:
+        """Ids of a rendered prompt: a template writes the tokens that begin a text itself."""
+        return self.tokenizer(text, add_special_tokens=False)["input_ids"]
+
+    def _padded(self, rows: Sequence[Sequence[int]], left: bool) -> tuple[torch.Tensor, torch.Tensor]:
+        """Tokens and attention mask (1: a token), both int64 of shape (B, T)."""
+        import torch
+
+        width = max(map(len, rows))
+        tokens = torch.full((len(rows), width), self._padding(), dtype=torch.long)
+        mask = torch.zeros_like(tokens)
+        for number, row in enumerate(rows):
+            place = slice(width - len(row), width) if left else slice(0, len(row))
+            tokens[number, place] = torch.tensor(row)
+            mask[number, place] = 1
+        device = self.model.get_input_embeddings().weight.device
+        return tokens.to(device), mask.to(device)
+
+    def _texts(self, rows: Sequence[Sequence[int]], stop: Sequence[str] = ()) -> Iterator[tuple[str, str]]:
+        """Text up to the first token or text that ends it, and `"stop"` or `"length"`."""
+        ends = self._ends()
+        for row in rows:
+            end = next((place for place, token in enumerate(row) if token in ends), None)
+            text, stopped = cut(self.tokenizer.decode(row[:end], skip_special_tokens=True), stop)
+            yield text, "stop" if stopped or end is not None else "length"
+
+    def _complete(self, rows: Sequence[tuple[Any, Sequence[int], int, Draw]]) -> Iterator[tuple[Any, str, str]]:
+        """For rows of (key, ids of the prompt, seed, [`Draw`]): key, text and why it ended, the longest prompts first, so
+        that what does not fit into memory fails at once."""
+        from transformers import GenerationConfig
+
+        groups: dict[Draw, list[tuple]] = {}
+        for row in rows:
+            groups.setdefault(row[-1], []).append(row)
+        for draw, group in groups.items():
+            group.sort(key=lambda row: len(row[1]), reverse=True)
+            settings = GenerationConfig(
+                max_new_tokens=draw.max_tokens,
+                do_sample=False,  # the draws are made by the processors, row by row
+                use_cache=True,
+                eos_token_id=sorted(self._ends()) or None,
+                pad_token_id=self._padding(),
+                stop_strings=list(draw.stop) or None,
+            )
+            more = {"tokenizer": self.tokenizer} if draw.stop else {}
+            for start in range(0, len(group), self.batch_size):
+                keys, prompts, seeds, _ = zip(*group[start : start + self.batch_size], strict=True)
+                tokens, mask = self._padded(prompts, left=True)
+                with _default_generation(base_model(self.model)):
+                    found = self.model.generate(
+                        input_ids=tokens,
+                        attention_mask=mask,
+                        generation_config=settings,
+                        logits_processor=draw.processors(seeds),
+                        **more,
+                    )
+                texts = self._texts(found[:, tokens.shape[1] :].tolist(), draw.stop)
+                for key, (text, reason) in zip(keys, texts, strict=True):
+                    yield key, text, reason
+
+    def _pairs_of(self, text: str, choices: Sequence[str]) -> list[tuple[list[int], list[int]]]:
+        """Per choice, tokens of the prompt, which are the same for all, and of the choice.
+
+        The two are encoded together. Where that merges characters across the border, so that the prompt's tokens are not
+        what they are without the choice, the choice is encoded for itself; `split_choices` counts how often.
+        """
+        prompt = self._encode(text)
+        pairs = []
+        for choice in choices:
+            whole = self._encode(text + choice)
+            if whole[: len(prompt)] == prompt and len(whole) > len(prompt):
+                tokens = whole[len(prompt) :]
+            else:
+                tokens = self._continuation(choice)
+                self.split_choices += 1
+            pairs.append((prompt, tokens))
+        return pairs
+
+    def _continuation(self, choice: str) -> list[int]:
+        # Behind another character, since some tokenizers put a space before the first word of a text.
+        mark = self.tokenizer("\n", add_special_tokens=False)["input_ids"]
+        both = self.tokenizer("\n" + choice, add_special_tokens=False)["input_ids"]
+        if mark and both[: len(mark)] == mark:
+            return both[len(mark) :]
+        return self.tokenizer(choice, add_special_tokens=False)["input_ids"]
+
+    def _scored(self, pairs: Sequence[tuple[list[int], list[int]]]) -> Iterator[tuple[int, float]]:
+        """Number of a pair of prompt and answer, and the answer's log-likelihood, the longest pairs first."""
+        order = sorted(range(len(pairs)), key=lambda number: -sum(map(len, pairs[number])))
+        for start in range(0, len(order), self.batch_size):
+            batch = order[start : start + self.batch_size]
+            yield from zip(batch, self._log_likelihoods([pairs[number] for number in batch]), strict=True)
+
+    def _log_likelihoods(self, pairs: Sequence[tuple[list[int], list[int]]]) -> list[float]:
+        """Of a batch: log-probability of each answer after its prompt, summed over its tokens."""
+        import torch
+
+        tokens, mask = self._padded([prompt + answer for prompt, answer in pairs], left=False)
+        starts = [len(prompt) - 1 for prompt, _ in pairs]
+        # The logits of a whole vocabulary are large: only those that predict an answer are computed.
+        places = {start + n for start, (_, answer) in zip(starts, pairs, strict=True) for n in range(len(answer))}
+        kept = torch.tensor(sorted(places))
+        more = {"logits_to_keep": kept} if self._keeps_logits else {}
+        logits = self.model(input_ids=tokens, attention_mask=mask, use_cache=False, **more).logits
+        if not self._keeps_logits:
+            logits = logits[:, kept]
+        sums = []
+        for row, start, (_, answer) in zip(logits, starts, pairs, strict=True):
+            first = int(torch.searchsorted(kept, start))
+            scores = row[first : first + len(answer)].float().log_softmax(-1)
+            wanted = torch.tensor(answer, device=scores.device)[:, None]
+            sums.append(scores.gather(-1, wanted).double().sum().item())
+        return sums
+
+
+def base_model(model: Any) -> Any:
+    """The model under a `PeftModel`, whose `forward` tells its arguments."""
+    return model.get_base_model() if hasattr(model, "get_base_model") else model
+
+
+@contextmanager
+def _default_generation(model: Any) -> Iterator[None]:
+    """`generate` takes what the caller leaves open (penalties, biases, stop strings) from the model's own settings."""
+    from transformers import GenerationConfig
+
+    own = model.generation_config
+    model.generation_config = GenerationConfig()
+    try:
+        yield
+    finally:
+        model.generation_config = own

@@ -1,0 +1,78 @@
+"""vLLM in this process, behind the same protocol as a server."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hf_factuality.chat.base import ChatAnswer, ChatRequest
+
+
+__all__ = ["VLLMChat"]
+
+
+class VLLMChat:
+    """Chat requests answered by an engine of vLLM in this process. Choices and log-probabilities are not asked for.
+
+    Args:
+        model (`vllm.LLM` or `str`):
+            The engine, or what to load into one.
+        revision (`str`, *optional*):
+            Revision of a name on the Hub.
+        **kwargs:
+            Further arguments of `vllm.LLM`, for example `tensor_parallel_size=4`.
+
+    Raises:
+        `ImportError`: vLLM is not installed.
+    """
+
+    def __init__(self, model: Any, revision: str | None = None, **kwargs: Any):
+        if isinstance(model, (str, Path)):
+            try:
+                from vllm import LLM
+            except ImportError as error:
+                raise ImportError(f"sampling with vLLM needs it installed: pip install vllm ({error})") from error
+            model = LLM(str(model), revision=revision, **kwargs)
+        self.engine, self.revision = model, revision
+
+    @property
+    def model(self) -> str:
+        """Name of the model, or of its folder."""
+        name = self.engine.llm_engine.model_config.model
+        return Path(name).name if Path(name).exists() else name
+
+    def chat(self, requests: Sequence[ChatRequest]) -> list[ChatAnswer]:
+        """One [`ChatAnswer`] per request, in order."""
+        answers: dict[int, ChatAnswer] = {}
+        for prefilled in (False, True):
+            chosen = [number for number, request in enumerate(requests) if request.prefilled is prefilled]
+            if not chosen:
+                continue
+            found = self.engine.chat(
+                [_messages(requests[number]) for number in chosen],
+                [_parameters(requests[number]) for number in chosen],
+                use_tqdm=False,
+                add_generation_prompt=not prefilled,
+                continue_final_message=prefilled,
+            )
+            for number, output in zip(chosen, found, strict=True):
+                answers[number] = ChatAnswer(output.outputs[0].text, output.outputs[0].finish_reason)
+        return [answers[number] for number in range(len(requests))]
+
+
+def _messages(request: ChatRequest) -> list[Mapping[str, str]]:
+    return [{"role": role, "content": content} for role, content in request.messages]
+
+
+def _parameters(request: ChatRequest) -> Any:
+    from vllm import SamplingParams
+
+    return SamplingParams(
+        temperature=request.temperature,
+        top_p=request.top_p,
+        top_k=request.top_k or -1,
+        max_tokens=request.max_tokens,
+        seed=request.seed,
+        stop=list(request.stop) or None,
+    )

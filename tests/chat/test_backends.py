@@ -1,0 +1,103 @@
+"""What every backend makes of the same request: beginnings of answers, texts that end them, tokens to draw from."""
+
+import sys
+from types import ModuleType, SimpleNamespace
+
+import pytest
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from hf_factuality.chat.base import ChatAnswer, ChatRequest
+from hf_factuality.chat.client import ChatClient
+from hf_factuality.chat.local import LocalChat
+from hf_factuality.chat.vllm import VLLMChat
+from tests.chat.fake_server import FakeServer
+
+
+ASK = (("user", "Who is Ada?"),)
+BEGUN = (*ASK, ("assistant", "<think>"))
+
+
+@pytest.fixture(scope="module")
+def local(tiny_model):
+    return LocalChat(AutoModelForCausalLM.from_pretrained(tiny_model), AutoTokenizer.from_pretrained(tiny_model))
+
+
+def test_caches_of_before_are_found_again():
+    """Hashes made when these settings were the client's own fields: a run that was killed then goes on."""
+    arguments = {"base_url": "http://localhost:1/v1", "model": "fake", "cache": False}
+    plain, named = ChatClient(**arguments), ChatClient(**arguments, revision="r")
+    thinking = ChatClient(**arguments, extra_body={"chat_template_kwargs": {"enable_thinking": False}})
+    sampled = ChatRequest(ASK, temperature=0.8, max_tokens=512, seed=7, top_k=40)
+    begun = ChatRequest(BEGUN, temperature=1.0, max_tokens=16, seed=5, stop=("END",))
+    assert named.key(sampled) == "c1204dd5daffe8dfa50e478dec0370487a02e70ab378ad82257c8de1f9ab29b8"
+    assert thinking.key(begun) == "7483ac60c338cf3dd261203804e912b87fc3791c5eb2c23d57c83e21658864b5"
+    assert (
+        plain.key(ChatRequest(ASK, choices=("yes", "no"), logprobs=20))
+        == "2921396da9d73c18130e96f13a42122ee0690157ae5856b94afc48485cde554d"
+    )
+
+
+def test_a_server_gets_what_the_request_says():
+    requests = [ChatRequest(ASK, stop=("END", "no"), top_k=3), ChatRequest(BEGUN), ChatRequest(ASK, max_tokens=4)]
+    with FakeServer(reply=lambda prompt, body: "yes END and no") as server:
+        answers = server.client().chat(requests)
+        stopped, begun, plain = sorted(
+            server.bodies, key=lambda body: ("stop" not in body, len(body["messages"]) == 1)
+        )
+    assert [(it.text, it.finish_reason) for it in answers] == [("yes ", "stop")] + [("yes END and no", "stop")] * 2
+    assert (stopped["stop"], stopped["top_k"]) == (["END", "no"], 3)
+    assert (begun["continue_final_message"], begun["add_generation_prompt"]) == (True, False)
+    assert not {"stop", "top_k", "continue_final_message", "add_generation_prompt"} & set(plain)
+
+
+def test_fields_of_the_client_go_before_those_of_the_request():
+    with FakeServer(reply=lambda prompt, body: "yes") as server:
+        server.client(extra_body={"top_k": 5, "add_generation_prompt": None}).chat([ChatRequest(BEGUN, top_k=3)])
+        (body,) = server.bodies
+    assert body["top_k"] == 5 and body["continue_final_message"] and "add_generation_prompt" not in body
+
+
+def test_a_model_in_this_process_goes_on_from_a_beginning(local):
+    whole = local.chat([ChatRequest(ASK, max_tokens=8)])[0].text
+    for cut in range(1, len(whole)):
+        begun = ChatRequest((*ASK, ("assistant", whole[:cut])), max_tokens=8)
+        prompt = local._row(begun).prompt
+        assert local.tokenizer.decode(prompt).endswith("<|assistant|>" + whole[:cut])
+
+
+def test_a_model_in_this_process_ends_at_a_text(local):
+    (whole,) = local.chat([ChatRequest(ASK, max_tokens=12)])
+    end = whole.text[3]
+    (cut,) = local.chat([ChatRequest(ASK, max_tokens=12, stop=(end, "never said"))])
+    assert cut == ChatAnswer(whole.text[: whole.text.index(end)], "stop")
+
+
+def test_one_token_to_draw_from_is_the_likeliest(local):
+    greedy = local.chat([ChatRequest(ASK, max_tokens=12)])
+    drawn = [local.chat([ChatRequest(ASK, max_tokens=12, temperature=5.0, top_k=k, seed=1)]) for k in (1, 0)]
+    assert drawn[0] == greedy != drawn[1]
+
+
+def test_vllm(monkeypatch):
+    module = ModuleType("vllm")
+    module.SamplingParams = lambda **kwargs: kwargs
+    monkeypatch.setitem(sys.modules, "vllm", module)
+    calls = []
+
+    def chat(messages, parameters, **kwargs):
+        calls.append((parameters, kwargs))
+        return [
+            SimpleNamespace(outputs=[SimpleNamespace(text=it[-1]["content"], finish_reason="stop")]) for it in messages
+        ]
+
+    requests = [
+        ChatRequest(BEGUN, seed=3),
+        ChatRequest(ASK, temperature=0.5, top_k=7, stop=("END",)),
+        ChatRequest(ASK),
+    ]
+    answers = VLLMChat(SimpleNamespace(chat=chat)).chat(requests)
+    assert [answer.text for answer in answers] == ["<think>", "Who is Ada?", "Who is Ada?"]
+    (plain, how), (begun, other) = calls
+    assert [(it["temperature"], it["top_k"], it["stop"]) for it in plain] == [(0.5, 7, ["END"]), (0.0, -1, None)]
+    assert begun[0]["seed"] == 3 and other["continue_final_message"] and not other["add_generation_prompt"]
+    assert how["add_generation_prompt"] and not how["continue_final_message"]
