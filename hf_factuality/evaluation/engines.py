@@ -6,7 +6,6 @@ The model that runs in this process is in `local.py`.
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,6 +15,7 @@ from typing import Any, Protocol
 from hf_factuality.chat.base import ChatRequest
 from hf_factuality.data.benchmarks.base import BenchmarkItem
 from hf_factuality.errors import DataError
+from hf_factuality.io.rows import read_lines
 
 
 logger = logging.getLogger(__name__)
@@ -268,12 +268,13 @@ class FileEngine:
 
     def __init__(self, path: Path, name: str | None = None):
         self._path, self._name = path, name
-        data = path.read_bytes()
-        self._digest = hashlib.sha256(data).hexdigest()
-        self._rows: list[dict[str, Any]] = []
-        for number, line in enumerate(data.removeprefix(b"\xef\xbb\xbf").split(b"\n"), start=1):
-            if line.strip() and (row := self._read(line, number)) is not None:
-                self._rows.append(row)
+        with path.open("rb") as file:
+            self._digest = hashlib.file_digest(file, "sha256").hexdigest()
+            file.seek(0)
+            rows = [(number, row) for number, _, row in read_lines(file, path.name)]
+        if rows and isinstance(rows[0][1], dict) and "schema" in rows[0][1]:  # a file that this command wrote
+            del rows[0]
+        self._rows = [self._read(row, f"{path.name}, line {number}") for number, row in rows]
         if not self._rows:
             raise DataError(f"{path.name} holds no rows")
         self._has_ids = any("id" in row for row in self._rows)
@@ -286,14 +287,7 @@ class FileEngine:
                     raise DataError(f"{path.name}: two rows have the id {row['id']!r}; put samples into 'completions'")
                 self._by_id[str(row["id"])] = row
 
-    def _read(self, line: bytes, number: int) -> dict[str, Any] | None:
-        place = f"{self._path.name}, line {number}"
-        try:
-            row = json.loads(line)
-        except ValueError as error:
-            raise DataError(f"{place} is not JSON: {error}") from None
-        if number == 1 and isinstance(row, dict) and "schema" in row:  # a file that this command wrote
-            return None
+    def _read(self, row: Any, place: str) -> dict[str, Any]:
         if isinstance(row, dict) and isinstance(row.get("samples"), list):
             row["completions"] = [sample and sample.get("text") for sample in row.pop("samples")]
         columns = ("completions", *TEXT_COLUMNS, "log_likelihoods")
