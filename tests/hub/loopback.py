@@ -114,6 +114,7 @@ class LoopbackHub(ThreadingHTTPServer):
         self.users = {TOKEN: User("someone")}
         self.repos: dict[tuple[str, str], Repo] = {}
         self.calls: list[tuple[str, str]] = []
+        self.cards: list[dict] = []  # what the validator was asked
         self.stored: Counter[str] = Counter()  # sha256 of what was uploaded whole -> how often
         self.part_size, self.large_from = part_size, large_from
         self.parts: dict[tuple[str, int], bytes] = {}
@@ -124,7 +125,7 @@ class LoopbackHub(ThreadingHTTPServer):
 
         super().__init__(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self.server_address[1]}"
-        threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
+        threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
 
     def get_request(self):
         connection, address = super().get_request()

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -17,6 +18,17 @@ from tests.hub.push_inputs import write, write_model
 
 REPO = "someone/model"
 OLD = {"model.safetensors": b"the model before", "notes.txt": b"mine"}
+
+
+@pytest.fixture(autouse=True)
+def waits(monkeypatch):
+    """Seconds that the push asked to wait, in order; nobody waits for them, nor for those of the client."""
+    found = []
+    monkeypatch.setattr("hf_factuality.io.upload.time", SimpleNamespace(sleep=found.append))
+    monkeypatch.setattr(
+        "huggingface_hub.utils._http.time", SimpleNamespace(**vars(time) | {"sleep": lambda seconds: None})
+    )
+    return found
 
 
 @pytest.fixture
@@ -79,21 +91,21 @@ def test_a_pull_request_whose_answer_was_lost_is_not_made_twice(hub, push):
     assert repo.files("refs/pr/2") == after | {"README.md": b"# Another"} and repo.files() == OLD
 
 
-def test_a_request_that_comes_too_soon_waits_as_long_as_it_is_told(hub, push):
+def test_a_request_that_comes_too_soon_waits_as_long_as_it_is_told(hub, push, waits):
     folder, after = push
-    hub.fail("POST", "/commit/", 429, **{"Retry-After": "2"})
-    started = time.monotonic()
+    hub.fail("POST", "/commit/", 429, **{"Retry-After": "17"})
     push_folder(folder, REPO)
-    assert time.monotonic() - started >= 2 and hub.repos["model", REPO].files() == after
+    assert waits == [17] and hub.repos["model", REPO].files() == after
 
 
-def test_patience_ends(hub, push, caplog):
+def test_patience_ends(hub, push, caplog, waits):
     folder, after = push
     hub.fail("POST", "/commit/", 503, times=99, body=f"overloaded, says {TOKEN}")
     with pytest.raises(
-        HubError, match="503, overloaded, says .*, also after waiting 1 s; .*run again to go on"
+        HubError, match="503, overloaded, says .*, also after waiting 31 s; .*run again to go on"
     ) as error:
-        push_folder(folder, REPO, patience=2)
+        push_folder(folder, REPO, patience=40)
+    assert waits == [1, 2, 4, 8, 16]
     assert TOKEN not in str(error.value) + caplog.text and "trying again in 1 s" in caplog.text
     assert hub.repos["model", REPO].files() == OLD
     hub.faults.clear()
@@ -189,6 +201,7 @@ def test_killed_while_weights_are_sent(hub, push, tmp_path):
     }
 
 
+@pytest.mark.slow
 def test_killed_while_the_commit_is_sent(hub, push, tmp_path):
     """Its texts are larger than what the sockets of both sides hold, so that half of it is on the way."""
     folder, after = push

@@ -1,9 +1,5 @@
 """What keeps a card from being published, one broken card per rule; and the Hub's own validator, over HTTP."""
 
-import json
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-
 import pytest
 
 from hf_factuality.errors import HubError
@@ -107,47 +103,16 @@ def test_a_missing_card(tmp_path):
         validate_card(tmp_path)
 
 
-@pytest.fixture
-def hub(monkeypatch):
-    """A server that answers as the Hub's validator does: 200, or 400 with the reasons."""
-    from huggingface_hub import constants
-
-    seen = []
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self):
-            asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            seen.append((self.path, asked))
-            status = 503 if "busy" in asked["content"] else 400 if "refuse" in asked["content"] else 200
-            body = b'"license" must be one of [...]' if status == 400 else b"{}"
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_):
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{server.server_port}")
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    yield seen
-    server.shutdown()
-    server.server_close()
-
-
-def test_the_hub_is_asked_where_it_answers(hub, tmp_path, monkeypatch):
+def test_the_hub_is_asked_where_it_answers(hub, tmp_path):
     card = tmp_path / "README.md"
     card.write_text(GOOD, encoding="utf-8")
     assert validate_card(card) is True
-    ((path, asked),) = hub
-    assert path == "/api/validate-yaml" and asked == {"repoType": "model", "content": GOOD}
-    card.write_text(GOOD.replace("# mine", "# refuse"), encoding="utf-8")
-    with pytest.raises(HubError, match='the Hub refuses the model card README.md: .*"license" must be one of'):
+    assert hub.cards == [{"repoType": "model", "content": GOOD}]
+    hub.fail("POST", "/api/validate-yaml", 400, body='"license" must be one of [...]')
+    with pytest.raises(HubError, match="the Hub refuses the model card README.md: .*license.* must be one of"):
         validate_card(card)
-    assert validate_card(card, ask_hub=False) is False and len(hub) == 2
-    card.write_text(GOOD.replace("# mine", "# busy"), encoding="utf-8")
+    assert validate_card(card, ask_hub=False) is False and len(hub.calls) == 2
+    hub.fail("POST", "/api/validate-yaml", 503, times=2)
     assert validate_card(card) is False
     with pytest.raises(HubError, match="could not be asked about README.md"):
         validate_card(card, ask_hub=True)
