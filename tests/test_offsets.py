@@ -92,6 +92,7 @@ FAMILIES = {
     "word-level, metaspace": (lambda: word_level(True), _oracles.metaspace),
 }
 every_family = pytest.mark.parametrize("family", FAMILIES)
+searched = pytest.mark.parametrize("examples", [30, pytest.param(1000, marks=pytest.mark.slow)])
 
 words = st.sampled_from(
     " ".join(CORPUS[:6]).split() + ["<think>", "</think>", "</s>", "two words", "do not", " ", "\n", "▁", "<0x41>"]
@@ -101,7 +102,7 @@ texts = st.one_of(
     st.lists(words, max_size=30).map(" ".join),
     st.lists(st.sampled_from("诺贝尔奖居里 夫人。，😀👩‍🔬🇫🇷é ẞa1 "), max_size=40).map("".join),
 )
-PROPERTY = settings(max_examples=120, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+PROPERTY = settings(deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 
 
 def id_lists(tokenizer, prefer=()):
@@ -135,9 +136,10 @@ def ids_of(tokenizer, *tokens):
 # Against the oracles.
 
 
+@searched
 @every_family
-def test_encoded_text(family):
-    @PROPERTY
+def test_encoded_text(family, examples):
+    @settings(PROPERTY, max_examples=examples)
     @given(texts)
     def run(text):
         check(family, FAMILIES[family][0]().encode(text))
@@ -145,11 +147,12 @@ def test_encoded_text(family):
     run()
 
 
+@searched
 @every_family
-def test_sampled_ids(family):
+def test_sampled_ids(family, examples):
     tokenizer = FAMILIES[family][0]()
 
-    @PROPERTY
+    @settings(PROPERTY, max_examples=examples)
     @given(id_lists(tokenizer))
     def run(ids):
         check(family, ids)
@@ -157,8 +160,9 @@ def test_sampled_ids(family):
     run()
 
 
+@searched
 @pytest.mark.parametrize("family", ["byte-level BPE", "byte fallback, stripped", "byte fallback"])
-def test_invalid_utf8(family):
+def test_invalid_utf8(family, examples):
     tokenizer = FAMILIES[family][0]()
     letters = {byte: letter for letter, byte in _oracles.gpt2_bytes().items()}
     name = letters.get if family == "byte-level BPE" else "<0x{:02X}>".format
@@ -166,7 +170,7 @@ def test_invalid_utf8(family):
     borders = "41 7f 80 8f 90 9f a0 bf c0 c1 c2 df e0 e1 ec ed ee ef f0 f1 f3 f4 f5 ff"
     single = ids_of(tokenizer, *(name(byte) for byte in bytes.fromhex(borders)))
 
-    @settings(PROPERTY, max_examples=400)
+    @settings(PROPERTY, max_examples=3 * examples)
     @given(id_lists(tokenizer, [st.sampled_from(single)] * 6))
     def run(ids):
         check(family, ids)
@@ -284,11 +288,12 @@ def test_by_hand(case):
     assert token_offsets(tokenizer, ids_of(tokenizer, *tokens.split("|"))) == (text, ranges(written))
 
 
-def test_clean_up_of_transformers_on_sampled_ids():
+@searched
+def test_clean_up_of_transformers_on_sampled_ids(examples):
     tokenizer = word_level(clean_up=True)
     marks = ids_of(tokenizer, ".", ",", "!", "'", "t", "n")
 
-    @PROPERTY
+    @settings(PROPERTY, max_examples=examples)
     @given(id_lists(tokenizer, [st.sampled_from(marks)] * 4))
     def run(ids):
         joined, before = _oracles.word_level(tokens_of(tokenizer, ids))
@@ -498,6 +503,15 @@ def test_unknown_decoder_is_logged_once(caplog):
 
 # Time. Ratios within one run, each side the best of several; timeit keeps the garbage collector out.
 
+BROKEN = [["Ģ"], ["a", "Ģ"], ["ð", "Ł"], ["Ã", "</s>", "©"], ["</s>"]]
+
+
+def test_long_texts_take_no_time():
+    """Broken bytes and whole ones; where the time grows with the square it would take a minute each."""
+    for pattern in BROKEN:
+        ids = ids_of(byte_level(), *pattern) * (20_000 // len(pattern))
+        assert len(token_offsets(byte_level(), ids).offsets) == len(ids)
+
 
 def best_time(function, repeats):
     return min(timeit.repeat(function, timer=time.process_time, number=1, repeat=repeats))
@@ -514,6 +528,7 @@ def long_ids(tokenizer, n):
     return (ids * (n // len(ids) + 1))[:n]
 
 
+@pytest.mark.slow
 @every_family
 def test_linear_in_length(family):
     tokenizer = FAMILIES[family][0]()
@@ -521,13 +536,15 @@ def test_linear_in_length(family):
     assert ratio < 8, f"4 times the tokens took {ratio:.1f} times as long"  # quadratic: 16
 
 
-@pytest.mark.parametrize("pattern", [["Ģ"], ["a", "Ģ"], ["ð", "Ł"], ["Ã", "</s>", "©"], ["</s>"]])
+@pytest.mark.slow
+@pytest.mark.parametrize("pattern", BROKEN)
 def test_linear_on_broken_bytes(pattern):
     ids = ids_of(byte_level(), *pattern) * 64_000
     ratio = growth(byte_level(), ids[:4000], ids[:64_000], 3)
     assert ratio < 40, f"16 times the tokens took {ratio:.1f} times as long"  # quadratic: up to 256
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["byte-level BPE", "byte fallback, stripped", "unigram", "WordPiece", "word-level"])
 def test_twenty_times_faster_than_decoding_prefixes(family):
     tokenizer = FAMILIES[family][0]()

@@ -474,6 +474,32 @@ def test_no_permission_of_the_system_itself(shards, capsys):
             path.chmod(0o755)
 
 
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP", "SIGINT"])
+def test_a_signal_in_this_process_leaves_nothing(shards, tmp_path, capsys, monkeypatch, name):
+    """When it comes, others may not write there, and what is there cannot be loaded."""
+    out, left, number = tmp_path / "p" / "out", tmp_path / "p" / ".out.partial", getattr(signal, name)
+    real, written = merge_write._write, []
+
+    def ended(file, data):
+        real(file, data)
+        written.append(file)
+        if len(written) == 8:
+            with pytest.raises(CheckpointError, match="another process is writing"):
+                merge(shards / "tied4", out)
+            assert list(left.glob("*.safetensors")) and not (left / "config.json").exists() and not out.exists()
+            assert signal.getsignal(number) is not signal.SIG_DFL  # or the tests would end here
+            os.kill(os.getpid(), number)
+
+    monkeypatch.setattr(merge_write, "_write", ended)
+    before = signal.signal(number, signal.default_int_handler if name == "SIGINT" else signal.SIG_DFL)
+    try:
+        assert main(["merge", str(shards / "tied4"), "--out", str(out), "--max_shard_size", "1500"]) == 128 + number
+    finally:
+        signal.signal(number, before)
+    assert capsys.readouterr().err.endswith(f"hf-factuality: ended by {name}\n") and len(written) == 8
+    assert list(tmp_path.iterdir()) == []
+
+
 SLOW = """
 import sys, time
 from hf_factuality.cli import main
@@ -509,9 +535,8 @@ def start_slowly(folder, out, handler=signal.SIG_DFL):
     return process
 
 
-@pytest.mark.parametrize(
-    "name", ["SIGTERM", pytest.param("SIGINT", marks=pytest.mark.slow), pytest.param("SIGHUP", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGHUP"])
 def test_a_signal_ends_it_and_leaves_nothing(shards, tmp_path, name):
     process = start_slowly(shards / "tied4", tmp_path / "p" / "out")
     assert (tmp_path / "p" / ".out.partial").exists()
@@ -531,6 +556,7 @@ def test_ignored_hangups_stay_ignored(shards, tmp_path):
     assert process.returncode == 0 and [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
+@pytest.mark.slow
 def test_killed_and_run_again(shards, tmp_path):
     out = tmp_path / "out"
     process = start_slowly(shards / "tied4", out)
