@@ -127,28 +127,15 @@ class PromptPairJudge(NLIJudge):
     """As [`NLIJudge`], but premise and claim stand in one prompt and there are two outcomes; subclasses say which prompt.
 
     Args:
-        model (`PreTrainedModel`):
-            Loaded.
-        tokenizer (`PreTrainedTokenizerBase`, *optional*):
-            Of the model.
-        source (`dict[str, Any]`, *optional*):
-            Arguments that load both again; `None` if they came loaded.
-        **kwargs:
-            Other arguments of [`NLIJudge`].
+        model, tokenizer, **kwargs:
+            As for [`NLIJudge`], but for `label_map`.
 
     Raises:
         `ValueError`: see [`NLIJudge`].
     """
 
-    def __init__(
-        self,
-        model: PreTrainedModel,
-        tokenizer: PreTrainedTokenizerBase | None,
-        source: dict[str, Any] | None,
-        **kwargs: Any,
-    ):
+    def __init__(self, model: str | PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None, **kwargs: Any):
         super().__init__(model, tokenizer, label_map={0: NOT_SUPPORTED, 1: SUPPORTED}, **kwargs)
-        self._source = source
 
     def config(self) -> dict[str, Any]:
         """See [`NLIJudge.config`]."""
@@ -231,24 +218,11 @@ class HHEMJudge(PromptPairJudge):
         threshold: float = 0.5,
         negative_label: Label = Label.UNVERIFIABLE,
     ):
-        source = None
-        if isinstance(model, str) or hasattr(model, "__fspath__"):
-            import torch
-
-            model, own, found = load_hhem(
-                str(model),
-                foundation=foundation,
-                revision=revision,
-                foundation_revision=foundation_revision,
-                dtype=dtype,
-            )
-            source, tokenizer = (found, own) if tokenizer is None else (None, tokenizer)
-            device = device if device is not None else "cuda" if torch.cuda.is_available() else "cpu"
-            dtype = None
+        self._foundation = {"foundation": foundation, "foundation_revision": foundation_revision}
         super().__init__(
             model,
             tokenizer,
-            source,
+            revision=revision,
             device=device,
             dtype=dtype,
             batch_size=batch_size,
@@ -256,6 +230,12 @@ class HHEMJudge(PromptPairJudge):
             threshold=threshold,
             negative_label=negative_label,
         )
+
+    def _load(
+        self, name: str, tokenizer: PreTrainedTokenizerBase | None, revision: str | None, dtype: Any, trust: bool
+    ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase, dict[str, Any]]:
+        model, own, source = load_hhem(name, **self._foundation, revision=revision, dtype=dtype)
+        return model, own if tokenizer is None else tokenizer, source
 
     def _prompt(self, premise: str, claim: str) -> str:
         return hhem_prompt(premise, claim)

@@ -10,12 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from hf_factuality.io.upload import naming_model
 from hf_factuality.spans import Label
 from hf_factuality.verifiers.base import JudgeInput
-from hf_factuality.verifiers.extractors.sentences import SentenceExtractor, sentence_offsets
+from hf_factuality.verifiers.extractors.sentences import SentenceExtractor
 from hf_factuality.verifiers.judges.hhem import PromptPairJudge
-from hf_factuality.verifiers.judges.nli import _outside_zero3, model_source
+from hf_factuality.verifiers.judges.nli import sentence_bounds, windows_of
 from hf_factuality.verifiers.pipeline import VerifierPipeline
 
 
@@ -49,18 +48,8 @@ def word_chunks(text: str, words: int = CHUNK_WORDS) -> list[str]:
     Returns:
         `list[str]`: slices of `text` that lack nothing of it but white space at their ends; empty for a blank text.
     """
-    starts = [start for start, _ in sentence_offsets(text)] or [0]
-    bounds = list(zip([0, *starts[1:]], [*starts[1:], len(text)], strict=True))
-    chunks: list[str] = []
-    first = used = 0
-    for start, end in bounds:
-        count = len(text[start:end].split())
-        if used and used + count > words:
-            chunks.append(text[first:start].strip())
-            first, used = start, 0
-        used += count
-    chunks.append(text[first:].strip())
-    return [chunk for chunk in chunks if chunk]
+    pieces = ((start, end, len(text[start:end].split())) for start, end in sentence_bounds(text))
+    return windows_of(text, pieces, words)
 
 
 class MiniCheckJudge(PromptPairJudge):
@@ -103,6 +92,8 @@ class MiniCheckJudge(PromptPairJudge):
             [`~hf_factuality.verifiers.judges.nli.NLIJudge`].
     """
 
+    _architecture = "AutoModelForSeq2SeqLM"
+
     def __init__(
         self,
         model: str | PreTrainedModel = MINICHECK_MODEL,
@@ -121,24 +112,10 @@ class MiniCheckJudge(PromptPairJudge):
     ):
         if chunk_words < 1:
             raise ValueError(f"chunk_words must be at least 1, got {chunk_words!r}")
-        source = None
-        if isinstance(model, str) or hasattr(model, "__fspath__"):
-            import torch
-            from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
-
-            name = str(model)
-            with naming_model(name), _outside_zero3():
-                options = {} if dtype is None else {"dtype": dtype}
-                model = AutoModelForSeq2SeqLM.from_pretrained(name, revision=revision, **options)
-                if tokenizer is None:
-                    tokenizer = AutoTokenizer.from_pretrained(name, revision=revision)
-                    source = model_source(model, name, revision, dtype)
-            device = device if device is not None else "cuda" if torch.cuda.is_available() else "cpu"
-            dtype = None
         super().__init__(
             model,
             tokenizer,
-            source,
+            revision=revision,
             device=device,
             dtype=dtype,
             batch_size=batch_size,
@@ -148,7 +125,7 @@ class MiniCheckJudge(PromptPairJudge):
         )
         if self.tokenizer.eos_token is None:
             raise ValueError("the tokenizer has no end-of-sequence token, which parts document and claim")
-        size = model.config.vocab_size
+        size = self.model.config.vocab_size
         if no_token_id == yes_token_id or not (0 <= no_token_id < size and 0 <= yes_token_id < size):
             raise ValueError(
                 f"no_token_id and yes_token_id must be two ids below {size}, got {no_token_id!r}, {yes_token_id!r}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -104,34 +104,6 @@ def _outside_zero3() -> Iterator[None]:
         deepspeed._hf_deepspeed_config_weak_ref = config
 
 
-def model_source(
-    model: PreTrainedModel, name: str, revision: str | None, dtype: Any = None, trust_remote_code: bool = False
-) -> dict[str, Any]:
-    """Arguments that load a model again: its id and, of a model from the Hub, the commit that was loaded.
-
-    Args:
-        model (`PreTrainedModel`):
-            As loaded.
-        name (`str`):
-            Id or folder that it was loaded from.
-        revision (`str`, *optional*):
-            As asked for; the commit takes its place where it is known.
-        dtype (`str` or `torch.dtype`, *optional*):
-            As asked for.
-        trust_remote_code (`bool`, *optional*, defaults to `False`):
-            As asked for.
-
-    Returns:
-        `dict[str, Any]`: plain values; `dtype` and `trust_remote_code` only where they are not the default.
-    """
-    found: dict[str, Any] = {"model": name, "revision": getattr(model.config, "_commit_hash", None) or revision}
-    if dtype is not None:
-        found["dtype"] = str(dtype).removeprefix("torch.")
-    if trust_remote_code:
-        found["trust_remote_code"] = True
-    return found
-
-
 def without_special_tokens(text: str, tokenizer: PreTrainedTokenizerBase) -> str:
     """`text` so that the tokenizer takes no part of it for a special token, and can encode it.
 
@@ -148,6 +120,25 @@ def without_special_tokens(text: str, tokenizer: PreTrainedTokenizerBase) -> str
         if token in text:
             text = text.replace(token, f"{token[0]} {token[1:]}")
     return _SURROGATE.sub("\ufffd", text)
+
+
+def sentence_bounds(text: str) -> list[tuple[int, int]]:
+    """The sentences of a text with all that stands between them: each up to the start of the next."""
+    starts = [start for start, _ in sentence_offsets(text)] or [0]
+    return list(zip([0, *starts[1:]], [*starts[1:], len(text)], strict=True))
+
+
+def windows_of(text: str, pieces: Iterable[tuple[int, int, int]], room: int) -> list[str]:
+    """Slices of `text` that hold neighbouring pieces (start, end, size) of at most `room` together, or one larger piece."""
+    windows: list[str] = []
+    first = last = used = 0
+    for start, end, size in pieces:
+        if used and used + size > room:
+            windows.append(text[first:last].strip())
+            first, used = start, 0
+        last, used = end, used + size
+    windows.append(text[first:last].strip())
+    return [window for window in windows if window]
 
 
 class NLIJudge:
@@ -196,6 +187,8 @@ class NLIJudge:
         the classes have no known meaning.
     """
 
+    _architecture = "AutoModelForSequenceClassification"
+
     def __init__(
         self,
         model: str | PreTrainedModel,
@@ -221,26 +214,17 @@ class NLIJudge:
         self.negative_label = Label(negative_label)
         if self.negative_label not in (Label.UNVERIFIABLE, Label.CONTRADICTED):
             raise ValueError(f"negative_label must be UNVERIFIABLE or CONTRADICTED, got {negative_label!r}")
-        if not isinstance(model, str) and not hasattr(model, "__fspath__"):
-            if tokenizer is None:
-                raise ValueError("a loaded model needs its tokenizer: NLIJudge(model, tokenizer)")
-            if device is not None or dtype is not None:
-                model = model.to(device=device, dtype=dtype)
-        else:
+        if isinstance(model, str) or hasattr(model, "__fspath__"):
             import torch
-            from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-            name = str(model)
-            source = {"revision": revision, "trust_remote_code": trust_remote_code}
             own_tokenizer = tokenizer is None
-            options = source if dtype is None else {**source, "dtype": dtype}
-            with naming_model(name), _outside_zero3():
-                if own_tokenizer:
-                    tokenizer = AutoTokenizer.from_pretrained(name, **source)
-                model = AutoModelForSequenceClassification.from_pretrained(name, **options)
+            model, tokenizer, source = self._load(str(model), tokenizer, revision, dtype, trust_remote_code)
             model = model.to(device if device is not None else "cuda" if torch.cuda.is_available() else "cpu")
-            if own_tokenizer:
-                self._source = model_source(model, name, revision, dtype, trust_remote_code)
+            self._source = source if own_tokenizer else None
+        elif tokenizer is None:
+            raise ValueError(f"a loaded model needs its tokenizer: {type(self).__name__}(model, tokenizer)")
+        elif device is not None or dtype is not None:
+            model = model.to(device=device, dtype=dtype)
         if tokenizer.pad_token is None and batch_size > 1:
             raise ValueError("the tokenizer has no padding token: set one, or pass batch_size=1")
         self.model = model.eval()
@@ -251,6 +235,26 @@ class NLIJudge:
         self.max_length = max_length or min(tokenizer.model_max_length, positions, 512)
         self.threshold = threshold
         self.contradiction_threshold = contradiction_threshold
+
+    def _load(
+        self, name: str, tokenizer: PreTrainedTokenizerBase | None, revision: str | None, dtype: Any, trust: bool
+    ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase, dict[str, Any]]:
+        """Model, tokenizer (loaded if it is `None`), and the arguments that load both again, with the commit found."""
+        import transformers
+
+        place = {"revision": revision, "trust_remote_code": trust}
+        with naming_model(name), _outside_zero3():
+            if tokenizer is None:
+                tokenizer = transformers.AutoTokenizer.from_pretrained(name, **place)
+            model = getattr(transformers, self._architecture).from_pretrained(
+                name, **place, **({} if dtype is None else {"dtype": dtype})
+            )
+        source = {"model": name, "revision": getattr(model.config, "_commit_hash", None) or revision}
+        if dtype is not None:
+            source["dtype"] = str(dtype).removeprefix("torch.")
+        if trust:
+            source["trust_remote_code"] = True
+        return model, tokenizer, source
 
     def config(self) -> dict[str, Any]:
         """Arguments that make this judge again, as plain values; the device is left out.
@@ -338,10 +342,8 @@ class NLIJudge:
         special = self._overhead()
         short = [self._surely_fits(item, special) for item in inputs]
         unclear = [item for item, fits in zip(inputs, short, strict=True) if not fits]
-        claims = list(dict.fromkeys(item.claim for item in unclear))
-        claim_tokens = dict(zip(claims, self._count(claims), strict=True))
-        passages = list(dict.fromkeys(text for item in unclear for text in item.evidence if text.strip()))
-        passage_tokens = dict(zip(passages, self._count(passages), strict=True))
+        measured = list(dict.fromkeys(text for item in unclear for text in (item.claim, *item.evidence)))
+        tokens = dict(zip(measured, self._count(measured), strict=True))
         segments: dict[str, list[tuple[int, int, int]]] = {}
         result: list[list[str] | None] = []
         for item, fits in zip(inputs, short, strict=True):
@@ -349,50 +351,38 @@ class NLIJudge:
             if fits:
                 result.append(texts)
                 continue
-            room = self.max_length - special - claim_tokens[item.claim]
+            room = self.max_length - special - tokens[item.claim]
             if texts and room < _MIN_PREMISE_TOKENS:
                 result.append(None)
                 continue
             premises: list[str] = []
             for text in texts:
-                if passage_tokens[text] <= room:
+                if tokens[text] <= room:
                     premises.append(text)
                     continue
                 if text not in segments:
                     segments[text] = self._segments(text)
-                premises.extend(self._pack(text, segments[text], room))
+                pieces = [piece for segment in segments[text] for piece in self._cut(text, segment, room)]
+                premises.extend(windows_of(text, pieces, room))
             result.append(premises)
         return result
 
     def _segments(self, text: str) -> list[tuple[int, int, int]]:
         """Start, end and tokens of the sentences of a passage, each up to the start of the next."""
-        starts = [start for start, _ in sentence_offsets(text)] or [0]
-        bounds = list(zip([0, *starts[1:]], [*starts[1:], len(text)], strict=True))
+        bounds = sentence_bounds(text)
         counts = self._count([text[start:end] for start, end in bounds])
         return [(start, end, count) for (start, end), count in zip(bounds, counts, strict=True)]
 
-    def _pack(self, text: str, segments: list[tuple[int, int, int]], room: int) -> list[str]:
-        """Windows of neighbouring sentences of at most `room` tokens."""
-        windows: list[str] = []
-        first, last, used = 0, 0, 0
-        stack = segments[::-1]
-        while stack:
-            start, end, count = stack.pop()
-            if count > room and end - start > 1:
-                # Longer than a window: halves, at a space if there is one near the middle.
-                middle = (start + end) // 2
-                space = text.rfind(" ", start + (end - start) // 4, middle)
-                middle = space if space > start else middle
-                halves = ((start, middle), (middle, end))
-                counts = self._count([text[a:b] for a, b in halves])
-                stack.extend((a, b, n) for (a, b), n in reversed(list(zip(halves, counts, strict=True))))
-                continue
-            if used and used + count > room:
-                windows.append(text[first:last].strip())
-                first, used = start, 0
-            last, used = end, used + count
-        windows.append(text[first:last].strip())
-        return [window for window in windows if window]
+    def _cut(self, text: str, segment: tuple[int, int, int], room: int) -> list[tuple[int, int, int]]:
+        """A segment in pieces of at most `room` tokens: halves, at a space if there is one near the middle."""
+        start, end, count = segment
+        if count <= room or end - start < 2:
+            return [segment]
+        middle = (start + end) // 2
+        space = text.rfind(" ", start + (end - start) // 4, middle)
+        middle = space if space > start else middle
+        first, second = self._count([text[start:middle], text[middle:end]])
+        return [*self._cut(text, (start, middle, first), room), *self._cut(text, (middle, end, second), room)]
 
     def _encode(self, pairs: list[tuple[str, str]]) -> Mapping[str, list[list[int]]]:
         """Tokenizer's output for (premise, claim) pairs, without padding."""
