@@ -15,7 +15,7 @@ from hf_factuality.checkpoints._cli import add_parser as add_merge_parser
 from hf_factuality.data._cli import add_parser as add_build_preferences_parser
 from hf_factuality.errors import FactualityError
 from hf_factuality.evaluation._cli import add_parser as add_evaluate_parser
-from hf_factuality.hub._push_cli import add_parser as add_push_parser
+from hf_factuality.hub._cli import add_parser as add_push_parser
 from hf_factuality.metrics._cli import add_parser as add_metrics_parser
 from hf_factuality.retrieval._cli import add_parser as add_index_parser
 from hf_factuality.spans import SCOPES

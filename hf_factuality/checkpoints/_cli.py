@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from hf_factuality.hub._push_cli import add_hub_flags
+from hf_factuality.hub._cli import add_hub_flags
 
 
 def add_parser(commands: Any) -> None:

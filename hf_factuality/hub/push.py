@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from hf_factuality.errors import HubError
-from hf_factuality.hub._push_files import check_model, find_files, stale_files
-from hf_factuality.hub._push_text import published_text
+from hf_factuality.hub.files import check_model, find_files, stale_files
+from hf_factuality.hub.paths import published_text
 from hf_factuality.io.manifest import MANIFEST, published_manifest
 from hf_factuality.io.upload import Published, prepare_repo, publish
 
@@ -145,51 +146,25 @@ def push_folder(
     repo_id: str,
     *,
     repo_type: str = "model",
-    private: bool | None = None,
-    pull_request: bool = False,
-    revision: str | None = None,
     include: Sequence[str] = (),
     exclude: Sequence[str] = (),
-    commit_message: str | None = None,
-    token: str | bool | None = None,
-    patience: float | None = None,
+    **kwargs: Any,
 ) -> Published:
     """Publish a folder in one commit: a reader sees all of it or nothing.
-
-    Weights of an earlier push that are no part of this one are removed by the same commit; other files of the repository stay.
-    Killed, it goes on when it is called again: files that have arrived are not sent again.
 
     Args:
         folder (`str` or `Path`), repo_type (`str`), include, exclude (`Sequence[str]`):
             As for [`plan_push`].
-        repo_id (`str`):
-            The repository; made if it does not exist.
-        private (`bool`, *optional*):
-            `None`: a new one is private, and one that exists stays as it is. `True` and `False` also refuse one that is
-            otherwise.
-        pull_request (`bool`, *optional*, defaults to `False`):
-            Open a pull request instead of committing.
-        revision (`str`, *optional*):
-            Branch; made if it does not exist.
-        commit_message (`str`, *optional*):
-            Of the commit; title of the pull request.
-        token (`str` or `bool`, *optional*):
-            As in `huggingface_hub`.
-        patience (`float`, *optional*, defaults to 300):
-            Seconds to wait in all while the Hub cannot be reached.
+        repo_id (`str`), **kwargs:
+            As for [`push_plans`].
 
     Returns:
         [`Published`].
 
     Raises:
-        [`~hf_factuality.errors.HubError`]: see [`plan_push`]; or the Hub refuses or cannot be reached. Nothing of the push is
-            visible then.
+        [`~hf_factuality.errors.HubError`]: see [`plan_push`] and [`push_plans`].
     """
-    plan = plan_push(folder, repo_type=repo_type, include=include, exclude=exclude)
-    return push_plans(
-        [plan], repo_id, private=private, pull_request=pull_request, revision=revision, commit_message=commit_message,
-        token=token, patience=patience,
-    )  # fmt: skip
+    return push_plans([plan_push(folder, repo_type=repo_type, include=include, exclude=exclude)], repo_id, **kwargs)
 
 
 def push_plans(
@@ -205,17 +180,28 @@ def push_plans(
 ) -> Published:
     """Publish several folders in one commit: a model, and beside it the checkpoint that it is resumed from.
 
+    Weights of an earlier push that are no part of this one are removed by the same commit; other files of the repository stay.
+    Killed, it goes on when it is called again: files that have arrived are not sent again.
+
     Args:
         plans (`Sequence[PushPlan]`):
             Of [`plan_push`]; a file of a later one replaces one of the same name.
-        repo_id (`str`), private, pull_request, revision, commit_message, token, patience:
-            As for [`push_folder`].
+        repo_id (`str`):
+            The repository; made if it does not exist.
+        private (`bool`, *optional*):
+            `None`: a new one is private, and one that exists stays as it is. `True` and `False` also refuse one that is
+            otherwise.
+        commit_message (`str`, *optional*, defaults to the name of the folder):
+            Of the commit; title of the pull request.
+        pull_request, revision, token, patience:
+            As for [`~hf_factuality.io.upload.publish`].
 
     Returns:
         [`Published`].
 
     Raises:
-        [`~hf_factuality.errors.HubError`]: see [`push_folder`]; or the state of a run would go to a public repository.
+        [`~hf_factuality.errors.HubError`]: the state of a run would go to a public repository; or the Hub refuses or cannot
+            be reached. Nothing of the push is visible then.
     """
     files: dict[str, str | Path | bytes] = {}
     for plan in plans:

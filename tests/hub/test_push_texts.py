@@ -7,7 +7,7 @@ import pytest
 
 from hf_factuality.cli import main
 from hf_factuality.errors import HubError
-from hf_factuality.hub._push_text import find_path
+from hf_factuality.hub.paths import find_path
 from hf_factuality.hub.push import plan_push, push_folder
 from tests.hub.push_inputs import safetensors, write, write_model
 from tests.tiny import save_tiny_model

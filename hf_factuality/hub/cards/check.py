@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from hf_factuality.errors import HubError
-from hf_factuality.hub._push_text import find_path
+from hf_factuality.hub.paths import find_path
 from hf_factuality.io.secrets import find_secret
 
 

@@ -1,4 +1,4 @@
-"""Which files of a folder are published, and why the others are not."""
+"""Which files of a folder are published, and why the others are not: of a model what is known to be a part of one."""
 
 from __future__ import annotations
 
@@ -10,90 +10,60 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from hf_factuality.errors import HubError
-from hf_factuality.hub._push_text import check_metadata
+from hf_factuality.hub.paths import check_metadata
 
 
-MODEL = (
-    "model.safetensors",
-    "model-*-of-*.safetensors",
-    "model.safetensors.index.json",
-    "pytorch_model.bin",
-    "pytorch_model-*-of-*.bin",
-    "pytorch_model.bin.index.json",
-    "config.json",
-    "generation_config.json",
-    "adapter_config.json",
-    "adapter_model.safetensors",
-    "adapter_model.bin",
-    "configuration_*.py",
-    "modeling_*.py",
-    "tokenization_*.py",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "tokenizer.model",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.json",
-    "vocab.txt",
-    "merges.txt",
-    "*.tiktoken",
-    "spiece.model",
-    "sentencepiece.bpe.model",
-    "chat_template*.jinja",
-    "chat_template.json",
-    "additional_chat_templates/*.jinja",
-    "preprocessor_config.json",
-    "processor_config.json",
-    "video_preprocessor_config.json",
-    "critic/config.json",
-    "critic/model.safetensors",
-    "critic/model-*-of-*.safetensors",
-    "critic/model.safetensors.index.json",
-    "critic/value_head.pt",
-    "README.md",
-    "LICENSE*",
-    "NOTICE*",
-    "results*.json",
-    "verifier_config.json",
-    "prompts/*.txt",
-    "prompts/*/*.txt",
-    "verifier/verifier_config.json",
-    "verifier/config.json",
-    "verifier/prompts/*.txt",
-    "verifier/prompts/*/*.txt",
-)
-_DATASET = ("README.md", "LICENSE*", "NOTICE*", "**/*.parquet", "**/*.jsonl", "**/*.csv", "**/*.json")
-_PAIRS = ("README.md", "LICENSE*", "pairs.parquet")
-_SPACE = ("README.md", "LICENSE*", "requirements.txt", "packages.txt", "**/*.py", "**/*.json", "**/*.txt", "**/*.md")
-
+_CARD = ("README.md", "LICENSE*", "NOTICE*")
+_KINDS = {
+    "model": (
+        *_CARD,
+        *"""
+        model.safetensors model-*-of-*.safetensors model.safetensors.index.json
+        pytorch_model.bin pytorch_model-*-of-*.bin pytorch_model.bin.index.json
+        config.json generation_config.json configuration_*.py modeling_*.py tokenization_*.py
+        adapter_config.json adapter_model.safetensors adapter_model.bin
+        critic/config.json critic/model.safetensors critic/model-*-of-*.safetensors
+        critic/model.safetensors.index.json critic/value_head.pt
+        tokenizer.json tokenizer_config.json tokenizer.model special_tokens_map.json added_tokens.json
+        vocab.json vocab.txt merges.txt *.tiktoken spiece.model sentencepiece.bpe.model
+        chat_template*.jinja chat_template.json additional_chat_templates/*.jinja
+        preprocessor_config.json processor_config.json video_preprocessor_config.json
+        results*.json
+        verifier_config.json prompts/*.txt prompts/*/*.txt
+        verifier/verifier_config.json verifier/config.json verifier/prompts/*.txt verifier/prompts/*/*.txt
+        """.split(),
+    ),
+    "dataset": (*_CARD, "**/*.parquet", "**/*.jsonl", "**/*.csv", "**/*.json"),
+    "pairs": ("README.md", "LICENSE*", "pairs.parquet"),
+    "space": (
+        "README.md",
+        "LICENSE*",
+        "requirements.txt",
+        "packages.txt",
+        "**/*.py",
+        "**/*.json",
+        "**/*.txt",
+        "**/*.md",
+    ),
+}
 _STATE = "state of a run, which only resuming it needs"
 _NEVER = {
-    "training_args.bin": "a pickle of every argument of the run, access tokens included",
-    "checkpoint-*": "a checkpoint of the run; push its folder by itself",
-    "last-checkpoint": "a checkpoint of the run; push its folder by itself",
-    **dict.fromkeys(("runs", "wandb", "mlruns", "events.out.tfevents*", "*.log", "logs"), "a log of the run"),
-    "model_world_size_*": "a shard of a run; make a model of them: hf-factuality merge",
-    "_push-*": "left by a push of a checkpoint that was killed",
-    "__pycache__": "made by Python",
-    **dict.fromkeys(
-        ("id_rsa", "id_dsa", "id_ecdsa", "id_ed25519", "*.ppk", "*.key", "*.p8", "*.p12", "*.pfx"), "a private key"
-    ),
-    **dict.fromkeys(("*.jks", "*.keystore", "*.kdbx", "?*.env", "netrc", "_netrc"), "keys or passwords"),
+    "hidden": (".*",),
+    "a pickle of every argument of the run, access tokens included": ("training_args.bin",),
+    "a checkpoint of the run; push its folder by itself": ("checkpoint-*", "last-checkpoint"),
+    "a log of the run": ("runs", "wandb", "mlruns", "events.out.tfevents*", "*.log", "logs"),
+    "a shard of a run; make a model of them: hf-factuality merge": ("model_world_size_*",),
+    "left by a push of a checkpoint that was killed": ("_push-*",),
+    "made by Python": ("__pycache__",),
+    "a private key": "id_rsa id_dsa id_ecdsa id_ed25519 *.ppk *.key *.p8 *.p12 *.pfx".split(),
+    "keys or passwords": "*.jks *.keystore *.kdbx ?*.env netrc _netrc".split(),
+    _STATE: """
+        optimizer.pt optimizer.bin optimizer_* critic_optimizer.pt optim_world_size_* *_optim_states.pt
+        scheduler.pt scheduler.bin scaler.pt rng_state*.pth random_states_*.pkl extra_state_* global_step* latest
+        pytorch_model_fsdp_* *.distcp rollouts_*_of_*.pt trainer_state.json checkpoint_manifest.json reference.pt
+        """.split(),
 }
-_RESUMABLE = (
-    *(
-        "optimizer.pt",
-        "optimizer.bin",
-        "optimizer_*",
-        "critic_optimizer.pt",
-        "optim_world_size_*",
-        "*_optim_states.pt",
-    ),
-    *("scheduler.pt", "scheduler.bin", "scaler.pt", "rng_state*.pth", "random_states_*.pkl", "extra_state_*"),
-    *("global_step*", "latest", "pytorch_model_fsdp_*", "*.distcp", "rollouts_*_of_*.pt", "trainer_state.json"),
-    *("checkpoint_manifest.json", "reference.pt"),
-)
-"""Names of files and folders; whatever lies below such a folder counts too."""
+"""Why, and the names of such files and folders; whatever lies below such a folder counts too."""
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.pkl", "*.pickle", "*.ckpt", "*.joblib")
 _WEIGHTS = re.compile(
     r"(?:model|pytorch_model)(?:-\d{5}-of-\d{5})?\.(?:safetensors|bin)(?:\.index\.json)?"
@@ -126,9 +96,9 @@ def find_files(
     Raises:
         [`~hf_factuality.errors.HubError`]: a link leaves the folder.
     """
-    kinds = {"model": MODEL, "space": _SPACE}.get(repo_type, _DATASET)
+    kinds = _KINDS[repo_type]
     if repo_type == "dataset" and (folder / "pairs.parquet").is_file():
-        kinds = _PAIRS  # the other files of such a run are samples and verifications
+        kinds = _KINDS["pairs"]  # the other files of such a run are samples and verifications
     root = folder.resolve()
     files, left_out = {}, {}
     for name, path in _walk(folder):
@@ -165,25 +135,25 @@ def _why_not(
     parts = name.rstrip("/").split("/")
     if name.endswith("/"):
         return "a link to a folder"
-    if any(part.startswith(".") for part in parts):
-        return "hidden"
-    for pattern, reason in _NEVER.items():
-        if any(fnmatch.fnmatchcase(part, pattern) for part in parts):
-            return reason
-    state = any(fnmatch.fnmatchcase(part, pattern) for part in parts for pattern in _RESUMABLE)
-    if state and not resumable:
-        return _STATE
+    never = _never(parts)
+    if never is not None and not (resumable and never == _STATE):
+        return never
     if not path.is_file():
         return "no file"
     if matches(name, exclude):
         return "excluded by you"
-    if state or any(_is(parts, kind) for kind in kinds):
+    if never == _STATE or any(_is(parts, kind) for kind in kinds):
         return None
-    if any(fnmatch.fnmatchcase(parts[-1], pattern) for pattern in _PICKLES):
+    if matches(name, _PICKLES):
         return "a pickle that is no model's weights"
     if matches(name, include) or _is_results(path):
         return None
     return "not a part of what is published; add it with --include"
+
+
+def _never(parts: Iterable[str]) -> str | None:
+    """Why what has such a name, or lies in such a folder, is not published."""
+    return next((reason for reason, names in _NEVER.items() if any(matches(part, names) for part in parts)), None)
 
 
 def _why_not_target(path: Path, root: Path, resumable: bool) -> str | None:
@@ -194,15 +164,11 @@ def _why_not_target(path: Path, root: Path, resumable: bool) -> str | None:
     parts = target.parts
     if len(parts) > 1 and fnmatch.fnmatchcase(parts[0], "checkpoint-*"):  # weights that a run linked to
         parts = parts[1:]
-    reason = "hidden" if any(part.startswith(".") for part in parts) else None
-    for pattern, why in _NEVER.items():
-        if any(fnmatch.fnmatchcase(part, pattern) for part in parts):
-            reason = why
-    if not resumable and any(fnmatch.fnmatchcase(part, pattern) for part in parts for pattern in _RESUMABLE):
-        reason = reason or _STATE
-    if reason is None and any(fnmatch.fnmatchcase(parts[-1], pattern) for pattern in _PICKLES):
-        if not any(fnmatch.fnmatchcase(path.name, pattern) for pattern in _PICKLES):
-            reason = "a pickle"
+    reason = _never(parts)
+    if resumable and reason == _STATE:
+        reason = None
+    if reason is None and matches(parts[-1], _PICKLES) and not matches(path.name, _PICKLES):
+        reason = "a pickle"
     return None if reason is None else f"a link to {target.as_posix()}: {reason}"
 
 

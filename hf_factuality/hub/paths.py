@@ -15,38 +15,17 @@ from hf_factuality.io.upload import refuse_secrets
 
 # Vocabularies and rows of data may hold any text; nobody's paths are written there by a library.
 _DATA = {"tokenizer.json", "vocab.json", "vocab.txt", "merges.txt", "added_tokens.json"}
-_DATA_SUFFIXES = {
-    *(".safetensors", ".bin", ".pt", ".pth", ".distcp", ".parquet", ".arrow"),
-    *(".jsonl", ".csv", ".tsv", ".tiktoken", ".model"),
-}
-_KEYS = {
-    *("_name_or_path", "name_or_path", "base_model_name_or_path", "model_name_or_path", "tokenizer_name_or_path"),
-    *(
-        "tokenizer_file",
-        "vocab_file",
-        "merges_file",
-        "special_tokens_map_file",
-        "tokenizer_name",
-        "best_model_checkpoint",
-    ),
-}
+_DATA_SUFFIXES = frozenset(
+    ".safetensors .bin .pt .pth .distcp .parquet .arrow .jsonl .csv .tsv .tiktoken .model".split()
+)
+_KEYS = frozenset(
+    """
+    _name_or_path name_or_path base_model_name_or_path model_name_or_path tokenizer_name_or_path tokenizer_file vocab_file
+    merges_file special_tokens_map_file tokenizer_name best_model_checkpoint
+    """.split()
+)
 """Keys of JSON files that libraries fill with where they read something; only its last part is published."""
-_HOMES = {
-    "home",
-    "Users",
-    "root",
-    "mnt",
-    "media",
-    "scratch",
-    "tmp",
-    "private",
-    "Volumes",
-    "workspace",
-    "lustre",
-    "gpfs",
-    "nfs",
-    "fsx",
-}
+_HOMES = frozenset("home Users root mnt media scratch tmp private Volumes workspace lustre gpfs nfs fsx".split())
 _EVERYWHERE = {"bin", "sbin", "usr", "lib", "lib64", "etc", "dev", "proc", "sys", "opt", "run"}
 _NOBODYS = {"/mnt/data"}  # in prompts of a published tool
 _UNIX = re.compile(
@@ -143,22 +122,25 @@ def _read(path: Path) -> str | None:
 
 def check_metadata(metadata: Mapping[str, str], name: str) -> None:
     """Refuse the texts that a file of safetensors carries in its header, if a path is among them."""
-    text = "\n".join(f"{key}\n{value}" for key, value in metadata.items())
+    _refuse_path(
+        "\n".join(f"{key}\n{value}" for key, value in metadata.items()),
+        f"the header of {name} holds a path of your machine",
+        "save it again without: safetensors.torch.save_file(tensors, file, metadata={'format': 'pt'})",
+    )
+
+
+def _refuse_path(
+    text: str, what: str, fix: str = "write something that others have, or leave the file out with --exclude"
+) -> None:
     if (found := find_path(text)) is not None:
-        raise HubError(
-            f"the header of {name} holds a path of your machine ({found[1]}); save it again without: "
-            "safetensors.torch.save_file(tensors, file, metadata={'format': 'pt'})"
-        )
+        raise HubError(f"{what} ({found[1]}); {fix}")
 
 
 def _without_paths(value: Any, name: str, keys: tuple[str, ...], changes: list[str]) -> Any:
+    place = ".".join(keys)
     if isinstance(value, dict):
         for key in value:
-            if (found := find_path(key)) is not None:
-                raise HubError(
-                    f"{name} holds a path of your machine as a name in {'.'.join(keys) or 'it'!r} ({found[1]}); write "
-                    "something that others have, or leave the file out with --exclude"
-                )
+            _refuse_path(key, f"{name} holds a path of your machine as a name in {place or 'it'!r}")
         return {key: _without_paths(item, name, (*keys, str(key)), changes) for key, item in value.items()}
     if isinstance(value, list):
         return [_without_paths(item, name, (*keys, str(number)), changes) for number, item in enumerate(value)]
@@ -166,13 +148,9 @@ def _without_paths(value: Any, name: str, keys: tuple[str, ...], changes: list[s
         return value
     if keys and keys[-1] in _KEYS and _is_path(value):
         short = re.split(r"[\\/]", value.rstrip("\\/"))[-1] or "model"
-        changes.append(f"{'.'.join(keys)} was a path, written as {short!r}")
+        changes.append(f"{place} was a path, written as {short!r}")
         return short
-    if (found := find_path(value)) is not None:
-        raise HubError(
-            f"{name} holds a path of your machine in {'.'.join(keys)!r} ({found[1]}); write something that others have, or "
-            "leave the file out with --exclude"
-        )
+    _refuse_path(value, f"{name} holds a path of your machine in {place!r}")
     return value
 
 
