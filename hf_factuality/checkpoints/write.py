@@ -19,6 +19,7 @@ import torch
 
 from hf_factuality.checkpoints.tensors import Source, as_bytes, has_nan, overflows
 from hf_factuality.errors import CheckpointError
+from hf_factuality.io.files import sync
 
 
 INDEX = "model.safetensors.index.json"
@@ -123,7 +124,7 @@ def write_shards(folder: Path, shards: Mapping[str, Sequence[Entry]], advance: C
             write_shard(folder / name, entries, advance)
             if pending is not None:
                 pending.result()  # so that no more than two files wait for the disk
-            pending = syncer.submit(_sync, folder / name)
+            pending = syncer.submit(sync, folder / name)
         if pending is not None:
             pending.result()
 
@@ -278,8 +279,8 @@ def whole_folder(out: Path) -> Iterator[Path]:
                 shutil.rmtree(left) if left.is_dir() else left.unlink()
             yield folder
             for entry in folder.rglob("*"):
-                _sync(entry)
-            _sync(folder)
+                sync(entry)
+            sync(folder)
             if out.exists():
                 out.rmdir()  # an empty folder, as checked before
             folder.rename(out)
@@ -293,7 +294,7 @@ def whole_folder(out: Path) -> Iterator[Path]:
                     place.rmdir()
             raise
         try:
-            _sync(out.parent)
+            sync(out.parent)
         except OSError as error:
             warnings.warn(f"{out} is whole, but its disk does not confirm its name: {error.strerror or error}")
     except OSError as error:
@@ -319,17 +320,6 @@ def _lock(folder: Path, out: Path) -> int | None:
         os.close(handle)
         raise _Busy(f"another process is writing {out}; wait for it, or choose another folder") from error
     return handle
-
-
-def _sync(path: Path) -> None:
-    try:
-        handle = os.open(path, os.O_RDONLY)
-    except OSError:  # folders cannot be opened on Windows
-        return
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _reason(out: Path, error: OSError) -> str:

@@ -21,6 +21,7 @@ from hf_factuality.data.pairs import hallucination_free_share
 from hf_factuality.data.preferences import pair_features
 from hf_factuality.errors import DataError
 from hf_factuality.functional.preference import FREE_OF_HALLUCINATION
+from hf_factuality.io.files import writing
 from hf_factuality.io.rows import read_rows
 from hf_factuality.spans import ANAH_LABELS, Label, LabeledSpan
 
@@ -179,8 +180,10 @@ def write_anah(
         raise ValueError(f"types is 'mask_dpo' or 'anah' and unjudged 'masked' or 'null', got {types!r}, {unjudged!r}")
     count = 0
     path = Path(path)
-    partial = path.with_name(path.name + ".partial")
-    with partial.open("w", encoding="utf-8", errors="surrogatepass", newline="\n") as file:
+    with (
+        writing(path) as partial,
+        partial.open("w", encoding="utf-8", errors="surrogatepass", newline="\n") as file,
+    ):
         for number, pair in enumerate(pairs):
             row = {"prompt": pair["prompt"]}
             for side in _SIDES:
@@ -191,7 +194,6 @@ def write_anah(
             row |= {name: pair[name] for name in ("id", "topic") if pair.get(name) is not None}
             file.write(json.dumps(row, ensure_ascii=False) + "\n")
             count += 1
-    os.replace(partial, path)
     return count
 
 

@@ -31,7 +31,8 @@ from hf_factuality import __version__
 from hf_factuality.data.pairs import Pair, PairConfig, PairReport, choose_pairs
 from hf_factuality.data.sampling import GivenResponses, Sampler
 from hf_factuality.errors import DataError, JudgingError
-from hf_factuality.io.run_files import LineFile, only_run, write_whole
+from hf_factuality.io.files import write_atomically, writing
+from hf_factuality.io.run_files import LineFile, only_run
 from hf_factuality.spans import Verification
 from hf_factuality.verifiers.base import Verifier, VerifierInput, evidence_passages
 from hf_factuality.verifiers.guard import GuardedVerifier
@@ -285,7 +286,7 @@ def _check_settings(path: Path, questions, sampler: Sampler, verifier: Verifier,
                     "use the same, or another folder"
                 )
     else:
-        write_whole(path, json.dumps({**settings, "hf_factuality": __version__}, indent=2) + "\n")
+        write_atomically(path, json.dumps({**settings, "hf_factuality": __version__}, indent=2) + "\n")
 
 
 def _describe(verifier: Verifier) -> dict[str, Any]:
@@ -464,17 +465,16 @@ def _finish(questions, responses: LineFile, verdicts: LineFile, folder: Path, co
         "lost_responses": lost,
         **{f"{side}_score": sum(row[f"{side}_score"] for row in rows) / len(rows) for side in _SIDES if rows},
     }
-    write_whole(folder / "report.json", json.dumps({**summary, "pair_settings": asdict(config)}, indent=2) + "\n")
+    write_atomically(folder / "report.json", json.dumps({**summary, "pair_settings": asdict(config)}, indent=2) + "\n")
     if not rows:
         (folder / "pairs.parquet").unlink(missing_ok=True)  # of a run with other settings of pairs
         raise DataError("no pair is left: " + "; ".join(report.lines()))
     dataset = Dataset.from_list(rows, features=pair_features())
-    partial = folder / "pairs.parquet.partial"
-    dataset.to_parquet(str(partial))
-    os.replace(partial, folder / "pairs.parquet")
+    with writing(folder / "pairs.parquet") as partial:
+        dataset.to_parquet(str(partial))
     from hf_factuality.data.pair_card import card_text
 
-    write_whole(folder / "README.md", card_text(folder))
+    write_atomically(folder / "README.md", card_text(folder))
     return dataset
 
 

@@ -24,8 +24,9 @@ from hf_factuality.data.sampling import (
 )
 from hf_factuality.data.topics import embed_topics, select_by_distance, select_questions, topic_distances
 from hf_factuality.errors import DataError, JudgingError
+from hf_factuality.io.files import write_atomically
 from hf_factuality.io.rows import read_rows
-from hf_factuality.io.run_files import write_whole, written_ids
+from hf_factuality.io.run_files import written_ids
 from hf_factuality.verifiers.base import Verifier, VerifierInput
 from hf_factuality.verifiers.guard import GuardedVerifier
 from hf_factuality.verifiers.guard import logger as guard_logger
@@ -315,7 +316,7 @@ def _nearest(
         sampler = None  # vLLM, which may come next, wants the memory
         _release_memory()
         stored = {"key": key, "distances": topic_distances(*vectors)}
-        write_whole(path, json.dumps(stored, indent=1) + "\n")
+        write_atomically(path, json.dumps(stored, indent=1) + "\n")
     return select_by_distance(
         questions, stored["distances"], args.topic_distance, args.topics, args.questions_per_topic, args.seed
     )

@@ -11,16 +11,15 @@ complaints cost, it soon writes nothing.
 from __future__ import annotations
 
 import json
-import os
 import random
 import re
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hf_factuality.errors import CheckpointError
 from hf_factuality.hub.cards.card import before_and_after, format_table
+from hf_factuality.io.files import whole_folder
 
 
 if TYPE_CHECKING:
@@ -344,11 +343,9 @@ def _made(folder: Path, train: Callable[[Path, random.Random, int], None], steps
     if not (folder / "config.json").is_file():
         print(f"Training a small model from scratch, {steps} steps: {folder}")
         try:
-            folder.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(dir=folder.parent) as partial, torch.random.fork_rng(devices=[]):
+            with whole_folder(folder) as partial, torch.random.fork_rng(devices=[]):
                 torch.manual_seed(0)
-                train(Path(partial) / folder.name, random.Random(0), steps)
-                os.rename(Path(partial) / folder.name, folder)
+                train(partial, random.Random(0), steps)
         except OSError as error:
             raise CheckpointError(f"cannot write the model to {folder}: {error}; choose another output_dir") from error
     return str(folder)

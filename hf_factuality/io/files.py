@@ -1,24 +1,79 @@
-"""Files that are whole, or as they were before."""
+"""Files and folders that are whole, or as they were before."""
 
 from __future__ import annotations
 
+import errno
 import os
+import shutil
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 
-def write_atomically(path: Path, data: bytes) -> None:
-    """Write a file so that it is there whole, or as it was before."""
+__all__ = ["sync", "whole_folder", "write_atomically", "writing"]
+
+# What a file system says that has no `fsync`, as those that are read-only, or none for folders.
+_NO_SYNC = {errno.EINVAL, errno.ENOTSUP, errno.EROFS}
+
+
+def write_atomically(path: Path, data: bytes | str) -> None:
+    """Write a file, text in UTF-8, so that it is there whole, or as it was before."""
+    with writing(path) as partial:
+        partial.write_bytes(data.encode("utf-8") if isinstance(data, str) else data)
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[Path]:
+    """A file beside `path` to write to, which is brought to the disk and takes its place at the end.
+
+    If something fails, it is removed and `path` is as it was. A link is replaced; what it leads to stays.
+    """
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    os.close(handle)
+    partial = Path(name)
     try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        mask = os.umask(0)
-        os.umask(mask)
-        os.chmod(name, 0o666 & ~mask)  # mkstemp lets nobody else read
-        os.replace(name, path)
+        yield partial
+        partial.chmod(0o666 & ~_umask())  # mkstemp lets nobody else read
+        sync(partial)
+        os.replace(partial, path)
     except BaseException:
-        Path(name).unlink(missing_ok=True)
+        partial.unlink(missing_ok=True)
         raise
+
+
+@contextmanager
+def whole_folder(folder: Path) -> Iterator[Path]:
+    """A folder beside `folder` to write to, which takes its name at the end; `folder` is not there by then, or empty.
+
+    If something fails, it is removed.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    partial = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
+    try:
+        partial.chmod(0o777 & ~_umask())  # mkdtemp's is for its owner alone
+        yield partial
+        os.rename(partial, folder)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+
+
+def sync(path: Path) -> None:
+    """Bring a file, or the names in a folder, to the disk, where the system can."""
+    if os.name != "posix":
+        return
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    except OSError as error:
+        if error.errno not in _NO_SYNC:
+            raise
+    finally:
+        os.close(handle)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import zlib
@@ -12,7 +11,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from hf_factuality.errors import CheckpointError
-from hf_factuality.io.files import write_atomically
+from hf_factuality.io.files import sync, write_atomically
 
 
 MANIFEST = "checkpoint_manifest.json"
@@ -20,8 +19,6 @@ _SCHEMA = "hf_factuality.checkpoint/1"
 _NOT_OF_THE_RUN = {MANIFEST, "README.md"}
 """A card may be written into a finished checkpoint."""
 _PIECE = 1 << 22
-# What a file system says that has no `fsync`, as those that are read-only, or none for folders.
-_NO_SYNC = {errno.EINVAL, errno.ENOTSUP, errno.EROFS}
 
 
 def write_manifest(folder: Path, about: Mapping[str, Any]) -> None:
@@ -41,7 +38,7 @@ def write_manifest(folder: Path, about: Mapping[str, Any]) -> None:
     files = {name: found for name, found in files.items() if name not in _NOT_OF_THE_RUN}
     write_atomically(folder / MANIFEST, _dumped({"schema": _SCHEMA, **about, "files": files}))
     for place in places:
-        sync_folder(place)
+        sync(place)
 
 
 def read_manifest(folder: Path) -> dict[str, Any] | None:
@@ -108,32 +105,13 @@ def published_manifest(path: Path, published: Mapping[str, bytes | None]) -> byt
     return _dumped(manifest)
 
 
-def sync_folder(folder: Path) -> None:
-    """Bring the names in a folder to the disk, where the system can."""
-    if os.name == "posix":
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            _sync(handle)
-        finally:
-            os.close(handle)
-
-
-def _sync(handle: int) -> None:
-    try:
-        os.fsync(handle)
-    except OSError as error:
-        if error.errno not in _NO_SYNC:
-            raise
-
-
 def _sum_up(path: Path) -> list[int]:
     """Size and checksum of a file, which is brought to the disk if it is not there yet."""
     size = checksum = 0
     with path.open("rb") as file:
         while piece := file.read(_PIECE):
             size, checksum = size + len(piece), zlib.crc32(piece, checksum)
-        if os.name == "posix":
-            _sync(file.fileno())
+    sync(path)
     return [size, checksum]
 
 

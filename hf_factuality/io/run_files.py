@@ -12,7 +12,7 @@ from pathlib import Path
 from hf_factuality.errors import DataError
 
 
-__all__ = ["LineFile", "only_run", "write_whole", "written_ids"]
+__all__ = ["LineFile", "only_run", "written_ids"]
 
 
 class LineFile:
@@ -115,10 +115,3 @@ def only_run(folder: Path) -> Iterator[None]:
         yield
     finally:
         lock.release()
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a file that is never seen half written."""
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(text, encoding="utf-8")
-    os.replace(partial, path)

@@ -16,6 +16,7 @@ import numpy as np
 from tqdm import tqdm
 
 from hf_factuality.errors import RetrievalError
+from hf_factuality.io.files import whole_folder
 from hf_factuality.io.upload import Published, publish
 from hf_factuality.retrieval.knowledge import KnowledgeBase
 from hf_factuality.retrieval.passages import (
@@ -201,19 +202,13 @@ class CorpusRetriever(CountingRetriever):
             raise RetrievalError(f"{folder} is there already; choose another or pass overwrite=True (--overwrite)")
         if self.index.bm25 is None:
             raise RetrievalError(f"{self.base.path} has no words to index")
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", suffix=".building", dir=folder.parent))
-        try:
+        with whole_folder(folder) as temporary:
             self.index.bm25.save(temporary, show_progress=False)
             np.save(temporary / "passages.npy", self.index.ranges)
             passages, fingerprint = asdict(self.index.passages), self.index.fingerprint
             config = {"terms": TERMS_VERSION, "fingerprint": fingerprint, "passages": passages}
             (temporary / INDEX_FILE).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-            temporary.chmod(0o755)  # mkdtemp's is for its owner alone
             shutil.rmtree(folder, ignore_errors=True)
-            temporary.replace(folder)
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
         self._source = {"index": str(folder)}
 
     def push_to_hub(self, repo_id: str, private: bool | None = None, token: str | None = None) -> Published:

@@ -16,7 +16,8 @@ from transformers.integrations import is_deepspeed_zero3_enabled
 from transformers.trainer_utils import SaveStrategy, sort_checkpoints
 
 from hf_factuality.errors import CheckpointError
-from hf_factuality.io.manifest import MANIFEST, find_damage, read_manifest, sync_folder, write_manifest
+from hf_factuality.io.files import sync
+from hf_factuality.io.manifest import MANIFEST, find_damage, read_manifest, write_manifest
 
 
 logger = logging.getLogger(__name__)
@@ -107,7 +108,7 @@ class WholeCheckpoints:
         if os.path.lexists(final):
             os.replace(final, folder.parent / "replaced")
         os.replace(folder, final)
-        sync_folder(final.parent)
+        sync(final.parent)
         _remove(folder.parent)
 
     def _save_optimizer_and_scheduler(self, output_dir):

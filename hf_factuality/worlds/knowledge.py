@@ -7,6 +7,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+from hf_factuality.io.files import write_atomically
+from hf_factuality.io.rows import read_rows
 from hf_factuality.worlds.evaluate import WorldEvaluation, evaluate_world, world_metrics
 from hf_factuality.worlds.lm import CURVE_FILE, WORLD_FILE, load_world
 from hf_factuality.worlds.world import World
@@ -55,7 +57,7 @@ def measure_knowledge(model_dir: str | os.PathLike[str], people: int = 400, ques
     device = "cuda" if torch.cuda.is_available() else "cpu"
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).to(device)
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    last = json.loads((folder / CURVE_FILE).read_text(encoding="utf-8").splitlines()[-1])
+    *_, (_, last) = read_rows(folder / CURVE_FILE)
     found: dict[str, Any] = {
         "parameters": sum(weight.numel() for weight in model.parameters()),
         "tokens": last["tokens"],
@@ -67,9 +69,7 @@ def measure_knowledge(model_dir: str | os.PathLike[str], people: int = 400, ques
         about = evaluate_world(model, tokenizer, world, rows, temperature=temperature, max_new_tokens=128)
         answered = evaluate_world(model, tokenizer, world, asked, temperature=temperature)
         found[mode] = _figures(rows, about, answered)
-    partial = cached.with_suffix(".partial")
-    partial.write_text(json.dumps({"setting": setting, **found}, indent=2) + "\n", encoding="utf-8")
-    os.replace(partial, cached)
+    write_atomically(cached, json.dumps({"setting": setting, **found}, indent=2) + "\n")
     return found
 
 

@@ -12,7 +12,6 @@ import math
 import os
 import random
 import shutil
-import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hf_factuality.errors import CheckpointError
+from hf_factuality.io.files import whole_folder, writing
 from hf_factuality.worlds import texts
 from hf_factuality.worlds.sizes import SIZES, WorldModelConfig
 from hf_factuality.worlds.tokenizer import EOS, build_world_tokenizer
@@ -108,14 +108,11 @@ def build_world_model(
         world = World(config)
         tokenizer = build_world_tokenizer(world, model_config.tokenizer)
         model, curve = _train(world, tokenizer, model_config, partial, device, num_threads, progress)
-        temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
         try:
-            _save(model, tokenizer, record, curve, temporary)
-            os.rename(temporary, target)
+            with whole_folder(target) as temporary:
+                _save(model, tokenizer, record, curve, temporary)
         except OSError as error:
             raise CheckpointError(f"cannot move the model to {target}: {error}; choose another directory") from error
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
         shutil.rmtree(partial, ignore_errors=True)
     return target
 
@@ -161,7 +158,6 @@ def _save(
     tokenizer.save_pretrained(folder)
     (folder / CURVE_FILE).write_text("".join(json.dumps(point) + "\n" for point in curve), encoding="utf-8")
     (folder / WORLD_FILE).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
-    folder.chmod(0o755)  # mkdtemp makes it private
 
 
 def _is_built(target: Path, record: dict[str, Any]) -> bool:
@@ -265,8 +261,8 @@ def _save_state(partial: Path, model, optimizer, step: int, curve: list, total, 
 
     partial.mkdir(exist_ok=True)
     state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
-    torch.save({**state, "step": step, "curve": curve, "total": total, "tokens": tokens}, partial / "state.new")
-    os.replace(partial / "state.new", partial / "state.pt")
+    with writing(partial / "state.pt") as file:
+        torch.save({**state, "step": step, "curve": curve, "total": total, "tokens": tokens}, file)
 
 
 def _load_state(partial: Path, model, optimizer, device) -> dict[str, Any]:

@@ -405,14 +405,14 @@ def test_interrupted_at_the_edges(tmp_path, monkeypatch, where):
 
 
 def test_no_error_once_the_folder_has_its_name(tmp_path, monkeypatch):
-    real = merge_write._sync
+    real = merge_write.sync
 
     def fails(path):
         if path == tmp_path:
             raise OSError(errno.ENOSPC, "No space left on device")
         real(path)
 
-    monkeypatch.setattr(merge_write, "_sync", fails)
+    monkeypatch.setattr(merge_write, "sync", fails)
     with pytest.warns(UserWarning, match="out is whole, but its disk does not confirm its name: No space"):
         with merge_write.whole_folder(tmp_path / "out") as folder:
             (folder / "file").write_text("whole")

@@ -59,7 +59,7 @@ def built_once(folder, trust_remote_code):
 @pytest.fixture
 def copy(formats, tmp_path, monkeypatch):
     """A copy of a format's folder, that may be damaged; the base of the adapter is named from inside it."""
-    monkeypatch.setattr(merge_write, "_sync", lambda path: None)
+    monkeypatch.setattr(merge_write, "sync", lambda path: None)
     monkeypatch.setattr("hf_factuality.checkpoints.merge.expected_model", built_once)
 
     def make(name):

@@ -1,0 +1,83 @@
+"""Files and folders that are whole, or as they were before."""
+
+import os
+import stat
+
+import pytest
+
+from hf_factuality.io.files import sync, whole_folder, write_atomically, writing
+
+
+def test_a_file_is_replaced_whole(tmp_path):
+    path = tmp_path / "a.txt"
+    write_atomically(path, "Straße\r\n")
+    assert path.read_bytes() == "Straße\r\n".encode()
+    write_atomically(path, b"\xff")
+    assert path.read_bytes() == b"\xff"
+    mask = os.umask(0o027)
+    try:
+        write_atomically(path, b"")
+    finally:
+        os.umask(mask)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640
+    assert os.listdir(tmp_path) == ["a.txt"]
+
+
+def test_a_write_that_fails_leaves_what_was_there(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_text("before")
+    with pytest.raises(KeyboardInterrupt), writing(path) as partial:
+        partial.write_text("half")
+        assert path.read_text() == "before"
+        raise KeyboardInterrupt
+    with pytest.raises(UnicodeEncodeError):
+        write_atomically(path, "\ud800")
+    assert path.read_text() == "before" and os.listdir(tmp_path) == ["a.txt"]
+
+
+def test_a_link_is_replaced_and_not_followed(tmp_path):
+    (tmp_path / "other").write_text("other")
+    (tmp_path / "link").symlink_to("other")
+    write_atomically(tmp_path / "link", b"new")
+    assert (tmp_path / "other").read_text() == "other" and not (tmp_path / "link").is_symlink()
+
+
+def test_a_folder_is_there_whole_or_not(tmp_path):
+    folder = tmp_path / "new" / "folder"
+    with pytest.raises(ZeroDivisionError), whole_folder(folder) as partial:
+        (partial / "a").write_text("half")
+        raise ZeroDivisionError
+    assert os.listdir(folder.parent) == []
+    folder.mkdir()  # an empty one is no hindrance
+    with whole_folder(folder) as partial:
+        (partial / "a").write_text("whole")
+        assert not any(folder.iterdir())
+    assert (folder / "a").read_text() == "whole" and os.listdir(folder.parent) == ["folder"]
+    with pytest.raises(OSError), whole_folder(folder):
+        pass
+    assert (folder / "a").read_text() == "whole" and os.listdir(folder.parent) == ["folder"]
+
+
+@pytest.mark.parametrize("folder", [True, False])
+def test_a_disk_that_knows_no_sync_is_taken_as_it_is(tmp_path, monkeypatch, folder):
+    import errno
+
+    path = tmp_path if folder else tmp_path / "a"
+    (tmp_path / "a").touch()
+    handles = []
+
+    def fails(number):
+        def fsync(handle):
+            handles.append(handle)
+            raise OSError(number, os.strerror(number))
+
+        return fsync
+
+    monkeypatch.setattr(os, "fsync", fails(errno.EINVAL))
+    sync(path)
+    monkeypatch.setattr(os, "fsync", fails(errno.EIO))
+    with pytest.raises(OSError, match="Input/output"):
+        sync(path)
+    for handle in handles:
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(handle)
