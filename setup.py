@@ -40,12 +40,10 @@ setup(
     license="Apache-2.0",
     packages=find_packages(include=["hf_factuality", "hf_factuality.*"]),
     package_data={
+        "": ["*.pyi"],
         "hf_factuality": ["MODEL_CARD_TEMPLATE.md"],
-        "hf_factuality.chat": ["*.pyi"],
         "hf_factuality.data.benchmarks": ["*.txt"],
         "hf_factuality.evaluation": ["*.txt"],
-        "hf_factuality.retrieval": ["*.pyi"],
-        "hf_factuality.verifiers": ["*.pyi"],
         "hf_factuality.verifiers.prompts": ["*.txt"],
     },
     python_requires=">=3.11,<3.14",

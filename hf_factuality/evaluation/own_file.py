@@ -16,17 +16,10 @@ from hf_factuality.verifiers.base import evidence_passages
 NAME = "file"
 FILE_BENCHMARK = Benchmark(
     name=NAME,
-    kind="generate",
     metrics=("accuracy",),
-    repo_id=None,
-    config=None,
-    split=None,
     data_source="world",
     styles=("chat",),
     max_new_tokens=1024,
-    temperature=0.0,
-    top_p=1.0,
-    n_samples=1,
     description="a file of your own: question or prompt, answer, evidence",
     source="",
 )

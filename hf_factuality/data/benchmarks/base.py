@@ -44,14 +44,14 @@ class BenchmarkItem:
     reference: dict = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Benchmark:
     """What is known of a benchmark before its rows are read.
 
     Args:
         name (`str`):
             Name on the command line.
-        kind (`str`):
+        kind (`str`, *optional*, defaults to `"generate"`):
             `"generate"` or `"log_likelihood"`.
         metrics (`tuple[str, ...]`):
             Default metrics: names of `hf_factuality.metrics`, or `"accuracy"`.
@@ -59,27 +59,27 @@ class Benchmark:
             Default source on the Hub.
         data_source (`str`, *optional*):
             Which rule of the answer reward decides `"accuracy"`.
-        styles (`tuple[str, ...]`):
+        styles (`tuple[str, ...]`, *optional*, defaults to `("chat", "fspo")`):
             Styles of prompt; the first is the default.
-        max_new_tokens (`int`):
+        max_new_tokens (`int`, *optional*, defaults to `4096`):
             Most tokens of a completion.
-        temperature, top_p (`float`), n_samples (`int`):
+        temperature (`float`, defaults to `0.0`), top_p (`float`, defaults to `1.0`), n_samples (`int`, defaults to `1`):
             Sampling of the published evaluation.
         description, source (`str`):
             One line, and the paper.
     """
 
     name: str
-    kind: str
     metrics: tuple[str, ...]
-    repo_id: str | None
-    config: str | None
-    split: str | None
-    data_source: str | None
-    styles: tuple[str, ...]
-    max_new_tokens: int
-    temperature: float
-    top_p: float
-    n_samples: int
+    kind: str = "generate"
+    repo_id: str | None = None
+    config: str | None = None
+    split: str | None = None
+    data_source: str | None = None
+    styles: tuple[str, ...] = ("chat", "fspo")
+    max_new_tokens: int = 4096
+    temperature: float = 0.0
+    top_p: float = 1.0
+    n_samples: int = 1
     description: str
     source: str

@@ -95,17 +95,9 @@ READERS = (
     Reader(
         Benchmark(
             name="halluqa",
-            kind="generate",
             metrics=("halluqa",),
-            repo_id=None,
-            config=None,
-            split=None,
-            data_source=None,
-            styles=("chat", "fspo"),
-            max_new_tokens=4096,
             temperature=1.0,
             top_p=0.9,
-            n_samples=1,
             description="450 adversarial questions in Chinese with open answers",
             source="arXiv 2310.03368; sampled as in 2505.24630",
         ),
@@ -121,17 +113,8 @@ READERS = (
     Reader(
         Benchmark(
             name="halluqa-mc",
-            kind="generate",
             metrics=("accuracy",),
-            repo_id=None,
-            config=None,
-            split=None,
             data_source="world",  # the rule that compares normalised texts
-            styles=("chat", "fspo"),
-            max_new_tokens=4096,
-            temperature=0.0,
-            top_p=1.0,
-            n_samples=1,
             description="the questions of HalluQA with up to five options, answered by a letter",
             source="arXiv 2310.03368",
         ),

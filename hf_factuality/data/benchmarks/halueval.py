@@ -12,7 +12,6 @@ from hf_factuality.data.benchmarks.base import Benchmark, BenchmarkItem
 from hf_factuality.data.benchmarks.rows import Reader, Row, Unusable
 
 
-_STYLES = ("chat", "fspo")
 _COLUMNS = {
     "question": ("question",),
     "right_answer": ("right_answer",),
@@ -77,17 +76,11 @@ READERS = (
     Reader(
         Benchmark(
             name="halueval-qa",
-            kind="generate",
             metrics=("halueval",),
             repo_id="pminervini/HaluEval",
             config="qa",
             split="data",
             data_source="HaluEval",
-            styles=_STYLES,
-            max_new_tokens=4096,
-            temperature=0.0,
-            top_p=1.0,
-            n_samples=1,
             description="is this answer hallucinated, Yes or No, without the knowledge; the prompt is our own",
             source="arXiv 2305.11747",
         ),
@@ -99,17 +92,13 @@ READERS = (
     Reader(
         Benchmark(
             name="halueval-qa-pairwise",
-            kind="generate",
             metrics=("accuracy",),
             repo_id="pminervini/HaluEval",
             config="qa",
             split="data",
             data_source="HaluEval",
-            styles=_STYLES,
-            max_new_tokens=4096,
             temperature=1.0,
             top_p=0.9,
-            n_samples=1,
             description="which of two answers is correct, as FSPO evaluates HaluEval",
             source="arXiv 2505.24630 (the choice), 2305.11747 (the questions)",
         ),

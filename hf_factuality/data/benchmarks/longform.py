@@ -66,18 +66,10 @@ READERS = (
     Reader(
         Benchmark(
             name="biographies",
-            kind="generate",
             metrics=("factscore",),
-            repo_id=None,
-            config=None,
-            split=None,
-            data_source=None,
             styles=("chat", "published", "fspo"),
             max_new_tokens=1024,
-            # The paper does not state how the models under test were sampled.
-            temperature=0.0,
-            top_p=1.0,
-            n_samples=1,
+            # Sampled at temperature 0, as the paper does not state how the models under test were sampled.
             description="biographies of people with a Wikipedia page, checked against that page",
             source="arXiv 2305.14251",
         ),
@@ -90,17 +82,8 @@ READERS = (
     Reader(
         Benchmark(
             name="longfact",
-            kind="generate",
             metrics=("safe", "veriscore"),
-            repo_id=None,
-            config=None,
-            split=None,
-            data_source=None,
-            styles=("chat", "fspo"),
             max_new_tokens=1024,
-            temperature=0.0,
-            top_p=1.0,
-            n_samples=1,
             description="long answers about objects and concepts of 38 topics; split 'objects' or 'concepts' takes one of the two",
             source="arXiv 2403.18802",
         ),

@@ -14,7 +14,6 @@ from hf_factuality.data.benchmarks.base import Benchmark, BenchmarkItem
 from hf_factuality.data.benchmarks.rows import Reader, Row, Unusable
 
 
-_STYLES = ("chat", "fspo")
 _COLUMNS = {"question": ("question", "problem"), "answer": ("answer",)}
 _NUMBER = re.compile(r"-?\d+(\.\d+)?")
 # A whole number, perhaps with a degree sign, as some of the AIME files have it.
@@ -66,17 +65,14 @@ def _benchmark(name: str, repo_id: str, config: str | None, split: str, data_sou
     # FSPO samples all four with T = 1.0 and top_p = 0.9, within 4,096 tokens in all.
     return Benchmark(
         name=name,
-        kind="generate",
         metrics=("accuracy",),
         repo_id=repo_id,
         config=config,
         split=split,
         data_source=data_source,
-        styles=_STYLES,
-        max_new_tokens=4096,
         temperature=1.0,
         top_p=0.9,
-        **{"n_samples": 1, **known},
+        **known,
     )
 
 

@@ -136,12 +136,8 @@ READERS = (
             repo_id="truthfulqa/truthful_qa",
             config="multiple_choice",
             split="validation",
-            data_source=None,
             styles=("published", "chat"),
             max_new_tokens=1,  # not used
-            temperature=0.0,
-            top_p=1.0,
-            n_samples=1,
             description="817 questions that invite a common mistake: likelihoods of given answers (MC1, MC2)",
             source="arXiv 2109.07958",
         ),
@@ -151,19 +147,15 @@ READERS = (
     Reader(
         Benchmark(
             name="truthfulqa-generation",
-            kind="generate",
             # The judges of the paper are gone. `halluqa` with a verifier gives the share of answers whose claims all
             # follow from the reference answers: the same question, but no published figure.
             metrics=("halluqa",),
             repo_id="truthfulqa/truthful_qa",
             config="generation",
             split="validation",
-            data_source=None,
             styles=("chat", "published", "fspo"),
-            max_new_tokens=4096,
             temperature=1.0,
             top_p=0.9,
-            n_samples=1,
             description="the same questions with open answers, checked against the reference answers",
             source="arXiv 2109.07958; sampled as in 2505.24630",
         ),

@@ -1,0 +1,32 @@
+# Public names, which load on first use.
+from hf_factuality.data.anah_format import read_anah as read_anah, write_anah as write_anah
+from hf_factuality.data.factscore_format import read_factscore as read_factscore
+from hf_factuality.data.fspo import (
+    ParsedPrompt as ParsedPrompt,
+    check_prompt_lengths as check_prompt_lengths,
+    load_fspo as load_fspo,
+    parse_prompt as parse_prompt,
+    prepare_rows as prepare_rows,
+)
+from hf_factuality.data.pair_card import push_pairs as push_pairs
+from hf_factuality.data.pairs import PairConfig as PairConfig, choose_pairs as choose_pairs
+from hf_factuality.data.preferences import (
+    build_preferences as build_preferences,
+    load_pairs as load_pairs,
+    pair_features as pair_features,
+    read_questions as read_questions,
+)
+from hf_factuality.data.rlfh import load_rlfh as load_rlfh
+from hf_factuality.data.sampling import (
+    GivenResponses as GivenResponses,
+    SamplingConfig as SamplingConfig,
+    ServedSampler as ServedSampler,
+    TransformersSampler as TransformersSampler,
+    VLLMSampler as VLLMSampler,
+)
+from hf_factuality.data.topics import (
+    embed_topics as embed_topics,
+    select_by_distance as select_by_distance,
+    select_questions as select_questions,
+    topic_distances as topic_distances,
+)

@@ -1,0 +1,7 @@
+# Public names, which load on first use.
+from hf_factuality.data.benchmarks.base import Benchmark as Benchmark, BenchmarkItem as BenchmarkItem
+from hf_factuality.data.benchmarks.registry import (
+    benchmark_names as benchmark_names,
+    get_benchmark as get_benchmark,
+    load_items as load_items,
+)
