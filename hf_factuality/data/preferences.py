@@ -36,6 +36,7 @@ from hf_factuality.io.run_files import LineFile, only_run
 from hf_factuality.spans import Verification
 from hf_factuality.verifiers.base import Verifier, VerifierInput, evidence_passages
 from hf_factuality.verifiers.guard import GuardedVerifier
+from hf_factuality.verifiers.service import NO_EVIDENCE, JudgedRow, Row, judge_rows
 
 
 if TYPE_CHECKING:
@@ -46,8 +47,6 @@ __all__ = ["PreferenceQuestion", "build_preferences", "load_pairs", "pair_featur
 
 logger = logging.getLogger(__name__)
 
-NO_EVIDENCE = "no evidence"
-"""Error of responses that were not sent to the verifier."""
 _SIDES = ("chosen", "rejected")
 _EVIDENCE = ("evidence", "knowledge", "reference", "document", "context")
 
@@ -197,7 +196,7 @@ def build_preferences(
                 if behind:
                     behind.start(work, batch)
                 else:
-                    work.verify(batch)
+                    work.judge(batch)
                     bar.update(len(batch))
             if behind:
                 behind.wait()
@@ -211,7 +210,7 @@ def build_preferences(
         failed = [question for question in questions if any(map(work.failed, verdicts[question.id]))]
         if failed:
             logger.warning("the verifier failed on responses to %d questions; trying these again", len(failed))
-            work.verify(failed, again=True)
+            work.judge(failed, again=True)
         return _finish(questions, responses, verdicts, folder, pairs or PairConfig())
 
 
@@ -342,7 +341,7 @@ class _Behind:
 
         def run():
             try:
-                work.verify(batch)
+                work.judge(batch)
                 self._bar.update(len(batch))
             except BaseException as error:  # raised where the caller waits
                 self._error = error
@@ -392,9 +391,8 @@ class _Verification:
     """
 
     def __init__(self, responses: LineFile, verdicts: LineFile, verifier: Verifier, patience: float):
-        self.responses, self.verdicts, self.verifier, self.patience = responses, verdicts, verifier, patience
-        self.guard = GuardedVerifier(verifier, timeout=None)
-        self.requires_evidence = self.guard.requires_evidence
+        self.responses, self.verdicts, self.patience = responses, verdicts, patience
+        self.guard = GuardedVerifier(verifier, timeout=None, raises=(JudgingError, OSError))
         self.served = _is_served(verifier)
         self.stopped = False
 
@@ -404,47 +402,35 @@ class _Verification:
             return found is not None and found["error"] != NO_EVIDENCE
         return self.served and bool(found["spans"]) and all(span["label"] is None for span in found["spans"])
 
-    def verify(self, questions: Sequence[PreferenceQuestion], again: bool = False) -> None:
-        """Verify the responses to questions; those of questions that were verified already only `again`, if they failed."""
-        places, inputs = [], []
+    def judge(self, questions: Sequence[PreferenceQuestion], again: bool = False) -> None:
+        """Judge the responses to questions; those of questions that were verified already only `again`, if they failed."""
+        rows = []
         found: dict[str, list] = {}
         for question in questions:
             done = question.id in self.verdicts
             if done and not again:
                 continue
-            rows = self.responses[question.id]
-            found[question.id] = self.verdicts[question.id] if done else [None] * len(rows)
-            for number, (response, old) in enumerate(zip(rows, found[question.id], strict=True)):
+            responses = self.responses[question.id]
+            found[question.id] = self.verdicts[question.id] if done else [None] * len(responses)
+            for number, (response, old) in enumerate(zip(responses, found[question.id], strict=True)):
                 if response is None or (old and not self.failed(old)):
                     continue
-                if self.requires_evidence and not question.evidence:
-                    found[question.id][number] = Verification(error=NO_EVIDENCE).to_dict()
-                else:
-                    places.append((question.id, number))
-                    inputs.append(VerifierInput(response[0], question.question, question.evidence, question.row))
-        if inputs:
-            results = _patiently(lambda: self._call(inputs), self.patience, "verification", lambda: self.stopped)
-            if not self.verdicts and all(result.error for result in results):
-                raise JudgingError(
-                    f"the verifier failed on all {len(inputs)} responses of the first batch: {results[0].error}"
-                )
-            for (key, number), result in zip(places, results, strict=True):
-                found[key][number] = result.to_dict()
+                item = VerifierInput(response[0], question.question, question.evidence, question.row)
+                rows.append(Row(item, key=(question.id, number)))
+        if rows:
+            judged = _patiently(lambda: self._judge(rows), self.patience, "verification", lambda: self.stopped)
+            sent = [it.found.error for it in judged if it.left_out is None]
+            if not self.verdicts and sent and all(sent):
+                raise JudgingError(f"the verifier failed on all {len(sent)} responses of the first batch: {sent[0]}")
+            for it in judged:
+                key, number = it.row.key
+                found[key][number] = it.found.to_dict()
         if found:
             self.verdicts.add(found.items())
 
-    def _call(self, inputs: Sequence[VerifierInput]) -> list[Verification]:
-        try:
-            results = list(self.verifier.verify(inputs))
-            if len(results) == len(inputs):
-                for item, result in zip(inputs, results, strict=True):
-                    result.validate(item.completion)
-                return results
-        except (JudgingError, OSError):
-            raise
-        except Exception as error:
-            logger.warning("the verifier failed on a batch, which is sent again one by one: %r", error)
-        return self.guard.verify(inputs)
+    def _judge(self, rows: Sequence[Row]) -> list[JudgedRow]:
+        (judged,) = judge_rows(self.guard, rows, chunk=None)
+        return judged
 
 
 def _finish(questions, responses: LineFile, verdicts: LineFile, folder: Path, config: PairConfig) -> Dataset:

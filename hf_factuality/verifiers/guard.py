@@ -95,7 +95,7 @@ class GuardReport:
 
 
 class GuardedVerifier:
-    """A [`Verifier`] that never raises: what goes wrong with a completion is said in its `Verification.error`.
+    """A [`Verifier`] that does not raise: what goes wrong with a completion is said in its `Verification.error`.
 
     Inputs go to the wrapped verifier in chunks. A chunk that raises or returns another number of results is sent again
     one input at a time, so that one bad completion costs only itself, until these failures have cost five minutes. A chunk
@@ -109,13 +109,21 @@ class GuardedVerifier:
             Seconds per chunk. `None` waits for ever and stays on the calling thread.
         batch_size (`int`, *optional*, defaults to `64`):
             Inputs per chunk: what one hanging input costs at most.
+        raises (`tuple[type[Exception], ...]`, *optional*):
+            Errors that are of the verifier, not of an input, and rise to the caller, who waits for it.
 
     Raises:
         `ValueError`: `timeout` or `batch_size` is not positive, or `timeout` is infinite.
         `TypeError`: `verifier` has no `verify` method.
     """
 
-    def __init__(self, verifier: Verifier, timeout: float | None = 300.0, batch_size: int = 64):
+    def __init__(
+        self,
+        verifier: Verifier,
+        timeout: float | None = 300.0,
+        batch_size: int = 64,
+        raises: tuple[type[Exception], ...] = (),
+    ):
         if not callable(getattr(verifier, "verify", None)):
             raise TypeError(f"a verifier needs a `verify(inputs)` method; {type(verifier).__name__} has none")
         if timeout is not None and not 0 < timeout < math.inf:
@@ -125,6 +133,7 @@ class GuardedVerifier:
         self.verifier = verifier
         self.timeout = timeout
         self.batch_size = batch_size
+        self.raises = raises
         self.requires_evidence = getattr(verifier, "requires_evidence", True)
         self.last_report = GuardReport()
         self._worker: _Worker | None = None
@@ -162,7 +171,7 @@ class GuardedVerifier:
     def _verify_chunk(self, chunk: Sequence[VerifierInput], deadline: float | None) -> list[Verification]:
         try:
             results = self._call(chunk, deadline)
-        except _TimedOut:
+        except (_TimedOut, *self.raises):
             raise
         except Exception as error:
             if len(chunk) == 1:

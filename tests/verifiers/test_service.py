@@ -1,7 +1,11 @@
+import ast
 import itertools
+import re
+from pathlib import Path
 
 import pytest
 
+import hf_factuality
 from hf_factuality.errors import JudgingError
 from hf_factuality.spans import Label, LabeledSpan, Verification
 from hf_factuality.verifiers.base import VerifierInput
@@ -136,3 +140,27 @@ def test_what_is_known_is_not_asked_again():
     assert [it.verification for it in again] == [it.verification for it in first]
     assert [it.left_out for it in again] == ["known", None, "known"]
     assert (report.known, report.failed) == (2, 1) and not report.all_failed
+
+
+# Verifiers that hold another one and add to what it finds; and the guard, which the service asks.
+COMPOSITES = {"verifiers/guard.py", "verifiers/transformers_pipeline.py", "worlds/noisy.py"}
+WAITING = {"rewards/rlfh.py", "trainers/fact_grpo_trainer.py"}
+"""To be turned over to the service."""
+
+
+def test_nothing_else_asks_a_verifier():
+    """Whatever else calls a `verify` judges in a way of its own: how it skips, counts and gives up."""
+    package = Path(hf_factuality.__file__).parent
+    found = {}
+    for path in package.rglob("*.py"):
+        calls = [
+            node
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+            if isinstance(node, ast.Attribute) and node.attr == "verify" and isinstance(node.ctx, ast.Load)
+        ]
+        # `type(x).verify` and `VerifierPipeline.verify` name the method of a class and call nothing.
+        calls = [node for node in calls if not re.search(r"^type\(|^[A-Z]\w+$", ast.unparse(node.value))]
+        if calls:
+            found[path.relative_to(package).as_posix()] = len(calls)
+    assert found.pop("verifiers/service.py") == 1
+    assert set(found) - COMPOSITES <= WAITING and COMPOSITES <= set(found)
