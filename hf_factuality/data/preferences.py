@@ -28,11 +28,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hf_factuality import __version__
+from hf_factuality.chat.journal import LineFile, only_run
 from hf_factuality.data.pairs import Pair, PairConfig, PairReport, choose_pairs
 from hf_factuality.data.sampling import GivenResponses, Sampler
 from hf_factuality.errors import DataError, JudgingError
 from hf_factuality.io.files import write_atomically, writing
-from hf_factuality.io.run_files import LineFile, only_run
 from hf_factuality.spans import Verification
 from hf_factuality.verifiers.base import Verifier, VerifierInput, evidence_passages
 from hf_factuality.verifiers.guard import GuardedVerifier

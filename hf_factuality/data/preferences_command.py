@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from hf_factuality.chat.journal import written_ids
 from hf_factuality.data.pair_card import prepare_push, push_pairs
 from hf_factuality.data.pairs import REASONS, PairConfig
 from hf_factuality.data.preferences import PreferenceQuestion, build_preferences, read_questions
@@ -26,7 +27,6 @@ from hf_factuality.data.topics import embed_topics, select_by_distance, select_q
 from hf_factuality.errors import DataError, JudgingError
 from hf_factuality.io.files import write_atomically
 from hf_factuality.io.rows import read_rows
-from hf_factuality.io.run_files import written_ids
 from hf_factuality.verifiers.base import Verifier, VerifierInput
 from hf_factuality.verifiers.guard import GuardedVerifier
 from hf_factuality.verifiers.guard import logger as guard_logger

@@ -12,6 +12,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from hf_factuality.chat.journal import Lines, dumps
 from hf_factuality.errors import DataError
 from hf_factuality.hub.results import differences
 from hf_factuality.io.files import write_atomically
@@ -48,49 +49,21 @@ class Journal:
         self._settings = json.loads(json.dumps(settings))
         self.answers: dict[str, dict[str, Any]] = {}
         path.parent.mkdir(parents=True, exist_ok=True)
-        if path.exists():
-            self._refuse_foreign()
-            if overwrite or self._is_empty():
-                path.unlink()
-        whole = self._read() if path.exists() else 0
-        self._file = path.open("r+b" if path.exists() else "w+b")
-        self._file.truncate(whole)  # a line that was cut off when the run was killed
-        self._file.seek(whole)
-        if not whole:
-            self._write({"schema": SCHEMA, "settings": self._settings})
+        if path.exists() and (self._is_empty() or overwrite):
+            path.unlink()
+        self._lines = Lines(path, lambda row, place: self._take(row) if place else self._compare(row), sync=False)
+        if self._lines.empty:
+            self._lines.add([{"schema": SCHEMA, "settings": self._settings}])
 
-    def _refuse_foreign(self) -> None:
+    def _is_empty(self) -> bool:
+        """Whether there is no answer yet, so that other settings do no harm; refuses what is no such file."""
         with self.path.open("rb") as file:
-            line = file.readline()
-        if line[: len(_MARK)] != _MARK[: len(line)]:  # a run may have been killed while it wrote the first line
+            first, *others = islice(file, 2) if self.path.stat().st_size else [b""]
+        if first[: len(_MARK)] != _MARK[: len(first)]:  # a run may have been killed while it wrote the first line
             raise DataError(
                 f"{self.path} holds no answers of `hf-factuality evaluate` and is not overwritten; name another --out"
             )
-
-    def _is_empty(self) -> bool:
-        """Whether there is no answer yet, so that other settings do no harm."""
-        with self.path.open("rb") as file:
-            return not [*islice(file, 1, 2)]
-
-    def _read(self) -> int:
-        """Bytes of the file that are whole lines."""
-        whole = 0
-        with self.path.open("rb") as file:
-            for number, line in enumerate(file, start=1):
-                if not line.endswith(b"\n"):
-                    break
-                try:
-                    row = json.loads(line)
-                    if not isinstance(row, dict):
-                        raise ValueError("no object")
-                except ValueError as error:
-                    raise DataError(f"{self.path}, line {number} is no answer ({error}); delete the file") from None
-                if number == 1:
-                    self._compare(row)
-                else:
-                    self._take(row)
-                whole += len(line)
-        return whole
+        return not others
 
     def _compare(self, first: Mapping[str, Any]) -> None:
         if first.get("schema") != SCHEMA or not isinstance(first.get("settings"), dict):
@@ -124,16 +97,11 @@ class Journal:
     def add(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Add lines (`id`, and `sample` or `log_likelihoods`); they are on their way to the disk when this returns."""
         for row in rows:
-            self._write(row)
+            self._lines.add([row])
             self._take(row)
-        self._file.flush()
-
-    def _write(self, row: Mapping[str, Any]) -> None:
-        self._file.write(dumps(row))
-        self._file.flush()
 
     def close(self) -> None:
-        self._file.close()
+        self._lines.close()
 
     def finish(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Close, and replace the file by these rows, one per item.
@@ -155,12 +123,3 @@ _SAMPLE_KEYS = {"text", "finish_reason", "verification", "verified", "votes", "v
 def _row(answer: Mapping[str, Any]) -> dict[str, Any]:
     found = {key: answer[key] for key in ("prompt", "log_likelihoods") if key in answer}
     return found | ({"samples": answer["completions"]} if answer["completions"] else {})
-
-
-def dumps(row: Mapping[str, Any]) -> bytes:
-    """A line of JSON in UTF-8; lone surrogates, which it cannot hold, escaped."""
-    text = json.dumps(row, ensure_ascii=False)
-    try:
-        return text.encode("utf-8") + b"\n"
-    except UnicodeEncodeError:
-        return json.dumps(row).encode("ascii") + b"\n"
