@@ -5,10 +5,10 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from hf_factuality.chat.base import cut
+from hf_factuality.chat.base import ChatRequest, cut
 
 
 if TYPE_CHECKING:  # both are loaded when a model is asked
@@ -16,7 +16,7 @@ if TYPE_CHECKING:  # both are loaded when a model is asked
     from transformers import LogitsProcessorList
 
 
-__all__ = ["CausalModel", "Draw", "SeededSampler", "base_model", "render"]
+__all__ = ["CausalModel", "SeededSampler", "processors", "render"]
 
 
 def render(
@@ -82,38 +82,20 @@ class SeededSampler:
         return scores - noise.clamp_min_(torch.finfo(noise.dtype).tiny).log_()
 
 
-@dataclass(frozen=True)
-class Draw:
-    """How a completion is drawn; completions of a batch share it.
+def processors(request: ChatRequest, seeds: Sequence[int]) -> LogitsProcessorList:
+    """What makes greedy decoding a draw with one seed per row, by the settings of a request; empty at temperature 0."""
+    from transformers import LogitsProcessorList, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
-    Args:
-        max_tokens (`int`): Longest completion.
-        temperature (`float`): 0 takes the most likely token.
-        top_p (`float`): Nucleus.
-        top_k (`int`): Tokens to draw from; 0 for all.
-        stop (`tuple[str, ...]`): Texts that end a completion, and are not part of it.
-    """
-
-    max_tokens: int
-    temperature: float = 0.0
-    top_p: float = 1.0
-    top_k: int = 0
-    stop: tuple[str, ...] = ()
-
-    def processors(self, seeds: Sequence[int]) -> LogitsProcessorList:
-        """What makes greedy decoding a draw with one seed per row; empty at temperature 0."""
-        from transformers import LogitsProcessorList, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
-
-        found = LogitsProcessorList()
-        if self.temperature:
-            if self.temperature != 1:
-                found.append(TemperatureLogitsWarper(self.temperature))
-            if self.top_k:
-                found.append(TopKLogitsWarper(self.top_k))
-            if self.top_p < 1:
-                found.append(TopPLogitsWarper(self.top_p))
-            found.append(SeededSampler(seeds))
-        return found
+    found = LogitsProcessorList()
+    if request.temperature:
+        if request.temperature != 1:
+            found.append(TemperatureLogitsWarper(request.temperature))
+        if request.top_k:
+            found.append(TopKLogitsWarper(request.top_k))
+        if request.top_p < 1:
+            found.append(TopPLogitsWarper(request.top_p))
+        found.append(SeededSampler(seeds))
+    return found
 
 
 class CausalModel:
@@ -180,37 +162,38 @@ class CausalModel:
             text, stopped = cut(self.tokenizer.decode(row[:end], skip_special_tokens=True), stop)
             yield text, "stop" if stopped or end is not None else "length"
 
-    def _complete(self, rows: Sequence[tuple[Any, Sequence[int], int, Draw]]) -> Iterator[tuple[Any, str, str]]:
-        """For rows of (key, ids of the prompt, seed, [`Draw`]): key, text and why it ended, the longest prompts first, so
+    def _complete(self, rows: Sequence[tuple[Any, Sequence[int], int, ChatRequest]]) -> Iterator[tuple[Any, str, str]]:
+        """For rows of (key, ids of the prompt, seed, settings): key, text and why it ended, the longest prompts first, so
         that what does not fit into memory fails at once."""
         from transformers import GenerationConfig
 
-        groups: dict[Draw, list[tuple]] = {}
+        groups: dict[ChatRequest, list[tuple]] = {}
         for row in rows:
-            groups.setdefault(row[-1], []).append(row)
-        for draw, group in groups.items():
+            groups.setdefault(replace(row[-1], messages=(), seed=None), []).append(row)
+        for request, group in groups.items():
             group.sort(key=lambda row: len(row[1]), reverse=True)
             settings = GenerationConfig(
-                max_new_tokens=draw.max_tokens,
+                max_new_tokens=request.max_tokens,
                 do_sample=False,  # the draws are made by the processors, row by row
                 use_cache=True,
                 eos_token_id=sorted(self._ends()) or None,
                 pad_token_id=self._padding(),
-                stop_strings=list(draw.stop) or None,
+                stop_strings=list(request.stop) or None,
             )
-            more = {"tokenizer": self.tokenizer} if draw.stop else {}
+            more = {"tokenizer": self.tokenizer} if request.stop else {}
             for start in range(0, len(group), self.batch_size):
                 keys, prompts, seeds, _ = zip(*group[start : start + self.batch_size], strict=True)
                 tokens, mask = self._padded(prompts, left=True)
+                draws = processors(request, seeds)
                 with _default_generation(base_model(self.model)):
                     found = self.model.generate(
                         input_ids=tokens,
                         attention_mask=mask,
                         generation_config=settings,
-                        logits_processor=draw.processors(seeds),
+                        logits_processor=draws,
                         **more,
                     )
-                texts = self._texts(found[:, tokens.shape[1] :].tolist(), draw.stop)
+                texts = self._texts(found[:, tokens.shape[1] :].tolist(), request.stop)
                 for key, (text, reason) in zip(keys, texts, strict=True):
                     yield key, text, reason
 

@@ -12,11 +12,11 @@ import random
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from hf_factuality.chat.base import ChatAnswer, ChatRequest, TokenLogprobs
-from hf_factuality.chat.causal import CausalModel, Draw, render
+from hf_factuality.chat.causal import CausalModel, render
 from hf_factuality.errors import JudgingError
 
 
@@ -172,7 +172,7 @@ class LocalChat(CausalModel):
         with _LOCK, self._judging():
             self._choose([row for row in rows if row.request.choices], answers)
             free = [
-                (row.request, row.prompt, self._seed(row.request), self._draw(row))
+                (row.request, row.prompt, self._seed(row.request), replace(row.request, max_tokens=row.limit))
                 for row in rows
                 if not row.request.choices
             ]
@@ -237,12 +237,6 @@ class LocalChat(CausalModel):
         # Rows share a batch only if they share a limit, so one that is set by the length of the prompt is rounded down.
         limit = request.max_tokens if request.max_tokens <= room else room - room % 64 or room
         return _Row(request, prompt, pairs, limit)
-
-    def _draw(self, row: _Row) -> Draw:
-        request = row.request
-        if not request.temperature:
-            return Draw(row.limit, stop=request.stop)
-        return Draw(row.limit, request.temperature, request.top_p, request.top_k, request.stop)
 
     # -- constrained choice -------------------------------------------------------------------------------------------
 

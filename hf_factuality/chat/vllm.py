@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,14 +44,26 @@ class VLLMChat:
 
     def chat(self, requests: Sequence[ChatRequest]) -> list[ChatAnswer]:
         """One [`ChatAnswer`] per request, in order."""
+        from vllm import SamplingParams
+
         answers: dict[int, ChatAnswer] = {}
         for prefilled in (False, True):
-            chosen = [number for number, request in enumerate(requests) if request.prefilled is prefilled]
+            chosen = {number: request for number, request in enumerate(requests) if request.prefilled is prefilled}
             if not chosen:
                 continue
             found = self.engine.chat(
-                [_messages(requests[number]) for number in chosen],
-                [_parameters(requests[number]) for number in chosen],
+                [[{"role": role, "content": text} for role, text in it.messages] for it in chosen.values()],
+                [
+                    SamplingParams(
+                        temperature=it.temperature,
+                        top_p=it.top_p,
+                        top_k=it.top_k or -1,
+                        max_tokens=it.max_tokens,
+                        seed=it.seed,
+                        stop=list(it.stop) or None,
+                    )
+                    for it in chosen.values()
+                ],
                 use_tqdm=False,
                 add_generation_prompt=not prefilled,
                 continue_final_message=prefilled,
@@ -59,20 +71,3 @@ class VLLMChat:
             for number, output in zip(chosen, found, strict=True):
                 answers[number] = ChatAnswer(output.outputs[0].text, output.outputs[0].finish_reason)
         return [answers[number] for number in range(len(requests))]
-
-
-def _messages(request: ChatRequest) -> list[Mapping[str, str]]:
-    return [{"role": role, "content": content} for role, content in request.messages]
-
-
-def _parameters(request: ChatRequest) -> Any:
-    from vllm import SamplingParams
-
-    return SamplingParams(
-        temperature=request.temperature,
-        top_p=request.top_p,
-        top_k=request.top_k or -1,
-        max_tokens=request.max_tokens,
-        seed=request.seed,
-        stop=list(request.stop) or None,
-    )

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from hf_factuality.chat.causal import CausalModel, Draw, render
+from hf_factuality.chat.causal import CausalModel, render
 from hf_factuality.data.benchmarks.base import BenchmarkItem
 from hf_factuality.errors import CheckpointError, DataError
 from hf_factuality.evaluation.engines import Completion, Generation, Request
@@ -187,8 +187,8 @@ class LocalEngine(CausalModel):
     def generate(self, requests: Sequence[Request], generation: Generation) -> Iterator[Completion]:
         """A completion per request, the longest prompts first."""
         ids = {request.item.id: self._encode(self.prompt(request.item)) for request in requests}
-        draw = Draw(generation.max_new_tokens, generation.temperature, generation.top_p, stop=generation.stop)
-        rows = [(request, ids[request.item.id], request.seed(generation.seed), draw) for request in requests]
+        seed = generation.seed
+        rows = [(it, ids[it.item.id], it.seed(seed), it.chat(generation)) for it in requests]
         for request, text, reason in self._complete(rows):
             yield Completion(request.item.id, request.sample, text, reason)
 

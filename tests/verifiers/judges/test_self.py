@@ -18,7 +18,7 @@ from transformers import (
     OPTConfig,
 )
 
-from hf_factuality.chat.causal import Draw
+from hf_factuality.chat.causal import processors
 from hf_factuality.chat.client import ChatAnswer, ChatRequest, TokenLogprobs
 from hf_factuality.errors import JudgingError
 from hf_factuality.spans import Label, LabeledSpan, Verification
@@ -261,7 +261,7 @@ def test_a_draw_does_not_depend_on_the_batch(model, tokenizer):
 def test_the_sampler_by_hand(temperature, top_p, expected):
     n = 4000
     scores = torch.tensor([0.15, 0.5, 0.1, 0.25]).log().expand(n, 4) + torch.arange(n).unsqueeze(-1) % 3
-    drawn = Draw(5, temperature, top_p).processors(range(n))(None, scores)
+    drawn = processors(ChatRequest((), temperature=temperature, top_p=top_p), range(n))(None, scores)
     counts = torch.bincount(drawn.argmax(-1), minlength=4)[[1, 3, 0, 2]] / n
     assert counts.tolist() == pytest.approx(expected, abs=0.03)
     assert [c == 0 for c in counts.tolist()] == [e == 0 for e in expected]
