@@ -106,7 +106,7 @@ def shape_advantages(
     if isinstance(credit, str):
         function = CREDITS[credit].function
         return advantages if function is None else function(advantages, labels, mask, scale)
-    shaped = credit(advantages, labels, mask)
+    shaped = credit(advantages.clone(), labels, mask)  # which the function may write into
     if not isinstance(shaped, torch.Tensor) or shaped.shape != mask.shape or not shaped.is_floating_point():
         got = f"{tuple(shaped.shape)}, {shaped.dtype}" if isinstance(shaped, torch.Tensor) else f"{shaped!r:.100}"
         raise ValueError(

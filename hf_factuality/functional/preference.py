@@ -1,10 +1,8 @@
-"""Mask-DPO (ICLR 2025): which tokens of a preference pair count, and the score and loss over them."""
+"""Mask-DPO (ICLR 2025): which tokens of a preference pair count."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-
-import torch
 
 from hf_factuality.functional.credit import token_span_index
 from hf_factuality.spans import Label, LabeledSpan
@@ -85,42 +83,3 @@ def kept_window(
         first, last = (max(0, total - max_length), total) if truncation_mode == "keep_end" else (0, max_length)
     start = max(first + 1, prompt_length) - prompt_length
     return start, max(start, min(last, total) - prompt_length)
-
-
-def masked_score(logps: torch.Tensor, ref_logps: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """Sum of the log-ratios between policy and reference over the tokens that count (Mask-DPO, M_w and M_l).
-
-    Args:
-        logps, ref_logps (`torch.Tensor` of shape (B, T), floating point):
-            Log-probability of each token under the policy and under the reference, in nats.
-        mask (`torch.Tensor` of shape (B, T), any dtype):
-            Non-zero where a token counts. What stands elsewhere, infinities among it, has no influence.
-
-    Returns:
-        `torch.Tensor` of shape (B,), dtype of `logps`.
-
-    Raises:
-        `ValueError`: the shapes differ.
-    """
-    if not logps.shape == ref_logps.shape == mask.shape or logps.dim() != 2:
-        shapes = [tuple(tensor.shape) for tensor in (logps, ref_logps, mask)]
-        raise ValueError(f"logps, ref_logps and mask must have one shape (B, T), got {shapes}")
-    # Masked before the subtraction, so that padding with -inf gives neither NaN nor a NaN gradient.
-    ignored = mask == 0
-    return (logps.masked_fill(ignored, 0) - ref_logps.masked_fill(ignored, 0)).sum(dim=1)
-
-
-def mask_dpo_loss(chosen_score: torch.Tensor, rejected_score: torch.Tensor, beta: float = 0.1) -> torch.Tensor:
-    """`-log sigmoid(beta * chosen_score - beta * rejected_score)` per pair (Mask-DPO's objective).
-
-    Args:
-        chosen_score, rejected_score (`torch.Tensor` of shape (B,), floating point):
-            [`masked_score`] over the tokens of the preferred completion that are free of hallucination, and over the
-            hallucinated ones of the other.
-        beta (`float`, *optional*, defaults to `0.1`):
-            Strength of the tie to the reference; the paper states none, the released configuration has 0.1.
-
-    Returns:
-        `torch.Tensor` of shape (B,).
-    """
-    return -torch.nn.functional.logsigmoid(beta * (chosen_score - rejected_score))

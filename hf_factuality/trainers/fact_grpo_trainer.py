@@ -143,18 +143,18 @@ class FactGRPOTrainer(SamplingTrainer, SequenceRatios, GRPOTrainer):
         self._credit = args.use_credit(credit)
         verifier = load_verifier(verifier) if isinstance(verifier, str) else verifier
         self._guard = GuardedVerifier(verifier, args.verifier_timeout, args.verifier_batch_size)
-        if self._guard.requires_evidence:
-            if args.remove_unused_columns:
-                raise ValueError(
-                    "remove_unused_columns=True drops the evidence before the verifier sees it; set it to False"
-                )
+        if self._guard.requires_evidence and args.remove_unused_columns:
+            raise ValueError(
+                "remove_unused_columns=True drops the evidence before the verifier sees it; set it to False"
+            )
         for dataset in _datasets(train_dataset, eval_dataset):
             self._check_columns(dataset, args.evidence_column)
         self._findings: list[_Finding] = []
         self._opened: list[bool] = []
         self._unjudged = UnjudgedBatches(args.max_unjudged_batches)
 
-        def factuality(prompts, completions, **columns):
+        def factuality(prompts, completions, log_extra, **columns):
+            log_extra("factuality_labels", [_describe(finding) for finding in self._findings])
             return [self._factuality(finding) for finding in self._findings]
 
         own = as_list(reward_funcs)
@@ -225,9 +225,7 @@ class FactGRPOTrainer(SamplingTrainer, SequenceRatios, GRPOTrainer):
         (judged,) = judge_rows(self._guard, asked, chunk=None)
         sent = [row.found for row in judged if row.left_out is None]
         self._unjudged.add(self._guard.verifier, sent, counts=self.model.training)
-        findings = [_Finding(*found) for found in zip(tokens, judged, reasoned, strict=True)]
-        self._log_completion_extra("factuality_labels", [_describe(finding) for finding in findings])
-        return findings
+        return [_Finding(*found) for found in zip(tokens, judged, reasoned, strict=True)]
 
     def _factuality(self, finding: _Finding) -> float | None:
         """The reward: `None` where nothing is known."""

@@ -1,18 +1,12 @@
-"""Which tokens of a preference pair count, and Mask-DPO's score and loss; expected values by hand and by slow loops."""
-
-import math
-import random
+"""Which tokens of a preference pair count; expected values by hand and by slow loops."""
 
 import pytest
-import torch
 
 from hf_factuality import Label, LabeledSpan
 from hf_factuality.functional.preference import (
     FREE_OF_HALLUCINATION,
     HALLUCINATED,
     kept_window,
-    mask_dpo_loss,
-    masked_score,
     span_token_mask,
 )
 
@@ -70,39 +64,3 @@ def test_kept_window_equals_cutting_a_list(mode):
                 expected = [i for side, i in sequence[1:] if side == "c"]  # nothing predicts the first token
                 start, end = kept_window(prompt, completion, max_length, mode)
                 assert list(range(completion))[start:end] == expected, (prompt, completion, max_length)
-
-
-def test_masked_score_equals_a_loop():
-    draw = random.Random(0)
-    for rows, length in ((1, 1), (3, 7), (5, 40)):
-        logps = [[-draw.expovariate(0.2) for _ in range(length)] for _ in range(rows)]
-        reference = [[-draw.expovariate(0.2) for _ in range(length)] for _ in range(rows)]
-        mask = [[draw.randrange(3) for _ in range(length)] for _ in range(rows)]
-        expected = [
-            math.fsum(p - r for p, r, kept in zip(*row, strict=True) if kept)
-            for row in zip(logps, reference, mask, strict=True)
-        ]
-        found = masked_score(
-            torch.tensor(logps, dtype=torch.float64), torch.tensor(reference, dtype=torch.float64), torch.tensor(mask)
-        )
-        torch.testing.assert_close(found, torch.tensor(expected, dtype=torch.float64), rtol=1e-9, atol=1e-9)
-
-
-def test_what_stands_under_the_mask_has_no_influence():
-    logps = torch.tensor([[-1.0, -math.inf, -2.0]], dtype=torch.float64, requires_grad=True)
-    score = masked_score(logps, torch.tensor([[-3.0, -math.inf, math.nan]]).double(), torch.tensor([[1, 0, 0]]))
-    score.sum().backward()
-    assert score.tolist() == [2.0] and logps.grad.tolist() == [[1.0, 0.0, 0.0]]
-
-
-def test_masked_score_names_shapes_that_differ():
-    with pytest.raises(ValueError, match=r"\(1, 2\), \(1, 3\)"):
-        masked_score(torch.zeros(1, 2), torch.zeros(1, 3), torch.zeros(1, 2))
-
-
-def test_loss_by_hand():
-    # beta * (3 - 1) = 0.2; -log(1 / (1 + e^-0.2)) = 0.598138869...; equal scores: log 2
-    loss = mask_dpo_loss(torch.tensor([3.0, 1.0]).double(), torch.tensor([1.0, 1.0]).double(), 0.1)
-    expected = [math.log1p(math.exp(-0.2)), math.log(2)]
-    torch.testing.assert_close(loss, torch.tensor(expected, dtype=torch.float64), rtol=1e-12, atol=0)
-    assert loss[0].item() == pytest.approx(0.5981388693815918, abs=1e-12)
