@@ -17,6 +17,11 @@ import pytest
 REPOSITORY = Path(__file__).resolve().parent.parent
 
 
+def searched(few: int, many: int):
+    """A search of random inputs, of which the fast suite tries `few` and the slow one `many`: the argument `count`."""
+    return pytest.mark.parametrize("count", [few, pytest.param(many, marks=pytest.mark.slow)])
+
+
 @pytest.fixture(scope="session")
 def data_dir() -> Path:
     """Real data, where there is some; tests that need it are skipped elsewhere."""

@@ -19,6 +19,7 @@ from transformers import PreTrainedTokenizer, PreTrainedTokenizerFast
 from hf_factuality import offsets as module
 from hf_factuality.errors import SpanError
 from hf_factuality.offsets import token_offsets
+from tests.conftest import searched
 
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
@@ -92,7 +93,7 @@ FAMILIES = {
     "word-level, metaspace": (lambda: word_level(True), _oracles.metaspace),
 }
 every_family = pytest.mark.parametrize("family", FAMILIES)
-searched = pytest.mark.parametrize("examples", [30, pytest.param(1000, marks=pytest.mark.slow)])
+random_examples = searched(30, 1000)
 
 words = st.sampled_from(
     " ".join(CORPUS[:6]).split() + ["<think>", "</think>", "</s>", "two words", "do not", " ", "\n", "▁", "<0x41>"]
@@ -136,10 +137,10 @@ def ids_of(tokenizer, *tokens):
 # Against the oracles.
 
 
-@searched
+@random_examples
 @every_family
-def test_encoded_text(family, examples):
-    @settings(PROPERTY, max_examples=examples)
+def test_encoded_text(family, count):
+    @settings(PROPERTY, max_examples=count)
     @given(texts)
     def run(text):
         check(family, FAMILIES[family][0]().encode(text))
@@ -147,12 +148,12 @@ def test_encoded_text(family, examples):
     run()
 
 
-@searched
+@random_examples
 @every_family
-def test_sampled_ids(family, examples):
+def test_sampled_ids(family, count):
     tokenizer = FAMILIES[family][0]()
 
-    @settings(PROPERTY, max_examples=examples)
+    @settings(PROPERTY, max_examples=count)
     @given(id_lists(tokenizer))
     def run(ids):
         check(family, ids)
@@ -160,9 +161,9 @@ def test_sampled_ids(family, examples):
     run()
 
 
-@searched
+@random_examples
 @pytest.mark.parametrize("family", ["byte-level BPE", "byte fallback, stripped", "byte fallback"])
-def test_invalid_utf8(family, examples):
+def test_invalid_utf8(family, count):
     tokenizer = FAMILIES[family][0]()
     letters = {byte: letter for letter, byte in _oracles.gpt2_bytes().items()}
     name = letters.get if family == "byte-level BPE" else "<0x{:02X}>".format
@@ -170,7 +171,7 @@ def test_invalid_utf8(family, examples):
     borders = "41 7f 80 8f 90 9f a0 bf c0 c1 c2 df e0 e1 ec ed ee ef f0 f1 f3 f4 f5 ff"
     single = ids_of(tokenizer, *(name(byte) for byte in bytes.fromhex(borders)))
 
-    @settings(PROPERTY, max_examples=3 * examples)
+    @settings(PROPERTY, max_examples=3 * count)
     @given(id_lists(tokenizer, [st.sampled_from(single)] * 6))
     def run(ids):
         check(family, ids)
@@ -288,12 +289,12 @@ def test_by_hand(case):
     assert token_offsets(tokenizer, ids_of(tokenizer, *tokens.split("|"))) == (text, ranges(written))
 
 
-@searched
-def test_clean_up_of_transformers_on_sampled_ids(examples):
+@random_examples
+def test_clean_up_of_transformers_on_sampled_ids(count):
     tokenizer = word_level(clean_up=True)
     marks = ids_of(tokenizer, ".", ",", "!", "'", "t", "n")
 
-    @settings(PROPERTY, max_examples=examples)
+    @settings(PROPERTY, max_examples=count)
     @given(id_lists(tokenizer, [st.sampled_from(marks)] * 4))
     def run(ids):
         joined, before = _oracles.word_level(tokens_of(tokenizer, ids))

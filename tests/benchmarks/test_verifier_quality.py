@@ -187,6 +187,7 @@ def test_training_pairs_are_what_they_say(data):
     assert [again.answer_pair() for _ in range(50)] == pairs
 
 
+@pytest.mark.slow
 def test_run(data, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(figures, "DRAWS", 20)
     arguments = ["--data", str(data), "--train", "--steps", "2", "--random", "--work", str(tmp_path / "work")]

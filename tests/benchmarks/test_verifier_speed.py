@@ -4,6 +4,7 @@ import json
 import sys
 from pathlib import Path
 
+import pytest
 import torch
 
 
@@ -12,6 +13,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 import verifier_speed  # noqa: E402
 
 
+@pytest.mark.slow
 def test_arms_do_the_same_work(tmp_path, monkeypatch, capsys):
     out = tmp_path / "speed.json"
     flags = "--parts nli llm --sizes 64x2 --repeats 2 --pairs 40 --requests 6 --stub_seconds 0.001 --out".split()

@@ -8,7 +8,6 @@ import pandas as pd
 import pytest
 from datasets import Dataset
 
-from hf_factuality.demos import closed_world as demo
 from hf_factuality.hub.results import load_results
 from tests.hub.cards.card_pages import check_page
 from tests.test_recipes import load_example
@@ -63,21 +62,14 @@ def test_trains_on_a_dataset_with_peft(monkeypatch, tiny_model, tmp_path, file):
     assert (out / "adapter_model.safetensors").exists()
 
 
-def test_the_closed_world_measures_before_and_after(monkeypatch, tmp_path, capsys):
-    """With a model of a few steps: the numbers are bad, the path is whole."""
-    build = demo.build_world_model
-    monkeypatch.setattr(
-        demo,
-        "build_world_model",
-        lambda **size: build(output_dir=tmp_path / "closed-world", steps=2, progress=False, **size),
-    )
+def test_the_closed_world_measures_before_and_after(monkeypatch, small_questions, tmp_path, capsys):
     out = tmp_path / "closed-world-fspo"
     run(monkeypatch, "--output_dir", out, "--verifier", "lexical", *FAST)
     printed = capsys.readouterr().out
     assert "answer accuracy" in printed and "reasoning factuality" in printed and "report.html" in printed
     results = {name: load_results(out / f"results-{name}.json")["results"] for name in ("before", "after")}
     assert [entry["n"] for entry in results["before"]] == [entry["n"] for entry in results["after"]]
-    assert results["after"][0]["n"] > 50
+    assert results["after"][0]["n"] == 12 * 3  # people held out, questions
     assert "<h4>before</h4>" in (out / "report.html").read_text(encoding="utf-8")
     card = (out / "README.md").read_text(encoding="utf-8")
     assert "| closed-world-questions | answer accuracy |" in card and "LexicalVerifier" in card

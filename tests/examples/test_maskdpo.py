@@ -1,16 +1,14 @@
 """The example, as a user runs it: on files, in the closed world, and with everything that can be wrong."""
 
 import sys
-from dataclasses import replace
 
 import pytest
 from safetensors.torch import load_file
 
 from hf_factuality.data.preferences import load_pairs
-from hf_factuality.demos import closed_world as demo
 from hf_factuality.errors import DataError
 from hf_factuality.hub.results import load_results
-from hf_factuality.worlds import WorldConfig
+from hf_factuality.worlds import load_world
 from tests.hub.cards.card_pages import check_page
 from tests.test_recipes import load_example
 from tests.trainers.mask_dpo_recording import pairs
@@ -51,19 +49,7 @@ def test_trains_on_a_dataset_with_peft(monkeypatch, tiny_model, tmp_path):
     assert (out / "adapter_model.safetensors").exists()
 
 
-def test_the_closed_world_measures_before_and_after(monkeypatch, tmp_path, capsys):
-    """With few people and a model of a few steps: the numbers are bad, the path is whole."""
-    build = demo.build_world_model
-
-    def small(config, **settings):
-        assert config.unknown > 0 and settings["model_config"].questions == 0, "texts that can decline, nothing else"
-        model = replace(settings["model_config"], hidden_size=64, intermediate_size=128, num_layers=1, batch_size=32)
-        return build(
-            WorldConfig(num_people=16, num_attributes=0), tmp_path / "closed-world", model, steps=120, progress=False
-        )
-
-    monkeypatch.setattr(demo, "build_world_model", small)
-    monkeypatch.setattr(demo.BiographyDemo, "max_new_tokens", 24)
+def test_the_closed_world_measures_before_and_after(monkeypatch, small_world, tmp_path, capsys):
     out = tmp_path / "closed-world-mask-dpo"
     run(monkeypatch, "--output_dir", out, *FAST)
     printed = capsys.readouterr().out
@@ -77,7 +63,7 @@ def test_the_closed_world_measures_before_and_after(monkeypatch, tmp_path, capsy
     check_page("mask-dpo", (out / "README.md").read_text(encoding="utf-8"))
     # The pairs are of the people who are trained on, and nobody who is measured.
     (folder,) = out.glob("pairs-*")
-    world = demo.load_world(tmp_path / "closed-world")
+    world = load_world(small_world)
     assert set(load_pairs(folder)["id"]) <= {person.name for person in world.split("train")}
     # Another run finds them.
     monkeypatch.setattr("hf_factuality.data.preferences.build_preferences", None)

@@ -2,14 +2,11 @@
 
 import json
 import sys
-from dataclasses import replace
 
 import pytest
 
-from hf_factuality.demos import closed_world as demo
 from hf_factuality.errors import DataError, JudgingError
 from hf_factuality.hub.results import load_results
-from hf_factuality.worlds import WorldConfig
 from tests.hub.cards.card_pages import check_page
 from tests.test_recipes import load_example
 
@@ -27,18 +24,7 @@ def run(monkeypatch, *arguments):
     load_example("train_rlfh").main()
 
 
-def test_the_closed_world_measures_before_and_after(monkeypatch, tmp_path, capsys):
-    """With few people and a model of a few steps: the numbers are bad, the path is whole."""
-    build = demo.build_world_model
-
-    def small(config, **settings):
-        model = replace(settings["model_config"], hidden_size=64, intermediate_size=128, num_layers=1, batch_size=32)
-        return build(
-            WorldConfig(num_people=16, num_attributes=0), tmp_path / "closed-world", model, steps=120, progress=False
-        )
-
-    monkeypatch.setattr(demo, "build_world_model", small)
-    monkeypatch.setattr(demo.BiographyDemo, "max_new_tokens", 24)
+def test_the_closed_world_measures_before_and_after(monkeypatch, small_world, tmp_path, capsys):
     out = tmp_path / "closed-world-rlfh"
     run(monkeypatch, "--output_dir", out, *FAST)
     printed = capsys.readouterr().out
@@ -60,16 +46,8 @@ def test_a_policy_that_cannot_judge_stops_the_run_at_once(monkeypatch, tiny_mode
     file = tmp_path / "questions.jsonl"
     file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     with pytest.raises(JudgingError, match="judged none of the first 4 completions"):
-        run(
-            monkeypatch,
-            "--model_name_or_path",
-            tiny_model,
-            "--train_files",
-            file,
-            "--output_dir",
-            tmp_path / "out",
-            *FAST,
-        )
+        arguments = ["--model_name_or_path", tiny_model, "--train_files", file, "--output_dir", tmp_path / "out"]
+        run(monkeypatch, *arguments, *FAST)
     assert "leaves 0 of 512 for the answer" in caplog.text
 
 

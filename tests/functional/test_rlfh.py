@@ -23,6 +23,7 @@ from hf_factuality.functional.rlfh import (
 )
 from hf_factuality.functional.token_rewards import place_points
 from hf_factuality.spans import Label
+from tests.conftest import searched
 
 
 S, HS, U, HC, C = (
@@ -190,11 +191,12 @@ def random_completion(generator):
     return text, sentences, ours, list(itertools.pairwise(cuts))
 
 
+@searched(200, 5000)
 @pytest.mark.parametrize("preset", PUBLISHED)
-def test_a_thousand_random_completions_equal_the_slow_version(preset):
+def test_random_completions_equal_the_slow_version(preset, count):
     generator = random.Random(preset)
     floors = 0
-    for _ in range(1000):
+    for _ in range(count):
         text, sentences, ours, offsets = random_completion(generator)
         totals = []
         for granularity in RLFH_GRANULARITIES:
@@ -213,7 +215,7 @@ def test_a_thousand_random_completions_equal_the_slow_version(preset):
             both = [rlfh_rewards([one], "sentence", RLFH_PRESETS[preset]) for one in (sentence, shuffled)]
             assert both[0] == both[1]
             floors += len(sentence.known) >= 10 and all(s.rating == 1 for s in sentence.known)
-    assert floors > 50  # the floor was among the cases
+    assert floors > count / 20  # the floor was among the cases
 
 
 def test_metrics_by_hand():

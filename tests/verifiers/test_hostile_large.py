@@ -62,13 +62,6 @@ def allowed(work, size):
     return 0.5 + (10 if work is extracted else 2) * PER_MEGABYTE * size / 1_000_000
 
 
-@pytest.mark.parametrize("work", WORK, ids=lambda work: work.__name__)
-def test_time_per_character(work):
-    size = 60_000 if work in (sentence_offsets, anchored, read) else 6_000
-    spent = {unit: seconds(work, (unit * (size // len(unit) + 1))[:size]) for unit in UNITS}
-    assert not {unit: value for unit, value in spent.items() if value > allowed(work, size)}
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("work", WORK, ids=lambda work: work.__name__)

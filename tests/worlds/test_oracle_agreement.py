@@ -12,6 +12,7 @@ import pytest
 
 from hf_factuality.spans import Label
 from hf_factuality.worlds import SIZES, World, WorldConfig, WorldVerifier, build_world_model, load_world, texts
+from tests.conftest import searched
 
 from .slow_parser import Found, slow_read
 
@@ -157,14 +158,15 @@ def corrupt(world, text, rng):
     return separator.join(words)
 
 
+@searched(300, 6000)
 @pytest.mark.parametrize("language", ["en", "zh"])
-def test_corrupted_texts(language):
+def test_corrupted_texts(language, count):
     rng = random.Random(f"corrupt {language}")
     config = dict(num_people=30, num_values=12, num_targets=4, max_hops=4, hop_sloppy=0.3, sloppy=0.5, hedged=0.3)
     world = World(WorldConfig(**config, seed=1, language=language))
     verifier = WorldVerifier(world)
     kinds, labels = Counter(), Counter()
-    for index in range(1500):
+    for index in range(count):
         question, completion = some_text(world, rng)
         for _ in range(index % 4):
             completion = corrupt(world, completion or world.language.stop, rng)
@@ -172,7 +174,7 @@ def test_corrupted_texts(language):
             kinds[sentence.kind] += 1
             labels[sentence.label] += 1
     assert set(kinds) == KINDS and set(labels) == set(Label)
-    assert min(kinds.values()) >= 50
+    assert min(kinds.values()) >= count / 30
 
 
 def assembled(world, rng):
@@ -196,20 +198,21 @@ def assembled(world, rng):
     return question, world.language.separator.join(sentences)
 
 
+@searched(150, 3000)
 @pytest.mark.parametrize("language", ["en", "zh"])
-def test_assembled_texts(language):
+def test_assembled_texts(language, count):
     rng = random.Random(f"assemble {language}")
     world = World(WorldConfig(num_people=4, num_values=4, num_targets=2, max_hops=5, seed=2, language=language))
     verifier = WorldVerifier(world)
     repeated, ratings = Counter(), Counter()
-    for _ in range(600):
+    for _ in range(count):
         question, completion = assembled(world, rng)
         for sentence in assert_agreement(world, verifier, completion, question):
             repeated[sentence.kind] += sentence.repeated
             ratings[sentence.kind, sentence.informativeness] += 1
-    assert min(repeated["fact"], repeated["hop"]) >= 100
-    assert all(ratings["hop", rating] >= 50 for rating in (1, 2, 4, 5)), ratings
-    assert all(ratings["fact", rating] >= 50 for rating in (1, 3, 4, 5)), ratings
+    assert min(repeated["fact"], repeated["hop"]) >= count / 6
+    assert all(ratings["hop", rating] >= count / 12 for rating in (1, 2, 4, 5)), ratings
+    assert all(ratings["fact", rating] >= count / 12 for rating in (1, 3, 4, 5)), ratings
 
 
 def requests(world):

@@ -416,7 +416,7 @@ def test_verifier():
 
 
 def test_claims_of_a_batch_are_judged_at_once():
-    with FakeServer(truthful, delay=0.5) as server:
+    with FakeServer(truthful, delay=0.15) as server:
         LLMVerifier("fake", server.url, cache=False, concurrency=32).verify(verify_inputs(64))
         assert 16 <= server.most <= 32
 

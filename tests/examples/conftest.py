@@ -1,0 +1,41 @@
+"""A closed world of few people, with a model that was hardly trained: the numbers of a run are bad, its path is whole."""
+
+from dataclasses import replace
+
+import pytest
+
+from hf_factuality.demos import closed_world as demo
+from hf_factuality.worlds import WorldConfig, WorldModelConfig
+
+
+@pytest.fixture(scope="session")
+def world_folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("world") / "closed-world"
+
+
+@pytest.fixture
+def small_world(world_folder, monkeypatch):
+    """The demos of biographies then run in this world, and name what they would have built; its folder."""
+    build = demo.build_world_model
+
+    def small(config, **settings):
+        assert config.unknown > 0 and settings["model_config"].questions == 0, "texts that can decline, nothing else"
+        model = replace(settings["model_config"], hidden_size=64, intermediate_size=128, num_layers=1, batch_size=32)
+        return build(WorldConfig(num_people=16, num_attributes=0), world_folder, model, steps=120, progress=False)
+
+    monkeypatch.setattr(demo, "build_world_model", small)
+    monkeypatch.setattr(demo.BiographyDemo, "max_new_tokens", 24)
+    return world_folder
+
+
+@pytest.fixture
+def small_questions(tmp_path, monkeypatch):
+    """The same for the demo of questions, whose model was not trained at all."""
+    build = demo.build_world_model
+
+    def small(**_):
+        model = WorldModelConfig(hidden_size=64, intermediate_size=128, num_layers=1, batch_size=32)
+        world = WorldConfig(num_people=24, num_attributes=0)
+        return build(world, tmp_path / "closed-world", model, steps=2, progress=False)
+
+    monkeypatch.setattr(demo, "build_world_model", small)
