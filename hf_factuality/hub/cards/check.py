@@ -31,6 +31,8 @@ LICENSES = frozenset(
     unlicense wtfpl zlib
     """.split()
 )
+# Texts that each entry of `model-index` must have, and the list that it holds: models, results, metrics.
+_INDEX = ((("name",), "results"), (("task.type", "dataset.type", "dataset.name"), "metrics"), (("type",), None))
 _RELATIONS = {"finetune", "adapter", "quantized", "merge"}
 _REPO_ID = re.compile(
     r"(?!.*(?:--|\.\.))(?:[A-Za-z0-9](?:[\w.-]*[A-Za-z0-9_])?/)?[A-Za-z0-9_](?:[\w.-]*[A-Za-z0-9_])?"
@@ -174,48 +176,28 @@ def _header_problems(data: Mapping[str, Any]) -> Iterator[str]:
         if not isinstance(data.get(name, ""), str):
             yield f"{name} must be text, got {data[name]!r}"
     if "model-index" in data:
-        yield from _index_problems(data["model-index"])
+        yield from _index_problems(data["model-index"], "", "model-index", *_INDEX)
 
 
-def _index_problems(index: Any) -> Iterator[str]:
-    if not isinstance(index, list) or not index:
-        yield "model-index must be a list with a model in it"
+def _index_problems(entries: Any, place: str, name: str, *levels: tuple[tuple[str, ...], str | None]) -> Iterator[str]:
+    """Of a list `name` of `model-index`: what its entries lack, and those of the lists in them."""
+    if not isinstance(entries, list) or not entries:
+        yield f"{place or 'the header'} needs a list of {name}"
         return
-    for number, model in enumerate(index):
-        place = f"model-index[{number}]"
-        if not isinstance(model, Mapping) or not _is_text(model.get("name")):
-            yield f"{place} needs a name"
-            continue
-        results = model.get("results")
-        if not isinstance(results, list) or not results:
-            yield f"{place} needs a list of results"
-            continue
-        for count, result in enumerate(results):
-            yield from _result_problems(result, f"{place}.results[{count}]")
+    (needed, inner), *rest = levels
+    for number, entry in enumerate(entries):
+        here = f"{place}.{name}[{number}]".lstrip(".")
+        for path in needed:
+            value = _at(entry, path)
+            if not isinstance(value, str) or not value.strip():
+                yield f"{here} needs {path if '.' in path else f'a {path}'}"
+        if inner is not None:
+            yield from _index_problems(_at(entry, inner), here, inner, *rest)
+        elif isinstance(value := _at(entry, "value"), bool) or not isinstance(value, (int, float)):
+            yield f"{here} needs a number as its value, got {value!r}"
 
 
-def _result_problems(result: Any, place: str) -> Iterator[str]:
-    if not isinstance(result, Mapping):
-        yield f"{place} must have task, dataset and metrics"
-        return
-    for part, names in (("task", ("type",)), ("dataset", ("type", "name"))):
-        found = result.get(part)
-        for name in names:
-            if not isinstance(found, Mapping) or not _is_text(found.get(name)):
-                yield f"{place} needs {part}.{name}"
-    metrics = result.get("metrics")
-    if not isinstance(metrics, list) or not metrics:
-        yield f"{place} needs a list of metrics"
-        return
-    for count, metric in enumerate(metrics):
-        if not isinstance(metric, Mapping) or not _is_text(metric.get("type")):
-            yield f"{place}.metrics[{count}] needs a type"
-        elif isinstance(metric.get("value"), bool) or not isinstance(metric.get("value"), (int, float)):
-            yield f"{place}.metrics[{count}] needs a number as its value, got {metric.get('value')!r}"
-    source = result.get("source")
-    if source is not None and not (isinstance(source, Mapping) and _is_text(source.get("url"))):
-        yield f"{place}: a source needs its url"
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str) and bool(value.strip())
+def _at(entry: Any, path: str) -> Any:
+    for name in path.split("."):
+        entry = entry.get(name) if isinstance(entry, Mapping) else None
+    return entry

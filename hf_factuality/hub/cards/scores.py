@@ -18,7 +18,7 @@ __all__ = ["CardResults", "ModelIdentity", "card_results"]
 
 logger = logging.getLogger(__name__)
 REPO_ID = re.compile(r"(?:[A-Za-z0-9][\w.-]*/)?[A-Za-z0-9][\w.-]*")
-_COMMIT = re.compile(r"[0-9a-f]{40}")
+COMMIT = re.compile(r"[0-9a-f]{40}")
 ROLES = ("before", "after")
 
 
@@ -49,7 +49,7 @@ class ModelIdentity:
             return None
         if name not in self.names:
             return f"it is of {name!r}, not of {' or '.join(map(repr, sorted(self.names))) or 'a model that is known'}"
-        commits = [it for it in (self.revision, model["revision"]) if it and _COMMIT.fullmatch(it)]
+        commits = [it for it in (self.revision, model["revision"]) if it and COMMIT.fullmatch(it)]
         if len(set(commits)) > 1:
             return f"it is of the revision {commits[1][:8]} of {name!r}, not of {commits[0][:8]}"
         return None
@@ -241,7 +241,7 @@ def _eval_result(
         "dataset_type": name if on_the_hub else entry["benchmark"],
         "dataset_name": name,
         "dataset_split": dataset.get("split"),
-        "dataset_revision": revision if isinstance(revision, str) and _COMMIT.fullmatch(revision) else None,
+        "dataset_revision": revision if isinstance(revision, str) and COMMIT.fullmatch(revision) else None,
         "metric_type": entry["metric"],
         "metric_name": entry.get("title") or f"{entry['metric']} ({entry['benchmark']})",
         "metric_value": entry["value"],

@@ -18,13 +18,13 @@ from typing import Any
 from hf_factuality import __version__
 from hf_factuality.errors import HubError
 from hf_factuality.hub.cards.check import tells
+from hf_factuality.hub.cards.scores import COMMIT, REPO_ID
 from hf_factuality.io.markdown import code, escaped
 from hf_factuality.io.secrets import MAYBE_SECRET_SETTING
 
 
 __all__ = [
     "HYPERPARAMETERS",
-    "WITHHELD",
     "changed_settings",
     "dataset_origin",
     "describe_adapter",
@@ -37,8 +37,8 @@ __all__ = [
     "plain_name",
 ]
 
-# Every field of the parents' configurations is in one of the two lists; a test says so when a new one appears. The fields
-# that our own configurations add are shown.
+# A test lists the parents' other settings, which say nothing of the model, hold names, places, addresses or keys, or repeat
+# another, and says so when a new one appears. The fields that our own configurations add are shown.
 HYPERPARAMETERS = frozenset(
     """
     adam_beta1 adam_beta2 adam_epsilon auto_find_batch_size average_tokens_across_devices beta bf16
@@ -62,38 +62,11 @@ HYPERPARAMETERS = frozenset(
     """.split()
 )
 """Parents' settings that decide what is learnt."""
-WITHHELD = frozenset(
-    """
-    accelerator_config activation_checkpointing activation_checkpointing_kwargs activation_offloading
-    batch_eval_metrics bf16_full_eval dataloader_in_order dataloader_multiprocessing_context dataloader_num_workers
-    dataloader_persistent_workers dataloader_pin_memory dataloader_prefetch_factor dataset_num_proc ddp_backend
-    ddp_broadcast_buffers ddp_bucket_cap_mb ddp_find_unused_parameters ddp_static_graph ddp_timeout debug deepspeed
-    disable_tqdm do_eval do_predict do_train ds3_gather_for_generation enable_jit_checkpoint
-    eval_accumulation_steps eval_delay eval_do_concat_batches eval_on_start eval_steps eval_strategy
-    eval_use_gather_object fp16_full_eval fsdp fsdp_config gradient_checkpointing_kwargs hub_always_push
-    hub_model_id hub_private_repo hub_revision hub_strategy hub_token ignore_data_skip include_for_metrics
-    include_num_input_tokens_seen label_names length_column_name liger_kernel_config local_rank log_completions
-    log_completions_hub_repo log_level log_level_replica log_multimodal log_on_each_node log_unique_prompts
-    logging_first_step logging_nan_inf_filter logging_steps logging_strategy num_completions_to_print
-    num_generations_eval output_dir pad_to_multiple_of pad_token parallelism_config per_device_eval_batch_size
-    precompute_ref_batch_size prediction_loss_only project push_to_hub remove_unused_columns report_to
-    restore_callback_states_from_checkpoint resume_from_checkpoint run_name save_on_each_node save_only_model
-    save_steps save_strategy save_total_limit skip_memory_metrics torch_compile torch_compile_backend
-    torch_compile_mode torch_empty_cache_steps trackio_bucket_id trackio_space_id trackio_static_space_id
-    transformers_continuous_batching_config trust_remote_code use_cache use_cpu vllm_enable_sleep_mode
-    vllm_gpu_memory_utilization vllm_group_port vllm_max_model_length vllm_model_impl vllm_server_base_url
-    vllm_server_host vllm_server_port vllm_server_timeout vllm_tensor_parallel_size
-    """.split()
-)
-"""Parents' settings that say nothing of the model, hold names, places, addresses or keys, or repeat another:
-`activation_checkpointing` is what `gradient_checkpointing` says."""
 _MODEL_ARGUMENTS = ("dtype", "torch_dtype", "attn_implementation")
 _ADAPTER = ("peft_type", "r", "lora_alpha", "lora_dropout", "target_modules", "modules_to_save", "bias", "use_rslora",
             "use_dora", "init_lora_weights", "layers_to_transform")  # fmt: skip
-_REPO_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 _HUB_FOLDER = re.compile(r"[A-Za-z0-9][\w.-]*?___[A-Za-z0-9][\w.-]*")
 _LONGEST_WORDS = 2000
-_COMMIT = re.compile(r"[0-9a-f]{40}")
 _REGEX_NAME = re.compile(r"_regex$|target_modules$")
 
 
@@ -209,7 +182,7 @@ def describe_verifier(verifier: Any) -> str:
     parts = _stages(verifier) if isinstance(verifier, VerifierPipeline) else _own_config(verifier)
     origin = getattr(verifier, "origin", None) or {}
     repo_id, revision = origin.get("repo_id"), origin.get("revision")
-    if repo_id and _REPO_ID.fullmatch(repo_id):
+    if repo_id and REPO_ID.fullmatch(repo_id):
         at = f" at {code(revision[:40])}" if revision else " (revision not recorded)"
         name = f"[{repo_id}](https://huggingface.co/{repo_id}){at}"
     return name + (f": {parts}" if parts else "")
@@ -229,7 +202,7 @@ def dataset_origin(dataset: Any) -> tuple[str, str] | None:
     places = [Path(file["filename"]).parts[-5:-1] for file in getattr(dataset, "cache_files", ())]
     found = {
         (place[0].replace("___", "/"), place[3])
-        if len(place) == 4 and _HUB_FOLDER.fullmatch(place[0]) and _COMMIT.fullmatch(place[3])
+        if len(place) == 4 and _HUB_FOLDER.fullmatch(place[0]) and COMMIT.fullmatch(place[3])
         else None
         for place in places
     }
@@ -278,7 +251,7 @@ def _stage(stage: Any) -> str:
     """A stage without a description: its class, and its model if that is one of the Hub."""
     config = getattr(getattr(stage, "model", None), "config", None)
     name, commit = getattr(config, "name_or_path", None) or "", getattr(config, "_commit_hash", None)
-    on_the_hub = _REPO_ID.fullmatch(name) and not exists(name)
+    on_the_hub = REPO_ID.fullmatch(name) and not exists(name)
     shown = {"model": name, **({"revision": commit} if commit else {})} if on_the_hub else {}
     return f"{type(stage).__name__}({', '.join(f'{key}={value!r}' for key, value in shown.items())})"
 
@@ -369,7 +342,7 @@ def package_commit() -> str | None:
     if not (root / ".git").exists() or _git(root, "ls-files", "--error-unmatch", "hf_factuality/__init__.py") is None:
         return None
     commit = (_git(root, "rev-parse", "HEAD") or "").strip()
-    if not _COMMIT.fullmatch(commit):
+    if not COMMIT.fullmatch(commit):
         return None
     changes = _git(root, "status", "--porcelain", "--", "hf_factuality")
     return commit + (" with changes" if changes is None or changes.strip() else "")

@@ -26,7 +26,6 @@ from hf_factuality.hub.cards.check import card_problems
 from hf_factuality.hub.cards.scores import CardResults, ModelIdentity
 from hf_factuality.hub.cards.settings import (
     HYPERPARAMETERS,
-    WITHHELD,
     dataset_origin,
     describe_adapter,
     describe_hardware,
@@ -40,6 +39,33 @@ from hf_factuality.io.markdown import escaped
 from hf_factuality.verifiers import LexicalVerifier, LLMJudge, NLIVerifier, SentenceExtractor, VerifierPipeline
 from tests.hub.cards.card_oracle import assert_valid_header, header_and_text
 from tests.trainers.test_mask_dpo_trainer import MaskDPOTrainer, make
+
+
+WITHHELD = frozenset(
+    """
+    accelerator_config activation_checkpointing activation_checkpointing_kwargs activation_offloading
+    batch_eval_metrics bf16_full_eval dataloader_in_order dataloader_multiprocessing_context dataloader_num_workers
+    dataloader_persistent_workers dataloader_pin_memory dataloader_prefetch_factor dataset_num_proc ddp_backend
+    ddp_broadcast_buffers ddp_bucket_cap_mb ddp_find_unused_parameters ddp_static_graph ddp_timeout debug deepspeed
+    disable_tqdm do_eval do_predict do_train ds3_gather_for_generation enable_jit_checkpoint
+    eval_accumulation_steps eval_delay eval_do_concat_batches eval_on_start eval_steps eval_strategy
+    eval_use_gather_object fp16_full_eval fsdp fsdp_config gradient_checkpointing_kwargs hub_always_push
+    hub_model_id hub_private_repo hub_revision hub_strategy hub_token ignore_data_skip include_for_metrics
+    include_num_input_tokens_seen label_names length_column_name liger_kernel_config local_rank log_completions
+    log_completions_hub_repo log_level log_level_replica log_multimodal log_on_each_node log_unique_prompts
+    logging_first_step logging_nan_inf_filter logging_steps logging_strategy num_completions_to_print
+    num_generations_eval output_dir pad_to_multiple_of pad_token parallelism_config per_device_eval_batch_size
+    precompute_ref_batch_size prediction_loss_only project push_to_hub remove_unused_columns report_to
+    restore_callback_states_from_checkpoint resume_from_checkpoint run_name save_on_each_node save_only_model
+    save_steps save_strategy save_total_limit skip_memory_metrics torch_compile torch_compile_backend
+    torch_compile_mode torch_empty_cache_steps trackio_bucket_id trackio_space_id trackio_static_space_id
+    transformers_continuous_batching_config trust_remote_code use_cache use_cpu vllm_enable_sleep_mode
+    vllm_gpu_memory_utilization vllm_group_port vllm_max_model_length vllm_model_impl vllm_server_base_url
+    vllm_server_host vllm_server_port vllm_server_timeout vllm_tensor_parallel_size
+    """.split()
+)
+"""Parents' settings that say nothing of the model, hold names, places, addresses or keys, or repeat another:
+`activation_checkpointing` is what `gradient_checkpointing` says."""
 
 
 CPU = {"use_cpu": True, "bf16": False}
