@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,12 +16,12 @@ from typing import Any
 
 from rapidfuzz.distance import LCSseq
 
-from hf_factuality.chat.client import ChatAnswer, ChatClient, ChatRequest
+from hf_factuality.chat.client import ChatAnswer, ChatClient
 from hf_factuality.spans import LabeledSpan
 from hf_factuality.verifiers.base import VerifierInput
 from hf_factuality.verifiers.extractors.anchor import MIN_COVERAGE, anchor_claim, content_words, find_exact
 from hf_factuality.verifiers.extractors.sentences import sentence_offsets
-from hf_factuality.verifiers.judges.llm import without_thinking
+from hf_factuality.verifiers.judges.llm import ask_again, without_thinking
 from hf_factuality.verifiers.prompts import load_prompt
 
 
@@ -252,36 +253,21 @@ class LLMExtractor:
 
     def _ask(self, prompts: Sequence[str], parse: Callable[[str, str], list | None]) -> list[list | None]:
         """Per prompt, the answer as `parse` reads it; `None` if it never could."""
+
+        def read(answer: ChatAnswer, _: float) -> tuple[list | None, bool]:
+            found = parse(answer.text, self.nothing) if answer.complete else None
+            return found, found is None
+
+        errors: list[str] = []
+        results = ask_again(
+            self.client, prompts, read, self.retries, self.temperature, errors, max_tokens=self.max_tokens
+        )
         report = self.last_report
         report.units += len(prompts)
-        results: list[list | None] = [None] * len(prompts)
-        open_ = list(range(len(prompts)))
-        for attempt in range(self.retries + 1):
-            temperature = self.temperature + 0.25 * attempt
-            requests = [
-                ChatRequest(
-                    (("user", prompts[i]),),
-                    temperature=temperature,
-                    max_tokens=self.max_tokens,
-                    seed=attempt if temperature else None,
-                )
-                for i in open_
-            ]
-            unread = []
-            for i, answer in zip(open_, self.client.chat(requests), strict=True):
-                if answer.error is not None:
-                    report.failed += 1
-                    report.first_error = report.first_error or answer.error
-                    continue
-                results[i] = self._parsed(answer, parse)
-                if results[i] is None:
-                    unread.append(i)
-            open_ = unread
-        report.unparsed += len(open_)
+        report.failed += len(errors)
+        report.unparsed += results.count(None) - len(errors)
+        report.first_error = report.first_error or next(iter(errors), None)
         return results
-
-    def _parsed(self, answer: ChatAnswer, parse: Callable[[str, str], list | None]) -> list | None:
-        return parse(answer.text, self.nothing) if answer.complete else None
 
     def _anchored(self, claims: Sequence[str], item: VerifierInput, sentence: tuple[int, int], around: frozenset[str]):
         """[`Claim`] of each text, without repetitions."""
@@ -299,15 +285,12 @@ class LLMExtractor:
                 continue
             start, end, anchor = anchor_claim(text, item.completion, sentence, around)
             result.append(Claim(LabeledSpan(start, end, claim=text), sentence, anchor))
-        self._count(result)
+        anchors = Counter(claim.anchor for claim in result)
+        report.claims += len(result)
+        report.exact += anchors["exact"]
+        report.aligned += anchors["aligned"]
+        report.unanchored += anchors["sentence"] + anchors["completion"]
         return result
-
-    def _count(self, claims: Sequence[Claim]):
-        report = self.last_report
-        report.claims += len(claims)
-        report.exact += sum(claim.anchor == "exact" for claim in claims)
-        report.aligned += sum(claim.anchor == "aligned" for claim in claims)
-        report.unanchored += sum(claim.anchor in ("sentence", "completion") for claim in claims)
 
 
 def _around(item: VerifierInput) -> frozenset[str]:

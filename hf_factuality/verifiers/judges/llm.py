@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -163,6 +163,35 @@ def read_choice(
     return said, shares
 
 
+def ask_again(
+    client: ChatClient,
+    prompts: Sequence[str],
+    read: Callable[[ChatAnswer, float], tuple[Any, bool]],
+    retries: int,
+    temperature: float,
+    errors: list[str],
+    **settings: Any,
+) -> list[Any]:
+    """Per prompt, what `read` makes of the answer and its temperature; a quarter warmer each time while it says that the
+    model should be asked again. `None` where there is no answer but an error, which is added to `errors`."""
+    results: list[Any] = [None] * len(prompts)
+    open_ = list(range(len(prompts)))
+    for attempt in range(retries + 1):
+        warmth = temperature + 0.25 * attempt
+        settings |= {"temperature": warmth, "seed": attempt if warmth else None}
+        requests = [ChatRequest((("user", prompts[i]),), **settings) for i in open_]
+        unread = []
+        for i, answer in zip(open_, client.chat(requests), strict=True):
+            if answer.error is not None:
+                errors.append(answer.error)
+                continue
+            results[i], again = read(answer, warmth)
+            if again:
+                unread.append(i)
+        open_ = unread
+    return results
+
+
 @dataclass(frozen=True)
 class JudgeReport:
     """What one call of a judge met.
@@ -184,10 +213,10 @@ class JudgeReport:
     first_error: str | None = None
 
     @classmethod
-    def of(cls, judgements: Sequence[Judgement], errors: Sequence[str]) -> JudgeReport:
-        """Of all results of a call, and the errors of the requests that failed."""
-        unknown = sum(judgement.label is None for judgement in judgements)
-        return cls(len(judgements), unknown - len(errors), len(errors), errors[0] if errors else None)
+    def of(cls, verdicts: Sequence[Any], errors: Sequence[str]) -> JudgeReport:
+        """Of all verdicts of a call, `None` where unknown, and the errors of the requests that failed."""
+        unknown = sum(verdict is None for verdict in verdicts)
+        return cls(len(verdicts), unknown - len(errors), len(errors), errors[0] if errors else None)
 
     @property
     def unknown(self) -> int:
@@ -229,7 +258,7 @@ class ServedJudge:
         errors: list[str] = []
         for start in range(0, len(inputs), SLICE):
             results += self._judge(inputs[start : start + SLICE], errors)
-        self.last_report = JudgeReport.of(results, errors)
+        self.last_report = JudgeReport.of([result.label for result in results], errors)
         self.last_report.log(self)
         return results
 

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hf_factuality.chat.client import ChatClient, ChatRequest
+from hf_factuality.chat.client import ChatAnswer, ChatClient
 from hf_factuality.chat.local import LocalChat, bind_policy
 from hf_factuality.spans import Label, Verification, map_label
 from hf_factuality.verifiers.base import Extractor, JudgeInput, Judgement, Retriever, VerifierInput
 from hf_factuality.verifiers.extractors.llm import RLFHExtractor
-from hf_factuality.verifiers.judges.llm import SLICE, JudgeReport, ServedJudge, parse_choice, read_choice
+from hf_factuality.verifiers.judges.llm import SLICE, JudgeReport, ServedJudge, ask_again, parse_choice, read_choice
 from hf_factuality.verifiers.pipeline import VerifierPipeline
 from hf_factuality.verifiers.prompts import load_prompt
 
@@ -141,14 +141,13 @@ class SelfJudge(ServedJudge):
     def _judge(self, inputs: Sequence[JudgeInput], errors: list[str]) -> list[Judgement]:
         results = [None if any(map(str.isalnum, item.claim)) else Judgement(Label.NO_FACT) for item in inputs]
         asked = [i for i, result in enumerate(results) if result is None]
-        choices = SELF_LABELS[self.labels]
         prompt = self.prompts[_VERIFY[self.labels]]
         filled = []
         for i in asked:
             item = inputs[i]
             materials = "\n\n".join(text for text in item.evidence if text.strip()) or None
             filled.append(prompt.fill({"question": item.question, "materials": materials, "statement": item.claim}))
-        answers = self._ask(filled, choices, self.max_tokens, errors)
+        answers = self._ask(filled, SELF_LABELS[self.labels], self.max_tokens, errors)
         for i, (said, shares) in zip(asked, answers, strict=True):
             label = None if said is None else map_label(said, "rlfh")
             score = None
@@ -181,9 +180,7 @@ class SelfJudge(ServedJudge):
             ]
             answers = self._ask(filled, RATINGS, self.max_tokens * 3 // 2, errors)
             results += [None if said is None else int(said) for said, _ in answers]
-        unknown = sum(result is None for result in results)
-        first = errors[0] if errors else None
-        self.last_assessment = JudgeReport(len(results), unknown - len(errors), len(errors), first)
+        self.last_assessment = JudgeReport.of(results, errors)
         self.last_assessment.log(self)
         return results
 
@@ -191,32 +188,16 @@ class SelfJudge(ServedJudge):
         self, prompts: Sequence[str], choices: tuple[str, ...], max_tokens: int, errors: list[str]
     ) -> list[tuple[str | None, dict[str, float] | None]]:
         """Per prompt, the choice that the answer is and the probability of each; see `read_choice`."""
-        results: list[tuple[str | None, dict[str, float] | None]] = [(None, None)] * len(prompts)
-        open_ = list(range(len(prompts)))
-        for attempt in range(self.retries + 1):
-            temperature = self.temperature + 0.25 * attempt
-            requests = [
-                ChatRequest(
-                    (("user", prompts[i]),),
-                    choices=choices if self.method == "choice" else (),
-                    logprobs=20,
-                    temperature=temperature,
-                    top_p=self.top_p,
-                    max_tokens=max_tokens,
-                    seed=attempt if temperature else None,
-                )
-                for i in open_
-            ]
-            unread = []
-            for i, answer in zip(open_, self.client.chat(requests), strict=True):
-                if answer.error is not None:
-                    errors.append(answer.error)
-                    continue
-                results[i] = read_choice(answer, choices, nucleus=self.top_p if temperature else 0.0)
-                if parse_choice(answer.text, choices) is None:
-                    unread.append(i)
-            open_ = unread
-        return results
+
+        def read(answer: ChatAnswer, temperature: float) -> tuple[Any, bool]:
+            found = read_choice(answer, choices, nucleus=self.top_p if temperature else 0.0)
+            return found, parse_choice(answer.text, choices) is None
+
+        found = ask_again(
+            self.client, prompts, read, self.retries, self.temperature, errors,
+            choices=choices if self.method == "choice" else (), logprobs=20, top_p=self.top_p, max_tokens=max_tokens,
+        )  # fmt: skip
+        return [answer or (None, None) for answer in found]
 
 
 class SelfVerifier(VerifierPipeline):
