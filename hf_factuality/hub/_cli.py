@@ -59,34 +59,20 @@ def _push(args: argparse.Namespace) -> int:
     from hf_factuality.hub.push import plan_push, prepare_repo, push_plans
 
     what = {"repo_type": args.repo_type, "include": args.include, "exclude": args.exclude}
+    where = {"private": args.private, "pull_request": args.pull_request, "revision": args.revision}
     plan = plan_push(args.folder, **what)
     if args.dry_run:
         print(plan)
         return 0
     # Whatever is refused is refused before the card is changed.
-    repo_id = prepare_repo(
-        args.repo_id,
-        repo_type=args.repo_type,
-        private=args.private,
-        new_private=True,
-        pull_request=args.pull_request,
-        revision=args.revision,
-        space_sdk="gradio" if args.repo_type == "space" else None,
-    )
+    repo_id = prepare_repo(args.repo_id, repo_type=args.repo_type, new_private=True, **where)
     card = plan.files.get("README.md")
     if card is not None and args.repo_type == "model" and is_our_card(card.path.read_text(encoding="utf-8")):
         # The model may have been evaluated since the card was written.
         update_card(args.folder, repo_id=repo_id)
         plan = plan_push(args.folder, **what)
     print(plan, file=sys.stderr)
-    done = push_plans(
-        [plan],
-        repo_id,
-        private=args.private,
-        pull_request=args.pull_request,
-        revision=args.revision,
-        commit_message=args.commit_message,
-    )
+    done = push_plans([plan], repo_id, commit_message=args.commit_message, **where)
     for name in done.deleted:
         print(f"removed {name}, which was of an earlier model", file=sys.stderr)
     print(done.address)

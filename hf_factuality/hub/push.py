@@ -223,7 +223,6 @@ def push_plans(
         keeps=("README.md",) if unfilled else (),
         replaces=(lambda names: stale_files(names, files)) if repo_type == "model" else None,
         only_private=resumable,
-        space_sdk="gradio" if repo_type == "space" else None,
         commit_message=commit_message or f"Upload {plans[0].folder.resolve().name}",
         token=token,
         patience=patience,

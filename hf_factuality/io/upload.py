@@ -72,7 +72,7 @@ def prepare_repo(
     new_private: bool | None = None,
     pull_request: bool = False,
     revision: str | None = None,
-    space_sdk: str | None = None,
+    space_sdk: str = "gradio",
     token: str | bool | None = None,
 ) -> str:
     """Make a repository if it is not there, and check that it can be written to: before the work, not after it.
@@ -90,7 +90,7 @@ def prepare_repo(
             Only a pull request is wanted, which whoever may read may open.
         revision (`str`, *optional*):
             Branch that will be written to; none but main goes with a pull request.
-        space_sdk (`str`, *optional*):
+        space_sdk (`str`, *optional*, defaults to `"gradio"`):
             Of a new Space.
         token (`str` or `bool`, *optional*):
             As in `huggingface_hub`.
@@ -139,7 +139,7 @@ def prepare_repo(
         return _patiently(prepare, PATIENCE_AT_START)
 
 
-def _create(api: HfApi, repo_id: str, repo_type: str, private: bool | None, space_sdk: str | None) -> str:
+def _create(api: HfApi, repo_id: str, repo_type: str, private: bool | None, space_sdk: str) -> str:
     from huggingface_hub.errors import HfHubHTTPError
 
     try:
@@ -173,7 +173,7 @@ def publish(
     keeps: Collection[str] = (),
     replaces: Callable[[frozenset[str]], Iterable[str]] | None = None,
     only_private: bool = False,
-    space_sdk: str | None = None,
+    space_sdk: str = "gradio",
     token: str | bool | None = None,
     patience: float | None = None,
 ) -> Published:
