@@ -20,7 +20,7 @@ from transformers import AutoConfig, AutoModelForSequenceClassification, Pipelin
 from transformers.pipelines import PIPELINE_REGISTRY
 
 from hf_factuality.errors import JudgingError
-from hf_factuality.spans import Verification
+from hf_factuality.spans import LabeledSpan, Verification
 from hf_factuality.verifiers.base import VerifierInput, evidence_passages
 from hf_factuality.verifiers.hub_format import CONFIG_NAME, MODEL_TYPE
 from hf_factuality.verifiers.judges.lexical import LexicalVerifier
@@ -184,19 +184,18 @@ class FactVerificationPipeline(Pipeline):
         """The spans of one completion as dictionaries of plain values."""
         item, verification = result
         text = item.completion
-        if verification.error is not None:
-            return [_span(0, len(text), text)]
+        whole = LabeledSpan(0, len(text), None)
         return [
-            _span(
-                span.start,
-                span.end,
-                text,
-                label=None if span.label is None else span.label.value,
-                score=span.score,
-                claim=span.claim,
-                evidence=span.evidence,
-            )
-            for span in verification.spans
+            {
+                "label": None if span.label is None else span.label.value,
+                "score": span.score,
+                "start": span.start,
+                "end": span.end,
+                "text": span.text(text),
+                "claim": span.claim,
+                "evidence": span.evidence,
+            }
+            for span in (verification.spans if verification.error is None else [whole])
         ]
 
     def get_iterator(
@@ -211,18 +210,6 @@ class FactVerificationPipeline(Pipeline):
 
     def run_single(self, inputs: Any, preprocess_params, forward_params, postprocess_params) -> list[dict[str, Any]]:
         return next(self.get_iterator([inputs], 0, 1, preprocess_params, forward_params, postprocess_params))
-
-
-def _span(start: int, end: int, text: str, label=None, score=None, claim=None, evidence=None) -> dict[str, Any]:
-    return {
-        "label": label,
-        "score": score,
-        "start": start,
-        "end": end,
-        "text": text[start:end],
-        "claim": claim,
-        "evidence": evidence,
-    }
 
 
 def _classifier(model: PreTrainedModel) -> PreTrainedModel:

@@ -246,13 +246,26 @@ def test_what_cannot_be_described_is_named(nli_model, tmp_path):
 
 @pytest.mark.parametrize(
     "options",
-    [{"api_key": "x"}, {"headers": [{"Authorization": "x"}]}, {"password": 1}, {"name": "sk-abcdefghijklmnop1234"}],
+    [
+        {"api_key": "x"},
+        {"headers": [{"Authorization": "x"}]},
+        {"password": 1},
+        {"name": "sk-abcdefghijklmnop1234"},
+        {"name": "Bearer abcdefghijklmnop1234"},
+    ],
 )
 def test_keys_are_never_written(tmp_path, options):
     with pytest.raises(HubError, match="looks like a key"):
         save_pipeline(VerifierPipeline(SentenceExtractor(), Wordy(1, options=options)), tmp_path)
     with pytest.raises(HubError, match="looks like a key"):
         save_pipeline(LLMVerifier("m", CLOSED, cache=False, extra_body={"x": options}), tmp_path)
+
+
+def test_names_of_models_are_no_keys(tmp_path):
+    """`task-...` holds what a key of OpenAI begins with, `max_tokens` what a setting with one ends in."""
+    options = {"model": "me/multi-task-deberta-v3-large", "max_tokens": 1, "by": "hf_factuality_verifier_of_2024"}
+    save_pipeline(VerifierPipeline(SentenceExtractor(), Wordy(1, options=options)), tmp_path)
+    assert json.loads((tmp_path / CONFIG_NAME).read_text())["judge"]["settings"]["options"] == options
 
 
 def test_a_key_in_another_place_is_found(tmp_path):
