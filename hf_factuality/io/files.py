@@ -44,15 +44,17 @@ def writing(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def whole_folder(folder: Path) -> Iterator[Path]:
-    """A folder beside `folder` to write to, which takes its name at the end; `folder` is not there by then, or empty.
+    """A folder beside `folder` to write to, which is brought to the disk and takes its name at the end.
 
-    If something fails, it is removed.
+    `folder` is not there by then, or empty. If something fails, what was written is removed.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     partial = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
     try:
         partial.chmod(0o777 & ~_umask())  # mkdtemp's is for its owner alone
         yield partial
+        for place in (*partial.rglob("*"), partial):
+            sync(place)
         os.rename(partial, folder)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)

@@ -15,6 +15,7 @@ from filelock import FileLock, Timeout
 from tqdm import tqdm
 
 from hf_factuality.errors import DataError, RetrievalError
+from hf_factuality.io.files import sync
 from hf_factuality.io.rows import LineError, read_lines
 from hf_factuality.retrieval.pages import Page, bare_name, encodable, title_key
 
@@ -236,5 +237,4 @@ def _write(path: Path, rows: Iterable[Row], duplicates: str) -> None:
         database.execute("COMMIT")
     finally:
         database.close()
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
+    sync(path)

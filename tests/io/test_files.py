@@ -1,10 +1,13 @@
 """Files and folders that are whole, or as they were before."""
 
+import ast
 import os
 import stat
+from pathlib import Path
 
 import pytest
 
+import hf_factuality
 from hf_factuality.io.files import sync, whole_folder, write_atomically, writing
 
 
@@ -81,3 +84,26 @@ def test_a_disk_that_knows_no_sync_is_taken_as_it_is(tmp_path, monkeypatch, fold
     for handle in handles:
         with pytest.raises(OSError, match="Bad file descriptor"):
             os.fstat(handle)
+
+
+# What is written in its own way, and why.
+OWN_WAYS = {
+    "chat/cache.py": "a damaged database is put aside",
+    "chat/journal.py": "lines are added",
+    "checkpoints/write.py": "one process at a time, and what a killed one left is taken away",
+    "io/run_files.py": "lines are added",
+    "metrics/install.py": "`evaluate` passes over the name of the folder that is being made",
+    "retrieval/knowledge_build.py": "SQLite writes to a name that others know",
+    "trainers/_checkpoints.py": "several processes write one folder",
+}
+
+
+def test_nothing_else_is_written_in_a_way_of_its_own():
+    package = Path(hf_factuality.__file__).parent
+    found = set()
+    for path in package.rglob("*.py"):
+        nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+        calls = {ast.unparse(node.func) for node in nodes if isinstance(node, ast.Call)}
+        if calls & {"os.replace", "os.rename", "os.fsync", "tempfile.mkstemp", "tempfile.mkdtemp"}:
+            found.add(path.relative_to(package).as_posix())
+    assert "io/files.py" in found and found - {"io/files.py"} <= set(OWN_WAYS)
