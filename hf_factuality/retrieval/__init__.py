@@ -1,4 +1,7 @@
-"""Where evidence comes from: knowledge bases and their passages, BM25, dense vectors, the web. `__init__.pyi` lists the names."""
+"""Where evidence comes from: knowledge bases and their passages, BM25, dense vectors, the web.
+
+`__init__.pyi` lists the names.
+"""
 
 from hf_factuality._lazy import attach, read_stub
 

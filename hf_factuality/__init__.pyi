@@ -1,0 +1,27 @@
+# Public names, which load on first use.
+from hf_factuality.data import load_fspo as load_fspo
+from hf_factuality.functional import flip_advantages as flip_advantages
+from hf_factuality.spans import (
+    Label as Label,
+    LabeledSpan as LabeledSpan,
+    Verification as Verification,
+    token_offsets as token_offsets,
+)
+from hf_factuality.trainers import (
+    FactGRPOConfig as FactGRPOConfig,
+    FactGRPOTrainer as FactGRPOTrainer,
+    MaskDPOConfig as MaskDPOConfig,
+    MaskDPOTrainer as MaskDPOTrainer,
+    TokenRewardPPOConfig as TokenRewardPPOConfig,
+    TokenRewardPPOTrainer as TokenRewardPPOTrainer,
+)
+from hf_factuality.verifiers import (
+    LexicalVerifier as LexicalVerifier,
+    NLIVerifier as NLIVerifier,
+    Verifier as Verifier,
+    VerifierInput as VerifierInput,
+    VerifierPipeline as VerifierPipeline,
+    load_verifier as load_verifier,
+)
+
+__version__: str

@@ -1,0 +1,7 @@
+# Public names, which load on first use.
+from hf_factuality.trainers.fact_grpo_config import FactGRPOConfig as FactGRPOConfig
+from hf_factuality.trainers.fact_grpo_trainer import FactGRPOTrainer as FactGRPOTrainer
+from hf_factuality.trainers.mask_dpo_config import MaskDPOConfig as MaskDPOConfig
+from hf_factuality.trainers.mask_dpo_trainer import MaskDPOTrainer as MaskDPOTrainer
+from hf_factuality.trainers.token_reward_ppo_config import TokenRewardPPOConfig as TokenRewardPPOConfig
+from hf_factuality.trainers.token_reward_ppo_trainer import TokenRewardPPOTrainer as TokenRewardPPOTrainer
