@@ -98,7 +98,7 @@ def read_lines(file: BinaryIO, name: str) -> Iterator[tuple[int, int, Any]]:
 
 def _parse(line: bytes, name: str, number: int) -> Any:
     try:
-        return json.loads(line.removeprefix(_MARK).decode("utf-8"))
+        return json.loads(line.removeprefix(_MARK).rstrip(b"\r\n").decode("utf-8"))
     except UnicodeDecodeError as error:
         raise DataError(
             f"{name}, line {number} is not UTF-8 ({error.reason} at byte {error.start}); save the file as UTF-8"

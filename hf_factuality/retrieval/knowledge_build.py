@@ -6,6 +6,7 @@ import gzip
 import hashlib
 import os
 import sqlite3
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
@@ -105,7 +106,7 @@ def _json_lines(path: Path) -> Iterator[Any]:
         except LineError as error:
             place = f"{path}, near line {error.number}"
             raise DataError(f"{place}: {error.reason}; it must hold one JSON object per line") from None
-        except (EOFError, OSError) as error:  # of what is no gzip, or cut off
+        except (EOFError, OSError, zlib.error) as error:  # of what is no gzip, cut off or damaged
             raise DataError(f"{path} cannot be read: {error}") from None
 
 

@@ -6,6 +6,7 @@ import json
 import multiprocessing
 import os
 import pickle
+import random
 import shutil
 import signal
 import sqlite3
@@ -142,6 +143,11 @@ def test_bad_files_are_named(tmp_path):
     (tmp_path / "bad.jsonl").write_text('{"title": "A", "text": "a"}\n{"title": \n')
     with pytest.raises(DataError, match=r"bad.jsonl, near line 2: .*one JSON object per line"):
         KnowledgeBase.build(tmp_path / "kb.sqlite", tmp_path / "bad.jsonl")
+    packed = gzip.compress(random.Random(0).randbytes(1000).hex().encode())
+    for data in (b"no gzip", packed[:-6], packed[:100] + packed[200:]):
+        (tmp_path / "bad.jsonl.gz").write_bytes(data)
+        with pytest.raises(DataError, match=r"bad.jsonl.gz cannot be read|bad.jsonl.gz, near line 1"):
+            KnowledgeBase.build(tmp_path / "kb.sqlite", tmp_path / "bad.jsonl.gz")
     (tmp_path / "notes.txt").write_text("text")
     with pytest.raises(DataError, match="notes.txt: files end in .jsonl"):
         KnowledgeBase.build(tmp_path / "kb.sqlite", tmp_path / "notes.txt")
