@@ -83,13 +83,6 @@ def test_responses_made_elsewhere(tmp_path, capsys):
     assert "sampling was" in capsys.readouterr().err
 
 
-def test_every_export_resolves():
-    import hf_factuality.data as data
-
-    for name in data.__all__:
-        assert getattr(data, name) is not None
-
-
 def test_a_verifier_that_fails_is_told_before_anything_is_sampled(tmp_path, capsys):
     with FakeServer(judged, key="secret-key") as judge, FakeServer(reply) as sampler:
         more = ["--verifier", "tests.data.test_build_preferences:served_judge", "--verifier_base_url", judge.url]
