@@ -140,8 +140,8 @@ def _add_verify(commands) -> None:
         "--metric",
         action="append",
         metavar="NAME",
-        help="anah, factscore, longwiki, safe, veriscore; several with commas or by repeating the flag. Computed on the "
-        "same verifications",
+        help="anah, factscore, longwiki, safe, veriscore, or your own module:function; several with commas or by repeating "
+        "the flag. Computed on the same verifications",
     )
     verify.add_argument(
         "--metric_args",

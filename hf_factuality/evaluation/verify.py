@@ -24,7 +24,7 @@ from hf_factuality.hub.cards.card import format_table
 from hf_factuality.metrics._claims import Answer, small_answer
 from hf_factuality.metrics._cli import check_metric_args, parse_metric_args
 from hf_factuality.metrics._common import who_judges
-from hf_factuality.metrics._registry import CLAIM_METRICS, METRIC_NAMES, compute
+from hf_factuality.metrics._registry import CLAIM_METRICS, METRIC_NAMES, add_metric, compute
 from hf_factuality.report import ReportSample, write_report
 from hf_factuality.spans import Label, LabeledSpan, Verification
 from hf_factuality.verifiers.guard import GuardedVerifier
@@ -34,6 +34,8 @@ from hf_factuality.verifiers.service import CHUNK, GIVE_UP_AFTER, JudgedRow, Jud
 
 
 SHARES = ("precision", "decided_precision")
+_SHORT = 3
+"""Claims of an answer up to which equal ones are kept once: most rows of a long file are alike to a metric."""
 
 
 class Metrics:
@@ -41,7 +43,7 @@ class Metrics:
 
     Args:
         names (`Sequence[str]`):
-            Of [`~hf_factuality.metrics._registry.CLAIM_METRICS`].
+            Of [`~hf_factuality.metrics._registry.CLAIM_METRICS`], or added to them.
         arguments (`Mapping[str, Mapping[str, Any]]`):
             Per metric, its keyword arguments.
 
@@ -52,6 +54,7 @@ class Metrics:
     def __init__(self, names: Sequence[str], arguments: Mapping[str, Mapping[str, Any]]):
         self._arguments = {name: dict(arguments.get(name, {})) for name in names}
         self._answers: list[Answer] = []
+        self._short: dict[tuple, Answer] = {}
         for name, given in self._arguments.items():
             check_metric_args(name, given, ("confidence_level", "resamples", "seed"))
 
@@ -59,11 +62,11 @@ class Metrics:
         """Feed a completion with its verification."""
         if not self._arguments:
             return
-        text = judged.row.shown.completion
-        if judged.left_out == "no_evidence":
-            self._answers.append(small_answer(text, Verification(), "no_evidence"))
-        else:
-            self._answers.append(small_answer(text, judged.found))
+        unjudged = "no_evidence" if judged.left_out == "no_evidence" else None
+        answer = small_answer(judged.row.shown.completion, Verification() if unjudged else judged.found, unjudged)
+        if len(answer.labels) <= _SHORT:
+            answer = self._short.setdefault(tuple(getattr(answer, name) for name in Answer.__slots__), answer)
+        self._answers.append(answer)
 
     def compute(self, verifier: GuardedVerifier) -> dict[str, dict[str, Any]]:
         """Per metric its result, as if it had been given completions, evidence and this verifier."""
@@ -274,12 +277,13 @@ def _refuse_taken(path: Path, taken: Sequence[Path]) -> None:
 
 def _metric_names(given: Sequence[str] | None) -> list[str]:
     names = [name.strip() for text in given or () for name in text.split(",")]
+    own = {name: add_metric(name) for name in names if ":" in name}
     for name in names:
-        if name not in CLAIM_METRICS:
+        if name not in CLAIM_METRICS and name not in own:
             known = f"; {name} needs other inputs: evaluate.load({name!r}), docs/metrics.md"
             hint = known if name in METRIC_NAMES else ""
             raise ValueError(f"--metric {name!r} cannot be verified; choose of {', '.join(CLAIM_METRICS)}{hint}")
-    return list(dict.fromkeys(names))
+    return list(dict.fromkeys(own.get(name, name) for name in names))
 
 
 def _thresholds(given: Sequence[str] | None, metrics: Sequence[str]) -> dict[str, float]:

@@ -13,9 +13,11 @@ from hf_factuality.metrics.install import offer
 
 # Not the function `install`: importing the module of that name would replace it.
 _EXPORTS = {
+    "Answers": "_claims",
     "METRIC_NAMES": "install",
     "PairInput": "_pairs",
     "PairJudge": "_pairs",
+    "add_metric": "_registry",
     "compute": "_registry",
     "installed": "install",
     "metric_path": "install",
@@ -26,7 +28,8 @@ __getattr__, __dir__, __all__ = attach(__name__, _EXPORTS)
 offer()
 
 if TYPE_CHECKING:
+    from hf_factuality.metrics._claims import Answers
     from hf_factuality.metrics._pairs import PairInput, PairJudge
-    from hf_factuality.metrics._registry import compute
+    from hf_factuality.metrics._registry import add_metric, compute
     from hf_factuality.metrics.install import METRIC_NAMES, installed, metric_path
     from hf_factuality.metrics.push import push_metrics, write_spaces

@@ -6,6 +6,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 from hf_factuality.errors import DataError, SpanError
@@ -391,11 +392,11 @@ class Answers:
         score: float | None,
         scores: Sequence[float | None],
         *,
-        parts: Mapping[str, Any],
-        left_out: Mapping[str, int],
-        settings: Mapping[str, Any],
-        published: Sequence[str],
-        released: float | None,
+        parts: Mapping[str, Any] = MappingProxyType({}),
+        left_out: Mapping[str, int] = MappingProxyType({}),
+        settings: Mapping[str, Any] = MappingProxyType({}),
+        published: Sequence[str] = (),
+        released: float | None = None,
         statistic: Callable[[list], float | None] | None = None,
         resampled: Sequence[Any] | None = None,
     ) -> dict[str, Any]:
@@ -408,7 +409,7 @@ class Answers:
                 Per scorable response.
             left_out (`Mapping[str, int]`):
                 Scorable responses that do not count, by reason.
-            published (`Sequence[str]`):
+            published (`Sequence[str]`, *optional*):
                 Judges of the paper.
             released (`float`, *optional*):
                 The score by the released rule; `None` if the settings are not the published ones.

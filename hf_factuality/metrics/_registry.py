@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import os
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -36,6 +38,35 @@ def metric_function(name: str) -> Callable[..., dict[str, Any]]:
     if name not in METRICS:
         raise ValueError(f"unknown metric {name!r}; choose one of {', '.join(METRICS)}")
     return getattr(importlib.import_module(METRICS[name]), name)
+
+
+def add_metric(place: str) -> str:
+    """Make a function of another package known as a metric over claims, for [`compute`] and `hf-factuality verify`.
+
+    Args:
+        place (`str`):
+            `module:function`. The function takes predictions, references and keyword arguments, reads them with
+            [`~hf_factuality.metrics._claims.Answers`], and returns what its `result` makes. See docs/metrics.md.
+
+    Returns:
+        `str`: the metric's name, which is that of the function.
+
+    Raises:
+        `ValueError`: there is no such function, or a metric of that name.
+    """
+    module, _, name = place.partition(":")
+    if METRICS.get(name, module) != module:
+        raise ValueError(f"{place!r}: there is a metric {name!r} in {METRICS[name]}; rename the function")
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())  # a module beside the data, as for verifiers
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ValueError(f"{place!r} names no function of a module: {error}") from error
+    if not callable(found):
+        raise ValueError(f"{place!r} is no function but a {type(found).__name__}")
+    METRICS[name] = module
+    return name
 
 
 def compute(

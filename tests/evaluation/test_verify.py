@@ -15,7 +15,9 @@ import hf_factuality.evaluation.verify as command
 from hf_factuality import Verification, VerifierInput, load_verifier
 from hf_factuality.cli import main
 from hf_factuality.io.upload import naming_model
+from hf_factuality.metrics import add_metric, compute
 from hf_factuality.metrics._claims import small_answer
+from hf_factuality.metrics._registry import METRICS
 from hf_factuality.metrics.factscore.factscore import Factscore
 from hf_factuality.metrics.longwiki.longwiki import Longwiki
 from hf_factuality.metrics.safe.safe import Safe
@@ -152,6 +154,33 @@ def test_every_metric_of_claims_runs_and_judges_nothing_twice(tmp_path, capsys, 
     left_out = found["metrics"]["safe"]["left_out"]["responses"]
     assert left_out["verifier_failed"] == left_out["no_evidence"] == 1
     assert "failed on 1 completions, which are left out; the first: it asks" in err
+
+
+def test_a_metric_of_another_package_is_a_function_of_labels(tmp_path, capsys, judge, monkeypatch):
+    """The one of the page, from a file beside the answers; by hand: (1 + 2 + 0) / 3, the fourth declines."""
+    page = Path(__file__).resolve().parents[2] / "docs" / "metrics.md"
+    code = re.search(r"```python\n# my_metrics.py\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)[1]
+    (tmp_path / "my_metrics.py").write_text(code, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", [*sys.path])
+    monkeypatch.setattr("hf_factuality.metrics._registry.METRICS", dict(METRICS))
+    texts = ["A[c]. B.", "C[c]. D[c].", "", REFUSAL]
+    flags = ["--metric", "my_metrics:contradictions,anah", "--metric_args", "contradictions.abstention=veriscore"]
+    status, found, err = judge(texts, *flags, "--fail_under", "contradictions=0.9", "--max_not_judged", "1")
+    assert status == 0 and "contradictions" in err and set(found["metrics"]) == {"contradictions", "anah"}
+    result = found["metrics"]["contradictions"]
+    assert result["contradictions"] == 1.0 and result["n_scored"] == 3 and result["judge"] == {"name": "Judge"}
+    assert result["left_out"]["responses"]["abstained"] == 1
+    verifications = [Verification([LabeledSpan(0, 1, label)]) for label in (Label.CONTRADICTED, Label.SUPPORTED)]
+    assert compute(add_metric("my_metrics:contradictions"), verifications)["contradictions"] == 0.5
+    for place, message in (
+        ("my_metrics:nothing", "names no function"),
+        ("no_such_module:f", "names no function"),
+        ("json:__doc__", "is no function but a str"),
+        ("my_metrics:anah", "there is a metric 'anah'"),
+    ):
+        status, _, err = judge(texts, "--metric", place)
+        assert status == 2 and message in err and err.count("\n") == 1
 
 
 @pytest.mark.parametrize("rule", ["generic", "perplexity_ai", "veriscore"])
