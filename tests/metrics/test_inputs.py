@@ -53,15 +53,15 @@ LABELLED = {
 
 
 @pytest.mark.parametrize("name", CLAIM_METRICS)
-def test_text_is_judged_by_the_verifier(make, name):
+def test_text_is_judged_by_the_verifier(name):
     """The same labels give the same score, whether they come with the predictions or from the verifier."""
     verifier = Scripted()
     texts = ["supported: a\ncontradicted: b\nunverifiable: c", "supported: d\nunknown: e", "unknown: f"]
     labels = [["supported", "contradicted", "unverifiable"], ["supported", None], [None]]
-    judged = make(name).compute(
-        predictions=texts, references=["x", ["y", "z"], None], verifier=verifier, questions=["q1", "q2", None]
+    judged = compute(
+        name, predictions=texts, references=["x", ["y", "z"], None], verifier=verifier, questions=["q1", "q2", None]
     )
-    given = make(name).compute(predictions=labels, verifier=Forbidden(), judge="human")
+    given = compute(name, predictions=labels, verifier=Forbidden(), judge="human")
     for key in (name, "parts", "left_out", "confidence_interval"):
         assert judged[key] == given[key], key
     assert [(item.question, item.evidence) for item in verifier.seen] == [
@@ -89,22 +89,23 @@ PUBLISHED = {
 
 
 @pytest.mark.parametrize("name", LABELLED)
-def test_labelled_predictions_touch_no_verifier(make, name):
+def test_labelled_predictions_touch_no_verifier(name):
     items = [LABELLED[name], LABELLED[name]]
-    result = make(name).compute(predictions=items, verifier=Forbidden(), resamples=0)
+    result = compute(name, predictions=items, verifier=Forbidden(), resamples=0)
     assert result["n_scored"] == 2 and result["confidence_interval"] is None
     # A name that cannot be loaded shows that nothing is loaded either.
-    assert make(name).compute(predictions=items, verifier="no.such:Verifier", resamples=0) == result
+    assert compute(name, predictions=items, verifier="no.such:Verifier", resamples=0) == result
 
 
 @pytest.mark.parametrize("name", ["truthfulqa", "refusal_ap", "winrate"])
-def test_numbers_and_verdicts_take_no_verifier(make, name):
+def test_numbers_and_verdicts_take_no_verifier(name):
     with pytest.raises(TypeError, match="verifier"):
-        make(name).compute(predictions=[], verifier="lexical")
+        compute(name, predictions=[], verifier="lexical")
 
 
-def test_lexical_is_the_default(make):
-    result = make("factscore").compute(
+def test_lexical_is_the_default():
+    result = compute(
+        "factscore",
         predictions=["Ada Lovelace was born in London.", "Ada Lovelace was born in London.", "She died."],
         references=["Ada Lovelace was born in London in 1815.", {"evidence": ["Nothing of the kind."]}, None],
         gamma=0,
@@ -118,9 +119,13 @@ def test_lexical_is_the_default(make):
     assert span["label"] == "supported" and result["spans"][2] is None
 
 
-def test_a_failing_verifier_leaves_out_what_it_fails_on(make, caplog):
-    result = make("factscore").compute(
-        predictions=["supported: a", "fail: b", "contradicted: c"], verifier=Scripted(), gamma=0, return_spans=True
+def test_a_failing_verifier_leaves_out_what_it_fails_on(caplog):
+    result = compute(
+        "factscore",
+        predictions=["supported: a", "fail: b", "contradicted: c"],
+        verifier=Scripted(),
+        gamma=0,
+        return_spans=True,
     )
     assert result["factscore"] == 0.5 and result["left_out"]["responses"]["verifier_failed"] == 1
     assert result["spans"][1] is None and "no answer" in caplog.text
@@ -128,7 +133,7 @@ def test_a_failing_verifier_leaves_out_what_it_fails_on(make, caplog):
     assert result["parts"]["respond_ratio"] == 1.0
 
 
-def test_names_and_revisions_of_models(make):
+def test_names_and_revisions_of_models():
     class Judge:
         model = "org/nli"
         revision = "abc123"
@@ -153,7 +158,7 @@ def test_names_and_revisions_of_models(make):
         (Pipeline(), {"name": "Judge", "model": "org/nli", "revision": "abc123"}),
         (Loaded(), {"name": "Loaded", "model": "org/other", "revision": "def456"}),
     ):
-        result = make("anah").compute(predictions=["supported: a"], verifier=verifier)
+        result = compute("anah", predictions=["supported: a"], verifier=verifier)
         assert result["judge"] == expected
 
 
@@ -221,17 +226,18 @@ def test_names_and_revisions_of_models(make):
         ("winrate", [["A", "B"]], {}, False),
     ],
 )
-def test_comparable_to_published_where_the_released_rule_gives_the_same_number(
-    make, name, predictions, settings, expected
-):
-    result = make(name).compute(predictions=predictions, resamples=0, **{**PUBLISHED[name], **settings})
+def test_comparable_to_published_where_the_released_rule_gives_the_same_number(name, predictions, settings, expected):
+    result = compute(name, predictions=predictions, resamples=0, **{**PUBLISHED[name], **settings})
     assert result["comparable_to_published"] is expected
 
 
-def test_the_released_number_stands_beside_what_could_be_read(make):
+def test_the_released_number_stands_beside_what_could_be_read():
     """36 of 40 answers cannot be read, two of the others are right: a half of four, and a twentieth of forty."""
-    result = make("halueval").compute(
-        predictions=["Yes", "No"] * 2 + ["I cannot say yes."] * 36, references=[True] * 40, judge="published prompts"
+    result = compute(
+        "halueval",
+        predictions=["Yes", "No"] * 2 + ["I cannot say yes."] * 36,
+        references=[True] * 40,
+        judge="published prompts",
     )
     assert (result["halueval"], result["parts"]["accuracy_released"]) == (0.5, 0.05)
     assert result["comparable_to_published"] is False and result["left_out"]["responses"]["unjudged"] == 36
@@ -276,8 +282,8 @@ def test_halueval_reads_yes_and_no(text, said, released):
     assert (read_verdict(text), read_verdict_as_released(text)) == (said, released)
 
 
-def test_one_judged_text_makes_the_result_not_comparable(make):
-    result = make("factscore").compute(predictions=[["S"], "supported: a"], judge="human", verifier=Scripted())
+def test_one_judged_text_makes_the_result_not_comparable():
+    result = compute("factscore", predictions=[["S"], "supported: a"], judge="human", verifier=Scripted())
     assert result["comparable_to_published"] is False and result["judge"] == {"name": "Scripted"}
 
 
@@ -326,7 +332,7 @@ def test_verifications_are_read_without_json(make, name, rule):
         assert compute(name, plain, **given) == compute(name, small, **given) == expected
 
 
-def test_spans_of_labelled_claims_are_anchored(make):
+def test_spans_of_labelled_claims_are_anchored():
     text = "Born in Ulm, he died in Princeton."
     claims = [
         {"label": "S", "start": 0, "end": 11, "score": 0.9, "evidence": "Ulm"},
@@ -334,7 +340,7 @@ def test_spans_of_labelled_claims_are_anchored(make):
         ["He was a physicist.", "S"],  # stands nowhere: the whole text
         "IR",
     ]
-    result = make("factscore").compute(predictions=[{"text": text, "claims": claims}, ["S"]], return_spans=True)
+    result = compute("factscore", predictions=[{"text": text, "claims": claims}, ["S"]], return_spans=True)
     spans = [LabeledSpan.from_dict(span) for span in result["spans"][0]]
     assert [(span.start, span.end) for span in spans] == [(0, 11), (13, 33), (0, 34), (0, 34)]
     assert (spans[0].score, spans[0].evidence, spans[1].claim) == (0.9, "Ulm", "he died in Princeton")
@@ -359,14 +365,14 @@ def test_hostile_text_passes(make):
     assert seen == texts and result["left_out"]["responses"]["no_facts"] == len(texts)
 
 
-def test_another_label_set(make):
-    result = make("factscore").compute(predictions=[["Correct", "Vague", "Wrong"]], gamma=0, label_table="rlfh")
+def test_another_label_set():
+    result = compute("factscore", predictions=[["Correct", "Vague", "Wrong"]], gamma=0, label_table="rlfh")
     assert result["factscore"] == pytest.approx(1 / 3)
-    result = make("factscore").compute(predictions=[["incorrect"]], label_table="rlfh")
+    result = compute("factscore", predictions=[["incorrect"]], label_table="rlfh")
     assert result["factscore"] is None and result["left_out"]["claims"]["unknown_label"] == 1
 
 
-def test_abstention_rules(make):
+def test_abstention_rules():
     texts = [
         "I'm sorry, no.",
         "Please provide more details.",
@@ -377,7 +383,7 @@ def test_abstention_rules(make):
     predictions = [{"text": text, "claims": ["S"]} for text in texts]
 
     def left(rule):
-        result = make("factscore").compute(predictions=predictions, abstention=rule, return_scores=True)
+        result = compute("factscore", predictions=predictions, abstention=rule, return_scores=True)
         return [number for number, score in enumerate(result["scores"]) if score is None]
 
     assert left(None) == [] and left("generic") == [0, 1] and left("veriscore") == [2] and left("perplexity_ai") == [3]
@@ -385,7 +391,7 @@ def test_abstention_rules(make):
     with pytest.raises(DataError, match="choose one of"):
         left("polite")
     stated = [{"text": texts[0], "claims": ["S"], "abstained": False}]
-    assert make("factscore").compute(predictions=stated, abstention="generic")["n_scored"] == 1
+    assert compute("factscore", predictions=stated, abstention="generic")["n_scored"] == 1
 
 
 HALUEVAL = [
@@ -395,11 +401,11 @@ HALUEVAL = [
 ]
 
 
-def test_halueval_judges_rows_of_the_dataset(make):
+def test_halueval_judges_rows_of_the_dataset():
     """Seed 1234567 shows right, right, hallucinated (see the cases): right, right, and missed."""
     verifier = Scripted()
-    result = make("halueval").compute(
-        predictions=HALUEVAL, verifier=verifier, seed=1234567, return_scores=True, return_spans=True
+    result = compute(
+        "halueval", predictions=HALUEVAL, verifier=verifier, seed=1234567, return_scores=True, return_spans=True
     )
     assert [item.completion for item in verifier.seen] == ["supported: a", "supported: c", "supported: f"]
     assert [item.evidence for item in verifier.seen] == [("k1",), ("k2",), ("k3",)]
@@ -407,8 +413,9 @@ def test_halueval_judges_rows_of_the_dataset(make):
     assert result["spans"][0][0]["label"] == "supported" and result["comparable_to_published"] is False
 
 
-def test_halueval_judges_candidates(make):
-    result = make("halueval").compute(
+def test_halueval_judges_candidates():
+    result = compute(
+        "halueval",
         predictions=["unverifiable: a", "unknown: b", "supported: c\nunknown: d", "contradicted: e\nunknown: f", None],
         references=[{"hallucinated": True, "knowledge": "k"}, True, False, {"hallucinated": False}, True],
         verifier=Scripted(),
@@ -424,15 +431,16 @@ def test_halueval_judges_candidates(make):
     }
 
 
-def test_halueval_wants_to_know_what_was_shown(make):
+def test_halueval_wants_to_know_what_was_shown():
     with pytest.raises(DataError, match="seed"):
-        make("halueval").compute(predictions=["Yes"])
+        compute("halueval", predictions=["Yes"])
     with pytest.raises(DataError, match="hallucinated"):
-        make("halueval").compute(predictions=["Yes"], references=["maybe"])
+        compute("halueval", predictions=["Yes"], references=["maybe"])
 
 
-def test_halluqa_checks_text_against_the_best_answers(make):
-    result = make("halluqa").compute(
+def test_halluqa_checks_text_against_the_best_answers():
+    result = compute(
+        "halluqa",
         predictions=["supported: a", "supported: b\nunverifiable: c", "no_fact: d", "unknown: e", ["否"], "fail: f"],
         references=[["best", "good"], "best", "best", "best", None, "best"],
         verifier=Scripted(),
@@ -472,9 +480,10 @@ class Longer:
         ]
 
 
-def test_winrate_asks_in_both_orders(make, caplog):
+def test_winrate_asks_in_both_orders(caplog):
     judge = Longer()
-    result = make("winrate").compute(
+    result = compute(
+        "winrate",
         predictions=["long answer", "x", "same", "odd", None],
         references=["short", "longer", "size", "-", "-"],
         questions=["q", None, None, "odd", None],
@@ -488,7 +497,7 @@ def test_winrate_asks_in_both_orders(make, caplog):
     assert judge.seen[0].question == "q"
     assert result["scores"] == [1.0, 0.0, 0.5, None, None] and result["judge"] == {"name": "Longer"}
     assert result["left_out"]["responses"] == {"missing": 1, "one_order": 0, "unjudged": 1}
-    result = make("winrate").compute(predictions=["crash", "long"], references=["-", "-"], pair_judge=Longer())
+    result = compute("winrate", predictions=["crash", "long"], references=["-", "-"], pair_judge=Longer())
     assert result["winrate"] == 1.0 and result["n_scored"] == 1 and "sk-abc" not in caplog.text
 
 
