@@ -519,7 +519,7 @@ def test_winrate_asks_in_both_orders(caplog):
         ("factscore", ["text"], ["e"], {"verifier": "lexicall"}, "did you mean"),
         ("factscore", [["S"]], None, {"gamma": -1}, "gamma"),
         ("factscore", [["S"]], None, {"label_table": "mine"}, "unknown label table"),
-        ("factscore", [{1j}], None, {}, "prediction 0 cannot be read"),
+        ("factscore", [{1j}], None, {}, "prediction 0 must be text"),
         ("veriscore", [["supported"]], None, {"k": 0}, "above 0"),
         ("veriscore", [["supported"]], None, {"k": {"bio": 3}}, "each of the domains"),
         ("veriscore", [["supported"]], None, {"domains": []}, "0 domains"),
@@ -538,9 +538,22 @@ def test_winrate_asks_in_both_orders(caplog):
         ("winrate", [3], None, {}, "prediction 0 must be text"),
     ],
 )
-def test_bad_input_is_named(make, name, predictions, references, settings, message):
+def test_bad_input_is_named(name, predictions, references, settings, message):
     with pytest.raises(ValueError, match=message):
-        make(name).compute(predictions=predictions, references=references, **settings)
+        compute(name, predictions=predictions, references=references, **settings)
+
+
+@pytest.mark.parametrize(
+    "predictions, references, message",
+    [
+        ("one text", None, "predictions must be a list"),
+        (["a", "b"], ["e"], "2 predictions and 1 references"),
+        ([{1j}], None, "prediction 0 cannot be read"),
+    ],
+)
+def test_modules_name_bad_input_too(make, predictions, references, message):
+    with pytest.raises(ValueError, match=message):
+        make("factscore").compute(predictions=predictions, references=references)
 
 
 @pytest.mark.parametrize("name", METRIC_NAMES)
