@@ -50,7 +50,6 @@ class _Finding:
 
     tokens: TokenOffsets
     row: JudgedRow
-    reasoned: bool
 
     @property
     def verification(self) -> Verification:
@@ -60,6 +59,11 @@ class _Finding:
     def checked(self) -> bool:
         """Whether there was something to check against."""
         return self.row.left_out != "no_evidence"
+
+    @property
+    def reasoned(self) -> bool:
+        """Whether it has anything to judge."""
+        return self.row.left_out != "empty"
 
     @property
     def units(self) -> tuple[LabeledSpan, ...]:
@@ -212,7 +216,7 @@ class FactGRPOTrainer(SamplingTrainer, SequenceRatios, GRPOTrainer):
     def _verify(self, rows: list[Mapping[str, Any]], completion_ids: list[list[int]]) -> list[_Finding]:
         args = self.args
         tokens = [token_offsets(self._tokenizer, ids) for ids in completion_ids]
-        asked, reasoned = [], []
+        asked = []
         for number, (columns, text) in enumerate(zip(rows, (found.text for found in tokens), strict=True)):
             if self._guard.requires_evidence and args.evidence_column not in columns:
                 raise DataError(f"rows have no column {args.evidence_column!r}; they have {sorted(columns)}")
@@ -221,11 +225,10 @@ class FactGRPOTrainer(SamplingTrainer, SequenceRatios, GRPOTrainer):
             kept = args.verify_scope != "think" or self._follows_format(text, opened)
             item = verifier_input(text if kept else "", columns, args.evidence_column, args.question_column)
             asked.append(Row(item, args.verify_scope, opened))
-            reasoned.append(kept and (args.verify_scope != "think" or bool(asked[-1].ranges)))
         (judged,) = judge_rows(self._guard, asked, chunk=None)
         sent = [row.found for row in judged if row.left_out is None]
         self._unjudged.add(self._guard.verifier, sent, counts=self.model.training)
-        return [_Finding(*found) for found in zip(tokens, judged, reasoned, strict=True)]
+        return [_Finding(*found) for found in zip(tokens, judged, strict=True)]
 
     def _factuality(self, finding: _Finding) -> float | None:
         """The reward: `None` where nothing is known."""

@@ -267,8 +267,11 @@ def test_a_dataset_with_such_a_column_is_refused(tiny_model, tmp_path):
 # Claims
 
 
-def test_claims_stand_for_the_sentences_and_the_lowest_counts_where_they_overlap(tiny_model, tmp_path):
-    """By hand: one sentence, three claims. The tokenizer has one token per character of this text."""
+@pytest.mark.parametrize("beside_sentences", [True, False])
+def test_claims_stand_for_the_sentences_and_the_lowest_counts_where_they_overlap(
+    tiny_model, tmp_path, beside_sentences
+):
+    """By hand: four claims, beside their sentence or alone. The tokenizer has one token per character of this text."""
     text = "@@@@####%%%%&&&&"
     claims = (
         LabeledSpan(0, 12, S, claim="The first twelve."),
@@ -276,13 +279,13 @@ def test_claims_stand_for_the_sentences_and_the_lowest_counts_where_they_overlap
         LabeledSpan(4, 6, None, claim="Nobody knows."),
         LabeledSpan(0, 2, U, claim="Not in the sources."),
     )
-    sentence = LabeledSpan(0, 16, C)
+    found = Verification((LabeledSpan(0, 16, C),), claims) if beside_sentences else Verification(claims)
 
     class Claims:
         requires_evidence = False
 
         def verify(self, inputs):
-            return [Verification(spans=(sentence,), claims=claims)] * len(inputs)
+            return [found] * len(inputs)
 
     class Fixed(FactGRPOTrainer):
         def _generate_single_turn(self, prompt_ids, *args, **kwargs):
