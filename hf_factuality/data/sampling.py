@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from hf_factuality.chat.base import ChatRequest
 from hf_factuality.chat.causal import CausalModel, render
+from hf_factuality.chat.given import given_answers
 from hf_factuality.chat.vllm import VLLMChat
 from hf_factuality.errors import DataError
 from hf_factuality.io.rows import read_rows
@@ -277,33 +278,33 @@ class GivenResponses:
     """Responses that exist already, such as another model's: Mask-DPO's off-policy samples.
 
     Args:
-        responses (`Mapping[str, Sequence[str]]`):
-            Id of a question to its responses.
+        responses (`Mapping[str, Sequence[str | None]]`):
+            Id of a question to its responses; `None` for one that is missing.
         name (`str`, *optional*):
             Who wrote them.
     """
 
-    def __init__(self, responses: Mapping[str, Sequence[str]], name: str | None = None):
+    def __init__(self, responses: Mapping[str, Sequence[str | None]], name: str | None = None):
         self._responses = {str(key): list(texts) for key, texts in responses.items()}
         self._name = name
 
     @classmethod
     def from_file(cls, path: str | Path, name: str | None = None) -> GivenResponses:
-        """Read JSON Lines with `id` and `responses` (a list of texts); several lines of an id add up.
+        """Read a JSON Lines, JSON or Parquet file with `id` and `responses` (a list of texts), or the answers of
+        `hf-factuality evaluate`; several rows of an id add up.
 
         Raises:
-            `DataError`: names the line that is none.
+            `DataError`: names the row that is none.
             `OSError`: the file cannot be read.
         """
-        found: dict[str, list[str]] = {}
+        found: dict[str, list[str | None]] = {}
         for number, row in read_rows(path):
-            texts = row.get("responses") if isinstance(row, dict) else None
-            if texts is None or row.get("id") is None or not isinstance(texts, list):
-                raise DataError(
-                    f"{path}, row {number}: needs 'id' and 'responses' (a list of texts), got {row!r:.100}"
-                )
-            if not all(isinstance(text, str) for text in texts):
-                raise DataError(f"{path}, row {number}: 'responses' must all be text, got {texts!r:.100}")
+            if number == 1 and isinstance(row, dict) and "schema" in row:  # a file that evaluate wrote
+                continue
+            place = f"{path}, row {number}"
+            texts = given_answers(row, place) if isinstance(row, dict) else None
+            if texts is None or row.get("id") is None:
+                raise DataError(f"{place}: needs 'id' and 'responses' (a list of texts), got {row!r:.100}")
             found.setdefault(str(row["id"]), []).extend(texts)
         return cls(found, name)
 
@@ -335,7 +336,7 @@ class GivenResponses:
 
     def responses_to(self, ids: Sequence[str]) -> list[list[Response | None]]:
         """Per question its responses."""
-        return [[Response(text) for text in self._responses[key]] for key in ids]
+        return [[None if text is None else Response(text) for text in self._responses[key]] for key in ids]
 
 
 def _grouped(found: list[Response | None], size: int) -> list[list[Response | None]]:

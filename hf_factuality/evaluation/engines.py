@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from hf_factuality.chat.base import ChatRequest
+from hf_factuality.chat.given import LIST_COLUMNS, TEXT_COLUMNS, given_answers
 from hf_factuality.data.benchmarks.base import BenchmarkItem
 from hf_factuality.errors import DataError
 from hf_factuality.io.rows import read_lines
@@ -242,15 +243,11 @@ class ServerEngine:
         return iter(())
 
 
-TEXT_COLUMNS = ("completion", "answer", "text", "output")
-"""Columns of a file of answers, the first that a row has."""
-
-
 class FileEngine:
     """Answers that are in a JSON Lines file. No model runs.
 
-    A row has its completion in `completion`, `answer`, `text` or `output`, or several in `completions`; for benchmarks over
-    choices, `log_likelihoods`. Rows belong to the items of the same `id`; without a column `id`, to the items in order.
+    A row has its completion in `completion`, `answer`, `text` or `output`, or several in `completions` or `responses`; for
+    benchmarks over choices, `log_likelihoods`. Rows belong to the items of the same `id`; without a column `id`, to the items in order.
     A `null` is an answer that is missing: it is left out and counted. Files that this command wrote are read too.
 
     Args:
@@ -288,18 +285,12 @@ class FileEngine:
                 self._by_id[str(row["id"])] = row
 
     def _read(self, row: Any, place: str) -> dict[str, Any]:
-        if isinstance(row, dict) and isinstance(row.get("samples"), list):
-            row["completions"] = [sample and sample.get("text") for sample in row.pop("samples")]
-        columns = ("completions", *TEXT_COLUMNS, "log_likelihoods")
-        if not isinstance(row, dict) or not set(columns) & set(row):
+        texts = given_answers(row, place) if isinstance(row, dict) else None
+        if texts is None and not (isinstance(row, dict) and "log_likelihoods" in row):
+            columns = ", ".join((*LIST_COLUMNS, *TEXT_COLUMNS, "log_likelihoods"))
             found = sorted(row) if isinstance(row, dict) else type(row).__name__
-            raise DataError(f"{place} has no answer (found {found}); call its column one of {', '.join(columns)}")
-        texts = row.get("completions")
-        if texts is None:
-            texts = [next((row[name] for name in TEXT_COLUMNS if name in row), None)]
-        if not isinstance(texts, list) or not all(text is None or isinstance(text, str) for text in texts):
-            raise DataError(f"{place}: an answer is text or null, got {texts!r:.100}")
-        return {**row, "completions": texts}
+            raise DataError(f"{place} has no answer (found {found}); call its column one of {columns}")
+        return {**row, "completions": [None] if texts is None else texts}
 
     def identity(self) -> dict[str, Any]:
         return {"name": self._name, "revision": None, "adapter": None, "dtype": None, "server": None}

@@ -10,7 +10,11 @@ from hf_factuality.chat.base import ChatAnswer, ChatRequest
 from hf_factuality.chat.client import ChatClient
 from hf_factuality.chat.local import LocalChat
 from hf_factuality.chat.vllm import VLLMChat
+from hf_factuality.data.benchmarks.base import BenchmarkItem
+from hf_factuality.data.sampling import GivenResponses, Response
+from hf_factuality.evaluation.engines import FileEngine, Generation, Request
 from tests.chat.fake_server import FakeServer
+from tests.evaluation.conftest import write_rows
 
 
 ASK = (("user", "Who is Ada?"),)
@@ -76,6 +80,23 @@ def test_one_token_to_draw_from_is_the_likeliest(local):
     greedy = local.chat([ChatRequest(ASK, max_tokens=12)])
     drawn = [local.chat([ChatRequest(ASK, max_tokens=12, temperature=5.0, top_k=k, seed=1)]) for k in (1, 0)]
     assert drawn[0] == greedy != drawn[1]
+
+
+def test_one_file_of_answers_for_both_commands(tmp_path):
+    """What `evaluate` wrote, and what `build-preferences` reads: each reads the other's."""
+    rows = [{"schema": "hf_factuality.answers/1", "settings": {}}]
+    rows += [{"id": name, "samples": [{"text": f"{name}1", "finish_reason": "stop"}, None]} for name in "ab"]
+    written = write_rows(tmp_path / "r.model.answers.jsonl", rows)
+    given = GivenResponses.from_file(written)
+    assert given.responses_to(["b", "a"]) == [[Response("b1"), None], [Response("a1"), None]]
+    items = [BenchmarkItem(name, ({"role": "user", "content": "?"},), "?") for name in "ab"]
+    lists = write_rows(tmp_path / "l.jsonl", [{"id": name, "responses": [f"{name}1", None]} for name in "ab"])
+    for file in (written, lists):
+        engine = FileEngine(file)
+        engine.join(items)
+        assert engine.samples(items) == 2
+        found = engine.generate([Request(items[1]), Request(items[0], 1)], Generation(1, 1.0, 1.0, 2, 0))
+        assert [(it.id, it.text) for it in found] == [("b", "b1"), ("a", None)]
 
 
 def test_vllm(monkeypatch):
