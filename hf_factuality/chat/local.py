@@ -12,7 +12,7 @@ import random
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from hf_factuality.chat.base import ChatAnswer, ChatRequest, TokenLogprobs
@@ -32,16 +32,6 @@ logger = logging.getLogger(__name__)
 _MAX_LENGTH = 4096
 # Two calls on one model at once would restore each other's state; clients may share a model.
 _LOCK = threading.Lock()
-
-
-@dataclass
-class _Row:
-    """A request as tokens: of its prompt, and of prompt and answer for each allowed one."""
-
-    request: ChatRequest
-    prompt: list[int]
-    pairs: list[tuple[list[int], list[int]]]
-    limit: int  # tokens of the answer
 
 
 class LocalChat(CausalModel):
@@ -163,19 +153,23 @@ class LocalChat(CausalModel):
                 "this judge has no model yet: call bind(model, tokenizer), or bind_policy(verifier, ...)"
             )
         answers: dict[ChatRequest, ChatAnswer] = {}
-        rows: list[_Row] = []
+        chosen: dict[ChatRequest, list[tuple[list[int], list[int]]]] = {}
+        free = []
         for request in dict.fromkeys(requests):
             try:
-                rows.append(self._row(request))
+                prompt, pairs, limit = self._tokens(request)
             except _Unanswerable as error:
                 answers[request] = ChatAnswer(error=str(error))
+                continue
+            if pairs:
+                chosen[request] = pairs
+            else:
+                free.append((request, prompt, self._seed(request), replace(request, max_tokens=limit)))
         with _LOCK, self._judging():
-            self._choose([row for row in rows if row.request.choices], answers)
-            free = [
-                (row.request, row.prompt, self._seed(row.request), replace(row.request, max_tokens=row.limit))
-                for row in rows
-                if not row.request.choices
-            ]
+            scores = dict(self._scored([pair for pairs in chosen.values() for pair in pairs]))
+            numbers = iter(range(len(scores)))
+            for request, pairs in chosen.items():
+                answers[request] = self._answer(request, [scores[next(numbers)] for _ in pairs])
             for request, text, reason in self._complete(free):
                 answers[request] = ChatAnswer(text, reason)
         return [answers[request] for request in requests]
@@ -215,7 +209,8 @@ class LocalChat(CausalModel):
 
     # -- tokens -------------------------------------------------------------------------------------------------------
 
-    def _row(self, request: ChatRequest) -> _Row:
+    def _tokens(self, request: ChatRequest) -> tuple[list[int], list[tuple[list[int], list[int]]], int]:
+        """Of the prompt; of prompt and answer for each allowed one; and how many the answer may have."""
         from jinja2 import TemplateError
 
         messages = [{"role": role, "content": content} for role, content in request.messages]
@@ -236,15 +231,9 @@ class LocalChat(CausalModel):
             )
         # Rows share a batch only if they share a limit, so one that is set by the length of the prompt is rounded down.
         limit = request.max_tokens if request.max_tokens <= room else room - room % 64 or room
-        return _Row(request, prompt, pairs, limit)
+        return prompt, pairs, limit
 
     # -- constrained choice -------------------------------------------------------------------------------------------
-
-    def _choose(self, rows: Sequence[_Row], answers: dict[ChatRequest, ChatAnswer]):
-        found = dict(self._scored([pair for row in rows for pair in row.pairs]))
-        numbers = iter(range(len(found)))
-        for row in rows:
-            answers[row.request] = self._answer(row.request, [found[next(numbers)] for _ in row.pairs])
 
     def _answer(self, request: ChatRequest, scores: list[float]) -> ChatAnswer:
         if not all(map(math.isfinite, scores)):

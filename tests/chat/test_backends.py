@@ -65,7 +65,7 @@ def test_a_model_in_this_process_goes_on_from_a_beginning(local):
     whole = local.chat([ChatRequest(ASK, max_tokens=8)])[0].text
     for cut in range(1, len(whole)):
         begun = ChatRequest((*ASK, ("assistant", whole[:cut])), max_tokens=8)
-        prompt = local._row(begun).prompt
+        prompt, _, _ = local._tokens(begun)
         assert local.tokenizer.decode(prompt).endswith("<|assistant|>" + whole[:cut])
 
 
