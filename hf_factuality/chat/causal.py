@@ -89,11 +89,11 @@ def processors(request: ChatRequest, seeds: Sequence[int]) -> LogitsProcessorLis
     found = LogitsProcessorList()
     if request.temperature:
         if request.temperature != 1:
-            found.append(TemperatureLogitsWarper(request.temperature))
+            found.append(TemperatureLogitsWarper(float(request.temperature)))
         if request.top_k:
             found.append(TopKLogitsWarper(request.top_k))
         if request.top_p < 1:
-            found.append(TopPLogitsWarper(request.top_p))
+            found.append(TopPLogitsWarper(float(request.top_p)))
         found.append(SeededSampler(seeds))
     return found
 

@@ -78,7 +78,7 @@ def test_a_model_in_this_process_ends_at_a_text(local):
 
 def test_one_token_to_draw_from_is_the_likeliest(local):
     greedy = local.chat([ChatRequest(ASK, max_tokens=12)])
-    drawn = [local.chat([ChatRequest(ASK, max_tokens=12, temperature=5.0, top_k=k, seed=1)]) for k in (1, 0)]
+    drawn = [local.chat([ChatRequest(ASK, max_tokens=12, temperature=5, top_k=k, seed=1)]) for k in (1, 0)]
     assert drawn[0] == greedy != drawn[1]
 
 
