@@ -11,7 +11,7 @@ from huggingface_hub.errors import (
     RevisionNotFoundError,
 )
 
-from tests.hub.loopback import TOKEN, LoopbackHub, User, use_in_process
+from tests.hub.loopback import TOKEN, User
 
 
 FILES = {"a.txt": b"one\n", "sub/b.bin": bytes(range(256)) * 40, "empty.txt": b""}
@@ -101,35 +101,3 @@ def test_who_may_do_what(hub, api, repo):
             api.repo_info(missing, revision="v9")
     with pytest.raises(EntryNotFoundError):
         hf_hub_download(repo, "none.txt", token=TOKEN)
-
-
-def test_faults_are_those_that_were_asked_for(hub, api, repo):
-    import httpx2
-
-    hub.fail("GET", "/api/whoami", status=418, times=2, body="short and stout")
-    for _ in range(2):
-        with pytest.raises(HfHubHTTPError, match="short and stout"):
-            api.whoami()
-    hub.cut("GET", "/api/whoami")
-    with pytest.raises(httpx2.TransportError):
-        api.whoami()
-    hub.cut("POST", "/branch/", after=-1)
-    with pytest.raises(httpx2.TransportError):
-        api.create_branch(repo, branch="v2")
-    assert "v2" in hub.repos["model", repo].refs  # the work was done, the answer was lost
-    assert api.whoami()["name"] == "someone"
-
-
-def test_what_does_not_have_the_hash_that_was_announced_is_refused(tmp_path, monkeypatch):
-    import httpx2
-
-    server = LoopbackHub()
-    use_in_process(server, tmp_path, monkeypatch)
-    try:
-        server.add("someone/x")
-        sha = hashlib.sha256(b"abc").hexdigest()
-        assert httpx2.put(f"{server.url}/someone/x.git/lfs/{sha}", content=b"abd").status_code == 400
-        assert httpx2.put(f"{server.url}/someone/x.git/lfs/{sha}", content=b"abc").status_code == 200
-        assert server.stored == {sha: 1}
-    finally:
-        server.close()

@@ -52,26 +52,6 @@ def header(**metadata):
 
 
 @pytest.mark.parametrize(
-    "name", ["train.sh", "report.html", "nb.ipynb", "Makefile", "a.cfg", "x.conf", "c.xml", "q.sql"]
-)
-@pytest.mark.parametrize("encoding", ["utf-8", "utf-16", "utf-16-le", "utf-32"])
-def test_tokens_in_any_text(folder, name, encoding):
-    write(folder, {name: f"first\nkey = {TOKEN}\n".encode(encoding)})
-    with pytest.raises(HubError, match=f"{name}, line 2, holds what looks like a secret") as error:
-        plan_push(folder, include=[name])
-    assert TOKEN not in str(error.value)
-
-
-def test_tokens_in_a_licence_in_utf_16_and_in_a_file_that_is_no_text(folder):
-    write(folder, {"LICENSE": TOKEN.encode("utf-16")})
-    with pytest.raises(HubError, match="LICENSE, line 1, holds what looks like a secret"):
-        plan_push(folder)
-    write(folder, {"LICENSE": b"free", "answers.sqlite": bytes(300) + TOKEN.encode() + bytes(range(256))})
-    with pytest.raises(HubError, match="answers.sqlite holds what looks like a secret"):
-        plan_push(folder, include=["*.sqlite"])
-
-
-@pytest.mark.parametrize(
     ("metadata", "message"),
     [
         ({"format": "pt", "key": TOKEN}, "model.safetensors holds what looks like a secret"),

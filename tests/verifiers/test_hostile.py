@@ -170,8 +170,17 @@ def test_models(judges, name):
 
 
 def test_served_and_ensemble():
-    """Whatever a claim says, its verdict is the model's; without evidence nothing is supported."""
-    llm = LLMJudge(Model(lambda request: "contradicted"))
+    """Whatever a claim says, it stays inside its fence and its verdict is the model's; without evidence nothing is supported."""
+
+    def reply(request):
+        prompt = request.messages[0][1]
+        code = re.search(r"\[BEGIN [A-Z]+ (\w{8})\]", prompt)[1]  # the first, before any of their texts
+        assert prompt.count(code) == (
+            6 if f"[BEGIN QUESTION {code}]" in prompt else 4
+        )  # two marks a text, and nowhere else
+        return "contradicted"
+
+    llm = LLMJudge(Model(reply))
     for judge in (llm, MajorityJudge([llm, llm, LexicalJudge()])):
         found = judge.judge([JudgeInput(text, EVIDENCE, text) for text in TEXTS])
         expected = [Label.CONTRADICTED if stated(text) else Label.NO_FACT for text in TEXTS]

@@ -1,6 +1,5 @@
 import logging
 import re
-import time
 
 import pytest
 
@@ -16,7 +15,6 @@ from hf_factuality.verifiers.extractors.llm import (
 )
 from hf_factuality.verifiers.judges.llm import LLMJudge
 from tests.chat.fake_server import FAST, FakeServer
-from tests.verifiers.hostile import hostile_strings
 
 
 TEXT = "Ada Hale was born in Leeds and studied chemistry. She died in 1974. Any questions?"
@@ -93,14 +91,6 @@ def test_two_levels(text, expected):
     assert parse_statements(text, "No statements.") == expected
 
 
-def test_hostile_answers_give_no_claims_but_lists():
-    for text in hostile_strings():
-        claims = parse_claims(text, "No facts.")
-        assert claims is None or text.lstrip().startswith(("-", "*", "•", "1"))
-        statements = parse_statements(text, "No statements.")
-        assert statements is None or text.startswith(">>")
-
-
 # ---- anchoring
 
 
@@ -153,16 +143,6 @@ def test_anchors_agree_with_a_slow_search():
         if how == "aligned":
             longest = common(wanted, whole)
             assert common(wanted, found[1:]) < longest and common(wanted, found[:-1]) < longest
-
-
-def test_anchors_stay_inside_for_hostile_text_and_are_fast():
-    texts = hostile_strings()
-    start_time = time.process_time()
-    for i, text in enumerate(texts):
-        claim = texts[(i * 7) % len(texts)][:1000]
-        start, end, _ = anchor_claim(claim, text, (0, len(text)))
-        assert 0 <= start <= end <= len(text)
-    assert time.process_time() - start_time < 30
 
 
 # ---- sentence by sentence
@@ -308,18 +288,6 @@ def test_a_rejected_request_is_unknown_without_asking_again():
         assert found.unknown == (SENTENCES[1],) and len(found.claims) == 2
         assert extractor.last_report.failed == 1 and "HTTP 400" in extractor.last_report.first_error
         assert len(server.bodies) == 3
-
-
-@pytest.mark.parametrize("extractor", ALL)
-def test_hostile_completions_and_answers(extractor):
-    texts = [text for text in hostile_strings() if len(text) < 50_000]
-    assert len(texts) > 200
-    answers = iter(texts * 1000)
-    with FakeServer(lambda prompt, body: next(answers)) as server:
-        found = extractor(server.client(), retries=1)
-        for text, spans in zip(texts, found.extract([VerifierInput(text) for text in texts]), strict=True):
-            for span in spans:
-                assert 0 <= span.start <= span.end <= len(text) and span.label is None and span.claim
 
 
 @pytest.mark.parametrize("extractor", ALL)

@@ -9,7 +9,6 @@ from hf_factuality.verifiers.base import JudgeInput, Judgement, VerifierInput
 from hf_factuality.verifiers.judges.anah import FACT_TAGS, TYPE_TAGS, ANAHJudge, ANAHVerifier, parse_tag
 from tests.chat.fake_server import FakeServer
 from tests.verifiers import hostile
-from tests.verifiers.hostile import hostile_strings
 from tests.verifiers.test_hostile import TEXTS, Model, stated
 from tests.verifiers.test_hostile_answers import judged, number
 
@@ -171,25 +170,6 @@ def test_own_prompts(tmp_path):
         ANAHJudge(server.client(), prompts=tmp_path / "none")
 
 
-def test_hostile_sentences_documents_and_answers():
-    texts = hostile_strings()
-    with FakeServer(lambda prompt, body: "<Facts Present>" if len(body["messages"]) == 1 else "Born." if len(body["messages"]) == 3 else "<Contradictory>") as server:  # fmt: skip
-        judge = ANAHJudge(server.client())
-        found = judge.judge([JudgeInput(text, (text, "A document.")) for text in texts])
-        for text, judgement in zip(texts, found, strict=True):
-            expected = Label.CONTRADICTED if any(map(str.isalnum, text)) else Label.NO_FACT
-            assert judgement.label in (expected, None)
-            assert judgement.label is expected or len(text) > 40_000
-    tags = [text for text in texts if parse_tag(text, FACT_TAGS["en"]) or parse_tag(text, TYPE_TAGS["en"])]
-    assert tags == ["<No Facts>"]
-    answers = iter([text for text in texts if text not in tags] * 10)
-    with FakeServer(lambda prompt, body: next(answers)) as server:
-        found = ANAHJudge(server.client(), "en").judge(
-            [JudgeInput(f"Claim {i}.", DOCUMENT) for i in range(len(texts))]
-        )
-        assert {judgement.label for judgement in found} == {None}
-
-
 def test_verifier():
     with FakeServer(annotator(ENGLISH)) as server:
         verifier = ANAHVerifier("fake", server.url, cache=False)
@@ -231,7 +211,7 @@ def test_hostile_claims():
     """Whatever a claim says, its verdict is the annotator's."""
     turns = ["<Facts Present>", "Some passage.", "<Contradictory>"]
     judge = ANAHJudge(Model(lambda request: turns[len(request.messages) // 2]))
-    found = judge.judge([JudgeInput(text, DOCUMENT, text) for text in TEXTS])
+    found = judge.judge([JudgeInput(text, (text, "A document."), text) for text in TEXTS])
     assert [j.label for j in found] == [Label.CONTRADICTED if stated(text) else Label.NO_FACT for text in TEXTS]
 
 

@@ -22,7 +22,7 @@ from hf_factuality.verifiers.judges.llm import (
 )
 from hf_factuality.verifiers.prompts import Prompt, as_data, load_prompt
 from tests.chat.fake_server import FAST, HASTY, FakeServer, split_logprobs
-from tests.verifiers.hostile import LARGE, NOT_VERDICTS, hostile_strings
+from tests.verifiers.hostile import LARGE, hostile_strings
 
 
 LABELS = tuple(JUDGE_LABELS)
@@ -60,11 +60,6 @@ def test_answers_that_count(text, expected):
     assert parse_choice(text, LABELS) == expected
 
 
-@pytest.mark.parametrize("text", NOT_VERDICTS)
-def test_answers_that_do_not_count(text):
-    assert parse_choice(text, LABELS) is None
-
-
 def test_incorrect_is_not_correct():
     for choices in (("correct", "wrong"), ("correct", "incorrect"), ("true", "false")):
         assert parse_choice("incorrect", choices) in (None, "incorrect")
@@ -73,15 +68,10 @@ def test_incorrect_is_not_correct():
     assert parse_choice("incorrect", ("correct", "incorrect")) == "incorrect"
 
 
-def test_no_hostile_answer_is_a_verdict():
-    for text in hostile_strings():
-        assert parse_choice(text, LABELS) is None, text[:80]
-
-
 def test_reading_takes_no_time():
     start = time.process_time()
     for text in [*LARGE, "<think>" * 100_000, "<think>" + "a" * 90_000, "answer " * 100_000, "*" * 99_000]:
-        parse_choice(text, LABELS)
+        assert parse_choice(text, LABELS) is None
         as_data(text)
     assert time.process_time() - start < 10
 
@@ -353,45 +343,6 @@ def test_what_cannot_be_read_or_had_is_unknown_and_counted(caplog):
         report = judge.last_report
         assert (report.claims, report.unparsed, report.failed, report.unknown) == (4, 1, 1, 2)
         assert report.first_error.startswith("HTTP 400") and "2 of 4 claims" in caplog.text
-
-
-def test_hostile_claims_neither_crash_nor_turn_the_verdict():
-    """The judge here can read fences; whatever a claim says, it stays inside its own."""
-
-    def reply(prompt, body):
-        code = re.search(r"\[BEGIN CLAIM (\w+)\]", prompt)[1]
-        assert prompt.count(code) == (6 if "BEGIN QUESTION" in prompt else 4)  # two marks a text, and nowhere else
-        return "contradicted"
-
-    texts = hostile_strings()
-    assert len(texts) > 200
-    with FakeServer(reply) as server:
-        judge = LLMJudge(server.client(max_prompt_chars=400_000))
-        found = judge.judge([JudgeInput(text, EVIDENCE) for text in texts])
-        for text, judgement in zip(texts, found, strict=True):
-            if not any(map(str.isalnum, text)):
-                assert judgement.label is Label.NO_FACT
-            elif len(text) > 400_000:
-                assert judgement.label is None
-            else:
-                assert judgement.label is Label.CONTRADICTED, text[:80]
-        assert judge.last_report.failed == sum(len(text) > 400_000 for text in texts if any(map(str.isalnum, text)))
-        found = judge.judge([JudgeInput("x", (text,), text) for text in texts])
-        assert not any(judgement.label is Label.SUPPORTED for judgement in found)
-
-
-def test_hostile_answers_are_unknown():
-    texts = hostile_strings()
-
-    def reply(prompt, body):
-        first = next(message["content"] for message in body["messages"] if message["role"] == "user")
-        return texts[int(re.search(r"claim number (\d+)", first)[1])]
-
-    inputs = [JudgeInput(f"claim number {i}", EVIDENCE) for i in range(len(texts))]
-    with FakeServer(reply) as server:
-        judge = LLMJudge(server.client())
-        assert judge.judge(inputs) == [Judgement(None)] * len(texts)
-        assert judge.last_report.unknown == len(texts)
 
 
 # ---- as a verifier, and with a server that dies
