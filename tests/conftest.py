@@ -1,5 +1,6 @@
 """Small models and tokenizers made on the spot; nothing is downloaded."""
 
+import gc
 import os
 
 
@@ -20,6 +21,12 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 def searched(few: int, many: int):
     """A search of random inputs, of which the fast suite tries `few` and the slow one `many`: the argument `count`."""
     return pytest.mark.parametrize("count", [few, pytest.param(many, marks=pytest.mark.slow)])
+
+
+def pytest_collection_finish():
+    """The libraries are imported by now, and stay: the garbage collector would look at them all again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

@@ -35,9 +35,9 @@ def make(tmp_path_factory):
 
 
 def conversations(world):
-    """Every kind of request with every kind of answer."""
+    """Every kind of request with every kind of answer, about every fourth person."""
     rng = random.Random(0)
-    for person in world.people:
+    for person in world.people[::4]:
         yield world.request(person), texts.biography(world, person, rng)
         for relation in world.relations:
             yield world.question(person, relation, 1), texts.short_answer(world, person, relation, rng)

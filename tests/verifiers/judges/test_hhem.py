@@ -1,3 +1,4 @@
+import functools
 import math
 import subprocess
 import sys
@@ -87,8 +88,9 @@ def make(folders, **kwargs):
     return HHEMJudge(str(folders / "model"), foundation=str(folders / "foundation"), device="cpu", **kwargs)
 
 
-def oracle(folders, premise, claim):
-    """P(consistent) of one pair: weights put into a fresh model one by one, one prompt at a time, softmax by hand."""
+@functools.cache
+def rebuilt(folders):
+    """Tokenizer, and a fresh model into which the weights were put one by one."""
     tokenizer = PreTrainedTokenizerFast.from_pretrained(folders / "foundation")
     config = T5Config.from_pretrained(folders / "foundation", num_labels=2)
     model = T5ForTokenClassification(config).eval()
@@ -98,6 +100,13 @@ def oracle(folders, premise, claim):
             key = f"t5.{name}" if f"t5.{name}" in stored else "t5.transformer.shared.weight"
             parameter.copy_(stored[key])
         model.transformer.encoder.embed_tokens.weight.copy_(stored["t5.transformer.shared.weight"])
+    return tokenizer, model
+
+
+def oracle(folders, premise, claim):
+    """P(consistent) of one pair: one prompt at a time, softmax by hand."""
+    tokenizer, model = rebuilt(folders)
+    with torch.no_grad():
         prompt = f"<pad> Determine if the hypothesis is true given the premise?\n\nPremise: {premise}\n\nHypothesis: {claim}"
         ids = tokenizer(prompt)["input_ids"]
         assert ids[0] == 0 and ids[-1] == 1

@@ -1,3 +1,4 @@
+import functools
 import math
 
 import pytest
@@ -23,10 +24,15 @@ def folder(tmp_path_factory):
     return str(path)
 
 
+@functools.cache
+def loaded(folder):
+    model = T5ForConditionalGeneration.from_pretrained(folder).double().eval()
+    return PreTrainedTokenizerFast.from_pretrained(folder), model
+
+
 def oracle(folder, document, claim, no=3, yes=209):
     """P(yes) of one pair by itself; encoder and decoder called one after the other, softmax by hand."""
-    tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
-    model = T5ForConditionalGeneration.from_pretrained(folder).double().eval()
+    tokenizer, model = loaded(folder)
     ids = tokenizer(f"predict: {document}</s>{claim}", return_tensors="pt")["input_ids"]
     assert ids[0].tolist().count(1) == 2 and ids[0, -1] == 1
     with torch.no_grad():

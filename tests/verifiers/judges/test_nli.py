@@ -1,3 +1,4 @@
+import functools
 import logging
 import math
 
@@ -51,10 +52,14 @@ def two_way(tmp_path_factory):
     return save_model(tmp_path_factory.mktemp("nli") / "two", {0: "consistent", 1: "hallucinated"})
 
 
+@functools.cache
+def loaded(folder):
+    return BertTokenizerFast.from_pretrained(folder), BertForSequenceClassification.from_pretrained(folder).eval()
+
+
 def oracle(folder, premise, claim):
     """Probabilities of one pair by itself: no batch, no padding."""
-    tokenizer = BertTokenizerFast.from_pretrained(folder)
-    model = BertForSequenceClassification.from_pretrained(folder).eval()
+    tokenizer, model = loaded(folder)
     with torch.no_grad():
         logits = model(**tokenizer(premise, claim, return_tensors="pt")).logits[0].double()
     exponentials = [math.exp(value) for value in logits.tolist()]
