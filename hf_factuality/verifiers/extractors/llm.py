@@ -16,12 +16,12 @@ from typing import Any
 
 from rapidfuzz.distance import LCSseq
 
-from hf_factuality.chat.client import ChatAnswer, ChatClient
+from hf_factuality.chat.client import ChatClient, ChatRequest
 from hf_factuality.spans import LabeledSpan
 from hf_factuality.verifiers.base import VerifierInput
 from hf_factuality.verifiers.extractors.anchor import MIN_COVERAGE, anchor_claim, content_words, find_exact
 from hf_factuality.verifiers.extractors.sentences import sentence_offsets
-from hf_factuality.verifiers.judges.llm import ask_again, without_thinking
+from hf_factuality.verifiers.judges.llm import Talk, converse, without_thinking
 from hf_factuality.verifiers.prompts import load_prompt
 
 
@@ -254,14 +254,18 @@ class LLMExtractor:
     def _ask(self, prompts: Sequence[str], parse: Callable[[str, str], list | None]) -> list[list | None]:
         """Per prompt, the answer as `parse` reads it; `None` if it never could."""
 
-        def read(answer: ChatAnswer, _: float) -> tuple[list | None, bool]:
-            found = parse(answer.text, self.nothing) if answer.complete else None
-            return found, found is None
+        def talk(prompt: str) -> Talk:
+            for attempt in range(self.retries + 1):
+                temperature = self.temperature + 0.25 * attempt
+                seed = attempt if temperature else None
+                answer = yield ChatRequest(
+                    (("user", prompt),), temperature=temperature, max_tokens=self.max_tokens, seed=seed
+                )
+                found = parse(answer.text, self.nothing) if answer.complete else None
+                if found is not None:
+                    return found
 
-        errors: list[str] = []
-        results = ask_again(
-            self.client, prompts, read, self.retries, self.temperature, errors, max_tokens=self.max_tokens
-        )
+        results, errors = converse(self.client, talk, prompts)
         report = self.last_report
         report.units += len(prompts)
         report.failed += len(errors)

@@ -9,7 +9,7 @@ To ask the released model in the very words it was trained on, put those into si
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from hf_factuality.chat.client import ChatAnswer, ChatClient, ChatRequest
 from hf_factuality.spans import ANAH_LABELS, Label
 from hf_factuality.verifiers.base import JudgeInput, Judgement
 from hf_factuality.verifiers.extractors.sentences import SentenceExtractor, guess_language
-from hf_factuality.verifiers.judges.llm import ServedJudge
+from hf_factuality.verifiers.judges.llm import ServedJudge, Talk, evidence_text
 from hf_factuality.verifiers.pipeline import VerifierPipeline
 from hf_factuality.verifiers.prompts import Prompt, as_data, load_prompt
 
@@ -33,12 +33,6 @@ REFERENCE_TAGS = {"en": {"<No Reference Information>": "unverifiable"}, "zh": {"
 TYPE_TAGS = {
     "en": {"<No Hallucination>": "ok", "<Contradictory>": "contradictory", "<Unverifiable>": "unverifiable"},
     "zh": {"<无幻觉>": "ok", "<矛盾>": "contradictory", "<无法验证>": "unverifiable"},
-}
-# Read in either language, whatever the prompt's.
-_ANY = {
-    "fact": FACT_TAGS["en"] | FACT_TAGS["zh"],
-    "reference": REFERENCE_TAGS["en"] | REFERENCE_TAGS["zh"],
-    "type": TYPE_TAGS["en"] | TYPE_TAGS["zh"],
 }
 _FIELDS = {
     "fact": ("question", "sentence"),
@@ -69,13 +63,13 @@ def parse_tag(text: str, tags: Mapping[str, str]) -> str | None:
     Returns:
         `str` or `None`.
     """
-    longest = max(map(len, tags))
-    if len(text) > 1000:
-        return None
-    said = _plain(text)
-    return (
-        next((meaning for tag, meaning in tags.items() if _plain(tag) == said), None) if len(said) <= longest else None
-    )
+    said = _plain(text) if len(text) <= 1000 else ""
+    return next((meaning for tag, meaning in tags.items() if _plain(tag) == said), None)
+
+
+def _said(answer: ChatAnswer, tags: Mapping[str, Mapping[str, str]]) -> str | None:
+    """What a whole answer says, in either language, whatever the prompt's."""
+    return parse_tag(answer.text, tags["en"] | tags["zh"]) if answer.complete else None
 
 
 class ANAHJudge(ServedJudge):
@@ -120,78 +114,40 @@ class ANAHJudge(ServedJudge):
                 path: str | Path = name if prompts is None else Path(prompts) / f"{name}.txt"
                 self.prompts[turn, tongue] = load_prompt(path, fields)
 
-    def _judge(self, inputs: Sequence[JudgeInput], errors: list[str]) -> list[Judgement]:
-        dialogues = [_Dialogue(item, self.language or guess_language(item.claim)) for item in inputs]
-        for turn, read in (("fact", self._read_fact), ("reference", self._read_reference), ("type", self._read_type)):
-            open_ = [dialogue for dialogue in dialogues if dialogue.open]
-            requests = [self._request(turn, dialogue) for dialogue in open_]
-            for dialogue, answer in zip(open_, self.client.chat(requests), strict=True):
-                if not answer.complete:
-                    errors += [] if answer.error is None else [answer.error]
-                    dialogue.end(None)
-                    continue
-                read(dialogue, answer)
-                said = answer.text.strip()  # a tag, or else passages, which are others' words
-                dialogue.messages.append(("assistant", _separated(as_data(said)) if turn == "reference" else said))
-        return [Judgement(dialogue.label, evidence=dialogue.reference) for dialogue in dialogues]
-
-    def _request(self, turn: str, dialogue: _Dialogue) -> ChatRequest:
-        item = dialogue.item
-        values = {"question": item.question, "sentence": item.claim}
-        if turn == "reference":
-            values["document"] = dialogue.document
-        elif turn == "type":
-            values["reference"] = dialogue.reference
-        dialogue.messages.append(("user", _separated(self.prompts[turn, dialogue.language].fill(values))))
-        tags = {"fact": FACT_TAGS, "type": TYPE_TAGS}.get(turn)
-        return ChatRequest(
-            tuple(dialogue.messages),
-            choices=tuple(tags[dialogue.language]) if tags else (),
-            max_tokens=32 if tags else self.max_reference_tokens,
-        )
-
-    @staticmethod
-    def _read_fact(dialogue: _Dialogue, answer: ChatAnswer):
-        said = parse_tag(answer.text, _ANY["fact"])
-        if said != "fact":
-            dialogue.end(said)
-        elif not dialogue.document:
-            dialogue.end("unverifiable")
-
-    @staticmethod
-    def _read_reference(dialogue: _Dialogue, answer: ChatAnswer):
-        tags = _ANY["reference"]
-        if parse_tag(answer.text, tags):
-            dialogue.end("unverifiable")
-        elif any(_plain(tag) in _plain(answer.text) for tag in tags):
-            dialogue.end(None)  # passages and "no passages" at once
-        elif not any(map(str.isalnum, answer.text.replace("<SEP>", ""))):
-            dialogue.end(None)
-        else:
-            dialogue.reference = answer.text.strip()
-
-    @staticmethod
-    def _read_type(dialogue: _Dialogue, answer: ChatAnswer):
-        dialogue.end(parse_tag(answer.text, _ANY["type"]))
-
-
-class _Dialogue:
-    """The conversation about one claim."""
-
-    def __init__(self, item: JudgeInput, language: str):
-        self.item = item
-        self.language = language
-        self.document = "\n\n".join(text for text in item.evidence if text.strip())
-        self.messages: list[tuple[str, str]] = []
-        self.reference: str | None = None
-        self.label: Label | None = None
-        self.open = True
+    def _talk(self, item: JudgeInput) -> Talk:
         if not any(map(str.isalnum, item.claim)):
-            self.end("nofact")
+            return Judgement(Label.NO_FACT)
+        language = self.language or guess_language(item.claim)
+        document = evidence_text(item)
+        messages: list[tuple[str, str]] = []
 
-    def end(self, said: str | None):
-        self.open = False
-        self.label = None if said is None else ANAH_LABELS[said]
+        def ask(turn: str, tags: Mapping[str, Mapping[str, str]] | None, **values: str) -> ChatRequest:
+            values = {"question": item.question, "sentence": item.claim, **values}
+            messages.append(("user", _separated(self.prompts[turn, language].fill(values))))
+            choices = tuple(tags[language]) if tags else ()
+            return ChatRequest(
+                tuple(messages), choices=choices, max_tokens=32 if choices else self.max_reference_tokens
+            )
+
+        answer = yield ask("fact", FACT_TAGS)
+        said = _said(answer, FACT_TAGS)
+        if said != "fact":
+            return Judgement(ANAH_LABELS.get(said))
+        if not document:
+            return Judgement(Label.UNVERIFIABLE)
+        messages.append(("assistant", answer.text.strip()))
+        answer = yield ask("reference", None, document=document)
+        if _said(answer, REFERENCE_TAGS):
+            return Judgement(Label.UNVERIFIABLE)
+        reference = answer.text.strip()
+        both = any(
+            _plain(tag) in _plain(reference) for tags in REFERENCE_TAGS.values() for tag in tags
+        )  # and passages
+        if not answer.complete or both or not any(map(str.isalnum, reference.replace("<SEP>", ""))):
+            return Judgement(None)
+        messages.append(("assistant", _separated(as_data(reference))))  # others' words
+        answer = yield ask("type", TYPE_TAGS, reference=reference)
+        return Judgement(ANAH_LABELS.get(_said(answer, TYPE_TAGS)), evidence=reference)
 
 
 class ANAHVerifier(VerifierPipeline):

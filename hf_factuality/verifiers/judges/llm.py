@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -47,6 +47,8 @@ _LEAD = re.compile(
 )
 _AROUND = " \t\r\n*_`\"'“”‘’.。!"
 _THINKING = re.compile(r"\s*<think>(?:(?!</?think>).)*</think>", re.DOTALL)
+Talk = Generator[ChatRequest, ChatAnswer, Any]
+"""A conversation: yields requests, is sent their answers, returns a result."""
 # Claims whose prompts are in memory at once.
 SLICE = 2048
 # Share of the probability that the labels must have between them for their ratio to mean something.
@@ -163,33 +165,51 @@ def read_choice(
     return said, shares
 
 
-def ask_again(
-    client: ChatClient,
-    prompts: Sequence[str],
-    read: Callable[[ChatAnswer, float], tuple[Any, bool]],
-    retries: int,
-    temperature: float,
-    errors: list[str],
-    **settings: Any,
-) -> list[Any]:
-    """Per prompt, what `read` makes of the answer and its temperature; a quarter warmer each time while it says that the
-    model should be asked again. `None` where there is no answer but an error, which is added to `errors`."""
-    results: list[Any] = [None] * len(prompts)
-    open_ = list(range(len(prompts)))
-    for attempt in range(retries + 1):
-        warmth = temperature + 0.25 * attempt
-        settings |= {"temperature": warmth, "seed": attempt if warmth else None}
-        requests = [ChatRequest((("user", prompts[i]),), **settings) for i in open_]
-        unread = []
-        for i, answer in zip(open_, client.chat(requests), strict=True):
-            if answer.error is not None:
-                errors.append(answer.error)
-                continue
-            results[i], again = read(answer, warmth)
-            if again:
-                unread.append(i)
-        open_ = unread
-    return results
+def converse(client: ChatClient, talk: Callable[[Any], Talk], inputs: Sequence[Any]) -> tuple[list[Any], list[str]]:
+    """Conversations about many inputs, side by side: all that wait for an answer are sent together.
+
+    Args:
+        client ([`~hf_factuality.chat.client.ChatClient`]):
+            Server and model.
+        talk (`Callable`):
+            Makes the conversation about an input: it yields requests, gets their answers, and returns a result.
+        inputs (`Sequence`):
+            What there is to talk about.
+
+    Returns:
+        `tuple`: the results, in order, `None` where a request failed; and the errors of those requests.
+    """
+    results: list[Any] = [None] * len(inputs)
+    errors: list[str] = []
+    for start in range(0, len(inputs), SLICE):
+        numbers = range(start, min(start + SLICE, len(inputs)))
+        talks = {number: talk(inputs[number]) for number in numbers}
+        answers: dict[int, ChatAnswer | None] = dict.fromkeys(numbers)
+        while answers:
+            requests = {}
+            for number, answer in answers.items():
+                if answer is not None and answer.error is not None:
+                    errors.append(answer.error)
+                    continue
+                try:
+                    requests[number] = talks[number].send(answer)
+                except StopIteration as end:
+                    results[number] = end.value
+            answers = requests and dict(zip(requests, client.chat(list(requests.values())), strict=True))
+    return results, errors
+
+
+def evidence_text(item: JudgeInput) -> str:
+    """The passages of a claim as one text; empty if there are none, or blank ones."""
+    return "\n\n".join(text for text in item.evidence if text.strip())
+
+
+def judgement_of(item: JudgeInput, label: Label | None, score: float | None) -> Judgement:
+    """The judgement of a claim; the passage that decided is known where there is one."""
+    if label is None:
+        return Judgement(None)
+    evidence = item.evidence[0] if len(item.evidence) == 1 else None
+    return Judgement(label, None if score is None else min(score, 1.0), evidence)
 
 
 @dataclass(frozen=True)
@@ -234,7 +254,7 @@ class JudgeReport:
 
 
 class ServedJudge:
-    """What judges on a server share: claims go out in slices, and what came of them is counted and logged.
+    """What judges on a server share: claims are talked about side by side, and what came of them is counted and logged.
 
     Args:
         client ([`~hf_factuality.chat.client.ChatClient`]):
@@ -254,16 +274,13 @@ class ServedJudge:
         Raises:
             [`~hf_factuality.chat.client.ServerError`]: the server is gone; what was answered is in the cache.
         """
-        results: list[Judgement] = []
-        errors: list[str] = []
-        for start in range(0, len(inputs), SLICE):
-            results += self._judge(inputs[start : start + SLICE], errors)
-        self.last_report = JudgeReport.of([result.label for result in results], errors)
+        results, errors = converse(self.client, self._talk, inputs)
+        self.last_report = JudgeReport.of([result and result.label for result in results], errors)
         self.last_report.log(self)
-        return results
+        return [result or Judgement(None) for result in results]
 
-    def _judge(self, inputs: Sequence[JudgeInput], errors: list[str]) -> list[Judgement]:
-        """Judgements of one slice; appends the errors of the requests that failed to `errors`."""
+    def _talk(self, item: JudgeInput) -> Talk:
+        """The conversation about a claim; returns its judgement."""
         raise NotImplementedError
 
 
@@ -316,40 +333,14 @@ class LLMJudge(ServedJudge):
         self.max_tokens = max_tokens
         self.temperature = temperature
 
-    def _judge(self, inputs: Sequence[JudgeInput], errors: list[str]) -> list[Judgement]:
-        results = [self._without_asking(item) for item in inputs]
-        asked = {i: self._request(inputs[i]) for i, result in enumerate(results) if result is None}
-        for turn in range(self.reminders + 1):
-            unread: dict[int, ChatRequest] = {}
-            for (i, request), answer in zip(asked.items(), self.client.chat(list(asked.values())), strict=True):
-                if answer.error is not None:
-                    errors.append(answer.error)
-                    results[i] = Judgement(None)
-                    continue
-                found = results[i] = self._read(answer, inputs[i])
-                # A label that cannot be trusted would be shown to the model as its own and come back as another.
-                wordy = answer.text.strip() and parse_choice(answer.text, tuple(JUDGE_LABELS)) is None
-                if found.label is None and wordy and turn < self.reminders:
-                    turns = (("assistant", as_data(answer.text[:2000])), ("user", self._again))
-                    unread[i] = replace(request, messages=(*request.messages, *turns))
-            asked = unread
-        return [result or Judgement(None) for result in results]
-
-    @staticmethod
-    def _without_asking(item: JudgeInput) -> Judgement | None:
+    def _talk(self, item: JudgeInput) -> Talk:
+        evidence = evidence_text(item)
         if not any(map(str.isalnum, item.claim)):
             return Judgement(Label.NO_FACT)
-        if not any(text.strip() for text in item.evidence):
+        if not evidence:
             return Judgement(Label.UNVERIFIABLE)
-        return None
-
-    def _request(self, item: JudgeInput) -> ChatRequest:
-        values = {
-            "claim": item.claim,
-            "evidence": "\n\n".join(text for text in item.evidence if text.strip()),
-            "question": item.question,
-        }
-        return ChatRequest(
+        values = {"claim": item.claim, "evidence": evidence, "question": item.question}
+        request = ChatRequest(
             (("user", self.prompt.fill(values)),),
             choices=tuple(JUDGE_LABELS),
             logprobs=self.logprobs,
@@ -357,14 +348,15 @@ class LLMJudge(ServedJudge):
             max_tokens=self.max_tokens,
             seed=0 if self.temperature else None,
         )
-
-    def _read(self, answer: ChatAnswer, item: JudgeInput) -> Judgement:
-        choice, share = read_choice(answer, tuple(JUDGE_LABELS), nucleus=1.0 if self.temperature else 0.0)
-        if choice is None:
-            return Judgement(None)
-        score = None if share is None else min(share["supported"], 1.0)
-        evidence = item.evidence[0] if len(item.evidence) == 1 else None
-        return Judgement(JUDGE_LABELS[choice], score, evidence)
+        for _ in range(self.reminders + 1):
+            answer = yield request
+            choice, share = read_choice(answer, request.choices, nucleus=1.0 if self.temperature else 0.0)
+            # A label that cannot be trusted would be shown to the model as its own and come back as another.
+            if choice or not answer.text.strip() or parse_choice(answer.text, request.choices):
+                break
+            turns = (("assistant", as_data(answer.text[:2000])), ("user", self._again))
+            request = replace(request, messages=(*request.messages, *turns))
+        return judgement_of(item, JUDGE_LABELS.get(choice), share and share["supported"])
 
 
 class LLMVerifier(VerifierPipeline):

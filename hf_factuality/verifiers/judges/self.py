@@ -13,12 +13,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hf_factuality.chat.client import ChatAnswer, ChatClient
+from hf_factuality.chat.client import ChatClient, ChatRequest
 from hf_factuality.chat.local import LocalChat, bind_policy
-from hf_factuality.spans import Label, Verification, map_label
+from hf_factuality.spans import RLFH_LABELS, Label, Verification
 from hf_factuality.verifiers.base import Extractor, JudgeInput, Judgement, Retriever, VerifierInput
 from hf_factuality.verifiers.extractors.llm import RLFHExtractor
-from hf_factuality.verifiers.judges.llm import SLICE, JudgeReport, ServedJudge, ask_again, parse_choice, read_choice
+from hf_factuality.verifiers.judges.llm import (
+    JudgeReport,
+    ServedJudge,
+    Talk,
+    converse,
+    evidence_text,
+    judgement_of,
+    parse_choice,
+    read_choice,
+)
 from hf_factuality.verifiers.pipeline import VerifierPipeline
 from hf_factuality.verifiers.prompts import load_prompt
 
@@ -138,24 +147,14 @@ class SelfJudge(ServedJudge):
         self.max_tokens = max_tokens
         self.last_assessment = JudgeReport()
 
-    def _judge(self, inputs: Sequence[JudgeInput], errors: list[str]) -> list[Judgement]:
-        results = [None if any(map(str.isalnum, item.claim)) else Judgement(Label.NO_FACT) for item in inputs]
-        asked = [i for i, result in enumerate(results) if result is None]
-        prompt = self.prompts[_VERIFY[self.labels]]
-        filled = []
-        for i in asked:
-            item = inputs[i]
-            materials = "\n\n".join(text for text in item.evidence if text.strip()) or None
-            filled.append(prompt.fill({"question": item.question, "materials": materials, "statement": item.claim}))
-        answers = self._ask(filled, SELF_LABELS[self.labels], self.max_tokens, errors)
-        for i, (said, shares) in zip(asked, answers, strict=True):
-            label = None if said is None else map_label(said, "rlfh")
-            score = None
-            if shares is not None:
-                score = min(shares["correct"] + shares.get("hedged correct", 0.0), 1.0)
-            evidence = inputs[i].evidence[0] if label is not None and len(inputs[i].evidence) == 1 else None
-            results[i] = Judgement(label, score, evidence)
-        return [result or Judgement(None) for result in results]
+    def _talk(self, item: JudgeInput) -> Talk:
+        if not any(map(str.isalnum, item.claim)):
+            return Judgement(Label.NO_FACT)
+        values = {"question": item.question, "materials": evidence_text(item) or None, "statement": item.claim}
+        prompt = self.prompts[_VERIFY[self.labels]].fill(values)
+        said, shares = yield from self._choose(prompt, SELF_LABELS[self.labels], self.max_tokens)
+        score = shares and shares["correct"] + shares.get("hedged correct", 0.0)
+        return judgement_of(item, RLFH_LABELS.get(said), score)
 
     def assess(self, inputs: Sequence[AssessInput]) -> list[int | None]:
         """Informativeness of each statement, in order: 5 answers the question, 1 is of no use.
@@ -170,34 +169,33 @@ class SelfJudge(ServedJudge):
         Raises:
             [`~hf_factuality.chat.client.ServerError`]: the server is gone.
         """
-        results: list[int | None] = []
-        errors: list[str] = []
-        prompt = self.prompts["self_assess"]
-        for start in range(0, len(inputs), SLICE):
-            filled = [
-                prompt.fill({"question": item.question, "response": item.response, "statement": item.statement})
-                for item in inputs[start : start + SLICE]
-            ]
-            answers = self._ask(filled, RATINGS, self.max_tokens * 3 // 2, errors)
-            results += [None if said is None else int(said) for said, _ in answers]
+        results, errors = converse(self.client, self._rate, inputs)
         self.last_assessment = JudgeReport.of(results, errors)
         self.last_assessment.log(self)
         return results
 
-    def _ask(
-        self, prompts: Sequence[str], choices: tuple[str, ...], max_tokens: int, errors: list[str]
-    ) -> list[tuple[str | None, dict[str, float] | None]]:
-        """Per prompt, the choice that the answer is and the probability of each; see `read_choice`."""
+    def _rate(self, item: AssessInput) -> Talk:
+        values = {"question": item.question, "response": item.response, "statement": item.statement}
+        prompt = self.prompts["self_assess"].fill(values)
+        said, _ = yield from self._choose(prompt, RATINGS, self.max_tokens * 3 // 2)
+        return said and int(said)
 
-        def read(answer: ChatAnswer, temperature: float) -> tuple[Any, bool]:
-            found = read_choice(answer, choices, nucleus=self.top_p if temperature else 0.0)
-            return found, parse_choice(answer.text, choices) is None
-
-        found = ask_again(
-            self.client, prompts, read, self.retries, self.temperature, errors,
-            choices=choices if self.method == "choice" else (), logprobs=20, top_p=self.top_p, max_tokens=max_tokens,
-        )  # fmt: skip
-        return [answer or (None, None) for answer in found]
+    def _choose(self, prompt: str, choices: tuple[str, ...], max_tokens: int) -> Talk:
+        """The choice that the answer to a prompt is and the probability of each; see `read_choice`."""
+        for attempt in range(self.retries + 1):
+            temperature = self.temperature + 0.25 * attempt
+            answer = yield ChatRequest(
+                (("user", prompt),),
+                choices=choices if self.method == "choice" else (),
+                logprobs=20,
+                temperature=temperature,
+                top_p=self.top_p,
+                max_tokens=max_tokens,
+                seed=attempt if temperature else None,
+            )
+            if parse_choice(answer.text, choices) is not None:
+                return read_choice(answer, choices, nucleus=self.top_p if temperature else 0.0)
+        return None, None
 
 
 class SelfVerifier(VerifierPipeline):
