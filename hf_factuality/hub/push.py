@@ -21,6 +21,7 @@ __all__ = ["Published", "PushPlan", "PushedFile", "plan_push", "prepare_repo", "
 
 REPO_TYPES = ("model", "dataset", "space")
 _TEMPLATE = b"[More Information Needed]"
+_UNFILLED = "a template that was not filled in; does not replace a card that is there"
 
 
 @dataclass(frozen=True)
@@ -127,7 +128,7 @@ def plan_push(
     for name, path in sorted(found.items()):
         content, notes = published_text(name, path)
         if name == "README.md" and _TEMPLATE in path.read_bytes():
-            notes = [*notes, "a template that was not filled in; does not replace a card that is there"]
+            notes = [*notes, _UNFILLED]
         if name == "README.md" and repo_type == "model":
             _check_card(path.read_text(encoding="utf-8") if content is None else content.decode("utf-8"), path)
         files[start + name] = PushedFile(path, content, tuple(notes))
@@ -203,17 +204,14 @@ def push_plans(
         [`~hf_factuality.errors.HubError`]: the state of a run would go to a public repository; or the Hub refuses or cannot
             be reached. Nothing of the push is visible then.
     """
-    files: dict[str, str | Path | bytes] = {}
-    for plan in plans:
-        files |= {name: file.path if file.content is None else file.content for name, file in plan.files.items()}
-    card = files.get("README.md", b"")
-    unfilled = _TEMPLATE in (card if isinstance(card, bytes) else Path(card).read_bytes())
+    files = {name: file for plan in plans for name, file in plan.files.items()}
+    unfilled = "README.md" in files and _UNFILLED in files["README.md"].notes
     resumable = any(plan.resumable for plan in plans)
     if resumable and private is False:
         raise HubError("the state of a run goes to private repositories only; leave out private=False")
     repo_type = plans[0].repo_type
     return publish(
-        files,
+        {name: file.path if file.content is None else file.content for name, file in files.items()},
         repo_id,
         repo_type=repo_type,
         private=private,
@@ -234,13 +232,7 @@ def _check_card(text: str, path: Path) -> None:
     from hf_factuality.hub.cards.card import is_our_card
     from hf_factuality.hub.cards.check import card_problems
 
-    if not is_our_card(text):
-        return
-    try:
-        problems = card_problems(text)
-    except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
-        problems = [f"its header cannot be read ({type(error).__name__}: {str(error):.200})"]
-    if problems:
+    if is_our_card(text) and (problems := card_problems(text)):
         raise HubError(f"the model card {path} cannot be published: {'; '.join(problems)}")
 
 

@@ -90,24 +90,24 @@ def card_problems(text: str) -> list[str]:
         text (`str`):
             The whole card, with its header.
     """
+    import yaml
+
     found = re.match(r"---\r?\n(.*?)\r?\n---\r?\n", text, re.DOTALL)
     problems = [f"it tells {what}" for what in _told(text)]
     if not found:
         return [*problems, "it does not begin with a header between lines of ---"]
     try:
         data = _load_strictly(found[1])
-    except ValueError as error:
-        return [*problems, f"its header is no YAML: {' '.join(str(error).split())[:200]}"]
-    if not isinstance(data, Mapping):
-        return [*problems, "its header holds no names"]
-    problems += _header_problems(data)
-    if not problems and "model-index" in data:
-        from huggingface_hub import ModelCard
+        if not isinstance(data, Mapping):
+            return [*problems, "its header holds no names"]
+        problems += _header_problems(data)
+        if not problems and "model-index" in data:
+            from huggingface_hub import ModelCard
 
-        try:
             ModelCard(text)
-        except ValueError as error:
-            problems.append(f"huggingface_hub cannot read it: {str(error)[:200]}")
+    except (yaml.YAMLError, ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+        how = "is no YAML" if isinstance(error, yaml.YAMLError) else f"cannot be read ({type(error).__name__})"
+        problems.append(f"its header {how}: {' '.join(str(error).split())[:200]}")
     return problems
 
 
@@ -138,14 +138,11 @@ def _load_strictly(text: str) -> Any:
         keys = [loader.construct_object(key, deep=True) for key, _ in node.value]
         twice = [key for key in keys if keys.count(key) > 1]
         if twice:
-            raise ValueError(f"the key {twice[0]!r} stands twice")
+            raise yaml.YAMLError(f"the key {twice[0]!r} stands twice")
         return dict(zip(keys, (loader.construct_object(value, deep=True) for _, value in node.value), strict=True))
 
     Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, mapping)
-    try:
-        return yaml.load(text, Loader)  # noqa: S506 - a SafeLoader
-    except yaml.YAMLError as error:
-        raise ValueError(str(error)) from None
+    return yaml.load(text, Loader)  # noqa: S506 - a SafeLoader
 
 
 def _header_problems(data: Mapping[str, Any]) -> Iterator[str]:

@@ -105,10 +105,11 @@ def card_results(
         [`HubError`]: `given` holds something else than paths, a file of another model, or a file without our schema.
     """
     files: dict[str, list[_File]] = {role: [] for role in ROLES}
-    for path, role in _named(given) if given is not None else [(path, None) for path in _found(folder)]:
-        explicit = given is not None
-        if explicit and not path.is_file():
-            logger.warning("%s does not exist; the card shows nothing of it", path)
+    explicit = given is not None
+    for path, role in _named(given if explicit else sorted(folder.glob("results*.json"))):
+        if not path.is_file():
+            if explicit:
+                logger.warning("%s does not exist; the card shows nothing of it", path)
             continue
         try:
             content = load_results(path)
@@ -146,10 +147,6 @@ def _named(given: Any) -> list[tuple[Path, str | None]]:
     )
 
 
-def _found(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.glob("results*.json") if path.is_file())
-
-
 def _role(
     model: Mapping[str, Any], wanted: str | None, explicit: bool, this: ModelIdentity, base: ModelIdentity
 ) -> tuple[str, str | None]:
@@ -163,17 +160,13 @@ def _role(
         if not fits:
             return "after", f"{reasons['after']}; nor is it of the base model: {reasons['before']}"
         wanted = fits[0]
-    if (
-        reasons[wanted] is None
-        and not explicit
-        and wanted == "after"
-        and not (this.fingerprint and model.get("fingerprint"))
-    ):
-        return wanted, (
+    reason = reasons[wanted]
+    if reason is None and wanted == "after" and not explicit and not (this.fingerprint and model.get("fingerprint")):
+        reason = (
             "it bears the name of this model, but nothing ties it to these weights (it was measured on a server or on a "
             "file of answers, or there are no weights here); name it as card_results if it is of them"
         )
-    return wanted, reasons[wanted]
+    return wanted, reason
 
 
 def _merge(before: list[_File], after: list[_File], folder: Path, repo_id: str | None) -> CardResults:
