@@ -126,7 +126,7 @@ def small_answer(text: str, found: Verification, unjudged: str | None = None, do
     answer = Answer(
         text="" if blank else None,
         abstained=found.abstained or None,
-        declines=frozenset(name for name, rule in ABSTENTION.items() if rule(text)) or _NO_RULE,
+        declines=frozenset(name for name, rule in ABSTENTION.items() if rule(text)),
         unjudged=unjudged,
         domain=domain,
     )
@@ -137,9 +137,6 @@ def small_answer(text: str, found: Verification, unjudged: str | None = None, do
         answer.labels, answer.given = tuple(claim.label for claim in claims), True
         answer.same = _same(claims, text)
     return answer
-
-
-_NO_RULE: frozenset[str] = frozenset()
 
 
 def _same(claims: Sequence[LabeledSpan], text: str) -> tuple[int, ...] | None:
