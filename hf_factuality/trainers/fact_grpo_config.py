@@ -47,7 +47,7 @@ class FactGRPOConfig(GRPOConfig):
             How token factuality changes the advantage: `"flip"` (FSPO), `"additive"` (`A + credit_scale * f`),
             `"scaled"` (`A * (1 + credit_scale * sign(A) * f)`) or `"none"` (the reward term alone). Where the evidence
             also supports sentences beside the question, `"flip"` pays for these (docs/closed-world.md). A function of your
-            own is an argument of the trainer (docs/experiments.md).
+            own goes to the trainer (docs/experiments.md).
         credit_scale (`float`, *optional*, defaults to `1.0`):
             Strength of `"additive"` and `"scaled"`; `"flip"` has none.
         verify_scope (`str`, *optional*, defaults to `"think"`):
@@ -124,12 +124,7 @@ class FactGRPOConfig(GRPOConfig):
 
     def __post_init__(self):
         super().__post_init__()
-        if callable(self.credit):
-            raise ValueError(
-                f"credit={credit_name(self.credit)} is a function, and settings are plain values; pass it to the trainer: "
-                "FactGRPOTrainer(credit=...)"
-            )
-        for name, choices in (("variant", VARIANTS), ("credit", CREDITS), ("verify_scope", SCOPES)):
+        for name, choices in (("variant", VARIANTS), ("verify_scope", SCOPES)):
             if getattr(self, name) not in choices:
                 raise ValueError(f"{name}={getattr(self, name)!r} is unknown; choose one of {list(choices)}")
         if self.variant == "paper_format" and self.verify_scope != "think":
@@ -151,6 +146,33 @@ class FactGRPOConfig(GRPOConfig):
             )
         if not 0 < self.credit_scale < math.inf:
             raise ValueError(f"credit_scale={self.credit_scale!r} must be a finite positive number")
+        self._check_credit()
+        if not 0 < self.verifier_timeout < math.inf:
+            raise ValueError(f"verifier_timeout={self.verifier_timeout!r} must be a finite positive number of seconds")
+        for name in ("verifier_batch_size", "max_unjudged_batches"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)!r} must be at least 1")
+
+    def use_credit(self, credit: str | CreditFunction | None = None) -> str | CreditFunction:
+        """What the trainer is to shape advantages with, in place of the field: a name, or a function, whose name it gets.
+
+        Raises:
+            `ValueError`: an unknown name, or one that does not go with another setting.
+        """
+        if callable(credit):
+            self.credit = credit_name(credit)
+            self._check_token_credit()
+            return credit
+        self.credit = self.credit if credit is None else credit
+        self._check_credit()
+        return self.credit
+
+    def _check_credit(self):
+        if self.credit not in CREDITS:
+            raise ValueError(
+                f"credit={self.credit!r} is unknown; choose one of {list(CREDITS)}, or pass a function to the trainer: "
+                "FactGRPOTrainer(credit=...)"
+            )
         largest = CREDITS[self.credit].max_scale
         if self.credit_scale > largest:
             raise ValueError(
@@ -159,28 +181,6 @@ class FactGRPOConfig(GRPOConfig):
             )
         if CREDITS[self.credit].function is not None:
             self._check_token_credit()
-        if not 0 < self.verifier_timeout < math.inf:
-            raise ValueError(f"verifier_timeout={self.verifier_timeout!r} must be a finite positive number of seconds")
-        for name in ("verifier_batch_size", "max_unjudged_batches"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}={getattr(self, name)!r} must be at least 1")
-
-    def use_credit(self, function: CreditFunction | None = None) -> str | CreditFunction:
-        """What shapes the advantages: `function`, whose name becomes `credit`, or what `credit` names.
-
-        Raises:
-            `ValueError`: `function` is not callable, or does not go with another setting; without it, `credit` is the name of
-                a function.
-        """
-        if function is None:
-            if self.credit not in CREDITS:
-                raise ValueError(f"credit={self.credit!r} names a function; pass it to the trainer: credit=...")
-            return self.credit
-        if not callable(function):
-            raise ValueError(f"credit={function!r} is not a function; names are set in FactGRPOConfig(credit=...)")
-        self.credit = credit_name(function)
-        self._check_token_credit()
-        return function
 
     def _check_token_credit(self):
         """What treats a completion as one takes it apart, or weighs it otherwise, once each token has an advantage."""

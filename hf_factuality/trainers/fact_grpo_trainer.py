@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -100,8 +100,8 @@ class FactGRPOTrainer(SamplingTrainer, SequenceRatios, GRPOTrainer):
             As for the parent. Where the verifier needs evidence, the datasets have the column `args.evidence_column`.
         verifier ([`Verifier`] or `str`, *optional*, defaults to `"lexical"`):
             Labels sentences or claims: an object with `verify(inputs)`, or a name for [`load_verifier`].
-        credit (`Callable`, *optional*):
-            `(advantages, labels, mask) -> (B, T)`, instead of the one that `args.credit` names; see
+        credit (`str` or `Callable`, *optional*):
+            Instead of `args.credit`: a name, or a function `(advantages, labels, mask) -> (B, T)`; see
             [`~hf_factuality.functional.shape_advantages`] for what it gets. `args.credit` becomes its qualified name; a
             resumed run is given the function again.
         **kwargs:
@@ -140,7 +140,7 @@ class FactGRPOTrainer(SamplingTrainer, SequenceRatios, GRPOTrainer):
         processing_class=None,
         *,
         verifier: Verifier | str = "lexical",
-        credit: CreditFunction | None = None,
+        credit: str | CreditFunction | None = None,
         **kwargs,
     ):
         args = self._checked_args(args, model)
@@ -191,11 +191,7 @@ class FactGRPOTrainer(SamplingTrainer, SequenceRatios, GRPOTrainer):
 
     def _check_columns(self, dataset, column: str):
         names = getattr(dataset, "column_names", None)
-        if names is not None and VERIFICATIONS in names:
-            raise DataError(
-                f"the dataset has a column {VERIFICATIONS!r}, the name under which reward functions get what the verifier "
-                "found; rename it"
-            )
+        _refuse_taken(names or ())
         if not self._guard.requires_evidence:
             return
         if names is not None and column not in names:
@@ -247,6 +243,7 @@ class FactGRPOTrainer(SamplingTrainer, SequenceRatios, GRPOTrainer):
         return check_format(text) and (self.args.variant == "released" or bool(_NOTHING_ELSE.fullmatch(text.strip())))
 
     def _calculate_rewards(self, inputs, prompts, completions, completion_ids_list):
+        _refuse_taken(inputs[0])
         columns = [{name: row[name] for name in row if name not in _TEXTS} for row in inputs]
         self._findings = self._verify(columns, completion_ids_list)
         inputs = [
@@ -342,6 +339,14 @@ def _datasets(*datasets) -> list:
         elif dataset is not None:
             found.append(dataset)
     return found
+
+
+def _refuse_taken(columns: Collection[str]) -> None:
+    if VERIFICATIONS in columns:
+        raise DataError(
+            f"the dataset has a column {VERIFICATIONS!r}, the name under which reward functions get what the verifier found; "
+            "rename it"
+        )
 
 
 def _describe(finding: _Finding) -> str:

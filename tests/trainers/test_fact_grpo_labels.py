@@ -126,7 +126,9 @@ def test_settings_of_a_run_with_a_function_ask_for_it_again(tiny_model, tmp_path
     make_again = partial(FactGRPOTrainer, tiny_model, letters_reward, args, rows(), verifier=WholeCompletion())
     make_again(credit=by_hand)
     make_again(credit=by_hand)
-    with pytest.raises(ValueError, match="test_fact_grpo_labels.by_hand' names a function; pass it to the trainer"):
+    with pytest.raises(
+        ValueError, match="test_fact_grpo_labels.by_hand' is unknown; .* or pass a function to the trainer"
+    ):
         make_again()
 
 
@@ -159,10 +161,12 @@ def test_another_result_is_refused(tiny_model, tmp_path, credit, got):
 
 
 def test_where_functions_and_names_go(tiny_model, tmp_path):
-    with pytest.raises(ValueError, match=r"by_hand is a function.*FactGRPOTrainer\(credit=...\)"):
+    with pytest.raises(ValueError, match=r"by_hand at .* is unknown; .*FactGRPOTrainer\(credit=...\)"):
         FactGRPOConfig(str(tmp_path), credit=by_hand, **ONE_BATCH)
-    with pytest.raises(ValueError, match=r"credit='scaled' is not a function; names .* FactGRPOConfig"):
-        make(tiny_model, tmp_path, WholeCompletion(), credit="scaled")
+    assert make(tiny_model, tmp_path, WholeCompletion(), credit="additive").args.credit == "additive"
+    for name, message in (("scaled", "credit_scale=2.0 is out of range for credit='scaled'"), ("scale", "unknown")):
+        with pytest.raises(ValueError, match=message):
+            make(tiny_model, tmp_path, WholeCompletion(), credit=name, config={"credit_scale": 2.0})
     # What cannot meet advantages per token cannot meet those of a function either.
     with pytest.raises(ValueError, match="loss_type='vespo'.*by_hand"):
         make(tiny_model, tmp_path, WholeCompletion(), credit=by_hand, config={"credit": "none", "loss_type": "vespo"})
@@ -262,6 +266,10 @@ def test_a_dataset_with_such_a_column_is_refused(tiny_model, tmp_path):
         make(tiny_model, tmp_path, WholeCompletion(), data)
     with pytest.raises(DataError, match="has a column 'verifications'"):
         make(tiny_model, tmp_path, WholeCompletion(), eval_dataset={"one": data})
+    trainer = make(tiny_model, tmp_path, WholeCompletion())
+    trainer.train_dataset = data  # as a stream that does not know its columns would deliver them
+    with pytest.raises(DataError, match="has a column 'verifications'"):
+        one_generation(trainer)
 
 
 # Claims
