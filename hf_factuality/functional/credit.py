@@ -27,31 +27,26 @@ class Credit:
     Args:
         function (`Callable`, *optional*):
             `(advantages, labels, mask, scale) -> (B, T)`; `None` leaves the advantages as they are, of shape (B,).
-        method (`str`):
-            What a model card calls a run with it.
+        method (`str`, *optional*):
+            What a model card calls a run with it, if not "FactGRPO with NAME credit".
         max_scale (`float`, *optional*, defaults to `inf`):
             Largest `scale` that keeps what the name promises.
     """
 
     function: Callable[[torch.Tensor, torch.Tensor, torch.Tensor, float], torch.Tensor] | None
-    method: str
+    method: str | None = None
     max_scale: float = math.inf
 
 
 CREDITS: Mapping[str, Credit] = MappingProxyType(
     {
-        "flip": Credit(lambda advantages, labels, mask, scale: flip_advantages(advantages, labels), "FSPO"),
-        "additive": Credit(
-            lambda advantages, labels, mask, scale: add_factuality(advantages, labels, scale),
-            "FactGRPO with additive credit",
-        ),
+        "flip": Credit(lambda advantages, labels, mask, scale: flip_advantages(advantages, labels), method="FSPO"),
+        "additive": Credit(lambda advantages, labels, mask, scale: add_factuality(advantages, labels, scale)),
         # Beyond 1 signs would turn, which is what "flip" is for.
         "scaled": Credit(
-            lambda advantages, labels, mask, scale: scale_by_agreement(advantages, labels, scale),
-            "FactGRPO with scaled credit",
-            max_scale=1.0,
+            lambda advantages, labels, mask, scale: scale_by_agreement(advantages, labels, scale), max_scale=1.0
         ),
-        "none": Credit(None, "FactGRPO with none credit"),
+        "none": Credit(None),
     }
 )
 """What `credit` may name; the configuration, the trainer and the card read this table."""

@@ -286,10 +286,10 @@ class FactGRPOTrainer(SamplingTrainer, SequenceRatios, GRPOTrainer):
         return output
 
     def _card(self):
-        args = self.args
-        named = args.credit if args.credit in CREDITS else code(args.credit)
+        args, known = self.args, CREDITS.get(self.args.credit)
+        named = args.credit if known else code(args.credit)
         return {
-            "method": CREDITS[args.credit].method if args.credit in CREDITS else f"FactGRPO with {named} credit",
+            "method": (known and known.method) or f"FactGRPO with {named} credit",
             "verifier": describe_verifier(self._guard.verifier),
             "objective": f"{args.variant}: factuality reward weight {args.factuality_reward_weight:g}, "
             f"{args.label_values} labels, {named} credit, {args.loss_type} loss",

@@ -114,6 +114,10 @@ def test_settings_and_card_name_the_function(tiny_model, tmp_path):
     trainer.create_model_card()
     card = (tmp_path / "README.md").read_text(encoding="utf-8")
     assert f"FactGRPO with `{name}` credit" in card and f"`credit` | `{name}`" in card
+    for credit, method in (("flip", "FSPO"), ("none", "FactGRPO with none credit")):
+        make(tiny_model, tmp_path, WholeCompletion(), credit=credit).create_model_card()
+        card = (tmp_path / "README.md").read_text(encoding="utf-8")
+        assert method in card and f"{credit} credit, dapo loss" in card
     # An anonymous one: nothing in it is read as HTML.
     trainer = make(tiny_model, tmp_path, WholeCompletion(), credit=partial(lambda *given, by: by_hand(*given), by=2))
     trainer.create_model_card()
