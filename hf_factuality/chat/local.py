@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from hf_factuality.chat.base import ChatAnswer, ChatRequest, TokenLogprobs
-from hf_factuality.chat.causal import CausalModel, render
+from hf_factuality.chat.causal import CausalModel, processors, render
 from hf_factuality.errors import JudgingError
 
 
@@ -236,37 +236,24 @@ class LocalChat(CausalModel):
     # -- constrained choice -------------------------------------------------------------------------------------------
 
     def _answer(self, request: ChatRequest, scores: list[float]) -> ChatAnswer:
+        import torch
+
         if not all(map(math.isfinite, scores)):
             return ChatAnswer(error="the model's probabilities are not finite")
-        shares = _softmax(scores)
-        best = max(range(len(shares)), key=shares.__getitem__)
-        if request.temperature > 0:
-            best = self._choice(request, _softmax([score / request.temperature for score in scores]))
+        known = torch.tensor([scores], dtype=torch.float64).log_softmax(-1)
+        text = request.choices[int(processors(request, [self._seed(request)])(None, known).argmax())]
         # The probability of a choice may be too small for a float; its logarithm must stay finite.
-        known = tuple((text, math.log(max(p, 1e-300))) for text, p in zip(request.choices, shares, strict=True))
-        text = request.choices[best]
-        return ChatAnswer(text, "stop", (TokenLogprobs(text, known),))
-
-    def _choice(self, request: ChatRequest, shares: Sequence[float]) -> int:
-        """A choice from the nucleus of `shares`."""
-        order = sorted(range(len(shares)), key=shares.__getitem__, reverse=True)
-        kept, total = [], 0.0
-        for i in order:
-            if kept and total >= request.top_p:
-                break
-            kept.append(i)
-            total += shares[i]
-        return self._stream(request).choices(kept, [shares[i] for i in kept])[0]
-
-    def _stream(self, request: ChatRequest) -> random.Random:
-        """Random numbers of one request: the same for the same seed and messages, whatever else is asked."""
-        if request.seed is not None:
-            return random.Random(repr((request.seed, request.messages)))
-        self._drawn += 1
-        return random.Random(repr((self.seed, self._drawn, "unseeded")))
+        logarithms = known.clamp(min=math.log(1e-300))[0].tolist()
+        return ChatAnswer(text, "stop", (TokenLogprobs(text, tuple(zip(request.choices, logarithms, strict=True))),))
 
     def _seed(self, request: ChatRequest) -> int:
-        return self._stream(request).getrandbits(63) if request.temperature else 0
+        """Of the draws of one request: the same for the same seed and messages, whatever else is asked."""
+        if not request.temperature:
+            return 0
+        if request.seed is None:
+            self._drawn += 1
+            return random.Random(repr((self.seed, self._drawn, "unseeded"))).getrandbits(63)
+        return random.Random(repr((request.seed, request.messages))).getrandbits(63)
 
 
 class _Unanswerable(Exception):
@@ -301,12 +288,6 @@ def bind_policy(verifier: Any, model: PreTrainedModel, tokenizer: PreTrainedToke
     for client in found.values():
         client.bind(model, tokenizer)
     return len(found)
-
-
-def _softmax(scores: Sequence[float]) -> list[float]:
-    highest = max(scores)
-    weights = [math.exp(score - highest) for score in scores]
-    return [weight / sum(weights) for weight in weights]
 
 
 def _has_adapter(model: Any) -> bool:
