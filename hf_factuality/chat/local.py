@@ -35,7 +35,7 @@ _LOCK = threading.Lock()
 
 
 class LocalChat(CausalModel):
-    """Chat requests answered by a model in this process, in batches padded on the left.
+    """Chat requests answered by a model in this process, in batches.
 
     A request with `choices` is answered by the likelihoods of the whole answers: the most likely one at temperature 0,
     else one drawn. Their probabilities among the choices come with the answer, as one "token" per choice. (The end of
