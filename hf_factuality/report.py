@@ -92,7 +92,9 @@ def render_report(title: str, note: str, table: Sequence[Mapping[str, Any]], sam
     rows = "".join("<tr>" + "".join(f"<td>{escape(str(v))}</td>" for v in row.values()) + "</tr>" for row in table)
     legend = " ".join(f'<mark class="{kind}">{escape(text)}</mark>' for kind, text in _KINDS.values())
     body = "".join(
-        f"<section><h3>{escape(sample.question)}{_right_answer(sample)}</h3>"
+        f"<section><h3>{escape(sample.question)}"
+        + ("" if sample.answer is None else f" <small>(right answer: {escape(sample.answer)})</small>")
+        + "</h3>"
         '<div class="pair">'
         + "".join(
             f'<div><h4>{escape(heading)}</h4><div class="text" dir="auto">{paint(text, verification)}</div></div>'
@@ -107,10 +109,6 @@ def render_report(title: str, note: str, table: Sequence[Mapping[str, Any]], sam
         f"<p>{escape(note)}</p><table><tr>{header}</tr>{rows}</table>"
         f'<p class="legend">{legend}</p><p>Point at a sentence to read the evidence.</p>{body}</body></html>\n'
     )
-
-
-def _right_answer(sample: ReportSample) -> str:
-    return "" if sample.answer is None else f" <small>(right answer: {escape(sample.answer)})</small>"
 
 
 def paint(completion: str, verification: Verification) -> str:

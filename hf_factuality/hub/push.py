@@ -20,7 +20,7 @@ from hf_factuality.io.upload import Published, prepare_repo, publish
 __all__ = ["Published", "PushPlan", "PushedFile", "plan_push", "prepare_repo", "push_folder", "push_plans"]
 
 REPO_TYPES = ("model", "dataset", "space")
-_TEMPLATE = b"[More Information Needed]"
+_TEMPLATE = "[More Information Needed]"
 _UNFILLED = "a template that was not filled in; does not replace a card that is there"
 
 
@@ -127,10 +127,11 @@ def plan_push(
     files = {}
     for name, path in sorted(found.items()):
         content, notes = published_text(name, path)
-        if name == "README.md" and _TEMPLATE in path.read_bytes():
-            notes = [*notes, _UNFILLED]
-        if name == "README.md" and repo_type == "model":
-            _check_card(path.read_text(encoding="utf-8") if content is None else content.decode("utf-8"), path)
+        if name == "README.md":
+            text = path.read_text(encoding="utf-8") if content is None else content.decode("utf-8")
+            notes = [*notes, _UNFILLED] if _TEMPLATE in text else notes
+            if repo_type == "model":
+                _check_card(text, path)
         files[start + name] = PushedFile(path, content, tuple(notes))
         if path.name == "value_head.pt":
             _check_value_head(path)

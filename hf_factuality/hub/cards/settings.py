@@ -176,10 +176,8 @@ def describe_verifier(verifier: Any) -> str:
         `str`, in Markdown, for example ``"NLIVerifier: `SentenceExtractor()`, `RowEvidence()`,
         `NLIJudge(model='MoritzLaurer/DeBERTa-v3-base-mnli-fever-anli')`"``.
     """
-    from hf_factuality.verifiers.pipeline import VerifierPipeline
-
     name = type(verifier).__name__
-    parts = _stages(verifier) if isinstance(verifier, VerifierPipeline) else _own_config(verifier)
+    parts = ", ".join(f"`{part}`" for part in _parts(verifier))
     origin = getattr(verifier, "origin", None) or {}
     repo_id, revision = origin.get("repo_id"), origin.get("revision")
     if repo_id and REPO_ID.fullmatch(repo_id):
@@ -236,15 +234,22 @@ def describe_rewards(functions: Sequence[Any], names: Sequence[str]) -> str:
     return "; ".join(shown)
 
 
-def _stages(pipeline: Any) -> str:
-    from hf_factuality.verifiers.pipeline import STAGES, describe, drop_addresses
+def _parts(verifier: Any) -> list[str]:
+    """The stages of a pipeline, or another verifier if it describes itself, as calls."""
+    from hf_factuality.verifiers.pipeline import STAGES, VerifierPipeline, describe, drop_addresses
 
+    if isinstance(verifier, VerifierPipeline):
+        try:
+            config, _ = describe(verifier)
+        except (HubError, AttributeError):  # a stage that cannot be saved, or a model that was loaded by the caller
+            return [_stage(getattr(verifier, stage)) for stage in STAGES]
+        drop_addresses(config)
+        return [_call(config[stage]) for stage in STAGES]
     try:
-        config, _ = describe(pipeline)
-    except (HubError, AttributeError):  # a stage that cannot be saved, or a model that was loaded by the caller
-        return ", ".join(f"`{_stage(getattr(pipeline, stage))}`" for stage in STAGES)
-    drop_addresses(config)
-    return ", ".join(f"`{_call(config[stage])}`" for stage in STAGES)
+        settings = verifier.config()
+    except Exception:  # noqa: BLE001 - somebody else's method; a card is written all the same
+        return []
+    return [_call({"class": type(verifier).__name__, "settings": settings})] if isinstance(settings, Mapping) else []
 
 
 def _stage(stage: Any) -> str:
@@ -254,16 +259,6 @@ def _stage(stage: Any) -> str:
     on_the_hub = REPO_ID.fullmatch(name) and not exists(name)
     shown = {"model": name, **({"revision": commit} if commit else {})} if on_the_hub else {}
     return f"{type(stage).__name__}({', '.join(f'{key}={value!r}' for key, value in shown.items())})"
-
-
-def _own_config(verifier: Any) -> str:
-    try:
-        settings = verifier.config()
-    except Exception:  # noqa: BLE001 - somebody else's method; a card is written all the same
-        return ""
-    if not isinstance(settings, Mapping):
-        return ""
-    return f"`{_call({'class': type(verifier).__name__, 'settings': settings})}`"
 
 
 def _call(part: Mapping[str, Any]) -> str:
