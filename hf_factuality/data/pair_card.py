@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
 from hf_factuality.errors import DataError, HubError
+from hf_factuality.io.files import last_name
 from hf_factuality.io.markdown import cell, escaped
 from hf_factuality.io.upload import prepare_repo, publish
 
@@ -165,9 +165,7 @@ def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 def _shown(value: Any) -> Any:
     """Of a folder, here or on the machine of a server, only the last name."""
-    if isinstance(value, str) and re.match(r"/|~|\.{1,2}[/\\]|[A-Za-z]:[/\\]", value):
-        return re.split(r"[/\\]", value.rstrip("/\\"))[-1]
-    return value
+    return last_name(value) if isinstance(value, str) else value
 
 
 def _cell(value: Any) -> str:

@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 
 from hf_factuality import __version__
 from hf_factuality.errors import DataError
-from hf_factuality.io.files import write_atomically
+from hf_factuality.io.files import last_name, write_atomically
 
 
 SCHEMA = "hf_factuality.results/1"
@@ -109,8 +109,7 @@ def public(value: Any) -> Any:
         head, colon, rest = value.partition(":")
         if colon and re.fullmatch(r"\w{2,}", head) and not rest.startswith("//"):  # "nli:FOLDER"
             return f"{head}:{public(rest)}"
-        folder = re.match(r"(/|~|\.{1,2}[/\\]|[A-Za-z]:[/\\])", value) and "\n" not in value
-        return re.split(r"[/\\]", value.rstrip("/\\"))[-1] if folder else value
+        return last_name(value)
     return value
 
 

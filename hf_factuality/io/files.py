@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 
-__all__ = ["sync", "whole_folder", "write_atomically", "writing"]
+__all__ = ["last_name", "sync", "whole_folder", "write_atomically", "writing"]
 
 # What a file system says that has no `fsync`, as those that are read-only, or none for folders.
 _NO_SYNC = {errno.EINVAL, errno.ENOTSUP, errno.EROFS}
@@ -73,6 +74,12 @@ def sync(path: Path) -> None:
             raise
     finally:
         os.close(handle)
+
+
+def last_name(text: str) -> str:
+    """Of a path, of whatever system, the last name, as files that are published tell no folders; other text as it is."""
+    is_path = re.match(r"/|~|\.{1,2}[/\\]|[A-Za-z]:[/\\]", text) and "\n" not in text
+    return re.split(r"[/\\]", text.rstrip("/\\"))[-1] if is_path else text
 
 
 def _umask() -> int:

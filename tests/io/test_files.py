@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import hf_factuality
-from hf_factuality.io.files import sync, whole_folder, write_atomically, writing
+from hf_factuality.io.files import last_name, sync, whole_folder, write_atomically, writing
 
 
 def test_a_file_is_replaced_whole(tmp_path):
@@ -107,3 +107,19 @@ def test_nothing_else_is_written_in_a_way_of_its_own():
         if calls & {"os.replace", "os.rename", "os.fsync", "tempfile.mkstemp", "tempfile.mkdtemp"}:
             found.add(path.relative_to(package).as_posix())
     assert "io/files.py" in found and found - {"io/files.py"} <= set(OWN_WAYS)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("/home/me/model/", "model"),
+        ("~/model", "model"),
+        (r"..\data\rows.jsonl", "rows.jsonl"),
+        (r"C:\Users\me\model", "model"),
+        ("org/model", "org/model"),
+        ("a sentence / with a slash", "a sentence / with a slash"),
+        ("/first line\nsecond", "/first line\nsecond"),
+    ],
+)
+def test_of_a_path_the_last_name_is_shown(text, shown):
+    assert last_name(text) == shown
