@@ -76,14 +76,9 @@ def run_time_imports(node: ast.AST) -> Iterator[ast.Import | ast.ImportFrom]:
 
 @cache
 def lazy_names(package: str) -> dict[str, str]:
-    """The table of an `__init__`: its public names, and in full the modules that it loads them from on first use."""
+    """The public names of a package with a stub, and the modules that it loads them from on first use."""
     init = FILES[package]
-    if init.with_suffix(".pyi").exists():
-        return read_stub(str(init))
-    for node in ast.parse(init.read_text(encoding="utf-8")).body:
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "_EXPORTS":
-            return {name: f"{package}.{module}" for name, module in ast.literal_eval(node.value).items()}
-    return {}
+    return read_stub(str(init)) if init.with_suffix(".pyi").exists() else {}
 
 
 def holder(module: str, name: str) -> str:

@@ -91,7 +91,6 @@ OWN_WAYS = {
     "chat/cache.py": "a damaged database is put aside",
     "chat/journal.py": "lines are added",
     "checkpoints/write.py": "one process at a time, and what a killed one left is taken away",
-    "io/run_files.py": "lines are added",
     "metrics/install.py": "`evaluate` passes over the name of the folder that is being made",
     "retrieval/knowledge_build.py": "SQLite writes to a name that others know",
     "trainers/_checkpoints.py": "several processes write one folder",
