@@ -3,8 +3,8 @@
 Names load on first use, so that `import hf_factuality` needs neither torch nor transformers. `__init__.pyi` lists them.
 """
 
-from hf_factuality._lazy import attach, read_stub
+from hf_factuality._lazy import attach
 
 
 __version__ = "0.1.0.dev0"
-__getattr__, __dir__, __all__ = attach(__name__, read_stub(__file__))
+__getattr__, __dir__, __all__ = attach(__name__, __file__)

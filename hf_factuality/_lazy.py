@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -26,26 +26,22 @@ def read_stub(init_file: str) -> dict[str, str]:
     return {name.name: str(node.module) for node in imports for name in node.names}
 
 
-def attach(
-    package: str, exports: Mapping[str, str]
-) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
-    """`__getattr__`, `__dir__` and `__all__` for the `__init__` of a package.
+def attach(package: str, init_file: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
+    """`__getattr__`, `__dir__` and `__all__` for the `__init__` of a package with a stub.
 
     Args:
-        package (`str`):
-            Its `__name__`.
-        exports (`Mapping[str, str]`):
-            Public name to the module that holds it: in full, or below the package.
+        package (`str`), init_file (`str`):
+            Its `__name__` and `__file__`.
 
     Returns:
         `tuple`: the two functions and the sorted names.
     """
+    exports = read_stub(init_file)
 
     def getattribute(name: str) -> Any:
         if name not in exports:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        module = exports[name]
-        return getattr(import_module(module if module.startswith("hf_factuality.") else f"{package}.{module}"), name)
+        return getattr(import_module(exports[name]), name)
 
     names = sorted(exports)
     return getattribute, lambda: names, names

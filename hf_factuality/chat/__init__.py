@@ -1,6 +1,6 @@
 """One way to talk to a model: on a server or in this process. `__init__.pyi` lists the names."""
 
-from hf_factuality._lazy import attach, read_stub
+from hf_factuality._lazy import attach
 
 
-__getattr__, __dir__, __all__ = attach(__name__, read_stub(__file__))
+__getattr__, __dir__, __all__ = attach(__name__, __file__)

@@ -5,9 +5,9 @@ or `hf-factuality metrics install`, `evaluate.load("factscore")` does, offline t
 not installed. Names load on first use; `__init__.pyi` lists them.
 """
 
-from hf_factuality._lazy import attach, read_stub
+from hf_factuality._lazy import attach
 from hf_factuality.metrics.install import offer
 
 
-__getattr__, __dir__, __all__ = attach(__name__, read_stub(__file__))
+__getattr__, __dir__, __all__ = attach(__name__, __file__)
 offer()

@@ -4,7 +4,7 @@ Everything is loaded on first use: importing this module imports neither torch n
 the names.
 """
 
-from hf_factuality._lazy import attach, read_stub
+from hf_factuality._lazy import attach
 
 
-__getattr__, __dir__, __all__ = attach(__name__, read_stub(__file__))
+__getattr__, __dir__, __all__ = attach(__name__, __file__)
