@@ -16,7 +16,7 @@ from typing import Any
 
 from rapidfuzz.distance import LCSseq
 
-from hf_factuality.chat.client import ChatClient, ChatRequest
+from hf_factuality.chat.base import ChatModel, ChatRequest
 from hf_factuality.spans import LabeledSpan
 from hf_factuality.verifiers.base import VerifierInput
 from hf_factuality.verifiers.extractors.anchor import MIN_COVERAGE, anchor_claim, content_words, find_exact
@@ -169,7 +169,7 @@ class LLMExtractor:
     [`extract_claims`] says so, and [`extract`], which cannot, does as `on_failure` says.
 
     Args:
-        client ([`~hf_factuality.chat.client.ChatClient`]):
+        client ([`~hf_factuality.chat.base.ChatModel`]):
             Server and model.
         prompt (`str` or `Path`, *optional*):
             Name or file of another prompt.
@@ -195,7 +195,7 @@ class LLMExtractor:
 
     def __init__(
         self,
-        client: ChatClient,
+        client: ChatModel,
         prompt: str | Path | None = None,
         *,
         retries: int = 2,
@@ -390,7 +390,7 @@ class RLFHExtractor(LLMExtractor):
     required = ("response",)
     nothing = "No statements."
 
-    def __init__(self, client: ChatClient, prompt: str | Path | None = None, *, retries: int = 4, **kwargs):
+    def __init__(self, client: ChatModel, prompt: str | Path | None = None, *, retries: int = 4, **kwargs):
         super().__init__(client, prompt, retries=retries, **{"max_tokens": 4096, **kwargs})
 
     def _extract(self, inputs: Sequence[VerifierInput]) -> list[Extraction]:

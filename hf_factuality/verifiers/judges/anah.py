@@ -13,7 +13,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hf_factuality.chat.client import ChatAnswer, ChatClient, ChatRequest
+from hf_factuality.chat.base import ChatAnswer, ChatModel, ChatRequest
+from hf_factuality.chat.client import ChatClient
 from hf_factuality.spans import ANAH_LABELS, Label
 from hf_factuality.verifiers.base import JudgeInput, Judgement
 from hf_factuality.verifiers.extractors.sentences import SentenceExtractor, guess_language
@@ -81,7 +82,7 @@ class ANAHJudge(ServedJudge):
     Without evidence a fact is `UNVERIFIABLE` after turn 1.
 
     Args:
-        client ([`~hf_factuality.chat.client.ChatClient`]):
+        client ([`~hf_factuality.chat.base.ChatModel`]):
             Server and model, for example `opencompass/anah-v2` on vLLM.
         language (`str`, *optional*):
             `"en"` or `"zh"`; `None` decides per claim.
@@ -97,7 +98,7 @@ class ANAHJudge(ServedJudge):
 
     def __init__(
         self,
-        client: ChatClient,
+        client: ChatModel,
         language: str | None = None,
         prompts: str | Path | None = None,
         max_reference_tokens: int = 1024,

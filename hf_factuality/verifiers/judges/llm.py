@@ -14,7 +14,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from hf_factuality.chat.client import ChatAnswer, ChatClient, ChatRequest, TokenLogprobs
+from hf_factuality.chat.base import ChatAnswer, ChatModel, ChatRequest, TokenLogprobs
+from hf_factuality.chat.client import ChatClient
 from hf_factuality.spans import Label
 from hf_factuality.verifiers.base import Extractor, JudgeInput, Judgement, Retriever
 from hf_factuality.verifiers.extractors.sentences import SentenceExtractor
@@ -165,11 +166,11 @@ def read_choice(
     return said, shares
 
 
-def converse(client: ChatClient, talk: Callable[[Any], Talk], inputs: Sequence[Any]) -> tuple[list[Any], list[str]]:
+def converse(client: ChatModel, talk: Callable[[Any], Talk], inputs: Sequence[Any]) -> tuple[list[Any], list[str]]:
     """Conversations about many inputs, side by side: all that wait for an answer are sent together.
 
     Args:
-        client ([`~hf_factuality.chat.client.ChatClient`]):
+        client ([`~hf_factuality.chat.base.ChatModel`]):
             Server and model.
         talk (`Callable`):
             Makes the conversation about an input: it yields requests, gets their answers, and returns a result.
@@ -257,14 +258,14 @@ class ServedJudge:
     """What judges on a server share: claims are talked about side by side, and what came of them is counted and logged.
 
     Args:
-        client ([`~hf_factuality.chat.client.ChatClient`]):
+        client ([`~hf_factuality.chat.base.ChatModel`]):
             Server and model.
 
     Attributes:
         last_report ([`JudgeReport`]): Of the last call.
     """
 
-    def __init__(self, client: ChatClient):
+    def __init__(self, client: ChatModel):
         self.client = client
         self.last_report = JudgeReport()
 
@@ -296,7 +297,7 @@ class LLMJudge(ServedJudge):
     without any letter or digit is `NO_FACT`.
 
     Args:
-        client ([`~hf_factuality.chat.client.ChatClient`]):
+        client ([`~hf_factuality.chat.base.ChatModel`]):
             Server and model.
         prompt (`str` or `Path`, *optional*, defaults to `"judge"`):
             Name or file of the prompt, with `{{claim}}`, `{{evidence}}` and, if it likes, `{{question}}`.
@@ -315,7 +316,7 @@ class LLMJudge(ServedJudge):
 
     def __init__(
         self,
-        client: ChatClient,
+        client: ChatModel,
         prompt: str | Path = "judge",
         *,
         reminders: int = 1,

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hf_factuality.chat.client import ChatClient, ChatRequest
+from hf_factuality.chat.base import ChatModel, ChatRequest
 from hf_factuality.chat.local import LocalChat, bind_policy
 from hf_factuality.spans import RLFH_LABELS, Label, Verification
 from hf_factuality.verifiers.base import Extractor, JudgeInput, Judgement, Retriever, VerifierInput
@@ -79,7 +79,7 @@ class SelfJudge(ServedJudge):
     [`~hf_factuality.verifiers.judges.llm.read_choice`] does not trust is `None` at once.
 
     Args:
-        client ([`~hf_factuality.chat.local.LocalChat`] or [`~hf_factuality.chat.client.ChatClient`]):
+        client ([`~hf_factuality.chat.base.ChatModel`]):
             The policy in this process, or on a server. Of a policy that changes, a server's client must keep no answers:
             `ChatClient(..., cache=False)`.
         labels (`str`, *optional*, defaults to `"three"`):
@@ -111,7 +111,7 @@ class SelfJudge(ServedJudge):
 
     def __init__(
         self,
-        client: LocalChat | ChatClient,
+        client: ChatModel,
         *,
         labels: str = "three",
         method: str = "choice",
@@ -204,7 +204,7 @@ class SelfVerifier(VerifierPipeline):
     Both ask the same model. Rows without evidence are judged too, by what the model knows.
 
     Args:
-        client ([`~hf_factuality.chat.local.LocalChat`] or [`~hf_factuality.chat.client.ChatClient`], *optional*):
+        client ([`~hf_factuality.chat.base.ChatModel`], *optional*):
             `None`: a `LocalChat` that waits for its model, see [`SelfVerifier.bind`].
         extractor ([`~hf_factuality.verifiers.base.Extractor`], *optional*):
             `None`: `RLFHExtractor(client)`. The release samples it: `RLFHExtractor(client, temperature=1.0)`.
@@ -221,7 +221,7 @@ class SelfVerifier(VerifierPipeline):
 
     def __init__(
         self,
-        client: LocalChat | ChatClient | None = None,
+        client: ChatModel | None = None,
         extractor: Extractor | None = None,
         retriever: Retriever | None = None,
         **kwargs: Any,
