@@ -93,7 +93,7 @@ FAMILIES = {
     "word-level, metaspace": (lambda: word_level(True), _oracles.metaspace),
 }
 every_family = pytest.mark.parametrize("family", FAMILIES)
-random_examples = searched(30, 1000)
+random_examples = searched(30, 400)
 
 words = st.sampled_from(
     " ".join(CORPUS[:6]).split() + ["<think>", "</think>", "</s>", "two words", "do not", " ", "\n", "▁", "<0x41>"]

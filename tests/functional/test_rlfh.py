@@ -191,7 +191,7 @@ def random_completion(generator):
     return text, sentences, ours, list(itertools.pairwise(cuts))
 
 
-@searched(200, 5000)
+@searched(200, 2000)
 @pytest.mark.parametrize("preset", PUBLISHED)
 def test_random_completions_equal_the_slow_version(preset, count):
     generator = random.Random(preset)

@@ -229,8 +229,8 @@ def test_all_ways_out_are_the_one_that_looks():
     assert found == {"upload.py"}
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_publish_refuses_every_kind_before_it_asks_anything(hub, tmp_path, kind):
+@pytest.mark.parametrize("kind", ["Hugging Face", "AWS, secret", "escapes alone", "OpenSSH"])
+def test_publish_refuses_a_secret_before_it_asks_anything(hub, tmp_path, kind):
     secret = KINDS[kind](random.Random(7)).encode()
     (tmp_path / "x").write_bytes(b"a\n" + secret)
     for file in (tmp_path / "x", str(tmp_path / "x"), b"a\n" + secret):

@@ -158,7 +158,7 @@ def corrupt(world, text, rng):
     return separator.join(words)
 
 
-@searched(300, 6000)
+@searched(300, 3000)
 @pytest.mark.parametrize("language", ["en", "zh"])
 def test_corrupted_texts(language, count):
     rng = random.Random(f"corrupt {language}")
@@ -198,7 +198,7 @@ def assembled(world, rng):
     return question, world.language.separator.join(sentences)
 
 
-@searched(150, 3000)
+@searched(150, 1500)
 @pytest.mark.parametrize("language", ["en", "zh"])
 def test_assembled_texts(language, count):
     rng = random.Random(f"assemble {language}")

@@ -261,7 +261,7 @@ PIECES = st.sampled_from(
 )  # fmt: skip
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.lists(PIECES, max_size=10).map("".join), st.lists(st.lists(PIECES, max_size=10).map("".join), max_size=3))
 def test_any_text_gets_a_label(claim, evidence):
     result = judge(claim, tuple(evidence))
