@@ -126,17 +126,6 @@ def test_side_and_amount_of_padding_change_nothing(left, right):
         assert padded[:, :left].count_nonzero() == padded[:, left + 12 :].count_nonzero() == 0
 
 
-def test_holes_are_as_if_the_tokens_were_cut_out():
-    rewards, values, _ = random_batch(4, 3, 10, 1.0)
-    mask = torch.tensor([[1, 1, 1, 0, 0, 0, 1, 1, 0, 1]] * 3)
-    kept = mask[0].bool()
-    holed = generalized_advantages(rewards, values, mask, 0.5, 0.9)
-    cut = generalized_advantages(rewards[:, kept], values[:, kept], torch.ones(3, 6), 0.5, 0.9)
-    for with_holes, without in zip(holed, cut, strict=True):
-        assert torch.equal(with_holes[:, kept], without) and with_holes[:, ~kept].count_nonzero() == 0
-    assert not torch.equal(generalized_advantages(rewards, values, torch.ones(3, 10), 0.5, 0.9)[0][:, kept], cut[0])
-
-
 @pytest.mark.parametrize("rubbish", [NAN, INF, -INF, 1e300])
 def test_masked_rubbish_never_leaks(rubbish):
     rewards, values, mask = random_batch(6, 4, 15, 0.6)

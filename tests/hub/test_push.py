@@ -247,18 +247,16 @@ def test_paths_of_this_machine(hub, model):
         ("README.md", "# A\n\nTrained on /scratch/me/data.\n", r"README.md, line 3, holds a path of your machine"),
         ("README.md", "Run C:\\Users\\me\\x.exe", r"line 1, holds a path"),
         ("chat_template.jinja", "file:///mnt/data/x", "holds a path"),
-        ("config.json", '{"key": "hf_AbCdEfGhIjKlMnOpQrStUvWxYz012345"}', r"line 1, holds what looks like a secret"),
-        ("tokenizer.json", '\n\n{"x": "sk-proj-%s"}' % ("a1" * 20), r"line 3, holds what looks like a secret"),
         ("config.json", '{"a": ', "config.json is no JSON"),
     ],
 )
 def test_texts_that_are_refused(hub, model, name, text, message):
     folder, _ = model
     write(folder, {name: text.encode()})
-    with pytest.raises(HubError, match=message) as error:
+    with pytest.raises(HubError, match=message):
         push_folder(folder, REPO)
-    assert not hub.calls and "AbCdEf" not in str(error.value) and "a1a1" not in str(error.value)
-    if name not in ("config.json",):
+    assert not hub.calls
+    if name != "config.json":
         assert name in plan_push(folder, exclude=[name]).left_out
 
 
