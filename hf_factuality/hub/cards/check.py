@@ -184,7 +184,7 @@ def _index_problems(entries: Any, place: str, name: str, *levels: tuple[tuple[st
     (needed, inner), *rest = levels
     for number, entry in enumerate(entries):
         here = f"{place}.{name}[{number}]".lstrip(".")
-        for path in needed:
+        for path in (*needed, *(["source.url"] if _at(entry, "source") is not None else ())):
             value = _at(entry, path)
             if not isinstance(value, str) or not value.strip():
                 yield f"{here} needs {path if '.' in path else f'a {path}'}"
