@@ -133,19 +133,19 @@ def written_ids(path: Path) -> set[str]:
 
 
 @contextmanager
-def only_run(folder: Path) -> Iterator[None]:
-    """Holds the folder for this process; the lock of a process that was killed is free.
+def only_run(path: Path, taken: str) -> Iterator[None]:
+    """Holds the lock `path` for this process; that of a process that was killed is free.
 
     Raises:
-        `DataError`: another run holds it.
+        `DataError`: another run holds it; `taken` says so.
     """
     from filelock import FileLock, Timeout
 
-    lock = FileLock(folder / ".lock")
+    lock = FileLock(path)
     try:
         lock.acquire(timeout=0)
     except Timeout:
-        raise DataError(f"another run is under way in {folder}; wait for it, or use another folder") from None
+        raise DataError(taken) from None
     try:
         yield
     finally:

@@ -181,7 +181,8 @@ def build_preferences(
     folder.mkdir(parents=True, exist_ok=True)
     batches = [questions[i : i + questions_per_batch] for i in range(0, len(questions), questions_per_batch)]
     with ExitStack() as stack:
-        stack.enter_context(only_run(folder))
+        taken = f"another run is under way in {folder}; wait for it, or use another folder"
+        stack.enter_context(only_run(folder / ".lock", taken))
         _check_settings(folder / "settings.json", questions, sampler, verifier, seed, questions_per_batch)
         responses, verdicts = LineFile(folder / "responses.jsonl"), LineFile(folder / "verifications.jsonl")
         stack.callback(responses.close)

@@ -20,8 +20,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from hf_factuality.chat.journal import only_run
 from hf_factuality.data.benchmarks.base import BenchmarkItem
-from hf_factuality.errors import DataError
 from hf_factuality.evaluation.best_of import check_best_of
 from hf_factuality.evaluation.engines import Engine, FileEngine, ServerEngine, with_samples
 from hf_factuality.evaluation.journal import Journal
@@ -77,7 +77,9 @@ def evaluate(args: argparse.Namespace) -> int:
     """
     plan = make_plan(args)
     with ExitStack() as stack:
-        _hold(args.out, stack)
+        # Two runs on a machine into one file would mix their answers.
+        taken = f"another run writes to {args.out.name!r}; wait for it, or give another --out"
+        stack.enter_context(only_run(lock_path(args.out), taken))
         # It warns per call; here the failures are counted, and told in the results.
         stack.callback(guard_logger.setLevel, guard_logger.level)
         guard_logger.setLevel(logging.ERROR)
@@ -106,18 +108,6 @@ def lock_path(out: Path) -> Path:
     user = getattr(os, "getuid", str)()  # a file of somebody else cannot be locked
     name = hashlib.sha256(f"{user} {out.resolve()}".encode()).hexdigest()[:16]
     return Path(tempfile.gettempdir()) / f"hf_factuality-{name}.lock"
-
-
-def _hold(out: Path, stack: ExitStack) -> None:
-    """Two runs on a machine into one file would mix their answers. The lock of a process that was killed is free."""
-    from filelock import FileLock, Timeout
-
-    lock = FileLock(lock_path(out))
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        raise DataError(f"another run writes to {out.name!r}; wait for it, or give another --out") from None
-    stack.callback(lock.release)
 
 
 def _prepare(args: argparse.Namespace, plan: Plan, task: Task, stack: ExitStack) -> Prepared:

@@ -13,6 +13,8 @@ from hf_factuality.chat.vllm import VLLMChat
 from hf_factuality.data.benchmarks.base import BenchmarkItem
 from hf_factuality.data.sampling import GivenResponses, Response
 from hf_factuality.evaluation.engines import FileEngine, Generation, Request
+from hf_factuality.spans import Label
+from hf_factuality.verifiers import LLMJudge, SentenceExtractor, VerifierInput, VerifierPipeline
 from tests.chat.fake_server import FakeServer
 from tests.evaluation.conftest import write_rows
 
@@ -122,3 +124,13 @@ def test_vllm(monkeypatch):
     assert [(it["temperature"], it["top_k"], it["stop"]) for it in plain] == [(0.5, 7, ["END"]), (0.0, -1, None)]
     assert begun[0]["seed"] == 3 and other["continue_final_message"] and not other["add_generation_prompt"]
     assert how["add_generation_prompt"] and not how["continue_final_message"]
+
+
+def test_a_judge_takes_whatever_chats():
+    class Model:
+        def chat(self, requests):
+            return [ChatAnswer("supported" if "Leeds" in request.messages[0][1] else "Yes.") for request in requests]
+
+    verifier = VerifierPipeline(SentenceExtractor(), LLMJudge(Model()))
+    rows = [VerifierInput(f"Ada was born in {city}.", "", ("She was born.",)) for city in ("Leeds", "York")]
+    assert [found.spans[0].label for found in verifier.verify(rows)] == [Label.SUPPORTED, None]
