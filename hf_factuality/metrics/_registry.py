@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import importlib
-import os
-import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from hf_factuality._lazy import load_name
 from hf_factuality.errors import DataError
 
 
@@ -57,10 +56,8 @@ def add_metric(place: str) -> str:
     module, _, name = place.partition(":")
     if METRICS.get(name, module) != module:
         raise ValueError(f"{place!r}: there is a metric {name!r} in {METRICS[name]}; rename the function")
-    if os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())  # a module beside the data, as for verifiers
     try:
-        found = getattr(importlib.import_module(module), name)
+        found = load_name(place)
     except (ImportError, AttributeError, ValueError) as error:
         raise ValueError(f"{place!r} names no function of a module: {error}") from error
     if not callable(found):
