@@ -258,6 +258,27 @@ def test_a_verifier_that_fails_is_asked_again_next_time(own, own_answers, tmp_pa
     assert len(load_results(tmp_path / "r.json")["results"]) == 1
 
 
+def test_another_verifier_judges_anew_and_what_it_cannot_judge_is_forgotten(tmp_path, command, monkeypatch):
+    monkeypatch.setattr(Judge, "seen", [])
+    rows = [{"id": "x", "question": "?", "evidence": "He sat."}, {"id": "y", "question": "?"}]
+    own = write_rows(tmp_path / "own.jsonl", rows)
+    file = write_rows(
+        tmp_path / "a.jsonl", [{"id": name, "completion": "<think>A.</think>Moon. Moon. B[c]."} for name in "xy"]
+    )
+    flags = ("--dataset", own, "--answers", file, "--metrics", "veriscore", "--out", tmp_path / "r.json", "--verifier")
+    status, printed, err = command(*flags, "tests.evaluation.test_verify:Judge")
+    assert status == 0, err
+    (entry,) = printed["results"]
+    # Equal sentences count once; they are found by their characters of the answer.
+    assert entry["n_scored"] == 2 and entry["left_out"]["claims"]["duplicate"] == 2 and len(Judge.seen) == 2
+    status, printed, err = command(*flags, "lexical")
+    assert status == 0, err
+    (entry,) = printed["results"]
+    assert entry["n_scored"] == 1 and entry["left_out"]["responses"]["no_evidence"] == 1
+    samples = [row["samples"][0] for row in read(tmp_path / "r.file.answers.jsonl")]
+    assert samples[0]["verification"]["spans"][0]["label"] == "unverifiable" and "verification" not in samples[1]
+
+
 def test_both_commands_judge_the_same_part_of_a_completion(tmp_path, command, capsys, monkeypatch):
     monkeypatch.setattr(Judge, "seen", [])
     texts = [
