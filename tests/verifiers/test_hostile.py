@@ -103,8 +103,8 @@ def test_anchors():
 
 @pytest.mark.parametrize("extractor", EXTRACTORS)
 def test_claims_of_hostile_completions(extractor):
-    """The model repeats every first sentence, and adds the text itself as a claim."""
-    for text in TEXTS:
+    """The model repeats every first sentence, and adds the text itself as a claim; spans are made of every fourth text."""
+    for number, text in enumerate(TEXTS):
         found = sentence_offsets(text)
         line = " ".join(text[slice(*found[0])].split()) if found else "x"
         said = f">> Sentence 1: {line}\n* {line}\n* {text}" if extractor is RLFHExtractor else f"- {line}\n- {text}"
@@ -117,7 +117,7 @@ def test_claims_of_hostile_completions(extractor):
                 assert words(text[start:end]) == words(claim.span.claim)
             elif claim.anchor == "sentence":
                 assert (start, end) == claim.sentence
-        if len(text) > 300:
+        if len(text) > 300 or number % 4:
             continue
         (spans,) = reader.extract([VerifierInput(text, text)])
         unknown = {(start, end): text[start:end] for start, end in extraction.unknown}
