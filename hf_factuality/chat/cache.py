@@ -44,10 +44,11 @@ CREATE TABLE IF NOT EXISTS answers (
 
 
 def default_cache_path() -> Path:
-    """`$HF_FACTUALITY_CACHE`, else `hf_factuality/answers.sqlite` under `$HF_HOME` (`~/.cache/huggingface`)."""
+    """`$HF_FACTUALITY_CACHE`, a file or a folder, else `hf_factuality/answers.sqlite` under `$HF_HOME` (`~/.cache/huggingface`)."""
     given = os.environ.get("HF_FACTUALITY_CACHE")
     if given:
-        return Path(given).expanduser()
+        path = Path(given).expanduser()
+        return path / "answers.sqlite" if path.is_dir() else path
     home = os.environ.get("HF_HOME") or os.path.join(
         os.environ.get("XDG_CACHE_HOME") or os.path.join("~", ".cache"), "huggingface"
     )

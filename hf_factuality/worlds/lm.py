@@ -148,7 +148,8 @@ def _record(config: WorldConfig, model_config: WorldModelConfig) -> dict[str, An
 
 
 def _cache_dir() -> Path:
-    return Path(os.environ.get("HF_FACTUALITY_CACHE") or Path.home() / ".cache" / "hf_factuality").expanduser()
+    path = Path(os.environ.get("HF_FACTUALITY_CACHE") or Path.home() / ".cache" / "hf_factuality").expanduser()
+    return path.parent if path.is_file() or path.suffix == ".sqlite" else path  # the cache of answers may be a file
 
 
 def _save(

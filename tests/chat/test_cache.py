@@ -69,6 +69,9 @@ def test_default_place(monkeypatch, tmp_path):
     assert default_cache_path() == tmp_path / "x" / "huggingface" / "hf_factuality" / "answers.sqlite"
     monkeypatch.setenv("HF_FACTUALITY_CACHE", str(tmp_path / "mine"))
     assert AnswerCache().path == tmp_path / "mine"
+    (tmp_path / "worlds").mkdir()  # a folder, as worlds take it
+    monkeypatch.setenv("HF_FACTUALITY_CACHE", str(tmp_path / "worlds"))
+    assert default_cache_path() == tmp_path / "worlds" / "answers.sqlite"
 
 
 WRITER = """

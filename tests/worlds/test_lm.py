@@ -243,6 +243,8 @@ def test_where_models_are_kept(monkeypatch, tmp_path):
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("HF_FACTUALITY_CACHE", "~/mine")
     assert build().parent == tmp_path / "mine" / "worlds"
+    monkeypatch.setenv("HF_FACTUALITY_CACHE", "~/mine/answers.sqlite")  # as the cache of answers takes it
+    assert build().parent == tmp_path / "mine" / "worlds"
     for value in ("", None):
         monkeypatch.setenv("HF_FACTUALITY_CACHE", value) if value == "" else monkeypatch.delenv("HF_FACTUALITY_CACHE")
         assert build().parent == tmp_path / ".cache" / "hf_factuality" / "worlds"
