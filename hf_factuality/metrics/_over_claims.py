@@ -74,14 +74,8 @@ def factscore(
     **options: Any,
 ) -> dict[str, Any]:
     """FActScore (arXiv 2305.14251): the share of a response's facts that are supported, mean over responses."""
-    answers = Answers(
-        predictions,
-        references,
-        table="factscore",
-        abstention=abstention,
-        deduplicate=deduplicate,
-        options=options,
-    )
+    reading = {"abstention": abstention, "deduplicate": deduplicate}
+    answers = Answers(predictions, references, table="factscore", options=options, **reading)
     found = scoring.factscore(answers.labels(), gamma)
     parts = {name: found[name] for name in ("init_score", "respond_ratio", "num_facts_per_response")}
     return answers.result(
@@ -90,7 +84,7 @@ def factscore(
         found["scores"],
         parts={**parts, "empty": answers.empty()},
         left_out={name: found[name] for name in ("abstained", "no_facts", "unjudged")},
-        settings={"gamma": gamma, "abstention": abstention, "deduplicate": deduplicate},
+        settings={"gamma": gamma, **reading},
         published=_FACTSCORE_JUDGES,
         # The paper's figures have no length penalty.
         released=found["init_score"] if abstention in _FACTSCORE_RULES and not deduplicate else None,
@@ -107,14 +101,8 @@ def longwiki(
     **options: Any,
 ) -> dict[str, Any]:
     """LongWiki of HalluLens (arXiv 2504.17550): F1 of precision and recall@K over responses that do not refuse."""
-    answers = Answers(
-        predictions,
-        references,
-        table="longwiki",
-        abstention=abstention,
-        deduplicate=deduplicate,
-        options=options,
-    )
+    reading = {"abstention": abstention, "deduplicate": deduplicate}
+    answers = Answers(predictions, references, table="longwiki", options=options, **reading)
     found = scoring.longwiki(answers.labels(), k)
     parts = {name: found[name] for name in ("precision", "recall", "false_refusal_rate", "median_claims", "facts")}
     return answers.result(
@@ -123,7 +111,7 @@ def longwiki(
         found["f1s"],
         parts={"f1": found["score"], **parts, "empty": answers.empty()},
         left_out={name: found[name] for name in ("abstained", "unjudged")},
-        settings={"k": k, "abstention": abstention, "deduplicate": deduplicate},
+        settings={"k": k, **reading},
         published=_LONGWIKI_JUDGES,
         released=found["score"] if k == 32 and abstention is None and deduplicate else None,
     )
@@ -139,14 +127,8 @@ def safe(
     **options: Any,
 ) -> dict[str, Any]:
     """F1@K of SAFE (arXiv 2403.18802): precision of the relevant facts, and recall against K facts."""
-    answers = Answers(
-        predictions,
-        references,
-        table="safe",
-        abstention=abstention,
-        deduplicate=deduplicate,
-        options=options,
-    )
+    reading = {"abstention": abstention, "deduplicate": deduplicate}
+    answers = Answers(predictions, references, table="safe", options=options, **reading)
     labels = answers.labels()
     found = scoring.mean_f1_at_k([found or [] for found in labels], [k] * len(labels))
     # The released code has no rule for responses that decline, and counts what they claim.
@@ -158,7 +140,7 @@ def safe(
         found["f1s"],
         parts={**parts, "abstained": labels.count(None), "empty": answers.empty()},
         left_out={"unjudged": found["unjudged"]},
-        settings={"k": k, "abstention": abstention, "deduplicate": deduplicate},
+        settings={"k": k, **reading},
         published=_SAFE_JUDGES,
         released=found["score"] if k in _SAFE_K and not deduplicate and not ignored else None,
     )
@@ -175,14 +157,8 @@ def veriscore(
     **options: Any,
 ) -> dict[str, Any]:
     """VeriScore (arXiv 2406.19276): F1 of supported claims, K of them wanted in each domain."""
-    answers = Answers(
-        predictions,
-        references,
-        table="veriscore",
-        abstention=abstention,
-        deduplicate=deduplicate,
-        options=options,
-    )
+    reading = {"abstention": abstention, "deduplicate": deduplicate}
+    answers = Answers(predictions, references, table="veriscore", options=options, **reading)
     found = scoring.veriscore(answers.labels(), answers.domains(domains), k)
     as_published = k is not None and abstention == "veriscore" and deduplicate
     parts = {name: found[name] for name in ("precision", "recall", "facts", "k", "domain_scores", "no_claims")}
@@ -192,7 +168,7 @@ def veriscore(
         found["f1s"],
         parts={**parts, "empty": answers.empty()},
         left_out={name: found[name] for name in ("abstained", "unjudged", "no_k")},
-        settings={"k": k, "abstention": abstention, "deduplicate": deduplicate},
+        settings={"k": k, **reading},
         published=_VERISCORE_JUDGES,
         released=found["score"] if as_published and not found["no_claims"] else None,  # the release divides by 0
     )

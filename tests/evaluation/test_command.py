@@ -326,6 +326,10 @@ def test_claims_that_were_not_judged_fail_the_run(tmp_path, command):
     status, printed, err = command(*flags)
     assert status == 1 and printed["results"][0]["value"] == 1.0 and "file: 9 of 10 claims could not be judged" in err
     assert command(*flags, "--max-not-judged", "0.9")[0] == 0
+    # No label at all is no failure of the verifier here: a knowledge base may have no page for any item.
+    write_rows(file, [{"completion": "B[?]."}])
+    status, printed, err = command(*flags[:-2], "--overwrite")
+    assert status == 0 and printed["results"][0]["left_out"]["responses"]["unjudged"] == 1, err
 
 
 def test_arguments_are_of_metrics_over_claims(own, own_answers, tmp_path, command):
