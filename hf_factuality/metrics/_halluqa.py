@@ -10,11 +10,13 @@ from hf_factuality.functional.metrics import majority, non_hallucination_rate
 from hf_factuality.metrics._claims import Answer, Answers, ClaimOptions
 from hf_factuality.metrics._common import is_published, make_result, named, read_options
 from hf_factuality.metrics._halueval import verdict_of_claims
+from hf_factuality.spans import Verification
 
 
 _VOTES = {"是": True, "否": False, "yes": True, "no": False}
 _PUBLISHED_VOTES = 5  # per answer
 _JUDGES = ("gpt-4-0613", "human")
+_JUDGED = (Answer, Verification)
 
 
 def read_vote(value: Any) -> bool | None:
@@ -28,8 +30,8 @@ def _votes(item: Any, place: str) -> tuple[list[bool | None] | None, str | None]
     """Votes and text of a prediction; `None` for what it does not have. A verdict stands for as many equal votes."""
     if item is None or isinstance(item, str):
         return None, item
-    if isinstance(item, Answer):  # judged already
-        return None, "" if item.text == "" else "judged"
+    if isinstance(item, _JUDGED):
+        return None, "" if getattr(item, "text", None) == "" else "judged"
     if isinstance(item, bool):
         return [item] * _PUBLISHED_VOTES, None
     if isinstance(item, list):
@@ -53,7 +55,7 @@ def halluqa(predictions: Sequence[Any], references: Sequence[Any], **options: An
     # Only answers that bring no votes and are not empty reach the verifier.
     unread = [votes is None and text is not None and bool(text.strip()) for votes, text in read]
     texts = [
-        [] if not open_ else item if isinstance(item, Answer) else text
+        [] if not open_ else item if isinstance(item, _JUDGED) else text
         for item, (_, text), open_ in zip(predictions, read, unread, strict=True)
     ]
     answers = Answers(texts, references, table=None, options=options)

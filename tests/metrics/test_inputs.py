@@ -456,6 +456,11 @@ def test_halluqa_checks_text_against_the_best_answers():
         "unjudged": 2,
     }
     assert result["comparable_to_published"] is False and result["judge"] == {"name": "Scripted"}
+    judged = [Verification([LabeledSpan(0, 1, label)]) for label in (Label.SUPPORTED, Label.UNVERIFIABLE, None)]
+    found = [*judged, Verification(error="timeout"), Verification()]
+    result = compute("halluqa", predictions=found, verifier=Forbidden(), return_scores=True)
+    assert result["scores"] == [1.0, 0.0, None, None, None]
+    assert result["left_out"]["responses"]["verifier_failed"] == result["left_out"]["responses"]["no_claims"] == 1
 
 
 class Longer:
