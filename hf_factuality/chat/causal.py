@@ -121,9 +121,12 @@ class CausalModel:
 
     def _ends(self) -> set[int]:
         """Tokens that end a completion."""
+        return self._settings_ends() | ({getattr(self.tokenizer, "eos_token_id", None)} - {None})
+
+    def _settings_ends(self) -> set[int]:
+        """Those of the model's generation settings."""
         found = getattr(getattr(self.model, "generation_config", None), "eos_token_id", None)
-        ends = {found} if isinstance(found, int) else set(found or ())
-        return ends | ({getattr(self.tokenizer, "eos_token_id", None)} - {None})
+        return {found} if isinstance(found, int) else set(found or ())
 
     def _padding(self) -> int:
         known = getattr(self.tokenizer, "pad_token_id", None)

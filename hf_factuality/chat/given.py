@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hf_factuality.errors import DataError
 
 
-__all__ = ["LIST_COLUMNS", "TEXT_COLUMNS", "given_answers"]
+__all__ = ["ANSWER_COLUMNS", "RESPONSE_COLUMNS", "given_answers"]
 
-TEXT_COLUMNS = ("completion", "answer", "text", "output")
-"""Columns of one answer, the first that a row has."""
-LIST_COLUMNS = ("completions", "responses")
-"""Columns of several answers, which go before."""
+ANSWER_COLUMNS = ("completions", "completion", "answer", "text", "output", "responses")
+"""Where `evaluate` looks for the answers of a row, the first that it has."""
+RESPONSE_COLUMNS = ("responses", "completions", "completion")
+"""Where `build-preferences` does: in its files, `answer` is the gold answer."""
 
 
-def given_answers(row: Mapping[str, Any], place: str) -> list[str | None] | None:
+def given_answers(row: Mapping[str, Any], columns: Sequence[str], place: str) -> list[str | None] | None:
     """The answers of a row, `None` for one that is missing; `None` if the row has no column of answers.
 
-    Besides [`LIST_COLUMNS`] and [`TEXT_COLUMNS`], `samples` is read, as `hf-factuality evaluate` writes it.
+    Besides the columns, which hold one answer or (those with a name in the plural) several, `samples` is read, as
+    `hf-factuality evaluate` writes it.
 
     Raises:
         `DataError`: an answer is no text; `place` names the row.
@@ -27,9 +28,11 @@ def given_answers(row: Mapping[str, Any], place: str) -> list[str | None] | None
     if isinstance(row.get("samples"), list):
         texts: Any = [sample and sample.get("text") for sample in row["samples"]]
     else:
-        texts = next((row[name] for name in LIST_COLUMNS if row.get(name) is not None), None)
-        if texts is None:
-            texts = next(([row[name]] for name in TEXT_COLUMNS if name in row), None)
+        several = [name for name in columns if name.endswith("s")]
+        name = next(
+            (name for name in columns if (row.get(name) is not None if name in several else name in row)), None
+        )
+        texts = None if name is None else row[name] if name in several else [row[name]]
     if texts is None:
         return None
     if not isinstance(texts, list) or not all(text is None or isinstance(text, str) for text in texts):

@@ -233,6 +233,11 @@ class LocalChat(CausalModel):
         limit = request.max_tokens if request.max_tokens <= room else room - room % 64 or room
         return prompt, pairs, limit
 
+    def _pairs_of(self, text: str, choices: Sequence[str]) -> list[tuple[list[int], list[int]]]:
+        # Each for itself, as a model begins its answer: some tokenizers put a space before the first word of a text.
+        prompt = self._encode(text)
+        return [(prompt, self._encode(choice)) for choice in choices]
+
     # -- constrained choice -------------------------------------------------------------------------------------------
 
     def _answer(self, request: ChatRequest, scores: list[float]) -> ChatAnswer:

@@ -111,9 +111,9 @@ def build(args: argparse.Namespace) -> int:
         return 130
     finally:
         guard_logger.setLevel(level)
-        if isinstance(sampler, ServedSampler):
+        if kind == "server":
             sampler.client.close()
-    if isinstance(sampler, ServedSampler):
+    if kind == "server":
         for path in args.out.glob("sampling.sqlite*"):  # responses.jsonl holds it all by now
             path.unlink(missing_ok=True)
     _print(args.out)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from hf_factuality.chat.base import ChatRequest
 from hf_factuality.chat.causal import CausalModel, render
-from hf_factuality.chat.given import given_answers
+from hf_factuality.chat.given import RESPONSE_COLUMNS, given_answers
 from hf_factuality.chat.vllm import VLLMChat
 from hf_factuality.errors import DataError
 from hf_factuality.io.rows import read_rows
@@ -302,7 +302,7 @@ class GivenResponses:
             if number == 1 and isinstance(row, dict) and "schema" in row:  # a file that evaluate wrote
                 continue
             place = f"{path}, row {number}"
-            texts = given_answers(row, place) if isinstance(row, dict) else None
+            texts = given_answers(row, RESPONSE_COLUMNS, place) if isinstance(row, dict) else None
             if texts is None or row.get("id") is None:
                 raise DataError(f"{place}: needs 'id' and 'responses' (a list of texts), got {row!r:.100}")
             found.setdefault(str(row["id"]), []).extend(texts)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from hf_factuality.chat.base import ChatRequest
-from hf_factuality.chat.given import LIST_COLUMNS, TEXT_COLUMNS, given_answers
+from hf_factuality.chat.given import ANSWER_COLUMNS, given_answers
 from hf_factuality.data.benchmarks.base import BenchmarkItem
 from hf_factuality.errors import DataError
 from hf_factuality.io.rows import read_lines
@@ -285,9 +285,9 @@ class FileEngine:
                 self._by_id[str(row["id"])] = row
 
     def _read(self, row: Any, place: str) -> dict[str, Any]:
-        texts = given_answers(row, place) if isinstance(row, dict) else None
+        texts = given_answers(row, ANSWER_COLUMNS, place) if isinstance(row, dict) else None
         if texts is None and not (isinstance(row, dict) and "log_likelihoods" in row):
-            columns = ", ".join((*LIST_COLUMNS, *TEXT_COLUMNS, "log_likelihoods"))
+            columns = ", ".join((*ANSWER_COLUMNS, "log_likelihoods"))
             found = sorted(row) if isinstance(row, dict) else type(row).__name__
             raise DataError(f"{place} has no answer (found {found}); call its column one of {columns}")
         return {**row, "completions": [None] if texts is None else texts}

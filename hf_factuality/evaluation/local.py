@@ -144,6 +144,9 @@ class LocalEngine(CausalModel):
         """Text that the model is given."""
         return render(self.tokenizer, item.messages, self.chat, self.template_arguments)
 
+    def _ends(self) -> set[int]:
+        return self._settings_ends() or super()._ends()
+
     def _encode(self, text: str) -> list[int]:
         """Ids with the tokens that the tokenizer begins a text with (the template writes them itself), without an end."""
         plain = super()._encode(text)

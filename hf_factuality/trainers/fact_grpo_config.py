@@ -168,7 +168,7 @@ class FactGRPOConfig(GRPOConfig):
         return self.credit
 
     def _check_credit(self):
-        if self.credit not in CREDITS:
+        if not isinstance(self.credit, str) or self.credit not in CREDITS:
             raise ValueError(
                 f"credit={self.credit!r} is unknown; choose one of {list(CREDITS)}, or pass a function to the trainer: "
                 "FactGRPOTrainer(credit=...)"

@@ -307,12 +307,13 @@ class FactGRPOTrainer(SamplingTrainer, SequenceRatios, GRPOTrainer):
             device=mask.device,
         )
         means = [mean for f in findings if (mean := self._factuality(f)) is not None]
+        bare = sum(not f.reasoned for f in checked) if self.args.verify_scope == "think" else 0
         totals = torch.tensor(
             [
                 mask.sum(), (labelled.bool() & mask).sum(), flipped.sum(),
                 len(findings), len(checked), self._guard.last_report.failed,
                 sum(means), len(means), len(units),
-                sum(unit.label is None for unit in units), sum(not f.reasoned for f in checked),
+                sum(unit.label is None for unit in units), bare,
             ],
             dtype=torch.float32, device=mask.device,
         )  # fmt: skip
