@@ -8,12 +8,17 @@ from typing import Any
 from hf_factuality.errors import DataError
 
 
-__all__ = ["ANSWER_COLUMNS", "RESPONSE_COLUMNS", "given_answers"]
+__all__ = ["ANSWER_COLUMNS", "RESPONSE_COLUMNS", "given_answers", "is_header"]
 
 ANSWER_COLUMNS = ("completions", "completion", "answer", "text", "output", "responses")
 """Where `evaluate` looks for the answers of a row, the first that it has."""
 RESPONSE_COLUMNS = ("responses", "completions", "completion")
 """Where `build-preferences` does: in its files, `answer` is the gold answer."""
+
+
+def is_header(row: Mapping[str, Any]) -> bool:
+    """Whether a row is the first line of a file that `hf-factuality evaluate` wrote."""
+    return str(row.get("schema")).startswith("hf_factuality.answers/") and "id" not in row
 
 
 def given_answers(row: Mapping[str, Any], columns: Sequence[str], place: str) -> list[str | None] | None:

@@ -272,7 +272,7 @@ def _served(args: argparse.Namespace, sampling: SamplingConfig) -> ServedSampler
     # costs none of its responses, and the file goes when the run is done.
     client = ChatClient(
         args.base_url, args.model, revision=args.revision, concurrency=args.concurrency or 32,
-        cache=args.out / "sampling.sqlite",
+        cache=args.out / "sampling.sqlite", extra_body=ServedSampler.extra_body(sampling),
     )  # fmt: skip
     return ServedSampler(client, sampling)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from hf_factuality.chat.base import ChatRequest
 from hf_factuality.chat.causal import CausalModel, render
-from hf_factuality.chat.given import RESPONSE_COLUMNS, given_answers
+from hf_factuality.chat.given import RESPONSE_COLUMNS, given_answers, is_header
 from hf_factuality.chat.vllm import VLLMChat
 from hf_factuality.errors import DataError
 from hf_factuality.io.rows import read_rows
@@ -187,9 +187,9 @@ class TransformersSampler(CausalModel):
 class ServedSampler:
     """Samples from a model on any OpenAI-compatible server.
 
-    `top_k` is not part of that protocol. It is sent as an additional field, which vLLM and others know; take
-    `SamplingConfig(top_k=0)` for a server that refuses it. Whether the same seed gives the same responses is the server's
-    affair; those in the client's cache stay.
+    `top_k` is not part of that protocol; vLLM and others take it as an additional field, and the client must have been
+    made with it: `ChatClient(..., extra_body=ServedSampler.extra_body(config))`. Whether the same seed gives the same
+    responses is the server's affair; those in the client's cache stay.
 
     Args:
         client ([`~hf_factuality.chat.client.ChatClient`]):
@@ -199,6 +199,7 @@ class ServedSampler:
     """
 
     name = "served"
+    _says_top_k = False
 
     def __init__(self, client: ChatClient, config: SamplingConfig | None = None):
         self.client = client
@@ -206,7 +207,7 @@ class ServedSampler:
 
     @staticmethod
     def extra_body(config: SamplingConfig) -> dict[str, Any]:
-        """Fields that the requests have beyond the protocol's; a client that was made with them is asked the same."""
+        """Fields that the requests need beyond the protocol's, for [`~hf_factuality.chat.client.ChatClient`]."""
         return {"top_k": config.top_k} if config.top_k else {}
 
     def describe(self) -> dict[str, Any]:
@@ -224,7 +225,7 @@ class ServedSampler:
         return [
             ChatRequest(
                 tuple((message["role"], message["content"]) for message in prompt),
-                temperature=settings.temperature, top_p=settings.top_p, top_k=settings.top_k,
+                temperature=settings.temperature, top_p=settings.top_p, top_k=settings.top_k if self._says_top_k else 0,
                 max_tokens=settings.max_new_tokens,
                 seed=(seed + place * settings.num_samples + number) % 2**31,
             )
@@ -263,6 +264,7 @@ class VLLMSampler(ServedSampler):
     """
 
     name = "vllm"
+    _says_top_k = True
 
     def __init__(
         self,
@@ -299,7 +301,7 @@ class GivenResponses:
         """
         found: dict[str, list[str | None]] = {}
         for number, row in read_rows(path):
-            if number == 1 and isinstance(row, dict) and "schema" in row:  # a file that evaluate wrote
+            if isinstance(row, dict) and is_header(row):
                 continue
             place = f"{path}, row {number}"
             texts = given_answers(row, RESPONSE_COLUMNS, place) if isinstance(row, dict) else None

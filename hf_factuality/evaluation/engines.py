@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from hf_factuality.chat.base import ChatRequest
-from hf_factuality.chat.given import ANSWER_COLUMNS, given_answers
+from hf_factuality.chat.given import ANSWER_COLUMNS, given_answers, is_header
 from hf_factuality.data.benchmarks.base import BenchmarkItem
 from hf_factuality.errors import DataError
 from hf_factuality.io.rows import read_lines
@@ -269,7 +269,7 @@ class FileEngine:
             self._digest = hashlib.file_digest(file, "sha256").hexdigest()
             file.seek(0)
             rows = [(number, row) for number, _, row in read_lines(file, path.name)]
-        if rows and isinstance(rows[0][1], dict) and "schema" in rows[0][1]:  # a file that this command wrote
+        if rows and isinstance(rows[0][1], dict) and is_header(rows[0][1]):  # a file that this command wrote
             del rows[0]
         self._rows = [self._read(row, f"{path.name}, line {number}") for number, row in rows]
         if not self._rows:
