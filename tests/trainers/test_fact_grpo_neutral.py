@@ -1,5 +1,7 @@
 """With nothing labelled, FactGRPO is GRPO, through the same (B, T) code that labels take; one labelled token is not."""
 
+import functools
+
 import pytest
 import torch
 from trl import GRPOConfig
@@ -33,15 +35,27 @@ def fact(model, folder, verifier, **settings):
     return run(FactGRPO, FactGRPOConfig, model, folder, verifier, config, **settings)
 
 
+@pytest.fixture(scope="module")
+def neutral(tiny_model, tmp_path_factory):
+    """One run per loss type in which nothing is labelled."""
+    folder = tmp_path_factory.mktemp("neutral")
+    return functools.cache(lambda loss_type: fact(tiny_model, folder, WholeCompletion(), loss_type=loss_type))
+
+
 @pytest.mark.parametrize("loss_type", LOSS_TYPES)
-def test_an_all_zero_map_is_stock_grpo_to_the_last_bit(tiny_model, tmp_path, loss_type):
-    stock = run(StockGRPO, GRPOConfig, tiny_model, tmp_path, loss_type=loss_type)
-    ours = fact(tiny_model, tmp_path, WholeCompletion(), loss_type=loss_type)
+def test_an_all_zero_map_is_stock_grpo_to_the_last_bit(neutral, tiny_model, tmp_path, loss_type):
+    stock, ours = run(StockGRPO, GRPOConfig, tiny_model, tmp_path, loss_type=loss_type), neutral(loss_type)
     assert all(a.dim() == 2 for a in ours.advantages) and all(a.dim() == 1 for a in stock.advantages)
     assert same_to_the_last_bit(ours, stock) == []
 
 
-@pytest.mark.parametrize("loss_type", LOSS_TYPES)
+# The others differ from these in the sum's divisor or in the clipping of the same ratio.
+FEW = ["grpo", "dapo", "luspo"]
+
+
+@pytest.mark.parametrize(
+    "loss_type", [*FEW, *(pytest.param(each, marks=pytest.mark.slow) for each in LOSS_TYPES if each not in FEW)]
+)
 def test_sequence_level_importance_sampling_within_1e_6(tiny_model, tmp_path, loss_type):
     """GSPO-token sums the ratio's gradient in another order, so equality with GSPO holds within 1e-6 only."""
     settings = dict(loss_type=loss_type, importance_sampling_level="sequence", use_bias_correction_kl=False)
@@ -55,16 +69,16 @@ def test_sequence_level_importance_sampling_within_1e_6(tiny_model, tmp_path, lo
 
 
 @pytest.mark.parametrize("loss_type", LOSS_TYPES)
-def test_one_labelled_token_moves_the_loss(tiny_model, tmp_path, loss_type):
+def test_one_labelled_token_moves_the_loss(neutral, tiny_model, tmp_path, loss_type):
     """Of one completion's first token, either support or contradiction goes against the sign of its advantage."""
-    settings = dict(loss_type=loss_type, max_steps=2, num_iterations=1)
-    neutral = fact(tiny_model, tmp_path, WholeCompletion(), **settings)
-    moved = []
+    unlabelled, moved = neutral(loss_type), []
     for label in (Label.SUPPORTED, Label.CONTRADICTED):
-        control = fact(tiny_model, tmp_path, FirstCharacterOfTheFirst(label), **settings)
-        assert control.advantages[0].shape == neutral.advantages[0].shape
-        changed = sum(int((a != b).sum()) for a, b in zip(control.advantages[:2], neutral.advantages[:2], strict=True))
-        differs = any(not torch.equal(a, b) for a, b in zip(control.losses[:2], neutral.losses[:2], strict=True))
+        control = fact(tiny_model, tmp_path, FirstCharacterOfTheFirst(label), loss_type=loss_type, max_steps=1)
+        assert len(control.losses) == 2
+        cells = list(zip(control.advantages, unlabelled.advantages[:2], strict=True))
+        assert all(a.shape == b.shape for a, b in cells)
+        changed = sum(int((a != b).sum()) for a, b in cells)
+        differs = any(not torch.equal(a, b) for a, b in zip(control.losses, unlabelled.losses[:2], strict=True))
         assert differs == (changed > 0)
         moved.append(changed)
     assert min(moved) == 0 and max(moved) == 1

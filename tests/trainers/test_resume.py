@@ -1,5 +1,6 @@
 """A run that was stopped at step k and resumed is the run that was not, to the last bit."""
 
+import functools
 import shutil
 from pathlib import Path
 
@@ -41,7 +42,6 @@ SETTINGS = dict(
     disable_tqdm=True,
 )
 NO_PENALTY = dict(max_steps=1, beta=0.0)
-METHODS = ["policy", "value_head", "fact_grpo"]
 
 
 def vowels(completion_texts, **kwargs):
@@ -87,41 +87,70 @@ def resumed(method, model, folder, checkpoint, **settings):
     return weights(trainer)
 
 
-@pytest.mark.parametrize("method", METHODS)
+def in_few(method, *stops, few=None):
+    """Cases of one run: the fast suite stops it at `few` of its steps, the slow one at all."""
+    return [pytest.param(method, stop, marks=() if few is None or stop in few else pytest.mark.slow) for stop in stops]
+
+
+@pytest.fixture(scope="module")
+def whole(tiny_model, tmp_path_factory):
+    """Runs that nobody stopped: their folders with a checkpoint of every step, and what became of the weights."""
+
+    @functools.cache
+    def run(method, **settings):
+        folder = tmp_path_factory.mktemp(method)
+        trainer = make(method, tiny_model, folder, **settings)
+        start = weights(trainer)
+        trainer.train()
+        expected = weights(trainer)
+        assert differ(start, expected) == list(start)
+        assert len([entry for entry in trainer.state.log_history if "loss" in entry]) == settings["max_steps"]
+        return folder, expected
+
+    return run
+
+
+def assert_resumes(whole, method, model, folder, stop, **settings):
+    run, expected = whole(method, **settings)
+    assert differ(resumed(method, model, folder, run / f"checkpoint-{stop}", **settings), expected) == []
+
+
+# Inside and at the end of a generation batch; end of an epoch; inside the second epoch.
 @pytest.mark.parametrize(
-    ("num_iterations", "max_steps", "stops"),
+    "method, stop",
     [
-        (1, 7, (1, 2, 4, 5)),  # inside and at the end of a generation batch; end of an epoch; inside the second epoch
-        (2, 11, (1, 2, 4, 9)),  # between and inside passes over a generation batch; its end; inside the second epoch
+        *in_few("policy", 1, 2, 4, 5),
+        *in_few("value_head", 1, 2, 4, 5, few=[5]),
+        *in_few("fact_grpo", 1, 2, 4, 5, few=[]),
     ],
 )
-def test_resumed_equals_uninterrupted(tiny_model, tmp_path, method, num_iterations, max_steps, stops):
-    settings = dict(num_iterations=num_iterations, max_steps=max_steps)
-    trainer = make(method, tiny_model, tmp_path, **settings)
-    start = weights(trainer)
-    trainer.train()
-    expected = weights(trainer)
-    assert differ(start, expected) == list(start)
-    for k in stops:
-        assert (
-            differ(resumed(method, tiny_model, tmp_path, tmp_path / f"checkpoint-{k}", **settings), expected) == []
-        ), k
-    log = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
-    assert len(log) == max_steps
+def test_resumed_equals_uninterrupted(whole, tiny_model, tmp_path, method, stop):
+    assert_resumes(whole, method, tiny_model, tmp_path, stop, max_steps=7)
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_inside_gradient_accumulation_and_a_larger_generation_batch(tiny_model, tmp_path, method):
+# Between and inside passes over a generation batch; its end; inside the second epoch.
+@pytest.mark.parametrize(
+    "method, stop",
+    [
+        *in_few("fact_grpo", 1, 2, 4, 9),
+        *in_few("policy", 1, 2, 4, 9, few=[9]),
+        *in_few("value_head", 1, 2, 4, 9, few=[]),
+    ],
+)
+def test_generation_batches_used_twice(whole, tiny_model, tmp_path, method, stop):
+    assert_resumes(whole, method, tiny_model, tmp_path, stop, num_iterations=2, max_steps=11)
+
+
+@pytest.mark.parametrize(
+    "method, stop",
+    [*in_few("value_head", 1, 4), *in_few("policy", 1, 4, few=[]), *in_few("fact_grpo", 1, 4, few=[])],
+)
+def test_inside_gradient_accumulation_and_a_larger_generation_batch(whole, tiny_model, tmp_path, method, stop):
     """Two micro-batches a step and four a generation batch, used twice: it serves four steps."""
-    settings = dict(
-        gradient_accumulation_steps=2, steps_per_generation=4, per_device_train_batch_size=1, num_iterations=2,
-        max_steps=6, warmup_steps=2,
+    assert_resumes(
+        whole, method, tiny_model, tmp_path, stop, gradient_accumulation_steps=2, steps_per_generation=4,
+        per_device_train_batch_size=1, num_iterations=2, max_steps=6, warmup_steps=2,
     )  # fmt: skip
-    trainer = make(method, tiny_model, tmp_path, **settings)
-    trainer.train()
-    for k in (1, 4):
-        found = resumed(method, tiny_model, tmp_path, tmp_path / f"checkpoint-{k}", **settings)
-        assert differ(found, weights(trainer)) == [], k
 
 
 @pytest.mark.parametrize(
