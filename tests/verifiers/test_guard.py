@@ -1,4 +1,6 @@
 import gc
+import math
+import queue
 import re
 import threading
 import time
@@ -75,8 +77,41 @@ def test_a_hanging_chunk_is_given_up_and_the_next_goes_on():
     assert results[1].error == "timeout: no answer within 1.5 s"
 
 
-def test_after_two_timeouts_in_a_row_the_rest_is_not_sent():
+@pytest.fixture
+def clock(monkeypatch):
+    """Time that only tests pass: a call has answered once the thread is through, unless its time was over by then."""
+    clock = types.SimpleNamespace(now=0.0, monotonic=lambda: clock.now, perf_counter=lambda: clock.now, hangs=False)
+
+    class Queue(queue.SimpleQueue):
+        def get(self, timeout=None):
+            end = math.inf if timeout is None else clock.now + timeout
+            while clock.now < end and not (timeout is not None and clock.hangs):
+                try:
+                    answer = super().get(timeout=0.01)
+                except queue.Empty:
+                    continue
+                if clock.now < end:
+                    return answer
+            clock.now, clock.hangs = max(end, clock.now), False
+            raise queue.Empty
+
+    def sleep(seconds):
+        clock.hangs = True
+        release.wait(60)
+
+    release = threading.Event()
+    monkeypatch.setattr("hf_factuality.verifiers.guard.time", clock)
+    monkeypatch.setattr(
+        "hf_factuality.verifiers.guard.queue", types.SimpleNamespace(SimpleQueue=Queue, Empty=queue.Empty)
+    )
+    monkeypatch.setattr("tests.verifiers.test_guard.time", types.SimpleNamespace(sleep=sleep))
+    yield clock
+    release.set()
+
+
+def test_after_two_timeouts_in_a_row_the_rest_is_not_sent(clock):
     guard, results = verify(["hang"] * 4 + ["ok"], timeout=1.0, batch_size=1)
+    assert clock.now == 2.0
     assert len(guard.verifier.calls) == 2
     assert results[4].error == "not sent: the verifier timed out 2 times in a row"
     assert guard.last_report.failed == 5
@@ -95,25 +130,24 @@ def test_a_wrong_number_of_results_is_a_failure(returned):
     assert "must return a list of 1 verifications" in results[0].error
 
 
-def test_a_chunk_has_its_time_once_however_often_it_is_sent_again():
-    """Each call fails slowly: without a common deadline, all 100 inputs would be sent again."""
+def test_a_chunk_has_its_time_once_however_often_it_is_sent_again(clock):
+    """Each call fails slowly: without a common deadline, all 60 inputs would be sent again."""
     calls = []
 
     class SlowFailure:
         def verify(self, inputs):
             calls.append(len(inputs))
-            time.sleep(0.1)
+            clock.now += 10
             raise RuntimeError("busy")
 
-    results = GuardedVerifier(SlowFailure(), timeout=1.5).verify([VerifierInput("x")] * 60)
-    assert results[0].error == "RuntimeError: busy" and results[-1].error == "timeout: no answer within 1.5 s"
-    assert len(results) == 60 and 2 <= len(calls) <= 16
+    results = GuardedVerifier(SlowFailure(), timeout=155).verify([VerifierInput("x")] * 60)
+    late = "timeout: no answer within 155 s"
+    assert [result.error for result in results] == ["RuntimeError: busy"] * 14 + [late] * 46
+    assert calls == [60, *[1] * 15]
 
 
-def test_single_failures_have_a_budget_without_a_timeout_too(monkeypatch):
-    """On a clock of its own: each failure takes 100 seconds, and each success 1,000, which cost nothing."""
-    clock = types.SimpleNamespace(now=0.0, monotonic=lambda: clock.now, perf_counter=lambda: clock.now)
-    monkeypatch.setattr("hf_factuality.verifiers.guard.time", clock)
+def test_single_failures_have_a_budget_without_a_timeout_too(clock):
+    """Each failure takes 100 seconds, and each success 1,000, which cost nothing."""
 
     class Slow(Scripted):
         def verify(self, inputs):
@@ -127,7 +161,7 @@ def test_single_failures_have_a_budget_without_a_timeout_too(monkeypatch):
     assert guard.verifier.calls == [25, *[1] * 12]
 
 
-def test_what_was_judged_before_a_timeout_is_kept():
+def test_what_was_judged_before_a_timeout_is_kept(clock):
     _, results = verify(["ok", "raise", "hang", "fine"], timeout=1.5)
     assert [result.judged for result in results] == [True, False, False, False]
 
