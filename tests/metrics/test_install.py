@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from hf_factuality.metrics import METRIC_NAMES, installed, metric_path
+from hf_factuality.metrics import METRIC_NAMES, installed, metric_path, write_spaces
 from hf_factuality.metrics._cli import add_parser
 from hf_factuality.metrics.install import describe_metrics, install
 
@@ -31,6 +31,7 @@ def version(cache, name="factscore"):
 def fresh(tmp_path_factory):
     """What a program sees with a cache of its own and no network: results of several loads, in one interpreter."""
     home = tmp_path_factory.mktemp("home")
+    write_spaces(home / "spaces", namespace="someone", requirement="hf_factuality==1.2")
     code = """
         import contextlib, io, json, re, sys
         import evaluate
@@ -43,6 +44,7 @@ def fresh(tmp_path_factory):
         except FileNotFoundError as error:
             found["before"] = str(error)
         found["by_path"] = {name: evaluate.load(str(metric_path(name))).name for name in METRIC_NAMES}
+        found["spaces"] = {name: evaluate.load(f"spaces/{name}").name for name in METRIC_NAMES}
         found["by_folder"] = evaluate.load(str(metric_path("safe").parent)).name
         found["paths"] = {name: str(path) for name, path in install().items()}
         found["installed"] = sorted(installed())
@@ -92,7 +94,8 @@ def test_names_load_offline_after_installation(fresh):
 
 def test_paths_load_without_installation(fresh):
     _, found = fresh
-    assert found["by_path"] == {name: name for name in METRIC_NAMES} and found["by_folder"] == "safe"
+    assert found["by_path"] == found["spaces"] == {name: name for name in METRIC_NAMES}
+    assert found["by_folder"] == "safe"
 
 
 def test_evaluate_reads_the_imports_of_a_module_right():

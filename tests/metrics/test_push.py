@@ -198,7 +198,7 @@ def test_command_line(hub, tmp_path, capsys, monkeypatch):  # noqa: F811
     assert "unknown metric 'bleu'" in capsys.readouterr().err
 
 
-# ---- loading the folders, and the offer of the first import
+# ---- the offer of the first import
 
 
 def python(code, home, **environment):
@@ -208,17 +208,6 @@ def python(code, home, **environment):
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=home, env=kept)
     assert done.returncode == 0, done.stderr
     return done
-
-
-def test_folders_load(tmp_path):
-    write_spaces(tmp_path / "spaces", namespace="someone", requirement=GIT)
-    code = """if True:
-        import evaluate
-        for name in sorted(__import__("os").listdir("spaces")):
-            print(evaluate.load(f"spaces/{name}").name)
-        print(evaluate.load("spaces/factscore").compute(predictions=[["S", "NS"]], gamma=0)["factscore"])
-    """
-    assert python(code, tmp_path).stdout.split() == [*sorted(METRIC_NAMES), "0.5"]
 
 
 def test_the_first_import_offers_and_writes_nothing(tmp_path):
