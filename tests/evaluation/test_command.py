@@ -147,6 +147,7 @@ def test_ctrl_c_is_told_without_a_traceback(own, own_answers, tmp_path, command,
     assert len(read(tmp_path / "r.file.answers.jsonl")) == 3 and not (tmp_path / "r.json").exists()
 
 
+@pytest.mark.slow
 def test_a_killed_run_asks_no_question_twice(tmp_path, command):
     questions = [{"id": str(n), "question": f"question {n}", "answer": f"answer {n}"} for n in range(24)]
     dataset, out = write_rows(tmp_path / "own.jsonl", questions), tmp_path / "r.json"
