@@ -238,6 +238,7 @@ def judged(prompt, body):
     return "supported" if "born in Leeds" in claim or "died in York" in claim else "contradicted"
 
 
+@pytest.mark.slow
 def test_servers_that_are_killed_for_a_while_delay_and_lose_nothing(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("HF_FACTUALITY_CACHE", str(tmp_path / "cache"))
     datasets = []

@@ -254,6 +254,7 @@ class SlowSampler(LetterSampler):
         return super().sample(prompts, seed)
 
 
+@pytest.mark.slow
 def test_kill_9_at_random_moments(tmp_path):
     """The dataset is that of an uninterrupted run. With the command itself: test_build_preferences_processes.py."""
     rows = [{"id": f"q{i}", "question": f"Question {i}?"} for i in range(40)]
