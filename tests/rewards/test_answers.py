@@ -28,6 +28,7 @@ from hf_factuality.rewards import (
     normalize_answer,
     think_format_reward,
 )
+from tests.conftest import searched
 
 
 GOOD = "<think> a reason </think> <answer> Paris </answer>"
@@ -276,10 +277,10 @@ def test_math_in_threads():
 @needs_math
 def test_math_survives_an_endless_comparison_and_a_dead_process(monkeypatch, caplog):
     _math.math_equal("3", "4")
-    monkeypatch.setattr(_math, "MATH_TIMEOUT", 1.0)
+    monkeypatch.setattr(_math, "MATH_TIMEOUT", 0.25)
     with caplog.at_level(logging.WARNING):
         assert _math.math_equal("9^{9^{9^{8}}}", "12") is False
-    assert "could not be compared within 1 s" in caplog.text
+    assert "could not be compared within 0.25 s" in caplog.text
     monkeypatch.setattr(_math, "MATH_TIMEOUT", 30.0)
     assert _math.math_equal("0.25", r"\frac{1}{4}") is True
     _math._process.process.kill()
@@ -459,7 +460,7 @@ completions = st.one_of(
 golds = st.one_of(texts, st.none(), st.lists(texts, max_size=3), st.integers())
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
+@settings(max_examples=100, deadline=None, derandomize=True)
 @given(
     completions,
     st.one_of(texts, st.lists(messages, max_size=2), st.none()),
@@ -533,14 +534,16 @@ def test_huge_completions_take_linear_time():
 
 
 @needs_math
-def test_real_gold_answers_can_be_parsed(data_dir):
+@searched(100, 500)
+def test_real_gold_answers_can_be_parsed(data_dir, count):
     """Of the 9,023 of MATH-500 and SimpleRL, three that are not empty cannot; none of them is among these 500."""
     datasets = pytest.importorskip("datasets")
     rows = datasets.Dataset.from_parquet(str(data_dir / "fspo" / "math-500-test.parquet"))
-    golds = rows["answer"][:]
-    rewards = math_reward(["Q"] * 500, [tagged("-987654321")] * 500, answer=golds)
+    golds = rows["answer"][:count]
+    rewards = math_reward(["Q"] * count, [tagged("-987654321")] * count, answer=golds)
     assert rewards.count(None) <= 1
     assert rewards.count(1.0) == 0
-    golds = golds[:150]
-    rewards = math_reward(["Q"] * 150, [tagged(f"the answer is $\\boxed{{{gold}}}$") for gold in golds], answer=golds)
-    assert rewards.count(1.0) >= 148
+    golds = golds[: count * 3 // 10]
+    texts = [tagged(f"the answer is $\\boxed{{{gold}}}$") for gold in golds]
+    rewards = math_reward(["Q"] * len(golds), texts, answer=golds)
+    assert rewards.count(1.0) >= len(golds) - 2
