@@ -15,6 +15,8 @@ import pytest
 from hf_factuality.metrics import METRIC_NAMES, installed, metric_path, write_spaces
 from hf_factuality.metrics._cli import add_parser
 from hf_factuality.metrics.install import describe_metrics, install
+from hf_factuality.metrics.push import space_files
+from tests.hub.loopback import LoopbackHub
 
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
@@ -29,8 +31,10 @@ def version(cache, name="factscore"):
 
 @pytest.fixture(scope="module")
 def fresh(tmp_path_factory):
-    """What a program sees with a cache of its own and no network: results of several loads, in one interpreter."""
+    """What a program sees with a cache of its own and no network, then a Hub: several loads, in one interpreter."""
     home = tmp_path_factory.mktemp("home")
+    hub, files = LoopbackHub(), space_files("factscore", "someone", "hf_factuality==1.2")
+    hub.add("someone/factscore", {name: text.encode() for name, text in files.items()}, "space", private=True)
     write_spaces(home / "spaces", namespace="someone", requirement="hf_factuality==1.2")
     code = """
         import contextlib, io, json, re, sys
@@ -61,14 +65,25 @@ def fresh(tmp_path_factory):
             with contextlib.redirect_stdout(io.StringIO()) as printed:
                 exec(block, {})
             found["examples"].append(printed.getvalue().splitlines())
+
+        import datasets, huggingface_hub
+        for settings, name in (
+            (evaluate.config, "HF_EVALUATE_OFFLINE"),
+            (datasets.config, "HF_HUB_OFFLINE"),
+            (huggingface_hub.constants, "HF_HUB_OFFLINE"),
+        ):
+            assert getattr(settings, name) is True
+            setattr(settings, name, False)
+        token = datasets.DownloadConfig(token=True)
+        metric = evaluate.load("someone/factscore", download_config=token)
+        score = metric.compute(predictions=[["S", "NS"], ["S", "S"]], gamma=0)["factscore"]
+        found["by_hub"] = [metric.name, type(metric).__name__, score]
         print(json.dumps(found))
     """
     environment = {
-        **{key: value for key, value in os.environ.items() if not key.startswith(("HF_", "XDG_"))},
-        "HF_HOME": str(home),
+        **hub.environment(home),
         "HF_EVALUATE_OFFLINE": "1",
         "HF_HUB_OFFLINE": "1",
-        "PYTHONPATH": str(REPOSITORY),
     }
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(code), str(PAGE)],
@@ -77,12 +92,13 @@ def fresh(tmp_path_factory):
         cwd=home,
         env=environment,
     )
+    hub.close()
     assert done.returncode == 0, done.stderr
-    return home, json.loads(done.stdout.splitlines()[-1])
+    return home, json.loads(done.stdout.splitlines()[-1]), hub
 
 
 def test_names_load_offline_after_installation(fresh):
-    home, found = fresh
+    home, found, _ = fresh
     assert "factscore" in found["before"]
     assert found["by_name"] == {name: name for name in METRIC_NAMES}
     assert found["score"] == 0.5 and found["text"] == 1.0
@@ -93,9 +109,17 @@ def test_names_load_offline_after_installation(fresh):
 
 
 def test_paths_load_without_installation(fresh):
-    _, found = fresh
+    _, found, _ = fresh
     assert found["by_path"] == found["spaces"] == {name: name for name in METRIC_NAMES}
     assert found["by_folder"] == "safe"
+
+
+def test_a_space_loads_by_name(fresh):
+    """`evaluate` first asks for its own version, then for main; before there was a network, it had asked nothing."""
+    _, found, hub = fresh
+    assert found["by_hub"] == ["factscore", "Factscore", 0.75]
+    assert hub.count("GET", "^/spaces/someone/factscore/resolve/main/factscore.py$")
+    assert not [path for _, path in hub.calls if "someone" not in path]
 
 
 def test_evaluate_reads_the_imports_of_a_module_right():
