@@ -145,6 +145,7 @@ def test_a_group_with_one_judged_row_drops_the_term(tiny_model, tmp_path):
     assert trainer._metrics["train"]["factuality/failed"] == [3.0]
 
 
+@pytest.mark.slow
 def test_a_hanging_verifier_does_not_stop_training(tiny_model, tmp_path):
     config = {"verifier_timeout": 2.0, "verifier_batch_size": 1}
     trainer = make(

@@ -1,5 +1,7 @@
 """With everything kept, MaskDPO is DPO, through the same code that masks take; one masked token is not."""
 
+import functools
+
 import pytest
 
 from tests.processes import assert_ended_well, run_ranks
@@ -10,6 +12,7 @@ from tests.trainers.mask_dpo_recording import (
     StockDPO,
     but_one,
     fully_labelled,
+    make,
     pairs,
     run,
     same_to_the_last_bit,
@@ -22,21 +25,27 @@ LOSS_TYPES = [
 ]  # fmt: skip
 
 
-def compare(model, folder, data=None, full="keep", **settings):
-    stock = run(StockDPO, model, folder, data, **settings)
+@pytest.fixture(scope="module")
+def stock_of(tiny_model, tmp_path_factory):
+    """One run of stock DPO for each variant."""
+    folder = tmp_path_factory.mktemp("stock")
+    return functools.cache(lambda variant: run(StockDPO, tiny_model, folder, **VARIANTS[variant]))
+
+
+def compare(model, folder, data=None, full="keep", stock=None, **settings):
+    stock = stock or run(StockDPO, model, folder, data, **settings)
     neutral = run(MaskDPO, model, folder, fully_labelled(data), **FULL_MASKS[full], **settings)
     assert neutral.mask_statistics["train"].kept == {"chosen": 1.0, "rejected": 1.0}
     assert same_to_the_last_bit(neutral, stock) == []
-    return stock
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_full_masks_are_stock_dpo_to_the_last_bit(tiny_model, tmp_path, variant):
-    compare(tiny_model, tmp_path, **VARIANTS[variant])
+def test_full_masks_are_stock_dpo_to_the_last_bit(stock_of, tiny_model, tmp_path, variant):
+    compare(tiny_model, tmp_path, stock=stock_of(variant), **VARIANTS[variant])
 
 
-def test_no_mask_by_rule_is_stock_dpo_to_the_last_bit(tiny_model, tmp_path):
-    compare(tiny_model, tmp_path, full="all")
+def test_no_mask_by_rule_is_stock_dpo_to_the_last_bit(stock_of, tiny_model, tmp_path):
+    compare(tiny_model, tmp_path, full="all", stock=stock_of("plain"))
 
 
 @pytest.mark.parametrize("mode", ["keep_start", "keep_end"])
@@ -90,8 +99,8 @@ def test_every_loss_type(tiny_model, tmp_path, loss_type, variant):
 
 
 @pytest.mark.parametrize("variant", ["plain", "peft+precompute"])
-def test_one_masked_token_moves_loss_and_gradient(tiny_model, tmp_path, variant):
-    stock = run(StockDPO, tiny_model, tmp_path, **VARIANTS[variant])
+def test_one_masked_token_moves_loss_and_gradient(stock_of, tiny_model, tmp_path, variant):
+    stock = stock_of(variant)
     control = run(MaskDPO, tiny_model, tmp_path, but_one(), **FULL_MASKS["keep"], **VARIANTS[variant])
     cells = zip(control.batches, stock.batches, strict=True)
     changed = [int((a["completion_mask"] != b["completion_mask"]).sum()) for a, b in cells]
@@ -102,7 +111,7 @@ def test_one_masked_token_moves_loss_and_gradient(tiny_model, tmp_path, variant)
 
 def test_a_masked_token_gets_no_gradient_of_its_own(tiny_model, tmp_path):
     """The masked token's log-probability is zero in the sum, and stays context for the tokens after it."""
-    control = run(MaskDPO, tiny_model, tmp_path, but_one(), **FULL_MASKS["keep"], max_steps=1)
+    control = make(MaskDPO, tiny_model, tmp_path, but_one(), **FULL_MASKS["keep"])
     row = control.train_dataset[0]
     assert row["chosen_mask"][0] == 0 and set(row["chosen_mask"][1:]) <= {1, 2}
     batch = control.data_collator([row])

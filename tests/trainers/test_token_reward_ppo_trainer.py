@@ -114,8 +114,15 @@ def test_the_critic_follows_the_schedule_of_the_policy(tiny_model, tmp_path):
     assert rates == pytest.approx([8e-4, 6e-4, 4e-4, 2e-4])
 
 
-@pytest.mark.parametrize("critic", CRITICS)
-@pytest.mark.parametrize("loss_type", ["dapo", "grpo"])
+@pytest.mark.parametrize(
+    "critic, loss_type",
+    [
+        ("policy", "dapo"),
+        ("value_head", "grpo"),
+        pytest.param("policy", "grpo", marks=pytest.mark.slow),
+        pytest.param("value_head", "dapo", marks=pytest.mark.slow),
+    ],
+)
 def test_accumulated_gradients_are_those_of_one_batch(tiny_model, tmp_path, critic, loss_type):
     """Completions of one length for "grpo", which averages per completion; of several for "dapo"."""
     texts = [("Marie", True), ("Not", True), ("She won", True), ("London!", False)]
@@ -258,7 +265,7 @@ def test_critics_that_do_not_fit(tiny_model, tmp_path):
         make(tiny_model, tmp_path, vowels, critic_model="valuehead")
 
 
-@pytest.mark.parametrize("critic", CRITICS)
+@pytest.mark.parametrize("critic", ["policy", pytest.param("value_head", marks=pytest.mark.slow)])
 def test_a_letter_early_in_the_sequence_is_learned(tiny_model, tmp_path, critic):
     """Pays for a completion whose first character is a small letter, at that character, and for nothing else."""
 
