@@ -368,7 +368,7 @@ def test_users_reward_weights_keep_their_meaning(tiny_model, tmp_path):
 def test_trains_evaluates_and_logs(tiny_model, tmp_path, conversational):
     args = FactGRPOConfig(
         output_dir=str(tmp_path), verify_scope="completion", log_completions=True, num_completions_to_print=0,
-        eval_strategy="steps", eval_steps=1, per_device_eval_batch_size=4, do_eval=True,
+        eval_strategy="steps", eval_steps=2, per_device_eval_batch_size=4, do_eval=True,
         **{**ONE_BATCH, "max_steps": 2, "num_iterations": 2},
     )  # fmt: skip
     data = rows(conversational=conversational)
@@ -434,7 +434,7 @@ def test_training_raises_what_it_optimises(tiny_model, tmp_path):
             ]
 
     config = dict(
-        max_steps=40,
+        max_steps=15,
         learning_rate=1e-2,
         lr_scheduler_type="constant",
         per_device_train_batch_size=16,
