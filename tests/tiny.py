@@ -1,5 +1,7 @@
 """A tiny causal language model and data for it, for tests that run a trainer."""
 
+import functools
+
 import torch
 from datasets import Dataset
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -63,6 +65,7 @@ def save_tiny_model(folder) -> str:
     return str(folder)
 
 
+@functools.cache
 def rows(n: int = 8, conversational: bool = True, evidence: bool = True) -> Dataset:
     questions = [f"Where was person {number} born?" for number in range(n)]
     columns = {
