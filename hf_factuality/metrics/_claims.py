@@ -192,6 +192,11 @@ class Answers:
         declines, waiting = abstention_rule(abstention), []
         for row, item in enumerate(predictions):
             answer = self._read(item, f"prediction {row}")
+            if answer.declines is not None and callable(abstention):
+                raise DataError(
+                    "a function cannot say whether a verified response declines, since its text is not kept; name a "
+                    f"rule: {', '.join(ABSTENTION)}"
+                )
             if answer.abstained is None and answer.declines is not None:
                 answer.abstained = abstention in answer.declines
             elif answer.abstained is None:

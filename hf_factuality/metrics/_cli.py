@@ -10,6 +10,7 @@ from typing import Any
 
 from hf_factuality.metrics._abstention import ABSTENTION
 from hf_factuality.metrics._registry import metric_function
+from hf_factuality.spans import Label, LabeledSpan, Verification
 
 
 def add_parser(commands: Any) -> None:
@@ -109,7 +110,7 @@ def parse_metric_args(given: Sequence[str] | None, metrics: Collection[str], fla
 def check_metric_args(
     name: str, given: Mapping[str, Any], shared: Sequence[str] = (), domains: Collection[str] = ("all",)
 ) -> None:
-    """Try the arguments of a metric over claims on a response of each domain.
+    """Try a metric over claims, with its arguments, on a response of each domain, read as a verification will be.
 
     Args:
         name (`str`):
@@ -124,13 +125,16 @@ def check_metric_args(
     Raises:
         `ValueError`: the metric takes no such argument, or refuses its value.
     """
+    from hf_factuality.metrics._claims import small_answer
+
     function = metric_function(name)
     parameters = inspect.signature(function).parameters.values()
     known = [*(it.name for it in parameters if it.kind is it.KEYWORD_ONLY and it.name != "domains"), *shared]
     unknown = sorted(set(given) - set(known))
     if unknown:
         raise ValueError(f"--metric_args: {name} has no argument {unknown[0]!r}; it takes {', '.join(known)}")
-    trial = [{"claims": ["supported"], "domain": domain} for domain in domains for _ in range(2)]
+    claim = Verification(spans=(LabeledSpan(0, 1, Label.SUPPORTED),))
+    trial = [small_answer(".", claim, domain=domain) for domain in domains for _ in range(2)]
     try:
         function(trial, [None] * len(trial), **{"resamples": 0, **given})
     except Exception as error:

@@ -183,6 +183,40 @@ def test_a_metric_of_another_package_is_a_function_of_labels(tmp_path, capsys, j
         assert status == 2 and message in err and err.count("\n") == 1
 
 
+OWN_METRICS = """
+from hf_factuality.metrics import Answers
+
+def declining(predictions, references, **options):
+    answers = Answers(predictions, references, table=None, abstention=lambda text: "sorry" in text, options=options)
+    return answers.result("declining", float(answers.labels().count(None)), [0.0] * len(answers.scorable))
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "message"), [("declining", "a function cannot say whether a verified response declines")]
+)
+def test_a_metric_that_cannot_be_computed_of_labels_is_refused_before_any_judging(
+    tmp_path, capsys, counting, monkeypatch, name, message
+):
+    (tmp_path / "own_metrics.py").write_text(OWN_METRICS, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "own_metrics", raising=False)
+    monkeypatch.setattr("hf_factuality.metrics._registry.METRICS", dict(METRICS))
+    flags, verifier = counting
+    status, _, err = run(
+        capsys,
+        lines(tmp_path / "a", {"completion": "I'm sorry.", "evidence": "E"}),
+        *flags,
+        "--metric",
+        f"own_metrics:{name}",
+    )
+    assert status == 2 and message in err and err.count("\n") == 1
+    assert verifier.calls == []
+    if name == "declining":  # of texts it is one
+        assert compute(name, [{"text": "sorry", "claims": []}, ["S"]])[name] == 1.0
+
+
 @pytest.mark.parametrize("rule", ["generic", "perplexity_ai", "veriscore"])
 def test_metrics_see_repeats_blanks_and_refusals_as_the_modules_do(tmp_path, capsys, rule):
     """The modules read whole verifications here; the command gives them less of each."""
