@@ -123,7 +123,7 @@ def check_metric_args(
             Those of the responses to come.
 
     Raises:
-        `ValueError`: the metric takes no such argument, or refuses its value.
+        `ValueError`: the metric takes no such argument, refuses its value, or calls its result something else.
     """
     from hf_factuality.metrics._claims import small_answer
 
@@ -136,9 +136,13 @@ def check_metric_args(
     claim = Verification(spans=(LabeledSpan(0, 1, Label.SUPPORTED),))
     trial = [small_answer(".", claim, domain=domain) for domain in domains for _ in range(2)]
     try:
-        function(trial, [None] * len(trial), **{"resamples": 0, **given})
+        found = function(trial, [None] * len(trial), **{"resamples": 0, **given})
     except Exception as error:
         raise ValueError(f"--metric_args: {name} refuses {dict(given)}: {error}") from error
+    if not isinstance(found, Mapping) or name not in found:
+        raise ValueError(
+            f"the result of the metric {name!r} has no {name!r}; give `Answers.result` the function's name"
+        )
 
 
 def _install(args: argparse.Namespace) -> int:

@@ -189,11 +189,19 @@ from hf_factuality.metrics import Answers
 def declining(predictions, references, **options):
     answers = Answers(predictions, references, table=None, abstention=lambda text: "sorry" in text, options=options)
     return answers.result("declining", float(answers.labels().count(None)), [0.0] * len(answers.scorable))
+
+def renamed(predictions, references, **options):
+    answers = Answers(predictions, references, table=None, options=options)
+    return answers.result("another_name", 1.0, [1.0] * len(answers.scorable))
 """
 
 
 @pytest.mark.parametrize(
-    ("name", "message"), [("declining", "a function cannot say whether a verified response declines")]
+    ("name", "message"),
+    [
+        ("declining", "a function cannot say whether a verified response declines"),
+        ("renamed", "the result of the metric 'renamed' has no 'renamed'"),
+    ],
 )
 def test_a_metric_that_cannot_be_computed_of_labels_is_refused_before_any_judging(
     tmp_path, capsys, counting, monkeypatch, name, message
