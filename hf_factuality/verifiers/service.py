@@ -10,7 +10,6 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import islice
 from typing import Any, Protocol
 
 from hf_factuality.errors import JudgingError
@@ -20,7 +19,9 @@ from hf_factuality.verifiers.guard import GuardedVerifier
 
 
 CHUNK = 64
-"""Rows in memory at a time; as many as [`GuardedVerifier`] sends in a call."""
+"""Rows that are sent at a time; as many as [`GuardedVerifier`] sends in a call."""
+LEFT_OUT = 32
+"""Times as many rows are in memory at most, where others are left out between those that are sent."""
 GIVE_UP_AFTER = 128
 """Failures in a row after which commands take the verifier to be down."""
 NO_EVIDENCE = "no evidence"
@@ -172,7 +173,7 @@ def judge_rows(
         rows (`Iterable[Row]`):
             Read as they are needed.
         chunk (`int`, *optional*, defaults to `64`):
-            Rows at a time. `None`: all in one list and one call of the guard, also where there are none, so that the guard's
+            Rows to send at a time, with what is left out between them. `None`: all in one list and one call of the guard, also where there are none, so that the guard's
             `last_report` is of this call.
         report ([`JudgingReport`], *optional*):
             Counts the rows, each before the caller sees it.
@@ -201,7 +202,8 @@ def judge_rows(
         hidden = not sys.stderr.isatty() or total == 0
         bar = tqdm(total=total, unit=progress, disable=hidden, file=sys.stderr)
     try:
-        for taken in _chunks(rows, chunk):
+        read = ((row, _left_out(guard, row, verdicts)) for row in rows)
+        for taken in _chunks(read, chunk):
             judged = _judge(guard, taken, verdicts, report, needs_label)
             yield judged
             if bar is not None:
@@ -215,38 +217,49 @@ def judge_rows(
             bar.close()
 
 
-def _chunks(rows: Iterable[Row], size: int | None) -> Iterator[list[Row]]:
+_Read = tuple[Row, JudgedRow | None]
+"""A row, and what it is without being sent; `None` if it is to be sent."""
+
+
+def _left_out(guard: GuardedVerifier, row: Row, verdicts: Verdicts | None) -> JudgedRow | None:
+    if guard.requires_evidence and not row.input.evidence:
+        return JudgedRow(row, Verification(error=NO_EVIDENCE), "no_evidence")
+    if not row.ranges:
+        return JudgedRow(row, Verification(), "empty")
+    known = verdicts.get(row) if verdicts is not None else None
+    return None if known is None else JudgedRow(row, known.gather(row.ranges), "known")
+
+
+def _chunks(rows: Iterable[_Read], size: int | None) -> Iterator[list[_Read]]:
     if size is None:
         yield list(rows)
         return
-    waiting = iter(rows)
-    while taken := list(islice(waiting, size)):
+    taken: list[_Read] = []
+    sent = 0
+    for row in rows:
+        taken.append(row)
+        sent += row[1] is None
+        if sent == size or len(taken) == LEFT_OUT * size:
+            yield taken
+            taken, sent = [], 0
+    if taken:
         yield taken
 
 
 def _judge(
     guard: GuardedVerifier,
-    rows: Sequence[Row],
+    rows: Sequence[_Read],
     verdicts: Verdicts | None,
     report: JudgingReport,
     needs_label: bool,
 ) -> list[JudgedRow]:
-    results: list[JudgedRow | None] = []
-    for row in rows:
-        if guard.requires_evidence and not row.input.evidence:
-            results.append(JudgedRow(row, Verification(error=NO_EVIDENCE), "no_evidence"))
-        elif not row.ranges:
-            results.append(JudgedRow(row, Verification(), "empty"))
-        else:
-            known = verdicts.get(row) if verdicts is not None else None
-            results.append(None if known is None else JudgedRow(row, known.gather(row.ranges), "known"))
-    sent = [row for row, result in zip(rows, results, strict=True) if result is None]
+    sent = [row for row, result in rows if result is None]
     found = guard.verify([row.shown for row in sent])
     fresh = [JudgedRow(row, it) for row, it in zip(sent, found, strict=True)]
     if verdicts is not None and fresh:
         verdicts.add(fresh)
     waiting = iter(fresh)
-    judged = [next(waiting) if result is None else result for result in results]
+    judged = [next(waiting) if result is None else result for _, result in rows]
     for result in judged:
         report.add(result, needs_label)
     return judged

@@ -78,6 +78,33 @@ def test_rows_are_read_as_they_are_needed():
     assert [it.row.key for it in next(chunks)] == [3, 4, 5] and len(read) == 6
 
 
+def test_rows_that_are_left_out_do_not_make_calls_smaller():
+    class Kept(dict):
+        def get(self, row):
+            return super().get(row.key)
+
+        def add(self, judged):
+            pass
+
+    verifier, kept = Words(requires_evidence=True), Kept()
+    rows = [row(f"w{n}", key=n) for n in range(1280)]
+    kept.update({n: Verification() for n in range(1280) if n % 64 != 5})
+    found = flat(judge_rows(verifier, rows, verdicts=kept))
+    assert [len(call) for call in verifier.calls] == [20]
+    assert [it.row.key for it in found] == list(range(1280))
+    assert [it.row.key for it in found if it.left_out is None] == [*range(5, 1280, 64)]
+    verifier.calls.clear()
+    chunks = judge_rows(verifier, (row(f"w{n}", () if n % 10 else ("E",)) for n in range(1300)))
+    assert [len(chunk) for chunk in chunks] == [631, 640, 29]
+    assert [len(call) for call in verifier.calls] == [64, 64, 2]
+
+
+def test_rows_that_are_left_out_do_not_fill_the_memory():
+    read = []
+    rows = (read.append(n) or row(f"w{n}", ()) for n in itertools.count())
+    assert len(next(judge_rows(Words(requires_evidence=True), rows))) == len(read) == 2048
+
+
 @pytest.mark.parametrize("rows", [[], [row(" ")], [row("a"), row("down")]])
 def test_one_list_is_one_call_of_the_guard(rows):
     guard = GuardedVerifier(Words())
