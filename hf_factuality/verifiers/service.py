@@ -102,7 +102,7 @@ class JudgingReport:
         failed_in_a_row (`int`):
             Failures since the verifier last judged something.
         reason (`str`, *optional*), first_reason (`str`, *optional*):
-            Of the first failure since the verifier last judged something, and of the first of all.
+            Of the last failure, if the verifier has judged nothing since, and of the first of all.
     """
 
     rows: int = 0
@@ -134,7 +134,7 @@ class JudgingReport:
             return
         self.failed += 1
         self.failed_in_a_row += 1
-        self.reason = self.reason or judged.found.error or "no sentence could be judged"
+        self.reason = judged.found.error or "no sentence could be judged"
         self.first_reason = self.first_reason or self.reason
 
 

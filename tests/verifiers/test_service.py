@@ -142,6 +142,13 @@ def test_failures_in_a_row_end_it_after_their_chunk_was_seen(needs_label, given_
     assert len(seen) == 6
 
 
+def test_the_last_reason_is_said_where_the_last_row_is():
+    report = JudgingReport()
+    with pytest.raises(JudgingError, match="2 completions in a row, row 3 the last: no sentence could be judged$"):
+        flat(judge_rows(Words(), [row("a"), row("down"), row("mute")], chunk=3, give_up_after=2, report=report))
+    assert report.first_reason == "no route to host"
+
+
 def test_a_verifier_that_judged_nothing_is_down():
     report = JudgingReport()
     chunks = judge_rows(Words(), [row("down"), row(" "), row("down")], give_up_after=128, report=report)
