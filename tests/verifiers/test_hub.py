@@ -251,6 +251,14 @@ def test_what_cannot_be_described_is_named(nli_model, tmp_path):
         {"password": 1},
         {"name": "sk-abcdefghijklmnop1234"},
         {"name": "Bearer abcdefghijklmnop1234"},
+        {"name": "Bearer abcdefghijklmnop"},
+        {"name": "a=1%20hf_" + "aBcD1" * 7},
+        {"name": "x%3Dghp_" + "aBcD1" * 7},
+        {"name": "tokenhf_" + "aBcD1" * 7},
+        {"name": "id1sk-" + "aBcD1" * 7},
+        {"name": "my-task-" + "aBcD1" * 7},
+        {"name": "my-task-abcdefgh-" + "aBcD1" * 3},
+        {"name": "tokensk-abcdefgh-ijklmnop"},
     ],
 )
 def test_keys_are_never_written(tmp_path, options):
@@ -263,6 +271,11 @@ def test_keys_are_never_written(tmp_path, options):
 def test_names_of_models_are_no_keys(tmp_path):
     """`task-...` holds what a key of OpenAI begins with, `max_tokens` what a setting with one ends in."""
     options = {"model": "me/multi-task-deberta-v3-large", "max_tokens": 1, "by": "hf_factuality_verifier_of_2024"}
+    options["others"] = [
+        "lab/pypi-malware-detector-base",
+        "lab/npm_package_risk_judge",
+        "lab/SK-BERT-base-multilingual",
+    ]
     save_pipeline(VerifierPipeline(SentenceExtractor(), Wordy(1, options=options)), tmp_path)
     assert json.loads((tmp_path / CONFIG_NAME).read_text())["judge"]["settings"]["options"] == options
 
