@@ -44,10 +44,11 @@ def writing(path: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def whole_folder(folder: Path) -> Iterator[Path]:
+def whole_folder(folder: Path, overwrite: bool = False) -> Iterator[Path]:
     """A folder beside `folder` to write to, which is brought to the disk and takes its name at the end.
 
-    `folder` is not there by then, or empty. If something fails, what was written is removed.
+    `folder` is not there by then, or empty; with `overwrite` it may hold anything, or be a file, and is replaced when the
+    new one is on the disk. If something fails, what was written is removed.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     partial = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
@@ -56,10 +57,28 @@ def whole_folder(folder: Path) -> Iterator[Path]:
         yield partial
         for place in (*partial.rglob("*"), partial):
             sync(place)
-        os.rename(partial, folder)
+        if overwrite:
+            _replace_folder(partial, folder)
+        else:
+            os.rename(partial, folder)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
+
+
+def _replace_folder(partial: Path, folder: Path) -> None:
+    """Put `partial` in the place of `folder`, which is moved away for it, and back if that fails."""
+    old = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
+    try:
+        if os.path.lexists(folder):
+            os.rename(folder, old / folder.name)
+        os.rename(partial, folder)
+    except BaseException:
+        if os.path.lexists(old / folder.name):
+            os.rename(old / folder.name, folder)
+        old.rmdir()
+        raise
+    shutil.rmtree(old, ignore_errors=True)
 
 
 def sync(path: Path) -> None:

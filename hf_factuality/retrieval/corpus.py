@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import tempfile
 from array import array
 from collections.abc import Iterator, Sequence
@@ -202,13 +201,12 @@ class CorpusRetriever(CountingRetriever):
             raise RetrievalError(f"{folder} is there already; choose another or pass overwrite=True (--overwrite)")
         if self.index.bm25 is None:
             raise RetrievalError(f"{self.base.path} has no words to index")
-        with whole_folder(folder) as temporary:
+        with whole_folder(folder, overwrite) as temporary:
             self.index.bm25.save(temporary, show_progress=False)
             np.save(temporary / "passages.npy", self.index.ranges)
             passages, fingerprint = asdict(self.index.passages), self.index.fingerprint
             config = {"terms": TERMS_VERSION, "fingerprint": fingerprint, "passages": passages}
             (temporary / INDEX_FILE).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-            shutil.rmtree(folder, ignore_errors=True)
         self._source = {"index": str(folder)}
 
     def push_to_hub(self, repo_id: str, private: bool | None = None, token: str | None = None) -> Published:

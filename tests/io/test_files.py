@@ -61,6 +61,35 @@ def test_a_folder_is_there_whole_or_not(tmp_path):
     assert (folder / "a").read_text() == "whole" and os.listdir(folder.parent) == ["folder"]
 
 
+@pytest.mark.parametrize("failing", ["fsync", "rename"])
+def test_a_folder_is_replaced_when_the_new_one_is_on_the_disk(tmp_path, monkeypatch, failing):
+    folder, rename = tmp_path / "folder", os.rename
+    folder.mkdir()
+    (folder / "old").write_text("before")
+
+    def fails(*args):
+        if failing == "rename" and args[1] != folder or args[0] == folder:
+            return rename(*args)
+        if failing == "rename" and (Path(args[0]) / "old").exists():
+            return rename(*args)  # back
+        raise OSError(28, os.strerror(28))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, failing, fails)
+        with pytest.raises(OSError), whole_folder(folder, overwrite=True) as partial:
+            (partial / "new").write_text("after")
+    assert os.listdir(tmp_path) == ["folder"] and os.listdir(folder) == ["old"]
+    with whole_folder(folder, overwrite=True) as partial:
+        (partial / "new").write_text("after")
+        assert os.listdir(folder) == ["old"]
+    assert os.listdir(tmp_path) == ["folder"] and os.listdir(folder) == ["new"]
+    folder = tmp_path / "file"
+    folder.write_text("a file")
+    with whole_folder(folder, overwrite=True) as partial:
+        (partial / "new").write_text("after")
+    assert os.listdir(folder) == ["new"] and len(os.listdir(tmp_path)) == 2
+
+
 @pytest.mark.parametrize("folder", [True, False])
 def test_a_disk_that_knows_no_sync_is_taken_as_it_is(tmp_path, monkeypatch, folder):
     import errno
