@@ -20,7 +20,7 @@ from hf_factuality.io.upload import Published, prepare_repo, publish
 __all__ = ["Published", "PushPlan", "PushedFile", "plan_push", "prepare_repo", "push_folder", "push_plans"]
 
 REPO_TYPES = ("model", "dataset", "space")
-_TEMPLATE = "[More Information Needed]"
+_TEMPLATE = b"[More Information Needed]"
 _UNFILLED = "a template that was not filled in; does not replace a card that is there"
 
 
@@ -129,7 +129,7 @@ def plan_push(
         content, notes = published_text(name, path)
         if name == "README.md":
             text = path.read_text(encoding="utf-8") if content is None else content.decode("utf-8")
-            notes = [*notes, _UNFILLED] if _TEMPLATE in text else notes
+            notes = [*notes, _UNFILLED] if _is_template(path, content) else notes
             if repo_type == "model":
                 _check_card(text, path)
         files[start + name] = PushedFile(path, content, tuple(notes))
@@ -206,7 +206,8 @@ def push_plans(
             be reached. Nothing of the push is visible then.
     """
     files = {name: file for plan in plans for name, file in plan.files.items()}
-    unfilled = "README.md" in files and _UNFILLED in files["README.md"].notes
+    card = files.get("README.md")
+    unfilled = card is not None and _is_template(card.path, card.content)  # as it is now, not as it was planned
     resumable = any(plan.resumable for plan in plans)
     if resumable and private is False:
         raise HubError("the state of a run goes to private repositories only; leave out private=False")
@@ -226,6 +227,11 @@ def push_plans(
         token=token,
         patience=patience,
     )
+
+
+def _is_template(path: Path, content: bytes | None) -> bool:
+    """Whether a card has places that nobody filled in."""
+    return _TEMPLATE in (path.read_bytes() if content is None else content)
 
 
 def _check_card(text: str, path: Path) -> None:

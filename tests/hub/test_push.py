@@ -7,7 +7,7 @@ import pytest
 
 from hf_factuality.cli import main
 from hf_factuality.errors import HubError
-from hf_factuality.hub.push import plan_push, push_folder, push_plans
+from hf_factuality.hub.push import PushedFile, plan_push, push_folder, push_plans
 from hf_factuality.io import upload
 from tests.hub.loopback import TOKEN, LoopbackHub, User, use_in_process
 from tests.hub.push_inputs import REMAINS, safetensors, write, write_model
@@ -402,6 +402,13 @@ def test_a_template_that_nobody_filled_in_does_not_replace_a_card(hub, model):
     hub.add(REPO, {"README.md": b"written by hand"})
     push_folder(folder, REPO)
     assert published(hub) == files | {"README.md": b"written by hand"}
+    write(folder, {"README.md": b"# Mine, changed"})
+    plan = plan_push(folder)
+    write(folder, {"README.md": template})  # after it was planned
+    push_plans([plan], REPO)
+    plan.files["README.md"] = PushedFile(folder / "none", template)  # made without notes
+    push_plans([plan], REPO)
+    assert published(hub)["README.md"] == b"written by hand"
     write(folder, {"README.md": b"# Mine, changed"})
     push_folder(folder, REPO)
     assert published(hub)["README.md"] == b"# Mine, changed"
