@@ -19,6 +19,7 @@ import hashlib
 import json
 import logging
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -393,7 +394,8 @@ class _Verification:
 
     def __init__(self, responses: LineFile, verdicts: LineFile, verifier: Verifier, patience: float):
         self.responses, self.verdicts, self.patience = responses, verdicts, patience
-        self.guard = GuardedVerifier(verifier, timeout=None, raises=(JudgingError, OSError))
+        # The verifier gets the responses of a batch of questions in one call, however many these are.
+        self.guard = GuardedVerifier(verifier, None, sys.maxsize, raises=(JudgingError, OSError))
         self.served = _is_served(verifier)
         self.stopped = False
 

@@ -97,6 +97,17 @@ def test_the_pairs_are_best_against_worst(tmp_path):
     assert load_pairs(tmp_path).info.description == "pairs of sampled responses"
 
 
+def test_the_responses_of_a_batch_are_verified_in_one_call(tmp_path):
+    class Counting(LetterVerifier):
+        def verify(self, inputs):
+            calls.append(len(inputs))
+            return super().verify(inputs)
+
+    calls = []
+    build(tmp_path, sampler=LetterSampler(32), verifier=Counting(), questions_per_batch=8)
+    assert calls == [8 * 32, 4 * 32]
+
+
 def test_card_and_loading_by_datasets(tmp_path):
     import datasets
     from huggingface_hub import DatasetCard
