@@ -12,7 +12,7 @@ from typing import Any
 from hf_factuality.errors import DataError, SpanError
 from hf_factuality.metrics._abstention import ABSTENTION, abstention_rule
 from hf_factuality.metrics._common import Options, is_published, make_result, named, read_options, who_judges
-from hf_factuality.spans import LABEL_TABLES, Label, LabeledSpan, Verification, map_label
+from hf_factuality.spans import LABEL_TABLES, Label, LabeledSpan, Verification
 from hf_factuality.verifiers.base import Verifier, VerifierInput, evidence_passages
 from hf_factuality.verifiers.guard import GuardedVerifier
 from hf_factuality.verifiers.registry import load_verifier
@@ -184,6 +184,8 @@ class Answers:
     ):
         self.options = read_options(ClaimOptions, options)
         self._table = self.options.label_table or table
+        if self._table is not None and self._table not in _TABLES:
+            raise SpanError(f"unknown label table {self._table!r}; choose one of {sorted(LABEL_TABLES)}")
         self._as_published = self._table == table
         self._unknown: Counter[str] = Counter()
         self.claims: Counter[str] = Counter()
@@ -290,10 +292,7 @@ class Answers:
         if not isinstance(value, str):
             raise DataError(f"{place}: a label is a string, True, False or None, got {value!r:.100}")
         name = " ".join(value.split()).lower()
-        if self._table in _TABLES:
-            label = _TABLES[self._table].get(name)
-        else:
-            label = None if self._table is None else map_label(name, self._table)
+        label = None if self._table is None else _TABLES[self._table].get(name)
         if label is None and name in {own.value for own in Label}:
             label = Label(name)
         if label is None:

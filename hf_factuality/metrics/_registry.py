@@ -94,7 +94,17 @@ def compute(
         0.6666666666666666
     """
     given = as_column(predictions, "predictions")
-    return metric_function(name)(given, matching(references, given), **options)
+    columns = (given, matching(references, given))
+    return metric_function(name)(*([_plain(item) for item in column] for column in columns), **options)
+
+
+def _plain(item: Any) -> Any:
+    """Lists for tuples, arrays and tensors, and Python's numbers for theirs, at any depth; the rest as it is."""
+    if isinstance(item, dict):
+        return {key: _plain(value) for key, value in item.items()}
+    if isinstance(item, (list, tuple)):
+        return [_plain(value) for value in item]
+    return _plain(item.tolist()) if hasattr(item, "tolist") and not isinstance(item, str) else item
 
 
 def as_column(values: Any, name: str) -> list:

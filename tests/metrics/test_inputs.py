@@ -524,6 +524,7 @@ def test_winrate_asks_in_both_orders(caplog):
         ("factscore", ["text"], ["e"], {"verifier": "lexicall"}, "did you mean"),
         ("factscore", [["S"]], None, {"gamma": -1}, "gamma"),
         ("factscore", [["S"]], None, {"label_table": "mine"}, "unknown label table"),
+        ("anah", [Verification((LabeledSpan(0, 1, None),))], None, {"label_table": "mine"}, "unknown label table"),
         ("factscore", [{1j}], None, {}, "prediction 0 must be text"),
         ("veriscore", [["supported"]], None, {"k": 0}, "above 0"),
         ("veriscore", [["supported"]], None, {"k": {"bio": 3}}, "each of the domains"),
@@ -576,6 +577,34 @@ def test_numpy_and_tensors_are_read(make):
     assert result["refusal_ap"] == 1.0
     result = make("truthfulqa").compute(predictions=[np.array([-1.0, -3.0], dtype=np.float32)], references=[[1, 0]])
     assert result["parts"]["mc1"] == 1.0 and json.dumps(result)
+
+
+def columns():
+    import numpy as np
+    import torch
+
+    numbers = [torch.tensor([-1.0, -3.0]), (-1.0, np.float32(-3.0)), {"mc2": np.array([-1.0, -3.0])}]
+    flags = [torch.tensor([1, 0]), (True, np.bool_(False)), {"mc2": np.array([1, 0])}]
+    spans = (LabeledSpan(0, 2, Label.SUPPORTED), LabeledSpan(3, 5, None))
+    return {
+        "halluqa": ([(True, False, True), np.array([False, False])], None),
+        "halueval": (["Yes", "No"], np.array([True, True])),
+        "truthfulqa": (numbers, flags),
+        "refusal_ap": ([np.float32(0.9), torch.tensor(0.1)], [np.bool_(True), np.int64(0)]),
+        "winrate": ([("A", "A"), np.array(["A", "B"])], None),
+        "factscore": (
+            [np.array(["S", "NS"]), (("a", "S"),), {"text": "so so", "verification": Verification(spans)}],
+            None,
+        ),
+    }
+
+
+@pytest.mark.parametrize("name", ["halluqa", "halueval", "truthfulqa", "refusal_ap", "winrate", "factscore"])
+def test_the_function_reads_tuples_arrays_and_tensors_as_the_module_does(make, name):
+    predictions, references = columns()[name]
+    found = compute(name, predictions, references)
+    assert found == make(name).compute(predictions=predictions, references=references)
+    assert found["n_scored"] == len(predictions) and json.dumps(found)
 
 
 def test_a_verification_that_says_nothing_about_abstaining_leaves_it_to_the_rule():
