@@ -8,7 +8,7 @@ from typing import Any
 from hf_factuality.errors import DataError
 from hf_factuality.functional.metrics import majority, non_hallucination_rate
 from hf_factuality.metrics._claims import Answer, Answers, ClaimOptions
-from hf_factuality.metrics._common import is_published, make_result, named, read_options
+from hf_factuality.metrics._common import called_as_before, is_published, make_result, named, read_options
 from hf_factuality.metrics._halueval import verdict_of_claims
 from hf_factuality.spans import Verification
 
@@ -105,3 +105,6 @@ def halluqa(predictions: Sequence[Any], references: Sequence[Any], **options: An
     if given.return_spans:
         result["spans"] = answers.spans()
     return result
+
+
+score_halluqa = called_as_before(halluqa)

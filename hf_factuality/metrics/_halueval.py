@@ -10,7 +10,7 @@ from hf_factuality.errors import DataError
 from hf_factuality.functional.metrics import detection_accuracy, seeded_choices
 from hf_factuality.functional.scoring import mean
 from hf_factuality.metrics._claims import Answer, Answers, ClaimOptions
-from hf_factuality.metrics._common import is_published, make_result, named, read_options
+from hf_factuality.metrics._common import called_as_before, is_published, make_result, named, read_options
 from hf_factuality.spans import Label
 
 
@@ -154,3 +154,6 @@ def halueval(
     if given.return_spans and answers is not None:
         result["spans"] = answers.spans()
     return result
+
+
+score_halueval = called_as_before(halueval)

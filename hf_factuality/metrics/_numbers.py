@@ -10,7 +10,7 @@ from typing import Any
 from hf_factuality.errors import DataError
 from hf_factuality.functional.metrics import average_precision, mc1, mc2
 from hf_factuality.functional.scoring import mean
-from hf_factuality.metrics._common import Options, is_published, make_result, named, read_options
+from hf_factuality.metrics._common import Options, called_as_before, is_published, make_result, named, read_options
 
 
 # `exp` of less loses digits, then everything, and the authors' code divides 0 by 0.
@@ -150,3 +150,6 @@ def refusal_ap(predictions: Sequence[Any], references: Sequence[Any], **options:
         interval=given.interval(known, area),
         options=given,
     )
+
+
+score_truthfulqa, score_refusal_ap = called_as_before(truthfulqa), called_as_before(refusal_ap)

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from hf_factuality.errors import DataError
 from hf_factuality.functional.metrics import win_rate
 from hf_factuality.io.secrets import redact
-from hf_factuality.metrics._common import Options, describe, make_result, named, read_options
+from hf_factuality.metrics._common import Options, called_as_before, describe, make_result, named, read_options
 
 
 logger = logging.getLogger(__name__)
@@ -118,3 +118,6 @@ def winrate(predictions: Sequence[Any], references: Sequence[Any], **options: An
         interval=given.interval([points for points in scored["points"] if points is not None]),
         options=given,
     )
+
+
+score_winrate = called_as_before(winrate)

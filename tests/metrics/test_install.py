@@ -10,10 +10,12 @@ import textwrap
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import evaluate
 import pytest
 
-from hf_factuality.metrics import METRIC_NAMES, installed, metric_path, write_spaces
+from hf_factuality.metrics import METRIC_NAMES, compute, installed, metric_path, write_spaces
 from hf_factuality.metrics._cli import add_parser
+from hf_factuality.metrics._registry import metric_function
 from hf_factuality.metrics.install import describe_metrics, install
 from hf_factuality.metrics.push import space_files
 from tests.hub.loopback import LoopbackHub
@@ -223,3 +225,34 @@ def test_the_examples_of_the_page_run(fresh):
     assert blocks
     shown = [[line[2:] for line in block.splitlines() if re.match(r"# [\d.]+ ", line)] for block in blocks]
     assert fresh[1]["examples"] == shown
+
+
+@pytest.mark.parametrize(
+    ("name", "predictions", "references", "options"),
+    [
+        ("factscore", [["S", "NS"], ["S"], {"text": "I'm sorry."}], None, {"gamma": 0, "abstention": "generic"}),
+        ("truthfulqa", [[-1.0, -3.0], (-1.0, -2.0)], [[1, 0], [0, 1]], {"judge": "published prompts"}),
+    ],
+)
+def test_modules_of_before_compute_the_same(tmp_path, name, predictions, references, options):
+    """The scripts are those of 2026-11-21, letter by letter."""
+    script = Path(__file__).parent / "installed_before" / name / f"{name}.py"
+    columns = {"predictions": predictions, "references": references}
+    before = evaluate.load(str(script), cache_dir=str(tmp_path)).compute(**columns, **options)
+    assert before == compute(name, **columns, **options)
+    assert before["n_scored"] == 2 and before["settings"].get("gamma", 0) == 0
+
+
+@pytest.mark.parametrize("name", ["halluqa", "halueval", "winrate", "refusal_ap", "truthfulqa"])
+def test_functions_of_before_take_options_as_a_dictionary(name):
+    known = {
+        "halluqa": [True],
+        "halueval": ["Yes"],
+        "winrate": [["A", "B"]],
+        "refusal_ap": [0.5],
+        "truthfulqa": [[-1.0]],
+    }
+    references = {"halluqa": [None], "winrate": [None], "truthfulqa": [[1]]}.get(name, [True])
+    module = sys.modules[metric_function(name).__module__]
+    found = getattr(module, f"score_{name}")(known[name], references, options={"judge": "x"}, published=("x",))
+    assert found == compute(name, known[name], references, judge="x")
