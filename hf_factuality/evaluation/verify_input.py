@@ -44,7 +44,7 @@ class JsonLines:
             `DataError`: a line is not a JSON object.
         """
         self._file.seek(0)
-        for number, offset, row in read_lines(self._file, self.name):
+        for number, offset, row in read_lines(self._file, self.name, strict=True):
             if isinstance(row, list):
                 raise DataError(
                     f"{self.name}, line {number} is a list; JSON Lines has one object per line, not an array"
@@ -54,7 +54,7 @@ class JsonLines:
     def at(self, offset: int) -> dict[str, Any]:
         """The row whose line starts at byte `offset`, and was read before; not while the file is being iterated."""
         self._file.seek(offset)
-        return next(row for _, _, row in read_lines(self._file, self.name))
+        return next(row for _, _, row in read_lines(self._file, self.name, strict=True))
 
     def close(self) -> None:
         self._file.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -33,7 +34,7 @@ class LineError(DataError):
         self.number, self.reason = number, reason
 
 
-def read_rows(path: str | Path) -> Iterator[tuple[int, Any]]:
+def read_rows(path: str | Path, strict: bool = False) -> Iterator[tuple[int, Any]]:
     """Rows with their numbers: lines counted from 1 in JSON Lines, else rows counted from 0.
 
     A file named `.json` may hold one list, which is read whole, or lines.
@@ -41,6 +42,8 @@ def read_rows(path: str | Path) -> Iterator[tuple[int, Any]]:
     Args:
         path (`str` or `Path`):
             A file that ends in `.jsonl`, `.json` or `.parquet`.
+        strict (`bool`, *optional*, defaults to `False`):
+            See [`read_lines`].
 
     Raises:
         `DataError`: another ending, or see [`read_lines`].
@@ -62,47 +65,81 @@ def read_rows(path: str | Path) -> Iterator[tuple[int, Any]]:
     if suffix not in (".json", ".jsonl"):
         raise DataError(f"{path} must be a .jsonl, .json or .parquet file")
     with path.open("rb") as file:
-        if suffix == ".json" and file.read(1 << 16).removeprefix(_MARK).lstrip()[:1] == b"[":
+        if suffix == ".json" and _begins(file) == b"[":
             file.seek(0)
             try:
-                rows = json.loads(file.read().removeprefix(_MARK))
+                rows = json.loads(_decoded(file.read(), strict))
+            except UnicodeDecodeError as error:
+                raise DataError(f"{path} is not UTF-8 ({_why(error)}); save the file as UTF-8") from None
             except (ValueError, RecursionError) as error:
                 raise DataError(f"{path} is not JSON: {error}") from None
             yield from enumerate(rows)
             return
         file.seek(0)
-        yield from ((number, row) for number, _, row in read_lines(file, str(path)))
+        yield from ((number, row) for number, _, row in read_lines(file, str(path), strict))
 
 
-def read_lines(file: BinaryIO, name: str) -> Iterator[tuple[int, int, Any]]:
+def read_lines(file: BinaryIO, name: str, strict: bool = False) -> Iterator[tuple[int, int, Any]]:
     """Lines of JSON: the number of each, counted from 1, the offset of its first byte, and its value.
 
-    Lines end at a line feed only, as JSON may hold other separators; blank ones are passed over.
+    Lines end at a line feed, or at a carriage return if what they hold is not one value; not at other separators, which JSON
+    may hold. Blank ones are passed over.
 
     Args:
         file (`BinaryIO`):
             At its beginning.
         name (`str`):
             What messages call it.
+        strict (`bool`, *optional*, defaults to `False`):
+            Refuse half surrogates that stand there as if UTF-8 knew them, as Python's `surrogatepass` writes them.
 
     Raises:
         `DataError`: a line is not UTF-8.
         [`LineError`]: a line is not JSON.
     """
-    offset = 0
-    for number, line in enumerate(file, start=1):
-        if line.strip() and line.strip() != _MARK:
-            yield number, offset, _parse(line, name, number)
-        offset += len(line)
+    offset = number = 0
+    for lines in file:
+        for line in _split(lines):
+            number += 1
+            if line.strip():
+                yield from ((number, offset, row) for row in _parse(line, name, number, strict))
+            offset += len(line)
 
 
-def _parse(line: bytes, name: str, number: int) -> Any:
+def _begins(file: BinaryIO) -> bytes:
+    """The first byte that is no white space."""
+    block = file.read(1 << 16).removeprefix(_MARK)
+    while block and not block.lstrip():
+        block = file.read(1 << 16)
+    return block.lstrip()[:1]
+
+
+def _split(line: bytes) -> list[bytes]:
+    """What a line feed ends, at its carriage returns too, unless they are white space within one value."""
+    if b"\r" not in line.rstrip(b"\r\n"):
+        return [line]
     try:
-        return json.loads(line.removeprefix(_MARK).rstrip(b"\r\n").decode("utf-8"))
+        json.loads(_decoded(line, False))
+    except (ValueError, RecursionError):
+        return re.findall(rb"[^\r]*\r\n?|[^\r]+", line)
+    return [line]
+
+
+def _parse(line: bytes, name: str, number: int, strict: bool) -> list[Any]:
+    """The value of a line in a list, which is empty if the line is blank."""
+    try:
+        text = _decoded(line, strict).rstrip("\r\n")
+        return [json.loads(text)] if text.strip().strip("\ufeff") else []
     except UnicodeDecodeError as error:
-        raise DataError(
-            f"{name}, line {number} is not UTF-8 ({error.reason} at byte {error.start}); save the file as UTF-8"
-        ) from None
+        raise DataError(f"{name}, line {number} is not UTF-8 ({_why(error)}); save the file as UTF-8") from None
     except (ValueError, RecursionError) as error:
         hint = "; JSON Lines has one object per line, not an array" if line.lstrip()[:1] == b"[" else ""
         raise LineError(name, number, f"{error}{hint}") from None
+
+
+def _decoded(data: bytes, strict: bool) -> str:
+    return data.removeprefix(_MARK).decode("utf-8", "strict" if strict else "surrogatepass")
+
+
+def _why(error: UnicodeDecodeError) -> str:
+    return f"{error.reason} at byte {error.start}"

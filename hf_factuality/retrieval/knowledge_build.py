@@ -102,7 +102,7 @@ def _open(path: Path, config: str | None, split: str, revision: str | None) -> A
 def _json_lines(path: Path) -> Iterator[Any]:
     with gzip.open(path) if path.name.endswith(".gz") else path.open("rb") as file:
         try:
-            yield from (row for _, _, row in read_lines(file, str(path)))
+            yield from (row for _, _, row in read_lines(file, str(path), strict=True))
         except LineError as error:
             place = f"{path}, near line {error.number}"
             raise DataError(f"{place}: {error.reason}; it must hold one JSON object per line") from None

@@ -32,6 +32,39 @@ def test_a_json_file_holds_a_list_or_lines(tmp_path, start):
     assert list(read_rows(path)) == [(1, {"a": 1}), (2, {"a": 2})]
 
 
+def test_half_surrogates_are_read_unless_that_is_refused(tmp_path):
+    rows = [{"text": "a\ud83d"}, {"text": "\U0001f600"}]
+    for name, data in {
+        "a.jsonl": "\n".join(json.dumps(row, ensure_ascii=False) for row in rows),
+        "a.json": json.dumps(rows, ensure_ascii=False),
+    }.items():
+        (tmp_path / name).write_bytes(data.encode("utf-8", "surrogatepass"))
+        assert [row for _, row in read_rows(tmp_path / name)] == rows
+        with pytest.raises(DataError, match="is not UTF-8 .invalid continuation byte at byte"):
+            list(read_rows(tmp_path / name, strict=True))
+
+
+def test_lines_may_end_as_those_of_an_old_mac(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b'{"a": 1}\r\r{"a":\r\n2}'.replace(b"\r\n", b" ") + b'\r\n{"b":\r3}\r\n{"b": 4}\r{}')
+    expected = [(1, {"a": 1}), (3, {"a": 2}), (4, {"b": 3}), (5, {"b": 4}), (6, {})]
+    assert list(read_rows(path)) == expected
+    with path.open("rb") as file:
+        for _, offset, row in list(read_lines(file, "a")):
+            file.seek(offset)
+            assert next(read_lines(file, "a"))[2] == row
+    path.write_bytes(b'{"a": 1}\r{"a": }\r')
+    with pytest.raises(LineError, match="line 2 is not JSON"):
+        list(read_rows(path))
+
+
+def test_white_space_is_passed_over(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{}\n\xa0\n{"a": 1}\n', encoding="utf-8")
+    assert list(read_rows(tmp_path / "a.jsonl")) == [(1, {}), (3, {"a": 1})]
+    (tmp_path / "a.json").write_text("\ufeff" + " \n" * 100_000 + "[{}]", encoding="utf-8")
+    assert list(read_rows(tmp_path / "a.json")) == [(0, {})]
+
+
 def test_parquet(tmp_path):
     import pyarrow
     import pyarrow.parquet

@@ -140,6 +140,8 @@ def test_bad_sources_are_named(tmp_path, source, message):
 
 
 def test_bad_files_are_named(tmp_path):
+    (tmp_path / "mac.jsonl").write_bytes(b'{"title": "A", "text": "a"}\r{"title": "B", "text": "b"}\r')
+    assert len(KnowledgeBase.build(tmp_path / "mac.sqlite", tmp_path / "mac.jsonl")) == 2
     (tmp_path / "bad.jsonl").write_text('{"title": "A", "text": "a"}\n{"title": \n')
     with pytest.raises(DataError, match=r"bad.jsonl, near line 2: .*one JSON object per line"):
         KnowledgeBase.build(tmp_path / "kb.sqlite", tmp_path / "bad.jsonl")

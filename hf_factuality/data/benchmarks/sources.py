@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import hashlib
 import io
+import json
 import logging
 import re
 from collections.abc import Iterable
@@ -153,11 +154,21 @@ def _rows_of(reader: Reader, path: Path) -> list[dict[str, Any]]:
         if suffix in (".csv", ".txt"):
             text = path.read_text(encoding="utf-8-sig")
         else:
-            rows = list(read_rows(path))
+            rows = list(read_rows(path, strict=True))
     except LineError as error:
+        if suffix == ".json" and (kind := _kind_of_json(path)) is not None:
+            raise DataError(f"{path.name}: must hold a list of objects, got {kind}") from None
         raise DataError(f"{path.name}, line {error.number}: no JSON: {error.reason}") from None
     except Exception as error:
-        raise DataError(f"{path.name}: not a readable {suffix} file in UTF-8: {error}") from error
+        why = (
+            error.__context__ if isinstance(error, DataError) else error
+        )  # what the reader met, without the whole path
+        if suffix == ".json" and isinstance(why, (json.JSONDecodeError, RecursionError)):
+            raise DataError(f"{path.name}: no JSON: {why}") from None
+        encoding = "" if suffix == ".parquet" else " in UTF-8"
+        raise DataError(
+            f"{path.name}: not a readable {suffix} file{encoding}: {' '.join(str(why).split())}"
+        ) from error
     if suffix == ".txt":
         return [{reader.line_column: line.strip()} for line in text.split("\n") if line.strip()]
     if suffix == ".csv":
@@ -171,6 +182,14 @@ def _rows_of(reader: Reader, path: Path) -> list[dict[str, Any]]:
         if not isinstance(row, dict):
             raise DataError(f"{path.name}, row {number}: must be an object with the columns as keys, got {row!r:.100}")
     return [row for _, row in rows]
+
+
+def _kind_of_json(path: Path) -> str | None:
+    """Of what kind the one value of a file is, over however many lines; `None` if it holds no such."""
+    try:
+        return type(json.loads(path.read_text(encoding="utf-8-sig"))).__name__
+    except (ValueError, RecursionError):
+        return None
 
 
 def _commit(repo: str, revision: str | None) -> str | None:
