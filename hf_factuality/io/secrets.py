@@ -33,8 +33,8 @@ SECRET_SETTING = re.compile(
     r"api_?key$|secret|passw|authoriz|credential|bearer|(?:access|auth|hf)_?token", re.IGNORECASE
 )
 """Names of settings that hold a key or a password."""
-MAYBE_SECRET_SETTING = re.compile(rf"{SECRET_SETTING.pattern}|key$|token$", re.IGNORECASE)
-"""Names of settings that may hold one."""
+MAYBE_SECRET_SETTING = re.compile(r"key$|secret|passw|authoriz|credential|bearer|token$", re.IGNORECASE)
+"""Names of settings that may hold one, and are not shown; `hf_tokenizer` and `access_token_budget` are none."""
 _BLOCK, _TAIL = 1 << 23, 1 << 13
 """Bytes of a file that are read at once, and how many of them are read again with the next ones."""
 _PIECE, _OVERLAP = 1 << 14, 1 << 11

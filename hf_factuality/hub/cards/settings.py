@@ -18,7 +18,7 @@ from typing import Any
 from hf_factuality import __version__
 from hf_factuality.errors import HubError
 from hf_factuality.hub.cards.check import tells
-from hf_factuality.hub.cards.scores import COMMIT, REPO_ID
+from hf_factuality.hub.cards.scores import COMMIT
 from hf_factuality.io.markdown import code, escaped
 from hf_factuality.io.secrets import MAYBE_SECRET_SETTING
 
@@ -65,6 +65,7 @@ HYPERPARAMETERS = frozenset(
 _MODEL_ARGUMENTS = ("dtype", "torch_dtype", "attn_implementation")
 _ADAPTER = ("peft_type", "r", "lora_alpha", "lora_dropout", "target_modules", "modules_to_save", "bias", "use_rslora",
             "use_dora", "init_lora_weights", "layers_to_transform")  # fmt: skip
+_REPO_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 _HUB_FOLDER = re.compile(r"[A-Za-z0-9][\w.-]*?___[A-Za-z0-9][\w.-]*")
 _LONGEST_WORDS = 2000
 _REGEX_NAME = re.compile(r"_regex$|target_modules$")
@@ -180,7 +181,7 @@ def describe_verifier(verifier: Any) -> str:
     parts = ", ".join(f"`{part}`" for part in _parts(verifier))
     origin = getattr(verifier, "origin", None) or {}
     repo_id, revision = origin.get("repo_id"), origin.get("revision")
-    if repo_id and REPO_ID.fullmatch(repo_id):
+    if repo_id and _REPO_ID.fullmatch(repo_id):
         at = f" at {code(revision[:40])}" if revision else " (revision not recorded)"
         name = f"[{repo_id}](https://huggingface.co/{repo_id}){at}"
     return name + (f": {parts}" if parts else "")
@@ -256,7 +257,7 @@ def _stage(stage: Any) -> str:
     """A stage without a description: its class, and its model if that is one of the Hub."""
     config = getattr(getattr(stage, "model", None), "config", None)
     name, commit = getattr(config, "name_or_path", None) or "", getattr(config, "_commit_hash", None)
-    on_the_hub = REPO_ID.fullmatch(name) and not exists(name)
+    on_the_hub = _REPO_ID.fullmatch(name) and not exists(name)
     shown = {"model": name, **({"revision": commit} if commit else {})} if on_the_hub else {}
     return f"{type(stage).__name__}({', '.join(f'{key}={value!r}' for key, value in shown.items())})"
 

@@ -155,6 +155,23 @@ class Named:
         return []
 
 
+def test_settings_that_are_called_after_tokens_are_shown_and_keys_are_not():
+    shown = {"hf_tokenizer": "fast", "auth_tokenizer": 1, "access_token_budget": 2, "hf_token_file": "/root/name"}
+    hidden = {
+        "api_key": "x",
+        "hf_token": "x",
+        "token": "x",
+        "client_secret": "x",
+        "password": "x",
+        "headers": {"Key": "x"},
+    }
+    named = Named()
+    named.config = lambda: {**shown, **hidden}
+    assert describe_verifier(named) == (
+        'Named: `Named(hf_tokenizer="fast", auth_tokenizer=1, access_token_budget=2, hf_token_file="name", headers={})`'
+    )
+
+
 def test_a_verifier_is_its_repository_or_its_parts(tmp_path):
     assert describe_verifier(Named()) == "Named"
     assert describe_verifier(LexicalVerifier()) == (
@@ -166,6 +183,9 @@ def test_a_verifier_is_its_repository_or_its_parts(tmp_path):
     assert describe_verifier(verifier).startswith(
         f"[me/my-verifier](https://huggingface.co/me/my-verifier) at `{'a' * 40}`: `SentenceExtractor()`"
     )
+    for repo_id in ("a/_b", "_a/b"):
+        verifier.origin = {"repo_id": repo_id, "revision": None}
+        assert describe_verifier(verifier).startswith(f"[{repo_id}](https://huggingface.co/{repo_id}) (revision")
     client = ChatClient("http://10.1.2.3:8000/v1", "Qwen/Qwen2.5-7B-Instruct", api_key="sk-0123456789abcdefghij")
     text = describe_verifier(VerifierPipeline(SentenceExtractor(), LLMJudge(client)))
     assert "Qwen/Qwen2.5-7B-Instruct" in text and "LLMJudge" in text
