@@ -148,6 +148,17 @@ def test_failed_requests_are_counted_apart():
         assert (judge.last_report.unparsed, judge.last_report.failed) == (0, 1)
 
 
+def test_passages_are_kept_where_the_last_request_fails():
+    script = {"Ada.": ["<Facts Present>", "Ada was born."]}
+    with FakeServer(
+        annotator(script), trouble=lambda prompt, count: 400 if "Ada was born." in prompt else None
+    ) as server:
+        judge = ANAHJudge(server.client())
+        (found,) = judge.judge([JudgeInput("Ada.", DOCUMENT)])
+    assert found == Judgement(None, evidence="Ada was born.")
+    assert (judge.last_report.unparsed, judge.last_report.failed) == (0, 1)
+
+
 def test_without_document_or_sentence():
     with FakeServer(annotator(ENGLISH)) as server:
         found = ANAHJudge(server.client()).judge(
