@@ -179,7 +179,7 @@ def _header_problems(data: Mapping[str, Any]) -> Iterator[str]:
 def _index_problems(entries: Any, place: str, name: str, *levels: tuple[tuple[str, ...], str | None]) -> Iterator[str]:
     """Of a list `name` of `model-index`: what its entries lack, and those of the lists in them."""
     if not isinstance(entries, list) or not entries:
-        yield f"{place or 'the header'} needs a list of {name}"
+        yield f"{place} needs a list of {name}" if place else f"{name} must be a list with a model in it"
         return
     (needed, inner), *rest = levels
     for number, entry in enumerate(entries):

@@ -98,6 +98,19 @@ def test_a_broken_card(tmp_path, old, new, message):
     assert not any(secret in str(refusal.value) for secret in ("abcdefghijkl", "hunter2"))
 
 
+@pytest.mark.parametrize("index", ["3", "[]", "{name: mine}"])
+def test_what_the_index_of_a_model_has_to_be(index):
+    card = f"---\nlicense: mit\nmodel-index: {index}\n---\n"
+    assert card_problems(card) == ["model-index must be a list with a model in it"]
+
+
+@pytest.mark.parametrize("source", ["{}", "{url: 5}", "{url: ''}", "[]"])
+def test_a_source_has_an_address(source):
+    assert card_problems(GOOD) == []
+    card = GOOD.replace("    metrics:\n", f"    source: {source}\n    metrics:\n", 1)
+    assert card_problems(card) == ["model-index[0].results[0] needs source.url"]
+
+
 def test_a_missing_card(tmp_path):
     with pytest.raises(HubError, match="no model card to read"):
         validate_card(tmp_path)
