@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from hf_factuality.errors import DataError
 from hf_factuality.io.files import write_atomically
 from hf_factuality.io.rows import read_rows
 from hf_factuality.worlds.evaluate import WorldEvaluation, evaluate_world, world_metrics
@@ -39,6 +40,9 @@ def measure_knowledge(model_dir: str | os.PathLike[str], people: int = 400, ques
               the way), `no_claim`: of the questions.
 
             and `parameters`, `loss` (at the end of training), `tokens` (trained on).
+
+    Raises:
+        `DataError`: the curve of the training is empty.
     """
     folder = Path(model_dir)
     setting = {"people": people, "questions": questions, "precision": "of all claims"}  # once: of the decided ones
@@ -57,7 +61,9 @@ def measure_knowledge(model_dir: str | os.PathLike[str], people: int = 400, ques
     device = "cuda" if torch.cuda.is_available() else "cpu"
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).to(device)
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    *_, (_, last) = read_rows(folder / CURVE_FILE)
+    *_, last = [None, *(row for _, row in read_rows(folder / CURVE_FILE))]
+    if last is None:
+        raise DataError(f"{folder / CURVE_FILE} is empty: nothing tells how the model was trained; build it again")
     found: dict[str, Any] = {
         "parameters": sum(weight.numel() for weight in model.parameters()),
         "tokens": last["tokens"],

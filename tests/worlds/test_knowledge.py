@@ -5,6 +5,7 @@ import json
 import pytest
 
 from hf_factuality.cli import main
+from hf_factuality.errors import DataError
 from hf_factuality.worlds import SIZES, WorldConfig, WorldModelConfig, build_world_model, knowledge
 from hf_factuality.worlds.knowledge import format_knowledge, measure_knowledge
 
@@ -67,6 +68,12 @@ def test_figures(model_dir, monkeypatch):
     measure_knowledge(model_dir, people=4, questions=6)
     assert len(recited.calls) == 12
     assert recited.calls[8][1] == [recited.world.people[rank].name for rank in (0, 2, 4, 6)]
+
+
+def test_a_model_without_a_curve_is_not_measured(model_dir):
+    (model_dir / knowledge.CURVE_FILE).write_text("")
+    with pytest.raises(DataError, match="is empty: .* build it again"):
+        measure_knowledge(model_dir, people=8, questions=6)
 
 
 def test_build_command(model_dir, capsys):
