@@ -18,7 +18,7 @@ from hf_factuality.chat.client import ChatClient
 from hf_factuality.spans import ANAH_LABELS, Label
 from hf_factuality.verifiers.base import JudgeInput, Judgement
 from hf_factuality.verifiers.extractors.sentences import SentenceExtractor, guess_language
-from hf_factuality.verifiers.judges.llm import ServedJudge, Talk, evidence_text
+from hf_factuality.verifiers.judges.llm import ServedJudge, Talk, Unanswered, evidence_text
 from hf_factuality.verifiers.pipeline import VerifierPipeline
 from hf_factuality.verifiers.prompts import Prompt, as_data, load_prompt
 
@@ -147,7 +147,10 @@ class ANAHJudge(ServedJudge):
         if not answer.complete or both or not any(map(str.isalnum, reference.replace("<SEP>", ""))):
             return Judgement(None)
         messages.append(("assistant", _separated(as_data(reference))))  # others' words
-        answer = yield ask("type", TYPE_TAGS, reference=reference)
+        try:
+            answer = yield ask("type", TYPE_TAGS, reference=reference)
+        except Unanswered:  # what was found is kept
+            return Judgement(None, evidence=reference)
         return Judgement(ANAH_LABELS.get(_said(answer, TYPE_TAGS)), evidence=reference)
 
 

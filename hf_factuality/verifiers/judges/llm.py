@@ -50,6 +50,12 @@ _AROUND = " \t\r\n*_`\"'“”‘’.。!"
 _THINKING = re.compile(r"\s*<think>(?:(?!</?think>).)*</think>", re.DOTALL)
 Talk = Generator[ChatRequest, ChatAnswer, Any]
 """A conversation: yields requests, is sent their answers, returns a result."""
+
+
+class Unanswered(Exception):
+    """Raised in a conversation whose request failed."""
+
+
 # Claims whose prompts are in memory at once.
 SLICE = 2048
 # Share of the probability that the labels must have between them for their ratio to mean something.
@@ -178,7 +184,8 @@ def converse(client: ChatModel, talk: Callable[[Any], Talk], inputs: Sequence[An
             What there is to talk about.
 
     Returns:
-        `tuple`: the results, in order, `None` where a request failed; and the errors of those requests.
+        `tuple`: the results, in order, `None` where a request failed, unless the conversation returns something when
+        [`Unanswered`] is raised in it, which ends it; and the errors of those requests.
     """
     results: list[Any] = [None] * len(inputs)
     errors: list[str] = []
@@ -189,13 +196,16 @@ def converse(client: ChatModel, talk: Callable[[Any], Talk], inputs: Sequence[An
         while answers:
             requests = {}
             for number, answer in answers.items():
-                if answer is not None and answer.error is not None:
-                    errors.append(answer.error)
-                    continue
                 try:
-                    requests[number] = talks[number].send(answer)
+                    if answer is not None and answer.error is not None:
+                        errors.append(answer.error)
+                        talks[number].throw(Unanswered())
+                    else:
+                        requests[number] = talks[number].send(answer)
                 except StopIteration as end:
                     results[number] = end.value
+                except Unanswered:
+                    pass
             answers = requests and dict(zip(requests, client.chat(list(requests.values())), strict=True))
     return results, errors
 
