@@ -15,23 +15,6 @@ NOT_STATED = {"name": "not stated"}
 """Extractor or judge of labels that came with the predictions, if the caller does not name it."""
 
 
-RESULT = """
-Every metric also takes `confidence_level` (0.95), `resamples` (1000; 0 computes no interval), `seed` (0) and
-`return_scores` (`False`; `True` adds `scores`, one per prediction, `None` where it is left out).
-
-Returns a dictionary:
-    the metric's name: the corpus score, a share in [0, 1], or `None` if nothing could be scored
-    n, n_scored: predictions given, and those that the score is computed from
-    confidence_interval: percentile bootstrap over responses (`low`, `high`, `level`, `resamples`, `seed`), or `None`
-    parts: what the score is made of
-    left_out: numbers of responses (and claims) that do not count, by reason
-    extractor, judge: who found and who judged the claims
-    comparable_to_published: whether the score may stand beside the paper's: its judge and settings, nothing left out
-        that the released rule counts, and the same number by that rule
-    settings: of this call
-"""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Options:
     """Arguments that every metric takes.
@@ -102,7 +85,7 @@ def make_result(
     interval: Mapping[str, Any] | None,
     options: Options,
 ) -> dict[str, Any]:
-    """The dictionary that [`RESULT`] describes.
+    """The dictionary that [`~hf_factuality.metrics._module.RESULT`] describes.
 
     Args:
         scores (`Sequence[float | None]`):
