@@ -58,7 +58,7 @@ def test_verdicts_are_labels_and_scores_the_models_own_probabilities(server, jud
     assert [result.label for result in found[: len(inputs)]] == labels
     scores = []
     for item, result in zip([*inputs, *unsure, *prose], found, strict=True):
-        body = bodies[judge._request(item).messages[0][1]]
+        body = bodies[next(judge._talk(item)).messages[0][1]]
         assert body["structured_outputs"] == {"choice": list(LABELS)} and body["top_logprobs"] == 20
         shares = first_token(body["messages"], LABELS)
         assert result.label is checks.OF_LABEL[LABELS[max(range(3), key=shares.__getitem__)]]
