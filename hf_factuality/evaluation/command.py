@@ -29,6 +29,7 @@ from hf_factuality.evaluation.plan import PLAIN, Plan, Task, check_samples, load
 from hf_factuality.evaluation.run import answer_items, journal_rows, judge_answers
 from hf_factuality.evaluation.scoring import JUDGED_METRICS, Answers, check_gold, score
 from hf_factuality.evaluation.verification import AnswerJudge, AnswerVerifier
+from hf_factuality.functional.credit import judged_units
 from hf_factuality.functional.scoring import ClaimCounts, count_claims
 from hf_factuality.hub.cards.card import format_table
 from hf_factuality.hub.results import check_same_model, environment, now, public, write_results
@@ -204,7 +205,7 @@ def _measure(
         judge_answers(it.items, journal, it.verifier, it.judge, n_samples, args.scope)
         answers = _collect(it, journal, plan, engine, args)
         known = [found for found in answers.verifications if found is not None and found.error is None]
-        it.claims = count_claims([span.label for found in known for span in found.claims or found.spans])
+        it.claims = count_claims([span.label for found in known for span in judged_units(found)])
         found = {name: score(name, answers) for name in task.metrics}
         journal.finish(journal_rows(it.items, journal, {name: result["scores"] for name, result in found.items()}))
     finally:

@@ -19,7 +19,6 @@ from hf_factuality.verifiers.registry import load_verifier
 from hf_factuality.verifiers.service import CHUNK, JudgedRow, Row
 
 
-RETRIEVERS = ("topic", "corpus")
 JUDGE_PROMPTS = {"halluqa": ("judge_answer_zh.txt", ("是", "否")), "truthfulqa-generation": ("judge_answer_en.txt", ("yes", "no"))}  # fmt: skip
 
 

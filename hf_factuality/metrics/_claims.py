@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from hf_factuality.errors import DataError, SpanError
+from hf_factuality.functional.credit import judged_units
 from hf_factuality.metrics._abstention import ABSTENTION, abstention_rule
 from hf_factuality.metrics._common import Options, is_published, make_result, named, read_options, who_judges
 from hf_factuality.spans import LABEL_TABLES, Label, LabeledSpan, Verification
@@ -133,7 +134,7 @@ def small_answer(text: str, found: Verification, unjudged: str | None = None, do
     if found.error is not None:
         answer.problem = "verifier_failed"
     elif unjudged is None:
-        claims = found.claims or found.spans
+        claims = judged_units(found)
         answer.labels, answer.given = tuple(claim.label for claim in claims), True
         answer.same = _same(claims, text)
     return answer
@@ -324,7 +325,7 @@ class Answers:
         (judged,) = judge_rows(verifier, rows, chunk=None)
         for it in judged:
             answer, found = it.row.key, it.found
-            answer.spans, answer.abstained = list(found.claims or found.spans), found.abstained
+            answer.spans, answer.abstained = list(judged_units(found)), found.abstained
             if found.error is not None:
                 answer.problem = it.left_out or "verifier_failed"
 
