@@ -107,13 +107,11 @@ class CausalModel:
     Attributes:
         model (`PreTrainedModel` or `PeftModel`), tokenizer (`PreTrainedTokenizerBase`): What is asked.
         batch_size (`int`): Rows of a forward pass.
-        split_choices (`int`): How many choices were encoded apart from their prompt, see `_pairs_of`.
     """
 
     model: Any = None
     tokenizer: Any = None
     batch_size: int = 8
-    split_choices: int = 0
 
     def _use(self, model: Any, tokenizer: Any) -> None:
         self.model, self.tokenizer = model, tokenizer
@@ -199,32 +197,6 @@ class CausalModel:
                 texts = self._texts(found[:, tokens.shape[1] :].tolist(), request.stop)
                 for key, (text, reason) in zip(keys, texts, strict=True):
                     yield key, text, reason
-
-    def _pairs_of(self, text: str, choices: Sequence[str]) -> list[tuple[list[int], list[int]]]:
-        """Per choice, tokens of the prompt, which are the same for all, and of the choice.
-
-        The two are encoded together. Where that merges characters across the border, so that the prompt's tokens are not
-        what they are without the choice, the choice is encoded for itself; `split_choices` counts how often.
-        """
-        prompt = self._encode(text)
-        pairs = []
-        for choice in choices:
-            whole = self._encode(text + choice)
-            if whole[: len(prompt)] == prompt and len(whole) > len(prompt):
-                tokens = whole[len(prompt) :]
-            else:
-                tokens = self._continuation(choice)
-                self.split_choices += 1
-            pairs.append((prompt, tokens))
-        return pairs
-
-    def _continuation(self, choice: str) -> list[int]:
-        # Behind another character, since some tokenizers put a space before the first word of a text.
-        mark = self.tokenizer("\n", add_special_tokens=False)["input_ids"]
-        both = self.tokenizer("\n" + choice, add_special_tokens=False)["input_ids"]
-        if mark and both[: len(mark)] == mark:
-            return both[len(mark) :]
-        return self.tokenizer(choice, add_special_tokens=False)["input_ids"]
 
     def _scored(self, pairs: Sequence[tuple[list[int], list[int]]]) -> Iterator[tuple[int, float]]:
         """Number of a pair of prompt and answer, and the answer's log-likelihood, the longest pairs first."""

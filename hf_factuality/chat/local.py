@@ -218,7 +218,9 @@ class LocalChat(CausalModel):
             text = render(self.tokenizer, messages, True, self.template_kwargs)
         except TemplateError as error:
             raise _Unanswerable(f"the chat template refuses the conversation: {error}") from None
-        prompt, pairs = self._encode(text), self._pairs_of(text, request.choices)
+        prompt = self._encode(text)
+        # Each for itself, as a model begins its answer: some tokenizers put a space before the first word of a text.
+        pairs = [(prompt, self._encode(choice)) for choice in request.choices]
         if any(one != other and other.startswith(one) for one in request.choices for other in request.choices):
             end = self.tokenizer.eos_token_id
             pairs = pairs if end is None else [(before, [*ids, end]) for before, ids in pairs]
@@ -232,11 +234,6 @@ class LocalChat(CausalModel):
         # Rows share a batch only if they share a limit, so one that is set by the length of the prompt is rounded down.
         limit = request.max_tokens if request.max_tokens <= room else room - room % 64 or room
         return prompt, pairs, limit
-
-    def _pairs_of(self, text: str, choices: Sequence[str]) -> list[tuple[list[int], list[int]]]:
-        # Each for itself, as a model begins its answer: some tokenizers put a space before the first word of a text.
-        prompt = self._encode(text)
-        return [(prompt, self._encode(choice)) for choice in choices]
 
     # -- constrained choice -------------------------------------------------------------------------------------------
 

@@ -96,6 +96,7 @@ class LocalEngine(CausalModel):
         self.chat = False
         self.use_format(prompt_format)
         self.template_arguments = dict(template_arguments or {})
+        self.split_choices = 0
 
     def use_format(self, prompt_format: str) -> None:
         """Render prompts in another of [`PROMPT_FORMATS`] from now on."""
@@ -217,6 +218,32 @@ class LocalEngine(CausalModel):
             if not prompt or not tokens:
                 raise DataError(f"item {item.id!r}: the {'choice' if prompt else 'prompt'} is empty: {choice!r:.100}")
         return pairs
+
+    def _pairs_of(self, text: str, choices: Sequence[str]) -> list[tuple[list[int], list[int]]]:
+        """Per choice, tokens of the prompt, which are the same for all, and of the choice.
+
+        The two are encoded together. Where that merges characters across the border, so that the prompt's tokens are not
+        what they are without the choice, the choice is encoded for itself; `split_choices` counts how often.
+        """
+        prompt = self._encode(text)
+        pairs = []
+        for choice in choices:
+            whole = self._encode(text + choice)
+            if whole[: len(prompt)] == prompt and len(whole) > len(prompt):
+                tokens = whole[len(prompt) :]
+            else:
+                tokens = self._continuation(choice)
+                self.split_choices += 1
+            pairs.append((prompt, tokens))
+        return pairs
+
+    def _continuation(self, choice: str) -> list[int]:
+        # Behind another character, since some tokenizers put a space before the first word of a text.
+        mark = self.tokenizer("\n", add_special_tokens=False)["input_ids"]
+        both = self.tokenizer("\n" + choice, add_special_tokens=False)["input_ids"]
+        if mark and both[: len(mark)] == mark:
+            return both[len(mark) :]
+        return self.tokenizer(choice, add_special_tokens=False)["input_ids"]
 
 
 def _device(name: str | None) -> str:

@@ -4,14 +4,15 @@ import sys
 from types import ModuleType, SimpleNamespace
 
 import pytest
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 
 from hf_factuality.chat.base import ChatAnswer, ChatRequest
 from hf_factuality.chat.client import ChatClient
 from hf_factuality.chat.local import LocalChat
 from hf_factuality.chat.vllm import VLLMChat
 from hf_factuality.data.benchmarks.base import BenchmarkItem
-from hf_factuality.data.sampling import GivenResponses, Response
+from hf_factuality.data.sampling import GivenResponses, Response, SamplingConfig, ServedSampler
 from hf_factuality.evaluation.engines import FileEngine, Generation, Request
 from hf_factuality.spans import Label
 from hf_factuality.verifiers import LLMJudge, SentenceExtractor, VerifierInput, VerifierPipeline
@@ -69,6 +70,32 @@ def test_a_model_in_this_process_goes_on_from_a_beginning(local):
         begun = ChatRequest((*ASK, ("assistant", whole[:cut])), max_tokens=8)
         prompt, _, _ = local._tokens(begun)
         assert local.tokenizer.decode(prompt).endswith("<|assistant|>" + whole[:cut])
+
+
+def test_choices_are_scored_as_a_model_begins_its_answer(local):
+    """Behind the prompt, this tokenizer leaves out the space that it puts before the first word of a text."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first")
+    trainer = trainers.BpeTrainer(special_tokens=["<|user|>", "<|assistant|>", "<|end|>"], show_progress=False)
+    tokenizer.train_from_iterator([" yes no Who is Ada?"] * 4, trainer)
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, eos_token="<|end|>", chat_template=local.tokenizer.chat_template
+    )
+    client = LocalChat(local.model, fast)
+    prompt, pairs, _ = client._tokens(ChatRequest(ASK, choices=("yes", "no")))
+    assert [fast.convert_ids_to_tokens(choice) for _, choice in pairs] == [["▁yes"], ["▁no"]]
+    assert all(before == prompt for before, _ in pairs)
+    together = fast("<|assistant|>yes", add_special_tokens=False)["input_ids"]
+    assert "▁yes" not in fast.convert_ids_to_tokens(together), "otherwise this tests nothing"
+
+
+def test_a_server_is_sent_top_k_only_by_a_client_that_was_made_with_it():
+    prompt = [{"role": "user", "content": "Who is Ada?"}]
+    with FakeServer() as server:
+        for more, expected in (({}, None), ({"extra_body": ServedSampler.extra_body(SamplingConfig(2))}, 40)):
+            (said,) = ServedSampler(server.client(**more), SamplingConfig(2)).sample([prompt], 0)
+            assert said == [Response("ok")] * 2
+            assert [body.get("top_k") for body in server.bodies[-2:]] == [expected] * 2
 
 
 def test_a_model_in_this_process_ends_at_a_text(local):

@@ -90,6 +90,13 @@ def test_a_choice_that_merges_with_the_prompt_is_cut_at_the_border(engine):
     assert pairs[0][0] == pairs[1][0]
 
 
+def test_completions_end_where_the_settings_of_the_model_say(engine, monkeypatch):
+    settings = engine.model.generation_config
+    for said, ends in ((7, {7}), ([7, 9], {7, 9}), (None, {engine.tokenizer.eos_token_id})):
+        monkeypatch.setattr(settings, "eos_token_id", said)
+        assert engine._ends() == ends
+
+
 def test_a_tokenizer_that_begins_and_ends_every_text(engine, monkeypatch):
     """The end must not stand between prompt and choice; the beginning is there in plain prompts, once."""
     real = engine.tokenizer
