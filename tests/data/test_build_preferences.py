@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from hf_factuality.chat.base import ChatAnswer
 from hf_factuality.cli import main
 from hf_factuality.data.pair_card import push_pairs
 from hf_factuality.data.preferences import build_preferences, load_pairs, read_questions
@@ -155,6 +156,24 @@ def served(tmp_path, server, out, *more, people=PEOPLE):
         questions(tmp_path, people), "--base_url", server.url, "--model", "fake", "--num_samples", 6, "--out", out,
         "--questions_per_batch", 2, *more,
     )  # fmt: skip
+
+
+def test_vllm_in_process(tmp_path, capsys, monkeypatch):
+    class Engine:  # no server: it has nothing to close
+        def __init__(self, model, revision=None, **kwargs):
+            self.model, self.revision = model, revision
+
+        def chat(self, requests):
+            assert {it.top_k for it in requests} == {40} and len({it.seed for it in requests}) == len(requests)
+            names = [it.messages[-1][1].split()[-1].rstrip("?") for it in requests]
+            return [ChatAnswer(RESPONSES[n % 3].format(name), "stop") for n, name in enumerate(names)]
+
+    monkeypatch.setattr("hf_factuality.data.sampling.VLLMChat", Engine)
+    out = tmp_path / "run"
+    flags = ("--backend", "vllm", "--model", "m", "--num_samples", 3, "--out", out)
+    assert build(questions(tmp_path), *flags) == 0
+    assert texts(out) == [(name, RESPONSES[0].format(name), RESPONSES[2].format(name)) for name in PEOPLE]
+    assert table(capsys.readouterr().out)["pairs"] == "5"
 
 
 def test_a_server(tmp_path, capsys):
