@@ -4,6 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PYTEST := $(BIN)/python -m pytest -q --durations=10
+# Processes of the fast suite. A file's tests stay in one, with the servers and models that they share; the slow suite
+# measures time and memory, and so has the machine for itself.
+WORKERS ?= 2
 TORCH := $(shell sed -n 's/^torch==//p' constraints.txt)
 
 # vLLM asks for other versions than ours, so its server has an environment of its own, where .venv has no vLLM and
@@ -47,7 +50,7 @@ train: $(STAMP)
 	$(BIN)/python examples/train_fspo.py
 
 test: $(STAMP) lint
-	CI=1 HF_HUB_OFFLINE=1 $(PYTEST)
+	CI=1 HF_HUB_OFFLINE=1 $(PYTEST) -n $(WORKERS) --dist loadfile
 
 test-slow: $(STAMP)
 	CI=1 HF_HUB_OFFLINE=1 $(PYTEST) -m slow

@@ -14,6 +14,7 @@ TEST = [
     "markdown-it-py>=3",
     "pytest>=8",
     "pytest-timeout>=2.3",
+    "pytest-xdist>=3.6",
     "sentencepiece>=0.2",
     "peft>=0.18",
     *MATH,
