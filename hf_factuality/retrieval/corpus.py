@@ -8,6 +8,7 @@ from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from hf_factuality.retrieval.passages import (
     split_passages,
     terms,
 )
-from hf_factuality.retrieval.retrievers import Claims, CountingRetriever, check_settings, formatted, query_prefix
+from hf_factuality.retrieval.retrievers import Claims, CountingRetriever, check_settings, formatted, query_texts
 from hf_factuality.verifiers.base import VerifierInput
 
 
@@ -39,21 +40,10 @@ INDEX_FILE = "retriever.json"
 
 @dataclass(frozen=True)
 class PassageIndex:
-    """An index in memory, or memory-mapped.
+    """An index in memory, or memory-mapped, of the base with this fingerprint."""
 
-    Args:
-        bm25 (`bm25s.BM25`, *optional*):
-            Its documents are the passages; `None` if none of them has a term.
-        ranges (`np.ndarray`):
-            int64 of shape (number of passages, 3): document, first character, one past the last.
-        passages ([`~hf_factuality.retrieval.passages.PassageConfig`]):
-            How the pages were cut.
-        fingerprint (`str`):
-            Of the knowledge base.
-    """
-
-    bm25: Any
-    ranges: np.ndarray
+    bm25: Any  # a `bm25s.BM25` over the passages; None if none of them has a term
+    ranges: np.ndarray  # int64 of shape (number of passages, 3): document, first character, one past the last
     passages: PassageConfig
     fingerprint: str
 
@@ -130,14 +120,9 @@ class CorpusRetriever(CountingRetriever):
 
     def search(self, inputs: Sequence[VerifierInput], claims: Claims) -> list[list[tuple[Passage, ...]]]:
         """Like `retrieve`, with titles, offsets and scores."""
-        known: dict[str, tuple[Passage, ...]] = {}
-        results = []
-        for item, texts in zip(inputs, claims, strict=True):
-            prefix = query_prefix(item, self.query_columns)
-            for claim in texts:
-                if prefix + claim not in known:
-                    known[prefix + claim] = tuple(self._hits(prefix + claim))
-            results.append([known[prefix + claim] for claim in texts])
+        queries = query_texts(inputs, claims, self.query_columns)
+        known = {query: tuple(self._hits(query)) for query in dict.fromkeys(chain.from_iterable(queries))}
+        results = [[known[query] for query in row] for row in queries]
         self.count(results, {})
         return results
 
@@ -175,8 +160,7 @@ class CorpusRetriever(CountingRetriever):
                 `top_k`, `query_columns`, `passage_format`.
         """
         base = base if isinstance(base, KnowledgeBase) else KnowledgeBase(base)
-        config = passages if passages is not None else PassageConfig()
-        ranges = array("q")
+        config, ranges = passages or PassageConfig(), array("q")
 
         def documents() -> Iterator[list[str]]:
             disable = None if show_progress is None else not show_progress
@@ -199,15 +183,18 @@ class CorpusRetriever(CountingRetriever):
         folder = Path(folder).expanduser().absolute()
         if folder.exists() and not overwrite and (not folder.is_dir() or any(folder.iterdir())):
             raise RetrievalError(f"{folder} is there already; choose another or pass overwrite=True (--overwrite)")
+        with whole_folder(folder, overwrite) as temporary:
+            self._write(temporary)
+        self._source = {"index": str(folder)}
+
+    def _write(self, folder: Path) -> None:
         if self.index.bm25 is None:
             raise RetrievalError(f"{self.base.path} has no words to index")
-        with whole_folder(folder, overwrite) as temporary:
-            self.index.bm25.save(temporary, show_progress=False)
-            np.save(temporary / "passages.npy", self.index.ranges)
-            passages, fingerprint = asdict(self.index.passages), self.index.fingerprint
-            config = {"terms": TERMS_VERSION, "fingerprint": fingerprint, "passages": passages}
-            (temporary / INDEX_FILE).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-        self._source = {"index": str(folder)}
+        self.index.bm25.save(folder, show_progress=False)
+        np.save(folder / "passages.npy", self.index.ranges)
+        passages, fingerprint = asdict(self.index.passages), self.index.fingerprint
+        config = {"terms": TERMS_VERSION, "fingerprint": fingerprint, "passages": passages}
+        (folder / INDEX_FILE).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
 
     def push_to_hub(self, repo_id: str, private: bool | None = None, token: str | None = None) -> Published:
         """Upload the index to a model repository, which is made if need be, private by default; `bm25s` alone can read it too.
@@ -217,16 +204,12 @@ class CorpusRetriever(CountingRetriever):
         Raises:
             `HubError`: the Hub refuses or cannot be reached, or `private` is not what the repository is.
         """
-        source = self._source
         with tempfile.TemporaryDirectory() as folder:
-            try:
-                self.save_pretrained(folder)
-                published = publish(
-                    {path.name: path for path in Path(folder).iterdir()}, repo_id, private=private, new_private=True,
-                    commit_message="Upload index", token=token,
-                )  # fmt: skip
-            finally:
-                self._source = source
+            self._write(Path(folder))
+            files = {path.name: path for path in Path(folder).iterdir()}
+            published = publish(
+                files, repo_id, private=private, new_private=True, commit_message="Upload index", token=token
+            )
         self._source = {"index": published.repo_id, "revision": published.oid}
         return published
 
@@ -262,8 +245,5 @@ def _load(folder: Path, base: KnowledgeBase) -> PassageIndex:
     if version != TERMS_VERSION:
         raise RetrievalError(f"{folder} counts words as version {version} did, not {TERMS_VERSION}; {again}")
     if index.fingerprint != base.fingerprint:
-        raise RetrievalError(
-            f"{folder} was made from another knowledge base ({index.fingerprint}) than {base.path} "
-            f"({base.fingerprint}); pass the one it was made from, or {again}"
-        )
+        raise RetrievalError(f"{folder} was made from another knowledge base than {base.path}; pass that, or {again}")
     return index

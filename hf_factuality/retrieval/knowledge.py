@@ -14,12 +14,13 @@ import re
 import sqlite3
 import threading
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from hf_factuality.errors import RetrievalError
 from hf_factuality.io.upload import Published, publish
-from hf_factuality.retrieval.knowledge_build import BUILDING, FORMAT, MAGIC, is_sqlite, read_source, write_base
+from hf_factuality.retrieval.knowledge_build import FORMAT, MAGIC, is_sqlite, read_source, write_base
 from hf_factuality.retrieval.pages import (
     Page,
     bare_name,
@@ -42,8 +43,17 @@ LOOKUPS = ("exact", "normalized", "parentheses")
 MAX_TITLE = 1000
 # Seconds to wait for a program that writes to the file.
 LOCK_TIMEOUT = 10.0
-_BATCH = 256
+_BATCH = 256  # pages that are in memory at a time
 _SELECT = "SELECT rowid, title, text FROM documents"
+# By the beginning of SQLite's name of the error.
+_FAULTS = {
+    "SQLITE_BUSY": "is locked by a program that writes to it; wait for it, or read a copy",
+    "SQLITE_LOCKED": "is locked by a program that writes to it; wait for it, or read a copy",
+    "SQLITE_READONLY_ROLLBACK": "was left in the middle of a write; open it once with a program that may write",
+    "SQLITE_CORRUPT": "is damaged; copy, download or build it again",
+    "SQLITE_NOTADB": "is damaged; copy, download or build it again",
+    "SQLITE_IOERR": "cannot be read; copy, download or build it again",
+}
 # Connections of a parent process, kept from being closed.
 _INHERITED: list[sqlite3.Connection] = []
 
@@ -102,12 +112,9 @@ class KnowledgeBase:
             from huggingface_hub import hf_hub_download
 
             self.path = Path(hf_hub_download(str(knowledge), filename, repo_type="dataset", revision=revision))
-            found = re.search(r"/snapshots/([0-9a-f]{40})/", self.path.as_posix())
-            self._source = {
-                "knowledge": str(knowledge),
-                "filename": filename,
-                "revision": found[1] if found else revision,
-            }
+            commit = re.search(r"/snapshots/([0-9a-f]{40})/", self.path.as_posix())
+            revision = commit[1] if commit else revision
+            self._source = {"knowledge": str(knowledge), "filename": filename, "revision": revision}
         else:
             self.path = Path(knowledge).expanduser().absolute()
             self._source = {"knowledge": str(self.path)}
@@ -118,25 +125,23 @@ class KnowledgeBase:
         self.counts: dict[str, int] = {}
         _check_file(self.path)
         self._identity = _identity(self.path)
+        self._check_tables()
+
+    def _check_tables(self) -> None:
         tables = {name for (name,) in self._query("SELECT name FROM sqlite_master WHERE type IN ('table', 'view')")}
         columns = {row[1] for row in self._query("PRAGMA table_info(documents)")}
         if not {"title", "text"} <= columns:
             found = f"documents({', '.join(sorted(columns))})" if columns else f"the tables {sorted(tables)}"
-            raise RetrievalError(
-                f"{self.path} has no table documents(title, text), only {found}; make a knowledge base of it with "
-                "`hf-factuality index`"
-            )
+            hint = "make a knowledge base of it with `hf-factuality index`"
+            raise RetrievalError(f"{self.path} has no table documents(title, text), only {found}; {hint}")
         self._built = "hf_factuality" in tables
         if self._built:
             meta = dict(self._query("SELECT name, value FROM hf_factuality"))
-            if meta.get("format") != FORMAT:
-                raise RetrievalError(
-                    f"{self.path} has format {meta.get('format')!r}, this version reads {FORMAT!r}; build it again"
-                )
+            found = meta.get("format")
+            if found != FORMAT:
+                raise RetrievalError(f"{self.path} has format {found!r}, not {FORMAT!r}; build it again")
             self._fingerprint = meta["fingerprint"]
-            self.counts = {
-                name.removeprefix("count_"): int(n) for name, n in meta.items() if name.startswith("count_")
-            }
+            self.counts = {n.removeprefix("count_"): int(v) for n, v in meta.items() if n.startswith("count_")}
         self._query(f"{_SELECT} LIMIT 1")
         if not any("SEARCH" in row[-1] for row in self._query(f"EXPLAIN QUERY PLAN {_SELECT} WHERE title = ''")):
             logger.warning(
@@ -147,13 +152,8 @@ class KnowledgeBase:
     def __repr__(self) -> str:
         return f"{type(self).__name__}({str(self.path)!r}, lookup={self.lookup!r})"
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {"knowledge": self.path, "lookup": self.lookup, "source": self._source}
-
-    def __setstate__(self, state: dict[str, Any]):
-        source = state.pop("source")
-        self.__init__(**state)
-        self._source = source
+    def __reduce__(self) -> tuple[Any, ...]:
+        return partial(type(self), **self.config()), ()  # another process opens the file for itself
 
     def config(self) -> dict[str, Any]:
         """Arguments that open this base again; the revision is the commit."""
@@ -173,19 +173,10 @@ class KnowledgeBase:
                 yield self._to_page(row)
 
     def __getitem__(self, title: str) -> Page:
-        """The page of `title`.
-
-        Raises:
-            `RetrievalError`: there is none; the message names the file and similar titles.
-        """
+        """The page of `title`; raises `RetrievalError` if there is none or several could be meant."""
         page = self.page(title)
         if page is None:
-            similar = self.similar(title)
-            hint = f"it has {', '.join(map(repr, similar))}" if similar else "no title begins like it"
-            raise RetrievalError(
-                f"{self.path} has no single page for the title {title!r} (looked up as {self.lookup!r}; {hint}); correct "
-                "the title or add the page"
-            )
+            raise RetrievalError(f"{self.path} has no single page for the title {title!r}; correct it or add the page")
         return page
 
     @property
@@ -223,16 +214,6 @@ class KnowledgeBase:
             raise RetrievalError(f"{self.path} has no document {number}; the index was made from another file")
         return self._to_page(rows[0], match)
 
-    def similar(self, title: str, limit: int = 3) -> list[str]:
-        """A few titles that begin with the first word of `title`, for messages."""
-        first = encodable((title.replace("_", " ").split() or [""])[0])
-        rows = self._query("SELECT title FROM documents WHERE title >= ? ORDER BY title LIMIT ?", (first, limit))
-        return [found for (found,) in rows if first and found.startswith(first)]
-
-    def close(self):
-        """Close this thread's connection; it opens again by itself."""
-        self._local.handle = None
-
     def _same_name(self, title: str) -> list[tuple[int, str]]:
         """Numbers and titles of the pages that have the name of `title`, qualifiers aside."""
         name = bare_name(title_key(title))
@@ -240,20 +221,18 @@ class KnowledgeBase:
             return self._query(
                 "SELECT d.id, d.title FROM title_names n JOIN documents d ON d.id = n.id WHERE n.name = ?", (name,)
             )
-        spellings = spellings_of(title)
-        marks = ",".join("?" * len(spellings))
-        rows = self._query(f"SELECT rowid, title FROM documents WHERE title IN ({marks})", spellings)
+        rows = self._titled(spellings_of(title))
         if self.lookup == "parentheses":
-            names = spellings_of(without_qualifier(title.replace("_", " "))) or spellings
-            marks = ",".join("?" * len(names))
-            rows += self._query(f"SELECT rowid, title FROM documents WHERE title IN ({marks})", names)
-            for spelling in names:
-                for gap in (" ", "_"):
-                    rows += self._query(
-                        "SELECT rowid, title FROM documents WHERE title >= ? AND title < ? LIMIT 9",
-                        (f"{spelling}{gap}(", f"{spelling}{gap})"),  # ")" follows "("
-                    )
+            names = spellings_of(without_qualifier(title.replace("_", " "))) or spellings_of(title)
+            rows += self._titled(names)
+            qualified = "SELECT rowid, title FROM documents WHERE title >= ? AND title < ? LIMIT 9"
+            for start in [f"{name}{gap}" for name in names for gap in " _"]:
+                rows += self._query(qualified, (f"{start}(", f"{start})"))  # ")" follows "("
         return [(number, text) for number, text in dict(rows).items() if bare_name(title_key(text)) == name]
+
+    def _titled(self, titles: Sequence[str]) -> list[tuple[int, str]]:
+        marks = ",".join("?" * len(titles))
+        return self._query(f"SELECT rowid, title FROM documents WHERE title IN ({marks})", titles)
 
     def _choose(self, title: str, rows: Sequence[tuple[int, str]]) -> tuple[int | None, str]:
         key = title_key(title)
@@ -301,8 +280,7 @@ class KnowledgeBase:
     ) -> KnowledgeBase:
         """Write a knowledge base; memory does not grow with its size.
 
-        The file appears when it is complete. A build that is killed leaves a file `.NAME.building`, which nothing opens
-        and the next build replaces.
+        The file appears when it is complete. A build that is killed leaves a hidden file, which no reader takes for a base.
 
         Args:
             path (`str` or `Path`):
@@ -331,7 +309,7 @@ class KnowledgeBase:
         Raises:
             `DataError`: a column is missing, a value is no text (the message names the row), the source is empty or
             unknown, a title comes twice under `"error"`, or the file is there already.
-            `RetrievalError`: another process builds the same file, or SQLite cannot write it.
+            `RetrievalError`: SQLite cannot write the file.
         """
         path, columns = Path(path).expanduser().absolute(), (title_column, text_column)
         if isinstance(source, (str, Path)) and is_sqlite(Path(source).expanduser()):
@@ -385,15 +363,13 @@ def _check_file(path: Path) -> None:
     hint = "build one with `hf-factuality index SOURCE --out FILE`"
     if not path.is_file():
         raise RetrievalError(f"there is no knowledge base {path}; {hint}")
-    if path.name.endswith(BUILDING):
-        raise RetrievalError(f"{path} was left by a build that did not finish; delete it and build again")
     try:
         with path.open("rb") as file:
             head = file.read(100)
     except OSError as error:
         raise RetrievalError(f"cannot read the knowledge base {path}: {error.strerror}") from None
     if not head.startswith(MAGIC):
-        what = "is empty" if not head else "is no SQLite database (a download that failed?)"
+        what = "is no SQLite database (a download that failed?)" if head else "is empty"
         raise RetrievalError(f"{path} {what}; {hint}")
     # https://www.sqlite.org/fileformat.html: page size at 16, size in pages at 28, valid if the counters agree
     page = int.from_bytes(head[16:18], "big")
@@ -404,36 +380,16 @@ def _check_file(path: Path) -> None:
 
 
 def _connect(path: Path) -> sqlite3.Connection:
-    """Read-only connection; immutable only where SQLite could not otherwise read a folder that it may not write to."""
-    for mode in ("mode=ro", "mode=ro&immutable=1"):
-        connection = sqlite3.connect(
-            f"{path.as_uri()}?{mode}", uri=True, timeout=LOCK_TIMEOUT, check_same_thread=False
-        )
-        connection.text_factory = _decoded  # one damaged page must not hide the others
-        try:
-            connection.execute("SELECT name FROM sqlite_master LIMIT 1").fetchall()
-            break
-        except sqlite3.Error as error:
-            connection.close()
-            wal, name = Path(f"{path}-wal"), getattr(error, "sqlite_errorname", "")
-            unreadable = name in ("SQLITE_CANTOPEN", "SQLITE_READONLY_CANTINIT")
-            if mode != "mode=ro" or not unreadable or (wal.exists() and wal.stat().st_size):
-                raise
+    place = f"{path.as_uri()}?mode=ro"
+    connection = sqlite3.connect(place, uri=True, timeout=LOCK_TIMEOUT, check_same_thread=False)
+    connection.text_factory = _decoded  # one damaged page must not hide the others
     connection.execute("PRAGMA query_only = ON")
     return connection
 
 
 def _explain(path: Path, error: sqlite3.Error) -> str:
     name = getattr(error, "sqlite_errorname", None) or ""
-    if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
-        return f"{path} is locked by a program that writes to it; wait for it, or read a copy"
-    if name == "SQLITE_READONLY_ROLLBACK":
-        return (
-            f"{path} was left in the middle of a write; open it once with a program that may write, or copy it again"
-        )
-    if name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB", "SQLITE_IOERR")):
-        return f"{path} is damaged ({error}); copy, download or build it again"
-    return f"cannot read the knowledge base {path}: {error}"
+    return next((f"{path} {what}" for start, what in _FAULTS.items() if name.startswith(start)), f"{path}: {error}")
 
 
 def _decoded(value: Any) -> str:

@@ -219,13 +219,7 @@ def _singular(word: str) -> str:
     return word[:-1] if len(word) > 3 and word.endswith("s") and word[-2] not in "us" else word
 
 
-def bm25_index(
-    documents: Iterable[list[str]],
-    k1: float = 1.5,
-    b: float = 0.75,
-    method: str = "lucene",
-    show_progress: bool = False,
-) -> Any:
+def bm25_index(documents: Iterable[list[str]], k1: float = 1.5, b: float = 0.75, method: str = "lucene") -> Any:
     """Index of `bm25s` over documents given as lists of [`terms`].
 
     The score of a document is the sum over the terms t of the query, repeated terms repeated, of
@@ -250,7 +244,7 @@ def bm25_index(
     if not vocabulary:
         return None
     index = bm25s.BM25(k1=k1, b=b, method=method)
-    index.index((ids, vocabulary), create_empty_token=False, show_progress=show_progress)
+    index.index((ids, vocabulary), create_empty_token=False, show_progress=False)
     return index
 
 

@@ -12,7 +12,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -49,12 +49,7 @@ FORMATS: Mapping[str, Callable[[Passage], str]] = {
 
 
 class CountingRetriever:
-    """Counts of what was asked for and not found, with a warning each time that a count doubles.
-
-    Attributes:
-        counts (`Counter`):
-            `claims`, `without_evidence` (claims), and what else went wrong, since the retriever was made.
-    """
+    """Counts `claims`, those `without_evidence`, and what else went wrong, with a warning each time that a count doubles."""
 
     def __init__(self):
         self.counts: Counter[str] = Counter()
@@ -65,7 +60,7 @@ class CountingRetriever:
         raise NotImplementedError
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _make, (type(self), self.config())  # without locks, caches and counts
+        return partial(type(self), **self.config()), ()  # without locks, caches and counts
 
     def count(self, found: list[list[tuple]], problems: Mapping[str, Sequence[str]]) -> None:
         """Add to the counts; `problems` maps a count to what it was met with, of which the log names the last."""
@@ -76,10 +71,8 @@ class CountingRetriever:
                 before, after = self.counts[name], self.counts[name] + len(met)
                 self.counts[name] = after
                 if met and before.bit_length() < after.bit_length():
-                    where = (
-                        f"{type(self).__name__}: {name.replace('_', ' ')}: {after} so far, the last {met[-1]!r:.200}"
-                    )
-                    logger.warning(f"{where}; the claims concerned get no evidence")
+                    what = f"{type(self).__name__}: {name.replace('_', ' ')}: {after} so far"
+                    logger.warning(f"{what}, the last {met[-1]!r:.200}; the claims concerned get no evidence")
 
 
 class TopicRetriever(CountingRetriever):
@@ -168,11 +161,8 @@ class TopicRetriever(CountingRetriever):
             for row, (passages, index) in zip(queries, pages, strict=True)
         ]
         missing = [", ".join(titles) for titles, (passages, _) in zip(topics, pages, strict=True) if not passages]
-        found = {
-            "missing_pages": list(filter(None, missing)),
-            "missing_topics": [name for name in missing if not name],
-        }
-        self.count(results, found)
+        pageless = list(filter(None, missing))
+        self.count(results, {"missing_pages": pageless, "missing_topics": [""] * (len(missing) - len(pageless))})
         return results
 
     def _topics(self, inputs: Sequence[VerifierInput]) -> list[tuple[str, ...]]:
@@ -185,9 +175,7 @@ class TopicRetriever(CountingRetriever):
             value = item.row.get(column)
             titles = [value] if isinstance(value, str) else [] if value is None else value
             if not isinstance(titles, (list, tuple)) or not all(isinstance(title, str) for title in titles):
-                raise RetrievalError(
-                    f"the topic in {column!r} must be a title or a list of titles, got {value!r:.100}"
-                )
+                raise RetrievalError(f"the topic in {column!r} must be a title or a list of them, got {value!r:.100}")
             topics.append(tuple(dict.fromkeys(title for title in titles if title.strip())))
         return topics
 
@@ -345,14 +333,14 @@ class CombinedRetriever:
         return [[tuple(sorted(s, key=s.__getitem__, reverse=True)[: self.top_k]) for s in row] for row in results]
 
 
-def _make(kind: type, arguments: dict[str, Any]) -> Any:
-    return kind(**arguments)
-
-
-def query_prefix(item: VerifierInput, columns: Sequence[str]) -> str:
-    """Text of the columns that goes in front of a claim in a query; columns that are missing or blank give none."""
-    values = [item.row.get(column) for column in columns]
-    return "".join(f"{value.strip()} " for value in values if isinstance(value, str) and value.strip())
+def query_texts(inputs: Sequence[VerifierInput], claims: Claims, columns: Sequence[str]) -> list[list[str]]:
+    """Per input and claim, the query: the text of the columns, but for those that are missing or blank, and the claim."""
+    queries = []
+    for item, texts in zip(inputs, claims, strict=True):
+        values = [item.row.get(column) for column in columns]
+        shown = [value.strip() for value in values if isinstance(value, str) and value.strip()]
+        queries.append([" ".join((*shown, claim)) for claim in texts])
+    return queries
 
 
 def check_settings(top_k: int, query: str, passage_format: str) -> None:

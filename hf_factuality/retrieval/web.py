@@ -3,35 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import inspect
 import logging
 import os
 import random
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from itertools import chain
+from typing import Any
 
-from hf_factuality.chat.cache import content_key
+from hf_factuality.chat.cache import AnswerCache, content_key
 from hf_factuality.io.secrets import redact
-from hf_factuality.retrieval.retrievers import Claims, CountingRetriever, query_prefix
+from hf_factuality.retrieval.retrievers import Claims, CountingRetriever, query_texts
 from hf_factuality.verifiers.base import VerifierInput
 
 
-__all__ = ["PassageCache", "WebRetriever"]
+__all__ = ["WebRetriever"]
 
 logger = logging.getLogger(__name__)
-
-
-class PassageCache(Protocol):
-    """Where [`WebRetriever`] keeps answers; [`~hf_factuality.chat.cache.AnswerCache`] is one, on disk."""
-
-    def get(self, key: str) -> Mapping[str, Any] | None:
-        """What was put under `key`; `None` if nothing was."""
-        ...
-
-    def put(self, key: str, value: Mapping[str, Any]) -> Any:
-        """Keep `value`, which is plain JSON."""
-        ...
 
 
 class WebRetriever(CountingRetriever):
@@ -60,8 +50,8 @@ class WebRetriever(CountingRetriever):
             Seconds before the second attempt, doubled for each further one; half of it is random.
         max_failures (`int`, *optional*, defaults to `8`):
             Failed queries in a row after which the engine is taken to be down.
-        cache ([`PassageCache`], *optional*):
-            Answers of earlier calls and processes; failures are not kept.
+        cache ([`~hf_factuality.chat.cache.AnswerCache`], *optional*):
+            Answers of earlier calls and processes; failures are not kept. Any object with its `get` and `put` will do.
 
     Raises:
         `ValueError`: a number out of range.
@@ -78,7 +68,7 @@ class WebRetriever(CountingRetriever):
         retries: int = 2,
         backoff: float = 1.0,
         max_failures: int = 8,
-        cache: PassageCache | None = None,
+        cache: AnswerCache | None = None,
     ):
         super().__init__()
         if min(top_k, concurrency, max_failures) < 1 or min(retries, backoff) < 0 or not 0 < timeout < float("inf"):
@@ -96,21 +86,19 @@ class WebRetriever(CountingRetriever):
 
     def retrieve(self, inputs: Sequence[VerifierInput], claims: Claims) -> list[list[tuple[str, ...]]]:
         """Per input and claim, the passages, best first; empty if nothing was found or the search failed."""
-        prefixes = [query_prefix(item, self.query_columns) for item in inputs]
-        queries = [[prefix + claim for claim in texts] for prefix, texts in zip(prefixes, claims, strict=True)]
+        queries = query_texts(inputs, claims, self.query_columns)
         answers: dict[str, tuple[str, ...]] = {}
         open_queries = []
-        for query in dict.fromkeys(query for row in queries for query in row):
+        for query in dict.fromkeys(chain.from_iterable(queries)):
             kept = self.cache.get(self._key(query)) if self.cache is not None else None
             passages = _passages(kept.get("passages")) if isinstance(kept, Mapping) else None
             if not query.strip() or passages is not None:
                 answers[query] = passages or ()
             else:
                 open_queries.append(query)
-        failed: dict[str, str] = {}
-        unsent: list[str] = []
+        problems: dict[str, list[str]] = {"failed_queries": [], "unsent_queries": []}
         if open_queries:
-            work = self._fetch_all(open_queries, answers, failed, unsent)
+            work = self._fetch_all(open_queries, answers, **problems)
             future = asyncio.run_coroutine_threadsafe(work, _event_loop())
             try:
                 future.result()
@@ -118,7 +106,7 @@ class WebRetriever(CountingRetriever):
                 future.cancel()
                 raise
         results = [[answers.get(query, ())[: self.top_k] for query in row] for row in queries]
-        self.count(results, {"failed_queries": [*failed.values()], "unsent_queries": unsent})
+        self.count(results, problems)
         return results
 
     def _key(self, query: str) -> str:
@@ -132,7 +120,11 @@ class WebRetriever(CountingRetriever):
             logger.warning(f"{type(self.cache).__name__} did not keep an answer: {type(error).__name__}: {error}")
 
     async def _fetch_all(
-        self, queries: list[str], answers: dict[str, tuple[str, ...]], failed: dict[str, str], unsent: list[str]
+        self,
+        queries: list[str],
+        answers: dict[str, tuple[str, ...]],
+        failed_queries: list[str],
+        unsent_queries: list[str],
     ) -> None:
         gate = self._gates.setdefault(os.getpid(), asyncio.Semaphore(self.concurrency))
         in_a_row = 0
@@ -141,12 +133,12 @@ class WebRetriever(CountingRetriever):
             nonlocal in_a_row
             async with gate:
                 if in_a_row >= self.max_failures:
-                    unsent.append(query)
+                    unsent_queries.append(query)
                     return
                 try:
                     answers[query] = await self._fetch(query)
                 except Exception as error:
-                    failed[query] = redact(f"{type(error).__name__}: {error} for the query {query!r:.80}")
+                    failed_queries.append(redact(f"{type(error).__name__}: {error} for the query {query!r:.80}"))
                     in_a_row += 1
                     return
                 in_a_row = 0
@@ -157,43 +149,34 @@ class WebRetriever(CountingRetriever):
     async def _fetch(self, query: str) -> tuple[str, ...]:
         for attempt in range(self.retries + 1):
             try:
-                found = await asyncio.wait_for(self._call(query), self.timeout)
+                passages = _passages(await asyncio.wait_for(self._call(query), self.timeout))
+                break
             except Exception:
                 if attempt == self.retries:
                     raise
                 await asyncio.sleep(self.backoff * 2**attempt * (0.5 + random.random() / 2))
-                continue
-            passages = _passages(found)
-            if passages is None:
-                raise TypeError(f"a search must return a list of texts, got {found!r:.100}")
-            return passages
-        raise AssertionError("unreachable")
+        if passages is None:
+            raise TypeError("a search must return a list of texts")
+        return passages
 
     async def _call(self, query: str) -> Any:
         if inspect.iscoroutinefunction(self.search_function):
             return await self.search_function(query)
-        loop = asyncio.get_running_loop()
-        future = loop.create_future()
-
-        def settle(result: Any, error: BaseException | None) -> None:
-            if future.done():
-                return
-            if error is None:
-                future.set_result(result)
-            else:  # a future takes neither StopIteration nor what would end its loop
-                plain = isinstance(error, Exception) and not isinstance(error, StopIteration)
-                future.set_exception(error if plain else RuntimeError(repr(error)))
+        future: concurrent.futures.Future = concurrent.futures.Future()
+        future.set_running_or_notify_cancel()  # what hangs and is left behind may still answer
 
         def work() -> None:
             try:
-                result, error = self.search_function(query), None
-            except BaseException as caught:  # handed to the caller, whatever it is
-                result, error = None, caught
-            loop.call_soon_threadsafe(settle, result, error)
+                future.set_result(self.search_function(query))
+            except (
+                BaseException
+            ) as error:  # a future of asyncio takes neither StopIteration nor what would end its loop
+                plain = isinstance(error, Exception) and not isinstance(error, StopIteration)
+                future.set_exception(error if plain else RuntimeError(repr(error)))
 
         # Daemon threads, not asyncio.to_thread: the interpreter would wait at its exit for a search that hangs.
         threading.Thread(target=work, name="web search", daemon=True).start()
-        found = await future
+        found = await asyncio.wrap_future(future)
         return await found if inspect.isawaitable(found) else found
 
 

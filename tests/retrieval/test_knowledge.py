@@ -14,6 +14,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -48,14 +49,20 @@ def base(tmp_path) -> KnowledgeBase:
     return KnowledgeBase.build(tmp_path / "kb.sqlite", ROWS)
 
 
-def factscore_file(path: Path, pages: list[tuple[str, str]]) -> Path:
-    """A file as FActScore's DocDB.build_db makes it."""
+def sqlite_file(path: Path, *statements: str, rows: Sequence[tuple[str, str]] = ()) -> Path:
     database = sqlite3.connect(path)
-    database.execute("CREATE TABLE documents (title PRIMARY KEY, text);")
-    database.executemany("INSERT INTO documents VALUES (?, ?)", pages)
+    for statement in statements:
+        database.execute(statement)
+    if rows:
+        database.executemany("INSERT INTO documents VALUES (?, ?)", rows)
     database.commit()
     database.close()
     return path
+
+
+def factscore_file(path: Path, pages: list[tuple[str, str]]) -> Path:
+    """A file as FActScore's DocDB.build_db makes it."""
+    return sqlite_file(path, "CREATE TABLE documents (title PRIMARY KEY, text);", rows=pages)
 
 
 def pages_of(base: KnowledgeBase) -> list[tuple[str, str]]:
@@ -94,16 +101,8 @@ def test_every_source_gives_the_same_base(tmp_path, base):
 
 
 def test_duplicates_and_blanks_are_counted(tmp_path):
-    rows = [
-        ("A", "one"),
-        ("B", "b"),
-        ("A", "two"),
-        ("C", " \n"),
-        ("D", None),
-        (None, "x"),
-        ("  ", "y"),
-        ("A", ["3", "4"]),
-    ]
+    rows = [("A", "one"), ("B", "b"), ("A", "two"), ("C", " \n"), ("D", None), (None, "x"), ("  ", "y")]
+    rows.append(("A", ["3", "4"]))
     base = KnowledgeBase.build(tmp_path / "first.sqlite", rows)
     assert pages_of(base) == [("A", "one"), ("B", "b")]
     assert base.counts == {"documents": 2, "duplicates": 2, "empty": 2, "untitled": 2}
@@ -121,44 +120,38 @@ def test_duplicates_and_blanks_are_counted(tmp_path):
         ([], "no page to put into a knowledge base: 0 rows"),
         ([("A", "")], "1 rows, all without title or text"),
         ([{"title": "A"}], r"row 1 has no column 'text' \(found \['title'\]\); name it with text_column"),
-        ([("A", "a"), ("B", 3)], "row 2: 'text' must be text, got 3"),
-        ([("A", ["a", 1])], "row 1: 'text' must be text"),
+        ([("A", "a"), ("B", 3)], "row 2: text_column must name a column of texts, got 3"),
+        ([("A", ["a", 1])], "row 1: text_column must name a column"),
         (["A"], "row 1: a row is a dict or a"),
         (7, "no rows can be read from a int"),
         ({"train": [], "test": []}, r"dict of \['test', 'train'\]; pass one"),
         ("nowhere.jsonl", "there is no file nowhere.jsonl"),
-        (
-            datasets.Dataset.from_dict({"title": ["A"], "body": ["a"]}),
-            r"no column 'text' \(found \['body', 'title'\]\)",
-        ),
+        (datasets.Dataset.from_dict({"title": ["A"], "body": ["a"]}), r"'text' \(found \['body', 'title'\]\)"),
+        ("no/such", "cannot load the dataset 'no/such'"),
     ],
 )
 def test_bad_sources_are_named(tmp_path, source, message):
     with pytest.raises(DataError, match=message):
         KnowledgeBase.build(tmp_path / "kb.sqlite", source)
-    assert not any(path.name in ("kb.sqlite", ".kb.sqlite.building") for path in tmp_path.iterdir())
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_bad_files_are_named(tmp_path):
     (tmp_path / "mac.jsonl").write_bytes(b'{"title": "A", "text": "a"}\r{"title": "B", "text": "b"}\r')
     assert len(KnowledgeBase.build(tmp_path / "mac.sqlite", tmp_path / "mac.jsonl")) == 2
     (tmp_path / "bad.jsonl").write_text('{"title": "A", "text": "a"}\n{"title": \n')
-    with pytest.raises(DataError, match=r"bad.jsonl, near line 2: .*one JSON object per line"):
+    with pytest.raises(DataError, match=r"bad.jsonl, line 2 is not JSON"):
         KnowledgeBase.build(tmp_path / "kb.sqlite", tmp_path / "bad.jsonl")
     packed = gzip.compress(random.Random(0).randbytes(1000).hex().encode())
     for data in (b"no gzip", packed[:-6], packed[:100] + packed[200:]):
         (tmp_path / "bad.jsonl.gz").write_bytes(data)
-        with pytest.raises(DataError, match=r"bad.jsonl.gz cannot be read|bad.jsonl.gz, near line 1"):
+        with pytest.raises(DataError, match=r"bad.jsonl.gz cannot be read|bad.jsonl.gz, line 1"):
             KnowledgeBase.build(tmp_path / "kb.sqlite", tmp_path / "bad.jsonl.gz")
     (tmp_path / "notes.txt").write_text("text")
     with pytest.raises(DataError, match="notes.txt: files end in .jsonl"):
         KnowledgeBase.build(tmp_path / "kb.sqlite", tmp_path / "notes.txt")
-    with pytest.raises(DataError, match="cannot load the dataset 'no/such'"):
-        KnowledgeBase.build(tmp_path / "kb.sqlite", "no/such")
     with pytest.raises(ValueError, match="duplicates must be one of"):
         KnowledgeBase.build(tmp_path / "kb.sqlite", ROWS, duplicates="last")
-    with pytest.raises(DataError, match="marks unfinished files"):
-        KnowledgeBase.build(tmp_path / "kb.building", ROWS)
 
 
 def test_an_existing_file_is_replaced_only_on_request(base):
@@ -178,7 +171,7 @@ def test_a_failing_source_leaves_nothing(tmp_path):
 
     with pytest.raises(ConnectionError):
         KnowledgeBase.build(tmp_path / "kb.sqlite", rows())
-    assert [path.name for path in tmp_path.iterdir()] == [".kb.sqlite.building.lock"]
+    assert list(tmp_path.iterdir()) == []
 
 
 KILLED = """
@@ -201,22 +194,18 @@ def test_a_killed_build_leaves_nothing_that_opens(tmp_path, base):
     process = subprocess.Popen([sys.executable, "-c", KILLED, str(base.path)], stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout.readline() == "half\n"
-        with pytest.raises(RetrievalError, match="another process is building"):
-            KnowledgeBase.build(base.path, ROWS, overwrite=True)
+        with pytest.raises(RetrievalError):
+            KnowledgeBase(next(tmp_path.glob(".kb.sqlite.*")))
     finally:
         process.send_signal(signal.SIGKILL)
         process.wait()
         process.stdout.close()
     assert pages_of(KnowledgeBase(base.path)) == before
-    left = tmp_path / ".kb.sqlite.building"
+    (left,) = tmp_path.glob(".kb.sqlite.*")
     assert left.stat().st_size > 2**20
-    with pytest.raises(RetrievalError, match="left by a build that did not finish"):
+    with pytest.raises(RetrievalError, match=r"no SQLite database|has no table|is (truncated|damaged)"):
         KnowledgeBase(left)
-    shutil.copy(left, tmp_path / "renamed.sqlite")
-    with pytest.raises(RetrievalError, match=r"renamed.sqlite (is |has )"):
-        KnowledgeBase(tmp_path / "renamed.sqlite")
     assert pages_of(KnowledgeBase.build(base.path, ROWS[:2], overwrite=True)) == ROWS[:2]
-    assert not left.exists()
 
 
 MEASURED = """
@@ -304,9 +293,7 @@ def test_title_keys():
 
 
 def test_a_page_that_must_be_there(base):
-    with pytest.raises(
-        RetrievalError, match=r"kb.sqlite has no single page for the title 'Mercury \(god\)'.*'Mercury'"
-    ):
+    with pytest.raises(RetrievalError, match=r"kb.sqlite has no single page for the title 'Mercury \(god\)'"):
         base["Mercury (god)"]
     assert base["ulm"].title == "Ulm"
 
@@ -356,53 +343,15 @@ def test_factscore_reads_our_files(base):
 
 
 def test_a_file_without_index_warns(tmp_path, caplog):
-    database = sqlite3.connect(tmp_path / "slow.db")
-    database.execute("CREATE TABLE documents (title, text)")
-    database.close()
-    KnowledgeBase(tmp_path / "slow.db")
+    KnowledgeBase(sqlite_file(tmp_path / "slow.db", "CREATE TABLE documents (title, text)"))
     assert "no index on its titles" in caplog.text
 
 
 # What is no knowledge base
 
 
-def _empty(path, good):
-    path.write_bytes(b"")
-
-
-def _html(path, good):
-    path.write_text("<!DOCTYPE html><title>Google Drive - Quota exceeded</title>")
-
-
-def _tables(path, good):
-    database = sqlite3.connect(path)
-    database.execute("CREATE TABLE pages (id, body)")
-    database.close()
-
-
-def _columns(path, good):
-    database = sqlite3.connect(path)
-    database.execute("CREATE TABLE documents (title, body)")
-    database.close()
-
-
-def _truncated(path, good):
-    path.write_bytes(good.read_bytes()[:-4096])
-
-
-def _header_only(path, good):
-    path.write_bytes(good.read_bytes()[:50])
-
-
-def _future(path, good):
-    shutil.copy(good, path)
-    with sqlite3.connect(path) as database:
-        database.execute("UPDATE hf_factuality SET value = '99' WHERE name = 'format'")
-    database.close()
-
-
-def _damaged(path, good):
-    path.write_bytes(good.read_bytes()[:100] + b"\xff" * (good.stat().st_size - 100))
+TABLE, COLUMN = "CREATE TABLE pages (id, body)", "CREATE TABLE documents (title, body)"
+FUTURE = "UPDATE hf_factuality SET value = '99' WHERE name = 'format'"
 
 
 @pytest.mark.parametrize(
@@ -410,19 +359,22 @@ def _damaged(path, good):
     [
         (lambda path, good: None, "there is no knowledge base"),
         (lambda path, good: path.mkdir(), "there is no knowledge base"),
-        (_empty, "is empty; build one"),
-        (_html, "is no SQLite database"),
-        (_tables, r"no table documents\(title, text\), only the tables \['pages'\]"),
-        (_columns, r"only documents\(body, title\)"),
-        (_truncated, r"is truncated: \d+ of \d+ bytes"),
-        (_header_only, "is truncated"),
-        (_future, "has format '99'"),
-        (_damaged, "is damaged"),
+        (lambda path, good: path.write_bytes(b""), "is empty; build one"),
+        (lambda path, good: path.write_text("<!DOCTYPE html><title>Quota exceeded</title>"), "is no SQLite database"),
+        (
+            lambda path, good: sqlite_file(path, TABLE),
+            r"no table documents\(title, text\), only the tables \['pages'\]",
+        ),
+        (lambda path, good: sqlite_file(path, COLUMN), r"only documents\(body, title\)"),
+        (lambda path, good: path.write_bytes(good[:-4096]), r"is truncated: \d+ of \d+ bytes"),
+        (lambda path, good: path.write_bytes(good[:50]), "is truncated"),
+        (lambda path, good: path.write_bytes(good) and sqlite_file(path, FUTURE), "has format '99'"),
+        (lambda path, good: path.write_bytes(good[:100] + b"\xff" * (len(good) - 100)), "is damaged"),
     ],
 )
 def test_other_files_are_refused_in_one_line(tmp_path, base, make, message):
     path = tmp_path / "a?b#c%20 file.sqlite"
-    make(path, base.path)
+    make(path, base.path.read_bytes())
     with pytest.raises(RetrievalError, match=message) as caught:
         KnowledgeBase(path)
     assert "\n" not in str(caught.value) and str(path) in str(caught.value)
@@ -481,19 +433,15 @@ def test_threads_and_processes_read_at_once(base):
     assert _lookups(base) == expected
 
 
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="needs /proc")
 def test_threads_give_their_connections_back(base):
     for _ in range(300):
         thread = threading.Thread(target=base.page, args=("Ulm",))
         thread.start()
         thread.join()
     time.sleep(0.01)
-    assert sum(base.path.name in os.readlink(f"/proc/self/fd/{fd}") for fd in _open_files()) < 20
-
-
-def _open_files() -> list[str]:
-    if not Path("/proc/self/fd").is_dir():
-        pytest.skip("needs /proc")
-    return [fd for fd in os.listdir("/proc/self/fd") if os.path.islink(f"/proc/self/fd/{fd}")]
+    files = [f"/proc/self/fd/{number}" for number in os.listdir("/proc/self/fd")]
+    assert sum(base.path.name in os.readlink(file) for file in files if os.path.islink(file)) < 20
 
 
 # The Hub and the command
@@ -515,23 +463,23 @@ def test_files_come_from_and_go_to_the_hub(base, hub, monkeypatch):  # noqa: F81
     assert base.config() == {"knowledge": str(base.path), "lookup": "parentheses"}
 
 
-def _run(*arguments: str) -> int:
+def test_the_command(tmp_path, capsys):
     parser = argparse.ArgumentParser()
     add_parser(parser.add_subparsers(required=True))
-    args = parser.parse_args(["index", *arguments])
-    return args.run(args)
 
+    def run(*arguments) -> int:
+        args = parser.parse_args(["index", *map(str, arguments)])
+        return args.run(args)
 
-def test_the_command(tmp_path, capsys):
     source = tmp_path / "rows.jsonl"
     source.write_text("".join(json.dumps({"t": title, "text": text}) + "\n" for title, text in ROWS))
     out = tmp_path / "new" / "kb.sqlite"
-    assert _run(str(source), "--out", str(out), "--title_column", "t", "--bm25") == 0
+    assert run(source, "--out", out, "--title_column", "t", "--bm25") == 0
     found = json.loads(capsys.readouterr().out)
     assert found["documents"] == len(ROWS) and found["path"] == str(out) and found["passages"] == len(ROWS)
     assert (out.parent / "kb.sqlite.bm25" / "retriever.json").exists()
     with pytest.raises(DataError, match="--overwrite"):
-        _run(str(source), "--out", str(out), "--title_column", "t")
-    assert _run(str(out), "--bm25", "--overwrite") == 0  # the index of a base that is there
+        run(source, "--out", out, "--title_column", "t")
+    assert run(out, "--bm25", "--overwrite") == 0  # the index of a base that is there
     with pytest.raises(DataError, match="--out FILE"):
-        _run(str(source), "--bm25")
+        run(source, "--bm25")

@@ -351,7 +351,7 @@ def test_topic_settings_are_checked(base, tmp_path):
     retriever = TopicRetriever(base.path, topic_column="entity")
     with pytest.raises(RetrievalError, match=r"no row has the column 'entity' \(columns: \['topic'\]\); name it"):
         retriever.retrieve([row("Ulm")], [["A claim."]])
-    with pytest.raises(RetrievalError, match="must be a title or a list of titles, got 7"):
+    with pytest.raises(RetrievalError, match="must be a title or a list of them, got 7"):
         TopicRetriever(base).retrieve([row(7)], [["A claim."]])
 
 
