@@ -124,19 +124,11 @@ class Calibration:
 
     logit(p) = intercept + sum over the judges of weight * (logit(score) - mean). A judge without score adds nothing: it
     counts as one that says what it says on average.
-
-    Args:
-        weights (`tuple[float, ...]`):
-            One per judge.
-        means (`tuple[float, ...]`):
-            Mean log-odds of each judge's known scores.
-        intercept (`float`):
-            Log-odds of "supported" if every judge says its mean.
     """
 
     weights: tuple[float, ...]
-    means: tuple[float, ...]
-    intercept: float
+    means: tuple[float, ...]  # of the log-odds of each judge's known scores
+    intercept: float  # log-odds of "supported" if every judge says its mean
 
     def __post_init__(self):
         object.__setattr__(self, "weights", _numbers(self.weights, len(self.weights), "weights"))
@@ -164,20 +156,9 @@ def _log_odds(score: float) -> float:
 def fit_calibration(scores: Sequence[Sequence[float | None]], labels: Sequence[bool], l2: float = 1.0) -> Calibration:
     """Fit a [`Calibration`] by Newton steps to the minimum of cross-entropy plus `l2 / 2 * |weights|^2`.
 
-    Args:
-        scores (`Sequence[Sequence[float | None]]`):
-            Per claim, the score in [0, 1] of each judge; `None` where it is unknown. A claim without any is left out.
-        labels (`Sequence[bool]`):
-            Per claim, whether it is supported.
-        l2 (`float`, *optional*, defaults to `1.0`):
-            Positive, so that separable data have a minimum too. The intercept is not shrunk.
-
-    Returns:
-        [`Calibration`]: deterministic.
-
-    Raises:
-        `ValueError`: the lengths differ, a score is out of range, `l2` is not positive, or the known claims are not of
-            both kinds.
+    `scores` are in [0, 1], per claim that of each judge, `None` where it is unknown; a claim without any is left out.
+    `labels` say whether each claim is supported. `l2` is positive, so that separable data have a minimum too; the intercept
+    is not shrunk. Raises `ValueError` unless the known claims are of both kinds.
     """
     import numpy as np
 

@@ -27,10 +27,7 @@ MAX_SECONDS_LOST = 300.0
 
 
 class _TimedOut(Exception):
-    """The guard's own timeout; a `TimeoutError` that the verifier raises is a failure like any other.
-
-    Carries what the chunk had been judged before.
-    """
+    """The guard's own timeout, with what was judged before; a verifier's `TimeoutError` is a failure like any other."""
 
     def __init__(self, judged: Sequence[Verification] = ()):
         super().__init__()
@@ -78,16 +75,7 @@ class _Worker:
 
 @dataclass
 class GuardReport:
-    """What one [`GuardedVerifier.verify`] call met.
-
-    Args:
-        sent (`int`):
-            Inputs.
-        failed (`int`):
-            Inputs without a usable verification.
-        seconds (`float`):
-            Wall time.
-    """
+    """What one [`GuardedVerifier.verify`] call met: inputs, those without a usable verification, seconds of wall time."""
 
     sent: int = 0
     failed: int = 0
@@ -213,16 +201,10 @@ class GuardedVerifier:
 
 
 class UnjudgedBatches:
-    """Ends a training whose judge is gone: when it judges nothing of the first batch, or of several in a row later.
+    """Ends a training whose judge is gone: when it judges nothing of the first batch, or of `limit` in a row later.
 
-    A batch is that of all processes: each of them adds its part of every batch, and all raise together.
-
-    Args:
-        limit (`int`):
-            Batches in a row without a verdict. Those of which nothing was sent do not count.
-
-    Raises:
-        `ValueError`: `limit` is less than 1.
+    A batch is that of all processes: each of them adds its part of every batch, and all raise together. Batches of which
+    nothing was sent do not count.
     """
 
     def __init__(self, limit: int):
@@ -233,14 +215,8 @@ class UnjudgedBatches:
     def add(self, verifier: Verifier, found: Sequence[Verification], counts: bool = True) -> None:
         """Count what `verifier` made of the completions that this process sent it.
 
-        Args:
-            verifier ([`Verifier`]), found (`Sequence[Verification]`):
-                Who judged, and what.
-            counts (`bool`, *optional*, defaults to `True`):
-                Whether it may be one of the batches in a row; one of an evaluation may be a single completion.
-
-        Raises:
-            `JudgingError`: the limit is reached.
+        Without `counts` it is none of the batches in a row; one of an evaluation may be a single completion. Raises
+        `JudgingError` where the limit is reached.
         """
         import torch.distributed as dist
 
@@ -257,17 +233,14 @@ class UnjudgedBatches:
         first = not self.ever_judged and sent > 1
         if not first and self.batches < self.limit:
             return
-        errors = [error for part in parts for error in part[2]]
+        batches = f"the first {sent} completions" if first else f"the completions of {self.batches} batches in a row"
+        error = next((error for part in reversed(parts) for error in part[2]), "none, but no sentence got a verdict")
+        hint = (
+            "" if first else "; when it judges again, resume from the last checkpoint, or raise max_unjudged_batches"
+        )
+        name = type(verifier).__name__
         raise JudgingError(
-            f"{type(verifier).__name__} judged none of "
-            + (f"the first {sent} completions" if first else f"the completions of {self.batches} batches in a row")
-            + ", so no factuality would be trained; the last error: "
-            + (errors[-1] if errors else "none, but no sentence got a verdict")
-            + (
-                ""
-                if first
-                else "; when it judges again, resume from the last checkpoint, or raise max_unjudged_batches"
-            )
+            f"{name} judged none of {batches}, so no factuality would be trained; the last error: {error}{hint}"
         )
 
 

@@ -33,7 +33,6 @@ __all__ = [
     "STAGES",
     "Reader",
     "Written",
-    "drop_addresses",
     "encode_part",
     "read_config",
 ]
@@ -55,8 +54,9 @@ PARTS = {
     or name in ("ChatClient", "KnowledgeBase", "LocalChat", "RowEvidence")
 }
 _MODEL_FIELDS = ("model", "foundation", "knowledge", "index", "base")
-# Keys of a mapping that is a prompt, a folder of prompts, or a part.
-_MARKS = ({"file"}, {"folder"}, {"class", "settings"})
+# Keys of a mapping that is a part; and of one that is a prompt or a folder of prompts.
+_PART = {"class", "settings"}
+_PROMPTS = ({"file"}, {"folder"})
 _FILE_NAME = re.compile(r"(?!\.)[\w.-]+")
 
 
@@ -64,6 +64,7 @@ _FILE_NAME = re.compile(r"(?!\.)[\w.-]+")
 class Written:
     """What a pipeline becomes: files of prompts by their place, and what would not work elsewhere."""
 
+    addresses: bool = True  # whether those of servers are written
     files: dict[str, str] = field(default_factory=dict)
     local: list[str] = field(default_factory=list)
     keys: list[str] = field(default_factory=list)
@@ -75,7 +76,8 @@ class Written:
 def encode_part(part: Any, place: str, written: Written) -> dict[str, Any]:
     """What stands in the file for a part of a pipeline; prompts and what is refused elsewhere go to `written`."""
     kind = type(part)
-    name = kind.__qualname__ if kind.__module__ == PARTS.get(kind.__qualname__) else None
+    is_ours = kind.__module__ == PARTS.get(kind.__qualname__)
+    name = kind.__qualname__ if is_ours else f"{kind.__module__}:{kind.__qualname__}"
     if name == "ChatClient":
         arguments = _client_arguments(part, written)
     elif callable(getattr(part, "config", None)):
@@ -83,27 +85,31 @@ def encode_part(part: Any, place: str, written: Written) -> dict[str, Any]:
             arguments = part.config()
         except ValueError as error:
             raise HubError(f"the {place.replace('/', ' of the ')} cannot be saved: {error}") from None
-    elif name is not None:  # ours keep their arguments under the same names
+    elif is_ours:  # ours keep their arguments under the same names
         arguments = {argument: getattr(part, argument) for argument in inspect.signature(kind).parameters}
     else:
         raise HubError(
-            f"{kind.__qualname__} ({place}) cannot be described: give it a method `config()` that returns its arguments"
+            f"{kind.__qualname__} ({place}) cannot be described: give it a method `config()` with its arguments"
         )
-    name = name or f"{kind.__module__}:{kind.__qualname__}"
-    for argument in _MODEL_FIELDS if name != "ChatClient" else ():
-        value = arguments.get(argument)
-        if isinstance(value, str) and _is_local(value):
-            written.local.append(repr(value))
+    if name != "ChatClient":
+        written.local += map(repr, _local_models(arguments))
     return {"class": name, "settings": {k: _encode(v, k, f"{place}/{k}", written) for k, v in arguments.items()}}
 
 
+def _local_models(arguments: Mapping[str, Any]) -> list[str]:
+    """Models and knowledge that stand in a folder of this machine."""
+    names = [arguments.get(field) for field in _MODEL_FIELDS]
+    return [name for name in names if isinstance(name, str) and _is_local(name)]
+
+
+def _is_local(name: str) -> bool:
+    return os.path.isabs(name) or name.startswith((".", "~")) or os.path.exists(name) or name.count("/") > 1
+
+
 def _encode(value: Any, name: str, place: str, written: Written) -> Any:
-    if SECRET_SETTING.search(name) and value is not None:
+    value = value.value if isinstance(value, Enum) else value
+    if value is not None and (SECRET_SETTING.search(name) or (isinstance(value, str) and holds_token(value))):
         raise HubError(f"the setting {place!r} looks like a key; it is not written to a file")
-    if isinstance(value, Enum):
-        value = value.value
-    if isinstance(value, str) and holds_token(value):
-        raise HubError(f"the value of {place!r} looks like a key; it is not written to a file")
     if value is None or isinstance(value, (bool, int, str)) or (isinstance(value, float) and math.isfinite(value)):
         return value
     if isinstance(value, Prompt):
@@ -116,7 +122,7 @@ def _encode(value: Any, name: str, place: str, written: Written) -> Any:
             for key, text in value.items():
                 _add_file(f"{place}/{text.name.removesuffix('.txt') or key}", text.text, written)
             return {"folder": f"prompts/{place}"}
-        if not all(isinstance(key, str) for key in value) or set(value) in _MARKS:
+        if not all(isinstance(key, str) for key in value) or set(value) in (_PART, *_PROMPTS):
             raise HubError(f"the setting {place!r} must have text keys, and not those of a file or part")
         return {key: _encode(item, key, f"{place}/{key}", written) for key, item in value.items()}
     if hasattr(value, "config") or type(value).__name__ in PARTS:
@@ -137,53 +143,26 @@ def _client_arguments(client: Any, written: Written) -> dict[str, Any]:
     settings = client._settings
     if client._transport._key:
         written.keys.append(client._transport._key)
-    return {
-        "base_url": settings["base_url"],
-        "model": client.model,
-        "revision": client.revision,
-        "concurrency": settings["concurrency"],
-        "timeout": settings["timeout"],
-        "retry": asdict(settings["retry"]),
-        "max_prompt_chars": client.max_prompt_chars,
-        "extra_body": client.extra_body,
+    names = ("base_url", "concurrency", "timeout") if written.addresses else ("concurrency", "timeout")
+    arguments = {name: settings[name] for name in names} | {"retry": asdict(settings["retry"])}
+    return arguments | {
+        name: getattr(client, name) for name in ("model", "revision", "max_prompt_chars", "extra_body")
     }
-
-
-def _is_local(name: str) -> bool:
-    return os.path.isabs(name) or name.startswith((".", "~")) or os.path.exists(name) or name.count("/") > 1
-
-
-def drop_addresses(value: Any):
-    """Take the servers' addresses out of a description, in place."""
-    if isinstance(value, dict):
-        if value.get("class") == "ChatClient":
-            value["settings"].pop("base_url", None)
-        for item in value.values():
-            drop_addresses(item)
-    elif isinstance(value, list):
-        for item in value:
-            drop_addresses(item)
 
 
 # -- reading ----------------------------------------------------------------------------------------------------------
 
 
 def read_config(folder: Path, source: str) -> dict[str, Any]:
-    """The file of a pipeline, checked as far as its outermost keys; `source` is what messages call it.
-
-    Raises:
-        [`HubError`]: it is missing, no JSON, of another format or newer.
-    """
+    """The file of a pipeline, checked as far as its outermost keys; `source` is what messages call it."""
     path = folder / CONFIG_NAME
     try:
         if path.stat().st_size > _MAX_BYTES:
-            raise HubError(f"{CONFIG_NAME} of {source!r} is larger than any pipeline's")
+            raise ValueError("it is larger than any pipeline's")
         config = json.loads(path.read_text(encoding="utf-8"))
     except OSError:
         raise HubError(f"{source!r} holds no {CONFIG_NAME}: it is no saved pipeline") from None
     except (ValueError, RecursionError) as error:
-        if isinstance(error, HubError):
-            raise
         raise HubError(f"{CONFIG_NAME} of {source!r} is no JSON: {error}") from None
     if not isinstance(config, dict) or config.get("format") != FORMAT:
         raise HubError(f"{CONFIG_NAME} of {source!r} does not say that it is {FORMAT!r}")
@@ -209,116 +188,103 @@ class Reader:
     client: dict[str, Any]
     device: Any
     trust: bool
-    made: dict[str, Any] = field(default_factory=dict)
+    clients: dict[str, Any] = field(default_factory=dict)
 
     def part(self, data: Any, place: str) -> Any:
-        if not (isinstance(data, dict) and set(data) == {"class", "settings"} and isinstance(data["settings"], dict)):
-            raise HubError(f"{place!r} of {self.source!r} must have a class and its settings")
-        name = data["class"]
-        known = json.dumps(data, sort_keys=True)
-        if name == "ChatClient" and known in self.made:
-            return self.made[known]  # one client, one bound on concurrency
+        if not (isinstance(data, dict) and set(data) == _PART and isinstance(data["settings"], dict)):
+            raise self._error(place, "must have a class and its settings")
+        name, known = data["class"], json.dumps(data, sort_keys=True)
+        if known in self.clients:
+            return self.clients[known]  # one client, one bound on concurrency
         cls = self._class(name, place)
         settings = {key: self.value(item, f"{place}/{key}") for key, item in data["settings"].items()}
-        if name == "ChatClient":
-            settings = self._client(settings)
-        for key in ("prompt", "prompts"):
-            if isinstance(settings.get(key), str):  # a name could lead anywhere
-                raise HubError(
-                    f"{place}/{key} of {self.source!r} must be a file of the pipeline, got {settings[key]!r}"
-                )
-        self._check_models(name, settings, place)
-        accepted = inspect.signature(cls).parameters
-        if self.device is not None and "device" in accepted:
+        self._check(name, settings, place)
+        if self.device is not None and "device" in inspect.signature(cls).parameters:
             settings["device"] = self.device
-        if not any(p.kind is p.VAR_KEYWORD for p in accepted.values()):
-            unknown = sorted(set(settings) - set(accepted))
-            if unknown:
-                raise HubError(f"{name} has no setting {unknown[0]!r}; {self.source!r} may need a newer version")
         try:
-            self.made[known] = cls(**settings)
-            return self.made[known]
+            made = cls(**(self._client(settings, place) if name == "ChatClient" else settings))
         except (TypeError, ValueError, FileNotFoundError) as error:
             if isinstance(error, FactualityError):
                 raise
-            raise HubError(f"cannot make {name} ({place} of {self.source!r}): {error}") from error
+            raise self._error(place, f"cannot make {name}: {error}") from error
+        if name == "ChatClient":
+            self.clients[known] = made
+        return made
 
     def value(self, data: Any, place: str) -> Any:
         if isinstance(data, list):
             return [self.value(item, f"{place}/{number}") for number, item in enumerate(data)]
         if not isinstance(data, dict):
             return data
-        if set(data) == {"class", "settings"}:
+        if set(data) == _PART:
             return self.part(data, place)
-        if set(data) in ({"file"}, {"folder"}):
-            return self._path(next(iter(data.values())), "file" in data)
+        if set(data) in _PROMPTS:
+            return self._path(next(iter(data.values())), "file" in data, place)
         return {key: self.value(item, f"{place}/{key}") for key, item in data.items()}
+
+    def _error(self, place: str, what: str) -> HubError:
+        return HubError(f"{place} of {self.source!r}: {what}")
 
     def _class(self, name: Any, place: str) -> Callable[..., Any]:
         if not isinstance(name, str) or (name not in PARTS and ":" not in name):
             close = difflib.get_close_matches(str(name), PARTS, n=1)
-            hint = f"; did you mean {close[0]!r}?" if close else f"; known are {sorted(PARTS)}"
-            raise HubError(f"unknown class {name!r} ({place} of {self.source!r}){hint}")
+            hint = f"did you mean {close[0]!r}?" if close else f"known are {sorted(PARTS)}"
+            raise self._error(place, f"unknown class {name!r}; {hint}")
         if name not in PARTS and not self.trust:
-            raise HubError(
-                f"{place} of {self.source!r} is {name!r}, a class outside this package; importing it runs its code: pass "
-                "trust_remote_code=True if you trust it"
+            raise self._error(
+                place, f"{name!r} is a class outside this package, whose code would run: pass trust_remote_code=True"
             )
         try:
             found = load_name(f"{PARTS[name]}:{name}" if name in PARTS else name)
         except (ImportError, AttributeError) as error:
-            raise HubError(f"{place} of {self.source!r}: cannot load {name!r}: {error}") from None
+            raise self._error(place, f"cannot load {name!r}: {error}") from None
         if not isinstance(found, type):
-            raise HubError(f"{name!r} ({place} of {self.source!r}) is no class")
+            raise self._error(place, f"{name!r} is no class")
         return found
 
-    def _client(self, settings: dict[str, Any]) -> dict[str, Any]:
+    def _check(self, name: str, settings: dict[str, Any], place: str) -> None:
+        """Refuse settings that lead to files of this machine, or run code that nobody has agreed to."""
+        for key in ("prompt", "prompts"):
+            if isinstance(settings.get(key), str):  # a name could lead anywhere
+                raise self._error(f"{place}/{key}", f"must be a file of the pipeline, got {settings[key]!r}")
+        if settings.get("trust_remote_code") and not self.trust:
+            raise self._error(
+                place, "its model runs code of its repository: pass trust_remote_code=True if you trust it"
+            )
+        paths = [] if self.local or name == "ChatClient" else _local_models(settings)
+        if paths:
+            raise self._error(place, f"refers to the path {paths[0]!r}, which is no repository")
+
+    def _client(self, settings: dict[str, Any], place: str) -> dict[str, Any]:
         from hf_factuality.chat.transport import RetryPolicy
 
-        for key in ("api_key", "api_key_env", "cache"):
-            if key in settings:
-                raise HubError(f"{self.source!r} sets {key!r} of a client; that is the caller's to say")
+        for key in {"api_key", "api_key_env", "cache"} & set(settings):
+            raise self._error(place, f"sets {key!r} of a client; that is the caller's to say")
         found = settings.pop("base_url", None)
         if self.address is not None:
             settings["base_url"] = self.address
         elif found is not None and self.local:
             settings |= {"base_url": found, "api_key_env": ""}  # no key for an address out of a file
         else:
-            asked = f" (it was saved with {urlsplit(str(found)).hostname!r})" if found else ""
-            raise HubError(
-                f"{self.source!r} asks a model on a server{asked}: pass base_url='http://localhost:8000/v1', or set the "
-                f"environment variable {BASE_URL_VARIABLE}"
+            saved = f" (it was saved with {urlsplit(str(found)).hostname!r})" if found else ""
+            raise self._error(
+                place,
+                f"asks a model on a server{saved}: pass base_url='http://localhost:8000/v1', or set {BASE_URL_VARIABLE}",
             )
         if isinstance(settings.get("retry"), dict):
-            try:
-                settings["retry"] = RetryPolicy(**settings["retry"])
-            except TypeError as error:
-                raise HubError(f"retry of a client of {self.source!r}: {error}") from None
+            settings["retry"] = RetryPolicy(**settings["retry"])
         return {**settings, **self.client}
 
-    def _check_models(self, name: str, settings: dict[str, Any], place: str):
-        if settings.get("trust_remote_code") and not self.trust:
-            raise HubError(
-                f"the model of {place} of {self.source!r} runs code of its repository: pass trust_remote_code=True if you "
-                "trust it"
-            )
-        if self.local or name == "ChatClient":
-            return
-        for argument in _MODEL_FIELDS:
-            value = settings.get(argument)
-            if isinstance(value, str) and _is_local(value):
-                raise HubError(f"{place} of {self.source!r} refers to the path {value!r}, which is no repository")
-
-    def _path(self, name: Any, is_file: bool) -> Path:
+    def _path(self, name: Any, is_file: bool, place: str) -> Path:
         """Place of a prompt, inside the folder."""
         pure = PurePosixPath(name) if isinstance(name, str) else PurePosixPath("/")
         inside = pure.parts[:1] == ("prompts",) and ".." not in pure.parts and "\\" not in str(name)
         if not inside or (is_file and pure.suffix != ".txt"):
-            raise HubError(f"{self.source!r} names {name!r}; a prompt is a .txt file under prompts/")
+            raise self._error(place, f"got {name!r}; a prompt is a .txt file under prompts/")
         path = self.folder.joinpath(*pure.parts)
         # A snapshot of the Hub links to its store; a link out of a folder of files is followed by nobody.
         if self.local and not path.resolve().is_relative_to(self.folder.resolve()):
-            raise HubError(f"{name!r} of {self.source!r} leads out of its folder")
+            raise self._error(place, f"{name!r} leads out of its folder")
         if not (path.is_file() if is_file else path.is_dir()):
-            raise HubError(f"{self.source!r} lacks {name!r}")
+            raise self._error(place, f"the folder lacks {name!r}")
         return path

@@ -11,6 +11,7 @@ import json
 import os
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,6 @@ from hf_factuality.verifiers.hub_format import (
     VERSION,
     Reader,
     Written,
-    drop_addresses,
     encode_part,
     read_config,
 )
@@ -103,21 +103,12 @@ class VerifierPipeline:
             for claim, evidence in zip(texts, _checked(found, texts, RetrievalError, "retriever"), strict=True)
         ]
         # A retriever that found nothing says nothing about the claim. Evidence that the row lacks is the judge's affair.
-        skip = not isinstance(self.retriever, RowEvidence)
-        sent = [request for request in requests if not skip or any(text.strip() for text in request.evidence)]
-        judged = iter(_checked(self.judge.judge(sent), sent, JudgingError, "judge") if sent else [])
-        sent_ids = {id(request) for request in sent}
-        verdicts = iter([next(judged) if id(request) in sent_ids else Judgement(None) for request in requests])
-        results = []
-        for found in spans:
-            labelled = []
-            for span in found:
-                verdict = next(verdicts)
-                labelled.append(
-                    LabeledSpan(span.start, span.end, verdict.label, verdict.score, span.claim, verdict.evidence)
-                )
-            results.append(Verification(spans=tuple(labelled)))
-        return results
+        is_row = isinstance(self.retriever, RowEvidence)
+        sent = [i for i, request in enumerate(requests) if is_row or any(text.strip() for text in request.evidence)]
+        found = self.judge.judge([requests[i] for i in sent]) if sent else []
+        judged = dict(zip(sent, _checked(found, sent, JudgingError, "judge"), strict=True))
+        verdicts = iter([judged.get(i, Judgement(None)) for i in range(len(requests))])
+        return [Verification(tuple(_labelled(span, next(verdicts)) for span in found)) for found in spans]
 
     def save_pretrained(self, folder: str | Path) -> Path:
         """Write the settings into a folder; see [`save_pipeline`]."""
@@ -133,25 +124,24 @@ class VerifierPipeline:
         return push_pipeline(self, repo_id, **kwargs)
 
 
+def _labelled(span: LabeledSpan, verdict: Judgement) -> LabeledSpan:
+    return replace(span, label=verdict.label, score=verdict.score, evidence=verdict.evidence)
+
+
 def _checked(results: Any, inputs: Sequence[Any], error: type[Exception], stage: str) -> Any:
     if len(results) != len(inputs):
         raise error(f"the {stage} returned {len(results)} results for {len(inputs)} inputs; it must return one each")
     return results
 
 
-def describe(pipeline: VerifierPipeline) -> tuple[dict[str, Any], Written]:
-    """What stands in the file of a pipeline, and the prompts beside it.
-
-    Raises:
-        [`HubError`]: see [`save_pipeline`].
-    """
+def describe(pipeline: VerifierPipeline, addresses: bool = True) -> tuple[dict[str, Any], Written]:
+    """What stands in the file of a pipeline, with or without the servers' addresses, and the prompts beside it."""
     if not isinstance(pipeline, VerifierPipeline) or type(pipeline).verify is not VerifierPipeline.verify:
         raise HubError(f"{type(pipeline).__name__} is no VerifierPipeline, or has a `verify` of its own")
-    written = Written()
+    written = Written(addresses)
     config: dict[str, Any] = {"format": FORMAT, "version": VERSION, "hf_factuality": __version__}
     config["requires_evidence"] = bool(pipeline.requires_evidence)
-    for stage in STAGES:
-        config[stage] = encode_part(getattr(pipeline, stage), stage, written)
+    config |= {stage: encode_part(getattr(pipeline, stage), stage, written) for stage in STAGES}
     text = json.dumps(config, ensure_ascii=False) + "".join(written.files.values())
     # A shorter key is a dummy for a server that asks for none ("EMPTY"), and may be any word.
     if any(len(key) >= 8 and key in text for key in written.keys):
@@ -186,21 +176,10 @@ def save_pipeline(pipeline: VerifierPipeline, folder: str | Path) -> Path:
 
 
 def export_pipeline(pipeline: VerifierPipeline, folder: str | Path) -> Path:
-    """Write the settings of a pipeline as [`push_pipeline`] publishes them: without addresses of servers.
-
-    Args:
-        pipeline ([`~hf_factuality.verifiers.VerifierPipeline`]):
-            See [`save_pipeline`].
-        folder (`str` or `Path`):
-            Made if it does not exist.
-
-    Returns:
-        `Path`: the folder.
-
-    Raises:
-        [`HubError`]: see [`save_pipeline`]; something refers to a folder of this machine.
-    """
-    config, written = _public(pipeline)
+    """Write the settings of a pipeline as [`push_pipeline`] publishes them; refuse what only this machine has."""
+    config, written = describe(pipeline, addresses=False)
+    if written.local:
+        raise HubError(f"nobody else has {', '.join(written.local)}; push the model first and name it by its repo id")
     return _write(config, written, Path(folder))
 
 
@@ -243,18 +222,17 @@ def push_pipeline(
     """
     from huggingface_hub import HfApi
 
-    config, written = _public(pipeline)
-    api = HfApi(token=token)
-    repo_id = prepare_repo(repo_id, private=private, pull_request=create_pr, token=token)
-    with hub_errors(f"{repo_id} could not be pushed to", token):
-        if revision is not None and not create_pr:
-            api.create_branch(repo_id, branch=revision, exist_ok=True)
-        existing = None if create_pr else revision
-        if api.file_exists(repo_id, "config.json", revision=existing):
-            _refuse_models(Path(api.hf_hub_download(repo_id, "config.json", revision=existing)), repo_id)
     with tempfile.TemporaryDirectory() as folder:
-        path = _write(config, written, Path(folder))
-        (path / "README.md").write_text(_card(config, repo_id), encoding="utf-8")
+        path = export_pipeline(pipeline, folder)
+        api = HfApi(token=token)
+        repo_id = prepare_repo(repo_id, private=private, pull_request=create_pr, token=token)
+        with hub_errors(f"{repo_id} could not be pushed to", token):
+            if revision is not None and not create_pr:
+                api.create_branch(repo_id, branch=revision, exist_ok=True)
+            existing = None if create_pr else revision
+            if api.file_exists(repo_id, "config.json", revision=existing):
+                _refuse_models(Path(api.hf_hub_download(repo_id, "config.json", revision=existing)), repo_id)
+        (path / "README.md").write_text(_card(read_config(path, repo_id), repo_id), encoding="utf-8")
         published = publish(
             {file.relative_to(path).as_posix(): file for file in path.rglob("*") if file.is_file()},
             repo_id,
@@ -267,14 +245,6 @@ def push_pipeline(
             token=token,
         )
     return published.address
-
-
-def _public(pipeline: VerifierPipeline):
-    config, written = describe(pipeline)
-    if written.local:
-        raise HubError(f"nobody else has {', '.join(written.local)}; push the model first and name it by its repo id")
-    drop_addresses(config)
-    return config, written
 
 
 def load_pipeline(
@@ -352,9 +322,7 @@ def _refuse_models(path: Path, place: str):
     except (ValueError, AttributeError):
         kind = None
     if kind != MODEL_TYPE:
-        raise HubError(
-            f"{place!r} holds the config.json of something else ({kind!r}); give the pipeline a place of its own"
-        )
+        raise HubError(f"{place!r} holds the config.json of something else ({kind!r}); choose another place")
 
 
 def _write(config: Mapping[str, Any], written: Written, folder: Path) -> Path:

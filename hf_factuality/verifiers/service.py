@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Protocol
 
+from tqdm import tqdm
+
 from hf_factuality.errors import JudgingError
 from hf_factuality.spans import Verification, scope_text
 from hf_factuality.verifiers.base import Verifier, VerifierInput
@@ -30,23 +32,12 @@ NO_EVIDENCE = "no evidence"
 
 @dataclass(frozen=True)
 class Row:
-    """A completion that is to be judged.
+    """A completion that is to be judged."""
 
-    Args:
-        input ([`VerifierInput`]):
-            The whole completion, with question, evidence and the other columns.
-        scope (`str`, *optional*, defaults to `"completion"`):
-            What of it is judged: one of [`~hf_factuality.spans.SCOPES`].
-        opened (`bool`, *optional*, defaults to `False`):
-            Whether the prompt ends in an opened `<think>`.
-        key (`Any`, *optional*):
-            The caller's name for the row.
-    """
-
-    input: VerifierInput
-    scope: str = "completion"
-    opened: bool = False
-    key: Any = None
+    input: VerifierInput  # the whole completion
+    scope: str = "completion"  # what of it is judged: one of `SCOPES`
+    opened: bool = False  # whether the prompt ends in an opened `<think>`
+    key: Any = None  # the caller's name for the row
 
     @cached_property
     def _part(self) -> tuple[str, list[tuple[int, int]]]:
@@ -66,21 +57,13 @@ class Row:
 
 @dataclass(frozen=True)
 class JudgedRow:
-    """A row with what was found in it.
-
-    Args:
-        row ([`Row`]):
-            The row.
-        found ([`~hf_factuality.spans.Verification`]):
-            In characters of `row.shown.completion`.
-        left_out (`str`, *optional*):
-            Why it was not sent to the verifier: `"empty"` (nothing in the scope, so nothing is found), `"no_evidence"`, or
-            `"known"` (judged before).
-    """
+    """A row with what was found in it."""
 
     row: Row
-    found: Verification
-    left_out: str | None = None
+    found: Verification  # in characters of `row.shown.completion`
+    left_out: str | None = (
+        None  # why it was not sent: "empty" (nothing is in the scope), "no_evidence", "known" (before)
+    )
 
     @cached_property
     def verification(self) -> Verification:
@@ -90,30 +73,17 @@ class JudgedRow:
 
 @dataclass
 class JudgingReport:
-    """Counts over the rows so far.
-
-    Args:
-        rows (`int`):
-            All.
-        sent (`int`), failed (`int`):
-            Sent to the verifier, and failed there.
-        empty (`int`), no_evidence (`int`), known (`int`):
-            Not sent: nothing in the scope, no evidence, found in the cache.
-        failed_in_a_row (`int`):
-            Failures since the verifier last judged something.
-        reason (`str`, *optional*), first_reason (`str`, *optional*):
-            Of the last failure, if the verifier has judged nothing since, and of the first of all.
-    """
+    """Counts over the rows so far."""
 
     rows: int = 0
     sent: int = 0
-    failed: int = 0
+    failed: int = 0  # of those that were sent
     empty: int = 0
     no_evidence: int = 0
     known: int = 0
-    failed_in_a_row: int = 0
-    reason: str | None = None
-    first_reason: str | None = None
+    failed_in_a_row: int = 0  # since the verifier last judged something
+    reason: str | None = None  # of the last of these failures
+    first_reason: str | None = None  # of the first failure of all
 
     @property
     def all_failed(self) -> bool:
@@ -143,11 +113,9 @@ class Verdicts(Protocol):
 
     def get(self, row: Row) -> Verification | None:
         """What is known of a row, in characters of its completion; `None` if it is to be judged."""
-        ...
 
     def add(self, judged: Sequence[JudgedRow]) -> None:
         """Keep what was found in rows that were sent, failures included."""
-        ...
 
 
 def judge_rows(
@@ -195,26 +163,17 @@ def judge_rows(
     """
     guard = verifier if isinstance(verifier, GuardedVerifier) else GuardedVerifier(verifier)
     report = JudgingReport() if report is None else report
-    bar = None
-    if progress is not None:
-        from tqdm import tqdm
-
-        hidden = not sys.stderr.isatty() or total == 0
-        bar = tqdm(total=total, unit=progress, disable=hidden, file=sys.stderr)
-    try:
+    hidden = progress is None or total == 0 or not sys.stderr.isatty()
+    with tqdm(total=total, unit=progress or "", disable=hidden, file=sys.stderr) as bar:
         read = ((row, _left_out(guard, row, verdicts)) for row in rows)
         for taken in _chunks(read, chunk):
             judged = _judge(guard, taken, verdicts, report, needs_label)
             yield judged
-            if bar is not None:
-                bar.update(len(judged))
+            bar.update(len(judged))
             if give_up_after is not None and report.failed_in_a_row >= give_up_after:
                 raise JudgingError(f"the verifier is down: {_failures(report, total)}")
         if give_up_after is not None and report.all_failed:
             raise JudgingError(f"the verifier failed on every answer: {_failures(report, total)}")
-    finally:
-        if bar is not None:
-            bar.close()
 
 
 _Read = tuple[Row, JudgedRow | None]

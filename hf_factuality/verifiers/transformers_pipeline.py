@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Iterator, Mapping
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from types import GeneratorType, SimpleNamespace
@@ -35,7 +36,7 @@ TASK = "fact-verification"
 _TEXT, _FIELDS = ("text", "completion"), ("text", "completion", "evidence", "question")
 # What `pipeline` hands on to every pipeline and no verifier takes.
 _OF_TRANSFORMERS = ("local_files_only", "torch_dtype", "dtype", "use_fast")
-_WANTED = "pass an NLI model, a folder or repository with a {}, or a ready verifier"
+_WANTED = f"pass an NLI model, a folder or repository with a {CONFIG_NAME}, or a ready verifier"
 
 
 class FactVerificationPipeline(Pipeline):
@@ -90,20 +91,18 @@ class FactVerificationPipeline(Pipeline):
         **kwargs: Any,
     ):
         arguments = {name: value for name, value in kwargs.items() if name not in _OF_TRANSFORMERS}
-        if isinstance(model, _Refused):
-            raise ValueError(model.reason)
-        if isinstance(model, (str, Path)):
-            model = _Saved(str(model), {})
         if isinstance(model, PreTrainedModel):
-            self.verifier = NLIVerifier(_classifier(model), tokenizer, **arguments)
+            if "ForSequenceClassification" not in type(model).__name__:
+                raise ValueError(f"{type(model).__name__} is no sequence classifier; {_WANTED}")
+            self.verifier = NLIVerifier(model, tokenizer, **arguments)
             super().__init__(model, tokenizer, task=task, device=device, batch_size=batch_size)
             return
-        if isinstance(model, _Saved):
-            self.verifier = VerifierPipeline.from_pretrained(
-                model.name, **{**model.arguments, **arguments}, device=_device(device)
-            )
-        elif model is None or isinstance(model, _Lexical):
-            self.verifier = LexicalVerifier(**arguments)
+        if model is None:
+            model = _LEXICAL
+        elif isinstance(model, (str, Path)):
+            model = _Later(VerifierPipeline.from_pretrained, str(model))
+        if isinstance(model, _Later):
+            self.verifier = model(device=_device(device), **arguments)
         else:
             if device is not None or arguments:
                 extra = sorted(arguments) + ["device"] * (device is not None)
@@ -118,11 +117,16 @@ class FactVerificationPipeline(Pipeline):
 
     def save_pretrained(self, save_directory: str | os.PathLike, **kwargs: Any):
         """Write the verifier's settings; see [`~hf_factuality.verifiers.save_pipeline`]."""
-        return _saveable(self.verifier).save_pretrained(os.fspath(save_directory), **kwargs)
+        return self._saved().save_pretrained(os.fspath(save_directory), **kwargs)
 
     def push_to_hub(self, repo_id: str, **kwargs: Any):
         """Publish the verifier's settings; see [`~hf_factuality.verifiers.push_pipeline`]."""
-        return _saveable(self.verifier).push_to_hub(repo_id, **kwargs)
+        return self._saved().push_to_hub(repo_id, **kwargs)
+
+    def _saved(self) -> VerifierPipeline:
+        if not isinstance(self.verifier, VerifierPipeline):
+            raise ValueError(f"a {type(self.verifier).__name__} cannot be saved; only a VerifierPipeline can")
+        return self.verifier
 
     def __call__(self, inputs: Any, num_workers: int | None = None, batch_size: int | None = None, **kwargs: Any):
         """Spans of one input, or of each input; see the class.
@@ -151,9 +155,8 @@ class FactVerificationPipeline(Pipeline):
     def preprocess(self, input_: Any) -> VerifierInput:
         """An input as the verifier takes it; raises `ValueError` if it is none."""
         if not isinstance(input_, Mapping):
-            raise ValueError(
-                f"an input is a dictionary such as {{'text': ..., 'evidence': [...]}}, got {type(input_).__name__}"
-            )
+            shape = "{'text': ..., 'evidence': [...]}"
+            raise ValueError(f"an input is a dictionary such as {shape}, got {type(input_).__name__}")
         for key in input_:
             close = difflib.get_close_matches(str(key).casefold(), _FIELDS, n=1, cutoff=0.9)
             if close and key not in _FIELDS:
@@ -212,18 +215,6 @@ class FactVerificationPipeline(Pipeline):
         return next(self.get_iterator([inputs], 0, 1, preprocess_params, forward_params, postprocess_params))
 
 
-def _classifier(model: PreTrainedModel) -> PreTrainedModel:
-    if "ForSequenceClassification" not in type(model).__name__:
-        raise ValueError(f"{type(model).__name__} is no sequence classifier; {_WANTED.format(CONFIG_NAME)}")
-    return model
-
-
-def _saveable(verifier: Any) -> VerifierPipeline:
-    if not isinstance(verifier, VerifierPipeline):
-        raise ValueError(f"a {type(verifier).__name__} cannot be saved; only a VerifierPipeline can")
-    return verifier
-
-
 def _device(device: int | str | torch.device | None) -> str | None:
     """A device as transformers numbers them; `None`: wherever the judge likes."""
     if device is None or isinstance(device, (str, torch.device)):
@@ -237,22 +228,11 @@ def _device(device: int | str | torch.device | None) -> str | None:
 # -- finding the verifier ---------------------------------------------------------------------------------------------
 
 
-class _Saved:
-    """A folder or repository with a saved pipeline, before the device is known."""
-
-    def __init__(self, name: str, arguments: dict[str, Any]):
-        self.name = name
-        self.arguments = arguments
+class _Later(partial):
+    """Makes a verifier, or says why there is none, once the device is known: transformers buries errors of loading."""
 
 
-class _Refused:
-    """Why there is no verifier. Raised by the pipeline, since transformers buries errors of loading in traces."""
-
-    def __init__(self, reason: str):
-        self.reason = reason
-
-
-class _Lexical:
+class _Lexical(_Later):
     """The default model. A path, so that no repository of its name is looked for."""
 
     def __fspath__(self) -> str:
@@ -260,6 +240,13 @@ class _Lexical:
 
     def __str__(self) -> str:
         return "the lexical verifier (word overlap)"
+
+
+_LEXICAL = _Lexical(lambda device, **arguments: LexicalVerifier(**arguments))
+
+
+def _refuse(reason: str, **arguments: Any) -> None:
+    raise ValueError(reason)
 
 
 class _SavedConfig(PreTrainedConfig):
@@ -272,23 +259,21 @@ class _Model:
     """What `transformers.pipeline` loads a model by."""
 
     @staticmethod
-    def from_pretrained(name: str, **kwargs: Any) -> _Saved | _Refused | PreTrainedModel:
-        own = {
-            key: kwargs[key] for key in ("revision", "token", "local_files_only", "trust_remote_code") if key in kwargs
-        }
-        config = AutoConfig.from_pretrained(name, **own)
+    def from_pretrained(name: str, **kwargs: Any) -> _Later | PreTrainedModel:
+        own = ("revision", "token", "local_files_only", "trust_remote_code")
+        config = AutoConfig.from_pretrained(name, **{key: kwargs[key] for key in own if key in kwargs})
         if isinstance(config, _SavedConfig):
+            known = {"revision": kwargs.get("revision"), "token": kwargs.get("token")}
             trust = bool(kwargs.get("trust_remote_code"))
-            return _Saved(
-                name, {"revision": kwargs.get("revision"), "token": kwargs.get("token"), "trust_remote_code": trust}
-            )
+            return _Later(VerifierPipeline.from_pretrained, name, **known, trust_remote_code=trust)
         # A language model would be loaded with a classifier of random weights.
-        if not any("ForSequenceClassification" in found for found in getattr(config, "architectures", None) or ()):
-            return _Refused(f"{name!r} holds {getattr(config, 'architectures', None)}; {_WANTED.format(CONFIG_NAME)}")
+        found = getattr(config, "architectures", None)
+        if not any("ForSequenceClassification" in architecture for architecture in found or ()):
+            return _Later(_refuse, f"{name!r} holds {found}; {_WANTED}")
         return AutoModelForSequenceClassification.from_pretrained(name, **kwargs)
 
 
 AutoConfig.register(MODEL_TYPE, _SavedConfig, exist_ok=True)
 PIPELINE_REGISTRY.register_pipeline(
-    TASK, FactVerificationPipeline, pt_model=_Model, default={"model": (_Lexical(), None)}, type="text"
+    TASK, FactVerificationPipeline, pt_model=_Model, default={"model": (_LEXICAL, None)}, type="text"
 )

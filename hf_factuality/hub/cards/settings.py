@@ -237,14 +237,13 @@ def describe_rewards(functions: Sequence[Any], names: Sequence[str]) -> str:
 
 def _parts(verifier: Any) -> list[str]:
     """The stages of a pipeline, or another verifier if it describes itself, as calls."""
-    from hf_factuality.verifiers.pipeline import STAGES, VerifierPipeline, describe, drop_addresses
+    from hf_factuality.verifiers.pipeline import STAGES, VerifierPipeline, describe
 
     if isinstance(verifier, VerifierPipeline):
         try:
-            config, _ = describe(verifier)
+            config, _ = describe(verifier, addresses=False)
         except (HubError, AttributeError):  # a stage that cannot be saved, or a model that was loaded by the caller
             return [_stage(getattr(verifier, stage)) for stage in STAGES]
-        drop_addresses(config)
         return [_call(config[stage]) for stage in STAGES]
     try:
         settings = verifier.config()
