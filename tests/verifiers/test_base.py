@@ -39,34 +39,20 @@ def test_stages_are_chained_in_one_call_per_batch():
             JudgeInput("hij", (), None),
         ]
     ]
-    assert found == [
-        Verification(
-            spans=(
-                LabeledSpan(0, 2, Label.SUPPORTED, 0.25, "first", "why"),
-                LabeledSpan(2, 4, None, 0.25, None, "why"),
-            )
-        ),
-        Verification(
-            spans=(
-                LabeledSpan(0, 3, Label.CONTRADICTED, 0.25, "first", "why"),
-                LabeledSpan(3, 6, Label.NO_FACT, 0.25, None, "why"),
-            )
-        ),
-    ]
-
-
-def test_no_input_reaches_no_stage():
-    judge = Recorder()
-    assert VerifierPipeline(Halves(), judge).verify([]) == []
-    assert judge.calls == []
+    first = LabeledSpan(0, 2, Label.SUPPORTED, 0.25, "first", "why"), LabeledSpan(2, 4, None, 0.25, None, "why")
+    second = (
+        LabeledSpan(0, 3, Label.CONTRADICTED, 0.25, "first", "why"),
+        LabeledSpan(3, 6, Label.NO_FACT, 0.25, None, "why"),
+    )
+    assert found == [Verification(first), Verification(second)]
 
 
 def test_pipeline_is_a_verifier_that_needs_evidence():
     pipeline = VerifierPipeline(Halves(), Recorder())
-    assert isinstance(pipeline, Verifier)
+    assert pipeline.verify([]) == pipeline.judge.calls == []
+    assert isinstance(pipeline, Verifier) and not isinstance(Recorder(), Verifier)
     assert pipeline.requires_evidence is True
     assert VerifierPipeline(Halves(), Recorder(), requires_evidence=False).requires_evidence is False
-    assert not isinstance(Recorder(), Verifier)
 
 
 def test_row_evidence_is_the_whole_evidence_for_every_claim():
@@ -74,21 +60,18 @@ def test_row_evidence_is_the_whole_evidence_for_every_claim():
     assert RowEvidence().retrieve(inputs, [["c", "d"], ["e"]]) == [[("a", "b"), ("a", "b")], [()]]
 
 
+class Loses:
+    extract = judge = lambda self, inputs: []
+
+    def retrieve(self, inputs, claims):
+        return []
+
+
 @pytest.mark.parametrize(
     ("stage", "error"),
     [("extractor", ExtractionError), ("retriever", RetrievalError), ("judge", JudgingError)],
 )
 def test_a_stage_that_loses_results_is_an_error(stage, error):
-    class Loses:
-        def extract(self, inputs):
-            return []
-
-        def retrieve(self, inputs, claims):
-            return []
-
-        def judge(self, inputs):
-            return []
-
     stages = {"extractor": Halves(), "retriever": RowEvidence(), "judge": Recorder(), stage: Loses()}
     with pytest.raises(error, match=f"the {stage} returned 0 results for"):
         VerifierPipeline(**stages).verify([VerifierInput("abcd")])

@@ -6,7 +6,7 @@ import torch
 
 from hf_factuality.errors import JudgingError
 from hf_factuality.spans import Label
-from hf_factuality.verifiers import JudgeInput, Judgement, LexicalJudge
+from hf_factuality.verifiers import JudgeInput, Judgement
 from hf_factuality.verifiers.ensemble import CalibratedJudge, Calibration, MajorityJudge, fit_calibration
 
 
@@ -78,31 +78,29 @@ def test_order_and_empty_batch():
     assert judge.judge([]) == []
 
 
-def test_real_judges_vote():
-    inputs = [
-        JudgeInput("Ada Hale was born in Leeds.", ("Ada Hale was born in Leeds in 1901.",)),
-        JudgeInput("She left.", ()),
-    ]
-    one = LexicalJudge().judge(inputs)
-    assert [f.label for f in MajorityJudge([LexicalJudge(), LexicalJudge(0.4)]).judge(inputs)] == [
-        f.label for f in one
-    ]
-
-
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("make", "message"),
     [
-        (([],), "at least one judge"),
-        (([Fixed],), "is no judge"),
-        (([Fixed(S)], [0]), "must be positive"),
-        (([Fixed(S)], [1, 2]), "must be 1 finite"),
-        (([Fixed(S)], [math.nan]), "finite"),
-        (([Fixed(S)], None, "coin"), "tie must be one of"),
+        (lambda: MajorityJudge([]), "at least one judge"),
+        (lambda: MajorityJudge([Fixed]), "is no judge"),
+        (lambda: MajorityJudge([Fixed(S)], [0]), "must be positive"),
+        (lambda: MajorityJudge([Fixed(S)], [1, 2]), "must be 1 finite"),
+        (lambda: MajorityJudge([Fixed(S)], [math.nan]), "finite"),
+        (lambda: MajorityJudge([Fixed(S)], None, "coin"), "tie must be one of"),
+        (lambda: CalibratedJudge([Fixed(S), Fixed(S)], Calibration((1.0,), (0.0,), 0.0)), "1 weights for 2 judges"),
+        (lambda: Calibration((1.0,), (), 0.0), "means must be 1 finite"),
+        (lambda: CalibratedJudge([Fixed(S)], Calibration((1.0,), (0.0,), 0.0), 1.5), "threshold"),
+        (lambda: fit_calibration([[0.5]], [True, False]), "1 rows of scores for 2 labels"),
+        (lambda: fit_calibration([[0.5], [0.4]], [True, True]), "not, with known scores"),
+        (lambda: fit_calibration([[0.5], [None]], [True, False]), "not, with known scores"),
+        (lambda: fit_calibration([[0.5], [1.4]], [True, False]), r"scores in \[0, 1\]"),
+        (lambda: fit_calibration([[0.5], [0.1, 0.2]], [True, False]), "every row needs 1"),
+        (lambda: fit_calibration([[0.5], [0.1]], [True, False], 0.0), "l2 must be positive"),
     ],
 )
-def test_bad_arguments(arguments, message):
+def test_bad_arguments(make, message):
     with pytest.raises(ValueError, match=message):
-        MajorityJudge(*arguments)
+        make()
 
 
 def test_a_judge_that_loses_claims_is_named():
@@ -201,22 +199,6 @@ def test_probability_by_hand():
     assert Calibration((1e6,), (0.0,), 0.0).probability([1.0]) == 1.0
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (([[0.5]], [True, False]), "1 rows of scores for 2 labels"),
-        (([[0.5], [0.4]], [True, True]), "not, with known scores"),
-        (([[0.5], [None]], [True, False]), "not, with known scores"),
-        (([[0.5], [1.4]], [True, False]), r"scores in \[0, 1\]"),
-        (([[0.5], [0.1, 0.2]], [True, False]), "every row needs 1"),
-        (([[0.5], [0.1]], [True, False], 0.0), "l2 must be positive"),
-    ],
-)
-def test_bad_labelled_pairs(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        fit_calibration(*arguments)
-
-
 def test_calibrated_labels():
     calibration = Calibration((1.0, 1.0), (0.0, 0.0), 0.0)
 
@@ -244,12 +226,3 @@ def test_fit_from_judges():
     assert [f.label is S for f in found] == [f.score >= 0.7 for f in found]
     again = CalibratedJudge(**judge.config())
     assert again.judge([JudgeInput("x", ())] * 100) == found
-
-
-def test_calibration_must_fit_the_judges():
-    with pytest.raises(ValueError, match="1 weights for 2 judges"):
-        CalibratedJudge([Fixed(S), Fixed(S)], Calibration((1.0,), (0.0,), 0.0))
-    with pytest.raises(ValueError, match="means must be 1 finite"):
-        Calibration((1.0,), (), 0.0)
-    with pytest.raises(ValueError, match="threshold"):
-        CalibratedJudge([Fixed(S)], Calibration((1.0,), (0.0,), 0.0), 1.5)

@@ -46,13 +46,6 @@ def verify(texts, **settings):
     return guard, guard.verify([VerifierInput(text) for text in texts])
 
 
-def test_good_results_pass_through_in_one_call():
-    guard, results = verify(["ok", "fine"])
-    assert results == [GOOD, GOOD]
-    assert guard.verifier.calls == [2]
-    assert guard.last_report.failed == 0 and guard.last_report.seconds > 0
-
-
 @pytest.mark.parametrize(
     ("text", "error"),
     [
@@ -67,7 +60,7 @@ def test_a_bad_completion_costs_only_itself(text, error, caplog):
     guard, results = verify(["ok", text, "fine"])
     assert [result.judged for result in results] == [True, False, True]
     assert re.match(error, results[1].error)
-    assert guard.last_report.failed == 1
+    assert guard.last_report.failed == 1 and guard.last_report.seconds > 0
     assert "1 of 3 completions could not be judged" in caplog.text
 
 
@@ -177,9 +170,9 @@ def test_errors_are_kept_without_secrets():
 
 def test_no_input_and_no_timeout():
     guard = GuardedVerifier(Scripted(), timeout=None)
-    assert guard.verify([]) == []
-    assert guard.verifier.calls == []
-    assert guard.verify([VerifierInput("ok")]) == [GOOD]
+    assert guard.verify([]) == [] and guard.verifier.calls == []
+    assert guard.verify([VerifierInput("ok"), VerifierInput("fine")]) == [GOOD, GOOD]
+    assert guard.verifier.calls == [2] and guard.last_report.failed == 0
 
 
 def test_settings_are_checked():

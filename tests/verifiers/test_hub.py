@@ -1,11 +1,11 @@
+import importlib
 import json
-import threading
-from http.server import BaseHTTPRequestHandler, HTTPServer
+import pickle
 
 import pytest
 
 from hf_factuality.errors import HubError
-from hf_factuality.spans import Label, LabeledSpan
+from hf_factuality.spans import Label
 from hf_factuality.verifiers import (
     ChatClient,
     FActScoreExtractor,
@@ -45,7 +45,7 @@ CLOSED = "http://127.0.0.1:9/v1"
 class Wordy:
     """A judge of somebody else: supported if the claim has at least `least` words."""
 
-    def __init__(self, least, inner=None, options=None):
+    def __init__(self, least=1, inner=None, options=None):
         self.least, self.inner, self.options = least, inner, options
 
     def config(self):
@@ -57,6 +57,16 @@ class Wordy:
 
 
 WORDY = f"{__name__}:Wordy"
+
+
+def wordy(**arguments):
+    return VerifierPipeline(SentenceExtractor(), Wordy(**arguments))
+
+
+def asking(client=None, **arguments):
+    """Two stages that ask a server where nobody listens."""
+    client = client or ChatClient(CLOSED, "fake", cache=False)
+    return VerifierPipeline(FActScoreExtractor(client, **arguments), LLMJudge(client))
 
 
 def read(folder):
@@ -74,8 +84,13 @@ def everything(folder):
 
 def judge_with(folder, name, settings):
     """A saved lexical pipeline whose judge is another."""
-    config = read(save_pipeline(LexicalVerifier(), folder))
-    config["judge"] = {"class": name, "settings": settings}
+    return edited(LexicalVerifier(), folder, lambda config: config.update(judge={"class": name, "settings": settings}))
+
+
+def edited(verifier, folder, edit):
+    """A saved pipeline whose file somebody has changed."""
+    config = read(save_pipeline(verifier, folder))
+    edit(config)
     return write(folder, config)
 
 
@@ -102,6 +117,7 @@ def test_lexical(tmp_path):
     }
     loaded = VerifierPipeline.from_pretrained(folder)
     assert loaded.verify(INPUTS) == verifier.verify(INPUTS)
+    assert loaded.verify(INPUTS)[1].spans[0].claim == "The cat sat on the mat."  # of a list item
     labels = {span.label for found in verifier.verify(INPUTS) for span in found.spans}
     assert len(labels) > 1  # the control: the inputs tell verifiers apart
     assert load_pipeline(str(folder)).verify(INPUTS) != LexicalVerifier(threshold=0.0).verify(INPUTS)
@@ -173,21 +189,12 @@ def test_llm_without_contacting_a_server(tmp_path, monkeypatch):
     assert theirs._settings == {**mine._settings, "base_url": url}
 
 
-def test_extractor_settings(tmp_path):
-    client = ChatClient(CLOSED, "fake", cache=False)
-    verifier = VerifierPipeline(FActScoreExtractor(client, retries=1, on_failure="drop"), LLMJudge(client))
+def test_stages_share_their_client_again(tmp_path):
+    verifier = asking(retries=1, on_failure="drop")
     loaded = load_pipeline(save_pipeline(verifier, tmp_path), client={"cache": False})
+    assert loaded.judge.client is loaded.extractor.client
     assert loaded.extractor.prompt.text == verifier.extractor.prompt.text
     assert (loaded.extractor.retries, loaded.extractor.on_failure) == (1, "drop")
-
-
-def test_stages_share_their_client_again(tmp_path):
-    client = ChatClient(CLOSED, "fake", cache=False)
-    loaded = load_pipeline(
-        save_pipeline(VerifierPipeline(FActScoreExtractor(client), LLMJudge(client)), tmp_path),
-        client={"cache": False},
-    )
-    assert loaded.judge.client is loaded.extractor.client
 
 
 def test_ensembles(nli_model, tmp_path):
@@ -203,10 +210,7 @@ def test_ensembles(nli_model, tmp_path):
 
 
 def test_every_name_resolves():
-    import importlib
-
-    for name, module in PARTS.items():
-        assert isinstance(getattr(importlib.import_module(module), name), type)
+    assert all(isinstance(getattr(importlib.import_module(module), name), type) for name, module in PARTS.items())
 
 
 # -- what cannot be saved ---------------------------------------------------------------------------------------------
@@ -226,58 +230,43 @@ def test_what_cannot_be_described_is_named(nli_model, tmp_path):
     loaded = NLIVerifier(
         BertForSequenceClassification.from_pretrained(nli_model), BertTokenizerFast.from_pretrained(nli_model)
     )
-    for verifier, message in (
+    cases = [
         (
             VerifierPipeline(SentenceExtractor(), Mute()),
             r"Mute \(judge\) cannot be described: give it a method `config",
         ),
         (Own(SentenceExtractor(), LexicalJudge()), "has a `verify` of its own"),
         (loaded, "the judge cannot be saved: NLIJudge was given a loaded model"),
-        (VerifierPipeline(SentenceExtractor(), Wordy(float("nan"))), "'judge/least' is a float"),
-        (VerifierPipeline(SentenceExtractor(), Wordy(1, options={"file": "x"})), "not those of a file or part"),
-        (VerifierPipeline(SentenceExtractor(), Wordy(1, options={1: "x"})), "text keys"),
-        (VerifierPipeline(SentenceExtractor(), Wordy({1, 2})), "is a set, which is no plain value"),
-    ):
+        (wordy(least=float("nan")), "'judge/least' is a float"),
+        (wordy(options={"file": "x"}), "not those of a file or part"),
+        (wordy(options={1: "x"}), "text keys"),
+        (wordy(least={1, 2}), "is a set, which is no plain value"),
+    ]
+    for verifier, message in cases:
         with pytest.raises(HubError, match=message):
             save_pipeline(verifier, tmp_path / "none")
     assert not (tmp_path / "none").exists()
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"api_key": "x"},
-        {"headers": [{"Authorization": "x"}]},
-        {"password": 1},
-        {"name": "sk-abcdefghijklmnop1234"},
-        {"name": "Bearer abcdefghijklmnop1234"},
-        {"name": "Bearer abcdefghijklmnop"},
-        {"name": "a=1%20hf_" + "aBcD1" * 7},
-        {"name": "x%3Dghp_" + "aBcD1" * 7},
-        {"name": "tokenhf_" + "aBcD1" * 7},
-        {"name": "id1sk-" + "aBcD1" * 7},
-        {"name": "my-task-" + "aBcD1" * 7},
-        {"name": "my-task-abcdefgh-" + "aBcD1" * 3},
-        {"name": "tokensk-abcdefgh-ijklmnop"},
-    ],
-)
+KEYS = ["sk-abcdefghijklmnop1234", "Bearer abcdefghijklmnop1234", "Bearer abcdefghijklmnop", "a=1%20hf_" + "aBcD1" * 7]
+KEYS += [start + "aBcD1" * 7 for start in ("x%3Dghp_", "tokenhf_", "id1sk-", "my-task-")]
+KEYS += ["my-task-abcdefgh-" + "aBcD1" * 3, "tokensk-abcdefgh-ijklmnop"]
+SETTINGS = [{"api_key": "x"}, {"headers": [{"Authorization": "x"}]}, {"password": 1}]
+
+
+@pytest.mark.parametrize("options", [*SETTINGS, *({"name": key} for key in KEYS)])
 def test_keys_are_never_written(tmp_path, options):
-    with pytest.raises(HubError, match="looks like a key"):
-        save_pipeline(VerifierPipeline(SentenceExtractor(), Wordy(1, options=options)), tmp_path)
-    with pytest.raises(HubError, match="looks like a key"):
-        save_pipeline(LLMVerifier("m", CLOSED, cache=False, extra_body={"x": options}), tmp_path)
+    for verifier in (wordy(options=options), LLMVerifier("m", CLOSED, cache=False, extra_body={"x": options})):
+        with pytest.raises(HubError, match="looks like a key"):
+            save_pipeline(verifier, tmp_path)
 
 
 def test_names_of_models_are_no_keys(tmp_path):
     """`task-...` holds what a key of OpenAI begins with, `max_tokens` what a setting with one ends in."""
     options = {"model": "me/multi-task-deberta-v3-large", "max_tokens": 1, "by": "hf_factuality_verifier_of_2024"}
-    options["others"] = [
-        "lab/pypi-malware-detector-base",
-        "lab/npm_package_risk_judge",
-        "lab/SK-BERT-base-multilingual",
-    ]
-    save_pipeline(VerifierPipeline(SentenceExtractor(), Wordy(1, options=options)), tmp_path)
-    assert json.loads((tmp_path / CONFIG_NAME).read_text())["judge"]["settings"]["options"] == options
+    others = ["lab/pypi-malware-detector-base", "lab/npm_package_risk_judge", "lab/SK-BERT-base-multilingual"]
+    options["others"] = others
+    assert read(save_pipeline(wordy(options=options), tmp_path))["judge"]["settings"]["options"] == options
 
 
 def test_a_key_in_another_place_is_found(tmp_path):
@@ -291,7 +280,7 @@ def test_a_key_in_another_place_is_found(tmp_path):
 
 
 def test_classes_of_others_need_consent(tmp_path):
-    verifier = VerifierPipeline(SentenceExtractor(), Wordy(4, inner=LexicalJudge(0.1), options={"a": [1, "b"]}))
+    verifier = wordy(least=4, inner=LexicalJudge(0.1), options={"a": [1, "b"]})
     folder = save_pipeline(verifier, tmp_path)
     with pytest.raises(HubError, match=f"judge of .*'{WORDY}' is a class outside.*trust_remote_code=True"):
         load_pipeline(folder)
@@ -300,28 +289,30 @@ def test_classes_of_others_need_consent(tmp_path):
     assert loaded.judge.inner.threshold == 0.1 and loaded.judge.options == {"a": [1, "b"]}
 
 
+RUN = {"command": "touch run"}
+
+
 @pytest.mark.parametrize(
-    ("name", "message"),
+    ("name", "settings", "trust", "message"),
     [
-        ("NLIJugde", "unknown class 'NLIJugde'.*did you mean 'NLIJudge'"),
-        ("eval", "unknown class 'eval'"),
-        ("os.system", "unknown class 'os.system'"),
-        ("os:system", "a class outside this package"),
-        (None, "unknown class None"),
-        (["NLIJudge"], "unknown class"),
+        ("NLIJugde", RUN, False, "unknown class 'NLIJugde'.*did you mean 'NLIJudge'"),
+        ("eval", RUN, True, "unknown class 'eval'"),
+        ("os.system", RUN, True, "unknown class 'os.system'"),
+        ("os:system", RUN, False, "a class outside this package"),
+        ("os:system", RUN, True, "judge of .*'os:system' is no class"),
+        ("no_such_module:X", {}, True, "no_such_module"),
+        (None, RUN, False, "unknown class None"),
+        (["NLIJudge"], RUN, False, "unknown class"),
+        ("LexicalJudge", {"treshold": 0.5}, False, "cannot make LexicalJudge: .*'treshold'"),
+        ("LexicalJudge", {"threshold": 7}, False, "cannot make LexicalJudge: threshold is a probability"),
+        ("LexicalJudge", {"threshold": "high"}, False, "cannot make LexicalJudge"),
+        ("LexicalJudge", {"threshold": {"class": "LexicalJudge", "settings": []}}, False, "a class and its settings"),
     ],
 )
-def test_unknown_classes_are_refused_by_name(tmp_path, name, message):
+def test_unknown_classes_and_bad_settings_are_refused_by_name(tmp_path, monkeypatch, name, settings, trust, message):
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(HubError, match=message):
-        load_pipeline(judge_with(tmp_path, name, {"command": f"touch {tmp_path}/run"}))
-    assert not (tmp_path / "run").exists()
-
-
-def test_consent_is_for_classes_only(tmp_path):
-    with pytest.raises(HubError, match="judge of .*'os:system' is no class"):
-        load_pipeline(judge_with(tmp_path, "os:system", {"command": f"touch {tmp_path}/run"}), trust_remote_code=True)
-    with pytest.raises(HubError, match="no_such_module"):
-        load_pipeline(judge_with(tmp_path, "no_such_module:X", {}), trust_remote_code=True)
+        load_pipeline(judge_with(tmp_path / "pipeline", name, settings), trust_remote_code=trust)
     assert not (tmp_path / "run").exists()
 
 
@@ -330,20 +321,6 @@ def test_a_model_with_code_needs_consent(nli_model, tmp_path):
     with pytest.raises(HubError, match="runs code of its repository: pass trust_remote_code=True"):
         load_pipeline(folder)
     assert load_pipeline(folder, trust_remote_code=True, device="cpu").verify(INPUTS)
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"treshold": 0.5}, "cannot make LexicalJudge: .*'treshold'"),
-        ({"threshold": 7}, "cannot make LexicalJudge: threshold is a probability"),
-        ({"threshold": "high"}, "cannot make LexicalJudge"),
-        ({"threshold": {"class": "LexicalJudge", "settings": []}}, "must have a class and its settings"),
-    ],
-)
-def test_bad_settings_are_named(tmp_path, settings, message):
-    with pytest.raises(HubError, match=message):
-        load_pipeline(judge_with(tmp_path, "LexicalJudge", settings))
 
 
 @pytest.mark.parametrize(
@@ -389,20 +366,14 @@ def test_no_file(tmp_path):
 )
 def test_prompts_stay_in_their_folder(tmp_path, name):
     (tmp_path / "secret.txt").write_text("{{claim}} {{evidence}}")
-    folder = save_pipeline(LLMVerifier("m", CLOSED, cache=False), tmp_path / "pipeline")
-    config = read(folder)
-    config["judge"]["settings"]["prompt"] = {"file": name}
-    with pytest.raises(HubError, match="a prompt is a .txt file under prompts/"):
-        load_pipeline(write(folder, config))
-
-
-def test_a_prompt_is_no_name(tmp_path):
-    folder = save_pipeline(LLMVerifier("m", CLOSED, cache=False), tmp_path / "pipeline")
-    config = read(folder)
-    for name in ("judge", "../../secret", str(tmp_path / "secret.txt")):
-        config["judge"]["settings"]["prompt"] = name
-        with pytest.raises(HubError, match="judge/prompt of .* must be a file of the pipeline"):
-            load_pipeline(write(folder, config))
+    verifier, folder = LLMVerifier("m", CLOSED, cache=False), tmp_path / "pipeline"
+    for given, message in (
+        ({"file": name}, "a prompt is a .txt file under prompts/"),
+        (str(name), "judge/prompt of .* must be a file of the pipeline"),  # no name of a prompt either
+    ):
+        edited(verifier, folder, lambda config, given=given: config["judge"]["settings"].update(prompt=given))
+        with pytest.raises(HubError, match=message):
+            load_pipeline(folder)
 
 
 def test_a_missing_or_linked_prompt(tmp_path):
@@ -419,42 +390,25 @@ def test_a_missing_or_linked_prompt(tmp_path):
 # -- servers and keys -------------------------------------------------------------------------------------------------
 
 
+class Headers(FakeServer):
+    async def _handle(self, request):
+        self.seen.add(request.headers.get("Authorization"))
+        return await super()._handle(request)
+
+
 def test_an_address_of_a_file_gets_no_key(tmp_path, monkeypatch):
     """Neither at first nor after a copy to another process, whatever the environment holds."""
-    import pickle
-
     monkeypatch.delenv("HF_FACTUALITY_BASE_URL", raising=False)
     monkeypatch.setenv("HF_FACTUALITY_API_KEY", SECRET)
-    seen = []
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self):
-            seen.append(self.headers.get("Authorization"))
-            self.rfile.read(int(self.headers["Content-Length"]))
-            body = b'{"choices": [{"message": {"content": "supported"}}]}'
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *args):
-            pass
-
-    server = HTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        url = f"http://127.0.0.1:{server.server_port}/v1"
-        folder = save_pipeline(LLMVerifier("m", url, cache=False), tmp_path)
+    with Headers(model="m") as server:
+        folder = save_pipeline(LLMVerifier("m", server.url, cache=False), tmp_path)
         loaded = load_pipeline(folder, client={"cache": False})
-        loaded.verify(INPUTS[:1])
-        pickle.loads(pickle.dumps(loaded)).verify(INPUTS[:1])
-        assert seen and set(seen) == {None}
-        seen.clear()
-        load_pipeline(folder, base_url=url, client={"cache": False}).verify(INPUTS[:1])  # the control
-        assert set(seen) == {f"Bearer {SECRET}"}
-    finally:
-        server.shutdown()
-        server.server_close()
+        controlled = load_pipeline(folder, base_url=server.url, client={"cache": False})
+        for verifier, keys in ((loaded, {None}), (controlled, {f"Bearer {SECRET}"})):
+            server.seen = set()
+            verifier.verify(INPUTS[:1])
+            pickle.loads(pickle.dumps(verifier)).verify(INPUTS[:1])
+            assert server.seen == keys
     for given in ({"api_key": "k"}, {"api_key_env": "HF_FACTUALITY_API_KEY"}):
         with pytest.raises(HubError, match="a key is sent only to an address that you name"):
             load_pipeline(folder, client=given)
@@ -462,14 +416,9 @@ def test_an_address_of_a_file_gets_no_key(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("setting", ["api_key", "api_key_env", "cache"])
 def test_a_file_says_nothing_about_keys_and_cache(tmp_path, setting):
-    folder = save_pipeline(LLMVerifier("m", CLOSED, cache=False), tmp_path)
-    config = read(folder)
-    config["judge"]["settings"]["client"]["settings"][setting] = "OPENAI_API_KEY"
+    def edit(config):
+        config["judge"]["settings"]["client"]["settings"][setting] = "OPENAI_API_KEY"
+
+    folder = edited(LLMVerifier("m", CLOSED, cache=False), tmp_path, edit)
     with pytest.raises(HubError, match=f"sets '{setting}' of a client"):
-        load_pipeline(write(folder, config), base_url=CLOSED)
-
-
-def test_spans_keep_their_claims(tmp_path):
-    """What the extractor says of a list item goes the same way through a loaded pipeline."""
-    found = load_pipeline(save_pipeline(LexicalVerifier(), tmp_path)).verify(INPUTS)[1].spans[0]
-    assert isinstance(found, LabeledSpan) and found.claim == "The cat sat on the mat."
+        load_pipeline(folder, base_url=CLOSED)

@@ -2,7 +2,7 @@ import pytest
 
 from hf_factuality.spans import Verification
 from hf_factuality.verifiers import LexicalVerifier, VerifierInput, load_verifier, save_pipeline
-from hf_factuality.verifiers.registry import _BUILT_IN, VERIFIER_NAMES
+from hf_factuality.verifiers.registry import _BUILT_IN
 
 
 class Constant:
@@ -29,17 +29,26 @@ def test_lexical():
     assert (verifier.judge.threshold, verifier.extractor.language) == (0.9, "zh")
 
 
-def test_nli_passes_the_model(monkeypatch):
+@pytest.fixture
+def made(monkeypatch):
+    """Arguments that the classes of some names were called with, which take what the real ones take."""
     made = []
 
-    def make(model, **kwargs):
-        made.append({"model": model, **kwargs})
-        return "verifier"
+    def take(name, maker):
+        monkeypatch.setattr(_BUILT_IN[name].replace(":", "."), maker)
 
-    monkeypatch.setattr("hf_factuality.verifiers.judges.nli.NLIVerifier", make)
-    assert load_verifier("nli", model="org/name", batch_size=4) == "verifier"
-    assert load_verifier("nli:org/name", revision="abc") == "verifier"
-    assert load_verifier("nli:C:/folder/model") == "verifier"
+    take("nli", lambda model, **kwargs: made.append({"model": model, **kwargs}))
+    for name in ("llm", "anah"):
+        take(name, lambda model, base_url, **kwargs: made.append({"model": model, "base_url": base_url, **kwargs}))
+    for name in ("hhem", "minicheck"):
+        take(name, lambda model="the default", **kwargs: made.append({"model": model, **kwargs}))
+    return made
+
+
+def test_models_are_passed_on(made):
+    load_verifier("nli", model="org/name", batch_size=4)
+    load_verifier("nli:org/name", revision="abc")
+    load_verifier("nli:C:/folder/model")
     assert made == [
         {"model": "org/name", "batch_size": 4},
         {"model": "org/name", "revision": "abc"},
@@ -47,13 +56,27 @@ def test_nli_passes_the_model(monkeypatch):
     ]
 
 
-@pytest.mark.parametrize("name", ["nli", "nli:"])
-def test_nli_needs_a_model(name):
-    with pytest.raises(ValueError, match=f'{name!r} needs a model: "nli:MODEL_ID", or model=...'):
-        load_verifier(name)
+@pytest.mark.parametrize("name", ["hhem", "minicheck"])
+def test_models_for_the_task_have_a_default(made, name):
+    load_verifier(name)
+    load_verifier(f"{name}:org/m", batch_size=2)
+    assert made == [{"model": "the default"}, {"model": "org/m", "batch_size": 2}]
 
 
-def test_nli_model_is_given_once():
+@pytest.mark.parametrize("name", ["llm", "anah"])
+def test_served_models_need_an_address(made, monkeypatch, name):
+    monkeypatch.delenv("HF_FACTUALITY_BASE_URL", raising=False)
+    with pytest.raises(ValueError, match=f"'{name}:m' needs the address of its server.*HF_FACTUALITY_BASE_URL"):
+        load_verifier(f"{name}:m")
+    with pytest.raises(ValueError, match=f"{name!r} needs a model"):
+        load_verifier(name, base_url="http://a/v1")
+    load_verifier(f"{name}:org/m", base_url="http://a/v1")
+    monkeypatch.setenv("HF_FACTUALITY_BASE_URL", "http://b/v1")
+    load_verifier(f"{name}:org/m")
+    assert made == [{"model": "org/m", "base_url": "http://a/v1"}, {"model": "org/m", "base_url": "http://b/v1"}]
+
+
+def test_a_model_is_given_once():
     with pytest.raises(ValueError, match="the model is given twice: 'nli:a' and model='b'"):
         load_verifier("nli:a", model="b")
 
@@ -74,22 +97,15 @@ def test_object_is_returned_as_it_is():
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        (
-            "lexcial",
-            "unknown verifier 'lexcial'; choose .*'hhem', 'lexical', .*; did you mean 'lexical'?",
-        ),
-        (
-            "gpt",
-            "unknown verifier 'gpt'; choose .*'hhem', 'lexical', 'llm', 'minicheck', 'nli' .*'package.module:ClassName' or an",
-        ),
+        ("lexcial", "unknown verifier 'lexcial'; choose .*'hhem', 'lexical', .*; did you mean 'lexical'?"),
+        ("gpt", "unknown verifier 'gpt'; choose .*'llm', 'minicheck', 'nli' .*'package.module:ClassName' or an"),
+        ("nli", "'nli' needs a model: \"nli:MODEL_ID\", or model=..."),
+        ("nli:", "'nli:' needs a model"),
         ("", "unknown verifier ''"),
         ("lexical:model", "'lexical' takes no model: 'lexical:model'"),
         (":Constant", "unknown verifier ':Constant'"),
         ("no.such.module:Thing", "cannot load the verifier 'no.such.module:Thing': No module named 'no'"),
-        (
-            f"{__name__}:Missing",
-            "cannot load the verifier .*has no attribute 'Missing'; choose .*'lexical'",
-        ),
+        (f"{__name__}:Missing", "cannot load the verifier .*has no attribute 'Missing'; choose .*'lexical'"),
         (f"{__name__}:NoVerifier", "gives a NoVerifier, which has no `verify` method"),
         (NoVerifier(), "is no verifier: it needs a `verify` method"),
         (Constant, "is no verifier: it needs a `verify` method"),
@@ -99,45 +115,6 @@ def test_object_is_returned_as_it_is():
 def test_unknown_names(name, message):
     with pytest.raises(ValueError, match=message):
         load_verifier(name)
-
-
-SERVED = [name for name in VERIFIER_NAMES if name in ("llm", "anah")]
-
-
-@pytest.mark.parametrize("name", SERVED)
-def test_served_models_need_an_address(monkeypatch, name):
-    made = []
-
-    def make(model, base_url, **kwargs):
-        made.append({"model": model, "base_url": base_url, **kwargs})
-        return "verifier"
-
-    path = _BUILT_IN[name].replace(":", ".")
-    monkeypatch.setattr(path, make)
-    monkeypatch.delenv("HF_FACTUALITY_BASE_URL", raising=False)
-    with pytest.raises(ValueError, match=f"'{name}:m' needs the address of its server.*HF_FACTUALITY_BASE_URL"):
-        load_verifier(f"{name}:m")
-    with pytest.raises(ValueError, match=f"{name!r} needs a model"):
-        load_verifier(name, base_url="http://a/v1")
-    load_verifier(f"{name}:org/m", base_url="http://a/v1")
-    monkeypatch.setenv("HF_FACTUALITY_BASE_URL", "http://b/v1")
-    load_verifier(f"{name}:org/m")
-    assert made == [{"model": "org/m", "base_url": "http://a/v1"}, {"model": "org/m", "base_url": "http://b/v1"}]
-
-
-@pytest.mark.parametrize(
-    "name, path", [("hhem", "judges.hhem.HHEMVerifier"), ("minicheck", "judges.minicheck.MiniCheckVerifier")]
-)
-def test_models_for_the_task_have_a_default(monkeypatch, name, path):
-    made = []
-
-    def make(model="the default", **kwargs):
-        made.append({"model": model, **kwargs})
-        return "verifier"
-
-    monkeypatch.setattr(f"hf_factuality.verifiers.{path}", make)
-    assert load_verifier(name) == load_verifier(f"{name}:org/m", batch_size=2) == "verifier"
-    assert made == [{"model": "the default"}, {"model": "org/m", "batch_size": 2}]
 
 
 def test_a_saved_pipeline(tmp_path):

@@ -36,21 +36,15 @@ INPUTS = [
 
 
 def plain(verifications):
-    return [
-        [
-            {
-                "label": None if span.label is None else span.label.value,
-                "score": None if span.score is None else pytest.approx(span.score, abs=1e-5),
-                "start": span.start,
-                "end": span.end,
-                "text": item.completion[span.start : span.end],
-                "claim": span.claim,
-                "evidence": span.evidence,
-            }
-            for span in verification.spans
-        ]
-        for item, verification in zip(INPUTS, verifications, strict=True)
-    ]
+    """What the pipeline is to answer."""
+    pairs = zip(INPUTS, verifications, strict=True)
+    return [[as_dict(span, item.completion) for span in verification.spans] for item, verification in pairs]
+
+
+def as_dict(span, text):
+    score = None if span.score is None else pytest.approx(span.score, abs=1e-5)
+    found = {"label": span.label and span.label.value, "score": score, "start": span.start, "end": span.end}
+    return found | {"text": text[span.start : span.end], "claim": span.claim, "evidence": span.evidence}
 
 
 @pytest.fixture(scope="module")
@@ -105,17 +99,12 @@ def test_an_inference_model(nli, loaded):
         assert verify.model is model
 
 
-def test_no_model_is_the_lexical_verifier():
-    verify = pipeline("fact-verification", threshold=0.9)
-    assert verify(ROWS) == plain(LexicalVerifier(threshold=0.9).verify(INPUTS))
-    assert pipeline("fact-verification")(ROWS) == plain(LexicalVerifier().verify(INPUTS))
-
-
-def test_a_ready_verifier():
+def test_no_model_is_the_lexical_verifier_and_a_ready_one_is_taken():
+    assert pipeline("fact-verification", threshold=0.9)(ROWS) == plain(LexicalVerifier(threshold=0.9).verify(INPUTS))
     ready = LexicalVerifier()
     verify = pipeline("fact-verification", model=ready)
     assert verify.verifier is ready
-    assert verify(ROWS) == plain(ready.verify(INPUTS))
+    assert verify(ROWS) == pipeline("fact-verification")(ROWS) == plain(ready.verify(INPUTS))
 
 
 def test_spans_by_hand():
@@ -134,15 +123,12 @@ def test_unjudged_is_none():
         return Verification((LabeledSpan(0, 3), LabeledSpan(4, 7, Label.CONTRADICTED, 0.25, "A claim.", "A passage.")))
 
     verify = pipeline("fact-verification", model=Counting(answer))
+    (one, two), (down,) = verify([{"text": "one two"}, {"text": "down"}])
     nothing = {"score": None, "claim": None, "evidence": None}
-    assert verify([{"text": "one two"}, {"text": "down"}]) == [
-        [
-            {"label": None, "start": 0, "end": 3, "text": "one", **nothing},
-            {"label": "contradicted", "score": 0.25, "start": 4, "end": 7, "text": "two", "claim": "A claim.",
-             "evidence": "A passage."},
-        ],
-        [{"label": None, "start": 0, "end": 4, "text": "down", **nothing}],
-    ]  # fmt: skip
+    assert one == {"label": None, "start": 0, "end": 3, "text": "one", **nothing}
+    known = {"score": 0.25, "claim": "A claim.", "evidence": "A passage."}
+    assert two == {"label": "contradicted", "start": 4, "end": 7, "text": "two", **known}
+    assert down == {"label": None, "start": 0, "end": 4, "text": "down", **nothing}
 
 
 def test_what_the_verifier_gets():
@@ -183,24 +169,20 @@ class Stream(torch.utils.data.IterableDataset):
 
 
 def as_columns():
-    return [
-        {"text": item.completion, "evidence": list(item.evidence), "question": item.question, "id": i}
-        for i, item in enumerate(INPUTS)
-    ]
+    return [{"text": it.completion, "evidence": list(it.evidence), "question": it.question} for it in INPUTS]
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: (row for row in ROWS),
-        Rows,
-        Stream,
-        lambda: iter(ROWS),
-        lambda: Dataset.from_list(as_columns()),
-        lambda: IterableDataset.from_generator(as_columns),
-    ],
-    ids=["generator", "torch map", "torch iterable", "iterator", "datasets", "datasets iterable"],
-)
+STREAMS = {
+    "generator": lambda: (row for row in ROWS),
+    "torch map": Rows,
+    "torch iterable": Stream,
+    "iterator": lambda: iter(ROWS),
+    "datasets": lambda: Dataset.from_list(as_columns()),
+    "datasets iterable": lambda: IterableDataset.from_generator(as_columns),
+}
+
+
+@pytest.mark.parametrize("make", STREAMS.values(), ids=STREAMS)
 @pytest.mark.parametrize("batch_size", [None, 2])
 def test_streams(make, batch_size):
     verifier = Counting(lambda item: LexicalVerifier().verify([item])[0])
@@ -267,27 +249,28 @@ def test_bad_arguments(nli, saved, tiny_model, tmp_path):
         verify({"text": "x"}, evidence="y")
     with pytest.raises(ValueError, match="batch_size must be at least 1, got 0"):
         verify(ROWS, batch_size=0)
-    with pytest.raises(TypeError, match="treshold"):
-        pipeline("fact-verification", treshold=0.5)
-    with pytest.raises(TypeError, match="treshold"):
-        pipeline("fact-verification", model=str(saved), treshold=0.5)
-    with pytest.raises(ValueError, match=r"LexicalVerifier is already made; .*\['device'\]"):
-        pipeline("fact-verification", model=LexicalVerifier(), device="cpu")
-    with pytest.raises(ValueError, match="is no verifier"):
-        pipeline("fact-verification", model=object())
-    # A language model is not taken for a classifier with random weights.
-    with pytest.raises(ValueError, match=r"LlamaForCausalLM.*verifier_config.json"):
-        pipeline("fact-verification", model=tiny_model)
-    with pytest.raises(ValueError, match="LlamaForCausalLM is no sequence classifier"):
-        pipeline("fact-verification", model=transformers.LlamaForCausalLM.from_pretrained(tiny_model))
-    with pytest.raises(ValueError, match="needs its tokenizer"):
-        pipeline("fact-verification", model=AutoModelForSequenceClassification.from_pretrained(nli))
-    with pytest.raises(ValueError, match="config.json"):
-        pipeline("fact-verification", model=str(tmp_path))
+    (tmp_path / "empty").mkdir()
     (tmp_path / "verifier_config.json").write_text("{}", encoding="utf-8")
     (tmp_path / "config.json").write_text('{"model_type": "hf_factuality_verifier"}', encoding="utf-8")
-    with pytest.raises(HubError, match="does not say that it is"):
-        pipeline("fact-verification", model=str(tmp_path))
+    language_model = transformers.LlamaForCausalLM.from_pretrained(tiny_model)
+    for arguments, error, message in (
+        ({"treshold": 0.5}, TypeError, "treshold"),
+        ({"model": str(saved), "treshold": 0.5}, TypeError, "treshold"),
+        (
+            {"model": LexicalVerifier(), "device": "cpu"},
+            ValueError,
+            r"LexicalVerifier is already made; .*\['device'\]",
+        ),
+        ({"model": object()}, ValueError, "is no verifier"),
+        # A language model is not taken for a classifier with random weights.
+        ({"model": tiny_model}, ValueError, r"LlamaForCausalLM.*verifier_config.json"),
+        ({"model": language_model}, ValueError, "LlamaForCausalLM is no sequence classifier"),
+        ({"model": AutoModelForSequenceClassification.from_pretrained(nli)}, ValueError, "needs its tokenizer"),
+        ({"model": str(tmp_path / "empty")}, ValueError, "config.json"),
+        ({"model": str(tmp_path)}, HubError, "does not say that it is"),
+    ):
+        with pytest.raises(error, match=message):
+            pipeline("fact-verification", **arguments)
 
 
 def test_a_verifier_that_answers_nonsense():
@@ -333,10 +316,8 @@ def test_other_tasks_are_as_they_were(nli, saved):
     tokenizer = AutoTokenizer.from_pretrained(nli)
     expected = model(**tokenizer("the cat sat.", return_tensors="pt")).logits[0].detach().softmax(-1)
     (found,) = pipeline("text-classification", model=nli)(["the cat sat."])
-    assert found == {
-        "label": THREE_WAY[int(expected.argmax())],
-        "score": pytest.approx(float(expected.max()), abs=1e-5),
-    }
+    score = pytest.approx(float(expected.max()), abs=1e-5)
+    assert found == {"label": THREE_WAY[int(expected.argmax())], "score": score}
     with pytest.raises(ValueError, match="Unrecognized configuration class|Could not load model"):
         pipeline("text-classification", model=str(saved))
     assert AutoConfig.from_pretrained(nli).model_type == "bert"
