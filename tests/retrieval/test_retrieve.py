@@ -2,17 +2,17 @@
 
 import asyncio
 import importlib.util
-import json
 import logging
 import math
+import os
 import pickle
 import random
 import re
 import shutil
 import threading
 import time
-import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -59,11 +59,9 @@ def row(topic, completion: str = "") -> VerifierInput:
     return VerifierInput(completion, row={"topic": topic})
 
 
+ULM = "Ulm is a city on the Danube. Albert Einstein was born there. Its minster has the tallest steeple of all."
 ROWS = [
-    (
-        "Ulm",
-        "Ulm is a city on the Danube. Albert Einstein was born there. Its minster has the tallest steeple of all.",
-    ),
+    ("Ulm", ULM),
     ("Albert Einstein", "He was a physicist. He was born in 1879. He found the theory of relativity."),
     ("Dots", "... !!! ... ---"),
     ("东京", "东京是日本的首都。东京塔高333米。"),
@@ -176,14 +174,8 @@ def test_passage_settings_are_checked():
 
 
 def test_terms():
-    assert terms("The cities of O’Neill's Ulm: 1,000 gallery-goers!") == [
-        "city",
-        "o'neill",
-        "ulm",
-        "1000",
-        "gallery",
-        "goer",
-    ]
+    found = terms("The cities of O’Neill's Ulm: 1,000 gallery-goers!")
+    assert found == ["city", "o'neill", "ulm", "1000", "gallery", "goer"]
     assert terms("日本的首都 ＡＢＣ") == ["日本", "本的", "的首", "首都", "abc"]
     assert terms("Müllers Glass is buses") == ["müller", "glass", "buse"]
     assert terms("") == terms("of the !") == []
@@ -256,7 +248,7 @@ def test_the_best_passage_of_the_topics_page_comes_first(base):
     assert found[1][0][0] == "Albert Einstein: He found the theory of relativity."
     (hits,) = retriever.search([row("Ulm")], [["minster"]])
     first = hits[0][0]
-    assert first.text == ROWS[0][1][first.start : first.end] and first.score > 0 == hits[0][1].score
+    assert first.text == ULM[first.start : first.end] and first.score > 0 == hits[0][1].score
     text = TopicRetriever(base, passage_format="factscore").retrieve([row("东京")], [["东京塔"]])[0][0][0]
     assert text == "Title: 东京\nText: 东京是日本的首都。东京塔高333米。"
 
@@ -265,13 +257,8 @@ def test_topics_that_are_missing_are_unknown(base, caplog):
     retriever = TopicRetriever(base)
     inputs = [row("Ulm"), row("Atlantis"), row(None), row("  "), row("Dots")]
     claims = [["It is a city."], ["It sank.", "It is lost."], ["A claim."], [], ["A dot."]]
-    assert [[len(found) for found in texts] for texts in retriever.retrieve(inputs, claims)] == [
-        [1],
-        [0, 0],
-        [0],
-        [],
-        [0],
-    ]
+    found = retriever.retrieve(inputs, claims)
+    assert [[len(passages) for passages in texts] for texts in found] == [[1], [0, 0], [0], [], [0]]
     assert retriever.retrieve(inputs, claims)[1] == [(), ()]
     assert retriever.counts == {"claims": 10, "without_evidence": 8, "missing_pages": 4, "missing_topics": 4}
     assert "missing pages: 2 so far, the last 'Dots'; the claims concerned get no evidence" in caplog.text
@@ -322,24 +309,12 @@ def test_rlfh_adds_up_the_best_of_each_sentence(tmp_path):
     texts = [passage.text for passage in split_passages(base["T"], RLFH_PASSAGES)]
     assert len(texts) > 4
     for k in (2, 3):
-        retriever = TopicRetriever(
-            base, top_k=k, query="sentences", pad=False, passages=RLFH_PASSAGES, passage_format="text"
-        )
+        settings = {"query": "sentences", "pad": False, "passages": RLFH_PASSAGES, "passage_format": "text"}
+        retriever = TopicRetriever(base, top_k=k, **settings)
         for _ in range(20):
             claim = page_text(rng, rng.randint(1, 3))
             assert list(retriever.retrieve([row("T")], [[claim]])[0][0]) == slow_rlfh(claim, texts, k)
     assert retriever.retrieve([row("T")], [["", "..."]]) == [[(), ()]]
-
-
-def test_the_topic_can_be_part_of_the_query(base):
-    class Recorder(TopicRetriever):
-        def _prepare(self, queries):
-            self.seen = queries
-            return super()._prepare(queries)
-
-    retriever = Recorder(base, query="topic")
-    retriever.retrieve([row("Ulm"), row("Atlantis")], [["It is old.", "It is old."], ["Not asked."]])
-    assert retriever.seen == ["Ulm It is old."]  # FActScore's retrieval query, once
 
 
 def test_topic_settings_are_checked(base, tmp_path):
@@ -386,28 +361,7 @@ def test_threads_find_the_same(tmp_path):
     with ThreadPoolExecutor(6) as pool:
         assert all(found == expected for found in pool.map(lambda _: retriever.retrieve(inputs, claims), range(12)))
     assert retriever.counts["claims"] == 12 * 180
-
-
-def test_memory_is_flat_over_many_claims(tmp_path):
-    rng = random.Random(5)
-    base = KnowledgeBase.build(tmp_path / "kb.sqlite", [(f"T{n}", page_text(rng, 8)) for n in range(30)])
-    retriever = TopicRetriever(base, max_pages=8)
-
-    def work(first: int):
-        for number in range(first, first + 200):
-            retriever.retrieve([row(f"T{number % 35}")], [[page_text(rng, 1), f"Claim {number}."]])
-
-    work(0)
-    tracemalloc.start()
-    try:
-        work(200)
-        before = tracemalloc.get_traced_memory()[0]
-        work(400)
-        work(600)
-        assert tracemalloc.get_traced_memory()[0] - before < 50_000
-    finally:
-        tracemalloc.stop()
-    assert retriever._pages.cache_info().currsize == 8
+    assert retriever._pages.cache_info().currsize == 3
 
 
 # Dense
@@ -470,10 +424,7 @@ def test_corpus_scores_equal_a_slow_implementation(corpus):
         scores = slow_bm25(terms(claim), documents, "lucene", 1.5, 0.75)
         (((*found,),),) = retriever.search([VerifierInput("")], [[claim]])
         ranked = sorted(range(len(scores)), key=lambda place: (-round(scores[place], 5), place))[:4]
-        assert [(hit.title, hit.start, hit.end, hit.text) for hit in found] == [
-            (passages[place].title, passages[place].start, passages[place].end, passages[place].text)
-            for place in ranked
-        ]
+        assert [replace(hit, score=None) for hit in found] == [passages[place] for place in ranked]
         np.testing.assert_allclose([hit.score for hit in found], [scores[place] for place in ranked], rtol=1e-4)
 
 
@@ -527,26 +478,24 @@ def test_an_index_of_another_base_is_refused(corpus, base, tmp_path):
         CorpusRetriever(base, "no/where")
 
 
-@pytest.mark.parametrize("damage", ["missing", "json", "truncated", "mixed", "terms", "empty"])
+DAMAGES = {
+    "missing": lambda folder, other: (folder / "passages.npy").unlink(),
+    "json": lambda folder, other: (folder / "retriever.json").write_text("{"),
+    "truncated": lambda folder, other: os.truncate(folder / "data.csc.index.npy", 200),
+    "mixed": lambda folder, other: shutil.copy(other / "passages.npy", folder),
+    "terms": lambda folder, other: (folder / "retriever.json").write_text(
+        (folder / "retriever.json").read_text().replace('"terms": 1', '"terms": 99')
+    ),
+    "empty": lambda folder, other: [path.unlink() for path in folder.iterdir()],
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_index_is_refused_in_one_line(corpus, base, tmp_path, damage):
-    folder = tmp_path / "index"
+    folder, other = tmp_path / "index", tmp_path / "other"
     CorpusRetriever.build(corpus).save_pretrained(folder)
-    if damage == "missing":
-        (folder / "passages.npy").unlink()
-    elif damage == "json":
-        (folder / "retriever.json").write_text("{")
-    elif damage == "truncated":
-        data = folder / "data.csc.index.npy"
-        data.write_bytes(data.read_bytes()[:-10])
-    elif damage == "mixed":
-        CorpusRetriever.build(base).save_pretrained(tmp_path / "other")
-        shutil.copy(tmp_path / "other" / "passages.npy", folder)
-    elif damage == "terms":
-        config = json.loads((folder / "retriever.json").read_text())
-        (folder / "retriever.json").write_text(json.dumps({**config, "terms": 99}))
-    else:
-        shutil.rmtree(folder)
-        folder.mkdir()
+    CorpusRetriever.build(base).save_pretrained(other)
+    DAMAGES[damage](folder, other)
     with pytest.raises(RetrievalError, match="build it again") as caught:
         CorpusRetriever(corpus, folder)
     assert "\n" not in str(caught.value)
@@ -668,15 +617,17 @@ def test_web_leaves_a_search_that_hangs():
     release.set()
 
 
-def _stop(query):
-    raise StopIteration
+def raising(error):
+    def search(query):
+        raise error
+
+    return search
 
 
-def _leave(query):
-    raise SystemExit
+SEARCHES = [lambda query: "text", lambda query: None, lambda query: [1], raising(StopIteration), raising(SystemExit)]
 
 
-@pytest.mark.parametrize("search", [lambda query: "text", lambda query: None, lambda query: [1], _stop, _leave])
+@pytest.mark.parametrize("search", SEARCHES)
 def test_web_answers_that_are_none_are_failures(search):
     retriever = WebRetriever(search, retries=0)
     assert retriever.retrieve([row("")], [["a"]]) == [[()]]
@@ -734,9 +685,8 @@ def test_the_next_retriever_is_asked_only_for_what_is_missing():
     found = combined.retrieve([row(1), row(2), row(3)], [["a", "b"], ["a"], ["c", "d"]])
     assert found == [[("1",), ("2",)], [("1",)], [("3",), ()]]
     assert second.asked == [[["b"], ["c", "d"]]]
-    assert CombinedRetriever([RowEvidence(), second]).retrieve([VerifierInput("", evidence=("e",))], [["a"]]) == [
-        [("e",)]
-    ]
+    with_rows = CombinedRetriever([RowEvidence(), second])
+    assert with_rows.retrieve([VerifierInput("", evidence=("e",))], [["a"]]) == [[("e",)]]
     assert combined.retrieve([], []) == []
 
 
