@@ -43,17 +43,8 @@ def _index(args: argparse.Namespace) -> int:
     from hf_factuality.retrieval.knowledge_build import is_sqlite
 
     if args.out is not None:
-        base = KnowledgeBase.build(
-            args.out,
-            args.source,
-            title_column=args.title_column,
-            text_column=args.text_column,
-            config=args.config,
-            split=args.split,
-            revision=args.revision,
-            duplicates=args.duplicates,
-            overwrite=args.overwrite,
-        )
+        names = ("title_column", "text_column", "config", "split", "revision", "duplicates", "overwrite")
+        base = KnowledgeBase.build(args.out, args.source, **{name: getattr(args, name) for name in names})
     elif args.bm25 and is_sqlite(Path(args.source)):
         base = KnowledgeBase(args.source)
     else:

@@ -29,7 +29,7 @@ from hf_factuality.retrieval.passages import (
     split_passages,
     terms,
 )
-from hf_factuality.retrieval.retrievers import Claims, CountingRetriever, check_settings, formatted, query_texts
+from hf_factuality.retrieval.retrievers import Claims, PageRetriever, query_texts
 from hf_factuality.verifiers.base import VerifierInput
 
 
@@ -48,7 +48,7 @@ class PassageIndex:
     fingerprint: str
 
 
-class CorpusRetriever(CountingRetriever):
+class CorpusRetriever(PageRetriever):
     """BM25 over all passages of a knowledge base, each with its page's title; implements `Retriever`.
 
     The index holds numbers only; texts are read from the base, whose fingerprint must be that of the base it was made
@@ -89,15 +89,12 @@ class CorpusRetriever(CountingRetriever):
         query_columns: Sequence[str] = (),
         passage_format: str = "title",
     ):
-        super().__init__()
-        check_settings(top_k, "claim", passage_format)
-        self.base = base if isinstance(base, KnowledgeBase) else KnowledgeBase(base)
+        super().__init__(base, top_k, passage_format)
         self._source: dict[str, Any] | None = None
         if not isinstance(index, PassageIndex):
             folder, self._source = _find(str(index), revision, token)
             index = _load(folder, self.base)
-        self.index = index
-        self.top_k, self.query_columns, self.passage_format = top_k, tuple(query_columns), passage_format
+        self.index, self.query_columns = index, tuple(query_columns)
         self._page = lru_cache(maxsize=256)(self.base.page_by_id)
 
     def config(self) -> dict[str, Any]:
@@ -113,10 +110,6 @@ class CorpusRetriever(CountingRetriever):
 
     def __len__(self) -> int:
         return len(self.index.ranges)
-
-    def retrieve(self, inputs: Sequence[VerifierInput], claims: Claims) -> list[list[tuple[str, ...]]]:
-        """Per input and claim, the passages as text, best first; empty if no passage shares a term with it."""
-        return formatted(self.search(inputs, claims), self.passage_format)
 
     def search(self, inputs: Sequence[VerifierInput], claims: Claims) -> list[list[tuple[Passage, ...]]]:
         """Like `retrieve`, with titles, offsets and scores."""

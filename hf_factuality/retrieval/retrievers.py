@@ -55,10 +55,6 @@ class CountingRetriever:
         self.counts: Counter[str] = Counter()
         self._counts_lock = threading.Lock()
 
-    def config(self) -> dict[str, Any]:
-        """Arguments that make this retriever again, as plain values and other objects with a `config`."""
-        raise NotImplementedError
-
     def __reduce__(self) -> tuple[Any, ...]:
         return partial(type(self), **self.config()), ()  # without locks, caches and counts
 
@@ -75,7 +71,29 @@ class CountingRetriever:
                     logger.warning(f"{what}, the last {met[-1]!r:.200}; the claims concerned get no evidence")
 
 
-class TopicRetriever(CountingRetriever):
+class PageRetriever(CountingRetriever):
+    """What searches the pages of a base, and shows their passages in a format."""
+
+    def __init__(self, base: KnowledgeBase | str | Path, top_k: int, passage_format: str):
+        super().__init__()
+        if top_k < 1:
+            raise ValueError(f"top_k must be at least 1, got {top_k!r}")
+        if passage_format not in FORMATS:
+            raise ValueError(f"passage_format must be one of {sorted(FORMATS)}, got {passage_format!r}")
+        self.base = base if isinstance(base, KnowledgeBase) else KnowledgeBase(base)
+        self.top_k, self.passage_format = top_k, passage_format
+
+    def search(self, inputs: Sequence[VerifierInput], claims: Claims) -> list[list[tuple[Passage, ...]]]:
+        """Like `retrieve`, with titles, offsets and scores."""
+        raise NotImplementedError
+
+    def retrieve(self, inputs: Sequence[VerifierInput], claims: Claims) -> list[list[tuple[str, ...]]]:
+        """Per input and claim, the passages as text, best first; empty if there is none."""
+        shown = FORMATS[self.passage_format]
+        return [[tuple(map(shown, passages)) for passages in row] for row in self.search(inputs, claims)]
+
+
+class TopicRetriever(PageRetriever):
     """Passages of the page that the row's topic names, ranked by BM25; implements `Retriever`.
 
     A topic without a page, and a row without a topic, give no evidence: an empty tuple per claim, counted as
@@ -123,25 +141,19 @@ class TopicRetriever(CountingRetriever):
         b: float = 0.75,
         method: str = "lucene",
     ):
-        super().__init__()
-        check_settings(top_k, query, passage_format)
-        self.base = base if isinstance(base, KnowledgeBase) else KnowledgeBase(base)
-        self.topic_column, self.top_k, self.query, self.pad = topic_column, top_k, query, pad
+        super().__init__(base, top_k, passage_format)
+        if query not in QUERIES:
+            raise ValueError(f"query must be one of {QUERIES}, got {query!r}")
+        self.topic_column, self.query, self.pad, self.max_pages = topic_column, query, pad, max_pages
         self.passages = PassageConfig(**passages) if isinstance(passages, Mapping) else passages or PassageConfig()
-        self.passage_format = passage_format
         self._bm25 = {"k1": k1, "b": b, "method": method}
         bm25_index((), **self._bm25)  # refuses a wrong variant now
-        self.max_pages = max_pages
         self._pages = lru_cache(maxsize=max_pages)(self._load)
 
     def config(self) -> dict[str, Any]:
         """Arguments that make this retriever again, as plain values and a base."""
         names = ("base", "topic_column", "top_k", "query", "pad", "passage_format", "max_pages")
         return {name: getattr(self, name) for name in names} | {"passages": asdict(self.passages), **self._bm25}
-
-    def retrieve(self, inputs: Sequence[VerifierInput], claims: Claims) -> list[list[tuple[str, ...]]]:
-        """Per input and claim, the passages as text, best first; empty if there is no page."""
-        return formatted(self.search(inputs, claims), self.passage_format)
 
     def search(self, inputs: Sequence[VerifierInput], claims: Claims) -> list[list[tuple[Passage, ...]]]:
         """Like `retrieve`, with titles, offsets and scores.
@@ -341,16 +353,3 @@ def query_texts(inputs: Sequence[VerifierInput], claims: Claims, columns: Sequen
         shown = [value.strip() for value in values if isinstance(value, str) and value.strip()]
         queries.append([" ".join((*shown, claim)) for claim in texts])
     return queries
-
-
-def check_settings(top_k: int, query: str, passage_format: str) -> None:
-    if top_k < 1:
-        raise ValueError(f"top_k must be at least 1, got {top_k!r}")
-    if query not in QUERIES:
-        raise ValueError(f"query must be one of {QUERIES}, got {query!r}")
-    if passage_format not in FORMATS:
-        raise ValueError(f"passage_format must be one of {sorted(FORMATS)}, got {passage_format!r}")
-
-
-def formatted(found: list[list[tuple[Passage, ...]]], name: str) -> list[list[tuple[str, ...]]]:
-    return [[tuple(map(FORMATS[name], passages)) for passages in row] for row in found]

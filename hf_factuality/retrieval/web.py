@@ -72,9 +72,8 @@ class WebRetriever(CountingRetriever):
     ):
         super().__init__()
         if min(top_k, concurrency, max_failures) < 1 or min(retries, backoff) < 0 or not 0 < timeout < float("inf"):
-            raise ValueError(
-                "top_k, concurrency, max_failures and timeout must be positive, retries and backoff not negative"
-            )
+            positive = "top_k, concurrency, max_failures and timeout must be positive"
+            raise ValueError(f"{positive}, retries and backoff not negative")
         self.search_function, self.name, self.top_k, self.query_columns = search, name, top_k, tuple(query_columns)
         self.concurrency, self.timeout, self.retries, self.backoff = concurrency, timeout, retries, backoff
         self.max_failures, self.cache = max_failures, cache
@@ -87,27 +86,22 @@ class WebRetriever(CountingRetriever):
     def retrieve(self, inputs: Sequence[VerifierInput], claims: Claims) -> list[list[tuple[str, ...]]]:
         """Per input and claim, the passages, best first; empty if nothing was found or the search failed."""
         queries = query_texts(inputs, claims, self.query_columns)
-        answers: dict[str, tuple[str, ...]] = {}
-        open_queries = []
-        for query in dict.fromkeys(chain.from_iterable(queries)):
-            kept = self.cache.get(self._key(query)) if self.cache is not None else None
-            passages = _passages(kept.get("passages")) if isinstance(kept, Mapping) else None
-            if not query.strip() or passages is not None:
-                answers[query] = passages or ()
-            else:
-                open_queries.append(query)
-        problems: dict[str, list[str]] = {"failed_queries": [], "unsent_queries": []}
-        if open_queries:
-            work = self._fetch_all(open_queries, answers, **problems)
-            future = asyncio.run_coroutine_threadsafe(work, _event_loop())
-            try:
-                future.result()
-            except BaseException:  # Ctrl-C: nothing more is sent
-                future.cancel()
-                raise
-        results = [[answers.get(query, ())[: self.top_k] for query in row] for row in queries]
+        answers = {query: self._known(query) for query in dict.fromkeys(chain.from_iterable(queries))}
+        answers |= self._search([query for query, passages in answers.items() if passages is None])
+        problems = {
+            "failed_queries": [found for found in answers.values() if isinstance(found, str)],
+            "unsent_queries": [query for query, found in answers.items() if found is None],
+        }
+        found = {query: passages[: self.top_k] for query, passages in answers.items() if isinstance(passages, tuple)}
+        results = [[found.get(query, ()) for query in row] for row in queries]
         self.count(results, problems)
         return results
+
+    def _known(self, query: str) -> tuple[str, ...] | None:
+        if not query.strip():
+            return ()
+        kept = self.cache.get(self._key(query)) if self.cache is not None else None
+        return _passages(kept.get("passages")) if isinstance(kept, Mapping) else None
 
     def _key(self, query: str) -> str:
         return content_key({"kind": "web search", "name": self.name, "query": query})
@@ -119,32 +113,36 @@ class WebRetriever(CountingRetriever):
         except Exception as error:  # what was found is used all the same
             logger.warning(f"{type(self.cache).__name__} did not keep an answer: {type(error).__name__}: {error}")
 
-    async def _fetch_all(
-        self,
-        queries: list[str],
-        answers: dict[str, tuple[str, ...]],
-        failed_queries: list[str],
-        unsent_queries: list[str],
-    ) -> None:
+    def _search(self, queries: list[str]) -> dict[str, tuple[str, ...] | str | None]:
+        """Per query its passages, why it failed, or `None` if it was not sent."""
+        if not queries:
+            return {}
+        future = asyncio.run_coroutine_threadsafe(self._fetch_all(queries), _event_loop())
+        try:
+            return dict(zip(queries, future.result(), strict=True))
+        except BaseException:  # Ctrl-C: nothing more is sent
+            future.cancel()
+            raise
+
+    async def _fetch_all(self, queries: list[str]) -> list[tuple[str, ...] | str | None]:
         gate = self._gates.setdefault(os.getpid(), asyncio.Semaphore(self.concurrency))
         in_a_row = 0
 
-        async def fetch(query: str) -> None:
+        async def fetch(query: str) -> tuple[str, ...] | str | None:
             nonlocal in_a_row
             async with gate:
                 if in_a_row >= self.max_failures:
-                    unsent_queries.append(query)
-                    return
+                    return None
                 try:
-                    answers[query] = await self._fetch(query)
+                    passages = await self._fetch(query)
                 except Exception as error:
-                    failed_queries.append(redact(f"{type(error).__name__}: {error} for the query {query!r:.80}"))
                     in_a_row += 1
-                    return
+                    return redact(f"{type(error).__name__}: {error} for the query {query!r:.80}")
                 in_a_row = 0
-            self._keep(query, answers[query])
+            self._keep(query, passages)
+            return passages
 
-        await asyncio.gather(*map(fetch, queries))
+        return await asyncio.gather(*map(fetch, queries))
 
     async def _fetch(self, query: str) -> tuple[str, ...]:
         for attempt in range(self.retries + 1):
