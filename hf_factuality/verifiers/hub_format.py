@@ -19,23 +19,14 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import urlsplit
 
+from hf_factuality import __version__
 from hf_factuality._lazy import load_name, read_stub
 from hf_factuality.errors import FactualityError, HubError
 from hf_factuality.io.secrets import SECRET_SETTING, holds_token
 from hf_factuality.verifiers.prompts import Prompt
 
 
-__all__ = [
-    "BASE_URL_VARIABLE",
-    "CONFIG_NAME",
-    "MODEL_TYPE",
-    "PARTS",
-    "STAGES",
-    "Reader",
-    "Written",
-    "encode_part",
-    "read_config",
-]
+__all__ = ["BASE_URL_VARIABLE", "CONFIG_NAME", "MODEL_TYPE", "PARTS", "STAGES", "Reader", "Written", "refuse_models"]
 
 BASE_URL_VARIABLE = "HF_FACTUALITY_BASE_URL"
 """Environment variable with the address of the server, where only a name can be given."""
@@ -60,21 +51,54 @@ _PROMPTS = ({"file"}, {"folder"})
 _FILE_NAME = re.compile(r"(?!\.)[\w.-]+")
 
 
-@dataclass
-class Written:
-    """What a pipeline becomes: files of prompts by their place, and what would not work elsewhere."""
-
-    addresses: bool = True  # whether those of servers are written
-    files: dict[str, str] = field(default_factory=dict)
-    local: list[str] = field(default_factory=list)
-    keys: list[str] = field(default_factory=list)
-
-
 # -- writing ----------------------------------------------------------------------------------------------------------
 
 
-def encode_part(part: Any, place: str, written: Written) -> dict[str, Any]:
-    """What stands in the file for a part of a pipeline; prompts and what is refused elsewhere go to `written`."""
+@dataclass
+class Written:
+    """What a pipeline becomes: its settings, and files of prompts by their place."""
+
+    addresses: bool = True  # whether those of servers are written
+    config: dict[str, Any] = field(default_factory=dict)
+    prompts: dict[str, str] = field(default_factory=dict)
+    local: list[str] = field(default_factory=list)  # models and knowledge that nobody else has
+    keys: list[str] = field(default_factory=list)  # of clients, which must stand nowhere
+
+    def add(self, stages: Mapping[str, Any], requires_evidence: bool) -> Written:
+        """Describe a pipeline of these stages; raises [`HubError`] where that cannot be, or would tell a key."""
+        self.config |= {"format": FORMAT, "version": VERSION, "hf_factuality": __version__}
+        self.config["requires_evidence"] = requires_evidence
+        self.config |= {stage: _encode_part(part, stage, self) for stage, part in stages.items()}
+        text = json.dumps(self.config, ensure_ascii=False) + "".join(self.prompts.values())
+        # A shorter key is a dummy for a server that asks for none ("EMPTY"), and may be any word.
+        if any(len(key) >= 8 and key in text for key in self.keys):
+            raise HubError("a client's key stands in a setting or prompt; take it out")
+        return self
+
+    def write(self, folder: Path) -> Path:
+        """Write the files; others that the folder holds stay."""
+        marker = json.dumps({"model_type": MODEL_TYPE})
+        settings = json.dumps(self.config, ensure_ascii=False, indent=2, allow_nan=False)
+        for name, text in {**self.prompts, CONFIG_NAME: settings, "config.json": marker}.items():
+            path = folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text + "\n", encoding="utf-8", newline="\n")
+        return folder
+
+
+def refuse_models(path: Path, place: str) -> None:
+    """Refuse to write over the `config.json` of something else; `place` is what messages call its folder."""
+    if not path.exists():
+        return
+    try:
+        kind = json.loads(path.read_text(encoding="utf-8")).get("model_type")
+    except (ValueError, AttributeError):
+        kind = None
+    if kind != MODEL_TYPE:
+        raise HubError(f"{place!r} holds the config.json of something else ({kind!r}); choose another place")
+
+
+def _encode_part(part: Any, place: str, written: Written) -> dict[str, Any]:
     kind = type(part)
     is_ours = kind.__module__ == PARTS.get(kind.__qualname__)
     name = kind.__qualname__ if is_ours else f"{kind.__module__}:{kind.__qualname__}"
@@ -88,9 +112,8 @@ def encode_part(part: Any, place: str, written: Written) -> dict[str, Any]:
     elif is_ours:  # ours keep their arguments under the same names
         arguments = {argument: getattr(part, argument) for argument in inspect.signature(kind).parameters}
     else:
-        raise HubError(
-            f"{kind.__qualname__} ({place}) cannot be described: give it a method `config()` with its arguments"
-        )
+        hint = "give it a method `config()` that returns its arguments"
+        raise HubError(f"{kind.__qualname__} ({place}) cannot be described: {hint}")
     if name != "ChatClient":
         written.local += map(repr, _local_models(arguments))
     return {"class": name, "settings": {k: _encode(v, k, f"{place}/{k}", written) for k, v in arguments.items()}}
@@ -117,8 +140,7 @@ def _encode(value: Any, name: str, place: str, written: Written) -> Any:
     if isinstance(value, (list, tuple)):
         return [_encode(item, name, f"{place}/{number}", written) for number, item in enumerate(value)]
     if isinstance(value, Mapping):
-        if value and all(isinstance(text, Prompt) for text in value.values()):
-            # A judge with several prompts: a folder with one file each.
+        if value and all(isinstance(text, Prompt) for text in value.values()):  # a judge with several prompts
             for key, text in value.items():
                 _add_file(f"{place}/{text.name.removesuffix('.txt') or key}", text.text, written)
             return {"folder": f"prompts/{place}"}
@@ -126,7 +148,7 @@ def _encode(value: Any, name: str, place: str, written: Written) -> Any:
             raise HubError(f"the setting {place!r} must have text keys, and not those of a file or part")
         return {key: _encode(item, key, f"{place}/{key}", written) for key, item in value.items()}
     if hasattr(value, "config") or type(value).__name__ in PARTS:
-        return encode_part(value, place, written)
+        return _encode_part(value, place, written)
     raise HubError(f"the setting {place!r} is a {type(value).__name__}, which is no plain value")
 
 
@@ -134,7 +156,7 @@ def _add_file(place: str, text: str, written: Written) -> str:
     if not all(map(_FILE_NAME.fullmatch, place.split("/"))):
         raise HubError(f"a prompt cannot be kept under the name {place!r}")
     name = f"prompts/{place}.txt"
-    written.files[name] = text
+    written.prompts[name] = text
     return name
 
 
@@ -153,30 +175,6 @@ def _client_arguments(client: Any, written: Written) -> dict[str, Any]:
 # -- reading ----------------------------------------------------------------------------------------------------------
 
 
-def read_config(folder: Path, source: str) -> dict[str, Any]:
-    """The file of a pipeline, checked as far as its outermost keys; `source` is what messages call it."""
-    path = folder / CONFIG_NAME
-    try:
-        if path.stat().st_size > _MAX_BYTES:
-            raise ValueError("it is larger than any pipeline's")
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except OSError:
-        raise HubError(f"{source!r} holds no {CONFIG_NAME}: it is no saved pipeline") from None
-    except (ValueError, RecursionError) as error:
-        raise HubError(f"{CONFIG_NAME} of {source!r} is no JSON: {error}") from None
-    if not isinstance(config, dict) or config.get("format") != FORMAT:
-        raise HubError(f"{CONFIG_NAME} of {source!r} does not say that it is {FORMAT!r}")
-    version = config.get("version")
-    if isinstance(version, bool) or not isinstance(version, int) or not 1 <= version <= VERSION:
-        raise HubError(
-            f"{source!r} has version {version!r} of the format; this package reads 1 to {VERSION}: update it"
-        )
-    wanted = {"format", "version", "hf_factuality", "requires_evidence", *STAGES}
-    if set(config) != wanted or not isinstance(config["requires_evidence"], bool):
-        raise HubError(f"{CONFIG_NAME} of {source!r} must have the keys {sorted(wanted)}, got {sorted(config)}")
-    return config
-
-
 @dataclass
 class Reader:
     """Makes the parts that a file describes; see [`~hf_factuality.verifiers.pipeline.load_pipeline`] for what it may."""
@@ -189,6 +187,28 @@ class Reader:
     device: Any
     trust: bool
     clients: dict[str, Any] = field(default_factory=dict)
+
+    def config(self) -> dict[str, Any]:
+        """The file, checked as far as its outermost keys."""
+        path, wanted = self.folder / CONFIG_NAME, {"format", "version", "hf_factuality", "requires_evidence", *STAGES}
+        try:
+            if path.stat().st_size > _MAX_BYTES:
+                raise ValueError("it is larger than any pipeline's")
+            config = json.loads(path.read_text(encoding="utf-8"))
+        except OSError:
+            raise HubError(f"{self.source!r} holds no {CONFIG_NAME}: it is no saved pipeline") from None
+        except (ValueError, RecursionError) as error:
+            raise self._error(CONFIG_NAME, f"is no JSON: {error}") from None
+        if not isinstance(config, dict) or config.get("format") != FORMAT:
+            raise self._error(CONFIG_NAME, f"does not say that it is {FORMAT!r}")
+        version = config.get("version")
+        if isinstance(version, bool) or not isinstance(version, int) or not 1 <= version <= VERSION:
+            raise self._error(
+                CONFIG_NAME, f"version {version!r} of the format; this package reads 1 to {VERSION}: update it"
+            )
+        if set(config) != wanted or not isinstance(config["requires_evidence"], bool):
+            raise self._error(CONFIG_NAME, f"must have the keys {sorted(wanted)}, got {sorted(config)}")
+        return config
 
     def part(self, data: Any, place: str) -> Any:
         if not (isinstance(data, dict) and set(data) == _PART and isinstance(data["settings"], dict)):

@@ -7,7 +7,6 @@ address that stands in the file.
 
 from __future__ import annotations
 
-import json
 import os
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -15,41 +14,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from hf_factuality import __version__
 from hf_factuality.errors import ExtractionError, HubError, JudgingError, RetrievalError
 from hf_factuality.io.upload import hub_errors, naming_model, prepare_repo, publish
 from hf_factuality.spans import LabeledSpan, Verification
-from hf_factuality.verifiers.base import (
-    Extractor,
-    Judge,
-    JudgeInput,
-    Judgement,
-    Retriever,
-    RowEvidence,
-    VerifierInput,
-)
-from hf_factuality.verifiers.hub_format import (
-    BASE_URL_VARIABLE,
-    CONFIG_NAME,
-    FORMAT,
-    MODEL_TYPE,
-    STAGES,
-    VERSION,
-    Reader,
-    Written,
-    encode_part,
-    read_config,
-)
+from hf_factuality.verifiers.base import Extractor, Judge, JudgeInput, Judgement, Retriever, RowEvidence, VerifierInput
+from hf_factuality.verifiers.hub_format import BASE_URL_VARIABLE, CONFIG_NAME, STAGES, Reader, Written, refuse_models
 
 
-__all__ = [
-    "VerifierPipeline",
-    "describe",
-    "export_pipeline",
-    "load_pipeline",
-    "push_pipeline",
-    "save_pipeline",
-]
+__all__ = ["VerifierPipeline", "describe", "export_pipeline", "load_pipeline", "push_pipeline", "save_pipeline"]
 
 
 class VerifierPipeline:
@@ -134,19 +106,12 @@ def _checked(results: Any, inputs: Sequence[Any], error: type[Exception], stage:
     return results
 
 
-def describe(pipeline: VerifierPipeline, addresses: bool = True) -> tuple[dict[str, Any], Written]:
-    """What stands in the file of a pipeline, with or without the servers' addresses, and the prompts beside it."""
+def describe(pipeline: VerifierPipeline, addresses: bool = True) -> Written:
+    """What stands in the files of a pipeline, with or without the servers' addresses."""
     if not isinstance(pipeline, VerifierPipeline) or type(pipeline).verify is not VerifierPipeline.verify:
         raise HubError(f"{type(pipeline).__name__} is no VerifierPipeline, or has a `verify` of its own")
-    written = Written(addresses)
-    config: dict[str, Any] = {"format": FORMAT, "version": VERSION, "hf_factuality": __version__}
-    config["requires_evidence"] = bool(pipeline.requires_evidence)
-    config |= {stage: encode_part(getattr(pipeline, stage), stage, written) for stage in STAGES}
-    text = json.dumps(config, ensure_ascii=False) + "".join(written.files.values())
-    # A shorter key is a dummy for a server that asks for none ("EMPTY"), and may be any word.
-    if any(len(key) >= 8 and key in text for key in written.keys):
-        raise HubError("a client's key stands in a setting or prompt; take it out")
-    return config, written
+    stages = {stage: getattr(pipeline, stage) for stage in STAGES}
+    return Written(addresses).add(stages, bool(pipeline.requires_evidence))
 
 
 def save_pipeline(pipeline: VerifierPipeline, folder: str | Path) -> Path:
@@ -170,17 +135,17 @@ def save_pipeline(pipeline: VerifierPipeline, folder: str | Path) -> Path:
         [`HubError`]: a part cannot be described, a setting looks like a key, or the folder holds the `config.json` of
             something else, such as a model.
     """
-    config, written = describe(pipeline)
-    _refuse_models(Path(folder) / "config.json", str(folder))
-    return _write(config, written, Path(folder))
+    written = describe(pipeline)
+    refuse_models(Path(folder) / "config.json", str(folder))
+    return written.write(Path(folder))
 
 
 def export_pipeline(pipeline: VerifierPipeline, folder: str | Path) -> Path:
     """Write the settings of a pipeline as [`push_pipeline`] publishes them; refuse what only this machine has."""
-    config, written = describe(pipeline, addresses=False)
+    written = describe(pipeline, addresses=False)
     if written.local:
         raise HubError(f"nobody else has {', '.join(written.local)}; push the model first and name it by its repo id")
-    return _write(config, written, Path(folder))
+    return written.write(Path(folder))
 
 
 def push_pipeline(
@@ -231,8 +196,8 @@ def push_pipeline(
                 api.create_branch(repo_id, branch=revision, exist_ok=True)
             existing = None if create_pr else revision
             if api.file_exists(repo_id, "config.json", revision=existing):
-                _refuse_models(Path(api.hf_hub_download(repo_id, "config.json", revision=existing)), repo_id)
-        (path / "README.md").write_text(_card(read_config(path, repo_id), repo_id), encoding="utf-8")
+                refuse_models(Path(api.hf_hub_download(repo_id, "config.json", revision=existing)), repo_id)
+        (path / "README.md").write_text(_card(pipeline, repo_id), encoding="utf-8")
         published = publish(
             {file.relative_to(path).as_posix(): file for file in path.rglob("*") if file.is_file()},
             repo_id,
@@ -299,12 +264,12 @@ def load_pipeline(
             folder = Path(snapshot_download(repo_id, revision=revision, allow_patterns=patterns, token=token))
     elif revision is not None:
         raise HubError(f"{str(folder)!r} is a folder; only a repository has revisions, got {revision!r}")
-    config = read_config(folder, str(folder_or_repo))
     given = dict(client or {})
     address = base_url or given.pop("base_url", None) or os.environ.get(BASE_URL_VARIABLE) or None
     if address is None and {"api_key", "api_key_env"} & set(given):
         raise HubError("a key is sent only to an address that you name: pass base_url as well")
     reader = Reader(folder, str(folder_or_repo), local, address, given, device, trust_remote_code)
+    config = reader.config()
     stages = {stage: reader.part(config[stage], stage) for stage in STAGES}
     pipeline = VerifierPipeline(**stages, requires_evidence=config["requires_evidence"])
     if not local:
@@ -313,31 +278,8 @@ def load_pipeline(
     return pipeline
 
 
-def _refuse_models(path: Path, place: str):
-    """Refuse to write over the `config.json` of a model."""
-    if not path.exists():
-        return
-    try:
-        kind = json.loads(path.read_text(encoding="utf-8")).get("model_type")
-    except (ValueError, AttributeError):
-        kind = None
-    if kind != MODEL_TYPE:
-        raise HubError(f"{place!r} holds the config.json of something else ({kind!r}); choose another place")
-
-
-def _write(config: Mapping[str, Any], written: Written, folder: Path) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, text in written.files.items():
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text + "\n", encoding="utf-8", newline="\n")
-    text = json.dumps(config, ensure_ascii=False, indent=2, allow_nan=False) + "\n"
-    (folder / CONFIG_NAME).write_text(text, encoding="utf-8")
-    (folder / "config.json").write_text(json.dumps({"model_type": MODEL_TYPE}) + "\n", encoding="utf-8")
-    return folder
-
-
-def _card(config: Mapping[str, Any], repo_id: str) -> str:
+def _card(pipeline: VerifierPipeline, repo_id: str) -> str:
+    config = describe(pipeline).config
     stages = "\n".join(f"| {stage} | `{config[stage]['class']}` |" for stage in STAGES)
     return f"""---
 library_name: hf_factuality

@@ -241,7 +241,7 @@ def _parts(verifier: Any) -> list[str]:
 
     if isinstance(verifier, VerifierPipeline):
         try:
-            config, _ = describe(verifier, addresses=False)
+            config = describe(verifier, addresses=False).config
         except (HubError, AttributeError):  # a stage that cannot be saved, or a model that was loaded by the caller
             return [_stage(getattr(verifier, stage)) for stage in STAGES]
         return [_call(config[stage]) for stage in STAGES]
