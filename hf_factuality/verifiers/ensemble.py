@@ -6,7 +6,7 @@ A judge that has no label for a claim has no vote on it. If none has one the cla
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -23,27 +23,35 @@ CLIP = 0.01
 TIES = ("unknown", "first", *(label.value for label in Label))
 
 
-def _ask(judges: Sequence[Judge], inputs: Sequence[JudgeInput]) -> list[list[Judgement]]:
+class _Ensemble:
+    """Asks all its judges about all claims, and decides on the judgements of each."""
+
+    def __init__(self, judges: Sequence[Judge]):
+        self.judges = tuple(judges)
+        if not self.judges:
+            raise ValueError("an ensemble needs at least one judge")
+        for judge in self.judges:
+            if isinstance(judge, type) or not callable(getattr(judge, "judge", None)):
+                raise ValueError(f"{judge!r} is no judge: it needs a `judge` method")
+
+    def judge(self, inputs: Sequence[JudgeInput]) -> list[Judgement]:
+        """One [`~hf_factuality.verifiers.base.Judgement`] per input, in order."""
+        return [self._decide(row) for row in _ask(self.judges, inputs)]
+
+    def _decide(self, row: Sequence[Judgement]) -> Judgement:
+        raise NotImplementedError
+
+
+def _ask(judges: Sequence[Judge], inputs: Sequence[JudgeInput]) -> list[tuple[Judgement, ...]]:
     """Per input, the judgements of all judges, in their order."""
-    columns = []
-    for judge in judges:
-        found = judge.judge(inputs)
+    columns = [judge.judge(inputs) for judge in judges]
+    for judge, found in zip(judges, columns, strict=True):
         if len(found) != len(inputs):
+            name = type(judge).__name__
             raise JudgingError(
-                f"{type(judge).__name__} returned {len(found)} judgements for {len(inputs)} claims; it must return one each"
+                f"{name} returned {len(found)} judgements for {len(inputs)} claims; it must return one each"
             )
-        columns.append(found)
-    return [list(row) for row in zip(*columns, strict=True)]
-
-
-def _judges(judges: Sequence[Judge]) -> tuple[Judge, ...]:
-    judges = tuple(judges)
-    if not judges:
-        raise ValueError("an ensemble needs at least one judge")
-    for judge in judges:
-        if isinstance(judge, type) or not callable(getattr(judge, "judge", None)):
-            raise ValueError(f"{judge!r} is no judge: it needs a `judge` method")
-    return judges
+    return list(zip(*columns, strict=True))
 
 
 def _numbers(values: Sequence[float], count: int, what: str) -> tuple[float, ...]:
@@ -53,7 +61,7 @@ def _numbers(values: Sequence[float], count: int, what: str) -> tuple[float, ...
     return values
 
 
-class MajorityJudge:
+class MajorityJudge(_Ensemble):
     """Judge by the (weighted) vote of several.
 
     Implements [`~hf_factuality.verifiers.base.Judge`]. Rule: a label counts for its kind, a hedged one for what it
@@ -77,7 +85,7 @@ class MajorityJudge:
     """
 
     def __init__(self, judges: Sequence[Judge], weights: Sequence[float] | None = None, tie: str = "unknown"):
-        self.judges = _judges(judges)
+        super().__init__(judges)
         self.weights = _numbers([1.0] * len(self.judges) if weights is None else weights, len(self.judges), "weights")
         if min(self.weights) <= 0:
             raise ValueError(f"weights must be positive, got {list(self.weights)}; leave a judge out instead")
@@ -89,33 +97,31 @@ class MajorityJudge:
         """Arguments that make this judge again."""
         return {"judges": list(self.judges), "weights": list(self.weights), "tie": self.tie}
 
-    def judge(self, inputs: Sequence[JudgeInput]) -> list[Judgement]:
-        """One [`~hf_factuality.verifiers.base.Judgement`] per input, in order."""
-        return [self._decide(row) for row in _ask(self.judges, inputs)]
-
     def _decide(self, row: Sequence[Judgement]) -> Judgement:
         votes = [(found, weight) for found, weight in zip(row, self.weights, strict=True) if found.label is not None]
         if not votes:
             return Judgement(None)
         kinds = _tally((_GROUP.get(found.label, found.label), weight) for found, weight in votes)
-        total = math.fsum(weight for _, weight in votes)
-        score = min(kinds.get(Label.SUPPORTED, 0.0) / total, 1.0)
-        best = max(kinds.values())
-        level = [kind for kind, weight in kinds.items() if math.isclose(weight, best, rel_tol=1e-9)]
+        score = min(kinds.get(Label.SUPPORTED, 0.0) / sum(kinds.values()), 1.0)
+        level = _best(kinds)
         if len(level) > 1 and self.tie != "first":
             return Judgement(None if self.tie == "unknown" else Label(self.tie), score)
-        # The order of `kinds` is that of the judges.
-        labels = _tally((found.label, w) for found, w in votes if _GROUP.get(found.label, found.label) is level[0])
-        label = max(labels, key=labels.__getitem__)
+        label = _best(_tally((f.label, w) for f, w in votes if _GROUP.get(f.label, f.label) is level[0]))[0]
         evidence = next((f.evidence for f, _ in votes if f.label is label and f.evidence is not None), None)
         return Judgement(label, score, evidence)
 
 
-def _tally(votes: Any) -> dict[Label, float]:
-    found: dict[Label, list[float]] = {}
+def _tally(votes: Iterable[tuple[Label, float]]) -> dict[Label, float]:
+    found: dict[Label, float] = {}
     for label, weight in votes:
-        found.setdefault(label, []).append(weight)
-    return {label: math.fsum(weights) for label, weights in found.items()}
+        found[label] = found.get(label, 0.0) + weight
+    return found
+
+
+def _best(tally: Mapping[Label, float]) -> list[Label]:
+    """The labels with the largest weight, in the order of the judges; sums of floats differ by their rounding."""
+    best = max(tally.values())
+    return [label for label, weight in tally.items() if math.isclose(weight, best, rel_tol=1e-9)]
 
 
 @dataclass(frozen=True)
@@ -201,7 +207,7 @@ def fit_calibration(scores: Sequence[Sequence[float | None]], labels: Sequence[b
     return Calibration(tuple(beta[:-1].tolist()), tuple(means.tolist()), float(beta[-1]))
 
 
-class CalibratedJudge:
+class CalibratedJudge(_Ensemble):
     """Judge by the calibrated scores of several.
 
     Implements [`~hf_factuality.verifiers.base.Judge`]. The score is [`Calibration.probability`] of the judges' scores;
@@ -223,7 +229,7 @@ class CalibratedJudge:
     """
 
     def __init__(self, judges: Sequence[Judge], calibration: Calibration | dict[str, Any], threshold: float = 0.5):
-        self.judges = _judges(judges)
+        super().__init__(judges)
         self.calibration = calibration if isinstance(calibration, Calibration) else Calibration(**calibration)
         if len(self.calibration.weights) != len(self.judges):
             raise ValueError(f"{len(self.calibration.weights)} weights for {len(self.judges)} judges")
@@ -258,17 +264,13 @@ class CalibratedJudge:
         Returns:
             [`CalibratedJudge`].
         """
-        rows = _ask(_judges(judges), inputs)
-        return cls(judges, fit_calibration([[_score(found) for found in row] for row in rows], labels, l2), threshold)
+        scores = [[_score(found) for found in row] for row in _ask(_Ensemble(judges).judges, inputs)]
+        return cls(judges, fit_calibration(scores, labels, l2), threshold)
 
     def config(self) -> dict[str, Any]:
         """Arguments that make this judge again."""
         calibration = {name: list(v) if isinstance(v, tuple) else v for name, v in asdict(self.calibration).items()}
         return {"judges": list(self.judges), "calibration": calibration, "threshold": self.threshold}
-
-    def judge(self, inputs: Sequence[JudgeInput]) -> list[Judgement]:
-        """One [`~hf_factuality.verifiers.base.Judgement`] per input, in order."""
-        return [self._decide(row) for row in _ask(self.judges, inputs)]
 
     def _decide(self, row: Sequence[Judgement]) -> Judgement:
         votes = [found for found in row if found.label is not None]

@@ -85,24 +85,12 @@ class GuardReport:
 class GuardedVerifier:
     """A [`Verifier`] that does not raise: what goes wrong with a completion is said in its `Verification.error`.
 
-    Inputs go to the wrapped verifier in chunks. A chunk that raises or returns another number of results is sent again
-    one input at a time, so that one bad completion costs only itself, until these failures have cost five minutes. A chunk
-    has `timeout` seconds, sending again included; what is not judged by then counts as failed, and after two such chunks
-    in a row the rest of the batch is not sent. A call that hangs cannot be killed: its thread is left behind, and later calls may run beside it.
-
-    Args:
-        verifier ([`Verifier`]):
-            What to run.
-        timeout (`float`, *optional*, defaults to `300.0`):
-            Seconds per chunk. `None` waits for ever and stays on the calling thread.
-        batch_size (`int`, *optional*, defaults to `64`):
-            Inputs per chunk: what one hanging input costs at most.
-        raises (`tuple[type[Exception], ...]`, *optional*):
-            Errors that are of the verifier, not of an input, and rise to the caller, who waits for it.
-
-    Raises:
-        `ValueError`: `timeout` or `batch_size` is not positive, or `timeout` is infinite.
-        `TypeError`: `verifier` has no `verify` method.
+    Inputs go to the wrapped verifier in chunks of `batch_size`. A chunk that raises or returns another number of results is
+    sent again one input at a time, so that one bad completion costs only itself, until these failures have cost five
+    minutes. A chunk has `timeout` seconds, sending again included (`None`: for ever, on the calling thread); what is not
+    judged by then counts as failed, and after two such chunks in a row the rest of the batch is not sent. A call that hangs
+    cannot be killed: its thread is left behind, and later calls may run beside it. Errors in `raises` are of the verifier,
+    not of an input, and rise to the caller, who waits for it.
     """
 
     def __init__(

@@ -169,10 +169,8 @@ def push_pipeline(
             Made if it does not exist.
         private (`bool`, *optional*):
             Of a new repository; `None`: as the organisation has it.
-        revision (`str`, *optional*):
-            Branch to write to; made if it does not exist.
-        commit_message (`str`, *optional*):
-            Of the commit.
+        revision (`str`, *optional*), commit_message (`str`, *optional*):
+            Branch to write to, which is made if it does not exist, and message of the commit.
         create_pr (`bool`, *optional*, defaults to `False`):
             Open a pull request instead, in a repository that exists.
         token (`str` or `bool`, *optional*):
