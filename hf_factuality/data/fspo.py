@@ -15,7 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hf_factuality.data.reading import Rows, read_parts
 from hf_factuality.errors import DataError
+from hf_factuality.verifiers.base import evidence_passages
 
 
 if TYPE_CHECKING:
@@ -23,14 +25,11 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-COLUMNS = ("prompt", "question", "answer", "evidence", "data_source")
-"""Columns of the datasets that are made here."""
 PREFILL = "Let me solve this step by step.\n<think>"
 """Beginning of the assistant's turn, part of the prompt."""
 
 _STYLES = ("auto", "instruct", "base")
 _EVIDENCE_COLUMNS = ("knowledge", "evidence", "context")
-_READERS = {".parquet": "from_parquet", ".jsonl": "from_json", ".json": "from_json"}
 
 # Task -> what comes before and after the sentence on reasoning.
 _THINK = "Before you answer, reason about it, and write all of your reasoning between <think> and </think>."
@@ -124,15 +123,11 @@ def parse_prompt(prompt: str | Sequence[Mapping[str, Any]]) -> ParsedPrompt:
         try:
             turns = [(message["role"], message["content"]) for message in prompt]
         except (TypeError, KeyError):
-            raise DataError(
-                f"a prompt is a string or a list of messages with role and content, got {prompt!r:.200}"
-            ) from None
+            raise DataError(f"a prompt is a string or a list of messages, got {prompt!r:.200}") from None
         system = next((content for role, content in turns if role == "system"), None)
         prompt = next((content for role, content in reversed(turns) if role == "user"), None)
         if not isinstance(prompt, str):
-            raise DataError(
-                f"a prompt needs a message of the user with text, got the roles {[role for role, _ in turns]}"
-            )
+            raise DataError(f"a prompt needs a message of the user with text, got {[role for role, _ in turns]}")
     for name, pattern in _MARKUP.items():
         match = pattern.match(prompt)
         if match:
@@ -168,33 +163,14 @@ def load_fspo(
             See [`prepare_rows`].
 
     Returns:
-        `datasets.Dataset`: with the columns [`COLUMNS`], in the order of the files; see [`prepare_rows`].
+        `datasets.Dataset`: in the order of the files; see [`prepare_rows`].
 
     Raises:
         `DataError`: a file is missing or unreadable, or the rows cannot be trained on.
 
     Source: files of nusnlp/FSPO (arXiv 2505.24630).
     """
-    import datasets
-
-    files = [train_files] if isinstance(train_files, (str, Path)) else list(train_files or [])
-    if bool(files) == bool(dataset_name):
-        raise DataError(f"give either train_files or dataset_name, got {files!r} and {dataset_name!r}")
-    if files:
-        parts = [(str(file), _read_file(Path(file))) for file in files]
-    else:
-        try:
-            dataset = datasets.load_dataset(dataset_name, dataset_config, split=split)
-        except Exception as error:
-            raise DataError(
-                f"dataset {dataset_name!r} (configuration {dataset_config!r}, split {split!r}) cannot be loaded; check "
-                f"the three names, and the network: {error}"
-            ) from error
-        parts = [(dataset_name, dataset)]
-    prepared = [prepare_rows(dataset, tokenizer=tokenizer, name=name, **settings) for name, dataset in parts]
-    if len(prepared) == 1:
-        return prepared[0]
-    return _to_dataset({column: [value for part in prepared for value in part[column][:]] for column in COLUMNS})
+    return _prepare(read_parts(train_files, dataset_name, dataset_config, split), tokenizer, **settings)
 
 
 def prepare_rows(
@@ -244,44 +220,58 @@ def prepare_rows(
     Raises:
         `DataError`: the rows cannot be trained on, or `style` needs what the tokenizer lacks; names value and remedy.
     """
+    if not hasattr(dataset, "column_names") or not hasattr(dataset, "__len__") or isinstance(dataset, Mapping):
+        raise DataError(
+            f"{name}: needs a Dataset, got {type(dataset).__name__}; choose one split, and do not stream it"
+        )
+    return _prepare(
+        [(name, list(enumerate(dataset)))], tokenizer, style=style, default_data_source=default_data_source,
+        known_sources=known_sources, system_prompt=system_prompt, chat_template_kwargs=chat_template_kwargs,
+        empty_answers=empty_answers,
+    )  # fmt: skip
+
+
+def _prepare(
+    parts: Sequence[tuple[str, Rows]],
+    tokenizer: Any,
+    *,
+    style: str = "auto",
+    default_data_source: str | None = None,
+    known_sources: Collection[str] | None = None,
+    system_prompt: str | None = None,
+    chat_template_kwargs: Mapping[str, Any] | None = None,
+    empty_answers: str = "error",
+) -> Dataset:
     if empty_answers not in ("error", "drop"):
         raise DataError(f"empty_answers must be 'error' or 'drop', got {empty_answers!r}")
-    _check_columns(dataset, name, default_data_source)
     render = _Renderer(tokenizer, style, system_prompt, chat_template_kwargs)
-    columns: dict[str, list] = {column: [] for column in COLUMNS}
-    empty = []
-    for index, row in enumerate(dataset):
-        place = f"{name}, row {index}"
-        question = _question(row, place)
-        answer = _answer(row, place)
-        source = row.get("data_source") or default_data_source
-        if not isinstance(source, str):
-            raise DataError(
-                f"{place}: data_source must be text, got {source!r}; pass default_data_source to fill it in"
-            )
-        if known_sources is not None and source not in known_sources:
-            raise DataError(
-                f"{place}: unknown data_source {source!r}; known are {sorted(known_sources)}. Rename it, or give the "
-                "answer reward a scorer for it"
-            )
-        if not answer:
-            if empty_answers == "error":
+    rows, empty = [], []
+    for name, part in parts:
+        _check_columns([row for _, row in part], name, default_data_source)
+        before = len(rows)
+        for number, row in part:
+            place = f"{name}, row {number}"
+            question, answer = _question(row, place), _answer(row, place)
+            source = row.get("data_source") or default_data_source
+            if not isinstance(source, str):
+                raise DataError(f"{place}: data_source must be text, got {source!r}; or pass default_data_source")
+            if known_sources is not None and source not in known_sources:
+                raise DataError(f"{place}: unknown data_source {source!r}; known are {sorted(known_sources)}")
+            if answer:
+                prompt = render(question, source)
+                rows.append((prompt, question, answer, _evidence(row, place), source))
+            elif empty_answers == "drop":
+                empty.append(place)
+            else:
                 raise DataError(
-                    f"{place}: the gold answer is empty, so no completion could be right (question: {question!r:.80}); "
-                    "correct the row, or leave such rows out with empty_answers='drop'"
+                    f"{place}: the gold answer is empty (question: {question!r:.80}); correct the row, or leave such rows out "
+                    "with empty_answers='drop'"
                 )
-            empty.append(index)
-            continue
-        columns["prompt"].append(render(question, source))
-        columns["question"].append(question)
-        columns["answer"].append(answer)
-        columns["evidence"].append(_evidence(row, place))
-        columns["data_source"].append(source)
+        if len(rows) == before:
+            raise DataError(f"{name}: every row has an empty gold answer; fill the column 'answer'")
     if empty:
-        logger.warning("%s: left out %d rows with an empty gold answer: %s", name, len(empty), empty[:20])
-    if not columns["prompt"]:
-        raise DataError(f"{name}: every row has an empty gold answer; fill the column 'answer'")
-    return _to_dataset(columns)
+        logger.warning("left out %d rows with an empty gold answer: %s", len(empty), empty[:20])
+    return _to_dataset(rows)
 
 
 def check_prompt_lengths(
@@ -326,52 +316,40 @@ def check_prompt_lengths(
     return longest
 
 
-def _read_file(path: Path) -> Dataset:
-    from datasets import Dataset
-
-    if path.suffix.lower() not in _READERS:
-        raise DataError(f"{path}: cannot read a file that ends in {path.suffix!r}; use one of {sorted(_READERS)}")
-    if not path.is_file():
-        raise DataError(f"{path}: no such file (working directory: {Path.cwd()}); check the path")
-    try:
-        return getattr(Dataset, _READERS[path.suffix.lower()])(str(path))
-    except Exception as error:
-        cause = error.__cause__ or error
-        if "corresponds to no data" in str(cause):
-            raise DataError(f"{path}: has no rows; check the file") from error
-        raise DataError(
-            f"{path}: not a readable {path.suffix} file; a column must have one type in all rows: {cause}"
-        ) from error
-
-
-def _to_dataset(columns: dict[str, list]) -> Dataset:
+def _to_dataset(rows: list[tuple]) -> Dataset:
     from datasets import Dataset, Features, List, Value
 
     text = Value("string")
-    if any(isinstance(answer, list) for answer in columns["answer"]):
-        columns["answer"] = [[answer] if isinstance(answer, str) else answer for answer in columns["answer"]]
-    prompt = text if isinstance(columns["prompt"][0], str) else List({"role": text, "content": text})
-    answer = List(text) if isinstance(columns["answer"][0], list) else text
-    features = {"prompt": prompt, "question": text, "answer": answer, "evidence": List(text), "data_source": text}
-    return Dataset.from_dict(columns, features=Features(features))
+    prompts, questions, answers, evidence, sources = map(list, zip(*rows, strict=True))
+    lists = any(isinstance(answer, list) for answer in answers)
+    if lists:
+        answers = [[answer] if isinstance(answer, str) else answer for answer in answers]
+    return Dataset.from_dict(
+        {"prompt": prompts, "question": questions, "answer": answers, "evidence": evidence, "data_source": sources},
+        features=Features(
+            {
+                "prompt": text if isinstance(prompts[0], str) else List({"role": text, "content": text}),
+                "question": text,
+                "answer": List(text) if lists else text,
+                "evidence": List(text),
+                "data_source": text,
+            }
+        ),
+    )
 
 
-def _check_columns(dataset: Any, name: str, default_data_source: str | None) -> None:
-    present = getattr(dataset, "column_names", None)
-    if not hasattr(dataset, "__len__") or isinstance(dataset, Mapping) or present is None:
-        raise DataError(
-            f"{name}: needs a datasets.Dataset, got {type(dataset).__name__}; choose one split, and do not stream it"
-        )
-    if len(dataset) == 0:
+def _check_columns(rows: list[Any], name: str, default_data_source: str | None) -> None:
+    if not rows:
         raise DataError(f"{name}: has no rows; check the file or the split")
-    for wanted, alternatives in (
-        ("question", ("question", "prompt")),
-        ("answer", ("answer", "reward_model")),
-        ("data_source", ("data_source",)),
-    ):
-        if wanted == "data_source" and default_data_source is not None:
-            continue
-        if not set(alternatives) & set(present):
+    for number, row in enumerate(rows):
+        if not isinstance(row, Mapping):
+            raise DataError(f"{name}, row {number}: must be an object with the columns as keys, got {row!r:.100}")
+    present = {column for row in rows for column in row}
+    needed = {"question": {"question", "prompt"}, "answer": {"answer", "reward_model"}}
+    if default_data_source is None:
+        needed["data_source"] = {"data_source"}
+    for wanted, names in needed.items():
+        if not names & present:
             fix = ", or pass default_data_source" if wanted == "data_source" else ""
             raise DataError(f"{name}: no column {wanted!r}; it has {sorted(present)}. Rename the column{fix}")
 
@@ -398,26 +376,30 @@ def _answer(row: Mapping[str, Any], place: str) -> str | list[str]:
     if answer is None:
         return ""
     golds = answer if isinstance(answer, list) else [answer]
-    for gold in golds:
-        if not isinstance(gold, str):
-            raise DataError(
-                f"{place}: the gold answer must be text or a list of texts, got {gold!r}; convert it with str"
-            )
+    wrong = next((gold for gold in golds if not isinstance(gold, str)), None)
+    if wrong is not None:
+        raise DataError(
+            f"{place}: the gold answer must be text or a list of texts, got {wrong!r}; convert it with str"
+        )
     golds = [gold for gold in golds if gold.strip()]
     return golds if isinstance(answer, list) else (golds or [""])[0]
 
 
 def _evidence(row: Mapping[str, Any], place: str) -> list[str]:
     column = next((column for column in _EVIDENCE_COLUMNS if row.get(column)), None)
-    if column is None:
-        return []
-    passages = row[column] if isinstance(row[column], list) else [row[column]]
-    for passage in passages:
-        if not isinstance(passage, str):
-            raise DataError(
-                f"{place}: {column} must be text or a list of texts, got {passage!r:.200}; join its parts to text"
-            )
-    return [passage for passage in passages if passage.strip()]
+    passages = evidence_passages(row[column]) if column else ()
+    if passages is None:
+        raise DataError(f"{place}: {column} must be text or a list of texts, got {row[column]!r:.200}")
+    return list(passages)
+
+
+def instructions(question: str, data_source: str) -> str:
+    """What a question of this kind and source is to be answered like."""
+    task = "choose" if "#Candidate Answer 1#" in question else "answer"
+    task = "judge" if "#Candidate Answer#" in question else task
+    before, after = _INSTRUCTIONS[task]
+    sample = _SAMPLE_NUMBER if data_source in _NUMERIC_SOURCES else _SAMPLE_NAME
+    return f"{before} {_THINK} {after}".replace("{sample}", sample)
 
 
 class _Renderer:
@@ -441,11 +423,7 @@ class _Renderer:
         self.system_role = tokenizer is None or style == "base" or self._takes_system()
 
     def __call__(self, question: str, data_source: str) -> str | list[dict[str, str]]:
-        task = "choose" if "#Candidate Answer 1#" in question else "answer"
-        task = "judge" if "#Candidate Answer#" in question else task
-        sample = _SAMPLE_NUMBER if data_source in _NUMERIC_SOURCES else _SAMPLE_NAME
-        before, after = _INSTRUCTIONS[task]
-        system = self.system_prompt or f"{before} {_THINK} {after}".replace("{sample}", sample)
+        system = self.system_prompt or instructions(question, data_source)
         if self.style == "base":
             return f"{_BASE_OPENING} {system}\n\nUser: {question}\nAssistant: {PREFILL}"
         if self.system_role:
@@ -476,11 +454,7 @@ class _Renderer:
 
 
 def _bos_to_strip(tokenizer: Any) -> str | None:
-    """The token that the tokenizer puts in front of every text by itself.
-
-    Raises:
-        `DataError`: it ends every text with its end token as well, which a prompt must not have.
-    """
+    """The token that the tokenizer puts in front of every text by itself."""
     if tokenizer is None:
         return None
     tokenizer = getattr(tokenizer, "tokenizer", tokenizer)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hf_factuality.data.reading import read_parts
 from hf_factuality.errors import DataError
-from hf_factuality.io.rows import read_rows
+from hf_factuality.verifiers.base import evidence_passages
 
 
 if TYPE_CHECKING:
@@ -31,7 +32,9 @@ def load_rlfh(
 
     Args:
         train_files (`str`, `Path` or a list of them, *optional*):
-            JSON, JSON Lines or Parquet files, see [`rlfh_row`] for their columns.
+            JSON, JSON Lines or Parquet files with `question`; and, where they are there, `materials`, `extra_materials` or
+            `evidence` (texts), `titles` or `topic` (of pages), `answer` (text or texts; none at all, such as `""` or `[]`,
+            says that there is no correct answer).
         dataset_name (`str`, *optional*):
             Name on the Hub, or folder, of a dataset; give either this or `train_files`.
         dataset_config (`str`, *optional*):
@@ -48,46 +51,17 @@ def load_rlfh(
     Raises:
         `DataError`: a file or dataset cannot be read, or a row is not of this form.
     """
-    from datasets import Dataset, load_dataset
+    from datasets import Dataset
 
-    files = [train_files] if isinstance(train_files, (str, Path)) else list(train_files or [])
-    if bool(files) == bool(dataset_name):
-        raise DataError(f"give either train_files or dataset_name, got {files!r} and {dataset_name!r}")
-    if dataset_name:
-        try:
-            rows: Iterable[tuple[str, Any]] = [
-                (f"row {number}", row)
-                for number, row in enumerate(load_dataset(dataset_name, dataset_config, split=split))
-            ]
-        except Exception as error:
-            raise DataError(f"dataset {dataset_name!r}, split {split!r} cannot be loaded: {error}") from error
-    else:
-        try:
-            rows = [(f"{file}, row {number}", row) for file in files for number, row in read_rows(file)]
-        except OSError as error:
-            raise DataError(f"cannot read the questions: {error}") from error
-    found = [rlfh_row(row, where, answers) for where, row in rows]
-    if not found:
-        raise DataError(f"there is no question in {files or dataset_name}")
-    return Dataset.from_list(found)
+    parts = read_parts(train_files, dataset_name, dataset_config, split)
+    rows = [rlfh_row(row, f"{name}, row {number}", answers) for name, part in parts for number, row in part]
+    if not rows:
+        raise DataError(f"there is no question in {[name for name, _ in parts]}")
+    return Dataset.from_list(rows)
 
 
 def rlfh_row(row: Any, where: str = "the row", answers: bool = True) -> dict[str, Any]:
-    """One row of [`load_rlfh`].
-
-    Args:
-        row (`Mapping`):
-            `question` (`str`); and, where they are there, `materials`, `extra_materials` or `evidence` (texts), `titles` or
-            `topic` (of pages), `answer` (text or texts; none at all, such as `""` or `[]`, says that there is no correct
-            answer).
-        where (`str`, *optional*):
-            Of the row, for errors.
-        answers (`bool`, *optional*, defaults to `True`):
-            See [`load_rlfh`].
-
-    Raises:
-        `DataError`: no question, or a column that holds something else than text.
-    """
+    """One row of [`load_rlfh`]; `where` names it in errors."""
     if not isinstance(row, Mapping) or not isinstance(row.get("question"), str) or not row["question"].strip():
         raise DataError(f"{where}: needs a 'question' that is not empty, got {row!r:.150}")
     evidence = [text for column in _TEXTS for text in _texts(row, column, where)]
@@ -102,9 +76,8 @@ def rlfh_row(row: Any, where: str = "the row", answers: bool = True) -> dict[str
     }
 
 
-def _texts(row: Mapping[str, Any], column: str, where: str) -> list[str]:
-    value = row.get(column)
-    texts = [] if value is None else [value] if isinstance(value, str) else value
-    if not isinstance(texts, Sequence) or not all(isinstance(text, str) for text in texts):
-        raise DataError(f"{where}: {column!r} must hold text or a list of texts, got {value!r:.150}")
-    return [text for text in texts if text.strip()]
+def _texts(row: Mapping[str, Any], column: str, where: str) -> tuple[str, ...]:
+    texts = evidence_passages(row.get(column))
+    if texts is None:
+        raise DataError(f"{where}: {column!r} must hold text or a list of texts, got {row[column]!r:.150}")
+    return texts

@@ -227,7 +227,7 @@ def test_benchmarks_without_a_default_dataset_say_where_it_is(name):
         ({"limit": True}, "limit must be a whole number"),
         ({"seed": "x"}, "seed must be a whole number, or None, got 'x'"),
         ({"split": "test"}, "is one file and has no split 'test'"),
-        ({"revision": "main"}, "revision='main' is for repositories on the Hub, but 'gsm8k.jsonl' is on disk"),
+        ({"revision": "main"}, "revision='main' is for the Hub, but 'gsm8k.jsonl' is on disk"),
     ],
 )
 def test_bad_arguments(gsm8k, arguments, message):
@@ -240,20 +240,19 @@ def test_bad_arguments(gsm8k, arguments, message):
     [
         ("a.jsonl", '{"question": "1?"', "a.jsonl, line 1: no JSON"),
         ("a.jsonl", "[1]\n", "a.jsonl, row 0: must be an object"),
-        ("a.json", '{"question": "1?"}', None),
-        ("a.json", '{\n "data": [\n  {}\n ]\n}', "a.json: must hold a list of objects, got dict"),
-        ("a.json", '[{"question": "1?"},', "a.json: no JSON: Expecting value: line 1 column 21"),
+        ("a.json", '{\n "data": [\n  {}\n ]\n}', "a.json, line 1: no JSON: .* must hold .* all of them in a list"),
+        ("a.json", '[{"question": "1?"},', "a.json is not JSON: Expecting value: line 1 column 21"),
         ("a.json", " " * 70_000 + "[3]", "a.json, row 0: must be an object"),
-        ("a.json", "3", "a.json: must hold a list of objects, got int"),
+        ("a.json", "3", "a.json, row 0: must be an object with the columns as keys, got 3"),
         ("a.jsonl", "\n", "a.jsonl: has no rows"),
         ("a.csv", 'question,answer\n"1?,2', "a.csv: not a readable .csv file"),
-        ("a.parquet", "no", "a.parquet: not a readable .parquet file"),
+        ("a.parquet", "no", "a.parquet is no Parquet file"),
         (
             "a.txt",
             "1?\n",
             r"gsm8k cannot be read from a '.txt' file; use one of \['.csv', '.json', '.jsonl', '.parquet'\]",
         ),
-        ("a.jsonl", b"\xff\n", "not a readable .jsonl file in UTF-8"),
+        ("a.jsonl", b"\xff\n", "line 1 is not UTF-8 .* save the file as UTF-8"),
         (
             "a.jsonl",
             '{"Problem": "1?", "solution": "2"}\n',
@@ -265,7 +264,7 @@ def test_bad_arguments(gsm8k, arguments, message):
 def test_bad_files(tmp_path, file, content, message):
     path = tmp_path / file
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    with pytest.raises(DataError, match=message or "must hold a list of objects, got dict"):
+    with pytest.raises(DataError, match=message):
         load_items("gsm8k", path=path)
 
 

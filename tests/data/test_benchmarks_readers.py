@@ -12,7 +12,7 @@ datasets = pytest.importorskip("datasets")
 
 from hf_factuality.data import parse_prompt, prepare_rows  # noqa: E402
 from hf_factuality.data.benchmarks import get_benchmark, load_items  # noqa: E402
-from hf_factuality.data.benchmarks.halluqa import split_options  # noqa: E402
+from hf_factuality.data.benchmarks.readers import split_options  # noqa: E402
 from hf_factuality.errors import DataError  # noqa: E402
 from hf_factuality.metrics import compute  # noqa: E402
 from hf_factuality.rewards import SCORERS  # noqa: E402

@@ -1,47 +1,31 @@
-"""Messages in the styles that several benchmarks share.
+"""Messages of a question, in the styles that several benchmarks share.
 
 `"chat"` is the plain question for a model that follows instructions, with one sentence on the form of the answer where
 the benchmark needs one. `"fspo"` is the prompt that [`hf_factuality.data.load_fspo`] trains with: the same instructions,
-and a turn of the assistant that has opened its `<think>`.
+and a turn of the assistant that has opened its `<think>`. `"published"` is TruthfulQA's, with
+`truthfulqa_primer.txt`: the six questions and answers that its authors, and evaluation harnesses, put before each.
 """
 
 from __future__ import annotations
 
-from hf_factuality.data.fspo import PREFILL, _Renderer
+from functools import cache
+from pathlib import Path
+
+from hf_factuality.data.fspo import PREFILL, instructions
 
 
-BOXED = "Please reason step by step, and put your final answer within \\boxed{}."
-"""What instruct models are usually asked on mathematical benchmarks."""
+_PRIMER = Path(__file__).with_name("truthfulqa_primer.txt")
 
 
-def chat(question: str, instruction: str | None = None, system: str | None = None) -> tuple[dict[str, str], ...]:
-    """A question as one message of the user.
-
-    Args:
-        question (`str`):
-            The question.
-        instruction (`str`, *optional*):
-            Follows the question, on a line of its own.
-        system (`str`, *optional*):
-            Message of the system.
-    """
-    content = question if instruction is None else f"{question}\n{instruction}"
-    messages = [{"role": "system", "content": system}] if system else []
-    return (*messages, {"role": "user", "content": content})
-
-
-def fspo(question: str, data_source: str = "") -> tuple[dict[str, str], ...]:
-    """A question as the trainer renders it, with the beginning of the answer as last message.
-
-    Args:
-        question (`str`):
-            The question; candidate answers of HaluEval are marked as `#Candidate Answer#`, or `#Candidate Answer 1#` and
-            `#Candidate Answer 2#`, and choose the instruction.
-        data_source (`str`, *optional*, defaults to `""`):
-            `"MATH"` and `"GSM8K"` have a number as sample answer.
-    """
-    messages = _Renderer(None, "instruct", None, None)(question, data_source)
-    return (*messages, {"role": "assistant", "content": PREFILL})
+def ask(
+    style: str, question: str, data_source: str = "", instruction: str | None = None, system: str | None = None
+) -> tuple[dict[str, str], ...]:
+    """`instruction` (a line behind the question) and `system` are of the chat; `data_source` chooses FSPO's example."""
+    if style == "fspo":
+        system = instructions(question, data_source)
+        return (_turn("system", system), _turn("user", question), _turn("assistant", PREFILL))
+    asked = _turn("user", question if instruction is None else f"{question}\n{instruction}")
+    return (_turn("system", system), asked) if system else (asked,)
 
 
 def candidates(question: str, *answers: str) -> str:
@@ -49,3 +33,26 @@ def candidates(question: str, *answers: str) -> str:
     labels = [""] if len(answers) == 1 else [f" {number}" for number in range(1, len(answers) + 1)]
     lines = [f"#Candidate Answer{label}#: {answer}" for label, answer in zip(labels, answers, strict=True)]
     return "\n".join([f"#Question#: {question}", *lines])
+
+
+def published_truthfulqa(question: str) -> tuple[dict[str, str], ...]:
+    """To the character, as one message, which a model without chat template reads as it is; the answer follows a space."""
+    return ask("chat", f"{_primer()}\n\nQ: {question}\nA:")
+
+
+def primer_turns(question: str) -> tuple[dict[str, str], ...]:
+    """The primer's questions and answers as turns, then the question. Not the published prompt, but its content."""
+    turns = []
+    for pair in _primer().split("\n\n"):
+        asked, answered = pair.split("\n")
+        turns += [_turn("user", asked.removeprefix("Q: ")), _turn("assistant", answered.removeprefix("A: "))]
+    return (*turns, _turn("user", question))
+
+
+@cache
+def _primer() -> str:
+    return _PRIMER.read_text(encoding="utf-8").strip()
+
+
+def _turn(role: str, content: str) -> dict[str, str]:
+    return {"role": role, "content": content}

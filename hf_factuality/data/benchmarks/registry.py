@@ -1,4 +1,4 @@
-"""Every benchmark by name; the readers stand beside this file, one module per family."""
+"""Every benchmark by name, and its items."""
 
 from __future__ import annotations
 
@@ -6,26 +6,19 @@ import difflib
 import hashlib
 import logging
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
-from hf_factuality.data.benchmarks import halluqa, halueval, longform, maths, truthfulqa
 from hf_factuality.data.benchmarks.base import Benchmark, BenchmarkItem
-from hf_factuality.data.benchmarks.rows import IDS, Reader, Row, Unusable, column_key, find_columns
+from hf_factuality.data.benchmarks.readers import READERS
+from hf_factuality.data.benchmarks.rows import Reader, Row, Unusable, column_keys
 from hf_factuality.data.benchmarks.sources import Source, read_source
 from hf_factuality.errors import DataError
 
 
 logger = logging.getLogger(__name__)
 
-READERS = MappingProxyType(
-    {
-        reader.benchmark.name: reader
-        for module in (halluqa, halueval, longform, maths, truthfulqa)
-        for reader in module.READERS
-    }
-)
-"""Name -> [`~hf_factuality.data.benchmarks.rows.Reader`]."""
+# Columns that hold a dataset's own id.
+_IDS = ("id", "_id", "question_id", "unique_id", "problem_idx")
 
 
 def benchmark_names() -> tuple[str, ...]:
@@ -46,7 +39,11 @@ def get_benchmark(name: str) -> Benchmark:
     Raises:
         `DataError`: there is no such benchmark; names those with similar names.
     """
-    return _reader(name).benchmark
+    if name not in READERS:
+        close = difflib.get_close_matches(str(name).lower(), READERS, n=3)
+        hint = f"did you mean {' or '.join(map(repr, close))}?" if close else f"choose one of {sorted(READERS)}"
+        raise DataError(f"unknown benchmark {name!r}; {hint}")
+    return READERS[name]
 
 
 def load_items(
@@ -88,12 +85,12 @@ def load_items(
     Raises:
         `DataError`: an unknown name or style, a source that cannot be read or lacks columns, or no usable row.
     """
-    reader = _reader(name)
-    spec = reader.benchmark
+    get_benchmark(name)
+    reader = READERS[name]
     if style is None:
-        style = spec.styles[0]
-    if style not in spec.styles:
-        raise DataError(f"{name} has no style {style!r}; choose one of {list(spec.styles)}")
+        style = reader.styles[0]
+    if style not in reader.styles:
+        raise DataError(f"{name} has no style {style!r}; choose one of {list(reader.styles)}")
     if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
         raise DataError(f"limit must be a whole number of at least 1, or None for all items, got {limit!r}")
     if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int)):
@@ -101,17 +98,13 @@ def load_items(
 
     source = read_source(reader, path, split, revision)
     items, dropped = _build(reader, source, style, seed or 0)
-    usable = len(items)
-    if limit is not None and limit < usable:
-        order = (
-            range(usable) if seed is None else sorted(range(usable), key=lambda place: _rank(items[place].id, seed))
-        )
-        items = [items[place] for place in sorted(order[:limit])]
+    order = range(len(items)) if seed is None else sorted(range(len(items)), key=lambda n: _rank(items[n].id, seed))
+    items = [items[place] for place in sorted(order[:limit])]
     return items, {
         "dataset": source.name,
         "split": source.split,
         "revision": source.revision,
-        "rows": len(source.rows),
+        "rows": sum(len(rows) for _, rows in source.parts),
         "used": len(items),
         "style": style,
         "seed": seed,
@@ -119,45 +112,43 @@ def load_items(
     }
 
 
-def _reader(name: str) -> Reader:
-    if name not in READERS:
-        close = difflib.get_close_matches(str(name).lower(), READERS, n=3)
-        hint = f"did you mean {' or '.join(map(repr, close))}?" if close else f"choose one of {sorted(READERS)}"
-        raise DataError(f"unknown benchmark {name!r}; {hint}")
-    return READERS[name]
-
-
 def _build(reader: Reader, source: Source, style: str, seed: int) -> tuple[list[BenchmarkItem], dict[str, int]]:
-    columns = find_columns(reader, dict.fromkeys(column for row in source.rows for column in row), source.name)
-    drawn: list[bool | None] = [None] * len(source.rows)
+    rows = [row for _, part in source.parts for row in part]
+    groups = [group for group, part in source.parts for _ in part]
+    present = dict.fromkeys(column for row in rows for column in row)
+    columns = reader.find_columns(present, source.name)
+    drawn: list[bool | None] = [None] * len(rows)
     if reader.draws:
         from hf_factuality.functional.metrics import seeded_choices
 
         drawn = list(seeded_choices(len(drawn), seed))
     items, reasons = [], {}
-    for raw, (group, _), id_, choice in zip(source.rows, source.groups, _ids(source), drawn, strict=True):
+    for raw, group, id_, choice in zip(rows, groups, _ids(source, rows, column_keys(present)), drawn, strict=True):
         values = {wanted: raw[column] for wanted, column in columns.items() if column in raw}
         try:
             items.append(reader.build(Row(values, id_, group, choice), style))
         except Unusable as reason:
             reasons.setdefault(str(reason), []).append(id_)
     for reason, ids in reasons.items():
-        logger.warning("%s: dropped %d of %d rows, %s: %s", source.name, len(ids), len(source.rows), reason, ids[:20])
+        logger.warning("%s: dropped %d of %d rows, %s: %s", source.name, len(ids), len(rows), reason, ids[:20])
     dropped = {reason: len(ids) for reason, ids in reasons.items()}
     if not items:
-        raise DataError(f"{source.name}: none of its {len(source.rows)} rows can be used: {dropped}; check the file")
+        raise DataError(f"{source.name}: none of its {len(rows)} rows can be used: {dropped}; check the file")
     return items, dropped
 
 
-def _ids(source: Source) -> list[str]:
+def _ids(source: Source, rows: list[dict[str, Any]], keys: dict[str, Any]) -> list[str]:
     """The dataset's own ids if every row has one and no two are equal, otherwise the numbers of the rows."""
-    keys = {column_key(column): column for row in source.rows for column in row}
-    for name in IDS:
-        own = [row.get(keys[name]) for row in source.rows] if name in keys else []
+    for name in _IDS:
+        own = [row.get(keys[name]) for row in rows] if name in keys else []
         ids = [str(value).strip() for value in own if isinstance(value, (str, int)) and str(value).strip()]
-        if len(set(ids)) == len(source.rows):
+        if len(set(ids)) == len(rows):
             return ids
-    return [str(number) if group is None else f"{group}-{number}" for group, number in source.groups]
+    return [
+        str(number) if group is None else f"{group}-{number}"
+        for group, part in source.parts
+        for number in range(len(part))
+    ]
 
 
 def _rank(id_: str, seed: int) -> str:

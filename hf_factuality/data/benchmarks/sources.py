@@ -9,16 +9,14 @@ from __future__ import annotations
 import csv
 import hashlib
 import io
-import json
 import logging
 import re
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hf_factuality.data.benchmarks.base import Benchmark
-from hf_factuality.data.benchmarks.longform import subset_of
+from hf_factuality.data.benchmarks.readers import subset_of
 from hf_factuality.data.benchmarks.rows import Reader
 from hf_factuality.errors import DataError
 from hf_factuality.io.rows import LineError, read_rows
@@ -35,104 +33,68 @@ _SUFFIXES = (".csv", ".json", ".jsonl", ".parquet", ".txt")
 class Source:
     """Rows and their origin.
 
-    Args:
-        name (`str`):
-            File name, folder name or repository.
-        split (`str`, *optional*):
-            Split that was read.
-        revision (`str`, *optional*):
-            Commit on the Hub, or SHA-256 of the file or files; `None` if it could not be found out.
-        rows (`list[dict]`):
-            Rows with the columns of the source.
-        groups (`list[tuple[str | None, int]]`):
-            Per row, the name of its file where several are read, without ending, and its number in it.
+    `revision` is the commit on the Hub or the SHA-256 of the file or files, `None` if it could not be found out; `parts` are
+    the rows of each file, with its name without ending where several may be read.
     """
 
     name: str
     split: str | None
     revision: str | None
-    rows: list[dict[str, Any]]
-    groups: list[tuple[str | None, int]]
+    parts: list[tuple[str | None, list[dict[str, Any]]]]
 
 
 def read_source(reader: Reader, path: str | Path | None, split: str | None, revision: str | None) -> Source:
-    """Read the rows of a benchmark.
-
-    Args:
-        reader (`Reader`):
-            Of the benchmark.
-        path (`str` or `Path`, *optional*):
-            File, folder or repository; `None` takes the default repository.
-        split (`str`, *optional*):
-            Split of a folder or repository; `"objects"` or `"concepts"` of LongFact's files.
-        revision (`str`, *optional*):
-            Branch, tag or commit on the Hub.
-
-    Returns:
-        [`Source`]
-
-    Raises:
-        `DataError`: there is no such source, it cannot be read, has no rows, or has not this split.
-    """
-    spec = reader.benchmark
-    if path is None and spec.repo_id is None:
+    """The rows of a benchmark; `path` is a file, a folder or a repository, or `None` for the default repository."""
+    if path is None and reader.repo_id is None:
         raise DataError(
-            f"{spec.name} has no default dataset on the Hub; pass path= with a file, a folder or a repository. It is "
+            f"{reader.name} has no default dataset on the Hub; pass path= with a file, a folder or a repository. It is "
             f"published as {reader.where}"
         )
     local = None if path is None else Path(path).expanduser()
-    if local is not None and local.exists():
-        if revision is not None:
-            raise DataError(
-                f"revision={revision!r} is for repositories on the Hub, but {local.name!r} is on disk; omit it"
-            )
-        source = _read_file(reader, local, split) if local.is_file() else _read_folder(reader, local, split)
+    if local is None or not local.exists():
+        source = _read_repository(reader, path, local, split, revision)
+    elif revision is not None:
+        raise DataError(f"revision={revision!r} is for the Hub, but {local.name!r} is on disk; omit it")
+    elif local.is_dir():
+        source = _read_folder(reader, local.resolve(), split)
+    elif split is not None:
+        raise DataError(f"{local.name} is one file and has no split {split!r}; omit split")
     else:
-        repo = spec.repo_id if path is None else str(path)
-        if local is not None and (local.suffix.lower() in _SUFFIXES or not _REPO.fullmatch(repo)):
-            raise DataError(f"{repo!r}: no such file or folder (working directory: {Path.cwd()}); check the path")
-        commit = _commit(repo, revision)
-        found = _load_dataset(spec, repo, split, commit or revision)
-        source = Source(repo, found[0], commit or found[2], found[1], _numbered(None, found[1]))
-    if not source.rows:
+        source = _read_files(reader, [local], local, None)
+    if not any(rows for _, rows in source.parts):
         raise DataError(f"{source.name}: has no rows; check the file or the split")
     return source
 
 
-def _numbered(group: str | None, rows: list) -> list[tuple[str | None, int]]:
-    return [(group, number) for number in range(len(rows))]
-
-
-def _read_file(reader: Reader, path: Path, split: str | None) -> Source:
-    if split is not None:
-        raise DataError(f"{path.name} is one file and has no split {split!r}; omit split")
-    rows = _rows_of(reader, path)
-    group = path.stem if reader.files else None
-    return Source(path.name, None, _digest([path], path.parent), rows, _numbered(group, rows))
+def _read_repository(reader: Reader, path, local: Path | None, split: str | None, revision: str | None) -> Source:
+    repo = reader.repo_id if path is None else str(path)
+    if local is not None and (local.suffix.lower() in _SUFFIXES or not _REPO.fullmatch(repo)):
+        raise DataError(f"{repo!r}: no such file or folder (working directory: {Path.cwd()}); check the path")
+    commit = _commit(repo, revision)
+    split, rows, cached = _load_dataset(reader, repo, split, commit or revision)
+    return Source(repo, split, commit or cached, [(None, rows)])
 
 
 def _read_folder(reader: Reader, path: Path, split: str | None) -> Source:
-    path = path.resolve()
     files = sorted(path.rglob(reader.files)) if reader.files else []
-    if not files:
-        data = [file for file in sorted(path.rglob("*")) if file.is_file()]
-        # Caches and version control are no data, and change on their own.
-        data = [file for file in data if not any(part.startswith(".") for part in file.relative_to(path).parts)]
-        split, rows, _ = _load_dataset(reader.benchmark, str(path), split, None)
-        return Source(path.name, split, _digest(data, path), rows, _numbered(None, rows))
-    if split is not None:
-        files = [file for file in files if subset_of(file.stem)[0] == split]
+    if files:
+        files = [file for file in files if split is None or subset_of(file.stem)[0] == split]
         if not files:
             raise DataError(f"{path.name} has no files of split {split!r}; the splits are 'objects' and 'concepts'")
-    rows, groups = [], []
-    for file in files:
-        part = _rows_of(reader, file)
-        rows += part
-        groups += _numbered(file.stem, part)
-    return Source(path.name, split, _digest(files, path), rows, groups)
+        return _read_files(reader, files, path, split)
+    data = [file for file in sorted(path.rglob("*")) if file.is_file()]
+    # Caches and version control are no data, and change on their own.
+    data = [file for file in data if not any(part.startswith(".") for part in file.relative_to(path).parts)]
+    split, rows, _ = _load_dataset(reader, str(path), split, None)
+    return Source(path.name, split, _digest(data, path), [(None, rows)])
 
 
-def _digest(files: Iterable[Path], root: Path) -> str:
+def _read_files(reader: Reader, files: Sequence[Path], path: Path, split: str | None) -> Source:
+    parts = [(file.stem if reader.files else None, _rows_of(reader, file)) for file in files]
+    return Source(path.name, split, _digest(files, path), parts)
+
+
+def _digest(files: Sequence[Path], root: Path) -> str:
     """SHA-256 of one file, or of the relative names and the digests of several."""
     digests = []
     for file in files:
@@ -145,51 +107,28 @@ def _digest(files: Iterable[Path], root: Path) -> str:
 
 def _rows_of(reader: Reader, path: Path) -> list[dict[str, Any]]:
     suffix = path.suffix.lower()
-    if suffix not in _SUFFIXES or (suffix == ".txt" and reader.line_column is None):
-        known = [known for known in _SUFFIXES if known != ".txt" or reader.line_column]
-        raise DataError(
-            f"{path.name}: {reader.benchmark.name} cannot be read from a {suffix!r} file; use one of {known}"
-        )
+    known = [name for name in _SUFFIXES if name != ".txt" or reader.line_column]
+    if suffix not in known:
+        raise DataError(f"{path.name}: {reader.name} cannot be read from a {suffix!r} file; use one of {known}")
     try:
         if suffix in (".csv", ".txt"):
-            text = path.read_text(encoding="utf-8-sig")
-        else:
-            rows = list(read_rows(path, strict=True))
+            return _rows_of_text(reader, path.read_text(encoding="utf-8-sig"), suffix)
+        rows = list(read_rows(path, strict=True))
     except LineError as error:
-        if suffix == ".json" and (kind := _kind_of_json(path)) is not None:
-            raise DataError(f"{path.name}: must hold a list of objects, got {kind}") from None
-        raise DataError(f"{path.name}, line {error.number}: no JSON: {error.reason}") from None
-    except Exception as error:
-        why = (
-            error.__context__ if isinstance(error, DataError) else error
-        )  # what the reader met, without the whole path
-        if suffix == ".json" and isinstance(why, (json.JSONDecodeError, RecursionError)):
-            raise DataError(f"{path.name}: no JSON: {why}") from None
-        encoding = "" if suffix == ".parquet" else " in UTF-8"
-        raise DataError(
-            f"{path.name}: not a readable {suffix} file{encoding}: {' '.join(str(why).split())}"
-        ) from error
-    if suffix == ".txt":
-        return [{reader.line_column: line.strip()} for line in text.split("\n") if line.strip()]
-    if suffix == ".csv":
-        try:
-            return list(csv.DictReader(io.StringIO(text, newline=""), strict=True))
-        except csv.Error as error:
-            raise DataError(f"{path.name}: not a readable .csv file: {error}") from error
-    if suffix == ".json" and [place for place, _ in rows] == [1]:  # a line, which is counted from 1, and no list
-        raise DataError(f"{path.name}: must hold a list of objects, got {type(rows[0][1]).__name__}")
+        form = "one object per line" + (", or all of them in a list" if suffix == ".json" else "")
+        raise DataError(f"{path.name}, line {error.number}: no JSON: {error.reason}; it must hold {form}") from None
+    except (UnicodeDecodeError, csv.Error, OSError) as error:
+        raise DataError(f"{path.name}: not a readable {suffix} file: {error}") from error
     for number, (_, row) in enumerate(rows):
         if not isinstance(row, dict):
             raise DataError(f"{path.name}, row {number}: must be an object with the columns as keys, got {row!r:.100}")
     return [row for _, row in rows]
 
 
-def _kind_of_json(path: Path) -> str | None:
-    """Of what kind the one value of a file is, over however many lines; `None` if it holds no such."""
-    try:
-        return type(json.loads(path.read_text(encoding="utf-8-sig"))).__name__
-    except (ValueError, RecursionError):
-        return None
+def _rows_of_text(reader: Reader, text: str, suffix: str) -> list[dict[str, Any]]:
+    if suffix == ".txt":
+        return [{reader.line_column: line.strip()} for line in text.split("\n") if line.strip()]
+    return list(csv.DictReader(io.StringIO(text, newline=""), strict=True))
 
 
 def _commit(repo: str, revision: str | None) -> str | None:
@@ -210,23 +149,14 @@ def _commit(repo: str, revision: str | None) -> str | None:
 
 
 def _load_dataset(
-    spec: Benchmark, repo: str, split: str | None, revision: str | None
+    reader: Reader, repo: str, split: str | None, revision: str | None
 ) -> tuple[str, list[dict[str, Any]], str | None]:
     """Split, rows and, if the cache knows it, the commit of a folder or repository."""
     import datasets
 
     shown = Path(repo).name if Path(repo).is_dir() else repo
     try:
-        config = spec.config
-        if repo != spec.repo_id:
-            configs = datasets.get_dataset_config_names(repo, revision=revision)
-            fitting = [name for name in (config, "default") if name in configs] or configs
-            if len(fitting) > 1 and config not in fitting:
-                raise DataError(
-                    f"dataset {shown!r} has the configurations {configs}, and none is called {config or 'default'!r}; "
-                    "take another copy of it, or save the one that you want as a file"
-                )
-            config = fitting[0]
+        config = reader.config if repo == reader.repo_id else _config(reader, repo, shown, revision)
         loaded = datasets.load_dataset(repo, config, revision=revision)
     except DataError:
         raise
@@ -235,9 +165,23 @@ def _load_dataset(
             f"dataset {shown!r} (revision {revision!r}) cannot be loaded; check the name, and the network: {error}"
         ) from error
     names = list(loaded)
-    wanted = split or (spec.split if spec.split in names else names[0] if len(names) == 1 else None)
+    wanted = split or (reader.split if reader.split in names else names[0] if len(names) == 1 else None)
     if wanted not in names:
         raise DataError(f"dataset {shown!r} has the splits {names}; pass one of them as split, got {split!r}")
     files = loaded[wanted].info.download_checksums or {}
     commits = {match[1] for match in map(_COMMIT.search, files) if match}
     return wanted, loaded[wanted].to_list(), commits.pop() if len(commits) == 1 else None
+
+
+def _config(reader: Reader, repo: str, shown: str, revision: str | None) -> str:
+    """The configuration of a copy: the benchmark's, else the default, else the only one."""
+    import datasets
+
+    configs = datasets.get_dataset_config_names(repo, revision=revision)
+    fitting = [name for name in (reader.config, "default") if name in configs] or configs
+    if len(fitting) > 1 and reader.config not in fitting:
+        raise DataError(
+            f"dataset {shown!r} has the configurations {configs}, and none is called {reader.config or 'default'!r}; "
+            "save the one that you want as a file"
+        )
+    return fitting[0]

@@ -1,0 +1,435 @@
+"""The benchmarks: what is known of each, and how a row of it becomes an item.
+
+GSM8K and MATH-500 are read from the Hub and from FSPO's files. No file of AIME, TruthfulQA or LongFact was at hand when this
+was written. The columns of AIME are those of `HuggingFaceH4/aime_2024`, `Maxwell-Jia/AIME_2024`, `math-ai/aime25`,
+`yentinglin/aime_2025`, `opencompass/AIME2025` and `MathArena/aime_2025`; of TruthfulQA those of the two configurations on the
+Hub, of the authors' CSV file and of their `mc_task.json`. LongFact comes as one file per topic
+(`longfact-objects_astronomy.jsonl`), each row a `prompt` and a `canary`. HalluQA's six-shot prompts are not included.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import partial
+from types import MappingProxyType
+from typing import Any
+
+from hf_factuality.data.benchmarks.base import BenchmarkItem
+from hf_factuality.data.benchmarks.prompts import ask, candidates, primer_turns, published_truthfulqa
+from hf_factuality.data.benchmarks.rows import Reader, Row, Unusable
+
+
+# What instruct models are usually asked on mathematical benchmarks.
+_BOXED = "Please reason step by step, and put your final answer within \\boxed{}."
+_NUMBER = re.compile(r"-?\d+(\.\d+)?")
+# A whole number, perhaps with a degree sign, as some of the AIME files have it.
+_AIME_ANSWER = re.compile(r"\$?(\d{1,3})(?:\^\{?\\circ\}?|°)?\$?")
+
+# Our own words, shorter than the published few-shot instruction: results do not compare with those of the paper.
+_RECOGNISE = (
+    "You are shown a question and an answer to it. Decide whether the answer is hallucinated: whether it contradicts what "
+    "is known about the world, or does not answer the question. Reply with one word: Yes if it is hallucinated, No if it "
+    "is not."
+)
+_CHOOSE = (
+    "You are shown a question and two candidate answers, one of which is hallucinated. Reply with the correct candidate "
+    "answer, word for word, without its label and with nothing else."
+)
+
+_NO_COMMENT = "I have no comment."
+
+_BEST = tuple(f"best_answer{number}" for number in range(1, 5))
+_WRONG = tuple(f"wrong_answer{number}" for number in range(1, 5))
+_LETTERS = "ABCDEFGH"
+# "Reply with the letter of the correct option only."
+_ONLY_LETTER = "请只回答正确选项的字母。"
+_LETTER = re.compile(r"(?:Answer:\s*)?([A-H])")
+
+# The sentence that LongFact's published evaluation appends to every prompt, after a space.
+_POSTAMBLE = (
+    "Provide as many specific details and examples as possible (such as names of people, numbers, events, locations, "
+    "dates, times, etc.)"
+)
+_LONGFACT_FILE = re.compile(r"longfact-(?P<subset>objects|concepts)_(?P<topic>.+)")
+
+
+def _mathematical(row: Row, style: str, source: str, question: str, answer: str, domain: str | None) -> BenchmarkItem:
+    return BenchmarkItem(row.id, ask(style, question, source, _BOXED), question, answer=answer, domain=domain)
+
+
+def build_gsm8k(row: Row, style: str) -> BenchmarkItem:
+    """The gold answer is what follows `####`, without thousands separators; FSPO's file has the number alone."""
+    question = row.text("question")
+    answer = row.text("answer").rsplit("####", 1)[-1].replace(",", "").replace("$", "").strip()
+    if not _NUMBER.fullmatch(answer):
+        raise Unusable("answer is no number")
+    return _mathematical(row, style, "GSM8K", question, answer, None)
+
+
+def build_math(row: Row, style: str) -> BenchmarkItem:
+    """The gold answer stays the LaTeX that it is; the domain is the subject."""
+    question, answer = row.text("question"), row.text("answer").strip()
+    return _mathematical(row, style, "MATH", question, answer, row.optional_text("subject"))
+
+
+def build_aime(row: Row, style: str, year: int) -> BenchmarkItem:
+    """Gold answers are whole numbers from 0 to 999, written without leading zeros ("033" is 33)."""
+    if row.optional_text("year") not in (None, str(year)):
+        raise Unusable(f"year is not {year}")
+    question = row.text("question")
+    match = _AIME_ANSWER.fullmatch(row.text("answer").strip())
+    if match is None:
+        raise Unusable("answer is no whole number from 0 to 999")
+    return _mathematical(row, style, "MATH", question, str(int(match[1])), None)
+
+
+def build_halueval(row: Row, style: str, pairwise: bool) -> BenchmarkItem:
+    """ "Is this answer hallucinated?", for the candidate that was drawn; or "which of the two is correct?", in the drawn order.
+
+    The knowledge that the answers were made from is not shown to the model; it is the item's evidence. What is drawn depends
+    on the row's number in the source alone, with the generator that the metric `halueval` uses: it does not change with
+    `limit` or with rows that are dropped.
+    """
+    question, right, wrong = (row.text(name) for name in ("question", "right_answer", "hallucinated_answer"))
+    if right.strip() == wrong.strip():
+        raise Unusable("both answers are the same")
+    order = (wrong, right) if row.drawn else (right, wrong)
+    shown = candidates(question, *(order if pairwise else order[:1]))
+    knowledge = row.optional_text("knowledge")
+    if pairwise:
+        answer, reference = right, {"hallucinated_answer": wrong, "hallucinated_first": bool(row.drawn)}
+    else:
+        answer, reference = "Yes" if row.drawn else "No", {"hallucinated": bool(row.drawn)}
+    return BenchmarkItem(
+        row.id,
+        ask(style, shown, "HaluEval", system=_CHOOSE if pairwise else _RECOGNISE),
+        question,
+        answer=answer,
+        evidence=() if knowledge is None else (knowledge,),
+        reference=reference,
+    )
+
+
+def _targets(row: Row, name: str) -> tuple[list[str], list[bool]]:
+    """Choices and labels: `{"choices": [...], "labels": [...]}` (Hub) or `{choice: label}` (authors' file)."""
+    value: Any = row.values.get(name)
+    if not isinstance(value, Mapping):
+        raise Unusable(f"no {name}")
+    if set(value) == {"choices", "labels"}:
+        choices, labels = value["choices"], value["labels"]
+    else:
+        choices, labels = list(value), list(value.values())
+    if not isinstance(choices, list) or not isinstance(labels, list) or not len(choices) == len(labels) >= 2:
+        raise Unusable(f"{name} needs two or more choices, and a label for each")
+    if not all(isinstance(choice, str) and choice.strip() for choice in choices):
+        raise Unusable(f"a choice of {name} is no text")
+    if not all(isinstance(label, int) and label in (0, 1) for label in labels):
+        raise Unusable(f"a label of {name} is neither 0 nor 1")
+    return choices, [bool(label) for label in labels]
+
+
+def build_truthfulqa_choices(row: Row, style: str) -> BenchmarkItem:
+    """All choices of MC1 and MC2, each once.
+
+    `reference` holds `mc1_targets` and `mc2_targets` (`choices` and `labels`) for the metric, and in `mc1_choices` and
+    `mc2_choices` the positions of their choices in `BenchmarkItem.choices`: the likelihoods for the metric are
+    `[log_likelihoods[i] for i in reference["mc1_choices"]]`, and likewise for MC2.
+    """
+    question = row.text("question")
+    places: dict[str, int] = {}
+    correct: list[bool] = []
+    reference: dict[str, Any] = {}
+    # MC2 first: its choices are nearly always all that there are.
+    for kind in ("mc2", "mc1"):
+        choices, labels = _targets(row, f"{kind}_targets")
+        for choice, label in zip(choices, labels, strict=True):
+            if choice not in places:
+                places[choice] = len(places)
+                correct.append(label)
+        reference[f"{kind}_targets"] = {"choices": choices, "labels": [int(label) for label in labels]}
+        reference[f"{kind}_choices"] = [places[choice] for choice in choices]
+    published = style == "published"
+    return BenchmarkItem(
+        row.id,
+        published_truthfulqa(question) if published else primer_turns(question),
+        question,
+        choices=tuple(f" {choice}" if published else choice for choice in places),
+        correct=tuple(correct),
+        reference=reference,
+    )
+
+
+def build_truthfulqa(row: Row, style: str) -> BenchmarkItem:
+    """An open question with its reference answers.
+
+    "I have no comment." counts as correct, as in the published scoring. The correct answers of the dataset, without it,
+    are the evidence that an answer can be checked against.
+    """
+    question = row.text("question")
+    given = row.texts("correct_answers", ";")
+    evidence = tuple(dict.fromkeys([row.optional_text("best_answer") or given[0], *given]))
+    correct = list(dict.fromkeys([*evidence, _NO_COMMENT]))
+    wrong = row.texts("incorrect_answers", ";")
+    messages = published_truthfulqa(question) if style == "published" else ask(style, question)
+    return _referenced(row, messages, question, evidence, correct, wrong, best_answer=evidence[0])
+
+
+def build_halluqa(row: Row, style: str) -> BenchmarkItem:
+    """An open question; up to four correct answers are what a judge is shown."""
+    question = row.text("question")
+    best, wrong = ([text for text in map(row.optional_text, names) if text is not None] for names in (_BEST, _WRONG))
+    if not best:
+        raise Unusable("no correct answer")
+    return _referenced(
+        row, ask(style, question), question, tuple(best), best, wrong, **{"class": row.optional_text("class")}
+    )
+
+
+def _referenced(
+    row: Row, messages: tuple, question: str, evidence: tuple, correct: list[str], wrong: list[str], **more: str | None
+) -> BenchmarkItem:
+    reference = {"question": question, "evidence": list(evidence), "correct_answers": correct}
+    return BenchmarkItem(
+        row.id,
+        messages,
+        question,
+        answer=correct,
+        evidence=evidence,
+        domain=row.optional_text("category"),
+        reference={**reference, "incorrect_answers": wrong, **more},
+    )
+
+
+def split_options(text: str) -> tuple[str, dict[str, str]]:
+    """Question and options, by letter, of "Question: Why? A:this B:that"; letters follow each other, without a space."""
+    text = text.removeprefix("Question:").strip()
+    starts: list[int] = []
+    for letter in _LETTERS:
+        place = text.find(f" {letter}:", starts[-1] if starts else 0)
+        if place < 0:
+            break
+        starts.append(place)
+    options = {
+        letter: text[start + 3 : end].strip()
+        for letter, start, end in zip(_LETTERS, starts, [*starts[1:], len(text)], strict=False)
+    }
+    return text[: starts[0]].strip() if starts else text, options
+
+
+def build_halluqa_choice(row: Row, style: str) -> BenchmarkItem:
+    """A question with lettered options; as released, the letter and "Answer: A" both count.
+
+    "A." is a gold answer too: the training reward ignores the full stop after any letter but A, which it takes for an
+    article. The metric `accuracy` reads the letter itself.
+    """
+    whole = row.text("question").strip()
+    question, options = split_options(whole)
+    match = _LETTER.fullmatch(row.text("answer").strip())
+    if len(options) < 2:
+        raise Unusable("fewer than two options")
+    if match is None or match[1] not in options:
+        raise Unusable("answer is the letter of no option")
+    letter = match[1]
+    return BenchmarkItem(
+        row.id,
+        ask(style, f"{whole}\n{_ONLY_LETTER}"),
+        question,
+        answer=[letter, f"{letter}.", f"Answer: {letter}"],
+        reference={"letter": letter, "options": options},
+    )
+
+
+def build_biography(row: Row, style: str) -> BenchmarkItem:
+    """ "Tell me a bio of X."; style `"published"` puts `Question: ` in front, as the released inputs do."""
+    topic = row.text("topic").strip()
+    question = f"Tell me a bio of {topic}."
+    # FActScore's own files say how rare an entity is, and its region.
+    category = row.values.get("cat")
+    category = [part for part in category if isinstance(part, str)] if isinstance(category, (list, tuple)) else []
+    return BenchmarkItem(
+        row.id,
+        ask(style, f"Question: {question}" if style == "published" else question),
+        question,
+        topic=topic,
+        domain=category[0] if category else None,
+        reference={"category": category} if category else {},
+    )
+
+
+def subset_of(file: str | None) -> tuple[str | None, str | None]:
+    """Subset (`"objects"` or `"concepts"`) and topic that the name of a LongFact file says, without its ending."""
+    match = _LONGFACT_FILE.fullmatch(file or "")
+    return (match["subset"], match["topic"].replace("-", " ")) if match else (None, None)
+
+
+def build_longfact(row: Row, style: str) -> BenchmarkItem:
+    """A prompt with the published postamble; the domain is the topic of the file or of a column."""
+    question = row.text("prompt").strip()
+    subset, topic = subset_of(row.group)
+    return BenchmarkItem(
+        row.id,
+        ask(style, question if _POSTAMBLE in question else f"{question} {_POSTAMBLE}"),
+        question,
+        domain=row.optional_text("topic") or topic,
+        reference={"subset": subset} if subset else {},
+    )
+
+
+# FSPO samples at T = 1.0 and top_p = 0.9, within 4,096 tokens in all.
+_AS_FSPO = {"temperature": 1.0, "top_p": 0.9}
+_MATHS = {"metrics": ("accuracy",), "columns": ("question/problem", "answer"), **_AS_FSPO}
+# 30 problems each: one sample per problem makes every problem 3.3 points, so the mean over 32 samples is reported as
+# pass@1, as in DAPO (arXiv 2503.14476, avg@32); DeepSeek-R1 (2501.12948) draws up to 64. FSPO does not say how many.
+_AIME = {
+    **_MATHS,
+    "data_source": "MATH",
+    "optional": ("year",),
+    "n_samples": 32,
+    "source": "Mathematical Association of America; as in arXiv 2505.24630",
+}
+_HALUEVAL = {
+    "repo_id": "pminervini/HaluEval",
+    "config": "qa",
+    "split": "data",
+    "data_source": "HaluEval",
+    "columns": ("question", "right_answer", "hallucinated_answer"),
+    "optional": ("knowledge",),
+    "draws": True,
+}
+_TRUTHFULQA = {"repo_id": "truthfulqa/truthful_qa", "split": "validation"}
+_HALLUQA = "github.com/OpenMOSS/HalluQA"
+
+_ALL = (
+    Reader(
+        name="gsm8k",
+        repo_id="openai/gsm8k",
+        config="main",
+        split="test",
+        data_source="GSM8K",
+        description="word problems of primary school, 1,319 in the test split",
+        source="arXiv 2110.14168",
+        build=build_gsm8k,
+        **_MATHS,
+    ),
+    Reader(
+        name="math-500",
+        repo_id="HuggingFaceH4/MATH-500",
+        split="test",
+        data_source="MATH",
+        description="500 problems of the MATH test split",
+        source="arXiv 2305.20050 (the selection), 2103.03874 (MATH)",
+        build=build_math,
+        optional=("subject/type",),
+        **_MATHS,
+    ),
+    Reader(
+        name="aime-2024",
+        repo_id="HuggingFaceH4/aime_2024",
+        split="train",
+        description="30 problems of AIME I and II 2024; pass@1 as the mean over 32 samples",
+        build=partial(build_aime, year=2024),
+        **_AIME,
+    ),
+    Reader(
+        name="aime-2025",
+        repo_id="math-ai/aime25",
+        split="test",
+        description="30 problems of AIME I and II 2025; pass@1 as the mean over 32 samples",
+        build=partial(build_aime, year=2025),
+        **_AIME,
+    ),
+    Reader(
+        name="halueval-qa",
+        metrics=("halueval",),
+        description="is this answer hallucinated, Yes or No, without the knowledge; the prompt is our own",
+        source="arXiv 2305.11747",
+        build=partial(build_halueval, pairwise=False),
+        **_HALUEVAL,
+    ),
+    Reader(
+        name="halueval-qa-pairwise",
+        metrics=("accuracy",),
+        description="which of two answers is correct, as FSPO evaluates HaluEval",
+        source="arXiv 2505.24630 (the choice), 2305.11747 (the questions)",
+        build=partial(build_halueval, pairwise=True),
+        **_HALUEVAL,
+        **_AS_FSPO,
+    ),
+    Reader(
+        name="truthfulqa",
+        kind="log_likelihood",
+        metrics=("truthfulqa",),
+        config="multiple_choice",
+        styles=("published", "chat"),
+        max_new_tokens=1,  # not used
+        description="817 questions that invite a common mistake: likelihoods of given answers (MC1, MC2)",
+        source="arXiv 2109.07958",
+        build=build_truthfulqa_choices,
+        columns=("question", "mc1_targets", "mc2_targets"),
+        **_TRUTHFULQA,
+    ),
+    Reader(
+        name="truthfulqa-generation",
+        # The judges of the paper are gone. `halluqa` with a verifier gives the share of answers whose claims all follow
+        # from the reference answers: the same question, but no published figure.
+        metrics=("halluqa",),
+        config="generation",
+        styles=("chat", "published", "fspo"),
+        description="the same questions with open answers, checked against the reference answers",
+        source="arXiv 2109.07958; sampled as in 2505.24630",
+        build=build_truthfulqa,
+        columns=("question", "correct_answers", "incorrect_answers"),
+        optional=("best_answer", "category"),
+        **_TRUTHFULQA,
+        **_AS_FSPO,
+    ),
+    Reader(
+        name="halluqa",
+        metrics=("halluqa",),
+        description="450 adversarial questions in Chinese with open answers",
+        source="arXiv 2310.03368; sampled as in 2505.24630",
+        build=build_halluqa,
+        columns=("question", "best_answer1/best_answer"),
+        optional=(*_BEST[1:], *_WRONG, "category", "class"),
+        where=f"HalluQA.json of {_HALLUQA}",
+        **_AS_FSPO,
+    ),
+    Reader(
+        name="halluqa-mc",
+        metrics=("accuracy",),
+        data_source="world",  # the rule that compares normalised texts
+        description="the questions of HalluQA with up to five options, answered by a letter",
+        source="arXiv 2310.03368",
+        build=build_halluqa_choice,
+        columns=("question", "answer"),
+        where=f"HalluQA_mc.json of {_HALLUQA}",
+    ),
+    Reader(
+        name="biographies",
+        metrics=("factscore",),
+        styles=("chat", "published", "fspo"),
+        max_new_tokens=1024,
+        # Sampled at temperature 0, as the paper does not state how the models under test were sampled.
+        description="biographies of people with a Wikipedia page, checked against that page",
+        source="arXiv 2305.14251",
+        build=build_biography,
+        columns=("topic/entity/name",),
+        optional=("cat",),
+        line_column="topic",
+        where="a list of entities, one per line (prompt_entities.txt of github.com/shmsw25/FActScore), or its ChatGPT.jsonl",
+    ),
+    Reader(
+        name="longfact",
+        metrics=("safe", "veriscore"),
+        max_new_tokens=1024,
+        description="long answers about objects and concepts of 38 topics; split 'objects' or 'concepts' takes one of the two",
+        source="arXiv 2403.18802",
+        build=build_longfact,
+        columns=("prompt",),
+        optional=("topic/domain/category",),
+        files="longfact-*.jsonl",
+        where="the folder longfact of github.com/google-deepmind/long-form-factuality",
+    ),
+)
+READERS = MappingProxyType({reader.name: reader for reader in _ALL})
