@@ -8,12 +8,12 @@ from hf_factuality.data.fspo import (
     parse_prompt as parse_prompt,
     prepare_rows as prepare_rows,
 )
-from hf_factuality.data.pair_card import push_pairs as push_pairs
 from hf_factuality.data.pairs import PairConfig as PairConfig, choose_pairs as choose_pairs
 from hf_factuality.data.preferences import (
     build_preferences as build_preferences,
     load_pairs as load_pairs,
     pair_features as pair_features,
+    push_pairs as push_pairs,
     read_questions as read_questions,
 )
 from hf_factuality.data.rlfh import load_rlfh as load_rlfh

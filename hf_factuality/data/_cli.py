@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ def add_parser(commands: Any) -> None:
     what.add_argument("--config", help="its configuration")
     what.add_argument("--split", default="train", help="its split (default train)")
     what.add_argument("--dataset_revision", help="its branch, tag or commit")
-    what.add_argument("--limit", type=int, metavar="N", help="the first N questions only")
+    what.add_argument("--limit", type=whole_number, metavar="N", help="the first N questions only")
     who = build.add_argument_group("who answers")
     who.add_argument(
         "--model", help="id on the Hub or folder; with --base_url its name there; the policy to be aligned"
@@ -50,10 +51,13 @@ def add_parser(commands: Any) -> None:
     who.add_argument(
         "--device", help="cpu, cuda, cuda:1, ..., or auto to spread the model; CUDA by default if there is one"
     )
-    who.add_argument("--batch_size", type=int, help="responses generated at once by transformers (default 32)")
-    who.add_argument("--concurrency", type=int, help="requests to the server at once (default 32)")
+    who.add_argument(
+        "--batch_size", type=whole_number, help="responses generated at once by transformers (default 32)"
+    )
+    who.add_argument("--concurrency", type=whole_number, help="requests to the server at once (default 32)")
     who.add_argument(
         "--model_args",
+        type=json_object,
         metavar="JSON",
         help="arguments of from_pretrained or vllm.LLM, as '{\"tensor_parallel_size\": 4}'",
     )
@@ -68,7 +72,7 @@ def add_parser(commands: Any) -> None:
     how.add_argument("--seed", type=int, default=0, help="of the samples and of selections of topics (default 0)")
     how.add_argument(
         "--questions_per_batch",
-        type=int,
+        type=whole_number,
         metavar="N",
         help="questions that are sampled and verified together, which a kill costs at most (default 1 for transformers, "
         "16 for vLLM and servers)",
@@ -82,10 +86,10 @@ def add_parser(commands: Any) -> None:
         choices=("topic", "corpus"),
         help="the page of the question's topic (default if every question has one), or all pages, by the index FILE.bm25",
     )
-    judging.add_argument("--passages", type=int, metavar="N", help="passages per claim (default 5)")
+    judging.add_argument("--passages", type=whole_number, metavar="N", help="passages per claim (default 5)")
     judging.add_argument(
         "--patience",
-        type=float,
+        type=seconds,
         default=3600.0,
         metavar="SECONDS",
         help="how long to wait for a server that is down (default 3600)",
@@ -102,8 +106,10 @@ def add_parser(commands: Any) -> None:
     )
     pairs.add_argument("--min_margin", type=float, default=0.0, metavar="SHARE", help="least difference of the scores")
     topics = build.add_argument_group("which questions are taken, by their topics")
-    topics.add_argument("--topics", type=int, metavar="N", help="N topics, drawn by the seed")
-    topics.add_argument("--questions_per_topic", type=int, metavar="N", help="at most N questions of each, likewise")
+    topics.add_argument("--topics", type=whole_number, metavar="N", help="N topics, drawn by the seed")
+    topics.add_argument(
+        "--questions_per_topic", type=whole_number, metavar="N", help="at most N questions of each, likewise"
+    )
     topics.add_argument(
         "--topic_distance",
         choices=("nearest", "farthest"),
@@ -119,6 +125,27 @@ def add_parser(commands: Any) -> None:
     out.add_argument("--push_to_hub", metavar="REPO", help="publish the dataset with its card")
     out.add_argument("--private", action="store_true", default=None, help="make a new repository private")
     build.set_defaults(run=_build)
+
+
+def whole_number(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, got {text}")
+    return number
+
+
+def seconds(text: str) -> float:
+    number = float(text)
+    if not number >= 0:
+        raise argparse.ArgumentTypeError(f"must be a number of seconds from 0 up, got {text}")
+    return number
+
+
+def json_object(text: str) -> dict[str, Any]:
+    found = json.loads(text)
+    if not isinstance(found, dict):
+        raise argparse.ArgumentTypeError(f"must be a JSON object, got {text}")
+    return found
 
 
 def _build(args: argparse.Namespace) -> int:

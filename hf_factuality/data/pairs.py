@@ -11,15 +11,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from hf_factuality.errors import DataError
-from hf_factuality.functional.scoring import count_sentences
-from hf_factuality.spans import Label, LabeledSpan, Verification
+from hf_factuality.functional.preference import FREE_OF_HALLUCINATION
+from hf_factuality.functional.scoring import SUPPORTED_LABELS, count_sentences
+from hf_factuality.spans import LabeledSpan, Verification
 
 
 __all__ = ["Pair", "PairConfig", "PairReport", "ScoredResponse", "choose_pairs", "hallucination_free_share"]
 
-_SUPPORTED = {Label.SUPPORTED, Label.HEDGED_SUPPORTED}
-_FREE = {*_SUPPORTED, Label.NO_FACT}
-_CORRECT = {"free": _FREE, "supported": _SUPPORTED}
+_CORRECT = {"free": FREE_OF_HALLUCINATION, "supported": SUPPORTED_LABELS}
 REASONS = {
     "not_judged": "responses without a judged sentence",
     "too_few_responses": "questions with fewer judged responses than two per pair",
@@ -78,14 +77,7 @@ class PairConfig:
 
 @dataclass(frozen=True)
 class ScoredResponse:
-    """A response with its sentences.
-
-    Args:
-        text (`str`): The response.
-        spans (`tuple[LabeledSpan, ...]`): Its sentences.
-        score (`float`): Its share of sentences without hallucination.
-        index (`int`): Its number among the samples of the question.
-    """
+    """A response with its sentences, its share of those without hallucination, and its number among the samples."""
 
     text: str
     spans: tuple[LabeledSpan, ...]
@@ -95,11 +87,7 @@ class ScoredResponse:
 
 @dataclass(frozen=True)
 class Pair:
-    """Two responses to one question.
-
-    Args:
-        chosen, rejected ([`ScoredResponse`]): The better and the worse one.
-    """
+    """The better and the worse of two responses to one question."""
 
     chosen: ScoredResponse
     rejected: ScoredResponse
@@ -107,12 +95,7 @@ class Pair:
 
 @dataclass
 class PairReport:
-    """What became of the questions and responses.
-
-    Args:
-        questions, responses, pairs (`int`): Counts.
-        dropped (`Counter`): Reason, one of `REASONS`, to count.
-    """
+    """What became of the questions and responses: counts, and those dropped by reason, one of `REASONS`."""
 
     questions: int = 0
     responses: int = 0
@@ -156,7 +139,7 @@ def choose_pairs(
     report = PairReport() if report is None else report
     verifications = list(verifications)
     if len(texts) != len(verifications):
-        raise DataError(f"there are {len(texts)} responses and {len(verifications)} verifications; give one each")
+        raise DataError(f"{len(texts)} responses have {len(verifications)} verifications; give one each")
     report.questions += 1
     report.responses += len(texts)
     scored = []
@@ -189,6 +172,6 @@ def _refusal(chosen: ScoredResponse, rejected: ScoredResponse, config: PairConfi
         return "margin"
     if not any(span.label in _CORRECT[config.correct] for span in chosen.spans):
         return "nothing_correct_in_chosen"
-    if all(span.label is None or span.label in _FREE for span in rejected.spans):
+    if all(span.label is None or span.label in FREE_OF_HALLUCINATION for span in rejected.spans):
         return "nothing_wrong_in_rejected"
     return None

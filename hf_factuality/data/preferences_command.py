@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import logging
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from hf_factuality.chat.journal import written_ids
-from hf_factuality.data.pair_card import prepare_push, push_pairs
+from hf_factuality.data.builder import PreferenceQuestion, check_evidence, read_questions
 from hf_factuality.data.pairs import REASONS, PairConfig
-from hf_factuality.data.preferences import PreferenceQuestion, build_preferences, read_questions
+from hf_factuality.data.preferences import build_preferences, push_pairs
+from hf_factuality.data.reading import read_dataset
 from hf_factuality.data.sampling import (
     GivenResponses,
     Sampler,
@@ -27,6 +31,7 @@ from hf_factuality.data.topics import embed_topics, select_by_distance, select_q
 from hf_factuality.errors import DataError, JudgingError
 from hf_factuality.io.files import write_atomically
 from hf_factuality.io.rows import read_rows
+from hf_factuality.io.upload import prepare_repo
 from hf_factuality.verifiers.base import Verifier, VerifierInput
 from hf_factuality.verifiers.guard import GuardedVerifier
 from hf_factuality.verifiers.guard import logger as guard_logger
@@ -49,27 +54,14 @@ _ONLY_FOR = {
 
 
 def build(args: argparse.Namespace) -> int:
-    """Run the command.
-
-    Args:
-        args (`argparse.Namespace`):
-            Its flags, by their names.
-
-    Returns:
-        `int`: 0, or 130 if it was interrupted from the keyboard.
-
-    Raises:
-        `FactualityError`, `ValueError`, `OSError`: see the modules; nearly all of them before anything is sampled.
-    """
+    """Run the command: 0, or 130 if it was interrupted. Nearly all errors come before anything is sampled."""
     kind = _kind(args)
     pairs = PairConfig(args.pairs_per_question, args.correct, args.min_margin)
     sampling = SamplingConfig(**{name: value for name in _SAMPLING if (value := getattr(args, name)) is not None})
-    model_args = _model_args(args)
-    _check_numbers(args)
     questions = _questions(args)
     if args.topic_distance is None and (args.topics is not None or args.questions_per_topic is not None):
         questions = select_questions(questions, args.topics, args.questions_per_topic, args.seed)
-    targets = read_questions(_rows(args.topic_targets), args.topic_targets.name) if args.topic_distance else []
+    targets = _read(args.topic_targets) if args.topic_distance else []
     verifier = _verifier(args, questions)
     args.out.mkdir(parents=True, exist_ok=True)
     if not os.access(args.out, os.W_OK):
@@ -77,25 +69,15 @@ def build(args: argparse.Namespace) -> int:
     if _missing(args.out / "verifications.jsonl", questions):
         _try_verifier(verifier, questions, args.verifier)
     if args.push_to_hub:
-        prepare_push(args.push_to_hub, args.private)
-    sampler: Sampler | None = None
-    if kind == "transformers":
-        sampler = TransformersSampler(
-            args.model, None, sampling, args.batch_size or 32, args.revision, _placement(args) | model_args
-        )
+        prepare_repo(args.push_to_hub, repo_type="dataset", private=args.private)
+    sampler = _sampler(args, kind, sampling) if kind == "transformers" else None
     if args.topic_distance:
-        shared = sampler if isinstance(sampler, TransformersSampler) and not args.topic_model else None
-        questions = _nearest(args, questions, targets, shared)
-    if kind == "vllm":
-        dtype = {} if args.dtype is None else {"dtype": args.dtype}
-        sampler = VLLMSampler(args.model, sampling, args.revision, {"seed": args.seed, **dtype, **model_args})
-    elif kind == "server":
-        sampler = _served(args, sampling)
-        if _missing(args.out / "responses.jsonl", questions):
-            _try_server(args, sampler, questions[0])
-    elif kind == "given":
-        sampler = GivenResponses.from_file(args.responses, args.model)
+        questions = _nearest(args, questions, targets, None if args.topic_model else sampler)
+    sampler = sampler or _sampler(args, kind, sampling)  # vLLM wants the memory of the model that embeds
+    if isinstance(sampler, GivenResponses):
         sampler.check([question.id for question in questions])
+    if kind == "server" and _missing(args.out / "responses.jsonl", questions):
+        _try_server(args, sampler, questions[0])
     level = guard_logger.level
     guard_logger.setLevel(logging.ERROR)  # it warns per call; here the failures are counted, and told in the table
     try:
@@ -105,17 +87,14 @@ def build(args: argparse.Namespace) -> int:
             patience=args.patience, progress=sys.stderr.isatty(),
         )  # fmt: skip
     except KeyboardInterrupt:
-        print(
-            f"\nhf-factuality: stopped; {args.out} keeps what is done: start the same command again", file=sys.stderr
-        )
+        print(f"\nhf-factuality: stopped; {args.out} keeps it all: start the same command again", file=sys.stderr)
         return 130
     finally:
         guard_logger.setLevel(level)
         if kind == "server":
             sampler.client.close()
-    if kind == "server":
-        for path in args.out.glob("sampling.sqlite*"):  # responses.jsonl holds it all by now
-            path.unlink(missing_ok=True)
+    for path in args.out.glob("sampling.sqlite*"):  # responses.jsonl holds it all by now
+        path.unlink(missing_ok=True)
     _print(args.out)
     if args.push_to_hub:
         print(push_pairs(args.out, args.push_to_hub, private=args.private))
@@ -127,62 +106,62 @@ def _kind(args: argparse.Namespace) -> str:
     given = [flag for flag in ("backend", "base_url", "responses") if getattr(args, flag) is not None]
     if len(given) > 1:
         raise ValueError(f"--{given[0]} and --{given[1]} name two who answer; give one")
-    kind = (
-        {"base_url": "server", "responses": "given"}.get(given[0] if given else "") or args.backend or "transformers"
-    )
-    if not args.model and kind != "given":
-        raise ValueError("--model names who answers; or give --responses FILE with responses made elsewhere")
-    for flag, kinds in _ONLY_FOR.items():
-        if getattr(args, flag) is not None and kind not in kinds:
-            raise ValueError(f"--{flag} means nothing to {_named(kind)}; leave it out")
-    if (args.questions is None) == (args.dataset is None):
-        raise ValueError("name the questions: a file, or --dataset PATH; one of the two")
-    if args.questions is not None and (args.config or args.dataset_revision or args.split != "train"):
-        raise ValueError("--config, --split and --dataset_revision are for --dataset, not for a file")
-    if args.topic_distance and (args.topic_targets is None or args.topics is None):
-        raise ValueError("--topic_distance needs --topic_targets FILE and --topics N")
-    if not args.topic_distance and (args.topic_targets is not None or args.topic_model is not None):
-        raise ValueError("--topic_targets and --topic_model are for --topic_distance nearest or farthest")
-    if args.topic_distance and kind in ("server", "given") and not args.topic_model:
-        raise ValueError(f"--topic_distance embeds topics with a model in this process; with {_named(kind)}, name it by --topic_model")  # fmt: skip
-    if args.knowledge is None and (args.retriever or args.passages is not None):
-        raise ValueError("--retriever and --passages are for --knowledge FILE")
-    if args.private and not args.push_to_hub:
-        raise ValueError("--private is for --push_to_hub REPO")
+    kind = {"base_url": "server", "responses": "given"}.get("".join(given)) or args.backend or "transformers"
+    named = {"server": "--base_url", "given": "--responses"}.get(kind, f"--backend {kind}")
+    near, of_dataset = args.topic_distance, args.config or args.dataset_revision or args.split != "train"
+    for wrong, message in (
+        (not args.model and kind != "given", "--model names who answers; or give --responses FILE made elsewhere"),
+        *(
+            (getattr(args, flag) is not None and kind not in kinds, f"--{flag} means nothing to {named}; leave it out")
+            for flag, kinds in _ONLY_FOR.items()
+        ),
+        (
+            (args.questions is None) == (args.dataset is None),
+            "name a file of questions or --dataset PATH, one of the two",
+        ),
+        (args.questions and of_dataset, "--config, --split and --dataset_revision are for --dataset, not for a file"),
+        (
+            near and not (args.topic_targets and args.topics),
+            "--topic_distance needs --topic_targets FILE and --topics N",
+        ),
+        (
+            not near and (args.topic_targets or args.topic_model),
+            "--topic_targets and --topic_model are for --topic_distance",
+        ),
+        (
+            near and kind in ("server", "given") and not args.topic_model,
+            f"--topic_distance embeds topics with a model in this process; with {named}, name it by --topic_model",
+        ),
+        (
+            args.knowledge is None and (args.retriever or args.passages),
+            "--retriever and --passages are for --knowledge FILE",
+        ),
+        (args.private and not args.push_to_hub, "--private is for --push_to_hub REPO"),
+    ):
+        if wrong:
+            raise ValueError(message)
     return kind
 
 
-def _named(kind: str) -> str:
-    return {"server": "--base_url", "given": "--responses"}.get(kind, f"--backend {kind}")
+def _sampler(args: argparse.Namespace, kind: str, sampling: SamplingConfig) -> Sampler:
+    model_args = args.model_args or {}
+    if kind == "transformers":
+        model_args = _placement(args) | model_args
+        return TransformersSampler(args.model, None, sampling, args.batch_size or 32, args.revision, model_args)
+    if kind == "vllm":
+        dtype = {} if args.dtype is None else {"dtype": args.dtype}
+        return VLLMSampler(args.model, sampling, args.revision, {"seed": args.seed, **dtype, **model_args})
+    if kind == "given":
+        return GivenResponses.from_file(args.responses, args.model)
+    from hf_factuality.chat.client import ChatClient
 
-
-def _check_numbers(args: argparse.Namespace) -> None:
-    for name in (
-        "limit",
-        "batch_size",
-        "concurrency",
-        "questions_per_batch",
-        "passages",
-        "topics",
-        "questions_per_topic",
-    ):
-        value = getattr(args, name)
-        if value is not None and value < 1:
-            raise ValueError(f"--{name} must be at least 1, got {value}")
-    if not args.patience >= 0:
-        raise ValueError(f"--patience must be a number of seconds from 0 up, got {args.patience:g}")
-
-
-def _model_args(args: argparse.Namespace) -> dict[str, Any]:
-    if args.model_args is None:
-        return {}
-    try:
-        found = json.loads(args.model_args)
-    except ValueError as error:
-        raise ValueError(f"--model_args is not JSON: {error}") from None
-    if not isinstance(found, dict):
-        raise ValueError(f"--model_args must be a JSON object, got {args.model_args}")
-    return found
+    # Not the cache that judges share, where thousands of samples would push others out: a kill in the middle of a batch
+    # costs none of its responses, and the file goes when the run is done.
+    client = ChatClient(
+        args.base_url, args.model, revision=args.revision, concurrency=args.concurrency or 32,
+        cache=args.out / "sampling.sqlite", extra_body=ServedSampler.extra_body(sampling),
+    )  # fmt: skip
+    return ServedSampler(client, sampling)
 
 
 def _placement(args: argparse.Namespace) -> dict[str, Any]:
@@ -194,27 +173,15 @@ def _placement(args: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def _rows(path: Path) -> list[Any]:
-    rows = []
-    for number, row in read_rows(path):
-        if not isinstance(row, dict):
-            raise DataError(f"{path}, row {number} must be an object with 'prompt' or 'question', got {row!r:.100}")
-        rows.append(row)
-    return rows
+def _read(path: Path, limit: int | None = None) -> list[PreferenceQuestion]:
+    return read_questions([row for _, row in islice(read_rows(path), limit)], path.name)
 
 
 def _questions(args: argparse.Namespace) -> list[PreferenceQuestion]:
     if args.questions is not None:
-        rows, name = _rows(args.questions), args.questions.name
-    else:
-        import datasets
-
-        name = args.dataset
-        try:
-            rows = datasets.load_dataset(name, args.config, split=args.split, revision=args.dataset_revision).to_list()
-        except Exception as error:  # what the Hub, a format or a name raises
-            raise DataError(f"--dataset {name} cannot be loaded: {type(error).__name__}: {error}") from error
-    return read_questions(rows[: args.limit], name)
+        return _read(args.questions, args.limit)
+    rows = read_dataset(args.dataset, args.config, args.split, args.dataset_revision)
+    return read_questions([row for _, row in rows[: args.limit]], args.dataset)
 
 
 def _verifier(args: argparse.Namespace, questions: Sequence[PreferenceQuestion]) -> Verifier:
@@ -224,11 +191,7 @@ def _verifier(args: argparse.Namespace, questions: Sequence[PreferenceQuestion])
             raise DataError(f"--verifier {args.verifier} finds its evidence itself; leave --knowledge out")
         retriever = _retriever(args, questions)
         verifier = VerifierPipeline(verifier.extractor, verifier.judge, retriever)
-    if getattr(verifier, "requires_evidence", True) and not any(question.evidence for question in questions):
-        raise DataError(
-            f"--verifier {args.verifier} needs evidence and no question has any; give the questions a column 'evidence', or "
-            "--knowledge FILE (docs/knowledge.md)"
-        )
+    check_evidence(questions, verifier, f"--verifier {args.verifier}")
     return verifier
 
 
@@ -265,21 +228,7 @@ def _try_verifier(verifier: Verifier, questions: Sequence[PreferenceQuestion], n
         print(f"hf-factuality: --verifier {name} gives a trial sentence no label", file=sys.stderr)
 
 
-def _served(args: argparse.Namespace, sampling: SamplingConfig) -> ServedSampler:
-    from hf_factuality.chat.client import ChatClient
-
-    # Not the cache that judges share, where thousands of samples would push others out: a kill in the middle of a batch
-    # costs none of its responses, and the file goes when the run is done.
-    client = ChatClient(
-        args.base_url, args.model, revision=args.revision, concurrency=args.concurrency or 32,
-        cache=args.out / "sampling.sqlite", extra_body=ServedSampler.extra_body(sampling),
-    )  # fmt: skip
-    return ServedSampler(client, sampling)
-
-
 def _try_server(args: argparse.Namespace, sampler: ServedSampler, question: PreferenceQuestion) -> None:
-    from dataclasses import replace
-
     trial = ServedSampler(sampler.client, replace(sampler.config, num_samples=2, max_new_tokens=1))
     (answer,) = sampler.client.chat(trial.requests([question.messages], 0)[:1])
     if answer.error:
@@ -304,16 +253,15 @@ def _nearest(
     key = {
         "model": Path(model).name if Path(model).exists() else model,
         "revision": None if args.topic_model else args.revision,
-        "questions": [[q.id, q.topic, q.question] for q in questions],
-        "targets": [[q.topic, q.question] for q in targets],
+        "questions": _digest([[q.id, q.topic, q.question] for q in questions]),
+        "targets": _digest([[q.topic, q.question] for q in targets]),
     }
-    key = {**key, "questions": _digest(key["questions"]), "targets": _digest(key["targets"])}
     stored = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     if stored.get("key") != key:
         if sampler is None:
             sampler = TransformersSampler(model, revision=key["revision"], model_kwargs=_placement(args))
         vectors = [embed_topics(rows, sampler.model, sampler.tokenizer) for rows in (questions, targets)]
-        sampler = None  # vLLM, which may come next, wants the memory
+        del sampler  # vLLM, which may come next, wants the memory
         _release_memory()
         stored = {"key": key, "distances": topic_distances(*vectors)}
         write_atomically(path, json.dumps(stored, indent=1) + "\n")
@@ -333,8 +281,6 @@ def _release_memory() -> None:
 
 
 def _digest(value: Any) -> str:
-    import hashlib
-
     return hashlib.sha256(json.dumps(value).encode()).hexdigest()[:16]
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hf_factuality.data.preferences import PreferenceQuestion
+from hf_factuality.data.builder import PreferenceQuestion
 from hf_factuality.errors import DataError
 
 
@@ -25,17 +25,11 @@ __all__ = ["embed_topics", "questions_by_topic", "select_by_distance", "select_q
 
 
 def questions_by_topic(questions: Sequence[PreferenceQuestion]) -> dict[str, list[PreferenceQuestion]]:
-    """Questions of each topic, both in the order of the questions.
-
-    Raises:
-        `DataError`: a question has no topic.
-    """
+    """Questions of each topic, both in the order of the questions."""
     found: dict[str, list[PreferenceQuestion]] = {}
     for question in questions:
         if question.topic is None:
-            raise DataError(
-                f"the question {question.id!r} has no topic; a selection by topics needs the column 'topic'"
-            )
+            raise DataError(f"the question {question.id!r} has no topic; give all a column 'topic'")
         found.setdefault(question.topic, []).append(question)
     return found
 
@@ -71,8 +65,7 @@ def select_questions(
     groups = questions_by_topic(questions)
     names = sorted(groups)
     random.Random(f"{seed}").shuffle(names)
-    kept = set(_first(names, topics))
-    return _of_topics(questions, groups, kept, questions_per_topic, seed)
+    return _take(questions, groups, names, topics, questions_per_topic, seed)
 
 
 def select_by_distance(
@@ -109,7 +102,7 @@ def select_by_distance(
     sign = 1 if which == "nearest" else -1
     groups = questions_by_topic(questions)
     names = sorted((name for name in groups if name in distances), key=lambda name: (sign * distances[name], name))
-    return _of_topics(questions, groups, set(_first(names, topics)), questions_per_topic, seed)
+    return _take(questions, groups, names, topics, questions_per_topic, seed)
 
 
 def topic_distances(embeddings: Mapping[str, np.ndarray], targets: Mapping[str, np.ndarray]) -> dict[str, float]:
@@ -172,10 +165,11 @@ def embed_topics(
         `DataError`: a question has no topic or no token.
     """
     import torch
+    from torch.nn.utils.rnn import pad_sequence
 
-    questions_by_topic(questions)
-    sums: dict[str, np.ndarray] = {}
-    counts: dict[str, int] = {}
+    groups = questions_by_topic(questions)
+    sums = dict.fromkeys(groups, 0.0)
+    counts = dict.fromkeys(groups, 0)
     # Like lengths together; the sums do not depend on the order but for rounding.
     ordered = sorted(questions, key=lambda question: (len(question.question), question.id))
     was_training = model.training
@@ -186,14 +180,11 @@ def embed_topics(
             for first in range(0, len(ordered), batch_size):
                 rows = ordered[first : first + batch_size]
                 encoded = [tokenizer(row.question, return_special_tokens_mask=True) for row in rows]
-                width = max(len(item["input_ids"]) for item in encoded)
-                ids = torch.full((len(rows), width), pad)
-                mask, kept = torch.zeros(len(rows), width, dtype=torch.long), torch.zeros(len(rows), width).bool()
-                for number, item in enumerate(encoded):
-                    length = len(item["input_ids"])
-                    ids[number, :length] = torch.tensor(item["input_ids"])
-                    mask[number, :length] = 1
-                    kept[number, :length] = ~torch.tensor(item["special_tokens_mask"]).bool()
+                texts = [torch.tensor(item["input_ids"], dtype=torch.long) for item in encoded]
+                ids = pad_sequence(texts, batch_first=True, padding_value=pad)
+                mask = pad_sequence([torch.ones_like(text) for text in texts], batch_first=True)
+                special = [torch.tensor(item["special_tokens_mask"], dtype=torch.bool) for item in encoded]
+                kept = ~pad_sequence(special, batch_first=True, padding_value=True)
                 if not kept.any(dim=1).all():
                     empty = rows[int(kept.any(dim=1).long().argmin())]
                     raise DataError(f"the question {empty.id!r} has no token to embed: {empty.question!r:.100}")
@@ -202,34 +193,29 @@ def embed_topics(
                 # Selected, not multiplied: a padded place may hold anything, NaN as well.
                 totals = torch.where(kept[..., None].to(device), states.double(), 0.0).sum(dim=1).cpu().numpy()
                 for row, total, count in zip(rows, totals, kept.sum(dim=1).tolist(), strict=True):
-                    sums[row.topic] = sums.get(row.topic, 0.0) + total
-                    counts[row.topic] = counts.get(row.topic, 0) + count
+                    sums[row.topic] = sums[row.topic] + total
+                    counts[row.topic] += count
     finally:
         model.train(was_training)
-    return {topic: sums[topic] / counts[topic] for topic in questions_by_topic(questions)}
+    return {topic: sums[topic] / counts[topic] for topic in groups}
 
 
-def _first(names: list[str], wanted: int | None) -> list[str]:
-    if wanted is None:
-        return names
-    if wanted < 1:
-        raise ValueError(f"topics must be at least 1, got {wanted}")
-    if wanted > len(names):
-        raise DataError(f"{wanted} topics are wanted and there are {len(names)}")
-    return names[:wanted]
-
-
-def _of_topics(
+def _take(
     questions: Sequence[PreferenceQuestion],
     groups: Mapping[str, list[PreferenceQuestion]],
-    topics: set[str],
+    names: list[str],
+    topics: int | None,
     per_topic: int | None,
     seed: int,
 ) -> list[PreferenceQuestion]:
-    if per_topic is not None and per_topic < 1:
-        raise ValueError(f"questions_per_topic must be at least 1, got {per_topic}")
+    """Questions of the first of these topics."""
+    for name, value in (("topics", topics), ("questions_per_topic", per_topic)):
+        if value is not None and value < 1:
+            raise ValueError(f"{name} must be at least 1, got {value}")
+    if topics is not None and topics > len(names):
+        raise DataError(f"{topics} topics are wanted and there are {len(names)}")
     kept = set()
-    for topic in topics:
+    for topic in names[:topics]:
         ids = sorted(question.id for question in groups[topic])
         random.Random(f"{seed} {topic}").shuffle(ids)
         kept.update(ids[:per_topic])

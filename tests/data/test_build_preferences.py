@@ -10,8 +10,7 @@ import pytest
 
 from hf_factuality.chat.base import ChatAnswer
 from hf_factuality.cli import main
-from hf_factuality.data.pair_card import push_pairs
-from hf_factuality.data.preferences import build_preferences, load_pairs, read_questions
+from hf_factuality.data.preferences import build_preferences, load_pairs, push_pairs, read_questions
 from hf_factuality.data.sampling import GivenResponses, SamplingConfig, ServedSampler
 from hf_factuality.errors import DataError, HubError
 from tests.chat.fake_server import FakeServer
@@ -51,7 +50,10 @@ def responses(tmp_path, people=PEOPLE):
 
 
 def build(*argv):
-    return main(["build-preferences", *map(str, argv)])
+    try:
+        return main(["build-preferences", *map(str, argv)])
+    except SystemExit as stopped:  # of the parser
+        return stopped.code
 
 
 def texts(folder):

@@ -81,7 +81,7 @@ def test_failed_verifications_are_left_out_and_counted():
 
 
 def test_bad_input():
-    with pytest.raises(DataError, match="2 responses and 1 verifications"):
+    with pytest.raises(DataError, match="2 responses have 1 verifications"):
         choose_pairs(["a", "b"], [None])
     with pytest.raises(SpanError, match="ends after"):
         choose_pairs(["s", "c"], [verification("ss"), None])

@@ -5,11 +5,11 @@ import os
 import random
 import signal
 import time
+from types import SimpleNamespace
 
 import pytest
 
-from hf_factuality.data.pair_card import card_text, push_pairs
-from hf_factuality.data.preferences import build_preferences, load_pairs, pair_features, read_questions
+from hf_factuality.data.preferences import build_preferences, load_pairs, pair_features, push_pairs, read_questions
 from hf_factuality.data.sampling import Response, SamplingConfig, TransformersSampler
 from hf_factuality.errors import DataError, HubError, JudgingError
 from hf_factuality.spans import Label, LabeledSpan, Verification
@@ -123,16 +123,19 @@ def test_card_and_loading_by_datasets(tmp_path):
 
 def test_a_card_shows_no_folder_of_a_server_and_no_token(tmp_path):
     """A served model may be named by a folder of another machine."""
-    build(tmp_path)
-    path = tmp_path / "settings.json"
-    settings = json.loads(path.read_text())
-    settings["verifier"] = {"class": "V", "judge": {"class": "LLMJudge", "model": "/srv/secret/judge", "top_k": 3}}
-    settings["sampling"] |= {"model": "a\n# b|c", "other": "D:\\models\\y"}
-    path.write_text(json.dumps(settings))
-    card = card_text(tmp_path)
+
+    class Sampler(LetterSampler):
+        def describe(self):
+            return {"model": "a\n# b|c", "other": "D:\\models\\y"}
+
+    verifier = LetterVerifier()
+    verifier.judge = SimpleNamespace(model="/srv/secret/judge", top_k=3)
+    build(tmp_path, sampler=Sampler(), verifier=verifier)
+    card = (tmp_path / "README.md").read_text()
     assert "| verifier judge model | judge |" in card and "secret" not in card and "| sampling other | y |" in card
     assert "| sampling model | a \\# b\\|c |" in card
-    assert load_pairs(tmp_path).info.description.endswith("labelled by V (LLMJudge(model='judge', top_k=3))")
+    described = "labelled by LetterVerifier (SimpleNamespace(model='judge', top_k=3))"
+    assert load_pairs(tmp_path).info.description.endswith(described)
     (tmp_path / "README.md").write_text("hf_" + "a" * 34)
     with pytest.raises(HubError, match="README.md, line 1, holds what looks like a secret"):
         push_pairs(tmp_path, "someone/pairs")

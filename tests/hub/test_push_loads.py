@@ -10,7 +10,7 @@ from pathlib import Path
 
 from datasets import Dataset
 
-from hf_factuality.data.pair_card import push_pairs
+from hf_factuality.data.preferences import push_pairs
 from hf_factuality.hub.push import push_folder
 from hf_factuality.verifiers import LexicalVerifier
 from tests.hub.push_inputs import REMAINS, write

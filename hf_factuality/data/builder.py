@@ -1,0 +1,399 @@
+"""What builders of datasets from sampled responses share: questions, a run that may be killed, a dataset with its card.
+
+A builder opens [`judged_responses`], makes rows of what it yields, and hands them to [`write_dataset`]. Its run lives in a
+folder:
+
+| file | what it holds |
+|---|---|
+| `settings.json` | what the run must keep the same to be continued |
+| `responses.jsonl` | a line per question: its responses |
+| `verifications.jsonl` | a line per question: what the verifier found in each |
+| the dataset as Parquet, `README.md` | with its card; written last, loads with `datasets.load_dataset(folder)` |
+| `report.json` | what was made, and what was dropped and why |
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hf_factuality import __version__
+from hf_factuality.chat.journal import LineFile, only_run
+from hf_factuality.data.sampling import GivenResponses, Sampler
+from hf_factuality.errors import DataError, HubError, JudgingError
+from hf_factuality.io.files import last_name, write_atomically, writing
+from hf_factuality.io.markdown import cell, escaped
+from hf_factuality.io.upload import publish
+from hf_factuality.verifiers.base import Verifier, VerifierInput, evidence_passages
+from hf_factuality.verifiers.guard import GuardedVerifier
+from hf_factuality.verifiers.service import NO_EVIDENCE, JudgedRow, Row, judge_rows
+
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+
+logger = logging.getLogger(__name__)
+
+_EVIDENCE = ("evidence", "knowledge", "reference", "document", "context")
+
+
+@dataclass(frozen=True)
+class PreferenceQuestion:
+    """What is asked, and what the answers are judged by.
+
+    Args:
+        id (`str`): Unlike that of any other question.
+        messages (`tuple[Mapping[str, str], ...]`): The conversation that a response continues.
+        question (`str`): What the verifier is shown.
+        evidence (`tuple[str, ...]`, *optional*): Passages.
+        topic (`str`, *optional*): Of what it asks, for selections by topic.
+        row (`Mapping[str, Any]`, *optional*): The dataset's other columns, which verifiers may read.
+    """
+
+    id: str
+    messages: tuple[Mapping[str, str], ...]
+    question: str
+    evidence: tuple[str, ...] = ()
+    topic: str | None = None
+    row: Mapping[str, Any] = field(default_factory=dict)
+
+
+def read_questions(rows: Sequence[Mapping[str, Any]], name: str = "the dataset") -> list[PreferenceQuestion]:
+    """Questions of a dataset.
+
+    Args:
+        rows (`Sequence[Mapping[str, Any]]`):
+            Rows with `prompt` (messages or text) or `question`; and optionally `id`, `topic`, and evidence (text or a list
+            of texts) as `evidence`, `knowledge`, `reference`, `document` or `context`.
+        name (`str`, *optional*):
+            Of the dataset, for errors.
+
+    Returns:
+        `list[PreferenceQuestion]`
+
+    Raises:
+        `DataError`: no rows, a row that is no question, two of one `id`.
+    """
+    found: dict[str, PreferenceQuestion] = {}
+    for number, row in enumerate(rows):
+        place = f"row {number} of {name}"
+        if not isinstance(row, Mapping):
+            raise DataError(f"{place} must be an object with 'prompt' or 'question', got {row!r:.100}")
+        messages = _messages(row.get("prompt") or row.get("question"))
+        if messages is None:
+            raise DataError(
+                f"{place} has no question: it needs `prompt` (messages or text) or `question`; it has {sorted(row)}"
+            )
+        question = row.get("question") or next((m["content"] for m in reversed(messages) if m["role"] == "user"), "")
+        evidence = evidence_passages(next((row[key] for key in _EVIDENCE if row.get(key) is not None), None))
+        if evidence is None:
+            raise DataError(f"{place}: evidence must be text or a list of texts")
+        key = str(row["id"]) if row.get("id") is not None else str(number)
+        if key in found:
+            raise DataError(f"{place} has the id {key!r} of an earlier row; ids must differ")
+        topic = None if row.get("topic") is None else str(row["topic"])
+        found[key] = PreferenceQuestion(key, messages, question, evidence, topic, dict(row))
+    if not found:
+        raise DataError(f"{name} has no rows")
+    return list(found.values())
+
+
+def _messages(prompt: Any) -> tuple[Mapping[str, str], ...] | None:
+    if isinstance(prompt, str):
+        return ({"role": "user", "content": prompt},) if prompt.strip() else None
+    if not isinstance(prompt, (list, tuple)) or not prompt:
+        return None
+    if not all(isinstance(m, Mapping) and {"role", "content"} <= set(m) for m in prompt):
+        return None
+    return tuple({"role": m["role"], "content": m["content"]} for m in prompt)
+
+
+def check_evidence(questions: Sequence[PreferenceQuestion], verifier: Verifier, name: str) -> None:
+    """Refuse a verifier that could judge nothing; `name` is what the error calls it."""
+    if getattr(verifier, "requires_evidence", True) and not any(question.evidence for question in questions):
+        raise DataError(
+            f"{name} needs evidence and no question has any: give them a column of {', '.join(_EVIDENCE)}, or a verifier a "
+            "knowledge base (docs/knowledge.md)"
+        )
+
+
+@contextmanager
+def judged_responses(
+    questions: Sequence[PreferenceQuestion],
+    sampler: Sampler,
+    verifier: Verifier,
+    folder: Path,
+    *,
+    seed: int,
+    questions_per_batch: int,
+    patience: float,
+    progress: bool,
+    overlap: bool | None,
+) -> Iterator[tuple[LineFile, LineFile]]:
+    """Sample and verify what the folder does not hold yet; yields responses and verdicts by the id of the question.
+
+    A response is `[text, finished]`, a verdict the dictionary of a `Verification`; either may be `None`. The arguments are
+    those of [`~hf_factuality.data.build_preferences`].
+    """
+    from tqdm.auto import tqdm
+
+    check_evidence(questions, verifier, type(verifier).__name__)
+    folder.mkdir(parents=True, exist_ok=True)
+    batches = [questions[i : i + questions_per_batch] for i in range(0, len(questions), questions_per_batch)]
+    with ExitStack() as stack:
+        taken = f"another run is under way in {folder}; wait for it, or use another folder"
+        stack.enter_context(only_run(folder / ".lock", taken))
+        _check_settings(folder / "settings.json", questions, sampler, verifier, seed, questions_per_batch)
+        responses, verdicts = LineFile(folder / "responses.jsonl"), LineFile(folder / "verifications.jsonl")
+        stack.callback(responses.close)
+        stack.callback(verdicts.close)
+        bar = stack.enter_context(tqdm(total=len(questions), desc="questions", unit="question", disable=not progress))
+        work = _Verification(responses, verdicts, verifier, patience, bar)
+        behind: Future | None = None  # the verification of one batch, while the next is sampled
+        try:
+            for batch in batches:
+                if not all(question.id in responses for question in batch):
+                    responses.add(_sample(batch, sampler, seed, patience))
+                if not (work.served if overlap is None else overlap):
+                    work.judge(batch)
+                    continue
+                if behind:
+                    behind.result()
+                behind = work.judge_behind(batch)
+            if behind:
+                behind.result()
+        except Exception:
+            if behind:  # the sampler is gone; what it sampled before is still verified
+                behind.exception()
+            raise
+        except BaseException:
+            work.stopped = True  # a thread that waits for its server ends
+            raise
+        failed = [question for question in questions if any(map(work.failed, verdicts[question.id]))]
+        if failed:
+            logger.warning("the verifier failed on responses to %d questions; trying these again", len(failed))
+            work.judge(failed, again=True)
+        yield responses, verdicts
+
+
+class _Verification:
+    """Verifies responses and writes down what was found."""
+
+    def __init__(self, responses: LineFile, verdicts: LineFile, verifier: Verifier, patience: float, bar: Any):
+        from hf_factuality.chat.client import ChatClient
+
+        self.responses, self.verdicts, self.patience, self.bar = responses, verdicts, patience, bar
+        # The verifier gets the responses of a batch of questions in one call, however many these are.
+        self.guard = GuardedVerifier(verifier, None, sys.maxsize, raises=(JudgingError, OSError))
+        self.served = isinstance(getattr(getattr(verifier, "judge", None), "client", None), ChatClient)
+        self.stopped = False
+
+    def failed(self, verdict: dict[str, Any] | None) -> bool:
+        """Whether to try again: an error, or nothing judged by a server, which may have refused every request."""
+        if verdict is None:
+            return False
+        if verdict["error"] is not None:
+            return verdict["error"] != NO_EVIDENCE
+        return self.served and bool(verdict["spans"]) and all(span["label"] is None for span in verdict["spans"])
+
+    def judge(self, questions: Sequence[PreferenceQuestion], again: bool = False) -> None:
+        """Judge the responses to questions that were not verified; with `again`, those on which the verifier failed."""
+        rows = []
+        found: dict[str, list] = {}
+        for question in questions:
+            if question.id in self.verdicts and not again:
+                continue
+            responses = self.responses[question.id]
+            verdicts = self.verdicts[question.id] if again else [None] * len(responses)
+            for number, (response, verdict) in enumerate(zip(responses, verdicts, strict=True)):
+                if response is not None and (verdict is None or self.failed(verdict)):
+                    item = VerifierInput(response[0], question.question, question.evidence, question.row)
+                    rows.append(Row(item, key=(question.id, number)))
+            found[question.id] = verdicts
+        if rows:
+            judged = _patiently(lambda: self._judge(rows), self.patience, "verification", lambda: self.stopped)
+            sent = [it.found.error for it in judged if it.left_out is None]
+            if not self.verdicts and sent and all(sent):
+                raise JudgingError(f"the verifier failed on all {len(sent)} responses of the first batch: {sent[0]}")
+            for it in judged:
+                key, number = it.row.key
+                found[key][number] = it.found.to_dict()
+        if found:
+            self.verdicts.add(found.items())
+        if not again:
+            self.bar.update(len(questions))
+
+    def judge_behind(self, questions: Sequence[PreferenceQuestion]) -> Future:
+        """The same in a thread. It is a daemon: an interpreter that is told to end does not wait for a server."""
+        done: Future = Future()
+
+        def run():
+            try:
+                done.set_result(self.judge(questions))
+            except BaseException as error:  # raised where the caller waits
+                done.set_exception(error)
+
+        threading.Thread(target=run, name="verification", daemon=True).start()
+        return done
+
+    def _judge(self, rows: Sequence[Row]) -> list[JudgedRow]:
+        (judged,) = judge_rows(self.guard, rows, chunk=None)
+        return judged
+
+
+def _sample(batch: Sequence[PreferenceQuestion], sampler: Sampler, seed: int, patience: float) -> list[tuple]:
+    if isinstance(sampler, GivenResponses):
+        found = sampler.responses_to([question.id for question in batch])
+    else:
+        batch_seed = int.from_bytes(hashlib.sha256(f"{seed} {batch[0].id}".encode()).digest()[:4], "big") >> 1
+        messages = [question.messages for question in batch]
+        found = _patiently(lambda: sampler.sample(messages, batch_seed), patience, "sampling")
+    return [
+        (question.id, [None if r is None else [r.text, r.finished] for r in rows])
+        for question, rows in zip(batch, found, strict=True)
+    ]
+
+
+def _patiently(call, patience: float, what: str, stopped: Callable[[], bool] = lambda: False) -> Any:
+    """The result of `call`; while a server is down, tries again until `patience` seconds are over."""
+    start, delay = time.monotonic(), 2.0
+    while True:
+        try:
+            return call()
+        except (JudgingError, OSError) as error:
+            waited = time.monotonic() - start
+            if stopped():
+                raise
+            if waited >= patience:
+                raise JudgingError(
+                    f"{what} has failed for {waited:.0f} seconds: {error}; what is done is kept: start the run again to go on"
+                ) from error
+            logger.warning("%s failed, trying again in %.0f seconds: %s", what, delay, error)
+            time.sleep(min(delay, patience - waited))
+            delay = min(2 * delay, 60.0)
+
+
+def _check_settings(path: Path, questions, sampler: Sampler, verifier: Verifier, seed: int, per_batch: int) -> None:
+    asked = [[q.id, list(map(dict, q.messages)), q.question, q.evidence] for q in questions]
+    settings = {
+        "questions": hashlib.sha256("".join(map(json.dumps, asked)).encode()).hexdigest()[:16],
+        "number_of_questions": len(questions), "seed": seed, "questions_per_batch": per_batch,
+        "sampling": sampler.describe(), "verifier": _describe(verifier),
+    }  # fmt: skip
+    settings = json.loads(json.dumps(settings))
+    if not path.exists():
+        write_atomically(path, json.dumps({**settings, "hf_factuality": __version__}, indent=2) + "\n")
+        return
+    try:
+        before = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise DataError(f"{path} is no file of settings ({error}); use another folder") from None
+    for key, value in settings.items():
+        if before.get(key) != value:
+            raise DataError(
+                f"{path.parent} holds a run with other settings: {key} was {before.get(key)!r}, now {value!r}; use the same, "
+                "or another folder"
+            )
+
+
+def _describe(verifier: Verifier) -> dict[str, Any]:
+    """Class and plain settings of a verifier and its stages; no addresses, no keys, no folders."""
+    found: dict[str, Any] = {"class": type(verifier).__name__}
+    for stage in ("extractor", "retriever", "judge"):
+        part = getattr(verifier, stage, None)
+        if part is not None:
+            found[stage] = {"class": type(part).__name__}
+            for source in (part, getattr(part, "client", None), getattr(part, "base", None)):
+                for name in ("model", "revision", "threshold", "fingerprint", "top_k"):
+                    value = getattr(source, name, None)
+                    if isinstance(value, (str, int, float)):
+                        local = name == "model" and Path(str(value)).exists()
+                        found[stage][name] = Path(str(value)).name if local else value
+    return found
+
+
+def describe_labels(folder: Path) -> str:
+    """Who labelled the responses of a run, as far as its `settings.json` says it."""
+    try:
+        verifier = dict(json.loads((folder / "settings.json").read_text(encoding="utf-8"))["verifier"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
+    stages = ", ".join(_call(**part) for part in verifier.values() if isinstance(part, dict))
+    return f", labelled by {verifier.get('class')}" + (f" ({stages})" if stages else "")
+
+
+def write_dataset(
+    folder: Path,
+    file: str,
+    dataset: Dataset,
+    *,
+    template: str,
+    tags: Sequence[str],
+    settings: Mapping[str, Any],
+    dropped: Mapping[str, int],
+    **values: Any,
+) -> None:
+    """Write the dataset of a run with its card, which loads with `datasets.load_dataset(folder)`.
+
+    The template has the places `{version}`, `{settings}` for the table of `settings.json` with these settings, `{dropped}`
+    for the table of what was dropped, and those of `values`.
+    """
+    from huggingface_hub import DatasetCard, DatasetCardData
+
+    with writing(folder / file) as partial:
+        dataset.to_parquet(str(partial))
+    run = json.loads((folder / "settings.json").read_text(encoding="utf-8"))
+    version = run.pop("hf_factuality")
+    text = template.format(
+        version=version, settings=_table(_flat({**run, **settings})), dropped=_table(dropped), **values
+    )
+    configs = [{"config_name": "default", "data_files": file}]
+    data = DatasetCardData(tags=["hf-factuality", *tags], configs=configs)
+    write_atomically(folder / "README.md", str(DatasetCard(f"---\n{data.to_yaml()}\n---\n\n{text}")))
+
+
+def push_dataset(folder: str | Path, file: str, repo_id: str, what: str, **arguments: Any) -> str:
+    """Publish the dataset of a finished run with its card; returns the address of the commit."""
+    folder = Path(folder)
+    files = {name: folder / name for name in (file, "README.md")}
+    missing = [name for name, path in files.items() if not path.is_file()]
+    if missing:
+        raise DataError(f"there is no {folder / missing[0]}; a run writes it at its end: start it again to finish it")
+    try:
+        return publish(files, repo_id, repo_type="dataset", **arguments).commit_url
+    except HubError as error:
+        raise HubError(f"the {what} in {folder} could not be pushed, and stay there: {error}") from None
+
+
+def _call(**part: Any) -> str:
+    name = part.pop("class", "")
+    return f"{name}({', '.join(f'{key}={_shown(value)!r}' for key, value in part.items())})"
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in values.items():
+        name = f"{prefix} {key}".strip()
+        found |= _flat(value, name) if isinstance(value, Mapping) else {name: value}
+    return found
+
+
+def _shown(value: Any) -> Any:
+    """Of a folder, here or on the machine of a server, only the last name."""
+    return last_name(value) if isinstance(value, str) else value
+
+
+def _table(rows: Mapping[str, Any]) -> str:
+    cells = {name: "" if value is None else cell(escaped(_shown(value))) for name, value in rows.items()}
+    return "\n".join(f"| {cell(escaped(_shown(name)))} | {value} |" for name, value in cells.items())
