@@ -140,6 +140,7 @@ def test_functional_is_pure():
                     "itertools",
                     "math",
                     "re",
+                    "statistics",
                     "string",
                     "torch",
                     "types",

@@ -1,4 +1,10 @@
-"""Masked advantages, returns and losses of actor-critic training. Masked positions are as if they were not there."""
+"""Masked advantages, returns and losses of actor-critic training. Masked positions are as if they were not there.
+
+Tensors are floating point and of shape (B, T) where nothing else is said, also what is returned: in the widest dtype of
+those given, at least float32, and 0 at masked positions. A `mask`, bool or 0/1, is 1 for tokens that count, on either side
+of any padding. `ValueError`: the shapes differ, numbers are not floating point, a mask holds something else, or a setting
+is out of its range.
+"""
 
 from __future__ import annotations
 
@@ -9,22 +15,10 @@ KL_ESTIMATORS = ("k1", "k2", "k3")
 
 
 def kl_estimate(logps: torch.Tensor, ref_logps: torch.Tensor, estimator: str = "k3") -> torch.Tensor:
-    """Per-token estimate of KL(policy || reference) from tokens that the policy sampled (Schulman 2020).
+    """Per-token estimate of KL(policy || reference) in nats, from tokens that the policy sampled (Schulman 2020).
 
-    With d = log p - log p_ref: k1 = d (unbiased, may be negative), k2 = d^2 / 2 (biased, never negative),
-    k3 = exp(-d) - 1 + d (unbiased, never negative).
-
-    Args:
-        logps, ref_logps (`torch.Tensor` of one shape, floating point):
-            Log-probabilities of the sampled tokens, in nats.
-        estimator (`str`, *optional*, defaults to `"k3"`):
-            `"k1"`, `"k2"` or `"k3"`.
-
-    Returns:
-        `torch.Tensor` of the same shape, in nats; the wider dtype of the two, at least float32.
-
-    Raises:
-        `ValueError`: another estimator, the shapes differ, or the numbers are not floating point.
+    With d = log p - log p_ref, the difference of `logps` and `ref_logps` (nats, any shape): k1 = d (unbiased, may be
+    negative), k2 = d^2 / 2 (biased, never negative), k3 = exp(-d) - 1 + d (unbiased, never negative).
     """
     logps, ref_logps = _wide(logps=logps, ref_logps=ref_logps)
     difference = logps - ref_logps
@@ -46,24 +40,15 @@ def generalized_advantages(
     ones. Half precision is summed in float32: a sum of ones in bfloat16 would stop at 256.
 
     Args:
-        rewards (`torch.Tensor` of shape (B, T), floating point):
-            Reward for each token. Masked positions are ignored, whatever they hold.
-        values (`torch.Tensor` of shape (B, T), floating point):
-            The critic's value of the state in which each token was chosen. Masked positions are ignored.
-        mask (`torch.Tensor` of shape (B, T), bool or 0/1):
-            1 for tokens of the completion, on either side of any padding.
-        gamma (`float`, *optional*, defaults to `1.0`):
-            Discount per token, in [0, 1].
-        lam (`float`, *optional*, defaults to `0.95`):
-            Lambda, in [0, 1]: 0 looks one token ahead, 1 to the end.
+        rewards, values (`torch.Tensor` of shape (B, T)):
+            Reward for each token, and the critic's value of the state in which it was chosen.
+        mask (`torch.Tensor` of shape (B, T)):
+            1 for tokens of the completion. What masked positions hold is ignored.
+        gamma, lam (`float`, *optional*, default to `1.0` and `0.95`):
+            Discount per token, and lambda: 0 looks one token ahead, 1 to the end. Both in [0, 1].
 
     Returns:
-        Two `torch.Tensor` of shape (B, T), 0 at masked positions: advantages, and returns (advantages + values), which
-        the critic is to learn. Their dtype is the wider one of `rewards` and `values`, at least float32.
-
-    Raises:
-        `ValueError`: the shapes differ or are not (B, T), `rewards` or `values` is not floating point, `mask` holds
-        other values than 0 and 1, or `gamma` or `lam` is not in [0, 1].
+        Two `torch.Tensor` of shape (B, T): advantages, and returns (advantages + values), which the critic is to learn.
     """
     _same_shape(rewards=rewards, values=values, mask=mask)
     if values.dim() != 2:
@@ -87,65 +72,29 @@ def generalized_advantages(
 
 
 def masked_moments(values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """Count, sum and sum of squares of the kept values, in float64: added over processes, those of all of them.
-
-    Args:
-        values (`torch.Tensor` of shape (B, T)):
-            Any numbers.
-        mask (`torch.Tensor` of shape (B, T), bool or 0/1):
-            1 for those that count.
-
-    Returns:
-        `torch.Tensor` of shape (3,), float64.
-
-    Raises:
-        `ValueError`: the shapes differ, or `mask` holds other values than 0 and 1.
-    """
+    """Count, sum and sum of squares of the kept values, of shape (3,), float64: added over processes, those of all."""
     _same_shape(values=values, mask=mask)
     kept = _kept(mask)
     values = values.double().masked_fill(~kept, 0.0)
     return torch.stack([kept.sum().double(), values.sum(), values.square().sum()])
 
 
-def whiten(
-    values: torch.Tensor,
-    mask: torch.Tensor,
-    moments: torch.Tensor | None = None,
-    shift_mean: bool = True,
-    eps: float = 1e-8,
-) -> torch.Tensor:
-    """Scale the kept values to variance 1 and, with `shift_mean`, shift them to mean 0.
+def whiten(values: torch.Tensor, mask: torch.Tensor, moments: torch.Tensor | None = None) -> torch.Tensor:
+    """Shift the kept values to mean 0 and scale them to variance 1; the dtype stays.
 
-    The variance v is that of the values themselves (divided by n), so that it is v / (v + eps) afterwards. A single
-    value, or values that are all equal, become 0 (with `shift_mean`). The variance loses digits with the square of
-    mean / standard deviation: one in 10^8 at a ratio of 10^4.
+    The variance v is that of the values themselves (divided by n), so that it is v / (v + 1e-8) afterwards. A single
+    value, or values that are all equal, become 0. The variance loses digits with the square of mean / standard
+    deviation: one in 10^8 at a ratio of 10^4.
 
     Args:
-        values (`torch.Tensor` of shape (B, T), floating point):
-            Advantages or rewards.
-        mask (`torch.Tensor` of shape (B, T), bool or 0/1):
-            1 for those that count.
+        values, mask (`torch.Tensor` of shape (B, T)):
+            Advantages or rewards, and which of them count.
         moments (`torch.Tensor` of shape (3,), *optional*):
             As [`masked_moments`] gives them, added over all processes; `None` takes those of `values`.
-        shift_mean (`bool`, *optional*, defaults to `True`):
-            `False` keeps the mean where it is, and scales the distances from it.
-        eps (`float`, *optional*, defaults to `1e-8`):
-            Added to the variance; not negative.
-
-    Returns:
-        `torch.Tensor` of shape (B, T), dtype of `values`; 0 at masked positions.
-
-    Raises:
-        `ValueError`: the shapes differ, `values` is not floating point, `mask` holds other values than 0 and 1,
-        `moments` has not the shape (3,), or `eps` is negative.
     """
     _same_shape(values=values, mask=mask)
     if not values.is_floating_point():
         raise ValueError(f"values must be floating point, got {values.dtype}")
-    if moments is not None and tuple(moments.shape) != (3,):
-        raise ValueError(f"moments must have shape (3,), as masked_moments gives them, got {tuple(moments.shape)}")
-    if not eps >= 0:
-        raise ValueError(f"eps must be 0 or more, got {eps}")
     kept = _kept(mask)
     count, total, squares = (masked_moments(values, mask) if moments is None else moments).double()
     count = count.clamp(min=1)
@@ -153,9 +102,7 @@ def whiten(
     variance = (squares / count - mean.square()).clamp(min=0)
     # Masked before the product: an infinity there would make the gradient of every other value NaN.
     centered = (values.double() - mean).masked_fill(~kept, 0.0)
-    whitened = centered * torch.rsqrt(torch.where(variance > 0, variance + eps, 1.0))
-    if not shift_mean:
-        whitened = whitened + mean
+    whitened = centered * torch.rsqrt(torch.where(variance > 0, variance + 1e-8, 1.0))
     return whitened.masked_fill(~kept, 0.0).to(values.dtype)
 
 
@@ -172,25 +119,16 @@ def value_loss(
     `values` gets a gradient.
 
     Args:
-        values (`torch.Tensor` of shape (B, T), floating point):
-            What the critic says now.
-        old_values (`torch.Tensor` of shape (B, T)):
-            What it said when the completions were sampled.
-        returns (`torch.Tensor` of shape (B, T)):
-            What it is to say.
+        values, old_values, returns (`torch.Tensor` of shape (B, T)):
+            What the critic says now, what it said when the completions were sampled, and what it is to say.
         clip (`float`, *optional*, defaults to `0.2`):
             Largest useful step, in units of the return; `None` for no limit.
-        mask (`torch.Tensor` of shape (B, T), bool or 0/1, *optional*):
-            1 for tokens that count; `None` for all. Zeroing the loss afterwards is not the same where the masked values
-            are NaN or infinite: their gradient would be NaN.
+        mask (`torch.Tensor` of shape (B, T), *optional*):
+            `None`: all count. Zeroing the loss afterwards is not the same where masked values are NaN or infinite: their
+            gradient would be NaN.
 
     Returns:
-        Two `torch.Tensor` of shape (B, T): the loss, in the widest dtype of the three and at least float32, and whether
-        the clipped term was the larger one (bool). 0 and `False` at masked positions.
-
-    Raises:
-        `ValueError`: the shapes differ, the numbers are not floating point, `mask` holds other values than 0 and 1, or
-        `clip` is not positive.
+        Two `torch.Tensor` of shape (B, T): the loss, and whether the clipped term was the larger one (bool).
     """
     if clip is not None and not clip > 0:
         raise ValueError(f"clip must be positive, or None for no limit, got {clip}")
@@ -211,18 +149,8 @@ def value_loss(
 def explained_variance(values: torch.Tensor, returns: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     """1 - Var(R - V) / Var(R) over the kept tokens: 1 for a perfect critic, 0 for a constant one, below 0 for worse.
 
-    Args:
-        values, returns (`torch.Tensor` of shape (B, T)):
-            The critic's values and what came.
-        mask (`torch.Tensor` of shape (B, T), bool or 0/1):
-            1 for tokens that count.
-
-    Returns:
-        `torch.Tensor`, a float64 scalar; NaN where the returns do not vary by more than rounding: equal rewards at
-        lambda 1 give returns that differ in their last bits.
-
-    Raises:
-        `ValueError`: the shapes differ, or `mask` holds other values than 0 and 1.
+    A float64 scalar; NaN where the returns do not vary by more than rounding: equal rewards at lambda 1 give returns that
+    differ in their last bits.
     """
     _same_shape(values=values, returns=returns, mask=mask)
     kept = _kept(mask)

@@ -14,19 +14,10 @@ _MASK = (1 << 64) - 1
 
 
 def seeded_choices(n: int, seed: int = 0) -> list[bool]:
-    """Which of two candidates each item shows, with probability 1/2 each; HaluEval's released code draws unseeded.
+    """Which of two candidates each of `n` items shows, `True` the hallucinated one; HaluEval's released code draws unseeded.
 
-    The draw of an item depends on the seed and its position alone, not on how many items follow: the top bit of the
-    generator SplitMix64, the same on every machine and for ever.
-
-    Args:
-        n (`int`):
-            Number of items.
-        seed (`int`, *optional*, defaults to `0`):
-            Initial state of the generator.
-
-    Returns:
-        `list[bool]`: `True` shows the hallucinated candidate.
+    Probability 1/2 each. The draw of an item depends on the seed and its position alone, not on how many items follow: the
+    top bit of the generator SplitMix64, the same on every machine and for ever.
     """
     state, drawn = seed & _MASK, []
     for _ in range(n):
@@ -40,11 +31,8 @@ def seeded_choices(n: int, seed: int = 0) -> list[bool]:
 def detection_accuracy(predicted: Sequence[bool | None], hallucinated: Sequence[bool | None]) -> dict:
     """HaluEval (arXiv 2305.11747): share of items whose verdict "hallucinated?" is right.
 
-    Args:
-        predicted (`Sequence[bool | None]`):
-            Verdicts; `None` if the answer could not be read, which the released code counts as wrong.
-        hallucinated (`Sequence[bool | None]`):
-            Truth; `None` leaves the item out.
+    `predicted` is `None` if the answer could not be read, which the released code counts as wrong; a truth of `None` leaves
+    the item out.
 
     Returns:
         `dict`: `accuracy`; `accuracy_hallucinated` and `accuracy_right`, over the items that are and that are not
@@ -70,31 +58,21 @@ def detection_accuracy(predicted: Sequence[bool | None], hallucinated: Sequence[
 
 
 def majority(votes: Sequence[bool | None]) -> bool | None:
-    """What more than half of all votes say; unread ones (`None`) say nothing.
+    """What more than half of all votes say, e.g. HalluQA's five; unread ones (`None`) say nothing.
 
-    Args:
-        votes (`Sequence[bool | None]`):
-            E.g. HalluQA's five.
-
-    Returns:
-        `bool`, or `None` if neither side has more than half (a tie, no votes, too many unread).
+    `None` if neither side has more than half (a tie, no votes, too many unread).
     """
-    needed = len(votes) // 2 + 1
     for side in (True, False):
-        if sum(vote is side for vote in votes) >= needed:
+        if 2 * sum(vote is side for vote in votes) > len(votes):
             return side
     return None
 
 
 def non_hallucination_rate(hallucinated: Sequence[bool | None], released: Sequence[bool] | None = None) -> dict:
-    """HalluQA (arXiv 2310.03368): share of answers without hallucination.
+    """HalluQA (arXiv 2310.03368): share of answers without hallucination; undecided ones (`None`) are left out.
 
-    Args:
-        hallucinated (`Sequence[bool | None]`):
-            Verdict per answer; `None` (undecided) is left out.
-        released (`Sequence[bool]`, *optional*):
-            Verdicts as the released code reads them, where an answer whose votes could not all be read counts as
-            hallucinated. By default, undecided answers do.
+    `released` holds the verdicts as the released code reads them, where an answer whose votes could not all be read counts
+    as hallucinated. By default, undecided answers do.
 
     Returns:
         `dict`: `rate`, `rate_released` (each `None` without answers), `scores` (per answer 1, 0 or `None`) and
@@ -124,16 +102,13 @@ def mc1(log_likelihoods: Sequence[float | None], correct: Sequence[bool]) -> flo
     Args:
         log_likelihoods (`Sequence[float | None]`):
             Natural logarithm of the probability of each choice, summed over its tokens (not a mean).
-        correct (`Sequence[bool]`):
+        correct (`Sequence[bool]`, as long, or `ValueError`):
             Exactly one is `True`.
 
     Returns:
         `float`, or `None` if not exactly one choice is correct, no choice is wrong, or a likelihood is missing, NaN or
         infinite (minus infinity is fine, unless all are). A tie with a wrong choice gives 0, as in the authors' code:
         a harness that takes the first maximum of choices sorted with the correct one first gives 1.
-
-    Raises:
-        `ValueError`: the lengths differ.
     """
     if not _usable(log_likelihoods, correct) or sum(map(bool, correct)) != 1:
         return None
@@ -144,18 +119,8 @@ def mc1(log_likelihoods: Sequence[float | None], correct: Sequence[bool]) -> flo
 def mc2(log_likelihoods: Sequence[float | None], correct: Sequence[bool]) -> float | None:
     """TruthfulQA MC2 of one question (arXiv 2109.07958): `sum over correct of exp(ll) / sum over all of exp(ll)`.
 
-    Args:
-        log_likelihoods (`Sequence[float | None]`):
-            As in [`mc1`].
-        correct (`Sequence[bool]`):
-            At least one is `True` and one `False`.
-
-    Returns:
-        `float` in [0, 1], or `None` as in [`mc1`]. Differences to the largest are exponentiated: likelihoods of long
-        answers underflow otherwise.
-
-    Raises:
-        `ValueError`: the lengths differ.
+    Arguments and `None` as in [`mc1`], but several choices may be correct. Differences to the largest are exponentiated:
+    likelihoods of long answers underflow otherwise.
     """
     if not _usable(log_likelihoods, correct):
         return None
@@ -167,18 +132,8 @@ def mc2(log_likelihoods: Sequence[float | None], correct: Sequence[bool]) -> flo
 def average_precision(confidences: Sequence[float], correct: Sequence[bool]) -> float | None:
     """R-Tuning's AP score (arXiv 2311.09677): `sum_n (R_n - R_{n-1}) P_n` over falling confidence.
 
-    Args:
-        confidences (`Sequence[float]`):
-            What the answers are ranked by; R-Tuning takes the mean of answer probability and `P(sure)`.
-        correct (`Sequence[bool]`):
-            Whether each answer is correct.
-
-    Returns:
-        `float` in (0, 1]: equal confidences form one step, as in scikit-learn. `None` if no answer is correct (recall
-        is not defined; scikit-learn returns 0) or there are none.
-
-    Raises:
-        `ValueError`: the lengths differ.
+    R-Tuning ranks answers by the mean of answer probability and `P(sure)`. Equal confidences form one step, as in
+    scikit-learn. `None` if no answer is correct (recall is not defined; scikit-learn returns 0) or there are none.
     """
     total = sum(map(bool, correct))
     if not total:
@@ -201,8 +156,8 @@ def win_rate(verdicts: Sequence[tuple[str | None, str | None]]) -> dict:
 
     Args:
         verdicts (`Sequence[tuple[str | None, str | None]]`):
-            Per pair, the better answer (`"A"`: the one shown first, `"B"`, `"tie"`) with the candidate shown first, and
-            with the baseline shown first. `None` if the verdict could not be read.
+            Per pair, the better answer (`"A"`: the one shown first, `"B"`, `"tie"`, else `ValueError`) with the candidate
+            shown first, and with the baseline shown first. `None` if the verdict could not be read.
 
     Returns:
         `dict`:
@@ -214,9 +169,6 @@ def win_rate(verdicts: Sequence[tuple[str | None, str | None]]) -> dict:
         - `agreement`: share of pairs with the same outcome in both orders;
         - `first_position_rate`: share of the decided verdicts that prefer the answer shown first (1/2 without position
           bias), `None` if all are ties.
-
-    Raises:
-        `ValueError`: a verdict is none of the four.
     """
     unknown = {verdict for pair in verdicts for verdict in pair if verdict is not None and verdict not in _POINTS}
     if unknown:
@@ -224,11 +176,10 @@ def win_rate(verdicts: Sequence[tuple[str | None, str | None]]) -> dict:
     known = [pair for pair in verdicts if None not in pair]
     outcomes = [(_POINTS[first], 1.0 - _POINTS[second]) for first, second in known]
     decided = [verdict for pair in known for verdict in pair if verdict != "tie"]
+    points = [None if None in pair else (_POINTS[pair[0]] + 1.0 - _POINTS[pair[1]]) / 2 for pair in verdicts]
     return {
-        "win_rate": mean([sum(pair) / 2 for pair in outcomes]),
-        "points": [
-            None if None in pair else (_POINTS[pair[0]] + 1.0 - _POINTS[pair[1]]) / 2 for pair in map(tuple, verdicts)
-        ],
+        "win_rate": mean(points),
+        "points": points,
         "unjudged": len(verdicts) - len(known),
         "consistent_win_rate": mean([float(pair == (1.0, 1.0)) for pair in outcomes]),
         "consistent_loss_rate": mean([float(pair == (0.0, 0.0)) for pair in outcomes]),
@@ -255,7 +206,7 @@ def bootstrap_interval(
             Number of a list of values, or `None` if it is not defined there (such resamples are left out). By default,
             the mean.
         level (`float`, *optional*, defaults to `0.95`):
-            Coverage, between 0 and 1.
+            Coverage, between 0 and 1, else `ValueError`.
         resamples (`int`, *optional*, defaults to `1000`):
             How often responses are drawn with replacement; 0 computes no interval.
         seed (`int`, *optional*, defaults to `0`):
@@ -264,9 +215,6 @@ def bootstrap_interval(
     Returns:
         `tuple[float, float]`: the quantiles `(1 - level) / 2` and `(1 + level) / 2`, interpolated; `None` with fewer than
         two responses, without resamples, or if the statistic is defined on none of them.
-
-    Raises:
-        `ValueError`: `level` or `resamples` is out of range.
     """
     if not 0 < level < 1 or resamples < 0:
         raise ValueError(f"need 0 < level < 1 and resamples >= 0, got {level!r} and {resamples!r}")

@@ -41,12 +41,7 @@ def span_token_mask(
 
     Returns:
         `list[int]` of length T: 0 for a token that does not count, 1 for one of a counted span, 2 for one outside.
-
-    Raises:
-        `ValueError`: `outside` is none of the three.
     """
-    if outside not in OUTSIDE_RULES:
-        raise ValueError(f"outside={outside!r} is unknown; choose one of {list(OUTSIDE_RULES)}")
     if labels is None:
         return [IN_SPAN] * len(offsets)
     end_of_spans = max((span.end for span in spans), default=None)
@@ -65,17 +60,8 @@ def kept_window(
 ) -> tuple[int, int]:
     """Which tokens of a completion are left, and have a token before them, once prompt and completion are truncated.
 
-    Args:
-        prompt_length, completion_length (`int`):
-            Tokens of each.
-        max_length (`int`, *optional*):
-            Tokens that stay; `None` for all.
-        truncation_mode (`str`):
-            `"keep_start"` or `"keep_end"`.
-
-    Returns:
-        `tuple[int, int]`: half-open range of tokens of the completion, possibly empty. The very first token of a
-        sequence is not in it: nothing predicts it.
+    `max_length` tokens stay, the first (`"keep_start"`) or the last (`"keep_end"`); `None` keeps all. The half-open range
+    of tokens of the completion may be empty. The very first token of a sequence is not in it: nothing predicts it.
     """
     total = prompt_length + completion_length
     first, last = 0, total

@@ -31,29 +31,37 @@ def _written(key: Label | int) -> str | int:
     return key.value if isinstance(key, Label) else key
 
 
-def _check_key(key: object, name: str) -> None:
-    """Refuse what f or g has no value for; also a string that equals its label, and `True`, which equals 1."""
-    if name == "truth":
-        if not isinstance(key, Label) or key not in _TRUTH_LABELS:
-            why = "; statements without a fact carry nothing: leave them out" if key is Label.NO_FACT else ""
-            raise ValueError(f"{key!r} has no truth value; labels are {[str(k.value) for k in _TRUTH_LABELS]}{why}")
-    elif isinstance(key, bool) or not isinstance(key, int) or key not in RLFH_RATINGS:
+def _check_label(key: object) -> None:
+    """Refuse what f has no value for; also a string that equals its label."""
+    if not isinstance(key, Label) or key not in _TRUTH_LABELS:
+        why = "; leave out statements without a fact" if key is Label.NO_FACT else ""
+        raise ValueError(f"{key!r} has no truth value; labels are {[str(k.value) for k in _TRUTH_LABELS]}{why}")
+
+
+def _check_rating(key: object) -> None:
+    """Refuse what g has no value for; also `True`, which equals 1."""
+    if isinstance(key, bool) or not isinstance(key, int) or key not in RLFH_RATINGS:
         raise ValueError(f"{key!r} is no rating of informativeness; ratings are {list(RLFH_RATINGS)}, as ints")
 
 
-def _label(key: object) -> Label:
+def _read_label(key: object) -> Label:
     found = map_label(key, "rlfh") if isinstance(key, str) else None
-    if found is not None:
-        return found
     try:
-        return Label(key)
+        return found or Label(key)
     except ValueError:
         ours = [label.value for label in _TRUTH_LABELS]
         raise ValueError(f"unknown label {key!r}; use RLFH's {list(RLFH_LABELS)} or {ours}") from None
 
 
-def _rating(key: object) -> int:
+def _read_rating(key: object) -> int:
     return int(key) if isinstance(key, str) and key in map(str, RLFH_RATINGS) else key
+
+
+_KEYS = {
+    "truth": (_TRUTH_LABELS, _check_label, _read_label),
+    "informativeness": (RLFH_RATINGS, _check_rating, _read_rating),
+}
+"""Of the two maps: the keys, how they are checked, and how they are read from JSON or YAML."""
 
 
 def _number(value: object, name: str) -> float:
@@ -63,11 +71,6 @@ def _number(value: object, name: str) -> float:
     except OverflowError:  # an int beyond any float
         pass
     raise ValueError(f"{name} must be a finite number, got {value!r:.50}")
-
-
-def _check_offset(value: object, name: str) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise ValueError(f"{name} must be a character offset of at least 0, got {value!r}")
 
 
 @dataclass(frozen=True)
@@ -104,12 +107,12 @@ class RLFHMaps:
     default_for_none: float = 0.0
 
     def __post_init__(self):
-        for name, expected in (("truth", _TRUTH_LABELS), ("informativeness", RLFH_RATINGS)):
+        for name, (expected, check, _) in _KEYS.items():
             given = getattr(self, name)
             if not isinstance(given, Mapping):
                 raise ValueError(f"{name} must be a mapping, got {type(given).__name__}")
             for key in given:
-                _check_key(key, name)
+                check(key)
             missing = [_written(key) for key in expected if key not in given]
             if missing:
                 raise ValueError(f"{name} has no value for {missing}; give all {len(expected)}")
@@ -119,14 +122,9 @@ class RLFHMaps:
             object.__setattr__(self, name, _number(getattr(self, name), name))
         for name in ("truth_weight", "info_weight"):
             if getattr(self, name) < 0:
-                raise ValueError(
-                    f"{name}={getattr(self, name)} would reward what is worse; use a weight of at least 0"
-                )
+                raise ValueError(f"{name}={getattr(self, name)} must be at least 0: less rewards what is worse")
         if not self.mu + self.epsilon > 0:
-            raise ValueError(
-                "mu + epsilon must be positive, since the reward is the logarithm of at least that; got "
-                f"mu={self.mu} and epsilon={self.epsilon}"
-            )
+            raise ValueError(f"mu={self.mu} + epsilon={self.epsilon} must be positive: its logarithm is a reward")
 
     def __reduce__(self):
         # Read-only views can be neither pickled nor copied.
@@ -161,11 +159,11 @@ class RLFHMaps:
         if missing:
             raise ValueError(f"the maps have no {' and no '.join(missing)}; both are needed")
         read = dict(data)
-        for name, key_of in (("truth", _label), ("informativeness", _rating)):
+        for name, (_, _, read_key) in _KEYS.items():
             if isinstance(data[name], Mapping):
                 read[name] = {}
                 for key, value in data[name].items():
-                    known = key_of(key)
+                    known = read_key(key)
                     if known in read[name]:
                         raise ValueError(f"{name} has {_written(known)!r} twice, the second time as {key!r}")
                     read[name][known] = value
@@ -210,32 +208,18 @@ class RLFHSentence:
             be found in it. Empty if the extractor found none.
 
     Raises:
-        `ValueError`: an end is no character offset, a label is none of ours, a rating is not 1 to 5.
+        `ValueError`: a rating, which may come from a function of the user, is not 1 to 5.
     """
 
     end: int
     statements: tuple[RLFHStatement, ...] = ()
 
     def __post_init__(self):
-        _check_offset(self.end, "a sentence's end")
-        statements = []
-        for given in self.statements:
-            if not isinstance(given, Sequence) or isinstance(given, str) or len(given) != 3:
-                raise ValueError(f"a statement is (end, label, rating), got {given!r}")
-            end, label, rating = given
-            _check_offset(end, "a statement's end")
-            if label is not None and not isinstance(label, Label):
-                try:
-                    label = Label(label)
-                except ValueError:
-                    raise ValueError(
-                        f"unknown label {label!r}; use one of {[known.value for known in Label]} or None for a "
-                        "judgement that failed"
-                    ) from None
-            if rating is not None:
-                _check_key(rating, "informativeness")
-            statements.append(RLFHStatement(end, label, rating))
-        object.__setattr__(self, "statements", tuple(statements))
+        statements = tuple(RLFHStatement(*given) for given in self.statements)
+        for statement in statements:
+            if statement.rating is not None:
+                _check_rating(statement.rating)
+        object.__setattr__(self, "statements", statements)
 
     @property
     def stated(self) -> tuple[RLFHStatement, ...]:
@@ -249,21 +233,7 @@ class RLFHSentence:
 
 
 def statement_reward(label: Label, rating: int, maps: RLFHMaps) -> float:
-    """`alpha * f(label) * |g(rating)|`: how true a statement is, weighted by how much it matters.
-
-    Args:
-        label ([`Label`]):
-            One of RLFH's five.
-        rating (`int`):
-            Informativeness, 1 to 5.
-        maps ([`RLFHMaps`]):
-            f, g and alpha.
-
-    Raises:
-        `ValueError`: the label or the rating has no value, as `NO_FACT` and `None` have not.
-    """
-    _check_key(label, "truth")
-    _check_key(rating, "informativeness")
+    """`alpha * f(label) * |g(rating)|`: how true a statement is, weighted by how much it matters."""
     return maps.truth_weight * maps.truth[label] * abs(maps.informativeness[rating])
 
 
@@ -272,27 +242,15 @@ def sentence_reward(ratings: Sequence[int], maps: RLFHMaps) -> float:
 
     With the published epsilon and mu it is at least `beta * ln 0.1 = -2.303 * beta`. The order of the ratings does not
     matter, to the last bit.
-
-    Args:
-        ratings (`Sequence[int]`):
-            Informativeness of the sentence's statements, 1 to 5.
-        maps ([`RLFHMaps`]):
-            g, beta, mu and epsilon.
-
-    Raises:
-        `ValueError`: a rating is not 1 to 5.
     """
-    for rating in ratings:
-        _check_key(rating, "informativeness")
     total = fsum(maps.informativeness[rating] for rating in ratings)
     return maps.info_weight * log(maps.mu + max(maps.epsilon, total))
 
 
 def rlfh_rewards(
-    sentences: Sequence[RLFHSentence], granularity: str, maps: RLFHMaps, length: int | None = None
+    sentences: Sequence[RLFHSentence], granularity: str, maps: RLFHMaps, length: int
 ) -> list[tuple[int, float]]:
-    """Rewards of one completion and the characters at which they are due, for
-    [`~hf_factuality.functional.token_rewards.place_points`].
+    """Rewards of one completion and the characters at which they are due.
 
     | granularity | a point for |
     |---|---|
@@ -309,28 +267,16 @@ def rlfh_rewards(
         sentences (`Sequence[RLFHSentence]`):
             Of one completion. The release leaves out those that decline to answer: see [`is_refusal_sentence`].
         granularity (`str`):
-            `"token"`, `"sentence"` or `"paragraph"`.
+            One of [`RLFH_GRANULARITIES`].
         maps ([`RLFHMaps`]):
             What verdicts and ratings are worth.
-        length (`int`, *optional*):
-            Characters of the completion; needed for `"paragraph"`, else only checked.
+        length (`int`):
+            Characters of the completion.
 
     Returns:
         `list[tuple[int, float]]`: `(character_end, value)`, in the order of the sentences, and in a sentence of its
         statements, the sentence's own last. Empty if nothing is known.
-
-    Raises:
-        `ValueError`: another granularity, no `length` for `"paragraph"`, or a sentence or statement ends after it.
     """
-    if granularity not in RLFH_GRANULARITIES:
-        raise ValueError(f"granularity={granularity!r} is unknown; choose one of {list(RLFH_GRANULARITIES)}")
-    if length is not None:
-        _check_offset(length, "length")
-        last = max((end for s in sentences for end in (s.end, *(t.end for t in s.statements))), default=0)
-        if last > length:
-            raise ValueError(f"a sentence or statement ends at character {last}, after the completion ({length})")
-    elif granularity == "paragraph":
-        raise ValueError('granularity="paragraph" needs length, the number of characters of the completion')
     points: list[tuple[int, float]] = []
     for sentence in sentences:
         known = sentence.known
@@ -376,10 +322,6 @@ def is_refusal_sentence(text: str) -> bool:
     a capital letter ("I'm sorry"). It also drops statements that happen to contain a phrase ("It is not possible to
     divide by zero."), and what is dropped is not punished: a policy may learn to wrap what it is unsure of in
     apologies.
-
-    Args:
-        text (`str`):
-            One sentence.
     """
     if text.rstrip().endswith(("?", "？")) or any(phrase in text for phrase in _REFUSALS_ZH):
         return True
@@ -390,13 +332,9 @@ def is_refusal_sentence(text: str) -> bool:
 
 
 def rlfh_metrics(sentences: Sequence[RLFHSentence]) -> dict[str, float | None]:
-    """What RLFH logs about one completion.
+    """What RLFH logs about the rewarded sentences of one completion.
 
     Statements that carry no reward are in none of the figures: `NO_FACT` ones, and those whose label or rating failed.
-
-    Args:
-        sentences (`Sequence[RLFHSentence]`):
-            Those that are rewarded.
 
     Returns:
         `dict`:
@@ -425,10 +363,6 @@ def rlfh_metrics(sentences: Sequence[RLFHSentence]) -> dict[str, float | None]:
 
 def mean_rlfh_metrics(responses: Sequence[Mapping[str, float | None]]) -> dict[str, float | None]:
     """Means of [`rlfh_metrics`] over completions, taken as RLFH takes them.
-
-    Args:
-        responses (`Sequence[Mapping[str, float | None]]`):
-            Of each completion.
 
     Returns:
         `dict`: the same keys, without `unknown`. `refused`: share of completions that state nothing, among those of

@@ -6,6 +6,7 @@ Scores of answers that are not made of claims (choices, votes, probabilities) an
 
 from __future__ import annotations
 
+import statistics
 from collections import namedtuple
 from collections.abc import Mapping, Sequence
 from math import exp
@@ -87,15 +88,9 @@ class ClaimCounts(namedtuple("ClaimCounts", ("supported", "judged", "unjudged"))
 
 
 def count_claims(labels: Sequence[Label | None]) -> ClaimCounts:
-    """Count the claims of one response.
+    """Count the claims of one response by their labels, `None` where the judgement failed.
 
-    Args:
-        labels (`Sequence[Label | None]`):
-            One per claim; `None` if the judgement failed.
-
-    Returns:
-        [`ClaimCounts`]: hedged support counts as supported; contradicted and unverifiable claims are judged and not
-        supported.
+    Hedged support counts as supported; contradicted and unverifiable claims are judged and not supported.
     """
     judged = [label for label in labels if label is not None and label is not Label.NO_FACT]
     supported = sum(label in SUPPORTED_LABELS for label in judged)
@@ -110,26 +105,13 @@ def mean(values: Sequence[float | None]) -> float | None:
 
 def median(values: Sequence[float]) -> float | None:
     """Middle value, or the mean of the middle two; `None` if there are none."""
-    if not values:
-        return None
-    ordered, half = sorted(values), len(values) // 2
-    return float(ordered[half]) if len(values) % 2 else (ordered[half - 1] + ordered[half]) / 2
+    return float(statistics.median(values)) if values else None
 
 
 def length_penalty(num_facts: int, gamma: float = 10.0) -> float:
     """`exp(1 - gamma / n)` for n <= gamma facts, else 1 (released FActScore code; the paper has no penalty).
 
-    Args:
-        num_facts (`int`):
-            Facts of the response, at least 1.
-        gamma (`float`, *optional*, defaults to `10.0`):
-            0 switches the penalty off.
-
-    Returns:
-        `float` in (0, 1].
-
-    Raises:
-        `ValueError`: no facts, or a negative `gamma`.
+    In (0, 1]. A response has at least 1 fact; a `gamma` of 0 switches the penalty off.
     """
     if num_facts < 1 or gamma < 0:
         raise ValueError(f"length_penalty needs num_facts >= 1 and gamma >= 0, got {num_facts!r} and {gamma!r}")
@@ -198,9 +180,6 @@ def f1_at_k(labels: Sequence[Label | None], k: float) -> PrecisionRecallF1:
         [`PrecisionRecallF1`]: F1 is 0 if S = 0, as defined. A response without any claim has precision `None`, recall
         and F1 0: it supports nothing, and that is known. If there are claims and none could be judged, all three are
         `None`. Unjudged claims among judged ones are left out of S and N, so that recall is then a lower bound.
-
-    Raises:
-        `ValueError`: `k` is not positive.
     """
     if not k > 0:
         raise ValueError(f"F1@K needs K > 0, got {k!r}")
@@ -220,15 +199,12 @@ def mean_f1_at_k(responses: Sequence[Sequence[Label | None] | None], ks: Sequenc
         responses (`Sequence[Sequence[Label | None] | None]`):
             Per response, the labels of its claims; `None` leaves it out (an abstention, where these do not count).
         ks (`Sequence[float | None]`):
-            K per response, above 0; `None` leaves the response out, since recall is not defined.
+            K per response, above 0, else `ValueError`; `None` leaves it out, since recall is not defined.
 
     Returns:
         `dict`: `score` (mean F1), `precision` (mean over responses with claims), `recall`, each `None` if nothing can
         be averaged; `f1s`, per response; `facts` (mean number of claims of the scored responses); numbers of
         responses: `abstained`, `no_claims` (scored, with F1 0), `unjudged` and `no_k` (left out).
-
-    Raises:
-        `ValueError`: a K is not positive, or there are not as many as responses.
     """
     if not all(k is None or k > 0 for k in ks):
         raise ValueError(f"F1@K needs K > 0, got {min(k for k in ks if k is not None)!r}")
@@ -264,14 +240,9 @@ def mean_f1_at_k(responses: Sequence[Sequence[Label | None] | None], ks: Sequenc
 def veriscore_k(num_claims: Sequence[int]) -> int | None:
     """VeriScore's K of a domain (arXiv 2406.19276): the median number of claims per response.
 
-    Args:
-        num_claims (`Sequence[int]`):
-            Claims of every response of the domain that does not abstain, also 0. The paper pools all models that it
-            compares, so that K, and with it the score, depends on the pool.
-
-    Returns:
-        `int`: of an even number of responses the upper of the middle two, as in the released code; `None` if there
-        are no responses. It may be 0, and recall is then not defined.
+    Responses that abstain are not among `num_claims`, those without a claim are (0). Of an even number the upper of the
+    middle two, as in the released code; `None` without responses. It may be 0, and recall is then not defined. The paper
+    pools all models that it compares, so that K, and with it the score, depends on the pool.
     """
     return sorted(num_claims)[len(num_claims) // 2] if num_claims else None
 
@@ -290,14 +261,11 @@ def veriscore(
         domains (`Sequence[str | None]`, *optional*):
             Domain per response; by default, all are of one.
         k (`float` or `Mapping[str | None, float]`, *optional*):
-            K of all domains, or of each: what a larger pool of models gave. `None` takes [`veriscore_k`] of these
-            responses.
+            K of all domains, or of each, above 0, else `ValueError`: what a larger pool of models gave. `None` takes
+            [`veriscore_k`] of these responses.
 
     Returns:
         `dict`: as [`mean_f1_at_k`], and `k` and `domain_scores`, each by domain.
-
-    Raises:
-        `ValueError`: a domain is missing in `k`, or a K that is given is not positive.
     """
     names = list(domains) if domains is not None else [None] * len(responses)
     members: dict[str | None, list[Sequence[Label | None] | None]] = {}
@@ -324,12 +292,9 @@ def veriscore(
 def longwiki(responses: Sequence[Sequence[Label | None] | None], k: float = 32) -> dict:
     """HalluLens LongWiki (arXiv 2504.17550): precision, recall@K and F1 per prompt, averaged over those answered.
 
-    Args:
-        responses (`Sequence[Sequence[Label | None] | None]`):
-            Per prompt, the labels of the claims; `None` if the response refuses. One without a claim counts as a
-            refusal, as in the paper. Every question can be answered, so that every refusal is a false one.
-        k (`float`, *optional*, defaults to `32`):
-            Supported claims that are enough.
+    `responses` holds per prompt the labels of the claims; `None` if the response refuses. One without a claim counts as a
+    refusal, as in the paper. Every question can be answered, so that every refusal is a false one. `k` supported claims are
+    enough.
 
     Returns:
         `dict`: as [`mean_f1_at_k`] without `no_claims`, and `false_refusal_rate` (share of refusals; `None` without
@@ -350,15 +315,7 @@ SentenceCounts.__doc__ = "Sentences of one response: `correct` (no hallucination
 
 
 def count_sentences(labels: Sequence[Label | None]) -> SentenceCounts:
-    """Count the sentences of one response as ANAH does: one without a fact is no hallucination.
-
-    Args:
-        labels (`Sequence[Label | None]`):
-            One per sentence.
-
-    Returns:
-        [`SentenceCounts`]
-    """
+    """Count the sentences of one response, one label each, as ANAH does: one without a fact is no hallucination."""
     judged = [label for label in labels if label is not None]
     correct = sum(label in SUPPORTED_LABELS or label is Label.NO_FACT for label in judged)
     return SentenceCounts(correct, len(judged), len(labels) - len(judged))
@@ -367,9 +324,7 @@ def count_sentences(labels: Sequence[Label | None]) -> SentenceCounts:
 def anah(responses: Sequence[Sequence[Label | None]]) -> dict:
     """ANAH-v2 (arXiv 2407.04693): share of sentences that are neither contradictory nor unverifiable.
 
-    Args:
-        responses (`Sequence[Sequence[Label | None]]`):
-            Per response, the labels of its sentences.
+    `responses` holds per response the labels of its sentences.
 
     Returns:
         `dict`:

@@ -13,10 +13,8 @@ def gspo_token_reference(logps: torch.Tensor, old_logps: torch.Tensor, mask: tor
     completion its loss and gradient are GSPO's; with one per token, GSPO's ratio would give every token the mean.
 
     Args:
-        logps (`torch.Tensor` of shape (B, T), floating point):
-            Log-probabilities of the tokens under the policy that learns.
-        old_logps (`torch.Tensor` of shape (B, T), floating point):
-            The same under the policy that sampled.
+        logps, old_logps (`torch.Tensor` of shape (B, T), floating point):
+            Log-probabilities of the tokens under the policy that learns, and the one that sampled.
         mask (`torch.Tensor` of shape (B, T), any dtype):
             1 where there is a token of the completion.
 

@@ -155,24 +155,13 @@ def test_masked_rubbish_does_not_leak_into_gradients():
     assert values.grad.isfinite().all() and torch.equal(values.grad[0, 2:], torch.zeros(2))
 
 
-def test_kl_keeps_rubbish_where_it_is_and_gae_then_ignores_it():
-    logps, ref_logps = f64([[-1.0, -INF, -2.0]]), f64([[-1.0, -INF, -2.0 - LN2]])
-    for estimator in ("k1", "k2", "k3"):
-        kl = kl_estimate(logps, ref_logps, estimator)
-        assert kl.isfinite().tolist() == [[True, False, True]]
-        advantages, _ = generalized_advantages(-kl, torch.zeros(1, 3).double(), torch.tensor([[1, 0, 1]]), 1.0, 1.0)
-        assert_near(advantages, f64([[-kl[0, 2].item(), 0.0, -kl[0, 2].item()]]), 1e-15)
-
-
 def test_empty_rows_and_batches():
     rewards, values, _ = random_batch(7, 3, 5, 1.0)
     mask = torch.tensor([[0] * 5, [1] * 5, [0] * 5])
     advantages, returns = generalized_advantages(rewards, values, mask)
     assert advantages[[0, 2]].count_nonzero() == returns[[0, 2]].count_nonzero() == 0
     assert advantages[1].count_nonzero() == 5
-    for shift_mean, eps in itertools.product((True, False), (0.0, 1e-8)):
-        found = whiten(torch.tensor([[1.0, NAN]]), torch.zeros(1, 2), shift_mean=shift_mean, eps=eps)
-        assert torch.equal(found, torch.zeros(1, 2))
+    assert torch.equal(whiten(torch.tensor([[1.0, NAN]]), torch.zeros(1, 2)), torch.zeros(1, 2))
     for shape in [(0, 4), (4, 0), (0, 0)]:
         nothing = torch.zeros(shape)
         assert [x.shape for x in generalized_advantages(nothing, nothing, nothing)] == [shape, shape]
@@ -262,31 +251,23 @@ def test_k3_of_bfloat16_is_that_of_the_numbers():
 
 
 def test_whitening_by_hand():
-    # Mean 2 and variance 2/3.
-    values, mask, unit = f64([[1.0, 2.0, 100.0], [3.0, -50.0, 0.0]]), torch.tensor([[1, 1, 0], [1, 0, 0]]), 1.5**0.5
+    # Mean 2 and variance 2/3, beside which 1e-8 stands.
+    values, mask = f64([[1.0, 2.0, 100.0], [3.0, -50.0, 0.0]]), torch.tensor([[1, 1, 0], [1, 0, 0]])
+    unit = 1 / math.sqrt(2 / 3 + 1e-8)
     assert torch.equal(masked_moments(values, mask), f64([3.0, 6.0, 14.0]))
-    assert_near(whiten(values, mask, eps=0.0), f64([[-unit, 0.0, 0.0], [unit, 0.0, 0.0]]), 1e-14)
-    kept_mean = whiten(values, mask, shift_mean=False, eps=0.0)
-    assert_near(kept_mean, f64([[2 - unit, 2.0, 0.0], [2 + unit, 0.0, 0.0]]), 1e-14)
-    # eps stands beside the variance: (2/3) / (2/3 + 2) = 1/4 of it is left.
-    assert_near(whiten(values, mask, eps=2.0), f64([[-(0.375**0.5), 0.0, 0.0], [0.375**0.5, 0.0, 0.0]]), 1e-14)
+    assert_near(whiten(values, mask), f64([[-unit, 0.0, 0.0], [unit, 0.0, 0.0]]), 1e-14)
 
 
-@pytest.mark.parametrize("shift_mean", [True, False])
 @pytest.mark.parametrize("scale, offset", [(1.0, 0.0), (30.0, -7.0), (1e-3, 0.5), (2.0, 100.0)])
-def test_whitened_values_have_mean_0_and_variance_1(shift_mean, scale, offset):
+def test_whitened_values_have_mean_0_and_variance_1(scale, offset):
     values, _, mask = random_batch(12, 6, 50, 0.7)
     values = values * scale + offset
-    whitened = whiten(values, mask, shift_mean=shift_mean, eps=0.0)
-    kept = whitened[mask].tolist()
-    mean = 0.0 if shift_mean else statistics.fmean(values[mask].tolist())
-    assert abs(statistics.fmean(kept) - mean) < 1e-11
+    whitened = whiten(values, mask)
+    kept, variance = whitened[mask].tolist(), statistics.pvariance(values[mask].tolist())
+    assert abs(statistics.fmean(kept)) < 1e-11 and whitened[~mask].count_nonzero() == 0
     # The sums of squares lose digits with (mean / standard deviation)^2.
-    assert abs(statistics.pvariance(kept) - 1) < 1e-14 * (1 + (offset / scale) ** 2)
-    assert whitened[~mask].count_nonzero() == 0
-    default = whiten(values, mask, shift_mean=shift_mean)[mask].tolist()
-    variance = statistics.pvariance(values[mask].tolist())
-    assert statistics.pvariance(default) == pytest.approx(variance / (variance + 1e-8), abs=1e-9)
+    lost = 1e-14 * (1 + (offset / scale) ** 2)
+    assert abs(statistics.pvariance(kept) - variance / (variance + 1e-8)) < lost
 
 
 def test_moments_of_two_processes_whiten_as_one():
@@ -298,25 +279,20 @@ def test_moments_of_two_processes_whiten_as_one():
     numbers = whole[mask].tolist()
     assert_near(moments, f64([len(numbers), math.fsum(numbers), math.fsum(x * x for x in numbers)]), 1e-12)
     mean, deviation = statistics.fmean(numbers), math.sqrt(statistics.pvariance(numbers) + 1e-8)
-    for shift_mean in (True, False):
-        for half, keep in halves[:2]:
-            expected = ((half - mean) / deviation + (0.0 if shift_mean else mean)).masked_fill(~keep, 0.0)
-            assert_near(whiten(half, keep, moments, shift_mean), expected, 1e-12)
-            # Control: by its own moments, a half comes out otherwise.
-            assert not torch.allclose(whiten(half, keep, None, shift_mean), expected, atol=1e-3)
-        both = torch.cat([whiten(half, keep, moments, shift_mean)[keep] for half, keep in halves[:2]])
-        assert_near(both, whiten(whole, mask, shift_mean=shift_mean)[mask], 1e-12)
+    for half, keep in halves[:2]:
+        expected = ((half - mean) / deviation).masked_fill(~keep, 0.0)
+        assert_near(whiten(half, keep, moments), expected, 1e-12)
+        # Control: by its own moments, a half comes out otherwise.
+        assert not torch.allclose(whiten(half, keep), expected, atol=1e-3)
     assert torch.equal(whiten(*halves[2], moments), torch.zeros(2, 3))
 
 
-@pytest.mark.parametrize("eps", [1e-8, 0.0])
 @pytest.mark.parametrize("value", [3.0, -0.1, 1000.1])
 @pytest.mark.parametrize("count", [1, 2, 7, 1000])
-def test_equal_values_become_0_or_stay(value, count, eps):
+def test_equal_values_become_0(value, count):
     values, mask = torch.full((1, count), value, dtype=torch.float64), torch.ones(1, count)
-    # The rounding of the moments is blown up by at most 1 / sqrt(eps), or by 10^8 without eps.
-    assert_near(whiten(values, mask, eps=eps), torch.zeros_like(values), 1e-7)
-    assert_near(whiten(values, mask, shift_mean=False, eps=eps), values, 1e-7)
+    # The rounding of the moments is blown up by at most 10^4.
+    assert_near(whiten(values, mask), torch.zeros_like(values), 1e-7)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -364,15 +340,6 @@ def test_value_loss_slow():
         free, near = (value - target) ** 2, (min(max(value, old - 0.3), old + 0.3) - target) ** 2
         assert abs(loss[0, k].item() - max(free, near) / 2) < 1e-12 and clipped[0, k].item() is (near > free)
     assert 50 < clipped.sum() < 450
-
-
-@pytest.mark.parametrize("detached", [True, False])
-def test_at_the_first_step_nothing_is_clipped_and_the_gradient_is_that_of_the_squared_error(detached):
-    values, returns, _ = random_batch(17, 4, 50, 1.0, torch.float32)
-    values.requires_grad_()
-    loss, clipped = value_loss(values, values.detach() if detached else values, returns)
-    loss.sum().backward()
-    assert not clipped.any() and torch.equal(values.grad, values.detach() - returns)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -444,23 +411,14 @@ ONES, LONG, HALVES = torch.ones(2, 3), torch.ones(2, 3, dtype=torch.long), torch
         (lambda: generalized_advantages(ONES, ONES, HALVES), "mask must be bool"),
         (lambda: generalized_advantages(ONES, ONES, ONES * -INF), "mask must be bool"),
         (lambda: generalized_advantages(ONES, ONES, ONES, gamma=1.01), r"gamma must be in \[0, 1\], got 1.01"),
-        (lambda: generalized_advantages(ONES, ONES, ONES, gamma=NAN), "gamma must be in"),
         (lambda: generalized_advantages(ONES, ONES, ONES, lam=-0.1), r"lam must be in \[0, 1\], got -0.1"),
         (lambda: kl_estimate(ONES, ONES, "k4"), r"estimator='k4' is unknown; choose one of \['k1', 'k2', 'k3'\]"),
         (lambda: kl_estimate(ONES, ONES[:1]), r"ref_logps \(1, 3\)"),
-        (lambda: kl_estimate(ONES, LONG), "ref_logps must be floating point"),
         (lambda: whiten(ONES, ONES[:, :1], torch.ones(3)), r"mask \(2, 1\)"),
         (lambda: whiten(LONG, ONES), "values must be floating point"),
-        (lambda: whiten(ONES, ONES, torch.ones(2, 3)), r"moments must have shape \(3,\).*got \(2, 3\)"),
-        (lambda: whiten(ONES, ONES, eps=-1e-8), "eps must be 0 or more, got -1e-08"),
-        (lambda: whiten(ONES, ONES, eps=NAN), "eps must be 0 or more"),
         (lambda: value_loss(ONES, ONES, ONES[:, :1]), r"returns \(2, 1\)"),
-        (lambda: value_loss(ONES, LONG, ONES), "old_values must be floating point"),
         (lambda: value_loss(ONES, ONES, ONES, mask=ONES[:1]), r"mask \(1, 3\)"),
         (lambda: value_loss(ONES, ONES, ONES, clip=0.0), "clip must be positive, or None for no limit, got 0.0"),
-        (lambda: value_loss(ONES, ONES, ONES, clip=NAN), "clip must be positive"),
-        (lambda: explained_variance(ONES, ONES, ONES[:1]), r"mask \(1, 3\)"),
-        (lambda: explained_variance(ONES, ONES, HALVES), "mask must be bool"),
     ],
 )
 def test_wrong_input_is_refused_by_name(call, message):

@@ -49,8 +49,6 @@ def test_without_spans_nothing_counts_but_by_rule():
     assert span_token_mask([(0, 2), (2, 4)], [], [S], "drop") == [0, 0]
     assert span_token_mask([(0, 2), (2, 4)], [], [S], "after_last") == [0, 0]  # there is no last span
     assert span_token_mask([(0, 2), (2, 4)], [], [S], "keep") == [2, 2]
-    with pytest.raises(ValueError, match="outside='all'"):
-        span_token_mask([], [], [S], "all")
 
 
 @pytest.mark.parametrize("mode", ["keep_start", "keep_end"])

@@ -5,7 +5,7 @@ import random
 import pytest
 import torch
 
-from hf_factuality.functional.token_rewards import place_points, place_spans
+from hf_factuality.functional.token_rewards import place_spans
 
 
 #        0123456789012345678
@@ -14,8 +14,9 @@ TEXT = "Ann ran. Bob sat."
 OFFSETS = [(0, 3), (3, 7), (7, 8), (8, 12), (12, 16), (16, 17), (17, 17)]
 
 
-def placed(points, offsets=OFFSETS, length=None):
-    return place_points([offsets], [points], len(offsets) if length is None else length)[0].tolist()
+def placed(points, offsets=OFFSETS):
+    """Of spans from the beginning of the text, by where they end."""
+    return place_spans([offsets], [[(0, *point) for point in points]], len(offsets))[0].tolist()
 
 
 def test_a_value_goes_to_the_token_of_the_last_character_before_its_end():
@@ -51,12 +52,11 @@ def test_tokens_that_share_a_character():
 
 
 def test_rows_are_padded_and_may_be_empty():
-    rewards = place_points([OFFSETS, [(0, 2)], []], [[(3, 1.0)], [(2, -1.0), (1, 3.0)], []], 8)
+    rewards = place_spans([OFFSETS, [(0, 2)], []], [[(0, 3, 1.0)], [(1, 2, -1.0), (0, 1, 3.0)], []], 8)
     assert rewards.dtype == torch.float32
     assert rewards.tolist() == [[1, 0, 0, 0, 0, 0, 0, 0], [2, 0, 0, 0, 0, 0, 0, 0], [0] * 8]
-    assert place_points([], [], 3).shape == (0, 3)
-    assert place_points([[]], [[]], 0).shape == (1, 0)
-    assert place_points([[(0, 1)]], [[(1, 1)]], 1, device="meta").device.type == "meta"
+    assert place_spans([], [], 3).shape == (0, 3)
+    assert place_spans([[]], [[]], 0).shape == (1, 0)
 
 
 def test_sums_are_exact_before_they_are_rounded_to_float32():
@@ -89,42 +89,28 @@ def test_random_texts_equal_a_walk_over_the_characters():
         for end, value in points:
             said = [token for held in owners[:end] for token in held] or [owners[0][0] if owners else 0]
             expected[max(said) if end else said[0]] += value
-        rewards = place_points([offsets], [points], len(offsets) + 2)[0]
-        assert rewards.tolist() == pytest.approx([*expected, 0, 0], abs=1e-6)
-        assert rewards.sum().item() == pytest.approx(sum(value for _, value in points), abs=1e-5)
+        rewards = placed(points, offsets)
+        assert rewards == pytest.approx(expected, abs=1e-6)
+        assert sum(rewards) == pytest.approx(sum(value for _, value in points), abs=1e-5)
 
 
 @pytest.mark.parametrize(
-    ("offsets", "points", "length", "message"),
+    ("offsets", "spans", "message"),
     [
-        ([[]], [[], []], 1, "offsets of 1 completions and points of 2"),
-        ([[(0, 1), (1, 2)]], [[]], 1, "completion 0 has 2 tokens, more than length=1"),
-        ([[(0, 1)], []], [[], [(0, 1.0)]], 1, "completion 1 has 1 points and no token"),
-        ([[(0, 3)]], [[(4, 1.0)]], 1, "ends at character 4, which is not in its text of 3 characters"),
-        ([[(0, 3)]], [[(-1, 1.0)]], 1, "ends at character -1"),
-        ([[(0, 3)]], [[(2.0, 1.0)]], 1, "ends at character 2.0"),
-        ([[(0, 3)]], [[(True, 1.0)]], 1, "ends at character True"),
-        ([[(0, 3)]], [[(2, float("nan"))]], 1, "value at character 2 is nan"),
-        ([[(0, 3)]], [[(2, float("-inf"))]], 1, "is -inf"),
-        ([[(0, 3)]], [[(2, None)]], 1, "is None, not a finite number; leave out what is unknown"),
-        ([[(0, 3)]], [[(2, 2e38), (1, 2e38)]], 1, "reward of token 0 is 4e\\+38, too large for float32"),
+        ([[]], [[], []], "offsets of 1 completions and spans of 2"),
+        ([[(0, 1), (1, 2)]], [[]], "completion 0 has 2 tokens, more than length=1"),
+        ([[(0, 1)], []], [[], [(0, 1, 1.0)]], "completion 1 has 1 spans and no token"),
+        ([[(0, 3)]], [[(2, 1, 1.0)]], r"completion 0: span \[2, 1\) is not a range"),
+        ([[(0, 3)]], [[(-1, 1, 1.0)]], r"span \[-1, 1\)"),
+        ([[(0, 3)]], [[(0, 4, 1.0)]], r"span \[0, 4\) is not a range of ints in its text of 3 characters"),
+        ([[(0, 3)]], [[(0, 2.0, 1.0)]], r"span \[0, 2.0\)"),
+        ([[(0, 3)]], [[(True, 2, 1.0)]], r"span \[True, 2\)"),
+        ([[(0, 3)]], [[(0, 2, float("nan"))]], r"value of span \[0, 2\) is nan"),
+        ([[(0, 3)]], [[(0, 2, float("-inf"))]], "is -inf"),
+        ([[(0, 3)]], [[(0, 2, None)]], "is None, not a finite number; leave out what is unknown"),
+        ([[(0, 3)]], [[(0, 2, 2e38), (0, 1, 2e38)]], "reward of token 0 is 4e\\+38, too large for float32"),
     ],
 )
-def test_wrong_points_are_refused_by_name(offsets, points, length, message):
+def test_wrong_spans_are_refused_by_name(offsets, spans, message):
     with pytest.raises(ValueError, match=message):
-        place_points(offsets, points, length)
-
-
-@pytest.mark.parametrize(
-    ("spans", "message"),
-    [
-        ([[(2, 1, 1.0)]], r"completion 0: span \[2, 1\) is not a range"),
-        ([[(-1, 1, 1.0)]], r"span \[-1, 1\)"),
-        ([[(0, 4, 1.0)]], "ends at character 4"),
-        ([[(0, 2, float("inf"))]], "is inf"),
-        ([[], []], "offsets of 1 completions and spans of 2"),
-    ],
-)
-def test_wrong_spans_are_refused_by_name(spans, message):
-    with pytest.raises(ValueError, match=message):
-        place_spans([[(0, 3)]], spans, 1)
+        place_spans(offsets, spans, 1)

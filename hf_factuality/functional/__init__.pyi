@@ -1,0 +1,20 @@
+# Public names, which load on first use.
+from hf_factuality.functional.advantages import add_factuality as add_factuality
+from hf_factuality.functional.advantages import fill_unjudged as fill_unjudged
+from hf_factuality.functional.advantages import flip_advantages as flip_advantages
+from hf_factuality.functional.advantages import scale_by_agreement as scale_by_agreement
+from hf_factuality.functional.credit import BINARY_VALUES as BINARY_VALUES
+from hf_factuality.functional.credit import CREDITS as CREDITS
+from hf_factuality.functional.credit import TERNARY_VALUES as TERNARY_VALUES
+from hf_factuality.functional.credit import Credit as Credit
+from hf_factuality.functional.credit import CreditFunction as CreditFunction
+from hf_factuality.functional.credit import credit_name as credit_name
+from hf_factuality.functional.credit import judged_units as judged_units
+from hf_factuality.functional.credit import separate_spans as separate_spans
+from hf_factuality.functional.credit import shape_advantages as shape_advantages
+from hf_factuality.functional.credit import span_values as span_values
+from hf_factuality.functional.credit import token_span_index as token_span_index
+from hf_factuality.functional.credit import token_values as token_values
+from hf_factuality.functional.scoring import decided_precision as decided_precision
+from hf_factuality.functional.scoring import factual_precision as factual_precision
+from hf_factuality.functional.scoring import mean_factuality as mean_factuality
