@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import string
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 
 _TAGS = ("<think>", "</think>", "<answer>", "</answer>")
@@ -50,15 +50,18 @@ def check_format(text: str) -> bool:
     return min(places) >= 0 and places == sorted(places) and all(text.count(tag) == 1 for tag in _TAGS)
 
 
-def _bare_match(prediction: str, gold: str) -> float:
-    # A gold answer such as "The The" or "A" is nothing but articles: normalised it is empty and would match nothing.
-    return float(" ".join(prediction.lower().split()) == " ".join(gold.lower().split()))
+def _nearest(score: Callable[[str, str], float], prediction: str, golds: Sequence[str]) -> float:
+    """Best score of the normalised answers. A gold one of nothing but articles ("The The", "A") is compared as it is."""
+
+    def against(gold: str) -> float:
+        if wanted := normalize_answer(gold):
+            return score(normalize_answer(prediction), wanted)
+        return float(prediction.lower().split() == gold.lower().split())
+
+    return max(map(against, golds))
 
 
-def _token_f1(prediction: str, gold: str) -> float:
-    found, wanted = normalize_answer(prediction), normalize_answer(gold)
-    if not wanted:
-        return _bare_match(prediction, gold)
+def _token_f1(found: str, wanted: str) -> float:
     if not found:
         return 0.0
     found_tokens, wanted_tokens = found.split(), wanted.split()
@@ -69,25 +72,13 @@ def _token_f1(prediction: str, gold: str) -> float:
     return 2 * common / (len(found_tokens) + len(wanted_tokens))
 
 
-def _token_match(prediction: str, gold: str) -> float:
-    found, wanted = normalize_answer(prediction), normalize_answer(gold)
-    if not wanted:
-        return _bare_match(prediction, gold)
-    return float(found == wanted or wanted in found.split())
-
-
-def _exact_match(prediction: str, gold: str) -> float:
-    found, wanted = normalize_answer(prediction), normalize_answer(gold)
-    return float(found == wanted) if wanted else _bare_match(prediction, gold)
-
-
 def hotpot_f1(prediction: str, golds: Sequence[str]) -> float:
     """Token F1 against the nearest gold answer, in [0, 1].
 
     If either normalised side is "yes", "no" or "no answer", the score is 1 where the words of one side all occur in the
     other, and 0 otherwise. Source: FSPO (arXiv 2505.24630), released scoring of HotpotQA and 2WikiMultiHopQA.
     """
-    return max(_token_f1(prediction, gold) for gold in golds)
+    return _nearest(_token_f1, prediction, golds)
 
 
 def halueval_match(prediction: str, golds: Sequence[str]) -> float:
@@ -95,9 +86,9 @@ def halueval_match(prediction: str, golds: Sequence[str]) -> float:
 
     Source: FSPO (arXiv 2505.24630), released scoring of HaluEval.
     """
-    return max(_token_match(prediction, gold) for gold in golds)
+    return _nearest(lambda found, wanted: float(found == wanted or wanted in found.split()), prediction, golds)
 
 
 def exact_match(prediction: str, golds: Sequence[str]) -> float:
     """1 if the prediction equals a gold answer after [`normalize_answer`], else 0."""
-    return max(_exact_match(prediction, gold) for gold in golds)
+    return _nearest(lambda found, wanted: float(found == wanted), prediction, golds)

@@ -338,7 +338,6 @@ def rlfh_metrics(sentences: Sequence[RLFHSentence]) -> dict[str, float | None]:
 
     Returns:
         `dict`:
-
         - `statements`: known statements. `unknown`: statements whose label or rating failed.
         - `supported`, `hedged_supported`, `unverifiable`, `hedged_contradicted`, `contradicted`: known ones by label.
         - `accuracy`: share of supported ones, hedged ones included. `valid_accuracy`: share of those that are also

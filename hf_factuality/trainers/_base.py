@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
@@ -9,10 +10,9 @@ import torch
 from transformers import ProcessorMixin
 
 from hf_factuality.hub.cards.card import write_trainer_card
-from hf_factuality.trainers._checkpoints import WholeCheckpoints
+from hf_factuality.trainers._checkpoints import ResumableRollouts, WholeCheckpoints
 from hf_factuality.trainers._finite import CheckedRollouts, StopsAtNonFinite
 from hf_factuality.trainers._publish import Publishes
-from hf_factuality.trainers._rollouts import ResumableRollouts
 
 
 class FactualityTrainer(WholeCheckpoints, Publishes, StopsAtNonFinite):
@@ -33,15 +33,14 @@ class FactualityTrainer(WholeCheckpoints, Publishes, StopsAtNonFinite):
             return cls._config(f"{name.split('/')[-1]}-{cls._name}")
         if not isinstance(args, cls._config):
             raise TypeError(
-                f"args must be a {cls._config.__name__}, got {type(args).__name__}; it takes the same arguments"
+                f"args must be a {cls._config.__name__} (with the same arguments), got {type(args).__name__}"
             )
         return args
 
     def _refuse_processor(self, processing_class: Any) -> None:
         if isinstance(processing_class, ProcessorMixin):
             raise ValueError(
-                f"{self._name}Trainer does not support vision-language models (a processor was passed); pass its tokenizer "
-                "for a model of text"
+                f"{self._name}Trainer does not support vision-language models (a processor was passed); pass a tokenizer"
             )
 
     def _card(self) -> dict[str, Any]:
@@ -53,23 +52,10 @@ class FactualityTrainer(WholeCheckpoints, Publishes, StopsAtNonFinite):
 
 
 class SamplingTrainer(FactualityTrainer, ResumableRollouts, CheckedRollouts):
-    """Beneath the trainers that sample: reward functions of ours, which the parent calls and logs after the user's.
+    """Beneath the trainers that sample: reward functions of `ours`, which the parent calls and logs after the user's.
 
     They are added once the parent is made, as TRL adds the rewards of environments, so that `args.reward_weights` keeps
-    meaning the user's own functions.
-
-    Args:
-        model, args, train_dataset, eval_dataset, processing_class, **kwargs:
-            As for the parent.
-        reward_funcs (`list`):
-            The user's; may be empty if there are `ours`.
-        ours (`Sequence[Callable]`):
-            Each with a `__name__`.
-        our_weights (`Sequence[float]`):
-            Their weights.
-
-    Raises:
-        `ValueError`: text of tools, environments or a `rollout_func`; a processor; weights of no function.
+    meaning the user's own functions, of which there may be none.
     """
 
     def __init__(
@@ -79,20 +65,21 @@ class SamplingTrainer(FactualityTrainer, ResumableRollouts, CheckedRollouts):
         ours: Sequence[Callable[..., list[float | None]]],
         our_weights: Sequence[float],
         args: Any,
+        *datasets_and_processor: Any,
         **kwargs: Any,
     ):
         for feature in ("tools", "environment_factory", "rollout_func"):
             if kwargs.get(feature):
                 raise ValueError(
-                    f"{self._name}Trainer does not support `{feature}`: text that a tool or an environment wrote would be "
-                    "judged as if the model had said it. Use trl.GRPOTrainer, with a verifier as reward function"
+                    f"{self._name}Trainer does not support `{feature}`, whose text would be judged as if the model had said "
+                    "it; use trl.GRPOTrainer, with a verifier as reward function"
                 )
         if not reward_funcs and args.reward_weights is not None:
             raise ValueError(
                 "reward_weights without reward_funcs: weight token rewards with token_reward_weights, factuality with "
                 "factuality_reward_weight"
             )
-        super().__init__(model=model, reward_funcs=reward_funcs or list(ours), args=args, **kwargs)
+        super().__init__(model, reward_funcs or list(ours), args, *datasets_and_processor, **kwargs)
         self._refuse_processor(self.processing_class)
         weights = torch.tensor(our_weights, dtype=torch.float32)
         if not reward_funcs:
@@ -102,6 +89,19 @@ class SamplingTrainer(FactualityTrainer, ResumableRollouts, CheckedRollouts):
             self.reward_func_names = [*self.reward_func_names, *(function.__name__ for function in ours)]
             self.reward_processing_classes = [*self.reward_processing_classes, *[None] * len(ours)]
             self.reward_weights = torch.cat([self.reward_weights, weights])
+
+    def _log_sums(self, sums: dict[str, tuple[Any, Any]], empty: float = math.nan) -> None:
+        """Log `{name: (sum, count)}` as ratios over all processes, `empty` where there is none; sums, for a count of `None`."""
+        device = self.accelerator.device
+        numbers = [
+            torch.as_tensor(0 if n is None else n, dtype=torch.float32, device=device)
+            for both in sums.values()
+            for n in both
+        ]
+        totals = self.accelerator.reduce(torch.stack(numbers), reduction="sum").view(-1, 2).tolist()
+        metrics = self._metrics["train" if self.model.training else "eval"]
+        for (name, (_, counted)), (total, count) in zip(sums.items(), totals, strict=True):
+            metrics[name].append(total if counted is None else total / count if count else empty)
 
 
 def as_list(functions: Any) -> list[Any]:

@@ -1,4 +1,4 @@
-"""Checkpoints that are whole or absent, and a resume that takes the last whole one."""
+"""Checkpoints that are whole or absent, and a resume that takes the last whole one and goes on to the last bit."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ class WholeCheckpoints:
         saves = args.save_strategy != SaveStrategy.NO and not args.save_only_model
         if args.sync_ref_model and saves and (is_deepspeed_zero3_enabled() or self.is_fsdp_enabled):
             raise ValueError(
-                "sync_ref_model=True under ZeRO-3 or FSDP: the reference model is in shards, which checkpoints do not "
-                "hold, so none could be resumed; set save_only_model=True, or sync_ref_model=False"
+                "sync_ref_model=True: checkpoints do not hold a reference model in shards (ZeRO-3, FSDP) and could not be "
+                "resumed; set save_only_model=True, or sync_ref_model=False"
             )
         if resume_from_checkpoint:
             resume_from_checkpoint = self._find_checkpoint(resume_from_checkpoint)
@@ -85,9 +85,7 @@ class WholeCheckpoints:
             if args.should_save:
                 free = shutil.disk_usage(run).free / 1e6
                 shutil.rmtree(staging, ignore_errors=True)
-                error.add_note(
-                    f"{final} was not saved, with {free:,.0f} MB free; earlier checkpoints are as they were"
-                )
+                error.add_note(f"{final} was not saved, with {free:,.0f} MB free; earlier checkpoints stay")
             raise
         finally:
             self._saving = False
@@ -187,9 +185,7 @@ class WholeCheckpoints:
 
     @property
     def _kind(self) -> str:
-        return next(
-            kind.__name__ for kind in type(self).__mro__ if kind.__module__.startswith("hf_factuality.trainers.")
-        )
+        return f"{self._name}Trainer"  # not that of a subclass
 
     def _batch_settings(self) -> dict[str, object]:
         own = {name: getattr(self.args, name) for name in _SETTINGS if hasattr(self.args, name)}
@@ -203,6 +199,49 @@ class WholeCheckpoints:
         before, now = manifest["settings"], self._batch_settings()
         changed = [f"{name}={before.get(name)} (now {now[name]})" for name in now if before.get(name) != now[name]]
         return f"it was written with {', '.join(changed)}" if changed else ""
+
+
+class ResumableRollouts:
+    """Saves, beside the optimizer, how many micro-batches were trained and what is left of the sampled completions.
+
+    Completions may serve several steps. A stock GRPO run that is resumed in between samples new ones, and counts from 0
+    when to sample again; resumed after the first epoch, it reads the prompts in the order of the first.
+    """
+
+    def _get_train_sampler(self, dataset=None):
+        self._train_sampler = super()._get_train_sampler(dataset)
+        return self._train_sampler
+
+    def _rollout_file(self, folder: str) -> Path:
+        return Path(folder) / f"rollouts_{self.args.process_index}_of_{self.args.world_size}.pt"
+
+    def _save_optimizer_and_scheduler(self, output_dir):
+        super()._save_optimizer_and_scheduler(output_dir)
+        generate_every = self.args.steps_per_generation * self.num_iterations
+        # At the boundary the next step samples anew.
+        batches = self._buffered_inputs if self._step % generate_every else None
+        Path(output_dir).mkdir(parents=True, exist_ok=True)
+        torch.save({"step": self._step, "batches": batches}, self._rollout_file(output_dir))
+
+    def _load_optimizer_and_scheduler(self, checkpoint):
+        super()._load_optimizer_and_scheduler(checkpoint)
+        if checkpoint is None:
+            return
+        generator = getattr(getattr(self, "_train_sampler", None), "generator", None)
+        if generator is not None:
+            # Every epoch draws an order. The sampler of this process is new, and its first would be that of epoch 0.
+            for _ in range(int(self.state.epoch or 0)):
+                torch.randperm(self._train_sampler.num_samples, generator=generator)
+        changed, path = self._changed_settings(checkpoint), self._rollout_file(checkpoint)
+        if changed or not path.is_file():
+            reason = changed or "a stock trainer wrote it"
+            logger.warning(
+                "%s holds no completions for this run (%s): the next step samples new ones", checkpoint, reason
+            )
+            return
+        device = self.accelerator.device  # torch cannot load onto "cpu:0"
+        state = torch.load(path, map_location="cpu" if device.type == "cpu" else device, weights_only=True)
+        self._step, self._buffered_inputs = state["step"], state["batches"]
 
 
 def _remove(path: Path) -> None:

@@ -16,9 +16,8 @@ from hf_factuality.errors import NonFiniteError
 class StopsAtNonFinite:
     """Checks the loss before its gradients, and their norm before the step.
 
-    The parents go on: transformers logs such a loss as 0, and one step makes every weight NaN. All processes stop
-    together, each after those that met the number have written their batch into `output_dir`. With `fp16` and with DeepSpeed
-    gradients that overflow are theirs to skip, and the norm is not checked.
+    The parents go on: transformers logs such a loss as 0, and one step makes every weight NaN. With `fp16` and with
+    DeepSpeed gradients that overflow are theirs to skip, and the norm is not checked.
     """
 
     _last_batch: Mapping[str, Any] | None = None
@@ -104,15 +103,14 @@ def _rows(batch: Mapping[str, Any], tokenizer) -> list[dict[str, Any]]:
         both = texts("input")
         chosen, rejected = both[: len(both) // 2], both[len(both) // 2 :]
         return [{"chosen": one, "rejected": other} for one, other in zip(chosen, rejected, strict=True)]
-    rewards = {name.removeprefix("rewards/"): c.tolist() for name, c in batch.items() if name.startswith("rewards/")}
-    return [
-        {
-            "prompt": prompt,
-            "completion": completion,
-            "rewards": {name: _number(column[index]) for name, column in rewards.items()},
+    rows = [{"prompt": p, "completion": c} for p, c in zip(texts("prompt"), texts("completion"), strict=True)]
+    for index, row in enumerate(rows):
+        row["rewards"] = {
+            name.removeprefix("rewards/"): _number(column[index].item())
+            for name, column in batch.items()
+            if name.startswith("rewards/")
         }
-        for index, (prompt, completion) in enumerate(zip(texts("prompt"), texts("completion"), strict=True))
-    ]
+    return rows
 
 
 def _number(value: float) -> float | str | None:

@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -41,28 +41,13 @@ class MaskRule:
 
 
 def locate(content: str, spans: Sequence[LabeledSpan], text: str, render: Callable[[str], str]) -> list[LabeledSpan]:
-    """The spans as ranges of the rendered conversation.
+    """The spans of a completion as ranges of `text`, which the template makes of it; `render` does so of another one.
 
     The template is asked, not searched: it renders the completion once more with marks at places of interest. If taking
     the marks out again gives the text, they stand where these places went. This holds for templates that strip the
     completion, and for those that take it apart (reasoning from answer): there, template text inside a span is left out,
-    as are the parts of a span that the template leaves out.
-
-    Args:
-        content (`str`):
-            The completion.
-        spans (`Sequence[LabeledSpan]`):
-            Ranges of it. White space at their edges is not theirs: it may have gone, or be the template's.
-        text (`str`):
-            What the template makes of the conversation.
-        render (`Callable[[str], str]`):
-            The same for another completion.
-
-    Returns:
-        `list[LabeledSpan]`: ranges of `text`, in the order of `spans`; a span may come out in several pieces or in none.
-
-    Raises:
-        `DataError`: the template changes the completion in a way that cannot be followed.
+    as are the parts of a span that the template leaves out. So a span may come out in several pieces or in none. White
+    space at its edges is not its own: it may have gone, or be the template's.
     """
     spans = [cut for span in spans if (cut := _stripped(span, content)).start < cut.end]
     body = _stripped(LabeledSpan(0, len(content)), content)
@@ -72,9 +57,13 @@ def locate(content: str, spans: Sequence[LabeledSpan], text: str, render: Callab
     if found and found[0]:
         return [span.shift(found[0][0] - body.start) for span in spans]
     # Word by word. Tags stay unmarked: a template that looks for them must find them.
-    words = [match for match in re.finditer(r"<[^<>\s]*>|[^\s<]+|<", content) if not re.fullmatch("<.*>", match[0])]
+    words = [
+        match.span() for match in re.finditer(r"<[^<>\s]*>|[^\s<]+|<", content) if not re.fullmatch("<.*>", match[0])
+    ]
     edges = sorted({edge for span in spans for edge in (span.start, span.end)})
-    pieces = [part for word in words for part in _split(word.span(), edges)]
+    pieces = [
+        piece for start, end in words for piece in pairwise([start, *(e for e in edges if start < e < end), end])
+    ]
     found = _marked(content, pieces, text, render)
     if found is None:  # one of them is in the way of the template; slow, and rare
         found = [(_marked(content, [piece], text, render) or [None])[0] for piece in pieces]
@@ -95,45 +84,32 @@ def _stripped(span: LabeledSpan, content: str) -> LabeledSpan:
     return replace(span, start=start, end=max(start, span.start + len(inside.rstrip())))
 
 
-def _split(piece: tuple[int, int], edges: Sequence[int]) -> list[tuple[int, int]]:
-    cuts = [piece[0], *(edge for edge in edges if piece[0] < edge < piece[1]), piece[1]]
-    return list(zip(cuts, cuts[1:], strict=False))
-
-
 def _marked(content: str, ranges, text: str, render) -> list[tuple[int, int] | None] | None:
     """Where ranges of the completion are in `text`: `None` for one that is not, or not as a whole, or twice; `None`
     instead of the list if marking them changes what the template does."""
-    taken = set(text)
+    edges, taken = sorted({edge for both in ranges for edge in both}), set(text)
     # Characters for private use, which no template looks for.
     free = (mark for code in range(0xF0000, 0x10FFFE) if (mark := chr(code)) not in taken)
-    marks = list(islice(free, 2 * len(ranges)))
-    if len(marks) < 2 * len(ranges):
+    marks = dict(zip(edges, free, strict=False))
+    if len(marks) < len(edges):
         return None
-    at: dict[int, str] = {}
-    for number, (_, end) in enumerate(ranges):
-        at[end] = at.get(end, "") + marks[2 * number + 1]
-    for number, (start, _) in enumerate(ranges):
-        at[start] = at.get(start, "") + marks[2 * number]
-    marked, before = [], 0
-    for place in sorted(at):
-        marked += [content[before:place], at[place]]
-        before = place
+    cuts = [*sorted({0, *edges}), len(content)]
     try:
-        rendered = render("".join(marked) + content[before:])
+        rendered = render("".join(marks.get(start, "") + content[start:end] for start, end in pairwise(cuts)))
     except Exception:  # whatever a template does with text that it did not expect
         return None
-    where: dict[str, list[int]] = {}
-    position, known = 0, set(marks)
+    where: dict[str, list[int]] = {mark: [] for mark in marks.values()}
+    position = 0
     for character in rendered:
-        if character in known:
-            where.setdefault(character, []).append(position)
+        if character in where:
+            where[character].append(position)
         else:
             position += 1
-    if rendered.translate({ord(mark): None for mark in marks}) != text:
+    if rendered.translate({ord(mark): None for mark in where}) != text:
         return None
     found: list[tuple[int, int] | None] = []
-    for number, (start, end) in enumerate(ranges):
-        first, last = where.get(marks[2 * number], []), where.get(marks[2 * number + 1], [])
+    for start, end in ranges:
+        first, last = where[marks[start]], where[marks[end]]
         once = len(first) == len(last) == 1 and text[first[0] : last[0]] == content[start:end]
         # The whole completion may have template text inside; then its pieces are looked for.
         found.append((first[0], last[0]) if once else None)
@@ -161,23 +137,9 @@ def _joined(span: LabeledSpan, placed, content: str, text: str) -> list[tuple[in
 def mask_pair(example: Mapping[str, Any], tokenizer, rule: MaskRule, implicit_prompt: bool) -> dict[str, list]:
     """Masks of a pair that TRL has tokenised, as long as its completions, and the counts of [`COUNTS`].
 
-    Args:
-        example (`Mapping[str, Any]`):
-            Row with `prompt`, `chosen`, `rejected`, their ids, and the spans.
-        tokenizer ([`~transformers.PreTrainedTokenizerBase`]):
-            The tokenizer that made the ids.
-        rule ([`MaskRule`]):
-            What counts.
-        implicit_prompt (`bool`):
-            Whether the columns held the prompt as well, as their spans then do in plain format.
-
-    Returns:
-        `dict`: `chosen_mask`, `rejected_mask` and `mask_counts`; with an implicit prompt in plain format the spans too,
-        as ranges of the completion without it.
-
-    Raises:
-        `DataError`: spans that are none or do not fit the completion; a completion that is not one message of text; a
-            template that cannot be followed.
+    Columns with an implicit prompt held the prompt as well, as their spans then do in plain format; these are returned too,
+    as ranges of the completion without it. `DataError` for spans that are none or do not fit the completion, a completion
+    that is not one message of text, or a template that cannot be followed.
     """
     result: dict[str, list] = {COUNTS: []}
     for side in SIDES:
@@ -242,8 +204,8 @@ def _read_spans(example: Mapping[str, Any], side: str, content: str) -> list[Lab
     for span in spans:
         if span.end > len(content):
             raise DataError(
-                f"`{column}` has the span [{span.start}, {span.end}), but the text of `{side}` has {len(content)} "
-                f"characters: {content[:80]!r}"
+                f"`{column}` has the span [{span.start}, {span.end}) beyond `{side}` of {len(content)} characters: "
+                f"{content[:80]!r}"
             )
     return spans
 
@@ -261,16 +223,11 @@ def _monotonic(offsets: Sequence[tuple[int, int]], length: int) -> list[tuple[in
 
 
 class MaskStatistics:
-    """Pairs and tokens of a dataset; of a stream, those that have passed so far.
-
-    Args:
-        workers (`int`, *optional*, defaults to `0`):
-            Loader workers that read the stream; each counts in memory that the main process sees.
-    """
+    """Pairs and tokens of a dataset; of a stream, those that have passed so far, counted by each worker of its loader."""
 
     def __init__(self, workers: int = 0):
-        # A row per process, so that none overwrites another's: pairs, dropped, dropped per side, and of the pairs that
-        # stay the tokens that count and all tokens, per side.
+        # A row per process, in memory that all see: pairs, dropped, dropped per side, and of the pairs that stay the
+        # tokens that count and all tokens, per side.
         self._rows = torch.zeros(workers + 1, 8, dtype=torch.int64).share_memory_()
 
     def __deepcopy__(self, memo):
@@ -321,11 +278,7 @@ def has_signal(counts: Sequence[int]) -> bool:
 
 @dataclass
 class MaskedPreferenceCollator(DataCollatorForPreference):
-    """TRL's collator for preference pairs, with `completion_mask` 0 on the tokens that do not count.
-
-    Rows carry `chosen_mask` and `rejected_mask` beside their ids, as [`MaskDPOTrainer`] adds them. Everything else is
-    the parent's.
-    """
+    """TRL's collator for preference pairs, with `completion_mask` 0 on the tokens that their masks leave out."""
 
     def torch_call(self, examples: list[dict[str, Any]]) -> dict[str, Any]:
         output = super().torch_call(examples)

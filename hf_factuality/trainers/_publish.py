@@ -29,8 +29,8 @@ _KEPT: set[Any] = set()
 
 
 class Publishes:
-    """What differs from the `push_to_hub` of a Trainer: a push is one commit, holds what is part of the model and nothing
-    that tells of the machine or the account, and goes to a private repository unless `hub_private_repo=False`.
+    """A push is one commit, holds what is part of the model and nothing that tells of the machine or the account, and goes
+    to a private repository unless `hub_private_repo=False`.
 
     `training_args.bin`, a pickle of every argument with the token among them, is never pushed. The strategies `checkpoint`
     and `all_checkpoints` add what a run is resumed from, and refuse a public repository before training starts.
@@ -49,8 +49,8 @@ class Publishes:
         resumable = self.args.hub_strategy in _RESUMABLE
         if resumable and private is False:
             raise ValueError(
-                f"hub_strategy={self.args.hub_strategy.value!r} pushes the state of the run, which goes to private "
-                "repositories only; leave out hub_private_repo=False, or take hub_strategy='every_save'"
+                f"hub_strategy={self.args.hub_strategy.value!r} pushes the state of the run, to private repositories only; "
+                "leave out hub_private_repo=False, or take hub_strategy='every_save'"
             )
         # Made private if it is new; one that exists stays as it is, if its files may be read by everybody or not.
         token = token if token is not None else self.args.hub_token
@@ -68,25 +68,12 @@ class Publishes:
         private: bool | None = None,
         **kwargs: Any,
     ) -> Published | Future | None:
-        """Save the model, write its card, and publish both with the verifier and files of results.
+        """Save the model, write its card, and publish both with the verifier and files of results, in one commit.
 
-        Args:
-            commit_message (`str`, *optional*, defaults to `"End of training"`):
-                Of the commit.
-            blocking (`bool`, *optional*, defaults to `True`):
-                Whether to wait for the end; otherwise a `Future` is returned.
-            token (`str`, *optional*):
-                Instead of `args.hub_token`.
-            revision (`str`, *optional*):
-                Branch; `args.hub_revision` by default.
-            private (`bool`, *optional*):
-                Instead of `args.hub_private_repo`; a new repository is private by default. `True` and `False` refuse one that
-                is otherwise.
-            **kwargs:
-                For `create_model_card`.
-
-        Returns:
-            [`~hf_factuality.hub.push.Published`], or a `Future` of it; `None` on other processes than the main one.
+        `token`, `revision` and `private` stand instead of the arguments' (`hub_token`, `hub_revision`, `hub_private_repo`);
+        a new repository is private by default, and one that is otherwise than `private` asks is refused. `kwargs` go to
+        `create_model_card`. Returns [`~hf_factuality.hub.push.Published`], unless `blocking` a `Future` of it, and `None` on
+        other processes than the main one.
 
         Raises:
             [`~hf_factuality.errors.HubError`]: the Hub refuses or cannot be reached; nothing of the push is visible then.

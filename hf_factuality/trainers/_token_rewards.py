@@ -19,33 +19,15 @@ TokenRewardFunc = Callable[..., TokenRewards]
 def token_reward_rows(
     name: str, found: TokenRewards, tokens: Sequence[TokenOffsets], completion_ids: Sequence[Sequence[int]]
 ) -> list[torch.Tensor | None]:
-    """Rewards of a token reward function, one row per completion.
+    """Rewards of the function `name`, one row per completion: float32 of shape (T,) with its own T, `None` if unknown.
 
-    Args:
-        name (`str`):
-            Of the function, for errors.
-        found (`Sequence`):
-            Per completion spans with values, numbers, or `None`.
-        tokens (`Sequence[TokenOffsets]`):
-            Characters of the tokens of each completion.
-        completion_ids (`Sequence[Sequence[int]]`):
-            Tokens of each completion.
-
-    Returns:
-        `list[torch.Tensor | None]`: float32 of shape (T,), with the completion's own T; `None` where nothing is known.
-        All infinite where one number is not finite: the trainer stops at it, on all processes at once.
-
-    Raises:
-        `ValueError`: another number of results or of tokens, or a span outside the text.
+    A row is all infinite where one number is not finite: the trainer stops at it, on all processes at once. `ValueError`
+    for another number of results or of tokens, or a span outside the text.
     """
-    if not hasattr(found, "__len__"):
+    if not hasattr(found, "__len__") or len(found) != len(completion_ids):
         raise ValueError(
-            f"the token reward function {name!r} returned {found!r:.100}; return a list, one entry per completion"
-        )
-    if len(found) != len(completion_ids):
-        raise ValueError(
-            f"the token reward function {name!r} returned {len(found)} results for {len(completion_ids)} completions; "
-            "return one per completion, None where nothing is known"
+            f"the token reward function {name!r} returned {found!r:.100} for {len(completion_ids)} completions; return a list "
+            "with one entry per completion, None where nothing is known"
         )
     rows = []
     for number, (given, offsets, ids) in enumerate(zip(found, tokens, completion_ids, strict=True)):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import pickle
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,6 @@ from transformers import AutoModelForTokenClassification, PreTrainedModel
 
 from hf_factuality.errors import CheckpointError
 
-
-__all__ = ["CRITIC_FOLDER", "BackboneCritic", "Critic", "ValueHead", "make_critic"]
 
 CRITIC_FOLDER = "critic"
 """Folder inside a checkpoint, beside the policy's files."""
@@ -28,36 +26,24 @@ class Critic(nn.Module):
 
     A critic is never a part of the policy's module, so none of its names reaches the policy's files, its optimizer or a
     generation server. It is replicated on every process.
-
-    Args:
-        learning_rate (`float`):
-            Peak; the schedule is the policy's.
     """
 
-    needs_hidden_states: bool
+    reads_policy: bool
+    """Whether it needs a pass of the policy, inside [`Critic.watch`], before its values."""
     optimizer: torch.optim.Optimizer
 
     def prepare(self, learning_rate: float, betas: tuple[float, float], eps: float, weight_decay: float) -> None:
-        """Make the optimizer (AdamW), over the parameters that are there now."""
+        """Make the optimizer (AdamW), over the parameters that are there now; the schedule is the policy's."""
         self.learning_rate = learning_rate
         self.optimizer = torch.optim.AdamW(
             self.parameters(), lr=learning_rate, betas=betas, eps=eps, weight_decay=weight_decay
         )
 
     def step(self, accelerator: Any, max_grad_norm: float, schedule: float) -> float:
-        """One step of the optimizer on the gradients of all processes, which are then dropped; none if their norm is not
-        finite.
+        """One step on the gradients of all processes, which are then dropped; none if their norm is not finite.
 
-        Args:
-            accelerator (`accelerate.Accelerator`):
-                Averages the gradients.
-            max_grad_norm (`float`):
-                Largest norm; 0 for no limit.
-            schedule (`float`):
-                Factor of the learning rate at this step.
-
-        Returns:
-            `float`: norm of the gradients before it was clipped.
+        The learning rate is its peak times `schedule`; a `max_grad_norm` of 0 clips nothing. Returns the norm of the
+        gradients before it was clipped.
         """
         gradients = [p.grad for p in self.parameters() if p.grad is not None]
         if accelerator.num_processes > 1:
@@ -73,17 +59,12 @@ class Critic(nn.Module):
         return norm
 
     def save_optimizer(self, folder: str | os.PathLike[str]) -> None:
-        """Write the state of the optimizer beside the critic's weights."""
         path = Path(folder) / CRITIC_FOLDER
         path.mkdir(parents=True, exist_ok=True)
         torch.save(self.optimizer.state_dict(), path / _OPTIMIZER_FILE)
 
     def load(self, folder: str | os.PathLike[str]) -> None:
-        """Weights and, if it is there, the state of the optimizer from a checkpoint.
-
-        Raises:
-            `CheckpointError`: there is no critic, or it is of another kind or size.
-        """
+        """Weights and, if it is there, the state of the optimizer from a checkpoint; else `CheckpointError`."""
         path = Path(folder) / CRITIC_FOLDER
         try:
             self._load_weights(path)
@@ -96,48 +77,31 @@ class Critic(nn.Module):
                 "checkpoint, or start anew from its policy"
             ) from error
 
+    @contextmanager
     def watch(self):
-        """A context; inside, `hidden` holds the last hidden states of the policy's last pass, if the critic reads them."""
-        return nullcontext()
-
-    def _load_weights(self, path: Path) -> None:
-        raise NotImplementedError
+        """A context for a pass of the policy and the values that are read from it."""
+        yield
 
 
 class BackboneCritic(Critic):
     """A model with one number per token (`AutoModelForTokenClassification`), independent of the policy.
 
     Its head starts at 0: the first values say nothing instead of something random.
-
-    Args:
-        model (`PreTrainedModel`):
-            With one label.
     """
 
-    needs_hidden_states = False
-    hidden = None
+    reads_policy = False
 
     def __init__(self, model: PreTrainedModel):
         super().__init__()
         self.model = model
 
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, count: int) -> torch.Tensor:
-        """Values of the states in which the last `count` tokens were chosen.
-
-        Args:
-            input_ids, attention_mask (`torch.Tensor` of shape (B, L)):
-                Prompts and completions.
-            count (`int`):
-                T, the padded length of the completions.
-
-        Returns:
-            `torch.Tensor` of shape (B, T), float32.
-        """
+        """Values (B, T), float32, of the states in which the last `count` (T) of L tokens were chosen; inputs (B, L)."""
         logits = self.model(input_ids=input_ids, attention_mask=attention_mask, use_cache=False).logits
         return logits[:, -count - 1 : -1, 0].float()
 
     def save(self, folder: str | os.PathLike[str]) -> None:
-        """Write the model, as `from_pretrained` loads it, into the critic's folder inside `folder`."""
+        """As `from_pretrained` loads it."""
         self.model.save_pretrained(Path(folder) / CRITIC_FOLDER)
 
     def _load_weights(self, path: Path) -> None:
@@ -152,13 +116,11 @@ class BackboneCritic(Critic):
 class ValueHead(Critic):
     """One linear layer on the policy's last hidden states: little memory, and the value loss also shapes the policy.
 
-    Args:
-        policy (`PreTrainedModel`):
-            Without adapters. It keeps no reference to the layer but a hook on its backbone, which does nothing outside
-            [`ValueHead.watch`].
+    The policy, without adapters, gets no reference to the layer but a hook on its backbone, which does nothing outside
+    [`Critic.watch`].
     """
 
-    needs_hidden_states = True
+    reads_policy = True
 
     def __init__(self, policy: PreTrainedModel):
         super().__init__()
@@ -182,12 +144,11 @@ class ValueHead(Critic):
         finally:
             self._watching, self.hidden = False, None
 
-    def forward(self, hidden_states: torch.Tensor, count: int) -> torch.Tensor:
-        """As [`BackboneCritic.forward`], from the policy's hidden states of shape (B, L, H)."""
-        return self.head(hidden_states[:, -count - 1 : -1].to(self.head.weight)).squeeze(-1)
+    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, count: int) -> torch.Tensor:
+        """As [`BackboneCritic.forward`], from the hidden states of the policy's last pass over the same inputs."""
+        return self.head(self.hidden[:, -count - 1 : -1].to(self.head.weight)).squeeze(-1)
 
     def save(self, folder: str | os.PathLike[str]) -> None:
-        """Write the layer into the critic's folder inside `folder`."""
         path = Path(folder) / CRITIC_FOLDER
         path.mkdir(parents=True, exist_ok=True)
         torch.save({name: tensor.cpu() for name, tensor in self.state_dict().items()}, path / _HEAD_FILE)
@@ -196,21 +157,41 @@ class ValueHead(Critic):
         self.load_state_dict(torch.load(path / _HEAD_FILE, map_location="cpu", weights_only=True))
 
 
+class CriticFiles:
+    """Of a trainer with a critic: it is saved in every checkpoint and in the output, resumed and chosen with the policy."""
+
+    def save_model(self, output_dir=None, _internal_call=False):
+        folder = Path(output_dir or self.args.output_dir)
+        if self.args.should_save:
+            folder.mkdir(parents=True, exist_ok=True)
+            self.critic.save(folder)
+        super().save_model(output_dir, _internal_call)
+
+    def _save_optimizer_and_scheduler(self, output_dir):
+        super()._save_optimizer_and_scheduler(output_dir)
+        if self.args.should_save:
+            self.critic.save_optimizer(output_dir)
+
+    def _load_optimizer_and_scheduler(self, checkpoint):
+        super()._load_optimizer_and_scheduler(checkpoint)
+        if checkpoint is not None:
+            self.critic.load(checkpoint)
+
+    def _load_best_model(self):
+        super()._load_best_model()
+        # The values of the best policy are those that were learned beside it.
+        self.critic.load(self.state.best_model_checkpoint)
+
+
 def make_critic(
     source: str, policy: PreTrainedModel, trust_remote_code: bool = False, gradient_checkpointing: bool = False
 ) -> Critic:
-    """The critic of a run.
+    """The critic of a run, for a policy without adapters, whose configuration, weights and dtype it may take.
 
     Args:
         source (`str`):
             `"policy"`: a backbone of its own, with the policy's weights. `"value_head"`: a layer on the policy. Else a
             model's name or folder, read as a token classifier of one label: a reward model or an earlier critic.
-        policy (`PreTrainedModel`):
-            The policy without adapters; it gives configuration, weights and dtype.
-        trust_remote_code (`bool`, *optional*, defaults to `False`):
-            For `source`.
-        gradient_checkpointing (`bool`, *optional*, defaults to `False`):
-            Of a backbone of its own.
 
     Raises:
         `ValueError`: the policy's architecture has no token classifier, or its weights are quantized.
@@ -249,8 +230,8 @@ def _from_policy(policy: PreTrainedModel) -> PreTrainedModel:
         backbone.load_state_dict({name: plain[name] for name in wanted})
     except (KeyError, RuntimeError) as error:
         raise ValueError(
-            f"the policy's weights do not fit a critic ({error!s:.200}), as those of a quantized model; set "
-            "critic_model='value_head', or to the name of a model that is not quantized"
+            f"the policy's weights do not fit a critic ({error!s:.200}), as those of a quantized model do not; set "
+            "critic_model='value_head', or to the name of another model"
         ) from error
     _zero_head(model)
     return model
@@ -266,8 +247,8 @@ def _from_source(source: str, policy: PreTrainedModel, trust_remote_code: bool) 
     own, expected = (m.config.get_text_config().vocab_size for m in (model, policy))
     if own != expected:
         raise CheckpointError(
-            f"critic_model={source!r} has a vocabulary of {own} and the policy one of {expected}; the critic reads the "
-            "policy's tokens. Take a critic of the same tokenizer, or use the other model as a token reward"
+            f"critic_model={source!r} has a vocabulary of {own} and the policy one of {expected}; take a critic of the "
+            "same tokenizer, or use that model as a token reward"
         )
     inside = {name for name in report["missing_keys"] if name.startswith(f"{model.base_model_prefix}.")}
     if inside:

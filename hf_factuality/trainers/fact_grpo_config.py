@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from trl import GRPOConfig
 
 from hf_factuality.functional.credit import CREDITS, CreditFunction, credit_name
+from hf_factuality.trainers._settings import is_positive, is_weight, refuse, require, require_choice, setting
 
 
 # What `variant` stands for: the paper, and what the published code does instead (methods differ, so both are named).
@@ -68,90 +68,56 @@ class FactGRPOConfig(GRPOConfig):
             Nothing of the first one stops it at once. The small batches of an evaluation do not count.
     """
 
-    variant: str = field(
-        default="paper",
-        metadata={
-            "help": "'paper': answer reward plus mean sentence factuality, ternary labels. 'released': what the "
-            "published FSPO code does (answer reward only, binary labels, +1 outside the sentences). 'paper_format': the "
-            "paper, and -1 without reasoning, with text outside the tags, or without each of them exactly once.",
-            "choices": list(VARIANTS),
-        },
+    variant: str = setting(
+        "paper",
+        "'paper': answer reward plus mean sentence factuality, ternary labels. 'released': what the published FSPO code "
+        "does (answer reward only, binary labels, +1 outside the sentences). 'paper_format': the paper, and -1 without "
+        "reasoning, with text outside the tags, or without each of them exactly once.",
+        VARIANTS,
     )
-    factuality_reward_weight: float | None = field(
-        default=None,
-        metadata={"help": "Weight of the mean sentence factuality in the reward. None takes the variant's: 1 or 0."},
+    factuality_reward_weight: float | None = setting(
+        None, "Weight of the mean sentence factuality in the reward. None takes the variant's: 1 or 0."
     )
-    label_values: str | None = field(
-        default=None,
-        metadata={
-            "help": "'ternary' (+1 supported, 0 unverifiable or fact-free, -1 contradicted) or 'binary' (+1 supported, "
-            "-1 else). None takes the variant's."
-        },
+    label_values: str | None = setting(
+        None,
+        "'ternary' (+1 supported, 0 unverifiable or fact-free, -1 contradicted) or 'binary' (+1 supported, -1 else). "
+        "None takes the variant's.",
     )
-    outside_factuality: int | None = field(
-        default=None,
-        metadata={"help": "Factuality of tokens outside every sentence, 0 or 1. None takes the variant's."},
+    outside_factuality: int | None = setting(
+        None, "Factuality of tokens outside every sentence, 0 or 1. None takes the variant's."
     )
-    credit: str = field(
-        default="flip",
-        metadata={
-            "help": "How token factuality changes the advantage: 'flip' (FSPO), 'additive', 'scaled' or 'none'.",
-            "choices": list(CREDITS),
-        },
+    credit: str = setting(
+        "flip", "How token factuality changes the advantage: 'flip' (FSPO), 'additive', 'scaled' or 'none'.", CREDITS
     )
-    credit_scale: float = field(default=1.0, metadata={"help": "Strength of the 'additive' and 'scaled' credit."})
-    verify_scope: str = field(
-        default="think",
-        metadata={
-            "help": "What is verified: 'think' (all think blocks together) or 'completion'.",
-            "choices": list(SCOPES),
-        },
+    credit_scale: float = setting(1.0, "Strength of the 'additive' and 'scaled' credit.")
+    verify_scope: str = setting(
+        "think", "What is verified: 'think' (all think blocks together) or 'completion'.", SCOPES
     )
-    evidence_column: str = field(
-        default="evidence",
-        metadata={"help": "Column with the passages to check against; rows without any train as plain GRPO."},
+    evidence_column: str = setting(
+        "evidence", "Column with the passages to check against; rows without any train as plain GRPO."
     )
-    question_column: str = field(
-        default="question", metadata={"help": "Column with the question, for the verifier, if it is there."}
-    )
-    verifier_timeout: float = field(
-        default=300.0, metadata={"help": "Seconds per chunk of completions before these count as not judged."}
-    )
-    verifier_batch_size: int = field(default=64, metadata={"help": "Completions per call of the verifier."})
-    max_unjudged_batches: int = field(
-        default=3, metadata={"help": "Generation batches in a row without any verdict before the run stops."}
-    )
+    question_column: str = setting("question", "Column with the question, for the verifier, if it is there.")
+    verifier_timeout: float = setting(300.0, "Seconds per chunk of completions before these count as not judged.")
+    verifier_batch_size: int = setting(64, "Completions per call of the verifier.")
+    max_unjudged_batches: int = setting(3, "Generation batches in a row without any verdict before the run stops.")
 
     def __post_init__(self):
         super().__post_init__()
-        for name, choices in (("variant", VARIANTS), ("verify_scope", SCOPES)):
-            if getattr(self, name) not in choices:
-                raise ValueError(f"{name}={getattr(self, name)!r} is unknown; choose one of {list(choices)}")
+        require_choice(self, variant=VARIANTS, verify_scope=SCOPES)
         if self.variant == "paper_format" and self.verify_scope != "think":
             raise ValueError(
-                f"variant='paper_format' asks for think blocks, and verify_scope={self.verify_scope!r} does not read them; set "
+                f"variant='paper_format' asks for think blocks, which verify_scope={self.verify_scope!r} does not read; set "
                 "verify_scope='think', or variant='paper'"
             )
         for name, value in VARIANTS[self.variant].items():
             if getattr(self, name) is None:
                 setattr(self, name, value)
-        if self.label_values not in ("ternary", "binary"):
-            raise ValueError(f"label_values={self.label_values!r} is unknown; choose 'ternary' or 'binary'")
-        if self.outside_factuality not in (0, 1):
-            raise ValueError(f"outside_factuality={self.outside_factuality!r} must be 0 or 1")
-        if not 0 <= self.factuality_reward_weight < math.inf:
-            raise ValueError(
-                f"factuality_reward_weight={self.factuality_reward_weight!r} must be a finite number, at least 0: less "
-                "would pay falsehoods"
-            )
-        if not 0 < self.credit_scale < math.inf:
-            raise ValueError(f"credit_scale={self.credit_scale!r} must be a finite positive number")
+        require_choice(self, label_values=("ternary", "binary"), outside_factuality=(0, 1))
+        require(self, "factuality_reward_weight", is_weight, "a finite number, at least 0: less would pay falsehoods")
+        require(self, "credit_scale", is_positive, "a finite positive number")
         self._check_credit()
-        if not 0 < self.verifier_timeout < math.inf:
-            raise ValueError(f"verifier_timeout={self.verifier_timeout!r} must be a finite positive number of seconds")
-        for name in ("verifier_batch_size", "max_unjudged_batches"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}={getattr(self, name)!r} must be at least 1")
+        require(self, "verifier_timeout", is_positive, "a finite positive number of seconds")
+        require(self, "verifier_batch_size max_unjudged_batches", lambda value: value >= 1, "at least 1")
 
     def use_credit(self, credit: str | CreditFunction | None = None) -> str | CreditFunction:
         """What the trainer is to shape advantages with, in place of the field: a name, or a function, whose name it gets.
@@ -185,36 +151,15 @@ class FactGRPOConfig(GRPOConfig):
     def _check_token_credit(self):
         """What treats a completion as one takes it apart, or weighs it otherwise, once each token has an advantage."""
         sequence = self.importance_sampling_level == "sequence"
-        corrected = self.use_vllm and self.vllm_importance_sampling_correction
-        for name, refused, why, fix in (
-            ("loss_type", self.loss_type == "vespo", "weighs a completion by the sign of its advantage", "'dapo'"),
-            (
-                "off_policy_mask_threshold",
-                self.off_policy_mask_threshold is not None,
-                "drops completions by the sign of their advantage, here single tokens",
-                "None",
-            ),
-            (
-                "use_bias_correction_kl",
-                sequence and self.beta != 0 and self.use_bias_correction_kl,
-                "gives the penalty the gradient of importance_sampling_level='sequence'",
-                "False",
-            ),
-            (
-                "top_entropy_quantile",
-                sequence and self.top_entropy_quantile < 1,
-                "weighs the tokens within importance_sampling_level='sequence'",
-                "1.0",
-            ),
-            (
-                "vllm_importance_sampling_mode",
-                sequence and corrected and self.vllm_importance_sampling_mode.startswith("token"),
-                "weighs the tokens within importance_sampling_level='sequence'",
-                "'sequence_mask'",
-            ),
-        ):
-            if refused:
-                raise ValueError(
-                    f"{name}={getattr(self, name)!r} {why}, and with credit={self.credit!r} every token has an advantage "
-                    f"of its own; set {name}={fix}, or credit='none'"
-                )
+        corrected = sequence and self.use_vllm and self.vllm_importance_sampling_correction
+        by_token = corrected and self.vllm_importance_sampling_mode.startswith("token")
+        why = f"does not go with credit={self.credit!r}, which gives every token an advantage of its own"
+        within = f"{why}, within importance_sampling_level='sequence'; set it to"
+        refuse(
+            self,
+            loss_type=self.loss_type == "vespo" and f"{why}; set it to 'dapo', or credit='none'",
+            off_policy_mask_threshold=self.off_policy_mask_threshold is not None and f"{why}; set it to None",
+            use_bias_correction_kl=sequence and self.beta != 0 and self.use_bias_correction_kl and f"{within} False",
+            top_entropy_quantile=sequence and self.top_entropy_quantile < 1 and f"{within} 1.0",
+            vllm_importance_sampling_mode=by_token and f"{within} 'sequence_mask'",
+        )

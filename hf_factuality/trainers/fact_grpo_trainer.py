@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -27,7 +26,7 @@ from hf_factuality.hub.cards.card import describe_verifier
 from hf_factuality.io.markdown import code
 from hf_factuality.rewards import check_format
 from hf_factuality.rewards._rows import row_evidence, verifier_input
-from hf_factuality.spans import LabeledSpan, TokenOffsets, Verification, opens_think, scope_ranges, token_offsets
+from hf_factuality.spans import LabeledSpan, TokenOffsets, opens_think, scope_ranges, token_offsets
 from hf_factuality.trainers._base import SamplingTrainer, as_list
 from hf_factuality.trainers._sequence_ratio import SequenceRatios
 from hf_factuality.trainers.fact_grpo_config import FactGRPOConfig
@@ -42,33 +41,6 @@ VERIFICATIONS = "verifications"
 """Column in which reward functions get what the verifier found."""
 _TEXTS = ("prompt", "completion", "completion_ids")
 _NOTHING_ELSE = re.compile(r"<think>.*</think>\s*<answer>.*</answer>", re.DOTALL)
-
-
-@dataclass
-class _Finding:
-    """A completion of the current generation batch."""
-
-    tokens: TokenOffsets
-    row: JudgedRow
-
-    @property
-    def verification(self) -> Verification:
-        return self.row.verification
-
-    @property
-    def checked(self) -> bool:
-        """Whether there was something to check against."""
-        return self.row.left_out != "no_evidence"
-
-    @property
-    def reasoned(self) -> bool:
-        """Whether it has anything to judge."""
-        return self.row.left_out != "empty"
-
-    @property
-    def units(self) -> tuple[LabeledSpan, ...]:
-        """Sentences or claims; none where nothing is known."""
-        return judged_units(self.verification) if self.verification.judged else ()
 
 
 class FactGRPOTrainer(SamplingTrainer, SequenceRatios, GRPOTrainer):
@@ -148,34 +120,26 @@ class FactGRPOTrainer(SamplingTrainer, SequenceRatios, GRPOTrainer):
         verifier = load_verifier(verifier) if isinstance(verifier, str) else verifier
         self._guard = GuardedVerifier(verifier, args.verifier_timeout, args.verifier_batch_size)
         if self._guard.requires_evidence and args.remove_unused_columns:
-            raise ValueError(
-                "remove_unused_columns=True drops the evidence before the verifier sees it; set it to False"
-            )
+            raise ValueError("remove_unused_columns=True drops the verifier's evidence; set it to False")
         for dataset in _datasets(train_dataset, eval_dataset):
             self._check_columns(dataset, args.evidence_column)
-        self._findings: list[_Finding] = []
+        self._tokens: list[TokenOffsets] = []
+        self._judged: list[JudgedRow] = []
         self._opened: list[bool] = []
         self._unjudged = UnjudgedBatches(args.max_unjudged_batches)
 
         def factuality(prompts, completions, log_extra, **columns):
-            log_extra("factuality_labels", [_describe(finding) for finding in self._findings])
-            return [self._factuality(finding) for finding in self._findings]
+            log_extra("factuality_labels", [_describe(row) for row in self._judged])
+            return [self._factuality(row) for row in self._judged]
 
         own = as_list(reward_funcs)
         if not own and args.factuality_reward_weight == 0:
             raise ValueError(
-                f"nothing to learn from: there are no reward_funcs and factuality_reward_weight is 0 (variant={args.variant!r})"
+                f"nothing to learn from: pass reward_funcs, or set factuality_reward_weight (0 by variant={args.variant!r})"
             )
+        weights = [args.factuality_reward_weight]
         super().__init__(
-            model,
-            own,
-            [factuality],
-            [args.factuality_reward_weight],
-            args,
-            train_dataset=train_dataset,
-            eval_dataset=eval_dataset,
-            processing_class=processing_class,
-            **kwargs,
+            model, own, [factuality], weights, args, train_dataset, eval_dataset, processing_class, **kwargs
         )
         if self.reward_func_names.count(REWARD_NAME) > 1:
             raise ValueError(f"a reward function is named {REWARD_NAME!r}, which is the name of ours; rename it")
@@ -184,8 +148,8 @@ class FactGRPOTrainer(SamplingTrainer, SequenceRatios, GRPOTrainer):
             decoded = self._tokenizer.decode(ids, skip_special_tokens=True)
             if not scope_ranges(decoded, "think"):
                 raise ValueError(
-                    f"the tokenizer decodes '<think>a</think>' to {decoded!r}, so no think block would ever be found; add "
-                    "the tags as ordinary (not special) tokens, or set verify_scope='completion'"
+                    f"the tokenizer decodes '<think>a</think>' to {decoded!r}; add the tags as ordinary (not special) tokens, "
+                    "or set verify_scope='completion'"
                 )
         self._values = TERNARY_VALUES if args.label_values == "ternary" else BINARY_VALUES
 
@@ -196,8 +160,8 @@ class FactGRPOTrainer(SamplingTrainer, SequenceRatios, GRPOTrainer):
             return
         if names is not None and column not in names:
             raise DataError(
-                f"the dataset has no column {column!r} and {type(self._guard.verifier).__name__} needs evidence; it has "
-                f"{list(names)}. Name the column with `evidence_column`, or use a verifier that finds its own evidence."
+                f"the dataset has no column {column!r} for {type(self._guard.verifier).__name__}, which needs evidence; set "
+                f"evidence_column to one of {list(names)}, or use a verifier that finds its own evidence"
             )
         for row in dataset.select_columns(column) if isinstance(dataset, Dataset) else ():
             row_evidence(row[column], column)
@@ -209,30 +173,29 @@ class FactGRPOTrainer(SamplingTrainer, SequenceRatios, GRPOTrainer):
         return output
 
     # Verification: completions -> spans -> one number per completion.
-    def _verify(self, rows: list[Mapping[str, Any]], completion_ids: list[list[int]]) -> list[_Finding]:
+    def _verify(self, rows: list[Mapping[str, Any]], completion_ids: list[list[int]]) -> None:
         args = self.args
-        tokens = [token_offsets(self._tokenizer, ids) for ids in completion_ids]
+        self._tokens = [token_offsets(self._tokenizer, ids) for ids in completion_ids]
         asked = []
-        for number, (columns, text) in enumerate(zip(rows, (found.text for found in tokens), strict=True)):
+        for number, (columns, tokens) in enumerate(zip(rows, self._tokens, strict=True)):
             if self._guard.requires_evidence and args.evidence_column not in columns:
                 raise DataError(f"rows have no column {args.evidence_column!r}; they have {sorted(columns)}")
             opened = bool(self._opened) and self._opened[number]
             # The released code leaves completions alone that break the format: nothing of them is judged.
-            kept = args.verify_scope != "think" or self._follows_format(text, opened)
-            item = verifier_input(text if kept else "", columns, args.evidence_column, args.question_column)
+            kept = args.verify_scope != "think" or self._follows_format(tokens.text, opened)
+            item = verifier_input(tokens.text if kept else "", columns, args.evidence_column, args.question_column)
             asked.append(Row(item, args.verify_scope, opened))
-        (judged,) = judge_rows(self._guard, asked, chunk=None)
-        sent = [row.found for row in judged if row.left_out is None]
+        (self._judged,) = judge_rows(self._guard, asked, chunk=None)
+        sent = [row.found for row in self._judged if row.left_out is None]
         self._unjudged.add(self._guard.verifier, sent, counts=self.model.training)
-        return [_Finding(*found) for found in zip(tokens, judged, strict=True)]
 
-    def _factuality(self, finding: _Finding) -> float | None:
+    def _factuality(self, row: JudgedRow) -> float | None:
         """The reward: `None` where nothing is known."""
-        if not finding.verification.judged:
+        if not row.verification.judged:
             return None
-        if self.args.variant == "paper_format" and not finding.reasoned:
-            return -1.0  # as much as nothing but falsehoods
-        return mean_factuality(finding.units, self._values)
+        if self.args.variant == "paper_format" and row.left_out == "empty":
+            return -1.0  # no reasoning: as much as nothing but falsehoods
+        return mean_factuality(_units(row), self._values)
 
     def _follows_format(self, text: str, opened: bool) -> bool:
         """Whether the format check lets it through; the paper's formula does not ask for one."""
@@ -245,10 +208,8 @@ class FactGRPOTrainer(SamplingTrainer, SequenceRatios, GRPOTrainer):
     def _calculate_rewards(self, inputs, prompts, completions, completion_ids_list):
         _refuse_taken(inputs[0])
         columns = [{name: row[name] for name in row if name not in _TEXTS} for row in inputs]
-        self._findings = self._verify(columns, completion_ids_list)
-        inputs = [
-            {**row, VERIFICATIONS: finding.verification} for row, finding in zip(inputs, self._findings, strict=True)
-        ]
+        self._verify(columns, completion_ids_list)
+        inputs = [{**row, VERIFICATIONS: found.verification} for row, found in zip(inputs, self._judged, strict=True)]
         rewards_per_func = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
         group_size = self.num_generations if self.model.training else self.num_generations_eval
         rewards = fill_unjudged(rewards_per_func[:, -1], group_size)
@@ -263,18 +224,11 @@ class FactGRPOTrainer(SamplingTrainer, SequenceRatios, GRPOTrainer):
 
     def _generate_and_score_completions(self, inputs):
         output = super()._generate_and_score_completions(inputs)
-        findings, self._findings = self._findings, []
-        mask = output["completion_mask"].bool()
+        mask, units = output["completion_mask"].bool(), [_units(row) for row in self._judged]
         # Rows without any labelled unit (no evidence, no think block, not judged) stay as they are.
-        outside = [float(self.args.outside_factuality) if f.units else 0.0 for f in findings]
-        labels = token_values(
-            [f.tokens.offsets for f in findings],
-            [f.units for f in findings],
-            self._values,
-            mask.size(1),
-            outside,
-            mask.device,
-        )
+        outside = [float(self.args.outside_factuality) if found else 0.0 for found in units]
+        offsets = [tokens.offsets for tokens in self._tokens]
+        labels = token_values(offsets, units, self._values, mask.size(1), outside, mask.device)
         before = output["advantages"]
         output["advantages"] = shape_advantages(self._credit, before, labels, mask, self.args.credit_scale)
         if output["advantages"].dim() == 2:
@@ -282,7 +236,7 @@ class FactGRPOTrainer(SamplingTrainer, SequenceRatios, GRPOTrainer):
             self._logs["extra"]["group_advantage"].extend(self._show_advantages(output["advantages"], mask))
         else:
             flipped = torch.zeros_like(mask)
-        self._log_factuality(findings, flipped, mask)
+        self._log_factuality(flipped, mask)
         return output
 
     def _card(self):
@@ -295,41 +249,37 @@ class FactGRPOTrainer(SamplingTrainer, SequenceRatios, GRPOTrainer):
             f"{args.label_values} labels, {named} credit, {args.loss_type} loss",
         }
 
-    def _log_factuality(self, findings: list[_Finding], flipped, mask):
-        mode = "train" if self.model.training else "eval"
-        checked = [f for f in findings if f.checked]
-        units = [unit for f in checked for unit in judged_units(f.verification)]
-        labelled = token_values(
-            [f.tokens.offsets for f in findings],
-            [[unit for unit in f.units if unit.label is not None] for f in findings],
-            dict.fromkeys(TERNARY_VALUES, 1),
-            mask.size(1),
-            device=mask.device,
-        )
-        means = [mean for f in findings if (mean := self._factuality(f)) is not None]
-        bare = sum(not f.reasoned for f in checked) if self.args.verify_scope == "think" else 0
-        totals = torch.tensor(
-            [
-                mask.sum(), (labelled.bool() & mask).sum(), flipped.sum(),
-                len(findings), len(checked), self._guard.last_report.failed,
-                sum(means), len(means), len(units),
-                sum(unit.label is None for unit in units), bare,
-            ],
-            dtype=torch.float32, device=mask.device,
-        )  # fmt: skip
-        totals = self.accelerator.reduce(totals, reduction="sum").tolist()
-        tokens, n_labelled, n_flipped, rows, n_checked, failed, total, judged, sentences, unjudged, bare = totals
-        seconds = torch.tensor([self._guard.last_report.seconds], device=mask.device)
-        metrics = self._metrics[mode]
-        metrics["factuality/tokens_labelled"].append(n_labelled / max(tokens, 1))
-        metrics["factuality/tokens_flipped"].append(n_flipped / max(tokens, 1))
-        metrics["factuality/mean"].append(total / judged if judged else float("nan"))
-        metrics["factuality/sentences"].append(sentences / n_checked if n_checked else float("nan"))
-        metrics["factuality/rows_checked"].append(n_checked / max(rows, 1))
-        metrics["factuality/no_reasoning"].append(bare / n_checked if n_checked else float("nan"))
-        metrics["factuality/failed"].append(failed)
-        metrics["factuality/unjudged_sentences"].append(unjudged)
-        metrics["factuality/verify_seconds"].append(self.accelerator.gather(seconds).max().item())
+    def _log_factuality(self, flipped: torch.Tensor, mask: torch.Tensor) -> None:
+        rows, report = self._judged, self._guard.last_report
+        checked = [row for row in rows if _has_evidence(row)]
+        units = [unit for row in checked for unit in judged_units(row.verification)]
+        known = [[unit for unit in _units(row) if unit.label is not None] for row in rows]
+        offsets = [tokens.offsets for tokens in self._tokens]
+        labelled = token_values(offsets, known, dict.fromkeys(TERNARY_VALUES, 1), mask.size(1), device=mask.device)
+        means = [mean for row in rows if (mean := self._factuality(row)) is not None]
+        bare = sum(row.left_out == "empty" for row in checked) if self.args.verify_scope == "think" else 0
+        sums = {
+            "factuality/tokens_labelled": ((labelled.bool() & mask).sum(), mask.sum()),
+            "factuality/tokens_flipped": (flipped.sum(), mask.sum()),
+            "factuality/mean": (sum(means), len(means)),
+            "factuality/sentences": (len(units), len(checked)),
+            "factuality/rows_checked": (len(checked), len(rows)),
+            "factuality/no_reasoning": (bare, len(checked)),
+            "factuality/failed": (report.failed, None),
+            "factuality/unjudged_sentences": (sum(unit.label is None for unit in units), None),
+        }
+        self._log_sums(sums)
+        seconds = self.accelerator.gather(torch.tensor([report.seconds], device=mask.device)).max().item()
+        self._metrics["train" if self.model.training else "eval"]["factuality/verify_seconds"].append(seconds)
+
+
+def _has_evidence(row: JudgedRow) -> bool:
+    return row.left_out != "no_evidence"
+
+
+def _units(row: JudgedRow) -> tuple[LabeledSpan, ...]:
+    """Sentences or claims; none where nothing is known."""
+    return judged_units(row.verification) if row.verification.judged else ()
 
 
 def _datasets(*datasets) -> list:
@@ -350,14 +300,15 @@ def _refuse_taken(columns: Collection[str]) -> None:
         )
 
 
-def _describe(finding: _Finding) -> str:
+def _describe(row: JudgedRow) -> str:
     """The labelled sentences or claims of a completion, one a line, for the completions table."""
-    if not finding.checked:
+    if not _has_evidence(row):
         return "(no evidence)"
-    if finding.verification.error is not None:
-        return f"(not judged) {finding.verification.error}"
-    text = finding.tokens.text
+    found = row.verification
+    if found.error is not None:
+        return f"(not judged) {found.error}"
+    text = row.row.input.completion
     return "\n".join(
         f"{'unjudged' if unit.label is None else unit.label.value}: {(unit.claim or unit.text(text)).strip()}"
-        for unit in judged_units(finding.verification)
+        for unit in judged_units(found)
     )

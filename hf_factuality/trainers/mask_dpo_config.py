@@ -8,6 +8,7 @@ from trl import DPOConfig
 
 from hf_factuality.functional.preference import FREE_OF_HALLUCINATION, HALLUCINATED, OUTSIDE_RULES
 from hf_factuality.spans import Label
+from hf_factuality.trainers._settings import refuse, require_choice, setting
 
 
 ALL = "all"
@@ -42,50 +43,35 @@ class MaskDPOConfig(DPOConfig):
     )
     rejected_labels: list[str] = field(
         default_factory=lambda: [label.value for label in HALLUCINATED],
-        metadata={
-            "help": "Labels whose spans of the rejected completion count; ['all'] puts no mask on this side. Default: "
-            "the paper's hallucinated sentences."
-        },
+        metadata={"help": "The same for the rejected completion. Default: the paper's hallucinated sentences."},
     )
-    tokens_outside: str = field(
-        default="drop",
-        metadata={
-            "help": "Tokens outside every span: 'drop' (the paper), 'after_last' (the released code: those after the "
-            "last span count) or 'keep'.",
-            "choices": list(OUTSIDE_RULES),
-        },
+    tokens_outside: str = setting(
+        "drop",
+        "Tokens outside every span: 'drop' (the paper), 'after_last' (the released code: those after the last span "
+        "count) or 'keep'.",
+        OUTSIDE_RULES,
     )
 
     def __post_init__(self):
         super().__post_init__()
         for name in ("chosen_labels", "rejected_labels"):
             setattr(self, name, _checked_labels(name, getattr(self, name)))
-        if self.tokens_outside not in OUTSIDE_RULES:
-            raise ValueError(f"tokens_outside={self.tokens_outside!r} is unknown; choose one of {list(OUTSIDE_RULES)}")
-        if self.max_length is not None and self.max_length < 2:
-            raise ValueError(f"max_length={self.max_length!r} leaves no token to learn from; use 2 or more, or None")
-        if self.truncation_mode not in ("keep_start", "keep_end"):
-            raise ValueError(f"truncation_mode={self.truncation_mode!r} is unknown; choose 'keep_start' or 'keep_end'")
-        if self.padding_free:
-            raise ValueError(
-                "padding_free=True is not supported: TRL 1.16 has no padding-free DPO and would pad in silence; set it "
-                "to False"
-            )
-        if self.use_weighting:
-            raise ValueError(
-                "use_weighting=True is not supported: WPO weighs a pair by the policy's probability of the whole "
-                "completions, and over the kept tokens TRL would compute that of their fragments; set it to False"
-            )
-        if self.label_smoothing and not _SMOOTHED.intersection(self.loss_type):
-            raise ValueError(
-                f"label_smoothing={self.label_smoothing!r} has no effect: TRL reads it for {sorted(_SMOOTHED)} only, not for "
-                f"loss_type={self.loss_type!r}; set it to 0, or loss_type='robust'"
-            )
-        if self.pad_token is not None:
-            raise ValueError(
-                f"pad_token={self.pad_token!r} is not supported (TRL deprecates it); set `pad_token` of the tokenizer and "
-                "pass that as `processing_class`"
-            )
+        require_choice(self, tokens_outside=OUTSIDE_RULES, truncation_mode=("keep_start", "keep_end"))
+        smoothed = _SMOOTHED.intersection(self.loss_type)
+        refuse(
+            self,
+            max_length=self.max_length is not None
+            and self.max_length < 2
+            and "leaves no token to learn from; use 2 or more, or None",
+            padding_free=self.padding_free and "is ignored by DPO of TRL 1.16, which pads in silence; set it to False",
+            use_weighting=self.use_weighting
+            and "(WPO) weighs a pair by whole completions, of which fragments are kept; set it to False",
+            label_smoothing=self.label_smoothing
+            and not smoothed
+            and f"has no effect with loss_type={self.loss_type!r}; set it to 0, or take one of {sorted(_SMOOTHED)}",
+            pad_token=self.pad_token is not None
+            and "is deprecated by TRL; set `pad_token` of the tokenizer, and pass that as `processing_class`",
+        )
 
 
 def _checked_labels(name: str, labels: list[str] | str) -> list[str]:

@@ -91,14 +91,10 @@ class MaskDPOTrainer(FactualityTrainer, DPOTrainer):
         args = self._checked_args(args, model)
         if data_collator is not None:
             raise ValueError(
-                f"MaskDPOTrainer does not take a data_collator (got {type(data_collator).__name__}): its own one applies "
-                "the masks, and any other would train plain DPO"
+                f"data_collator={data_collator!r:.80}: leave it out, since MaskDPOTrainer's own one applies the masks"
             )
         if train_dataset is not None and {"image", "images"} & set(_columns(train_dataset)):
-            raise ValueError(
-                "MaskDPOTrainer does not support images: TRL tokenises such pairs batch by batch, without the offsets "
-                "that place the spans"
-            )
+            raise ValueError("MaskDPOTrainer does not support images, whose pairs have no offsets that place spans")
         self.mask_statistics: dict[str, MaskStatistics] = {}
         self._mask_rule = MaskRule(
             chosen=_labels(args.chosen_labels),
@@ -131,10 +127,7 @@ class MaskDPOTrainer(FactualityTrainer, DPOTrainer):
     def _prepare_dataset(self, dataset, processing_class, args, dataset_name):
         self._refuse_processor(processing_class)
         if not self._tokenizer.is_fast:
-            raise ValueError(
-                f"{type(self._tokenizer).__name__} has no character offsets, so spans cannot be placed; use a fast "
-                "tokenizer"
-            )
+            raise ValueError(f"{type(self._tokenizer).__name__} has no character offsets; use a fast tokenizer")
         if self._tokenizer.pad_token_id is None:
             raise ValueError("the tokenizer has neither a padding token nor an end-of-sequence token; set `pad_token`")
         self._masked_collator.pad_token_id = self._tokenizer.pad_token_id
@@ -142,8 +135,8 @@ class MaskDPOTrainer(FactualityTrainer, DPOTrainer):
         missing = {"chosen", "rejected", "chosen_spans", "rejected_spans"}.difference(columns)
         if missing:
             raise DataError(
-                f"the {dataset_name} dataset has no column {sorted(missing)[0]!r}; it has {sorted(columns)}. Spans are "
-                "lists of LabeledSpan.to_dict(); use trl.DPOTrainer for pairs without any"
+                f"the {dataset_name} dataset has no column {sorted(missing)[0]!r}, only {sorted(columns)}; add it (spans are "
+                "lists of LabeledSpan.to_dict()), or use trl.DPOTrainer"
             )
         map_style = isinstance(dataset, Dataset)
         n_pairs = len(dataset) if map_style else 0
@@ -154,11 +147,8 @@ class MaskDPOTrainer(FactualityTrainer, DPOTrainer):
         taken = dataset_name == "train" and self.mask_statistics
         self.mask_statistics["eval_train" if taken else dataset_name] = statistics
         # The rule is an argument, and so part of the fingerprint under which reference log-probabilities are cached.
-        arguments = {
-            "tokenizer": self._tokenizer,
-            "rule": self._mask_rule,
-            "implicit_prompt": "prompt" not in columns,
-        }
+        implicit = "prompt" not in columns
+        arguments = {"tokenizer": self._tokenizer, "rule": self._mask_rule, "implicit_prompt": implicit}
         with global_then_local_main_first():
             dataset = dataset.map(mask_pair, fn_kwargs=arguments, **settings)
             if not map_style:
@@ -177,7 +167,7 @@ class MaskDPOTrainer(FactualityTrainer, DPOTrainer):
         if not len(dataset):
             raise DataError(
                 f"no pair of the {dataset_name} dataset is left: of {statistics.pairs}, {statistics.dropped_by_side} have "
-                f"no token of a counted span. Look at the labels of the spans, chosen_labels={args.chosen_labels}, "
+                f"no token of a counted span; look at the spans' labels, chosen_labels={args.chosen_labels}, "
                 f"rejected_labels={args.rejected_labels} and max_length={args.max_length}"
             )
         return dataset

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from trl import GRPOConfig
 
 from hf_factuality.functional.gae import KL_ESTIMATORS
+from hf_factuality.trainers._settings import is_positive, is_weight, refuse, require, require_choice, setting
 
 
 # Losses whose gradient is a ratio or a log-probability times the advantage of the same token.
@@ -64,40 +64,25 @@ class TokenRewardPPOConfig(GRPOConfig):
             One per token reward function; 1 each by default. `reward_weights` are those of `reward_funcs`.
     """
 
-    num_generations: int = field(
-        default=1, metadata={"help": "Completions per prompt and generation batch. PPO needs one."}
+    num_generations: int = setting(1, "Completions per prompt and generation batch. PPO needs one.")
+    beta: float = setting(0.01, "Weight of the KL penalty in the token rewards; 0 loads no reference model.")
+    gamma: float = setting(1.0, "Discount per token.")
+    lam: float = setting(0.95, "Lambda of GAE.")
+    kl_estimator: str = setting("k3", "Estimator of the KL penalty: 'k1', 'k2' or 'k3'.", KL_ESTIMATORS)
+    reward_clip: float | None = setting(
+        10.0, "Largest absolute reward of a token, before the KL penalty. None: no limit."
     )
-    beta: float = field(
-        default=0.01, metadata={"help": "Weight of the KL penalty in the token rewards; 0 loads no reference model."}
+    missing_eos_penalty: float = setting(
+        0.0, "Taken off the last token of a completion without an end-of-sequence token."
     )
-    gamma: float = field(default=1.0, metadata={"help": "Discount per token."})
-    lam: float = field(default=0.95, metadata={"help": "Lambda of GAE."})
-    kl_estimator: str = field(
-        default="k3",
-        metadata={"help": "Estimator of the KL penalty: 'k1', 'k2' or 'k3'.", "choices": list(KL_ESTIMATORS)},
-    )
-    reward_clip: float | None = field(
-        default=10.0, metadata={"help": "Largest absolute reward of a token, before the KL penalty. None: no limit."}
-    )
-    missing_eos_penalty: float = field(
-        default=0.0, metadata={"help": "Taken off the last token of a completion without an end-of-sequence token."}
-    )
-    whiten_advantages: bool = field(
-        default=True, metadata={"help": "Shift and scale the advantages over the global generation batch."}
-    )
-    value_clip: float | None = field(
-        default=0.2, metadata={"help": "Largest useful step of a value since sampling. None: no limit."}
-    )
-    vf_coef: float = field(default=0.1, metadata={"help": "Weight of the value loss of a value head."})
-    critic_model: str = field(
-        default="policy", metadata={"help": "'policy', 'value_head', or a model with the policy's tokenizer."}
-    )
-    critic_learning_rate: float = field(default=9e-6, metadata={"help": "Peak learning rate of the critic."})
-    freezing_actor_steps: int = field(
-        default=0, metadata={"help": "Optimizer steps at the beginning in which only the critic learns."}
-    )
-    token_reward_weights: list[float] | None = field(
-        default=None, metadata={"help": "One weight per token reward function; 1 each by default."}
+    whiten_advantages: bool = setting(True, "Shift and scale the advantages over the global generation batch.")
+    value_clip: float | None = setting(0.2, "Largest useful step of a value since sampling. None: no limit.")
+    vf_coef: float = setting(0.1, "Weight of the value loss of a value head.")
+    critic_model: str = setting("policy", "'policy', 'value_head', or a model with the policy's tokenizer.")
+    critic_learning_rate: float = setting(9e-6, "Peak learning rate of the critic.")
+    freezing_actor_steps: int = setting(0, "Optimizer steps at the beginning in which only the critic learns.")
+    token_reward_weights: list[float] | None = setting(
+        None, "One weight per token reward function; 1 each by default."
     )
 
     def __post_init__(self):
@@ -107,38 +92,21 @@ class TokenRewardPPOConfig(GRPOConfig):
         super().__post_init__()
         if one:
             self.num_generations = 1
-        for name in ("gamma", "lam"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"{name}={getattr(self, name)!r} must be in [0, 1]")
-        if self.kl_estimator not in KL_ESTIMATORS:
-            raise ValueError(f"kl_estimator={self.kl_estimator!r} is unknown; choose one of {list(KL_ESTIMATORS)}")
-        for name in ("reward_clip", "value_clip"):
-            value = getattr(self, name)
-            if value is not None and not 0 < value < math.inf:
-                raise ValueError(f"{name}={value!r} must be a finite positive number, or None for no limit")
-        for name in ("beta", "missing_eos_penalty", "vf_coef", "critic_learning_rate", "freezing_actor_steps"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise ValueError(f"{name}={getattr(self, name)!r} must be a finite number, at least 0")
-        if self.loss_type not in _LOSS_TYPES:
-            raise ValueError(
-                f"loss_type={self.loss_type!r} needs one advantage per completion; choose one of {list(_LOSS_TYPES)}"
-            )
-        if self.importance_sampling_level != "token":
-            raise ValueError(
-                f"importance_sampling_level={self.importance_sampling_level!r} weighs whole completions, so that a token's "
-                "own advantage would be lost; set it to 'token'"
-            )
-        if self.off_policy_mask_threshold is not None:
-            raise ValueError(
-                f"off_policy_mask_threshold={self.off_policy_mask_threshold!r} drops completions by the sign of their "
-                "advantage, here single tokens; set it to None"
-            )
-        if self.multi_objective_aggregation != "sum_then_normalize":
-            raise ValueError(
-                f"multi_objective_aggregation={self.multi_objective_aggregation!r} normalises over groups, which a critic "
-                "replaces; weight the rewards instead"
-            )
-        if self.fp16:
-            raise ValueError(
-                "fp16=True scales the loss, and the critic's gradients would be scaled too; use bf16=True"
-            )
+        require(self, "gamma lam", lambda value: 0 <= value <= 1, "in [0, 1]")
+        require_choice(self, kl_estimator=KL_ESTIMATORS)
+        per_token = f"one of {_LOSS_TYPES}: others need one advantage per completion"
+        require(self, "loss_type", lambda value: value in _LOSS_TYPES, per_token)
+        limit = "a finite positive number, or None for no limit"
+        require(self, "reward_clip value_clip", lambda value: value is None or is_positive(value), limit)
+        weights = "beta missing_eos_penalty vf_coef critic_learning_rate freezing_actor_steps"
+        require(self, weights, is_weight, "a finite number, at least 0")
+        refuse(
+            self,
+            importance_sampling_level=self.importance_sampling_level != "token"
+            and "weighs whole completions, so that a token's own advantage would be lost; set it to 'token'",
+            off_policy_mask_threshold=self.off_policy_mask_threshold is not None
+            and "drops completions by the sign of their advantage, here single tokens; set it to None",
+            multi_objective_aggregation=self.multi_objective_aggregation != "sum_then_normalize"
+            and "normalises over groups, which a critic replaces; weight the rewards instead",
+            fp16=self.fp16 and "scales the loss, and the critic's gradients would be scaled too; use bf16=True",
+        )

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch.nn.functional import pad
@@ -24,10 +25,8 @@ from hf_factuality.functional.gae import (
 from hf_factuality.hub.cards.card import describe_rewards
 from hf_factuality.spans import TokenOffsets, token_offsets
 from hf_factuality.trainers._base import SamplingTrainer, as_list
-from hf_factuality.trainers._critic_files import CriticFiles
-from hf_factuality.trainers._padding import without_padding
 from hf_factuality.trainers._token_rewards import TokenRewardFunc, token_reward_rows
-from hf_factuality.trainers.critic import make_critic
+from hf_factuality.trainers.critic import CriticFiles, make_critic
 from hf_factuality.trainers.token_reward_ppo_config import TokenRewardPPOConfig
 
 
@@ -95,44 +94,27 @@ class TokenRewardPPOTrainer(CriticFiles, SamplingTrainer, GRPOTrainer):
         if not given and not own:
             raise ValueError("nothing to learn from: pass token_reward_funcs, reward_funcs or both")
         if not all(callable(function) and not is_async_callable(function) for function in given):
-            raise ValueError(
-                "token_reward_funcs must be plain functions (not async), see the docstring for what they return"
-            )
+            raise ValueError(f"token_reward_funcs must be plain functions, not async, got {given!r:.200}")
         weights = [1.0] * len(given) if args.token_reward_weights is None else args.token_reward_weights
         if len(weights) != len(given):
-            raise ValueError(
-                f"token_reward_weights has {len(weights)} weights for {len(given)} token reward functions"
-            )
+            raise ValueError(f"token_reward_weights={weights} must have one weight for each of {len(given)} functions")
         if args.critic_model != "value_head" and is_deepspeed_zero3_enabled():
-            raise ValueError(
-                f"critic_model={args.critic_model!r} needs a whole model on every process, which ZeRO-3 shards; set "
-                "critic_model='value_head'"
-            )
+            raise ValueError(f"critic_model={args.critic_model!r} is sharded by ZeRO-3; set critic_model='value_head'")
         self._token_rewards: dict[int, list[torch.Tensor | None]] = {}
         self._tokens: list[TokenOffsets] = []
         self._plain: torch.Tensor | None = None
         wrapped = [self._scalar(number, function) for number, function in enumerate(given)]
-        super().__init__(
-            model,
-            own,
-            wrapped,
-            weights,
-            args,
-            train_dataset=train_dataset,
-            eval_dataset=eval_dataset,
-            processing_class=processing_class,
-            **kwargs,
-        )
+        super().__init__(model, own, wrapped, weights, args, train_dataset, eval_dataset, processing_class, **kwargs)
         if self.is_deepspeed_enabled and args.freezing_actor_steps and args.weight_decay:
             raise ValueError(
-                f"freezing_actor_steps={args.freezing_actor_steps} with DeepSpeed does not hold back weight_decay="
-                f"{args.weight_decay}, so the policy would move; set one of them to 0"
+                f"freezing_actor_steps={args.freezing_actor_steps} does not hold back weight_decay={args.weight_decay} with "
+                "DeepSpeed; set one of them to 0"
             )
         prompts = args.generation_batch_size // args.num_generations
         if hasattr(self.train_dataset, "__len__") and len(self.train_dataset) < prompts:
             raise ValueError(
-                f"the dataset has {len(self.train_dataset)} prompts and one generation batch takes {prompts}, so nothing "
-                "would be trained; lower generation_batch_size (or per_device_train_batch_size), or raise num_generations"
+                f"the dataset has {len(self.train_dataset)} prompts, fewer than a generation batch ({prompts}); lower "
+                "generation_batch_size (or per_device_train_batch_size), or raise num_generations"
             )
         shared = {name for name in self.reward_func_names if self.reward_func_names.count(name) > 1}
         if shared:
@@ -173,10 +155,8 @@ class TokenRewardPPOTrainer(CriticFiles, SamplingTrainer, GRPOTrainer):
 
     def _place_rewards(self, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Token rewards of shape (B, T), and which completions have any that is known, (B,)."""
-        rewards, known = (
-            torch.zeros(mask.shape, device=mask.device),
-            torch.zeros(len(mask), dtype=bool, device=mask.device),
-        )
+        rewards = torch.zeros(mask.shape, device=mask.device)
+        known = torch.zeros(len(mask), dtype=bool, device=mask.device)
         weights = self.reward_weights.tolist()
         for number, rows in self._token_rewards.items():
             for index, row in enumerate(rows):
@@ -193,30 +173,27 @@ class TokenRewardPPOTrainer(CriticFiles, SamplingTrainer, GRPOTrainer):
     # Values
     def _old_values(self, batch: dict[str, torch.Tensor], logps: bool):
         """Values, and the policy's log-probabilities if they are asked for, both (B, T), without gradients."""
-        args = self.args
+        args, critic = self.args, self.critic
         size = args.per_device_train_batch_size if self.model.training else args.per_device_eval_batch_size
-        head = self.critic.needs_hidden_states
         count = batch["completion_ids"].size(1)
         values, found = [], []
         with torch.no_grad(), ExitStack() as stack:
             stack.enter_context(disable_gradient_checkpointing(self.model, args.gradient_checkpointing_kwargs))
-            if not head:
-                stack.enter_context(disable_gradient_checkpointing(self.critic.model, {"use_reentrant": False}))
+            if not critic.reads_policy:
+                stack.enter_context(disable_gradient_checkpointing(critic.model, {"use_reentrant": False}))
             for start in range(0, len(batch["completion_ids"]), size):
                 part = without_padding({name: tensor[start : start + size] for name, tensor in batch.items()})
-                rows, kept = _joined(part), part["completion_ids"].size(1)
-                with self.critic.watch():
-                    if logps or head:
-                        found.append(self._get_per_token_logps_and_entropies(self.model, *rows, kept)[0])
-                    values.append(self._values(*rows, kept, self.critic.hidden))
+                inputs = _joined(part)
+                with critic.watch():
+                    if logps or critic.reads_policy:
+                        found.append(self._get_per_token_logps_and_entropies(self.model, *inputs)[0])
+                    values.append(self._values(*inputs))
         values, found = ([pad(row, (0, count - row.size(1))) for row in rows] for rows in (values, found))
         return torch.cat(values), torch.cat(found) if found else None
 
-    def _values(self, ids: torch.Tensor, attention: torch.Tensor, count: int, hidden: torch.Tensor | None):
-        if self.critic.needs_hidden_states:
-            return self.critic(hidden, count)
-        with self.accelerator.autocast():
-            return self.critic(ids, attention, count)
+    def _values(self, *inputs: Any) -> torch.Tensor:
+        with nullcontext() if self.critic.reads_policy else self.accelerator.autocast():
+            return self.critic(*inputs)
 
     def _generate_and_score_completions(self, inputs):
         output = super()._generate_and_score_completions(inputs)
@@ -258,23 +235,20 @@ class TokenRewardPPOTrainer(CriticFiles, SamplingTrainer, GRPOTrainer):
         return output
 
     def _log_rollouts(self, output, rewards, kl, advantages, known):
-        metrics = self._metrics["train" if self.model.training else "eval"]
         mask, learned = output["completion_mask"].bool(), output["tool_mask"].bool()
-        sums = torch.stack(
-            [
-                mask.sum(), kl.sum(), learned.sum(), output["old_values"].masked_fill(~learned, 0).sum(),
-                output["returns"].masked_fill(~learned, 0).sum(), (~known).sum(),
-            ]
-        ).double()  # fmt: skip
-        tokens, total_kl, count, values, returns, unknown = self.accelerator.reduce(sums, reduction="sum").tolist()
-        metrics["kl"].append(total_kl / max(tokens, 1))
-        metrics["value/mean"].append(values / max(count, 1))
-        metrics["value/return_mean"].append(returns / max(count, 1))
-        metrics["rewards/unknown_completions"].append(unknown)
+        values, returns = output["old_values"], output["returns"]
+        sums = {
+            "kl": (kl.sum(), mask.sum()),
+            "value/mean": (values.masked_fill(~learned, 0).sum(), learned.sum()),
+            "value/return_mean": (returns.masked_fill(~learned, 0).sum(), learned.sum()),
+            "rewards/unknown_completions": ((~known).sum(), None),
+        }
+        self._log_sums(sums, empty=0.0)
         everywhere = [
             self.accelerator.gather(self.accelerator.pad_across_processes(x.float(), dim=1))
-            for x in (output["old_values"], output["returns"], learned)
+            for x in (values, returns, learned)
         ]
+        metrics = self._metrics["train" if self.model.training else "eval"]
         metrics["value/explained_variance"].append(explained_variance(*everywhere[:2], everywhere[2].bool()).item())
         # The parent's are those of groups: of one completion each, as a rule.
         metrics.pop("frac_reward_zero_std", None)
@@ -282,12 +256,11 @@ class TokenRewardPPOTrainer(CriticFiles, SamplingTrainer, GRPOTrainer):
 
     # Losses
     def _compute_loss(self, model, inputs):
-        training = self.model.training
+        training, own = self.model.training, not self.critic.reads_policy
         frozen = training and self.state.global_step < self.args.freezing_actor_steps
         inputs = without_padding(inputs)
-        own, weight, critic_loss = not self.critic.needs_hidden_states, 1.0, None
         if own:
-            critic_loss = self._critic_loss(inputs, None)
+            critic_loss = self._critic_loss(inputs)
             if training:
                 # At once, so that what it keeps for its gradients is gone before the policy's pass.
                 critic_loss.backward()
@@ -297,28 +270,27 @@ class TokenRewardPPOTrainer(CriticFiles, SamplingTrainer, GRPOTrainer):
         try:
             with self.critic.watch():
                 loss = super()._compute_loss(model, inputs)
-                hidden = self.critic.hidden
+                if not own:
+                    if frozen:
+                        self.critic.hidden = self.critic.hidden.detach()
+                    critic_loss = self.args.vf_coef * self._critic_loss(inputs)
         finally:
             self.beta = beta
-        if not own:
-            weight = self.args.vf_coef
-            critic_loss = self._critic_loss(inputs, hidden.detach() if frozen else hidden)
-        return (0.0 * loss if frozen else loss) + weight * critic_loss
+        return (0.0 * loss if frozen else loss) + critic_loss
 
-    def _critic_loss(self, inputs, hidden: torch.Tensor | None) -> torch.Tensor:
-        training = self.model.training
-        values = self._values(*_joined(inputs), inputs["completion_ids"].size(1), hidden)
-        mask = inputs["tool_mask"]
+    def _critic_loss(self, inputs) -> torch.Tensor:
+        training, mask = self.model.training, inputs["tool_mask"]
+        values = self._values(*_joined(inputs))
         losses, clipped = value_loss(values, inputs["old_values"], inputs["returns"], self.args.value_clip, mask)
         # The mean over the tokens of a step, over all processes, as in the parent's loss.
         tokens = inputs["num_items_in_batch"].clamp(min=1) / self.accelerator.num_processes
         if training:
             tokens = tokens * self.current_gradient_accumulation_steps / self.args.steps_per_generation
-        metrics = self._metrics["train" if training else "eval"]
-        here = torch.stack([losses.sum(), clipped.sum(), mask.sum()]).detach()
-        total, cut, number = self.accelerator.reduce(here, reduction="sum").tolist()
-        metrics["value/loss"].append(total / max(number, 1))
-        metrics["value/clip_ratio"].append(cut / max(number, 1))
+        sums = {
+            "value/loss": (losses.detach().sum(), mask.sum()),
+            "value/clip_ratio": (clipped.sum(), mask.sum()),
+        }
+        self._log_sums(sums, empty=0.0)
         return losses.sum() / tokens
 
     def training_step(self, model, inputs, num_items_in_batch):
@@ -346,8 +318,31 @@ class TokenRewardPPOTrainer(CriticFiles, SamplingTrainer, GRPOTrainer):
         }
 
 
-def _joined(inputs: dict[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Ids and attention mask of prompts with completions, (B, P + T)."""
-    return tuple(
+def _joined(inputs: dict[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor, int]:
+    """Ids and attention mask of prompts with completions, (B, P + T), and T."""
+    ids, attention = (
         torch.cat([inputs[f"prompt_{name}"], inputs[f"completion_{name}"]], dim=1) for name in ("ids", "mask")
     )
+    return ids, attention, inputs["completion_ids"].size(1)
+
+
+def without_padding(inputs: dict[str, Any]) -> dict[str, Any]:
+    """Cut off the columns of a micro-batch that are padding in all of its rows: nothing is computed from them.
+
+    A generation batch is padded to its longest prompt (on the left) and completion (on the right) before it is split, and
+    with few rows per micro-batch most passes would be over padding. At least one column of each stays.
+    """
+    prompts, completions = inputs["prompt_mask"], inputs["completion_mask"]
+    used = prompts.any(dim=0).nonzero()
+    first = int(used[0]) if len(used) else prompts.size(1) - 1
+    used = completions.any(dim=0).nonzero()
+    end = int(used[-1]) + 1 if len(used) else 1
+
+    def cut(name: str, value: Any) -> Any:
+        if not torch.is_tensor(value) or value.dim() != 2:
+            return value
+        if name in ("prompt_ids", "prompt_mask"):
+            return value[:, first:]
+        return value[:, :end] if value.size(1) == completions.size(1) else value
+
+    return {name: cut(name, value) for name, value in inputs.items()}

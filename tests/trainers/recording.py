@@ -62,6 +62,13 @@ class WholeCompletion:
         ]
 
 
+def fixed_rewards(values):
+    def answer(prompts, completions, **kwargs):
+        return list(values)
+
+    return answer
+
+
 class FirstCharacterOfTheFirst(WholeCompletion):
     """Labels one character of one completion and nothing else in it: the control of the neutral setting."""
 

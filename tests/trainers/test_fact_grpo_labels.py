@@ -9,21 +9,27 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import HfArgumentParser
 
 from hf_factuality import FactGRPOConfig, FactGRPOTrainer, Label, LabeledSpan, Verification
 from hf_factuality.errors import DataError
 from tests.tiny import letters_reward, rows
-from tests.trainers.recording import SETTINGS, FactGRPO, StockGRPO, WholeCompletion, same_to_the_last_bit
+from tests.trainers.recording import (
+    SETTINGS,
+    FactGRPO,
+    StockGRPO,
+    WholeCompletion,
+    fixed_rewards,
+    same_to_the_last_bit,
+)
 from tests.trainers.test_fact_grpo_neutral import fact, run
 from tests.trainers.test_fact_grpo_trainer import (
     ONE_BATCH,
     Script,
     check,
-    fixed_rewards,
     group_advantages,
     make,
     one_generation,
+    saying,
 )
 
 
@@ -174,10 +180,6 @@ def test_where_functions_and_names_go(tiny_model, tmp_path):
     # What cannot meet advantages per token cannot meet those of a function either.
     with pytest.raises(ValueError, match="loss_type='vespo'.*by_hand"):
         make(tiny_model, tmp_path, WholeCompletion(), credit=by_hand, config={"credit": "none", "loss_type": "vespo"})
-    (parsed,) = HfArgumentParser(FactGRPOConfig).parse_args_into_dataclasses(
-        ["--output_dir", str(tmp_path), "--credit", "additive", "--use_cpu", "true", "--bf16", "false"]
-    )
-    assert parsed.credit == "additive"
 
 
 # Verifications as a column
@@ -249,17 +251,15 @@ def test_verifications_are_in_characters_of_the_whole_completion(tiny_model, tmp
     text = "so <think>Ada sat.</think><answer>x</answer>"
     seen = []
 
-    class Fixed(FactGRPOTrainer):
-        def _generate_single_turn(self, prompt_ids, *args, **kwargs):
-            return [self.processing_class(text)["input_ids"] for _ in prompt_ids], None
-
     def looks(completions, verifications, **columns):
         seen.extend(verifications)
         return [0.0] * len(completions)
 
     config = {"verify_scope": "think", "max_completion_length": 64}
     one_generation(
-        make(tiny_model, tmp_path, WholeCompletion(odd_or_even), reward_funcs=looks, config=config, trainer=Fixed)
+        make(
+            tiny_model, tmp_path, WholeCompletion(odd_or_even), reward_funcs=looks, config=config, trainer=saying(text)
+        )
     )
     assert [(v.spans[0].start, v.spans[0].end) for v in seen] == [(10, 18)] * 4
 
@@ -299,17 +299,13 @@ def test_claims_stand_for_the_sentences_and_the_lowest_counts_where_they_overlap
         def verify(self, inputs):
             return [found] * len(inputs)
 
-    class Fixed(FactGRPOTrainer):
-        def _generate_single_turn(self, prompt_ids, *args, **kwargs):
-            return [self.processing_class(text)["input_ids"] for _ in prompt_ids], None
-
     seen = []
 
     def looks(advantages, labels, mask):
         seen.append(labels)
         return untouched(advantages, labels, mask)
 
-    trainer = make(tiny_model, tmp_path, Claims(), trainer=Fixed, credit=looks)
+    trainer = make(tiny_model, tmp_path, Claims(), trainer=saying(text), credit=looks)
     output = one_generation(trainer)
     assert output["completion_ids"].shape == (4, 16)
     # Lowest of what is known: unverifiable over supported, contradicted over supported; a failure hides nothing.

@@ -6,8 +6,7 @@ from collections import Counter
 import pytest
 import torch
 from datasets import Dataset, load_from_disk
-from transformers import AutoTokenizer, ProcessorMixin
-from trl import DPOConfig, TrlParser
+from transformers import AutoTokenizer
 
 from hf_factuality import MaskDPOConfig, MaskDPOTrainer
 from hf_factuality.errors import DataError
@@ -32,13 +31,6 @@ GOOD = ("supported", "contradicted")
 
 
 # Which labels count, and pairs without any.
-
-
-def test_the_papers_rule_by_default():
-    args = MaskDPOConfig("out", use_cpu=True, bf16=False)
-    assert args.chosen_labels == ["supported", "hedged_supported", "no_fact"]
-    assert args.rejected_labels == ["unverifiable", "hedged_contradicted", "contradicted"]
-    assert args.tokens_outside == "drop"
 
 
 def test_pairs_without_signal_are_dropped_and_counted(tiny_model, tmp_path, caplog):
@@ -105,64 +97,6 @@ def test_shares_and_dropped_pairs_are_logged(tiny_model, tmp_path):
     assert 0.1 < entry["mask/chosen_kept"] < 0.9
     assert entry["mask/dropped_pairs"] == 1.0
     assert {"rewards/chosen", "rewards/margins", "rewards/accuracies", "logps/rejected"} <= entry.keys()
-
-
-# Refusals.
-
-
-@pytest.mark.parametrize(
-    "settings, message",
-    [
-        ({"chosen_labels": ["true"]}, "chosen_labels holds 'true', which is no label"),
-        ({"rejected_labels": []}, "rejected_labels is empty"),
-        ({"rejected_labels": ["all", "supported"]}, "'all' stands alone"),
-        ({"tokens_outside": "eos"}, "tokens_outside='eos' is unknown"),
-        ({"max_length": 1}, "max_length=1 leaves no token"),
-        ({"truncation_mode": "middle"}, "truncation_mode='middle'"),
-        (
-            {"label_smoothing": 0.1},
-            r"label_smoothing=0.1 has no effect.*not for loss_type=\['sigmoid'\]; set it to 0, or",
-        ),
-        ({"padding_free": True}, "padding_free=True is not supported"),
-        ({"use_weighting": True}, "use_weighting=True is not supported"),
-        ({"pad_token": "<|pad|>"}, "pad_token='<|pad|>' is not supported"),
-    ],
-)
-def test_settings_that_cannot_work(settings, message):
-    with pytest.raises(ValueError, match=message):
-        MaskDPOConfig("out", use_cpu=True, bf16=False, **settings)
-
-
-def test_arguments_that_cannot_work(tiny_model, tmp_path):
-    args = MaskDPOConfig(str(tmp_path), **SETTINGS)
-    with pytest.raises(TypeError, match="must be a MaskDPOConfig, got DPOConfig"):
-        MaskDPOTrainer(tiny_model, args=DPOConfig(str(tmp_path), **SETTINGS), train_dataset=pairs())
-    with pytest.raises(ValueError, match="does not take a data_collator"):
-        MaskDPOTrainer(tiny_model, args=args, data_collator=lambda rows: rows, train_dataset=pairs())
-    with pytest.raises(DataError, match="no column 'chosen_spans'"):
-        MaskDPOTrainer(tiny_model, args=args, train_dataset=pairs().remove_columns("chosen_spans"))
-    with pytest.raises(ValueError, match="does not support images"):
-        MaskDPOTrainer(tiny_model, args=args, train_dataset=pairs(2).add_column("images", [[], []]))
-    with pytest.raises(ValueError, match="`train_dataset` is required"):
-        MaskDPOTrainer(tiny_model, args=args)
-
-
-def test_processors_and_slow_tokenizers_are_refused(tiny_model, tmp_path):
-    class Processor(ProcessorMixin):
-        def __init__(self, tokenizer):
-            self.tokenizer, self.chat_template = tokenizer, None
-
-    tokenizer = AutoTokenizer.from_pretrained(tiny_model)
-    args = MaskDPOConfig(str(tmp_path), **SETTINGS)
-    with pytest.raises(ValueError, match="does not support vision-language models"):
-        MaskDPOTrainer(tiny_model, args=args, train_dataset=pairs(), processing_class=Processor(tokenizer))
-
-    class Slow(type(tokenizer)):
-        is_fast = False
-
-    tokenizer.__class__ = Slow
-    with pytest.raises(ValueError, match="Slow has no character offsets"):
-        MaskDPOTrainer(tiny_model, args=args, train_dataset=pairs(), processing_class=tokenizer)
 
 
 def test_the_tokenizers_end_of_sequence_pads_if_nothing_else_does(tiny_model, tmp_path):
@@ -256,18 +190,6 @@ def test_a_stream_is_masked_dropped_and_counted_as_it_passes(tiny_model, tmp_pat
 def test_a_stream_cannot_have_precomputed_references(tiny_model, tmp_path):
     with pytest.raises(ValueError, match="not supported with IterableDataset"):
         make(MaskDPO, tiny_model, tmp_path, pairs().to_iterable_dataset(), precompute_ref_log_probs=True)
-
-
-def test_settings_from_the_command_line(tiny_model, tmp_path):
-    options = ["--chosen_labels", "supported", "no_fact", "--rejected_labels", "all", "--tokens_outside", "keep"]
-    (args,) = TrlParser((MaskDPOConfig,)).parse_args_and_config(
-        ["--output_dir", str(tmp_path), "--use_cpu", "true", "--bf16", "false", *options]
-    )
-    assert (args.chosen_labels, args.rejected_labels, args.tokens_outside) == (
-        ["supported", "no_fact"],
-        ["all"],
-        "keep",
-    )
 
 
 def test_all_columns_may_stay_and_several_processes_may_prepare(tiny_model, tmp_path):

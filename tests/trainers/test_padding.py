@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from hf_factuality.trainers import token_reward_ppo_trainer
-from hf_factuality.trainers._padding import without_padding
+from hf_factuality.trainers.token_reward_ppo_trainer import without_padding
 from tests.trainers.test_token_reward_ppo_trainer import CRITICS, RecordingGiven, ids_as_rewards, state
 from tests.trainers.token_reward_ppo_oracle import make
 

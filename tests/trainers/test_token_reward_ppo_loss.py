@@ -80,7 +80,7 @@ def compare(trainer, batch, oracle):
     loss = trainer._compute_loss(trainer.model, batch)
     loss.backward()
     assert abs(loss.item() - expected.item()) <= 1e-5 * oracle.size
-    critic = trainer.critic.head if trainer.critic.needs_hidden_states else trainer.critic.model
+    critic = trainer.critic.head if trainer.critic.reads_policy else trainer.critic.model
     for ours, theirs in ((trainer.model, oracle.policy), (critic, oracle.critic)):
         expected_gradients = dict(theirs.named_parameters())
         for name, parameter in ours.named_parameters():

@@ -7,7 +7,6 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoModelForTokenClassification, AutoTokenizer
-from trl import GRPOConfig
 
 from hf_factuality import TokenRewardPPOConfig, TokenRewardPPOTrainer
 from hf_factuality.errors import CheckpointError, NonFiniteError
@@ -259,7 +258,7 @@ def test_critics_that_do_not_fit(tiny_model, tmp_path):
     policy = AutoModelForCausalLM.from_pretrained(tiny_model)
     policy.resize_token_embeddings(policy.config.vocab_size + 3)
     policy.save_pretrained(tmp_path / "other")
-    with pytest.raises(CheckpointError, match="a vocabulary of .* the policy's tokens.*as a token reward"):
+    with pytest.raises(CheckpointError, match="a vocabulary of .* of the same tokenizer, .*as a token reward"):
         make(tiny_model, tmp_path, vowels, critic_model=str(tmp_path / "other"))
     with pytest.raises(CheckpointError, match="critic_model='valuehead' cannot be loaded as a critic"):
         make(tiny_model, tmp_path, vowels, critic_model="valuehead")
@@ -330,12 +329,12 @@ def test_the_first_logs_by_hand(tiny_model, tmp_path):
 @pytest.mark.parametrize(
     ("returns", "message"),
     [
-        (lambda ids, texts: [[]], "'bad' returned 1 results for 3 completions; return one per completion, None where"),
-        (lambda ids, texts: None, "'bad' returned None; return a list, one entry per completion"),
+        (lambda ids, texts: [[]], "'bad' returned .* for 3 completions; return a list with one entry per completion, None where"),
+        (lambda ids, texts: None, "'bad' returned None for 3 completions; return a list"),
         (lambda ids, texts: [[0.5] * (len(row) + 1) for row in ids], r"'bad', completion 0: .*return one number per token"),
         (lambda ids, texts: [torch.full((len(row),), math.nan) for row in ids], "a reward of bad is not a finite .*None for"),
-        (lambda ids, texts: [[(0, len(text) + 1, 1.0)] for text in texts], "'bad', completion 0: .*not in its text"),
-        (lambda ids, texts: [[(3, 1, 1.0)] for _ in texts], "'bad', completion 0: .*need ints with 0 <= start <= end"),
+        (lambda ids, texts: [[(0, len(text) + 1, 1.0)] for text in texts], "'bad', completion 0: .*is not a range .* in its text of"),
+        (lambda ids, texts: [[(3, 1, 1.0)] for _ in texts], r"'bad', completion 0: .*span \[3, 1\) is not a range"),
         (lambda ids, texts: [[(0, 1, math.inf)] for _ in texts], "a reward of bad is not a finite number"),
         (lambda ids, texts: ["good" for _ in texts], "'bad', completion 0"),
     ],
@@ -347,75 +346,6 @@ def test_errors_name_the_function_the_completion_and_the_fix(tiny_model, tmp_pat
     trainer = make(tiny_model, tmp_path, [vowels, bad])
     with pytest.raises((ValueError, NonFiniteError), match=message):
         trainer._generate_and_score_completions([rows()[number] for number in range(3)])
-
-
-def test_refusals(tiny_model, tmp_path):
-    def build(funcs=vowels, reward_funcs=None, extra=None, **settings):
-        args = TokenRewardPPOConfig(str(tmp_path), **{**SETTINGS, **settings})
-        return TokenRewardPPOTrainer(tiny_model, funcs, reward_funcs, args, rows(), **(extra or {}))
-
-    async def served(prompts, **kwargs):
-        return [[] for _ in prompts]
-
-    for extra, message in (
-        ({"tools": [len]}, "does not support `tools`"),
-        ({"rollout_func": lambda prompts, trainer: {}}, "does not support `rollout_func`"),
-        ({"environment_factory": object}, "does not support `environment_factory`"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            build(extra=extra)
-    with pytest.raises(ValueError, match="pass token_reward_funcs, reward_funcs or both"):
-        build(None)
-    with pytest.raises(ValueError, match="must be plain functions"):
-        build([7])
-    with pytest.raises(ValueError, match="not async"):
-        build(served)
-    with pytest.raises(ValueError, match="token_reward_weights has 2 weights for 1 token reward functions"):
-        build(token_reward_weights=[1.0, 2.0])
-    with pytest.raises(ValueError, match="weight token rewards with token_reward_weights"):
-        build(reward_weights=[2.0])
-    with pytest.raises(ValueError, match=r"several reward functions are named \['vowels'\]"):
-        build([vowels, vowels])
-    with pytest.raises(
-        ValueError, match="the dataset has 8 prompts and one generation batch takes 9.*raise num_gener"
-    ):
-        build(per_device_train_batch_size=9)
-    with pytest.raises(TypeError, match="must be a TokenRewardPPOConfig, got GRPOConfig"):
-        settings = {k: v for k, v in SETTINGS.items() if k != "critic_learning_rate"}
-        args = GRPOConfig(str(tmp_path), num_generations=3, **settings)
-        TokenRewardPPOTrainer(tiny_model, vowels, None, args, rows())
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"gamma": 1.1}, "gamma=1.1 must be in"),
-        ({"lam": -0.1}, "lam=-0.1 must be in"),
-        ({"kl_estimator": "k4"}, "kl_estimator='k4' is unknown; choose one of"),
-        ({"reward_clip": 0.0}, "reward_clip=0.0 must be .* None for no limit"),
-        ({"value_clip": math.inf}, "value_clip=inf must be"),
-        ({"missing_eos_penalty": -1.0}, "missing_eos_penalty=-1.0 must be"),
-        ({"vf_coef": math.nan}, "vf_coef=nan must be"),
-        ({"critic_learning_rate": -1e-6}, "critic_learning_rate=-1e-06 must be"),
-        ({"freezing_actor_steps": -1}, "freezing_actor_steps=-1 must be"),
-        ({"beta": -0.1}, "beta=-0.1 must be"),
-        ({"loss_type": "vespo"}, "loss_type='vespo' needs one advantage per completion; choose one of"),
-        ({"off_policy_mask_threshold": 0.5}, "off_policy_mask_threshold=0.5 .* set it to None"),
-        ({"importance_sampling_level": "sequence"}, "importance_sampling_level='sequence' .* set it to 'token'"),
-        ({"multi_objective_aggregation": "normalize_then_sum"}, "multi_objective_aggregation='normalize_then_sum'"),
-        ({"fp16": True}, "fp16=True .* use bf16=True"),
-    ],
-)
-def test_the_config_names_the_bad_value(tmp_path, settings, message):
-    with pytest.raises(ValueError, match=message):
-        TokenRewardPPOConfig(str(tmp_path), **{**SETTINGS, **settings})
-
-
-def test_num_generations_is_a_plain_one_afterwards(tmp_path):
-    args = TokenRewardPPOConfig(str(tmp_path), **{**SETTINGS, "per_device_train_batch_size": 5})
-    assert args.num_generations == 1 and type(args.num_generations) is int and args.generation_batch_size == 5
-    with pytest.raises(ValueError, match="divisible by num_generations"):
-        TokenRewardPPOConfig(str(tmp_path), **{**SETTINGS, "per_device_train_batch_size": 5, "num_generations": 2})
 
 
 def test_several_generations_per_prompt(tiny_model, tmp_path):
@@ -432,21 +362,6 @@ def test_bfloat16_autocast(tiny_model, tmp_path, critic):
     assert all(p.dtype == torch.float32 for p in made.critic.parameters())
     log = next(entry for entry in made.state.log_history if "value/clip_ratio" in entry)
     assert log["value/clip_ratio"] == 0 and math.isfinite(log["value/loss"])
-
-
-def test_the_model_card_names_method_and_settings(tiny_model, tmp_path):
-    trainer = make(tiny_model, tmp_path, vowels, critic_learning_rate=0.00012345)
-    trainer.create_model_card(model_name="my-model", dataset_name=str(tmp_path))
-    card = (tmp_path / "README.md").read_text(encoding="utf-8")
-    for text in (
-        "# my-model",
-        "2406.12221",
-        "PPO with token rewards",
-        "vowels",
-        "`critic_learning_rate` | `0.00012345`",
-    ):
-        assert text in card, text
-    assert str(tmp_path) not in card
 
 
 def test_token_texts_are_those_of_the_sampled_ids(tiny_model, tmp_path):

@@ -18,12 +18,11 @@ from hf_factuality import (
     TokenRewardPPOTrainer,
 )
 from hf_factuality.trainers._base import FactualityTrainer, SamplingTrainer
-from hf_factuality.trainers._checkpoints import WholeCheckpoints
-from hf_factuality.trainers._critic_files import CriticFiles
+from hf_factuality.trainers._checkpoints import ResumableRollouts, WholeCheckpoints
 from hf_factuality.trainers._finite import CheckedRollouts, StopsAtNonFinite
 from hf_factuality.trainers._publish import Publishes
-from hf_factuality.trainers._rollouts import ResumableRollouts
 from hf_factuality.trainers._sequence_ratio import SequenceRatios
+from hf_factuality.trainers.critic import CriticFiles
 from tests.tiny import rows
 from tests.trainers import mask_dpo_recording
 from tests.trainers.recording import SETTINGS

@@ -110,7 +110,7 @@ class Oracle:
         policy, critic = self.trainer.model, self.trainer.critic
         self.policy = type(policy)(policy.config).double()
         self.policy.load_state_dict(policy.state_dict())
-        if critic.needs_hidden_states:
+        if critic.reads_policy:
             self.critic = torch.nn.Linear(critic.head.in_features, 1).double()
             self.critic.load_state_dict(critic.head.state_dict())
         else:

@@ -1,0 +1,42 @@
+"""What the configurations share: a field with its line of help, and checks that name the setting and its value."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection
+from dataclasses import field
+from typing import Any
+
+
+def setting(default: Any, text: str, choices: Collection[Any] | None = None) -> Any:
+    """A field of a configuration, with what the command line says of it."""
+    return field(default=default, metadata={"help": text, **({} if choices is None else {"choices": list(choices)})})
+
+
+def require(config: Any, names: str, holds: Callable[[Any], bool], must: str) -> None:
+    """Refuse the first of the settings `names`, words in a string, whose value does not pass."""
+    for name in names.split():
+        if not holds(value := getattr(config, name)):
+            raise ValueError(f"{name}={value!r} must be {must}")
+
+
+def require_choice(config: Any, **choices: Collection[Any]) -> None:
+    """Refuse the first setting whose value is none of its choices."""
+    for name, known in choices.items():
+        if (value := getattr(config, name)) not in known:
+            raise ValueError(f"{name}={value!r} is unknown; choose one of {list(known)}")
+
+
+def refuse(config: Any, **reasons: str | bool | None) -> None:
+    """Refuse the first setting with a reason, why it cannot work and what to set; anything false is none."""
+    for name, reason in reasons.items():
+        if reason:
+            raise ValueError(f"{name}={getattr(config, name)!r} {reason}")
+
+
+def is_positive(value: float) -> bool:
+    return 0 < value < math.inf
+
+
+def is_weight(value: float) -> bool:
+    return 0 <= value < math.inf
