@@ -25,21 +25,10 @@ def render(
     chat: bool,
     template_arguments: Mapping[str, Any] | None = None,
 ) -> str:
-    """Text of a prompt.
+    """Text of a prompt, whose last message is continued if it is the assistant's.
 
-    Args:
-        tokenizer (`PreTrainedTokenizerBase`):
-            Has the chat template.
-        messages (`Sequence[Mapping[str, str]]`):
-            With `role` and `content`. A last one of the assistant is continued.
-        chat (`bool`):
-            Whether to use the template. Otherwise the contents stand one after the other, a line feed between them,
-            without roles: for models that were not trained on chats.
-        template_arguments (`Mapping[str, Any]`, *optional*):
-            Further arguments of the template, such as `enable_thinking`.
-
-    Returns:
-        `str`
+    Without `chat` the contents stand one after the other, a line feed between them, without roles: for models that were
+    not trained on chats.
     """
     if not chat:
         return "\n".join(message["content"] for message in messages)
@@ -55,14 +44,10 @@ def render(
 
 
 class SeededSampler:
-    """Logits processor that draws a token of each row from its own generator, so that a row's text does not depend on its batch.
+    """Draws a token of each row from the row's own generator, so that a row's text does not depend on its batch.
 
     Adds Gumbel noise, after which the largest score is a sample of the softmax; decoding is then greedy. Rounding that
     depends on the shape of a batch can still change a token, mostly in half precision.
-
-    Args:
-        seeds (`Sequence[int]`):
-            One per row. What they draw differs between kinds of devices.
     """
 
     def __init__(self, seeds: Sequence[int]):
@@ -99,19 +84,13 @@ def processors(request: ChatRequest, seeds: Sequence[int]) -> LogitsProcessorLis
 
 
 class CausalModel:
-    """What all that ask a model in this process share. Batches are sorted by length; the caller sets eval mode.
-
-    What the model's own generation settings ask for (a repetition penalty, top-k) is not used, so that every model is
-    asked in the same way.
-
-    Attributes:
-        model (`PreTrainedModel` or `PeftModel`), tokenizer (`PreTrainedTokenizerBase`): What is asked.
-        batch_size (`int`): Rows of a forward pass.
-    """
+    """What all that ask a model (or `PeftModel`) in this process share; `batch_size` rows go through it at once."""
 
     model: Any = None
-    tokenizer: Any = None
-    batch_size: int = 8
+
+    def __init__(self, model: Any, tokenizer: Any, batch_size: int):
+        self.batch_size = batch_size
+        self._use(model, tokenizer)
 
     def _use(self, model: Any, tokenizer: Any) -> None:
         self.model, self.tokenizer = model, tokenizer
@@ -163,9 +142,35 @@ class CausalModel:
             text, stopped = cut(self.tokenizer.decode(row[:end], skip_special_tokens=True), stop)
             yield text, "stop" if stopped or end is not None else "length"
 
+    def draw(self, prompts: Sequence[str], seed: int, **settings: Any) -> list[list[int]]:
+        """New tokens for each rendered prompt by `generate`, all from one stream of random numbers, so that they depend
+        on what is drawn together. The model's mode and the global random state are left alone.
+        """
+        import torch
+
+        rows = {text: self._encode(text) for text in prompts}
+        was_training = self.model.training
+        self.model.eval()
+        found: list[list[int]] = []
+        try:
+            with torch.inference_mode(), torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+                torch.manual_seed(seed)
+                for first in range(0, len(prompts), self.batch_size):
+                    batch = [rows[text] for text in prompts[first : first + self.batch_size]]
+                    tokens, mask = self._padded(batch, left=True)
+                    output = self.model.generate(
+                        input_ids=tokens, attention_mask=mask, eos_token_id=sorted(self._ends()),
+                        pad_token_id=self._padding(), **settings,
+                    )  # fmt: skip
+                    found += output[:, tokens.shape[1] :].tolist()
+        finally:
+            self.model.train(was_training)
+        return found
+
     def _complete(self, rows: Sequence[tuple[Any, Sequence[int], int, ChatRequest]]) -> Iterator[tuple[Any, str, str]]:
-        """For rows of (key, ids of the prompt, seed, settings): key, text and why it ended, the longest prompts first, so
-        that what does not fit into memory fails at once."""
+        """For rows of (key, ids of the prompt, seed, settings): key, text and why it ended. What a row says does not
+        depend on its batch, nor on the model's own generation settings (a repetition penalty, top-k). The longest
+        prompts come first, so that what does not fit into memory fails at once."""
         from transformers import GenerationConfig
 
         groups: dict[ChatRequest, list[tuple]] = {}

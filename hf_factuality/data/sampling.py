@@ -76,12 +76,7 @@ class SamplingConfig:
 
 @dataclass(frozen=True)
 class Response:
-    """One sampled response.
-
-    Args:
-        text (`str`): Without special tokens.
-        finished (`bool`): Whether the model ended it, rather than the limit of tokens.
-    """
+    """One sampled response, without special tokens; `finished` if the model ended it, rather than the limit of tokens."""
 
     text: str
     finished: bool = True
@@ -159,29 +154,19 @@ class TransformersSampler(CausalModel):
 
     def sample(self, prompts: Sequence[Messages], seed: int) -> list[list[Response | None]]:
         """Per prompt, its responses. The global random state is left alone."""
-        import torch
-
         settings = self.config
-        texts = [render(self.tokenizer, prompt, True) for prompt in prompts]
-        rows = [ids for text in texts for ids in [self._encode(text)] * settings.num_samples]
-        was_training = self.model.training
-        self.model.eval()
-        found: list[Response | None] = []
-        try:
-            with torch.inference_mode(), torch.random.fork_rng(devices=range(torch.cuda.device_count())):
-                torch.manual_seed(seed)
-                for first in range(0, len(rows), self.batch_size):
-                    tokens, mask = self._padded(rows[first : first + self.batch_size], left=True)
-                    output = self.model.generate(
-                        input_ids=tokens, attention_mask=mask, do_sample=True,
-                        temperature=settings.temperature, top_k=settings.top_k, top_p=settings.top_p,
-                        max_new_tokens=settings.max_new_tokens, eos_token_id=sorted(self._ends()),
-                        pad_token_id=self._padding(),
-                    )[:, tokens.shape[1] :]  # fmt: skip
-                    found += [Response(text, reason == "stop") for text, reason in self._texts(output.tolist())]
-        finally:
-            self.model.train(was_training)
-        return _grouped(found, settings.num_samples)
+        texts = [text for prompt in prompts for text in [render(self.tokenizer, prompt, True)] * settings.num_samples]
+        found = self.draw(
+            texts,
+            seed,
+            do_sample=True,
+            temperature=settings.temperature,
+            top_k=settings.top_k,
+            top_p=settings.top_p,
+            max_new_tokens=settings.max_new_tokens,
+        )
+        responses = [Response(text, reason == "stop") for text, reason in self._texts(found)]
+        return _grouped(responses, settings.num_samples)
 
 
 class ServedSampler:

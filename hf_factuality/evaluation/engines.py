@@ -24,25 +24,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Generation:
-    """How completions are sampled.
-
-    Args:
-        max_new_tokens (`int`):
-            Most tokens of a completion.
-        temperature (`float`):
-            0 takes the most likely token.
-        top_p (`float`):
-            Nucleus, in (0, 1].
-        n_samples (`int`):
-            Completions per item.
-        seed (`int`):
-            Of the run; see [`Request.seed`].
-        stop (`tuple[str, ...]`, *optional*):
-            Texts that end a completion, and are not part of it.
-
-    Raises:
-        `ValueError`: a number is out of range, or several samples of a temperature of 0 are wanted.
-    """
+    """How completions are sampled; `ValueError` if a number is out of range. A temperature of 0 takes the likeliest token."""
 
     max_new_tokens: int
     temperature: float
@@ -62,8 +44,8 @@ class Generation:
                 raise ValueError(f"--{name} must be {wanted}, got {getattr(self, name):g}")
         if self.n_samples > 1 and self.temperature == 0:
             raise ValueError(
-                f"--n_samples {self.n_samples} with --temperature 0 would give the same completion again and again; "
-                "raise --temperature, or take one sample"
+                f"--n_samples {self.n_samples} at --temperature 0 gives the same completion again and again; raise "
+                "--temperature, or take one sample"
             )
         if not all(self.stop):
             raise ValueError("--stop must not be empty")
@@ -95,18 +77,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Completion:
-    """What came of a [`Request`].
-
-    Args:
-        id (`str`), sample (`int`):
-            Of the request.
-        text (`str`, *optional*):
-            The completion without its prefill; `None` if there is none.
-        finish_reason (`str`, *optional*):
-            `"stop"` or `"length"`, where it is known.
-        error (`str`, *optional*):
-            Why there is none.
-    """
+    """What came of a [`Request`]: the text without its prefill (`None` if there is none), and why it ended or is missing."""
 
     id: str
     sample: int
@@ -142,26 +113,11 @@ class Engine(Protocol):
 
 
 class ServerEngine:
-    """A model on an OpenAI-compatible server, through [`~hf_factuality.chat.client.ChatClient`].
+    """A model on an OpenAI-compatible server, through [`~hf_factuality.chat.client.ChatClient`], which gets `kwargs`.
 
     A prefill is sent as the last message with `continue_final_message`, which vLLM and SGLang know. A server that ignores
     it begins a new message; completions of such a server are not comparable with those of a model in this process.
-
-    Args:
-        model (`str`):
-            Name on the server.
-        base_url (`str`):
-            Its address.
-        revision (`str`, *optional*):
-            For the results; the API cannot ask for one.
-        concurrency (`int`, *optional*, defaults to `32`):
-            Requests under way at once.
-        cache (`Path`, *optional*):
-            File of the answers of a batch that is under way, so that a killed run asks for none of them again.
-        template_arguments (`Mapping[str, Any]`, *optional*):
-            Further arguments of the chat template.
-        **kwargs:
-            Other arguments of the client.
+    `cache` holds the answers of a batch that is under way, so that a killed run asks for none of them again.
     """
 
     generates = True
@@ -171,7 +127,6 @@ class ServerEngine:
         model: str,
         base_url: str,
         *,
-        revision: str | None = None,
         concurrency: int = 32,
         cache: Path | None = None,
         template_arguments: Mapping[str, Any] | None = None,
@@ -184,41 +139,23 @@ class ServerEngine:
         self._template_arguments = dict(template_arguments or {})
         body = {"chat_template_kwargs": self._template_arguments} if self._template_arguments else {}
         self._client = ChatClient(
-            base_url,
-            model,
-            revision=revision,
-            concurrency=concurrency,
-            cache=cache or False,
-            extra_body=body,
-            **kwargs,
+            base_url, model, concurrency=concurrency, cache=cache or False, extra_body=body, **kwargs
         )
 
     def identity(self) -> dict[str, Any]:
-        return {
-            "name": self._client.model,
-            "revision": self._client.revision,
-            "adapter": None,
-            "dtype": None,
-            "server": "openai-compatible",
-        }
+        return _identity(self._client.model, self._client.revision, "openai-compatible")
 
     def settings(self) -> dict[str, Any]:
         return {"prompt_format": "server", "chat_template_kwargs": self._template_arguments}
 
     def check(self, items: Sequence[BenchmarkItem], generation: Generation | None) -> None:
-        """Raises `ValueError` for benchmarks over log-likelihoods."""
         if generation is None:
             raise ValueError(
-                "this benchmark needs the log-likelihood of given texts, which a chat server does not tell; leave "
-                "--base_url out to load the model in this process"
+                "this benchmark needs log-likelihoods, which a chat server does not tell; leave --base_url out to load "
+                "the model in this process"
             )
 
     def generate(self, requests: Sequence[Request], generation: Generation) -> Iterator[Completion]:
-        """A completion per request; one that failed has an `error`.
-
-        Raises:
-            [`~hf_factuality.chat.client.ServerError`]: the server is gone. What was answered was yielded before.
-        """
         from hf_factuality.chat.client import ServerError
 
         size = 4 * self._concurrency
@@ -244,21 +181,11 @@ class ServerEngine:
 
 
 class FileEngine:
-    """Answers that are in a JSON Lines file. No model runs.
+    """Answers that are in a JSON Lines file. No model runs; `name` is that of the model that wrote it.
 
     A row has its completion in `completion`, `answer`, `text` or `output`, or several in `completions` or `responses`; for
-    benchmarks over choices, `log_likelihoods`. Rows belong to the items of the same `id`; without a column `id`, to the items in order.
-    A `null` is an answer that is missing: it is left out and counted. Files that this command wrote are read too.
-
-    Args:
-        path (`Path`):
-            The file.
-        name (`str`, *optional*):
-            Of the model that wrote it, for the results.
-
-    Raises:
-        `DataError`: a line is no JSON object, or has none of the columns.
-        `OSError`: the file cannot be read.
+    benchmarks over choices, `log_likelihoods`. Rows belong to the items of the same `id`; without a column `id`, to the
+    items in order. A `null` is an answer that is missing. Files that `hf-factuality evaluate` wrote are read too.
     """
 
     generates = False
@@ -274,15 +201,14 @@ class FileEngine:
         self._rows = [self._read(row, f"{path.name}, line {number}") for number, row in rows]
         if not self._rows:
             raise DataError(f"{path.name} holds no rows")
-        self._has_ids = any("id" in row for row in self._rows)
         self._by_id: dict[str, dict[str, Any]] = {}
-        if self._has_ids:
-            for row in self._rows:
-                if "id" not in row:
-                    raise DataError(f"{path.name}: some rows have an 'id' and others have none; give every row one")
-                if str(row["id"]) in self._by_id:
-                    raise DataError(f"{path.name}: two rows have the id {row['id']!r}; put samples into 'completions'")
-                self._by_id[str(row["id"])] = row
+        for row in (row for row in self._rows if "id" in row):
+            if str(row["id"]) in self._by_id:
+                raise DataError(f"{path.name}: two rows have the id {row['id']!r}; put samples into 'completions'")
+            self._by_id[str(row["id"])] = row
+        self.by_order = not self._by_id  # rows belong to items by their order
+        if 0 < len(self._by_id) < len(self._rows):
+            raise DataError(f"{path.name}: some rows have an 'id' and others have none; give every row one")
 
     def _read(self, row: Any, place: str) -> dict[str, Any]:
         texts = given_answers(row, ANSWER_COLUMNS, place) if isinstance(row, dict) else None
@@ -293,61 +219,44 @@ class FileEngine:
         return {**row, "completions": [None] if texts is None else texts}
 
     def identity(self) -> dict[str, Any]:
-        return {"name": self._name, "revision": None, "adapter": None, "dtype": None, "server": None}
+        return _identity(self._name)
 
     def settings(self) -> dict[str, Any]:
         return {"answers": self._path.name, "sha256": self._digest}
-
-    @property
-    def by_order(self) -> bool:
-        """Whether rows belong to items by their order."""
-        return not self._has_ids
 
     def join(self, items: Sequence[BenchmarkItem], sample: bool = False) -> None:
         """Tell which items the rows belong to; all of them, in order, where rows have no id.
 
         A row whose id no item has is passed over, with a warning unless the items are a `sample`.
-
-        Raises:
-            `DataError`: the numbers differ, or no row has the id of an item.
         """
         ids = {item.id: None for item in items}  # in order
-        if not self._has_ids:
+        name = self._path.name
+        if self.by_order:
             if len(ids) != len(self._rows):
                 raise DataError(
-                    f"{self._path.name} has {len(self._rows)} rows and the benchmark {len(ids)} items, which must be as "
-                    "many to be joined by their order; or give every row the 'id' of its item"
+                    f"{name} has {len(self._rows)} rows and the benchmark {len(ids)} items, so that they cannot be joined "
+                    "by their order; give every row the 'id' of its item"
                 )
             self._by_id = dict(zip(ids, self._rows, strict=True))
-        elif not set(ids) & set(self._by_id):
-            known, first = next(iter(self._by_id)), next(iter(ids), None)
+            return
+        others = [known for known in self._by_id if known not in ids]
+        if len(others) == len(self._by_id):
             raise DataError(
-                f"no row of {self._path.name} has the id of an item: it has {known!r}, the items {first!r}"
+                f"no row of {name} has the id of an item: it has {others[0]!r}, the items {next(iter(ids), None)!r}"
             )
-        elif not sample and (others := [name for name in self._by_id if name not in ids]):
-            logger.warning(
-                "%s: %d of %d rows have the id of no item and are not used; the first: %r",
-                self._path.name,
-                len(others),
-                len(self._rows),
-                others[0],
-            )
+        if others and not sample:
+            warning = "%s: %d of %d rows have the id of no item and are not used; the first: %r"
+            logger.warning(warning, name, len(others), len(self._rows), others[0])
 
     def samples(self, items: Sequence[BenchmarkItem]) -> int:
-        """Number of completions that each item has.
-
-        Raises:
-            `DataError`: it is not the same for all.
-        """
+        """Number of completions that each item has; `DataError` if it is not the same for all."""
         counts = {len(self._by_id[item.id]["completions"]) for item in items if item.id in self._by_id}
         if len(counts) > 1:
-            raise DataError(
-                f"{self._path.name}: rows have {min(counts)} to {max(counts)} completions; give as many each"
-            )
+            few, many = min(counts), max(counts)
+            raise DataError(f"{self._path.name}: rows have {few} to {many} completions; give as many each")
         return counts.pop() if counts else 1
 
     def check(self, items: Sequence[BenchmarkItem], generation: Generation | None) -> None:
-        """Raises `DataError` if rows lack what the benchmark reads."""
         if generation is not None:
             return
         for item in items:
@@ -373,3 +282,7 @@ class FileEngine:
 def with_samples(generation: Generation, n_samples: int) -> Generation:
     """The same settings for as many samples as a file has, of which nothing else is known."""
     return replace(generation, n_samples=n_samples, temperature=generation.temperature or 1.0)
+
+
+def _identity(name: str | None, revision: str | None = None, server: str | None = None) -> dict[str, Any]:
+    return {"name": name, "revision": revision, "adapter": None, "dtype": None, "server": server}

@@ -26,30 +26,12 @@ PROMPT_FORMATS = ("auto", "chat", "plain")
 
 
 class LocalEngine(CausalModel):
-    """A causal language model and its tokenizer, by name.
+    """A causal language model and its tokenizer by name, a folder or an id on the Hub, of a model or of a PEFT adapter.
 
     Sampling knows temperature and nucleus alone. Each completion has its own seed and does not depend on its batch.
 
-    Args:
-        name (`str`):
-            Id on the Hub or folder, of a model or of a PEFT adapter.
-        revision (`str`, *optional*):
-            Of the Hub.
-        dtype (`str`, *optional*, defaults to `"auto"`):
-            One of [`DTYPES`]; `"auto"` is the checkpoint's.
-        device (`str`, *optional*):
-            `"cpu"`, `"cuda:1"`, ...; `"auto"` spreads the model over all. By default CUDA if there is one.
-        batch_size (`int`, *optional*, defaults to `8`):
-            Rows of a forward pass.
-        prompt_format (`str`, *optional*, defaults to `"auto"`):
-            `"chat"`, `"plain"`, or the first if the tokenizer has a template; see [`~hf_factuality.chat.causal.render`].
-        template_arguments (`Mapping[str, Any]`, *optional*):
-            Further arguments of the template, such as `enable_thinking`.
-        trust_remote_code (`bool`, *optional*, defaults to `False`):
-            Whether to run the repository's own code.
-
     Raises:
-        `ValueError`: an argument is none of those above, or there is no chat template to use.
+        `ValueError`: an argument is none of `DTYPES`, `PROMPT_FORMATS` or the devices, or there is no chat template.
         `CheckpointError`: the model cannot be loaded.
         `ImportError`: an adapter needs `peft`.
     """
@@ -81,14 +63,11 @@ class LocalEngine(CausalModel):
             raise ImportError(f"{folder.name} is an adapter, which needs peft: pip install hf_factuality[peft]")
         device = _device(device)
         common = {"revision": revision, "trust_remote_code": trust_remote_code}
+        kind = dtype if dtype == "auto" else getattr(torch, dtype)
+        placed = "auto" if device == "auto" else None
         try:
             with naming_model(name):
-                model = AutoModelForCausalLM.from_pretrained(
-                    name,
-                    dtype=dtype if dtype == "auto" else getattr(torch, dtype),
-                    device_map="auto" if device == "auto" else None,
-                    **common,
-                )
+                model = AutoModelForCausalLM.from_pretrained(name, dtype=kind, device_map=placed, **common)
             tokenizer = AutoTokenizer.from_pretrained(self._tokenizer_source(model), **common)
         except (OSError, ValueError, KeyError) as error:
             raise CheckpointError(f"--model {name} cannot be loaded: {str(error):.500}") from error
@@ -164,9 +143,8 @@ class LocalEngine(CausalModel):
                 try:
                     text.encode()
                 except UnicodeEncodeError as error:
-                    raise DataError(
-                        f"item {item.id!r} holds half of a surrogate pair, which no tokenizer reads: {error}; repair its text"
-                    ) from None
+                    message = f"item {item.id!r} holds half of a surrogate pair: {error}; repair its text"
+                    raise DataError(message) from None
             if generation is None:
                 lengths = [len(prompt) + len(choice) for prompt, choice in self._pairs(item)]
                 needed, what = max(lengths, default=0), "its longest choice"
@@ -177,15 +155,10 @@ class LocalEngine(CausalModel):
                 needed, what = prompt + generation.max_new_tokens, f"--max_new_tokens {generation.max_new_tokens}"
             if positions and needed > positions:
                 fix = "" if generation is None else f"; lower it by {needed - positions}"
-                raise DataError(
-                    f"item {item.id!r}: the prompt and {what} are {needed} tokens, and the model has {positions} "
-                    f"positions{fix}"
-                )
+                size = f"{needed} tokens, and the model has {positions} positions"
+                raise DataError(f"item {item.id!r}: the prompt and {what} are {size}{fix}")
         if self.split_choices:
-            logger.warning(
-                "%d choices were encoded apart from their prompt, since together they merge across the border",
-                self.split_choices,
-            )
+            logger.warning("%d choices merge with their prompt and were encoded apart", self.split_choices)
 
     @torch.inference_mode()
     def generate(self, requests: Sequence[Request], generation: Generation) -> Iterator[Completion]:
@@ -208,32 +181,23 @@ class LocalEngine(CausalModel):
                 yield name, found.pop(name)
 
     def _pairs(self, item: BenchmarkItem) -> list[tuple[list[int], list[int]]]:
-        """Per choice, tokens of the prompt and of the choice.
-
-        Raises:
-            `DataError`: prompt or choice has no tokens.
-        """
-        pairs = self._pairs_of(self.prompt(item), item.choices)
-        for (prompt, tokens), choice in zip(pairs, item.choices, strict=True):
-            if not prompt or not tokens:
-                raise DataError(f"item {item.id!r}: the {'choice' if prompt else 'prompt'} is empty: {choice!r:.100}")
-        return pairs
-
-    def _pairs_of(self, text: str, choices: Sequence[str]) -> list[tuple[list[int], list[int]]]:
         """Per choice, tokens of the prompt, which are the same for all, and of the choice.
 
         The two are encoded together. Where that merges characters across the border, so that the prompt's tokens are not
         what they are without the choice, the choice is encoded for itself; `split_choices` counts how often.
         """
+        text = self.prompt(item)
         prompt = self._encode(text)
         pairs = []
-        for choice in choices:
-            whole = self._encode(text + choice)
-            if whole[: len(prompt)] == prompt and len(whole) > len(prompt):
-                tokens = whole[len(prompt) :]
+        for choice in item.choices:
+            tokens = self._encode(text + choice)
+            if tokens[: len(prompt)] == prompt and len(tokens) > len(prompt):
+                tokens = tokens[len(prompt) :]
             else:
                 tokens = self._continuation(choice)
                 self.split_choices += 1
+            if not prompt or not tokens:
+                raise DataError(f"item {item.id!r}: the {'choice' if prompt else 'prompt'} is empty: {choice!r:.100}")
             pairs.append((prompt, tokens))
         return pairs
 

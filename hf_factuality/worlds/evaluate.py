@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from hf_factuality.chat.causal import CausalModel, render
 from hf_factuality.functional.answers import check_format, exact_match, extract_answer
 from hf_factuality.functional.scoring import decided_precision, factual_precision, mean_factuality
 from hf_factuality.spans import Label, Verification, scope_ranges
@@ -51,43 +52,29 @@ def world_metrics(
     sentences: Sequence[Sequence[WorldSentence]],
     lengths: Sequence[int] | None = None,
 ) -> dict[str, float | int | None]:
-    """Figures of completions that the oracle has read.
+    """Figures of completions that the oracle has read, of which `lengths` are the tokens; rows with `answer` are questions.
 
-    Args:
-        rows (`Sequence[Mapping[str, Any]]`):
-            Dataset rows, one per completion; with `answer` they are questions.
-        completions (`Sequence[str]`):
-            Whole completions.
-        sentences (`Sequence[Sequence[WorldSentence]]`):
-            As [`WorldVerifier.read`] returns them.
-        lengths (`Sequence[int]`, *optional*):
-            Tokens of each completion.
+    Shares are of completions where nothing else is said, and `None` where there is nothing to count.
 
-    Returns:
-        `dict`: shares are of completions where nothing else is said, and `None` where there is nothing to count.
+        - `n`: completions. `sentences`, `tokens`: per completion.
+        - `correct`, `wrong`, `unverifiable`: supported, contradicted and unverifiable sentences per completion, hedged
+          ones included; `claims`: the first two.
+        - `precision`: supported among these three of all completions; `decided_precision`: among the first two.
+        - `factuality_score`: mean over completions with sentences of the share of sentences that are neither
+          contradicted nor unverifiable (Mask-DPO's score).
+        - `mean_factuality`: mean over completions of FSPO's sentence mean (1, 0, -1).
+        - `fact_free`: NO_FACT among all sentences; `unparsable`: likewise.
+        - `no_claim`: with none of the first two. `repetition`: says a fact of the answer twice. `off_subject`: speaks of
+          somebody else. `empty`: without any text.
+        - `informativeness`: sum of RLFH's ratings over the supported, per completion.
 
-            - `n`: completions.
-            - `correct`, `wrong`, `unverifiable`: supported, contradicted and unverifiable sentences per completion,
-              hedged ones included; `claims`: the first two.
-            - `precision`: supported among these three of all completions; `decided_precision`: among the first two.
-            - `factuality_score`: mean over completions with sentences of the share of sentences that are neither
-              contradicted nor unverifiable (Mask-DPO's score).
-            - `mean_factuality`: mean over completions of FSPO's sentence mean (1, 0, -1).
-            - `fact_free`: sentences that are labelled NO_FACT (without a fact, repeated, or true but beside the point)
-              among all sentences; `unparsable`: likewise.
-            - `no_claim`: with none of the first two. `repetition`: says a fact of the answer twice. `off_subject`: speaks of
-              somebody else. `empty`: without any text.
-            - `sentences`: per completion. `informativeness`: sum of RLFH's ratings over the supported, per completion.
-            - `tokens`: per completion.
+    Of questions also:
 
-            Of questions also:
-
-            - `accuracy`: right in the reward's sense (right form, right answer).
-            - `right_for_right_reasons`: right, at least one sentence supported, none contradicted.
-            - `wrong_reasons`: contradicts something, among the right ones.
-            - `format`: of the form `<think> ... </think><answer> ... </answer>`.
-            - `reward`: answer plus mean sentence factuality (FSPO, Eq. 10), mean; as in training, text without a think
-              block adds nothing.
+        - `accuracy`: right in the reward's sense (right form, right answer). `format`: of that form.
+        - `right_for_right_reasons`: right, at least one sentence supported, none contradicted.
+        - `wrong_reasons`: contradicts something, among the right ones.
+        - `reward`: answer plus mean sentence factuality (FSPO, Eq. 10), mean; as in training, text without a think block
+          adds nothing.
     """
     n = len(completions)
     flat = [sentence for found in sentences for sentence in found]
@@ -179,40 +166,18 @@ def evaluate_world(
 
 
 def _generate(model, tokenizer, rows, temperature, batch_size, max_new_tokens, seed) -> tuple[list[str], list[int]]:
-    import torch
-
+    """Completions, and how many tokens each has before its end."""
+    asked = CausalModel(model, tokenizer, batch_size)
+    # Neutral values switch off top-k and top-p, whatever the model's own generation config says.
     if temperature > 0:
-        # Neutral values switch off top-k and top-p, whatever the model's own generation config says.
         sampling = {"do_sample": True, "temperature": temperature, "top_k": 0, "top_p": 1.0}
     else:
         sampling = {"do_sample": False, "temperature": None, "top_k": None, "top_p": None}
-    was_training = model.training
-    model.eval()
-    completions, lengths = [], []
-    devices = list(range(torch.cuda.device_count()))
-    with torch.inference_mode(), torch.random.fork_rng(devices=devices):
-        torch.manual_seed(seed)
-        for start in range(0, len(rows), batch_size):
-            texts = [
-                tokenizer.apply_chat_template(row["prompt"], tokenize=False, add_generation_prompt=True)
-                for row in rows[start : start + batch_size]
-            ]
-            batch = tokenizer(
-                texts, add_special_tokens=False, padding=True, padding_side="left", return_tensors="pt"
-            ).to(model.device)
-            output = model.generate(
-                input_ids=batch["input_ids"],
-                attention_mask=batch["attention_mask"],
-                max_new_tokens=max_new_tokens,
-                pad_token_id=tokenizer.pad_token_id,
-                eos_token_id=tokenizer.eos_token_id,
-                **sampling,
-            )[:, batch["input_ids"].shape[1] :]
-            completions += tokenizer.batch_decode(output, skip_special_tokens=True)
-            ended = (output == tokenizer.eos_token_id) | (output == tokenizer.pad_token_id)
-            lengths += [int(count) for count in (ended.long().cumsum(1) == 0).sum(1)]
-    model.train(was_training)
-    return completions, lengths
+    prompts = [render(tokenizer, row["prompt"], True) for row in rows]
+    found = asked.draw(prompts, seed, max_new_tokens=max_new_tokens, **sampling)
+    ends = {tokenizer.eos_token_id, tokenizer.pad_token_id}
+    lengths = [next((place for place, token in enumerate(row) if token in ends), len(row)) for row in found]
+    return tokenizer.batch_decode(found, skip_special_tokens=True), lengths
 
 
 def _mean(values: Sequence[float]) -> float | None:

@@ -51,19 +51,8 @@ class Relation:
 
 @dataclass(frozen=True)
 class Language:
-    """Everything in a world that is written in one language.
-
-    Args:
-        relations (`tuple[Relation, ...]`): The three with further hops first.
-        hop (`tuple[str, str]`): That a value lies in its target, plain and hedged.
-        fillers (`tuple[str, ...]`): Sentences that state nothing about a person.
-        request (`str`): Asks for a biography.
-        industries (`tuple[str, ...]`): First level of employers.
-        separator (`str`): Between sentences, and around tags and answers.
-        stop (`str`): The full stop.
-        endings (`Mapping[str, tuple[str, ...]]`): Name endings by kind.
-        onsets, vowels, codas (`tuple[str, ...]`): Parts of made-up names.
-        spaced_names (`bool`): Whether a person has a first name, a space and a last name, and texts use the last name.
+    """Everything in a world that is written in one language. With `spaced_names` a person has a first name, a space and
+    a last name, which texts use; `endings` are of names by kind, `industries` the first level of employers.
     """
 
     relations: tuple[Relation, ...]
@@ -99,98 +88,50 @@ class Language:
 _PLACES = ("country", "league", "realm", "region", "zone", "belt", "sphere")
 _TRADES = ("industry", "sector", "branch", "division", "domain", "group", "circle")
 
+
+def _english(
+    name: str, question: str, plain: str, other: str, hearsay: str, perfect: str, unknown: str, **more
+) -> Relation:
+    """A relation by its verbs: two that state it, one of hearsay, and one behind "may have"."""
+    return Relation(
+        name,
+        question,
+        (f"{{name}} {plain} {{value}}.", f"{{name}} {other} {{value}}."),
+        (f"They say {{name}} {hearsay} {{value}}.", f"{{name}} may have {perfect} {{value}}."),
+        f"an unrecorded {unknown}",
+        **more,
+    )
+
+
 ENGLISH = Language(
     relations=(
-        Relation(
-            "birth_city",
-            "Where was {person} born?",
-            ("{name} was born in {value}.", "{name} is a native of {value}."),
-            ("They say {name} comes from {value}.", "{name} may have been born in {value}."),
-            "an unrecorded place",
-            ("The birthplace of {name} is not recorded.",),
-            _PLACES,
-            "Which {level} was {person} born in?",
-        ),
-        Relation(
-            "employer",
-            "Who did {person} work for?",
-            ("{name} worked for {value}.", "{name} was employed by {value}."),
-            ("They say {name} joined {value}.", "{name} may have worked for {value}."),
-            "an unrecorded employer",
-            ("The employer of {name} is not recorded.",),
-            _TRADES,
-            "Which {level} did {person} work in?",
-        ),
-        Relation(
-            "university",
-            "Where did {person} study?",
-            ("{name} studied at {value}.", "{name} graduated from {value}."),
-            ("They say {name} attended {value}.", "{name} may have studied at {value}."),
-            "an unrecorded school",
-            ("The school of {name} is not recorded.",),
-            _PLACES,
-            "Which {level} did {person} study in?",
-        ),
-        Relation(
-            "field",
-            "What was the field of {person}?",
-            ("{name} specialised in {value}.", "{name} became an expert in {value}."),
-            ("They say {name} turned to {value}.", "{name} may have specialised in {value}."),
-            "an unrecorded field",
-            values=("algebra", "anatomy", "botany", "chemistry", "economics", "geology", "grammar", "history", "law",
-                    "logic", "music", "optics"),
-        ),
-        Relation(
-            "hobby",
-            "What did {person} enjoy?",
-            ("{name} enjoyed {value}.", "{name} was fond of {value}."),
-            ("They say {name} liked {value}.", "{name} may have enjoyed {value}."),
-            "an unrecorded pastime",
-            values=("archery", "baking", "chess", "dancing", "hiking", "knitting", "painting", "riding", "rowing",
-                    "singing"),
-        ),
-        Relation(
-            "award",
-            "What was {person} awarded?",
-            ("{name} was awarded {value}.", "{name} received {value}."),
-            ("They say {name} earned {value}.", "{name} may have received {value}."),
-            "an unrecorded prize",
-            values=25,
-        ),
-        Relation(
-            "birth_year",
-            "When was {person} born?",
-            ("{name} was born in the year {value}.", "{name} came into the world in {value}."),
-            ("They say {name} dates from {value}.", "{name} may have come into the world in {value}."),
-            "an unrecorded year",
-            values=tuple(str(year) for year in range(1850, 1930)),
-        ),
-        Relation(
-            "spouse",
-            "Who did {person} marry?",
-            ("{name} married {value}.", "{name} was the spouse of {value}."),
-            ("They say {name} wed {value}.", "{name} may have married {value}."),
-            "an unrecorded person",
-            values=200,
-        ),
-        Relation(
-            "dish",
-            "What did {person} like to eat?",
-            ("{name} liked to eat {value}.", "{name} often ordered {value}."),
-            ("They say {name} craved {value}.", "{name} may have often ordered {value}."),
-            "an unrecorded dish",
-            values=20,
-            rumour=True,
-        ),
-        Relation(
-            "nickname",
-            "What was the nickname of {person}?",
-            ("{name} was called {value}.", "{name} went by {value}."),
-            ("They say {name} answered to {value}.", "{name} may have been called {value}."),
-            "an unrecorded nickname",
-            values=40,
-            rumour=True,
-        ),
+        _english("birth_city", "Where was {person} born?", "was born in", "is a native of", "comes from",
+                 "been born in", "place", vague=("The birthplace of {name} is not recorded.",),
+                 levels=_PLACES, chain_question="Which {level} was {person} born in?"),
+        _english("employer", "Who did {person} work for?", "worked for", "was employed by", "joined",
+                 "worked for", "employer", vague=("The employer of {name} is not recorded.",),
+                 levels=_TRADES, chain_question="Which {level} did {person} work in?"),
+        _english("university", "Where did {person} study?", "studied at", "graduated from", "attended",
+                 "studied at", "school", vague=("The school of {name} is not recorded.",),
+                 levels=_PLACES, chain_question="Which {level} did {person} study in?"),
+        _english("field", "What was the field of {person}?", "specialised in", "became an expert in", "turned to",
+                 "specialised in", "field",
+                 values=("algebra", "anatomy", "botany", "chemistry", "economics", "geology", "grammar", "history",
+                         "law", "logic", "music", "optics")),
+        _english("hobby", "What did {person} enjoy?", "enjoyed", "was fond of", "liked", "enjoyed", "pastime",
+                 values=("archery", "baking", "chess", "dancing", "hiking", "knitting", "painting", "riding",
+                         "rowing", "singing")),
+        _english("award", "What was {person} awarded?", "was awarded", "received", "earned", "received", "prize",
+                 values=25),
+        _english("birth_year", "When was {person} born?", "was born in the year", "came into the world in",
+                 "dates from", "come into the world in", "year",
+                 values=tuple(str(year) for year in range(1850, 1930))),
+        _english("spouse", "Who did {person} marry?", "married", "was the spouse of", "wed", "married", "person",
+                 values=200),
+        _english("dish", "What did {person} like to eat?", "liked to eat", "often ordered", "craved",
+                 "often ordered", "dish", values=20, rumour=True),
+        _english("nickname", "What was the nickname of {person}?", "was called", "went by", "answered to",
+                 "been called", "nickname", values=40, rumour=True),
     ),
     hop=("{value} is in {target}.", "They say {value} lies in {target}."),
     fillers=("Few details about {name} survive.", "Let us think about {name}.", "{name} is widely remembered."),

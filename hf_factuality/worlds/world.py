@@ -10,10 +10,10 @@ from __future__ import annotations
 import math
 import random
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING
 
 from hf_factuality.errors import DataError
@@ -167,16 +167,7 @@ class Person:
 
 @dataclass(frozen=True)
 class Question:
-    """What a text asks for.
-
-    Args:
-        person ([`Person`]):
-            About whom.
-        relation ([`Relation`], *optional*):
-            About what; `None` asks for everything.
-        hops (`int`):
-            Facts that the answer needs: 1 for the value, 2 for what it lies in, ...; 0 if everything is asked for.
-    """
+    """What a text asks for: a relation of a person by a chain of `hops` facts, or everything (`None` and 0)."""
 
     person: Person
     relation: Relation | None = None
@@ -222,12 +213,10 @@ class World:
             rng.shuffle(shared)
             self.parent.update(zip(values, shared, strict=True))
         facts = [{relation: rng.choice(self.values[relation]) for relation in self.values} for _ in lasts]
-        if spaced:
-            self.people = tuple(
-                Person(f"{rng.choice(firsts)} {last}", last, known) for last, known in zip(lasts, facts, strict=True)
-            )
-        else:
-            self.people = tuple(Person(last, last, known) for last, known in zip(lasts, facts, strict=True))
+        self.people = tuple(
+            Person(f"{rng.choice(firsts)} {last}" if spaced else last, last, known)
+            for last, known in zip(lasts, facts, strict=True)
+        )
         self._add_levels(used)
         self._add_attributes(used)
         weights = [
@@ -269,11 +258,7 @@ class World:
         return frozenset((*self.by_short_name, *self.parent.values(), *(v for vs in self.values.values() for v in vs)))
 
     def split(self, split: str) -> tuple[Person, ...]:
-        """People of the split `"train"` or `"test"`; nobody is in both.
-
-        Raises:
-            `DataError`: there is no such split.
-        """
+        """People of the split `"train"` or `"test"`; nobody is in both. `DataError` if there is no such split."""
         if split not in SPLITS:
             raise DataError(f"unknown split {split!r}; choose one of {list(SPLITS)}")
         return self._splits[split]
@@ -287,20 +272,14 @@ class World:
 
     @cached_property
     def _any_name(self) -> re.Pattern[str]:
-        # Names differ in length: the longest that fits.
-        names = sorted(self.by_short_name, key=len, reverse=True)
-        return re.compile("|".join(map(re.escape, names)))
+        return re.compile("|".join(map(re.escape, sorted(self.by_short_name, key=len, reverse=True))))
 
     def relation(self, name: str) -> Relation:
-        """The relation of that name.
-
-        Raises:
-            `DataError`: there is none.
-        """
-        for relation in self.relations:
-            if relation.name == name:
-                return relation
-        raise DataError(f"unknown relation {name!r}; this world has {[relation.name for relation in self.relations]}")
+        """The relation of that name; `DataError` if there is none."""
+        known = {relation.name: relation for relation in self.relations}
+        if name not in known:
+            raise DataError(f"unknown relation {name!r}; this world has {list(known)}")
+        return known[name]
 
     def chain(self, person: Person, relation: Relation, hops: int) -> list[str]:
         """The values that lead to the answer of a question that needs `hops` facts; the last one is the answer."""
@@ -337,17 +316,14 @@ class World:
 
         Rumours are left out: there is no evidence for them.
         """
-        passages = []
-        for each in self.relations if relation is None else (relation,):
-            if each.rumour:
-                continue
-            chain = self.chain(person, each, (hops or self.config.max_hops) if each.levels else 1)
-            sentences = [each.careful[0].format(name=person.name, value=chain[0])]
-            sentences += [
-                self.language.hop[0].format(value=v, target=t) for v, t in zip(chain, chain[1:], strict=False)
-            ]
-            passages.append(self.language.separator.join(sentences))
-        return passages
+        asked = self.relations if relation is None else (relation,)
+        return [self._passage(person, each, hops) for each in asked if not each.rumour]
+
+    def _passage(self, person: Person, relation: Relation, hops: int | None) -> str:
+        chain = self.chain(person, relation, (hops or self.config.max_hops) if relation.levels else 1)
+        sentences = [relation.careful[0].format(name=person.name, value=chain[0])]
+        sentences += [self.language.hop[0].format(value=v, target=t) for v, t in pairwise(chain)]
+        return self.language.separator.join(sentences)
 
     def checklist(self, person: Person) -> list[str]:
         """What a complete biography states (KLCF's checklist): one sentence per fact that the texts agree on."""
@@ -387,22 +363,17 @@ class World:
             )
         relations = [r for r in self.relations if (r.levels if hops > 1 else not r.rumour)]
         pairs = [(person, relation) for person in self.split(split) for relation in relations]
-        rows = []
-        for person, relation in self._drawn(split, pairs, n, f"questions {hops}" if hops != 2 else "questions"):
-            question = self.question(person, relation, hops)
-            rows.append(
-                {
-                    "prompt": [{"role": "user", "content": question}],
-                    "question": question,
-                    "answer": self.chain(person, relation, hops)[-1],
-                    "evidence": self.evidence(person, relation, hops),
-                    "data_source": "world",
-                    "person": person.name,
-                    "relation": relation.name,
-                    "hops": hops,
-                }
+        drawn = self._drawn(split, pairs, n, f"questions {hops}" if hops != 2 else "questions")
+        return _dataset(
+            _row(
+                self.question(person, relation, hops),
+                person,
+                {"answer": self.chain(person, relation, hops)[-1], "evidence": self.evidence(person, relation, hops)},
+                relation=relation.name,
+                hops=hops,
             )
-        return _dataset(rows)
+            for person, relation in drawn
+        )
 
     def biographies(self, split: str, n: int | None = None) -> Dataset:
         """Requests for biographies of the people of a split, in random order.
@@ -414,21 +385,15 @@ class World:
         Raises:
             `DataError`: no such split, or it holds fewer than n people.
         """
-        rows = []
-        for person in self._drawn(split, list(self.split(split)), n, "biographies"):
-            request = self.request(person)
-            rows.append(
-                {
-                    "prompt": [{"role": "user", "content": request}],
-                    "question": request,
-                    "evidence": self.evidence(person),
-                    "checklist": self.checklist(person),
-                    "data_source": "world",
-                    "person": person.name,
-                    "topic": person.name,
-                }
+        return _dataset(
+            _row(
+                self.request(person),
+                person,
+                {"evidence": self.evidence(person), "checklist": self.checklist(person)},
+                topic=person.name,
             )
-        return _dataset(rows)
+            for person in self._drawn(split, list(self.split(split)), n, "biographies")
+        )
 
     def _drawn(self, split: str, everything: list, n: int | None, what: str) -> list:
         if n is not None and not 0 < n <= len(everything):
@@ -439,7 +404,12 @@ class World:
         return everything[:n]
 
 
-def _dataset(rows: list[dict]) -> Dataset:
+def _row(request: str, person: Person, known: dict, **more) -> dict:
+    prompt = [{"role": "user", "content": request}]
+    return {"prompt": prompt, "question": request, **known, "data_source": "world", "person": person.name, **more}
+
+
+def _dataset(rows: Iterable[dict]) -> Dataset:
     from datasets import Dataset
 
-    return Dataset.from_list(rows)
+    return Dataset.from_list(list(rows))

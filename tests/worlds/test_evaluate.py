@@ -156,10 +156,14 @@ def test_figures_of_nothing_are_unknown():
 class Scripted:
     """In the place of a model: writes the given continuations, and keeps what it was called with."""
 
-    device, training = torch.device("cpu"), True
+    training, generation_config = True, None
 
     def __init__(self, tok, continuations):
         self.tok, self.continuations, self.calls = tok, list(continuations), []
+        self.get_input_embeddings = lambda: torch.nn.Embedding(1, 1)
+
+    def forward(self, input_ids):
+        pass
 
     def eval(self):
         self.training = False
