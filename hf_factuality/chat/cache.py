@@ -58,16 +58,7 @@ def default_cache_path() -> Path:
 def content_key(parts: Mapping[str, Any]) -> str:
     """Hash of plain values (str, int, float, bool, None, lists, dicts), whatever the order of the dicts' keys.
 
-    Args:
-        parts (`Mapping[str, Any]`):
-            Everything that decides the answer: model, revision, messages, sampling settings, choices.
-
-    Returns:
-        `str`: 64 hexadecimal digits.
-
-    Raises:
-        `TypeError`: a value is not plain.
-        `ValueError`: a number is not finite.
+    `TypeError` for a value that is not plain, `ValueError` for a number that is not finite.
     """
     # ASCII, so that lone surrogates are hashed too.
     text = json.dumps([KEY_VERSION, parts], sort_keys=True, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
@@ -114,8 +105,7 @@ class AnswerCache:
         return {"path": self.path, "max_bytes": self.max_bytes}
 
     def __setstate__(self, state: Mapping[str, Any]):
-        self.path, self.max_bytes = state["path"], state["max_bytes"]
-        self._reset()
+        self.__init__(**state)
 
     def _reset(self):
         self._pid = os.getpid()
@@ -134,13 +124,11 @@ class AnswerCache:
         found: dict[str, dict[str, Any]] = {}
         for start in range(0, len(wanted), _KEYS_PER_QUERY):
             chunk = wanted[start : start + _KEYS_PER_QUERY]
-            marks = ",".join("?" * len(chunk))
+            query = f"SELECT key, checksum, value FROM answers WHERE key IN ({','.join('?' * len(chunk))})"
             rows: list[tuple] = []
             with self._database("read") as database:
                 if database is not None:
-                    rows = database.execute(
-                        f"SELECT key, checksum, value FROM answers WHERE key IN ({marks})", chunk
-                    ).fetchall()
+                    rows = database.execute(query, chunk).fetchall()
             for key, checksum, value in rows:
                 decoded = _decode(key, checksum, value)
                 if decoded is not None:
@@ -148,10 +136,7 @@ class AnswerCache:
         return found
 
     def put(self, key: str, value: Mapping[str, Any]) -> bool:
-        """Store `value`, in place of what `key` had before.
-
-        Returns:
-            `bool`: whether it is stored; if not, a warning says why (once per process).
+        """Store `value`, in place of what `key` had before; whether it is stored. If not, a warning says why (once).
 
         Raises:
             `TypeError`, `ValueError`: `value` is not JSON.

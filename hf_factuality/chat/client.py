@@ -135,17 +135,8 @@ class ChatClient:
             self.cache = AnswerCache() if cache else None
         else:
             self.cache = cache if isinstance(cache, AnswerCache) else AnswerCache(cache)
-        self._connect(api_key)
-
-    def _connect(self, api_key: str | None):
-        settings = self._settings
-        self._transport = Transport(
-            settings["base_url"],
-            api_key if api_key is not None else os.environ.get(settings["api_key_env"]) or None,
-            settings["timeout"],
-            settings["concurrency"],
-            settings["retry"],
-        )
+        key = api_key if api_key is not None else os.environ.get(api_key_env) or None
+        self._transport = Transport(base_url, key, timeout, concurrency, self._settings["retry"])
         self.stats = ClientStats()
         self._choice_field: str | None = _UNKNOWN
         self._top_logprobs: int = _UNKNOWN
@@ -155,14 +146,11 @@ class ChatClient:
         return f"{type(self).__name__}({self.server!r}, {self.model!r}, revision={self.revision!r})"
 
     def __getstate__(self) -> dict[str, Any]:
-        return {
-            name: getattr(self, name)
-            for name in ("_settings", "model", "revision", "extra_body", "max_prompt_chars", "cache")
-        }
+        own = {name: getattr(self, name) for name in ("model", "revision", "extra_body", "max_prompt_chars")}
+        return {**self._settings, **own, "cache": False if self.cache is None else self.cache}
 
     def __setstate__(self, state: Mapping[str, Any]):
-        self.__dict__.update(state)
-        self._connect(None)
+        self.__init__(**state)
 
     @property
     def server(self) -> str:
@@ -237,7 +225,7 @@ class ChatClient:
                 if self.cache is not None and answer.text:  # an empty answer may be the server's failure
                     self.cache.put(key, answer.to_dict())
 
-        with self._transport.batch() as epoch:
+        with self._transport.gate.batch() as epoch:
             count = min(WORKERS_PER_SLOT * self._settings["concurrency"], len(missing))
             workers = [asyncio.create_task(work(epoch)) for _ in range(count)]
             try:
@@ -252,7 +240,7 @@ class ChatClient:
         if length > self.max_prompt_chars:
             raise Failure("rejected", f"not sent: the prompt has {length} characters, more than max_prompt_chars")
         if request.choices and self._choice_field is _UNKNOWN or request.logprobs and self._top_logprobs is _UNKNOWN:
-            async with self._transport.once():
+            async with self._transport.once:
                 await self._probe(request, epoch)
         field = self._choice_field if request.choices else None
         logprobs = min(request.logprobs, self._top_logprobs) if request.logprobs else 0
@@ -300,7 +288,7 @@ class ChatClient:
 
     async def _send(self, request: ChatRequest, field: str | None, logprobs: int, epoch: int) -> ChatAnswer:
         body, probe = self._body(request, field, logprobs), self._body(ChatRequest(PROBE_MESSAGES, max_tokens=16))
-        return await self._transport.post("/chat/completions", body, probe, epoch, _read_answer, self.stats)
+        return await self._transport.post(body, probe, epoch, _read_answer, self.stats)
 
     def _body(self, request: ChatRequest, field: str | None = None, logprobs: int = 0) -> dict[str, Any]:
         body: dict[str, Any] = {

@@ -26,9 +26,6 @@ def given_answers(row: Mapping[str, Any], columns: Sequence[str], place: str) ->
 
     Besides the columns, which hold one answer or (those with a name in the plural) several, `samples` is read, as
     `hf-factuality evaluate` writes it.
-
-    Raises:
-        `DataError`: an answer is no text; `place` names the row.
     """
     if isinstance(row.get("samples"), list):
         texts: Any = [sample and sample.get("text") for sample in row["samples"]]
@@ -41,7 +38,5 @@ def given_answers(row: Mapping[str, Any], columns: Sequence[str], place: str) ->
     if texts is None:
         return None
     if not isinstance(texts, list) or not all(text is None or isinstance(text, str) for text in texts):
-        raise DataError(
-            f"{place}: an answer is text or null, and several must all be text or null, got {texts!r:.100}"
-        )
+        raise DataError(f"{place}: an answer is text or null, and several are a list of these, got {texts!r:.100}")
     return texts

@@ -7,6 +7,7 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -17,21 +18,11 @@ __all__ = ["LineFile", "Lines", "dumps", "only_run", "written_ids"]
 
 
 class Lines:
-    """A file of JSON objects, one per line, open for adding.
+    """A file of JSON objects, one per line, open for adding by several threads of one process.
 
-    A last line that was torn by a kill is removed. May be used from several threads, but by one process.
-
-    Args:
-        path (`Path`):
-            The file; made if it is not there.
-        take (`Callable[[dict, int], None]`):
-            Called with every object that is there already, in order, and the byte where its line begins.
-        sync (`bool`, *optional*, defaults to `True`):
-            Whether what is added survives the machine too, at the price of a pause; it always survives the process.
-
-    Raises:
-        `DataError`: a whole line is none of this journal.
-        `OSError`: the file cannot be written.
+    `take` gets every object that is there already and the byte where its line begins; a last line that was torn by a kill
+    is removed, and any other line that is none of this journal is a `DataError`. What is added survives the process, and
+    with `sync` the machine too, at the price of a pause.
     """
 
     def __init__(self, path: Path, take: Callable[[dict[str, Any], int], None], sync: bool = True):
@@ -66,21 +57,15 @@ class Lines:
             return json.loads(self._file.readline())
 
     def add(self, rows: Iterable[Mapping[str, Any]]) -> list[int]:
-        """Write lines at once, and tell where each begins; they are on the disk when this returns.
-
-        Raises:
-            `ValueError`: the file is closed.
-        """
+        """Write lines at once, and tell where each begins; they are on the disk when this returns."""
         lines = [dumps(row) for row in rows]
         with self._lock:
             self._file.write(b"".join(lines))  # a file that is open for adding writes at its end
             self._file.flush()
             if self._sync:
                 os.fsync(self._file.fileno())
-            places = []
-            for line in lines:
-                places.append(self._end)
-                self._end += len(line)
+            places = [*accumulate(map(len, lines), initial=self._end)]
+            self._end = places.pop()
         return places
 
     def close(self) -> None:
@@ -90,14 +75,8 @@ class Lines:
 
 
 class LineFile:
-    """Lists by id, `{"id": ..., "items": [...]}` per line; a later line of the same id replaces an earlier one.
-
-    Only the places of the lines are kept in memory.
-
-    Args:
-        path (`Path`):
-            See [`Lines`], which also says what is raised.
-    """
+    """Lists by id, `{"id": ..., "items": [...]}` per line, of which only the places are kept in memory; a later line of
+    the same id replaces an earlier one."""
 
     def __init__(self, path: Path):
         self._places: dict[str, int] = {}
@@ -135,11 +114,7 @@ def written_ids(path: Path) -> set[str]:
 
 @contextmanager
 def only_run(path: Path, taken: str) -> Iterator[None]:
-    """Holds the lock `path` for this process; that of a process that was killed is free.
-
-    Raises:
-        `DataError`: another run holds it; `taken` says so.
-    """
+    """Holds the lock `path` for this process (that of a process that was killed is free), or says `taken`."""
     from filelock import FileLock, Timeout
 
     lock = FileLock(path)

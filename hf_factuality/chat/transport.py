@@ -18,7 +18,7 @@ import time
 import urllib.request
 import weakref
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import Any
@@ -40,6 +40,11 @@ _REJECTED = {400, 413, 422}  # the fault of this very request
 _LATER = {408, 409, 425, 429}  # and everything from 500 on: try again
 # What reading an answer raises where there is none to read.
 _NO_ANSWER = (AttributeError, IndexError, KeyError, OverflowError, RecursionError, TypeError, ValueError)
+_KINDS = {
+    aiohttp.ClientSSLError: "refused",
+    aiohttp.ClientConnectorError: "down",
+    aiohttp.ConnectionTimeoutError: "down",
+}
 _LOOPBACK = {"localhost", "127.0.0.1", "::1"}
 
 
@@ -93,16 +98,10 @@ class RetryPolicy:
 
 
 class Failure(Exception):
-    """An attempt without answer.
+    """An attempt without answer, and the seconds that the server asks to wait.
 
-    Args:
-        kind (`str`):
-            `"rejected"` (the fault of this request), `"refused"` (every request would be), `"down"` (the server was not
-            reached), `"busy"` (it asks to wait), `"failed"` (reached, but no answer).
-        reason (`str`):
-            In a line, without secrets.
-        after (`float`, *optional*):
-            Seconds that the server asks to wait.
+    `kind`: `"rejected"` (the fault of this request), `"refused"` (every request would be), `"down"` (the server was not
+    reached), `"busy"` (it asks to wait), `"failed"` (reached, but no answer). `reason`: in a line, without secrets.
     """
 
     def __init__(self, kind: str, reason: str, after: float | None = None):
@@ -211,64 +210,16 @@ class _Gate:
         self._change()
 
 
-class _Runtime:
-    """An event loop on a daemon thread, with what belongs to it. Not carried over a fork."""
-
-    def __init__(self, concurrency: int, policy: RetryPolicy, server: str):
-        self.pid = os.getpid()
-        self.loop = asyncio.new_event_loop()
-        self.thread = threading.Thread(target=self.loop.run_forever, name="chat-client", daemon=True)
-        self.thread.start()
-        self.call(self._start(concurrency, policy, server))
-
-    async def _start(self, concurrency: int, policy: RetryPolicy, server: str):
-        self.slots = asyncio.Semaphore(concurrency)
-        self.once = asyncio.Lock()
-        self.gate = _Gate(policy, server)
-        self.session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0), cookie_jar=aiohttp.DummyCookieJar()
-        )
-
-    def call(self, coroutine: Coroutine) -> Any:
-        future = asyncio.run_coroutine_threadsafe(coroutine, self.loop)
-        try:
-            return future.result()
-        except BaseException:
-            future.cancel()  # Ctrl-C: what is under way is called off
-            raise
-
-    def close(self):
-        if self.pid != os.getpid() or not self.loop.is_running() or threading.current_thread() is self.thread:
-            return
-        self.call(self.session.close())
-        self.loop.call_soon_threadsafe(self.loop.stop)
-        self.thread.join(5.0)
-        if not self.thread.is_alive():
-            self.loop.close()
-
-
 class Transport:
-    """One server, its key, and the requests under way to it.
+    """One server, its key, and the requests under way to it from all threads.
 
+    They run on the event loop of a daemon thread, which begins with the first call and is not carried over a fork.
     Redirects are not followed and `~/.netrc` is not read, so that the key goes nowhere else; proxies of the environment
     are used, but not for this machine.
-
-    Args:
-        base_url (`str`):
-            Up to and with the version, as in `http://localhost:8000/v1`.
-        api_key (`str`, *optional*):
-            Sent as bearer token. Never shown.
-        timeout (`float`):
-            Seconds for one attempt.
-        concurrency (`int`):
-            Requests under way at once, over all threads that use this object.
-        policy ([`RetryPolicy`]):
-            See there.
-
-    Raises:
-        `ValueError`: the address is no http(s) URL or holds a login or a query, the key cannot be sent, or a number is
-        out of range.
     """
+
+    once: asyncio.Lock  # for what is found out about the server once
+    gate: _Gate
 
     def __init__(self, base_url: str, api_key: str | None, timeout: float, concurrency: int, policy: RetryPolicy):
         parts = urlsplit(base_url)
@@ -289,8 +240,8 @@ class Transport:
         local = parts.hostname in _LOOPBACK or urllib.request.proxy_bypass(parts.hostname)
         self._proxy = None if local else urllib.request.getproxies().get(parts.scheme)
         self._starting = threading.Lock()
-        self._runtime: _Runtime | None = None
-        self._close: Callable[[], Any] = lambda: None
+        self._pid: int | None = None  # of the process whose thread it is
+        self._end: Callable[[], Any] = lambda: None
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.server!r})"
@@ -298,17 +249,35 @@ class Transport:
     def call(self, coroutine: Coroutine) -> Any:
         """Result of `coroutine`, which runs on the loop of this object."""
         with self._starting:
-            if self._runtime is None or self._runtime.pid != os.getpid():
-                self._runtime = _Runtime(self.concurrency, self.policy, self.server)
-                self._close = weakref.finalize(self, self._runtime.close)
-            runtime = self._runtime
-        return runtime.call(coroutine)
+            if self._pid != os.getpid():
+                self._start()
+            loop = self._loop
+        future = asyncio.run_coroutine_threadsafe(coroutine, loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()  # Ctrl-C: what is under way is called off
+            raise
+
+    def _start(self):
+        loop = asyncio.new_event_loop()
+        thread = threading.Thread(target=loop.run_forever, name="chat-client", daemon=True)
+        thread.start()
+        asyncio.run_coroutine_threadsafe(self._open(), loop).result()
+        self._pid, self._loop = os.getpid(), loop
+        self._end = weakref.finalize(self, _end, self._pid, loop, thread, self._session)
+
+    async def _open(self):
+        self.once, self.gate = asyncio.Lock(), _Gate(self.policy, self.server)
+        self._slots = asyncio.Semaphore(self.concurrency)
+        connector = aiohttp.TCPConnector(limit=0)
+        self._session = aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar())
 
     def close(self):
         """End the thread and the connections; they start again by themselves."""
         with self._starting:
-            self._close()
-            self._runtime = None
+            self._end()
+            self._pid = None
 
     def clean(self, text: str) -> str:
         """One short printable line without secrets, from what a server said."""
@@ -317,95 +286,65 @@ class Transport:
         text = " ".join(re.sub(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]", " ", redact(text[:4000])).split())
         return text if len(text) <= 300 else f"{text[:300]}..."
 
-    def batch(self) -> AbstractContextManager[int]:
-        """Around the requests of a batch, on the loop; gives the `epoch` that [`Transport.post`] needs."""
-        return self._runtime.gate.batch()
-
-    def once(self) -> AbstractAsyncContextManager[None]:
-        """Lock, on the loop, for what is found out about the server once."""
-        return self._runtime.once
-
     async def post(
-        self,
-        path: str,
-        body: Mapping[str, Any],
-        probe: Mapping[str, Any],
-        epoch: int,
-        read: Callable[[Any], Any],
-        stats: Any,
+        self, body: Mapping[str, Any], probe: Mapping[str, Any], epoch: int, read: Callable[[Any], Any], stats: Any
     ) -> Any:
-        """What `read` makes of the server's answer, after as many attempts as it takes.
+        """What `read` makes of the server's answer to `body`, after as many attempts as it takes, counted in `stats`.
 
-        Args:
-            path (`str`):
-                Under the base address.
-            body (`Mapping[str, Any]`):
-                Sent as JSON.
-            probe (`Mapping[str, Any]`):
-                A short request, which any server that is there answers.
-            epoch (`int`):
-                See [`Transport.batch`]: a request does not outlive the batch's hope for the server.
-            read (`Callable[[Any], Any]`):
-                Gets the decoded JSON; `KeyError`, `TypeError`, `ValueError` and the like mean that it is no answer.
-            stats ([`~hf_factuality.chat.client.ClientStats`]):
-                `sent` and `retried` are counted there.
+        `probe` is a short request, which any server that is there answers. A request does not outlive the hope of its
+        batch for the server, which is the `epoch` that [`_Gate.batch`] gave.
 
         Raises:
             [`Failure`]: this request has no answer.
             [`ServerError`]: no request will have one.
         """
-        runtime = self._runtime
-        data = _encoded(body)
+        gate, data = self.gate, _encoded(body)
         failures = attempts = 0
         me, patience = id(data), math.inf
         while True:
-            async with runtime.slots:
-                trying = await runtime.gate.admit(epoch)
+            async with self._slots:
+                trying = await gate.admit(epoch)
                 try:
                     stats.sent += 1
                     if not trying:
                         stats.retried += attempts > 0
                         attempts += 1
                         patience = min(patience, time.monotonic() + self.policy.give_up_after)
-                    answer = read(await self._once(runtime.session, path, _encoded(probe) if trying else data))
-                    runtime.gate.alive()
+                    answer = read(await self._once(_encoded(probe) if trying else data))
+                    gate.alive()
                     if trying:
                         continue
                     return answer
                 except _NO_ANSWER as error:
-                    failure = Failure("failed", self.clean(f"no chat completion: {type(error).__name__}: {error}"))
+                    failure = Failure("failed", f"no chat completion: {self._named(error)}")
                 except Failure as error:
                     failure = error
                 finally:
-                    runtime.gate.released(trying)
+                    gate.released(trying)
             if failure.kind == "rejected":
-                runtime.gate.alive()
-                if trying:
-                    continue
-                raise failure
-            if failure.kind == "refused" and not runtime.gate.ever_alive:
+                gate.alive()
+            elif failure.kind == "refused" and not gate.ever_alive:
                 raise ServerError(f"{self.server} refuses requests: {failure.reason}")
-            runtime.gate.failed(failure, epoch, me, trying)
+            else:
+                gate.failed(failure, epoch, me, trying)
             if trying:
                 continue  # the gate says when to try again
+            if failure.kind == "rejected":
+                raise failure
             alone = failure.kind in ("failed", "refused")
             failures += alone
             if failures > self.policy.retries or alone and time.monotonic() > patience:
                 raise failure
             await asyncio.sleep(self.policy.delay(attempts - 1))
 
-    async def _once(self, session: aiohttp.ClientSession, path: str, data: bytes) -> Any:
+    async def _once(self, data: bytes) -> Any:
         headers = {"Content-Type": "application/json", "Accept": "application/json"}
         if self._key:
             headers["Authorization"] = f"Bearer {self._key}"
+        options = {"timeout": self._timeout, "proxy": self._proxy, "allow_redirects": False}
         try:
-            async with session.post(
-                self.server + path,
-                data=data,
-                headers=headers,
-                timeout=self._timeout,
-                proxy=self._proxy,
-                allow_redirects=False,
+            async with self._session.post(
+                f"{self.server}/chat/completions", data=data, headers=headers, **options
             ) as response:
                 received = bytearray()
                 async for chunk in response.content.iter_chunked(65536):
@@ -414,15 +353,15 @@ class Transport:
                         raise Failure("failed", f"an answer of more than {MAX_REPLY} bytes")
                 if response.status != 200:
                     raise self._failure(response.status, response.headers, bytes(received))
-        except aiohttp.ClientSSLError as error:
-            raise Failure("refused", self.clean(f"{type(error).__name__}: {error}")) from None
-        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
-            raise Failure("down", self.clean(f"{type(error).__name__}: {error}")) from None
-        except TimeoutError:
-            raise Failure("failed", f"no answer within {self._timeout.total:g} s") from None
         except (aiohttp.ClientError, OSError) as error:
-            raise Failure("failed", self.clean(f"{type(error).__name__}: {error}")) from None
+            if isinstance(error, TimeoutError) and not isinstance(error, aiohttp.ConnectionTimeoutError):
+                raise Failure("failed", f"no answer within {self._timeout.total:g} s") from None
+            kind = next((kind for known, kind in _KINDS.items() if isinstance(error, known)), "failed")
+            raise Failure(kind, self._named(error)) from None
         return json.loads(received)
+
+    def _named(self, error: Exception) -> str:
+        return self.clean(f"{type(error).__name__}: {error}")
 
     def _failure(self, status: int, headers: Mapping[str, str], body: bytes) -> Failure:
         reason = self.clean(f"HTTP {status}: {body[:4000].decode('utf-8', 'replace')}")
@@ -432,6 +371,16 @@ class Transport:
             return Failure("refused", reason)
         after = _retry_after(headers.get("Retry-After"))
         return Failure("busy" if status == 429 else "failed", reason, after)
+
+
+def _end(pid: int, loop: asyncio.AbstractEventLoop, thread: threading.Thread, session: aiohttp.ClientSession):
+    if pid != os.getpid() or not loop.is_running() or threading.current_thread() is thread:
+        return
+    asyncio.run_coroutine_threadsafe(session.close(), loop).result()
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join(5.0)
+    if not thread.is_alive():
+        loop.close()
 
 
 def _encoded(body: Mapping[str, Any]) -> bytes:
