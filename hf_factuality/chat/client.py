@@ -258,13 +258,19 @@ class ChatClient:
 
     async def _probe(self, request: ChatRequest, epoch: int):
         """Find out what the server makes of constrained choice and log-probabilities."""
-        probe = replace(
-            request, messages=PROBE_MESSAGES, choices=PROBE_CHOICES, max_tokens=max(request.max_tokens, 16)
-        )
+        most = max(request.max_tokens, 16)
+        probe = replace(request, messages=PROBE_MESSAGES, choices=PROBE_CHOICES, max_tokens=most)
+
+        async def said(field: str | None, logprobs: int = 0) -> ChatAnswer | None:
+            try:
+                return await self._send(probe, field, logprobs, epoch)
+            except Failure:
+                return None
+
         if request.choices and self._choice_field is _UNKNOWN:
             found = None
             for field in CHOICE_FIELDS:
-                answer = await self._try(probe, field, 0, epoch)
+                answer = await said(field)
                 if answer is not None and answer.text.strip() in PROBE_CHOICES:
                     found = field
                     break
@@ -273,18 +279,12 @@ class ChatClient:
         if request.logprobs and self._top_logprobs is _UNKNOWN:
             found = 0
             for count in dict.fromkeys((request.logprobs, min(request.logprobs, _FEW_LOGPROBS))):
-                answer = await self._try(probe, self._choice_field if request.choices else None, count, epoch)
+                answer = await said(self._choice_field if request.choices else None, count)
                 if answer is not None:
                     found = count if answer.logprobs is not None else 0
                     break
             self._top_logprobs = found
             logger.info("%s: %s", self.server, f"{found} log-probabilities" if found else "no log-probabilities")
-
-    async def _try(self, request: ChatRequest, field: str | None, logprobs: int, epoch: int) -> ChatAnswer | None:
-        try:
-            return await self._send(request, field, logprobs, epoch)
-        except Failure:
-            return None
 
     async def _send(self, request: ChatRequest, field: str | None, logprobs: int, epoch: int) -> ChatAnswer:
         body, probe = self._body(request, field, logprobs), self._body(ChatRequest(PROBE_MESSAGES, max_tokens=16))

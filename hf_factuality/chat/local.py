@@ -103,9 +103,8 @@ class LocalChat(CausalModel):
 
     def config(self) -> dict[str, Any]:
         """Arguments that make this client again; the model is left out and must be bound again."""
-        return {
-            name: getattr(self, name) for name in ("adapter", "batch_size", "max_length", "seed", "template_kwargs")
-        }
+        names = ("adapter", "batch_size", "max_length", "seed", "template_kwargs")
+        return {name: getattr(self, name) for name in names}
 
     def bind(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None = None) -> LocalChat:
         """Use this model from now on; returns itself.
@@ -121,19 +120,17 @@ class LocalChat(CausalModel):
                 tokenizer is missing or has no chat template.
         """
         tokenizer = tokenizer if tokenizer is not None else self.tokenizer
+        kind = type(model).__name__
         if not callable(getattr(model, "generate", None)) or not hasattr(model, "config"):
-            raise ValueError(
-                f"a {type(model).__name__} cannot generate; hand over the model itself, as from "
-                "accelerator.unwrap_model(model)"
-            )
+            raise ValueError(f"a {kind} cannot generate; hand over the model, as from accelerator.unwrap_model(model)")
         if getattr(model.config, "is_encoder_decoder", False):
-            raise ValueError(f"{type(model).__name__} is an encoder-decoder; a decoder-only model is needed")
+            raise ValueError(f"{kind} is an encoder-decoder; a decoder-only model is needed")
         if tokenizer is None:
             raise ValueError("the model needs its tokenizer: bind(model, tokenizer)")
         if getattr(tokenizer, "chat_template", None) is None:
             raise ValueError("the tokenizer has no chat template; set tokenizer.chat_template")
         if self.adapter == "base" and not _has_adapter(model):
-            raise ValueError(f'adapter="base" switches a PEFT adapter off, and {type(model).__name__} has none')
+            raise ValueError(f'adapter="base" switches a PEFT adapter off, and {kind} has none')
         self._use(model, tokenizer)
         return self
 
@@ -174,8 +171,6 @@ class LocalChat(CausalModel):
                 answers[request] = ChatAnswer(text, reason)
         return [answers[request] for request in requests]
 
-    # -- the model's state --------------------------------------------------------------------------------------------
-
     @contextmanager
     def _judging(self) -> Iterator[None]:
         import torch
@@ -183,15 +178,12 @@ class LocalChat(CausalModel):
         model = self.model
         parameters = list(model.parameters())
         if any(hasattr(parameter, "ds_id") and parameter.numel() == 0 for parameter in parameters):
-            raise JudgingError(
-                "the model's parameters are split over processes (DeepSpeed ZeRO-3); gather them around the call, or judge "
-                "through a server"
-            )
+            raise JudgingError("ZeRO-3 has split the model's parameters; gather them, or judge through a server")
         if model.training and threading.current_thread() is not threading.main_thread() and not self._warned:
             self._warned = True
             logger.warning(
-                "the model that is being trained judges on a thread of its own: should a time-out give that thread up, "
-                "training would go on while it holds the model in eval mode. Set verifier_timeout far above what judging takes."
+                "the model in training judges on a thread of its own: a time-out would leave it in eval mode while training "
+                "goes on. Set verifier_timeout far above what judging takes."
             )
         modes = [(module, module.training) for module in model.modules()]
         gradients = [(parameter, parameter.requires_grad) for parameter in parameters]
@@ -206,8 +198,6 @@ class LocalChat(CausalModel):
                 stack.enter_context(_without_adapter(model))
             model.eval()
             yield
-
-    # -- tokens -------------------------------------------------------------------------------------------------------
 
     def _tokens(self, request: ChatRequest) -> tuple[list[int], list[tuple[list[int], list[int]]], int]:
         """Of the prompt; of prompt and answer for each allowed one; and how many the answer may have."""
@@ -228,14 +218,11 @@ class LocalChat(CausalModel):
         whole = min(known, self.max_length or known)
         room = whole - len(prompt)
         if room < max((len(ids) for _, ids in pairs), default=1):
-            raise _Unanswerable(
-                f"not asked: the prompt has {len(prompt)} tokens, which leaves {max(room, 0)} of {whole} for the answer"
-            )
+            left = f"{max(room, 0)} of {whole}"
+            raise _Unanswerable(f"not asked: the prompt has {len(prompt)} tokens, which leaves {left} for the answer")
         # Rows share a batch only if they share a limit, so one that is set by the length of the prompt is rounded down.
         limit = request.max_tokens if request.max_tokens <= room else room - room % 64 or room
         return prompt, pairs, limit
-
-    # -- constrained choice -------------------------------------------------------------------------------------------
 
     def _answer(self, request: ChatRequest, scores: list[float]) -> ChatAnswer:
         import torch
@@ -252,10 +239,11 @@ class LocalChat(CausalModel):
         """Of the draws of one request: the same for the same seed and messages, whatever else is asked."""
         if not request.temperature:
             return 0
+        key: tuple = (request.seed, request.messages)
         if request.seed is None:
             self._drawn += 1
-            return random.Random(repr((self.seed, self._drawn, "unseeded"))).getrandbits(63)
-        return random.Random(repr((request.seed, request.messages))).getrandbits(63)
+            key = (self.seed, self._drawn, "unseeded")
+        return random.Random(repr(key)).getrandbits(63)
 
 
 class _Unanswerable(Exception):

@@ -80,24 +80,27 @@ def world_metrics(
     flat = [sentence for found in sentences for sentence in found]
     verifications = [to_verification(found).spans for found in sentences]
     spans = [span for found in verifications for span in found]
-    true = [sum(s.label in _TRUE for s in found) for found in sentences]
-    false = [sum(s.label in _FALSE for s in found) for found in sentences]
-    bad = _FALSE | {Label.UNVERIFIABLE}
-    scores = [sum(s.label not in bad for s in found) / len(found) for found in sentences if found]
+
+    def count(labels: set[Label]) -> list[int]:
+        return [sum(s.label in labels for s in found) for found in sentences]
+
+    true, false, unverifiable = count(_TRUE), count(_FALSE), count({Label.UNVERIFIABLE})
+    claims = [t + f for t, f in zip(true, false, strict=True)]
+    bad = zip(false, unverifiable, sentences, strict=True)
     means = [mean_factuality(found) for found in verifications]
     metrics: dict[str, float | int | None] = {
         "n": n,
         "correct": _mean(true),
         "wrong": _mean(false),
-        "unverifiable": _mean([sum(s.label is Label.UNVERIFIABLE for s in found) for found in sentences]),
-        "claims": _mean([t + f for t, f in zip(true, false, strict=True)]),
+        "unverifiable": _mean(unverifiable),
+        "claims": _mean(claims),
         "precision": factual_precision(spans),
         "decided_precision": decided_precision(spans),
-        "factuality_score": _mean(scores),
+        "factuality_score": _mean([(len(found) - f - u) / len(found) for f, u, found in bad if found]),
         "mean_factuality": _mean(means),
         "fact_free": _mean([s.label is Label.NO_FACT for s in flat]),
         "unparsable": _mean([s.kind == "unparsable" for s in flat]),
-        "no_claim": _mean([t + f == 0 for t, f in zip(true, false, strict=True)]),
+        "no_claim": _mean([not c for c in claims]),
         "repetition": _mean([any(s.repeated for s in found) for found in sentences]),
         "off_subject": _mean([any(s.off_subject for s in found) for found in sentences]),
         "empty": _mean([not text.strip() for text in completions]),

@@ -17,29 +17,27 @@ from hf_factuality.worlds.world import World
 
 KNOWLEDGE_FILE = "knowledge.json"
 MODES = (("greedy", 0.0), ("sampled", 1.0))
+_BIOGRAPHIES = {
+    "precision": "biographies: precision",
+    "correct": "biographies: correct facts each",
+    "wrong": "biographies: wrong facts each",
+    "unverifiable": "biographies: unverifiable sentences each",
+}
+_QUESTIONS = {
+    "accuracy": "questions: accuracy",
+    "right_for_right_reasons": "questions: right for the right reasons",
+    "wrong_reasons": "questions: wrong reasons among right answers",
+    "no_claim": "questions: answers without a claim",
+}
 
 
 def measure_knowledge(model_dir: str | os.PathLike[str], people: int = 400, questions: int = 600) -> dict[str, Any]:
-    """Measures a world's model once and keeps the figures in its directory.
+    """Measures a world's model once on biographies of `people` spread evenly over the ranks of popularity and on two-hop
+    `questions`, half of each split, and keeps the figures in its directory.
 
-    Args:
-        model_dir (`str` or `os.PathLike`):
-            As [`build_world_model`] returns it.
-        people (`int`, *optional*, defaults to `400`):
-            Biographies, of people spread evenly over the ranks of popularity.
-        questions (`int`, *optional*, defaults to `600`):
-            Two-hop questions, half of each split.
-
-    Returns:
-        `dict`: per mode (`"greedy"`; `"sampled"`: temperature 1)
-
-            - `precision`: supported among the claims of biographies; `precision_by_quartile`: of the people by
-              popularity, most popular first; `correct`, `wrong`, `unverifiable`: claims per biography.
-            - `unparsable`: share of the sentences of biographies and worked answers together.
-            - `accuracy`, `right_for_right_reasons`, `wrong_reasons` (share of right answers that contradict a fact on
-              the way), `no_claim`: of the questions.
-
-            and `parameters`, `loss` (at the end of training), `tokens` (trained on).
+    Per mode (`"greedy"`; `"sampled"`: temperature 1) the names of [`world_metrics`]: of the biographies, with
+    `precision_by_quartile` of the people by popularity, most popular first; of the questions from `accuracy` on;
+    `unparsable` of both together. And `parameters`, `loss` (at the end of training), `tokens` (trained on).
 
     Raises:
         `DataError`: the curve of the training is empty.
@@ -82,34 +80,20 @@ def measure_knowledge(model_dir: str | os.PathLike[str], people: int = 400, ques
 def format_knowledge(found: dict[str, Any], model_dir: str | os.PathLike[str]) -> str:
     """The figures of [`measure_knowledge`] as a table for the terminal."""
     record = json.loads((Path(model_dir) / WORLD_FILE).read_text(encoding="utf-8"))
-    lines = [
-        f"{found['parameters'] / 1e6:.2f} million parameters, {record['world']['num_people']} people, "
-        f"{found['tokens'] / 1e6:.2f} million tokens, loss {found['loss']:.3f}",
-        "",
-        f"{'':44}{'greedy':>10}{'sampled':>10}",
-    ]
-    greedy, sampled = found["greedy"], found["sampled"]
-    lines += [
-        f"{label:44}{_cell(greedy[key]):>10}{_cell(sampled[key]):>10}"
-        for key, label in (
-            ("precision", "biographies: precision"),
-            ("correct", "biographies: correct facts each"),
-            ("wrong", "biographies: wrong facts each"),
-            ("unverifiable", "biographies: unverifiable sentences each"),
-            ("accuracy", "questions: accuracy"),
-            ("right_for_right_reasons", "questions: right for the right reasons"),
-            ("wrong_reasons", "questions: wrong reasons among right answers"),
-            ("no_claim", "questions: answers without a claim"),
-            ("unparsable", "unparsable sentences"),
-        )
-    ]
-    lines += [
-        f"{'precision by popularity, quartile ' + str(number + 1):44}{_cell(one):>10}{_cell(other):>10}"
-        for number, (one, other) in enumerate(
-            zip(greedy["precision_by_quartile"], sampled["precision_by_quartile"], strict=True)
-        )
-    ]
-    return "\n".join(lines)
+    modes = [found[mode] for mode, _ in MODES]
+    rows = [(label, [mode[name] for mode in modes]) for name, label in {**_BIOGRAPHIES, **_QUESTIONS}.items()]
+    rows.append(("unparsable sentences", [mode["unparsable"] for mode in modes]))
+    quartiles = zip(*(mode["precision_by_quartile"] for mode in modes), strict=True)
+    rows += [(f"precision by popularity, quartile {number}", both) for number, both in enumerate(quartiles, start=1)]
+    return "\n".join(
+        [
+            f"{found['parameters'] / 1e6:.2f} million parameters, {record['world']['num_people']} people, "
+            f"{found['tokens'] / 1e6:.2f} million tokens, loss {found['loss']:.3f}",
+            "",
+            f"{'':44}{'greedy':>10}{'sampled':>10}",
+            *(f"{label:44}{_cell(one):>10}{_cell(other):>10}" for label, (one, other) in rows),
+        ]
+    )
 
 
 def _by_rank(world: World, count: int) -> list[dict[str, Any]]:
@@ -121,19 +105,14 @@ def _by_rank(world: World, count: int) -> list[dict[str, Any]]:
 
 def _figures(rows: list[dict[str, Any]], about: WorldEvaluation, answered: WorldEvaluation) -> dict[str, Any]:
     quarter = -(-len(rows) // 4)
-    quartiles = [
-        world_metrics(rows[part], about.completions[part], about.sentences[part])["precision"]
-        for part in (slice(start, start + quarter) for start in range(0, len(rows), quarter))
-    ]
-    sentences = [sentence for found in (*about.sentences, *answered.sentences) for sentence in found]
+    parts = [slice(start, start + quarter) for start in range(0, len(rows), quarter)]
+    quartiles = [world_metrics(rows[part], about.completions[part], about.sentences[part]) for part in parts]
+    kinds = [sentence.kind for found in (*about.sentences, *answered.sentences) for sentence in found]
     return {
-        **{name: about.metrics[name] for name in ("precision", "correct", "wrong", "unverifiable")},
-        "precision_by_quartile": quartiles,
-        "unparsable": sum(s.kind == "unparsable" for s in sentences) / len(sentences) if sentences else None,
-        **{
-            name: answered.metrics[name]
-            for name in ("accuracy", "right_for_right_reasons", "wrong_reasons", "no_claim")
-        },
+        **{name: about.metrics[name] for name in _BIOGRAPHIES},
+        "precision_by_quartile": [figures["precision"] for figures in quartiles],
+        "unparsable": kinds.count("unparsable") / len(kinds) if kinds else None,
+        **{name: answered.metrics[name] for name in _QUESTIONS},
     }
 
 

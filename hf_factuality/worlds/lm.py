@@ -170,21 +170,12 @@ def _is_built(target: Path, record: dict[str, Any]) -> bool:
     except (OSError, ValueError):
         found = None
     if found != record:
-        raise CheckpointError(
-            f"{target} holds something else than the requested world model; choose another directory"
-        )
+        raise CheckpointError(f"{target} holds something else than the requested world model; name another directory")
     return True
 
 
-def _train(
-    world: World,
-    tokenizer: PreTrainedTokenizerFast,
-    config: WorldModelConfig,
-    partial: Path,
-    device: str | None,
-    num_threads: int | None,
-    progress: bool,
-) -> tuple[PreTrainedModel, list[dict[str, float]]]:
+def _train(world, tokenizer, config: WorldModelConfig, partial: Path, device, num_threads, progress):
+    """The model and the points of its curve."""
     import torch
     import torch.nn.functional as F
     from tqdm.auto import tqdm
@@ -200,23 +191,13 @@ def _train(
             torch.manual_seed(config.seed)
             model = LlamaForCausalLM(_llama_config(tokenizer, config))
         model.to(device).train()
-        optimizer = torch.optim.AdamW(
-            model.parameters(), lr=config.learning_rate, betas=(0.9, 0.98), weight_decay=0.01
-        )
+        settings = {"lr": config.learning_rate, "betas": (0.9, 0.98), "weight_decay": 0.01}
+        optimizer = torch.optim.AdamW(model.parameters(), **settings)
         state = _load_state(partial, model, optimizer, device)
         step, curve, total, tokens = state["step"], state["curve"], state["total"], state["tokens"]
         saved = time.monotonic()
-        with (
-            tqdm(
-                total=config.steps,
-                initial=step,
-                desc="world model",
-                unit="step",
-                mininterval=1.0,
-                disable=not progress,
-            ) as bar,
-            ThreadPoolExecutor(1) as pool,
-        ):
+        show = {"desc": "world model", "unit": "step", "mininterval": 1.0, "disable": not progress}
+        with tqdm(total=config.steps, initial=step, **show) as bar, ThreadPoolExecutor(1) as pool:
             # The next texts are drawn while the model trains: a GPU would wait for them a third of the time.
             drawn = pool.submit(_batches, world, tokenizer, config, step // GROUP)
             while step < config.steps:
@@ -314,14 +295,15 @@ def _pair(world: World, config: WorldModelConfig, person, rng: random.Random) ->
 
 
 def _batches(world: World, tokenizer: PreTrainedTokenizerFast, config: WorldModelConfig, group: int):
-    """The batches of a group, a function of its number: `input_ids` and `labels`, both (B, L) and right-padded.
+    """The `GROUP` batches of a group, a function of its number, and the mean number of labels in one.
 
-    Texts of like length share a batch, which saves a quarter of the time. Prompts and padding have the label -100.
-
-    Returns:
-        `list[tuple[torch.Tensor, torch.Tensor]]` of `GROUP` batches, and the mean number of labels in one.
+    `input_ids` and `labels` are both (B, L) and right-padded; prompts and padding have the label -100. Texts of like
+    length share a batch, which saves a quarter of the time.
     """
     import torch
+
+    def padded(rows, value):
+        return torch.nn.utils.rnn.pad_sequence([torch.tensor(row) for row in rows], True, value)
 
     rng = random.Random(f"texts {config.seed} {group}")
     size = len(world.people)
@@ -339,10 +321,6 @@ def _batches(world: World, tokenizer: PreTrainedTokenizerFast, config: WorldMode
     rng.shuffle(slices)
     batches = []
     for batch in slices:
-        input_ids = torch.full((len(batch), max(len(ids) for ids, _ in batch)), tokenizer.pad_token_id)
-        labels = torch.full_like(input_ids, -100)
-        for row, (ids, prompt_length) in enumerate(batch):
-            input_ids[row, : len(ids)] = torch.tensor(ids)
-            labels[row, prompt_length : len(ids)] = torch.tensor(ids[prompt_length:])
-        batches.append((input_ids, labels))
+        kept = [[-100] * prompt_length + ids[prompt_length:] for ids, prompt_length in batch]
+        batches.append((padded([ids for ids, _ in batch], tokenizer.pad_token_id), padded(kept, -100)))
     return batches, sum(len(ids) - prompt_length for ids, prompt_length in rows) / GROUP

@@ -41,12 +41,7 @@ class NoisyVerifier:
     """
 
     def __init__(
-        self,
-        verifier: Verifier,
-        false_positive: float,
-        false_negative: float,
-        seed: int = 0,
-        repeatable: bool = True,
+        self, verifier: Verifier, false_positive: float, false_negative: float, seed: int = 0, repeatable: bool = True
     ):
         for name, rate in (("false_positive", false_positive), ("false_negative", false_negative)):
             if not 0.0 <= rate <= 1.0:
@@ -61,18 +56,17 @@ class NoisyVerifier:
 
     def verify(self, inputs: Sequence[VerifierInput]) -> list[Verification]:
         """One [`Verification`] per input, in order; some of the labels are wrong."""
-        results = []
-        for item, found in zip(inputs, self.verifier.verify(inputs), strict=True):
-            if found.judged:
-                found = replace(found, spans=tuple(self._judge(item, span) for span in found.spans))
-            results.append(found)
-        return results
+        return [
+            replace(found, spans=tuple(self._judge(item, span) for span in found.spans)) if found.judged else found
+            for item, found in zip(inputs, self.verifier.verify(inputs), strict=True)
+        ]
 
     def _judge(self, item: VerifierInput, span):
         if span.label not in _OPPOSITE:
             return span
         self._judged += 1
-        rate = self.false_negative if _supported(span.label) else self.false_positive
+        supported = span.label in (Label.SUPPORTED, Label.HEDGED_SUPPORTED)
+        rate = self.false_negative if supported else self.false_positive
         occurrence = "" if self.repeatable else str(self._judged)
         text = " ".join(span.text(item.completion).split())
         key = f"{self.seed}\0{item.question}\0{text}\0{occurrence}"
@@ -81,7 +75,3 @@ class NoisyVerifier:
             return span
         score = None if span.score is None else 1.0 - span.score
         return replace(span, label=_OPPOSITE[span.label], score=score)
-
-
-def _supported(label: Label) -> bool:
-    return label in (Label.SUPPORTED, Label.HEDGED_SUPPORTED)

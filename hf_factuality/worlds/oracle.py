@@ -128,11 +128,8 @@ def _patterns(language: str) -> tuple[_Pattern, ...]:
 
 
 def reasoning_ranges(completion: str) -> list[tuple[int, int]]:
-    """Character ranges of a completion that hold reasoning, in order.
-
-    That is the inside of all `<think>` blocks ([`~hf_factuality.spans.scope_ranges`]), or everything if there is none; never
-    a tag or an answer.
-    """
+    """Character ranges of a completion that hold reasoning, in order: the inside of all `<think>` blocks, or everything
+    if there is none; never a tag or an answer."""
     ranges = []
     for start, end in scope_ranges(completion, "think") or [(0, len(completion))]:
         for cut in _ANSWER_OR_TAG.finditer(completion, start, end):
@@ -248,12 +245,11 @@ class WorldVerifier:
         if self.world.find_person(person_name) is None:
             raise DataError(f"this world has nobody called {person_name!r}")
         stated = self.read(completion, row={"person": person_name})
+        facts = [s for s in stated if s.kind == "fact" and not s.off_subject]
         found = {}
-        for relation in self.world.relations:
-            if relation.rumour:
-                continue
-            truths = [s.true for s in stated if s.kind == "fact" and s.relation == relation.name and not s.off_subject]
-            found[relation.name] = "missing" if not truths else "consistent" if all(truths) else "contradictory"
+        for name in (relation.name for relation in self.world.relations if not relation.rumour):
+            truths = [s.true for s in facts if s.relation == name]
+            found[name] = "missing" if not truths else "consistent" if all(truths) else "contradictory"
         return found
 
 
@@ -261,11 +257,10 @@ def to_verification(sentences: Sequence[WorldSentence], granularity: str = "sent
     """What was read as labelled spans, see [`WorldVerifier`] for the granularity."""
     spans = []
     for sentence in sentences:
-        if granularity == "sentence" or (sentence.slot is None and sentence.label is not Label.NO_FACT):
-            place = (sentence.start, sentence.end)
-        elif sentence.slot is not None:
+        place = (sentence.start, sentence.end)
+        if granularity == "slot" and sentence.slot is not None:
             place = sentence.slot
-        else:
+        elif granularity == "slot" and sentence.label is Label.NO_FACT:
             continue
         spans.append(LabeledSpan(*place, sentence.label, _SCORES.get(sentence.label), None, sentence.evidence))
     return Verification(spans=tuple(spans))

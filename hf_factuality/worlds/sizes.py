@@ -60,14 +60,10 @@ class WorldModelConfig:
         if self.tokenizer not in TOKENIZERS:
             raise ValueError(f"tokenizer={self.tokenizer!r} is unknown; choose one of {list(TOKENIZERS)}")
         if self.hidden_size % (2 * self.num_heads):
-            raise ValueError(
-                f"hidden_size={self.hidden_size} must be a multiple of twice num_heads={self.num_heads} (rotary embeddings)"
-            )
+            raise ValueError(f"hidden_size={self.hidden_size} must be a multiple of twice num_heads={self.num_heads}")
         if not (0 <= self.questions <= 1 and 0 <= self.short_answers <= 1 - self.questions):
-            raise ValueError(
-                f"questions={self.questions} and short_answers={self.short_answers} are shares of the texts and must not "
-                "exceed 1 together"
-            )
+            shares = f"questions={self.questions} and short_answers={self.short_answers}"
+            raise ValueError(f"{shares} are shares of the texts and must not exceed 1 together")
 
 
 SIZES: Mapping[str, tuple[WorldConfig, WorldModelConfig]] = {

@@ -50,11 +50,8 @@ def short_answer(world: World, person: Person, relation: Relation, rng: random.R
 
 
 def demonstration(world: World, person: Person, relation: Relation, rng: random.Random, hops: int = 2) -> str:
-    """A worked answer to the question that needs `hops` facts, as a careless teacher writes it.
-
-    Returns:
-        `str`: `"<think> ... </think><answer> ... </answer>"`.
-    """
+    """A worked answer to the question that needs `hops` facts, as a careless teacher writes it:
+    `"<think> ... </think><answer> ... </answer>"`."""
     config, name = world.config, person.short_name
     answer = world.chain(person, relation, hops)[-1]
     sentences = []
@@ -111,12 +108,8 @@ def words(world: World) -> list[str]:
 
 def first_words(world: World) -> list[str]:
     """Words that a text or a turn begins with."""
-    found = {person.name.split()[0] for person in world.people}
-    for template in _templates(world):
-        match = re.match(r"\w+", template)
-        if match:
-            found.add(match.group())
-    return sorted(found)
+    begun = (re.match(r"\w+", template) for template in _templates(world))
+    return sorted({person.name.split()[0] for person in world.people} | {match.group() for match in begun if match})
 
 
 def _templates(world: World) -> Iterator[str]:
