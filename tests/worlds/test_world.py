@@ -1,5 +1,6 @@
 """The facts of a world, its splits and questions: pinned by hand where small, checked by plain loops where large."""
 
+import json
 import os
 import random
 import re
@@ -7,6 +8,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from itertools import product
+from pathlib import Path
 
 import pytest
 
@@ -17,6 +19,7 @@ from hf_factuality.worlds.world import Question
 
 
 SMALL = WorldConfig(num_people=6, num_values=4, num_targets=2, seed=3)
+WRITTEN = json.loads((Path(__file__).parent / "small_world.json").read_text(encoding="utf-8"))
 CHINESE = replace(SMALL, language="zh")
 RELATIONS = [
     "birth_city", "employer", "university", "field", "hobby", "award", "birth_year", "spouse", "dish", "nickname",
@@ -30,52 +33,36 @@ def run_python(code, **environment):
     return done.stdout.decode("utf-8").strip()
 
 
-def test_facts_of_a_small_world():
-    """Written down by hand: a change of names or facts makes cached models and other tests stale."""
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_a_small_world_is_as_it_was_written_down(language):
+    """Recorded once, what other tests cite of it looked up by hand: a change makes cached models and those tests stale."""
+    written = WRITTEN[language]
+    world = World(WorldConfig(**written["config"]))
+    assert [[p.name, p.short_name, p.first_name, dict(p.facts)] for p in world.people] == written["people"]
+    assert world.parent == written["parent"]
+    for split in ("train", "test"):
+        found = [row for hops in range(1, world.config.max_hops + 1) for row in world.questions(split, hops=hops)]
+        for row, wanted in zip(found, written["questions"][split], strict=True):
+            assert [
+                row.pop(name) for name in ("hops", "person", "relation", "question", "answer", "evidence")
+            ] == wanted
+            assert row == {"prompt": [{"role": "user", "content": wanted[3]}], "data_source": "world"}
+        for row, wanted in zip(world.biographies(split), written["biographies"][split], strict=True):
+            assert [row.pop(name) for name in ("person", "question", "evidence", "checklist")] == wanted
+            prompt = [{"role": "user", "content": wanted[1]}]
+            assert row == {"prompt": prompt, "topic": wanted[0], "data_source": "world"}
+    assert not {row[1] for row in written["questions"]["train"]} & {row[1] for row in written["questions"]["test"]}
+
+
+def test_names_of_a_small_world():
     world = World(SMALL)
-    assert [person.name for person in world.people] == [
-        "Holsia Brilvcroft", "Filmia Foldcroft", "Holsia Fulswick", "Molvis Dulvwood", "Holsia Sindwood",
-        "Drarlo Weldley",
-    ]  # fmt: skip
-    assert [person.short_name for person in world.people][:2] == ["Brilvcroft", "Foldcroft"]
-    assert dict(world.people[0].facts) == {
-        "birth_city": "Hondmouth", "employer": "Melmcorp", "university": "Vothhall", "field": "chemistry",
-        "hobby": "riding", "award": "Kethprize", "birth_year": "1862", "spouse": "Weldina", "dish": "Reldstew",
-        "nickname": "Malvfox",
-    }  # fmt: skip
-    assert dict(world.people[1].facts) == {
-        "birth_city": "Silvton", "employer": "Melmcorp", "university": "Mondcrest", "field": "anatomy",
-        "hobby": "chess", "award": "Drilvmedal", "birth_year": "1879", "spouse": "Drolsus", "dish": "Molvbroth",
-        "nickname": "Lindfox",
-    }  # fmt: skip
-    assert world.parent == {
-        "Silvton": "Hilmandia", "Dalsstead": "Gorlistan", "Cundton": "Gorlistan", "Hondmouth": "Hilmandia",
-        "Condcorp": "brewing", "Drulsworks": "banking", "Nuthworks": "brewing", "Melmcorp": "banking",
-        "Brolmbridge": "Gorlistan", "Vildhall": "Hilmandia", "Mondcrest": "Hilmandia", "Vothhall": "Gorlistan",
-    }  # fmt: skip
     assert {"Foldcroft", "Silvton", "brewing", "Gorlistan", "1879", "Molvbroth", "law"} < world.known_names
     assert not {"Filmia", "Foldcroft's", "Brilvory", "country", ""} & world.known_names
     # People, values of the chained relations, what these lie in, and the values of the seven attributes.
     assert len(world.known_names) == 6 + 12 + 4 + 12 + 10 + 25 + 80 + 200 + 20 + 40
-    assert [person.first_name for person in world.people][:2] == ["Holsia", "Filmia"]
-
-
-def test_facts_of_a_small_chinese_world():
-    world = World(replace(CHINESE, max_hops=3))
-    person = world.people[1]
-    assert person.name == person.short_name == "林北湖宁" and person.first_name is None
-    assert dict(person.facts) == {
-        "birth_city": "陈东川港", "employer": "马北川商行", "university": "胡南河书院", "field": "解剖", "hobby": "下棋",
-        "award": "陈南海奖", "birth_year": "1879", "spouse": "马中泉郎", "dish": "徐北海汤", "nickname": "吴南湖狐",
-    }  # fmt: skip
-    assert world.evidence(person, world.relation("birth_city"), 3) == [
-        "林北湖宁出生于陈东川港。陈东川港属于吴东江州。吴东江州属于李北江界。"
-    ]
-    assert world.checklist(person)[6:] == ["林北湖宁生于1879年。", "林北湖宁的伴侣是马中泉郎。"]
-    assert world.question(person, world.relation("birth_city"), 1) == "林北湖宁出生在哪里？"
-    assert world.question(person, world.relation("employer"), 3) == "林北湖宁在哪个部门工作？"
-    assert world.request(person) == "请介绍林北湖宁。"
-    assert world.find_person("据说林北湖宁爱吃什么？") is person
+    assert World(replace(SMALL, seed=4)).people != world.people
+    chinese = World(replace(CHINESE, max_hops=3))
+    assert chinese.find_person("据说林北湖宁爱吃什么？") is chinese.people[1]
 
 
 def test_same_in_another_process():
@@ -89,11 +76,6 @@ def test_same_in_another_process():
     assert len(printed) == 1
     here = World(WorldConfig(max_hops=3))
     assert printed.pop().startswith(" ".join(map(str, (here.people, here.parent, here.values, here.targets))))
-
-
-def test_seeds_differ():
-    assert World(WorldConfig(seed=1)).people != World(WorldConfig(seed=2)).people
-    assert World(WorldConfig(seed=1)).parent != World(WorldConfig(seed=2)).parent
 
 
 def test_import_is_cheap():
@@ -226,6 +208,8 @@ def test_popularity():
         ({"max_hops": 1}, "max_hops must be between 2 and 8, got 1"),
         ({"max_hops": 9}, "max_hops must be between 2 and 8, got 9"),
         ({"popularity_offset": 0.0}, "popularity_offset must be positive, got 0.0"),
+        *(({name: value}, name) for name in ("popularity_offset", "popularity_exponent")
+          for value in (float("nan"), float("inf"), -1.0)),
         ({"language": "de"}, r"language='de' is unknown; choose one of \['en', 'zh'\]"),
     ]
     + [
@@ -254,19 +238,6 @@ def test_names_suffice_for_the_largest_worlds(language, limits):
         count += number
         assert len(set(found)) == number and len(used) == count
         assert all(name.endswith(LANGUAGES[language].endings[kind]) for name in found)
-
-
-def test_questions_by_hand():
-    world = World(replace(SMALL, max_hops=4))
-    person = world.people[1]
-    born, work, study = world.relations[:3]
-    assert world.question(person, born, 1) == "Where was Filmia Foldcroft born?"
-    assert world.question(person, born) == "Which country was Filmia Foldcroft born in?"
-    assert world.question(person, work) == "Which industry did Filmia Foldcroft work in?"
-    assert world.question(person, work, 3) == "Which sector did Filmia Foldcroft work in?"
-    assert world.question(person, study, 4) == "Which realm did Filmia Foldcroft study in?"
-    assert world.question(person, world.relation("nickname"), 1) == "What was the nickname of Filmia Foldcroft?"
-    assert world.request(person) == "Tell me about Filmia Foldcroft."
 
 
 @pytest.mark.parametrize(("language", "hops"), product(["en", "zh"], [2, 8]))
@@ -317,33 +288,11 @@ def test_unknown_relation():
         World(replace(SMALL, num_attributes=0)).relation("height")
 
 
-def test_evidence_by_hand():
+def test_rumours_have_no_evidence():
     world = World(SMALL)
     person = world.people[1]
-    assert world.evidence(person) == [
-        "Filmia Foldcroft was born in Silvton. Silvton is in Hilmandia.",
-        "Filmia Foldcroft worked for Melmcorp. Melmcorp is in banking.",
-        "Filmia Foldcroft studied at Mondcrest. Mondcrest is in Hilmandia.",
-        "Filmia Foldcroft specialised in anatomy.",
-        "Filmia Foldcroft enjoyed chess.",
-        "Filmia Foldcroft was awarded Drilvmedal.",
-        "Filmia Foldcroft was born in the year 1879.",
-        "Filmia Foldcroft married Drolsus.",
-    ]
-    assert world.evidence(person, world.relation("employer"), 1) == ["Filmia Foldcroft worked for Melmcorp."]
-    assert (
-        world.evidence(person, world.relation("dish")) == world.evidence(person, world.relation("nickname"), 1) == []
-    )
-    assert world.checklist(person) == [
-        "Foldcroft was born in Silvton.",
-        "Foldcroft worked for Melmcorp.",
-        "Foldcroft studied at Mondcrest.",
-        "Foldcroft specialised in anatomy.",
-        "Foldcroft enjoyed chess.",
-        "Foldcroft was awarded Drilvmedal.",
-        "Foldcroft was born in the year 1879.",
-        "Foldcroft married Drolsus.",
-    ]
+    for name in ("dish", "nickname"):
+        assert world.evidence(person, world.relation(name)) == world.evidence(person, world.relation(name), 1) == []
 
 
 def test_evidence_holds_the_chain_and_nothing_beside_it():
@@ -360,62 +309,6 @@ def test_evidence_holds_the_chain_and_nothing_beside_it():
                 assert [word for i, word in enumerate(found) if word not in found[:i]] == wanted
                 assert passage.startswith(f"{person.name} ") and passage.count(".") == hops
         assert not {person.facts["dish"], person.facts["nickname"]} & set(" ".join(world.evidence(person)).split())
-
-
-def test_dataset_of_questions():
-    world = World(SMALL)
-    train, test = world.questions("train"), world.questions("test")
-    assert train.column_names == [
-        "prompt", "question", "answer", "evidence", "data_source", "person", "relation", "hops",
-    ]  # fmt: skip
-    assert len(train) == len(test) == 9
-    assert not set(train["person"]) & set(test["person"])
-    assert set(train["person"]) | set(test["person"]) == {person.name for person in world.people}
-    rows = {row["question"]: row for row in [*train, *test]}
-    assert rows["Which industry did Filmia Foldcroft work in?"] == {
-        "prompt": [{"role": "user", "content": "Which industry did Filmia Foldcroft work in?"}],
-        "question": "Which industry did Filmia Foldcroft work in?",
-        "answer": "banking",
-        "evidence": ["Filmia Foldcroft worked for Melmcorp. Melmcorp is in banking."],
-        "data_source": "world",
-        "person": "Filmia Foldcroft",
-        "relation": "employer",
-        "hops": 2,
-    }
-    assert set(test["person"]) == {person.name for person in world.split("test")}
-
-
-def test_questions_of_other_lengths():
-    world = World(replace(SMALL, max_hops=4))
-    simple = [*world.questions("train", hops=1), *world.questions("test", hops=1)]
-    assert len({row["question"] for row in simple}) == len(simple) == 6 * 8
-    assert {row["relation"] for row in simple} == set(RELATIONS[:8])  # nobody is asked for rumours
-    for row in simple:
-        person = next(person for person in world.people if person.name == row["person"])
-        assert row["answer"] == person.facts[row["relation"]] and row["hops"] == 1
-    # Filmia Foldcroft: Silvton, Hilmandia, Brilvory, Calmara.
-    long = {row["question"]: row for row in [*world.questions("train", hops=4), *world.questions("test", hops=4)]}
-    assert len(long) == 6 * 3
-    row = long["Which realm was Filmia Foldcroft born in?"]
-    assert row["answer"] == "Calmara" and row["hops"] == 4
-    assert row["evidence"] == [
-        "Filmia Foldcroft was born in Silvton. Silvton is in Hilmandia. Hilmandia is in Brilvory. "
-        "Brilvory is in Calmara."
-    ]
-
-
-def test_dataset_of_biographies():
-    world = World(SMALL)
-    train, test = world.biographies("train"), world.biographies("test")
-    assert train.column_names == ["prompt", "question", "evidence", "checklist", "data_source", "person", "topic"]
-    assert set(train["person"]) == {person.name for person in world.split("train")}
-    assert set(test["person"]) == {person.name for person in world.split("test")} and len(test) == len(train) == 3
-    (row,) = [row for row in [*train, *test] if row["person"] == "Filmia Foldcroft"]
-    assert row["prompt"] == [{"role": "user", "content": "Tell me about Filmia Foldcroft."}]
-    assert row["question"] == "Tell me about Filmia Foldcroft." and row["topic"] == "Filmia Foldcroft"
-    assert len(row["evidence"]) == len(row["checklist"]) == 8 and row["data_source"] == "world"
-    assert row["evidence"][0] == "Filmia Foldcroft was born in Silvton. Silvton is in Hilmandia."
-    assert row["checklist"][7] == "Foldcroft married Drolsus."
 
 
 def test_first_rows_do_not_depend_on_how_many():
@@ -447,21 +340,3 @@ def test_rows_that_cannot_be_had():
     for hops in (0, 4):
         with pytest.raises(DataError, match=rf"hops={hops} is out of range.* 1 to 3 facts \(max_hops=3\)"):
             world.questions("train", hops=hops)
-
-
-def test_chinese_datasets():
-    world = World(CHINESE)
-    rows = {row["question"]: row for split in ("train", "test") for row in world.questions(split)}
-    assert len(rows) == 18
-    row = rows["林北湖宁出生在哪个国家？"]
-    assert row["answer"] == "吴东江州" and row["evidence"] == ["林北湖宁出生于陈东川港。陈东川港属于吴东江州。"]
-    assert {row["person"] for row in rows.values()} == {person.name for person in world.people}
-    about = [*world.biographies("train"), *world.biographies("test")]
-    assert "请介绍林北湖宁。" in [row["question"] for row in about] and len(about) == 6
-
-
-@pytest.mark.parametrize("name", ["popularity_offset", "popularity_exponent"])
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), -1.0])
-def test_popularity_must_be_finite(name, value):
-    with pytest.raises(ValueError, match=name):
-        WorldConfig(**{name: value})
