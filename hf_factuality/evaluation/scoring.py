@@ -277,7 +277,6 @@ def accuracy(answers: Answers) -> dict[str, Any]:
         settings={"data_source": answers.benchmark.data_source},
         extractor=None,
         judge=None,
-        interval=Options().interval(known),
         options=Options(return_scores=True),
     )
 

@@ -78,24 +78,7 @@ def find_files(
     exclude: Sequence[str] = (),
     resumable: bool = False,
 ) -> tuple[dict[str, Path], dict[str, str]]:
-    """Sort the files of a folder.
-
-    Args:
-        folder (`Path`):
-            What is pushed.
-        repo_type (`str`):
-            `"model"`, `"dataset"` or `"space"`.
-        include, exclude (`Sequence[str]`):
-            Patterns of paths or names; pickles, logs and states of runs are not included by them.
-        resumable (`bool`):
-            The states of a run too.
-
-    Returns:
-        `tuple`: path in the folder -> file; and path -> why it is left out.
-
-    Raises:
-        [`~hf_factuality.errors.HubError`]: a link leaves the folder.
-    """
+    """Path in the folder -> file to publish; and path -> why it is left out. A link out of the folder is refused."""
     kinds = _KINDS[repo_type]
     if repo_type == "dataset" and (folder / "pairs.parquet").is_file():
         kinds = _KINDS["pairs"]  # the other files of such a run are samples and verifications
@@ -196,18 +179,7 @@ def _is_results(path: Path) -> bool:
 
 
 def check_model(folder: Path, files: dict[str, Path], left_out: dict[str, str]) -> None:
-    """Leave out weights that do not count, and refuse a model that is not whole.
-
-    Args:
-        folder (`Path`):
-            For the messages.
-        files (`dict[str, Path]`), left_out (`dict[str, str]`):
-            Of [`find_files`]; changed in place.
-
-    Raises:
-        [`~hf_factuality.errors.HubError`]: there are no weights, a file of them is missing or cut off, or there are two
-            models.
-    """
+    """Leave out weights that do not count (both arguments are changed), and refuse a model that is not whole."""
     adapter = any(name in files for name in ("adapter_model.safetensors", "adapter_model.bin"))
     whole = any(re.fullmatch(r"(?:pytorch_)?model.*\.(?:safetensors|bin)", name) for name in files)
     if not (adapter or whole or "verifier_config.json" in files):
@@ -282,14 +254,7 @@ def _check_safetensors(name: str, path: Path) -> None:
 
 
 def stale_files(names: Iterable[str], pushed: Iterable[str]) -> list[str]:
-    """Weights in a repository that are not of the model that is pushed, in the folders to which it brings weights.
-
-    Args:
-        names (`Iterable[str]`):
-            Files of the repository.
-        pushed (`Iterable[str]`):
-            Files of the push.
-    """
+    """Weights in a repository that are not of the model that is pushed, in the folders to which it brings weights."""
     new = set(pushed)
     folders = {name.rpartition("/")[0] for name in new if _WEIGHTS.fullmatch(name.rpartition("/")[2])}
     old = [

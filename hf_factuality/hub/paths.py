@@ -48,11 +48,7 @@ _BETWEEN = re.compile(
 def find_path(text: str, any_machine: bool = False) -> tuple[int, str] | None:
     """The first absolute path of this or another person's machine in a text, with its line, from 1.
 
-    Args:
-        text (`str`):
-            The text.
-        any_machine (`bool`, *optional*, defaults to `False`):
-            Whether paths that every machine may have count, and those of machines with other folders.
+    `any_machine` also counts paths that every machine may have, and those of machines with other folders.
     """
     text = _BETWEEN.sub(" ", text)
     for match in sorted([*_UNIX.finditer(text), *_WINDOWS.finditer(text)], key=re.Match.start):
@@ -67,19 +63,9 @@ def _is_of_a_machine(name: str) -> bool:
 
 
 def published_text(name: str, path: Path) -> tuple[bytes | None, list[str]]:
-    """What is published in place of a text, if it is not the file itself.
+    """What is published in place of the file, if it is not the file itself, and what was changed, in words.
 
-    Args:
-        name (`str`):
-            In the repository.
-        path (`Path`):
-            The file.
-
-    Returns:
-        `tuple[bytes, list[str]]`: the new contents, or `None`; and what was changed, in words.
-
-    Raises:
-        [`~hf_factuality.errors.HubError`]: it holds a secret, or a path under a key that is not known.
+    A secret, or a path under a key that is not known, is refused.
     """
     last = name.rpartition("/")[2]
     refuse_secrets(name, path)

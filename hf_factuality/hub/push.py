@@ -26,16 +26,7 @@ _UNFILLED = "a template that was not filled in; does not replace a card that is 
 
 @dataclass(frozen=True)
 class PushedFile:
-    """A file of a push.
-
-    Args:
-        path (`Path`):
-            Where it lies.
-        content (`bytes`, *optional*):
-            What is published instead of it.
-        notes (`tuple[str, ...]`):
-            How that differs.
-    """
+    """A file of a push: where it lies, what is published instead of it, and how that differs."""
 
     path: Path
     content: bytes | None = None

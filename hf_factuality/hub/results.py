@@ -72,12 +72,7 @@ def now() -> str:
 
 
 def environment(device: str | None = None) -> dict[str, Any]:
-    """Versions that the results come from, and the names of the devices that the model ran on.
-
-    Args:
-        device (`str`, *optional*):
-            Kind of the device of a model in this process (`"cuda"`, `"cpu"`).
-    """
+    """Versions that the results come from, and the names of the devices (`"cuda"`, `"cpu"`) that the model ran on."""
     import platform
 
     found: dict[str, Any] = {"python": platform.python_version()}
@@ -142,11 +137,7 @@ def load_results(path: str | Path) -> dict[str, Any]:
 
 
 def check_results(found: Any, place: str) -> None:
-    """Check results against the schema.
-
-    Raises:
-        `DataError`: names the entry that is wrong, and how.
-    """
+    """Check results against the schema; a `DataError` names the entry that is wrong, and how."""
     if not isinstance(found, dict) or found.get("schema") != SCHEMA:
         schema = found.get("schema") if isinstance(found, dict) else None
         raise DataError(f"{place} has the schema {schema!r}; this version reads {SCHEMA!r}")
@@ -207,11 +198,7 @@ def _check_texts(found: Mapping[str, Any], names: Sequence[str], place: str) -> 
 
 
 def check_same_model(path: Path, model: Mapping[str, Any]) -> None:
-    """Check that results of a model may be added to a file, which need not exist.
-
-    Raises:
-        `DataError`: the file is of another model, or none of results.
-    """
+    """Refuse to add the results of a model to a file, if there is one, of another model."""
     if not path.exists():
         return
     before = load_results(path)["model"]
@@ -230,25 +217,9 @@ def write_results(
     machine: Mapping[str, Any],
     command: str | None = None,
 ) -> dict[str, Any]:
-    """Add results to a file, or make it; it is there whole or as it was before.
+    """Add results to a file, or make it; it is there whole or as it was before. Returns what was written.
 
-    Args:
-        path (`Path`):
-            The file.
-        model (`Mapping[str, Any]`):
-            The entry `model`.
-        results (`Sequence[Mapping[str, Any]]`):
-            Entries. One with the same benchmark, metric and settings as an older one replaces it.
-        machine (`Mapping[str, Any]`):
-            The entry `environment`.
-        command (`str`, *optional*):
-            The entry `command`.
-
-    Returns:
-        `dict[str, Any]`: what was written.
-
-    Raises:
-        `DataError`: the file is of another model, or the results do not fit the schema.
+    One with the same benchmark, metric and settings as an older one replaces it.
     """
     check_same_model(path, model)
     new = [public(entry) for entry in results]
@@ -294,28 +265,8 @@ def measured_entry(
 ) -> dict[str, Any]:
     """An entry of results for a ratio of sums over items, with its interval, as the closed-world demos measure.
 
-    Args:
-        benchmark, metric (`str`):
-            Names.
-        items (`Sequence[tuple[float, float]]`):
-            Per item a numerator and a denominator; the value is the sum of the first over that of the second. A mean has
-            denominators of 1; an item with a denominator of 0 has nothing to score and is left out.
-        dataset, generation, verifier (`Mapping[str, Any]`):
-            The entries of these names.
-        higher_is_better (`bool`, *optional*, defaults to `True`):
-            `None` where neither is better.
-        title (`str`, *optional*):
-            The metric in words, for readers of a card.
-        note (`str`, *optional*):
-            How it was measured, in one sentence.
-
-    Returns:
-        `dict[str, Any]`: the interval is a percentile bootstrap over items (95 %, 1000 resamples, seed 0).
-
-    Example:
-
-        >>> measured_entry("b", "precision", [(1, 2), (0, 0), (1, 1)], dataset={}, generation={})["value"]
-        0.6666666666666666
+    An item is a numerator and a denominator; one with a denominator of 0 has nothing to score and is left out. The
+    interval is a percentile bootstrap over items (95 %, 1000 resamples, seed 0).
     """
     from hf_factuality.functional.metrics import bootstrap_interval
 
@@ -370,22 +321,9 @@ def changed_measurement(before: Mapping[str, Any], after: Mapping[str, Any]) -> 
 
 
 def folder_fingerprint(folder: Path) -> str | None:
-    """Hash that tells checkpoints apart: of names, sizes and contents of the weights, without reading all of large ones.
+    """Hash of names, sizes and contents of the weights in a folder, 32 hexadecimal digits; `None` if there are none.
 
-    Weights of 1 GiB or less together are read whole. Of more, each safetensors header is, and each tensor in pieces of
-    16 MiB: up to 64 KiB a piece is read whole, else 8 KiB each of its beginning, middle and end; of a file that is no
-    safetensors such pieces of the file. So training that changes a tensor all over shows, however few tensors it changes.
-    What lies between the samples does not: a few rows of an embedding, or values that somebody edits.
-
-    Args:
-        folder (`Path`):
-            Folder of a model or an adapter.
-
-    Returns:
-        `str`: 32 hexadecimal digits; `None` if there are no weights in it.
-
-    Raises:
-        `OSError`: a file cannot be read.
+    Weights above 1 GiB are sampled, so that large ones take seconds: docs/cards.md says how, and what is then not seen.
     """
     digest = hashlib.sha256()
     found = {path for pattern in _WEIGHTS for path in folder.glob(pattern) if path.name not in _NO_WEIGHTS}

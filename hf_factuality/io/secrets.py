@@ -94,14 +94,9 @@ def holds_token(setting: str) -> bool:
 
 
 def find_secret(data: str | bytes) -> tuple[int, str] | None:
-    """The first thing in a text that looks like an access token, a private key or a password.
+    """The first thing in a text that looks like a token, a key or a password: its line, from 1, and its kind.
 
-    Args:
-        data (`str` or `bytes`):
-            The text; as bytes in UTF-8 or whatever else holds ASCII as it is.
-
-    Returns:
-        `tuple[int, str]`, *optional*: its line, from 1, and of what kind it is; never the secret.
+    Bytes are in UTF-8 or whatever else holds ASCII as it is.
     """
     data = data.encode("utf-8", "replace") if isinstance(data, str) else data
     starts = range(0, len(data), _PIECE)
@@ -123,10 +118,9 @@ def find_secret(data: str | bytes) -> tuple[int, str] | None:
 
 
 def find_in_file(file: str | Path | bytes) -> tuple[int | None, str] | None:
-    """As [`find_secret`], in a file (or its contents) of any kind and size: also in another encoding, packed, or in a table.
+    """As [`find_secret`], in a file or its contents, also in another encoding, packed, or in a table.
 
-    Returns:
-        `tuple[int, str]`, *optional*: its line, or `None` where there are no lines, and of what kind it is.
+    The line is `None` where there are no lines.
     """
     if isinstance(file, bytes):
         return _search(io.BytesIO(file))

@@ -77,30 +77,8 @@ def prepare_repo(
 ) -> str:
     """Make a repository if it is not there, and check that it can be written to: before the work, not after it.
 
-    Args:
-        repo_id (`str`):
-            Its name; without a namespace, in that of the token's owner.
-        repo_type (`str`, *optional*, defaults to `"model"`):
-            `"model"`, `"dataset"` or `"space"`.
-        private (`bool`, *optional*):
-            What the repository has to be; one that exists and is not is refused. `None`: as it is.
-        new_private (`bool`, *optional*):
-            What a new one is if `private` is `None`; `None`: as the organisation has it.
-        pull_request (`bool`, *optional*, defaults to `False`):
-            Only a pull request is wanted, which whoever may read may open.
-        revision (`str`, *optional*):
-            Branch that will be written to; none but main goes with a pull request.
-        space_sdk (`str`, *optional*, defaults to `"gradio"`):
-            Of a new Space.
-        token (`str` or `bool`, *optional*):
-            As in `huggingface_hub`.
-
-    Returns:
-        `str`: its full id.
-
-    Raises:
-        [`~hf_factuality.errors.HubError`]: the name is none, nobody is logged in, the token may not write, or the
-            repository is public and should not be.
+    `private` is what it has to be (one that exists and is not is refused), `new_private` what a new one is if that is
+    `None`. Returns its full id; without a namespace, it is in that of the token's owner.
     """
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError
@@ -177,37 +155,18 @@ def publish(
     token: str | bool | None = None,
     patience: float | None = None,
 ) -> Published:
-    """Upload files in one commit.
+    """Upload files (path in the repository -> file, or its contents) in one commit; [`prepare_repo`] is called first.
 
-    A connection that is cut and an overloaded Hub are waited for. If the process is killed, running it again sends only what
-    has not arrived.
+    A connection that is cut and an overloaded Hub are waited for, `patience` seconds in all. If the process is killed,
+    running it again sends only what has not arrived. After an error, nothing of the push is visible.
 
     Args:
-        files (`Mapping[str, str | Path | bytes]`):
-            Path in the repository -> file, or its contents.
-        repo_id (`str`), repo_type (`str`), private, new_private (`bool`, *optional*), space_sdk, token:
-            As for [`prepare_repo`], which is called first.
-        commit_message (`str`):
-            Of the commit; title of the pull request.
-        revision (`str`, *optional*):
-            Branch; made if it does not exist.
-        pull_request (`bool`, *optional*, defaults to `False`):
-            Open a pull request instead of committing.
         keeps (`Collection[str]`, *optional*):
             Files that are not written where the repository has them.
         replaces (`Callable`, *optional*):
             From the names of the repository's files to those that the commit removes.
         only_private (`bool`, *optional*, defaults to `False`):
             Upload nothing to a public repository.
-        patience (`float`, *optional*, defaults to [`PATIENCE`]):
-            Seconds of waiting between attempts, in all.
-
-    Returns:
-        [`Published`].
-
-    Raises:
-        [`~hf_factuality.errors.HubError`]: a file holds a secret, or the Hub refuses, or could not be reached; nothing of the
-            push is visible then.
     """
     from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
 
@@ -356,14 +315,7 @@ def _said(error: BaseException) -> str:
 
 @contextmanager
 def hub_errors(what: str, token: str | bool | None = None) -> Iterator[None]:
-    """Errors of the Hub, the network and the account as a [`~hf_factuality.errors.HubError`] with the fix, without a token.
-
-    Args:
-        what (`str`):
-            What could not be done; the message starts with it.
-        token (`str` or `bool`, *optional*):
-            That was used; taken out of the message.
-    """
+    """Errors of the Hub, the network and the account as a `HubError` with the fix, without a token."""
     try:
         yield
     except Exception as error:
@@ -383,15 +335,7 @@ def hub_errors(what: str, token: str | bool | None = None) -> Iterator[None]:
 
 @contextmanager
 def naming_model(name: object) -> Iterator[None]:
-    """Around what loads a model: errors say in one line which one, as those of the Hub's clients do not.
-
-    Args:
-        name (`object`):
-            Id or folder.
-
-    Raises:
-        `OSError`, `ValueError`: it was not found, or cannot be read.
-    """
+    """Around what loads a model: errors say in one line which one, as those of the Hub's clients do not."""
     try:
         yield
     except (OSError, ValueError) as error:

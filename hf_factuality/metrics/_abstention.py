@@ -52,15 +52,7 @@ ABSTENTION: Mapping[str, Callable[[str], bool]] = {
 
 
 def abstention_rule(rule: str | Callable[[str], bool] | None) -> Callable[[str], bool]:
-    """A rule by its name.
-
-    Args:
-        rule (`str` or `Callable[[str], bool]`, *optional*):
-            A name of [`ABSTENTION`], or a function of the text; `None` finds no abstention.
-
-    Raises:
-        `DataError`: the name is unknown.
-    """
+    """A rule by its name in [`ABSTENTION`], or as it is; `None` finds no abstention."""
     if rule is None:
         return lambda text: False
     if callable(rule):

@@ -73,55 +73,24 @@ class ClaimOptions(Options):
 
 @dataclass(slots=True)
 class Answer:
-    """One response, read.
-
-    Args:
-        text (`str`, *optional*):
-            The response, if it is known.
-        spans (`list[LabeledSpan]`, *optional*):
-            Its claims; `None` before they are judged, and where only labels are kept.
-        labels (`Sequence[Label | None]`):
-            Labels of the claims that count.
-        same (`Sequence[int]`, *optional*):
-            Per label, the number of the first claim that states the same; `None` if no two do, or the spans tell.
-        abstained (`bool`, *optional*):
-            Whether it declines to answer; `None` before that is known.
-        declines (`frozenset[str]`, *optional*):
-            Rules of [`~hf_factuality.metrics._abstention.ABSTENTION`] by which its text declines; `None`: read the text.
-        problem (`str`, *optional*):
-            Why it cannot be scored at all.
-        unjudged (`str`, *optional*):
-            Why its text cannot be judged, which is a problem unless it declines or is blank.
-        given (`bool`):
-            Whether no verifier is needed: the labels came with the prediction, or there is nothing to judge.
-        domain (`str`, *optional*):
-            Domain, where a metric groups by it.
-    """
+    """One response, read; `None` is what is not known (yet)."""
 
     text: str | None = None
-    spans: list[LabeledSpan] | None = None
-    labels: Sequence[Label | None] = ()
-    same: Sequence[int] | None = None
+    spans: list[LabeledSpan] | None = None  # `None` also where only labels are kept
+    labels: Sequence[Label | None] = ()  # of the claims that count
+    same: Sequence[int] | None = None  # per label, the first claim that states the same; `None`: no two, or see spans
     abstained: bool | None = None
-    declines: frozenset[str] | None = None
-    problem: str | None = None
-    unjudged: str | None = None
-    given: bool = False
+    declines: frozenset[str] | None = None  # rules of ABSTENTION by which its text declines; `None`: read the text
+    problem: str | None = None  # why it cannot be scored at all
+    unjudged: str | None = None  # why its text cannot be judged: a problem unless it declines or is blank
+    given: bool = False  # the labels came with the prediction, or there is nothing to judge
     domain: str | None = None
 
 
 def small_answer(text: str, found: Verification, unjudged: str | None = None, domain: str | None = None) -> Answer:
     """What every metric over claims reads of a verification, and no more: of a hundred thousand, labels are enough.
 
-    Args:
-        text (`str`):
-            What the verifier was shown.
-        found ([`~hf_factuality.spans.Verification`]):
-            In characters of `text`.
-        unjudged (`str`, *optional*):
-            Why it was not judged: `"no_evidence"` or `"verifier_failed"`.
-        domain (`str`, *optional*):
-            Of the question.
+    `unjudged` is why it was not judged: `"no_evidence"` or `"verifier_failed"`.
     """
     blank = not text.strip()
     answer = Answer(
@@ -221,15 +190,15 @@ class Answers:
     def _read(self, item: Any, place: str) -> Answer:
         if item is None:
             return Answer(problem="missing")
-        if isinstance(item, str):
-            return Answer(text=item)
         if isinstance(item, Answer):
             return replace(item)
-        if isinstance(item, Verification):
+        if isinstance(item, str):
+            item = {"text": item}
+        elif isinstance(item, (list, tuple)):
+            item = {"claims": item}
+        elif isinstance(item, Verification):
             item = {"verification": item}
-        if isinstance(item, (list, tuple)):
-            return Answer(spans=[self._claim(claim, None, place) for claim in item], given=True)
-        if not isinstance(item, dict):
+        elif not isinstance(item, dict):
             raise DataError(f"{place} must be text, a list of claims, a dictionary or None, got {item!r:.100}")
         found = item.get("verification")
         if isinstance(found, Verification):
@@ -424,8 +393,6 @@ class Answers:
         responses = {reason: problems[reason] for reason in ("missing", "no_evidence", "verifier_failed")}
         claims = {reason: self.claims[reason] for reason in ("unjudged", "no_fact", "duplicate")}
         extractor, judge = self.who()
-        if resampled is None:
-            resampled = [value for value in scores if value is not None]
         result = make_result(
             name,
             score,
@@ -439,7 +406,8 @@ class Answers:
             extractor=extractor,
             judge=judge,
             released=released if self.comparable(published) else None,
-            interval=self.options.interval(resampled, statistic),
+            resampled=resampled,
+            statistic=statistic,
             options=self.options,
         )
         if self.options.return_spans:

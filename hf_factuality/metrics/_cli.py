@@ -75,18 +75,9 @@ _ARGUMENTS = {
 
 
 def parse_metric_args(given: Sequence[str] | None, metrics: Collection[str], flag: str) -> dict[str, dict[str, Any]]:
-    """Arguments of metrics from a command line, by metric.
+    """Arguments of metrics, by metric, from `METRIC.ARGUMENT=VALUE`; a value that is no JSON is text.
 
-    Args:
-        given (`Sequence[str]`, *optional*):
-            `METRIC.ARGUMENT=VALUE`; a value that is no JSON is text.
-        metrics (`Collection[str]`):
-            Those that are computed.
-        flag (`str`):
-            That would add one, for the error.
-
-    Raises:
-        `ValueError`: of another form, for a metric that is not computed, or with a value that the argument cannot have.
+    `flag` would add a metric, for the error.
     """
     arguments: dict[str, dict[str, Any]] = {}
     for text in given or ():
@@ -112,18 +103,7 @@ def check_metric_args(
 ) -> None:
     """Try a metric over claims, with its arguments, on a response of each domain, read as a verification will be.
 
-    Args:
-        name (`str`):
-            Of the metric.
-        given (`Mapping[str, Any]`):
-            Its arguments.
-        shared (`Sequence[str]`, *optional*):
-            Arguments of all metrics that may be given too.
-        domains (`Collection[str]`, *optional*):
-            Those of the responses to come.
-
-    Raises:
-        `ValueError`: the metric takes no such argument, refuses its value, or calls its result something else.
+    `shared` are arguments of all metrics that may be given too.
     """
     from hf_factuality.metrics._claims import small_answer
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from hf_factuality import __version__
@@ -17,18 +18,7 @@ NOT_STATED = {"name": "not stated"}
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Arguments that every metric takes.
-
-    Args:
-        confidence_level (`float`, *optional*, defaults to `0.95`):
-            Coverage of the interval.
-        resamples (`int`, *optional*, defaults to `1000`):
-            Bootstrap samples; 0 computes no interval.
-        seed (`int`, *optional*, defaults to `0`):
-            Of everything that is drawn.
-        return_scores (`bool`, *optional*, defaults to `False`):
-            Whether the result holds a score per prediction.
-    """
+    """Arguments that every metric takes; [`~hf_factuality.metrics._module.RESULT`] describes them."""
 
     confidence_level: float = 0.95
     resamples: int = 1000
@@ -39,18 +29,9 @@ class Options:
         self, values: Sequence[Any], statistic: Callable[[list], float | None] | None = None
     ) -> dict[str, Any] | None:
         """Entry `confidence_interval` of the result."""
-        found = bootstrap_interval(
-            values, statistic, level=self.confidence_level, resamples=self.resamples, seed=self.seed
-        )
-        if found is None:
-            return None
-        return {
-            "low": found[0],
-            "high": found[1],
-            "level": self.confidence_level,
-            "resamples": self.resamples,
-            "seed": self.seed,
-        }
+        settings = {"level": self.confidence_level, "resamples": self.resamples, "seed": self.seed}
+        found = bootstrap_interval(values, statistic, **settings)
+        return None if found is None else {"low": found[0], "high": found[1], **settings}
 
 
 # Reasons to leave out a response that the released codes have too, or (MC1) that do not touch the score.
@@ -59,11 +40,7 @@ OptionsT = TypeVar("OptionsT", bound=Options)
 
 
 def read_options(kind: type[OptionsT], given: Mapping[str, Any]) -> OptionsT:
-    """Options from the keyword arguments of `compute`.
-
-    Raises:
-        `TypeError`: an argument that no metric of this kind takes.
-    """
+    """Options from the keyword arguments of `compute`; others are a `TypeError`."""
     known = [field.name for field in fields(kind)]
     unknown = sorted(set(given) - set(known))
     if unknown:
@@ -76,29 +53,29 @@ def make_result(
     score: float | None,
     *,
     scores: Sequence[float | None],
+    options: Options,
     parts: Mapping[str, Any],
     left_out: Mapping[str, Any],
-    settings: Mapping[str, Any],
-    extractor: Mapping[str, Any] | None,
+    settings: Mapping[str, Any] = MappingProxyType({}),
+    extractor: Mapping[str, Any] | None = None,
     judge: Mapping[str, Any] | None,
     released: float | None = None,
-    interval: Mapping[str, Any] | None,
-    options: Options,
+    resampled: Sequence[Any] | None = None,
+    statistic: Callable[[list], float | None] | None = None,
 ) -> dict[str, Any]:
     """The dictionary that [`~hf_factuality.metrics._module.RESULT`] describes.
 
-    Args:
-        scores (`Sequence[float | None]`):
-            Per prediction; `None` where it does not count.
-        released (`float`, *optional*):
-            What the released rule makes of the same rows, if everything else is as published.
+    `scores` are per prediction; `released` is what the released rule makes of the same rows, if all else is as
+    published. The interval is of the mean of the scores, or of the `statistic` of what is `resampled`.
     """
+    known = [value for value in scores if value is not None]
+    interval = options.interval(known if resampled is None else resampled, statistic)
     counted = not any(count and reason not in _LEFT_OUT_AS_RELEASED for reason, count in left_out["responses"].items())
     same = None not in (score, released) and math.isclose(score, released, rel_tol=1e-9)
     result = {
         name: score,
         "n": len(scores),
-        "n_scored": sum(value is not None for value in scores),
+        "n_scored": len(known),
         "confidence_interval": None if score is None else interval,
         "parts": dict(parts),
         "left_out": dict(left_out),
@@ -123,17 +100,7 @@ def named(name: str | None) -> dict[str, Any]:
 
 
 def describe(component: Any) -> dict[str, Any] | None:
-    """Name, model and revision of an extractor, judge or verifier, as far as it tells.
-
-    Args:
-        component (`Any`):
-            Read for `model` (a name, or a loaded model with its `config`), `model_id` and `revision`; its `client`, where
-            it has one and no model of its own.
-
-    Returns:
-        `dict` with `name`, and `model`, `revision` and `version` (of this package, for its own classes) if known;
-        `None` for `None`.
-    """
+    """Name, model, revision and (of our own classes) version of an extractor, judge or verifier, as far as it tells."""
     if component is None:
         return None
     found: dict[str, Any] = {"name": type(component).__name__}

@@ -95,11 +95,9 @@ def halluqa(predictions: Sequence[Any], references: Sequence[Any], **options: An
             "rate_released": found["rate_released"],
         },
         left_out={"responses": left_out},
-        settings={},
         extractor=extractor,
         judge=judge,
         released=found["rate_released"] if as_published and is_published(given.judge, _JUDGES) else None,
-        interval=given.interval([score for score in found["scores"] if score is not None]),
         options=given,
     )
     if given.return_spans:

@@ -27,15 +27,10 @@ _EVIDENCE = ("knowledge", "document", "dialogue_history", "evidence")
 
 
 def read_verdict(value: Any) -> bool | None:
-    """A model's answer to "does it contain hallucination?".
+    """A model's answer to "does it contain hallucination?": a bool, or text that says one of the words yes and no.
 
-    Args:
-        value (`Any`):
-            `True`, `False`, or text that says one of the words yes and no, in any case.
-
-    Returns:
-        `bool`, or `None` if it says neither, both ("Yes or no?"), or takes it back ("I cannot say yes"). The "no" of "no
-        doubt" is not said, unless the answer begins with it ("No hallucination").
+    `None` if it says neither, both ("Yes or no?"), or takes it back ("I cannot say yes"). The "no" of "no doubt" is not
+    said, unless the answer begins with it ("No hallucination").
     """
     if not isinstance(value, str):
         return value if isinstance(value, bool) else None
@@ -63,8 +58,7 @@ def read_verdict_as_released(value: Any) -> bool | None:
 def verdict_of_claims(answer: Answer) -> bool | None:
     """Whether a judged text contains hallucination: a claim that is not supported does.
 
-    Returns:
-        `bool`, or `None` without any judged claim, or if none is unsupported and one could not be judged.
+    `None` without any judged claim, or if none is unsupported and one could not be judged.
     """
     if answer.problem or answer.abstained:
         return None
@@ -137,18 +131,16 @@ def halueval(
     parts |= {name: found[name] for name in ("accuracy_hallucinated", "accuracy_right")}
     parts["accuracy_released"] = detection_accuracy(released, truths)["accuracy_released"]
     parts["shown_hallucinated"] = sum(truth is True for truth in truths)
-    scores = found["correct"]
     result = make_result(
         "halueval",
         found["accuracy"],
-        scores=scores,
+        scores=found["correct"],
         parts=parts,
         left_out={"responses": left_out},
         settings={"seed": given.seed},
         extractor=extractor,
         judge=judge,
         released=parts["accuracy_released"] if verifier is None and is_published(given.judge, _JUDGES) else None,
-        interval=given.interval([value for value in scores if value is not None]),
         options=given,
     )
     if given.return_spans and answers is not None:

@@ -33,12 +33,8 @@ Returns a dictionary:
 class FactualityMetric(evaluate.Metric):
     """`evaluate.Metric` whose items may have several forms, also mixed, and whose references may be missing.
 
-    `evaluate` keeps items in Arrow tables of one type, read off the first item. Here each item travels as a line of
-    JSON.
-
-    Attributes:
-        metric (`str`):
-            Name of the function that computes the result, see [`~hf_factuality.metrics._registry.compute`].
+    `evaluate` keeps items in Arrow tables of one type, read off the first item. Here each travels as a line of JSON.
+    `metric` names the function that computes the result.
     """
 
     metric: str

@@ -90,11 +90,8 @@ def truthfulqa(predictions: Sequence[Any], references: Sequence[Any], **options:
             "mc1_confidence_interval": given.interval(known["mc1"]),
         },
         left_out={"responses": reasons},
-        settings={},
-        extractor=None,
         judge=named(given.judge),
         released=mean(known["mc2"]) if plain and is_published(given.judge, _JUDGES) else None,
-        interval=given.interval(known["mc2"]),
         options=given,
     )
 
@@ -143,11 +140,10 @@ def refusal_ap(predictions: Sequence[Any], references: Sequence[Any], **options:
             "n_answered": len(willing),
         },
         left_out={"responses": reasons},
-        settings={},
-        extractor=None,
         judge=named(given.judge),
         released=area(known) if None not in answered and is_published(given.judge, _JUDGES) else None,
-        interval=given.interval(known, area),
+        resampled=known,
+        statistic=area,
         options=given,
     )
 

@@ -112,10 +112,7 @@ def winrate(predictions: Sequence[Any], references: Sequence[Any], **options: An
         scores=scored["points"],
         parts={name: scored[name] for name in names},
         left_out={"responses": reasons},
-        settings={},
-        extractor=None,
         judge=describe(given.pair_judge) if waiting else named(given.judge),
-        interval=given.interval([points for points in scored["points"] if points is not None]),
         options=given,
     )
 

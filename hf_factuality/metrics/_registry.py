@@ -29,11 +29,7 @@ CLAIM_METRICS = ("anah", "factscore", "longwiki", "safe", "veriscore")
 
 
 def metric_function(name: str) -> Callable[..., dict[str, Any]]:
-    """The function of a metric: predictions and references, one each per response, and the metric's arguments.
-
-    Raises:
-        `ValueError`: no metric has this name.
-    """
+    """The function of a metric: predictions and references, one each per response, and the metric's arguments."""
     if name not in METRICS:
         raise ValueError(f"unknown metric {name!r}; choose one of {', '.join(METRICS)}")
     return getattr(importlib.import_module(METRICS[name]), name)
@@ -108,22 +104,14 @@ def _plain(item: Any) -> Any:
 
 
 def as_column(values: Any, name: str) -> list:
-    """A list with one item per response.
-
-    Raises:
-        `DataError`: something else, such as one text.
-    """
+    """A list with one item per response; something else, such as one text, is a `DataError`."""
     if values is None or isinstance(values, (str, bytes, Mapping)) or not isinstance(values, Iterable):
         raise DataError(f"{name} must be a list with one item per response, got {values!r:.100}")
     return list(values)
 
 
 def matching(references: Any, predictions: list) -> list:
-    """As many references as predictions; `None` for each if there are none.
-
-    Raises:
-        `DataError`: not as many.
-    """
+    """As many references as predictions; `None` for each if there are none."""
     found = [None] * len(predictions) if references is None else as_column(references, "references")
     if len(predictions) != len(found):
         raise DataError(f"there are {len(predictions)} predictions and {len(found)} references; give as many")

@@ -98,8 +98,8 @@ def installed(modules_cache: str | os.PathLike | None = None) -> dict[str, Path]
 def offer() -> None:
     """Say in one line how `evaluate.load` finds the metrics by name, unless it does; called by the first import.
 
-    Nothing is written, asked or imported for it. It is silent in the `hf-factuality` command, on all processes of a
-    distributed run but the first, and where the environment variable `HF_FACTUALITY_NO_OFFER` is set.
+    Nothing is written, asked or imported for it. It is silent in the `hf-factuality` command, on all processes but the
+    first, and where the environment variable `HF_FACTUALITY_NO_OFFER` is set.
     """
     if os.environ.get("HF_FACTUALITY_NO_OFFER") or "hf_factuality.cli" in sys.modules:
         return

@@ -33,14 +33,7 @@ _ARCHIVE = re.compile(r"https://[^@\s]+\.(?:whl|zip|tar\.gz)(?:#\S+)?")
 
 
 def default_requirement() -> str:
-    """What a Space installs to have this very version: the commit that was installed from git, or the release.
-
-    Returns:
-        `str`: as a line of a requirements file.
-
-    Raises:
-        [`~hf_factuality.errors.HubError`]: this version can be had nowhere: a checkout, or a development version.
-    """
+    """What a Space installs to have this very version: the commit that was installed from git, or the release."""
     from importlib.metadata import PackageNotFoundError, distribution
 
     try:
@@ -59,11 +52,7 @@ def default_requirement() -> str:
 
 
 def checked_requirement(text: str) -> str:
-    """`text` if it is a requirement of this package that names one version and holds no login.
-
-    Raises:
-        [`~hf_factuality.errors.HubError`]: it is not.
-    """
+    """`text` if it is a requirement of this package that names one version and holds no login."""
     from packaging.requirements import InvalidRequirement, Requirement
     from packaging.utils import canonicalize_name
 
@@ -98,23 +87,7 @@ def _checked(names: Iterable[str] | None, namespace: str) -> list[str]:
 
 
 def space_files(name: str, namespace: str, requirement: str) -> dict[str, str]:
-    """The files of a metric's Space.
-
-    Args:
-        name (`str`):
-            Of the metric; also of the Space, as `evaluate` looks for `<name>.py` in it.
-        namespace (`str`):
-            User or organisation that owns the Space.
-        requirement (`str`):
-            What it installs of this package; see [`default_requirement`].
-
-    Returns:
-        `dict[str, str]`: file name -> text.
-
-    Raises:
-        `ValueError`: there is no such metric.
-        [`~hf_factuality.errors.HubError`]: the namespace is no name, or the requirement is not of one version.
-    """
+    """The files of a metric's Space, name -> text; `requirement` is what it installs of this package."""
     _checked([name], namespace)
     requirement = checked_requirement(requirement)
     place = requirement.partition("@")[2].strip() or requirement.replace(" ", "")

@@ -53,24 +53,7 @@ _BASE = re.compile(r"(?m)^\| base model \| (?:\[([^\]]+)\]\([^)]*\)(?: at `(\w+)
 
 
 def render_card(card_data, *, results: CardResults | None = None, **values: Any):
-    """Fill in the template.
-
-    Args:
-        card_data ([`~huggingface_hub.ModelCardData`]):
-            Metadata for the YAML header; its `eval_results` are set here.
-        results ([`CardResults`], *optional*):
-            As [`~hf_factuality.hub.cards.scores.card_results`] reads them from files. `None`: the card says that none
-            are recorded.
-        **values:
-            The other placeholders of the template: `model_name`, `model_id`, `chat`, `adapter`, `base`, `method`,
-            `paper_title`, `paper_id`, `training` and `hyperparameters` (names and values).
-
-    Returns:
-        [`~huggingface_hub.ModelCard`].
-
-    Raises:
-        [`HubError`]: `results` is anything else: a dict, for one.
-    """
+    """Fill in the template with `values`, and with `results` as they were read from files (`None`: none recorded)."""
     from huggingface_hub import ModelCard
 
     if not isinstance(results, CardResults | None):
@@ -115,26 +98,10 @@ def write_trainer_card(
     objective: str,
     named: tuple[str, ...] = (),
 ) -> None:
-    """Let the parent write its card, and replace the text by ours, with the results that are of these weights.
+    """Let the parent write its card (`write`), and replace its text by ours, with the results of these weights.
 
-    While training goes on there are no results: they would be of other weights.
-
-    Args:
-        trainer (`Trainer`):
-            With `args`, `card_results` and the `_paper` of its method.
-        write (`Callable`):
-            The parent's `create_model_card`.
-        model_name, dataset_name (`str`, *optional*), tags (`str` or `list[str]`, *optional*):
-            As for `create_model_card`. Without `dataset_name` the training dataset is asked where it came from.
-        method, objective (`str`):
-            What was done, for readers.
-        verifier (`str`):
-            As [`describe_verifier`] says it.
-        named (`tuple[str, ...]`, *optional*):
-            Settings that the objective names already.
-
-    Raises:
-        [`HubError`]: `card_results` holds something else than files, or files of another model.
+    While training goes on there are no results: they would be of other weights. `named` are settings that the objective
+    names already.
     """
     origin = dataset_origin(trainer.train_dataset)
     if dataset_name is None and origin is not None:
@@ -252,16 +219,7 @@ def _this(folder: Path, model_name: str, repo_id: str | None) -> ModelIdentity:
 
 @dataclass(frozen=True)
 class _Base:
-    """The model that training began with.
-
-    Args:
-        name (`str`, *optional*):
-            Its repository, or the last name of its folder; `None` if nobody knows.
-        on_the_hub (`bool`):
-            Which of the two.
-        identity ([`ModelIdentity`]):
-            What tells it from others.
-    """
+    """The model that training began with: its repository or the last name of its folder, `None` if nobody knows."""
 
     name: str | None
     on_the_hub: bool
@@ -345,21 +303,7 @@ def _metadata(path: Path, kept: Mapping[str, Any], base: _Base, dataset: str | N
 def before_and_after(
     before: Mapping[str, Any], after: Mapping[str, Any], names: Mapping[str, str], n: int, setting: str
 ) -> dict[str, Any]:
-    """Two measurements as rows for the screen; a card takes files of results instead.
-
-    Args:
-        before, after (`Mapping[str, Any]`):
-            Values by key; `None` where a value is undefined.
-        names (`Mapping[str, str]`):
-            Key to what the reader sees, in the order of the rows.
-        n (`int`):
-            Completions measured.
-        setting (`str`):
-            How it was measured, in one sentence.
-
-    Returns:
-        `dict`: `metrics`, a list of `name`, `before`, `after` and `n`, and `setting`.
-    """
+    """Two measurements as rows for the screen, of the keys of `names`; a card takes files of results instead."""
     rows = [
         {"name": text, "before": _shown(before[key]), "after": _shown(after[key]), "n": n}
         for key, text in names.items()
@@ -368,15 +312,7 @@ def before_and_after(
 
 
 def format_table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Rows as aligned columns of text.
-
-    Args:
-        rows (`Sequence[Mapping[str, Any]]`):
-            One mapping per row, all with the same keys.
-
-    Returns:
-        `str`: header, rule and rows, one a line.
-    """
+    """Rows, all with the same keys, as aligned columns of text under a header."""
     header = list(rows[0])
     cells = [header, *([str(row[name]) for name in header] for row in rows)]
     widths = [max(len(line[column]) for line in cells) for column in range(len(header))]

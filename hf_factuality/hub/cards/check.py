@@ -84,12 +84,7 @@ def validate_card(path: str | Path, ask_hub: bool | None = None) -> bool:
 
 
 def card_problems(text: str) -> list[str]:
-    """What keeps a card from being published, one sentence each; empty if nothing does.
-
-    Args:
-        text (`str`):
-            The whole card, with its header.
-    """
+    """What keeps a card (the whole text) from being published, one sentence each."""
     import yaml
 
     found = re.match(r"---\r?\n(.*?)\r?\n---\r?\n", text, re.DOTALL)

@@ -24,16 +24,7 @@ ROLES = ("before", "after")
 
 @dataclass(frozen=True)
 class ModelIdentity:
-    """What tells a model from others.
-
-    Args:
-        names (`frozenset[str]`):
-            Its repository, folder or name; any of them may stand in a file of results.
-        revision (`str`, *optional*):
-            Commit, of a model of the Hub.
-        fingerprint (`str`, *optional*):
-            [`~hf_factuality.hub.results.folder_fingerprint`] of its folder.
-    """
+    """What tells a model from others: its names, its commit on the Hub, the `folder_fingerprint` of its weights."""
 
     names: frozenset[str] = frozenset()
     revision: str | None = None
@@ -57,17 +48,9 @@ class ModelIdentity:
 
 @dataclass(frozen=True)
 class CardResults:
-    """Results as a card shows them.
+    """Results as a card shows them: rows of the table, notes on how they were measured, and arguments of `EvalResult`.
 
-    Args:
-        rows (`list[dict[str, str]]`):
-            `benchmark`, `metric`, `before`, `after`, `n`.
-        notes (`list[str]`):
-            How they were measured, and what was left out.
-        eval_results (`list[dict[str, Any]]`):
-            Arguments of [`~huggingface_hub.EvalResult`], of the trained model alone.
-        files (`list[Path]`):
-            Where the numbers come from, as far as it lies in the folder and is published with the card.
+    `files` are those that lie in the folder, and so are published with the card.
     """
 
     rows: list[dict[str, str]]
@@ -85,24 +68,10 @@ class _File:
 def card_results(
     given: Any, folder: Path, this: ModelIdentity, base: ModelIdentity, repo_id: str | None = None
 ) -> CardResults | None:
-    """Results for the card of a model, from files alone.
+    """Results for the card of a model, from files alone; `None` if nothing is known of the trained model.
 
-    Args:
-        given (`str`, `Path`, a list of them, or `Mapping`, *optional*):
-            Files of results; or `"before"` and `"after"` with such. `None`: the files `results*.json` of `folder` whose
-            entry `model` is that of the weights in it, or of the base model.
-        folder (`Path`):
-            Of the model.
-        this, base ([`ModelIdentity`]):
-            The trained model, and the one that it was trained from.
-        repo_id (`str`, *optional*):
-            Repository that the folder goes to.
-
-    Returns:
-        [`CardResults`], or `None` if nothing is known of the trained model.
-
-    Raises:
-        [`HubError`]: `given` holds something else than paths, a file of another model, or a file without our schema.
+    `given` is as for the trainers' `card_results` (docs/cards.md); `None` takes the files `results*.json` of `folder`
+    whose entry `model` is that of the weights in it, or of the base model.
     """
     files: dict[str, list[_File]] = {role: [] for role in ROLES}
     explicit = given is not None

@@ -103,15 +103,7 @@ def _default(field: Field) -> Any:
 
 
 def changed_settings(args: Any) -> list[tuple[str, Any]]:
-    """Hyper-parameters that differ from their defaults; never paths, names, addresses or secrets.
-
-    Args:
-        args (dataclass):
-            The configuration, for example a [`FactGRPOConfig`].
-
-    Returns:
-        `list[tuple[str, Any]]`: name and value, in the order of the names.
-    """
+    """Settings of a configuration that differ from their defaults, by name; never paths, addresses or secrets."""
     own = {
         name
         for kind in type(args).__mro__
@@ -167,15 +159,9 @@ def describe_adapter(model: Any) -> list[tuple[str, Any]]:
 
 
 def describe_verifier(verifier: Any) -> str:
-    """What labels: of a pipeline of the Hub its repository and commit, else the parts and their settings; never a path.
+    """What labels, in Markdown: of a pipeline of the Hub its repository and commit, else the parts and their settings.
 
-    Args:
-        verifier ([`Verifier`]):
-            The verifier. A mapping `origin` with `repo_id` and `revision` says which repository it was loaded from.
-
-    Returns:
-        `str`, in Markdown, for example ``"NLIVerifier: `SentenceExtractor()`, `RowEvidence()`,
-        `NLIJudge(model='MoritzLaurer/DeBERTa-v3-base-mnli-fever-anli')`"``.
+    A mapping `origin` with `repo_id` and `revision` says which repository a verifier was loaded from.
     """
     name = type(verifier).__name__
     parts = ", ".join(f"`{part}`" for part in _parts(verifier))
@@ -190,10 +176,7 @@ def describe_verifier(verifier: Any) -> str:
 def dataset_origin(dataset: Any) -> tuple[str, str] | None:
     """Repository and commit of a dataset that `load_dataset` read from the Hub; `None` if there is no such one, or several.
 
-    Args:
-        dataset (`datasets.Dataset`):
-            Mapped or filtered since, or not: its files are in the folder that the loader named after both. A stream has none,
-            and what was joined with other data, in memory or in files, has none of the whole.
+    Its files are in the folder that the loader named after both; a stream has none.
     """
     # Joining keeps the files of one part beside rows without any, but not the name of the builder.
     if getattr(getattr(dataset, "info", None), "builder_name", None) is None:
@@ -209,11 +192,9 @@ def dataset_origin(dataset: Any) -> tuple[str, str] | None:
 
 
 def own_words(dataset: Any) -> str | None:
-    """What a dataset that is not of the Hub says of itself: the first line of `info.description`, escaped for Markdown.
+    """The first line of a dataset's `info.description`, at most 200 characters, escaped for Markdown.
 
-    Returns:
-        `str`: at most 200 characters before escaping. `None` if there is nothing, or something that a card is refused for,
-        or several paragraphs: joining datasets leaves one of each.
+    `None` if it holds what a card is refused for, or is of several paragraphs: joining datasets leaves one of each.
     """
     text = getattr(getattr(dataset, "info", None), "description", None)
     paragraphs = re.split(r"\n\s*\n", text.strip()) if isinstance(text, str) else []
@@ -301,12 +282,7 @@ def _defaults(name: str) -> dict[str, Any]:
 
 
 def describe_hardware(accelerator: Any) -> str:
-    """Devices of a run, such as `"8 x NVIDIA H100 80GB HBM3 (FSDP)"` or `"1 process on CPU"`.
-
-    Args:
-        accelerator ([`~accelerate.Accelerator`]):
-            Of the trainer.
-    """
+    """Devices of a run, such as `"8 x NVIDIA H100 80GB HBM3 (FSDP)"` or `"1 process on CPU"`."""
     import torch
 
     device, number = accelerator.device, accelerator.num_processes
