@@ -22,7 +22,7 @@ from hf_factuality.io.files import last_name, write_atomically
 
 
 SCHEMA = "hf_factuality.results/1"
-_NUMBER = (int, float)
+_NUMBER, _TEXT = (int, float), (str, type(None))
 _ENTRY: Mapping[str, tuple[type, ...]] = {
     "benchmark": (str,),
     "metric": (str,),
@@ -51,9 +51,7 @@ _TOP: Mapping[str, tuple[type, ...]] = {
     "results": (list,),
     "environment": (dict,),
 }
-_MODEL: Mapping[str, tuple[type, ...]] = {
-    name: (str, type(None)) for name in ("name", "revision", "adapter", "dtype", "server")
-}
+_MODEL = dict.fromkeys(("name", "revision", "adapter", "dtype", "server"), _TEXT)
 _WEIGHTS = ("*.safetensors", "*.bin", "config.json", "adapter_config.json")
 _NO_WEIGHTS = {"training_args.bin", "optimizer.bin", "scheduler.bin"}
 _WHOLE = 1 << 30
@@ -81,14 +79,11 @@ def environment(device: str | None = None) -> dict[str, Any]:
             found[name] = version(name)
         except PackageNotFoundError:
             found[name] = None
-    names = []
+    found["devices"] = [] if device is None else [device]
     if device == "cuda":
         import torch
 
-        names = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
-    elif device is not None:
-        names = [device]
-    found["devices"] = names
+        found["devices"] = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
     return found
 
 
@@ -146,13 +141,12 @@ def check_results(found: Any, place: str) -> None:
         json.dumps(found, ensure_ascii=False).encode("utf-8")
     except (UnicodeEncodeError, RecursionError) as error:
         raise DataError(f"{place} holds what no text can show: {error}") from None
-    _check(found["model"], _MODEL, f"{place}: model")
-    _check_texts(found["model"], ("fingerprint",), f"{place}: model")
+    _check(found["model"], _MODEL, f"{place}: model", fingerprint=_TEXT)
     for number, entry in enumerate(found["results"]):
         name = f"{place}: results[{number}]"
         if not isinstance(entry, dict):
             raise DataError(f"{name} must be an object, got {entry!r:.100}")
-        _check(entry, _ENTRY, name)
+        _check(entry, _ENTRY, name, title=(str,), note=(str,))
         interval = entry["confidence_interval"]
         if interval is not None:
             _check(interval, dict.fromkeys(("low", "high", "level"), _NUMBER), f"{name}: confidence_interval")
@@ -160,22 +154,24 @@ def check_results(found: Any, place: str) -> None:
                 raise DataError(f"{name}: confidence_interval has low {interval['low']} above high {interval['high']}")
             if not 0 < interval["level"] < 1:
                 raise DataError(f"{name}: confidence_interval has the level {interval['level']}; 95 % is 0.95")
-        _check_texts(entry["dataset"], ("split",), f"{name}: dataset")
+        _check(entry["dataset"], {}, f"{name}: dataset", split=_TEXT)
         for part in ("verifier", "judge"):
-            _check_texts(entry[part] or {}, ("name",), f"{name}: {part}")
-        if entry["generation"].get("temperature") is not None:
-            _check(entry["generation"], {"temperature": _NUMBER}, f"{name}: generation")
-        for text in ("title", "note"):
-            if not isinstance(entry.get(text, ""), str):
-                raise DataError(f"{name}: {text!r} must be str, got {entry[text]!r:.100}")
+            _check(entry[part] or {}, {}, f"{name}: {part}", name=_TEXT)
+        _check(entry["generation"], {}, f"{name}: generation", temperature=(*_NUMBER, type(None)))
         if not 0 <= entry["n_scored"] <= entry["n"]:
             raise DataError(f"{name}: n_scored {entry['n_scored']} must be between 0 and n {entry['n']}")
 
 
-def _check(found: Mapping[str, Any], wanted: Mapping[str, tuple[type, ...]], place: str) -> None:
-    for name, kinds in wanted.items():
+def _check(
+    found: Mapping[str, Any], wanted: Mapping[str, tuple[type, ...]], place: str, /, **maybe: tuple[type, ...]
+) -> None:
+    """Check what `found` must hold, and what it may hold."""
+    for name in wanted:
         if name not in found:
             raise DataError(f"{place} lacks {name!r}; it has {sorted(found)}")
+    for name, kinds in {**wanted, **maybe}.items():
+        if name not in found:
+            continue
         value = found[name]
         fine = isinstance(value, kinds) and (bool in kinds or not isinstance(value, bool))
         if not fine or isinstance(value, _NUMBER) and not _finite(value):
@@ -188,13 +184,6 @@ def _finite(value: float) -> bool:
         return math.isfinite(value)
     except OverflowError:  # JSON knows integers beyond every float
         return False
-
-
-def _check_texts(found: Mapping[str, Any], names: Sequence[str], place: str) -> None:
-    """Entries that may be missing, and are text otherwise."""
-    for name in names:
-        if not isinstance(found.get(name), str | None):
-            raise DataError(f"{place}: {name!r} must be str or null, got {found[name]!r:.100}")
 
 
 def check_same_model(path: Path, model: Mapping[str, Any]) -> None:

@@ -23,8 +23,6 @@ from hf_factuality.io.secrets import find_in_file, redact
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
 
-__all__ = ["Published", "hub_errors", "naming_model", "prepare_repo", "publish", "refuse_secrets"]
-
 PATIENCE = 300.0
 """Seconds that a push waits in all between attempts while the Hub cannot be reached."""
 PATIENCE_AT_START = 10.0
@@ -37,20 +35,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Published:
-    """What a push did.
-
-    Args:
-        repo_id (`str`):
-            The repository, with its namespace.
-        commit_url (`str`):
-            Address of the commit; of the last one if nothing had changed.
-        oid (`str`):
-            The commit.
-        pull_request_url (`str`, *optional*):
-            If a pull request was opened.
-        deleted (`tuple[str, ...]`):
-            Files that the commit removed.
-    """
+    """What a push did: to which repository, in which commit (the last one if nothing had changed), and what it removed."""
 
     repo_id: str
     commit_url: str
@@ -72,7 +57,6 @@ def prepare_repo(
     new_private: bool | None = None,
     pull_request: bool = False,
     revision: str | None = None,
-    space_sdk: str = "gradio",
     token: str | bool | None = None,
 ) -> str:
     """Make a repository if it is not there, and check that it can be written to: before the work, not after it.
@@ -102,7 +86,7 @@ def prepare_repo(
             if pull_request:
                 raise
             wanted = new_private if private is None else private
-            return _create(api, full, repo_type, wanted, space_sdk)
+            return _create(api, full, repo_type, wanted)
         if private is not None and bool(info.private) != private:
             now = "private" if info.private else "public"
             raise HubError(
@@ -117,11 +101,11 @@ def prepare_repo(
         return _patiently(prepare, PATIENCE_AT_START)
 
 
-def _create(api: HfApi, repo_id: str, repo_type: str, private: bool | None, space_sdk: str) -> str:
+def _create(api: HfApi, repo_id: str, repo_type: str, private: bool | None) -> str:
     from huggingface_hub.errors import HfHubHTTPError
 
     try:
-        sdk = {"space_sdk": space_sdk} if repo_type == "space" else {}
+        sdk = {"space_sdk": "gradio"} if repo_type == "space" else {}
         return api.create_repo(repo_id, repo_type=repo_type, private=private, exist_ok=True, **sdk).repo_id
     except HfHubHTTPError as error:
         if _status(error) not in (402, 403):
@@ -151,7 +135,6 @@ def publish(
     keeps: Collection[str] = (),
     replaces: Callable[[frozenset[str]], Iterable[str]] | None = None,
     only_private: bool = False,
-    space_sdk: str = "gradio",
     token: str | bool | None = None,
     patience: float | None = None,
 ) -> Published:
@@ -174,7 +157,7 @@ def publish(
         refuse_secrets(name, content)
     repo_id = prepare_repo(
         repo_id, repo_type=repo_type, private=private, new_private=new_private, pull_request=pull_request,
-        revision=revision, space_sdk=space_sdk, token=token,
+        revision=revision, token=token,
     )  # fmt: skip
     api = HfApi(token=token)
     where: dict[str, Any] = {"repo_id": repo_id, "repo_type": repo_type}

@@ -9,13 +9,13 @@ import logging
 import os
 import shutil
 import sys
+import time
 from pathlib import Path
 
 from hf_factuality import __version__
+from hf_factuality.io.files import whole_folder
 from hf_factuality.metrics._registry import METRIC_NAMES
 
-
-__all__ = ["METRIC_NAMES", "describe_metrics", "install", "installed", "metric_path", "offer"]
 
 logger = logging.getLogger("hf_factuality.metrics")
 
@@ -119,10 +119,9 @@ def offer() -> None:
 
 def _default_cache() -> Path:
     """`evaluate.config.HF_MODULES_CACHE` without the second that importing `evaluate` takes."""
-    if "evaluate" in sys.modules:
-        config = getattr(sys.modules["evaluate"], "config", None)
-        if config is not None:
-            return Path(config.HF_MODULES_CACHE)
+    config = getattr(sys.modules.get("evaluate"), "config", None)
+    if config is not None:
+        return Path(config.HF_MODULES_CACHE)
     shared = os.environ.get("XDG_CACHE_HOME", "~/.cache")
     home = os.environ.get("HF_HOME", os.path.join(shared, "huggingface"))
     return Path(os.environ.get("HF_MODULES_CACHE", os.path.join(home, "modules"))).expanduser()
@@ -148,24 +147,15 @@ def _place(name: str, folder: Path) -> Path:
     for path in _versions(folder):
         if path.is_dir() and not (path / script.name).is_file():
             shutil.rmtree(path)
-    # Made under a short name, which evaluate passes over, and moved when it is whole.
-    building = folder / ".installing"
-    shutil.rmtree(building, ignore_errors=True)  # of an installation that was killed
-    building.mkdir()
-    try:
+    if not script.is_file() or script.read_bytes() != source:
         meta = {"original file path": str(metric_path(name)), "local file path": str(script), "version": __version__}
-        (building / "__init__.py").touch()
-        (building / script.name).write_bytes(source)
-        (building / f"{name}.json").write_text(json.dumps(meta), encoding="utf-8")
-        if not version.exists():
-            building.rename(version)
-        elif script.read_bytes() != source:
-            os.replace(building / script.name, script)
-    finally:
-        shutil.rmtree(building, ignore_errors=True)
+        # Until it is whole it has a longer name, which evaluate passes over.
+        with whole_folder(version, overwrite=True) as building:
+            (building / "__init__.py").touch()
+            (building / script.name).write_bytes(source)
+            (building / f"{name}.json").write_text(json.dumps(meta), encoding="utf-8")
     # evaluate takes the newest. A clock that went backwards must not make that an older version.
-    times = [(path / script.name).stat().st_mtime for path in _versions(folder) if path != version]
-    os.utime(script)
-    if times and script.stat().st_mtime <= max(times):
-        os.utime(script, (max(times) + 1, max(times) + 1))
+    others = [(path / script.name).stat().st_mtime for path in _versions(folder) if path != version]
+    now = max([time.time(), *(other + 1 for other in others)])
+    os.utime(script, (now, now))
     return script

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,12 +18,21 @@ from hf_factuality.metrics.install import METRIC_NAMES, describe_metrics, metric
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
 
-__all__ = ["default_requirement", "push_metrics", "space_files", "write_spaces"]
-
 # `launch_gradio_widget` of evaluate 0.4 uses `gradio.inputs`, which gradio 4 dropped. The last gradio before needs numpy 1,
 # for which newer pyarrow is not built, and its pages fail with newer fastapi and starlette.
 GRADIO = "3.50.2"
 _WIDGET_NEEDS = ("evaluate>=0.4.6", "fastapi<0.113", "pyarrow<22")
+_APP = '''"""The widget of the metric `{name}`."""
+
+from pathlib import Path
+
+import evaluate
+from evaluate.utils import launch_gradio_widget
+
+
+launch_gradio_widget(evaluate.load(str(Path(__file__).with_name("{name}.py"))))
+'''
+_EXAMPLE = "'hf_factuality==1.0' or 'hf_factuality @ git+https://github.com/OWNER/REPO@COMMIT'"
 _NAMESPACE = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,94}[A-Za-z0-9])?")
 _IMPORT = re.compile(r"^(import hf_factuality\.\S+ as \w+)$", re.MULTILINE)
 # A commit, or a tag that is a version; a branch moves.
@@ -40,13 +48,13 @@ def default_requirement() -> str:
         origin = json.loads(distribution("hf_factuality").read_text("direct_url.json") or "{}")
     except PackageNotFoundError:
         origin = {"dir_info": {}}
-    version = origin.get("vcs_info", {})
-    if version.get("vcs") == "git" and version.get("commit_id"):
-        return checked_requirement(f"hf_factuality @ git+{origin['url']}@{version['commit_id']}")
+    git = origin.get("vcs_info", {})
+    if git.get("vcs") == "git" and git.get("commit_id"):
+        return checked_requirement(f"hf_factuality @ git+{origin['url']}@{git['commit_id']}")
     if origin or re.search(r"dev|\+", __version__):
         raise HubError(
-            f"nobody else can install this hf_factuality ({__version__}, from a folder or not released); name what a Space "
-            "installs: --requirement 'hf_factuality @ git+https://github.com/OWNER/REPO@COMMIT', or hf_factuality==VERSION"
+            f"nobody else can install this hf_factuality ({__version__}, from a folder or not released); name what a "
+            f"Space installs: --requirement {_EXAMPLE}"
         )
     return f"hf_factuality=={__version__}"
 
@@ -56,24 +64,19 @@ def checked_requirement(text: str) -> str:
     from packaging.requirements import InvalidRequirement, Requirement
     from packaging.utils import canonicalize_name
 
-    example = "'hf_factuality==1.0' or 'hf_factuality @ git+https://github.com/OWNER/REPO@COMMIT'"
     shown = redact(text)
     if re.search(r"://[^/\s]*@", text):
-        raise HubError(f"the requirement {shown!r} holds a login, which would be published; leave it out: {example}")
+        raise HubError(f"the requirement {shown!r} holds a login, which would be published; leave it out: {_EXAMPLE}")
     try:
         requirement = Requirement(text)
-    except InvalidRequirement as error:
-        raise HubError(
-            f"{shown!r} is no requirement ({redact(str(error).splitlines()[0])}); write {example}"
-        ) from None
+    except InvalidRequirement:
+        raise HubError(f"{shown!r} is no requirement; write {_EXAMPLE}") from None
     if canonicalize_name(requirement.name) != "hf-factuality" or requirement.marker is not None:
-        raise HubError(f"the requirement must be of hf_factuality alone, got {shown!r}; write {example}")
+        raise HubError(f"the requirement must be of hf_factuality alone, got {shown!r}; write {_EXAMPLE}")
     exact = [item for item in requirement.specifier if item.operator == "==" and not item.version.endswith("*")]
     address = requirement.url
     if not (exact if address is None else _GIT.fullmatch(address) or _ARCHIVE.fullmatch(address)):
-        raise HubError(
-            f"the requirement must name one version, or a Space may break later; got {shown!r}, write {example}"
-        )
+        raise HubError(f"the requirement must name one version, got {shown!r}; write {_EXAMPLE}")
     return text.strip()
 
 
@@ -95,7 +98,7 @@ def space_files(name: str, namespace: str, requirement: str) -> dict[str, str]:
     module = _IMPORT.sub(rf"\1  # From: {place}", metric_path(name).read_text(encoding="utf-8"))
     return {
         f"{name}.py": module,
-        "app.py": _app(name),
+        "app.py": _APP.format(name=name),
         "requirements.txt": "\n".join((requirement, *_WIDGET_NEEDS, "")),
         "README.md": _card(name, namespace, place),
     }
@@ -172,28 +175,26 @@ def push_metrics(
 
     chosen = _checked(names, namespace)
     requirement = requirement if requirement is not None else default_requirement()
+    files = {name: space_files(name, namespace, requirement) for name in chosen}
     api = HfApi(token=token)
     done: dict[str, str] = {}
-    with tempfile.TemporaryDirectory() as folder:
-        paths = write_spaces(folder, chosen, namespace=namespace, requirement=requirement)
-        for name in chosen:  # all of them before the first is written
-            with hub_errors(f"{namespace}/{name} could not be published", token):
-                _refuse_others(api, f"{namespace}/{name}", name, private)
-        for name, path in paths.items():
-            try:
-                published = publish(
-                    {file.name: file for file in path.iterdir()},
-                    f"{namespace}/{name}",
-                    repo_type="space",
-                    space_sdk="gradio",
-                    private=private,
-                    commit_message=commit_message or f"Upload the metric {name} of hf_factuality {__version__}",
-                    token=token,
-                )
-            except HubError as error:
-                before = f" (published before: {', '.join(done)})" if done else ""
-                raise HubError(f"{namespace}/{name} could not be published{before}: {error}") from None
-            done[name] = published.commit_url
+    for name in chosen:  # all of them before the first is written
+        with hub_errors(f"{namespace}/{name} could not be published", token):
+            _refuse_others(api, f"{namespace}/{name}", name, private)
+    for name, texts in files.items():
+        try:
+            published = publish(
+                {file: text.encode() for file, text in texts.items()},
+                f"{namespace}/{name}",
+                repo_type="space",
+                private=private,
+                commit_message=commit_message or f"Upload the metric {name} of hf_factuality {__version__}",
+                token=token,
+            )
+        except HubError as error:
+            before = f" (published before: {', '.join(done)})" if done else ""
+            raise HubError(f"{namespace}/{name} could not be published{before}: {error}") from None
+        done[name] = published.commit_url
     return done
 
 
@@ -208,19 +209,6 @@ def _refuse_others(api: HfApi, repo_id: str, name: str, private: bool | None) ->
     if private is not None and bool(info.private) != private:
         now = "private" if info.private else "public"
         raise HubError(f"the Space {repo_id} exists and is {now}; change that in its settings, or leave out private")
-
-
-def _app(name: str) -> str:
-    return f'''"""The widget of the metric `{name}`."""
-
-from pathlib import Path
-
-import evaluate
-from evaluate.utils import launch_gradio_widget
-
-
-launch_gradio_widget(evaluate.load(str(Path(__file__).with_name("{name}.py"))))
-'''
 
 
 def _card(name: str, namespace: str, place: str) -> str:
