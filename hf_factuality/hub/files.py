@@ -35,16 +35,7 @@ _KINDS = {
     ),
     "dataset": (*_CARD, "**/*.parquet", "**/*.jsonl", "**/*.csv", "**/*.json"),
     "pairs": ("README.md", "LICENSE*", "pairs.parquet"),
-    "space": (
-        "README.md",
-        "LICENSE*",
-        "requirements.txt",
-        "packages.txt",
-        "**/*.py",
-        "**/*.json",
-        "**/*.txt",
-        "**/*.md",
-    ),
+    "space": ("README.md", "LICENSE*", "**/*.py", "**/*.json", "**/*.txt", "**/*.md"),
 }
 _STATE = "state of a run, which only resuming it needs"
 _NEVER = {
@@ -90,10 +81,8 @@ def find_files(
             left_out[name] = reason
             continue
         if not path.resolve().is_relative_to(root):
-            raise HubError(
-                f"{name} in {folder} is a link to {path.resolve()}, which is not in the folder; copy the file to there "
-                "(cp -rL), or leave it out with --exclude"
-            )
+            where = f"{name} in {folder} is a link to {path.resolve()}, which is not in the folder"
+            raise HubError(f"{where}; copy the file to there (cp -rL), or leave it out with --exclude")
         if (reason := _why_not_target(path, root, resumable)) is not None:
             left_out[name] = reason
             continue
@@ -148,8 +137,7 @@ def _why_not_target(path: Path, root: Path, resumable: bool) -> str | None:
     if len(parts) > 1 and fnmatch.fnmatchcase(parts[0], "checkpoint-*"):  # weights that a run linked to
         parts = parts[1:]
     reason = _never(parts)
-    if resumable and reason == _STATE:
-        reason = None
+    reason = None if resumable and reason == _STATE else reason
     if reason is None and matches(parts[-1], _PICKLES) and not matches(path.name, _PICKLES):
         reason = "a pickle"
     return None if reason is None else f"a link to {target.as_posix()}: {reason}"
@@ -183,10 +171,7 @@ def check_model(folder: Path, files: dict[str, Path], left_out: dict[str, str]) 
     adapter = any(name in files for name in ("adapter_model.safetensors", "adapter_model.bin"))
     whole = any(re.fullmatch(r"(?:pytorch_)?model.*\.(?:safetensors|bin)", name) for name in files)
     if not (adapter or whole or "verifier_config.json" in files):
-        raise HubError(
-            f"{folder} holds no weights (model.safetensors, adapter_model.safetensors); if it is a checkpoint of a run, make "
-            "a model of it: hf-factuality merge"
-        )
+        raise HubError(f"{folder} holds no weights; of a checkpoint of a run make a model: hf-factuality merge")
     for needed, because in (("config.json", whole), ("adapter_config.json", adapter)):
         if because and needed not in files:
             raise HubError(f"{folder} holds weights and no {needed}, so nobody could load them")
@@ -210,10 +195,8 @@ def _check_weights(folder: Path, start: str, files: dict[str, Path], left_out: d
         for name in shards:
             left_out[name] = f"no part of the model: {index} does not name it"
             del files[name]
-    for heavy, light in (
-        ("pytorch_model*.bin*", "model*.safetensors"),
-        ("adapter_model.bin", "adapter_model.safetensors"),
-    ):
+    doubles = {"pytorch_model*.bin*": "model*.safetensors", "adapter_model.bin": "adapter_model.safetensors"}
+    for heavy, light in doubles.items():
         if any(fnmatch.fnmatchcase(name, start + light) for name in files):
             for name in [name for name in files if fnmatch.fnmatchcase(name, start + heavy)]:
                 left_out[name] = "the same weights as the safetensors, as a pickle"
@@ -231,9 +214,7 @@ def _shards(index: Path) -> set[str]:
             return names
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         pass
-    raise HubError(
-        f"{index} is no index of weights (weight_map: tensor -> file); copy it again, or save the model again"
-    )
+    raise HubError(f"{index} is no index of weights; copy it again, or save the model again")
 
 
 def _check_safetensors(name: str, path: Path) -> None:
@@ -255,9 +236,6 @@ def _check_safetensors(name: str, path: Path) -> None:
 
 def stale_files(names: Iterable[str], pushed: Iterable[str]) -> list[str]:
     """Weights in a repository that are not of the model that is pushed, in the folders to which it brings weights."""
-    new = set(pushed)
-    folders = {name.rpartition("/")[0] for name in new if _WEIGHTS.fullmatch(name.rpartition("/")[2])}
-    old = [
-        name for name in names if _WEIGHTS.fullmatch(name.rpartition("/")[2]) and name.rpartition("/")[0] in folders
-    ]
-    return sorted(set(old) - new)
+    old, new = ({name for name in of if _WEIGHTS.fullmatch(name.rpartition("/")[2])} for of in (names, pushed))
+    folders = {name.rpartition("/")[0] for name in new}
+    return sorted(name for name in old - new if name.rpartition("/")[0] in folders)

@@ -92,10 +92,8 @@ def published_text(name: str, path: Path) -> tuple[bytes | None, list[str]]:
         if last == "README.md":
             new = _card(text, changes)
         if (place := find_path(new)) is not None:
-            raise HubError(
-                f"{name}, line {place[0]}, holds a path of your machine ({place[1]}); take it out, or leave the file out with "
-                "--exclude"
-            )
+            what = f"{name}, line {place[0]}, holds a path of your machine ({place[1]})"
+            raise HubError(f"{what}; take it out, or leave the file out with --exclude")
     return (new.encode("utf-8") if changes else None), changes
 
 

@@ -65,20 +65,15 @@ def prepare_repo(
     `None`. Returns its full id; without a namespace, it is in that of the token's owner.
     """
     from huggingface_hub import HfApi
-    from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError
+    from huggingface_hub.errors import RepositoryNotFoundError
     from huggingface_hub.utils import validate_repo_id
 
     if pull_request and revision not in (None, "main"):
         raise HubError(f"a pull request is made against main; leave out the revision {revision!r}")
-    try:
-        validate_repo_id(repo_id)
-    except HFValidationError:
-        raise HubError(
-            f"{repo_id!r} is no name of a repository; write NAMESPACE/NAME, with letters, digits, '.', '-' and '_'"
-        ) from None
     api = HfApi(token=token)
 
     def prepare() -> str:
+        validate_repo_id(repo_id)
         full = repo_id if "/" in repo_id else f"{api.whoami()['name']}/{repo_id}"
         try:
             info = api.repo_info(full, repo_type=repo_type)
@@ -162,17 +157,13 @@ def publish(
     api = HfApi(token=token)
     where: dict[str, Any] = {"repo_id": repo_id, "repo_type": repo_type}
     hashed: dict[str, Any] = {}
-    requests: set[int] = set()
-    attempts = 0
+    before: list[set[int]] = []
 
     def attempt() -> Published:
-        nonlocal attempts
-        attempts += 1
         if pull_request:
             found = {pull.num: pull for pull in api.get_repo_discussions(**where, discussion_type="pull_request")}
-            if attempts == 1:
-                requests.update(found)
-            for number in sorted(set(found) - requests):
+            before.append(set(found))
+            for number in sorted(set(found) - before[0]):
                 if found[number].title == commit_message:  # the answer to the attempt before was lost
                     oid = api.repo_info(**where, revision=f"refs/pr/{number}").sha
                     return Published(repo_id, f"{found[number].url}/commits/{oid}", oid, found[number].url)
@@ -218,17 +209,14 @@ def refuse_secrets(name: str, file: str | Path | bytes) -> None:
     """Refuse a file, or its contents, that holds an access token, a private key or a password; what it is, is not shown."""
     if (found := find_in_file(file)) is not None:
         line = "" if found[0] is None else f", line {found[0]},"
-        raise HubError(
-            f"{name}{line} holds what looks like a secret ({found[1]}); take it out, and revoke it if it was ever published"
-        )
+        raise HubError(f"{name}{line} holds what looks like a secret ({found[1]}); take it out, and revoke it")
 
 
 def _check_card(api: HfApi, files: Mapping[str, str | Path | bytes], repo_type: str) -> None:
     """Let the Hub check the card before gigabytes are sent; `create_commit` asks again, at the end."""
-    card, check = files.get("README.md"), getattr(api, "_validate_yaml", None)
-    if card is not None and check is not None:
+    if (card := files.get("README.md")) is not None:
         text = card if isinstance(card, bytes) else Path(card).read_bytes()
-        check(text.decode("utf-8"), repo_type=repo_type)
+        api._validate_yaml(text.decode("utf-8"), repo_type=repo_type)
 
 
 def _patiently(call: Callable[[], Result], patience: float) -> Result:
@@ -240,12 +228,11 @@ def _patiently(call: Callable[[], Result], patience: float) -> Result:
         except Exception as error:
             if not _passes(error):
                 raise
-            pause = max(wait, _retry_after(error))
+            told = getattr(_response(error), "headers", {}).get("Retry-After", "")
+            pause = max(wait, float(told) if told.isdigit() else 0.0)
             if waited + pause > patience:
-                raise HubError(
-                    f"the Hub cannot be reached ({_said(error)}), also after waiting {waited:.0f} s; files that have "
-                    "arrived stay there: run again to go on"
-                ) from None
+                text = f"the Hub cannot be reached ({_said(error)}), also after waiting {waited:.0f} s"
+                raise HubError(f"{text}; files that have arrived stay there: run again to go on") from None
             logger.warning("the Hub does not answer (%s); trying again in %.0f s", redact(_said(error)), pause)
             time.sleep(pause)
             waited, wait = waited + pause, min(wait * 2, 30.0)
@@ -257,10 +244,14 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__
 
 
+def _response(error: BaseException) -> Any:
+    """The answer over HTTP that an error comes from."""
+    found = (getattr(cause, "response", None) for cause in _causes(error))
+    return next((response for response in found if response is not None), None)
+
+
 def _status(error: BaseException) -> int | None:
-    """HTTP status that an error comes from."""
-    found = (getattr(getattr(cause, "response", None), "status_code", None) for cause in _causes(error))
-    return next((status for status in found if status is not None), None)
+    return getattr(_response(error), "status_code", None)
 
 
 def _passes(error: Exception) -> bool:
@@ -277,14 +268,6 @@ def _passes(error: Exception) -> bool:
         if "JSONDecodeError" in kinds:  # a page in HTML, of something between here and the Hub
             return True
     return False
-
-
-def _retry_after(error: Exception) -> float:
-    for cause in _causes(error):
-        text = (getattr(getattr(cause, "response", None), "headers", None) or {}).get("Retry-After", "")
-        if text.isdigit():
-            return float(text)
-    return 0.0
 
 
 def _said(error: BaseException) -> str:
@@ -351,23 +334,16 @@ def _is_of_an_answer(error: Exception) -> bool:
 def _explain(error: Exception) -> str:
     names = {type(cause).__name__ for cause in _causes(error)}
     if _is_of_an_answer(error):
-        return (
-            f"the Hub answered with something else than it should ({type(error).__name__}: {error}); look whether HF_ENDPOINT "
-            "is right and whether the commit is there, and run again"
-        )
+        what = f"the Hub answered with something else than it should ({type(error).__name__}: {error})"
+        return f"{what}; look whether HF_ENDPOINT is right and whether the commit is there, and run again"
     if "OfflineModeIsEnabled" in names:
         return "HF_HUB_OFFLINE is set; unset it"
     status = _status(error)
     if status == 401 or "LocalTokenNotFoundError" in names:
-        return (
-            "nobody is logged in, or the token is not valid any more; run `hf auth login`, or set HF_TOKEN to a token that "
-            "may write"
-        )
+        return "nobody is logged in, or the token is not valid any more; run `hf auth login`, or set HF_TOKEN"
     if status in (402, 403):
-        return (
-            f"the token may not do that ({_said(error)}); give it write access (https://huggingface.co/settings/tokens), "
-            "take another namespace, or open a pull request"
-        )
+        fix = "give it write access (https://huggingface.co/settings/tokens), or open a pull request"
+        return f"the token may not do that ({_said(error)}); {fix}"
     if status == 404:
         return f"there is no such repository or revision, or this token does not see it ({_said(error)})"
     return _said(error)

@@ -42,7 +42,7 @@ def test_merged_and_published(hub, checkpoint, capsys):
 @pytest.mark.parametrize(
     ("repo_id", "users", "message"),
     [
-        ("someone/a/b", {TOKEN: User("someone")}, "is no name of a repository"),
+        ("someone/a/b", {TOKEN: User("someone")}, "must be in the form"),
         (REPO, {}, "nobody is logged in"),
         (REPO, {TOKEN: User("someone", role="read")}, "the token only reads"),
     ],

@@ -31,11 +31,8 @@ from hf_factuality.io.markdown import cell, code, escaped, one_line, unescaped
 
 
 __all__ = [
-    "before_and_after",
-    "changed_settings",
     "describe_rewards",
     "describe_verifier",
-    "format_table",
     "render_card",
     "update_card",
     "validate_card",

@@ -16,8 +16,6 @@ from hf_factuality.hub.paths import find_path
 from hf_factuality.io.secrets import find_secret
 
 
-__all__ = ["card_problems", "tells", "validate_card"]
-
 LICENSES = frozenset(
     """
     afl-3.0 agpl-3.0 apache-2.0 apple-amlr apple-ascl artistic-2.0 bigcode-openrail-m bigscience-bloom-rail-1.0

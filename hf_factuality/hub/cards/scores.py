@@ -14,8 +14,6 @@ from hf_factuality.hub.results import SCHEMA, changed_measurement, load_results,
 from hf_factuality.io.markdown import cell, escaped
 
 
-__all__ = ["CardResults", "ModelIdentity", "card_results"]
-
 logger = logging.getLogger(__name__)
 REPO_ID = re.compile(r"(?:[A-Za-z0-9][\w.-]*/)?[A-Za-z0-9][\w.-]*")
 COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -102,18 +100,16 @@ def _named(given: Any) -> list[tuple[Path, str | None]]:
     """Paths that a caller gave, each with its role if the caller says it."""
     if isinstance(given, Mapping):
         if not given or set(given) - set(ROLES):
+            keys = sorted(map(str, given))
             raise HubError(
-                f"results for a card are files, got a dict with the keys {sorted(map(str, given))}: name the files that "
-                "hf-factuality evaluate wrote, as a path, a list of paths or {'before': path, 'after': path}"
+                f"results for a card are files, got the keys {keys}; give {{'before': path, 'after': path}}"
             )
         return [(path, role) for role, paths in given.items() for path, _ in _named(paths)]
     if isinstance(given, (str, Path)):
         return [(Path(given), None)]
     if isinstance(given, Sequence):
         return [pair for item in given for pair in _named(item)]
-    raise HubError(
-        f"results for a card are files, got {type(given).__name__}: name the files that hf-factuality evaluate wrote"
-    )
+    raise HubError(f"results for a card are files of hf-factuality evaluate, got {type(given).__name__}")
 
 
 def _role(
@@ -131,10 +127,7 @@ def _role(
         wanted = fits[0]
     reason = reasons[wanted]
     if reason is None and wanted == "after" and not explicit and not (this.fingerprint and model.get("fingerprint")):
-        reason = (
-            "it bears the name of this model, but nothing ties it to these weights (it was measured on a server or on a "
-            "file of answers, or there are no weights here); name it as card_results if it is of them"
-        )
+        reason = "it has the name of this model, but nothing ties it to these weights; name it as card_results if it is of them"
     return wanted, reason
 
 
@@ -191,13 +184,9 @@ def _eval_result(
     name = str(dataset.get("dataset") or entry["benchmark"])
     on_the_hub = "/" in name and REPO_ID.fullmatch(name)
     revision = dataset.get("revision")
-    arguments = {"benchmark": entry["benchmark"], "n": entry["n_scored"], **_interval_arguments(entry)}
+    arguments = {"benchmark": entry["benchmark"], **_arguments(entry)}
     if before is not None and before["value"] is not None:
-        arguments |= {
-            "before": before["value"],
-            "before_n": before["n_scored"],
-            **_interval_arguments(before, "before_"),
-        }
+        arguments |= {"before": before["value"], **_arguments(before, "before_")}
     found = {
         "task_type": "text-generation",
         "dataset_type": name if on_the_hub else entry["benchmark"],
@@ -215,14 +204,12 @@ def _eval_result(
     return found
 
 
-def _interval_arguments(entry: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    interval = entry["confidence_interval"]
-    if interval is None:
-        return {}
-    return {
-        f"{prefix}confidence_interval": [interval["low"], interval["high"]],
-        f"{prefix}confidence_level": interval["level"],
-    }
+def _arguments(entry: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    found, interval = {f"{prefix}n": entry["n_scored"]}, entry["confidence_interval"]
+    if interval is not None:
+        found[f"{prefix}confidence_interval"] = [interval["low"], interval["high"]]
+        found[f"{prefix}confidence_level"] = interval["level"]
+    return found
 
 
 def _value(entry: Mapping[str, Any]) -> str:

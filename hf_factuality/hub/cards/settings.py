@@ -23,20 +23,6 @@ from hf_factuality.io.markdown import code, escaped
 from hf_factuality.io.secrets import MAYBE_SECRET_SETTING
 
 
-__all__ = [
-    "HYPERPARAMETERS",
-    "changed_settings",
-    "dataset_origin",
-    "describe_adapter",
-    "describe_hardware",
-    "describe_rewards",
-    "describe_software",
-    "describe_verifier",
-    "exists",
-    "own_words",
-    "plain_name",
-]
-
 # A test lists the parents' other settings, which say nothing of the model, hold names, places, addresses or keys, or repeat
 # another, and says so when a new one appears. The fields that our own configurations add are shown.
 HYPERPARAMETERS = frozenset(
@@ -153,9 +139,6 @@ def describe_adapter(model: Any) -> list[tuple[str, Any]]:
             if value is not None and (name in ("peft_type", "r") or value != defaults.get(name)):
                 found.append((f"adapter.{name}", _shown_as(name, value)))
     return found
-
-
-# -- the verifier -----------------------------------------------------------------------------------------------------
 
 
 def describe_verifier(verifier: Any) -> str:
@@ -276,9 +259,6 @@ def _defaults(name: str) -> dict[str, Any]:
     kind = getattr(importlib.import_module(PARTS[name]), name)
     found = {key: parameter.default for key, parameter in inspect.signature(kind).parameters.items()}
     return {key: value.value if isinstance(value, Enum) else value for key, value in found.items()}
-
-
-# -- machine and versions ---------------------------------------------------------------------------------------------
 
 
 def describe_hardware(accelerator: Any) -> str:

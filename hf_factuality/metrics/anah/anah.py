@@ -12,9 +12,7 @@ _CITATION = """
     year={2024}
 }
 """
-_INPUTS = (
-    claims.INPUTS
-    + """
+_INPUTS = """
     abstention (`str` or function, *optional*): rule for responses that decline, which are left out. The released code
         has none.
 
@@ -23,7 +21,6 @@ Claims are the response's sentences here; one without a fact (`nofact`) is no ha
 incorrect_facts (supported, and contradictory or unverifiable, sentences per response; 0 where it declines or says nothing),
 sentences, empty.
 """
-)
 
 
 class Anah(module.FactualityMetric):
@@ -32,4 +29,4 @@ class Anah(module.FactualityMetric):
     metric = "anah"
 
     def _info(self):
-        return module.metric_info(__doc__, _INPUTS, _CITATION, "https://arxiv.org/abs/2407.04693")
+        return module.metric_info(__doc__, claims.INPUTS + _INPUTS, _CITATION, "https://arxiv.org/abs/2407.04693")

@@ -13,9 +13,7 @@ _CITATION = """
     year={2023}
 }
 """
-_INPUTS = (
-    claims.INPUTS
-    + """
+_INPUTS = """
     gamma (`float`, *optional*, defaults to 10): length penalty exp(1 - gamma / n) for responses of n <= gamma facts, as in
         the released code; 0 is the paper's score.
     abstention (`str` or function, *optional*): rule for responses that decline: "generic", "perplexity_ai", "veriscore",
@@ -24,7 +22,6 @@ _INPUTS = (
 
 Parts: init_score (without penalty), respond_ratio, num_facts_per_response, empty (blank responses).
 """
-)
 
 
 class Factscore(module.FactualityMetric):
@@ -33,4 +30,4 @@ class Factscore(module.FactualityMetric):
     metric = "factscore"
 
     def _info(self):
-        return module.metric_info(__doc__, _INPUTS, _CITATION, "https://arxiv.org/abs/2305.14251")
+        return module.metric_info(__doc__, claims.INPUTS + _INPUTS, _CITATION, "https://arxiv.org/abs/2305.14251")

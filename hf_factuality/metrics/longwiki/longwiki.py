@@ -13,9 +13,7 @@ _CITATION = """
     year={2025}
 }
 """
-_INPUTS = (
-    claims.INPUTS
-    + """
+_INPUTS = """
     k (`float`, *optional*, defaults to 32): number of supported claims that is enough.
     abstention (`str` or function, *optional*): rule for responses that refuse. The paper asks a judge: pass its verdict
         as `abstained` of a prediction.
@@ -24,7 +22,6 @@ _INPUTS = (
 Parts: precision, recall, f1 (the score), false_refusal_rate, median_claims, facts (mean), empty. All but the rate are
 over responses that do not refuse; one without claims counts as a refusal.
 """
-)
 
 
 class Longwiki(module.FactualityMetric):
@@ -33,4 +30,4 @@ class Longwiki(module.FactualityMetric):
     metric = "longwiki"
 
     def _info(self):
-        return module.metric_info(__doc__, _INPUTS, _CITATION, "https://arxiv.org/abs/2504.17550")
+        return module.metric_info(__doc__, claims.INPUTS + _INPUTS, _CITATION, "https://arxiv.org/abs/2504.17550")

@@ -13,9 +13,7 @@ _CITATION = """
     year={2024}
 }
 """
-_INPUTS = (
-    claims.INPUTS
-    + """
+_INPUTS = """
     k (`float`, *optional*, defaults to 64): number of supported facts that is enough. The released code's default is 100.
     abstention (`str` or function, *optional*): rule for responses that decline; they support nothing and score 0, as do
         responses without facts.
@@ -24,7 +22,6 @@ _INPUTS = (
 Parts: precision (over responses with relevant facts), recall, facts (per response), no_claims (responses without
 relevant facts), abstained (those of them that decline), empty.
 """
-)
 
 
 class Safe(module.FactualityMetric):
@@ -33,4 +30,4 @@ class Safe(module.FactualityMetric):
     metric = "safe"
 
     def _info(self):
-        return module.metric_info(__doc__, _INPUTS, _CITATION, "https://arxiv.org/abs/2403.18802")
+        return module.metric_info(__doc__, claims.INPUTS + _INPUTS, _CITATION, "https://arxiv.org/abs/2403.18802")

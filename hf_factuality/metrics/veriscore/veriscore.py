@@ -12,9 +12,7 @@ _CITATION = """
     year={2024}
 }
 """
-_INPUTS = (
-    claims.INPUTS
-    + """
+_INPUTS = """
     domains (`list[str]`, *optional*): domain of each prediction, instead of `domain` in the predictions.
     k (`float` or `dict[str, float]`, *optional*): K of all domains, or of each. By default, the median number of claims
         of these predictions; published scores take it over all models that were compared, so pass K to compare.
@@ -25,7 +23,6 @@ _INPUTS = (
 Parts: precision, recall, facts (claims per response), k and domain_scores by domain, no_claims (responses that
 make no claim and score 0), empty.
 """
-)
 
 
 class Veriscore(module.FactualityMetric):
@@ -34,4 +31,4 @@ class Veriscore(module.FactualityMetric):
     metric = "veriscore"
 
     def _info(self):
-        return module.metric_info(__doc__, _INPUTS, _CITATION, "https://arxiv.org/abs/2406.19276")
+        return module.metric_info(__doc__, claims.INPUTS + _INPUTS, _CITATION, "https://arxiv.org/abs/2406.19276")
