@@ -1,6 +1,7 @@
 """Forms of input, what reaches the verifier, spans, names of who judged, and errors."""
 
 import json
+from pathlib import Path
 
 import evaluate
 import pytest
@@ -10,6 +11,9 @@ from hf_factuality.errors import DataError
 from hf_factuality.metrics import METRIC_NAMES, compute, metric_path
 from hf_factuality.metrics._claims import small_answer
 from hf_factuality.metrics._halueval import read_verdict, read_verdict_as_released
+
+
+CASES = json.loads((Path(__file__).resolve().parent.parent / "cases" / "inputs.json").read_text(encoding="utf-8"))
 
 
 class Scripted:
@@ -72,20 +76,6 @@ def test_text_is_judged_by_the_verifier(name):
     assert judged["judge"] == {"name": "Scripted"} and judged["extractor"] is None
     assert judged["comparable_to_published"] is False
     assert given["judge"] == {"name": "human"} and given["extractor"] == {"name": "not stated"}
-
-
-PUBLISHED = {
-    "factscore": {"judge": "human", "gamma": 0},
-    "veriscore": {"judge": "gpt-4o", "k": 30},
-    "safe": {"judge": "gpt-3.5-turbo-0125"},
-    "longwiki": {"judge": "meta-llama/Llama-3.1-405B-Instruct-FP8"},
-    "anah": {"judge": "opencompass/anah-v2"},
-    "halluqa": {"judge": "gpt-4-0613"},
-    "halueval": {"judge": "published prompts"},
-    "truthfulqa": {"judge": "published prompts"},
-    "refusal_ap": {"judge": "published prompts"},
-    "winrate": {"judge": "gpt-4"},
-}
 
 
 @pytest.mark.parametrize("name", LABELLED)
@@ -162,73 +152,10 @@ def test_names_and_revisions_of_models():
         assert result["judge"] == expected
 
 
-@pytest.mark.parametrize(
-    "name, predictions, settings, expected",
-    [
-        ("factscore", [["S", "NS", "IR"], {"abstained": True}, []], {}, True),
-        ("factscore", [["S"]], {"judge": "Retrieval+ChatGPT"}, True),
-        ("factscore", [["S"]], {"judge": "my-judge"}, False),
-        ("factscore", [["S"]], {"judge": None}, False),
-        ("factscore", [["S"]], {"gamma": 10}, False),  # the paper has no penalty ...
-        ("factscore", [["S"] * 11, ["NS"] * 12], {"gamma": 10}, True),  # ... and here there is none
-        ("factscore", [["S", None]], {}, False),  # not judged
-        ("factscore", [["S", "supportd"]], {}, False),  # not read
-        ("factscore", [["S", "no_fact"]], {}, False),  # a label that the paper does not have
-        ("factscore", [["S", "hedged_supported"]], {}, False),
-        ("factscore", [["S"], None], {}, False),
-        ("factscore", [["S"], {"error": "timeout"}], {}, False),
-        ("factscore", [["Correct"]], {"label_table": "rlfh"}, False),
-        ("factscore", [["S"]], {"deduplicate": True}, False),
-        ("factscore", [["S"]], {"abstention": "generic"}, True),
-        ("factscore", [["S"]], {"abstention": "veriscore"}, False),
-        ("veriscore", [["supported", "inconclusive"]], {}, True),
-        ("veriscore", [["supported"]], {"k": None}, False),  # K of the pool is not known
-        ("veriscore", [["supported"], []], {}, False),  # the released code divides by zero
-        ("veriscore", [["supported", None]], {}, False),
-        ("veriscore", [["supported"]], {"deduplicate": False}, False),
-        ("veriscore", [["supported"]], {"abstention": None}, False),
-        ("safe", [["Supported", "Irrelevant"], [], {"abstained": True}], {}, True),
-        ("safe", [["Supported"]], {"k": 178}, True),
-        ("safe", [["Supported"]], {"k": 1}, False),
-        ("safe", [["Supported"]], {"k": 100}, False),
-        ("safe", [["Supported", None]], {}, False),
-        ("safe", [["Supported", "unverifiable"]], {}, False),
-        ("safe", [["Supported"], {"claims": ["Supported"], "abstained": True}], {}, False),  # they count as released
-        ("longwiki", [[True, "False"], [], {"abstained": True}], {}, True),
-        ("longwiki", [[True]], {"k": 16}, False),
-        ("longwiki", [[True, None]], {}, False),
-        ("longwiki", [[True]], {"deduplicate": False}, False),
-        ("longwiki", [[True]], {"abstention": "generic"}, False),  # the paper asks a judge
-        ("anah", [["ok", "nofact", "unverifiable"], []], {}, True),
-        ("anah", [["ok", None]], {}, False),  # as released no hallucination
-        ("anah", [["ok"], {"abstained": True}], {}, False),  # the released code judges what they say
-        ("halluqa", [["是", "否", "否", "否", "否"], True, ""], {}, True),
-        ("halluqa", [["否"]], {}, False),  # one vote is not five
-        ("halluqa", [["是", None, "否", "否", "否"]], {}, False),  # as released no success
-        ("halluqa", [True, None], {}, False),
-        ("halluqa", [["否"] * 5], {"judge": "gpt-4o"}, False),
-        ("halueval", ["Yes", "No."], {"references": [True, True]}, True),
-        ("halueval", ["Yes, there is no doubt", "No"], {"references": [True, True]}, True),
-        ("halueval", ["yes", "No"], {"references": [True, True]}, False),  # the released code wants "Yes"
-        ("halueval", ["Yes", "Perhaps"], {"references": [True, True]}, False),
-        ("halueval", ["Yes", "Perhaps"], {"references": [False, False]}, False),  # the same number, by one answer less
-        ("halueval", ["Yes", None], {"references": [True, True]}, False),
-        ("halueval", ["Yes", "Yes"], {"references": [True, {"hallucinated": None}]}, False),
-        ("truthfulqa", [[-1.0, -2.0]], {"references": [[1, 0]]}, True),
-        ("truthfulqa", [[-1.0, -2.0, -3.0]], {"references": [[1, 1, 0]]}, True),  # no MC1; the score is MC2
-        ("truthfulqa", [[-1.0, -2.0], None], {"references": [[1, 0], [1, 0]]}, False),
-        ("truthfulqa", [[-1.0, -2.0], [None, -2.0]], {"references": [[1, 0], [1, 0]]}, False),
-        ("truthfulqa", [[-900.0, -901.0]], {"references": [[1, 0]]}, False),  # 0 / 0 as released
-        ("refusal_ap", [{"p_pred": 0.5, "p_sure": 0.5}], {"references": [1]}, True),
-        ("refusal_ap", [0.5], {"references": [1]}, False),  # the rule behind the number is not known
-        ("refusal_ap", [{"p_pred": 0.5, "p_sure": 0.5}] * 2, {"references": [1, None]}, False),
-        ("refusal_ap", [{"p_pred": 0.5, "p_sure": None}] * 2, {"references": [1, 1]}, False),
-        ("winrate", [["A", "B"]], {}, False),
-    ],
-)
-def test_comparable_to_published_where_the_released_rule_gives_the_same_number(name, predictions, settings, expected):
-    result = compute(name, predictions=predictions, resamples=0, **{**PUBLISHED[name], **settings})
-    assert result["comparable_to_published"] is expected
+@pytest.mark.parametrize("case", CASES["comparable"], ids=lambda case: case["metric"])
+def test_comparable_to_published_where_the_released_rule_gives_the_same_number(case):
+    result = compute(case["metric"], case["predictions"], resamples=0, **case["settings"])
+    assert result["comparable_to_published"] is case["comparable"]
 
 
 def test_the_released_number_stands_beside_what_could_be_read():
@@ -243,41 +170,7 @@ def test_the_released_number_stands_beside_what_could_be_read():
     assert result["comparable_to_published"] is False and result["left_out"]["responses"]["unjudged"] == 36
 
 
-@pytest.mark.parametrize(
-    "text, said, released",
-    [
-        ("Yes, there is no doubt", True, True),
-        ("yes - no question about it", True, None),
-        ("**Yes**", True, True),
-        ("#Your Judgement#: Yes, it has no source.", True, True),
-        ("The answer is: no.", False, None),
-        ("#Your Judgement#: No\n\nThe summary says what the document says.", False, False),
-        ("#Your Judgement#: Yes\n\nIf one reads the document, its year differs.", True, True),
-        ("The answer is no because the year is right", False, None),
-        ("No hallucination here", False, False),
-        ("It names the wrong year. So yes.", True, None),
-        ("That is not the year that was asked for.\nYes", True, True),
-        ("I cannot say yes", None, None),
-        ("I cannot say Yes", None, True),  # the released rule looks for the letters
-        ("I don’t think so, no", None, None),
-        ("There is no doubt that it does", None, None),
-        ("No doubt: yes", None, False),
-        ("No doubt it does", None, False),
-        ("No one can tell", None, False),
-        ("Yes or no?", None, True),
-        ("Yes/No", None, None),
-        ("Yes and No", None, None),
-        ("yes or no answers do not exist", None, None),
-        ('Answer "Yes" if it does', None, True),
-        ("Yes would be wrong", None, True),
-        ("Nothing is known", None, False),
-        ("yeſ", None, None),
-        ("eyes", None, None),
-        ("yes_man", None, None),
-        ("No-one", None, False),
-        ("", None, None),
-    ],
-)
+@pytest.mark.parametrize("text, said, released", CASES["yes_and_no"])
 def test_halueval_reads_yes_and_no(text, said, released):
     assert (read_verdict(text), read_verdict_as_released(text)) == (said, released)
 
@@ -506,47 +399,17 @@ def test_winrate_asks_in_both_orders(caplog):
     assert result["winrate"] == 1.0 and result["n_scored"] == 1 and "sk-abc" not in caplog.text
 
 
-@pytest.mark.parametrize(
-    "name, predictions, references, settings, message",
-    [
-        ("factscore", "one text", None, {}, "predictions must be a list"),
-        ("factscore", ["a", "b"], ["e"], {}, "2 predictions and 1 references"),
-        ("factscore", [3], None, {}, "prediction 0 must be text"),
-        ("factscore", [{"claim": "typo"}], None, {}, r"needs `text` or `claims`; it has \['claim'\]"),
-        ("factscore", [{"text": 3}], None, {}, "`text` must be a str"),
-        ("factscore", [[{"claim": "no label"}]], None, {}, "needs a `label`"),
-        ("factscore", [[0.5]], None, {}, "a label is a string"),
-        ("factscore", [["a", ["b"]]], None, {}, r"\[claim, label\]"),
-        ("factscore", [[{"label": "S", "start": 3, "end": 1}]], None, {}, "not a range"),
-        ("factscore", ["text"], [{"wiki": "page"}], {}, "reference 0 needs `evidence`"),
-        ("factscore", ["text"], [7], {}, "reference 0 must be a string"),
-        ("factscore", ["text"], ["e"], {"questions": []}, "0 questions"),
-        ("factscore", ["text"], ["e"], {"verifier": "lexicall"}, "did you mean"),
-        ("factscore", [["S"]], None, {"gamma": -1}, "gamma"),
-        ("factscore", [["S"]], None, {"label_table": "mine"}, "unknown label table"),
-        ("anah", [Verification((LabeledSpan(0, 1, None),))], None, {"label_table": "mine"}, "unknown label table"),
-        ("factscore", [{1j}], None, {}, "prediction 0 must be text"),
-        ("veriscore", [["supported"]], None, {"k": 0}, "above 0"),
-        ("veriscore", [["supported"]], None, {"k": {"bio": 3}}, "each of the domains"),
-        ("veriscore", [["supported"]], None, {"domains": []}, "0 domains"),
-        ("safe", [["Supported"]], None, {"k": 0}, "K > 0"),
-        ("longwiki", [[True]], None, {"confidence_level": 95}, "0 < level < 1"),
-        ("halueval", [{"right": "No"}], None, {}, "`hallucinated`"),
-        ("halluqa", [3], None, {}, "prediction 0 must be"),
-        ("truthfulqa", [[-1.0]], [[1, 0]], {}, "1 likelihoods for 2"),
-        ("truthfulqa", [["a"]], [[1]], {}, "must be a number"),
-        ("truthfulqa", [[-1.0]], [[2]], {}, "must be True or False"),
-        ("truthfulqa", [{"mc3": []}], [[1]], {}, "needs `mc1` or `mc2`"),
-        ("refusal_ap", [{"p_sure": 0.1}], [1], {}, "needs `p_pred` and `p_sure`"),
-        ("refusal_ap", [True], [1], {}, "must be a number"),
-        ("winrate", ["text"], ["other"], {}, "pass `pair_judge`"),
-        ("winrate", [["A", "B", "A"]], None, {}, "a list of two"),
-        ("winrate", [3], None, {}, "prediction 0 must be text"),
-    ],
-)
-def test_bad_input_is_named(name, predictions, references, settings, message):
-    with pytest.raises(ValueError, match=message):
-        compute(name, predictions=predictions, references=references, **settings)
+@pytest.mark.parametrize("case", CASES["refused"], ids=lambda case: case["metric"])
+def test_bad_input_is_named(case):
+    with pytest.raises(ValueError, match=case["message"]):
+        compute(case["metric"], case["predictions"], case["references"], **case["settings"])
+
+
+def test_bad_input_that_is_no_json_is_named():
+    with pytest.raises(ValueError, match="unknown label table"):
+        compute("anah", [Verification((LabeledSpan(0, 1, None),))], label_table="mine")
+    with pytest.raises(ValueError, match="prediction 0 must be text"):
+        compute("factscore", [{1j}])
 
 
 @pytest.mark.parametrize(
