@@ -2,6 +2,7 @@
 
 import json
 import struct
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +14,7 @@ from tests.hub.push_inputs import safetensors, write, write_model
 from tests.tiny import save_tiny_model
 
 
+TEXTS = json.loads((Path(__file__).resolve().parents[1] / "cases" / "texts.json").read_text(encoding="utf-8"))
 REPO = "someone/model"
 TOKEN = "hf_" + "A1b2" * 9
 CARD = """---
@@ -75,43 +77,12 @@ def test_headers_of_weights(folder, metadata, message):
 # ---- paths
 
 
-@pytest.mark.parametrize(
-    ("text", "found"),
-    [
-        ("nli:/home/me/judge", "/home/me/judge"),
-        ("me@host:/home/me/x", "/home/me/x"),
-        ("PATH=/usr/bin:/home/me/bin", "/home/me/bin"),
-        ("gcc -I/home/me/x", "/home/me/x"),
-        ("see </home/me/x>", "/home/me/x"),
-        ("file:/home/me/x", "/home/me/x"),
-        ("file:///home/me/x", "file:///home/me/x"),
-        ("print('a\\n/home/me/x')", "/home/me/x"),
-        ("\x1b[0;32m/home/me/x.py", "/home/me/x.py"),
-        ("https://a.b/home/x and /home/me/x", "/home/me/x"),
-        ("C:\\work\\x", "C:\\work\\x"),
-        ("D:\\\\work\\\\me", "D:\\\\work\\\\me"),
-        ("E:/models/me", "E:/models/me"),
-        ("d:\\temp\\x", "d:\\temp\\x"),
-    ],
-)
+@pytest.mark.parametrize(("text", "found"), TEXTS["paths"])
 def test_paths_that_are_found(text, found):
     assert find_path(f"first\n{text}") == (2, found)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "https://a.b/home/x",
-        "[a](https://a.b:8000/home/x), <https://a.b/-/media/x/y>",
-        "git+ssh://git@a.b/home/x s3://bucket/home/x https://a.b/#/home/x",
-        "'</tool_call>/no_think' and/or </think> <br/>",
-        "'Q:\\nText\\nA:\\tText\\nB:\\rx'",
-        "f:\\Omega\\to\\R, E:\\Omega\\times\\R",
-        r"(?i:'s|'t)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|[A-D]:\s\d+|\s+(?!\S)|\s+",
-        "a ratio A:/B/C, POST:/v1/chat/completions, ~5/6, 10:30",
-        "The drive at '/mnt/data' can be used",
-    ],
-)
+@pytest.mark.parametrize("text", TEXTS["no_paths"])
 def test_what_is_no_path(text):
     assert find_path(text) is None
 

@@ -1,5 +1,8 @@
 """What keeps a card from being published, one broken card per rule; and the Hub's own validator, over HTTP."""
 
+import json
+from pathlib import Path
+
 import pytest
 
 from hf_factuality.errors import HubError
@@ -8,6 +11,7 @@ from hf_factuality.hub.cards.check import card_problems
 from tests.hub.cards.card_oracle import assert_valid_header, header_and_text
 
 
+TEXTS = json.loads((Path(__file__).resolve().parents[2] / "cases" / "texts.json").read_text(encoding="utf-8"))
 GOOD = """---
 license: apache-2.0
 language:
@@ -47,46 +51,7 @@ def test_a_good_card():
     assert card_problems("---\ntags: []\n---\n\ntext\n") == []
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "message"),
-    [
-        ("---\nlicense", "\n---\nlicense", "does not begin with a header"),
-        ("- fspo", "- fspo: [", "no YAML"),
-        ("library_name: transformers", "license: mit", "'license' stands twice"),
-        ("apache-2.0", "apache2", "license 'apache2'"),
-        ("license: apache-2.0", "license: other", "needs a license_name"),
-        ("- zh", "- Chinese", "'Chinese', which is no ISO 639 code"),
-        ("Qwen/Qwen2.5-7B-Instruct", "/models/qwen", "no id of a repository"),
-        ("Qwen/Qwen2.5-7B-Instruct", "models/qwen/chat", "no id of a repository"),
-        ("Qwen/Qwen2.5-7B-Instruct", "My Model", "no id of a repository"),
-        ("Qwen/Qwen2.5-7B-Instruct", "./qwen", "no id of a repository"),
-        ("- openai/gsm8k\n", "- null\n", "datasets holds None"),
-        ("relation: finetune", "relation: tuned", "base_model_relation 'tuned'"),
-        ("tags:\n- fspo\n- trl", "tags: fspo", "tags must be a list"),
-        ("- trl", "- 7", "tags holds 7"),
-        ("pipeline_tag: text-generation", "pipeline_tag: [a]", "pipeline_tag must be text"),
-        ("- name: mine", "- title: mine", "model-index[0] needs a name"),
-        ("    dataset:\n      name: gsm8k\n      type: openai/gsm8k\n", "", "needs dataset.type"),
-        ("      type: openai/gsm8k\n", "", "needs dataset.type"),
-        ("      name: gsm8k\n", "", "needs dataset.name"),
-        ("- task:\n      type: text-generation", "- task:\n      type: 3", "needs task.type"),
-        ("- task:\n      type: text-generation", "- task: {}", "needs task.type"),
-        ("    - type: accuracy\n", "    - name: accuracy\n", "needs a type"),
-        ("value: 0.5", "value: half", "needs a number as its value, got 'half'"),
-        ("value: 0.5", "value: true", "needs a number"),
-        ("    metrics:\n    - type: accuracy\n      value: 0.5\n", "", "needs a list of metrics"),
-        ("# mine", "Trained in /home/ada/outputs/run.", "an absolute path ('/home/ada"),
-        ("# mine", "Trained in `/scratch/x/y/z`.", "an absolute path"),
-        ("# mine", "Judged by nli:/home/ada/judge.", "an absolute path ('/home/ada"),
-        ("# mine", "See </home/ada/run>.", "an absolute path"),
-        ("# mine", "Trained in C:\\runs\\mine.", "an absolute path"),
-        ("# mine", "Key hf_abcdefghijklmnopqrstuvwx.", "what looks like a secret (Hugging Face token)"),
-        ("# mine", "At https://ada:hunter2@example.org/x.", "the login of an address"),
-        ("# mine", "Judge at http://10.0.0.7:8000/v1.", "the address of a server"),
-        ("# mine", "Judge at http://judge:8000/v1.", "the address of a server"),
-        ("# mine", "Judge at localhost:8000.", "the address of a server"),
-    ],
-)
+@pytest.mark.parametrize(("old", "new", "message"), TEXTS["broken_cards"])
 def test_a_broken_card(tmp_path, old, new, message):
     assert old in GOOD
     broken = GOOD.replace(old, new, 1)
