@@ -8,7 +8,6 @@ import pytest
 from hf_factuality.cli import main
 from hf_factuality.errors import HubError
 from hf_factuality.hub.push import PushedFile, plan_push, push_folder, push_plans
-from hf_factuality.io import upload
 from tests.hub.loopback import TOKEN, LoopbackHub, User, use_in_process
 from tests.hub.push_inputs import REMAINS, safetensors, write, write_model
 
@@ -271,44 +270,27 @@ def test_a_path_of_this_machine_by_its_first_folder(model, tmp_path):
 # ---- folders that are no model
 
 
-def broken(folder, what):
-    if what == "no weights":
-        return write(folder, {"config.json": b"{}", "optimizer.pt": b""}), "holds no weights; .*hf-factuality merge"
-    if what == "shards of a run":
-        return write(folder, {"model_world_size_2_rank_0.pt": b""}), "hf-factuality merge"
-    files = write_model(folder)
-    first = "model-00001-of-00003.safetensors"
-    if what == "no config":
-        (folder / "config.json").unlink()
-        return folder, "no config.json, so nobody could load them"
-    if what == "missing shard":
-        (folder / first).unlink()
-        return folder, f"lacks {first}, which model.safetensors.index.json names"
-    if what == "no index":
-        (folder / "model.safetensors.index.json").unlink()
-        return folder, f"holds {first} and no model.safetensors.index.json"
-    if what == "cut off":
-        (folder / first).write_bytes(files[first][:-1])
-        return folder, f"{first} is cut off or damaged"
-    if what == "two models":
-        (folder / "model.safetensors").write_bytes(safetensors(7))
-        return folder, "two models; remove the one that is old"
-    if what == "link":
-        (folder / "README.md").unlink()
-        (folder.parent / "other.md").write_text("mine")
-        (folder / "README.md").symlink_to(folder.parent / "other.md")
-        return folder, "README.md in .* is a link to .*other.md, which is not in the folder; copy the file"
-    raise AssertionError(what)
+FIRST, INDEX = "model-00001-of-00003.safetensors", "model.safetensors.index.json"
 
 
 @pytest.mark.parametrize(
-    "what",
-    ["no weights", "shards of a run", "no config", "missing shard", "no index", "cut off", "two models", "link"],
+    ("removed", "written", "message"),
+    [
+        ("*", {"config.json": b"{}", "optimizer.pt": b""}, "holds no weights; .*hf-factuality merge"),
+        ("*", {"model_world_size_2_rank_0.pt": b""}, "hf-factuality merge"),
+        ("config.json", {}, "no config.json, so nobody could load them"),
+        (FIRST, {}, f"lacks {FIRST}, which {INDEX} names"),
+        (INDEX, {}, f"holds {FIRST} and no {INDEX}"),
+        (FIRST, {FIRST: safetensors(0)[:-1]}, f"{FIRST} is cut off or damaged"),
+        ("none", {"model.safetensors": safetensors(7)}, "two models; remove the one that is old"),
+    ],
 )
-def test_folders_that_are_refused(hub, tmp_path, what):
-    folder, message = broken(tmp_path / "run", what)
+def test_folders_that_are_refused(hub, model, removed, written, message):
+    folder, _ = model
+    for path in folder.glob(removed):
+        path.unlink()
     with pytest.raises(HubError, match=message):
-        push_folder(folder, REPO)
+        push_folder(write(folder, written), REPO)
     assert not hub.calls
 
 
@@ -436,7 +418,3 @@ def test_command_line(hub, model, capsys):
     assert "is no folder" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         main(["push", str(folder), REPO, "--private", "--public"])
-
-
-def test_patience_at_the_start_is_short():
-    assert upload.PATIENCE_AT_START <= 30 < upload.PATIENCE <= 600

@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+from pathlib import Path
 
 import pytest
 from huggingface_hub import ModelCard
@@ -31,8 +32,6 @@ def trainer(tiny_model, tmp_path_factory):
 @pytest.fixture
 def folder(trainer, tmp_path, monkeypatch):
     """The trainer's folder, without results of other tests."""
-    from pathlib import Path
-
     found = Path(trainer.args.output_dir)
     for path in found.glob("results*.json"):
         path.unlink()
@@ -40,14 +39,8 @@ def folder(trainer, tmp_path, monkeypatch):
     return found
 
 
-def after_model(folder, **changes):
-    return BASE | {"name": folder.name, "fingerprint": folder_fingerprint(folder)} | changes
-
-
-def before_model(tiny_model, **changes):
-    from pathlib import Path
-
-    return BASE | {"name": Path(tiny_model).name, "fingerprint": folder_fingerprint(Path(tiny_model))} | changes
+def model_of(folder, **changes):
+    return BASE | {"name": Path(folder).name, "fingerprint": folder_fingerprint(Path(folder))} | changes
 
 
 def card_of(trainer, folder):
@@ -61,11 +54,11 @@ def test_numbers_before_and_after_come_from_files(trainer, folder, tiny_model):
     """Found by themselves: of the base model by its weights, of this one by its weights."""
     interval = {"low": 0.123456, "high": 0.987654, "level": 0.95, "resamples": 1000, "seed": 0}
     before, after = folder / "results-base.json", folder / "results.json"
-    write_results(before, before_model(tiny_model), [entry(value=0.3141, dataset=GSM8K), entry("halluqa")], MACHINE)
+    write_results(before, model_of(tiny_model), [entry(value=0.3141, dataset=GSM8K), entry("halluqa")], MACHINE)
     ours = [entry(value=0.54321, n=9, confidence_interval=interval, dataset=GSM8K | {"used": 4}),
             entry("longfact", "safe", value=None, n_scored=0, confidence_interval=None),
             entry("halluqa", value=0.25, generation={"max_new_tokens": 99})]  # fmt: skip
-    write_results(after, after_model(folder), ours, MACHINE)
+    write_results(after, model_of(folder), ours, MACHINE)
     card = card_of(trainer, folder)
     assert "| gsm8k | accuracy | 0.314 (0.250 to 0.750) | 0.543 (0.123 to 0.988) | 4 before, 9 after |" in card
     # What was measured differently before is not compared, and what could not be scored is in the text only.
@@ -96,7 +89,7 @@ def test_numbers_before_and_after_come_from_files(trainer, folder, tiny_model):
 
 def test_the_oracle_finds_a_number_that_is_in_no_file(trainer, folder):
     path = folder / "results.json"
-    write_results(path, after_model(folder), [entry(value=0.54321)], MACHINE)
+    write_results(path, model_of(folder), [entry(value=0.54321)], MACHINE)
     card = card_of(trainer, folder)
     assert "0.543" in shown_numbers(card)
     with pytest.raises(AssertionError, match="0.544 is in none"):
@@ -130,7 +123,7 @@ def test_nothing_recorded(trainer, folder, tiny_model, caplog):
     assert "None recorded." in card and "model-index" not in card and "results-gone.json does not exist" in caplog.text
     # The base model's results alone say nothing of this one.
     trainer.card_results = None
-    write_results(folder / "results.json", before_model(tiny_model), [entry()], MACHINE)
+    write_results(folder / "results.json", model_of(tiny_model), [entry()], MACHINE)
     assert "None recorded." in card_of(trainer, folder)
 
 
@@ -145,7 +138,7 @@ def test_nothing_recorded(trainer, folder, tiny_model, caplog):
 def test_results_of_another_model(trainer, folder, caplog, changes, message):
     """Found: left out with a warning. Named: refused."""
     path = folder / "results.json"
-    write_results(path, after_model(folder, **changes), [entry(value=0.9)], MACHINE)
+    write_results(path, model_of(folder, **changes), [entry(value=0.9)], MACHINE)
     with caplog.at_level(logging.WARNING):
         assert "None recorded." in card_of(trainer, folder)
     assert "results.json is left out of the card" in caplog.text and message in caplog.text
@@ -157,7 +150,7 @@ def test_results_of_another_model(trainer, folder, caplog, changes, message):
 
 def test_a_file_of_the_base_model_is_no_result_of_this_one(trainer, folder, tiny_model):
     path = folder / "results.json"
-    write_results(path, before_model(tiny_model), [entry(value=0.9)], MACHINE)
+    write_results(path, model_of(tiny_model), [entry(value=0.9)], MACHINE)
     trainer.card_results = {"after": path}
     with pytest.raises(HubError, match="has no place on this card"):
         trainer.create_model_card()
@@ -188,7 +181,7 @@ def test_broken_files(trainer, folder, caplog):
 def test_malformed_entries_stop_no_card(trainer, folder, caplog):
     """Each would be an error deep in the writing of the card; `tests/evaluation/test_results.py` has the others."""
     path = folder / "results.json"
-    good = {"schema": SCHEMA, "created": "x", "hf_factuality": "0", "model": after_model(folder), "environment": {}}
+    good = {"schema": SCHEMA, "created": "x", "hf_factuality": "0", "model": model_of(folder), "environment": {}}
     for changes in (
         {"generation": {"temperature": "0.7"}},
         {"verifier": {"name": ["a"]}},
@@ -212,13 +205,13 @@ def test_malformed_entries_stop_no_card(trainer, folder, caplog):
 
 def test_text_of_a_file_is_escaped(trainer, folder):
     """A backslash before a bracket would undo the escape."""
-    write_results(folder / "results.json", after_model(folder), [entry(title="\\[a](b) | <c>")], MACHINE)
+    write_results(folder / "results.json", model_of(folder), [entry(title="\\[a](b) | <c>")], MACHINE)
     assert "\\\\\\[a\\](b) \\| \\<c>" in card_of(trainer, folder)
 
 
 def test_no_results_while_training_goes_on(trainer, folder, monkeypatch):
     """A card that a checkpoint takes along is of other weights than the folder's; and no run is stopped by a wrong file."""
-    write_results(folder / "results.json", after_model(folder), [entry(value=0.9)], MACHINE)
+    write_results(folder / "results.json", model_of(folder), [entry(value=0.9)], MACHINE)
     monkeypatch.setattr(trainer, "is_in_train", True)
     assert "None recorded." in card_of(trainer, folder)
     trainer.card_results = {"accuracy": 0.9}
@@ -228,7 +221,7 @@ def test_no_results_while_training_goes_on(trainer, folder, monkeypatch):
 def test_the_later_of_two_measurements(trainer, folder):
     for name, value, day in (("results-a.json", 0.7, 2), ("results-b.json", 0.6, 1)):
         found = [entry(value=value, created=f"2026-01-0{day}T00:00:00Z")]
-        write_results(folder / name, after_model(folder), found, MACHINE)
+        write_results(folder / name, model_of(folder), found, MACHINE)
     card = card_of(trainer, folder)
     assert "| 0.700 (" in card and "0.600" not in card
     assert assert_numbers_come_from(card, folder / "results-a.json") > 5
@@ -241,8 +234,8 @@ def test_update_card_after_an_evaluation(trainer, folder, tiny_model, tmp_path):
         card.replace("---\n", "---\nlicense: mit\n", 1).replace("## Limits", "## Mine\n\nA note.\n\n## Limits")
     )
     before, after = tmp_path / "before.json", folder / "results.json"
-    write_results(before, before_model(tiny_model), [entry(value=0.3, dataset=GSM8K)], MACHINE)
-    write_results(after, after_model(folder), [entry(value=0.5, dataset=GSM8K)], MACHINE)
+    write_results(before, model_of(tiny_model), [entry(value=0.3, dataset=GSM8K)], MACHINE)
+    write_results(after, model_of(folder), [entry(value=0.5, dataset=GSM8K)], MACHINE)
     update_card(folder, [before, after], repo_id="me/my-model")
     text = path.read_text(encoding="utf-8")
     assert "| 0.300 (0.250 to 0.750) | 0.500 (0.250 to 0.750) |" in text and "None recorded." not in text
@@ -258,9 +251,8 @@ def test_update_card_after_an_evaluation(trainer, folder, tiny_model, tmp_path):
     # Again without files: what they said is taken back. The licence outlives the trainer's next card.
     after.unlink()
     update_card(folder)
-    assert "None recorded." in path.read_text(encoding="utf-8") and "model-index" not in path.read_text(
-        encoding="utf-8"
-    )
+    text = path.read_text(encoding="utf-8")
+    assert "None recorded." in text and "model-index" not in text
     assert "license: mit" in card_of(trainer, folder)
     (tmp_path / "README.md").write_text("# Something\n", encoding="utf-8")
     with pytest.raises(HubError, match="no card with a part '## Results'"):
@@ -330,10 +322,9 @@ def test_measured_entry_by_hand():
 def test_files_that_are_not_published_are_not_named(trainer, folder, tiny_model, tmp_path):
     """Neither in the text nor in the header; what was measured before is shown all the same."""
     before, after = tmp_path / "base.json", folder / "results.json"
-    write_results(before, before_model(tiny_model), [entry(value=0.25)], MACHINE)
-    write_results(after, after_model(folder), [entry(value=0.75)], MACHINE)
-    update_card_of = {"before": before, "after": after}
-    trainer.card_results = update_card_of
+    write_results(before, model_of(tiny_model), [entry(value=0.25)], MACHINE)
+    write_results(after, model_of(folder), [entry(value=0.75)], MACHINE)
+    trainer.card_results = {"before": before, "after": after}
     card = card_of(trainer, folder)
     assert "0.250" in card and "base.json" not in card and "- The numbers are those of `results.json`." in card
     moved = tmp_path / "elsewhere.json"
@@ -345,7 +336,7 @@ def test_files_that_are_not_published_are_not_named(trainer, folder, tiny_model,
 
 def test_a_note_is_no_heading(trainer, folder):
     note = "# Free\n## money <script>x</script> | `a` [b](c) \u202ed"
-    write_results(folder / "results.json", after_model(folder), [entry("# b", note=note, title="- # t")], MACHINE)
+    write_results(folder / "results.json", model_of(folder), [entry("# b", note=note, title="- # t")], MACHINE)
     card = card_of(trainer, folder)
     shown = "- \\# b: \\# Free \\#\\# money \\<script>x\\</script> \\| \\`a\\` \\[b\\](c) d"
     assert shown in card.splitlines() and "| \\# b | \\- \\# t |" in card
