@@ -14,12 +14,10 @@ from hf_factuality import __version__
 from hf_factuality.checkpoints._cli import add_parser as add_merge_parser
 from hf_factuality.data._cli import add_parser as add_build_preferences_parser
 from hf_factuality.errors import FactualityError
-from hf_factuality.evaluation._cli import add_parser as add_evaluate_parser
+from hf_factuality.evaluation._cli import add_evaluate, add_verify
 from hf_factuality.hub._cli import add_parser as add_push_parser
 from hf_factuality.metrics._cli import add_parser as add_metrics_parser
 from hf_factuality.retrieval._cli import add_parser as add_index_parser
-from hf_factuality.spans import SCOPES
-from hf_factuality.verifiers.registry import VERIFIER_HELP
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -90,88 +88,19 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"hf_factuality {__version__}")
     commands = parser.add_subparsers(title="commands", required=True)
-    _add_verify(commands)
-    _add_world(commands)
-    add_evaluate_parser(commands)
-    add_metrics_parser(commands)
-    add_index_parser(commands)
-    add_build_preferences_parser(commands)
-    add_merge_parser(commands)
+    for add in (
+        add_verify,
+        _add_world,
+        add_evaluate,
+        add_metrics_parser,
+        add_index_parser,
+        add_build_preferences_parser,
+        add_merge_parser,
+        add_push_parser,
+    ):
+        add(commands)
     commands.choices["merge"].set_defaults(cleans_up=True)
-    add_push_parser(commands)
     return parser
-
-
-def _add_verify(commands) -> None:
-    verify = commands.add_parser(
-        "verify",
-        help="label the sentences of completions and print how much of them the evidence supports",
-        description="Reads JSON Lines with a completion per line, and its evidence from a column or a second file. Prints a "
-        "table in a terminal, and otherwise one JSON object, with the table on the error stream. Every flag may be written "
-        "with - for _.",
-        epilog="Exit status: 0; 1 if a score is below --fail_under or too much was not judged; 2 if the input is "
-        "bad (said before anything is judged) or the verifier failed on every completion.",
-    )
-    verify.add_argument("file", type=Path, help="JSON Lines file; - for standard input")
-    verify.add_argument("--verifier", default="lexical", help=VERIFIER_HELP)
-    verify.add_argument(
-        "--scope",
-        choices=SCOPES,
-        default=SCOPES[0],
-        help="what of a completion is judged: the answer (default), the reasoning in its think blocks, or all of it",
-    )
-    verify.add_argument("--completion_column", default="completion")
-    verify.add_argument(
-        "--evidence",
-        metavar="FILE_OR_COLUMN",
-        help="a JSON Lines file with evidence, or a column of the answers; by default the column 'evidence'",
-    )
-    verify.add_argument(
-        "--evidence_column",
-        help="column of the evidence, in its file or beside the answers (default 'evidence'): a string or a list of strings",
-    )
-    verify.add_argument(
-        "--id_column",
-        help="column that joins a file of evidence to the answers; by default 'id' if the first rows of both have it, "
-        "otherwise the order of the rows",
-    )
-    verify.add_argument("--question_column", default="question", help="shown to the verifier if it is there")
-    verify.add_argument(
-        "--metric",
-        action="append",
-        metavar="NAME",
-        help="anah, factscore, longwiki, safe, veriscore, or your own module:function; several with commas or by repeating "
-        "the flag. Computed on the same verifications",
-    )
-    verify.add_argument(
-        "--metric_args",
-        action="append",
-        metavar="METRIC.ARGUMENT=VALUE",
-        help="an argument of a metric, for example factscore.gamma=0 (no length penalty); may be repeated",
-    )
-    verify.add_argument(
-        "--out", type=Path, help="write each row with its labelled spans to this file, as it is judged"
-    )
-    verify.add_argument("--html", type=Path, help="write a page with the sentences coloured by label to this file")
-    verify.add_argument(
-        "--html_rows", type=int, default=200, help="completions on the page, the lowest precision first (default 200)"
-    )
-    verify.add_argument("--json", action="store_true", help="print the JSON object alone, in a terminal too")
-    verify.add_argument(
-        "--fail_under",
-        action="append",
-        metavar="SHARE",
-        help="exit with status 1 if a metric of --metric (without any: the precision) is lower than this; NAME=SHARE for "
-        "one of them, 'precision' or 'decided_precision'; may be repeated",
-    )
-    verify.add_argument(
-        "--max_not_judged",
-        type=float,
-        metavar="SHARE",
-        help="exit with status 1 too if more of the completions, or of their claims, than this share were not judged "
-        "(default 0.1 with --fail_under, otherwise any share is allowed)",
-    )
-    verify.set_defaults(run=_verify)
 
 
 def _add_world(commands) -> None:
@@ -243,12 +172,6 @@ def _export_world(args: argparse.Namespace) -> int:
             dataset.to_json(path, force_ascii=False)
             print(f"{len(dataset)} rows in {path}")
     return 0
-
-
-def _verify(args: argparse.Namespace) -> int:
-    from hf_factuality.evaluation.verify import verify_file
-
-    return verify_file(args)
 
 
 if __name__ == "__main__":

@@ -7,20 +7,20 @@ no judging and memory stays small.
 from __future__ import annotations
 
 import argparse
-import json
-import logging
 import os
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, BinaryIO
 
+from hf_factuality.chat.journal import dumps
 from hf_factuality.errors import JudgingError
+from hf_factuality.evaluation import _shared
+from hf_factuality.evaluation._shared import counts, numbers, shown, shown_interval
 from hf_factuality.evaluation.verify_input import Source, read_source
 from hf_factuality.functional.scoring import decided_precision, factual_precision
-from hf_factuality.hub.cards.card import format_table
 from hf_factuality.metrics._claims import Answer, small_answer
 from hf_factuality.metrics._cli import check_metric_args, parse_metric_args
 from hf_factuality.metrics._common import who_judges
@@ -28,7 +28,6 @@ from hf_factuality.metrics._registry import CLAIM_METRICS, METRIC_NAMES, add_met
 from hf_factuality.report import ReportSample, write_report
 from hf_factuality.spans import Label, LabeledSpan, Verification
 from hf_factuality.verifiers.guard import GuardedVerifier
-from hf_factuality.verifiers.guard import logger as guard_logger
 from hf_factuality.verifiers.registry import load_verifier
 from hf_factuality.verifiers.service import CHUNK, GIVE_UP_AFTER, JudgedRow, JudgingReport, Row, judge_rows
 
@@ -39,17 +38,7 @@ _SHORT = 3
 
 
 class Metrics:
-    """Metrics that are fed with verifications while they are made.
-
-    Args:
-        names (`Sequence[str]`):
-            Of [`~hf_factuality.metrics._registry.CLAIM_METRICS`], or added to them.
-        arguments (`Mapping[str, Mapping[str, Any]]`):
-            Per metric, its keyword arguments.
-
-    Raises:
-        `ValueError`, `TypeError`: a metric refuses its arguments; each is tried on one labelled claim.
-    """
+    """Metrics that are fed with verifications while they are made; their arguments are tried on one labelled claim."""
 
     def __init__(self, names: Sequence[str], arguments: Mapping[str, Mapping[str, Any]]):
         self._arguments = {name: dict(arguments.get(name, {})) for name in names}
@@ -59,7 +48,6 @@ class Metrics:
             check_metric_args(name, given, ("confidence_level", "resamples", "seed"))
 
     def add(self, judged: JudgedRow) -> None:
-        """Feed a completion with its verification."""
         if not self._arguments:
             return
         unjudged = "no_evidence" if judged.left_out == "no_evidence" else None
@@ -78,13 +66,9 @@ class Metrics:
 
 
 class Page:
-    """The completions to show on the HTML page: those with the lowest precision, and of equal ones the first.
+    """The `limit` completions with the lowest precision, and of equal ones the first.
 
     Completions without a claim come after the others, those that could not be judged last.
-
-    Args:
-        limit (`int`):
-            Number of completions.
     """
 
     def __init__(self, limit: int):
@@ -93,33 +77,37 @@ class Page:
         self.total = 0
 
     def add(self, judged: JudgedRow) -> None:
-        """Offer a completion."""
         self.total += 1
         item, found = judged.row.input, judged.verification
-        precision = factual_precision(found.spans) if found.judged else None
-        if precision is not None:
-            failed = sum(span.label is None for span in found.spans)
-            heading = f"precision {precision:.2f}" + (f", claims not judged: {failed}" if failed else "")
-            rank = precision
-        elif judged.left_out == "empty":
-            rank, heading = 3.0, "not judged: nothing in the scope"
-        elif found.judged:
-            rank, heading = 2.0, "no claim"
-        else:
-            rank, heading = 3.0, f"not judged: {found.error or 'no sentence could be judged'}"
+        rank, heading = _rank(judged, found)
         question = f"{judged.row.key}: {item.question}" if item.question else judged.row.key
-        sample = ReportSample(question, None, [(heading, item.completion, found)])
-        self._kept.append((rank, self.total, sample))
+        self._kept.append((rank, self.total, ReportSample(question, None, [(heading, item.completion, found)])))
         if len(self._kept) >= 2 * self._limit + CHUNK:
             self._cut()
 
     def _cut(self) -> None:
         self._kept = sorted(self._kept, key=lambda kept: kept[:2])[: self._limit]
 
-    def samples(self) -> list[ReportSample]:
-        """The lowest precision first."""
+    def write(self, path: Path, name: str, scope: str, table: Sequence[Mapping[str, str]]) -> None:
         self._cut()
-        return [sample for _, _, sample in self._kept]
+        some = len(self._kept) < self.total
+        which = f"The {len(self._kept)} of {self.total} answers" if some else f"All {self.total} answers"
+        part = "reasoning" if scope == "think" else scope
+        note = f"{which}, the lowest precision first. Sentences of the {part} are coloured by what the evidence says of them."
+        write_report(path, f"Factuality of {name}", note, table, [sample for _, _, sample in self._kept])
+
+
+def _rank(judged: JudgedRow, found: Verification) -> tuple[float, str]:
+    """Where a completion stands on the page, and its heading."""
+    precision = factual_precision(found.spans) if found.judged else None
+    if precision is not None:
+        failed = sum(span.label is None for span in found.spans)
+        return precision, f"precision {precision:.2f}" + (f", claims not judged: {failed}" if failed else "")
+    if judged.left_out == "empty":
+        return 3.0, "not judged: nothing in the scope"
+    if found.judged:
+        return 2.0, "no claim"
+    return 3.0, f"not judged: {found.error or 'no sentence could be judged'}"
 
 
 class Tally:
@@ -131,58 +119,46 @@ class Tally:
         self.report = JudgingReport()
 
     def add(self, judged: JudgedRow) -> None:
-        """Count a row; [`judge_rows`] has counted it in the report."""
+        """Count a row, which [`judge_rows`] has counted in the report."""
         self.not_judged += not judged.found.judged or judged.left_out == "empty"
         if judged.found.error is None:
             self.labels.update(span.label for span in judged.found.spans)
 
     def summary(self) -> dict[str, Any]:
         """What is printed."""
-        spans = [span for label, n in self.labels.items() for span in [LabeledSpan(0, 0, label)] * n]
-        labels = {"unjudged" if label is None else label.value: n for label, n in self.labels.items()}
-        claims = {
-            "supported": self.labels[Label.SUPPORTED] + self.labels[Label.HEDGED_SUPPORTED],
-            "contradicted": self.labels[Label.CONTRADICTED] + self.labels[Label.HEDGED_CONTRADICTED],
-            "unverifiable": self.labels[Label.UNVERIFIABLE],
-            "not_judged": self.labels[None],
-        }
+        labels = self.labels
+        spans = [span for label, n in labels.items() for span in [LabeledSpan(0, 0, label)] * n]
+        named = {"unjudged" if label is None else label.value: n for label, n in labels.items()}
         return {
             "precision": factual_precision(spans),
             "decided_precision": decided_precision(spans),
             "completions": self.report.rows,
             "not_judged": self.not_judged,
             "empty": self.report.empty,
-            "claims": claims,
+            "claims": {
+                "supported": labels[Label.SUPPORTED] + labels[Label.HEDGED_SUPPORTED],
+                "contradicted": labels[Label.CONTRADICTED] + labels[Label.HEDGED_CONTRADICTED],
+                "unverifiable": labels[Label.UNVERIFIABLE],
+                "not_judged": labels[None],
+            },
             "sentences": len(spans),
-            "labels": dict(sorted(labels.items())),
+            "labels": dict(sorted(named.items())),
         }
 
 
 def verify_file(args: argparse.Namespace) -> int:
-    """Run the command.
-
-    Args:
-        args (`argparse.Namespace`):
-            Its flags, by their names.
-
-    Returns:
-        `int`: 0, or 1 below a threshold.
+    """Run the command; 0, or 1 below a threshold. All flags and both files are checked before anything is judged.
 
     Raises:
-        `DataError`: a line cannot be read, or there is no evidence.
-        `ValueError`: a flag has a bad value.
         `JudgingError`: nothing could be judged, or the verifier went down; what was judged before is in `--out`.
     """
     names = _metric_names(args.metric)
-    thresholds = _thresholds(args.fail_under, names)
-    arguments = parse_metric_args(args.metric_args, names, "--metric")
-    if args.max_not_judged is not None and not 0 <= args.max_not_judged <= 1:
-        raise ValueError(f"--max_not_judged is a share in [0, 1], got {args.max_not_judged:g}")
-    if args.html_rows < 1:
-        raise ValueError(f"--html_rows must be at least 1, got {args.html_rows}")
+    thresholds = _shared.read_thresholds(args.fail_under, (*SHARES, *names), names or ["precision"])
+    metrics = Metrics(names, parse_metric_args(args.metric_args, names, "--metric"))
+    allowed = _shared.allowed_missing(args)
+    _shared.check_at_least_one(args, "html_rows")
     with ExitStack() as stack:
         source = stack.enter_context(read_source(args))
-        metrics = Metrics(names, arguments)
         verifier = GuardedVerifier(load_verifier(args.verifier))
         if verifier.requires_evidence:
             source.require_evidence()
@@ -190,76 +166,66 @@ def verify_file(args: argparse.Namespace) -> int:
         if args.html:
             _check_html(args.html, [*source.paths, *([args.out] if args.out else [])])
         page = Page(args.html_rows) if args.html else None
-        # It warns per call; here the failures are told once, at the end.
-        stack.callback(guard_logger.setLevel, guard_logger.level)
-        guard_logger.setLevel(logging.ERROR)
-        tally = _judge(source, verifier, args.scope, metrics, page, out, args.out)
+        stack.enter_context(_shared.quiet_guard())
+        tally = _judge(args, source, verifier, [metrics, page] if page else [metrics], out)
         summary = tally.summary()
         if names:
             summary["metrics"] = metrics.compute(verifier)
     table = _table(summary)
     if page:
-        _write_page(args.html, source.name, args.scope, table, page)
-    _print(summary, table, source, args.json)
+        page.write(args.html, source.name, args.scope, table)
+    _shared.print_results(summary, table, _notes(summary, source), args.json)
     if tally.report.failed:
         print(
             f"hf-factuality: the verifier failed on {tally.report.failed} completions, which are left out; the first: "
             f"{tally.report.first_reason}",
             file=sys.stderr,
         )
-    return _status(summary, thresholds, args.max_not_judged)
+    scores = {name: found[name] for name, found in summary.get("metrics", {}).items()}
+    scores |= {name: summary[name] for name in SHARES}
+    claims = summary["claims"]
+    return _shared.exit_status(
+        [(name, scores[name], threshold) for name, threshold in thresholds.items()],
+        [
+            ("", summary["not_judged"], summary["completions"], "completions could not be judged"),
+            ("", claims["not_judged"], sum(claims.values()), "claims could not be judged"),
+        ],
+        allowed,
+    )
 
 
 def _judge(
+    args: argparse.Namespace,
     source: Source,
     verifier: GuardedVerifier,
-    scope: str,
-    metrics: Metrics,
-    page: Page | None,
-    out: TextIO | None,
-    out_name: Path | None,
+    readers: Sequence[Metrics | Page],
+    out: BinaryIO | None,
 ) -> Tally:
+    """Feed each row to the readers as it is judged, and write it."""
     tally = Tally()
-    rows = (Row(item, scope, key=place) for place, item in source)
-    chunks = judge_rows(
-        verifier,
-        rows,
-        report=tally.report,
-        give_up_after=GIVE_UP_AFTER,
-        progress=" answers",
-        total=source.total,
-    )
+    rows = (Row(item, args.scope, key=place) for place, item in source)
+    flags = {"give_up_after": GIVE_UP_AFTER, "progress": " answers", "total": source.total}
     try:
-        for chunk in chunks:
+        for chunk in judge_rows(verifier, rows, report=tally.report, **flags):
             for judged in chunk:
                 tally.add(judged)
-                metrics.add(judged)
-                if page:
-                    page.add(judged)
+                for reader in readers:
+                    reader.add(judged)
                 if out:
-                    out.write(_line({**judged.row.input.row, "verification": judged.verification.to_dict()}))
+                    out.write(dumps({**judged.row.input.row, "verification": judged.verification.to_dict()}))
             if out:
                 out.flush()
     except JudgingError as error:
-        kept = f"; {out_name} holds the {tally.report.rows} rows until then" if out_name else ""
+        kept = f"; {args.out} holds the {tally.report.rows} rows until then" if out else ""
         raise JudgingError(f"{error}{kept}") from None
     return tally
 
 
-def _line(row: Mapping[str, Any]) -> str:
-    text = json.dumps(row, ensure_ascii=False)
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError:  # half of a surrogate pair, which JSON can only hold escaped
-        text = json.dumps(row)
-    return text + "\n"
-
-
-def _writable(path: Path, source: Source) -> TextIO:
+def _writable(path: Path, source: Source) -> BinaryIO:
     """The file, opened before anything is judged."""
     _refuse_taken(path, source.paths)
     path.parent.mkdir(parents=True, exist_ok=True)
-    return path.open("w", encoding="utf-8")
+    return path.open("wb")
 
 
 def _check_html(path: Path, taken: Sequence[Path]) -> None:
@@ -276,7 +242,7 @@ def _refuse_taken(path: Path, taken: Sequence[Path]) -> None:
 
 
 def _metric_names(given: Sequence[str] | None) -> list[str]:
-    names = [name.strip() for text in given or () for name in text.split(",")]
+    names = _shared.listed(given)
     own = {name: add_metric(name) for name in names if ":" in name}
     for name in names:
         if name not in CLAIM_METRICS and name not in own:
@@ -286,103 +252,28 @@ def _metric_names(given: Sequence[str] | None) -> list[str]:
     return list(dict.fromkeys(own.get(name, name) for name in names))
 
 
-def _thresholds(given: Sequence[str] | None, metrics: Sequence[str]) -> dict[str, float]:
-    thresholds = {}
-    for text in given or ():
-        name, equals, value = text.rpartition("=")
-        name = name.strip()
-        try:
-            number = float(value)
-        except ValueError:
-            raise ValueError(f"--fail_under takes a share or NAME=SHARE, got {text!r}") from None
-        if not 0 <= number <= 1:
-            raise ValueError(f"--fail_under is a share in [0, 1], got {number:g}")
-        if equals and name not in (*SHARES, *metrics):
-            hint = f"add --metric, or take {' or '.join(map(repr, SHARES))}"
-            raise ValueError(f"--fail_under {text}: {name!r} is not computed; {hint}")
-        for key in [name] if equals else metrics or ["precision"]:
-            thresholds[key] = number
-    return thresholds
-
-
 def _table(summary: Mapping[str, Any]) -> list[dict[str, str]]:
-    judged = summary["completions"] - summary["not_judged"]
+    header = ("measure", "score", "interval", "answers", "left out", "parts")
+    judged = str(summary["completions"] - summary["not_judged"])
     claims = ", ".join(f"{name.replace('_', ' ')} {n}" for name, n in summary["claims"].items())
-    left_out = f"not judged {summary['not_judged']}" if summary["not_judged"] else ""
+    left_out = counts({"not judged": summary["not_judged"]})
     left_out += f" (empty {summary['empty']})" if summary["empty"] else ""
     rows = [
-        _table_row("precision", summary["precision"], None, judged, left_out, claims),
-        _table_row("decided_precision", summary["decided_precision"], None, judged, left_out, "without unverifiable"),
+        (name, shown(summary[name]), "", judged, left_out, parts)
+        for name, parts in zip(SHARES, (claims, "without unverifiable"), strict=True)
     ]
-    for name, result in summary.get("metrics", {}).items():
-        parts = ", ".join(f"{key} {_number(value)}" for key, value in result["parts"].items() if _is_number(value))
-        left_out = ", ".join(f"{key} {n}" for key, n in result["left_out"]["responses"].items() if n)
-        rows.append(_table_row(name, result[name], result["confidence_interval"], result["n_scored"], left_out, parts))
-    return rows
+    for name, found in summary.get("metrics", {}).items():
+        left_out, interval = counts(found["left_out"]["responses"]), shown_interval(found["confidence_interval"])
+        rows.append((name, shown(found[name]), interval, str(found["n_scored"]), left_out, numbers(found["parts"])))
+    return [dict(zip(header, row, strict=True)) for row in rows]
 
 
-def _table_row(
-    name: str, score: float | None, interval: Mapping[str, Any] | None, n: int, left_out: str, parts: str
-) -> dict[str, str]:
-    shown = f"{interval['low']:.3f} to {interval['high']:.3f}" if interval else ""
-    return {
-        "measure": name,
-        "score": _number(score),
-        "interval": shown,
-        "answers": str(n),
-        "left out": left_out,
-        "parts": parts,
-    }
-
-
-def _is_number(value: Any) -> bool:
-    return value is None or isinstance(value, (int, float))
-
-
-def _number(value: float | None) -> str:
-    return "n/a" if value is None else f"{value:.3f}" if isinstance(value, float) else str(value)
-
-
-def _write_page(path: Path, name: str, scope: str, table: Sequence[Mapping[str, str]], page: Page) -> None:
-    samples = page.samples()
-    shown = f"The {len(samples)} of {page.total} answers" if len(samples) < page.total else f"All {page.total} answers"
-    part = "reasoning" if scope == "think" else scope
-    note = (
-        f"{shown}, the lowest precision first. Sentences of the {part} are coloured by what the evidence says of them."
-    )
-    write_report(path, f"Factuality of {name}", note, table, samples)
-
-
-def _print(summary: Mapping[str, Any], table: Sequence[Mapping[str, str]], source: Source, only_json: bool) -> None:
-    people = sys.stdout.isatty() and not only_json
-    if not people:
-        print(json.dumps(summary))
-    if not only_json:
-        lines = [source.pairing] if source.pairing else []
-        found = summary.get("metrics", {}).get("factscore")
-        if found and found["factscore"] is not None and found["settings"]["gamma"]:
-            lines.append(
-                "factscore: with the length penalty of the released code; init_score is without, as is "
-                "--metric_args factscore.gamma=0"
-            )
-        print("\n".join([format_table(table), *lines]), file=sys.stdout if people else sys.stderr)
-
-
-def _status(summary: Mapping[str, Any], thresholds: Mapping[str, float], max_not_judged: float | None) -> int:
-    low = []
-    for name, threshold in thresholds.items():
-        score = summary[name] if name in SHARES else summary["metrics"][name][name]
-        if score is None or score < threshold:
-            low.append(f"{name} {score} is below {threshold:g}")
-    if max_not_judged is None and thresholds:
-        max_not_judged = 0.1
-    claims = summary["claims"]
-    for what, failed, n in (
-        ("completions", summary["not_judged"], summary["completions"]),
-        ("claims", claims["not_judged"], sum(claims.values())),
-    ):
-        if max_not_judged is not None and n and failed / n > max_not_judged:
-            low.append(f"{failed} of {n} {what} could not be judged")
-    for text in low:
-        print(f"hf-factuality: {text}", file=sys.stderr)
-    return 1 if low else 0
+def _notes(summary: Mapping[str, Any], source: Source) -> list[str]:
+    notes = [source.pairing] if source.pairing else []
+    found = summary.get("metrics", {}).get("factscore")
+    if found and found["factscore"] is not None and found["settings"]["gamma"]:
+        notes.append(
+            "factscore: with the length penalty of the released code; init_score is without, as is "
+            "--metric_args factscore.gamma=0"
+        )
+    return notes

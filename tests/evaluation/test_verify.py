@@ -609,7 +609,7 @@ def test_files_that_do_not_fit(tmp_path, capsys, monkeypatch, counting, rows, pa
         (["--metric_args", "safe.k=3"], "add --metric safe"),
         (["--metric", "factscore", "--metric_args", "factscore.verifier=nli:x"], "no argument 'verifier'"),
         (["--fail_under", "safe=0.5"], "'safe' is not computed"),
-        (["--fail_under", "half"], "takes a share or NAME=SHARE"),
+        (["--fail_under", "half"], "takes a share or NAME=SHARE, a share in [0, 1], got half"),
         (["--fail_under", "nan"], "in [0, 1], got nan"),
         (["--max_not_judged", "10"], "in [0, 1], got 10"),
         (["--html_rows", "0"], "at least 1"),

@@ -1,0 +1,116 @@
+"""What the commands `verify` and `evaluate` share: flags that are read alike, what is printed, and the exit status."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import sys
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from hf_factuality.hub.cards.card import format_table
+from hf_factuality.verifiers.guard import logger as guard_logger
+
+
+def listed(given: Iterable[str] | None) -> list[str]:
+    """Names of a flag that takes several with commas or by repeating it, each once."""
+    names = [name.strip() for text in given or () for name in text.split(",")]
+    return list(dict.fromkeys(filter(None, names)))
+
+
+def check_at_least_one(args: argparse.Namespace, *flags: str) -> None:
+    for flag in flags:
+        value = getattr(args, flag)
+        if value is not None and value < 1:
+            raise ValueError(f"--{flag} must be at least 1, got {value}")
+
+
+def allowed_missing(args: argparse.Namespace) -> float | None:
+    """Share that may be left unjudged; `None` for any."""
+    share = args.max_not_judged
+    if share is not None and not 0 <= share <= 1:
+        raise ValueError(f"--max_not_judged is a share in [0, 1], got {share:g}")
+    return 0.1 if share is None and args.fail_under else share
+
+
+def read_thresholds(
+    given: Sequence[str] | None, computed: Collection[str], default: Sequence[str] = ()
+) -> dict[str, float]:
+    """`NAME=SHARE` per name; a bare `SHARE` is of all names of `default`, where there are any."""
+    thresholds = {}
+    form = "a share or NAME=SHARE" if default else "NAME=SHARE"
+    for text in given or ():
+        name, equals, value = text.rpartition("=")
+        name = name.strip()
+        try:
+            share = float(value) if equals or default else float("nan")
+        except ValueError:
+            share = float("nan")
+        if not 0 <= share <= 1:
+            raise ValueError(f"--fail_under takes {form}, a share in [0, 1], got {text}")
+        if equals and name not in computed:
+            raise ValueError(f"--fail_under {text}: {name!r} is not computed; choose of {', '.join(sorted(computed))}")
+        thresholds |= dict.fromkeys([name] if equals else default, share)
+    return thresholds
+
+
+@contextmanager
+def quiet_guard() -> Iterator[None]:
+    """The guard warns per call; here failures are counted, and told once."""
+    level = guard_logger.level
+    guard_logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        guard_logger.setLevel(level)
+
+
+def shown(value: float | None) -> str:
+    return "n/a" if value is None else f"{value:.3f}" if isinstance(value, float) else str(value)
+
+
+def shown_interval(interval: Mapping[str, Any] | None) -> str:
+    return f"{interval['low']:.3f} to {interval['high']:.3f}" if interval else ""
+
+
+def numbers(parts: Mapping[str, Any]) -> str:
+    """Those of the parts of a metric that are numbers."""
+    found = [(name, part) for name, part in parts.items() if part is None or isinstance(part, (int, float))]
+    return ", ".join(f"{name} {shown(part)}" for name, part in found)
+
+
+def counts(found: Mapping[str, int | None]) -> str:
+    return ", ".join(f"{name} {n}" for name, n in found.items() if n)
+
+
+def print_results(
+    summary: Mapping[str, Any], table: Sequence[Mapping[str, str]], notes: Sequence[str], only_json: bool
+) -> None:
+    """The table in a terminal; otherwise JSON, with the table on the error stream unless only JSON is wanted."""
+    people = sys.stdout.isatty() and not only_json
+    if not people:
+        print(json.dumps(summary))
+    if not only_json:
+        print("\n".join([format_table(table), *notes]), file=sys.stdout if people else sys.stderr)
+
+
+def exit_status(
+    scores: Iterable[tuple[str, float | None, float]],
+    unjudged: Iterable[tuple[str, int, int, str]],
+    allowed: float | None,
+) -> int:
+    """1 if a score is below its threshold, or more than the allowed share of something was not judged; says which.
+
+    `scores` holds name, score and threshold; `unjudged` a prefix, how many of how many, and what went wrong with them.
+    """
+    low = [f"{name} {score} is below {least:g}" for name, score, least in scores if score is None or score < least]
+    low += [
+        f"{prefix}{failed} of {n} {what}"
+        for prefix, failed, n, what in unjudged
+        if allowed is not None and n and failed / n > allowed
+    ]
+    for text in low:
+        print(f"hf-factuality: {text}", file=sys.stderr)
+    return 1 if low else 0
