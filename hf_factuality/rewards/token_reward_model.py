@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hf_factuality.errors import CheckpointError, DataError
-from hf_factuality.verifiers.judges.nli import _outside_zero3
+from hf_factuality.verifiers.judges.nli import outside_zero3
 
 
 if TYPE_CHECKING:
@@ -367,7 +367,7 @@ def _load(name: str, tokenizer: Any, revision: str | None, device: Any, dtype: A
     options = {"revision": revision} if dtype is None else {"revision": revision, "dtype": dtype}
     try:
         tokenizer = AutoTokenizer.from_pretrained(name, revision=revision) if tokenizer is None else tokenizer
-        with _outside_zero3():
+        with outside_zero3():
             model, report = AutoModelForTokenClassification.from_pretrained(name, output_loading_info=True, **options)
     except (OSError, ValueError, RuntimeError) as error:
         raise CheckpointError(f"{name!r} cannot be loaded as a token reward model: {error}") from error

@@ -47,24 +47,11 @@ def find_exact(claim: str, text: str, start: int, end: int) -> tuple[int, int] |
 def anchor_claim(
     claim: str, text: str, sentence: tuple[int, int], elsewhere: frozenset[str] = frozenset()
 ) -> tuple[int, int, str]:
-    """The characters of a sentence that state a claim.
+    """Start and end of the characters of a sentence that state a claim, and how they were found (see `Claim.anchor`).
 
     First the very words of the claim, then the shortest stretch that holds as long a subsequence of its words, in
-    order, as the whole sentence does (function words aside), if that is most of them.
-
-    Args:
-        claim (`str`):
-            The claim.
-        text (`str`):
-            The completion.
-        sentence (`tuple[int, int]`):
-            Characters of the sentence it was taken from.
-        elsewhere (`frozenset[str]`, *optional*):
-            Words that stand around the sentence. A self-contained claim has them in place of pronouns, so that they are
-            not expected in the sentence.
-
-    Returns:
-        `tuple[int, int, str]`: start, end and how it was found; see [`Claim`].
+    order, as the whole sentence does (function words aside), if that is most of them. Words that stand `elsewhere`,
+    around the sentence, are not expected in it: a self-contained claim has them in place of pronouns.
     """
     start, end = sentence
     exact = find_exact(claim, text, start, end)

@@ -6,7 +6,6 @@ and RLFH's (the whole response at once: sentences, then their statements). Promp
 
 from __future__ import annotations
 
-import logging
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -21,7 +20,7 @@ from hf_factuality.spans import LabeledSpan
 from hf_factuality.verifiers.base import VerifierInput
 from hf_factuality.verifiers.extractors.anchor import MIN_COVERAGE, anchor_claim, content_words, find_exact
 from hf_factuality.verifiers.extractors.sentences import sentence_offsets
-from hf_factuality.verifiers.judges.llm import Talk, converse, without_thinking
+from hf_factuality.verifiers.judges.llm import Talk, converse, log_unknown, without_thinking
 from hf_factuality.verifiers.prompts import load_prompt
 
 
@@ -37,8 +36,7 @@ __all__ = [
     "parse_statements",
 ]
 
-logger = logging.getLogger(__name__)
-
+Sentence = tuple[int, int]
 # Completions whose prompts are in memory at once.
 SLICE = 256
 # A model that goes round in circles writes no claims.
@@ -69,14 +67,8 @@ class Claim:
 
 @dataclass(frozen=True)
 class Extraction:
-    """The claims of one completion.
-
-    Args:
-        claims (`tuple[Claim, ...]`):
-            In the order of the text.
-        unknown (`tuple[tuple[int, int], ...]`, *optional*):
-            Sentences whose claims are not known: no answer that could be read.
-    """
+    """The claims of one completion in the order of the text, and its sentences whose claims are `unknown`: no answer that
+    could be read."""
 
     claims: tuple[Claim, ...]
     unknown: tuple[tuple[int, int], ...] = ()
@@ -101,16 +93,9 @@ class ExtractionReport:
 
 
 def parse_claims(text: str, nothing: str) -> list[str] | None:
-    """Claims from an answer that is a list and nothing else.
+    """Claims from an answer that is a list and nothing else; `[]` for `nothing` alone, `None` for any other answer.
 
-    Args:
-        text (`str`):
-            Answer: lines that begin with "- " (or "* ", "•", "1."), or `nothing` alone.
-        nothing (`str`):
-            What the model says if there is no claim.
-
-    Returns:
-        `list[str]` or `None`: the claims; `None` if the answer has any other line, or a claim is too long or empty.
+    The lines begin with "- ", "* ", "•" or "1."; a claim that is too long or empty makes the answer unreadable.
     """
     lines = [line.strip() for line in without_thinking(text).splitlines() if line.strip()]
     if len(lines) == 1 and _same(_BULLET.sub(r"\1", lines[0]), nothing):
@@ -123,16 +108,9 @@ def parse_claims(text: str, nothing: str) -> list[str] | None:
 
 
 def parse_statements(text: str, nothing: str) -> list[tuple[str, list[str]]] | None:
-    """RLFH's two levels from an answer that is of its form and nothing else.
+    """RLFH's sentences with their statements from an answer of its form; `[]` for `nothing` alone, `None` for any other.
 
-    Args:
-        text (`str`):
-            Answer: lines ">> Sentence <n>: ..." with lines "* ..." under them, or `nothing` alone.
-        nothing (`str`):
-            What the model says if there is no statement.
-
-    Returns:
-        `list[tuple[str, list[str]]]` or `None`: sentences with their statements; `None` for any other form.
+    The lines are ">> Sentence <n>: ..." with lines "* ..." under them.
     """
     lines = [line.strip() for line in without_thinking(text).splitlines() if line.strip()]
     if len(lines) == 1 and _same(lines[0], nothing):
@@ -188,9 +166,10 @@ class LLMExtractor:
     """
 
     prompt_name: str
-    fields: tuple[str, ...]
-    required: tuple[str, ...]
     nothing: str
+    fields: tuple[str, ...] = ("question", "context", "sentence")
+    required: tuple[str, ...] = ("sentence",)
+    parse: Callable[[str, str], list | None] = staticmethod(parse_claims)
     drop_new_numbers = False
 
     def __init__(
@@ -240,18 +219,51 @@ class LLMExtractor:
         results: list[Extraction] = []
         for start in range(0, len(inputs), SLICE):
             results += self._extract(inputs[start : start + SLICE])
-        if report.unparsed or report.failed:
-            why = f"; the first error: {report.first_error}" if report.first_error else ""
-            logger.warning(
-                "%s: the claims of %d of %d units are unknown: %d answers could not be read, %d requests failed%s",
-                type(self).__name__, report.unparsed + report.failed, report.units, report.unparsed, report.failed, why,
-            )  # fmt: skip
+        log_unknown(report, f"the claims of %d of {report.units} units are unknown", self)
         return results
 
     def _extract(self, inputs: Sequence[VerifierInput]) -> list[Extraction]:
+        units = [self._units(item, sentence_offsets(item.completion)) for item in inputs]
+        answers = iter(self._ask([self.prompt.fill(values) for found in units for values, _ in found]))
+        results = []
+        for item, found in zip(inputs, units, strict=True):
+            # Words of the completion and its question.
+            around = frozenset(word for word, _, _ in content_words(f"{item.completion}\n{item.question or ''}"))
+            claims: list[Claim] = []
+            unknown: list[Sentence] = []
+            for _, sentences in found:
+                answer = next(answers)
+                if answer is None:
+                    unknown += sentences
+                else:
+                    claims += self._claims(answer, item, sentences, around)
+            results.append(Extraction(tuple(claims), tuple(unknown)))
+        return results
+
+    def _units(self, item: VerifierInput, sentences: list[Sentence]) -> list[tuple[dict, list[Sentence]]]:
+        """What the model is asked about, each with the values of the prompt and its sentences; here one sentence each."""
+        return [
+            (
+                {
+                    "question": item.question,
+                    "context": self._context(item, sentences, number),
+                    "sentence": item.completion[start:end],
+                },
+                [(start, end)],
+            )
+            for number, (start, end) in enumerate(sentences)
+        ]
+
+    def _context(self, item: VerifierInput, sentences: Sequence[Sentence], number: int) -> str | None:
         raise NotImplementedError
 
-    def _ask(self, prompts: Sequence[str], parse: Callable[[str, str], list | None]) -> list[list | None]:
+    def _claims(
+        self, answer: list, item: VerifierInput, sentences: list[Sentence], around: frozenset[str]
+    ) -> list[Claim]:
+        """The claims of a unit, from its answer as `parse` reads it."""
+        return self._anchored(answer, item, sentences[0], around)
+
+    def _ask(self, prompts: Sequence[str]) -> list[list | None]:
         """Per prompt, the answer as `parse` reads it; `None` if it never could."""
 
         def talk(prompt: str) -> Talk:
@@ -261,7 +273,7 @@ class LLMExtractor:
                 answer = yield ChatRequest(
                     (("user", prompt),), temperature=temperature, max_tokens=self.max_tokens, seed=seed
                 )
-                found = parse(answer.text, self.nothing) if answer.complete else None
+                found = self.parse(answer.text, self.nothing) if answer.complete else None
                 if found is not None:
                     return found
 
@@ -273,7 +285,9 @@ class LLMExtractor:
         report.first_error = report.first_error or next(iter(errors), None)
         return results
 
-    def _anchored(self, claims: Sequence[str], item: VerifierInput, sentence: tuple[int, int], around: frozenset[str]):
+    def _anchored(
+        self, claims: Sequence[str], item: VerifierInput, sentence: Sentence, around: frozenset[str]
+    ) -> list[Claim]:
         """[`Claim`] of each text, without repetitions."""
         report, result, seen = self.last_report, [], set()
         for text in claims:
@@ -297,48 +311,7 @@ class LLMExtractor:
         return result
 
 
-def _around(item: VerifierInput) -> frozenset[str]:
-    """Words of the completion and its question."""
-    return frozenset(word for word, _, _ in content_words(f"{item.completion}\n{item.question or ''}"))
-
-
-class _SentenceWise(LLMExtractor):
-    """One request per sentence."""
-
-    fields = ("question", "context", "sentence")
-    required = ("sentence",)
-
-    def _extract(self, inputs: Sequence[VerifierInput]) -> list[Extraction]:
-        sentences = [sentence_offsets(item.completion) for item in inputs]
-        prompts = []
-        for item, found in zip(inputs, sentences, strict=True):
-            for number, (start, end) in enumerate(found):
-                values = {
-                    "question": item.question,
-                    "context": self._context(item, found, number),
-                    "sentence": item.completion[start:end],
-                }
-                prompts.append(self.prompt.fill(values))
-        answers = iter(self._ask(prompts, parse_claims))
-        results = []
-        for item, found in zip(inputs, sentences, strict=True):
-            around = _around(item)
-            claims: list[Claim] = []
-            unknown = []
-            for sentence in found:
-                texts = next(answers)
-                if texts is None:
-                    unknown.append(sentence)
-                else:
-                    claims += self._anchored(texts, item, sentence, around)
-            results.append(Extraction(tuple(claims), tuple(unknown)))
-        return results
-
-    def _context(self, item: VerifierInput, sentences: Sequence[tuple[int, int]], number: int) -> str | None:
-        raise NotImplementedError
-
-
-class FActScoreExtractor(_SentenceWise):
+class FActScoreExtractor(LLMExtractor):
     """FActScore's independent facts, sentence by sentence (arXiv 2305.14251).
 
     The model sees the three sentences before, to replace pronouns. As in FActScore, a fact with a number that the
@@ -351,12 +324,12 @@ class FActScoreExtractor(_SentenceWise):
     nothing = "No facts."
     drop_new_numbers = True
 
-    def _context(self, item: VerifierInput, sentences: Sequence[tuple[int, int]], number: int) -> str | None:
+    def _context(self, item: VerifierInput, sentences: Sequence[Sentence], number: int) -> str | None:
         start, end = sentences[max(number - 3, 0)][0], sentences[number][0]
         return item.completion[start:end].strip() or None
 
 
-class VeriScoreExtractor(_SentenceWise):
+class VeriScoreExtractor(LLMExtractor):
     """VeriScore's verifiable claims, by a sliding window (arXiv 2406.19276).
 
     The model sees three sentences before and one after; of a longer text that answers no question, its first sentence
@@ -368,7 +341,7 @@ class VeriScoreExtractor(_SentenceWise):
     prompt_name = "extract_veriscore"
     nothing = "No verifiable claim."
 
-    def _context(self, item: VerifierInput, sentences: Sequence[tuple[int, int]], number: int) -> str | None:
+    def _context(self, item: VerifierInput, sentences: Sequence[Sentence], number: int) -> str | None:
         first, last = max(number - 3, 0), min(number + 1, len(sentences) - 1)
         text = item.completion[sentences[first][0] : sentences[last][1]]
         if item.question is None and first > 0 and len(sentences) > 5:
@@ -388,36 +361,30 @@ class RLFHExtractor(LLMExtractor):
     prompt_name = "extract_rlfh"
     fields = ("question", "response")
     required = ("response",)
+    parse = staticmethod(parse_statements)
     nothing = "No statements."
 
     def __init__(self, client: ChatModel, prompt: str | Path | None = None, *, retries: int = 4, **kwargs):
         super().__init__(client, prompt, retries=retries, **{"max_tokens": 4096, **kwargs})
 
-    def _extract(self, inputs: Sequence[VerifierInput]) -> list[Extraction]:
-        sentences = [sentence_offsets(item.completion) for item in inputs]
-        asked = [i for i, found in enumerate(sentences) if found]
-        prompts = [self.prompt.fill({"question": inputs[i].question, "response": inputs[i].completion}) for i in asked]
-        answers = dict(zip(asked, self._ask(prompts, parse_statements), strict=True))
-        results = []
-        for i, item in enumerate(inputs):
-            if i in answers and answers[i] is None:
-                results.append(Extraction((), tuple(sentences[i])))
-                continue
-            around = _around(item)
-            claims = []
-            for copied, statements in answers.get(i) or ():
-                place = _find_sentence(copied, item.completion, sentences[i])
-                found = self._anchored(statements, item, place or (0, len(item.completion)), around)
-                if place is None:
-                    found = [
-                        replace(claim, anchor="completion") if claim.anchor == "sentence" else claim for claim in found
-                    ]
-                claims += found
-            results.append(Extraction(tuple(sorted(claims, key=lambda claim: claim.sentence))))
-        return results
+    def _units(self, item: VerifierInput, sentences: list[Sentence]) -> list[tuple[dict, list[Sentence]]]:
+        values = {"question": item.question, "response": item.completion}
+        return [(values, sentences)] if sentences else []
+
+    def _claims(
+        self, answer: list, item: VerifierInput, sentences: list[Sentence], around: frozenset[str]
+    ) -> list[Claim]:
+        claims = []
+        for copied, statements in answer:
+            place = _find_sentence(copied, item.completion, sentences)
+            found = self._anchored(statements, item, place or (0, len(item.completion)), around)
+            if place is None:
+                found = [replace(c, anchor="completion") if c.anchor == "sentence" else c for c in found]
+            claims += found
+        return sorted(claims, key=lambda claim: claim.sentence)
 
 
-def _find_sentence(copied: str, text: str, sentences: Sequence[tuple[int, int]]) -> tuple[int, int] | None:
+def _find_sentence(copied: str, text: str, sentences: Sequence[Sentence]) -> Sentence | None:
     """The sentence of `text` that was copied: its very words, else the one that shares most of them, in order."""
     exact = find_exact(copied, text, 0, len(text))
     if exact:

@@ -93,15 +93,8 @@ def sentence_offsets(text: str, language: str | None = None) -> list[tuple[int, 
     and Markdown decoration around a sentence are left out; the number of a list item stays with its sentence. Pieces
     without any letter or digit are dropped.
 
-    Args:
-        text (`str`):
-            Any text, also empty.
-        language (`str`, *optional*):
-            Language code of `sentencex`; `None` chooses `"zh"` or `"en"` by [`guess_language`].
-
-    Returns:
-        `list[tuple[int, int]]`: sorted, disjoint, non-empty ranges inside `text`; every letter or digit of `text` (in
-        the sense of `str.isalnum`) is inside one of them.
+    `language` is a code of `sentencex`; `None` chooses `"zh"` or `"en"` by [`guess_language`]. The ranges are sorted,
+    disjoint and not empty; every letter or digit of `text` (in the sense of `str.isalnum`) is inside one of them.
     """
     language = language or guess_language(text)
     result: list[tuple[int, int]] = []

@@ -53,17 +53,7 @@ def _separated(text: str) -> str:
 
 
 def parse_tag(text: str, tags: Mapping[str, str]) -> str | None:
-    """What the one tag says that an answer consists of; `None` if it is anything else.
-
-    Args:
-        text (`str`):
-            Answer of the annotator.
-        tags (`Mapping[str, str]`):
-            Tag to meaning.
-
-    Returns:
-        `str` or `None`.
-    """
+    """What the one of `tags` says that an answer consists of; `None` if it is anything else."""
     said = _plain(text) if len(text) <= 1000 else ""
     return next((meaning for tag, meaning in tags.items() if _plain(tag) == said), None)
 

@@ -8,6 +8,7 @@ torch nor transformers.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,13 @@ from hf_factuality.errors import CheckpointError
 from hf_factuality.io.upload import naming_model
 from hf_factuality.spans import Label
 from hf_factuality.verifiers.extractors.sentences import SentenceExtractor
-from hf_factuality.verifiers.judges.nli import NOT_SUPPORTED, SUPPORTED, NLIJudge, without_special_tokens
+from hf_factuality.verifiers.judges.nli import (
+    NOT_SUPPORTED,
+    SUPPORTED,
+    NLIJudge,
+    source_of,
+    without_special_tokens,
+)
 from hf_factuality.verifiers.pipeline import VerifierPipeline
 
 
@@ -52,27 +59,10 @@ def load_hhem(
     foundation_revision: str | None = None,
     dtype: str | torch.dtype | None = None,
 ) -> tuple[T5ForTokenClassification, PreTrainedTokenizerBase, dict[str, Any]]:
-    """Load weights that were saved as HHEM-2.1-open is, and the tokenizer of its foundation.
+    """The model on the CPU, the tokenizer of its foundation, and the arguments that load both again, with their commits.
 
-    Args:
-        model (`str`):
-            Repository or folder with `model.safetensors`; its keys begin with `t5.`, or all lack that.
-        foundation (`str`, *optional*, defaults to `"google/flan-t5-base"`):
-            Repository or folder of the T5 configuration and the tokenizer.
-        revision (`str`, *optional*):
-            Branch, tag or commit of `model`.
-        foundation_revision (`str`, *optional*):
-            Branch, tag or commit of `foundation`.
-        dtype (`str` or `torch.dtype`, *optional*):
-            Of the weights; `None`: as stored.
-
-    Returns:
-        `tuple`: the model (on the CPU), the tokenizer, and the arguments that load them again, with the commits that were
-        found.
-
-    Raises:
-        [`~hf_factuality.errors.CheckpointError`]: weights are missing, left over or of another shape.
-        `OSError`: a file cannot be found.
+    The keys of `model.safetensors` begin with `t5.`, or all lack that; weights that are missing, left over or of another
+    shape raise [`~hf_factuality.errors.CheckpointError`].
     """
     import torch
     from safetensors.torch import load_file
@@ -91,58 +81,40 @@ def load_hhem(
             label2id={"hallucinated": 0, "consistent": 1},
         )
         tokenizer = AutoTokenizer.from_pretrained(foundation, revision=foundation_revision)
-    stored = load_file(path)
-    state = {name.removeprefix(PREFIX): value for name, value in stored.items()}
+    state = {name.removeprefix(PREFIX): value for name, value in load_file(path).items()}
     # Tied weights: only one of the two names is stored.
     embedding = state.get(_EMBED, state.get(_SHARED))
     if embedding is not None:
         state[_EMBED] = state[_SHARED] = embedding
     with torch.device("meta"):  # random weights would be made for nothing
         network = T5ForTokenClassification(config)
-    wanted = network.state_dict()
-    wrong = {
-        "missing": [name for name in wanted if name not in state],
-        "unknown": [name for name in state if name not in wanted],
-        "of another shape": [name for name in wanted if name in state and state[name].shape != wanted[name].shape],
-    }
-    if any(wrong.values()):
-        found = "; ".join(f"{len(names)} {why}, such as {names[0]!r}" for why, names in wrong.items() if names)
-        raise CheckpointError(f"the weights of {model!r} are no HHEM-2.1-open on {foundation!r}: {found}")
-    network.load_state_dict(state, assign=True)
+    try:
+        network.load_state_dict(state, assign=True)
+    except RuntimeError as error:
+        found = " ".join(str(error).split())[:500]
+        raise CheckpointError(f"the weights of {model!r} are no HHEM-2.1-open on {foundation!r}: {found}") from None
     network.transformer.encoder.embed_tokens.weight = network.transformer.shared.weight
     if dtype is not None:
         network = network.to(getattr(torch, dtype) if isinstance(dtype, str) else dtype)
-    source = {
-        "model": str(model),
-        "revision": extract_commit_hash(path, None) or revision,
-        "foundation": str(foundation),
-        "foundation_revision": getattr(config, "_commit_hash", None) or foundation_revision,
-    }
-    if dtype is not None:
-        source["dtype"] = str(dtype).removeprefix("torch.")
+    source = source_of(
+        dtype,
+        model=str(model),
+        revision=extract_commit_hash(path, None) or revision,
+        foundation=str(foundation),
+        foundation_revision=getattr(config, "_commit_hash", None) or foundation_revision,
+    )
     return network.eval(), tokenizer, source
 
 
 class PromptPairJudge(NLIJudge):
-    """As [`NLIJudge`], but premise and claim stand in one prompt and there are two outcomes; subclasses say which prompt.
-
-    Args:
-        model, tokenizer, **kwargs:
-            As for [`NLIJudge`], but for `label_map`.
-
-    Raises:
-        `ValueError`: see [`NLIJudge`].
-    """
+    """As [`NLIJudge`], but premise and claim stand in one prompt and there are two outcomes; subclasses say which prompt."""
 
     def __init__(self, model: str | PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None, **kwargs: Any):
         super().__init__(model, tokenizer, label_map={0: NOT_SUPPORTED, 1: SUPPORTED}, **kwargs)
 
     def config(self) -> dict[str, Any]:
         """See [`NLIJudge.config`]."""
-        settings = super().config()
-        return {
-            name: value for name, value in settings.items() if name not in ("contradiction_threshold", "label_map")
-        }
+        return {k: v for k, v in super().config().items() if k not in ("contradiction_threshold", "label_map")}
 
     def _prompt(self, premise: str, claim: str) -> str:
         """The text that the model reads for a pair."""
@@ -153,14 +125,9 @@ class PromptPairJudge(NLIJudge):
 
     def _encode(self, pairs: list[tuple[str, str]]) -> Mapping[str, list[list[int]]]:
         # Not cut: windows fit, and T5 takes a token or two more.
-        return self.tokenizer(
-            [
-                self._prompt(*(without_special_tokens(text, self.tokenizer) for text in (premise, claim)))
-                for premise, claim in pairs
-            ],
-            return_token_type_ids=False,
-            verbose=False,
-        )
+        plain = functools.partial(without_special_tokens, tokenizer=self.tokenizer)
+        prompts = [self._prompt(plain(premise), plain(claim)) for premise, claim in pairs]
+        return self.tokenizer(prompts, return_token_type_ids=False, verbose=False)
 
 
 class HHEMJudge(PromptPairJudge):

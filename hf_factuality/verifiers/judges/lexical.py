@@ -265,25 +265,15 @@ def _best_sentences(weights: dict[str, float], index: _Index) -> tuple[list[int]
 
 
 def lexical_features(claim: str, evidence: Sequence[str]) -> tuple[tuple[float, ...], str | None]:
-    """What the logistic regression sees of a claim.
+    """The values named by `FEATURES`, each in [0, 1], and the evidence sentence that decided (`None`: none shares a term).
 
-    Args:
-        claim (`str`):
-            A sentence.
-        evidence (`Sequence[str]`):
-            Passages: sentences or whole documents.
-
-    Returns:
-        `tuple`: the values named by `FEATURES`, each in [0, 1], and the evidence sentence that decided (`None` if no
-        sentence shares a term with the claim):
-
-        - `sentence`, `three`: share of the claim's terms, weighted by kind and rarity, that the best evidence sentence
-          and the best three hold;
-        - `names`, `numbers`: 1 / (1 + k) for k name terms, or numbers and months, of the claim that the evidence holds
-          nowhere; a claim without names rests on its words, and `names` is `three`;
-        - `order`: share of its pairs of neighbouring content terms that the evidence holds (1 if it has none);
-        - `conflict`: 1 if a sentence says the same but for a date, number, name or negation, or if the claim is
-          negated and the best sentence is not; else 0.
+    - `sentence`, `three`: share of the claim's terms, weighted by kind and rarity, that the best evidence sentence
+      and the best three hold;
+    - `names`, `numbers`: 1 / (1 + k) for k name terms, or numbers and months, of the claim that the evidence holds
+      nowhere; a claim without names rests on its words, and `names` is `three`;
+    - `order`: share of its pairs of neighbouring content terms that the evidence holds (1 if it has none);
+    - `conflict`: 1 if a sentence says the same but for a date, number, name or negation, or if the claim is
+      negated and the best sentence is not; else 0.
     """
     return _features(claim, tokens(claim), _index(tuple(evidence)))[:2]
 

@@ -69,19 +69,10 @@ def without_thinking(text: str) -> str:
 
 
 def parse_choice(text: str, choices: Sequence[str]) -> str | None:
-    """The one of `choices` that an answer consists of.
+    """The one of `choices` that an answer consists of; any other word makes it `None`.
 
     Case, white space, emphasis, quotes, a full stop and a lead such as "Answer:" or "The claim is" do not matter, nor
-    does one closed `<think>` block in front. Any other word makes the answer unknown.
-
-    Args:
-        text (`str`):
-            What the judge said.
-        choices (`Sequence[str]`):
-            Allowed answers.
-
-    Returns:
-        `str` or `None`: one of `choices`; `None` for anything else.
+    does one closed `<think>` block in front.
     """
     if len(text) > 100_000:
         return None
@@ -100,17 +91,8 @@ def label_probabilities(tokens: Sequence[TokenLogprobs], choices: Sequence[str])
     """Probability of each of `choices` against the others, where an answer begins with one of them.
 
     Read at the first token that is not white space, emphasis or a quote. A candidate token counts for the only choice
-    that begins with it; one that fits several or none is left out, and the rest is normalised.
-
-    Args:
-        tokens (`Sequence[TokenLogprobs]`):
-            The tokens of the answer.
-        choices (`Sequence[str]`):
-            The allowed answers.
-
-    Returns:
-        `dict[str, float]` or `None`: sums to 1; `None` if the first token belongs to no choice, or the choices have
-        less than a tenth of the probability between them.
+    that begins with it; one that fits several or none is left out, and the rest is normalised. `None` if the first token
+    belongs to no choice, or the choices have less than `MIN_LABEL_MASS` between them.
     """
     first = _first_token(tokens)
     if first is None or _choice_of(first.token, choices) is None:
@@ -139,23 +121,11 @@ def _choice_of(token: str, choices: Sequence[str]) -> str | None:
 def read_choice(
     answer: ChatAnswer, choices: Sequence[str], *, nucleus: float
 ) -> tuple[str | None, dict[str, float] | None]:
-    """The choice that an answer is, and the probability of each where it can be told.
+    """The choice that an answer is, and [`label_probabilities`], where the choices can be told by their first token.
 
     An answer that was cut short, filtered, or given with others that differ is none, nor is one that its own
     log-probabilities deny: they begin with another choice, or hold others for so much more likely that it could not have
-    been drawn.
-
-    Args:
-        answer ([`~hf_factuality.chat.client.ChatAnswer`]):
-            What the model said.
-        choices (`Sequence[str]`):
-            Allowed answers.
-        nucleus (`float`):
-            The top-p it was drawn with; 0 at temperature 0, where only the most likely choice can be the answer.
-
-    Returns:
-        `tuple`: as [`parse_choice`] and [`label_probabilities`] have it. No probabilities of choices that begin with the
-        same word, unless each is a token of its own, as in [`~hf_factuality.chat.local.LocalChat`].
+    been drawn with the top-p `nucleus` (0 at temperature 0, where only the most likely choice can be the answer).
     """
     said = parse_choice(answer.text, choices) if answer.complete else None
     first = _first_token(answer.logprobs or ())
@@ -175,17 +145,8 @@ def read_choice(
 def converse(client: ChatModel, talk: Callable[[Any], Talk], inputs: Sequence[Any]) -> tuple[list[Any], list[str]]:
     """Conversations about many inputs, side by side: all that wait for an answer are sent together.
 
-    Args:
-        client ([`~hf_factuality.chat.base.ChatModel`]):
-            Server and model.
-        talk (`Callable`):
-            Makes the conversation about an input: it yields requests, gets their answers, and returns a result.
-        inputs (`Sequence`):
-            What there is to talk about.
-
-    Returns:
-        `tuple`: the results, in order, `None` where a request failed, unless the conversation returns something when
-        [`Unanswered`] is raised in it, which ends it; and the errors of those requests.
+    Returns the results in order and the errors of the requests that failed. [`Unanswered`] is raised in a conversation
+    whose request failed, and ends it: with a result if it returns one, else with `None`.
     """
     results: list[Any] = [None] * len(inputs)
     errors: list[str] = []
@@ -225,18 +186,8 @@ def judgement_of(item: JudgeInput, label: Label | None, score: float | None) -> 
 
 @dataclass(frozen=True)
 class JudgeReport:
-    """What one call of a judge met.
-
-    Args:
-        claims (`int`):
-            Inputs.
-        unparsed (`int`):
-            Claims whose answer was none of the allowed ones.
-        failed (`int`):
-            Claims without an answer: rejected by the server, or failed after all retries.
-        first_error (`str`, *optional*):
-            Of the failed ones.
-    """
+    """What one call of a judge met: claims, answers that were none of the allowed ones, requests that failed after all
+    retries, and the first of their errors."""
 
     claims: int = 0
     unparsed: int = 0
@@ -256,12 +207,18 @@ class JudgeReport:
 
     def log(self, who: Any):
         """Warn if anything is unknown."""
-        if self.unknown:
-            why = f"; the first error: {self.first_error}" if self.first_error else ""
-            logger.warning(
-                "%s: %d of %d claims have no verdict: %d answers could not be read, %d requests failed%s",
-                type(who).__name__, self.unknown, self.claims, self.unparsed, self.failed, why,
-            )  # fmt: skip
+        log_unknown(self, f"%d of {self.claims} claims have no verdict", who)
+
+
+def log_unknown(report: Any, what: str, who: Any):
+    """Warn of what could not be read or answered in a report; `what` has a place for their number."""
+    unknown = report.unparsed + report.failed
+    if unknown:
+        why = f"; the first error: {report.first_error}" if report.first_error else ""
+        logger.warning(
+            f"%s: {what}: %d answers could not be read, %d requests failed%s",
+            type(who).__name__, unknown, report.unparsed, report.failed, why,
+        )  # fmt: skip
 
 
 class ServedJudge:

@@ -37,17 +37,7 @@ def minicheck_prompt(document: str, claim: str, eos_token: str = "</s>") -> str:
 
 
 def word_chunks(text: str, words: int = CHUNK_WORDS) -> list[str]:
-    """A text in chunks of whole sentences of at most `words` words; a longer sentence is a chunk of its own.
-
-    Args:
-        text (`str`):
-            Document.
-        words (`int`, *optional*, defaults to `500`):
-            Most words, divided by white space, in a chunk.
-
-    Returns:
-        `list[str]`: slices of `text` that lack nothing of it but white space at their ends; empty for a blank text.
-    """
+    """A text in slices of whole sentences of at most `words` words by white space; a longer sentence is one of its own."""
     pieces = ((start, end, len(text[start:end].split())) for start, end in sentence_bounds(text))
     return windows_of(text, pieces, words)
 

@@ -6,14 +6,13 @@ Importing this module loads neither torch nor transformers.
 
 from __future__ import annotations
 
+import functools
 import logging
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from hf_factuality.io.upload import naming_model
 from hf_factuality.spans import Label
@@ -54,21 +53,10 @@ _CPU_PADDING = 0.1
 
 
 def nli_roles(id2label: Mapping[int, Any], label_map: Mapping[int, str | Label] | None = None) -> list[str]:
-    """What each class of a classifier means for a claim.
+    """One of the four roles for each class of a classifier, by the names of its config or those of `label_map`.
 
-    Args:
-        id2label (`Mapping[int, Any]`):
-            Class names of the model's config. Case, spaces, hyphens and underscores do not matter.
-        label_map (`Mapping[int, str | Label]`, *optional*):
-            Class index -> meaning, instead of `id2label`: a [`~hf_factuality.Label`], one of `"supported"`,
-            `"contradicted"`, `"unverifiable"`, `"not_supported"`, or a usual class name such as `"entailment"`.
-
-    Returns:
-        `list[str]`: one of those four roles per class.
-
-    Raises:
-        `ValueError`: a name says nothing (`LABEL_0`) or is unknown, `label_map` does not name every class, or no class
-        or more than one means "supported".
+    Case, spaces, hyphens and underscores of a name do not matter. Raises `ValueError` if a name is missing or says
+    nothing (`LABEL_0`), or if not exactly one class means "supported".
     """
     given = {int(index): name for index, name in (id2label if label_map is None else label_map).items()}
     if sorted(given) != list(range(len(id2label))):
@@ -89,7 +77,7 @@ def nli_roles(id2label: Mapping[int, Any], label_map: Mapping[int, str | Label] 
 
 
 @contextmanager
-def _outside_zero3() -> Iterator[None]:
+def outside_zero3() -> Iterator[None]:
     """Load a model whole, also where the trainer's configuration has switched DeepSpeed ZeRO-3 on.
 
     `from_pretrained` would split it over the processes like the policy, and no engine would gather it again.
@@ -104,18 +92,22 @@ def _outside_zero3() -> Iterator[None]:
         deepspeed._hf_deepspeed_config_weak_ref = config
 
 
+def default_device() -> str:
+    """The GPU, if there is one."""
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def source_of(dtype: Any, trust: bool = False, **source: Any) -> dict[str, Any]:
+    """Arguments that load a model again; those that were left at their defaults stay out."""
+    if dtype is not None:
+        source["dtype"] = str(dtype).removeprefix("torch.")
+    return {**source, "trust_remote_code": True} if trust else source
+
+
 def without_special_tokens(text: str, tokenizer: PreTrainedTokenizerBase) -> str:
-    """`text` so that the tokenizer takes no part of it for a special token, and can encode it.
-
-    Args:
-        text (`str`):
-            Evidence or claim; others' words.
-        tokenizer (`PreTrainedTokenizerBase`):
-            Its special tokens get a space after their first character, lone surrogates become U+FFFD.
-
-    Returns:
-        `str`: equal to `text` if it holds neither.
-    """
+    """`text` with a space after the first character of each special token of the tokenizer, and no lone surrogates."""
     for token in tokenizer.all_special_tokens:
         if token in text:
             text = text.replace(token, f"{token[0]} {token[1:]}")
@@ -215,12 +207,10 @@ class NLIJudge:
         if self.negative_label not in (Label.UNVERIFIABLE, Label.CONTRADICTED):
             raise ValueError(f"negative_label must be UNVERIFIABLE or CONTRADICTED, got {negative_label!r}")
         if isinstance(model, str) or hasattr(model, "__fspath__"):
-            import torch
-
-            own_tokenizer = tokenizer is None
-            model, tokenizer, source = self._load(str(model), tokenizer, revision, dtype, trust_remote_code)
-            model = model.to(device if device is not None else "cuda" if torch.cuda.is_available() else "cpu")
-            self._source = source if own_tokenizer else None
+            given = tokenizer
+            model, tokenizer, source = self._load(str(model), given, revision, dtype, trust_remote_code)
+            model = model.to(device if device is not None else default_device())
+            self._source = source if given is None else None
         elif tokenizer is None:
             raise ValueError(f"a loaded model needs its tokenizer: {type(self).__name__}(model, tokenizer)")
         elif device is not None or dtype is not None:
@@ -243,18 +233,14 @@ class NLIJudge:
         import transformers
 
         place = {"revision": revision, "trust_remote_code": trust}
-        with naming_model(name), _outside_zero3():
+        with naming_model(name), outside_zero3():
             if tokenizer is None:
                 tokenizer = transformers.AutoTokenizer.from_pretrained(name, **place)
             model = getattr(transformers, self._architecture).from_pretrained(
                 name, **place, **({} if dtype is None else {"dtype": dtype})
             )
-        source = {"model": name, "revision": getattr(model.config, "_commit_hash", None) or revision}
-        if dtype is not None:
-            source["dtype"] = str(dtype).removeprefix("torch.")
-        if trust:
-            source["trust_remote_code"] = True
-        return model, tokenizer, source
+        commit = getattr(model.config, "_commit_hash", None) or revision
+        return model, tokenizer, source_of(dtype, trust, model=name, revision=commit)
 
     def config(self) -> dict[str, Any]:
         """Arguments that make this judge again, as plain values; the device is left out.
@@ -278,20 +264,17 @@ class NLIJudge:
 
     def judge(self, inputs: Sequence[JudgeInput]) -> list[Judgement]:
         """One [`~hf_factuality.verifiers.base.Judgement`] per input, in order."""
-        pairs: dict[tuple[str, str], int] = {}  # (premise, claim) -> row of the probabilities; each is run once
         windows = self._windows(inputs)
-        for item, premises in zip(inputs, windows, strict=True):
-            for premise in premises or ():
-                pairs.setdefault((premise, item.claim), len(pairs))
-        probabilities = self._probabilities(list(pairs))
+        needed = dict.fromkeys(
+            (p, item.claim) for item, found in zip(inputs, windows, strict=True) for p in found or ()
+        )
+        shares = dict(zip(needed, self._probabilities(list(needed)), strict=True))  # each pair is run once
         results = []
         for item, premises in zip(inputs, windows, strict=True):
-            if premises is None:
-                results.append(Judgement(None))
-            elif not premises:
-                results.append(Judgement(Label.UNVERIFIABLE))
+            if premises:
+                results.append(self._decide(premises, [shares[premise, item.claim] for premise in premises]))
             else:
-                results.append(self._decide(premises, [probabilities[pairs[p, item.claim]] for p in premises]))
+                results.append(Judgement(None if premises is None else Label.UNVERIFIABLE))
         failed = sum(result.label is None for result in results)
         if failed:
             logger.warning(
@@ -299,13 +282,12 @@ class NLIJudge:
             )
         return results
 
-    def _decide(self, premises: list[str], rows: list[dict[str, float]]) -> Judgement:
-        if any(math.isnan(value) for row in rows for value in row.values()):
+    def _decide(self, premises: list[str], shares: list[dict[str, float]]) -> Judgement:
+        if any(math.isnan(value) for share in shares for value in share.values()):
             return Judgement(None)
-        best = max(range(len(rows)), key=lambda i: rows[i][SUPPORTED])
-        support = min(rows[best][SUPPORTED], 1.0)
-        worst = max(range(len(rows)), key=lambda i: rows[i].get(CONTRADICTED, 0.0))
-        against = rows[worst].get(CONTRADICTED, 0.0)
+        best = max(range(len(shares)), key=lambda i: shares[i][SUPPORTED])
+        worst = max(range(len(shares)), key=lambda i: shares[i].get(CONTRADICTED, 0.0))
+        support, against = min(shares[best][SUPPORTED], 1.0), shares[worst].get(CONTRADICTED, 0.0)
         if support >= self.threshold and support >= against:
             return Judgement(Label.SUPPORTED, support, premises[best])
         if CONTRADICTED not in self.roles:
@@ -344,40 +326,35 @@ class NLIJudge:
         unclear = [item for item, fits in zip(inputs, short, strict=True) if not fits]
         measured = list(dict.fromkeys(text for item in unclear for text in (item.claim, *item.evidence)))
         tokens = dict(zip(measured, self._count(measured), strict=True))
-        segments: dict[str, list[tuple[int, int, int]]] = {}
+        sentences = functools.cache(self._sentences)
         result: list[list[str] | None] = []
         for item, fits in zip(inputs, short, strict=True):
             texts = [text for text in item.evidence if text.strip()]
-            if fits:
-                result.append(texts)
-                continue
-            room = self.max_length - special - tokens[item.claim]
+            room = self.max_length if fits else self.max_length - special - tokens[item.claim]
             if texts and room < _MIN_PREMISE_TOKENS:
                 result.append(None)
                 continue
             premises: list[str] = []
             for text in texts:
-                if tokens[text] <= room:
+                if fits or tokens[text] <= room:
                     premises.append(text)
-                    continue
-                if text not in segments:
-                    segments[text] = self._segments(text)
-                pieces = [piece for segment in segments[text] for piece in self._cut(text, segment, room)]
-                premises.extend(windows_of(text, pieces, room))
+                else:
+                    pieces = [piece for sentence in sentences(text) for piece in self._cut(text, sentence, room)]
+                    premises += windows_of(text, pieces, room)
             result.append(premises)
         return result
 
-    def _segments(self, text: str) -> list[tuple[int, int, int]]:
+    def _sentences(self, text: str) -> list[tuple[int, int, int]]:
         """Start, end and tokens of the sentences of a passage, each up to the start of the next."""
         bounds = sentence_bounds(text)
         counts = self._count([text[start:end] for start, end in bounds])
         return [(start, end, count) for (start, end), count in zip(bounds, counts, strict=True)]
 
-    def _cut(self, text: str, segment: tuple[int, int, int], room: int) -> list[tuple[int, int, int]]:
-        """A segment in pieces of at most `room` tokens: halves, at a space if there is one near the middle."""
-        start, end, count = segment
+    def _cut(self, text: str, sentence: tuple[int, int, int], room: int) -> list[tuple[int, int, int]]:
+        """A sentence in pieces of at most `room` tokens: halves, at a space if there is one near the middle."""
+        start, end, count = sentence
         if count <= room or end - start < 2:
-            return [segment]
+            return [sentence]
         middle = (start + end) // 2
         space = text.rfind(" ", start + (end - start) // 4, middle)
         middle = space if space > start else middle
@@ -393,15 +370,18 @@ class NLIJudge:
             max_length=self.max_length,
         )
 
-    def _padded(self, name: str, rows: list[list[int]]) -> np.ndarray:
-        """What `tokenizer.pad` makes of a feature, in a third of its time."""
-        width = max(map(len, rows))
-        fill = {"input_ids": self.tokenizer.pad_token_id, "token_type_ids": self.tokenizer.pad_token_type_id}
-        found = np.full((len(rows), width), fill.get(name, 0) or 0, dtype=np.int64)
-        left = self.tokenizer.padding_side == "left"
-        for line, row in zip(found, rows, strict=True):
-            line[width - len(row) if left else 0 : width if left else len(row)] = row
-        return found
+    def _padded(self, encoded: Mapping[str, list[list[int]]], chosen: Sequence[int]) -> dict[str, torch.Tensor]:
+        """What `tokenizer.pad` makes of the chosen rows, in a third of its time."""
+        import torch
+
+        fill = {"input_ids": self.tokenizer.pad_token_id or 0, "token_type_ids": self.tokenizer.pad_token_type_id}
+        device = next(self.model.parameters()).device
+        return {
+            name: torch.nn.utils.rnn.pad_sequence(
+                [torch.tensor(rows[i]) for i in chosen], True, fill.get(name, 0), self.tokenizer.padding_side
+            ).to(device)
+            for name, rows in encoded.items()
+        }
 
     def _logits(self, features: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """Logits of shape (pairs, classes)."""
@@ -434,13 +414,11 @@ class NLIJudge:
         order = sorted(range(len(pairs)), key=lambda i: -lengths[i])  # longest first: memory runs out at once or never
         rows: list[dict[str, float]] = [{} for _ in pairs]
         self.model.eval()
-        device = next(self.model.parameters()).device
+        on_cpu = next(self.model.parameters()).device.type == "cpu"
         with torch.inference_mode():
-            for begin, end in self._batches([lengths[i] for i in order], device.type == "cpu"):
+            for begin, end in self._batches([lengths[i] for i in order], on_cpu):
                 chosen = order[begin:end]
-                features = {name: [encoded[name][i] for i in chosen] for name in encoded}
-                features = {name: torch.from_numpy(self._padded(name, lists)) for name, lists in features.items()}
-                logits = self._logits({name: value.to(device) for name, value in features.items()}).float()
+                logits = self._logits(self._padded(encoded, chosen)).float()
                 # One output is the logit of its class.
                 values = logits.sigmoid() if len(self.roles) == 1 else logits.softmax(-1)
                 values = values.masked_fill(~logits.isfinite().all(-1, keepdim=True), float("nan"))

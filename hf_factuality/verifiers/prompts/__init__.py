@@ -37,20 +37,9 @@ def as_data(text: str) -> str:
 
 
 class Prompt:
-    """A template and its filling in.
+    """A template that may use the names `fields`, and must use those that are `required` (`None`: all of them).
 
-    Args:
-        text (`str`):
-            The template.
-        fields (`Iterable[str]`):
-            Names of the values that it may use.
-        required (`Iterable[str]`, *optional*):
-            Names that it must use. `None`: all of `fields`.
-        name (`str`, *optional*, defaults to `"prompt"`):
-            For error messages.
-
-    Raises:
-        `ValueError`: the template uses another name, or lacks a required one.
+    `name` is for error messages; `ValueError` if the template uses another name, or lacks a required one.
     """
 
     def __init__(self, text: str, fields: Iterable[str], required: Iterable[str] | None = None, name: str = "prompt"):
@@ -65,11 +54,7 @@ class Prompt:
         self.name = name
 
     def fill(self, values: Mapping[str, str | None]) -> str:
-        """The template with `values` in place of their names; `None` reads "(none)".
-
-        Raises:
-            `KeyError`: a value is missing.
-        """
+        """The template with `values` in place of their names; `None` reads "(none)"."""
         data = {field: None if value is None else as_data(value) for field, value in values.items()}
         code = _unused_code([value for value in data.values() if value])
 
@@ -85,22 +70,9 @@ class Prompt:
 
 
 def load_prompt(name: str | Path, fields: Iterable[str], required: Iterable[str] | None = None) -> Prompt:
-    """Read a prompt.
+    """A [`Prompt`] by its name in this package (`"judge"`), or from a path that ends in `.txt`; see there for the rest.
 
-    Args:
-        name (`str` or `Path`):
-            Name of a prompt of this package (`"judge"`), or a path that ends in `.txt`.
-        fields (`Iterable[str]`):
-            See [`Prompt`].
-        required (`Iterable[str]`, *optional*):
-            See [`Prompt`].
-
-    Returns:
-        [`Prompt`].
-
-    Raises:
-        `ValueError`: see [`Prompt`].
-        `FileNotFoundError`: there is no such prompt.
+    Raises `FileNotFoundError` if there is no such prompt, and what [`Prompt`] raises.
     """
     path = Path(name)
     if path.suffix != ".txt":
