@@ -121,7 +121,6 @@ class KnowledgeBase:
         self.lookup = lookup
         self._local = threading.local()
         self._fingerprint: str | None = None
-        self._length: int | None = None
         self.counts: dict[str, int] = {}
         _check_file(self.path)
         self._identity = _identity(self.path)
@@ -160,9 +159,7 @@ class KnowledgeBase:
         return {**self._source, "lookup": self.lookup}
 
     def __len__(self) -> int:
-        if self._length is None:
-            self._length = self.counts.get("documents") or self._query("SELECT COUNT(*) FROM documents")[0][0]
-        return self._length
+        return self.counts.get("documents") or self._query("SELECT COUNT(*) FROM documents")[0][0]
 
     def __iter__(self) -> Iterator[Page]:
         """Every page by its number, read a few at a time."""
@@ -204,11 +201,7 @@ class KnowledgeBase:
         return None if number is None else self.page_by_id(number, match)
 
     def page_by_id(self, number: int, match: str = "exact") -> Page:
-        """The page with this `Page.id`.
-
-        Raises:
-            `RetrievalError`: there is none.
-        """
+        """The page with this `Page.id`; raises `RetrievalError` if there is none."""
         rows = self._query(f"{_SELECT} WHERE rowid = ?", (number,))
         if not rows:
             raise RetrievalError(f"{self.path} has no document {number}; the index was made from another file")
@@ -289,10 +282,8 @@ class KnowledgeBase:
                 A dataset of `datasets` (map-style or iterable), a JSON Lines file (`.jsonl`, also `.gz`), a CSV or Parquet
                 file, a folder of `save_to_disk`, the id of a dataset on the Hub (streamed), another knowledge base or its
                 file, or an iterable of (title, text) pairs or of dicts.
-            title_column (`str`, *optional*, defaults to `"title"`):
-                Where the title is.
-            text_column (`str`, *optional*, defaults to `"text"`):
-                Where the text is: a string, or a list of strings, which become lines.
+            title_column (`str`, *optional*, defaults to `"title"`), text_column (`str`, *optional*, defaults to `"text"`):
+                Where title and text are; a text is a string, or a list of strings, which become lines.
             config (`str`, *optional*), split (`str`, *optional*, defaults to `"train"`), revision (`str`, *optional*):
                 Of a dataset on the Hub.
             duplicates (`str`, *optional*, defaults to `"first"`):

@@ -40,14 +40,11 @@ class WebRetriever(CountingRetriever):
             Passages per claim at most.
         query_columns (`Sequence[str]`, *optional*, defaults to `()`):
             Columns of the row whose text goes in front of the claim in the query.
-        concurrency (`int`, *optional*, defaults to `8`):
-            Queries under way at a time, over all threads that use this retriever.
-        timeout (`float`, *optional*, defaults to `30.0`):
-            Seconds per attempt.
-        retries (`int`, *optional*, defaults to `2`):
-            Further attempts of a query that failed.
-        backoff (`float`, *optional*, defaults to `1.0`):
-            Seconds before the second attempt, doubled for each further one; half of it is random.
+        concurrency (`int`, *optional*, defaults to `8`), timeout (`float`, *optional*, defaults to `30.0`):
+            Queries under way at a time, over all threads that use this retriever, and seconds per attempt.
+        retries (`int`, *optional*, defaults to `2`), backoff (`float`, *optional*, defaults to `1.0`):
+            Further attempts of a query that failed, and seconds before the first of them, doubled for each further one; half
+            of the time is random.
         max_failures (`int`, *optional*, defaults to `8`):
             Failed queries in a row after which the engine is taken to be down.
         cache ([`~hf_factuality.chat.cache.AnswerCache`], *optional*):

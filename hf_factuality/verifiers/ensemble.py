@@ -36,22 +36,19 @@ class _Ensemble:
 
     def judge(self, inputs: Sequence[JudgeInput]) -> list[Judgement]:
         """One [`~hf_factuality.verifiers.base.Judgement`] per input, in order."""
-        return [self._decide(row) for row in _ask(self.judges, inputs)]
+        return [self._decide(row) for row in self._ask(inputs)]
 
     def _decide(self, row: Sequence[Judgement]) -> Judgement:
         raise NotImplementedError
 
-
-def _ask(judges: Sequence[Judge], inputs: Sequence[JudgeInput]) -> list[tuple[Judgement, ...]]:
-    """Per input, the judgements of all judges, in their order."""
-    columns = [judge.judge(inputs) for judge in judges]
-    for judge, found in zip(judges, columns, strict=True):
-        if len(found) != len(inputs):
-            name = type(judge).__name__
-            raise JudgingError(
-                f"{name} returned {len(found)} judgements for {len(inputs)} claims; it must return one each"
-            )
-    return list(zip(*columns, strict=True))
+    def _ask(self, inputs: Sequence[JudgeInput]) -> list[tuple[Judgement, ...]]:
+        """Per input, the judgements of all judges, in their order."""
+        columns = [judge.judge(inputs) for judge in self.judges]
+        for judge, found in zip(self.judges, columns, strict=True):
+            if len(found) != len(inputs):
+                name = type(judge).__name__
+                raise JudgingError(f"{name} returned {len(found)} judgements for {len(inputs)} claims, not one each")
+        return list(zip(*columns, strict=True))
 
 
 def _numbers(values: Sequence[float], count: int, what: str) -> tuple[float, ...]:
@@ -145,13 +142,10 @@ class Calibration:
         """Probability in [0, 1] that a claim with these scores, one per judge, is supported; `None` if none is known."""
         if all(score is None for score in scores):
             return None
-        terms = [
-            weight * (_log_odds(score) - mean)
-            for weight, mean, score in zip(self.weights, self.means, scores, strict=True)
-            if score is not None
-        ]
+        known = [place for place, score in enumerate(scores) if score is not None]
+        terms = [self.weights[place] * (_log_odds(scores[place]) - self.means[place]) for place in known]
         z = self.intercept + math.fsum(terms)
-        return 1.0 / (1.0 + math.exp(-z)) if z >= 0 else math.exp(max(z, -700.0)) / (1.0 + math.exp(max(z, -700.0)))
+        return 1.0 / (1.0 + math.exp(-min(max(z, -700.0), 700.0)))
 
 
 def _log_odds(score: float) -> float:
@@ -250,21 +244,15 @@ class CalibratedJudge(_Ensemble):
         """Ask the judges about labelled claims and calibrate them; see [`fit_calibration`].
 
         Args:
-            judges (`Sequence[Judge]`):
-                To calibrate.
-            inputs (`Sequence[JudgeInput]`):
-                Claims with their evidence.
-            labels (`Sequence[bool]`):
-                Whether each is supported.
-            l2 (`float`, *optional*, defaults to `1.0`):
-                See [`fit_calibration`].
-            threshold (`float`, *optional*, defaults to `0.5`):
-                See [`CalibratedJudge`].
+            judges (`Sequence[Judge]`), inputs (`Sequence[JudgeInput]`), labels (`Sequence[bool]`):
+                What to calibrate, claims with their evidence, and whether each is supported.
+            l2 (`float`, *optional*, defaults to `1.0`), threshold (`float`, *optional*, defaults to `0.5`):
+                See [`fit_calibration`] and [`CalibratedJudge`].
 
         Returns:
             [`CalibratedJudge`].
         """
-        scores = [[_score(found) for found in row] for row in _ask(_Ensemble(judges).judges, inputs)]
+        scores = [[_score(found) for found in row] for row in _Ensemble(judges)._ask(inputs)]
         return cls(judges, fit_calibration(scores, labels, l2), threshold)
 
     def config(self) -> dict[str, Any]:
