@@ -26,6 +26,7 @@ from hf_factuality.verifiers.judges.hhem import HHEMVerifier
 from hf_factuality.verifiers.judges.minicheck import MiniCheckVerifier
 from hf_factuality.verifiers.pipeline import load_pipeline, save_pipeline
 from tests.chat.fake_server import FAST, FakeServer
+from tests.verifiers import CASES
 from tests.verifiers.judges.test_hhem import folders as hhem_folders  # noqa: F401
 from tests.verifiers.judges.test_minicheck import folder as minicheck_folder  # noqa: F401
 from tests.verifiers.judges.test_nli import THREE_WAY, save_model
@@ -289,26 +290,7 @@ def test_classes_of_others_need_consent(tmp_path):
     assert loaded.judge.inner.threshold == 0.1 and loaded.judge.options == {"a": [1, "b"]}
 
 
-RUN = {"command": "touch run"}
-
-
-@pytest.mark.parametrize(
-    ("name", "settings", "trust", "message"),
-    [
-        ("NLIJugde", RUN, False, "unknown class 'NLIJugde'.*did you mean 'NLIJudge'"),
-        ("eval", RUN, True, "unknown class 'eval'"),
-        ("os.system", RUN, True, "unknown class 'os.system'"),
-        ("os:system", RUN, False, "a class outside this package"),
-        ("os:system", RUN, True, "judge of .*'os:system' is no class"),
-        ("no_such_module:X", {}, True, "no_such_module"),
-        (None, RUN, False, "unknown class None"),
-        (["NLIJudge"], RUN, False, "unknown class"),
-        ("LexicalJudge", {"treshold": 0.5}, False, "cannot make LexicalJudge: .*'treshold'"),
-        ("LexicalJudge", {"threshold": 7}, False, "cannot make LexicalJudge: threshold is a probability"),
-        ("LexicalJudge", {"threshold": "high"}, False, "cannot make LexicalJudge"),
-        ("LexicalJudge", {"threshold": {"class": "LexicalJudge", "settings": []}}, False, "a class and its settings"),
-    ],
-)
+@pytest.mark.parametrize(("name", "settings", "trust", "message"), CASES["bad_parts"])
 def test_unknown_classes_and_bad_settings_are_refused_by_name(tmp_path, monkeypatch, name, settings, trust, message):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(HubError, match=message):
@@ -323,20 +305,7 @@ def test_a_model_with_code_needs_consent(nli_model, tmp_path):
     assert load_pipeline(folder, trust_remote_code=True, device="cpu").verify(INPUTS)
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("{", "is no JSON"),
-        ("[" * 100_000, "is no JSON"),
-        ("[]", "does not say that it is"),
-        ("{}", "does not say that it is"),
-        ({"version": 2}, "version 2 of the format; this package reads 1 to 1"),
-        ({"version": True}, "version True"),
-        ({"more": 1}, "must have the keys"),
-        ({"requires_evidence": "no"}, "must have the keys"),
-        ({"judge": "LexicalJudge"}, "must have a class and its settings"),
-    ],
-)
+@pytest.mark.parametrize(("text", "message"), [*CASES["bad_files"], ("[" * 100_000, "is no JSON")])
 def test_files_that_are_none(tmp_path, text, message):
     save_pipeline(LexicalVerifier(), tmp_path)
     write(tmp_path, text if isinstance(text, str) else {**read(tmp_path), **text})

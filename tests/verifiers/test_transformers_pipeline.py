@@ -16,6 +16,7 @@ from hf_factuality.verifiers import (
     VerifierInput,
     VerifierPipeline,
 )
+from tests.verifiers import CASES
 from tests.verifiers.judges.test_nli import THREE_WAY, save_model
 
 
@@ -213,25 +214,7 @@ def test_a_stream_is_read_as_far_as_needed():
 # ---- what is refused
 
 
-@pytest.mark.parametrize(
-    ("row", "message"),
-    [
-        ("Ada was born.", "an input is a dictionary .* got str"),
-        (7, "got int"),
-        (None, "got NoneType"),
-        ({}, "'text' or 'completion'"),
-        ({"evidence": "x"}, "got the keys .'evidence'."),
-        ({"text": "x", "completion": "x"}, "one of them"),
-        ({"text": 5}, "'text' must be a text, got int"),
-        ({"completion": None}, "'completion' must be a text, got NoneType"),
-        ({"text": "x", "question": ["x"]}, "'question' must be a text or None, got list"),
-        ({"text": "x", "evidence": 3}, "'evidence' must be a text or a list of texts, got 3"),
-        ({"text": "x", "evidence": [1]}, r"got \[1\]"),
-        ({"text": "x", "evidence": {"a": "b"}}, "'evidence' must be"),
-        ({"text": "x", "evidences": "y"}, "the key 'evidences'; did you mean 'evidence'"),
-        ({"text": "x", "Question": "y"}, "did you mean 'question'"),
-    ],
-)
+@pytest.mark.parametrize(("row", "message"), CASES["bad_inputs"])
 def test_bad_inputs(row, message):
     verifier = Counting()
     verify = pipeline("fact-verification", model=verifier)
