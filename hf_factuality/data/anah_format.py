@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -70,22 +71,11 @@ class ANAHReport:
 def place_sentences(
     sentences: Sequence[str], text: str, report: ANAHReport | None = None
 ) -> list[tuple[int, int] | None]:
-    """Where each of the sentences of a text stands in it.
+    """Where each of the sentences of a text stands in it: ranges in order without overlap, `None` for one not found.
 
-    In order, each from the end of the one before: its very characters, else the same but for white space, else the
-    stretch that is most like it (at least 85 of 100 by `rapidfuzz`). If letters lie between the sentence before and
-    an exact match, they are tried first, so that a short sentence that was rewritten is not found far away.
-
-    Args:
-        sentences (`Sequence[str]`):
-            Sentences in the order of the text.
-        text (`str`):
-            The text.
-        report ([`ANAHReport`], *optional*):
-            Is added to.
-
-    Returns:
-        `list[tuple[int, int] | None]`: half-open ranges that do not overlap, in order; `None` for one that was not found.
+    Each from the end of the one before: its very characters, else the same but for white space, else the stretch that is
+    most like it. If letters lie between the sentence before and an exact match, they are tried first, so that a short
+    sentence that was rewritten is not found far away.
     """
     report = ANAHReport() if report is None else report
     found: list[tuple[int, int] | None] = []
@@ -143,9 +133,9 @@ def read_anah(source: str | os.PathLike | Iterable[Mapping[str, Any]], report: A
             pair[f"{side}_spans"] = [span.to_dict() for span in spans]
             pair[f"{side}_score"] = hallucination_free_share(spans)
         rows.append(pair)
-    report.pairs += len(rows)
     if not rows:
         raise DataError(f"{name}: there are no pairs")
+    report.pairs += len(rows)
     return Dataset.from_list(rows, features=pair_features())
 
 
@@ -256,19 +246,16 @@ def _spans(sents: list[str], types: list[Any], text: str, report: ANAHReport) ->
 
 
 def _gap(text: str, start: int, end: int) -> list[LabeledSpan]:
-    inside = text[start:end]
-    if not any(map(str.isalnum, inside)):
-        return []
-    start += len(inside) - len(inside.lstrip())
-    return [LabeledSpan(start, start + len(inside.strip()))]
+    return [LabeledSpan(*_stripped(text, start, end))] if any(map(str.isalnum, text[start:end])) else []
 
 
 def _place(sentence: str, text: str, begin: int) -> tuple[tuple[int, int] | None, str]:
     start = text.find(sentence, begin)
-    place, how = ((start, start + len(sentence)), "exact") if start >= 0 else (None, "unplaced")
-    if place is None:
+    if start >= 0:
+        place, how = (start, start + len(sentence)), "exact"
+    else:
         place = _despaced(sentence, text, begin)
-        how = "spaced" if place else how
+        how = "spaced" if place else "unplaced"
     stop = place[0] if place else min(len(text), begin + 2 * len(sentence) + 200)
     if any(map(str.isalnum, text[begin:stop])):
         aligned = _aligned(sentence, text, begin, stop)
@@ -279,26 +266,33 @@ def _place(sentence: str, text: str, begin: int) -> tuple[tuple[int, int] | None
 
 def _despaced(sentence: str, text: str, begin: int) -> tuple[int, int] | None:
     """The same characters but for white space, which ANAH's splitter puts in and takes out."""
-    places = [number for number in range(begin, len(text)) if not text[number].isspace()]
-    wanted = "".join(sentence.split())
-    first = "".join(text[number] for number in places).find(wanted)
-    return (places[first], places[first + len(wanted) - 1] + 1) if first >= 0 else None
+    pattern = r"\s*".join(map(re.escape, "".join(sentence.split())))
+    match = re.compile(pattern).search(text, begin)
+    return match.span() if match else None
 
 
 def _aligned(sentence: str, text: str, begin: int, stop: int) -> tuple[int, int] | None:
+    """The stretch most like the sentence, of whole words, with the mark that ends it."""
     found = fuzz.partial_ratio_alignment(sentence, text[begin:stop], score_cutoff=_LIKENESS)
     # A stretch much shorter than the sentence is like a part of it only.
     if found is None or found.src_end - found.src_start < 0.8 * len(sentence):
         return None
     start, end = begin + found.dest_start, begin + found.dest_end
-    while begin < start and text[start - 1].isalnum() and text[start].isalnum() and text[start].isascii():
+    while begin < start and _within_word(text, start):
         start -= 1
-    while end < stop and text[end].isalnum() and text[end - 1].isalnum() and text[end].isascii():
+    while end < stop and _within_word(text, end):
         end += 1
     if end < stop and text[end] in ".!?。！？；;":
         end += 1
-    while start < end and text[start].isspace():
-        start += 1
-    while start < end and text[end - 1].isspace():
-        end -= 1
-    return (start, end) if start < end else None
+    return _stripped(text, start, end)
+
+
+def _within_word(text: str, place: int) -> bool:
+    return text[place - 1].isalnum() and text[place].isalnum() and text[place].isascii()
+
+
+def _stripped(text: str, start: int, end: int) -> tuple[int, int] | None:
+    """A range without white space at its ends; `None` if nothing is left."""
+    inside = text[start:end]
+    start += len(inside) - len(inside.lstrip())
+    return (start, start + len(inside.strip())) if inside.strip() else None

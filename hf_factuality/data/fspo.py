@@ -247,14 +247,19 @@ def _prepare(
     render = _Renderer(tokenizer, style, system_prompt, chat_template_kwargs)
     rows, empty = [], []
     for name, part in parts:
-        _check_columns([row for _, row in part], name, default_data_source)
+        if not part:
+            raise DataError(f"{name}: has no rows; check the file or the split")
         before = len(rows)
         for number, row in part:
             place = f"{name}, row {number}"
+            if not isinstance(row, Mapping):
+                raise DataError(f"{place}: must be an object with the columns as keys, got {row!r:.100}")
             question, answer = _question(row, place), _answer(row, place)
             source = row.get("data_source") or default_data_source
             if not isinstance(source, str):
-                raise DataError(f"{place}: data_source must be text, got {source!r}; or pass default_data_source")
+                raise DataError(
+                    f"{place}: data_source must be text, got {source!r}; pass default_data_source to fill it in"
+                )
             if known_sources is not None and source not in known_sources:
                 raise DataError(f"{place}: unknown data_source {source!r}; known are {sorted(known_sources)}")
             if answer:
@@ -264,8 +269,8 @@ def _prepare(
                 empty.append(place)
             else:
                 raise DataError(
-                    f"{place}: the gold answer is empty (question: {question!r:.80}); correct the row, or leave such rows out "
-                    "with empty_answers='drop'"
+                    f"{place}: the gold answer is empty (question: {question!r:.80}, columns: {sorted(row)}); correct the "
+                    "row, or leave such rows out with empty_answers='drop'"
                 )
         if len(rows) == before:
             raise DataError(f"{name}: every row has an empty gold answer; fill the column 'answer'")
@@ -338,22 +343,6 @@ def _to_dataset(rows: list[tuple]) -> Dataset:
     )
 
 
-def _check_columns(rows: list[Any], name: str, default_data_source: str | None) -> None:
-    if not rows:
-        raise DataError(f"{name}: has no rows; check the file or the split")
-    for number, row in enumerate(rows):
-        if not isinstance(row, Mapping):
-            raise DataError(f"{name}, row {number}: must be an object with the columns as keys, got {row!r:.100}")
-    present = {column for row in rows for column in row}
-    needed = {"question": {"question", "prompt"}, "answer": {"answer", "reward_model"}}
-    if default_data_source is None:
-        needed["data_source"] = {"data_source"}
-    for wanted, names in needed.items():
-        if not names & present:
-            fix = ", or pass default_data_source" if wanted == "data_source" else ""
-            raise DataError(f"{name}: no column {wanted!r}; it has {sorted(present)}. Rename the column{fix}")
-
-
 def _question(row: Mapping[str, Any], place: str) -> str:
     column, question = "question", row.get("question")
     if row.get("prompt") is not None:
@@ -365,7 +354,9 @@ def _question(row: Mapping[str, Any], place: str) -> str:
         if parsed.style is not None or "question" not in row:
             column, question = "prompt", parsed.question
     if not isinstance(question, str) or not question.strip():
-        raise DataError(f"{place}: the {column} must be non-empty text, got {question!r}; correct or drop the row")
+        raise DataError(
+            f"{place}: the {column} must be non-empty text, got {question!r}; the columns are {sorted(row)}"
+        )
     return question
 
 

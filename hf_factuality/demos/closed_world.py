@@ -38,14 +38,8 @@ _WEIGHTS = {"precision": ("correct", "wrong", "unverifiable"), "fact_free": ("se
 class ClosedWorldDemo:
     """Questions about the people of a closed world, for a small model that is built on first use.
 
-    Attributes:
-        model_dir (`str`):
-            The model, as `from_pretrained` loads it.
-        train_dataset, test_dataset (`datasets.Dataset`):
-            Requests about people to train on, and about others, whose facts the model has read but whom it is never trained
-            on.
-        verifier ([`WorldVerifier`]):
-            Labels every sentence without error.
+    `test_dataset` asks about people whose facts the model has read but whom it is never trained on; `verifier` labels every
+    sentence without error.
     """
 
     metrics: Mapping[str, str] = {
@@ -86,12 +80,8 @@ class ClosedWorldDemo:
     def measure(self, name: str, trainer: Trainer) -> None:
         """Let the trainer's model answer the held-out requests, one sample each at temperature 1.
 
-        Args:
-            name (`str`):
-                `"before"`, or `"after"` training, when the model is saved in the trainer's `output_dir` already: the results
-                say which weights they are of.
-            trainer ([`~transformers.Trainer`]):
-                Its model and tokenizer are measured.
+        When `"after"` training is measured, the model is saved in the trainer's `output_dir` already: the results say which
+        weights they are of.
         """
         model = trainer.accelerator.unwrap_model(trainer.model, keep_fp32_wrapper=False)
         trainer.accelerator.print(f"Measuring {name} training on {len(self.test_dataset)} held-out requests ...")
@@ -112,15 +102,7 @@ class ClosedWorldDemo:
         self._device = model.device.type
 
     def report(self, output_dir: str) -> dict[str, Path]:
-        """Print the table, write `results-before.json`, `results-after.json` and `report.html`.
-
-        Args:
-            output_dir (`str`):
-                Where to write them.
-
-        Returns:
-            `dict[str, Path]`: the files of results, `"before"` and `"after"`, for the model card.
-        """
+        """Print the table, write `results-before.json`, `results-after.json` (returned, for the card) and `report.html`."""
         from accelerate import PartialState
 
         folder = Path(output_dir)
@@ -133,21 +115,14 @@ class ClosedWorldDemo:
         for name, path in paths.items():
             path.unlink(missing_ok=True)  # of an earlier run, whose weights are gone
             write_results(path, self._model[name], self._entries(self._found[name]), environment(self._device))
+        found = [zip(it.completions, it.verifications, strict=True) for it in (before, after)]
         samples = [
-            ReportSample(row["question"], row.get("answer"), [("before", b, vb), ("after", a, va)])
-            for row, b, vb, a, va in zip(
-                self.test_dataset,
-                before.completions,
-                before.verifications,
-                after.completions,
-                after.verifications,
-                strict=True,
-            )
-        ][:SAMPLES_SHOWN]
-        page = write_report(
-            folder / "report.html", "Before and after training", self.setting, results["metrics"], samples
-        )
-        print(f"\n{format_table(results['metrics'])}\n\n{self.setting}\nCompletions with labelled sentences: {page}\n")
+            ReportSample(row["question"], row.get("answer"), [("before", *first), ("after", *second)])
+            for row, first, second in zip(self.test_dataset, *found, strict=True)
+        ]
+        title, table = "Before and after training", results["metrics"]
+        page = write_report(folder / "report.html", title, self.setting, table, samples[:SAMPLES_SHOWN])
+        print(f"\n{format_table(table)}\n\n{self.setting}\nCompletions with labelled sentences: {page}\n")
         return paths
 
     def _entries(self, found: WorldEvaluation) -> list[dict[str, Any]]:
@@ -221,16 +196,9 @@ class BiographyDemo(ClosedWorldDemo):
         return self.world.biographies(split)
 
     def preference_pairs(self, output_dir: str, seed: int = 0) -> Dataset:
-        """Pairs of biographies that the model samples, labelled by the oracle: the best four of 16 against the worst four.
+        """Pairs that the model samples and the oracle labels: the best four of 16 biographies against the worst four.
 
-        Args:
-            output_dir (`str`):
-                They are kept in a folder of it, and found there by the next run of the same model and seed.
-            seed (`int`, *optional*, defaults to `0`):
-                Of sampling.
-
-        Returns:
-            `datasets.Dataset`: as [`~hf_factuality.trainers.MaskDPOTrainer`] takes it.
+        They are kept in a folder of `output_dir`, and found there by the next run of the same model and seed.
         """
         from accelerate import PartialState
 

@@ -55,13 +55,8 @@ _SENTENCE = re.compile(
 class Review(NamedTuple):
     """What an exact reader finds in a review.
 
-    Args:
-        praise, complaints (`int`):
-            Words that praise, and that complain.
-        ends (`list[tuple[int, int]]`):
-            For each of them one past its last character, and 1 or -1.
-        well_formed (`bool`):
-            Whether it consists of three sentences, in each of which every adjective can be said of the dish.
+    `ends` are, for each word that praises or complains, one past its last character, and 1 or -1; a well-formed review
+    consists of three sentences, in each of which every adjective can be said of the dish.
     """
 
     praise: int
@@ -84,20 +79,20 @@ def read_review(text: str) -> Review:
     return Review(good, len(ends) - good, ends, not rest and known == len(ends) and len(matches) == SENTENCES)
 
 
+PLACES = [f"{colour} {thing}" for colour in COLOURS for thing in THINGS]
+
+
 def request(place: str) -> str:
     """The prompt."""
     return f"A guest of the {place} writes:"
 
 
-def write_review(rng: random.Random, free: float = 0.0) -> str:
-    """A review, about half of whose sentences complain.
+def _any_request(rng: random.Random) -> str:
+    return request(f"{rng.choice(COLOURS)} {rng.choice(THINGS)}")
 
-    Args:
-        rng (`random.Random`):
-            Random numbers.
-        free (`float`, *optional*, defaults to `0.0`):
-            Share of the words that may say anything of any dish.
-    """
+
+def write_review(rng: random.Random, free: float = 0.0) -> str:
+    """A review, about half of whose sentences complain; a share `free` of its words may say anything of any dish."""
     sentences = []
     for _ in range(SENTENCES):
         dish = rng.choice(list(DISHES))
@@ -113,7 +108,7 @@ def word_tokenizer() -> PreTrainedTokenizerFast:
     """The policy's: a token is a word with the space before it, or a mark."""
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 
-    texts = [request(f"{colour} {thing}") for colour in COLOURS for thing in THINGS]
+    texts = [*map(request, PLACES)]
     texts += [f" {word}" for word in ["The", "Our", "was", "came", "and", ".", *ADJECTIVES, *DISHES]]
     unit = r" ?\w+|[^\w\s]"
     pieces = dict.fromkeys([PAD, EOS, *(piece for text in texts for piece in re.findall(unit, text))])
@@ -153,23 +148,17 @@ def train_policy(folder: Path, rng: random.Random, steps: int) -> None:
     from transformers import LlamaConfig, LlamaForCausalLM
 
     tokenizer = word_tokenizer()
-    model = LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=len(tokenizer), hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4,
-            max_position_embeddings=128, tie_word_embeddings=True, bos_token_id=None, initializer_range=0.1,
-            pad_token_id=tokenizer.pad_token_id, eos_token_id=tokenizer.eos_token_id,
-        )
-    )  # fmt: skip
+    config = LlamaConfig(**_size(tokenizer), max_position_embeddings=128, tie_word_embeddings=True)
+    model = LlamaForCausalLM(config)
 
     def loss():
-        prompts = [request(f"{rng.choice(COLOURS)} {rng.choice(THINGS)}") for _ in range(POLICY_BATCH)]
-        batch = tokenizer([prompt + write_review(rng) + EOS for prompt in prompts], padding=True, return_tensors="pt")
+        texts = [_any_request(rng) for _ in range(POLICY_BATCH)]
+        batch = tokenizer([text + write_review(rng) + EOS for text in texts], padding=True, return_tensors="pt")
         labels = batch["input_ids"].masked_fill(batch["attention_mask"] == 0, -100)
         inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
         return model(**inputs, labels=labels, use_cache=False).loss
 
-    _train(model, loss, steps)
-    _save(model, tokenizer, folder)
+    _train(model, tokenizer, loss, steps, folder)
 
 
 def train_reward_model(folder: Path, rng: random.Random, steps: int) -> None:
@@ -178,21 +167,14 @@ def train_reward_model(folder: Path, rng: random.Random, steps: int) -> None:
     from transformers import Qwen2Config, Qwen2ForTokenClassification
 
     tokenizer = byte_tokenizer(rng)
-    model = Qwen2ForTokenClassification(
-        Qwen2Config(
-            vocab_size=len(tokenizer), hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4,
-            num_key_value_heads=4, max_position_embeddings=160, initializer_range=0.1, num_labels=1,
-            bos_token_id=None, pad_token_id=tokenizer.pad_token_id, eos_token_id=tokenizer.eos_token_id,
-        )
-    )  # fmt: skip
+    config = Qwen2Config(**_size(tokenizer), num_key_value_heads=4, max_position_embeddings=160, num_labels=1)
+    model = Qwen2ForTokenClassification(config)
 
     def loss():
         texts = [write_review(rng, free=0.3) for _ in range(REWARD_BATCH)]
-        heads = [request(f"{rng.choice(COLOURS)} {rng.choice(THINGS)}") for _ in texts]
-        batch = tokenizer(
-            [head + text for head, text in zip(heads, texts, strict=True)],
-            padding=True, return_tensors="pt", return_offsets_mapping=True,
-        )  # fmt: skip
+        heads = [_any_request(rng) for _ in texts]
+        whole = [head + text for head, text in zip(heads, texts, strict=True)]
+        batch = tokenizer(whole, padding=True, return_tensors="pt", return_offsets_mapping=True)
         targets = torch.zeros(batch["input_ids"].shape)
         for row, (head, text) in enumerate(zip(heads, texts, strict=True)):
             labels = {len(head) + end: sign for end, sign in read_review(text).ends}
@@ -203,11 +185,18 @@ def train_reward_model(folder: Path, rng: random.Random, steps: int) -> None:
         scores = model(input_ids=batch["input_ids"], attention_mask=mask).logits[:, :, 0]
         return ((scores - targets) ** 2 * mask).sum() / mask.sum() * 10
 
-    _train(model, loss, steps)
-    _save(model, tokenizer, folder)
+    _train(model, tokenizer, loss, steps, folder)
 
 
-def _train(model: PreTrainedModel, loss: Callable[[], Any], steps: int) -> None:
+def _size(tokenizer: PreTrainedTokenizerFast) -> dict[str, Any]:
+    return {
+        "vocab_size": len(tokenizer), "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
+        "num_attention_heads": 4, "initializer_range": 0.1, "bos_token_id": None,
+        "pad_token_id": tokenizer.pad_token_id, "eos_token_id": tokenizer.eos_token_id,
+    }  # fmt: skip
+
+
+def _train(model: PreTrainedModel, tokenizer: Any, loss: Callable[[], Any], steps: int, folder: Path) -> None:
     import torch
 
     model.train()
@@ -222,9 +211,6 @@ def _train(model: PreTrainedModel, loss: Callable[[], Any], steps: int) -> None:
         schedule.step()
         optimizer.zero_grad()
     model.eval()
-
-
-def _save(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
 
@@ -232,18 +218,7 @@ def _save(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, folder: Pa
 class ReviewDemo:
     """A policy that writes reviews, a reward model that reads them, requests, and the measurement before and after.
 
-    Args:
-        output_dir (`str`):
-            Of the run. The two models are made beside it, in `{output_dir}-start`, and found there by the next run.
-
-    Attributes:
-        model_dir, reward_model_dir (`str`):
-            The models, as `from_pretrained` loads them.
-        train_dataset, test_dataset (`datasets.Dataset`):
-            Requests to train on, and others.
-
-    Raises:
-        `CheckpointError`: the folder of the models cannot be written.
+    The two models are made beside `output_dir`, in `{output_dir}-start`, and found there by the next run.
     """
 
     metrics: Mapping[str, str] = {
@@ -271,7 +246,7 @@ class ReviewDemo:
         with PartialState().main_process_first():
             self.model_dir = _made(folder / "policy", train_policy, self.steps)
             self.reward_model_dir = _made(folder / "reward-model", train_reward_model, self.steps)
-        places = [f"{colour} {thing}" for colour in COLOURS for thing in THINGS]
+        places = list(PLACES)
         random.Random(0).shuffle(places)
         self.train_dataset, self.test_dataset = (
             Dataset.from_dict({"prompt": [request(place) for place in part]}) for part in (places[:80], places[80:])
@@ -279,16 +254,7 @@ class ReviewDemo:
         self._found: dict[str, dict[str, float]] = {}
 
     def measure(self, name: str, trainer: Any, reward: Callable[..., Sequence[Any]]) -> None:
-        """Let the trainer's model answer the held-out requests.
-
-        Args:
-            name (`str`):
-                `"before"` or `"after"`.
-            trainer ([`~transformers.Trainer`]):
-                Its model and tokenizer are measured.
-            reward ([`~hf_factuality.rewards.TokenRewardModel`]):
-                Scores the reviews.
-        """
+        """Let the trainer's model answer the held-out requests; `name` is `"before"` or `"after"`."""
         import torch
 
         model, tokenizer = trainer.accelerator.unwrap_model(trainer.model), trainer.processing_class
@@ -309,20 +275,16 @@ class ReviewDemo:
         self._found[name] = {
             "n": len(texts),
             "score": sum(value for spans in scores for *_, value in spans) / max(len(scores), 1),
-            "praise": sum(review.praise for review in reviews) / len(texts),
-            "complaints": sum(review.complaints for review in reviews) / len(texts),
-            "well_formed": sum(review.well_formed for review in reviews) / len(texts),
+            **{
+                key: sum(getattr(review, key) for review in reviews) / len(texts)
+                for key in ("praise", "complaints", "well_formed")
+            },
             "words": sum(len(text.split()) for text in texts) / len(texts),
         }
         trainer.accelerator.print(f"{name.capitalize()} training: {prompts[0]}{texts[0]}")
 
     def report(self, output_dir: str) -> None:
-        """Print the table and write `before-and-after.json`.
-
-        Args:
-            output_dir (`str`):
-                Where to write it.
-        """
+        """Print the table and write `before-and-after.json`."""
         from accelerate import PartialState
 
         if not PartialState().is_main_process:

@@ -320,9 +320,13 @@ GOOD = {"question": ["Who?", "Where?"], "answer": ["Ada", "Here"], "data_source"
 @pytest.mark.parametrize(
     ("columns", "settings", "message"),
     [
-        ({"question": None}, {}, r"no column 'question'; it has \['answer', 'data_source'\]"),
-        ({"answer": None}, {}, r"no column 'answer'; it has \['data_source', 'question'\]"),
-        ({"data_source": None}, {}, "no column 'data_source'.*default_data_source"),
+        (
+            {"question": None},
+            {},
+            r"row 0: the question must be .* got None; the columns are \['answer', 'data_source'\]",
+        ),
+        ({"answer": None}, {}, r"row 0: the gold answer is empty .* columns: \['data_source', 'question'\]"),
+        ({"data_source": None}, {}, "row 0: data_source must be text, got None; pass default_data_source"),
         ({"question": ["Who?", None]}, {}, "row 1: the question must be non-empty text, got None"),
         ({"question": ["Who?", " "]}, {}, "row 1: the question must be non-empty text, got ' '"),
         ({"question": [1, 2]}, {}, "row 0: the question must be non-empty text, got 1"),
