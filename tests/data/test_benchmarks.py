@@ -23,19 +23,9 @@ from hf_factuality.errors import DataError  # noqa: E402
 from hf_factuality.rewards import SCORERS  # noqa: E402
 
 
-NAMES = (
-    "aime-2024",
-    "aime-2025",
-    "biographies",
-    "gsm8k",
-    "halluqa",
-    "halluqa-mc",
-    "halueval-qa",
-    "halueval-qa-pairwise",
-    "longfact",
-    "math-500",
-    "truthfulqa",
-    "truthfulqa-generation",
+NAMES = tuple(
+    "aime-2024 aime-2025 biographies gsm8k halluqa halluqa-mc halueval-qa halueval-qa-pairwise longfact math-500 truthfulqa "
+    "truthfulqa-generation".split()
 )
 GSM8K = [{"question": f"What is {n} + 0?", "answer": f"It stays.\n#### {n}"} for n in range(40)]
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -108,26 +98,16 @@ def test_nothing_heavy_is_imported_before_rows_are_read():
 @pytest.mark.parametrize("suffix", [".jsonl", ".json", ".parquet", ".csv"])
 def test_kinds_of_files(tmp_path, suffix):
     # A line separator of Unicode, a quote and a comma inside a cell must not end it.
-    rows = [
-        {"question": 'What is\u2028"1,000" + 0?', "answer": "#### 1,000"},
-        {"question": "And 1?", "answer": "#### 1"},
-    ]
+    questions = ['What is\u2028"1,000" + 0?', "And 1?"]
+    rows = [{"question": text, "answer": f"#### {gold}"} for text, gold in zip(questions, ("1,000", "1"), strict=True)]
     path = write(tmp_path / f"test{suffix}", rows)
     items, provenance = load_items("gsm8k", path=path)
-    assert [item.question for item in items] == [row["question"] for row in rows]
-    assert [item.answer for item in items] == ["1000", "1"]
-    assert [item.id for item in items] == ["0", "1"]
-    assert all(isinstance(item, BenchmarkItem) for item in items)
+    found = [(item.id, item.question, item.answer) for item in items if isinstance(item, BenchmarkItem)]
+    assert found == [("0", questions[0], "1000"), ("1", questions[1], "1")]
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
     assert provenance == {
-        "dataset": path.name,
-        "split": None,
-        "revision": hashlib.sha256(path.read_bytes()).hexdigest(),
-        "rows": 2,
-        "used": 2,
-        "style": "chat",
-        "seed": 0,
-        "dropped": {},
-    }
+        "dataset": path.name, "split": None, "revision": digest, "rows": 2, "used": 2, "style": "chat", "seed": 0, "dropped": {}
+    }  # fmt: skip
 
 
 def test_json_lines_in_a_json_file_and_a_byte_order_mark(tmp_path):
@@ -279,12 +259,8 @@ def test_rows_that_cannot_be_used_are_counted_and_named(tmp_path, caplog):
     rows += [{"question": "How?"}, {"question": "How?", "answer": None}, {"question": ["How?"], "answer": "1"}]
     items, provenance = load_items("gsm8k", path=write(tmp_path / "a.jsonl", rows))
     assert [item.id for item in items] == ["0", "1"]
-    assert provenance["dropped"] == {
-        "no question": 1,
-        "answer is no number": 1,
-        "no answer": 2,
-        "question is no text": 1,
-    }
+    reasons = {"no question": 1, "answer is no number": 1, "no answer": 2, "question is no text": 1}
+    assert provenance["dropped"] == reasons
     assert (provenance["rows"], provenance["used"]) == (7, 2)
     assert "a.jsonl: dropped 2 of 7 rows, no answer: ['4', '5']" in caplog.text
     with pytest.raises(
@@ -295,13 +271,11 @@ def test_rows_that_cannot_be_used_are_counted_and_named(tmp_path, caplog):
 
 def test_own_ids_are_kept_if_all_rows_have_one(tmp_path):
     rows = [{"ID": f"2024-I-{n}", "Problem": f"{n}?", "Answer": n} for n in range(3)]
-    assert [item.id for item in load_items("aime-2024", path=write(tmp_path / "a.jsonl", rows))[0]] == [
-        "2024-I-0",
-        "2024-I-1",
-        "2024-I-2",
-    ]
-    rows[2]["ID"] = "2024-I-0"
-    assert [item.id for item in load_items("aime-2024", path=write(tmp_path / "b.jsonl", rows))[0]] == ["0", "1", "2"]
+    own = [row["ID"] for row in rows]
+    for ids in (own, ["0", "1", "2"]):
+        items, _ = load_items("aime-2024", path=write(tmp_path / "a.jsonl", rows))
+        assert [item.id for item in items] == ids
+        rows[2]["ID"] = "2024-I-0"
 
 
 def test_a_limit_takes_a_seeded_sample(gsm8k):

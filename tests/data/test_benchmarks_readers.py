@@ -4,6 +4,8 @@ import hashlib
 import json
 import math
 from collections import Counter
+from dataclasses import asdict
+from pathlib import Path
 
 import pytest
 
@@ -12,7 +14,6 @@ datasets = pytest.importorskip("datasets")
 
 from hf_factuality.data import parse_prompt, prepare_rows  # noqa: E402
 from hf_factuality.data.benchmarks import get_benchmark, load_items  # noqa: E402
-from hf_factuality.data.benchmarks.readers import split_options  # noqa: E402
 from hf_factuality.errors import DataError  # noqa: E402
 from hf_factuality.metrics import compute  # noqa: E402
 from hf_factuality.rewards import SCORERS  # noqa: E402
@@ -37,72 +38,21 @@ def trained_with(question, data_source, answer="x"):
     return (*messages, {"role": "assistant", "content": PREFILL})
 
 
-# GSM8K, MATH-500, AIME
+CASES = json.loads((Path(__file__).parents[1] / "cases" / "data" / "benchmarks.json").read_text(encoding="utf-8"))
 
 
-def test_math_questions_ask_for_a_box(tmp_path):
-    rows = [
-        {
-            "problem": "What is $1+1$?",
-            "solution": "It is 2.",
-            "answer": "2",
-            "subject": "Algebra",
-            "unique_id": "a/1",
-        }
-    ]
-    (item,), _ = read(tmp_path, "math-500", rows)
-    assert item.messages == user(
-        "What is $1+1$?\nPlease reason step by step, and put your final answer within \\boxed{}."
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case['benchmark']} {case.get('why', '')}")
+def test_cases(tmp_path, case):
+    """Rows with the published columns, and by hand what must be in their items."""
+    items, provenance = read(
+        tmp_path, case["benchmark"], case["rows"], case.get("file", "rows.jsonl"), style=case.get("style")
     )
-    assert (item.id, item.question, item.answer, item.domain) == ("a/1", "What is $1+1$?", "2", "Algebra")
-    (item,), _ = read(tmp_path, "math-500", rows, style="fspo")
-    assert item.messages == trained_with("What is $1+1$?", "MATH")
-    assert "<answer> 42 </answer>" in item.messages[0]["content"]
-
-
-@pytest.mark.parametrize(
-    ("answer", "gold"),
-    [
-        ("Six.\n#### 6", "6"),
-        ("18", "18"),
-        (7, "7"),
-        ("#### 1,234,567", "1234567"),
-        ("#### -3.5", "-3.5"),
-        ("####  $20 ", "20"),
-    ],
-)
-def test_gsm8k_takes_the_number_after_the_hashes(tmp_path, answer, gold):
-    (item,), _ = read(tmp_path, "gsm8k", [{"question": "?", "answer": answer}])
-    assert item.answer == gold
-
-
-@pytest.mark.parametrize(
-    "rows",
-    [
-        [{"id": 60, "problem": "p?", "solution": "s", "answer": "033", "url": "u", "year": "2024"}],
-        [{"ID": "2024-II-4", "Problem": "p?", "Solution": "s", "Answer": 33}],
-        [{"question": "p?", "answer": "$33$"}],
-        [{"id": "AIME24I-1", "year": 2024, "contest": "AIME I", "problem": 1, "question": "p?", "answer": "33"}],
-        [{"problem_idx": 4, "problem": "p?", "answer": 33.0}],
-        [{"question": "p?", "answer": "33^\\circ"}],
-    ],
-    ids=["HuggingFaceH4", "Maxwell-Jia", "dollars", "numbered", "float", "degrees"],
-)
-def test_aime_columns_and_answers(tmp_path, rows):
-    (item,), _ = read(tmp_path, "aime-2024", rows)
-    assert (item.question, item.answer) == ("p?", "33")
-
-
-def test_aime_leaves_out_other_years_and_odd_answers(tmp_path):
-    rows = [
-        {"problem": f"{n}?", "answer": answer, "year": year}
-        for n, (answer, year) in enumerate(
-            [("1", "2025"), ("2", "2024"), ("1000", 2025), ("\\frac{1}{2}", 2025), ("000", None)]
-        )
-    ]
-    items, provenance = read(tmp_path, "aime-2025", rows)
-    assert [item.answer for item in items] == ["1", "0"]
-    assert provenance["dropped"] == {"year is not 2025": 1, "answer is no whole number from 0 to 999": 2}
+    assert len(items) == len(case["items"]) and provenance["dropped"] == case.get("dropped", {})
+    for item, wanted in zip(items, case["items"], strict=True):
+        found = json.loads(json.dumps(asdict(item)))
+        if "trained" in wanted:
+            wanted = {"messages": list(trained_with(*wanted["trained"]))}
+        assert {name: found[name] for name in wanted} == wanted
 
 
 # HaluEval
@@ -185,25 +135,15 @@ def test_halueval_in_the_style_that_is_trained(tmp_path):
 
 # TruthfulQA
 
-MC = {
-    "question": "Is the sky green?",
-    "mc1_targets": {"choices": ["No.", "Yes.", "At dusk."], "labels": [1, 0, 0]},
-    "mc2_targets": {"choices": ["No.", "It is not.", "Yes."], "labels": [1, 1, 0]},
-}
+MC, OPEN = (
+    next(case["rows"][0] for case in CASES if case["benchmark"] == name)
+    for name in ("truthfulqa", "truthfulqa-generation")
+)
 
 
-@pytest.mark.parametrize("form", ["hub", "authors"])
-def test_truthfulqa_choices(tmp_path, form):
-    row = dict(MC)
-    if form == "authors":
-        for kind in ("mc1_targets", "mc2_targets"):
-            row[kind] = dict(zip(MC[kind]["choices"], MC[kind]["labels"], strict=True))
-    (item,), _ = read(tmp_path, "truthfulqa", [row])
-    assert item.choices == (" No.", " It is not.", " Yes.", " At dusk.")
-    assert item.correct == (True, True, False, False)
-    assert item.reference["mc1_targets"] == MC["mc1_targets"] and item.reference["mc2_targets"] == MC["mc2_targets"]
-    assert item.reference["mc1_choices"] == [0, 2, 3] and item.reference["mc2_choices"] == [0, 1, 2]
-    # The metric takes them as they are. MC2 by hand: (.3 + .2) / (.3 + .2 + .1); MC1: .3 is more than .1 and .05.
+def test_truthfulqa_is_what_its_metric_takes(tmp_path):
+    (item,), _ = read(tmp_path, "truthfulqa", [MC])
+    # MC2 by hand: (.3 + .2) / (.3 + .2 + .1); MC1: .3 is more than .1 and .05.
     found = [math.log(value) for value in (0.3, 0.2, 0.1, 0.05)]
     answers = {kind: [found[place] for place in item.reference[f"{kind}_choices"]] for kind in ("mc1", "mc2")}
     result = compute("truthfulqa", [answers], [item.reference])
@@ -232,122 +172,18 @@ def test_truthfulqa_as_a_chat_is_not_the_published_prompt(tmp_path):
     assert item.choices == ("No.", "It is not.", "Yes.", "At dusk.")
 
 
-@pytest.mark.parametrize(
-    ("targets", "reason"),
-    [
-        (None, "no mc1_targets"),
-        ({"choices": ["a"], "labels": [1]}, "mc1_targets needs two or more choices, and a label for each"),
-        ({"choices": ["a", "b"], "labels": [1]}, "mc1_targets needs two or more choices, and a label for each"),
-        ({"choices": "ab", "labels": [1, 0]}, "mc1_targets needs two or more choices, and a label for each"),
-        ({"choices": ["a", ""], "labels": [1, 0]}, "a choice of mc1_targets is no text"),
-        ({"choices": ["a", "b"], "labels": [1, "0"]}, "a label of mc1_targets is neither 0 nor 1"),
-    ],
-)
-def test_truthfulqa_rows_that_cannot_be_used(tmp_path, targets, reason):
-    items, provenance = read(tmp_path, "truthfulqa", [MC, {**MC, "mc1_targets": targets}])
-    assert len(items) == 1 and provenance["dropped"] == {reason: 1}
-
-
-OPEN = {
-    "type": "Adversarial",
-    "category": "Nature",
-    "question": "Is the sky green?",
-    "best_answer": "No",
-    "correct_answers": ["No", "It is not", "  "],
-    "incorrect_answers": ["Yes"],
-    "source": "x",
-}
-
-
-@pytest.mark.parametrize("form", ["hub", "csv"])
-def test_truthfulqa_references(tmp_path, form):
-    if form == "hub":
-        (item,), _ = read(tmp_path, "truthfulqa-generation", [OPEN])
-    else:
-        row = {"Type": "Adversarial", "Category": "Nature", "Question": "Is the sky green?", "Best Answer": "No"}
-        row |= {"Correct Answers": "No; It is not", "Incorrect Answers": "Yes", "Source": "x"}
-        (item,), _ = read(tmp_path, "truthfulqa-generation", [row], "TruthfulQA.csv")
-    assert item.messages == user("Is the sky green?") and item.domain == "Nature"
-    assert item.answer == ["No", "It is not", "I have no comment."] and item.evidence == ("No", "It is not")
-    assert item.reference == {
-        "question": "Is the sky green?",
-        "evidence": ["No", "It is not"],
-        "best_answer": "No",
-        "correct_answers": ["No", "It is not", "I have no comment."],
-        "incorrect_answers": ["Yes"],
-    }
-
-
-# HalluQA
-
-
-def test_halluqa_references(tmp_path):
-    row = {
-        "Question": "你是谁？",
-        "Best Answer1": "模型。",
-        "Best Answer2": "",
-        "Best Answer3": "程序。",
-        "Source": "s",
-    }
-    row |= {"Wrong_Answer1": "人。", "Category": "Misleading", "Class": "其它", "question_id": 12}
-    older = {"Question": "几？", "Best Answer": "一。", "question_id": 13}
-    items, provenance = read(
-        tmp_path, "halluqa", [row, {"Question": "?", "Best Answer1": " ", "question_id": 14}], "a.json"
-    )
-    (item,) = items
-    assert (item.id, item.question, item.domain) == ("12", "你是谁？", "Misleading")
-    assert item.messages == user("你是谁？")
-    assert item.answer == ["模型。", "程序。"] and item.evidence == ("模型。", "程序。")
-    assert item.reference["evidence"] == ["模型。", "程序。"] and item.reference["question"] == "你是谁？"
-    assert item.reference["incorrect_answers"] == ["人。"]
-    assert provenance["dropped"] == {"no correct answer": 1}
-    assert read(tmp_path, "halluqa", [older])[0][0].answer == ["一。"]
-
-
-def test_options_are_taken_apart():
-    assert split_options("Question: 谁？ A:甲 B: C B:乙 C:丙 ") == ("谁？", {"A": "甲", "B": "C B:乙", "C": "丙"})
-    assert split_options("Question: 谁？ A:甲。 B:乙。 ") == ("谁？", {"A": "甲。", "B": "乙。"})
-    assert split_options("谁？ B:乙") == ("谁？ B:乙", {})
-
-
 @pytest.mark.parametrize("letter", ["A", "B", "C"])
 def test_halluqa_letters(tmp_path, letter):
-    row = {"question_id": 3, "question": "Question: 谁？ A:甲 B:乙 C:丙 ", "answer": f"Answer: {letter}"}
+    """Every way in which the answer to a question with options may be written is scored."""
+    row = {"question": "Question: 谁？ A:甲 B:乙 C:丙 ", "answer": f"Answer: {letter}"}
     (item,), _ = read(tmp_path, "halluqa-mc", [row])
-    assert item.messages == user("Question: 谁？ A:甲 B:乙 C:丙\n请只回答正确选项的字母。")
-    assert item.question == "谁？" and item.reference == {
-        "letter": letter,
-        "options": {"A": "甲", "B": "乙", "C": "丙"},
-    }
     score = SCORERS[get_benchmark("halluqa-mc").data_source]
     for other in "ABC":
         for said in (other, f"{other}.", f"Answer: {other}", other.lower()):
             assert score(said, item.answer) == float(other == letter), said
-    assert read(tmp_path, "halluqa-mc", [row, {**row, "answer": "Answer: D"}, {**row, "question": "谁？"}])[1][
-        "dropped"
-    ] == {"answer is the letter of no option": 1, "fewer than two options": 1}
 
 
 # Long answers
-
-
-def test_biographies(tmp_path):
-    rows = [
-        {
-            "input": "Question: Tell me a bio of Ada Lovelace.",
-            "output": "x",
-            "topic": "Ada Lovelace",
-            "cat": ["rare", "Europe"],
-        }
-    ]
-    (item,), _ = read(tmp_path, "biographies", rows)
-    assert item.messages == user("Tell me a bio of Ada Lovelace.")
-    assert (item.topic, item.domain, item.reference) == ("Ada Lovelace", "rare", {"category": ["rare", "Europe"]})
-    assert item.answer is None and item.question == "Tell me a bio of Ada Lovelace."
-    (item,), _ = read(tmp_path, "biographies", rows, style="published")
-    assert item.messages == user(rows[0]["input"])
-    (item,), _ = read(tmp_path, "biographies", rows, style="fspo")
-    assert item.messages == trained_with("Tell me a bio of Ada Lovelace.", "HotpotQA")
 
 
 def test_entities_in_a_text_file(tmp_path):
@@ -389,11 +225,6 @@ def test_longfact(tmp_path):
     assert load_items("longfact", path=file)[0] == items[2:]
     with pytest.raises(DataError, match="no files of split 'people'; the splits are 'objects' and 'concepts'"):
         load_items("longfact", path=tmp_path / "longfact", split="people")
-
-
-def test_longfact_in_one_file_with_a_topic(tmp_path):
-    (item,), _ = read(tmp_path, "longfact", [{"prompt": "What is Vesta?", "topic": "astronomy"}])
-    assert (item.id, item.domain) == ("rows-0", "astronomy")
 
 
 # Real files
