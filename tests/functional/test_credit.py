@@ -101,8 +101,19 @@ def test_credit_by_name_and_by_function():
     assert credit_name("flip") == "flip"
 
 
-def test_a_skipped_token_inside_a_shared_character():
-    assert token_span_index([(0, 1), (0, 0), (0, 1)], [LabeledSpan(0, 1, S)]) == [0, -1, 0]
+@pytest.mark.parametrize(
+    ("credit", "got"),
+    [
+        (lambda advantages, labels, mask: advantages, r"\(2,\), torch.float32"),
+        (lambda advantages, labels, mask: mask, "torch.bool"),
+        (lambda advantages, labels, mask: None, "None"),
+        (lambda advantages, labels, mask: advantages[:, None, None] * labels, r"\(2, 2, 3"),
+    ],
+)
+def test_another_result_of_a_function_is_refused(credit, got):
+    labels = torch.zeros(2, 3)
+    with pytest.raises(ValueError, match=rf"credit=.*<lambda> returned .*{got}.*shape \(B, T\)"):
+        shape_advantages(credit, torch.ones(2), labels, labels == 0)
 
 
 def test_empty_and_unordered_spans():

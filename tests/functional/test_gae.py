@@ -1,6 +1,5 @@
 """Advantages, returns, whitening and critic losses, against hand arithmetic and slow loops in Python's floats."""
 
-import itertools
 import math
 import operator
 import random
@@ -86,14 +85,6 @@ def test_three_tokens_by_hand(gamma, lam, advantages, returns):
     assert torch.equal(found[0], torch.tensor([advantages])) and torch.equal(found[1], torch.tensor([returns]))
 
 
-def test_defaults():
-    advantages, _ = generalized_advantages(f64([[0.0, 1.0]]), f64([[0.0, 0.5]]), torch.ones(1, 2))
-    assert_near(advantages, f64([[0.975, 0.5]]), 1e-15)  # gamma 1, lambda .95: .5 + .95 * .5
-    assert_near(kl_estimate(f64([[-LN2]]), f64([[-2 * LN2]])), f64([[LN2 - 0.5]]), 1e-15)  # k3
-    loss, clipped = value_loss(f64([[0.5]]), f64([[0.0]]), f64([[1.0]]))  # clip .2
-    assert clipped.item() and loss.item() == pytest.approx(0.32, abs=1e-15)
-
-
 @pytest.mark.parametrize("gamma", [0.0, 0.5, 0.99, 1.0])
 @pytest.mark.parametrize("lam", [0.0, 0.95, 1.0])
 @pytest.mark.parametrize("rows, length, keep", [(5, 17, 0.6), (3, 40, 0.95), (4, 9, 0.2), (2, 1, 0.5)])
@@ -102,28 +93,6 @@ def test_slow_sums_of_td_errors_on_random_masks(gamma, lam, rows, length, keep):
     advantages, returns = generalized_advantages(*batch, gamma, lam)
     assert_near(advantages, by_row(td_sums, *batch, gamma, lam), 1e-9)
     assert_near(returns, by_row(lambda_returns, *batch, gamma, lam), 1e-9)
-
-
-def test_without_critic_or_discount_the_advantage_is_the_reward_to_go():
-    _, _, mask = random_batch(0, 6, 50, 0.7)
-    rewards = torch.randint(-3, 4, mask.shape, generator=torch.Generator().manual_seed(1)).float()
-    advantages, returns = generalized_advantages(rewards, torch.zeros(6, 50), mask, gamma=1.0, lam=1.0)
-    for i, t in itertools.product(range(6), range(50)):
-        later = sum(int(rewards[i, u]) for u in range(t, 50) if mask[i, u])
-        assert advantages[i, t].item() == returns[i, t].item() == (later if mask[i, t] else 0)
-    assert advantages.abs().max() > 5
-
-
-@pytest.mark.parametrize("left, right", [(0, 1), (1, 0), (7, 0), (0, 7), (3, 4)])
-def test_side_and_amount_of_padding_change_nothing(left, right):
-    rewards, values, _ = random_batch(3, 4, 12, 1.0)
-    plain = generalized_advantages(rewards, values, torch.ones(4, 12), 0.9, 0.8)
-    # What stands in the padding is no zero.
-    rewards, values = (torch.nn.functional.pad(x, (left, right), value=7.5) for x in (rewards, values))
-    mask = torch.nn.functional.pad(torch.ones(4, 12), (left, right))
-    for padded, expected in zip(generalized_advantages(rewards, values, mask, 0.9, 0.8), plain, strict=True):
-        assert torch.equal(padded[:, left : left + 12], expected)
-        assert padded[:, :left].count_nonzero() == padded[:, left + 12 :].count_nonzero() == 0
 
 
 @pytest.mark.parametrize("rubbish", [NAN, INF, -INF, 1e300])
@@ -169,20 +138,6 @@ def test_empty_rows_and_batches():
         assert whiten(nothing, nothing).shape == kl_estimate(nothing, nothing).shape == shape
         assert [x.shape for x in value_loss(nothing, nothing, nothing, mask=nothing)] == [shape, shape]
         assert explained_variance(nothing, nothing, nothing).isnan()
-
-
-def test_kinds_of_masks_and_layouts_are_alike_and_inputs_stay():
-    rewards, values, mask = random_batch(8, 4, 11, 0.6)
-    before = rewards.clone(), values.clone(), mask.clone()
-    expected = generalized_advantages(rewards, values, mask)[0]
-    for dtype in (torch.uint8, torch.int64, torch.float32, torch.bfloat16):
-        assert torch.equal(generalized_advantages(rewards, values, mask.to(dtype))[0], expected)
-    strided = [x.t().contiguous().t() for x in (rewards, values, mask)]
-    assert torch.equal(generalized_advantages(*strided)[0], expected)
-    whiten(rewards, mask)
-    value_loss(values, rewards, rewards, mask=mask)
-    for now, then in zip((rewards, values, mask), before, strict=True):
-        assert torch.equal(now, then)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
@@ -231,16 +186,6 @@ def test_k1_and_k3_are_unbiased_and_k2_is_not():
     assert abs(expected["k1"] - divergence) < 1e-12 and abs(expected["k3"] - divergence) < 1e-12
     assert abs(expected["k2"] - 0.35 * math.log(2.5) ** 2) < 1e-12
     assert expected["k2"] - divergence > 0.01
-
-
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
-def test_k2_and_k3_are_never_negative(dtype):
-    generator = torch.Generator().manual_seed(11)
-    sizes = 10 ** (-8 * torch.rand(200, 500, generator=generator))
-    logps = (torch.randn(200, 500, generator=generator) * sizes).to(dtype)
-    ref_logps = torch.zeros_like(logps)
-    assert kl_estimate(logps, ref_logps, "k1").min() < 0
-    assert kl_estimate(logps, ref_logps, "k2").min() >= 0 and kl_estimate(logps, ref_logps, "k3").min() >= 0
 
 
 def test_k3_of_bfloat16_is_that_of_the_numbers():

@@ -96,14 +96,6 @@ def test_every_preset_and_granularity_by_hand(name):
     assert points[0][1] == pytest.approx(right + wrong + first + vague + second, abs=3e-7)
 
 
-def test_on_tokens_by_hand():
-    # Ten tokens of five characters; the second statement ends in the token in which its sentence ends.
-    offsets = [(i, i + 5) for i in range(0, 50, 5)]
-    rewards = on_tokens(offsets, rlfh_rewards(SENTENCES, "token", RLFH_PRESETS["readme"], 50))
-    # -.34 + .8614077 and -.75 alone, .6715389 alone
-    assert rewards == pytest.approx([0, 0.5625, 0, 0.5214077, 0, 0, -0.75, 0.6715389, 0, 0], abs=1e-6)
-
-
 def test_weights_and_the_value_of_silence():
     maps = RLFHMaps(RLFH_PRESETS["class"].truth, RLFH_PRESETS["class"].informativeness, 2.0, 0.5, -0.5, 3.0, -0.25)
     assert statement_reward(HC, 1, maps) == near(-0.3)  # 2 x -1.5 x |-.1|
@@ -114,16 +106,6 @@ def test_weights_and_the_value_of_silence():
     assert rlfh_rewards(sentences, "token", maps, 12) == [(4, -0.25), (8, -0.25)]
     assert rlfh_rewards(sentences, "sentence", maps, 12) == [(4, -0.25), (8, -0.25)]
     assert rlfh_rewards(sentences, "paragraph", maps, 12) == [(12, -0.5)]
-
-
-@pytest.mark.parametrize(("name", "floor"), [("readme", -2.7631021), ("script", -2.3025851), ("class", -2.3025851)])
-def test_the_logarithm_has_a_floor(name, floor):
-    # beta ln .1 = beta x -2.3025851; the README's five useless statements sum to -1, the others' ten.
-    assert sentence_reward([1] * 10, RLFH_PRESETS[name]) == near(floor)
-    assert sentence_reward([1] * 1000, RLFH_PRESETS[name]) == near(floor)
-    # One more useful statement is worth the step from the floor: sum -.2 x 5 + 1.25 = .25, -.1 x 10 + 1.3 = .3.
-    above = {"readme": 0.2677723, "script": 0.2623643, "class": 0.2623643}[name]  # 1.2 ln 1.25, ln 1.3
-    assert sentence_reward([5] + [1] * (5 if name == "readme" else 10), RLFH_PRESETS[name]) == near(above)
 
 
 def test_what_is_unknown_is_left_out_of_both_terms():
@@ -243,16 +225,6 @@ def test_metrics_by_hand():
         "info": 3.0,  # (5 + 1 + 2 + 3 + 4) / 5
         "refused": 0.0,
     }
-
-
-def test_metrics_where_nothing_is_known():
-    figures = ("accuracy", "valid_accuracy", "ground", "info")
-    silent = rlfh_metrics([RLFHSentence(9), RLFHSentence(19, ((12, N, 3),))])
-    failed = rlfh_metrics([RLFHSentence(9, ((3, None, 5), (4, S, None)))])
-    assert [silent[name] for name in figures] == [failed[name] for name in figures] == [None] * 4
-    assert (silent["refused"], silent["unknown"], silent["statements"]) == (1.0, 0, 0)
-    assert (failed["refused"], failed["unknown"], failed["statements"]) == (None, 2, 0)
-    assert rlfh_metrics([])["refused"] == 1.0
 
 
 def test_means_are_over_completions_that_state_something():

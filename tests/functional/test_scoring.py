@@ -24,14 +24,6 @@ def spans(labels):
 
 
 @pytest.mark.parametrize(
-    "labels, expected",
-    [([S, U, C, None], 0.0), ([S, S, U, None], 2 / 3), ([], 0.0), ([None], None), ([H, X, X], -1 / 3)],
-)
-def test_mean_factuality(labels, expected):
-    assert scoring.mean_factuality(spans(labels)) == (None if expected is None else pytest.approx(expected))
-
-
-@pytest.mark.parametrize(
     "labels, precision, decided",
     [
         ([S, H, C, U, N], 2 / 4, 2 / 3),
@@ -66,12 +58,6 @@ def test_length_penalty(facts, expected):
     """e^-9, e^-4, e^-1 from a table of powers."""
     assert scoring.length_penalty(facts) == pytest.approx(expected, abs=1e-11)
     assert scoring.length_penalty(facts, gamma=0) == 1.0
-
-
-@pytest.mark.parametrize("facts, gamma", [(0, 10), (3, -1)])
-def test_length_penalty_refuses(facts, gamma):
-    with pytest.raises(ValueError, match="length_penalty needs"):
-        scoring.length_penalty(facts, gamma)
 
 
 def slow_factscore(responses, gamma):

@@ -70,18 +70,6 @@ def test_value_of_the_sequence_and_gradient_of_the_token(epsilon):
     torch.testing.assert_close(logits.grad, gradient, rtol=1e-7, atol=1e-9)
 
 
-def test_one_advantage_per_completion_is_gspo():
-    """Value and gradient of s_i * A, with s_i differentiated as a whole."""
-    logits, ids, old, advantages = example()
-    whole = advantages[:, :1].expand(-1, 4)
-    logits.requires_grad_()
-    (ours,) = torch.autograd.grad(loss_of(logits, ids, old, whole, 10.0), logits)
-    mask = torch.tensor(MASK)
-    ratio = torch.exp(((gather(logits, ids) - old) * mask).sum(1) / mask.sum(1))
-    (theirs,) = torch.autograd.grad(-(ratio * whole[:, 0]).mean(), logits)
-    torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-14)
-
-
 def test_half_precision_and_empty_completions():
     logps = torch.tensor([[-9.0, -8.5], [-1.0, -1.0]], dtype=torch.bfloat16)
     old = logps.float() - 3e-4  # less than a step of bfloat16 there

@@ -15,10 +15,10 @@ import torch
 from accelerate import PartialState
 from datasets import Dataset, load_from_disk
 from peft import LoraConfig
-from trl import DPOConfig, DPOTrainer
+from trl import DPOConfig
 
 from hf_factuality import Label, LabeledSpan, MaskDPOConfig, MaskDPOTrainer
-from tests.trainers.recording import Recorder
+from tests.trainers.recording import MaskDPO, StockDPO, same_to_the_last_bit
 
 
 SETTINGS = dict(
@@ -78,27 +78,6 @@ def pairs(n=8, conversational=True, seed=0):
     return Dataset.from_list(rows)
 
 
-class RecordsLosses:
-    def __init__(self, *args, **kwargs):
-        self.recorder = Recorder()
-        self.losses, self.batches = [], []
-        super().__init__(*args, callbacks=[self.recorder], **kwargs)
-
-    def _compute_loss(self, model, inputs, return_outputs):
-        loss = super()._compute_loss(model, inputs, return_outputs)
-        self.losses.append(loss.detach().clone())
-        self.batches.append({name: value.clone() for name, value in inputs.items()})
-        return loss
-
-
-class StockDPO(RecordsLosses, DPOTrainer):
-    pass
-
-
-class MaskDPO(RecordsLosses, MaskDPOTrainer):
-    pass
-
-
 def make(trainer_class, model, folder, dataset=None, peft=False, **settings):
     config_class = MaskDPOConfig if issubclass(trainer_class, MaskDPOTrainer) else DPOConfig
     args = config_class(output_dir=str(folder), **{**SETTINGS, **settings})
@@ -110,32 +89,6 @@ def run(*args, **kwargs):
     trainer = make(*args, **kwargs)
     trainer.train()
     return trainer
-
-
-LOGGED = ["loss", "grad_norm", "entropy", "mean_token_accuracy", "logits/chosen", "logits/rejected", "logps/chosen"]
-LOGGED += ["logps/rejected", "rewards/chosen", "rewards/rejected", "rewards/accuracies", "rewards/margins"]
-
-
-def same_to_the_last_bit(ours, stock) -> list[str]:
-    """Names what differs between two finished recording trainers; empty if nothing does."""
-    differs = []
-    if len(ours.losses) != len(stock.losses) or not all(map(torch.equal, ours.losses, stock.losses)):
-        differs.append("losses")
-    if not stock.losses or all(bool(loss == 0) for loss in stock.losses):
-        differs.append("(all losses are 0: nothing was compared)")
-    steps = list(zip(ours.recorder.gradients, stock.recorder.gradients, strict=True))
-    for step, (a, b) in enumerate(steps):
-        assert a.keys() == b.keys()
-        differs += [f"gradient of {name} at step {step}" for name in b if not torch.equal(a[name], b[name])]
-    if not any(bool(gradient.any()) for _, b in steps for gradient in b.values()):
-        differs.append("(all gradients are 0: nothing was compared)")
-    logged = [[[entry.get(name) for name in LOGGED] for entry in t.state.log_history[:-1]] for t in (ours, stock)]
-    if logged[0] != logged[1]:
-        differs.append("logs")
-    if not logged[0] or None in logged[0][0]:
-        # Only the main process keeps the logs of a distributed run.
-        differs += ["(nothing logged)"] if stock.is_world_process_zero() else []
-    return differs
 
 
 VARIANTS = {"plain": {}, "peft": {"peft": True}, "precompute": {"precompute_ref_log_probs": True}}

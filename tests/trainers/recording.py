@@ -2,9 +2,9 @@
 
 import torch
 from transformers import TrainerCallback
-from trl import GRPOTrainer
+from trl import DPOTrainer, GRPOTrainer
 
-from hf_factuality import FactGRPOTrainer, Label, LabeledSpan, Verification
+from hf_factuality import FactGRPOTrainer, Label, LabeledSpan, MaskDPOTrainer, Verification
 
 
 class Recorder(TrainerCallback):
@@ -20,21 +20,28 @@ class Recorder(TrainerCallback):
 class RecordsLosses:
     def __init__(self, *args, **kwargs):
         self.recorder = Recorder()
-        self.losses, self.advantages, self.completions = [], [], []
+        self.losses, self.batches = [], []
         super().__init__(*args, callbacks=[self.recorder], **kwargs)
 
-    def _compute_loss(self, model, inputs):
-        loss = super()._compute_loss(model, inputs)
+    def _compute_loss(self, model, inputs, *args):
+        loss = super()._compute_loss(model, inputs, *args)
         if self.model.training:
             self.losses.append(loss.detach().clone())
-            self.advantages.append(inputs["advantages"].clone())
-            self.completions.append((inputs["completion_ids"], inputs["completion_mask"].bool()))
+            self.batches.append({n: value.clone() for n, value in inputs.items() if isinstance(value, torch.Tensor)})
         return loss
 
     @property
-    def rewards_logged(self) -> list[tuple]:
-        names = ("reward", "reward_std", "rewards/letters_reward/mean", "rewards/letters_reward/std")
-        return [tuple(entry[name] for name in names) for entry in self.state.log_history if "reward" in entry]
+    def advantages(self) -> list[torch.Tensor]:
+        return [batch["advantages"] for batch in self.batches]
+
+    @property
+    def logged(self) -> list[dict]:
+        """What was logged at each step, but for times."""
+        entries = [entry for entry in self.state.log_history if "loss" in entry]
+        return [
+            {name: repr(value) for name, value in entry.items() if "time" not in name and "seconds" not in name}
+            for entry in entries
+        ]
 
 
 class StockGRPO(RecordsLosses, GRPOTrainer):
@@ -42,6 +49,14 @@ class StockGRPO(RecordsLosses, GRPOTrainer):
 
 
 class FactGRPO(RecordsLosses, FactGRPOTrainer):
+    pass
+
+
+class StockDPO(RecordsLosses, DPOTrainer):
+    pass
+
+
+class MaskDPO(RecordsLosses, MaskDPOTrainer):
     pass
 
 
@@ -105,14 +120,18 @@ SETTINGS = dict(
 def same_to_the_last_bit(ours, stock) -> list[str]:
     """Names what differs between two finished recording trainers; empty if nothing does."""
     differs = []
-    if len(stock.losses) != len(ours.losses) or not all(map(torch.equal, ours.losses, stock.losses)):
+    if len(ours.losses) != len(stock.losses) or not all(map(torch.equal, ours.losses, stock.losses)):
         differs.append("losses")
     if not any(bool(loss != 0) for loss in stock.losses):
         differs.append("(all losses are 0: nothing was compared)")
-    for step, (a, b) in enumerate(zip(ours.recorder.gradients, stock.recorder.gradients, strict=True)):
+    steps = list(zip(ours.recorder.gradients, stock.recorder.gradients, strict=True))
+    for step, (a, b) in enumerate(steps):
+        assert a.keys() == b.keys()
         differs += [f"gradient of {name} at step {step}" for name in b if not torch.equal(a[name], b[name])]
-    if not stock.recorder.gradients:
-        differs.append("(no gradients recorded)")
-    if ours.rewards_logged != stock.rewards_logged or not stock.rewards_logged:
-        differs.append("logged rewards")
+    if not any(bool(gradient.any()) for _, b in steps for gradient in b.values()):
+        differs.append("(all gradients are 0: nothing was compared)")
+    for a, b in zip(ours.logged, stock.logged, strict=True):
+        differs += [f"logged {name}" for name in b if a.get(name) != b[name]]
+    if not stock.logged and stock.is_world_process_zero():  # only it keeps the logs of a distributed run
+        differs.append("(nothing logged)")
     return differs

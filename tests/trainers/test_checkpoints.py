@@ -2,9 +2,7 @@
 
 import errno
 import itertools
-import os
 import shutil
-import stat
 
 import pytest
 import torch
@@ -202,26 +200,6 @@ def test_a_damaged_checkpoint_of_a_higher_number_does_not_push_out_the_new_one(r
     trainer.args.save_total_limit = None
     assert trainer._find_checkpoint(True) == str(folder / "checkpoint-2")
     assert [path.name for path in folder.glob("checkpoint-*")] == ["checkpoint-2"]
-
-
-def test_a_disk_without_fsync(tmp_path, monkeypatch):
-    """Some have it for files only, and some that cannot be written for none. A disk that fails is not one of them."""
-    (tmp_path / "weights").write_bytes(b"0")
-    refused, sync = [stat.S_ISDIR], os.fsync
-
-    def fsync(handle):
-        if any(kind(os.fstat(handle).st_mode) for kind in refused):
-            raise OSError(code, os.strerror(code))
-        sync(handle)
-
-    monkeypatch.setattr(os, "fsync", fsync)
-    code = errno.EINVAL
-    write_manifest(tmp_path, {"trainer": "MaskDPOTrainer", "resumable": True, "settings": {}})
-    refused.append(stat.S_ISREG)
-    assert find_damage(tmp_path, read_manifest(tmp_path)) is None
-    code = errno.EIO
-    with pytest.raises(OSError, match=os.strerror(code)):
-        find_damage(tmp_path, read_manifest(tmp_path))
 
 
 def test_a_card_may_be_written_into_a_checkpoint(run):

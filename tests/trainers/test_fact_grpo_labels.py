@@ -21,16 +21,15 @@ from tests.trainers.recording import (
     fixed_rewards,
     same_to_the_last_bit,
 )
-from tests.trainers.test_fact_grpo_neutral import fact, run
 from tests.trainers.test_fact_grpo_trainer import (
     ONE_BATCH,
     Script,
-    check,
     group_advantages,
     make,
     one_generation,
     saying,
 )
+from tests.trainers.test_neutral import fact, run
 
 
 S, C, U = Label.SUPPORTED, Label.CONTRADICTED, Label.UNVERIFIABLE
@@ -99,18 +98,6 @@ def test_what_a_function_gets(tiny_model, tmp_path):
     assert not labels[~mask].any()
 
 
-def test_padding_stays_out_of_what_a_function_returns(tiny_model, tmp_path):
-    """As a division by the number of labelled tokens may leave it."""
-
-    def nowhere(advantages, labels, mask):
-        return untouched(advantages, labels, mask) / mask
-
-    trainer = make(tiny_model, tmp_path, Script(S, S, C, C), credit=nowhere)
-    output = one_generation(trainer)
-    assert output["advantages"].isfinite().all()
-    assert trainer._metrics["train"]["factuality/tokens_flipped"] == [0.0]
-
-
 def test_settings_and_card_name_the_function(tiny_model, tmp_path):
     trainer = make(tiny_model, tmp_path, WholeCompletion(), credit=by_hand)
     name = "tests.trainers.test_fact_grpo_labels.by_hand"
@@ -140,34 +127,6 @@ def test_settings_of_a_run_with_a_function_ask_for_it_again(tiny_model, tmp_path
         ValueError, match="test_fact_grpo_labels.by_hand' is unknown; .* or pass a function to the trainer"
     ):
         make_again()
-
-
-def test_a_run_with_a_function_resumes_to_the_last_bit(tiny_model, tmp_path):
-    saves = dict(max_steps=3, num_iterations=2, save_strategy="steps", save_steps=1)
-
-    def weights(folder, checkpoint=None):
-        trainer = make(tiny_model, folder, WholeCompletion(odd_or_even), config=saves, credit=by_hand)
-        trainer.train(resume_from_checkpoint=checkpoint)
-        return [p.detach().clone() for p in trainer.model.parameters()]
-
-    whole = weights(tmp_path / "whole")
-    resumed = weights(tmp_path / "resumed", str(tmp_path / "whole" / "checkpoint-1"))
-    assert all(map(torch.equal, whole, resumed))
-
-
-@pytest.mark.parametrize(
-    ("credit", "got"),
-    [
-        (lambda advantages, labels, mask: advantages, r"\(4,\), torch.float32"),
-        (lambda advantages, labels, mask: mask, "torch.bool"),
-        (lambda advantages, labels, mask: None, "None"),
-        (lambda advantages, labels, mask: advantages[:, None, None] * labels, r"\(4, 4, "),
-    ],
-)
-def test_another_result_is_refused(tiny_model, tmp_path, credit, got):
-    trainer = make(tiny_model, tmp_path, WholeCompletion(), credit=credit)
-    with pytest.raises(ValueError, match=rf"credit=.*<lambda> returned .*{got}.*shape \(B, T\)"):
-        one_generation(trainer)
 
 
 def test_where_functions_and_names_go(tiny_model, tmp_path):
@@ -313,25 +272,6 @@ def test_claims_stand_for_the_sentences_and_the_lowest_counts_where_they_overlap
     metrics = trainer._metrics["train"]
     assert metrics["factuality/mean"] == [0.0]  # (1 - 1 + 0) / 3
     assert metrics["factuality/sentences"] == [4.0] and metrics["factuality/unjudged_sentences"] == [4.0]
-
-
-@pytest.mark.parametrize("size", [1, 3, 40])
-def test_spans_of_any_granularity_are_credit(tiny_model, tmp_path, size):
-    """Single characters, clauses and the whole: with the same label everywhere the same tokens have it."""
-
-    class Pieces:
-        requires_evidence = False
-
-        def verify(self, inputs):
-            places = [range(0, len(item.completion), size) for item in inputs]
-            return [
-                Verification(spans=tuple(LabeledSpan(i, min(i + size, len(item.completion)), C) for i in starts))
-                for item, starts in zip(inputs, places, strict=True)
-            ]
-
-    trainer = make(tiny_model, tmp_path, Pieces(), reward_funcs=fixed_rewards([1, 0, 0, 0]))
-    a = group_advantages([1.0, 0.0, 0.0, 0.0])
-    check(one_generation(trainer), [-a[0], *a[1:]])
 
 
 # The page

@@ -257,15 +257,6 @@ def test_all_reasoning_counts_however_it_is_written(tiny_model, tmp_path, varian
         assert trainer._metrics["train"]["factuality/no_reasoning"][-1] == pytest.approx(bare)
 
 
-def test_a_policy_may_say_nothing(tiny_model, tmp_path):
-    verifier = WholeCompletion(lambda number, item: C)
-    trainer = make(tiny_model, tmp_path, verifier, trainer=saying("", ended=True))
-    one_generation(trainer)
-    # The empty sum; there is nothing that a verifier could be shown.
-    assert trainer._metrics["train"]["rewards/factuality/mean"] == [0.0]
-    assert verifier.calls == 0
-
-
 def test_the_released_variant_leaves_completions_alone_that_break_the_format(tiny_model, tmp_path):
     verifier = WholeCompletion(lambda number, item: C)
     says = saying("<think>Ada sat.</think><answer>x</answer>", "<think>Ada sat.</think> x")

@@ -236,15 +236,6 @@ def test_tokens_that_are_not_trls_are_refused(tokenizer):
         mask_pair({**row, "chosen_ids": row["chosen_ids"][:-1]}, tokenizer, RULE, False)
 
 
-def test_phrases_within_a_sentence(tokenizer):
-    """Spans finer than sentences work the same way."""
-    spans = [{"start": a, "end": b, "label": label} for a, b, label in
-             [(0, 12, "supported"), (13, 22, "contradicted"), (22, 23, "no_fact")]]  # fmt: skip
-    row, masks = pair(tokenizer, user("Who?"), assistant(TEXT), spans)
-    assert kept_text(tokenizer, row, masks, "chosen") == "Ada was born."
-    assert kept_text(tokenizer, row, masks, "rejected") == " in London"
-
-
 @pytest.mark.parametrize("family", mask_dpo_tokens.FAMILIES)
 @pytest.mark.parametrize("template", mask_dpo_tokens.TEMPLATES)
 def test_no_token_is_misplaced(family, template):

@@ -10,8 +10,8 @@ from transformers import AutoTokenizer
 
 from hf_factuality import MaskDPOConfig, MaskDPOTrainer
 from hf_factuality.errors import DataError
-from tests.trainers.mask_dpo_recording import LABELS, SETTINGS, MaskDPO, make, pairs, run
-from tests.trainers.test_mask_dpo_neutral import LOSS_TYPES
+from tests.trainers.mask_dpo_recording import LABELS, SETTINGS, make, pairs, run
+from tests.trainers.recording import MaskDPO
 
 
 def labelled(*labels):
@@ -67,11 +67,6 @@ def test_prompts_that_fill_the_sequence_are_counted(tiny_model, tmp_path):
     assert (statistics.pairs, statistics.dropped, len(trainer.train_dataset)) == (4, 3, 1)
     with pytest.raises(DataError, match="no pair of the train dataset is left: of 3, .*max_length=40"):
         make(MaskDPOTrainer, tiny_model, tmp_path, Dataset.from_list(rows[:3]), max_length=40)
-
-
-def test_nothing_left_is_an_error_that_says_why(tiny_model, tmp_path):
-    with pytest.raises(DataError, match="no pair of the train dataset is left: of 1, .*'chosen': 1, 'rejected': 0"):
-        make(MaskDPOTrainer, tiny_model, tmp_path, labelled(("contradicted", "contradicted")))
 
 
 def test_labels_and_masks_on_one_side_only(tiny_model, tmp_path):
@@ -187,18 +182,6 @@ def test_a_stream_is_masked_dropped_and_counted_as_it_passes(tiny_model, tmp_pat
             assert mask[:length].tolist() == expected
 
 
-def test_a_stream_cannot_have_precomputed_references(tiny_model, tmp_path):
-    with pytest.raises(ValueError, match="not supported with IterableDataset"):
-        make(MaskDPO, tiny_model, tmp_path, pairs().to_iterable_dataset(), precompute_ref_log_probs=True)
-
-
-def test_all_columns_may_stay_and_several_processes_may_prepare(tiny_model, tmp_path):
-    assert (
-        len(run(MaskDPO, tiny_model, tmp_path, remove_unused_columns=False, max_steps=1, dataset_num_proc=2).losses)
-        == 2
-    )
-
-
 def test_evaluation_prepares_its_datasets_the_same_way(tiny_model, tmp_path):
     args = MaskDPOConfig(str(tmp_path), **SETTINGS)
     data = {"near": pairs(4, seed=1), "far": labelled(GOOD, (None, None))}
@@ -216,19 +199,6 @@ def test_evaluation_prepares_its_datasets_the_same_way(tiny_model, tmp_path):
 
 
 # Training.
-
-
-def test_every_loss_type_takes_masks(tiny_model, tmp_path):
-    trainer = make(MaskDPOTrainer, tiny_model, tmp_path, label_smoothing=1e-3, loss_type=["exo_pair"])
-    batch = trainer.data_collator(list(trainer.train_dataset))
-    assert 0 < batch["completion_mask"].sum() < (batch["attention_mask"].sum())
-    for loss_type in LOSS_TYPES:
-        trainer.loss_types = [loss_type]
-        trainer.model.zero_grad()
-        loss = trainer._compute_loss(trainer.model, batch, False)
-        loss.backward()
-        norms = [parameter.grad.norm() for parameter in trainer.model.parameters()]
-        assert loss.isfinite() and all(norm.isfinite() for norm in norms) and max(norms) > 0, loss_type
 
 
 @pytest.mark.parametrize("peft", [False, True], ids=["full", "peft"])

@@ -4,7 +4,6 @@ rely on; this fails first when TRL moves."""
 import inspect
 
 import pytest
-import torch
 import trl
 from packaging.version import Version
 from trl import DPOConfig, DPOTrainer, GRPOConfig, GRPOTrainer
@@ -23,9 +22,6 @@ from hf_factuality.trainers._finite import CheckedRollouts, StopsAtNonFinite
 from hf_factuality.trainers._publish import Publishes
 from hf_factuality.trainers._sequence_ratio import SequenceRatios
 from hf_factuality.trainers.critic import CriticFiles
-from tests.tiny import rows
-from tests.trainers import mask_dpo_recording
-from tests.trainers.recording import SETTINGS
 
 
 PUBLISHING = {
@@ -122,81 +118,3 @@ def test_config_adds_few_fields_with_help(parent, child):
     for name, field in own.items():
         assert field.metadata.get("help"), name
         assert f"{name} (`" in child.__doc__, name
-
-
-def test_the_parent_gathers_rewards_and_marks_unknown_ones_as_nan(tiny_model, tmp_path):
-    """`fill_unjudged` runs on what the parent's `_calculate_rewards` returns: None has become NaN by then."""
-    args = GRPOConfig(str(tmp_path), **SETTINGS)
-    trainer = GRPOTrainer(tiny_model, lambda prompts, **kwargs: [1.0, None] * (len(prompts) // 2), args, rows())
-    inputs = [rows()[0]] * 4
-    rewards = trainer._calculate_rewards(inputs, ["p"] * 4, ["c"] * 4, [[5]] * 4)
-    assert rewards.shape == (4, 1)
-    assert rewards[:, 0].isnan().tolist() == [False, True, False, True]
-
-
-def test_the_parent_sums_log_probabilities_over_completion_mask_alone(tiny_model, tmp_path):
-    """MaskDPO writes into that mask and nowhere else; the sums are not multiplied by it, so the fused head must give
-    zeros under it."""
-    trainer = mask_dpo_recording.make(mask_dpo_recording.StockDPO, tiny_model, tmp_path)
-    batch = trainer.data_collator(list(trainer.train_dataset)[:2])
-    whole = trainer.compute_ref_log_probs(trainer.model, batch)
-    place = int(batch["completion_mask"][0].nonzero()[1])
-    batch["completion_mask"][0, place] = 0
-    without = trainer.compute_ref_log_probs(trainer.model, batch)
-    with torch.no_grad():
-        logits = trainer.model(batch["input_ids"][:1, :place]).logits[0, -1]
-    token = logits.log_softmax(-1)[batch["input_ids"][0, place]]
-    torch.testing.assert_close(whole[0][0] - without[0][0], token, rtol=1e-4, atol=1e-4)
-    assert torch.equal(whole[1], without[1])
-
-
-def test_the_parent_keeps_columns_it_does_not_know(tiny_model, tmp_path):
-    """The spans are still there once the parent has tokenised the rows."""
-    trainer = mask_dpo_recording.make(mask_dpo_recording.StockDPO, tiny_model, tmp_path)
-    assert {"chosen_spans", "rejected_spans", "prompt", "prompt_ids"} <= set(trainer.train_dataset.column_names)
-
-
-def test_the_parent_leaves_out_of_its_loss_what_tool_mask_leaves_out(tiny_model, tmp_path):
-    """TokenRewardPPO writes unknown completions there, and the penalty's weight of 0 keeps the reference out."""
-    trainer = GRPOTrainer(
-        tiny_model, lambda prompts, **kwargs: [1.0] * len(prompts), GRPOConfig(str(tmp_path), **SETTINGS), rows()
-    )
-    trainer.model.train()
-    trainer.current_gradient_accumulation_steps = 1
-    batch = trainer._generate_and_score_completions([rows()[0]] * 4)
-    trainer.beta = 0.0
-    mask = batch["completion_mask"].clone()
-    batch["advantages"] = torch.ones(mask.shape) * torch.tensor([1.0, -2.0, 3.0, 5.0])[:, None]
-    mask[1] = 0
-    loss = trainer._compute_loss(trainer.model, {**batch, "tool_mask": mask, "num_items_in_batch": mask.sum()})
-    # Ratios are 1: the mean of minus the advantages over the tokens that count, and of half of the accumulation.
-    expected = -(batch["advantages"] * mask).sum() / mask.sum() * trainer.args.steps_per_generation
-    torch.testing.assert_close(loss, expected)
-
-
-def test_the_parent_keeps_its_place_in_the_batch_where_we_save_it(tiny_model, tmp_path):
-    trainer = GRPOTrainer(
-        tiny_model, lambda prompts, **kwargs: [1.0] * len(prompts), GRPOConfig(str(tmp_path), **SETTINGS), rows()
-    )
-    assert trainer._step == 0 and trainer._buffered_inputs is None
-    sampler = trainer._get_train_sampler()
-    assert isinstance(sampler.generator, torch.Generator) and sampler.num_samples == len(rows())
-    first, second = list(sampler), list(sampler)
-    again = trainer._get_train_sampler()
-    torch.randperm(again.num_samples, generator=again.generator)
-    assert list(again) == second != first
-
-
-def test_the_parent_saves_where_get_output_dir_says(tiny_model, tmp_path):
-    """Everything of a checkpoint goes there, and nothing is deleted elsewhere."""
-
-    class Elsewhere(DPOTrainer):
-        def _get_output_dir(self, trial):
-            return str(tmp_path / "elsewhere")
-
-    (tmp_path / "run" / "checkpoint-0").mkdir(parents=True)
-    saves = dict(save_strategy="steps", save_steps=1, save_total_limit=1, max_steps=1)
-    mask_dpo_recording.make(Elsewhere, tiny_model, tmp_path / "run", **saves).train()
-    assert {path.name for path in (tmp_path / "run").iterdir()} == {"README.md", "checkpoint-0"}
-    found = {path.name for path in (tmp_path / "elsewhere" / "checkpoint-1").iterdir()}
-    assert found >= {"model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json"}

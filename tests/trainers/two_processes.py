@@ -7,7 +7,6 @@ os.environ.update(HF_HUB_OFFLINE="1", CI="1")
 
 import math
 import sys
-import tempfile
 
 import torch
 from accelerate import PartialState
@@ -40,7 +39,8 @@ def label_of(text):
 def wrong_signs(trainer):
     """Tokens whose advantage goes against the label of their own completion, and tokens that follow it."""
     wrong = right = 0
-    for advantages, (ids, mask) in zip(trainer.advantages, trainer.completions, strict=True):
+    for batch in trainer.batches:
+        advantages, ids, mask = batch["advantages"], batch["completion_ids"], batch["completion_mask"].bool()
         for row in range(len(ids)):
             text = trainer.processing_class.decode(ids[row][mask[row]], skip_special_tokens=True)
             sign = 1 if label_of(text) is Label.SUPPORTED else -1
@@ -60,7 +60,7 @@ def checked_reward(prompts, completions, verifications, **columns):
     return letters_reward(prompts, completions)
 
 
-checked_reward.__name__ = "letters_reward"  # as `rewards_logged` looks for it
+checked_reward.__name__ = "letters_reward"  # under which stock GRPO logs its own
 
 
 class Fails(WholeCompletion):
@@ -82,35 +82,34 @@ def main():
     state = PartialState(cpu=True)
     assert state.num_processes == 2, f"needs two processes, got {state.num_processes}"
     ours = (FactGRPO, FactGRPOConfig)
-    with tempfile.TemporaryDirectory() as folder:
-        model, *loss_types = sys.argv[1:]
-        for loss_type in loss_types:
-            stock = run(StockGRPO, GRPOConfig, model, folder, loss_type)
-            neutral = run(*ours, model, folder, loss_type, verifier=WholeCompletion())
-            differences = same_to_the_last_bit(neutral, stock)
-            verifier = WholeCompletion(lambda number, item: label_of(item.completion))
-            control = run(*ours, model, folder, loss_type, checked_reward, verifier=verifier)
-            if "losses" not in same_to_the_last_bit(control, stock):
-                differences.append("the control is equal too")
-            wrong, right = wrong_signs(control)
-            if wrong or right < 50:
-                differences.append(f"{wrong} tokens follow another completion's label, {right} their own")
-            print(f"rank {state.process_index} {loss_type}: {differences or 'identical'}", flush=True)
-            if differences:
-                sys.exit(1)
-            state.wait_for_everyone()
-        # A verifier that fails on one process only: training goes on, and both count the failures of both.
-        half = run(*ours, model, folder, loss_types[0], verifier=Fails())
-        failed = [entry["factuality/failed"] for entry in half.state.log_history if "factuality/failed" in entry]
-        rows_per_process = DISTRIBUTED["per_device_train_batch_size"] * DISTRIBUTED["gradient_accumulation_steps"]
-        if failed and (set(failed) != {rows_per_process} or len(half.losses) != len(stock.losses)):
-            sys.exit(f"failures counted: {failed}; steps: {len(half.losses)} of {len(stock.losses)}")
-        print(f"rank {state.process_index}: went on", flush=True)
-        # One that fails on both later: both stop at the same batch, and each names what it met last.
-        try:
-            run(*ours, model, folder, loss_types[0], verifier=Fails(after=1))
-        except JudgingError as error:
-            assert "of 1 batches in a row" in str(error) and "no judge at 1" in str(error), error
-            state.wait_for_everyone()
-            print(f"rank {state.process_index}: stopped", flush=True)
+    model, folder, *loss_types = sys.argv[1:]
+    for loss_type in loss_types:
+        stock = run(StockGRPO, GRPOConfig, model, folder, loss_type)
+        neutral = run(*ours, model, folder, loss_type, verifier=WholeCompletion())
+        differences = same_to_the_last_bit(neutral, stock)
+        verifier = WholeCompletion(lambda number, item: label_of(item.completion))
+        control = run(*ours, model, folder, loss_type, checked_reward, verifier=verifier)
+        if "losses" not in same_to_the_last_bit(control, stock):
+            differences.append("the control is equal too")
+        wrong, right = wrong_signs(control)
+        if wrong or right < 50:
+            differences.append(f"{wrong} tokens follow another completion's label, {right} their own")
+        print(f"rank {state.process_index} {loss_type}: {differences or 'identical'}", flush=True)
+        if differences:
+            sys.exit(1)
+        state.wait_for_everyone()
+    # A verifier that fails on one process only: training goes on, and both count the failures of both.
+    half = run(*ours, model, folder, loss_types[0], verifier=Fails())
+    failed = [entry["factuality/failed"] for entry in half.state.log_history if "factuality/failed" in entry]
+    rows_per_process = DISTRIBUTED["per_device_train_batch_size"] * DISTRIBUTED["gradient_accumulation_steps"]
+    if failed and (set(failed) != {rows_per_process} or len(half.losses) != len(stock.losses)):
+        sys.exit(f"failures counted: {failed}; steps: {len(half.losses)} of {len(stock.losses)}")
+    print(f"rank {state.process_index}: went on", flush=True)
+    # One that fails on both later: both stop at the same batch, and each names what it met last.
+    try:
+        run(*ours, model, folder, loss_types[0], verifier=Fails(after=1))
+    except JudgingError as error:
+        assert "of 1 batches in a row" in str(error) and "no judge at 1" in str(error), error
+        state.wait_for_everyone()
+        print(f"rank {state.process_index}: stopped", flush=True)
     state.destroy_process_group()
