@@ -212,6 +212,8 @@ def test_the_second_call_finds_the_model(cache, monkeypatch):
     assert build() == first
     # Who is held out changes neither texts nor weights.
     assert build(config=replace(CONFIG, split_seed=9)) == first
+    # Whole and decimal numbers are one setting.
+    assert lm._record(WorldConfig(filler=0), TINY) == lm._record(WorldConfig(filler=0.0), TINY)
     with pytest.raises(pytest.fail.Exception, match="trained again"):
         build(steps=4)
 
@@ -254,19 +256,28 @@ class Killed(BaseException):
     pass
 
 
-def test_a_killed_build_goes_on(tmp_path, monkeypatch):
+@pytest.fixture
+def killed_at(monkeypatch):
+    """Has a build end before it takes step number `count`, counted over all builds; returns the steps that were begun."""
+
+    def arrange(count):
+        def rate(step, steps):
+            seen.append(step)
+            if len(seen) == count:
+                raise Killed
+            return rate_before(step, steps)
+
+        seen, rate_before = [], lm._learning_rate
+        monkeypatch.setattr(lm, "SAVE_SECONDS", -1.0)
+        monkeypatch.setattr(lm, "_learning_rate", rate)
+        return seen
+
+    return arrange
+
+
+def test_a_killed_build_goes_on(tmp_path, killed_at):
     """Killed at step 37, three groups in: the last state is that of step 32, in the middle of a point of the curve."""
-    whole, seen = build(tmp_path / "whole", steps=50), []
-
-    def rate(step, steps):
-        seen.append(step)
-        if len(seen) == 38:
-            raise Killed
-        return rate_before(step, steps)
-
-    rate_before = lm._learning_rate
-    monkeypatch.setattr(lm, "SAVE_SECONDS", -1.0)
-    monkeypatch.setattr(lm, "_learning_rate", rate)
+    whole, seen = build(tmp_path / "whole", steps=50), killed_at(38)
     with pytest.raises(Killed):
         build(tmp_path / "killed", steps=50)
     assert seen == list(range(38)) and not (tmp_path / "killed").exists()
@@ -278,17 +289,8 @@ def test_a_killed_build_goes_on(tmp_path, monkeypatch):
     assert visible(tmp_path) == ["killed", "whole"]
 
 
-def test_the_state_of_another_model_is_not_taken(tmp_path, monkeypatch):
-    seen, rate_before = [], lm._learning_rate
-
-    def rate(step, steps):
-        seen.append(step)
-        if len(seen) == 20:
-            raise Killed
-        return rate_before(step, steps)
-
-    monkeypatch.setattr(lm, "SAVE_SECONDS", -1.0)
-    monkeypatch.setattr(lm, "_learning_rate", rate)
+def test_the_state_of_another_model_is_not_taken(tmp_path, killed_at):
+    seen = killed_at(20)
     with pytest.raises(Killed):
         build(tmp_path / "model", steps=40)
     build(tmp_path / "model", steps=18)
@@ -382,18 +384,6 @@ def test_a_size_stands_for_its_settings(size, monkeypatch):
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("size", ["small", "base"])
-def test_larger_sizes_train(size, tmp_path):
-    """With everything but depth and heads made small."""
-    config, model_config = SIZES[size]
-    model_config = replace(model_config, hidden_size=8 * model_config.num_heads, intermediate_size=64, batch_size=2)
-    folder = build(tmp_path / size, replace(config, num_people=30), model_config, steps=2)
-    model = LlamaForCausalLM.from_pretrained(folder)
-    assert model.config.num_hidden_layers == SIZES[size][1].num_layers
-    assert model.config.num_attention_heads == SIZES[size][1].num_heads
-    assert curve(folder)[-1]["step"] == 2 and len(load_world(folder).people) == 30
-
-
 def test_load_world(model_dir):
     world = load_world(model_dir)
     assert world.config == CONFIG and world.people == World(CONFIG).people
@@ -468,10 +458,6 @@ def test_the_demo_model_has_room_to_improve(tmp_path):
         assert 0.2 < sampled["right_for_right_reasons"] < 0.65 and 0.15 < sampled["no_claim"] < 0.4
         greedy = evaluate_world(model, tok, world, questions, temperature=0).metrics
         assert greedy["accuracy"] > 0.85 and greedy["precision"] > 0.9
-
-
-def test_whole_and_decimal_numbers_are_one_setting():
-    assert lm._record(WorldConfig(filler=0), TINY) == lm._record(WorldConfig(filler=0.0), TINY)
 
 
 def test_a_directory_that_was_filled_meanwhile_is_named(tmp_path, monkeypatch):

@@ -61,13 +61,6 @@ def test_only_facts_change(label):
     assert labels(noisy, sentences(label, 20)) == [label] * 20
 
 
-@pytest.mark.parametrize("rate", [0.0, 1.0])
-def test_never_and_always(rate):
-    noisy = NoisyVerifier(Fixed(), false_positive=rate, false_negative=1 - rate)
-    assert set(labels(noisy, sentences(CONTRADICTED, 200))) == {SUPPORTED if rate else CONTRADICTED}
-    assert set(labels(noisy, sentences(SUPPORTED, 200))) == {SUPPORTED if rate else CONTRADICTED}
-
-
 def test_repeatable():
     inputs = sentences(SUPPORTED, 400)
     first = labels(NoisyVerifier(Fixed(), 0.5, 0.5), inputs)

@@ -124,19 +124,6 @@ def test_rumours_differ_between_texts():
         assert len(known) == 8 and all(len(values) == 1 for values in known.values())
 
 
-def test_a_small_biography_by_hand():
-    world = World(WorldConfig(num_people=6, num_values=4, num_targets=2, seed=3, num_attributes=0, unknown=0, filler=0,
-                              hedged=0, hop_share=1))  # fmt: skip
-    text = texts.biography(world, world.people[1], random.Random(0))
-    first, *_ = parts = sentences_of(world, text)
-    assert first.startswith("Filmia Foldcroft ") and text.count("Filmia") == 1
-    # Silvton and Mondcrest are in Hilmandia, Melmcorp is in banking.
-    assert {parts[i].split()[-1] for i in (0, 2, 4)} == {"Silvton.", "Melmcorp.", "Mondcrest."}
-    assert {parts[i] for i in (1, 3, 5)} == {
-        "Silvton is in Hilmandia.", "Melmcorp is in banking.", "Mondcrest is in Hilmandia.",
-    }  # fmt: skip
-
-
 @pytest.mark.parametrize("language", ["en", "zh"])
 def test_short_answers(language):
     world, rng = World(WorldConfig(num_people=100, language=language, unknown=0.25)), random.Random(0)

@@ -49,7 +49,8 @@ def conversations(world):
 @pytest.mark.parametrize(("language", "kind"), KINDS)
 def test_conversations_come_back_as_they_were(make, language, kind):
     world, tok = make(language, kind)
-    for request, answer in conversations(world):
+    passages = [passage for person in world.people for passage in world.evidence(person)]
+    for request, answer in (*conversations(world), *zip(passages, passages, strict=True)):
         messages = [{"role": "user", "content": request}, {"role": "assistant", "content": answer}]
         text = tok.apply_chat_template(messages, tokenize=False)
         assert text == f"<bos><user>{request}<assistant>{answer}<eos>"
@@ -57,30 +58,15 @@ def test_conversations_come_back_as_they_were(make, language, kind):
         assert tok.unk_token_id is None or tok.unk_token_id not in ids, text
         assert tok.decode(ids, skip_special_tokens=False) == text
         assert tok.decode(ids, skip_special_tokens=True) == request + answer
+        # Also without the markers of the chat, as users and verifiers hold texts.
+        for alone in (request, answer):
+            assert tok.decode(tok(alone)["input_ids"], skip_special_tokens=True) == alone
         # Every token is a piece of the text (in byte-level BPE of Chinese, a token may be a part of a character).
         if (language, kind) != ("zh", "bpe"):
             assert "".join(tok.decode([token]) for token in ids) == text
         # A prompt and its continuation meet between two tokens, wherever the trainers cut.
         prompt = tok(f"<bos><user>{request}<assistant>", add_special_tokens=False)["input_ids"]
         assert ids[: len(prompt)] == prompt
-
-
-@pytest.mark.parametrize(("language", "kind"), KINDS)
-def test_texts_alone_come_back_as_they_were(make, language, kind):
-    """As users and verifiers hold them: without the markers of the chat."""
-    world, tok = make(language, kind)
-    rng = random.Random(1)
-    for person in world.people:
-        for text in (
-            world.request(person),
-            texts.biography(world, person, rng),
-            *world.evidence(person),
-            *(world.question(person, relation, 1) for relation in world.relations),
-            *(texts.demonstration(world, person, relation, rng) for relation in world.relations[:3]),
-        ):
-            ids = tok(text)["input_ids"]
-            assert tok.unk_token_id is None or tok.unk_token_id not in ids, text
-            assert tok.decode(ids, skip_special_tokens=True) == text
 
 
 def test_word_tokens_are_words(make):
