@@ -1,5 +1,9 @@
 """Every figure of hand-made completions by hand, and how completions are sampled."""
 
+import json
+from fractions import Fraction
+from pathlib import Path
+
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -25,11 +29,7 @@ CONFIG = WorldConfig(num_people=6, num_values=4, num_targets=2, seed=3)
 TINY = WorldModelConfig(hidden_size=32, intermediate_size=64, num_layers=1, num_heads=4, steps=3, batch_size=4)
 QUESTION = {"question": "Which country was Filmia Foldcroft born in?", "answer": "Hilmandia"}
 REQUEST = {"question": "Tell me about Filmia Foldcroft.", "topic": "Filmia Foldcroft"}
-ALWAYS = {
-    "n", "correct", "wrong", "unverifiable", "claims", "precision", "decided_precision", "factuality_score",
-    "mean_factuality", "fact_free", "unparsable", "no_claim", "repetition", "off_subject", "empty", "sentences", "informativeness", "tokens",
-}  # fmt: skip
-OF_QUESTIONS = {"accuracy", "right_for_right_reasons", "wrong_reasons", "format", "reward"}
+FIGURES = json.loads((Path(__file__).parent / "figures.json").read_text(encoding="utf-8"))
 
 
 @pytest.fixture(scope="module")
@@ -45,90 +45,11 @@ def figures(row, completions, lengths=None):
     return world_metrics([row] * len(completions), completions, sentences, lengths)
 
 
-def test_figures_of_questions():
-    completions = [
-        # Right, two true sentences: informativeness 4 and 5.
-        "<think> Foldcroft was born in Silvton. Silvton is in Hilmandia. </think><answer> Hilmandia </answer>",
-        # Right; false hearsay, and a true sentence of informativeness 5.
-        "<think> They say Foldcroft comes from Cundton. Cundton is in Gorlistan. </think><answer> Hilmandia </answer>",
-        # Right, not a word.
-        "<think> </think><answer> hilmandia. </answer>",
-        # Wrong, one sentence without a fact.
-        "<think> Let us think about Foldcroft. </think><answer> Gorlistan </answer>",
-        # Without an opening tag; a true sentence (4), said twice.
-        "Foldcroft was born in Silvton. Foldcroft was born in Silvton. </think><answer> Hilmandia </answer>",
-        # Without an answer: hearsay that is true (4), a truth about somebody else, half a sentence.
-        "<think> They say Foldcroft comes from Silvton. Brilvcroft enjoyed riding. Silvton is",
-        # Nothing.
-        " \n",
-        # Right; a city that is unknown, a false sentence.
-        "<think> Foldcroft was born in Paris. Foldcroft was born in Cundton. </think><answer> Hilmandia </answer>",
-    ]
-    found = figures(QUESTION, completions, lengths=[20, 20, 5, 12, 18, 16, 1, 20])
-    assert found == pytest.approx(
-        {
-            "n": 8,
-            "correct": (2 + 1 + 0 + 0 + 1 + 1 + 0 + 0) / 8,
-            "wrong": (0 + 1 + 0 + 0 + 0 + 0 + 0 + 1) / 8,
-            "unverifiable": (0 + 0 + 0 + 0 + 0 + 1 + 0 + 1) / 8,
-            "claims": 7 / 8,
-            "precision": 5 / 9,
-            "decided_precision": 5 / 7,
-            "factuality_score": (1 + 1 / 2 + 1 + 1 + 2 / 3 + 0) / 6,
-            "mean_factuality": (1 + 0 + 0 + 0 + 1 / 2 + 1 / 3 + 0 - 1 / 2) / 8,
-            "fact_free": 3 / 12,
-            "unparsable": 1 / 12,
-            "no_claim": 3 / 8,
-            "repetition": 1 / 8,
-            "off_subject": 1 / 8,
-            "empty": 1 / 8,
-            "sentences": 12 / 8,
-            "informativeness": (9 + 5 + 4 + 4) / 8,
-            "tokens": 112 / 8,
-            "accuracy": 4 / 8,
-            "right_for_right_reasons": 1 / 8,
-            "wrong_reasons": 2 / 4,
-            "format": 5 / 8,
-            # Four right answers, and the means 1, 1/2, 1/3 (of the block that was not closed) and -1/2.
-            "reward": (4 + 1 + 1 / 3) / 8,
-        }
-    )
-    assert set(found) == ALWAYS | OF_QUESTIONS
-
-
-def test_figures_of_biographies():
-    completions = [
-        # True (3), true (2), false hearsay, true (5).
-        "Foldcroft was born in Silvton. Silvton is in Hilmandia. They say Foldcroft wed Weldina. "
-        "Foldcroft was born in the year 1879.",
-        # Declines.
-        "Filmia Foldcroft was born in an unrecorded place.",
-        "",
-        # Somebody else, wrongly.
-        "Brilvcroft was born in the year 1879.",
-    ]
-    assert figures(REQUEST, completions) == pytest.approx(
-        {
-            "n": 4,
-            "correct": 3 / 4,
-            "wrong": 2 / 4,
-            "unverifiable": 0,
-            "claims": 5 / 4,
-            "precision": 3 / 5,
-            "decided_precision": 3 / 5,
-            "factuality_score": (3 / 4 + 1 + 0) / 3,
-            "mean_factuality": (1 / 2 + 0 + 0 - 1) / 4,
-            "fact_free": 1 / 6,
-            "unparsable": 0,
-            "no_claim": 2 / 4,
-            "repetition": 0,
-            "off_subject": 1 / 4,
-            "empty": 1 / 4,
-            "sentences": 6 / 4,
-            "informativeness": 10 / 4,
-            "tokens": None,
-        }
-    )
+@pytest.mark.parametrize("case", FIGURES, ids=["questions", "biographies"])
+def test_figures(case):
+    texts, lengths, _ = zip(*case["completions"], strict=True)
+    found = figures(case["row"], texts, [length for length in lengths if length is not None])
+    assert found == pytest.approx({n: v if v is None else float(Fraction(v)) for n, v in case["expected"].items()})
 
 
 def test_precision_of_many_is_made_of_that_of_each():
@@ -145,7 +66,8 @@ def test_precision_of_many_is_made_of_that_of_each():
 
 def test_figures_of_nothing_are_unknown():
     found = figures(QUESTION, [])
-    assert found.pop("n") == 0 and set(found) == ALWAYS - {"n"} and set(found.values()) == {None}
+    assert found.pop("n") == 0 and set(found.values()) == {None}
+    assert {"n", *found} == set(FIGURES[1]["expected"])  # those of biographies
     found = figures(QUESTION, ["<think> </think><answer> Gorlistan </answer>"])
     assert {name for name, value in found.items() if value is None} == {
         "precision", "decided_precision", "factuality_score", "fact_free", "unparsable", "wrong_reasons", "tokens",
