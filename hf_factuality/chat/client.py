@@ -165,20 +165,10 @@ class ChatClient:
 
     def key(self, request: ChatRequest) -> str:
         """What the cache knows the answer by: everything that decides it, and not the server."""
-        return content_key(
-            {
-                "model": self.model,
-                "revision": self.revision,
-                "messages": request.messages,
-                "choices": request.choices,
-                "logprobs": request.logprobs,
-                "temperature": request.temperature,
-                "top_p": request.top_p,
-                "max_tokens": request.max_tokens,
-                "seed": request.seed,
-                "extra_body": {**_fields(request), **self.extra_body},
-            }
-        )
+        fields = ("messages", "choices", "logprobs", "temperature", "top_p", "max_tokens", "seed")
+        extra = {**_fields(request), **self.extra_body}
+        parts = {"model": self.model, "revision": self.revision, "extra_body": extra}
+        return content_key({**parts, **{name: getattr(request, name) for name in fields}})
 
     def chat(self, requests: Sequence[ChatRequest]) -> list[ChatAnswer]:
         """One [`ChatAnswer`] per request, in order.
@@ -189,11 +179,10 @@ class ChatClient:
         """
         keys = [self.key(request) for request in requests]
         answers: dict[str, ChatAnswer] = {}
-        if self.cache is not None:
-            for key, value in self.cache.get_many(keys).items():
-                answer = ChatAnswer.from_dict(value)
-                if answer is not None:
-                    answers[key] = answer
+        known = {} if self.cache is None else self.cache.get_many(keys)
+        for key, value in known.items():
+            if (answer := ChatAnswer.from_dict(value)) is not None:
+                answers[key] = answer
         self.stats.cached += sum(key in answers for key in keys)
         missing = {key: request for key, request in zip(keys, requests, strict=True) if key not in answers}
         if missing:
@@ -297,9 +286,8 @@ class ChatClient:
             "temperature": request.temperature,
             "top_p": request.top_p,
             "max_tokens": request.max_tokens,
+            "seed": request.seed,
         }
-        if request.seed is not None:
-            body["seed"] = request.seed
         if field is not None:
             body[field] = CHOICE_FIELDS[field](request.choices)
         if logprobs:

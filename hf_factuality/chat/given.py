@@ -38,5 +38,5 @@ def given_answers(row: Mapping[str, Any], columns: Sequence[str], place: str) ->
     if texts is None:
         return None
     if not isinstance(texts, list) or not all(text is None or isinstance(text, str) for text in texts):
-        raise DataError(f"{place}: an answer is text or null, and several are a list of these, got {texts!r:.100}")
+        raise DataError(f"{place}: an answer is text or null, several must all be text or null, got {texts!r:.100}")
     return texts

@@ -69,9 +69,8 @@ class SamplingConfig:
         if not self.temperature > 0:
             raise ValueError(f"temperature must be above 0 (all responses would be the same), got {self.temperature}")
         if self.top_k < 0 or not 0 < self.top_p <= 1 or self.max_new_tokens < 1:
-            raise ValueError(
-                f"need top_k >= 0, 0 < top_p <= 1, max_new_tokens >= 1; got {self.top_k}, {self.top_p}, {self.max_new_tokens}"
-            )
+            given = f"{self.top_k}, {self.top_p}, {self.max_new_tokens}"
+            raise ValueError(f"need top_k >= 0, 0 < top_p <= 1, max_new_tokens >= 1; got {given}")
 
 
 @dataclass(frozen=True)
@@ -136,10 +135,7 @@ class TransformersSampler(CausalModel):
             with naming_model(name):
                 tokenizer = AutoTokenizer.from_pretrained(name, revision=revision)
         if not tokenizer.chat_template:
-            raise DataError(
-                f"the tokenizer of {name!r} has no chat template; set "
-                "`tokenizer.chat_template`, or sample from an instruction-tuned model"
-            )
+            raise DataError(f"the tokenizer of {name!r} has no chat template; set it, or sample from a chat model")
         if named:
             model = AutoModelForCausalLM.from_pretrained(model, revision=revision, **(model_kwargs or {}))
         self._use(model, tokenizer)
@@ -148,9 +144,8 @@ class TransformersSampler(CausalModel):
         """Model and settings; see [`Sampler`]."""
         commit = getattr(self.model.config, "_commit_hash", None)
         name = Path(str(self.model.name_or_path)).name if commit is None else str(self.model.name_or_path)
-        return {
-            "sampler": "transformers", "model": name, "revision": commit, "batch_size": self.batch_size, **vars(self.config),
-        }  # fmt: skip
+        own = {"sampler": "transformers", "model": name, "revision": commit, "batch_size": self.batch_size}
+        return {**own, **vars(self.config)}
 
     def sample(self, prompts: Sequence[Messages], seed: int) -> list[list[Response | None]]:
         """Per prompt, its responses. The global random state is left alone."""
@@ -197,12 +192,8 @@ class ServedSampler:
 
     def describe(self) -> dict[str, Any]:
         """Model and settings, not the server's address; see [`Sampler`]."""
-        return {
-            "sampler": self.name,
-            "model": self.client.model,
-            "revision": self.client.revision,
-            **vars(self.config),
-        }
+        own = {"sampler": self.name, "model": self.client.model, "revision": self.client.revision}
+        return {**own, **vars(self.config)}
 
     def requests(self, prompts: Sequence[Messages], seed: int) -> list[ChatRequest]:
         """What is asked: per prompt `num_samples` requests, each with a seed of its own."""
@@ -219,11 +210,7 @@ class ServedSampler:
         ]  # fmt: skip
 
     def sample(self, prompts: Sequence[Messages], seed: int) -> list[list[Response | None]]:
-        """Per prompt, its responses.
-
-        Raises:
-            `ServerError`: the server is gone.
-        """
+        """Per prompt, its responses; `ServerError` if the server is gone."""
         answers = self.client.chat(self.requests(prompts, seed))
         return _grouped(
             [None if a.error is not None else Response(a.text, a.finish_reason != "length") for a in answers],
@@ -296,16 +283,12 @@ class GivenResponses:
         return cls(found, name)
 
     def check(self, ids: Sequence[str]) -> None:
-        """Raise if a question has no responses.
-
-        Raises:
-            `DataError`: names the first such id.
-        """
+        """`DataError` if a question has no responses."""
         missing = [key for key in ids if key not in self._responses]
         if missing:
             raise DataError(
-                f"{len(missing)} of {len(ids)} questions have no responses, the first of them {missing[0]!r}; the ids of "
-                "questions (row numbers from 0 where there is no column 'id') and responses must be the same"
+                f"{len(missing)} of {len(ids)} questions have no responses, the first of them {missing[0]!r}; give both the "
+                "same ids (row numbers from 0 where there is no column 'id')"
             )
 
     def describe(self) -> dict[str, Any]:
@@ -314,11 +297,7 @@ class GivenResponses:
         return {"sampler": "given", "model": self._name, "responses": hashlib.sha256(texts).hexdigest()[:16]}
 
     def sample(self, prompts: Sequence[Messages], seed: int) -> list[list[Response | None]]:
-        """Not possible: they belong to ids, see [`GivenResponses.responses_to`].
-
-        Raises:
-            `TypeError`: always.
-        """
+        """Not possible: they belong to ids, see [`GivenResponses.responses_to`]."""
         raise TypeError("given responses belong to ids of questions, not to prompts; call responses_to")
 
     def responses_to(self, ids: Sequence[str]) -> list[list[Response | None]]:

@@ -91,39 +91,30 @@ class WorldSentence:
     evidence: str | None = None
 
 
-@dataclass(frozen=True)
 class _Pattern:
-    """A template as a regular expression."""
+    """A template as a regular expression, with `slot` in the place of a value."""
 
-    regex: re.Pattern[str]
-    kind: str
-    relation: Relation | None = None
-    hedged: bool = False
-
-
-def _pattern(
-    template: str, kind: str, relation: Relation | None = None, hedged: bool = False, slot: str = r"\w+"
-) -> _Pattern:
-    regex = re.escape(template.rstrip(".。"))
-    # A last name may come with the first name. No mark at the end hides a claim.
-    regex = regex.replace(r"\{name\}", r"(?:(?P<first>\w+)\ )?(?P<name>\w+)")
-    regex = regex.replace(r"\{value\}", f"(?P<value>{slot})").replace(r"\{target\}", r"(?P<target>\w+)")
-    regex = regex.replace(r"\ ", r"\s+")
-    return _Pattern(re.compile(regex + r"\s*[.,;:!?。，；：！？]?"), kind, relation, hedged)
+    def __init__(self, template: str, kind: str, relation: Relation | None = None, hedged=False, slot=r"\w+"):
+        regex = re.escape(template.rstrip(".。"))
+        # A last name may come with the first name. No mark at the end hides a claim.
+        regex = regex.replace(r"\{name\}", r"(?:(?P<first>\w+)\ )?(?P<name>\w+)")
+        regex = regex.replace(r"\{value\}", f"(?P<value>{slot})").replace(r"\{target\}", r"(?P<target>\w+)")
+        self.regex = re.compile(regex.replace(r"\ ", r"\s+") + r"\s*[.,;:!?。，；：！？]?")
+        self.kind, self.relation, self.hedged = kind, relation, hedged
 
 
 @cache
 def _patterns(language: str) -> tuple[_Pattern, ...]:
     spoken = LANGUAGES[language]
-    found = [_pattern(spoken.hop[hedged], "hop", hedged=bool(hedged)) for hedged in (0, 1)]
-    found += [_pattern(text, "filler") for text in spoken.fillers]
+    found = [_Pattern(spoken.hop[hedged], "hop", hedged=bool(hedged)) for hedged in (0, 1)]
+    found += [_Pattern(text, "filler") for text in spoken.fillers]
     for relation in spoken.relations:
-        found += [_pattern(text, "vague", relation) for text in relation.vague]
+        found += [_Pattern(text, "vague", relation) for text in relation.vague]
         # Before the facts: in Chinese, a phrase in the slot would also match as a value.
         unknown = re.escape(relation.unknown)
-        found += [_pattern(t, "vague", relation, slot=unknown) for t in (*relation.careful, *relation.hedged)]
-        found += [_pattern(text, "fact", relation) for text in relation.careful]
-        found += [_pattern(text, "fact", relation, hedged=True) for text in relation.hedged]
+        found += [_Pattern(t, "vague", relation, slot=unknown) for t in (*relation.careful, *relation.hedged)]
+        found += [_Pattern(text, "fact", relation) for text in relation.careful]
+        found += [_Pattern(text, "fact", relation, hedged=True) for text in relation.hedged]
     return tuple(found)
 
 

@@ -219,9 +219,8 @@ class World:
         )
         self._add_levels(used)
         self._add_attributes(used)
-        weights = [
-            (rank + config.popularity_offset) ** -config.popularity_exponent for rank in range(config.num_people)
-        ]
+        exponent, offset = config.popularity_exponent, config.popularity_offset
+        weights = [(rank + offset) ** -exponent for rank in range(config.num_people)]
         total = sum(weights)
         self.popularity = tuple(weight / total for weight in weights)
         self.by_short_name = {person.short_name: person for person in self.people}
