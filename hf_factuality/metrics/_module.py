@@ -40,12 +40,7 @@ class FactualityMetric(evaluate.Metric):
     metric: str
 
     def add_batch(self, *, predictions=None, references=None, **kwargs):
-        """Add predictions, and references if there are any.
-
-        Args:
-            predictions (`list`): predictions, in the form that the metric describes.
-            references (`list`, *optional*): one per prediction.
-        """
+        """Add predictions, and references if there are any."""
         predictions = as_column(predictions, "predictions")
         references = matching(references, predictions)
         super().add_batch(
@@ -55,12 +50,7 @@ class FactualityMetric(evaluate.Metric):
         )
 
     def add(self, *, prediction=None, reference=None, **kwargs):
-        """Add one prediction, and its reference if there is one.
-
-        Args:
-            prediction: in the form that the metric describes.
-            reference (*optional*): its reference.
-        """
+        """Add one prediction, and its reference if there is one."""
         super().add(
             prediction=_encoded(prediction, "the prediction"),
             reference=_encoded(reference, "the reference"),

@@ -90,15 +90,14 @@ def winrate(predictions: Sequence[Any], references: Sequence[Any], **options: An
         else:
             raise DataError(f"prediction {row} must be text or a list of two verdicts, got {item!r:.100}")
     if waiting:
-        asked = [given.questions[row] if given.questions is not None else None for row in waiting]
-        pairs = [
-            PairInput(question, *texts)
-            for row, question in zip(waiting, asked, strict=True)
-            for texts in ((predictions[row], references[row]), (references[row], predictions[row]))
-        ]
+        questions = given.questions if given.questions is not None else [None] * len(predictions)
+        pairs = []
+        for row in waiting:
+            ours, other = predictions[row], references[row]
+            pairs += [PairInput(questions[row], ours, other), PairInput(questions[row], other, ours)]
         found = _compare(given.pair_judge, pairs)
-        for number, row in enumerate(waiting):
-            verdicts[row] = (found[2 * number], found[2 * number + 1])
+        for row, *both in zip(waiting, found[::2], found[1::2], strict=True):
+            verdicts[row] = tuple(both)
     known = [
         tuple(_VERDICTS.get(verdict.strip().lower()) if isinstance(verdict, str) else None for verdict in pair)
         for pair in verdicts
