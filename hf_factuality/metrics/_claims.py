@@ -76,9 +76,9 @@ class Answer:
     """One response, read; `None` is what is not known (yet)."""
 
     text: str | None = None
-    spans: list[LabeledSpan] | None = None  # `None` also where only labels are kept
-    labels: Sequence[Label | None] = ()  # of the claims that count
-    same: Sequence[int] | None = None  # per label, the first claim that states the same; `None`: no two, or see spans
+    spans: Sequence[LabeledSpan] = ()  # its claims, if they are asked for: of a hundred thousand, labels are enough
+    labels: Sequence[Label | None] = ()  # of the claims
+    same: Sequence[int] | None = None  # per label, the first claim that states the same; `None`: no two do
     abstained: bool | None = None
     declines: frozenset[str] | None = None  # rules of ABSTENTION by which its text declines; `None`: read the text
     problem: str | None = None  # why it cannot be scored at all
@@ -152,7 +152,7 @@ class Answers:
         deduplicate: bool = False,
         options: Mapping[str, Any],
     ):
-        self.options = read_options(ClaimOptions, options)
+        self.options, self._deduplicate = read_options(ClaimOptions, options), deduplicate
         self._table = self.options.label_table or table
         if self._table is not None and self._table not in _TABLES:
             raise SpanError(f"unknown label table {self._table!r}; choose one of {sorted(LABEL_TABLES)}")
@@ -161,26 +161,20 @@ class Answers:
         self.claims: Counter[str] = Counter()
         self.verifier: Verifier | None = None
         self.items: list[Answer] = []
-        declines, waiting = abstention_rule(abstention), []
+        declines = abstention_rule(abstention)
         for row, item in enumerate(predictions):
             answer = self._read(item, f"prediction {row}")
             if answer.declines is not None and callable(abstention):
-                raise DataError(
-                    "a function cannot say whether a verified response declines, since its text is not kept; name a "
-                    f"rule: {', '.join(ABSTENTION)}"
-                )
+                names = ", ".join(ABSTENTION)
+                raise DataError(f"a function cannot say whether a verified response declines; name a rule: {names}")
             if answer.abstained is None and answer.declines is not None:
                 answer.abstained = abstention in answer.declines
             elif answer.abstained is None:
                 answer.abstained = answer.text is not None and bool(declines(answer.text))
             self.items.append(answer)
-            if answer.given:
-                self._count(answer, deduplicate)
-            else:
-                waiting.append(answer)
         self._verify(references)
-        for answer in waiting:
-            self._count(answer, deduplicate)
+        for answer in self.items:
+            self._count(answer)
         if self._unknown:
             logger.warning(
                 f"{self._unknown.total()} claims have a label that is not known and are left out as unjudged: "
@@ -221,10 +215,9 @@ class Answers:
         answer = Answer(text=text, abstained=abstained, domain=item.get("domain"))
         if item.get("error"):
             answer.problem = "verifier_failed"
-        elif claims is not None:
-            answer.spans, answer.given = [self._claim(claim, text, place) for claim in claims], True
-        elif answer.abstained:
-            answer.spans, answer.given = [], True
+        elif claims is not None or answer.abstained:
+            self._keep(answer, [self._claim(claim, text, place) for claim in claims or ()])
+            answer.given = True
         elif text is None:
             answer.problem = "missing"
         return answer
@@ -278,7 +271,7 @@ class Answers:
             if answer.problem or answer.given:
                 continue
             if answer.abstained or (answer.text is not None and not answer.text.strip()):
-                answer.spans, answer.given = [], True  # nothing to judge
+                answer.given = True  # nothing to judge
             elif answer.unjudged:
                 answer.problem = answer.unjudged
             else:
@@ -294,29 +287,30 @@ class Answers:
         (judged,) = judge_rows(verifier, rows, chunk=None)
         for it in judged:
             answer, found = it.row.key, it.found
-            answer.spans, answer.abstained = list(judged_units(found)), found.abstained
+            answer.abstained = found.abstained
+            self._keep(answer, judged_units(found))
             if found.error is not None:
                 answer.problem = it.left_out or "verifier_failed"
 
-    def _count(self, answer: Answer, deduplicate: bool) -> None:
+    def _keep(self, answer: Answer, claims: Sequence[LabeledSpan]) -> None:
+        answer.labels = [claim.label for claim in claims]
+        if self._deduplicate:
+            answer.same = _same(claims, answer.text or "")
+        if self.options.return_spans:
+            answer.spans = claims
+
+    def _count(self, answer: Answer) -> None:
         if answer.problem or answer.abstained:
             return
-        labels, same = answer.labels, answer.same
-        if answer.spans is not None:
-            labels = [span.label for span in answer.spans]
-            same = _same(answer.spans, answer.text or "") if deduplicate else None
-        if deduplicate and same is not None:
+        if self._deduplicate and answer.same is not None:
             kept: dict[int, Label | None] = {}
-            for number, label in zip(same, labels, strict=True):
+            for number, label in zip(answer.same, answer.labels, strict=True):
                 if kept.get(number) is None:
                     kept[number] = label
-            self.claims["duplicate"] += len(labels) - len(kept)
-            labels = list(kept.values())
-        self.claims["unjudged"] += sum(label is None for label in labels)
-        self.claims["no_fact"] += sum(label is Label.NO_FACT for label in labels)
-        answer.labels = labels
-        if not self.options.return_spans:
-            answer.spans = []  # of a hundred thousand claims, labels are enough
+            self.claims["duplicate"] += len(answer.labels) - len(kept)
+            answer.labels = list(kept.values())
+        self.claims["unjudged"] += sum(label is None for label in answer.labels)
+        self.claims["no_fact"] += sum(label is Label.NO_FACT for label in answer.labels)
 
     def comparable(self, published: Sequence[str]) -> bool:
         """Whether every label is one of the paper's set, and came with the predictions from one of its judges."""
@@ -324,7 +318,7 @@ class Answers:
         return (
             self._as_published
             and is_published(self.options.judge, published)
-            and all(answer.given and known.issuperset(answer.labels) for answer in self.scorable)
+            and all(it.given and (it.abstained or known.issuperset(it.labels)) for it in self.scorable)
         )
 
     @property
@@ -355,7 +349,7 @@ class Answers:
 
     def spans(self) -> list[list[dict[str, Any]] | None]:
         """Per prediction, its spans as dictionaries; `None` if it could not be scored."""
-        return [None if answer.problem else [span.to_dict() for span in answer.spans or ()] for answer in self.items]
+        return [None if answer.problem else [span.to_dict() for span in answer.spans] for answer in self.items]
 
     def result(
         self,

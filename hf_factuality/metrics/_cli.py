@@ -120,9 +120,7 @@ def check_metric_args(
     except Exception as error:
         raise ValueError(f"--metric_args: {name} refuses {dict(given)}: {error}") from error
     if not isinstance(found, Mapping) or name not in found:
-        raise ValueError(
-            f"the result of the metric {name!r} has no {name!r}; give `Answers.result` the function's name"
-        )
+        raise ValueError(f"the result of the metric {name!r} has no {name!r}; name it so in `Answers.result`")
 
 
 def _install(args: argparse.Namespace) -> int:

@@ -43,8 +43,7 @@ def _votes(item: Any, place: str) -> tuple[list[bool | None] | None, str | None]
         if (text is None or isinstance(text, str)) and (votes is None or isinstance(votes, list)):
             return None if votes is None else [read_vote(vote) for vote in votes], text
     raise DataError(
-        f"{place} must be the answer's text, a list of votes, True or False, or a dictionary with `text` and `votes`, "
-        f"got {item!r:.100}"
+        f"{place} must be text, votes, True, False or a dictionary with `text` and `votes`, got {item!r:.100}"
     )
 
 

@@ -15,14 +15,7 @@ from hf_factuality.metrics._claims import Answers
 
 _Rule = str | Callable[[str], bool] | None
 _ANAH_JUDGES = ("human", "opencompass/anah-v2")
-_FACTSCORE_JUDGES = (
-    "human",
-    "retrieval+ChatGPT",
-    "retrieval+ChatGPT+npm",
-    "retrieval+llama",
-    "retrieval+llama+npm",
-    "npm",
-)
+_FACTSCORE_MODELS = ("retrieval+ChatGPT", "retrieval+ChatGPT+npm", "retrieval+llama", "retrieval+llama+npm", "npm")
 _FACTSCORE_RULES = (None, "generic", "perplexity_ai")
 _LONGWIKI_JUDGES = ("meta-llama/Llama-3.1-405B-Instruct-FP8",)
 _SAFE_JUDGES = ("human", "gpt-3.5-turbo-0125")
@@ -85,7 +78,7 @@ def factscore(
         parts={**parts, "empty": answers.empty()},
         left_out={name: found[name] for name in ("abstained", "no_facts", "unjudged")},
         settings={"gamma": gamma, **reading},
-        published=_FACTSCORE_JUDGES,
+        published=("human", *_FACTSCORE_MODELS),
         # The paper's figures have no length penalty.
         released=found["init_score"] if abstention in _FACTSCORE_RULES and not deduplicate else None,
     )
@@ -132,7 +125,7 @@ def safe(
     labels = answers.labels()
     found = scoring.mean_f1_at_k([found or [] for found in labels], [k] * len(labels))
     # The released code has no rule for responses that decline, and counts what they claim.
-    ignored = any(answer.abstained and (answer.spans or answer.labels) for answer in answers.items)
+    ignored = any(answer.abstained and answer.labels for answer in answers.items)
     parts = {name: found[name] for name in ("precision", "recall", "facts", "no_claims")}
     return answers.result(
         "safe",
