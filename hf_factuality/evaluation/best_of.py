@@ -7,20 +7,11 @@ from functools import lru_cache
 from math import comb
 from typing import Any
 
+from hf_factuality.functional.scoring import mean
+
 
 def parse_best_of(text: str) -> tuple[int, ...]:
-    """The numbers of `--best_of`.
-
-    Args:
-        text (`str`):
-            Positive integers with commas: `"1,16,256"`.
-
-    Returns:
-        `tuple[int, ...]`, ascending, each once.
-
-    Raises:
-        `ValueError`: something else.
-    """
+    """The numbers of `--best_of` (`"1,16,256"`), ascending, each once."""
     try:
         sizes = sorted({int(part) for part in text.split(",")})
     except ValueError:
@@ -28,19 +19,6 @@ def parse_best_of(text: str) -> tuple[int, ...]:
     if not sizes or sizes[0] < 1:
         raise ValueError(f"--best_of takes positive integers with commas (1,16,256), got {text!r}")
     return tuple(sizes)
-
-
-def check_best_of(sizes: Sequence[int], n_samples: int, where: str) -> None:
-    """Check that there are samples enough.
-
-    Raises:
-        `ValueError`: N is larger than the number of samples.
-    """
-    if sizes and max(sizes) > n_samples:
-        raise ValueError(
-            f"--best_of {max(sizes)} needs that many completions per item, and {where} gives {n_samples}; the best of more "
-            "than were drawn cannot be estimated"
-        )
 
 
 def best_of_n(scores: Sequence[float | None], n: int) -> float | None:
@@ -52,20 +30,9 @@ def best_of_n(scores: Sequence[float | None], n: int) -> float | None:
 
         E[best] = sum over i of C(u + i - 1, n - 1) s_i  /  (C(u + k, n) - C(u, n))
 
-    A sample without a score is a draw that cannot be the best: who selects by a verifier does not select what it could not
-    judge. There are u of these; the divisor leaves out draws that hold nothing else. Without them it is C(k, n).
-
-    Args:
-        scores (`Sequence[float | None]`):
-            One per sample of an item; `None` if it has none.
-        n (`int`):
-            From 1 to the number of samples.
-
-    Returns:
-        `float`, or `None` if no sample has a score.
-
-    Raises:
-        `ValueError`: `n` is out of range.
+    A sample without a score (`None`) is a draw that cannot be the best: who selects by a verifier does not select what it
+    could not judge. There are u of these; the divisor leaves out draws that hold nothing else. Without them it is C(k, n).
+    `None` if no sample has a score.
 
     Example:
 
@@ -77,9 +44,8 @@ def best_of_n(scores: Sequence[float | None], n: int) -> float | None:
     known = sorted(score for score in scores if score is not None)
     if not known:
         return None
-    return sum(
-        weight * score for weight, score in zip(_weights(len(scores), len(known), n), known, strict=True) if weight
-    )
+    weights = _weights(len(scores), len(known), n)
+    return sum(weight * score for weight, score in zip(weights, known, strict=True) if weight)
 
 
 @lru_cache(maxsize=1024)
@@ -91,20 +57,9 @@ def _weights(samples: int, scored: int, n: int) -> tuple[float, ...]:
 
 
 def best_of_curve(scores: Sequence[Sequence[float | None]], sizes: Sequence[int]) -> dict[str, dict[str, Any]]:
-    """[`best_of_n`], mean over items.
-
-    Args:
-        scores (`Sequence[Sequence[float | None]]`):
-            Per item and sample.
-        sizes (`Sequence[int]`):
-            Each N.
-
-    Returns:
-        `dict[str, dict]`: per N `value` (`None` without any score) and `n`, the items that have a score, which are the same
-        for every N.
-    """
+    """[`best_of_n`] per N of `sizes`: mean over items as `value`, and `n`, the items that have a score."""
     curve = {}
     for size in sizes:
-        known = [best for found in scores if (best := best_of_n(found, size)) is not None]
-        curve[str(size)] = {"value": sum(known) / len(known) if known else None, "n": len(known)}
+        best = [best_of_n(found, size) for found in scores]
+        curve[str(size)] = {"value": mean(best), "n": sum(value is not None for value in best)}
     return curve

@@ -8,100 +8,70 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import json
-import logging
 import os
 import shlex
-import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from hf_factuality.chat.journal import only_run
-from hf_factuality.data.benchmarks.base import BenchmarkItem
-from hf_factuality.evaluation.best_of import check_best_of
+from hf_factuality.evaluation._shared import (
+    counts,
+    exit_status,
+    numbers,
+    print_results,
+    quiet_guard,
+    shown,
+    shown_interval,
+)
 from hf_factuality.evaluation.engines import Engine, FileEngine, ServerEngine, with_samples
 from hf_factuality.evaluation.journal import Journal
-from hf_factuality.evaluation.plan import PLAIN, Plan, Task, check_samples, load_task_items, make_plan
+from hf_factuality.evaluation.plan import JUDGED_METRICS, Plan, Task, check_samples, load_task_items, make_plan
 from hf_factuality.evaluation.run import answer_items, journal_rows, judge_answers
-from hf_factuality.evaluation.scoring import JUDGED_METRICS, Answers, check_gold, score
+from hf_factuality.evaluation.scoring import Answers, check_gold, score
 from hf_factuality.evaluation.verification import AnswerJudge, AnswerVerifier
-from hf_factuality.functional.credit import judged_units
 from hf_factuality.functional.scoring import ClaimCounts, count_claims
-from hf_factuality.hub.cards.card import format_table
 from hf_factuality.hub.results import check_same_model, environment, now, public, write_results
 from hf_factuality.metrics._cli import check_metric_args
 from hf_factuality.spans import SCOPES
-from hf_factuality.verifiers.guard import logger as guard_logger
 
 
-@dataclass
-class Prepared:
-    """A task with everything that it needs.
-
-    Args:
-        task ([`Task`]):
-            The benchmark and how it is measured.
-        items (`list[BenchmarkItem]`):
-            Its items.
-        provenance (`dict`):
-            Where they come from.
-        verifier ([`AnswerVerifier`], *optional*), judge ([`AnswerJudge`], *optional*):
-            Who judges the answers.
-        claims ([`ClaimCounts`], *optional*):
-            What the verifier said of all answers together.
-    """
-
-    task: Task
-    items: list[BenchmarkItem]
-    provenance: dict[str, Any]
-    verifier: AnswerVerifier | None
-    judge: AnswerJudge | None
-    claims: ClaimCounts = ClaimCounts(0, 0, 0)
+# Reasons to leave an answer out that say nothing about it; an abstention, for one, does.
+_NOT_JUDGED = ("missing", "no_evidence", "verifier_failed", "unjudged")
 
 
 def evaluate(args: argparse.Namespace) -> int:
-    """Run the command.
-
-    Args:
-        args (`argparse.Namespace`):
-            Its flags, by their names.
-
-    Returns:
-        `int`: 0, or 1 below a threshold.
-
-    Raises:
-        `FactualityError`, `ValueError`, `OSError`: see the modules; nearly all of them before anything is computed.
-    """
+    """Run the command; 0, or 1 below a threshold. Nearly all that can be wrong is raised before anything is computed."""
     plan = make_plan(args)
     with ExitStack() as stack:
         # Two runs on a machine into one file would mix their answers.
         taken = f"another run writes to {args.out.name!r}; wait for it, or give another --out"
         stack.enter_context(only_run(lock_path(args.out), taken))
-        # It warns per call; here the failures are counted, and told in the results.
-        stack.callback(guard_logger.setLevel, guard_logger.level)
-        guard_logger.setLevel(logging.ERROR)
-        prepared = [_prepare(args, plan, task, stack) for task in plan.tasks]
-        engine = _engine(args, plan, prepared)
+        stack.enter_context(quiet_guard())
+        for task in plan.tasks:
+            _prepare(args, task, stack)
+        engine = _engine(args, plan)
         model = engine.identity()
         check_same_model(args.out, model)
-        for it in prepared:
-            _set_format(args, engine, it.task)
-            engine.check(it.items, it.task.generation)
+        for task in plan.tasks:
+            _set_format(args, engine, task)
+            engine.check(task.items, task.generation)
         device = getattr(getattr(engine, "model", None), "device", None)
         machine = environment(getattr(device, "type", None))
-        entries = []
-        for it in prepared:
-            _set_format(args, engine, it.task)
-            entries += _measure(args, plan, it, engine, model)
+        entries, claims = [], {}
+        for task in plan.tasks:
+            _set_format(args, engine, task)
+            found, claims[task.name] = _measure(args, task, engine, model)
+            entries += found
             write_results(args.out, model, entries, machine, _command(args))
         if isinstance(engine, ServerEngine):
             _remove(engine.cache)  # the files of answers hold it all by now
-    _print(entries, args)
-    return _status(entries, plan.thresholds, args.max_not_judged, {it.task.name: it.claims for it in prepared})
+    summary = {"results": public(entries), "out": args.out.name}
+    print_results(summary, [_row(entry) for entry in entries], [str(args.out)], args.json)
+    return exit_status(_scores(entries, plan.thresholds), _unjudged(entries, claims), plan.allowed_missing)
 
 
 def lock_path(out: Path) -> Path:
@@ -111,72 +81,50 @@ def lock_path(out: Path) -> Path:
     return Path(tempfile.gettempdir()) / f"hf_factuality-{name}.lock"
 
 
-def _prepare(args: argparse.Namespace, plan: Plan, task: Task, stack: ExitStack) -> Prepared:
-    items, provenance = load_task_items(args, task, args.limit)
-    for name in sorted(plan.metric_args.keys() & set(task.metrics)):
-        check_metric_args(name, plan.metric_args[name], domains=sorted({item.domain or "all" for item in items}))
+def _prepare(args: argparse.Namespace, task: Task, stack: ExitStack) -> None:
+    """Read the items of a task, and load who judges them."""
+    task.items, task.provenance = load_task_items(args, task, args.limit)
+    for name in sorted(task.metric_args.keys() & set(task.metrics)):
+        check_metric_args(name, task.metric_args[name], domains=sorted({it.domain or "all" for it in task.items}))
     if "accuracy" in task.metrics:
-        check_gold(task.benchmark, items)
-    judge = verifier = None
+        check_gold(task.benchmark, task.items)
     judged = [name for name in task.metrics if name in JUDGED_METRICS]
     if args.judge and "halluqa" in judged:
-        judge = AnswerJudge(task.name, args.judge, args.judge_base_url, args.judge_prompt, args.judge_votes)
-        stack.callback(judge.close)
+        task.judge = AnswerJudge(task.name, args.judge, args.judge_base_url, args.judge_prompt, args.judge_votes)
+        stack.callback(task.judge.close)
         judged.remove("halluqa")
     if judged:
-        arguments = {"base_url": args.verifier_base_url} if args.verifier_base_url else {}
-        verifier = AnswerVerifier(
-            args.verifier,
-            items,
-            knowledge=args.knowledge,
-            retriever=args.retriever,
-            top_k=args.top_k,
-            **arguments,
-        )
-    for who in filter(None, (verifier, judge)):
+        evidence = {"knowledge": args.knowledge, "retriever": args.retriever, "top_k": args.top_k}
+        task.verifier = AnswerVerifier(args.verifier, task.items, args.verifier_base_url, **evidence)
+    for who in filter(None, (task.verifier, task.judge)):
         if args.scope != SCOPES[0]:  # so that results and answers of the default stay what they were
             who.description["scope"] = args.scope
-    return Prepared(task, items, provenance, verifier, judge)
 
 
-def _engine(args: argparse.Namespace, plan: Plan, prepared: Sequence[Prepared]) -> Engine:
+def _engine(args: argparse.Namespace, plan: Plan) -> Engine:
     if args.answers:
-        (it,) = prepared
-        engine = FileEngine(args.answers, args.model_name)
-        # A sample of the items has the same ids, but not the same order.
-        whole = args.limit is not None and engine.by_order
-        engine.join(load_task_items(args, it.task, None)[0] if whole else it.items, sample=args.limit is not None)
-        if it.task.generation:
-            samples = engine.samples(it.items)
-            where = f"{args.answers.name} has {samples} completions per item"
-            check_samples(it.task.metrics, samples, plan.best_of, where)
-            check_best_of(plan.best_of, samples, args.answers.name)
-            it.task = replace(it.task, generation=with_samples(it.task.generation, samples))
-        return engine
+        return _file_engine(args, *plan.tasks)
+    known = {"revision": args.revision, "template_arguments": plan.template_arguments}
     if args.base_url:
         cache = args.out.with_name(f".{args.out.stem}.cache.sqlite")
         if args.overwrite:
             _remove(cache)
-        return ServerEngine(
-            args.model,
-            args.base_url,
-            revision=args.revision,
-            concurrency=args.concurrency,
-            cache=cache,
-            template_arguments=plan.template_arguments,
-        )
+        return ServerEngine(args.model, args.base_url, concurrency=args.concurrency, cache=cache, **known)
     from hf_factuality.evaluation.local import LocalEngine
 
-    return LocalEngine(
-        args.model,
-        revision=args.revision,
-        dtype=args.dtype,
-        device=args.device,
-        batch_size=args.batch_size,
-        prompt_format=args.prompt_format,
-        template_arguments=plan.template_arguments,
-        trust_remote_code=args.trust_remote_code,
-    )
+    loading = ("dtype", "device", "batch_size", "prompt_format", "trust_remote_code")
+    return LocalEngine(args.model, **{name: getattr(args, name) for name in loading}, **known)
+
+
+def _file_engine(args: argparse.Namespace, task: Task) -> FileEngine:
+    engine = FileEngine(args.answers, args.model_name)
+    # A sample of the items has the same ids, but not the same order.
+    whole = args.limit is not None and engine.by_order
+    engine.join(load_task_items(args, task, None)[0] if whole else task.items, sample=args.limit is not None)
+    if task.generation:
+        task.generation = with_samples(task.generation, engine.samples(task.items))
+        check_samples(task, args.answers.name)
+    return engine
 
 
 def _remove(cache: Path) -> None:
@@ -186,88 +134,54 @@ def _remove(cache: Path) -> None:
 
 def _set_format(args: argparse.Namespace, engine: Engine, task: Task) -> None:
     if hasattr(engine, "use_format"):
-        plain = args.prompt_format == "auto" and (task.name, task.style) in PLAIN
-        engine.use_format("plain" if plain else args.prompt_format)
+        engine.use_format("plain" if args.prompt_format == "auto" and task.plain else args.prompt_format)
 
 
 def _measure(
-    args: argparse.Namespace, plan: Plan, it: Prepared, engine: Engine, model: Mapping[str, Any]
-) -> list[dict[str, Any]]:
-    """Results of one benchmark; its file of answers is complete afterwards."""
-    task = it.task
-    how = {**engine.settings(), **(asdict(task.generation) if engine.generates and task.generation else {})}
-    source = {name: it.provenance[name] for name in ("dataset", "split", "revision", "style", "seed")}
-    settings = public({"benchmark": task.name, "dataset": source, "model": model, "generation": how})
+    args: argparse.Namespace, task: Task, engine: Engine, model: Mapping[str, Any]
+) -> tuple[list[dict[str, Any]], ClaimCounts]:
+    """Results of one benchmark, whose file of answers is complete afterwards, and what the verifier said of all claims."""
+    source, sampled = task.provenance, engine.generates and task.generation is not None
+    how = {**engine.settings(), **(asdict(task.generation) if sampled else {})}
+    dataset = {name: source[name] for name in ("dataset", "split", "revision", "style", "seed")}
+    settings = public({"benchmark": task.name, "dataset": dataset, "model": model, "generation": how})
     journal = Journal(task.answers, settings, args.overwrite)
     try:
-        answer_items(engine, it.items, task.generation, journal)
-        n_samples = task.generation.n_samples if plan.best_of and task.generation else 1
-        judge_answers(it.items, journal, it.verifier, it.judge, n_samples, args.scope)
-        answers = _collect(it, journal, plan, engine, args)
-        known = [found for found in answers.verifications if found is not None and found.error is None]
-        it.claims = count_claims([span.label for found in known for span in judged_units(found)])
+        answer_items(engine, task, journal)
+        judge_answers(task, journal)
+        whole = source["used"] == source["rows"] and args.dataset is None and args.split is None
+        published = whole and task.plain and how.get("prompt_format") == "plain"
+        answers = Answers(task, [journal.answers.get(item.id, {}) for item in task.items], published)
         found = {name: score(name, answers) for name in task.metrics}
-        journal.finish(journal_rows(it.items, journal, {name: result["scores"] for name, result in found.items()}))
+        journal.finish(journal_rows(task, journal, {name: result.pop("scores") for name, result in found.items()}))
     finally:
         journal.close()
-    samples = [sample for item in it.items for sample in journal.answers.get(item.id, {}).get("completions", [])]
-    truncated = sum(sample is not None and sample.get("finish_reason") == "length" for sample in samples)
+    samples = [sample for known in answers.known for sample in known.get("completions", [])]
+    common = {
+        "higher_is_better": True,
+        "truncated": sum((it or {}).get("finish_reason") == "length" for it in samples) if sampled else None,
+        "seeds": {
+            "dataset": source["seed"],
+            "generation": args.seed if sampled else None,
+            "interval": 0,  # the metrics' default; of a result without an interval too, which may replace one
+        },
+        "dataset": source,
+        "generation": how,
+        "created": now(),
+    }
     entries = []
     for name, result in found.items():
-        used = it.judge if name == "halluqa" and it.judge else it.verifier if name in JUDGED_METRICS else None
-        entries.append(
-            {
-                "benchmark": task.name,
-                "metric": name,
-                "value": result["value"],
-                **{key: result[key] for key in ("n", "n_scored", "confidence_interval")},
-                "higher_is_better": True,
-                **{key: result[key] for key in ("parts", "left_out")},
-                "truncated": truncated if engine.generates and task.generation else None,
-                "seeds": {
-                    "dataset": it.provenance["seed"],
-                    "generation": args.seed if engine.generates and task.generation else None,
-                    "interval": 0,  # the metrics' default; of a result without an interval too, which may replace one
-                },
-                "dataset": it.provenance,
-                "verifier": used.description if used is it.verifier and used else None,
-                **{key: result[key] for key in ("extractor", "judge")},
-                "generation": how,
-                "comparable_to_published": result["comparable_to_published"],
-                "settings": result["settings"],
-                "created": now(),
-            }
-        )
-    return entries
+        verified = task.verifier and name in JUDGED_METRICS and not (name == "halluqa" and task.judge)
+        who = task.verifier.description if verified else None
+        entries.append({"benchmark": task.name, "metric": name, **result, "verifier": who, **common})
+    return entries, _claims(answers)
 
 
-def _collect(it: Prepared, journal: Journal, plan: Plan, engine: Engine, args: argparse.Namespace) -> Answers:
-    known = [journal.answers.get(item.id, {}) for item in it.items]
-    n_samples = it.task.generation.n_samples if it.task.generation else 0
-    whole = it.provenance["used"] == it.provenance["rows"] and args.dataset is None and args.split is None
-    published = whole and (it.task.name, it.task.style) in PLAIN and engine.settings().get("prompt_format") == "plain"
-    completions = [
-        [sample and sample.get("text") for sample in answer.get("completions", [])[:n_samples]] for answer in known
-    ]
-    first = [(answer.get("completions") or [None])[0] or {} for answer in known]
-    return Answers(
-        it.task.benchmark,
-        it.items,
-        [texts + [None] * (n_samples - len(texts)) for texts in completions],
-        log_likelihoods=[answer.get("log_likelihoods") for answer in known],
-        verifications=[journal.verification(item.id) for item in it.items],
-        votes=[sample.get("votes") for sample in first],
-        verifier=it.verifier,
-        judge=it.judge,
-        scope=args.scope,
-        published=published,
-        metric_args=plan.metric_args,
-        best_of=plan.best_of,
-        sample_verifications=[
-            [journal.verification(item.id, number) for number in range(n_samples if plan.best_of else 0)]
-            for item in it.items
-        ],
-    )
+def _claims(answers: Answers) -> ClaimCounts:
+    if answers.task.verifier is None:
+        return ClaimCounts(0, 0, 0)
+    first = [samples[0] for samples in answers.judged]
+    return count_claims([label for answer in first if answer is not None for label in answer.labels])
 
 
 def _command(args: argparse.Namespace) -> str:
@@ -281,63 +195,34 @@ def _command(args: argparse.Namespace) -> str:
     return shlex.join(words)
 
 
-def _print(entries: Sequence[Mapping[str, Any]], args: argparse.Namespace) -> None:
-    people = sys.stdout.isatty() and not args.json
-    if not people:
-        print(json.dumps({"results": public(entries), "out": args.out.name}))
-    if not args.json:
-        print(
-            f"{format_table([_row(entry) for entry in entries])}\n{args.out}",
-            file=sys.stdout if people else sys.stderr,
-        )
-
-
 def _row(entry: Mapping[str, Any]) -> dict[str, str]:
-    interval, value = entry["confidence_interval"], entry["value"]
-    left_out = {name: n for name, n in entry["left_out"]["responses"].items() if n}
-    left_out |= {"truncated": entry["truncated"]} if entry["truncated"] else {}
-    parts = {name: part for name, part in entry["parts"].items() if part is None or isinstance(part, (int, float))}
-    parts |= {f"best of {size}": found["value"] for size, found in entry["parts"].get("best_of", {}).items()}
+    best = {f"best of {size}": found["value"] for size, found in entry["parts"].get("best_of", {}).items()}
     return {
         "benchmark": entry["benchmark"],
         "metric": entry["metric"],
-        "value": _number(value),
-        "interval": f"{interval['low']:.3f} to {interval['high']:.3f}" if interval else "",
+        "value": shown(entry["value"]),
+        "interval": shown_interval(entry["confidence_interval"]),
         "n": f"{entry['n_scored']}" + (f" of {entry['n']}" if entry["n_scored"] < entry["n"] else ""),
-        "left out or cut": ", ".join(f"{name} {n}" for name, n in left_out.items()),
-        "parts": ", ".join(f"{name} {_number(part)}" for name, part in parts.items()),
+        "left out or cut": counts({**entry["left_out"]["responses"], "truncated": entry["truncated"]}),
+        "parts": numbers({**entry["parts"], **best}),
     }
 
 
-def _number(value: float | None) -> str:
-    return "n/a" if value is None else f"{value:.3f}" if isinstance(value, float) else str(value)
-
-
-# Reasons to leave an answer out that say nothing about it; an abstention, for one, does.
-_NOT_JUDGED = ("missing", "no_evidence", "verifier_failed", "unjudged")
-
-
-def _status(
-    entries: Sequence[Mapping[str, Any]],
-    thresholds: Mapping[str, float],
-    max_not_judged: float | None,
-    claims: Mapping[str, ClaimCounts],
-) -> int:
-    low = []
-    if max_not_judged is None and thresholds:
-        max_not_judged = 0.1
+def _scores(
+    entries: Sequence[Mapping[str, Any]], thresholds: Mapping[str, float]
+) -> Iterator[tuple[str, float | None, float]]:
     for entry in entries:
-        name = f"{entry['benchmark']}: {entry['metric']}"
-        for wanted, threshold in thresholds.items():
-            if wanted in (entry["metric"], f"{entry['benchmark']}.{entry['metric']}"):
-                if entry["value"] is None or entry["value"] < threshold:
-                    low.append(f"{name} {entry['value']} is below {threshold:g}")
+        for name in (entry["metric"], f"{entry['benchmark']}.{entry['metric']}"):
+            if name in thresholds:
+                yield f"{entry['benchmark']}: {entry['metric']}", entry["value"], thresholds[name]
+
+
+def _unjudged(
+    entries: Sequence[Mapping[str, Any]], claims: Mapping[str, ClaimCounts]
+) -> Iterator[tuple[str, int, int, str]]:
+    for entry in entries:
         missing = sum(entry["left_out"]["responses"].get(reason, 0) for reason in _NOT_JUDGED)
-        if max_not_judged is not None and entry["n"] and missing / entry["n"] > max_not_judged:
-            low.append(f"{name}: {missing} of {entry['n']} items have no answer or could not be judged")
+        prefix = f"{entry['benchmark']}: {entry['metric']}: "
+        yield prefix, missing, entry["n"], "items have no answer or could not be judged"
     for name, found in claims.items():
-        if max_not_judged is not None and found.stated and found.unjudged / found.stated > max_not_judged:
-            low.append(f"{name}: {found.unjudged} of {found.stated} claims could not be judged")
-    for text in low:
-        print(f"hf-factuality: {text}", file=sys.stderr)
-    return 1 if low else 0
+        yield f"{name}: ", found.unjudged, found.stated, "claims could not be judged"

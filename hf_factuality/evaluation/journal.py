@@ -16,32 +16,19 @@ from hf_factuality.chat.journal import Lines, dumps
 from hf_factuality.errors import DataError
 from hf_factuality.hub.results import differences
 from hf_factuality.io.files import write_atomically
-from hf_factuality.spans import Verification
 
 
 SCHEMA = "hf_factuality.answers/1"
 _MARK = b'{"schema": "hf_factuality.answers/'
+_SAMPLE_KEYS = {"text", "finish_reason", "verification", "verified", "votes", "voted"}
 
 
 class Journal:
-    """The file of answers of one benchmark, open for adding.
+    """The file of answers of one benchmark, open for adding; `overwrite` begins anew.
 
-    Args:
-        path (`Path`):
-            The file; made if it is not there.
-        settings (`Mapping[str, Any]`):
-            Everything that decides what is answered. The first line holds it.
-        overwrite (`bool`, *optional*, defaults to `False`):
-            Whether to begin anew.
-
-    Raises:
-        `DataError`: the file was written with other settings (each difference is named), or is something else.
-        `OSError`: it cannot be written.
-
-    Attributes:
-        answers (`dict[str, dict]`): Per id what is known: `prompt`, `completions` (a list with a dictionary of `text`,
-            `finish_reason`, and `verification` or `votes` where there are any, per sample; `None` for one to come),
-            `log_likelihoods`.
+    `settings`, which its first line holds, are all that decides what is answered: a file that was written with others is a
+    `DataError`, which names each difference, as is one that is no journal. `answers` holds what is known of an item by its
+    id: `prompt`, `log_likelihoods`, and `completions`, a list with a dictionary per sample, `None` for one to come.
     """
 
     def __init__(self, path: Path, settings: Mapping[str, Any], overwrite: bool = False):
@@ -52,6 +39,7 @@ class Journal:
         if path.exists() and (self._is_empty() or overwrite):
             path.unlink()
         self._lines = Lines(path, lambda row, place: self._take(row) if place else self._compare(row), sync=False)
+        self.close = self._lines.close
         if self._lines.empty:
             self._lines.add([{"schema": SCHEMA, "settings": self._settings}])
 
@@ -77,9 +65,7 @@ class Journal:
 
     def _take(self, row: Mapping[str, Any]) -> None:
         answer = self.answers.setdefault(str(row.get("id")), {"completions": []})
-        for key in ("prompt", "log_likelihoods"):
-            if key in row:
-                answer[key] = row[key]
+        answer |= {key: row[key] for key in ("prompt", "log_likelihoods") if key in row}
         samples = row["samples"] if "samples" in row else {str(row["sample"]): row} if "sample" in row else {}
         for number, found in samples.items() if isinstance(samples, dict) else enumerate(samples):
             place = int(number)
@@ -88,11 +74,10 @@ class Journal:
                 kept = {key: value for key, value in found.items() if key in _SAMPLE_KEYS}
                 answer["completions"][place] = {**(answer["completions"][place] or {}), **kept}
 
-    def verification(self, name: str, number: int = 0) -> Verification | None:
-        """What was found in a completion of an item, by default the first; `None` if it was not verified."""
+    def sample(self, name: str, number: int = 0) -> dict[str, Any]:
+        """What is known of a completion of an item; empty if it is to come."""
         samples = self.answers.get(name, {}).get("completions", [])
-        sample = (samples[number] if number < len(samples) else None) or {}
-        return Verification.from_dict(sample["verification"]) if "verification" in sample else None
+        return (samples[number] if number < len(samples) else None) or {}
 
     def add(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Add lines (`id`, and `sample` or `log_likelihoods`); they are on their way to the disk when this returns."""
@@ -100,24 +85,13 @@ class Journal:
             self._lines.add([row])
             self._take(row)
 
-    def close(self) -> None:
-        self._lines.close()
-
     def finish(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Close, and replace the file by these rows, one per item.
-
-        Args:
-            rows (`Sequence[Mapping[str, Any]]`):
-                Each with `id`, `prompt` and `samples` or `log_likelihoods`, and whatever else is worth reading.
-        """
+        """Close, and replace the file by these rows, one per item; what is known of other items is kept behind them."""
         self.close()
         kept = {str(row["id"]) for row in rows}
         others = [{"id": name, **_row(answer)} for name, answer in self.answers.items() if name not in kept]
         lines = [dumps({"schema": SCHEMA, "settings": self._settings}), *map(dumps, rows), *map(dumps, others)]
         write_atomically(self.path, b"".join(lines))
-
-
-_SAMPLE_KEYS = {"text", "finish_reason", "verification", "verified", "votes", "voted"}
 
 
 def _row(answer: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -27,21 +28,10 @@ FILE_BENCHMARK = Benchmark(
 
 
 def load_own_items(path: Path, limit: int | None = None) -> tuple[list[BenchmarkItem], dict[str, Any]]:
-    """Items of a JSON Lines, JSON or Parquet file.
+    """The first `limit` items of a JSON Lines, JSON or Parquet file, and where they come from.
 
-    Args:
-        path (`Path`):
-            Rows with `prompt` (text or messages) or `question`, and where they are known `id`, `answer` (text or a list),
-            `evidence` (text or a list), `topic`, `domain`, `data_source`.
-        limit (`int`, *optional*):
-            Takes the first rows only.
-
-    Returns:
-        `tuple`: items, and where they come from.
-
-    Raises:
-        `DataError`: names row and column.
-        `OSError`: the file cannot be read.
+    Rows have `prompt` (text or messages) or `question`, and where they are known `id`, `answer` (text or a list),
+    `evidence` (text or a list), `topic`, `domain`, `data_source`.
     """
     if path.suffix not in (".jsonl", ".json", ".parquet"):
         raise DataError(f"--dataset {path.name}: without --benchmark this must be a .jsonl, .json or .parquet file")
@@ -49,10 +39,9 @@ def load_own_items(path: Path, limit: int | None = None) -> tuple[list[Benchmark
     if not rows:
         raise DataError(f"--dataset {path.name} holds no rows")
     items = [_item(row, number, f"{path.name}, row {number}") for number, row in enumerate(rows)]
-    ids = [item.id for item in items]
-    if len(set(ids)) < len(ids):
-        twice = next(name for name in ids if ids.count(name) > 1)
-        raise DataError(f"--dataset {path.name}: the id {twice!r} occurs twice")
+    name, times = Counter(item.id for item in items).most_common(1)[0]
+    if times > 1:
+        raise DataError(f"--dataset {path.name}: the id {name!r} occurs {times} times")
     kept = items[:limit]
     return kept, {
         "dataset": path.name,
@@ -69,10 +58,9 @@ def load_own_items(path: Path, limit: int | None = None) -> tuple[list[Benchmark
 def _item(row: Any, number: int, place: str) -> BenchmarkItem:
     if not isinstance(row, dict):
         raise DataError(f"{place} must be an object with the column 'question' or 'prompt', got {row!r:.100}")
-    prompt, question = row.get("prompt"), row.get("question")
+    question, answer = row.get("question"), row.get("answer")
+    prompt = question if row.get("prompt") is None else row["prompt"]
     messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
-    if messages is None and isinstance(question, str):
-        messages = [{"role": "user", "content": question}]
     if not isinstance(messages, list) or not messages or not all(map(_is_message, messages)):
         raise DataError(
             f"{place} needs 'question' (text) or 'prompt' (text, or messages with role and content); it has {sorted(row)}"
@@ -80,15 +68,15 @@ def _item(row: Any, number: int, place: str) -> BenchmarkItem:
     if not isinstance(question, str):
         question = next((m["content"] for m in reversed(messages) if m["role"] == "user"), "")
     evidence = evidence_passages(row.get("evidence"))
-    if evidence is None:
-        raise DataError(f"{place}: evidence must be a text or a list of texts, got {row['evidence']!r:.100}")
-    answer = row.get("answer")
-    texts = [answer] if isinstance(answer, str) else answer
-    if answer is not None and not (isinstance(texts, list) and all(isinstance(text, str) for text in texts)):
-        raise DataError(f"{place}: answer must be a text or a list of texts, got {answer!r:.100}")
-    for name in ("topic", "domain", "data_source"):
-        if row.get(name) is not None and not isinstance(row[name], str):
-            raise DataError(f"{place}: {name} must be text, got {row[name]!r:.100}")
+    texts = answer if isinstance(answer, list) else [] if answer is None else [answer]
+    checks = {
+        "evidence": (evidence is not None, "a text or a list of texts"),
+        "answer": (all(isinstance(text, str) for text in texts), "a text or a list of texts"),
+        **{name: (isinstance(row.get(name), str | None), "text") for name in ("topic", "domain", "data_source")},
+    }
+    for name, (fine, wanted) in checks.items():
+        if not fine:
+            raise DataError(f"{place}: {name} must be {wanted}, got {row[name]!r:.100}")
     return BenchmarkItem(
         str(number if row.get("id") is None else row["id"]),
         tuple(dict(role=message["role"], content=message["content"]) for message in messages),

@@ -7,62 +7,43 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hf_factuality.data.benchmarks.base import BenchmarkItem
 from hf_factuality.errors import DataError, JudgingError
-from hf_factuality.evaluation.engines import Engine, Generation, Request
+from hf_factuality.evaluation.engines import Engine, Request
 from hf_factuality.evaluation.journal import Journal
-from hf_factuality.evaluation.verification import (
-    AnswerJudge,
-    AnswerVerifier,
-    JournalVerdicts,
-    answer_row,
-    journal_sample,
-)
+from hf_factuality.evaluation.plan import Task
+from hf_factuality.evaluation.verification import AnswerJudge, JournalVerdicts, answer_row
 from hf_factuality.verifiers.service import GIVE_UP_AFTER, Row, judge_rows
 
 
 logger = logging.getLogger(__name__)
 
 
-def answer_items(
-    engine: Engine, items: Sequence[BenchmarkItem], generation: Generation | None, journal: Journal
-) -> None:
+def answer_items(engine: Engine, task: Task, journal: Journal) -> None:
     """Answer what the journal has no answer to, and add each answer as it comes.
-
-    Args:
-        engine ([`Engine`]):
-            Answers.
-        items (`Sequence[BenchmarkItem]`):
-            Questions.
-        generation ([`Generation`], *optional*):
-            `None` asks for the log-likelihoods of the choices.
-        journal ([`Journal`]):
-            What is known.
 
     Raises:
         `DataError`: an answer of the journal is to another prompt.
         `JudgingError`: no question could be answered.
     """
-    for item in items:
-        before = journal.answers.get(item.id, {}).get("prompt")
-        if before is not None and before != list(item.messages):
+    prompts = {item.id: list(item.messages) for item in task.items}
+    for name, prompt in prompts.items():
+        if journal.answers.get(name, {}).get("prompt", prompt) != prompt:
             raise DataError(
-                f"{journal.path} has an answer to another prompt of item {item.id!r}; name another --out, or add "
+                f"{journal.path} has an answer to another prompt of item {name!r}; name another --out, or add "
                 "--overwrite to answer anew"
             )
-    prompts = {item.id: list(item.messages) for item in items}
-    if generation is None:
-        todo = [item for item in items if "log_likelihoods" not in journal.answers.get(item.id, {})]
+    if task.generation is None:
+        todo = [item for item in task.items if "log_likelihoods" not in journal.answers.get(item.id, {})]
         with _bar(len(todo), " items") as bar:
             for name, values in engine.log_likelihoods(todo):
                 journal.add([{"id": name, "prompt": prompts[name], "log_likelihoods": values}])
                 bar.update()
         return
-    requests = [Request(item, sample) for item in items for sample in range(generation.n_samples)]
-    todo = [request for request in requests if journal_sample(journal, request.item.id, request.sample) is None]
+    requests = [Request(item, sample) for item in task.items for sample in range(task.generation.n_samples)]
+    todo = [request for request in requests if not journal.sample(request.item.id, request.sample)]
     errors = []
     with _bar(len(todo), " completions") as bar:
-        for found in engine.generate(todo, generation):
+        for found in engine.generate(todo, task.generation):
             bar.update()
             if found.text is None:
                 errors.append(found.error)
@@ -75,29 +56,22 @@ def answer_items(
         raise JudgingError(f"no question was answered; the first: {errors[0]}")
 
 
-def judge_answers(
-    items: Sequence[BenchmarkItem],
-    journal: Journal,
-    verifier: AnswerVerifier | None,
-    judge: AnswerJudge | None,
-    n_samples: int = 1,
-    scope: str = "answer",
-) -> None:
-    """Judge `scope` of the first `n_samples` completions that were not judged before by the same verifier or judge and evidence.
+def judge_answers(task: Task, journal: Journal) -> None:
+    """Judge the completions that were not judged before by the same verifier or judge with the same evidence.
 
     Raises:
         `JudgingError`: nothing at all could be judged.
     """
-    rows = []
-    for item in items:
-        for number in range(n_samples):
-            text = (journal_sample(journal, item.id, number) or {}).get("text")
-            if text is not None:
-                rows.append(answer_row(item, number, text, scope))
-    if verifier is not None:
-        verdicts = JournalVerdicts(journal, verifier)
+    texts = [
+        (item, number, journal.sample(item.id, number).get("text"))
+        for item in task.items
+        for number in range(task.judged_samples)
+    ]
+    rows = [answer_row(*found, task.scope) for found in texts if found[2] is not None]
+    if task.verifier is not None:
+        verdicts = JournalVerdicts(journal, task.verifier)
         chunks = judge_rows(
-            verifier.guarded,
+            task.verifier.guarded,
             rows,
             verdicts=verdicts,
             give_up_after=GIVE_UP_AFTER,
@@ -108,30 +82,29 @@ def judge_answers(
         for _ in chunks:  # each is in the journal by now
             pass
         verdicts.forget(rows)
-    if judge is not None:
-        keys = {id(row): judge.key(row) for row in rows}
-        todo = [row for row in rows if row.ranges and not _voted(journal, row, keys[id(row)])]
-        with _bar(len(todo), " judged") as bar:
-            for pairs in judge.vote(todo):
-                journal.add(
-                    {"id": row.key[0].id, "sample": row.key[1], "votes": votes, "voted": keys[id(row)]}
-                    for row, votes in pairs
-                )
-                bar.update(len(pairs))
+    if task.judge is not None:
+        _vote(task.judge, rows, journal)
 
 
-def _voted(journal: Journal, row: Row, key: str) -> bool:
-    item, number = row.key
-    sample = journal_sample(journal, item.id, number) or {}
-    return sample.get("voted") == key and None not in sample["votes"]
+def _vote(judge: AnswerJudge, rows: Sequence[Row], journal: Journal) -> None:
+    todo = []
+    for row in rows:
+        item, number = row.key
+        sample, key = journal.sample(item.id, number), judge.key(row)
+        if row.ranges and (sample.get("voted") != key or None in sample["votes"]):
+            todo.append(row)
+    with _bar(len(todo), " judged") as bar:
+        for pairs in judge.vote(todo):
+            for row, votes in pairs:
+                item, number = row.key
+                journal.add([{"id": item.id, "sample": number, "votes": votes, "voted": judge.key(row)}])
+            bar.update(len(pairs))
 
 
-def journal_rows(
-    items: Sequence[BenchmarkItem], journal: Journal, scores: Mapping[str, Sequence[float | None]]
-) -> list[dict[str, Any]]:
+def journal_rows(task: Task, journal: Journal, scores: Mapping[str, Sequence[float | None]]) -> list[dict[str, Any]]:
     """One row per item for [`Journal.finish`]: id, prompt, question, answers with their spans, and a score per metric."""
     rows = []
-    for place, item in enumerate(items):
+    for place, item in enumerate(task.items):
         known = journal.answers.get(item.id, {})
         row: dict[str, Any] = {"id": item.id, "prompt": list(item.messages), "question": item.question}
         if item.answer is not None:

@@ -5,35 +5,26 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from hf_factuality.data.benchmarks.base import Benchmark, BenchmarkItem
 from hf_factuality.errors import DataError
 from hf_factuality.evaluation.best_of import best_of_curve
-from hf_factuality.evaluation.verification import answer_row, opens_reasoning
+from hf_factuality.evaluation.plan import JUDGED_METRICS, Task
+from hf_factuality.evaluation.verification import answer_row, found_in, opens_reasoning
+from hf_factuality.functional.scoring import mean
 from hf_factuality.metrics._claims import Answer, small_answer
 from hf_factuality.metrics._common import Options, make_result
 from hf_factuality.metrics._registry import CLAIM_METRICS, compute
 from hf_factuality.rewards import SCORERS, FSPOAnswerReward, extract_answer
 from hf_factuality.spans import Verification, scope_ranges
-from hf_factuality.verifiers.service import Row
 
 
-JUDGED_METRICS = (*CLAIM_METRICS, "halluqa")
-"""Metrics that need a verifier or a judge."""
 _MATH = ("MATH", "GSM8K")
 # A letter alone or after "Answer", whatever stands around it: "(A)", "**A**", "Answer: A", "A。".
 _LETTER = re.compile(r"\W*(?:(?:answer|答案)\W*)?([a-h])\W*", re.IGNORECASE)
-
-
-def metrics_of(benchmark: Benchmark) -> tuple[str, ...]:
-    """Names of the metrics that are defined for a benchmark, its own first."""
-    if benchmark.kind == "log_likelihood":
-        return benchmark.metrics
-    more = ("accuracy",) if benchmark.data_source and benchmark.name != "halueval-qa" else ()
-    return tuple(dict.fromkeys((*benchmark.metrics, *more, *CLAIM_METRICS)))
 
 
 def boxed(text: str) -> str | None:
@@ -55,17 +46,6 @@ def final_answer(item: BenchmarkItem, completion: str, data_source: str | None) 
     The text of the last `<answer>` tags; without them, of mathematics the last `\boxed{}`, and otherwise all that follows
     the reasoning. Reasoning that is still open, also one that the prompt has opened, comes to no answer. To a question with
     lettered options, only a letter is an answer: the rule that compares texts would take an "A" in brackets for an article.
-
-    Args:
-        item ([`BenchmarkItem`]):
-            The item, for its prompt.
-        completion (`str`):
-            The completion.
-        data_source (`str`, *optional*):
-            `"MATH"` and `"GSM8K"` are mathematics.
-
-    Returns:
-        `str` or `None`.
     """
     tagged = extract_answer(completion)
     rest = tagged
@@ -81,145 +61,101 @@ def final_answer(item: BenchmarkItem, completion: str, data_source: str | None) 
 
 @dataclass
 class Answers:
-    """All answers of a benchmark, and what was found in them.
+    """All answers of a task: `known` holds per item what its journal does."""
 
-    Args:
-        benchmark ([`Benchmark`]), items (`Sequence[BenchmarkItem]`):
-            What was asked.
-        completions (`Sequence[Sequence[str | None]]`):
-            Per item and sample; `None` for one that is missing.
-        log_likelihoods (`Sequence[Sequence[float] | None]`, *optional*):
-            Per item and choice, where that was asked.
-        verifications (`Sequence[Verification | None]`, *optional*):
-            Per item, of its first completion.
-        votes (`Sequence[Sequence[str | None] | None]`, *optional*):
-            Per item.
-        verifier (`AnswerVerifier`, *optional*), judge (`AnswerJudge`, *optional*):
-            Who found them.
-        scope (`str`, *optional*, defaults to `"answer"`):
-            What of the completions they were shown.
-        published (`bool`):
-            Whether prompts, items and format are those of the published evaluation.
-        metric_args (`Mapping[str, Mapping[str, Any]]`, *optional*):
-            Arguments per metric.
-        best_of (`Sequence[int]`, *optional*):
-            Numbers of samples; metrics over claims get the part `best_of`, see [`best_of_curve`].
-        sample_verifications (`Sequence[Sequence[Verification | None]]`, *optional*):
-            Per item and sample, for `best_of`.
-    """
+    task: Task
+    known: Sequence[Mapping[str, Any]]
+    published: bool = False  # prompts, items and format are those of the published evaluation
 
-    benchmark: Benchmark
-    items: Sequence[BenchmarkItem]
-    completions: Sequence[Sequence[str | None]]
-    log_likelihoods: Sequence[Sequence[float] | None] = ()
-    verifications: Sequence[Verification | None] = ()
-    votes: Sequence[Sequence[str | None] | None] = ()
-    verifier: Any = None
-    judge: Any = None
-    scope: str = "answer"
-    published: bool = False
-    metric_args: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    best_of: Sequence[int] = ()
-    sample_verifications: Sequence[Sequence[Verification | None]] = ()
+    @cached_property
+    def samples(self) -> list[list[Mapping[str, Any]]]:
+        """Per item, what is known of each completion that it should have; nothing of one that is missing."""
+        count = self.task.generation.n_samples if self.task.generation else 0
+        found = [[*it.get("completions", ()), *[None] * count][:count] for it in self.known]
+        return [[sample or {} for sample in samples] for samples in found]
 
     @property
     def first(self) -> list[str | None]:
         """Per item, its first completion."""
-        return [texts[0] for texts in self.completions]
+        return [samples[0].get("text") for samples in self.samples]
 
     @cached_property
-    def shown(self) -> list[str | None]:
-        """Per item, what is judged of its first completion."""
-        return [row and row.shown.completion for row in self._rows]
+    def judged(self) -> list[list[Answer | None]]:
+        """Per item and sample that is judged, what metrics over claims read of it."""
+        return [
+            [self._judged(item, sample) for sample in samples[: self.task.judged_samples]]
+            for item, samples in zip(self.task.items, self.samples, strict=True)
+        ]
 
-    @cached_property
-    def judged(self) -> list[Answer | None]:
-        """Per item, what metrics over claims read of its first completion."""
-        found = self.verifications or [None] * len(self.items)
-        return [row and self._judged(row, it) for row, it in zip(self._rows, found, strict=True)]
-
-    @cached_property
-    def _rows(self) -> list[Row | None]:
-        rows = zip(self.items, self.first, strict=True)
-        return [None if text is None else answer_row(item, 0, text, self.scope) for item, text in rows]
-
-    def _judged(self, row: Row, found: Verification | None) -> Answer:
-        unjudged = None
+    def _judged(self, item: BenchmarkItem, sample: Mapping[str, Any]) -> Answer | None:
+        if sample.get("text") is None:
+            return None
+        row = answer_row(item, 0, sample["text"], self.task.scope)
+        found, unjudged = found_in(sample), None
         if found is None or found.error is not None:
-            lacks = self.verifier.requires_evidence and not row.input.evidence
+            lacks = self.task.verifier.requires_evidence and not row.input.evidence
             found, unjudged = Verification(), "no_evidence" if lacks else "verifier_failed"
-        item, _ = row.key
         return small_answer(row.shown.completion, found.gather(row.ranges), unjudged, item.domain)
 
 
 def score(name: str, answers: Answers) -> dict[str, Any]:
-    """The result of a metric as its module returns it, with `scores`, one per item.
-
-    Args:
-        name (`str`):
-            One of [`metrics_of`].
-        answers ([`Answers`]):
-            What to score.
-
-    Returns:
-        `dict[str, Any]`, see docs/metrics.md; `value` instead of the metric's name.
-    """
+    """The result of a metric as its module returns it, with `scores`, one per item, and `value` instead of its name."""
+    task = answers.task
     if name == "accuracy":
-        found = accuracy(answers)
-    else:
-        predictions, references, options = _INPUTS[name](answers) if name in _INPUTS else (answers.judged, None, {})
-        options |= answers.metric_args.get(name, {})
-        found = compute(name, predictions, references, return_scores=True, **options)
-        if name in JUDGED_METRICS:
-            who = answers.judge if name == "halluqa" and answers.judge else answers.verifier
-            found["extractor"] = who.description.get("extractor")
-            found["judge"] = who.description if who is answers.judge else who.description["judge"]
-        else:  # the numbers are the model's own
-            found["extractor"] = found["judge"] = None
-    if answers.best_of and name in CLAIM_METRICS:
-        found["parts"]["best_of"] = best_of_curve(_sample_scores(name, answers), answers.best_of)
+        return _named_value(name, accuracy(answers))
+    predictions, references, options = _INPUTS.get(name, _claims)(answers)
+    options |= task.metric_args.get(name, {})
+    found = compute(name, predictions, references, return_scores=True, **options)
+    found["extractor"] = found["judge"] = None  # the numbers are the model's own
+    if name in JUDGED_METRICS:
+        who = task.judge if name == "halluqa" and task.judge else task.verifier
+        found["extractor"] = who.description.get("extractor")
+        found["judge"] = who.description if who is task.judge else who.description["judge"]
+    if task.best_of and name in CLAIM_METRICS:
+        flat = [answer for samples in answers.judged for answer in samples]
+        scores = iter(compute(name, flat, return_scores=True, **{**options, "resamples": 0})["scores"])
+        curve = best_of_curve([[next(scores) for _ in samples] for samples in answers.judged], task.best_of)
+        found["parts"]["best_of"] = curve
+    return _named_value(name, found)
+
+
+def _named_value(name: str, found: dict[str, Any]) -> dict[str, Any]:
     return {"value": found.pop(name), **found}
 
 
-def _sample_scores(name: str, answers: Answers) -> list[list[float | None]]:
-    """Per item and sample, the score of its response."""
-    flat = replace(
-        answers,
-        items=[item for item, texts in zip(answers.items, answers.completions, strict=True) for _ in texts],
-        completions=[[text] for texts in answers.completions for text in texts],
-        verifications=[found for samples in answers.sample_verifications for found in samples],
-        metric_args={name: {**answers.metric_args.get(name, {}), "resamples": 0}},
-        best_of=(),
-    )
-    scores = iter(score(name, flat)["scores"])
-    return [[next(scores) for _ in texts] for texts in answers.completions]
+def _claims(answers: Answers) -> tuple[list[Any], None, dict[str, Any]]:
+    return [samples[0] for samples in answers.judged], None, {}
 
 
-def _halluqa(answers: Answers) -> tuple[list[Any], list[Any] | None, dict[str, Any]]:
-    if answers.judge is None:
-        return answers.judged, None, {}
-    voted = [
-        None if text is None else {"text": text, "votes": list(votes or [])}
-        for text, votes in zip(answers.shown, answers.votes, strict=True)
-    ]
+def _halluqa(answers: Answers) -> tuple[list[Any], None, dict[str, Any]]:
+    task = answers.task
+    if task.judge is None:
+        return _claims(answers)
+    voted = []
+    for item, (sample, *_) in zip(task.items, answers.samples, strict=True):
+        text = sample.get("text")
+        shown = None if text is None else answer_row(item, 0, text, task.scope).shown.completion
+        voted.append(None if text is None else {"text": shown, "votes": list(sample.get("votes") or [])})
     return voted, None, {}
 
 
 def _halueval(answers: Answers) -> tuple[list[Any], list[Any], dict[str, Any]]:
+    task = answers.task
     predictions = [
-        None if text is None else final_answer(item, text, answers.benchmark.data_source) or ""
-        for item, text in zip(answers.items, answers.first, strict=True)
+        None if text is None else final_answer(item, text, task.benchmark.data_source) or ""
+        for item, text in zip(task.items, answers.first, strict=True)
     ]
-    return predictions, [item.reference for item in answers.items], {}
+    return predictions, [item.reference for item in task.items], {}
 
 
 def _truthfulqa(answers: Answers) -> tuple[list[Any], list[Any], dict[str, Any]]:
-    predictions = [
-        values and {kind: [values[place] for place in item.reference[f"{kind}_choices"]] for kind in ("mc1", "mc2")}
-        for item, values in zip(answers.items, answers.log_likelihoods, strict=True)
-    ]
+    predictions = []
+    for item, known in zip(answers.task.items, answers.known, strict=True):
+        values = known.get("log_likelihoods")
+        places = {kind: item.reference[f"{kind}_choices"] for kind in ("mc1", "mc2")}
+        predictions.append(values and {kind: [values[place] for place in found] for kind, found in places.items()})
     options = {"judge": "published prompts"} if answers.published else {}
-    return predictions, [item.reference for item in answers.items], options
+    return predictions, [item.reference for item in answers.task.items], options
 
 
 _INPUTS = {"halluqa": _halluqa, "halueval": _halueval, "truthfulqa": _truthfulqa}
@@ -229,52 +165,36 @@ def accuracy(answers: Answers) -> dict[str, Any]:
     """Share of answers that the answer reward finds right; with several samples, the mean of them per item (pass@1).
 
     The final answer of a completion ([`final_answer`]) is scored by the rule of its data source, the one that pays the
-    reward. Without a final answer, the score is 0, as is the reward, and `unparsable` counts it.
-
-    Args:
-        answers ([`Answers`]):
-            With completions.
-
-    Returns:
-        `dict[str, Any]`: in the form of the metrics. Parts: `samples` (scored), `unparsable`, `reward` (mean of the
-        training reward, which also wants the format `<think> </think> <answer> </answer>`).
+    reward. Without a final answer, the score is 0, as is the reward, and `unparsable` counts it. The part `reward` is the
+    mean of the training reward, which also wants the format `<think> </think> <answer> </answer>`.
     """
-    reward = FSPOAnswerReward()
+    benchmark, reward = answers.task.benchmark, FSPOAnswerReward()
     scores: list[float | None] = []
-    rewards: list[float] = []
+    rewards: list[float | None] = []
     counts: Counter[str] = Counter()
-    for item, texts in zip(answers.items, answers.completions, strict=True):
-        source = item.reference.get("data_source") or answers.benchmark.data_source
+    for item, samples in zip(answers.task.items, answers.samples, strict=True):
+        source = item.reference.get("data_source") or benchmark.data_source
         golds = [item.answer] if isinstance(item.answer, str) else list(item.answer or ())
-        found = []
-        for text in texts:
-            if text is None:
-                counts["missing"] += 1
-                continue
-            final = final_answer(item, text, source)
-            value = SCORERS[source](final, golds) if final else 0.0
-            if value is None:
-                counts["no_gold"] += 1
-                continue
-            counts["unparsable"] += final is None
-            found.append(value)
-            paid = reward([list(item.messages)], [text], answer=[item.answer], data_source=[source])[0]
-            rewards += [] if paid is None else [paid]
+        found: list[float | None] = []
+        for sample in samples:
+            text = sample.get("text")
+            final = None if text is None else final_answer(item, text, source)
+            found.append(None if text is None else SCORERS[source](final, golds) if final else 0.0)
+            counts["missing"] += text is None
+            counts["no_gold"] += text is not None and found[-1] is None
+            counts["unparsable"] += text is not None and final is None
+            if found[-1] is not None:
+                rewards += reward([list(item.messages)], [text], answer=[item.answer], data_source=[source])
         # A sample that is missing must not make the others count for more than they are.
-        scores.append(sum(found) / len(found) if found and len(found) == len(texts) else None)
-    known = [value for value in scores if value is not None]
-    samples = sum(len(texts) for texts, value in zip(answers.completions, scores, strict=True) if value is not None)
+        scores.append(None if None in found else mean(found))
+        counts["samples"] += len(found) if scores[-1] is not None else 0
     return make_result(
         "accuracy",
-        sum(known) / len(known) if known else None,
+        mean(scores),
         scores=scores,
-        parts={
-            "samples": samples,
-            "unparsable": counts["unparsable"],
-            "reward": sum(rewards) / len(rewards) if rewards else None,
-        },
+        parts={"samples": counts["samples"], "unparsable": counts["unparsable"], "reward": mean(rewards)},
         left_out={"responses": {name: counts[name] for name in ("missing", "no_gold")}},
-        settings={"data_source": answers.benchmark.data_source},
+        settings={"data_source": benchmark.data_source},
         extractor=None,
         judge=None,
         options=Options(return_scores=True),
@@ -282,16 +202,11 @@ def accuracy(answers: Answers) -> dict[str, Any]:
 
 
 def check_gold(benchmark: Benchmark, items: Sequence[BenchmarkItem]) -> None:
-    """Check that `accuracy` can be computed.
-
-    Raises:
-        `DataError`: an item has no gold answer, or an unknown data source.
-        `ImportError`: `math-verify` is needed and not installed.
-    """
-    sources = [item.reference.get("data_source") or benchmark.data_source for item in items]
+    """Check that `accuracy` can be computed: every item has a gold answer, and a data source with a rule."""
     without = [item.id for item in items if not item.answer]
     if without:
         raise DataError(
             f"accuracy needs a gold answer in 'answer'; item {without[0]!r} and {len(without) - 1} more have none"
         )
+    sources = [item.reference.get("data_source") or benchmark.data_source for item in items]
     FSPOAnswerReward().check({"answer": [item.answer for item in items], "data_source": sources})

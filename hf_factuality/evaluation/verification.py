@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,50 +34,32 @@ def answer_row(item: BenchmarkItem, sample: int, text: str, scope: str = "answer
     return Row(whole, scope, opens_reasoning(item), key=(item, sample))
 
 
-def journal_sample(journal: Journal, name: str, sample: int = 0) -> dict[str, Any] | None:
-    """What a journal knows of a completion of an item; `None` if it is to come."""
-    samples = journal.answers.get(name, {}).get("completions", [])
-    return samples[sample] if sample < len(samples) else None
+def found_in(sample: Mapping[str, Any]) -> Verification | None:
+    """What a verifier found in a completion, of which this is known; `None` if it was not verified."""
+    return Verification.from_dict(sample["verification"]) if "verification" in sample else None
 
 
 class AnswerVerifier:
-    """A verifier by its name, with evidence of the rows or of a knowledge base.
+    """A verifier by its name, with evidence of the items, or of a knowledge base instead.
 
-    Args:
-        name (`str`):
-            As `load_verifier` takes it.
-        knowledge (`Path`, *optional*):
-            A knowledge base, whose passages replace the evidence of the rows.
-        retriever (`str`, *optional*):
-            `"topic"`: passages of the page that the item's topic names. `"corpus"`: of all pages, by the index in the folder
-            `KNOWLEDGE.bm25`. By default, the first if every item has a topic.
-        top_k (`int`, *optional*, defaults to `5`):
-            Passages per claim.
-        items (`Sequence[BenchmarkItem]`):
-            What will be judged.
-        **kwargs:
-            Arguments of the verifier.
-
-    Raises:
-        `DataError`: there is no evidence, or the verifier cannot use a knowledge base.
-        `ValueError`: see `load_verifier`.
-        `RetrievalError`: base or index cannot be read.
+    By default `retriever` is `"topic"` (passages of the page that the item's topic names) if every item has a topic, else
+    `"corpus"` (of all pages, by the index in the folder `KNOWLEDGE.bm25`).
     """
 
     def __init__(
         self,
         name: str,
         items: Sequence[BenchmarkItem],
+        base_url: str | None = None,
         *,
         knowledge: Path | None = None,
         retriever: str | None = None,
         top_k: int = 5,
-        **kwargs: Any,
     ):
         try:
-            verifier = load_verifier(name, **kwargs)
+            verifier = load_verifier(name, **({"base_url": base_url} if base_url else {}))
         except TypeError as error:
-            if not kwargs:
+            if not base_url:
                 raise
             raise ValueError(f"--verifier {name} does not take --verifier_base_url: {error}") from error
         self.description: dict[str, Any] = {"name": name}
@@ -110,57 +92,14 @@ class AnswerVerifier:
         )
 
 
-class JournalVerdicts:
-    """The verifications of a journal, each found again by the same verifier with the same evidence.
-
-    Args:
-        journal ([`Journal`]):
-            Where they are.
-        verifier ([`AnswerVerifier`]):
-            Who judges.
-    """
-
-    def __init__(self, journal: Journal, verifier: AnswerVerifier):
-        self._journal, self._verifier = journal, verifier
-
-    def get(self, row: Row) -> Verification | None:
-        """What the journal holds; a failure may have been the server's, and is no verdict."""
-        item, number = row.key
-        sample = journal_sample(self._journal, item.id, number) or {}
-        found = self._journal.verification(item.id, number)
-        known = found is not None and found.error is None and sample.get("verified") == self._verifier.key(row)
-        return found if known else None
-
-    def add(self, judged: Sequence[JudgedRow]) -> None:
-        """Add lines to the journal."""
-        self._journal.add(
-            {
-                "id": it.row.key[0].id,
-                "sample": it.row.key[1],
-                "verification": it.verification.to_dict(),
-                "verified": self._verifier.key(it.row),
-            }
-            for it in judged
-        )
-
-    def forget(self, rows: Sequence[Row]) -> None:
-        """Drop what is of another verifier, or other evidence."""
-        for row in rows:
-            item, number = row.key
-            sample = journal_sample(self._journal, item.id, number)
-            if sample.get("verified") not in (None, self._verifier.key(row)):
-                del sample["verification"], sample["verified"]
-
-
 def _retriever(knowledge: Path, kind: str, top_k: int) -> tuple[Any, dict[str, Any]]:
     from hf_factuality.retrieval.corpus import CorpusRetriever
     from hf_factuality.retrieval.knowledge import KnowledgeBase
     from hf_factuality.retrieval.retrievers import TopicRetriever
 
     base = KnowledgeBase(knowledge)
-    if kind == "topic":
-        found: Any = TopicRetriever(base, top_k=top_k)
-    else:
+    found: Any = TopicRetriever(base, top_k=top_k)
+    if kind == "corpus":
         folder = knowledge.with_name(f"{knowledge.name}.bm25")
         if not folder.is_dir():
             raise DataError(
@@ -171,32 +110,46 @@ def _retriever(knowledge: Path, kind: str, top_k: int) -> tuple[Any, dict[str, A
     return found, {"file": knowledge.name, "fingerprint": base.fingerprint, "retriever": kind, "top_k": top_k}
 
 
+class JournalVerdicts:
+    """The verifications of a journal, each found again by the same verifier with the same evidence."""
+
+    def __init__(self, journal: Journal, verifier: AnswerVerifier):
+        self._journal, self._key = journal, verifier.key
+
+    def _sample(self, row: Row) -> dict[str, Any]:
+        item, number = row.key
+        return self._journal.sample(item.id, number)
+
+    def get(self, row: Row) -> Verification | None:
+        """What the journal holds; a failure may have been the server's, and is no verdict."""
+        sample = self._sample(row)
+        found = found_in(sample)
+        known = found is not None and found.error is None and sample.get("verified") == self._key(row)
+        return found if known else None
+
+    def add(self, judged: Sequence[JudgedRow]) -> None:
+        for it in judged:
+            item, number = it.row.key
+            line = {"id": item.id, "sample": number, "verification": it.verification.to_dict()}
+            self._journal.add([{**line, "verified": self._key(it.row)}])
+
+    def forget(self, rows: Sequence[Row]) -> None:
+        """Drop what is of another verifier, or other evidence."""
+        for row in rows:
+            sample = self._sample(row)
+            if sample.get("verified") not in (None, self._key(row)):
+                del sample["verification"], sample["verified"]
+
+
 class AnswerJudge:
     """Votes of a served model on "is this answer hallucinated?", with the reference answers in view.
 
-    The prompts are our own, not the published ones. An answer that is not exactly one of the two words is no vote.
-
-    Args:
-        benchmark (`str`):
-            Chooses the prompt if none is given.
-        model (`str`), base_url (`str`):
-            The judge.
-        prompt (`Path`, *optional*):
-            A .txt file with `{{question}}`, `{{answer}}`, `{{correct}}` and, if it likes, `{{incorrect}}`, which asks for
-            yes or no (or 是 or 否).
-        votes (`int`, *optional*, defaults to `1`):
-            How often each answer is judged; the majority counts.
-        **kwargs:
-            Arguments of [`~hf_factuality.chat.client.ChatClient`].
-
-    Raises:
-        `ValueError`: the prompt lacks a value, or an argument is out of range.
-        `OSError`: the prompt cannot be read.
+    The prompts are our own, not the published ones; `benchmark` chooses one, or `prompt` is a .txt file with
+    `{{question}}`, `{{answer}}`, `{{correct}}` and, if it likes, `{{incorrect}}`, which asks for yes or no (是 or 否). An
+    answer that is not exactly one of the two words is no vote.
     """
 
-    def __init__(
-        self, benchmark: str, model: str, base_url: str, prompt: Path | None = None, votes: int = 1, **kwargs: Any
-    ):
+    def __init__(self, benchmark: str, model: str, base_url: str, prompt: Path | None = None, votes: int = 1):
         from hf_factuality.chat.client import ChatClient
         from hf_factuality.verifiers.prompts import load_prompt
 
@@ -206,7 +159,8 @@ class AnswerJudge:
         path = prompt or Path(__file__).with_name(name)
         fields = ("question", "answer", "correct", "incorrect")
         self._prompt = load_prompt(path, fields, fields[:3])
-        self._client = ChatClient(base_url, model, **kwargs)
+        self._client = ChatClient(base_url, model)
+        self.close = self._client.close
         self._votes = votes
         self.description = {
             **(describe(self._client) or {}),
@@ -233,31 +187,23 @@ class AnswerJudge:
         )
 
     def vote(self, rows: Sequence[Row]) -> Iterator[list[tuple[Row, list[str | None]]]]:
-        """Chunks of rows with the votes; `None` for one that could not be read or had no answer.
-
-        Raises:
-            [`~hf_factuality.chat.client.ServerError`]: the server is gone.
-        """
+        """Chunks of rows with the votes; `None` for one that could not be read or had no answer."""
         from hf_factuality.chat.client import ChatRequest
         from hf_factuality.verifiers.judges.llm import read_choice
 
-        words = (*self._words, "yes", "no", "是", "否")
+        words, several = (*self._words, "yes", "no", "是", "否"), self._votes > 1
         for start in range(0, len(rows), CHUNK):
             chunk = rows[start : start + CHUNK]
             requests = [
                 ChatRequest(
                     (("user", self._text(row)),),
-                    temperature=0.0 if self._votes == 1 else 1.0,
+                    temperature=float(several),
                     max_tokens=16,
-                    seed=None if self._votes == 1 else vote,
+                    seed=vote if several else None,
                 )
                 for row in chunk
                 for vote in range(self._votes)
             ]
             said = self._client.chat(requests)
-            votes = [read_choice(found, words, nucleus=float(self._votes > 1))[0] for found in said]
+            votes = [read_choice(found, words, nucleus=float(several))[0] for found in said]
             yield [(row, votes[place * self._votes : (place + 1) * self._votes]) for place, row in enumerate(chunk)]
-
-    def close(self) -> None:
-        """Close connections."""
-        self._client.close()

@@ -307,7 +307,7 @@ def test_both_commands_judge_the_same_part_of_a_completion(tmp_path, command, ca
             for span in row["samples"][0].get("verification", {"spans": []})["spans"]:
                 assert text[span["start"] : span["end"]].endswith(".")
     status, _, err = command(*flags[:4], "--scope", "think", "--out", tmp_path / "x.json")
-    assert status == 2 and "--scope is not used by accuracy" in err
+    assert status == 2 and "--scope is not used: nobody judges accuracy" in err
 
 
 def test_claims_that_were_not_judged_fail_the_run(tmp_path, command):
@@ -455,21 +455,22 @@ REFUSALS = [
     ((), "give either --model, or --answers"),
     (("--model", "m", "--answers", "a.jsonl"), "give either --model, or --answers"),
     (("--answers", "a.jsonl"), "give --benchmark, one or several of aime-2024"),
-    (("--answers", "a.jsonl", "--base_url", "http://localhost:1/v1"), "--base_url needs --model"),
-    (("--model", "m", "--model_name", "n", "--benchmark", "gsm8k"), "--model_name says who wrote --answers"),
+    (("--answers", "a.jsonl", "--benchmark", "gsm8k", "--base_url", "http://localhost:1/v1"), "--base_url is not used: there is no --model"),
+    (("--model", "m", "--model_name", "n", "--benchmark", "gsm8k"), "--model_name is not used: --model is the name"),
     (("--model", "m", "--benchmark", "gsm9k"), "unknown benchmark 'gsm9k'; did you mean 'gsm8k'"),
     (("--model", "m", "--benchmark", "gsm8k", "--metrics", "factscor"), "unknown metric 'factscor'; did you mean 'factscore'"),
-    (("--model", "m", "--benchmark", "truthfulqa", "--metrics", "safe"), "safe is not defined for truthfulqa, which has truthfulqa"),
+    (("--model", "m", "--benchmark", "truthfulqa", "--metrics", "safe"), "none of safe is defined for truthfulqa, which has truthfulqa"),
+    (("--answers", "a", "--benchmark", "gsm8k", "--metrics", "accuracy,halluqa"), "--metrics: halluqa is not defined for gsm8k"),
     (("--model", "m", "--benchmark", "gsm8k,truthfulqa", "--metrics", "accuracy"), "none of accuracy is defined for truthfulqa"),
     (("--model", "m", "--benchmark", "biographies"), "biographies has no default dataset"),
     (("--model", "m", "--benchmark", "gsm8k", "--metrics", "safe"), "safe needs someone who judges claims: --verifier"),
     (("--model", "m", "--benchmark", "truthfulqa-generation"), "halluqa needs --judge MODEL"),
     (("--model", "m", "--benchmark", "truthfulqa-generation", "--judge", "j"), "--judge j needs --judge_base_url"),
-    (("--model", "m", "--benchmark", "gsm8k", "--judge_base_url", "u"), "--judge_base_url needs --judge"),
-    (("--model", "m", "--benchmark", "gsm8k", "--judge", "j", "--judge_base_url", "u"), "--judge is for halluqa"),
+    (("--model", "m", "--benchmark", "gsm8k", "--judge_base_url", "u"), "--judge_base_url is not used: there is no --judge"),
+    (("--model", "m", "--benchmark", "gsm8k", "--judge", "j", "--judge_base_url", "u"), "--judge is not used: it is for halluqa"),
     (("--model", "m", "--benchmark", "truthfulqa-generation", "--judge", "j", "--judge_base_url", "u", "--verifier", "lexical"), "either --judge or --verifier"),
-    (("--model", "m", "--benchmark", "gsm8k", "--verifier", "lexical"), "--verifier is not used by accuracy"),
-    (("--model", "m", "--benchmark", "gsm8k", "--knowledge", "kb.sqlite"), "--knowledge is for metrics over claims"),
+    (("--model", "m", "--benchmark", "gsm8k", "--verifier", "lexical"), "--verifier is not used: nobody judges accuracy"),
+    (("--model", "m", "--benchmark", "gsm8k", "--knowledge", "kb.sqlite"), "--knowledge is not used: it is for metrics over claims"),
     (("--model", "m", "--benchmark", "truthfulqa", "--base_url", "http://localhost:1/v1"), "needs the log-likelihood of given texts"),
     (("--model", "m", "--benchmark", "gsm8k", "--style", "base"), "gsm8k has 'chat', 'fspo'"),
     (("--model", "m", "--benchmark", "gsm8k", "--limit", "0"), "--limit must be at least 1"),

@@ -37,8 +37,8 @@ def test_lines_about_one_answer_are_put_together(tmp_path):
     journal.close()
     for _ in range(2):  # from the lines, and from the file that is written anew
         journal = Journal(path, {})
-        assert journal.answers["a"]["prompt"] == prompt and journal.verification("a") == found
-        assert journal.verification("q") is None and journal.verification("nobody") is None
+        assert journal.answers["a"]["prompt"] == prompt and journal.sample("a")["verification"] == found.to_dict()
+        assert journal.sample("q") == journal.sample("nobody") == {}
         first, second = journal.answers["a"]["completions"]
         assert (first["text"], first["verified"], second["text"], second["finish_reason"]) == (
             "one",

@@ -4,14 +4,9 @@ import pytest
 
 from hf_factuality.data.benchmarks import BenchmarkItem, get_benchmark
 from hf_factuality.errors import DataError
-from hf_factuality.evaluation.scoring import (
-    Answers,
-    boxed,
-    check_gold,
-    final_answer,
-    metrics_of,
-    score,
-)
+from hf_factuality.evaluation.engines import Generation
+from hf_factuality.evaluation.plan import Task, metrics_of
+from hf_factuality.evaluation.scoring import Answers, boxed, check_gold, final_answer, score
 from hf_factuality.evaluation.verification import answer_row
 from hf_factuality.metrics._cli import check_metric_args
 
@@ -22,6 +17,16 @@ OPEN = (USER, {"role": "assistant", "content": "Let me see.\n<think>"})
 
 def item(name, answer, messages=(USER,), **known):
     return BenchmarkItem(name, tuple(messages), "?", answer=answer, **known)
+
+
+def scored(metric, benchmark, items, completions, **known):
+    """The metric of completions, one list per item."""
+    samples = len(completions[0])
+    generation = Generation(8, 1.0, 1.0, samples, 0) if samples else None
+    task = Task(get_benchmark(benchmark), "chat", (metric,), generation, items=items)
+    return score(
+        metric, Answers(task, [{"completions": [{"text": it} for it in texts]} for texts in completions], **known)
+    )
 
 
 @pytest.mark.parametrize(
@@ -62,7 +67,6 @@ def test_final_answer(messages, completion, source, answer):
 
 @pytest.mark.parametrize("letter", ["A", "B"])
 def test_every_letter_may_stand_in_brackets(letter):
-    benchmark = get_benchmark("halluqa-mc")
     golds = [letter, f"{letter}.", f"Answer: {letter}"]
     one = item("a", golds, reference={"letter": letter})
     forms = [
@@ -77,10 +81,10 @@ def test_every_letter_may_stand_in_brackets(letter):
         "<answer>({})</answer>",
     ]
     answers = [form.format(letter) for form in forms]
-    assert [score("accuracy", Answers(benchmark, [one], [[said]]))["value"] for said in answers] == [1.0] * 9
+    assert [scored("accuracy", "halluqa-mc", [one], [[said]])["value"] for said in answers] == [1.0] * 9
     # Neither a letter nor an article is an answer, and two letters are none.
     wrong = ["Answer:", "The", "Answer: An", "A B", "C", "A good one", "<think>A", ""]
-    found = [score("accuracy", Answers(benchmark, [one], [[said]])) for said in wrong]
+    found = [scored("accuracy", "halluqa-mc", [one], [[said]]) for said in wrong]
     assert [it["value"] for it in found] == [0.0] * 8
     assert [it["parts"]["unparsable"] for it in found] == [1, 1, 1, 1, 0, 1, 1, 1]
 
@@ -111,7 +115,7 @@ def test_accuracy():
         ["4"],  # no final answer: wrong
         [None],  # missing
     ]
-    found = score("accuracy", Answers(get_benchmark("gsm8k"), items, completions))
+    found = scored("accuracy", "gsm8k", items, completions)
     assert found["value"] == 2 / 4 and (found["n"], found["n_scored"]) == (5, 4)
     assert found["scores"] == [1.0, 1.0, 0.0, 0.0, None]
     assert found["parts"] == {"samples": 4, "unparsable": 1, "reward": 1 / 4}
@@ -122,7 +126,7 @@ def test_accuracy():
 def test_pass_at_1_is_the_mean_over_samples():
     items = [item("a", "yes"), item("b", "no"), item("c", "no")]
     completions = [["yes", "yes", "no", ""], ["yes", "no", "no", "no"], ["no", "no", "no", None]]
-    found = score("accuracy", Answers(get_benchmark("halluqa-mc"), items, completions))
+    found = scored("accuracy", "halluqa-mc", items, completions)
     # An item with a sample that is missing is left out, not scored by the others.
     assert found["scores"] == [0.5, 0.75, None] and found["value"] == 0.625
     assert found["parts"]["samples"] == 8 and found["left_out"]["responses"]["missing"] == 1
@@ -130,14 +134,14 @@ def test_pass_at_1_is_the_mean_over_samples():
 
 def test_an_answer_cannot_bring_its_own_tags():
     items = [item("a", "Paris")]
-    found = score("accuracy", Answers(get_benchmark("halluqa-mc"), items, [["Rome</answer><answer>Paris"]]))
+    found = scored("accuracy", "halluqa-mc", items, [["Rome</answer><answer>Paris"]])
     assert found["value"] == 0.0
 
 
 def test_gold_answers_of_rows_with_their_own_rule():
     pytest.importorskip("math_verify")
     own = item("a", r"\frac{1}{2}", reference={"data_source": "MATH"})
-    found = score("accuracy", Answers(get_benchmark("halluqa-mc"), [own, item("b", "x")], [[r"\boxed{0.5}"], ["X."]]))
+    found = scored("accuracy", "halluqa-mc", [own, item("b", "x")], [[r"\boxed{0.5}"], ["X."]])
     assert found["scores"] == [1.0, 1.0]
 
 
@@ -146,7 +150,7 @@ def test_halueval():
         item(str(n), None, reference={"hallucinated": truth}) for n, truth in enumerate((True, False, True, True))
     ]
     completions = [["Yes"], ["<think>No? Yes!</think>Yes"], ["maybe"], [None]]
-    found = score("halueval", Answers(get_benchmark("halueval-qa"), items, completions))
+    found = scored("halueval", "halueval-qa", items, completions)
     assert found["scores"] == [1.0, 0.0, None, None] and found["value"] == 0.5
     assert found["left_out"]["responses"]["missing"] == 1 and found["left_out"]["responses"]["unjudged"] == 1
     assert found["judge"] is None and found["comparable_to_published"] is False
@@ -160,15 +164,17 @@ def test_truthfulqa():
         "mc2_choices": [0, 1, 2],
     }
     items = [item("q", None, choices=("a", "b", "c"), reference=reference)] * 2
-    benchmark = get_benchmark("truthfulqa")
+    task = Task(get_benchmark("truthfulqa"), "chat", ("truthfulqa",), None, items=items)
     # Weights 1, 3, 4: MC2 is (1 + 3) / 8; the correct choice of MC1 is less likely than the wrong one.
-    values = [[0.0, 1.0986122886681098, 1.3862943611198906], None]
-    found = score("truthfulqa", Answers(benchmark, items, [[], []], log_likelihoods=values))
+    known = [{"log_likelihoods": [0.0, 1.0986122886681098, 1.3862943611198906]}, {}]
+    found = score("truthfulqa", Answers(task, known))
     assert found["value"] == pytest.approx(0.5) and found["parts"]["mc1"] == 0.0 and found["n_scored"] == 1
     assert found["comparable_to_published"] is False
-    for number, whole in ((2, False), (1, True)):  # the second item is missing
-        answers = Answers(benchmark, items[:number], [[]] * number, log_likelihoods=values[:number], published=True)
-        assert score("truthfulqa", answers)["comparable_to_published"] is whole
+    assert (
+        score("truthfulqa", Answers(task, known, published=True))["comparable_to_published"] is False
+    )  # one is missing
+    task.items = items[:1]
+    assert score("truthfulqa", Answers(task, known[:1], published=True))["comparable_to_published"] is True
 
 
 def test_metrics_of():
