@@ -12,14 +12,9 @@ from typing import Any
 
 
 def read_stub(init_file: str) -> dict[str, str]:
-    """Public names of a package from the stub beside its `__init__`, which editors read too.
+    """Public names of a package, each with its module, from the stub beside its `__init__`, which editors read too.
 
-    Args:
-        init_file (`str`):
-            `__file__` of the `__init__`. The stub has the lines `from package.module import name as name`.
-
-    Returns:
-        `dict[str, str]`: name to module, in full.
+    The stub has lines `from package.module import name as name`.
     """
     tree = ast.parse(Path(init_file).with_suffix(".pyi").read_text(encoding="utf-8"))
     imports = [node for node in tree.body if isinstance(node, ast.ImportFrom)]
@@ -27,15 +22,7 @@ def read_stub(init_file: str) -> dict[str, str]:
 
 
 def attach(package: str, init_file: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
-    """`__getattr__`, `__dir__` and `__all__` for the `__init__` of a package with a stub.
-
-    Args:
-        package (`str`), init_file (`str`):
-            Its `__name__` and `__file__`.
-
-    Returns:
-        `tuple`: the two functions and the sorted names.
-    """
+    """`__getattr__`, `__dir__` and `__all__` for the `__init__` of a package with a stub, of which these are `__name__` and `__file__`."""
     exports = read_stub(init_file)
 
     def getattribute(name: str) -> Any:
@@ -48,11 +35,7 @@ def attach(package: str, init_file: str) -> tuple[Callable[[str], Any], Callable
 
 
 def load_name(path: str) -> Any:
-    """What `"package.module:Name"` stands for. The code of that module runs.
-
-    Raises:
-        `ImportError`, `AttributeError`: there is no such module, or nothing of that name in it.
-    """
+    """What `"package.module:Name"` stands for. The code of that module runs."""
     module, _, attribute = path.partition(":")
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())  # a module beside the data, as for `python -m`

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import signal
 import sys
 import threading
@@ -73,13 +74,8 @@ def _ended_by_signals() -> Iterator[None]:
 def _with_underscores(argv: Sequence[str]) -> list[str]:
     """Arguments with `--fail-under` spelled `--fail_under`; what follows a lone `--` or `=` stays."""
     end = argv.index("--") if "--" in argv else len(argv)
-    found = []
-    for number, text in enumerate(argv):
-        if number < end and text.startswith("--"):
-            flag, equals, value = text.partition("=")
-            text = "--" + flag[2:].replace("-", "_") + equals + value
-        found.append(text)
-    return found
+    spelled = [re.sub("^--[^=]*", lambda flag: "--" + flag[0][2:].replace("-", "_"), text) for text in argv[:end]]
+    return [*spelled, *argv[end:]]
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -111,15 +107,14 @@ def _add_world(commands) -> None:
         help="train the model of a world from scratch and print what it knows",
         description="Trains the model (or finds the one trained before), prints what it knows, and the directory last.",
     )
-    build.add_argument(
-        "--size", default="tiny", help="'demo', 'tiny' (2 million parameters, CPU), 'small' (30) or 'base' (100)"
-    )
-    build.add_argument("--seed", type=int, default=0, help="of the facts, the texts and the initial weights")
-    build.add_argument("--language", default="en", help="'en' or 'zh'")
-    build.add_argument("--tokenizer", default="word", help="'word' or 'bpe'")
-    build.add_argument("--out", type=Path, help="directory; the cache by default")
-    build.add_argument("--device", help="where to train; a CUDA device by default if there is one")
-    build.add_argument("--threads", type=int, default=1, help="on a CPU; with 1 the weights are the same on every run")
+    flag = build.add_argument
+    flag("--size", default="tiny", help="'demo', 'tiny' (2 million parameters, CPU), 'small' (30) or 'base' (100)")
+    flag("--seed", type=int, default=0, help="of the facts, the texts and the initial weights")
+    flag("--language", default="en", help="'en' or 'zh'")
+    flag("--tokenizer", default="word", help="'word' or 'bpe'")
+    flag("--out", type=Path, help="directory; the cache by default")
+    flag("--device", help="where to train; a CUDA device by default if there is one")
+    flag("--threads", type=int, default=1, help="on a CPU; with 1 the weights are the same on every run")
     build.set_defaults(run=_build_world)
     export = actions.add_parser(
         "export",

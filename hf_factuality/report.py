@@ -53,76 +53,42 @@ def escape(text: str) -> str:
 
 @dataclass(frozen=True)
 class ReportSample:
-    """One question with the completions to show side by side.
-
-    Args:
-        question (`str`):
-            What was asked.
-        answer (`str`, *optional*):
-            The right answer; `None` if there is none to show.
-        completions (`Sequence[tuple[str, str, Verification]]`):
-            Heading ("before"), completion, and its labelled spans.
-    """
+    """One question with the completions to show side by side, each with its heading ("before")."""
 
     question: str
-    answer: str | None
+    answer: str | None  # the right one; `None` if there is none to show
     completions: Sequence[tuple[str, str, Verification]]
 
 
 def render_report(title: str, note: str, table: Sequence[Mapping[str, Any]], samples: Sequence[ReportSample]) -> str:
     """The page as a string: no script, nothing loaded from elsewhere, every text escaped.
 
-    Args:
-        title (`str`):
-            Heading.
-        note (`str`):
-            What was measured, in a sentence or two.
-        table (`Sequence[Mapping[str, Any]]`):
-            Rows with the same keys.
-        samples (`Sequence[ReportSample]`):
-            Completions to show.
-
-    Returns:
-        `str`: HTML.
-
-    Raises:
-        `SpanError`: a span lies outside its completion.
+    `note` says what was measured, the rows of `table` have the same keys. Raises `SpanError` if a span lies outside its
+    completion.
     """
     header = "".join(f"<th>{escape(str(name))}</th>" for name in (table[0] if table else ()))
     rows = "".join("<tr>" + "".join(f"<td>{escape(str(v))}</td>" for v in row.values()) + "</tr>" for row in table)
     legend = " ".join(f'<mark class="{kind}">{escape(text)}</mark>' for kind, text in _KINDS.values())
-    body = "".join(
-        f"<section><h3>{escape(sample.question)}"
-        + ("" if sample.answer is None else f" <small>(right answer: {escape(sample.answer)})</small>")
-        + "</h3>"
-        '<div class="pair">'
-        + "".join(
-            f'<div><h4>{escape(heading)}</h4><div class="text" dir="auto">{paint(text, verification)}</div></div>'
-            for heading, text, verification in sample.completions
-        )
-        + "</div></section>"
-        for sample in samples
-    )
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
         f"<title>{escape(title)}</title><style>{_STYLE}</style></head><body><h1>{escape(title)}</h1>"
         f"<p>{escape(note)}</p><table><tr>{header}</tr>{rows}</table>"
-        f'<p class="legend">{legend}</p><p>Point at a sentence to read the evidence.</p>{body}</body></html>\n'
+        f'<p class="legend">{legend}</p><p>Point at a sentence to read the evidence.</p>'
+        f"{''.join(map(_section, samples))}</body></html>\n"
     )
 
 
+def _section(sample: ReportSample) -> str:
+    right = "" if sample.answer is None else f" <small>(right answer: {escape(sample.answer)})</small>"
+    shown = "".join(
+        f'<div><h4>{escape(heading)}</h4><div class="text" dir="auto">{paint(text, verification)}</div></div>'
+        for heading, text, verification in sample.completions
+    )
+    return f'<section><h3>{escape(sample.question)}{right}</h3><div class="pair">{shown}</div></section>'
+
+
 def paint(completion: str, verification: Verification) -> str:
-    """A completion as HTML with its spans marked; where spans overlap, the earlier one keeps the characters.
-
-    Args:
-        completion (`str`):
-            Text that a model wrote; escaped.
-        verification ([`Verification`]):
-            Its spans.
-
-    Returns:
-        `str`: HTML.
-    """
+    """A completion as HTML, escaped, with its spans marked; where spans overlap, the earlier one keeps the characters."""
     verification.validate(completion)
     parts, position = [], 0
     for span in sorted(verification.spans, key=lambda span: (span.start, -span.end)):
@@ -140,15 +106,7 @@ def paint(completion: str, verification: Verification) -> str:
 
 
 def write_report(path: str | Path, *args: Any, **kwargs: Any) -> Path:
-    """[`render_report`] to a file.
-
-    Args:
-        path (`str` or `Path`):
-            Where to write; its folder is made.
-
-    Returns:
-        `Path`: the file.
-    """
+    """[`render_report`] to a file, whose folder is made."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     # A lone half of a surrogate pair, which a model can write and UTF-8 cannot hold, becomes a question mark.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,16 +31,14 @@ def add_verify(commands: Any) -> None:
     flag(
         "--evidence",
         metavar="FILE_OR_COLUMN",
-        help="a JSON Lines file with evidence, or a column of the answers; by default the column 'evidence'",
+        help="a JSON Lines file, or a column of the answers (default 'evidence')",
     )
     flag(
-        "--evidence_column",
-        help="column of the evidence, in its file or beside the answers (default 'evidence'): a string or a list of strings",
+        "--evidence_column", help="column of the evidence, in its file or beside the answers: text or a list of texts"
     )
     flag(
         "--id_column",
-        help="column that joins a file of evidence to the answers; by default 'id' if the first rows of both have it, "
-        "otherwise the order of the rows",
+        help="column that joins a file of evidence to the answers (default 'id', else by the order of rows)",
     )
     flag("--question_column", default="question", help="shown to the verifier if it is there")
     flag(
@@ -73,12 +72,16 @@ def add_evaluate(commands: Any) -> None:
         "results to one JSON file. A run that was killed goes on where it stopped if it is started again. Every flag may be "
         "written with - for _.",
         epilog="Exit status: 0; 1 if a metric is below --fail_under or too much was not judged; 2 if the input is bad "
-        "(said before anything is computed) or nothing could be answered or judged; 130 after Ctrl-C. Benchmarks, metrics and the file are described in "
-        "docs/evaluate.md.",
+        "(said before anything is computed) or nothing could be answered or judged; 130 after Ctrl-C. docs/evaluate.md "
+        "describes benchmarks, metrics and the file.",
     )
-    _add_what(evaluate.add_argument_group("what is measured"))
-    _add_who(evaluate.add_argument_group("who answers"))
-    _add_sampling(evaluate.add_argument_group("how answers are sampled (by default as the benchmark says)"))
+    what = evaluate.add_argument_group("what is measured")
+    _add_what(what.add_argument)
+    _add_metric_args(what)
+    _add_who(evaluate.add_argument_group("who answers").add_argument)
+    _add_sampling(
+        evaluate.add_argument_group("how answers are sampled (by default as the benchmark says)").add_argument
+    )
     _add_judging(evaluate.add_argument_group("who judges"))
     out = evaluate.add_argument_group("output")
     out.add_argument(
@@ -89,15 +92,12 @@ def add_evaluate(commands: Any) -> None:
     )
     out.add_argument("--overwrite", action="store_true", help="answer anew what the file of answers holds already")
     _add_output(
-        out,
-        "NAME=SHARE",
-        "exit with status 1 if this metric (METRIC, or BENCHMARK.METRIC) is lower or not defined; may be repeated",
+        out, "NAME=SHARE", "exit with status 1 if METRIC or BENCHMARK.METRIC is lower or undefined; may be repeated"
     )
     evaluate.set_defaults(run=_evaluate)
 
 
-def _add_what(group: Any) -> None:
-    flag = group.add_argument
+def _add_what(flag: Callable) -> None:
     flag("--benchmark", action="append", metavar="NAME", help="several with commas or by repeating the flag")
     flag(
         "--dataset",
@@ -110,11 +110,9 @@ def _add_what(group: Any) -> None:
     flag("--style", help="style of the prompts, one of the benchmark's")
     flag("--limit", type=int, metavar="N", help="a seeded sample of N items (of a file of your own, the first)")
     flag("--metrics", action="append", metavar="NAME", help="instead of the benchmark's; likewise several")
-    _add_metric_args(group)
 
 
-def _add_who(group: Any) -> None:
-    flag = group.add_argument
+def _add_who(flag: Callable) -> None:
     flag("--model", help="id on the Hub or folder, of a model or a PEFT adapter; with --base_url, its name there")
     flag("--revision", help="of the model")
     flag("--base_url", metavar="URL", help="address of an OpenAI-compatible server that has the model")
@@ -136,24 +134,17 @@ def _add_who(group: Any) -> None:
         help="chat (the tokenizer's template), plain (the contents of the messages, a line feed between them) or auto: "
         "chat if there is a template, but plain for the published prompts of TruthfulQA",
     )
-    flag(
-        "--chat_template_kwargs",
-        metavar="JSON",
-        help="arguments of the template, for example '{\"enable_thinking\": false}'",
-    )
+    flag("--chat_template_kwargs", metavar="JSON", help="arguments of the template, as '{\"enable_thinking\": false}'")
     flag("--trust_remote_code", action="store_true", help="run code of the model's repository")
 
 
-def _add_sampling(group: Any) -> None:
-    flag = group.add_argument
+def _add_sampling(flag: Callable) -> None:
     flag("--max_new_tokens", type=int, metavar="N")
     flag("--temperature", type=float, metavar="T", help="0 takes the most likely token")
     flag("--top_p", type=float, metavar="P")
     flag("--n_samples", type=int, metavar="N", help="completions per item, for accuracy or --best_of")
     flag(
-        "--best_of",
-        metavar="N,N,...",
-        help="for metrics over claims: expected score of the best of N of the --n_samples completions, for example 1,16,256",
+        "--best_of", metavar="N,N,...", help="for metrics over claims: expected score of the best N of the --n_samples"
     )
     flag("--stop", action="append", metavar="TEXT", help="ends a completion; may be repeated")
     flag("--seed", type=int, default=0, help="of samples, of --limit and of HaluEval's candidates (default 0)")
@@ -195,9 +186,9 @@ def _add_metric_args(group: Any) -> None:
     )
 
 
-def _add_output(group: Any, thresholds: str, help_of_thresholds: str) -> None:
+def _add_output(group: Any, form: str, fail_under: str) -> None:
     group.add_argument("--json", action="store_true", help="print JSON alone, in a terminal too")
-    group.add_argument("--fail_under", action="append", metavar=thresholds, help=help_of_thresholds)
+    group.add_argument("--fail_under", action="append", metavar=form, help=fail_under)
     group.add_argument(
         "--max_not_judged",
         type=float,
