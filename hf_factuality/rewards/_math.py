@@ -42,14 +42,9 @@ def warn_once(key: str, message: str, *args: object) -> None:
 
 
 def math_match(prediction: str, golds: Sequence[str]) -> float | None:
-    """1 if the prediction is mathematically equal to a gold answer, else 0.
+    """1 if the prediction is mathematically equal to a gold answer, else 0; `None` if one of them could not be parsed.
 
-    Returns:
-        `float` or `None` (no gold answer equals the prediction, and at least one of them could not be parsed).
-
-    Raises:
-        `ImportError`: `math-verify` is not installed.
-        `JudgingError`: the child process could not be started.
+    Raises `ImportError` if `math-verify` is not installed, `JudgingError` if the child process could not be started.
     """
     unknown = False
     for gold in golds:
@@ -61,12 +56,7 @@ def math_match(prediction: str, golds: Sequence[str]) -> float | None:
 
 
 def gsm8k_match(prediction: str, golds: Sequence[str]) -> float | None:
-    """[`math_match`] of numbers: `,` and `$` are taken out, and of a worked solution the part after `####` counts.
-
-    Raises:
-        `ImportError`: `math-verify` is not installed.
-        `JudgingError`: the child process could not be started.
-    """
+    """[`math_match`] of numbers: `,` and `$` are taken out, and of a worked solution the part after `####` counts."""
     return math_match(_number(prediction), [_number(gold.rsplit("####", 1)[-1]) for gold in golds])
 
 
@@ -75,21 +65,10 @@ def _number(text: str) -> str:
 
 
 def math_equal(prediction: str, gold: str) -> bool | None:
-    r"""Whether two answers are mathematically equal, for example `\frac{1}{2}` and `0.5`.
+    r"""Whether two answers are mathematically equal, for example `\frac{1}{2}` and `0.5`; `None`: gold cannot be parsed.
 
-    Args:
-        prediction (`str`):
-            Final answer, in LaTeX with or without `$` or `\boxed`, or plain.
-        gold (`str`):
-            Gold answer, likewise.
-
-    Returns:
-        `bool` or `None` (the gold answer could not be parsed). A prediction that cannot be parsed, or compared within
-        [`MATH_TIMEOUT`] seconds, is not equal.
-
-    Raises:
-        `ImportError`: `math-verify` is not installed.
-        `JudgingError`: the child process could not be started.
+    Both are LaTeX with or without `$` or `\boxed`, or plain. A prediction that cannot be parsed, or compared within
+    [`MATH_TIMEOUT`] seconds, is not equal. Raises as [`math_match`].
     """
     require_math()
     gold, prediction = _bare(gold), _bare(prediction)
@@ -103,11 +82,7 @@ def math_equal(prediction: str, gold: str) -> bool | None:
 
 @functools.cache
 def require_math() -> None:
-    """Check that `math-verify` is installed.
-
-    Raises:
-        `ImportError`: names the command that installs it.
-    """
+    """Raises `ImportError`, which names the command that installs `math-verify`, if it is not installed."""
     if importlib.util.find_spec("math_verify") is None:
         raise ImportError(
             "the answers of MATH and GSM8K are compared by the math-verify library, which is not installed; "
@@ -147,7 +122,7 @@ class _MathProcess:
     def compare(self, gold: str, prediction: str) -> bool | None:
         gold_parsed = False
         with self.lock:
-            for _ in range(2):
+            for _ in range(2):  # somebody may have killed it; the answers have if it dies again
                 if self.process is None or self.process.poll() is not None:
                     self._start()
                 self._write([gold, prediction])
@@ -159,7 +134,7 @@ class _MathProcess:
                 except TimeoutError:
                     break
                 except EOFError:
-                    continue  # somebody may have killed it; the answers have if it dies again
+                    continue
         if not gold_parsed:
             return None
         warn_once("math", "an answer could not be compared within %g s and counts as wrong; said once", MATH_TIMEOUT)
@@ -199,12 +174,7 @@ class _MathProcess:
             pass  # a dead child: the next read says so
 
     def _read(self, timeout: float) -> object:
-        """The next value that the child writes.
-
-        Raises:
-            `TimeoutError`: it was silent for `timeout` seconds, and is killed.
-            `EOFError`: it is dead.
-        """
+        """The next value that the child writes; `TimeoutError` if it was silent and is killed, `EOFError` if it is dead."""
         try:
             line = self.lines.get(timeout=timeout)
         except queue.Empty:

@@ -130,10 +130,15 @@ def _score(scorer: Scorer, text: str, answer: Any) -> float | None:
     return reward
 
 
-def _scores(scorer: Scorer, completions: Sequence[Any], answer: Sequence[Any] | None) -> list[float | None]:
+def _gold_column(answer: Sequence[Any] | None) -> Sequence[Any]:
     if answer is None:
         raise DataError("the reward needs a column 'answer' with the gold answers; rename yours to 'answer'")
-    return [_score(scorer, _text(completion)[0], gold) for completion, gold in zip(completions, answer, strict=True)]
+    return answer
+
+
+def _scores(scorer: Scorer, completions: Sequence[Any], answer: Sequence[Any] | None) -> list[float | None]:
+    rows = zip(completions, _gold_column(answer), strict=True)
+    return [_score(scorer, _text(completion)[0], gold) for completion, gold in rows]
 
 
 def hotpot_f1_reward(prompts, completions, completion_ids=None, answer=None, **columns) -> list[float | None]:
@@ -337,27 +342,11 @@ class FSPOAnswerReward:
     def __call__(
         self, prompts, completions, completion_ids=None, answer=None, data_source=None, **columns
     ) -> list[float | None]:
-        """Rewards of a batch.
+        """Rewards of a batch, by the column `data_source` unless there is a `default_data_source`.
 
-        Args:
-            prompts (`list`):
-                Prompts, texts or messages; read for an opened `<think>`.
-            completions (`list[str]` or `list[list[dict]]`):
-                Completions, texts or messages.
-            answer (`list[str]` or `list[list[str]]`):
-                Gold answers.
-            data_source (`list[str]`, *optional*):
-                Names that choose the scorer; needed unless there is a `default_data_source`.
-
-        Returns:
-            `list[float | None]`: in [0, 1] with the scorers of [`SCORERS`]; `None` where the gold answer is unusable.
-
-        Raises:
-            `DataError`: no column `answer`, or an unknown data source.
-            `ImportError`: a row needs `math-verify` and it is not installed.
+        Arguments, return value and errors as in [`math_reward`]; `DataError` for an unknown data source too.
         """
-        if answer is None:
-            raise DataError("the reward needs a column 'answer' with the gold answers; rename yours to 'answer'")
+        answer = _gold_column(answer)
         sources = data_source if data_source is not None else [None] * len(completions)
         scorers = [self._scorer(source) for source in sources]
         rewards = []

@@ -276,12 +276,7 @@ class RLFHReward:
 def _assess(judge: Any, inputs: Sequence[VerifierInput], found: Sequence[Verification]) -> list[list[int | None]]:
     """All statements in one call, so that a server gets them at once."""
     questions = [
-        [
-            AssessInput(
-                span.claim if span.claim is not None else span.text(item.completion), item.completion, item.question
-            )
-            for span in judged_units(verification)
-        ]
+        AssessInput.of(item, Verification(spans=judged_units(verification)))
         for item, verification in zip(inputs, found, strict=True)
     ]
     answers = iter(judge.assess([question for own in questions for question in own]))

@@ -51,13 +51,12 @@ def load_rlfh_maps(source: str | Path | Mapping[str, Any] | RLFHMaps) -> RLFHMap
         if not _names_a_file(source):
             if ":" not in source:
                 raise ValueError(f"{source!r:.100} is neither one of the presets {list(RLFH_PRESETS)} nor a file")
-            return RLFHMaps.from_dict(_parse(source, json_first=source.lstrip().startswith("{")))
+            return RLFHMaps.from_dict(_parse(source))
     path = Path(source)
     if not path.is_file():
         raise FileNotFoundError(f"{path} is no file; the presets of RLFH's maps are {list(RLFH_PRESETS)}")
     try:
-        text = path.read_text(encoding="utf-8-sig")
-        return RLFHMaps.from_dict(_parse(text, json_first=path.suffix.lower() == ".json"))
+        return RLFHMaps.from_dict(_parse(path.read_text(encoding="utf-8-sig")))
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
 
@@ -71,29 +70,28 @@ def _names_a_file(text: str) -> bool:
         return False
 
 
-def _parse(text: str, json_first: bool) -> Mapping[str, Any]:
-    problem = None
-    if json_first:
-        try:
-            return json.loads(text, object_pairs_hook=_once)
-        except json.JSONDecodeError as error:  # YAML's mappings may begin with a brace too
-            problem = error
+def _parse(text: str) -> Mapping[str, Any]:
     try:
-        data = yaml.load(text, Loader=_Loader)
-    except yaml.YAMLError as error:
-        raise ValueError(f"neither JSON nor YAML: {' '.join(str(problem or error).split())}") from None
+        data = json.loads(text, object_pairs_hook=_once)
+    except json.JSONDecodeError:
+        try:
+            data = yaml.load(text, Loader=_Loader)
+        except yaml.YAMLError as error:
+            raise ValueError(f"neither JSON nor YAML: {' '.join(str(error).split())}") from None
     if not isinstance(data, Mapping):
         raise ValueError(f"a mapping is needed, with truth and informativeness; got {data!r:.100}")
     return data
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for key, value in pairs:
-        if key in found:
+    _refuse_repeats([key for key, _ in pairs])
+    return dict(pairs)
+
+
+def _refuse_repeats(keys: list[Any]) -> None:
+    for number, key in enumerate(keys):
+        if key in keys[:number]:
             raise ValueError(f"the key {key!r} is there twice")
-        found[key] = value
-    return found
 
 
 class _Loader(yaml.SafeLoader):
@@ -102,8 +100,5 @@ class _Loader(yaml.SafeLoader):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         pairs = node.value if isinstance(node, yaml.MappingNode) else []
         merge = "tag:yaml.org,2002:merge"  # "<<" takes in another mapping, whose keys may be there
-        keys = [self.construct_object(key, deep=True) for key, _ in pairs if key.tag != merge]
-        for number, key in enumerate(keys):
-            if key in keys[:number]:
-                raise ValueError(f"the key {key!r} is there twice")
+        _refuse_repeats([self.construct_object(key, deep=True) for key, _ in pairs if key.tag != merge])
         return super().construct_mapping(node, deep)

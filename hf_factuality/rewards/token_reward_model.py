@@ -6,13 +6,12 @@ import inspect
 import logging
 import math
 import re
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hf_factuality.errors import CheckpointError, DataError
-from hf_factuality.verifiers.judges.nli import outside_zero3
+from hf_factuality.verifiers.judges.nli import default_device, outside_zero3
 
 
 if TYPE_CHECKING:
@@ -41,13 +40,14 @@ class _Frame(NamedTuple):
 
 
 class _Encoded(NamedTuple):
-    """A text as the model reads it."""
+    """A text as the model reads it, and how many tokens of the completion did not fit.
+
+    A place is the position of a token of the completion, and its first character and end in the completion.
+    """
 
     features: dict[str, list[int]]
     places: list[tuple[int, int, int]]
-    """Position, first character and end of every token of the completion, in characters of the completion."""
     missing: int
-    """Tokens of the completion that did not fit."""
 
 
 class TokenRewardModel:
@@ -214,11 +214,9 @@ class TokenRewardModel:
         rewards: list[list[Scored] | None] = []
         for index, row in enumerate(rows):
             found = scores.get(index, [])
-            if row.missing and not found or not all(map(math.isfinite, found)):
-                rewards.append(None)
-            else:
-                earned = self._earned(found)
-                rewards.append([(a, b, value) for (_, a, b), value in zip(row.places, earned, strict=True)])
+            known = all(map(math.isfinite, found)) and bool(found or not row.missing)
+            earned = zip(row.places, self._earned(found), strict=True) if known else ()
+            rewards.append([(a, b, value) for (_, a, b), value in earned] if known else None)
         self._report(rows, scores, rewards, log_metric)
         return rewards
 
@@ -261,28 +259,24 @@ class TokenRewardModel:
 
     def _encode(self, texts: Sequence[str], prompts: Sequence[Any] | None) -> list[_Encoded]:
         frames = [self._frame(prompt) for prompt in (prompts if prompts is not None else [None] * len(texts))]
-        groups: dict[bool, list[int]] = defaultdict(list)
-        for index, (text, frame) in enumerate(zip(texts, frames, strict=True)):
-            if text:
-                groups[frame.special].append(index)
         rows = [_Encoded({}, [], 0)] * len(texts)
-        for special, indices in groups.items():
-            wholes = [f"{frames[i].head}{self._plain(texts[i])}{frames[i].tail}" for i in indices]
+        for special in (True, False):
+            chosen = [i for i, text in enumerate(texts) if text and frames[i].special is special]
+            if not chosen:
+                continue
+            wholes = [f"{frames[i].head}{self._plain(texts[i])}{frames[i].tail}" for i in chosen]
             options = {"add_special_tokens": special, "return_offsets_mapping": True, "verbose": False,
                        "return_special_tokens_mask": True, "return_attention_mask": True}  # fmt: skip
-            for i, whole, encoded in zip(indices, wholes, _rows(self.tokenizer(wholes, **options)), strict=True):
+            for i, whole, encoded in zip(chosen, wholes, _rows(self.tokenizer(wholes, **options)), strict=True):
                 begin = len(frames[i].head)
-                places = _places(encoded, whole, begin, begin + len(texts[i]))
-                missing = 0
+                places, missing = _places(encoded, whole, begin, begin + len(texts[i])), 0
                 if len(encoded["input_ids"]) > self.max_length:
                     cut = self.tokenizer([whole], truncation=True, max_length=self.max_length, **options)
-                    encoded = _rows(cut)[0]
-                    missing = len(places)
+                    encoded, missing = _rows(cut)[0], len(places)
                     places = _places(encoded, whole, begin, begin + len(texts[i]))
                     missing -= len(places)
-                rows[i] = _Encoded(
-                    {name: encoded[name] for name in self._features if name in encoded}, places, missing
-                )
+                features = {name: encoded[name] for name in self._features if name in encoded}
+                rows[i] = _Encoded(features, places, missing)
         return rows
 
     # The model
@@ -290,13 +284,13 @@ class TokenRewardModel:
         """Processed scores of every position, padding included."""
         import torch
 
-        width = max(len(row["input_ids"]) for row in rows)
-        fill = {"input_ids": self.tokenizer.pad_token_id or 0}
         # Padded on the right whatever the tokenizer says: absolute positions then are those of the text alone.
         features = {
-            name: torch.tensor(
-                [row[name] + [fill.get(name, 0)] * (width - len(row[name])) for row in rows], device=self.model.device
-            )
+            name: torch.nn.utils.rnn.pad_sequence(
+                [torch.tensor(row[name]) for row in rows],
+                batch_first=True,
+                padding_value=(self.tokenizer.pad_token_id or 0) if name == "input_ids" else 0,
+            ).to(self.model.device)
             for name in rows[0]
         }
         with torch.no_grad():
@@ -310,14 +304,13 @@ class TokenRewardModel:
     # Logging
     def _report(self, rows, scores, rewards, log_metric) -> None:
         missing = sum(row.missing for row in rows)
-        unknown = sum(reward is None for reward in rewards)
         if missing:
             self._warn(
                 "cut", f"%s reads {self.max_length} tokens: {missing} of {sum(len(r.places) for r in rows) + missing} tokens "
                 "of this batch's completions were not scored and carry nothing; shorten prompts or completions. Said once; "
                 "see %s/unscored_tokens in the log",
             )  # fmt: skip
-        if any(not math.isfinite(score) for found in scores.values() for score in found):
+        if not all(math.isfinite(score) for found in scores.values() for score in found):
             self._warn(
                 "nan", "%s gave scores that are not finite numbers; those completions are unknown. Said once; see "
                 "%s/unknown_completions in the log",
@@ -330,7 +323,7 @@ class TokenRewardModel:
         if rows:
             log_metric(f"{self.name}/tokens", len(finite) / len(rows))
         log_metric(f"{self.name}/unscored_tokens", float(missing))
-        log_metric(f"{self.name}/unknown_completions", float(unknown))
+        log_metric(f"{self.name}/unknown_completions", float(rewards.count(None)))
 
     def _warn(self, kind: str, text: str) -> None:
         if kind not in self._warned:
@@ -361,7 +354,6 @@ def _places(encoded: Mapping[str, list], whole: str, begin: int, end: int) -> li
 
 
 def _load(name: str, tokenizer: Any, revision: str | None, device: Any, dtype: Any) -> tuple[Any, Any]:
-    import torch
     from transformers import AutoModelForTokenClassification, AutoTokenizer
 
     options = {"revision": revision} if dtype is None else {"revision": revision, "dtype": dtype}
@@ -384,7 +376,7 @@ def _load(name: str, tokenizer: Any, revision: str | None, device: Any, dtype: A
             f"{name!r} is a {architecture}: it scores a summary of the whole text and has no score per token; name a token "
             "classifier, or a decoder with a score head"
         )
-    return model.to(device if device is not None else "cuda" if torch.cuda.is_available() else "cpu"), tokenizer
+    return model.to(device if device is not None else default_device()), tokenizer
 
 
 def _label(config: Any, label: int | str | None) -> int:
@@ -393,10 +385,10 @@ def _label(config: Any, label: int | str | None) -> int:
         if len(names) > 1:
             raise ValueError(f"the reward model has {len(names)} labels {names}; pass label= to say which one counts")
         return 0
-    for index, name in names.items():
-        if label == name or label == index or label == str(index):
-            return index
-    raise ValueError(f"label={label!r} is none of the reward model's labels {names}")
+    found = [index for index, name in names.items() if label in (name, index, str(index))]
+    if not found:
+        raise ValueError(f"label={label!r} is none of the reward model's labels {names}")
+    return found[0]
 
 
 def _room(model: Any, tokenizer: Any) -> int:
