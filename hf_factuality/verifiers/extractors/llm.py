@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import ClassVar
 
 from rapidfuzz.distance import LCSseq
 
@@ -21,7 +21,7 @@ from hf_factuality.verifiers.base import VerifierInput
 from hf_factuality.verifiers.extractors.anchor import MIN_COVERAGE, anchor_claim, content_words, find_exact
 from hf_factuality.verifiers.extractors.sentences import sentence_offsets
 from hf_factuality.verifiers.judges.llm import Talk, converse, log_unknown, without_thinking
-from hf_factuality.verifiers.prompts import load_prompt
+from hf_factuality.verifiers.prompts import Prompt, load_prompt
 
 
 __all__ = [
@@ -139,6 +139,7 @@ def _plausible(claims: Sequence[str], nothing: str) -> bool:
     )
 
 
+@dataclass(eq=False, repr=False)
 class LLMExtractor:
     """What the three ways share: asking until the answer can be read, and anchoring. Use one of its subclasses.
 
@@ -165,39 +166,29 @@ class LLMExtractor:
         `ValueError`: an argument is out of range, or the prompt lacks a value.
     """
 
-    prompt_name: str
-    nothing: str
-    fields: tuple[str, ...] = ("question", "context", "sentence")
-    required: tuple[str, ...] = ("sentence",)
-    parse: Callable[[str, str], list | None] = staticmethod(parse_claims)
-    drop_new_numbers = False
+    client: ChatModel
+    prompt: str | Path | Prompt | None = None
+    _: KW_ONLY
+    retries: int = 2
+    temperature: float = 0.0
+    max_tokens: int = 512
+    on_failure: str = "sentence"
+    last_report: ExtractionReport = field(default_factory=ExtractionReport, init=False)
 
-    def __init__(
-        self,
-        client: ChatModel,
-        prompt: str | Path | None = None,
-        *,
-        retries: int = 2,
-        temperature: float = 0.0,
-        max_tokens: int = 512,
-        on_failure: str = "sentence",
-    ):
-        if retries < 0 or temperature < 0 or max_tokens < 1:
+    prompt_name: ClassVar[str]
+    nothing: ClassVar[str]
+    fields: ClassVar[tuple[str, ...]] = ("question", "context", "sentence")
+    required: ClassVar[tuple[str, ...]] = ("sentence",)
+    parse: ClassVar[Callable[[str, str], list | None]] = staticmethod(parse_claims)
+    drop_new_numbers: ClassVar[bool] = False
+
+    def __post_init__(self):
+        if self.retries < 0 or self.temperature < 0 or self.max_tokens < 1:
             raise ValueError("retries and temperature must be >= 0, max_tokens >= 1")
-        if on_failure not in ("sentence", "drop"):
-            raise ValueError(f'on_failure must be "sentence" or "drop", got {on_failure!r}')
-        self.client = client
-        self.prompt = load_prompt(prompt if prompt is not None else self.prompt_name, self.fields, self.required)
-        self.retries = retries
-        self.temperature = temperature
-        self.max_tokens = max_tokens
-        self.on_failure = on_failure
-        self.last_report = ExtractionReport()
-
-    def config(self) -> dict[str, Any]:
-        """Arguments that make this extractor again."""
-        names = ("client", "prompt", "retries", "temperature", "max_tokens", "on_failure")
-        return {name: getattr(self, name) for name in names}
+        if self.on_failure not in ("sentence", "drop"):
+            raise ValueError(f'on_failure must be "sentence" or "drop", got {self.on_failure!r}')
+        name = self.prompt if self.prompt is not None else self.prompt_name
+        self.prompt = load_prompt(name, self.fields, self.required)
 
     def extract(self, inputs: Sequence[VerifierInput]) -> list[list[LabeledSpan]]:
         """Per input, the spans of its claims in order, without labels; `claim` is set.
@@ -349,6 +340,7 @@ class VeriScoreExtractor(LLMExtractor):
         return text
 
 
+@dataclass(eq=False, repr=False)
 class RLFHExtractor(LLMExtractor):
     """RLFH's two levels, a whole response at once: its factual sentences, then their statements (arXiv 2406.12221).
 
@@ -364,8 +356,9 @@ class RLFHExtractor(LLMExtractor):
     parse = staticmethod(parse_statements)
     nothing = "No statements."
 
-    def __init__(self, client: ChatModel, prompt: str | Path | None = None, *, retries: int = 4, **kwargs):
-        super().__init__(client, prompt, retries=retries, **{"max_tokens": 4096, **kwargs})
+    _: KW_ONLY
+    retries: int = 4
+    max_tokens: int = 4096
 
     def _units(self, item: VerifierInput, sentences: list[Sentence]) -> list[tuple[dict, list[Sentence]]]:
         values = {"question": item.question, "response": item.completion}

@@ -10,7 +10,7 @@ import logging
 import math
 import re
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from hf_factuality.spans import Label
 from hf_factuality.verifiers.base import Extractor, JudgeInput, Judgement, Retriever
 from hf_factuality.verifiers.extractors.sentences import SentenceExtractor
 from hf_factuality.verifiers.pipeline import VerifierPipeline
-from hf_factuality.verifiers.prompts import as_data, load_prompt
+from hf_factuality.verifiers.prompts import Prompt, as_data, load_prompt
 
 
 __all__ = [
@@ -221,6 +221,7 @@ def log_unknown(report: Any, what: str, who: Any):
         )  # fmt: skip
 
 
+@dataclass(eq=False, repr=False)
 class ServedJudge:
     """What judges on a server share: claims are talked about side by side, and what came of them is counted and logged.
 
@@ -232,9 +233,8 @@ class ServedJudge:
         last_report ([`JudgeReport`]): Of the last call.
     """
 
-    def __init__(self, client: ChatModel):
-        self.client = client
-        self.last_report = JudgeReport()
+    client: ChatModel
+    last_report: JudgeReport = field(default_factory=JudgeReport, init=False)
 
     def judge(self, inputs: Sequence[JudgeInput]) -> list[Judgement]:
         """One [`~hf_factuality.verifiers.base.Judgement`] per input, in order.
@@ -252,6 +252,7 @@ class ServedJudge:
         raise NotImplementedError
 
 
+@dataclass(eq=False, repr=False)
 class LLMJudge(ServedJudge):
     """Judge on an OpenAI-compatible server: supported, contradicted or unverifiable by the evidence given.
 
@@ -281,25 +282,18 @@ class LLMJudge(ServedJudge):
         `ValueError`: the prompt lacks a value, or a number is negative.
     """
 
-    def __init__(
-        self,
-        client: ChatModel,
-        prompt: str | Path = "judge",
-        *,
-        reminders: int = 1,
-        logprobs: int = 20,
-        max_tokens: int = 16,
-        temperature: float = 0.0,
-    ):
-        if min(reminders, logprobs, temperature) < 0 or max_tokens < 1:
+    prompt: str | Path | Prompt = "judge"
+    _: KW_ONLY
+    reminders: int = 1
+    logprobs: int = 20
+    max_tokens: int = 16
+    temperature: float = 0.0
+
+    def __post_init__(self):
+        if min(self.reminders, self.logprobs, self.temperature) < 0 or self.max_tokens < 1:
             raise ValueError("reminders, logprobs and temperature must be >= 0, max_tokens >= 1")
-        super().__init__(client)
-        self.prompt = load_prompt(prompt, ("claim", "evidence", "question"), ("claim", "evidence"))
+        self.prompt = load_prompt(self.prompt, ("claim", "evidence", "question"), ("claim", "evidence"))
         self._again = load_prompt("judge_again", ()).text
-        self.reminders = reminders
-        self.logprobs = logprobs
-        self.max_tokens = max_tokens
-        self.temperature = temperature
 
     def _talk(self, item: JudgeInput) -> Talk:
         evidence = evidence_text(item)

@@ -9,7 +9,7 @@ likelihood instead of sampled; the five labels of the paper can be asked for. Th
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +69,7 @@ class AssessInput:
         return [cls(statement, item.completion, item.question) for statement in statements]
 
 
+@dataclass(eq=False, repr=False)
 class SelfJudge(ServedJudge):
     """RLFH's two questions: is a statement correct, vague or wrong by the materials, and how informative is it.
 
@@ -109,43 +110,34 @@ class SelfJudge(ServedJudge):
         `FileNotFoundError`: the folder lacks a prompt.
     """
 
-    def __init__(
-        self,
-        client: ChatModel,
-        *,
-        labels: str = "three",
-        method: str = "choice",
-        prompts: str | Path | None = None,
-        retries: int = 4,
-        temperature: float | None = None,
-        top_p: float | None = None,
-        max_tokens: int = 32,
-    ):
-        if labels not in SELF_LABELS:
-            raise ValueError(f'labels must be "three" or "five", got {labels!r}')
-        if method not in ("choice", "sample"):
-            raise ValueError(f'method must be "choice" or "sample", got {method!r}')
-        choice = method == "choice"
-        temperature = (0.0 if choice else 0.3) if temperature is None else temperature
-        top_p = (1.0 if choice else 0.3) if top_p is None else top_p
-        if min(retries, temperature) < 0 or max_tokens < 1 or not 0 < top_p <= 1:
+    _: KW_ONLY
+    labels: str = "three"
+    method: str = "choice"
+    prompts: str | Path | None = None
+    retries: int = 4
+    temperature: float | None = None
+    top_p: float | None = None
+    max_tokens: int = 32
+    last_assessment: JudgeReport = field(default_factory=JudgeReport, init=False)
+
+    def __post_init__(self):
+        if self.labels not in SELF_LABELS:
+            raise ValueError(f'labels must be "three" or "five", got {self.labels!r}')
+        if self.method not in ("choice", "sample"):
+            raise ValueError(f'method must be "choice" or "sample", got {self.method!r}')
+        temperature, top_p = (0.0, 1.0) if self.method == "choice" else (0.3, 0.3)
+        self.temperature = temperature if self.temperature is None else self.temperature
+        self.top_p = top_p if self.top_p is None else self.top_p
+        if min(self.retries, self.temperature) < 0 or self.max_tokens < 1 or not 0 < self.top_p <= 1:
             raise ValueError("retries and temperature must be >= 0, max_tokens >= 1, top_p in (0, 1]")
-        super().__init__(client)
-        self.labels = labels
-        self.method = method
-        folder = None if prompts is None else Path(prompts)
-        self.prompts = {
-            name: load_prompt(name if folder is None else folder / f"{name}.txt", fields, required)
-            for name, fields, required in (
-                (_VERIFY[labels], _VERIFY_FIELDS, ("materials", "statement")),
-                ("self_assess", _ASSESS_FIELDS, ("response", "statement")),
-            )
+        fields = {
+            _VERIFY[self.labels]: (_VERIFY_FIELDS, ("materials", "statement")),
+            "self_assess": (_ASSESS_FIELDS, ("response", "statement")),
         }
-        self.retries = retries
-        self.temperature = temperature
-        self.top_p = top_p
-        self.max_tokens = max_tokens
-        self.last_assessment = JudgeReport()
+        self.prompts = {
+            name: load_prompt(name if self.prompts is None else Path(self.prompts) / f"{name}.txt", *wanted)
+            for name, wanted in fields.items()
+        }
 
     def _talk(self, item: JudgeInput) -> Talk:
         if not any(map(str.isalnum, item.claim)):
