@@ -1,11 +1,31 @@
 """A closed world of few people, with a model that was hardly trained: the numbers of a run are bad, its path is whole."""
 
+import sys
 from dataclasses import replace
 
 import pytest
 
 from hf_factuality.demos import closed_world as demo
 from hf_factuality.worlds import WorldConfig, WorldModelConfig
+from tests.test_recipes import load_example
+
+
+FAST = [
+    "--use_cpu", "true", "--bf16", "false", "--gradient_checkpointing", "false", "--report_to", "none", "--logging_steps", "1",
+    "--save_strategy", "no", "--dtype", "float32", "--disable_tqdm", "true", "--per_device_train_batch_size", "4",
+]  # fmt: skip
+
+
+@pytest.fixture
+def run(request, monkeypatch):
+    """Runs the example that the module of the test is named after."""
+    name = f"train_{request.module.__name__.rpartition('.test_')[2]}"
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", [f"{name}.py", *map(str, arguments)])
+        load_example(name).main()
+
+    return run
 
 
 @pytest.fixture(scope="session")

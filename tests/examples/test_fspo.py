@@ -2,33 +2,23 @@
 
 import json
 import shutil
-import sys
 
 import pandas as pd
 import pytest
 from datasets import Dataset
 
 from hf_factuality.hub.results import load_results
+from tests.examples.conftest import FAST
 from tests.hub.cards.card_pages import check_page
-from tests.test_recipes import load_example
 
 
-FAST = [
-    "--max_steps", "1", "--num_generations", "2", "--per_device_train_batch_size", "4", "--max_completion_length", "8",
-    "--use_cpu", "true", "--bf16", "false", "--gradient_checkpointing", "false", "--report_to", "none",
-    "--logging_steps", "1", "--save_strategy", "no", "--dtype", "float32", "--disable_tqdm", "true",
-]  # fmt: skip
+FEW = ["--max_steps", "1", "--num_generations", "2", "--max_completion_length", "8", *FAST]
 ROWS = {
     "question": ["Who was born in Warsaw?", "Where is Warsaw?", "What is 1 + 1?"],
     "answer": ["Marie Curie", "Poland", "2"],
     "knowledge": ["Marie Curie was born in Warsaw.", "Warsaw is in Poland.", None],
     "data_source": ["HotpotQA", "2WikiMultiHopQA", "MATH"],
 }
-
-
-def run(monkeypatch, *arguments):
-    monkeypatch.setattr(sys, "argv", ["train_fspo.py", *map(str, arguments)])
-    load_example("train_fspo").main()
 
 
 @pytest.fixture
@@ -42,10 +32,10 @@ def file(tmp_path):
     return make
 
 
-def test_trains_on_a_file_and_saves_model_and_card(monkeypatch, tiny_model, tmp_path, file):
+def test_trains_on_a_file_and_saves_model_and_card(run, tiny_model, tmp_path, file):
     out = tmp_path / "out"
-    run(monkeypatch, "--model_name_or_path", tiny_model, "--train_files", file(), "--output_dir", out,
-        "--log_completions", "true", "--num_completions_to_print", "0", *FAST)  # fmt: skip
+    run("--model_name_or_path", tiny_model, "--train_files", file(), "--output_dir", out,
+        "--log_completions", "true", "--num_completions_to_print", "0", *FEW)  # fmt: skip
     assert (out / "model.safetensors").exists() and (out / "tokenizer.json").exists()
     card = (out / "README.md").read_text(encoding="utf-8")
     assert "LexicalVerifier" in card and "2505.24630" in card
@@ -54,17 +44,17 @@ def test_trains_on_a_file_and_saves_model_and_card(monkeypatch, tiny_model, tmp_
     assert all(prompt.endswith("<think>") for prompt in table["prompt"])
 
 
-def test_trains_on_a_dataset_with_peft(monkeypatch, tiny_model, tmp_path, file):
+def test_trains_on_a_dataset_with_peft(run, tiny_model, tmp_path, file):
     file()
     out = tmp_path / "out"
-    run(monkeypatch, "--model_name_or_path", tiny_model, "--dataset_name", tmp_path, "--output_dir", out,
-        "--use_peft", "true", "--lora_target_modules", "q_proj", "v_proj", *FAST)  # fmt: skip
+    run("--model_name_or_path", tiny_model, "--dataset_name", tmp_path, "--output_dir", out,
+        "--use_peft", "true", "--lora_target_modules", "q_proj", "v_proj", *FEW)  # fmt: skip
     assert (out / "adapter_model.safetensors").exists()
 
 
-def test_the_closed_world_measures_before_and_after(monkeypatch, small_questions, tmp_path, capsys):
+def test_the_closed_world_measures_before_and_after(run, small_questions, tmp_path, capsys):
     out = tmp_path / "closed-world-fspo"
-    run(monkeypatch, "--output_dir", out, "--verifier", "lexical", *FAST)
+    run("--output_dir", out, "--verifier", "lexical", *FEW)
     printed = capsys.readouterr().out
     assert "answer accuracy" in printed and "reasoning factuality" in printed and "report.html" in printed
     results = {name: load_results(out / f"results-{name}.json")["results"] for name in ("before", "after")}
@@ -89,25 +79,25 @@ def test_the_closed_world_measures_before_and_after(monkeypatch, small_questions
         ({}, ["--variant", "papre"], "papre"),
     ],
 )
-def test_refused_before_training_starts(monkeypatch, tiny_model, tmp_path, file, changes, options, message, capsys):
-    arguments = ["--model_name_or_path", tiny_model, "--train_files", file(**changes), "--output_dir", tmp_path, *FAST]
+def test_refused_before_training_starts(run, tiny_model, tmp_path, file, changes, options, message, capsys):
+    arguments = ["--model_name_or_path", tiny_model, "--train_files", file(**changes), "--output_dir", tmp_path, *FEW]
     with pytest.raises((ValueError, SystemExit)) as refusal:
-        run(monkeypatch, *arguments, *options)
+        run(*arguments, *options)
     said = str(refusal.value) + capsys.readouterr().err
     assert any(part in said for part in message.split("|")), said
 
 
-def test_a_run_needs_model_and_data(monkeypatch, tiny_model, tmp_path, file):
+def test_a_run_needs_model_and_data(run, tiny_model, tmp_path, file):
     with pytest.raises(ValueError, match="either train_files or dataset_name"):
-        run(monkeypatch, "--model_name_or_path", tiny_model, *FAST)
+        run("--model_name_or_path", tiny_model, *FEW)
     with pytest.raises(ValueError, match="--model_name_or_path"):
-        run(monkeypatch, "--train_files", file(), *FAST)
+        run("--train_files", file(), *FEW)
     with pytest.raises(ValueError, match="no-such-file.parquet"):
-        run(monkeypatch, "--model_name_or_path", tiny_model, "--train_files", tmp_path / "no-such-file.parquet", *FAST)
+        run("--model_name_or_path", tiny_model, "--train_files", tmp_path / "no-such-file.parquet", *FEW)
 
 
 @pytest.mark.slow
-def test_trains_on_the_published_files(monkeypatch, tiny_model, tmp_path, data_dir):
+def test_trains_on_the_published_files(run, tiny_model, tmp_path, data_dir):
     """HotpotQA, 2WikiMultiHopQA and MATH rows together; the model is random, so this checks the way, not the words."""
     model = shutil.copytree(tiny_model, tmp_path / "model")
     config = json.loads((model / "config.json").read_text(encoding="utf-8"))
@@ -115,8 +105,8 @@ def test_trains_on_the_published_files(monkeypatch, tiny_model, tmp_path, data_d
     (model / "config.json").write_text(json.dumps(config), encoding="utf-8")
     out = tmp_path / "out"
     files = [data_dir / "fspo" / name for name in ("hotpot-2k-train.parquet", "simple-rl-train.parquet")]
-    fast = ["2" if value == "1" and FAST[i - 1] == "--max_steps" else value for i, value in enumerate(FAST)]
-    run(monkeypatch, "--model_name_or_path", model, "--train_files", *files, "--output_dir", out,
+    fast = ["2" if value == "1" and FEW[i - 1] == "--max_steps" else value for i, value in enumerate(FEW)]
+    run("--model_name_or_path", model, "--train_files", *files, "--output_dir", out,
         "--log_completions", "true", "--num_completions_to_print", "0", *fast)  # fmt: skip
     tables = [pd.read_parquet(path) for path in (out / "completions").glob("*.parquet")]
     prompts = [prompt for table in tables for prompt in table["prompt"]]

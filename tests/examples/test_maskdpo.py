@@ -1,7 +1,5 @@
 """The example, as a user runs it: on files, in the closed world, and with everything that can be wrong."""
 
-import sys
-
 import pytest
 from safetensors.torch import load_file
 
@@ -9,49 +7,40 @@ from hf_factuality.data.preferences import load_pairs
 from hf_factuality.errors import DataError
 from hf_factuality.hub.results import load_results
 from hf_factuality.worlds import load_world
+from tests.examples.conftest import FAST
 from tests.hub.cards.card_pages import check_page
-from tests.test_recipes import load_example
 from tests.trainers.mask_dpo_recording import pairs
 
 
-FAST = [
-    "--max_steps", "2", "--per_device_train_batch_size", "4", "--learning_rate", "0.01", "--use_cpu", "true", "--bf16", "false",
-    "--gradient_checkpointing", "false", "--report_to", "none", "--logging_steps", "1", "--save_strategy", "no", "--dtype",
-    "float32", "--disable_tqdm", "true",
-]  # fmt: skip
-
-
-def run(monkeypatch, *arguments):
-    monkeypatch.setattr(sys, "argv", ["train_maskdpo.py", *map(str, arguments)])
-    load_example("train_maskdpo").main()
+FEW = ["--max_steps", "2", "--learning_rate", "0.01", *FAST]
 
 
 @pytest.mark.parametrize("kind", ["parquet", "jsonl", "folder"])
-def test_trains_on_pairs_from_files(monkeypatch, tiny_model, tmp_path, kind):
+def test_trains_on_pairs_from_files(run, tiny_model, tmp_path, kind):
     if kind == "folder":
         (tmp_path / "pairs").mkdir()
     file = tmp_path / {"parquet": "pairs.parquet", "jsonl": "pairs.jsonl", "folder": "pairs/pairs.parquet"}[kind]
     (pairs().to_json if kind == "jsonl" else pairs().to_parquet)(file)
     out = tmp_path / "out"
-    run(monkeypatch, "--model_name_or_path", tiny_model, "--train_files", file.parent if kind == "folder" else file,
-        "--output_dir", out, "--tokens_outside", "keep", *FAST)  # fmt: skip
+    run("--model_name_or_path", tiny_model, "--train_files", file.parent if kind == "folder" else file,
+        "--output_dir", out, "--tokens_outside", "keep", *FEW)  # fmt: skip
     before, after = load_file(f"{tiny_model}/model.safetensors"), load_file(out / "model.safetensors")
     assert any((before[name] != after[name]).any() for name in before)
     card = (out / "README.md").read_text(encoding="utf-8")
     assert "2503.02846" in card and "tokens outside: keep" in card and str(tmp_path) not in card
 
 
-def test_trains_on_a_dataset_with_peft(monkeypatch, tiny_model, tmp_path):
+def test_trains_on_a_dataset_with_peft(run, tiny_model, tmp_path):
     pairs().to_parquet(tmp_path / "train.parquet")
     out = tmp_path / "out"
-    run(monkeypatch, "--model_name_or_path", tiny_model, "--dataset_name", tmp_path, "--output_dir", out,
-        "--use_peft", "true", "--lora_target_modules", "q_proj", "v_proj", *FAST)  # fmt: skip
+    run("--model_name_or_path", tiny_model, "--dataset_name", tmp_path, "--output_dir", out,
+        "--use_peft", "true", "--lora_target_modules", "q_proj", "v_proj", *FEW)  # fmt: skip
     assert (out / "adapter_model.safetensors").exists()
 
 
-def test_the_closed_world_measures_before_and_after(monkeypatch, small_world, tmp_path, capsys):
+def test_the_closed_world_measures_before_and_after(run, monkeypatch, small_world, tmp_path, capsys):
     out = tmp_path / "closed-world-mask-dpo"
-    run(monkeypatch, "--output_dir", out, *FAST)
+    run("--output_dir", out, *FEW)
     printed = capsys.readouterr().out
     for name in ("correct facts per answer", "wrong facts per answer", "factuality score", "sentences without a fact"):
         assert name in printed
@@ -67,7 +56,7 @@ def test_the_closed_world_measures_before_and_after(monkeypatch, small_world, tm
     assert set(load_pairs(folder)["id"]) <= {person.name for person in world.split("train")}
     # Another run finds them.
     monkeypatch.setattr("hf_factuality.data.preferences.build_preferences", None)
-    run(monkeypatch, "--output_dir", out, *FAST)
+    run("--output_dir", out, *FEW)
 
 
 @pytest.mark.parametrize(
@@ -80,23 +69,23 @@ def test_the_closed_world_measures_before_and_after(monkeypatch, small_world, tm
         (lambda rows: rows, ["--max_lenght", "8"], (ValueError, SystemExit), "max_lenght"),
     ],
 )
-def test_refused_before_training_starts(monkeypatch, tiny_model, tmp_path, change, options, error, message, capsys):
+def test_refused_before_training_starts(run, tiny_model, tmp_path, change, options, error, message, capsys):
     file = tmp_path / "pairs.parquet"
     change(pairs()).to_parquet(file)
-    arguments = ["--model_name_or_path", tiny_model, "--train_files", file, "--output_dir", tmp_path / "out", *FAST]
+    arguments = ["--model_name_or_path", tiny_model, "--train_files", file, "--output_dir", tmp_path / "out", *FEW]
     with pytest.raises(error) as refusal:
-        run(monkeypatch, *arguments, *options)
+        run(*arguments, *options)
     assert message in str(refusal.value) + capsys.readouterr().err
 
 
-def test_a_run_needs_model_and_data(monkeypatch, tiny_model, tmp_path):
+def test_a_run_needs_model_and_data(run, tiny_model, tmp_path):
     with pytest.raises(ValueError, match="either --train_files or --dataset_name"):
-        run(monkeypatch, "--model_name_or_path", tiny_model, *FAST)
+        run("--model_name_or_path", tiny_model, *FEW)
     with pytest.raises(ValueError, match="--model_name_or_path"):
-        run(monkeypatch, "--train_files", tmp_path / "pairs.parquet", *FAST)
+        run("--train_files", tmp_path / "pairs.parquet", *FEW)
     with pytest.raises(ValueError, match="all Parquet or all JSON Lines"):
-        run(monkeypatch, "--model_name_or_path", tiny_model, "--train_files", "a.parquet", "b.jsonl", *FAST)
+        run("--model_name_or_path", tiny_model, "--train_files", "a.parquet", "b.jsonl", *FEW)
     with pytest.raises(FileNotFoundError, match="no-such-file.parquet"):
-        run(monkeypatch, "--model_name_or_path", tiny_model, "--train_files", tmp_path / "no-such-file.parquet", *FAST)
+        run("--model_name_or_path", tiny_model, "--train_files", tmp_path / "no-such-file.parquet", *FEW)
     with pytest.raises(DataError, match="there is no .*pairs.parquet"):
-        run(monkeypatch, "--model_name_or_path", tiny_model, "--train_files", tmp_path, *FAST)
+        run("--model_name_or_path", tiny_model, "--train_files", tmp_path, *FEW)

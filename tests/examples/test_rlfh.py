@@ -1,32 +1,22 @@
 """The example, as a user runs it: in the closed world, on files with the policy as judge, and with what can be wrong."""
 
 import json
-import sys
 
 import pytest
 
 from hf_factuality.errors import DataError, JudgingError
 from hf_factuality.hub.results import load_results
+from tests.examples.conftest import FAST
 from tests.hub.cards.card_pages import check_page
-from tests.test_recipes import load_example
 
 
-FAST = [
-    "--max_steps", "2", "--per_device_train_batch_size", "4", "--gradient_accumulation_steps", "1", "--learning_rate", "0.01",
-    "--critic_learning_rate", "0.01", "--use_cpu", "true", "--bf16", "false", "--gradient_checkpointing", "false", "--report_to",
-    "none", "--logging_steps", "1", "--save_strategy", "no", "--dtype", "float32", "--disable_tqdm", "true",
-    "--max_completion_length", "16",
-]  # fmt: skip
+FEW = ["--max_steps", "2", "--gradient_accumulation_steps", "1", "--learning_rate", "0.01", "--critic_learning_rate", "0.01",
+         "--max_completion_length", "16", *FAST]  # fmt: skip
 
 
-def run(monkeypatch, *arguments):
-    monkeypatch.setattr(sys, "argv", ["train_rlfh.py", *map(str, arguments)])
-    load_example("train_rlfh").main()
-
-
-def test_the_closed_world_measures_before_and_after(monkeypatch, small_world, tmp_path, capsys):
+def test_the_closed_world_measures_before_and_after(run, small_world, tmp_path, capsys):
     out = tmp_path / "closed-world-rlfh"
-    run(monkeypatch, "--output_dir", out, *FAST)
+    run("--output_dir", out, *FEW)
     printed = capsys.readouterr().out
     for name in ("correct facts per answer", "wrong facts per answer", "informativeness", "empty answers"):
         assert name in printed
@@ -40,14 +30,14 @@ def test_the_closed_world_measures_before_and_after(monkeypatch, small_world, tm
     assert (out / "critic" / "model.safetensors").is_file()
 
 
-def test_a_policy_that_cannot_judge_stops_the_run_at_once(monkeypatch, tiny_model, tmp_path, caplog):
+def test_a_policy_that_cannot_judge_stops_the_run_at_once(run, tiny_model, tmp_path, caplog):
     """The tiny model's context is shorter than the judge's prompts: better said now than after a day of zeros."""
     rows = [{"question": f"Who is number {i}?", "materials": [f"Number {i} is a number."]} for i in range(8)]
     file = tmp_path / "questions.jsonl"
     file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     with pytest.raises(JudgingError, match="judged none of the first 4 completions"):
         arguments = ["--model_name_or_path", tiny_model, "--train_files", file, "--output_dir", tmp_path / "out"]
-        run(monkeypatch, *arguments, *FAST)
+        run(*arguments, *FEW)
     assert "leaves 0 of 512 for the answer" in caplog.text
 
 
@@ -60,9 +50,9 @@ def test_a_policy_that_cannot_judge_stops_the_run_at_once(monkeypatch, tiny_mode
         ({"question": "x"}, ["--dataset_name", "x/y"], DataError, "either train_files or dataset_name"),
     ],
 )
-def test_refused_before_training_starts(monkeypatch, tiny_model, tmp_path, row, options, error, message):
+def test_refused_before_training_starts(run, tiny_model, tmp_path, row, options, error, message):
     file = tmp_path / "questions.jsonl"
     file.write_text(json.dumps(row) + "\n", encoding="utf-8")
-    arguments = ["--model_name_or_path", tiny_model, "--train_files", file, "--output_dir", tmp_path / "out", *FAST]
+    arguments = ["--model_name_or_path", tiny_model, "--train_files", file, "--output_dir", tmp_path / "out", *FEW]
     with pytest.raises(error, match=message):
-        run(monkeypatch, *arguments, *options)
+        run(*arguments, *options)

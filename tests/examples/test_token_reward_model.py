@@ -3,7 +3,6 @@
 import json
 import random
 import re
-import sys
 
 import pytest
 from datasets import Dataset
@@ -11,19 +10,10 @@ from datasets import Dataset
 from hf_factuality.demos import token_rewards as demo
 from hf_factuality.errors import CheckpointError
 from hf_factuality.rewards import TokenRewardModel
-from tests.test_recipes import load_example
+from tests.examples.conftest import FAST
 
 
-FAST = [
-    "--per_device_train_batch_size", "4", "--gradient_accumulation_steps", "1", "--use_cpu", "true", "--bf16", "false",
-    "--gradient_checkpointing", "false", "--report_to", "none", "--logging_steps", "1", "--save_strategy", "no", "--dtype",
-    "float32", "--disable_tqdm", "true", "--max_completion_length", "16",
-]  # fmt: skip
-
-
-def run(monkeypatch, *arguments):
-    monkeypatch.setattr(sys, "argv", ["train_token_reward_model.py", *map(str, arguments)])
-    load_example("train_token_reward_model").main()
+FEW = ["--gradient_accumulation_steps", "1", "--max_completion_length", "16", *FAST]
 
 
 @pytest.mark.parametrize(
@@ -58,7 +48,7 @@ def test_the_two_tokenizers_differ_and_keep_the_text():
         assert len(pieces(text)["input_ids"]) > 1.2 * len(ids)
 
 
-def test_the_demo_scores_before_and_after(monkeypatch, tmp_path, capsys):
+def test_the_demo_scores_before_and_after(run, monkeypatch, tmp_path, capsys):
     """With models that have hardly been trained, and few steps; that the score rises, `test_the_demo_as_it_stands` shows."""
     monkeypatch.setattr(demo.ReviewDemo, "steps", 20)
     monkeypatch.setattr(demo, "POLICY_BATCH", 16)
@@ -66,7 +56,7 @@ def test_the_demo_scores_before_and_after(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(demo.ReviewDemo, "samples", 5)
     out = tmp_path / "out"
     options = ["--max_steps", "2", "--warmup_steps", "1", "--learning_rate", "1e-3", "--use_cpu", "true"]
-    run(monkeypatch, "--output_dir", out, "--disable_tqdm", "true", *options)
+    run("--output_dir", out, "--disable_tqdm", "true", *options)
     printed = capsys.readouterr().out
     assert "reward per review" in printed and "value/explained_variance" in printed
     assert "'rewards/token_reward_model/mean'" in printed and "'token_reward_model/unscored_tokens': '0'" in printed
@@ -88,7 +78,7 @@ def test_the_demo_scores_before_and_after(monkeypatch, tmp_path, capsys):
     file.parent.mkdir()
     again.train_dataset.to_json(file)
     run(
-        monkeypatch, "--model_name_or_path", again.model_dir, "--reward_model", again.reward_model_dir, "--dataset_name",
+        "--model_name_or_path", again.model_dir, "--reward_model", again.reward_model_dir, "--dataset_name",
         file.parent, "--reward_differences", "true", "--reward_label", "0", "--max_steps", "1", "--output_dir",
         tmp_path / "named", *FAST,
     )  # fmt: skip
@@ -96,9 +86,9 @@ def test_the_demo_scores_before_and_after(monkeypatch, tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_the_demo_as_it_stands(monkeypatch, tmp_path):
+def test_the_demo_as_it_stands(run, tmp_path):
     """Of 2.2 complaints per review hardly any is left, and the reviews are as often reviews as they were."""
-    run(monkeypatch, "--output_dir", tmp_path / "out", "--use_cpu", "true", "--disable_tqdm", "true")
+    run("--output_dir", tmp_path / "out", "--use_cpu", "true", "--disable_tqdm", "true")
     results = json.loads((tmp_path / "out" / "before-and-after.json").read_text(encoding="utf-8"))
     before, after = results["before"], results["after"]
     assert abs(before["score"]) < 0.5 and after["score"] > 5
@@ -114,19 +104,19 @@ def test_the_demo_as_it_stands(monkeypatch, tmp_path):
         assert sum(abs(value - expected.get(end, 0)) for _, end, value in spans) < 3
 
 
-def test_refused_before_training_starts(monkeypatch, tiny_model, tmp_path):
+def test_refused_before_training_starts(run, tiny_model, tmp_path):
     Dataset.from_dict({"question": ["Who?"] * 8}).to_json(tmp_path / "data" / "rows.jsonl")
-    named = ["--model_name_or_path", tiny_model, "--output_dir", tmp_path / "out", *FAST]
+    named = ["--model_name_or_path", tiny_model, "--output_dir", tmp_path / "out", *FEW]
     for options, error, message in [
         ([], ValueError, "name all three"),
         (["--reward_model", tiny_model], ValueError, "name all three"),
         (["--reward_model", tiny_model, "--dataset_name", tmp_path / "data"], ValueError, "no column 'prompt'"),
     ]:
         with pytest.raises(error, match=message):
-            run(monkeypatch, *named, *options)
+            run(*named, *options)
     Dataset.from_dict({"prompt": ["Who?"] * 8}).to_json(tmp_path / "data" / "rows.jsonl")
     with pytest.raises(CheckpointError, match="scores would be random"):
-        run(monkeypatch, *named, "--reward_model", tiny_model, "--dataset_name", tmp_path / "data")
+        run(*named, "--reward_model", tiny_model, "--dataset_name", tmp_path / "data")
 
 
 def test_a_folder_that_cannot_be_written(tmp_path, monkeypatch):
