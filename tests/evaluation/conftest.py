@@ -6,11 +6,17 @@ from pathlib import Path
 import pytest
 
 from hf_factuality.cli import main
+from tests.evaluation.judges import Judge
 
 
 def write_rows(path: Path, rows) -> Path:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     return path
+
+
+@pytest.fixture(autouse=True)
+def nothing_judged_yet(monkeypatch):
+    monkeypatch.setattr(Judge, "calls", [])
 
 
 @pytest.fixture

@@ -129,22 +129,6 @@ def test_a_served_model_is_sampled_and_every_sample_judged(own, tmp_path, comman
     assert anah["parts"]["best_of"] == {"1": {"value": 0.5, "n": 2}, "2": {"value": 1.0, "n": 2}}
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (("--best_of", "2", "--n_samples", "4"), "--best_of is not used: it is for metrics over claims"),
-        (
-            ("--best_of", "8", "--n_samples", "4", "--metrics", "anah", "--verifier", "lexical"),
-            "--n_samples gives 4",
-        ),
-        (("--best_of", "x", "--metrics", "anah", "--verifier", "lexical"), "takes positive integers"),
-    ],
-)
-def test_refused(flags, message, own, tmp_path, command):
-    status, _, err = command("--model", "m", "--dataset", own, "--temperature", 1, "--out", tmp_path / "r", *flags)
-    assert status == 2 and message in err
-
-
 def test_halluqa_takes_one_completion():
     """A judge votes on the first one only."""
     task = Task(get_benchmark("halluqa"), "chat", ("halluqa",), Generation(8, 1.0, 1.0, 2, 0), best_of=(1, 2))

@@ -1,6 +1,7 @@
-"""`hf-factuality evaluate` from its flags to its files, and what it refuses."""
+"""`hf-factuality evaluate` from its flags to its files; what it refuses is in tests/cases/commands/evaluate.json."""
 
 import json
+import math
 import os
 import signal
 import subprocess
@@ -8,14 +9,21 @@ import sys
 import time
 
 import pytest
+from filelock import FileLock
 
+import hf_factuality.evaluation.plan
 from hf_factuality.cli import main
 from hf_factuality.evaluation import load_results
+from hf_factuality.evaluation.command import lock_path
 from hf_factuality.evaluation.local import LocalEngine
 from hf_factuality.retrieval.knowledge import KnowledgeBase
+from hf_factuality.verifiers.judges.lexical import LexicalVerifier
 from tests.chat.fake_server import FakeServer
 from tests.evaluation.conftest import write_rows
-from tests.evaluation.test_verify import Judge
+from tests.evaluation.judges import Judge, seen
+
+
+JUDGE = "--verifier tests.evaluation.judges:Judge"
 
 
 def read(path):
@@ -24,14 +32,24 @@ def read(path):
     return rows
 
 
-def test_a_model_on_several_benchmarks_in_one_file(tiny_model, large_model, gsm8k, truthfulqa, tmp_path, command):
+@pytest.fixture
+def evaluate(command, tmp_path, monkeypatch):
+    """Runs the command in the folder of the test, into r.json; the flags as they are typed."""
+    monkeypatch.chdir(tmp_path)
+    return lambda flags: command(*flags.split(), *([] if "--out" in flags else ["--out", "r.json"]))
+
+
+OWN = "--dataset own.jsonl --answers answers.jsonl"
+usually = pytest.mark.usefixtures("own", "own_answers")
+
+
+def test_a_model_on_several_benchmarks_in_one_file(tiny_model, large_model, gsm8k, truthfulqa, tmp_path, evaluate):
+    common = f"--model {large_model} --device cpu --out out/r.json"
+    gsm8k_flags = "--benchmark gsm8k --dataset gsm8k.jsonl --max_new_tokens 8"
+    status, printed, _ = evaluate(f"{gsm8k_flags} {common} --n_samples 2 --limit 3")
+    assert status == 0
+    assert evaluate(f"--benchmark truthfulqa --dataset truthfulqa.jsonl {common}")[0] == 0
     out = tmp_path / "out" / "r.json"
-    common = ("--model", large_model, "--device", "cpu", "--out", out)
-    gsm8k_flags = ("--benchmark", "gsm8k", "--dataset", gsm8k, "--max_new_tokens", 8, *common)
-    status, printed, _ = command(*gsm8k_flags, "--n_samples", 2, "--limit", 3)
-    assert status == 0
-    status, _, _ = command("--benchmark", "truthfulqa", "--dataset", truthfulqa, *common)
-    assert status == 0
     found = load_results(out)
     accuracy, mc = found["results"]
     assert printed["results"] == [accuracy]
@@ -47,33 +65,18 @@ def test_a_model_on_several_benchmarks_in_one_file(tiny_model, large_model, gsm8
     assert len(rows) == 3 and all(len(row["samples"]) == 2 and row["scores"]["accuracy"] == 0.0 for row in rows)
     assert rows[0]["prompt"][0]["content"].endswith("\\boxed{}.") and rows[0]["gold"] in "1234"
     # MC2 by hand from the log-likelihoods that were kept.
-    import math
-
-    rows = read(out.with_name("r.truthfulqa.answers.jsonl"))
-    for row in rows:
+    for row in read(out.with_name("r.truthfulqa.answers.jsonl")):
         weights = [math.exp(value - max(row["log_likelihoods"])) for value in row["log_likelihoods"]]
         assert row["choices"][2] == " In Paris, perhaps." and row["correct"] == [True, True, False]
         assert row["scores"]["truthfulqa"] == pytest.approx(sum(weights[:2]) / sum(weights))
     # Another model is refused, by name, and asked nothing.
-    status, _, err = command(*gsm8k_flags[:6], "--model", tiny_model, "--device", "cpu", "--out", out)
+    status, _, err = evaluate(f"{gsm8k_flags} --model {tiny_model} --device cpu --out out/r.json")
     assert status == 2 and "holds the results of 'model'" in err and "fingerprint" in err
 
 
-def test_a_second_run_asks_nothing_and_other_settings_are_refused(large_model, gsm8k, tmp_path, command, monkeypatch):
-    flags = (
-        "--benchmark",
-        "gsm8k",
-        "--dataset",
-        gsm8k,
-        "--model",
-        large_model,
-        "--max_new_tokens",
-        8,
-        "--device",
-        "cpu",
-    )
-    out = tmp_path / "r.json"
-    assert command(*flags, "--out", out, "--limit", 2)[0] == 0
+def test_a_second_run_asks_nothing_and_other_settings_are_refused(large_model, gsm8k, tmp_path, evaluate, monkeypatch):
+    flags = f"--benchmark gsm8k --dataset gsm8k.jsonl --model {large_model} --max_new_tokens 8 --device cpu"
+    assert evaluate(f"{flags} --limit 2")[0] == 0
     before = {row["id"]: row["samples"] for row in read(tmp_path / "r.gsm8k.answers.jsonl")}
     asked = []
     generate = LocalEngine.generate
@@ -83,37 +86,24 @@ def test_a_second_run_asks_nothing_and_other_settings_are_refused(large_model, g
         return generate(self, requests, generation)
 
     monkeypatch.setattr(LocalEngine, "generate", watched)
-    assert command(*flags, "--out", out, "--limit", 2)[0] == 0
-    assert asked == []
-    assert command(*flags, "--out", out)[0] == 0  # a larger sample has the smaller one in it
+    assert evaluate(f"{flags} --limit 2")[0] == 0 and asked == []
+    assert evaluate(flags)[0] == 0  # a larger sample has the smaller one in it
     assert len(asked) == 2 and not set(asked) & set(before)
     after = {row["id"]: row["samples"] for row in read(tmp_path / "r.gsm8k.answers.jsonl")}
     assert len(after) == 4 and before.items() <= after.items()
-    assert [entry["n"] for entry in load_results(out)["results"]] == [2, 4]
-    status, _, err = command(*flags, "--out", out, "--temperature", 0.5)
+    assert [entry["n"] for entry in load_results("r.json")["results"]] == [2, 4]
+    status, _, err = evaluate(f"{flags} --temperature 0.5")
     assert status == 2 and "generation.temperature: 1.0 there, 0.5 now" in err and "--overwrite" in err
-    status, _, err = command(*flags, "--out", out, "--style", "fspo", "--seed", 1)
-    assert (
-        status == 2 and 'dataset.style: "chat" there, "fspo" now' in err and "generation.seed: 0 there, 1 now" in err
-    )
-    assert command(*flags, "--out", out, "--temperature", 0.5, "--overwrite")[0] == 0
+    status, _, err = evaluate(f"{flags} --style fspo --seed 1")
+    assert status == 2 and 'dataset.style: "chat" there, "fspo" now' in err
+    assert "generation.seed: 0 there, 1 now" in err
+    assert evaluate(f"{flags} --temperature 0.5 --overwrite")[0] == 0
     assert len(asked) == 2 + 4
 
 
-def test_a_run_that_dies_keeps_what_it_had(large_model, gsm8k, tmp_path, command, monkeypatch):
-    flags = (
-        "--benchmark",
-        "gsm8k",
-        "--dataset",
-        gsm8k,
-        "--model",
-        large_model,
-        "--max_new_tokens",
-        8,
-        "--device",
-        "cpu",
-    )
-    assert command(*flags, "--out", tmp_path / "whole.json")[0] == 0
+def test_a_run_that_dies_keeps_what_it_had(large_model, gsm8k, tmp_path, evaluate, monkeypatch):
+    flags = f"--benchmark gsm8k --dataset gsm8k.jsonl --model {large_model} --max_new_tokens 8 --device cpu"
+    assert evaluate(f"{flags} --out whole.json")[0] == 0
     generate = LocalEngine.generate
 
     def dies(self, requests, generation):
@@ -124,33 +114,39 @@ def test_a_run_that_dies_keeps_what_it_had(large_model, gsm8k, tmp_path, command
 
     monkeypatch.setattr(LocalEngine, "generate", dies)
     with pytest.raises(RuntimeError, match="power cut"):
-        main(["evaluate", *map(str, (*flags, "--out", tmp_path / "r.json"))])
+        evaluate(flags)
     assert not (tmp_path / "r.json").exists()
     path = tmp_path / "r.gsm8k.answers.jsonl"
     with path.open("ab") as file:
         file.write(b'{"id": "3", "sample": 0, "te')  # the line that was being written
     monkeypatch.setattr(LocalEngine, "generate", generate)
-    assert command(*flags, "--out", tmp_path / "r.json")[0] == 0
+    assert evaluate(flags)[0] == 0
     assert read(path) == read(tmp_path / "whole.gsm8k.answers.jsonl")
 
 
-def test_ctrl_c_is_told_without_a_traceback(own, own_answers, tmp_path, command, monkeypatch):
-    from hf_factuality.verifiers.judges.lexical import LexicalVerifier
-
+@usually
+def test_ctrl_c_is_told_without_a_traceback(tmp_path, evaluate, monkeypatch):
     def stopped(self, inputs):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(LexicalVerifier, "verify", stopped)
-    flags = ("--dataset", own, "--answers", own_answers, "--metrics", "anah", "--verifier", "lexical")
-    status, printed, err = command(*flags, "--out", tmp_path / "r.json")
+    status, printed, err = evaluate(f"{OWN} --metrics anah --verifier lexical")
     assert (status, printed) == (130, None) and "the same command goes on" in err and "Traceback" not in err
     assert len(read(tmp_path / "r.file.answers.jsonl")) == 3 and not (tmp_path / "r.json").exists()
 
 
+@usually
+def test_two_runs_do_not_share_a_file(tmp_path, evaluate):
+    with FileLock(lock_path(tmp_path / "r.json")):
+        status, _, err = evaluate(OWN)
+    assert status == 2 and "another run writes to 'r.json'" in err
+    assert evaluate(OWN)[0] == 0
+
+
 @pytest.mark.slow
-def test_a_killed_run_asks_no_question_twice(tmp_path, command):
+def test_a_killed_run_asks_no_question_twice(tmp_path, evaluate):
     questions = [{"id": str(n), "question": f"question {n}", "answer": f"answer {n}"} for n in range(24)]
-    dataset, out = write_rows(tmp_path / "own.jsonl", questions), tmp_path / "r.json"
+    write_rows(tmp_path / "own.jsonl", questions)
     answers = tmp_path / "r.file.answers.jsonl"
 
     def reply(prompt, body):
@@ -159,10 +155,9 @@ def test_a_killed_run_asks_no_question_twice(tmp_path, command):
 
     kept = set()
     with FakeServer(reply=reply) as server:
-        flags = ["--dataset", dataset, "--model", "fake", "--base_url", server.url, "--concurrency", 1, "--out", out]
-        flags = [str(flag) for flag in flags]
+        flags = f"--dataset own.jsonl --model fake --base_url {server.url} --concurrency 1 --out r.json"
         process = subprocess.Popen(
-            [sys.executable, "-m", "hf_factuality.cli", "evaluate", *flags],
+            [sys.executable, "-m", "hf_factuality.cli", "evaluate", *flags.split()],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
         )
@@ -175,9 +170,9 @@ def test_a_killed_run_asks_no_question_twice(tmp_path, command):
         process.send_signal(signal.SIGKILL)
         process.wait()
         kept = {json.loads(line)["id"] for line in answers.read_text().splitlines()[1:]}
-        assert 4 <= len(kept) < 24 and not out.exists()
+        assert 4 <= len(kept) < 24 and not (tmp_path / "r.json").exists()
         server.delay = 0.0
-        status, printed, _ = command(*flags)
+        status, printed, _ = evaluate(flags)
         received = server.received
     assert status == 0 and printed["results"][0]["value"] == 1.0 and printed["results"][0]["n_scored"] == 24
     assert all(received[f"question {name}"] == 1 for name in kept)
@@ -186,12 +181,12 @@ def test_a_killed_run_asks_no_question_twice(tmp_path, command):
     assert sorted(os.listdir(tmp_path)) == ["own.jsonl", "r.file.answers.jsonl", "r.json"], "no cache is left"
 
 
-def test_own_file_with_answers(own, own_answers, tmp_path, command):
-    out = tmp_path / "r.json"
-    flags = ("--dataset", own, "--answers", own_answers, "--model_name", "somebody", "--out", out)
-    status, _, err = command(*flags, "--metrics", "accuracy,factscore", "--metric_args", "factscore.gamma=0", "--verifier", "lexical")  # fmt: skip
+@usually
+def test_own_file_with_answers(tmp_path, evaluate):
+    metrics = "--metrics accuracy,factscore --metric_args factscore.gamma=0 --verifier lexical"
+    status, _, err = evaluate(f"{OWN} --model_name somebody {metrics}")
     assert status == 0, err
-    accuracy, factscore = load_results(out)["results"]
+    accuracy, factscore = load_results("r.json")["results"]
     assert accuracy["truncated"] is None, "nobody knows where the completions of a file ended"
     # "Marie" of z; "In 1867." of y; x says more than the answer.
     assert accuracy["value"] == pytest.approx(2 / 3) and accuracy["benchmark"] == "file"
@@ -200,43 +195,49 @@ def test_own_file_with_answers(own, own_answers, tmp_path, command):
     assert factscore["left_out"]["responses"]["no_evidence"] == 1
     assert factscore["judge"]["name"] == "LexicalJudge" and factscore["extractor"]["name"] == "SentenceExtractor"
     assert factscore["comparable_to_published"] is False and factscore["settings"]["gamma"] == 0
-    assert load_results(out)["model"]["name"] == "somebody" and factscore["generation"]["answers"] == "answers.jsonl"
+    assert load_results("r.json")["model"]["name"] == "somebody"
+    assert factscore["generation"]["answers"] == "answers.jsonl"
     rows = {row["id"]: row for row in read(tmp_path / "r.file.answers.jsonl")}
-    text = rows["x"]["samples"][0]["text"]
-    spans = rows["x"]["samples"][0]["verification"]["spans"]
-    assert [text[span["start"] : span["end"]] for span in spans] == [
-        "Marie Curie was born in Warsaw.",
-        "Marie Curie was born in Paris.",
+    sample = rows["x"]["samples"][0]
+    assert [(sample["text"][it["start"] : it["end"]], it["label"]) for it in sample["verification"]["spans"]] == [
+        ("Marie Curie was born in Warsaw.", "supported"),
+        ("Marie Curie was born in Paris.", "contradicted"),
     ]
-    assert [span["label"] for span in spans] == ["supported", "contradicted"]
     # The file that was written can be scored again, here by another metric.
-    again = ("--dataset", own, "--answers", tmp_path / "r.file.answers.jsonl", "--out", tmp_path / "again.json")
-    status, printed, err = command(*again, "--metrics", "anah", "--verifier", "lexical")
+    again = "--dataset own.jsonl --answers r.file.answers.jsonl --out again.json --metrics anah --verifier lexical"
+    status, printed, err = evaluate(again)
     assert status == 0, err
     assert printed["results"][0]["value"] == pytest.approx(2 / 3)  # of three judged sentences
 
 
-def test_each_answer_is_verified_once_for_all_metrics(own, own_answers, tmp_path, command, monkeypatch):
-    from hf_factuality.verifiers.judges.lexical import LexicalVerifier
+def test_an_own_file_that_holds_a_list(tmp_path, evaluate):
+    rows = [{"id": None, "question": "Who?", "answer": "Ada"}, {"id": None, "question": "Wer?", "answer": "Ünï"}]
+    (tmp_path / "own.json").write_text(json.dumps(rows, indent=1))
+    write_rows(tmp_path / "answers.jsonl", [{"id": 1, "text": "ünï"}, {"id": 0, "text": "Marie"}])
+    status, printed, err = evaluate(OWN.replace("own.jsonl", "own.json"))
+    assert status == 0, err
+    assert printed["results"][0]["value"] == 0.5
+    assert [row["scores"]["accuracy"] for row in read(tmp_path / "r.file.answers.jsonl")] == [0.0, 1.0]
 
-    seen = []
+
+@usually
+def test_each_answer_is_verified_once_for_all_metrics(tmp_path, evaluate, monkeypatch):
+    asked = []
     verify = LexicalVerifier.verify
-    monkeypatch.setattr(LexicalVerifier, "verify", lambda self, inputs: seen.extend(inputs) or verify(self, inputs))
-    flags = ("--dataset", own, "--answers", own_answers, "--verifier", "lexical", "--out", tmp_path / "r.json")
-    assert command(*flags, "--metrics", "factscore,safe,veriscore,longwiki,anah")[0] == 0
-    assert len(seen) == 2  # z has no evidence
-    assert command(*flags, "--metrics", "safe")[0] == 0
-    assert len(seen) == 2
+    monkeypatch.setattr(LexicalVerifier, "verify", lambda self, inputs: asked.extend(inputs) or verify(self, inputs))
+    assert evaluate(f"{OWN} --verifier lexical --metrics factscore,safe,veriscore,longwiki,anah")[0] == 0
+    assert len(asked) == 2  # z has no evidence
+    assert evaluate(f"{OWN} --verifier lexical --metrics safe")[0] == 0
+    assert len(asked) == 2
+    own = tmp_path / "own.jsonl"
     own.write_text(own.read_text().replace("in Warsaw", "in Paris"))
-    status, _, err = command(*flags, "--metrics", "safe")
+    status, _, err = evaluate(f"{OWN} --verifier lexical --metrics safe")
     assert status == 2 and "dataset.revision" in err
 
 
-def test_a_verifier_that_fails_is_asked_again_next_time(own, own_answers, tmp_path, command, monkeypatch):
-    from hf_factuality.verifiers.judges.lexical import LexicalVerifier
-
-    flags = ("--dataset", own, "--answers", own_answers, "--verifier", "lexical", "--out", tmp_path / "r.json")
-    flags = (*flags, "--metrics", "anah")
+@usually
+def test_a_verifier_that_fails_is_asked_again_next_time(tmp_path, evaluate, monkeypatch):
+    flags = f"{OWN} --verifier lexical --metrics anah"
     verify, bad = LexicalVerifier.verify, {"1867", "Warsaw"}
 
     def flaky(self, inputs):
@@ -245,34 +246,29 @@ def test_a_verifier_that_fails_is_asked_again_next_time(own, own_answers, tmp_pa
         return verify(self, inputs)
 
     monkeypatch.setattr(LexicalVerifier, "verify", flaky)
-    status, _, err = command(*flags)
+    status, _, err = evaluate(flags)
     assert status == 2 and "failed on every answer" in err and "no route to host" in err
     assert not (tmp_path / "r.json").exists()
-    bad.remove("Warsaw")
-    status, printed, _ = command(*flags)
-    assert status == 0 and printed["results"][0]["left_out"]["responses"]["verifier_failed"] == 1
-    assert printed["results"][0]["value"] == 0.5  # one of two sentences; the other answer is unknown, not wrong
-    bad.clear()
-    status, printed, _ = command(*flags)
-    assert status == 0 and printed["results"][0]["left_out"]["responses"]["verifier_failed"] == 0
-    assert printed["results"][0]["value"] == pytest.approx(2 / 3)
-    assert len(load_results(tmp_path / "r.json")["results"]) == 1
+    # One of two sentences; the other answer is unknown, not wrong.
+    for mended, failed, value in (("Warsaw", 1, 0.5), ("1867", 0, pytest.approx(2 / 3))):
+        bad.remove(mended)
+        status, printed, _ = evaluate(flags)
+        (entry,) = printed["results"]
+        assert status == 0 and entry["left_out"]["responses"]["verifier_failed"] == failed and entry["value"] == value
+    assert len(load_results("r.json")["results"]) == 1
 
 
-def test_another_verifier_judges_anew_and_what_it_cannot_judge_is_forgotten(tmp_path, command, monkeypatch):
-    monkeypatch.setattr(Judge, "seen", [])
+def test_another_verifier_judges_anew_and_what_it_cannot_judge_is_forgotten(tmp_path, evaluate):
     rows = [{"id": "x", "question": "?", "evidence": "He sat."}, {"id": "y", "question": "?"}]
-    own = write_rows(tmp_path / "own.jsonl", rows)
-    file = write_rows(
-        tmp_path / "a.jsonl", [{"id": name, "completion": "<think>A.</think>Moon. Moon. B[c]."} for name in "xy"]
-    )
-    flags = ("--dataset", own, "--answers", file, "--metrics", "veriscore", "--out", tmp_path / "r.json", "--verifier")
-    status, printed, err = command(*flags, "tests.evaluation.test_verify:Judge")
+    write_rows(tmp_path / "own.jsonl", rows)
+    said = [{"id": name, "completion": "<think>A.</think>Moon. Moon. B[c]."} for name in "xy"]
+    write_rows(tmp_path / "answers.jsonl", said)
+    status, printed, err = evaluate(f"{OWN} --metrics veriscore {JUDGE}")
     assert status == 0, err
     (entry,) = printed["results"]
     # Equal sentences count once; they are found by their characters of the answer.
-    assert entry["n_scored"] == 2 and entry["left_out"]["claims"]["duplicate"] == 2 and len(Judge.seen) == 2
-    status, printed, err = command(*flags, "lexical")
+    assert entry["n_scored"] == 2 and entry["left_out"]["claims"]["duplicate"] == 2 and len(seen()) == 2
+    status, printed, err = evaluate(f"{OWN} --metrics veriscore --verifier lexical")
     assert status == 0, err
     (entry,) = printed["results"]
     assert entry["n_scored"] == 1 and entry["left_out"]["responses"]["no_evidence"] == 1
@@ -280,108 +276,55 @@ def test_another_verifier_judges_anew_and_what_it_cannot_judge_is_forgotten(tmp_
     assert samples[0]["verification"]["spans"][0]["label"] == "unverifiable" and "verification" not in samples[1]
 
 
-def test_both_commands_judge_the_same_part_of_a_completion(tmp_path, command, capsys, monkeypatch):
-    monkeypatch.setattr(Judge, "seen", [])
+@pytest.mark.parametrize(("scope", "value"), [("answer", 2 / 3), ("think", 0.0), ("completion", 3 / 7)])
+def test_both_commands_judge_the_same_part_of_a_completion(tmp_path, evaluate, scope, value):
     texts = [
         "<think>Moon[c].</think>Right. B[u].",
         "Before. <think>Two[c].</think><answer>Said.</answer>",
         "<think>Cut[c].",
     ]
-    dataset = write_rows(tmp_path / "own.jsonl", [{"question": "?", "answer": "x"}] * 3)
-    file = write_rows(tmp_path / "answers.jsonl", [{"completion": text} for text in texts])
-    judge = ("--verifier", "tests.evaluation.test_verify:Judge")
-    flags = ("--dataset", dataset, "--answers", file, "--metrics", "anah", *judge)
-    for number, (scope, value) in enumerate({"answer": 2 / 3, "think": 0.0, "completion": 3 / 7}.items()):
-        out = tmp_path / f"{number}.json"
-        given = () if scope == "answer" else ("--scope", scope)
-        assert command(*flags, *given, "--out", out)[0] == 0
-        by_evaluate, Judge.seen[:] = list(Judge.seen), []
-        assert main(["verify", str(file), *judge, *given]) == 0
-        assert by_evaluate == Judge.seen and len(by_evaluate) == (2 if scope == "answer" else 3)
-        Judge.seen.clear()
-        capsys.readouterr()
-        (entry,) = load_results(out)["results"]
-        assert entry["value"] == pytest.approx(value) and entry["verifier"].get("scope", "answer") == scope
-        rows = read(tmp_path / f"{number}.file.answers.jsonl")
-        for text, row in zip(texts, rows, strict=True):
-            for span in row["samples"][0].get("verification", {"spans": []})["spans"]:
-                assert text[span["start"] : span["end"]].endswith(".")
-    status, _, err = command(*flags[:4], "--scope", "think", "--out", tmp_path / "x.json")
-    assert status == 2 and "--scope is not used: nobody judges accuracy" in err
+    write_rows(tmp_path / "own.jsonl", [{"question": "?", "answer": "x"}] * 3)
+    write_rows(tmp_path / "answers.jsonl", [{"completion": text} for text in texts])
+    given = "" if scope == "answer" else f"--scope {scope}"
+    assert evaluate(f"{OWN} --metrics anah {JUDGE} {given}")[0] == 0
+    by_evaluate = seen()
+    Judge.calls.clear()
+    assert main(["verify", "answers.jsonl", *JUDGE.split(), *given.split()]) == 0
+    assert by_evaluate == seen() and len(by_evaluate) == (2 if scope == "answer" else 3)
+    (entry,) = load_results("r.json")["results"]
+    assert entry["value"] == pytest.approx(value) and entry["verifier"].get("scope", "answer") == scope
+    for text, row in zip(texts, read(tmp_path / "r.file.answers.jsonl"), strict=True):
+        for span in row["samples"][0].get("verification", {"spans": []})["spans"]:
+            assert text[span["start"] : span["end"]].endswith(".")
 
 
-def test_claims_that_were_not_judged_fail_the_run(tmp_path, command):
-    dataset = write_rows(tmp_path / "own.jsonl", [{"question": "?", "answer": "x"}])
-    file = write_rows(tmp_path / "answers.jsonl", [{"completion": "A." + " B[?]." * 9}])
-    flags = (
-        "--dataset",
-        dataset,
-        "--answers",
-        file,
-        "--metrics",
-        "anah",
-        "--verifier",
-        "tests.evaluation.test_verify:Judge",
-    )
-    flags = (*flags, "--out", tmp_path / "r.json", "--fail-under", "anah=0.8")
-    status, printed, err = command(*flags)
-    assert status == 1 and printed["results"][0]["value"] == 1.0 and "file: 9 of 10 claims could not be judged" in err
-    assert command(*flags, "--max-not-judged", "0.9")[0] == 0
-    # No label at all is no failure of the verifier here: a knowledge base may have no page for any item.
-    write_rows(file, [{"completion": "B[?]."}])
-    status, printed, err = command(*flags[:-2], "--overwrite")
-    assert status == 0 and printed["results"][0]["left_out"]["responses"]["unjudged"] == 1, err
+def people(tmp_path, names, said, pages):
+    write_rows(tmp_path / "people.jsonl", [{"topic": name} for name in names])
+    write_rows(tmp_path / "answers.jsonl", [{"output": text} for text in said])
+    KnowledgeBase.build(tmp_path / "kb.sqlite", pages)
+    return "--benchmark biographies --dataset people.jsonl --answers answers.jsonl --verifier lexical"
 
 
-def test_arguments_are_of_metrics_over_claims(own, own_answers, tmp_path, command):
-    flags = ("--dataset", own, "--answers", own_answers, "--out", tmp_path / "r.json", "--metrics", "accuracy")
-    status, _, err = command(*flags, "--metric_args", "accuracy.k=1")
-    assert status == 2 and "accuracy takes none" in err
-
-
-def test_k_of_each_domain(tmp_path, command):
-    rows = [{"question": "Who?", "domain": name, "evidence": ["Ada lived in Rome."]} for name in ("bio", "history")]
-    own = write_rows(tmp_path / "q.jsonl", rows)
-    answers = write_rows(tmp_path / "a.jsonl", [{"completion": "Ada lived in Rome."}] * 2)
-    flags = ("--dataset", own, "--answers", answers, "--metrics", "veriscore", "--verifier", "lexical")
-    flags = (*flags, "--out", tmp_path / "r.json", "--metric_args")
-    status, _, err = command(*flags, 'veriscore.k={"bio": 1}')
-    assert status == 2 and "each of the domains ['bio', 'history']" in err and not (tmp_path / "r.json").exists()
-    status, printed, err = command(*flags, 'veriscore.k={"bio": 1, "history": 2}')
-    assert status == 0, err
-    assert printed["results"][0]["parts"]["domain_scores"] == pytest.approx({"bio": 1.0, "history": 2 / 3})
-
-
-def test_knowledge(tmp_path, command):
-    dataset = write_rows(tmp_path / "people.jsonl", [{"topic": "Marie Curie"}, {"topic": "Nobody"}])
-    answers = write_rows(
-        tmp_path / "a.jsonl", [{"output": "Marie Curie was born in Warsaw."}, {"output": "He lived."}]
-    )
-    KnowledgeBase.build(tmp_path / "kb.sqlite", [("Marie Curie", "Marie Curie was born in Warsaw in 1867.")])
-    flags = ("--benchmark", "biographies", "--dataset", dataset, "--answers", answers, "--out", tmp_path / "r.json")
-    flags = (*flags, "--verifier", "lexical")
-    status, _, err = command(*flags)
+def test_knowledge(tmp_path, evaluate):
+    pages = [("Marie Curie", "Marie Curie was born in Warsaw in 1867.")]
+    flags = people(tmp_path, ["Marie Curie", "Nobody"], ["Marie Curie was born in Warsaw.", "He lived."], pages)
+    status, _, err = evaluate(flags)
     assert status == 2 and "needs evidence and no item has any; give --knowledge FILE" in err
-    flags = (*flags, "--knowledge", tmp_path / "kb.sqlite")
-    status, printed, err = command(*flags, "--metric_args", "factscore.gamma=0")
+    status, printed, err = evaluate(f"{flags} --knowledge kb.sqlite --metric_args factscore.gamma=0")
     assert status == 0, err
     (entry,) = printed["results"]
     assert (entry["value"], entry["n"], entry["n_scored"]) == (1.0, 2, 1)  # no page says nothing about a claim
-    assert (
-        entry["verifier"]["knowledge"]["file"] == "kb.sqlite"
-        and entry["verifier"]["knowledge"]["retriever"] == "topic"
-    )
-    status, _, err = command(*flags, "--retriever", "corpus")
+    knowledge = entry["verifier"]["knowledge"]
+    assert (knowledge["file"], knowledge["retriever"]) == ("kb.sqlite", "topic")
+    status, _, err = evaluate(f"{flags} --knowledge kb.sqlite --retriever corpus")
     assert status == 2 and "hf-factuality index kb.sqlite --bm25" in err
 
 
-def test_answers_by_order_meet_their_items_in_a_sample_too(tmp_path, command):
+def test_answers_by_order_meet_their_items_in_a_sample_too(tmp_path, evaluate):
     names = [f"Person {letter}" for letter in "ABCDEFGH"]
-    dataset = write_rows(tmp_path / "people.jsonl", [{"topic": name} for name in names])
-    answers = write_rows(tmp_path / "a.jsonl", [{"output": f"{name} was born in Warsaw."} for name in names])
-    KnowledgeBase.build(tmp_path / "kb.sqlite", [(name, f"{name} was born in Warsaw.") for name in names])
-    flags = ("--benchmark", "biographies", "--dataset", dataset, "--answers", answers, "--out", tmp_path / "r.json")
-    status, _, err = command(*flags, "--verifier", "lexical", "--knowledge", tmp_path / "kb.sqlite", "--limit", 3)
+    said = [f"{name} was born in Warsaw." for name in names]
+    flags = people(tmp_path, names, said, list(zip(names, said, strict=True)))
+    status, _, err = evaluate(f"{flags} --knowledge kb.sqlite --limit 3")
     assert status == 0, err
     rows = read(tmp_path / "r.biographies.answers.jsonl")
     assert len(rows) == 3 and [row["id"] for row in rows] != ["0", "1", "2"], "a sample, not the first ones"
@@ -390,41 +333,37 @@ def test_answers_by_order_meet_their_items_in_a_sample_too(tmp_path, command):
         assert name in row["question"] and row["samples"][0]["text"].startswith(name)
 
 
-def test_only_the_published_evaluation_is_comparable(large_model, truthfulqa, tmp_path, command, monkeypatch):
+@pytest.mark.parametrize(
+    ("more", "comparable"),
+    [("", True), ("--limit 1", False), ("--style chat", False), ("--prompt_format chat", False)],
+)
+def test_only_the_published_evaluation_is_comparable(large_model, truthfulqa, evaluate, monkeypatch, more, comparable):
     """The default dataset, read here from a file in its place."""
-    import hf_factuality.evaluation.plan as plan
-
-    load = plan.load_items
-    monkeypatch.setattr(plan, "load_items", lambda name, path=None, **known: load(name, path=truthfulqa, **known))
-    flags = ("--benchmark", "truthfulqa", "--model", large_model, "--device", "cpu")
-    for number, (more, comparable) in enumerate(
-        [((), True), (("--limit", 1), False), (("--style", "chat"), False), (("--prompt_format", "chat"), False)]
-    ):
-        status, printed, err = command(*flags, *more, "--out", tmp_path / f"{number}.json")
-        assert status == 0, err
-        assert printed["results"][0]["comparable_to_published"] is comparable, more
+    module = hf_factuality.evaluation.plan
+    load = module.load_items
+    monkeypatch.setattr(module, "load_items", lambda name, path=None, **known: load(name, path=truthfulqa, **known))
+    status, printed, err = evaluate(f"--benchmark truthfulqa --model {large_model} --device cpu {more}")
+    assert status == 0, err
+    assert printed["results"][0]["comparable_to_published"] is comparable
 
 
-@pytest.fixture
-def halluqa(tmp_path):
-    rows = [{"Question": f"Q{n}?", "Best Answer1": "Warsaw it is.", "Wrong Answer1": "Paris it is."} for n in range(4)]
-    answers = [{"text": text} for text in ("Warsaw it is.", "Paris it is.", "", "I do not know.")]
-    return write_rows(tmp_path / "halluqa.jsonl", rows), write_rows(tmp_path / "a.jsonl", answers)
-
-
-def test_halluqa_by_a_judge(halluqa, tmp_path, command):
+def test_halluqa_by_a_judge(tmp_path, evaluate):
     def reply(prompt, body):
         assert "Warsaw it is." in prompt.split("[BEGIN CORRECT")[1].split("[BEGIN INCORRECT")[0]
         answer = prompt.split("[BEGIN ANSWER")[1]
         return "是" if "Paris" in answer else "否。" if "Warsaw" in answer else ("否", "length")
 
-    flags = ("--benchmark", "halluqa", "--dataset", halluqa[0], "--answers", halluqa[1], "--out", tmp_path / "r.json")
+    rows = [{"Question": f"Q{n}?", "Best Answer1": "Warsaw it is.", "Wrong Answer1": "Paris it is."} for n in range(4)]
+    write_rows(tmp_path / "halluqa.jsonl", rows)
+    said = ("Warsaw it is.", "Paris it is.", "", "I do not know.")
+    write_rows(tmp_path / "answers.jsonl", [{"text": text} for text in said])
     with FakeServer(reply=reply) as server:
-        status, printed, err = command(*flags, "--judge", "fake", "--judge_base_url", server.url, "--judge_votes", 3)
+        judge = f"--judge fake --judge_base_url {server.url} --judge_votes 3"
+        flags = f"--benchmark halluqa --dataset halluqa.jsonl --answers answers.jsonl {judge}"
+        status, printed, err = evaluate(flags)
         asked = sum(server.received.values())
         assert status == 0, err
-        status, _, _ = command(*flags, "--judge", "fake", "--judge_base_url", server.url, "--judge_votes", 3)
-        assert status == 0
+        assert evaluate(flags)[0] == 0
     (entry,) = printed["results"]
     # Right, wrong, empty (a hallucination, as released), cut short (left out).
     assert entry["value"] == pytest.approx(1 / 3) and entry["n_scored"] == 3 and asked == 9
@@ -434,131 +373,27 @@ def test_halluqa_by_a_judge(halluqa, tmp_path, command):
     assert rows[1]["samples"][0]["votes"] == ["是"] * 3 and rows[3]["samples"][0]["votes"] == [None] * 3
 
 
-def test_halluqa_by_a_verifier(halluqa, tmp_path, command):
-    flags = ("--benchmark", "halluqa", "--dataset", halluqa[0], "--answers", halluqa[1], "--out", tmp_path / "r.json")
-    status, printed, err = command(*flags, "--verifier", "lexical")
-    assert status == 0, err
-    (entry,) = printed["results"]
-    assert entry["judge"]["name"] == "LexicalJudge" and entry["parts"]["empty"] == 1
-    rows = read(tmp_path / "r.halluqa.answers.jsonl")
-    assert rows[0]["scores"]["halluqa"] == 1.0 and rows[1]["scores"]["halluqa"] == 0.0
-
-
-def test_fail_under(own, own_answers, tmp_path, command):
-    flags = ("--dataset", own, "--answers", own_answers, "--out", tmp_path / "r.json")
-    assert command(*flags, "--fail_under", "accuracy=0.6")[0] == 0
-    status, _, err = command(*flags, "--fail-under", "file.accuracy=0.7")
-    assert status == 1 and "file: accuracy 0.666" in err and "is below 0.7" in err
-
-
-REFUSALS = [
-    ((), "give either --model, or --answers"),
-    (("--model", "m", "--answers", "a.jsonl"), "give either --model, or --answers"),
-    (("--answers", "a.jsonl"), "give --benchmark, one or several of aime-2024"),
-    (("--answers", "a.jsonl", "--benchmark", "gsm8k", "--base_url", "http://localhost:1/v1"), "--base_url is not used: there is no --model"),
-    (("--model", "m", "--model_name", "n", "--benchmark", "gsm8k"), "--model_name is not used: --model is the name"),
-    (("--model", "m", "--benchmark", "gsm9k"), "unknown benchmark 'gsm9k'; did you mean 'gsm8k'"),
-    (("--model", "m", "--benchmark", "gsm8k", "--metrics", "factscor"), "unknown metric 'factscor'; did you mean 'factscore'"),
-    (("--model", "m", "--benchmark", "truthfulqa", "--metrics", "safe"), "none of safe is defined for truthfulqa, which has truthfulqa"),
-    (("--answers", "a", "--benchmark", "gsm8k", "--metrics", "accuracy,halluqa"), "--metrics: halluqa is not defined for gsm8k"),
-    (("--model", "m", "--benchmark", "gsm8k,truthfulqa", "--metrics", "accuracy"), "none of accuracy is defined for truthfulqa"),
-    (("--model", "m", "--benchmark", "biographies"), "biographies has no default dataset"),
-    (("--model", "m", "--benchmark", "gsm8k", "--metrics", "safe"), "safe needs someone who judges claims: --verifier"),
-    (("--model", "m", "--benchmark", "truthfulqa-generation"), "halluqa needs --judge MODEL"),
-    (("--model", "m", "--benchmark", "truthfulqa-generation", "--judge", "j"), "--judge j needs --judge_base_url"),
-    (("--model", "m", "--benchmark", "gsm8k", "--judge_base_url", "u"), "--judge_base_url is not used: there is no --judge"),
-    (("--model", "m", "--benchmark", "gsm8k", "--judge", "j", "--judge_base_url", "u"), "--judge is not used: it is for halluqa"),
-    (("--model", "m", "--benchmark", "truthfulqa-generation", "--judge", "j", "--judge_base_url", "u", "--verifier", "lexical"), "either --judge or --verifier"),
-    (("--model", "m", "--benchmark", "gsm8k", "--verifier", "lexical"), "--verifier is not used: nobody judges accuracy"),
-    (("--model", "m", "--benchmark", "gsm8k", "--knowledge", "kb.sqlite"), "--knowledge is not used: it is for metrics over claims"),
-    (("--model", "m", "--benchmark", "truthfulqa", "--base_url", "http://localhost:1/v1"), "needs the log-likelihood of given texts"),
-    (("--model", "m", "--benchmark", "gsm8k", "--style", "base"), "gsm8k has 'chat', 'fspo'"),
-    (("--model", "m", "--benchmark", "gsm8k", "--limit", "0"), "--limit must be at least 1"),
-    (("--model", "m", "--benchmark", "gsm8k", "--top_p", "2"), "--top_p must be in (0, 1]"),
-    (("--model", "m", "--benchmark", "gsm8k", "--n_samples", "2", "--temperature", "0"), "same completion again"),
-    (("--model", "m", "--benchmark", "gsm8k", "--n_samples", "2", "--metrics", "safe", "--verifier", "lexical"), "safe takes one completion"),
-    (("--model", "m", "--benchmark", "gsm8k", "--fail_under", "0.5"), "--fail_under takes NAME=SHARE"),
-    (("--model", "m", "--benchmark", "gsm8k", "--fail_under", "safe=0.5"), "'safe' is not computed; choose of accuracy, gsm8k.accuracy"),
-    (("--model", "m", "--benchmark", "gsm8k", "--metric_args", "safe.k=1"), "'safe' is not computed"),
-    (("--model", "m", "--benchmark", "gsm8k", "--chat_template_kwargs", "x"), "--chat_template_kwargs must be a JSON object"),
-    (("--model", "m", "--benchmark", "gsm8k,math-500", "--dataset", "x"), "--dataset is of one benchmark"),
-    (("--answers", "a.jsonl", "--benchmark", "gsm8k", "--temperature", "0"), "--temperature is not used: no model runs"),
-    (("--answers", "a.jsonl", "--benchmark", "gsm8k", "--n_samples", "4"), "--n_samples is not used: no model runs"),
-    (("--model", "m", "--base_url", "http://x/v1", "--benchmark", "gsm8k", "--prompt_format", "plain"), "--prompt_format is not used: the server"),
-    (("--model", "m", "--dataset", "a.jsonl", "--split", "test"), "--split is not used: a file of your own"),
-    (("--model", "m", "--benchmark", "gsm8k", "--retriever", "topic"), "--retriever is not used: there is no --knowledge"),
-    (("--model", "m", "--benchmark", "gsm8k", "--judge_prompt", "p.txt"), "--judge_prompt is not used: there is no --judge"),
-    (("--model", "m", "--benchmark", "gsm8k", "--verifier_base_url", "u"), "--verifier_base_url is not used: there is no --verifier"),
-    (("--model", "m", "--benchmark", "gsm8k", "--out", "."), "is a folder"),
-    (("--model", "m", "--benchmark", "gsm8k", "--out", "pyproject.toml"), "is no file of results"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("flags", "message"), REFUSALS, ids=[message for _, message in REFUSALS])
-def test_refused_before_anything_is_read(flags, message, command, tmp_path, monkeypatch):
-    import hf_factuality.evaluation.command as module
-
-    def fail(*_):
-        raise AssertionError("a dataset was read")
-
-    monkeypatch.setattr(module, "load_task_items", fail)
-    (tmp_path / "pyproject.toml").write_text("[x]")
-    monkeypatch.chdir(tmp_path)
-    status, printed, err = command(*flags)
-    assert status == 2 and printed is None and message in err
-    assert os.listdir(tmp_path) == ["pyproject.toml"]
-
-
-def test_refused_before_the_model_is_loaded(own, gsm8k, tmp_path, command, monkeypatch):
-    import hf_factuality.evaluation.command as module
-
-    def fail(*_):
-        raise AssertionError("a model was loaded")
-
-    monkeypatch.setattr(module, "_engine", fail)
-    common = ("--model", "m", "--out", tmp_path / "r.json")
-    own.write_text(own.read_text().replace('"answer": "Marie"', '"answer": null'))
-    status, _, err = command("--dataset", own, *common)
-    assert status == 2 and "accuracy needs a gold answer in 'answer'; item 'z'" in err
-    status, _, err = command(
-        "--benchmark", "gsm8k", "--dataset", gsm8k, "--metrics", "safe", "--verifier", "lexical", *common
-    )
-    assert status == 2 and "needs evidence and no item has any" in err
-    status, _, err = command("--dataset", own, "--metrics", "safe", "--verifier", "lexicl", *common)
-    assert status == 2 and "did you mean 'lexical'" in err
-    lexical = ("--dataset", own, "--metrics", "safe", "--verifier", "lexical", *common)
-    status, _, err = command(*lexical, "--verifier_base_url", "http://localhost:1/v1")
-    assert status == 2 and "--verifier lexical does not take --verifier_base_url" in err
-    status, _, err = command("--dataset", tmp_path / "none.jsonl", *common)
-    assert status == 2 and "none.jsonl" in err
-
-
+@usually
 @pytest.mark.parametrize("text", ['{"mine": 1}\n', '{"mine": 1}', "x", '{"schema": "other/1"}\n'])
-def test_a_foreign_file_of_answers_is_not_overwritten(own, own_answers, tmp_path, command, text):
+def test_a_foreign_file_of_answers_is_not_overwritten(tmp_path, evaluate, text):
     path = tmp_path / "r.file.answers.jsonl"
     path.write_text(text)
-    for more in ((), ("--overwrite",)):
-        status, _, err = command("--dataset", own, "--answers", own_answers, "--out", tmp_path / "r.json", *more)
+    for more in ("", "--overwrite"):
+        status, _, err = evaluate(f"{OWN} {more}")
         assert status == 2 and "is not overwritten" in err and path.read_text() == text
-    status, _, err = command("--dataset", own, "--answers", path, "--out", tmp_path / "r.json")
+    status, _, err = evaluate("--dataset own.jsonl --answers r.file.answers.jsonl")
     assert status == 2 and "would be overwritten" in err
 
 
+@usually
 @pytest.mark.parametrize("length", [0, 5, 60])
-def test_a_run_killed_at_its_first_line_begins_anew(own, own_answers, tmp_path, command, length):
-    flags = ("--dataset", own, "--answers", own_answers, "--out", tmp_path / "r.json")
-    assert command(*flags)[0] == 0
+def test_a_run_killed_at_its_first_line_begins_anew(tmp_path, evaluate, length):
+    assert evaluate(OWN)[0] == 0
     path = tmp_path / "r.file.answers.jsonl"
     whole = path.read_bytes()
     path.write_bytes(whole[:length])
-    assert command(*flags)[0] == 0
+    assert evaluate(OWN)[0] == 0
     assert path.read_bytes() == whole
-
-
-def test_a_broken_line_is_named(own, own_answers, tmp_path, command):
-    flags = ("--dataset", own, "--answers", own_answers, "--out", tmp_path / "r.json")
-    assert command(*flags)[0] == 0
-    path = tmp_path / "r.file.answers.jsonl"
-    path.write_bytes(path.read_bytes() + b"{broken\n")
-    status, _, err = command(*flags)
+    path.write_bytes(whole + b"{broken\n")
+    status, _, err = evaluate(OWN)
     assert status == 2 and "line 5 is no answer" in err
