@@ -48,9 +48,7 @@ class Journal:
         with self.path.open("rb") as file:
             first, *others = islice(file, 2) if self.path.stat().st_size else [b""]
         if first[: len(_MARK)] != _MARK[: len(first)]:  # a run may have been killed while it wrote the first line
-            raise DataError(
-                f"{self.path} holds no answers of `hf-factuality evaluate` and is not overwritten; name another --out"
-            )
+            raise DataError(f"{self.path} is no file of answers, and is not overwritten; name another --out")
         return not others
 
     def _compare(self, first: Mapping[str, Any]) -> None:
@@ -58,10 +56,8 @@ class Journal:
             raise DataError(f"{self.path} has the schema {first.get('schema')!r}; this version reads {SCHEMA!r}")
         different = differences(first["settings"], self._settings)
         if different:
-            raise DataError(
-                f"{self.path} holds answers of other settings: {'; '.join(different)}. Take the same settings, name another "
-                "--out, or add --overwrite to answer anew"
-            )
+            fix = "take the same, name another --out, or add --overwrite to answer anew"
+            raise DataError(f"{self.path} holds answers of other settings: {'; '.join(different)}; {fix}")
 
     def _take(self, row: Mapping[str, Any]) -> None:
         answer = self.answers.setdefault(str(row.get("id")), {"completions": []})

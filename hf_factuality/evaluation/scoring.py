@@ -205,8 +205,7 @@ def check_gold(benchmark: Benchmark, items: Sequence[BenchmarkItem]) -> None:
     """Check that `accuracy` can be computed: every item has a gold answer, and a data source with a rule."""
     without = [item.id for item in items if not item.answer]
     if without:
-        raise DataError(
-            f"accuracy needs a gold answer in 'answer'; item {without[0]!r} and {len(without) - 1} more have none"
-        )
+        lacking = f"item {without[0]!r} and {len(without) - 1} more have none"
+        raise DataError(f"accuracy needs a gold answer in 'answer'; {lacking}")
     sources = [item.reference.get("data_source") or benchmark.data_source for item in items]
     FSPOAnswerReward().check({"answer": [item.answer for item in items], "data_source": sources})

@@ -72,24 +72,16 @@ class AnswerVerifier:
         self.guarded = GuardedVerifier(verifier, timeout=None)
         self.requires_evidence = self.guarded.requires_evidence
         if self.requires_evidence and not any(item.evidence for item in items):
-            raise DataError(
-                f"--verifier {name} needs evidence and no item has any; give --knowledge FILE (docs/knowledge.md), or a "
-                "--dataset with evidence"
-            )
+            fix = "give --knowledge FILE (docs/knowledge.md), or a --dataset with evidence"
+            raise DataError(f"--verifier {name} needs evidence and no item has any; {fix}")
         self.description |= dict(zip(("extractor", "judge"), who_judges(verifier), strict=True))
 
     def key(self, row: Row) -> str:
         """Names everything that a verification depends on."""
         item, _ = row.key
-        return content_key(
-            {
-                "verifier": self.description,
-                "completion": row.shown.completion,
-                "question": row.shown.question,
-                "evidence": list(row.shown.evidence),
-                "topic": item.topic,
-            }
-        )
+        shown = {"completion": row.shown.completion, "question": row.shown.question}
+        evidence = {"evidence": list(row.shown.evidence), "topic": item.topic}
+        return content_key({"verifier": self.description, **shown, **evidence})
 
 
 def _retriever(knowledge: Path, kind: str, top_k: int) -> tuple[Any, dict[str, Any]]:
@@ -102,10 +94,8 @@ def _retriever(knowledge: Path, kind: str, top_k: int) -> tuple[Any, dict[str, A
     if kind == "corpus":
         folder = knowledge.with_name(f"{knowledge.name}.bm25")
         if not folder.is_dir():
-            raise DataError(
-                f"--knowledge {knowledge.name} has no index of its passages, which items without a topic need; make it "
-                f"with: hf-factuality index {knowledge.name} --bm25"
-            )
+            fix = f"hf-factuality index {knowledge.name} --bm25 makes it"
+            raise DataError(f"--knowledge {knowledge.name} has no index, which items without a topic need; {fix}")
         found = CorpusRetriever(base, folder, top_k=top_k)
     return found, {"file": knowledge.name, "fingerprint": base.fingerprint, "retriever": kind, "top_k": top_k}
 

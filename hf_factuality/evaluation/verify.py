@@ -176,11 +176,8 @@ def verify_file(args: argparse.Namespace) -> int:
         page.write(args.html, source.name, args.scope, table)
     _shared.print_results(summary, table, _notes(summary, source), args.json)
     if tally.report.failed:
-        print(
-            f"hf-factuality: the verifier failed on {tally.report.failed} completions, which are left out; the first: "
-            f"{tally.report.first_reason}",
-            file=sys.stderr,
-        )
+        failed = f"the verifier failed on {tally.report.failed} completions, which are left out"
+        print(f"hf-factuality: {failed}; the first: {tally.report.first_reason}", file=sys.stderr)
     scores = {name: found[name] for name, found in summary.get("metrics", {}).items()}
     scores |= {name: summary[name] for name in SHARES}
     claims = summary["claims"]
@@ -273,7 +270,6 @@ def _notes(summary: Mapping[str, Any], source: Source) -> list[str]:
     found = summary.get("metrics", {}).get("factscore")
     if found and found["factscore"] is not None and found["settings"]["gamma"]:
         notes.append(
-            "factscore: with the length penalty of the released code; init_score is without, as is "
-            "--metric_args factscore.gamma=0"
+            "factscore: with the released length penalty; init_score and --metric_args factscore.gamma=0 without"
         )
     return notes

@@ -36,9 +36,7 @@ class JsonLines:
         self._file.seek(0)
         for number, offset, row in read_lines(self._file, self.name, strict=True):
             if isinstance(row, list):
-                raise DataError(
-                    f"{self.name}, line {number} is a list; JSON Lines has one object per line, not an array"
-                )
+                raise DataError(f"{self.name}, line {number} is a list; give one object per line, not an array")
             yield number, offset, row
 
     def at(self, offset: int) -> dict[str, Any]:
@@ -80,17 +78,13 @@ class Source:
             raise DataError(f"{self.name} holds no rows")
         if evidence:
             if self._id_column is None and rows != self.total:
-                raise DataError(
-                    f"{self.name} has {self.total} rows and {evidence.name} has {rows}; give as many, or name a column "
-                    "that both share with --id_column"
-                )
+                counts = f"{self.name} has {self.total} rows and {evidence.name} has {rows}"
+                raise DataError(f"{counts}; give as many, or name a column of both with --id_column")
             how = f"by {self._id_column!r}" if self._id_column else "by the order of their rows"
             self.pairing = f"evidence from {evidence.name}, joined {how}: {self.with_evidence} of {self.total} rows"
         elif args.evidence and not seen:
-            raise DataError(
-                f"--evidence {args.evidence}: there is no such file, and no such column in {self.name} (columns: "
-                f"{self.columns})"
-            )
+            where = f"no such column in {self.name} (columns: {self.columns})"
+            raise DataError(f"--evidence {args.evidence}: there is no such file, and {where}")
 
     def __iter__(self) -> Iterator[tuple[str, VerifierInput]]:
         args = self._args
@@ -98,16 +92,11 @@ class Source:
             place = f"{self.name}, line {line}"
             text = row.get(args.completion_column) if isinstance(row, dict) else None
             if not isinstance(text, str):
-                raise DataError(
-                    f"{place} has no text in {args.completion_column!r} (found {_columns(row)}); name the column with "
-                    "--completion_column"
-                )
+                raise _lacks(place, "no text", args.completion_column, row, "--completion_column")
             question = row.get(args.question_column)
             if question is not None and not isinstance(question, str):
-                raise DataError(
-                    f"{place}: the question in {args.question_column!r} must be text, got {question!r:.100}; name the "
-                    "column with --question_column"
-                )
+                where = f"the question in {args.question_column!r} (--question_column)"
+                raise DataError(f"{place}: {where} must be text, got {question!r:.100}")
             if self._evidence is None:
                 passages = _passages(row.get(self._column), f"{place}, row {number}")
             else:
@@ -139,9 +128,7 @@ class Source:
             return number
         value = row.get(self._id_column)
         if isinstance(value, bool) or not isinstance(value, (str, int)):
-            raise DataError(
-                f"{place} has no id in {self._id_column!r} (found {sorted(row)}); name the column with --id_column"
-            )
+            raise _lacks(place, "no id", self._id_column, row, "--id_column")
         return str(value)
 
     def _index(self) -> int:
@@ -150,23 +137,20 @@ class Source:
         for number, (line, offset, row) in enumerate(self._evidence, start=1):
             place = f"{self._evidence.name}, line {line}"
             if not isinstance(row, dict) or self._column not in row:
-                raise DataError(
-                    f"{place} has no evidence in {self._column!r} (found {_columns(row)}); name the column with "
-                    "--evidence_column"
-                )
+                raise _lacks(place, "no evidence", self._column, row, "--evidence_column")
             key = self._key(row, place, number)
             if key in lines:
-                raise DataError(
-                    f"{place} has the same {self._id_column!r} as line {lines[key]}; list its passages in one line"
-                )
+                same = f"the same {self._id_column!r} as line {lines[key]}"
+                raise DataError(f"{place} has {same}; list its passages in one line")
             lines[key] = line
             if _passages(row[self._column], place):
                 self._offsets[key] = offset
         return len(lines)
 
 
-def _columns(row: Any) -> list[str] | str:
-    return sorted(row) if isinstance(row, dict) else type(row).__name__
+def _lacks(place: str, what: str, column: str, row: Any, flag: str) -> DataError:
+    found = sorted(row) if isinstance(row, dict) else type(row).__name__
+    return DataError(f"{place} has {what} in {column!r} (found {found}); name the column with {flag}")
 
 
 def _passages(value: Any, place: str) -> tuple[str, ...]:
@@ -182,16 +166,12 @@ def read_source(args: argparse.Namespace) -> Iterator[Source]:
     with closing(JsonLines(args.file)) as answers:
         file = Path(args.evidence) if args.evidence else None
         if file and (not file.exists() or file.is_dir()):
-            file = None
             if args.evidence_column:
-                raise DataError(
-                    f"--evidence {args.evidence}: there is no such file; of a column, give --evidence_column alone"
-                )
+                raise DataError(f"--evidence {file}: there is no such file; of a column, give --evidence_column alone")
+            file = None
         elif file and args.evidence in next((row for _, _, row in answers if isinstance(row, dict)), {}):
-            raise DataError(
-                f"--evidence {args.evidence} is a file and a column of {answers.name}; write ./{args.evidence} for the "
-                f"file, or --evidence_column {args.evidence} for the column"
-            )
+            fix = f"write ./{args.evidence} for the file, or --evidence_column {args.evidence} for the column"
+            raise DataError(f"--evidence {args.evidence} is a file and a column of {answers.name}; {fix}")
         if args.id_column and not file:
             raise DataError("--id_column joins a file of evidence to the answers; name that file with --evidence")
         column = args.evidence_column or (None if file else args.evidence) or "evidence"
