@@ -30,26 +30,36 @@ RLFH = sorted((REPOSITORY / "recipes" / "rlfh").glob("*.yaml"))
 MASK_DPO = sorted((REPOSITORY / "recipes" / "mask_dpo").glob("*.yaml"))
 
 
-def load_example(name):
-    spec = importlib.util.spec_from_file_location(name, REPOSITORY / "examples" / f"{name}.py")
-    module = sys.modules[name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+EXAMPLES = {
+    "fspo": ("train_fspo", "FSPOArguments", FactGRPOConfig),
+    "mask_dpo": ("train_maskdpo", "MaskDPOArguments", MaskDPOConfig),
+    "rlfh": ("train_rlfh", "RLFHArguments", TokenRewardPPOConfig),
+}
+stem = {"ids": lambda path: path.stem}
 
 
 def parse(path, *options):
-    example = load_example("train_fspo")
-    parser = TrlParser((example.FSPOArguments, FactGRPOConfig, ModelConfig))
+    """A recipe as its example reads it."""
+    name, arguments, config = EXAMPLES[path.parent.name]
+    spec = importlib.util.spec_from_file_location(name, REPOSITORY / "examples" / f"{name}.py")
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
     # A CPU has neither bf16 nor vLLM; whether the recipe says so is checked on the file itself.
-    here = ["--use_cpu", "true", "--bf16", "false", "--use_vllm", "false", *options]
-    return parser.parse_args_and_config(["--config", str(path), *here])
+    here = ["--use_cpu", "true", "--bf16", "false"] + ["--use_vllm", "false"] * hasattr(config, "use_vllm")
+    parser = TrlParser((getattr(module, arguments), config, ModelConfig))
+    return parser.parse_args_and_config(["--config", str(path), *here, *options])
+
+
+def completions_of_a_step(training, config):
+    processes = yaml.safe_load((REPOSITORY / "recipes" / "accelerate" / config).read_text())["num_processes"]
+    return training.per_device_train_batch_size * training.gradient_accumulation_steps * processes
 
 
 def test_there_is_a_recipe_for_each_published_model():
     assert {path.stem for path in PUBLISHED} == {"qwen2.5-7b-base", "qwen2.5-7b-instruct", "llama3.1-8b-instruct"}
 
 
-@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", RECIPES, **stem)
 def test_every_recipe_builds_its_trainer(path, tiny_model, tmp_path):
     script, training, model = parse(path, "--output_dir", str(tmp_path), "--dtype", "float32")
     trainer = FactGRPOTrainer(tiny_model, letters_reward, training, rows(), verifier=WholeCompletion())
@@ -57,28 +67,21 @@ def test_every_recipe_builds_its_trainer(path, tiny_model, tmp_path):
     assert trainer.reward_weights.tolist() == [1.0, 1.0]
 
 
-@pytest.mark.parametrize("path", PUBLISHED, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", PUBLISHED, **stem)
 def test_published_settings(path):
     """Paper: 8 questions x 8 completions a step, 2048 tokens, 4e-7, KL 1e-3, T=1, 1 epoch, 4 GPUs, clip 0.2."""
     recipe = yaml.safe_load(path.read_text(encoding="utf-8"))
     _, training, model = parse(path)
-    processes = yaml.safe_load((REPOSITORY / "recipes/accelerate/zero3.yaml").read_text())["num_processes"]
-    a_step = training.per_device_train_batch_size * training.gradient_accumulation_steps * processes
+    a_step = completions_of_a_step(training, "zero3.yaml")
     assert (training.num_generations, a_step) == (8, 64)
     assert (training.learning_rate, training.beta, training.epsilon) == (4e-7, 1e-3, 0.2)
     assert (training.max_completion_length, training.temperature, training.num_train_epochs) == (2048, 1.0, 1)
     assert recipe["bf16"] is True and recipe["use_vllm"] is True and model.dtype == "bfloat16"
 
 
-def parse_mask_dpo(path, *options):
-    parser = TrlParser((load_example("train_maskdpo").MaskDPOArguments, MaskDPOConfig, ModelConfig))
-    here = ["--use_cpu", "true", "--bf16", "false", *options]
-    return parser.parse_args_and_config(["--config", str(path), *here])
-
-
-@pytest.mark.parametrize("path", MASK_DPO, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", MASK_DPO, **stem)
 def test_every_mask_dpo_recipe_builds_its_trainer(path, tiny_model, tmp_path):
-    _, training, _ = parse_mask_dpo(path, "--output_dir", str(tmp_path), "--dtype", "float32")
+    _, training, _ = parse(path, "--output_dir", str(tmp_path), "--dtype", "float32")
     trainer = MaskDPOTrainer(tiny_model, args=training, train_dataset=pairs())
     defaults = MaskDPOConfig(str(tmp_path), use_cpu=True, bf16=False)
     for name in ("chosen_labels", "rejected_labels", "tokens_outside", "loss_type"):
@@ -91,9 +94,8 @@ def test_published_mask_dpo_settings():
     (path,) = [path for path in MASK_DPO if path.stem != "closed-world"]
     assert path.stem == "llama3.1-8b-instruct"
     recipe = yaml.safe_load(path.read_text(encoding="utf-8"))
-    _, training, model = parse_mask_dpo(path)
-    processes = yaml.safe_load((REPOSITORY / "recipes/accelerate/zero3.yaml").read_text())["num_processes"]
-    a_step = training.per_device_train_batch_size * training.gradient_accumulation_steps * processes
+    _, training, model = parse(path)
+    a_step = completions_of_a_step(training, "zero3.yaml")
     assert (a_step, training.num_train_epochs, training.learning_rate) == (64, 3, 5e-6)
     assert (training.lr_scheduler_type, training.optim) == ("cosine", "adamw_torch")
     assert (training.beta, training.max_length, training.max_grad_norm, training.weight_decay) == (0.1, 1024, 1.0, 0.0)
@@ -101,15 +103,9 @@ def test_published_mask_dpo_settings():
     assert recipe["bf16"] is True and model.dtype == "bfloat16"
 
 
-def parse_rlfh(path, *options):
-    parser = TrlParser((load_example("train_rlfh").RLFHArguments, TokenRewardPPOConfig, ModelConfig))
-    here = ["--use_cpu", "true", "--bf16", "false", "--use_vllm", "false", *options]
-    return parser.parse_args_and_config(["--config", str(path), *here])
-
-
-@pytest.mark.parametrize("path", RLFH, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", RLFH, **stem)
 def test_every_rlfh_recipe_builds_its_trainer(path, tiny_model, tmp_path):
-    script, training, _ = parse_rlfh(path, "--output_dir", str(tmp_path), "--dtype", "float32")
+    script, training, _ = parse(path, "--output_dir", str(tmp_path), "--dtype", "float32")
     reward = RLFHReward(
         rlfh_verifier(script.judge_model, script.judge_base_url), script.reward_maps, script.granularity
     )
@@ -123,9 +119,8 @@ def test_published_rlfh_settings():
     (path,) = [path for path in RLFH if path.stem != "closed-world"]
     assert path.stem == "qwen2.5-7b-instruct"
     recipe = yaml.safe_load(path.read_text(encoding="utf-8"))
-    script, training, model = parse_rlfh(path)
-    processes = yaml.safe_load((REPOSITORY / "recipes/accelerate/two-nodes.yaml").read_text())["num_processes"]
-    a_step = training.per_device_train_batch_size * training.gradient_accumulation_steps * processes
+    script, training, model = parse(path)
+    a_step = completions_of_a_step(training, "two-nodes.yaml")
     assert (a_step, training.num_generations, training.num_iterations, training.num_train_epochs) == (128, 1, 1, 1)
     assert (training.learning_rate, training.critic_learning_rate) == (3e-7, 9e-6)
     assert (training.gamma, training.lam, training.beta, training.kl_estimator) == (1.0, 0.95, 0.01, "k3")
@@ -137,7 +132,7 @@ def test_published_rlfh_settings():
     assert list(maps.truth.values()) == [0.45, 0.35, -1, -1.5, -1.7] and maps.info_weight == 1.2
 
 
-@pytest.mark.parametrize("path", sorted((REPOSITORY / "recipes/accelerate").glob("*.yaml")), ids=lambda p: p.stem)
+@pytest.mark.parametrize("path", sorted((REPOSITORY / "recipes/accelerate").glob("*.yaml")), **stem)
 def test_accelerate_configs_are_read(path):
     from accelerate.commands.config.config_args import load_config_from_file
 

@@ -1,3 +1,6 @@
+import json
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,6 +16,9 @@ from hf_factuality.spans import (
     scope_ranges,
     scope_text,
 )
+
+
+SCOPES = json.loads((Path(__file__).parent / "cases" / "scopes.json").read_text("utf-8"))
 
 
 @pytest.mark.parametrize(
@@ -35,12 +41,8 @@ def test_a_wrong_span_is_refused_by_name(arguments, message):
         LabeledSpan(*arguments)
 
 
-def test_labels_may_be_given_by_value():
-    assert LabeledSpan(0, 1, "supported").label is Label.SUPPORTED
-
-
 def test_characters_not_bytes_and_shift():
-    span = LabeledSpan(2, 4, Label.SUPPORTED, claim="x")
+    span = LabeledSpan(2, 4, "supported", claim="x")
     assert span.text("é🙂中文!") == "中文"
     assert span.shift(3) == LabeledSpan(5, 7, Label.SUPPORTED, claim="x")
     moved = Verification(spans=(span,), claims=(LabeledSpan(0, 1),), abstained=True).shift(3)
@@ -111,50 +113,18 @@ def test_published_labels_map_onto_ours():
     assert map_label("NS", "factscore") is Label.CONTRADICTED
     assert map_label(" inconclusive\n", "veriscore") is Label.UNVERIFIABLE
 
-
-@pytest.mark.parametrize("name", ["incorrect", "not correct", "correct.", "", "right"])
-def test_what_is_not_exactly_a_label_is_unknown(name):
-    assert map_label(name, "rlfh") is None
-
-
-def test_unknown_table():
+    # What is not exactly a label is unknown.
+    assert {map_label(name, "rlfh") for name in ("incorrect", "not correct", "correct.", "", "right")} == {None}
     with pytest.raises(SpanError, match="unknown label table 'fever'"):
         map_label("supported", "fever")
 
 
-@pytest.mark.parametrize(
-    ("completion", "opened", "think", "answer"),
-    [
-        ("<think>a b</think> c ", False, ["a b"], ["c"]),
-        ("opened in the prompt</think>c", False, ["opened in the prompt"], ["c"]),
-        ("opened in the prompt</think>c", True, ["opened in the prompt"], ["c"]),
-        ("<think>one</think>x<think>two</think>y", False, ["one", "two"], ["x", "y"]),
-        ("<THINK>one</Think>x<think kind='quick'>two</think >y", False, ["one", "two"], ["x", "y"]),
-        ("<think>outer <think>inner</think> rest</think>c", False, ["outer", "inner", "rest"], ["c"]),
-        ("<think>outer <think>inner</think>z", False, ["outer", "inner"], ["z"]),
-        ("opened <think>hidden?</think> rest</think>c", True, ["opened", "hidden?", "rest"], ["c"]),
-        ("<think>again</think>c", True, ["again"], ["c"]),
-        ("<think></think>", False, [], []),
-        ("<think>r</think>no<answer>1</answer><answer>x</answer>no</think>", False, ["r"], ["x"]),
-        ("<think>r</think><answer>x</answer> no </answer>", False, ["r"], ["x"]),
-        ("<think><answer>r</answer></think>x", False, ["<answer>r</answer>"], ["x"]),
-        ("a</think>b</think>", False, ["a"], ["b"]),
-        ("p <think>closed</think> q <think>open", False, ["closed", "open"], ["p", "q"]),
-        ("<think>never closed", False, ["never closed"], []),
-        ("<think>never closed<Answer>x</answer>", False, ["never closed"], ["<Answer>x</answer>"]),
-        ("cut off", True, ["cut off"], []),
-        ("</answer>x<answer>", False, [], ["</answer>x<answer>"]),
-        ("<thinking>a</thinking> < think>b</thin> <think", False, [],
-         ["<thinking>a</thinking> < think>b</thin> <think"]),
-        (" no tag \n", False, [], ["no tag"]),
-        ("", False, [], []),
-        ("", True, [], []),
-    ],
-)  # fmt: skip
-def test_scopes(completion, opened, think, answer):
+@pytest.mark.parametrize("case", SCOPES, ids=lambda case: repr(case["completion"]))
+def test_scopes(case):
+    completion = case["completion"]
     whole = [completion] if completion.strip() else []
-    for scope, expected in (("answer", answer), ("think", think), ("completion", whole)):
-        text, ranges = scope_text(completion, scope, opened)
+    for scope, expected in (("answer", case["answer"]), ("think", case["think"]), ("completion", whole)):
+        text, ranges = scope_text(completion, scope, case["opened"])
         parts = [completion[slice(*one)] for one in ranges]
         assert text == "\n\n".join(parts)
         assert [part.strip() for part in parts] == expected if scope == "think" else parts == expected

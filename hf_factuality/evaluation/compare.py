@@ -33,30 +33,21 @@ def compare_results(before: str | Path | Mapping[str, Any], after: str | Path | 
     done = {(entry["benchmark"], entry["metric"]) for entry, _ in pairs}
     common = {_name(entry) for entry in first["results"]} & {_name(entry) for entry in second["results"]}
     if not common:
-        raise DataError(
-            f"the two files have no benchmark and metric in common: {sorted(map(_name, first['results']))} and "
-            f"{sorted(map(_name, second['results']))}"
-        )
-    lines = [
-        "| benchmark | metric | before | after | change | n |",
-        "|---|---|---|---|---|---|",
-    ]
+        has = " and ".join(str(sorted(map(_name, found["results"]))) for found in (first, second))
+        raise DataError(f"the two files have no benchmark and metric in common: {has}")
+    lines = ["| benchmark | metric | before | after | change | n |", "|---|---|---|---|---|---|"] if pairs else []
     for old, new in pairs:
-        change = None if None in (old["value"], new["value"]) else new["value"] - old["value"]
-        n = str(old["n_scored"])
-        if new["n_scored"] != old["n_scored"]:
-            n = f"{n} / {new['n_scored']}"
-        shown = "n/a" if change is None else f"{change:+.3f}"
-        lines.append(
-            f"| {_cell(old['benchmark'])} | {_cell(old['metric'])} | {_value(old)} | {_value(new)} | {shown} | {n} |"
-        )
+        change = "n/a" if None in (old["value"], new["value"]) else f"{new['value'] - old['value']:+.3f}"
+        n = " / ".join(dict.fromkeys(str(it["n_scored"]) for it in (old, new)))
+        cells = (_cell(old["benchmark"]), _cell(old["metric"]), _value(old), _value(new), change, n)
+        lines.append(f"| {' | '.join(cells)} |")
     notes = [
         f"`{name[0]}`, `{name[1]}`: measured with different settings ({_different(name, first, second)}), not compared."
         for name in sorted(common - done)
     ]
     lower = sorted({old["metric"] for old, _ in pairs if old["higher_is_better"] is False})
     notes += [f"Lower is better: {', '.join(lower)}."] if lower else []
-    return "\n".join(lines if pairs else []) + ("\n\n" if pairs and notes else "") + "\n".join(notes)
+    return "\n\n".join("\n".join(part) for part in (lines, notes) if part)
 
 
 def _load(found: str | Path | Mapping[str, Any], name: str) -> Mapping[str, Any]:

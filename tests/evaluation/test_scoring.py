@@ -1,5 +1,8 @@
 """Scores of hand-written answers, by hand arithmetic."""
 
+import json
+from pathlib import Path
+
 import pytest
 
 from hf_factuality.data.benchmarks import BenchmarkItem, get_benchmark
@@ -11,6 +14,7 @@ from hf_factuality.evaluation.verification import answer_row
 from hf_factuality.metrics._cli import check_metric_args
 
 
+FINAL = json.loads((Path(__file__).resolve().parents[1] / "cases" / "final_answers.json").read_text("utf-8"))
 USER = {"role": "user", "content": "?"}
 OPEN = (USER, {"role": "assistant", "content": "Let me see.\n<think>"})
 
@@ -43,43 +47,18 @@ def test_boxed(text, inside):
     assert boxed(text) == inside
 
 
-@pytest.mark.parametrize(
-    ("messages", "completion", "source", "answer"),
-    [
-        ((USER,), r"It is 7, so \boxed{7}.", "GSM8K", "7"),
-        ((USER,), "It is 7.", "GSM8K", None),
-        ((USER,), r"<think>\boxed{1}</think> \boxed{2}", "MATH", "2"),
-        ((USER,), r"<think>\boxed{1}</think> no", "MATH", None),
-        ((USER,), r"<answer> 3 </answer> or \boxed{4}", "MATH", "3"),
-        ((USER,), " Paris ", "HaluEval", "Paris"),
-        ((USER,), "<think>Rome?</think>\nParis", "HaluEval", "Paris"),
-        ((USER,), "<think>Rome?", "HaluEval", None),
-        (OPEN, "Rome? No.</think>Paris", "HaluEval", "Paris"),
-        (OPEN, "Rome? No. And so on", "HaluEval", None),
-        (OPEN, "Rome? No.</think><answer>Paris</answer>", "HaluEval", "Paris"),
-        ((USER,), "  ", "HaluEval", None),
-        ((USER,), "<answer></answer> Rome", "HaluEval", None),
-    ],
-)
-def test_final_answer(messages, completion, source, answer):
-    assert final_answer(item("a", "x", messages), completion, source) == answer
+@pytest.mark.parametrize("case", FINAL, ids=lambda case: repr(case["completion"]))
+def test_final_answer(case):
+    """`opened`: the prompt ends in `<think>`."""
+    messages = OPEN if case["opened"] else (USER,)
+    assert final_answer(item("a", "x", messages), case["completion"], case["data_source"]) == case["answer"]
 
 
 @pytest.mark.parametrize("letter", ["A", "B"])
 def test_every_letter_may_stand_in_brackets(letter):
     golds = [letter, f"{letter}.", f"Answer: {letter}"]
     one = item("a", golds, reference={"letter": letter})
-    forms = [
-        "{}",
-        "{}.",
-        "{}。",
-        "({})",
-        "**{}**",
-        "Answer: {}",
-        "答案：{}",
-        "<think>C</think>{}",
-        "<answer>({})</answer>",
-    ]
+    forms = "{}|{}.|{}。|({})|**{}**|Answer: {}|答案：{}|<think>C</think>{}|<answer>({})</answer>".split("|")
     answers = [form.format(letter) for form in forms]
     assert [scored("accuracy", "halluqa-mc", [one], [[said]])["value"] for said in answers] == [1.0] * 9
     # Neither a letter nor an article is an answer, and two letters are none.
