@@ -153,7 +153,8 @@ def _measure(
         published = whole and task.plain and how.get("prompt_format") == "plain"
         answers = Answers(task, [journal.answers.get(item.id, {}) for item in task.items], published)
         found = {name: score(name, answers) for name in task.metrics}
-        journal.finish(journal_rows(task, {name: result.pop("scores") for name, result in found.items()}))
+        scores = {name: result.pop("scores") for name, result in found.items()}
+        journal.finish(journal_rows(task, journal, scores))
     finally:
         journal.close()
     samples = [sample for known in answers.known for sample in known.get("completions", [])]

@@ -7,7 +7,7 @@ is done, the file is written anew with one line per item, in order. Both forms a
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -81,15 +81,15 @@ class Journal:
             self._lines.add([row])
             self._take(row)
 
-    def finish(self, known: Mapping[str, Mapping[str, Any]]) -> None:
-        """Close, and replace the file by a line per item: these, by their ids, then those that the file has beside them."""
+    def finish(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Close, and replace the file by these rows, one per item; what is known of other items is kept behind them."""
         self.close()
-        rows = {name: {"id": name, **_row(self.answers.get(name, {})), **more} for name, more in known.items()}
-        others = [{"id": name, **_row(answer)} for name, answer in self.answers.items() if name not in rows]
-        lines = [{"schema": SCHEMA, "settings": self._settings}, *rows.values(), *others]
-        write_atomically(self.path, b"".join(map(dumps, lines)))
+        kept = {str(row["id"]) for row in rows}
+        others = [{"id": name, **_row(answer)} for name, answer in self.answers.items() if name not in kept]
+        lines = [dumps({"schema": SCHEMA, "settings": self._settings}), *map(dumps, rows), *map(dumps, others)]
+        write_atomically(self.path, b"".join(lines))
 
 
 def _row(answer: Mapping[str, Any]) -> dict[str, Any]:
     found = {key: answer[key] for key in ("prompt", "log_likelihoods") if key in answer}
-    return found | ({"samples": answer["completions"]} if answer.get("completions") else {})
+    return found | ({"samples": answer["completions"]} if answer["completions"] else {})

@@ -99,16 +99,21 @@ def _vote(judge: AnswerJudge, rows: Sequence[Row], journal: Journal) -> None:
             bar.update(len(pairs))
 
 
-def journal_rows(task: Task, scores: Mapping[str, Sequence[float | None]]) -> dict[str, dict[str, Any]]:
-    """What [`Journal.finish`] writes of each item beside its answers: prompt, question, gold, and a score per metric."""
-    rows = {}
+def journal_rows(task: Task, journal: Journal, scores: Mapping[str, Sequence[float | None]]) -> list[dict[str, Any]]:
+    """One row per item for [`Journal.finish`]: id, prompt, question, answers with their spans, and a score per metric."""
+    rows = []
     for place, item in enumerate(task.items):
-        row = {"prompt": list(item.messages), "question": item.question}
+        known = journal.answers.get(item.id, {})
+        row: dict[str, Any] = {"id": item.id, "prompt": list(item.messages), "question": item.question}
         if item.answer is not None:
             row["gold"] = item.answer  # not "answer", which is a completion where such a file is read
         if item.choices:
             row |= {"choices": list(item.choices), "correct": list(item.correct)}
-        rows[item.id] = {**row, "scores": {name: values[place] for name, values in scores.items()}}
+        if "log_likelihoods" in known:
+            row["log_likelihoods"] = known["log_likelihoods"]
+        if known.get("completions"):
+            row["samples"] = known["completions"]
+        rows.append({**row, "scores": {name: values[place] for name, values in scores.items()}})
     return rows
 
 

@@ -162,9 +162,11 @@ def verify_file(args: argparse.Namespace) -> int:
         verifier = GuardedVerifier(load_verifier(args.verifier))
         if verifier.requires_evidence:
             source.require_evidence()
-        out = stack.enter_context(_writable(args.out, source)) if args.out else None
+        if args.out:
+            _make_way(args.out, source.paths, "--out")
+        out = stack.enter_context(args.out.open("wb")) if args.out else None
         if args.html:
-            _check_html(args.html, [*source.paths, *([args.out] if args.out else [])])
+            _make_way(args.html, [*source.paths, *filter(None, [args.out])], "--html")
         page = Page(args.html_rows) if args.html else None
         stack.enter_context(_shared.quiet_guard())
         tally = _judge(args, source, verifier, [metrics, page] if page else [metrics], out)
@@ -218,24 +220,13 @@ def _judge(
     return tally
 
 
-def _writable(path: Path, source: Source) -> BinaryIO:
-    """The file, opened before anything is judged."""
-    _refuse_taken(path, source.paths)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    return path.open("wb")
-
-
-def _check_html(path: Path, taken: Sequence[Path]) -> None:
-    """Raises what writing the page would raise in the end."""
-    _refuse_taken(path, taken)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise OSError(f"--html {path} cannot be written: a folder, or no permission")
-
-
-def _refuse_taken(path: Path, taken: Sequence[Path]) -> None:
+def _make_way(path: Path, taken: Sequence[Path], flag: str) -> None:
+    """Make the folder of a file; raises now what writing it would raise in the end."""
     if path.is_file() and any(other.exists() and path.samefile(other) for other in taken):
         raise ValueError(f"{path} would be overwritten while it is in use; name another file")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise OSError(f"{flag} {path} cannot be written: a folder, or no permission")
 
 
 def _metric_names(given: Sequence[str] | None) -> list[str]:

@@ -47,7 +47,7 @@ def test_lines_about_one_answer_are_put_together(tmp_path):
             "stop",
         )
         assert journal.answers["q"]["log_likelihoods"] == [-1.0, -2.0]
-        journal.finish({"q": {}})  # "a" is of a larger sample, and stays
+        journal.finish([{"id": "q", "log_likelihoods": [-1.0, -2.0]}])  # "a" is of a larger sample, and stays
 
 
 def test_differences_are_named():
