@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import torch
 
 from hf_factuality.checkpoints.model import Expected
-from hf_factuality.checkpoints.tensors import BLOCK_BYTES, Source
+from hf_factuality.checkpoints.tensors import Source
 from hf_factuality.errors import CheckpointError
 
 
@@ -20,60 +21,21 @@ ADAPTER_CONFIG = "adapter_config.json"
 _LORA = re.compile(r"(.*)\.lora_(embedding_)?([AB])(?:\.[^.]+)?(?:\.weight)?")
 _PREFIX = "base_model.model."
 _REWRITTEN = ("pissa", "olora", "corda", "loftq", "lora_ga")
+_NOT_ADDED = (
+    "use_dora",
+    "use_qalora",
+    "trainable_token_indices",
+    "target_parameters",
+    "layer_replication",
+    "alora_invocation_tokens",
+    "lora_bias",
+    "use_bdlora",
+    "arrow_config",
+    "kasa_config",
+    "monteclora_config",
+)
 _OTHER_WAY = "load it with peft and call merge_and_unload()"
-
-
-@dataclass
-class Folded:
-    """A weight with the product of an adapter's two matrices added, as `merge_and_unload` of PEFT does.
-
-    Args:
-        base ([`Source`]):
-            The weight.
-        a, b ([`Source`]):
-            The matrices, of shapes (r, in) and (out, r).
-        scale (`float`):
-            Factor of the product.
-        transpose (`bool`):
-            Whether the weight is stored as (in, out).
-        rounded (`bool`):
-            Whether the product gets the weight's dtype before it is added, as PEFT has it for embeddings and MiCA.
-    """
-
-    base: Source
-    a: Source
-    b: Source
-    scale: float
-    transpose: bool = False
-    rounded: bool = False
-    identity: object = None
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.base.shape
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.base.dtype
-
-    def blocks(self, limit: int = BLOCK_BYTES) -> Iterator[torch.Tensor]:
-        # Whole, since parts of it need not round as PEFT's; only rows of it are scaled and transposed at a time.
-        product = read(self.b).float() @ read(self.a).float()
-        product = product.T if self.transpose else product
-        width, place = self.shape[1], 0
-        for block in self.base.blocks(limit // 4):  # several in float32 are made of each
-            stop = place + len(block)
-            first = place // width
-            rows = product[first : -(-stop // width)].reshape(-1)
-            delta = rows[place - first * width : stop - first * width] * self.scale
-            yield block.clone().add_(delta.to(self.dtype) if self.rounded else delta)
-            place = stop
-
-
-def read(source: Source) -> torch.Tensor:
-    """A whole tensor, in memory."""
-    blocks = list(source.blocks())
-    return torch.cat(blocks).reshape(source.shape) if blocks else torch.empty(source.shape, dtype=source.dtype)
+_ONE_PRODUCT = Lock()  # in memory at a time
 
 
 def split_adapter(tensors: Mapping[str, Source]) -> tuple[dict[str, Source], dict[str, Source]]:
@@ -88,38 +50,8 @@ def split_adapter(tensors: Mapping[str, Source]) -> tuple[dict[str, Source], dic
     return base, adapter
 
 
-def check_config(config: Mapping[str, Any], where: Path) -> None:
-    """Raise if an adapter is of a kind whose product is not simply added.
-
-    Raises:
-        `CheckpointError`: naming the kind and what to do instead.
-    """
-    kind = config.get("peft_type", "LORA")
-    if kind != "LORA":
-        raise CheckpointError(f"{where} is of type {kind}; only LoRA is merged here: {_OTHER_WAY}")
-    for key in (
-        "use_dora",
-        "use_qalora",
-        "trainable_token_indices",
-        "target_parameters",
-        "layer_replication",
-        "alora_invocation_tokens",
-        "lora_bias",
-        "use_bdlora",
-        "arrow_config",
-        "kasa_config",
-        "monteclora_config",
-    ):
-        if config.get(key):
-            raise CheckpointError(f"{where} uses {key}, which is not merged here: {_OTHER_WAY}")
-
-
 def check_start(config: Mapping[str, Any], where: Path) -> None:
-    """Raise if training began by rewriting the base, so that the matrices do not belong to the base as it was published.
-
-    Raises:
-        `CheckpointError`: naming the initialisation.
-    """
+    """Raise if training began by rewriting the base, so that the matrices do not belong to the base as it was published."""
     start = str(config.get("init_lora_weights", "")).lower()
     if start.startswith(_REWRITTEN):
         raise CheckpointError(
@@ -128,109 +60,120 @@ def check_start(config: Mapping[str, Any], where: Path) -> None:
         )
 
 
-def folder_of(
-    adapter: Mapping[str, Source], config: Mapping[str, Any], where: Path
-) -> Callable[[dict[str, Source], Expected], dict[str, Source]]:
-    """A function that adds an adapter to the weights of a model.
+class Adapter:
+    """LoRA matrices, and whole weights that replace the model's (`modules_to_save`), with their `adapter_config.json`."""
 
-    Args:
-        adapter (`Mapping[str, Source]`):
-            Matrices, and whole weights that replace the model's (`modules_to_save`).
-        config (`Mapping[str, Any]`):
-            `adapter_config.json`.
-        where (`Path`):
-            For errors.
-    """
-    check_config(config, where)
+    def __init__(self, tensors: Mapping[str, Source], config: Mapping[str, Any], where: Path):
+        self.tensors, self.config, self.where = tensors, config, where
+        kind = config.get("peft_type", "LORA")
+        if kind != "LORA":
+            raise CheckpointError(f"{where} is of type {kind}; only LoRA is merged here: {_OTHER_WAY}")
+        for key in _NOT_ADDED:
+            if config.get(key):
+                raise CheckpointError(f"{where} uses {key}, which is not merged here: {_OTHER_WAY}")
 
-    def fold(tensors: dict[str, Source], expected: Expected) -> dict[str, Source]:
-        found = dict(tensors)
+    def fold(self, weights: Mapping[str, Source], expected: Expected) -> dict[str, Source]:
+        """The weights of a model with the adapter added, as `merge_and_unload` of PEFT does."""
+        found = dict(weights)
         pairs: dict[str, dict[str, Source]] = {}
         embeddings = set()
-        for name, tensor in adapter.items():
+        for name, tensor in self.tensors.items():
             name = str(name).removeprefix(_PREFIX)
             match = _LORA.fullmatch(name)
             if match is None:
                 name = re.sub(r"\.modules_to_save\.[^.]+", "", name).replace(".base_layer.", ".")
-                _replace(found, name, tensor, expected, where)
+                found[name] = self._replacement(name, tensor, found, expected)
                 continue
-            if match[3] in pairs.setdefault(match[1], {}):
+            module, embedding, matrix = match.groups()
+            if matrix in pairs.setdefault(module, {}):
                 raise CheckpointError(
-                    f"{where} has several adapters ({name!r} is not the only matrix {match[3]} of its layer); merge a copy "
+                    f"{self.where} has several adapters ({name!r} is not the only matrix {matrix} of its layer); merge a copy "
                     "that holds one"
                 )
-            pairs[match[1]][match[3]] = tensor
-            if match[2]:
-                embeddings.add(match[1])
+            pairs[module][matrix] = tensor
+            if embedding:
+                embeddings.add(module)
         for module, pair in pairs.items():
-            target = f"{module}.weight"
-            _check_tied(target, expected, where)
-            if target not in found:
-                raise CheckpointError(
-                    f"{where} changes {target!r}, which the model does not have; it is of another model"
-                )
-            if pair.keys() != {"A", "B"}:
-                raise CheckpointError(f"{where} has only one of the two matrices of {module!r}")
-            # By the layer: fan_in_fan_out of the configuration is that of the layer which PEFT wrapped last.
-            flip = module in embeddings or target in expected.transposed
-            rounded = module in embeddings or str(config.get("init_lora_weights")).lower() == "mica"
-            scale = _scale(module, math.prod(pair["A"].shape[:1]), config, where)
-            found[target] = _folded(found[target], pair, scale, flip, rounded, target, where)
+            found[f"{module}.weight"] = self._folded(module, pair, module in embeddings, found, expected)
         return found
 
-    return fold
+    def _folded(
+        self,
+        module: str,
+        pair: Mapping[str, Source],
+        embedding: bool,
+        weights: Mapping[str, Source],
+        expected: Expected,
+    ) -> Source:
+        name = f"{module}.weight"
+        self._check_target(name, weights, expected)
+        if pair.keys() != {"A", "B"}:
+            raise CheckpointError(f"{self.where} has only one of the two matrices of {module!r}")
+        a, b, base = pair["A"], pair["B"], weights[name]
+        # By the layer: fan_in_fan_out of the configuration is that of the layer which PEFT wrapped last.
+        flip = embedding or name in expected.transposed
+        shape = (*b.shape[:1], *a.shape[1:])
+        if (
+            not (len(a.shape) == len(b.shape) == 2 and a.shape[0] == b.shape[1])
+            or base.shape != shape[:: -1 if flip else 1]
+        ):
+            raise CheckpointError(
+                f"{self.where}: matrices {list(a.shape)} and {list(b.shape)} do not fit {name!r} of shape {list(base.shape)}; "
+                "they are of another model, or of layers that are not merged here"
+            )
+        # PEFT gives the product the weight's dtype before it is added for embeddings and MiCA.
+        rounded = embedding or str(self.config.get("init_lora_weights")).lower() == "mica"
+        add = partial(_add, base, a, b, self._scale(module, a.shape[0]), flip, rounded)
+        return Source(base.shape, base.dtype, add, fault=base.fault or a.fault or b.fault)
 
-
-def _folded(
-    base: Source, pair: Mapping[str, Source], scale: float, flip: bool, rounded: bool, name: str, where: Path
-) -> Folded:
-    a, b = pair["A"], pair["B"]
-    shape = (*b.shape[:1], *a.shape[1:])
-    if (
-        len(a.shape) != 2
-        or len(b.shape) != 2
-        or (shape[::-1] if flip else shape) != base.shape
-        or a.shape[0] != b.shape[1]
-    ):
+    def _scale(self, module: str, rank: int) -> float:
+        try:
+            patterns = self.config.get("alpha_pattern") or {}
+            key = next((key for key in patterns if re.fullmatch(rf"(.*\.)?({key})", module)), None)
+            alpha = patterns[key] if key is not None else self.config["lora_alpha"]  # PEFT and verl always write it
+            scale = alpha / (math.sqrt(rank) if self.config.get("use_rslora") else rank)
+            if math.isfinite(scale):
+                return scale
+            error: Exception | str = f"{alpha} is not finite"
+        except (re.error, RecursionError, TypeError, ValueError, LookupError, ArithmeticError) as raised:
+            error = raised
         raise CheckpointError(
-            f"{where}: matrices {list(a.shape)} and {list(b.shape)} do not fit {name!r} of shape {list(base.shape)}; they are "
-            "of another model, or of layers that are not merged here"
+            f"the configuration of the adapter in {self.where} does not say how {module!r} is scaled: lora_alpha or "
+            f"alpha_pattern cannot be used ({error})"
         )
-    return Folded(base, a, b, scale, flip, rounded)
+
+    def _replacement(self, name: str, tensor: Source, weights: Mapping[str, Source], expected: Expected) -> Source:
+        self._check_target(name, weights, expected)
+        if tensor.shape != weights[name].shape:
+            raise CheckpointError(
+                f"{self.where} has {name!r} of shape {list(tensor.shape)}, and the base {list(weights[name].shape)}: its "
+                f"vocabulary was resized, which is not merged here: {_OTHER_WAY}"
+            )
+        return tensor
+
+    def _check_target(self, name: str, weights: Mapping[str, Source], expected: Expected) -> None:
+        if name in expected.tied or name in expected.tied.values():
+            raise CheckpointError(
+                f"{self.where} changes {name!r}, which the base ties to another weight; merged, the two would differ: "
+                f"{_OTHER_WAY} on a base that was saved with tie_word_embeddings=False"
+            )
+        if name not in weights:
+            raise CheckpointError(f"{self.where} has {name!r}, which the model does not have; it is of another model")
 
 
-def _scale(module: str, rank: int, config: Mapping[str, Any], where: Path) -> float:
-    try:
-        patterns = config.get("alpha_pattern") or {}
-        key = next((key for key in patterns if re.fullmatch(rf"(.*\.)?({key})", module)), None)
-        alpha = patterns[key] if key is not None else config["lora_alpha"]  # PEFT and verl always write it
-        scale = alpha / (math.sqrt(rank) if config.get("use_rslora") else rank)
-        if math.isfinite(scale):
-            return scale
-        error: Exception | str = f"{alpha} is not finite"
-    except (re.error, RecursionError, TypeError, ValueError, LookupError, ArithmeticError) as raised:
-        error = raised
-    raise CheckpointError(
-        f"the configuration of the adapter in {where} does not say how {module!r} is scaled: lora_alpha or alpha_pattern cannot "
-        f"be used ({error})"
-    )
+def _add(base: Source, a: Source, b: Source, scale: float, flip: bool, rounded: bool, out: torch.Tensor) -> None:
+    """Fill `out` with a weight and the product of two matrices, of shapes (out, r) and (r, in), the whole of it transposed if `flip`.
 
-
-def _replace(found: dict[str, Source], name: str, tensor: Source, expected: Expected, where: Path) -> None:
-    _check_tied(name, expected, where)
-    if name not in found:
-        raise CheckpointError(f"{where} has {name!r}, which the model does not have")
-    if tensor.shape != found[name].shape:
-        raise CheckpointError(
-            f"{where} has {name!r} of shape {list(tensor.shape)}, and the base {list(found[name].shape)}: its vocabulary was "
-            f"resized, which is not merged here: {_OTHER_WAY}"
-        )
-    found[name] = tensor
-
-
-def _check_tied(name: str, expected: Expected, where: Path) -> None:
-    if name in expected.tied or name in expected.tied.values():
-        raise CheckpointError(
-            f"{where} changes {name!r}, which the base ties to another weight; merged, the two would differ: {_OTHER_WAY} on a "
-            "base that was saved with tie_word_embeddings=False"
-        )
+    The product is whole and in float32, since parts of it need not round as PEFT's.
+    """
+    with _ONE_PRODUCT:
+        product = b.read().float() @ a.read().float()
+        product = product.T if flip else product
+        weight = out if out.dtype == base.dtype else torch.empty(base.shape, dtype=base.dtype)
+        base.fill(weight)
+        rows = max(1, 2**17 // max(1, base.shape[1]))  # at a time, as what they are converted to is in memory too
+        for some, more in zip(weight.split(rows), product.split(rows), strict=True):
+            delta = more * scale
+            some.add_(delta.to(base.dtype) if rounded else delta)
+        if weight is not out:
+            out.copy_(weight)

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 
-from hf_factuality.checkpoints.adapters import ADAPTER_CONFIG, check_start, folder_of, split_adapter
+from hf_factuality.checkpoints.adapters import ADAPTER_CONFIG, Adapter, check_start, split_adapter
 from hf_factuality.checkpoints.dcp import METADATA, read_dcp
 from hf_factuality.checkpoints.files import SIDE_FILES, check_links
 from hf_factuality.checkpoints.fsdp import find_ranks, read_ranks
-from hf_factuality.checkpoints.model import Expected, read_json
-from hf_factuality.checkpoints.pickles import load_torch, reading
-from hf_factuality.checkpoints.tensors import Assembled, Piece, Source, full, whole
-from hf_factuality.checkpoints.write import DTYPE_NAMES
+from hf_factuality.checkpoints.model import read_json
+from hf_factuality.checkpoints.pickles import load_torch, reading, stored
+from hf_factuality.checkpoints.tensors import Source
 from hf_factuality.checkpoints.zero import find_zero, read_zero
 from hf_factuality.errors import CheckpointError
 
@@ -31,28 +30,13 @@ _KNOWN = (
 
 @dataclass
 class Checkpoint:
-    """What was found in a folder.
-
-    Args:
-        format (`str`):
-            In words.
-        name (`str`):
-            For errors.
-        tensors (`Mapping[str, Source]`):
-            By the names in the files.
-        folders (`list[Path]`):
-            Where configuration and tokenizer may be, the likeliest first.
-        finish (`Callable`, *optional*):
-            Called with the model's tensors by its names and what is expected; returns those to write.
-        notes (`list[str]`):
-            What the reader should know.
-    """
+    """What was found in a folder; configuration and tokenizer may be in `folders`, the likeliest first."""
 
     format: str
     name: str
     tensors: Mapping[str, Source]
     folders: list[Path]
-    finish: Callable[[dict[str, Source], Expected], dict[str, Source]] | None = None
+    adapter: Adapter | None = None
     notes: list[str] = field(default_factory=list)
 
 
@@ -73,11 +57,11 @@ def read_checkpoint(
         `CheckpointError`: there is no known format, the files do not belong together, or a link leads out of the folder.
     """
     check_links(folder)
-    for reader in (_ranks, _distributed, _adapter, _model, _zero):
+    for reader in (_ranks, _distributed, partial(_adapter, base_model=base_model), _model, _zero):
         with reading(folder):
-            found = reader(folder, base_model, unsafe)
+            found = reader(folder, unsafe)
         if found is not None:
-            if base_model is not None and reader is not _adapter:
+            if base_model is not None and reader in (_ranks, _distributed, _model, _zero):
                 raise CheckpointError(
                     f"{folder} is no adapter ({found.format}), so base_model (--base-model) means nothing"
                 )
@@ -86,113 +70,18 @@ def read_checkpoint(
     raise CheckpointError(f"{folder} is no checkpoint of a known format; it holds {here}. Known are {_KNOWN}")
 
 
-def _ranks(folder: Path, _: Any, unsafe: bool) -> Checkpoint | None:
-    inner = next((place for place in (folder, folder / "actor") if place.is_dir() and find_ranks(place)), None)
-    if inner is None:
-        return None
-    files = find_ranks(inner)
-    base, lora = split_adapter(read_ranks(files, unsafe))
-    found = Checkpoint(
-        f"FSDP rank files, world size {len(files)}", str(inner), base, [inner / "huggingface", inner, inner.parent]
-    )
-    return _with_lora(found, lora, inner)
-
-
-def _distributed(folder: Path, _: Any, unsafe: bool) -> Checkpoint | None:
-    inner = folder / "pytorch_model_fsdp_0"
-    places = [place for place in (folder, inner) if (place / METADATA).is_file()]
-    if not places:
-        partial = next((place for place in (folder, inner) if place.is_dir() and any(place.glob("*.distcp"))), None)
-        if partial is not None:
-            raise CheckpointError(
-                f"{partial} has *.distcp files but no {METADATA}, which is written last: the save was cut off, or rank 0's file "
-                "was not copied"
-            )
-        return None
-    base, lora = split_adapter(read_dcp(places[0]))
-    found = Checkpoint(
-        "torch distributed checkpoint",
-        str(places[0]),
-        base,
-        [folder / "huggingface", folder, folder.parent, folder.parent.parent],
-    )
-    return _with_lora(found, lora, folder)
-
-
-def _with_lora(found: Checkpoint, lora: Mapping[str, Source], folder: Path) -> Checkpoint:
-    """Rank files of a LoRA run hold the base and the matrices; how they are scaled is written beside them."""
-    if not lora:
-        return found
-    for path in (folder / "lora_adapter" / ADAPTER_CONFIG, folder / ADAPTER_CONFIG, folder / "lora_train_meta.json"):
-        if path.is_file():
-            found.finish = folder_of(lora, read_json(path), folder)
-            found.format += ", with LoRA"
-            return found
-    raise CheckpointError(
-        f"{folder} holds LoRA matrices, but no {ADAPTER_CONFIG} (in lora_adapter/) or lora_train_meta.json that says how they are "
-        "scaled; put one there with peft_type, r and lora_alpha of the run"
-    )
-
-
-def _adapter(folder: Path, base_model: str | os.PathLike[str] | None, unsafe: bool) -> Checkpoint | None:
-    if not (folder / ADAPTER_CONFIG).is_file():
-        return None
-    config = read_json(folder / ADAPTER_CONFIG)
-    own = config.get("base_model_name_or_path")
-    named = base_model or own
-    if not named or not isinstance(named, (str, os.PathLike)):
-        raise CheckpointError(f"{folder / ADAPTER_CONFIG} names no base model; pass base_model (--base-model)")
-    revision, notes = config.get("revision") if named == own else None, []
-    if revision and os.path.isdir(named):
-        notes.append(f"the adapter is of revision {revision} of its base; the folder {named} was taken as it is")
-    tensors = _weights(folder, "adapter_model", unsafe)
-    if tensors is None:
-        raise CheckpointError(f"{folder} has {ADAPTER_CONFIG} but no adapter_model.safetensors")
-    check_start(config, folder)
-    fold = folder_of(tensors, config, folder)
-    base = hub_folder(named, weights=True, revision=revision)
-    check_links(base)
-    weights = _weights(base, "model", unsafe)
-    if weights is None:
-        raise CheckpointError(f"{base}, the base of the adapter, holds no model.safetensors or pytorch_model.bin")
-    at = f"@{revision}" if revision and not notes else ""
-    return Checkpoint(f"PEFT adapter on {named}{at}", str(base), weights, [folder, base], fold, notes)
-
-
-def _model(folder: Path, _: Any, unsafe: bool) -> Checkpoint | None:
-    tensors = _weights(folder, "model", unsafe)
-    if tensors is None:
-        return None
-    notes = []
-    if (folder / "critic").is_dir():
-        notes.append("the critic is not part of the model, and was left")
-    if find_zero(folder):
-        notes.append("the ZeRO checkpoint beside the model was left; pass its folder itself for its float32 weights")
-    return Checkpoint("model folder", str(folder), tensors, [folder], notes=notes)
-
-
-def _zero(folder: Path, _: Any, unsafe: bool) -> Checkpoint | None:
-    inner = find_zero(folder)
-    if inner is None:
-        return None
-    stage, world, tensors = read_zero(inner, unsafe)
-    places = [inner, inner.parent, inner.parent.parent]
-    return Checkpoint(f"DeepSpeed ZeRO-{stage}, world size {world}", str(inner), tensors, places)
-
-
-def _weights(folder: Path, stem: str, unsafe: bool) -> dict[str, Source] | None:
-    """Tensors of a model's files, whole or in shards; `None` without any."""
+def read_weights(folder: Path, stem: str = "model", unsafe: bool = False) -> dict[str, Source] | None:
+    """Tensors of a model's files by name, whole or in shards; `None` without any."""
     for name in (f"{stem}.safetensors", f"pytorch_{stem}.bin", f"{stem}.bin"):
         if (folder / name).is_file():  # before the index, as transformers does
             return _file(folder / name, unsafe)
-        index = folder / f"{name}.index.json"
-        if index.is_file():
-            return _indexed(folder, index, unsafe)
+        if (folder / f"{name}.index.json").is_file():
+            return _indexed(folder / f"{name}.index.json", unsafe)
     return None
 
 
-def _indexed(folder: Path, index: Path, unsafe: bool) -> dict[str, Source]:
-    weight_map = read_json(index).get("weight_map")
+def _indexed(index: Path, unsafe: bool) -> dict[str, Source]:
+    folder, weight_map = index.parent, read_json(index).get("weight_map")
     if not isinstance(weight_map, dict) or not all(isinstance(name, str) for name in weight_map.values()):
         raise CheckpointError(f"{index} has no weight_map of names of files")
     files = {}
@@ -211,41 +100,105 @@ def _file(path: Path, unsafe: bool) -> dict[str, Source]:
         saved = load_torch(path, unsafe=unsafe)
         if not isinstance(saved, Mapping):
             raise CheckpointError(f"{path} holds no state dict, but {type(saved).__name__}")
-        return {name: whole(value) for name, value in saved.items() if isinstance(value, torch.Tensor)}
-    from safetensors import SafetensorError, safe_open
+        return {name: stored(value) for name, value in saved.items() if isinstance(value, torch.Tensor)}
+    from safetensors import safe_open
 
-    try:
+    with reading(path):
         file = safe_open(path, framework="pt")
-        return {name: _stored(file, name) for name in file.keys()}
-    except (SafetensorError, OSError) as error:
-        raise CheckpointError(
-            f"{path} is cut off or damaged ({' '.join(str(error).split())[:100]}); copy it again"
-        ) from error
+        return {name: stored(file.get_tensor(name)) for name in file.keys()}  # mapped, too
 
 
-def _stored(file: Any, name: str) -> Assembled:
-    part = file.get_slice(name)
-    shape, dtype = tuple(part.get_shape()), DTYPE_NAMES.get(part.get_dtype())
-    if dtype is None:
-        raise CheckpointError(f"{name!r} is of type {part.get_dtype()}, which is not known here")
-    if not shape:
-        return whole(file.get_tensor(name))
-    return Assembled(shape, dtype, (Piece(lambda start, stop: part[start:stop], full(shape)),))
+def _ranks(folder: Path, unsafe: bool) -> Checkpoint | None:
+    inner = next((place for place in (folder, folder / "actor") if place.is_dir() and find_ranks(place)), None)
+    if inner is None:
+        return None
+    paths = find_ranks(inner)
+    places = [inner / "huggingface", inner, inner.parent]
+    return _with_lora(
+        f"FSDP rank files, world size {len(paths)}", inner, read_ranks(paths, unsafe), places, lora=inner
+    )
+
+
+def _distributed(folder: Path, _: bool) -> Checkpoint | None:
+    inner = folder / "pytorch_model_fsdp_0"
+    for place in (folder, inner):
+        if (place / METADATA).is_file():
+            places = [folder / "huggingface", folder, folder.parent, folder.parent.parent]
+            return _with_lora("torch distributed checkpoint", place, read_dcp(place), places, lora=folder)
+    for place in (folder, inner):
+        if place.is_dir() and any(place.glob("*.distcp")):
+            raise CheckpointError(
+                f"{place} has *.distcp files but no {METADATA}, which is written last: the save was cut off, or rank 0's file "
+                "was not copied"
+            )
+    return None
+
+
+def _with_lora(format: str, inner: Path, tensors: Mapping[str, Source], places: list[Path], lora: Path) -> Checkpoint:
+    """Shards of a LoRA run hold the base and the matrices; how they are scaled is written beside them."""
+    base, matrices = split_adapter(tensors)
+    if not matrices:
+        return Checkpoint(format, str(inner), base, places)
+    for path in (lora / "lora_adapter" / ADAPTER_CONFIG, lora / ADAPTER_CONFIG, lora / "lora_train_meta.json"):
+        if path.is_file():
+            adapter = Adapter(matrices, read_json(path), lora)
+            return Checkpoint(f"{format}, with LoRA", str(inner), base, places, adapter)
+    raise CheckpointError(
+        f"{lora} holds LoRA matrices, but no {ADAPTER_CONFIG} (in lora_adapter/) or lora_train_meta.json that says how they are "
+        "scaled; put one there with peft_type, r and lora_alpha of the run"
+    )
+
+
+def _adapter(folder: Path, unsafe: bool, base_model: str | os.PathLike[str] | None) -> Checkpoint | None:
+    if not (folder / ADAPTER_CONFIG).is_file():
+        return None
+    config = read_json(folder / ADAPTER_CONFIG)
+    own = config.get("base_model_name_or_path")
+    named = base_model or own
+    if not named or not isinstance(named, (str, os.PathLike)):
+        raise CheckpointError(f"{folder / ADAPTER_CONFIG} names no base model; pass base_model (--base-model)")
+    revision, notes = config.get("revision") if named == own else None, []
+    if revision and os.path.isdir(named):
+        notes.append(f"the adapter is of revision {revision} of its base; the folder {named} was taken as it is")
+    tensors = read_weights(folder, "adapter_model", unsafe)
+    if tensors is None:
+        raise CheckpointError(f"{folder} has {ADAPTER_CONFIG} but no adapter_model.safetensors")
+    check_start(config, folder)
+    adapter = Adapter(tensors, config, folder)
+    base = hub_folder(named, weights=True, revision=revision)
+    check_links(base)
+    weights = read_weights(base, unsafe=unsafe)
+    if weights is None:
+        raise CheckpointError(f"{base}, the base of the adapter, holds no model.safetensors or pytorch_model.bin")
+    at = f"@{revision}" if revision and not notes else ""
+    return Checkpoint(f"PEFT adapter on {named}{at}", str(base), weights, [folder, base], adapter, notes)
+
+
+def _model(folder: Path, unsafe: bool) -> Checkpoint | None:
+    tensors = read_weights(folder, unsafe=unsafe)
+    if tensors is None:
+        return None
+    notes = []
+    if (folder / "critic").is_dir():
+        notes.append("the critic is not part of the model, and was left")
+    if find_zero(folder):
+        notes.append("the ZeRO checkpoint beside the model was left; pass its folder itself for its float32 weights")
+    return Checkpoint("model folder", str(folder), tensors, [folder], notes=notes)
+
+
+def _zero(folder: Path, unsafe: bool) -> Checkpoint | None:
+    inner = find_zero(folder)
+    if inner is None:
+        return None
+    stage, world, tensors = read_zero(inner, unsafe)
+    places = [inner, inner.parent, inner.parent.parent]
+    return Checkpoint(f"DeepSpeed ZeRO-{stage}, world size {world}", str(inner), tensors, places)
 
 
 def hub_folder(model: str | os.PathLike[str], weights: bool = False, revision: str | None = None) -> Path:
-    """A folder, or the local copy of a model on the Hub.
+    """A folder, or the local copy of a model on the Hub, whose id may end in `@` and a revision.
 
-    Args:
-        model (`str` or `Path`):
-            Folder, or id, which may end in `@` and a revision.
-        weights (`bool`, *optional*, defaults to `False`):
-            Also the weights; pickles of them only where there are no safetensors.
-        revision (`str`, *optional*):
-            Branch, tag or commit, if the id ends in none.
-
-    Raises:
-        `CheckpointError`: there is neither.
+    With `weights` also those; pickles of them only where there are no safetensors.
     """
     if os.path.isdir(model):
         return Path(model)

@@ -6,27 +6,24 @@ import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from hf_factuality.checkpoints.pickles import DTENSOR, Record, SavedDTensor, load_torch
-from hf_factuality.checkpoints.tensors import Assembled, Interval, Piece, check_cover, piece_of, verified, whole
+from hf_factuality.checkpoints.pickles import DTENSOR, Record, SavedDTensor, load_torch, stored, verified
+from hf_factuality.checkpoints.tensors import Interval, Piece, Source, address, assembled, check_cover
 from hf_factuality.errors import CheckpointError
 
 
-RANK_FILE = re.compile(r"model_world_size_(\d+)_rank_(\d+)\.pt")
+_RANK_FILE = re.compile(r"model_world_size_(\d+)_rank_(\d+)\.pt")
 
 
 def find_ranks(folder: Path) -> list[Path]:
-    """The rank files of a folder, by rank.
-
-    Raises:
-        `CheckpointError`: they are of several world sizes, or a rank is missing.
-    """
-    named = {path: RANK_FILE.fullmatch(path.name) for path in folder.iterdir()}
+    """The rank files of a folder, by rank; none may be missing, and all are of one world size."""
+    named = {path: _RANK_FILE.fullmatch(path.name) for path in folder.iterdir()}
     found = {path: (int(match[1]), int(match[2])) for path, match in named.items() if match}
     if not found:
         return []
@@ -48,48 +45,35 @@ def find_ranks(folder: Path) -> list[Path]:
     return [ranks[rank] for rank in range(world)]
 
 
-def read_ranks(files: Sequence[Path], unsafe: bool = False) -> dict[str, Assembled]:
-    """The tensors of all rank files, mapped.
-
-    Args:
-        files (`Sequence[Path]`):
-            By rank.
-        unsafe (`bool`, *optional*, defaults to `False`):
-            See [`load_torch`].
-
-    Returns:
-        `dict[str, Assembled]`: by name.
-
-    Raises:
-        `CheckpointError`: a file cannot be read, or the files do not belong together.
-    """
-    states = [_state_dict(load_torch(file, DTENSOR, unsafe), file) for file in files]
-    for file, state in zip(files, states, strict=True):
+def read_ranks(paths: Sequence[Path], unsafe: bool = False) -> dict[str, Source]:
+    """The tensors of all rank files, by name."""
+    states = [_state_dict(load_torch(path, DTENSOR, unsafe), path) for path in paths]
+    for path, state in zip(paths, states, strict=True):
         if odd := sorted(states[0].keys() ^ state.keys()):
             raise CheckpointError(
-                f"{file.name} and {files[0].name} are not of one run: only one of them has {odd[0]!r} ({len(odd)} such names)"
+                f"{path.name} and {paths[0].name} are not of one run: only one of them has {odd[0]!r} ({len(odd)} such names)"
             )
-    return {name: _assemble(name, [state[name] for state in states], files) for name in states[0]}
+    return {name: _assemble(name, [state[name] for state in states], paths) for name in states[0]}
 
 
-def _state_dict(saved: Any, file: Path) -> dict[str, torch.Tensor]:
+def _state_dict(saved: Any, path: Path) -> dict[str, torch.Tensor]:
     for key in ("model", "state_dict", "module", "model_state_dict"):
         if isinstance(saved, Mapping) and isinstance(saved.get(key), Mapping):
             saved = saved[key]
     if not isinstance(saved, Mapping) or not any(isinstance(value, torch.Tensor) for value in saved.values()):
-        raise CheckpointError(f"{file} holds no state dict, but {type(saved).__name__}")
+        raise CheckpointError(f"{path} holds no state dict, but {type(saved).__name__}")
     return {str(name): value for name, value in saved.items() if isinstance(value, torch.Tensor)}
 
 
-def _assemble(name: str, parts: Sequence[torch.Tensor], files: Sequence[Path]) -> Assembled:
+def _assemble(name: str, parts: Sequence[torch.Tensor], paths: Sequence[Path]) -> Source:
     kinds = {isinstance(part, SavedDTensor) for part in parts}
     if kinds == {False}:  # each rank has it whole (a buffer, world size 1), or the shapes will not match the model's
         if len({(part.shape, part.dtype) for part in parts}) > 1:
             raise CheckpointError(
-                f"{name!r} has shape {list(parts[0].shape)} in {files[0].name} and another elsewhere, and nothing says how the "
-                "parts belong together; save DTensors (FSDP2), or with torch.distributed.checkpoint"
+                f"{name!r} has shape {list(parts[0].shape)} in {paths[0].name} and another elsewhere, and nothing says "
+                "how the parts belong together; save DTensors (FSDP2), or with torch.distributed.checkpoint"
             )
-        return whole(parts[0])
+        return stored(parts[0])
     if kinds != {True}:
         raise CheckpointError(f"{name!r} is sharded in some rank files and not in others; they are not of one run")
     specs = [part._spec for part in parts]
@@ -100,26 +84,20 @@ def _assemble(name: str, parts: Sequence[torch.Tensor], files: Sequence[Path]) -
             f"{name!r} has another shape, dtype or sharding from file to file; they are not of one run"
         )
     ((shape,), ((mesh, placements),)) = shapes, layouts
+    locals_ = [part._local_tensor for part in parts]
     pieces: dict[Any, Piece] = {}
-    local: torch.Tensor
-    for rank, (part, spec, file) in enumerate(zip(parts, specs, files, strict=True)):
-        place = _coordinate(spec.mesh, mesh, rank)
-        intervals = _held(shape, mesh, placements, place)
-        local = part._local_tensor
+    for rank, (local, spec, path) in enumerate(zip(locals_, specs, paths, strict=True)):
+        intervals = _held(shape, mesh, placements, _coordinate(spec.mesh, mesh, rank))
         held = tuple(sum(stop - start for start, stop in dim) for dim in intervals)
         if tuple(local.shape) != held and (local.numel() or math.prod(held)):
             raise CheckpointError(
-                f"{file.name} holds {list(local.shape)} of {name!r}, but its place in the mesh makes it {list(held)}"
+                f"{path.name} holds {list(local.shape)} of {name!r}, but its place in the mesh makes it {list(held)}"
             )
-        if not shape:
-            local, intervals = local.reshape(1), (((0, 1),),)
-        if math.prod(held):
-            pieces.setdefault(intervals, piece_of(local, intervals))  # replicas are equal: the first is read
-    first = parts[0]._local_tensor
-    identity = (tuple(part._local_tensor.data_ptr() for part in parts), shape, placements)
-    found = Assembled(shape, first.dtype, tuple(pieces.values()), identity=identity)
-    check_cover(name, found, "shards")
-    return found
+        if math.prod(held):  # replicas are equal: the first is read
+            pieces.setdefault(intervals, Piece(partial(verified, local), intervals))
+    check_cover(name, shape, list(pieces.values()), "shards")
+    identity = (*map(address, locals_), shape, placements)
+    return assembled(shape, locals_[0].dtype, list(pieces.values()), identity=identity)
 
 
 def _placements(name: str, placements: Sequence[Any]) -> tuple[tuple[str, int, int], ...]:
@@ -142,7 +120,7 @@ def _placements(name: str, placements: Sequence[Any]) -> tuple[tuple[str, int, i
 def _mesh_shape(mesh: Record) -> tuple[int, ...]:
     for key in ("mesh", "_mesh"):
         if isinstance(getattr(mesh, key, None), torch.Tensor):
-            return tuple(verified(getattr(mesh, key)).shape)
+            return tuple(getattr(mesh, key).shape)
     layout = getattr(mesh, "_layout", None)
     axes = getattr(layout, "axes", None)
     if axes is not None:
@@ -166,7 +144,7 @@ def _coordinate(mesh: Record, shape: tuple[int, ...], rank: int) -> tuple[int, .
         return tuple(int(number) for number in saved)
     for key in ("mesh", "_mesh"):
         ranks = getattr(mesh, key, None)
-        if isinstance(ranks, torch.Tensor) and (found := (ranks == rank).nonzero()).shape[0] == 1:
+        if isinstance(ranks, torch.Tensor) and len(found := (verified(ranks) == rank).nonzero()) == 1:
             return tuple(found[0].tolist())
     if math.prod(shape) == 1:
         return (0,) * len(shape)

@@ -1,7 +1,7 @@
 """Checkpoints of training runs made into models that `from_pretrained` loads, in bounded memory.
 
-Unlike the mergers of verl and DeepSpeed, nothing of a checkpoint is unpickled freely, a tensor is read a block at a time, and
-what is written is checked against the configuration's model first.
+Unlike the mergers of verl and DeepSpeed, nothing of a checkpoint is unpickled freely, the tensors of one output file
+are in memory at a time, and what is written is checked against the configuration's model first.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 
 from hf_factuality.checkpoints.files import find_side_files, own_files, write_side_files
-from hf_factuality.checkpoints.formats import Checkpoint, hub_folder, read_checkpoint
+from hf_factuality.checkpoints.formats import hub_folder, read_checkpoint
 from hf_factuality.checkpoints.model import check_layers, expected_model, match_names
 from hf_factuality.checkpoints.pickles import reading
 from hf_factuality.checkpoints.tensors import Source
@@ -25,7 +25,6 @@ from hf_factuality.checkpoints.write import (
     parse_size,
     plan_shards,
     whole_folder,
-    write_index,
     write_shards,
 )
 from hf_factuality.errors import CheckpointError
@@ -136,15 +135,15 @@ def merge(
     if not source.is_dir():
         raise CheckpointError(f"{source} is no folder; pass the folder of the checkpoint")
     check_output(out, 0)  # before a base model is downloaded
-    found: Checkpoint = read_checkpoint(source, base_model=base_model, unsafe=allow_unsafe_pickle)
+    found = read_checkpoint(source, base_model=base_model, unsafe=allow_unsafe_pickle)
     given = [hub_folder(config)] if config is not None else []
     with reading(source):
         side = find_side_files([*given, *found.folders], source)
         check_layers(side.config, len(found.tensors))
         expected = expected_model(side.config, trust_remote_code)
         tensors = match_names(found.tensors, expected, found.name)
-        if found.finish is not None:
-            tensors = found.finish(tensors, expected)
+        if found.adapter is not None:
+            tensors = found.adapter.fold(tensors, expected)
     entries = [Entry(name, tensor, _cast(tensor, cast)) for name, tensor in tensors.items()]
     check_dtypes(entries)
     shards = plan_shards(entries, max_bytes)
@@ -168,7 +167,6 @@ def merge(
     with whole_folder(out) as folder, _bar(sum(sizes.values()), progress_bar) as bar:
         with reading(source, errors=()):
             write_shards(folder, shards, bar.update)
-        write_index(folder, shards)
         written = write_side_files(side, own, folder)
     report.files = [name for name in written if name not in sizes]
     return report

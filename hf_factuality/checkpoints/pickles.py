@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import io
+import os
 import pickle
 import re
+import struct
+import sys
 import zipfile
 import zlib
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
-from types import SimpleNamespace
+from threading import Lock
 from typing import Any
 
 import torch
+import torch._weights_only_unpickler
+from safetensors import SafetensorError
 from torch.serialization import add_safe_globals, clear_safe_globals, get_safe_globals
 
-from hf_factuality.checkpoints.tensors import BLOCK_BYTES
+from hf_factuality.checkpoints.tensors import Source, address, whole
 from hf_factuality.errors import CheckpointError
 
 
@@ -49,67 +55,43 @@ class SavedDTensor(torch.Tensor):
         raise CheckpointError("a shard was used as if it were the whole tensor")
 
 
-_DEEP = re.compile(rb"(?:[\x85-\x87t](?:q.|r.{4}|\x94)?){1000}", re.DOTALL)
-_TENSOR = re.compile(r"/data/\d+$")
-
-
-def _record(name: str) -> type:
-    return type(name, (Record,), {})
-
-
-_PLACEMENTS = {name: _record(name) for name in ("Shard", "_StridedShard", "Replicate", "Partial")}
-_SPECS = {name: _record(name) for name in ("DTensorSpec", "TensorMeta", "ShardOrderEntry")}
-_MESHES = {
-    "torch.distributed.device_mesh.DeviceMesh": _record("DeviceMesh"),
-    "torch.distributed._mesh_layout._MeshLayout": _record("_MeshLayout"),
-    "torch.distributed._mesh_layout._FlatLayout": _record("_FlatLayout"),
-    "torch.distributed._device_mesh.DeviceMesh": _record("DeviceMesh"),
-}
+_PLACEMENTS = {name: type(name, (Record,), {}) for name in ("Shard", "_StridedShard", "Replicate", "Partial")}
 # DTensor moved between releases of torch; the older names are in older files.
 DTENSOR: dict[str, Any] = {
-    **_MESHES,
-    **{
-        f"torch.distributed.{package}.{name}": SavedDTensor
-        for package, name in (
-            ("tensor", "DTensor"),
-            ("tensor._api", "DTensor"),
-            ("_tensor.api", "DTensor"),
-            ("_tensor", "DTensor"),
-        )
-    },
-    **{
-        f"torch.distributed.{package}.placement_types.{name}": kind
-        for package in ("tensor", "_tensor")
-        for name, kind in {**_PLACEMENTS, **_SPECS}.items()
-    },
-    **{
-        f"torch.distributed.{package}._dtensor_spec.{name}": kind
-        for package in ("tensor", "_tensor")
-        for name, kind in _SPECS.items()
-    },
+    f"torch.distributed.{name}": kind
+    for kind, names in (
+        (SavedDTensor, ("tensor.DTensor", "tensor._api.DTensor", "_tensor.api.DTensor", "_tensor.DTensor")),
+        *((kind, (f"tensor.placement_types.{n}", f"_tensor.placement_types.{n}")) for n, kind in _PLACEMENTS.items()),
+        *(
+            (Record, (f"{package}.placement_types.{n}", f"{package}._dtensor_spec.{n}"))
+            for package in ("tensor", "_tensor")
+            for n in ("DTensorSpec", "TensorMeta", "ShardOrderEntry")
+        ),
+        (Record, ("device_mesh.DeviceMesh", "_device_mesh.DeviceMesh")),
+        (Record, ("_mesh_layout._MeshLayout", "_mesh_layout._FlatLayout")),
+    )
+    for name in names
 }
 # Settings and scalers that DeepSpeed stores beside the weights.
-DEEPSPEED: dict[str, Any] = {
-    name: _record(name.rpartition(".")[2])
-    for name in (
+DEEPSPEED: dict[str, Any] = dict.fromkeys(
+    (
         "deepspeed.runtime.fp16.loss_scaler.LossScaler",
         "deepspeed.runtime.fp16.loss_scaler.DynamicLossScaler",
         "deepspeed.runtime.zero.config.ZeroStageEnum",
         "deepspeed.utils.tensor_fragment.fragment_address",
         "deepspeed.utils.tensor_fragment.tensor_fragment",
-    )
-}
-_KNOWN = {
-    "torch.distributed._shard.sharded_tensor": "an FSDP1 ShardedTensor, which cannot be read without the processes that wrote "
-    "it; load it in the run that wrote it and save it with torch.distributed.checkpoint, or train with FSDP2 "
-    "(fsdp_version: 2), whose checkpoints can be read",
-}
+    ),
+    Record,
+)
+_ALLOWING = Lock()  # what is allowed is global in torch
+_FSDP1 = "torch.distributed._shard.sharded_tensor"
 _WAY_OUT = (
     "nothing of the file was run; save it again as a plain state dict, or pass allow_unsafe_pickle=True "
     "(--allow-unsafe-pickle) if you trust whoever wrote it with your account"
 )
-
-
+# Tuples in tuples a hundred thousand deep end the process as soon as they are the key of a dictionary.
+_DEEP = re.compile(rb"(?:[\x85-\x87t](?:q.|r.{4}|\x94)?){1000}", re.DOTALL)
+_TENSOR = re.compile(r"/data/\d+$")
 # What readers of damaged files run into.
 _DAMAGE = (
     ArithmeticError,
@@ -121,6 +103,7 @@ _DAMAGE = (
     MemoryError,
     OSError,
     RuntimeError,  # RecursionError too
+    SafetensorError,
     StopIteration,
     TypeError,
     ValueError,
@@ -130,17 +113,7 @@ _DAMAGE = (
 
 @contextmanager
 def reading(path: Path, errors: tuple[type[Exception], ...] = _DAMAGE) -> Iterator[None]:
-    """What the contents of a file, or of a folder's files, make readers raise becomes one line that names it.
-
-    Args:
-        path (`Path`):
-            The file or folder.
-        errors (`tuple`, *optional*):
-            What means that it is damaged.
-
-    Raises:
-        `CheckpointError`: instead of errors of Python and torch.
-    """
+    """What the contents of a file, or of a folder's files, make readers raise becomes a `CheckpointError` that names it."""
     try:
         yield
     except CheckpointError as error:
@@ -153,94 +126,35 @@ def reading(path: Path, errors: tuple[type[Exception], ...] = _DAMAGE) -> Iterat
         raise CheckpointError(_broken(path, error)) from error
 
 
-class Member:
-    """A member of a zip file of torch, which itself writes checksums and compares none.
+@dataclass
+class _Member:
+    """A member of a zip file. Torch writes a CRC-32 of each, and compares none; `None`: there is none, or it is right."""
 
-    Args:
-        path (`Path`):
-            The file.
-        name (`str`):
-            Of the member.
-        start, size (`int`):
-            Where in it the bytes of the member lie.
-        crc (`int`, *optional*):
-            Their CRC-32. `None`: there is none, or it has been compared.
-    """
-
-    def __init__(self, path: Path, name: str, start: int, size: int, crc: int | None):
-        self.path, self.name, self.start, self.size, self.crc = path, name, start, size, crc
+    path: Path
+    name: str
+    place: int
+    content: memoryview
+    crc: int | None
+    lock: Lock = field(default_factory=Lock)
 
     def check(self) -> None:
-        """Read the member and compare its checksum, the first time.
-
-        Raises:
-            `CheckpointError`: it is another, or the file cannot be read.
-        """
-        if self.crc is None:
-            return
-        value, left, block = 0, self.size, memoryview(bytearray(min(self.size, BLOCK_BYTES)))
-        with reading(self.path), self.path.open("rb", buffering=0) as file:
-            file.seek(self.start)
-            while left and (read := file.readinto(block[:left])):
-                value, left = zlib.crc32(block[:read], value), left - read
-        if left or value != self.crc:
-            raise CheckpointError(
-                f"{self.path} is damaged: its bytes {self.start} to {self.start + self.size} ({ascii(self.name)[1:-1]}) do not "
-                "have their checksum; copy it again from where it was written"
-            )
-        self.crc = None
+        with self.lock:
+            if self.crc is not None and zlib.crc32(self.content) != self.crc:
+                raise CheckpointError(
+                    f"{self.path} is damaged: its bytes {self.place} to {self.place + len(self.content)} "
+                    f"({ascii(self.name)[1:-1]}) do not have their checksum; copy it again from where it was written"
+                )
+            self.crc = None
 
 
-def members(stream: Any, path: Path, offset: int = 0) -> dict[int, Member]:
-    """The members of a zip file, by the byte of the file at which their contents start.
-
-    `torch.serialization.set_crc32_options(False)` makes torch write zeros for all checksums; then there is nothing to compare.
-
-    Args:
-        stream:
-            The zip file, opened.
-        path (`Path`):
-            Its name.
-        offset (`int`, *optional*, defaults to `0`):
-            Where in the file of that name it starts.
-
-    Raises:
-        `CheckpointError`: two members have one name, one is compressed or longer than the file, or all but the tensors are
-            damaged.
-    """
-    found: dict[int, Member] = {}
-    names = set()
-    with zipfile.ZipFile(stream) as archive:
-        entries = archive.infolist()
-        checked = any(entry.CRC for entry in entries)
-        end = stream.seek(0, io.SEEK_END)
-        for entry in entries:
-            stream.seek(entry.header_offset)
-            header = stream.read(30)
-            start = entry.header_offset + 30
-            start += int.from_bytes(header[26:28], "little") + int.from_bytes(header[28:30], "little")
-            name = entry.filename.lower()  # torch does not tell the case either
-            if name in names or entry.compress_type != zipfile.ZIP_STORED or start + entry.file_size > end:
-                raise CheckpointError(f"{path} is damaged, or compressed, at {ascii(entry.filename)}")
-            names.add(name)
-            member = Member(path, entry.filename, offset + start, entry.file_size, entry.CRC if checked else None)
-            if not _TENSOR.search(name):
-                member.check()
-                stream.seek(start)
-                _check_depth(stream.read(entry.file_size))
-            if entry.file_size:
-                found[offset + start] = member
-    return found
-
-
-def _check_depth(content: bytes) -> None:
-    """Tuples in tuples a hundred thousand deep end the process as soon as they are the key of a dictionary."""
-    if _DEEP.search(content):
-        raise ValueError("its contents are nested too deep")
-
-
-def load_torch(path: Path, allowed: dict[str, Any] | None = None, unsafe: bool = False) -> Any:
-    """Contents of a file of `torch.save`, with its tensors mapped, not read.
+def load_torch(
+    path: Path,
+    allowed: Mapping[str, Any] | None = None,
+    unsafe: bool = False,
+    start: int = 0,
+    length: int | None = None,
+) -> Any:
+    """Contents of a file of `torch.save`, or of one inside a larger file, with its tensors mapped, not read; see [`verified`].
 
     Args:
         path (`Path`):
@@ -249,94 +163,147 @@ def load_torch(path: Path, allowed: dict[str, Any] | None = None, unsafe: bool =
             Full names of classes that may occur beside tensors and plain values, and what stands in for each.
         unsafe (`bool`, *optional*, defaults to `False`):
             Let the file import and call what it likes.
+        start, length (`int`, *optional*):
+            Its place in the larger file, in bytes.
 
     Raises:
         `CheckpointError`: the file was cut off, is of another kind, or asks for something that is not allowed.
     """
-    allowed = allowed or {}
-    arguments: dict[str, Any] = {"weights_only": True}
-    if unsafe:
-        arguments = {"weights_only": False, "pickle_module": _pickle_module(allowed)}
     with reading(path):
-        with path.open("rb") as file:
-            parts = members(file, path)
-        with _only(allowed):
-            found = torch.load(path, map_location="cpu", mmap=True, **arguments)
-        _attach(_storages(found), parts, unsafe)
-    return found
+        size = path.stat().st_size
+        mapped = torch.UntypedStorage.from_file(str(path), shared=False, nbytes=size)
+        archive = _Archive(path, mapped[start : size if length is None else start + length], start)
+        body = io.BytesIO(archive.member("data.pkl").content)
+        if unsafe:
+            reader = _free_reader(body, allowed or {})
+            for member in archive.members.values():  # its code may make tensors of anything
+                member.check()
+        else:
+            reader = torch._weights_only_unpickler.Unpickler(body, encoding="utf-8")
+        reader.persistent_load = archive.storage
+        with _ALLOWING, _only(allowed or {}):
+            return reader.load()
 
 
-def _storages(found: Any) -> list[torch.UntypedStorage]:
-    """Memory of all tensors in plain containers, records and saved DTensors."""
-    storages, rest, seen = [], [found], set()
-    while rest:
-        value = rest.pop()
-        if id(value) in seen:
-            continue
-        seen.add(id(value))
-        if isinstance(value, Mapping):
-            rest += value.values()
-        elif isinstance(value, (list, tuple)):
-            rest += value
-        elif isinstance(value, (Record, SavedDTensor)):
-            rest += vars(value).values()
-        elif isinstance(value, torch.Tensor) and value.layout == torch.strided and not value.is_meta:
-            storages += [value.untyped_storage()] if value.untyped_storage().nbytes() else []
-    return storages
-
-
-def _attach(storages: list[torch.UntypedStorage], parts: dict[int, Member], unsafe: bool) -> None:
-    """Give every storage of a mapped file its member. Torch does not say which it is, but all lie in one piece of memory."""
-    sizes = {start: member.size for start, member in parts.items() if _TENSOR.search(member.name.lower())}
-    places = {storage.data_ptr(): storage for storage in storages}
-    for first in sizes if places else ():
-        base = min(places) - first
-        # Memory of a file starts at a page of at least 4096 bytes.
-        if base % 4096 == 0 and all(sizes.get(at - base) == storage.nbytes() for at, storage in places.items()):
-            for at, storage in places.items():
-                storage.member = parts[at - base]  # type: ignore[attr-defined]
-            return
-    if places and not unsafe:
-        raise ValueError("its tensors are not where its directory says")
-    for member in parts.values():  # code of the file may have made them of anything
+def verified(tensor: torch.Tensor) -> torch.Tensor:
+    """The same tensor; the checksum of a mapped one is compared the first time, and `CheckpointError` says that it is another."""
+    if (member := getattr(tensor.untyped_storage(), "member", None)) is not None:
         member.check()
+    return tensor
 
 
-def load_header(stream: io.RawIOBase | io.BufferedIOBase) -> Any:
-    """Contents of one saved tensor inside a larger file, on the meta device; its storage has its offset as `_checkpoint_offset`."""
-    with _only({}):
-        return torch.load(stream, map_location="meta", weights_only=True)
+def stored(tensor: torch.Tensor) -> Source:
+    """A tensor of a file, as it is there."""
+    fault = None
+    if tensor.is_meta:
+        fault = "on the meta device, so without numbers; save it as a dense tensor with its numbers"
+    elif tensor.layout != torch.strided:
+        fault = f"sparse ({tensor.layout}); save it as a dense tensor with its numbers"
+    identity = None if fault else address(tensor)
+    return whole(tensor.shape, tensor.dtype, lambda: verified(tensor), identity=identity, fault=fault)
+
+
+class _Archive:
+    """A zip file in memory: its members by name, all but the tensors checked, and storages that are parts of it."""
+
+    def __init__(self, path: Path, mapped: torch.UntypedStorage, offset: int):
+        self.mapped = mapped
+        data = memoryview(torch.empty(0, dtype=torch.uint8).set_(mapped).numpy())
+        with zipfile.ZipFile(_View(data)) as archive:
+            entries = archive.infolist()
+        self.root = entries[0].filename.partition("/")[0]
+        self.members: dict[str, _Member] = {}
+        self.places: dict[str, int] = {}
+        self.storages: dict[str, Any] = {}
+        checked = any(entry.CRC for entry in entries)  # set_crc32_options(False) makes torch write zeros for all
+        for entry in entries:
+            start = entry.header_offset + 30 + sum(struct.unpack_from("<HH", data, entry.header_offset + 26))
+            name = entry.filename.lower()  # torch does not tell the case either
+            stop = start + entry.file_size
+            inside = 0 <= start <= stop <= len(data)
+            if name in self.members or entry.compress_type != zipfile.ZIP_STORED or not inside:
+                raise CheckpointError(f"{path} is damaged, or compressed, at {ascii(entry.filename)}")
+            crc = entry.CRC if checked else None
+            self.places[name] = start
+            self.members[name] = _Member(path, entry.filename, offset + start, data[start:stop], crc)
+            if not _TENSOR.search(name):
+                self.members[name].check()
+                _check_depth(data[start:stop])
+
+        order = self.members.get(f"{self.root}/byteorder".lower())
+        self.order = sys.byteorder if order is None else bytes(order.content).decode()
+        if self.order not in ("little", "big"):
+            raise ValueError(f"the byte order {ascii(self.order)[:20]} is unknown")
+
+    def member(self, name: str) -> _Member:
+        found = self.members.get(f"{self.root}/{name}".lower())
+        if found is None:
+            raise ValueError(f"it lacks {name}")
+        return found
+
+    def storage(self, saved: tuple) -> Any:
+        """Memory of a tensor, as unpicklers ask for it."""
+        _, kind, key, _, count = saved
+        if key not in self.storages:
+            member, dtype = self.member(f"data/{key}"), torch.uint8 if kind is torch.UntypedStorage else kind.dtype
+            size, start = count * dtype.itemsize, self.places[member.name.lower()]
+            if not 0 <= size <= len(member.content):
+                raise ValueError("a tensor is longer than its bytes")
+            part = self.mapped[start : start + size]
+            part.member = member
+            if self.order != sys.byteorder:
+                member.check()
+                part.byteswap(dtype)
+            self.storages[key] = torch.storage.TypedStorage(wrap_storage=part, dtype=dtype, _internal=True)
+        return self.storages[key]
+
+
+class _View(io.RawIOBase):
+    """Memory, as a file that is read without a copy of all of it."""
+
+    def __init__(self, data: memoryview):
+        self.data, self.place = data, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        base = {os.SEEK_SET: 0, os.SEEK_CUR: self.place, os.SEEK_END: len(self.data)}[whence]
+        self.place = max(0, base + offset)
+        return self.place
+
+    def readinto(self, buffer: Any) -> int:
+        part = self.data[self.place : self.place + len(buffer)]
+        buffer[: len(part)] = part
+        self.place += len(part)
+        return len(part)
+
+
+def _check_depth(content: bytes | memoryview) -> None:
+    if _DEEP.search(content):
+        raise ValueError("its contents are nested too deep")
 
 
 def load_records(path: Path, allowed: Iterable[str]) -> Any:
-    """Contents of a plain pickle in which every class is replaced by a [`Record`].
+    """Contents of a plain pickle, in which each of the classes of the given full names is replaced by a [`Record`].
 
     `torch.load` reads protocol 2 alone; the index of a torch distributed checkpoint has a newer one.
-
-    Args:
-        path (`Path`):
-            The pickle.
-        allowed (`Iterable[str]`):
-            Full names of the classes that may occur, beside `torch.Size`, dtypes and layouts.
-
-    Raises:
-        `CheckpointError`: the file was cut off or asks for something else.
     """
-    records = {name: _record(name.rpartition(".")[2]) for name in allowed}
-    plain = {
+    known = {
+        **dict.fromkeys((*allowed, "torch.serialization._get_layout"), Record),
         "torch.Size": torch.Size,
         "collections.OrderedDict": OrderedDict,
-        "torch.serialization._get_layout": Record,
     }
 
     # The one in C makes room for as many objects as a damaged index says.
     class Reader(pickle._Unpickler):  # type: ignore[name-defined]
         def find_class(self, module: str, name: str) -> Any:
             full = f"{module}.{name}"
-            if full in records:
-                return records[full]
-            if full in plain:
-                return plain[full]
+            if full in known:
+                return known[full]
             if module == "torch" and isinstance(getattr(torch, name, None), torch.dtype):
                 return getattr(torch, name)
             raise pickle.UnpicklingError(f"GLOBAL {full} ")
@@ -348,7 +315,7 @@ def load_records(path: Path, allowed: Iterable[str]) -> Any:
 
 
 @contextmanager
-def _only(allowed: dict[str, Any]) -> Iterator[None]:
+def _only(allowed: Mapping[str, Any]) -> Iterator[None]:
     """The given classes are allowed, and none that other libraries have allowed."""
     before = get_safe_globals()
     clear_safe_globals()
@@ -360,26 +327,29 @@ def _only(allowed: dict[str, Any]) -> Iterator[None]:
         add_safe_globals(before)
 
 
-def _pickle_module(allowed: dict[str, Any]) -> Any:
+def _free_reader(file: io.BytesIO, allowed: Mapping[str, Any]) -> Any:
     class Reader(pickle.Unpickler):
         def find_class(self, module: str, name: str) -> Any:
             full = f"{module}.{name}"
-            if full.startswith(tuple(_KNOWN)):  # made here, it would ask for the processes that wrote it
+            if full.startswith(_FSDP1):  # made here, it would ask for the processes that wrote it
                 raise pickle.UnpicklingError(f"GLOBAL {full} ")
+            if module == "torch" and name.endswith("Storage"):
+                return torch.serialization.StorageType(name)
             return allowed[full] if full in allowed else super().find_class(module, name)
 
-    return SimpleNamespace(__name__="pickle", Unpickler=Reader, load=lambda file, **rest: Reader(file, **rest).load())
+    return Reader(file)
 
 
 def _refusal(path: Path, message: str) -> str:
     named = re.search(r"GLOBAL ([^\s]+)", message)
     if named is None:
         return f"{path} is no file of torch.save, or damaged ({' '.join(message.split())[:120]}); {_WAY_OUT}"
-    name = named[1]
-    for module, way_out in _KNOWN.items():
-        if name.startswith(module):
-            return f"{path} holds {way_out}"
-    return f"{path} asks for {name}, which is not on the list of what a checkpoint may hold; {_WAY_OUT}"
+    if named[1].startswith(_FSDP1):
+        return (
+            f"{path} holds an FSDP1 ShardedTensor, which cannot be read without the processes that wrote it; load it in the "
+            "run that wrote it and save it with torch.distributed.checkpoint, or train with FSDP2 (fsdp_version: 2)"
+        )
+    return f"{path} asks for {named[1]}, which is not on the list of what a checkpoint may hold; {_WAY_OUT}"
 
 
 def _broken(path: Path, error: BaseException) -> str:

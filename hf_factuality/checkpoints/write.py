@@ -1,4 +1,4 @@
-"""Safetensors files written as their bytes arrive, in a folder that gets its name when all of them are there."""
+"""A model as safetensors files of bounded size, in a folder that gets its name when all of them are there."""
 
 from __future__ import annotations
 
@@ -16,30 +16,23 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import save_file
 
-from hf_factuality.checkpoints.tensors import Source, as_bytes, has_nan, overflows
+from hf_factuality.checkpoints.tensors import Source
 from hf_factuality.errors import CheckpointError
-from hf_factuality.io.files import sync
+from hf_factuality.io.files import sync, umask
 
 
 INDEX = "model.safetensors.index.json"
-_DTYPES = {
-    torch.float64: "F64",
-    torch.float32: "F32",
-    torch.float16: "F16",
-    torch.bfloat16: "BF16",
-    torch.float8_e4m3fn: "F8_E4M3",
-    torch.float8_e5m2: "F8_E5M2",
-    torch.int64: "I64",
-    torch.int32: "I32",
-    torch.int16: "I16",
-    torch.int8: "I8",
-    torch.uint8: "U8",
-    torch.bool: "BOOL",
+_WRITABLE = {
+    *(torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2),
+    *(torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool),
 }
-DTYPE_NAMES = {name: dtype for dtype, name in _DTYPES.items()}
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 _UNITS |= {f"{unit[0]}IB": 1024**power for power, unit in enumerate(("KB", "MB", "GB", "TB"), start=1)}
+_READERS = 2  # threads that put tensors together
+_LOOK = 2**18  # elements that are looked at together
 
 
 @dataclass(frozen=True)
@@ -52,19 +45,11 @@ class Entry:
 
     @property
     def nbytes(self) -> int:
-        """Bytes in the file."""
-        size = self.dtype.itemsize
-        for length in self.source.shape:
-            size *= length
-        return size
+        return math.prod(self.source.shape) * self.dtype.itemsize
 
 
 def parse_size(value: int | str) -> int:
-    """Bytes of a size as `5GB`, `512MiB` or a number.
-
-    Raises:
-        `ValueError`: it is no such size.
-    """
+    """Bytes of a size as `5GB`, `512MiB` or a number; `ValueError` if it is none."""
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?I?B?)\s*", str(value).upper())
     size = float(match[1]) * _UNITS[match[2]] if match and match[2] in _UNITS else 0.0
     if not 1 <= size < math.inf:
@@ -90,140 +75,88 @@ def plan_shards(entries: Sequence[Entry], max_bytes: int) -> dict[str, list[Entr
 
 
 def check_dtypes(entries: Sequence[Entry]) -> None:
-    """Raise if a tensor has a dtype that safetensors files cannot hold, or no numbers in rows.
-
-    Raises:
-        `CheckpointError`: naming the tensor.
-    """
+    """Raise if a tensor has a dtype that safetensors files cannot hold, or no numbers in rows."""
     for entry in entries:
-        if fault := getattr(entry.source, "fault", None):
-            raise CheckpointError(f"{entry.name!r} is {fault}")
-        if entry.dtype not in _DTYPES:
+        if entry.source.fault:
+            raise CheckpointError(f"{entry.name!r} is {entry.source.fault}")
+        if entry.dtype not in _WRITABLE:
             raise CheckpointError(
                 f"{entry.name!r} is {entry.dtype}, which cannot be written to safetensors; pass a dtype"
             )
 
 
 def write_shards(folder: Path, shards: Mapping[str, Sequence[Entry]], advance: Callable[[int], object]) -> None:
-    """Write all files; while one is written, the one before it goes to the disk.
+    """Write all files and their index; `advance` is called with the bytes of each tensor.
 
-    Args:
-        folder (`Path`):
-            Where they are written.
-        shards (`Mapping[str, Sequence[Entry]]`):
-            What each file holds, by its name.
-        advance (`Callable[[int], object]`):
-            Called with the number of bytes after each block.
-
-    Raises:
-        `CheckpointError`: see [`write_shard`].
+    The tensors of one file are in memory at a time, always the same memory: new pages take longer than what is put there.
+    While a file is made, the ones before it go to the disk.
     """
-    with ThreadPoolExecutor(1, "merge-sync") as syncer:
-        pending = None
-        for name, entries in shards.items():
-            write_shard(folder / name, entries, advance)
-            if pending is not None:
-                pending.result()  # so that no more than two files wait for the disk
-            pending = syncer.submit(sync, folder / name)
-        if pending is not None:
-            pending.result()
+    memory = torch.empty(max(sum(entry.nbytes for entry in held) for held in shards.values()), dtype=torch.uint8)
+    readers, syncer = ThreadPoolExecutor(_READERS, "merge-read"), ThreadPoolExecutor(1, "merge-sync")
+    with readers, syncer:
+        synced = []
+        for name, held in shards.items():
+            places = _places(held, memory)
+            for entry in readers.map(_fill, held, places.values()):
+                advance(entry.nbytes)
+            _save(places, folder / name)
+            synced.append(syncer.submit(sync, folder / name))
+        for done in synced:
+            done.result()
+    if len(shards) > 1:
+        weight_map = {entry.name: name for name, held in shards.items() for entry in held}
+        total = sum(entry.nbytes for held in shards.values() for entry in held)
+        content = {"metadata": {"total_size": total}, "weight_map": dict(sorted(weight_map.items()))}
+        (folder / INDEX).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
-def write_shard(path: Path, entries: Sequence[Entry], advance: Callable[[int], object]) -> None:
-    """Write one file: its header, then the bytes of every tensor, a block at a time.
-
-    Args:
-        path (`Path`):
-            The file.
-        entries (`Sequence[Entry]`):
-            What it holds.
-        advance (`Callable[[int], object]`):
-            Called with the number of bytes after each block.
-
-    Raises:
-        `CheckpointError`: a tensor has a NaN, a number that its dtype in the file cannot hold, or fewer elements than its
-            shape says.
-    """
-    ordered = sorted(entries, key=lambda entry: -entry.dtype.itemsize)  # offsets are then multiples of the item size
-    header: dict[str, object] = {"__metadata__": {"format": "pt"}}
-    offset = 0
-    for entry in ordered:
-        header[entry.name] = {
-            "dtype": _DTYPES[entry.dtype],
-            "shape": list(entry.source.shape),
-            "data_offsets": [offset, offset + entry.nbytes],
-        }
-        offset += entry.nbytes
-    text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    with path.open("wb", buffering=0) as file, ThreadPoolExecutor(1, "merge-write") as writer:
-        pending = writer.submit(_write, file, memoryview(len(text).to_bytes(8, "little") + text))
-        for entry in ordered:
-            for data in _checked_blocks(entry):
-                pending.result()
-                pending = writer.submit(_write, file, data)
-                advance(data.nbytes)
-                del data
-        pending.result()
+def _places(entries: Sequence[Entry], memory: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Where each tensor lies in memory, by name in the order of the entries."""
+    found, start = dict.fromkeys(entry.name for entry in entries), 0
+    for entry in sorted(entries, key=lambda entry: -entry.dtype.itemsize):  # starts are multiples of the item size
+        found[entry.name] = memory[start : start + entry.nbytes].view(entry.dtype).view(entry.source.shape)
+        start += entry.nbytes
+    return found
 
 
-def _checked_blocks(entry: Entry) -> Iterator[memoryview]:
-    written = 0
-    for block in entry.source.blocks():
-        with _one_thread():
-            if has_nan(block):
-                raise CheckpointError(
-                    f"{entry.name!r} has a NaN; the run had diverged when it was saved: merge an earlier checkpoint"
-                )
-            cast = block.to(entry.dtype)
-            if overflows(block, cast):
-                kind = str(entry.dtype).removeprefix("torch.")
-                raise CheckpointError(
-                    f"{entry.name!r} has a number that {kind} cannot hold (its largest is {torch.finfo(cast.dtype).max:.6g}); "
-                    "pass another dtype (--dtype), or none"
-                )
-            raw = memoryview(as_bytes(cast).numpy())
-        written += raw.nbytes
-        yield raw
-        del block, cast, raw  # or one more would be in memory while the next is made
-    if written != entry.nbytes:
-        raise CheckpointError(f"{entry.name!r} has {written} bytes, not the {entry.nbytes} of its shape")
+def _fill(entry: Entry, out: torch.Tensor) -> Entry:
+    """Put a tensor into its place, and raise if it has a NaN, or a number that its dtype there cannot hold."""
+    entry.source.fill(out)
+    if not entry.dtype.is_floating_point:
+        return entry
+    odd = [part for part in out.view(-1).split(_LOOK) if not _is_finite(part)]
+    if any(part.float().isnan().any() for part in odd):
+        raise CheckpointError(
+            f"{entry.name!r} has a NaN; the run had diverged when it was saved: merge an earlier checkpoint"
+        )
+    largest = torch.finfo(entry.dtype).max
+    if odd and largest < torch.finfo(entry.source.dtype).max:
+        if (out.isinf() & ~entry.source.read().isinf()).any():
+            kind = str(entry.dtype).removeprefix("torch.")
+            raise CheckpointError(
+                f"{entry.name!r} has a number that {kind} cannot hold (its largest is {largest:.6g}); pass another dtype "
+                "(--dtype), or none"
+            )
+    return entry
 
 
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Of torch: what only reads memory is no faster with more, and while they wait they hold the core of the one that writes."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
+def _is_finite(part: torch.Tensor) -> bool:
+    # A sum is not finite if a summand is not, and much faster than asking each. It may overflow too: then look again.
+    part = part.float() if part.dtype.itemsize == 1 else part
+    return math.isfinite(part.sum().item())
+
+
+def _save(tensors: Mapping[str, torch.Tensor], path: Path) -> None:
     try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
-def _write(file, data: memoryview) -> None:
-    while data:
-        data = data[file.write(data) :]
-
-
-def write_index(folder: Path, shards: Mapping[str, Sequence[Entry]]) -> None:
-    """Write the index of several files; of one there is none."""
-    if len(shards) < 2:
-        return
-    weight_map = {entry.name: name for name, entries in shards.items() for entry in entries}
-    total = sum(entry.nbytes for entries in shards.values() for entry in entries)
-    content = {"metadata": {"total_size": total}, "weight_map": dict(sorted(weight_map.items()))}
-    (folder / INDEX).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+        save_file(dict(tensors), path, {"format": "pt"})
+        path.chmod(0o666 & ~umask())  # it lets nobody else read
+    except SafetensorError as error:
+        number = re.search(r"os error (\d+)", str(error))
+        raise OSError(int(number[1]) if number else errno.EIO, str(error), str(path)) from error
 
 
 def check_output(out: Path, nbytes: int) -> None:
-    """Raise if `out` cannot become a new folder, or its disk has too little room.
-
-    What a killed process has left of the same `out` counts as free.
-
-    Raises:
-        `CheckpointError`: it holds files, is no folder, a link or a mount point, has no name, or `nbytes` are not free.
-    """
+    """Raise if `out` cannot become a new folder, or its disk has less room than `nbytes` and what a killed process left there."""
     if out.name in ("", ".."):
         raise CheckpointError(f"{str(out)!r} is no name for a new folder; pass one that ends in its name")
     if out.is_symlink():

@@ -35,7 +35,7 @@ def writing(path: Path) -> Iterator[Path]:
     partial = Path(name)
     try:
         yield partial
-        partial.chmod(0o666 & ~_umask())  # mkstemp lets nobody else read
+        partial.chmod(0o666 & ~umask())  # mkstemp lets nobody else read
         sync(partial)
         os.replace(partial, path)
     except BaseException:
@@ -53,7 +53,7 @@ def whole_folder(folder: Path, overwrite: bool = False) -> Iterator[Path]:
     folder.parent.mkdir(parents=True, exist_ok=True)
     partial = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
     try:
-        partial.chmod(0o777 & ~_umask())  # mkdtemp's is for its owner alone
+        partial.chmod(0o777 & ~umask())  # mkdtemp's is for its owner alone
         yield partial
         for place in (*partial.rglob("*"), partial):
             sync(place)
@@ -101,7 +101,8 @@ def last_name(text: str) -> str:
     return re.split(r"[/\\]", text.rstrip("/\\"))[-1] if is_path else text
 
 
-def _umask() -> int:
+def umask() -> int:
+    """What is not allowed to others of files that are made."""
     mask = os.umask(0)
     os.umask(mask)
     return mask

@@ -5,6 +5,7 @@ import errno
 import json
 import os
 import pickle
+import resource
 import shutil
 import signal
 import subprocess
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from hf_factuality.checkpoints import write as merge_write
@@ -265,16 +267,14 @@ def test_broken_distributed_checkpoint(copy, tmp_path, capsys, monkeypatch):
 def test_file_that_vanishes_while_it_is_read(copy, tmp_path, capsys, monkeypatch):
     folder = copy("dcp3")
     file = folder / "pytorch_model_fsdp_0" / "__1_0.distcp"
-    real, writes = merge_write._write, []
+    real = merge_write._save
 
-    def removes(opened, data):
-        real(opened, data)
-        writes.append(data)
-        if len(writes) == 4:
-            file.rename(file.with_suffix(".away"))
+    def removes(tensors, path):
+        real(tensors, path)
+        file.rename(file.with_suffix(".away"))
 
-    monkeypatch.setattr(merge_write, "_write", removes)
-    assert main(["merge", str(folder), "--out", str(tmp_path / "out")]) == 2
+    monkeypatch.setattr(merge_write, "_save", removes)
+    assert main(["merge", str(folder), "--out", str(tmp_path / "out"), "--max_shard_size", "1500"]) == 2
     assert f"{file} cannot be read: No such file" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["dcp3"]
 
@@ -282,7 +282,7 @@ def test_file_that_vanishes_while_it_is_read(copy, tmp_path, capsys, monkeypatch
 def test_tokenizer_that_is_not_there(copy, tmp_path, capsys, monkeypatch):
     folder = copy("uneven3")
     (folder / "tokenizer.json").symlink_to("nowhere")
-    monkeypatch.setattr(merge_write, "_write", None)  # said before anything is written
+    monkeypatch.setattr(merge_write, "_save", None)  # said before anything is written
     assert f"{folder / 'tokenizer.json'} is a link to a file that is not there" in refused(folder, tmp_path, capsys)
     (folder / "tokenizer.json").unlink()
     (folder / "tokenizer.json").write_text("{}")
@@ -315,17 +315,26 @@ def test_tensors_without_rows(copy, shards, tmp_path, capsys, kind):
 
 def test_full_disk(copy, tmp_path, capsys, monkeypatch):
     folder = copy("uneven3")
-    real, written = merge_write._write, []
+    real, written = merge_write.save_file, []
 
-    def fails_later(file, data):
-        written.append(len(data))
-        if sum(written) < 3000:
-            return real(file, data)
-        with open("/dev/full", "wb", buffering=0) as full:  # the real error of a full disk
-            full.write(data)
+    def fails_later(tensors, path, metadata):
+        if len(written) == 2:  # as it says with a real limit, see below
+            raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
+        written.append(path)
+        real(tensors, path, metadata)
 
-    monkeypatch.setattr(merge_write, "_write", fails_later)
-    assert f"the disk of {tmp_path / 'out'} is full; nothing was left there" in refused(folder, tmp_path, capsys)
+    monkeypatch.setattr(merge_write, "save_file", fails_later)
+    line = refused(folder, tmp_path, capsys, "--max_shard_size", "1500")
+    assert f"the disk of {tmp_path / 'out'} is full; nothing was left there" in line and len(written) == 2
+    monkeypatch.undo()
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (3000, before[1]))
+    try:
+        assert "out could not be written: Error while serializing: I/O error: File too large (os error 27)" in refused(
+            folder, tmp_path, capsys
+        )
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
     monkeypatch.undo()
 
     class Usage:
@@ -364,7 +373,7 @@ def test_outputs_that_cannot_be_replaced(copy, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path / "empty")
     real = os.path.ismount
     monkeypatch.setattr(os.path, "ismount", lambda path: Path(path).name == "mounted" or real(path))
-    monkeypatch.setattr(merge_write, "_write", None)  # said before anything is written
+    monkeypatch.setattr(merge_write, "_save", None)  # said before anything is written
     for name, words in {
         "../link": "is a link",
         "../dangling": "is a link",
@@ -380,7 +389,7 @@ def test_outputs_that_cannot_be_replaced(copy, tmp_path, capsys, monkeypatch):
 def test_folders_above_are_removed_after_an_error(copy, tmp_path, capsys, monkeypatch):
     folder = copy("uneven3")
     (tmp_path / "kept").mkdir()
-    monkeypatch.setattr(merge_write, "write_shard", lambda *_: open("/nowhere/file"))
+    monkeypatch.setattr(merge_write, "_save", lambda *_: open("/nowhere/file"))
     for out in ("p/q/r", "kept/q/r"):
         refused(folder, tmp_path, capsys, "--out", str(tmp_path / out))
 
@@ -479,25 +488,25 @@ def test_no_permission_of_the_system_itself(shards, capsys):
 def test_a_signal_in_this_process_leaves_nothing(shards, tmp_path, capsys, monkeypatch, name):
     """When it comes, others may not write there, and what is there cannot be loaded."""
     out, left, number = tmp_path / "p" / "out", tmp_path / "p" / ".out.partial", getattr(signal, name)
-    real, written = merge_write._write, []
+    real, written = merge_write._save, []
 
-    def ended(file, data):
-        real(file, data)
-        written.append(file)
-        if len(written) == 8:
+    def ended(tensors, path):
+        real(tensors, path)
+        written.append(path)
+        if len(written) == 3:
             with pytest.raises(CheckpointError, match="another process is writing"):
                 merge(shards / "tied4", out)
             assert list(left.glob("*.safetensors")) and not (left / "config.json").exists() and not out.exists()
             assert signal.getsignal(number) is not signal.SIG_DFL  # or the tests would end here
             os.kill(os.getpid(), number)
 
-    monkeypatch.setattr(merge_write, "_write", ended)
+    monkeypatch.setattr(merge_write, "_save", ended)
     before = signal.signal(number, signal.default_int_handler if name == "SIGINT" else signal.SIG_DFL)
     try:
         assert main(["merge", str(shards / "tied4"), "--out", str(out), "--max_shard_size", "1500"]) == 128 + number
     finally:
         signal.signal(number, before)
-    assert capsys.readouterr().err.endswith(f"hf-factuality: ended by {name}\n") and len(written) == 8
+    assert capsys.readouterr().err.endswith(f"hf-factuality: ended by {name}\n") and len(written) == 3
     assert list(tmp_path.iterdir()) == []
 
 
@@ -505,20 +514,20 @@ SLOW = """
 import sys, time
 from hf_factuality.cli import main
 from hf_factuality.checkpoints import write as merge_write
-real, written = merge_write._write, []
-def slow(file, data):
-    real(file, data)
-    print(file.name, flush=True)
-    written.append(file)
-    while len(written) == 8 and sys.stdin.read(1):
+real, written = merge_write._save, []
+def slow(tensors, path):
+    real(tensors, path)
+    print(path, flush=True)
+    written.append(path)
+    while len(written) == 3 and sys.stdin.read(1):
         time.sleep(1.0)  # the signal came before
-merge_write._write = slow
+merge_write._save = slow
 sys.exit(main(["merge", sys.argv[1], "--out", sys.argv[2], "--max_shard_size", "1500"]))
 """
 
 
 def start_slowly(folder, out, handler=signal.SIG_DFL):
-    """A process that merges and has written eight files; it goes on when it is told to.
+    """A process that merges and has written three files; it goes on when it is told to.
 
     Signals have this handler: what `nohup` ignores, the tests and all that they start would ignore too.
     """
@@ -531,7 +540,7 @@ def start_slowly(folder, out, handler=signal.SIG_DFL):
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         preexec_fn=lambda: [signal.signal(each, handler) for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)],
     )
-    for _ in range(8):
+    for _ in range(3):
         assert process.stdout.readline()
     return process
 

@@ -13,8 +13,7 @@ import torch
 from hf_factuality.checkpoints import write as merge_write
 from hf_factuality.checkpoints.merge import merge
 from hf_factuality.checkpoints.model import expected_model
-from hf_factuality.checkpoints.pickles import load_torch
-from hf_factuality.checkpoints.tensors import verified
+from hf_factuality.checkpoints.pickles import load_torch, verified
 from hf_factuality.errors import CheckpointError
 from tests.checkpoints.merge_mutants import make_formats, mutate, with_pickle
 from tests.checkpoints.test_merge import assert_same, stored
