@@ -18,29 +18,20 @@ from hf_factuality.errors import CheckpointError
 
 
 METADATA = ".metadata"
-_METADATA = "torch.distributed.checkpoint.metadata"
+_OF_METADATA = ("Metadata", "MetadataIndex", "TensorStorageMetadata", "BytesStorageMetadata", "ChunkStorageMetadata")
 _CLASSES = (
+    *(f"torch.distributed.checkpoint.metadata.{name}" for name in _OF_METADATA),
     *(
-        f"{_METADATA}.{name}"
-        for name in (
-            "Metadata",
-            "MetadataIndex",
-            "TensorStorageMetadata",
-            "BytesStorageMetadata",
-            "ChunkStorageMetadata",
-            "TensorProperties",
-            "StorageMeta",
-            "_MEM_FORMAT_ENCODING",
-        )
+        f"torch.distributed.checkpoint.metadata.{name}"
+        for name in ("TensorProperties", "StorageMeta", "_MEM_FORMAT_ENCODING")
     ),
     "torch.distributed.checkpoint.filesystem._StorageInfo",
-    "torch.distributed._shard.sharded_tensor.metadata.TensorProperties",
-    "torch.distributed._shard.sharded_tensor.metadata.MEM_FORMAT_ENCODING",
+    *(
+        f"torch.distributed._shard.sharded_tensor.metadata.{name}"
+        for name in ("TensorProperties", "MEM_FORMAT_ENCODING")
+    ),
     "torch.distributed._shard.metadata.ShardMetadata",
-    "pathlib.PosixPath",
-    "pathlib.PurePosixPath",
-    "pathlib.WindowsPath",
-    "pathlib._local.PosixPath",
+    *(f"pathlib.{name}" for name in ("PosixPath", "PurePosixPath", "WindowsPath", "_local.PosixPath")),
 )
 
 
@@ -100,9 +91,8 @@ def _assemble(folder: Path, name: str, saved: Record, places: Mapping[Any, Recor
 def _check_file(folder: Path, info: Record, sizes: dict[str, int]) -> None:
     path = folder / info.relative_path
     if info.relative_path not in sizes:
-        if (
-            os.path.isabs(info.relative_path) or ".." in Path(info.relative_path).parts
-        ):  # links have been checked before
+        # Links have been checked before.
+        if os.path.isabs(info.relative_path) or ".." in Path(info.relative_path).parts:
             raise CheckpointError(
                 f"{folder / METADATA} names the file {info.relative_path!r}, which is outside of the folder"
             )

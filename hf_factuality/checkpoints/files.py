@@ -17,26 +17,14 @@ from hf_factuality.checkpoints.model import Expected, read_json
 from hf_factuality.errors import CheckpointError
 
 
-TOKENIZER = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "*.tiktoken", "spiece.model")
+_TOKENIZER = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "*.tiktoken", "spiece.model")
 _WITH_TOKENIZER = (
-    *TOKENIZER,
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "merges.txt",
-    "chat_template.jinja",
-    "chat_template.json",
-    "additional_chat_templates/*.jinja",
-    "preprocessor_config.json",
-    "processor_config.json",
-    "video_preprocessor_config.json",
+    *(*_TOKENIZER, "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "merges.txt"),
+    *("chat_template.jinja", "chat_template.json", "additional_chat_templates/*.jinja"),
+    *("preprocessor_config.json", "processor_config.json", "video_preprocessor_config.json"),
 )
 SIDE_FILES = (
-    "config.json",
-    "generation_config.json",
-    "configuration_*.py",
-    "modeling_*.py",
-    "tokenization_*.py",
+    *("config.json", "generation_config.json", "configuration_*.py", "modeling_*.py", "tokenization_*.py"),
     *_WITH_TOKENIZER,
 )
 """Patterns of everything that is copied; optimizers, critics, arguments and logs of a run are not."""
@@ -44,16 +32,7 @@ SIDE_FILES = (
 
 @dataclass
 class SideFiles:
-    """Where the small files of a model are.
-
-    Args:
-        config (`Path`):
-            Folder of `config.json`.
-        copied (`dict[str, Path]`):
-            Name in the output to the file.
-        missing (`list[str]`):
-            What was found nowhere, in words.
-    """
+    """The folder of `config.json`, the files that are copied by their names in the output, and in words what was not found."""
 
     config: Path
     copied: dict[str, Path]
@@ -63,17 +42,8 @@ class SideFiles:
 def check_links(folder: Path, paths: Iterable[Path] | None = None) -> None:
     """Raise if something leads out of a folder, or is neither file nor folder: what is read is copied, and may be published.
 
-    Out of a snapshot in the Hub's cache files may lead to the blobs of the same repository. A link to nothing is left to whoever
-    reads it.
-
-    Args:
-        folder (`Path`):
-            It may be a link itself.
-        paths (`Iterable[Path]`, *optional*):
-            What to look at; everything below the folder by default.
-
-    Raises:
-        `CheckpointError`: naming the link, pipe, socket or device.
+    The folder may be a link itself. Out of a snapshot in the Hub's cache files may lead to the blobs of the same repository. A
+    link to nothing is left to whoever reads it.
     """
     root = Path(os.path.realpath(folder))
     repos = [place.parents[1] for place in (root, *root.parents) if place.parent.name == "snapshots"]
@@ -94,16 +64,9 @@ def check_links(folder: Path, paths: Iterable[Path] | None = None) -> None:
 
 
 def find_side_files(folders: Iterable[Path], checkpoint: Path) -> SideFiles:
-    """Look for the small files, in several folders.
+    """Look for the small files: the first folder with a configuration gives that, the first with a tokenizer that and its template.
 
-    Args:
-        folders (`Iterable[Path]`):
-            The first with a configuration gives that; the first with a tokenizer gives the tokenizer and chat template.
-        checkpoint (`Path`):
-            Links of a folder inside or above it may lead to what is in it; those of another to what is in that one.
-
-    Raises:
-        `CheckpointError`: there is no `config.json`, or one of them is a link to nothing or to elsewhere, or cannot be read.
+    Links of a folder inside or above the checkpoint may lead to what is in the checkpoint; those of another to what is in that one.
     """
     places = [folder for folder in dict.fromkeys(folders) if folder.is_dir()]
 
@@ -121,7 +84,7 @@ def find_side_files(folders: Iterable[Path], checkpoint: Path) -> SideFiles:
             f"there is no config.json in {looked}; pass config= (--config): a folder, or a model on the Hub, with the "
             "configuration and tokenizer of the model"
         )
-    with_tokenizer, found = first_with(TOKENIZER, _WITH_TOKENIZER)
+    with_tokenizer, found = first_with(_TOKENIZER, _WITH_TOKENIZER)
     copied |= found
     if "generation_config.json" not in copied:
         copied |= first_with(("generation_config.json",), ("generation_config.json",))[1]
@@ -152,22 +115,7 @@ def _matching(folder: Path, patterns: Sequence[str], checkpoint: Path) -> dict[s
 
 
 def own_files(found: SideFiles, expected: Expected, dtype: torch.dtype | None) -> dict[str, bytes]:
-    """The small files that are not copied: the configurations of the model and, if it has none, of its generation.
-
-    Args:
-        found ([`SideFiles`]):
-            What is copied.
-        expected ([`Expected`]):
-            The model.
-        dtype (`torch.dtype`, *optional*):
-            Of the weights, written into the configuration.
-
-    Returns:
-        `dict[str, bytes]`: name -> contents; the configuration is the last.
-
-    Raises:
-        `CheckpointError`: the configuration cannot be written again.
-    """
+    """What is written and not copied: the configuration with the dtype of the weights, and that of generation if there is none."""
     config = read_json(found.config / "config.json")
     config["architectures"] = config.get("architectures") or [expected.architecture]
     if dtype is not None:
@@ -181,22 +129,7 @@ def own_files(found: SideFiles, expected: Expected, dtype: torch.dtype | None) -
 
 
 def write_side_files(found: SideFiles, own: Mapping[str, bytes], folder: Path) -> list[str]:
-    """Copy the small files; the configuration is written last, since without it no folder loads.
-
-    Args:
-        found ([`SideFiles`]):
-            What to copy.
-        own (`Mapping[str, bytes]`):
-            What to write, from [`own_files`].
-        folder (`Path`):
-            Where to.
-
-    Returns:
-        `list[str]`: names of the files.
-
-    Raises:
-        `CheckpointError`: one of them has been removed.
-    """
+    """Copy and write the small files; the configuration is the last, since without it no folder loads. Returns all names there."""
     for name, path in found.copied.items():
         if name in own:
             continue

@@ -45,16 +45,7 @@ def read_checkpoint(
 ) -> Checkpoint:
     """Recognise the format of a folder, and read what needs no tensor's contents.
 
-    Args:
-        folder (`Path`):
-            The checkpoint.
-        base_model (`str` or `Path`, *optional*):
-            Of an adapter, instead of the one that it names.
-        unsafe (`bool`, *optional*, defaults to `False`):
-            Let the files run code when they are read.
-
-    Raises:
-        `CheckpointError`: there is no known format, the files do not belong together, or a link leads out of the folder.
+    `base_model` is that of an adapter, instead of the one that it names; `unsafe` lets the files run code when they are read.
     """
     check_links(folder)
     for reader in (_ranks, _distributed, partial(_adapter, base_model=base_model), _model, _zero):

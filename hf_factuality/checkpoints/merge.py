@@ -40,23 +40,8 @@ _SHORT = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 class MergeReport:
     """What was merged, or would be.
 
-    Args:
-        out (`Path`):
-            Folder of the model.
-        format (`str`):
-            What the checkpoint was recognised as.
-        architecture (`str`):
-            Class of the model.
-        shards (`dict[str, int]`):
-            Files of weights, with the bytes of the tensors in each.
-        dtypes (`dict[str, int]`):
-            Number of tensors of each dtype.
-        tied (`list[str]`):
-            Names that are not written, because the configuration ties them to another.
-        files (`list[str]`):
-            The other files.
-        notes (`list[str]`):
-            What the reader should know.
+    `shards` has the bytes of each file of weights, `dtypes` the number of tensors of each; `tied` are names that are not written,
+    because the configuration ties them to another.
     """
 
     out: Path
@@ -96,32 +81,8 @@ def merge(
 ) -> MergeReport:
     """Make a model folder out of a checkpoint of any format that is known here.
 
-    Args:
-        checkpoint (`str` or `Path`):
-            Folder: rank files of FSDP2 or verl, a torch distributed checkpoint, a ZeRO checkpoint, a PEFT adapter, or a model
-            with other files beside it. The format is recognised.
-        out (`str` or `Path`):
-            Folder of the model; new or empty. It appears when everything is in it.
-        dtype (`str` or `torch.dtype`, *optional*):
-            `float32`, `bfloat16` or `float16` for all floating-point tensors. By default they stay as they are.
-        max_shard_size (`int` or `str`, *optional*, defaults to `"5GB"`):
-            Largest file of weights, in bytes or with a unit; a larger tensor has its own.
-        config (`str` or `Path`, *optional*):
-            Folder, or model on the Hub (`id`, `id@revision`), whose configuration, tokenizer and chat template are used instead
-            of the checkpoint's.
-        base_model (`str` or `Path`, *optional*):
-            For an adapter: folder, or model on the Hub (`id`, `id@revision`), instead of the one that the adapter names.
-        allow_unsafe_pickle (`bool`, *optional*, defaults to `False`):
-            Let the files run code when they are read.
-        trust_remote_code (`bool`, *optional*, defaults to `False`):
-            Build a model whose configuration names code of its repository.
-        dry_run (`bool`, *optional*, defaults to `False`):
-            Read and check what needs no tensor's contents, and write nothing.
-        progress_bar (`bool`, *optional*):
-            By default where the error stream is a terminal.
-
-    Returns:
-        [`MergeReport`].
+    The arguments are those of `hf-factuality merge`. `out` appears when everything is in it; `config` and `base_model` are folders
+    or models on the Hub (`id`, `id@revision`); `dry_run` reads and checks what needs no tensor's contents.
 
     Raises:
         `CheckpointError`: the checkpoint is not whole, does not fit its configuration, holds a link to elsewhere or is unsafe to
@@ -130,8 +91,7 @@ def merge(
     """
     cast = _dtype(dtype)
     max_bytes = parse_size(max_shard_size)
-    out = Path(out)
-    source = Path(checkpoint)
+    out, source = Path(out), Path(checkpoint)
     if not source.is_dir():
         raise CheckpointError(f"{source} is no folder; pass the folder of the checkpoint")
     check_output(out, 0)  # before a base model is downloaded

@@ -14,24 +14,17 @@ from hf_factuality.checkpoints.tensors import Source, same
 from hf_factuality.errors import CheckpointError
 
 
+_LAYERS = ("num_hidden_layers", "num_layers", "n_layer", "n_layers", "encoder_layers", "decoder_layers", "depth")
+_WRAPPERS = ("_fsdp_wrapped_module.", "_checkpoint_wrapped_module.", "_orig_mod.")
+
+
 @dataclass
 class Expected:
     """The model of a configuration.
 
-    Args:
-        architecture (`str`):
-            Name of its class.
-        shapes (`list[dict[str, tuple[int, ...]]]`):
-            Names and shapes: as the class of this version of transformers has them, and, where they differ, as it writes them
-            into files. A checkpoint has either.
-        tied (`dict[str, str]`):
-            Names of tied weights, to the names that files have them under.
-        generation (`str`, *optional*):
-            `generation_config.json` by the configuration, if it has `generate`.
-        transposed (`frozenset[str]`):
-            Weights that are stored as (in, out): those of `Conv1D`.
-        integers (`frozenset[str]`):
-            Names of tensors whose numbers are no floating-point ones.
+    A checkpoint has one of the `shapes`: names and shapes as the class of this version of transformers has them, or, where they
+    differ, as it writes them into files. `tied` leads to the names that files have tied weights under; `transposed` are those
+    that are stored as (in, out), `integers` those whose numbers are no floating-point ones.
     """
 
     architecture: str
@@ -43,11 +36,7 @@ class Expected:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object from a file.
-
-    Raises:
-        `CheckpointError`: there is none.
-    """
+    """A JSON object from a file; `CheckpointError` if there is none."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_once)
     except (OSError, ValueError, RecursionError) as error:
@@ -58,22 +47,10 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def check_layers(folder: Path, most: int) -> None:
-    """Raise if the configuration of a folder has more layers than a checkpoint has tensors: they would all be built.
-
-    Raises:
-        `CheckpointError`: naming the number.
-    """
+    """Raise if the configuration of a folder has more layers than a checkpoint has tensors: they would all be built."""
     config = read_json(folder / "config.json")
     for part in (config, *(value for value in config.values() if isinstance(value, dict))):
-        for key in (
-            "num_hidden_layers",
-            "num_layers",
-            "n_layer",
-            "n_layers",
-            "encoder_layers",
-            "decoder_layers",
-            "depth",
-        ):
+        for key in _LAYERS:
             if isinstance(part.get(key), (int, float)) and part[key] > most:
                 raise CheckpointError(
                     f"{folder / 'config.json'} has {key} {part[key]}, and the checkpoint {most} tensors; it is of another model"
@@ -88,11 +65,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def expected_model(folder: Path, trust_remote_code: bool = False) -> Expected:
-    """Build the model of a folder's `config.json` without memory for its weights.
-
-    Raises:
-        `CheckpointError`: the configuration describes no model that can be built here.
-    """
+    """Build the model of a folder's `config.json` without memory for its weights."""
     import transformers
     from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
     from transformers.pytorch_utils import Conv1D
@@ -109,8 +82,8 @@ def expected_model(folder: Path, trust_remote_code: bool = False) -> Expected:
         name = next(iter(written.get("architectures") or ()), None)
         with torch.device("meta"):
             if written.get("auto_map"):
-                task = next((auto for auto in ("AutoModelForCausalLM",) if auto in written["auto_map"]), None)
-                model = (AutoModelForCausalLM if task else AutoModel).from_config(config, trust_remote_code=True)
+                auto = AutoModelForCausalLM if "AutoModelForCausalLM" in written["auto_map"] else AutoModel
+                model = auto.from_config(config, trust_remote_code=True)
             elif name is None:
                 model = AutoModelForCausalLM.from_config(config)
             elif name not in _model_classes():
@@ -151,26 +124,10 @@ def _written_names(model: Any, state: Mapping[str, torch.Tensor]) -> dict[str, t
         return None
 
 
-_WRAPPERS = ("_fsdp_wrapped_module.", "_checkpoint_wrapped_module.", "_orig_mod.")
-
-
-def match_names(
-    found: Mapping[str, Source], expected: Expected, where: str, prefixes: Iterable[str] | None = None
-) -> dict[str, Source]:
+def match_names(found: Mapping[str, Source], expected: Expected, where: str) -> dict[str, Source]:
     """The tensors of the model, by the model's names, without what wrappers and savers put in front.
 
-    Args:
-        found (`Mapping[str, Source]`):
-            What the checkpoint has.
-        expected ([`Expected`]):
-            What it must have.
-        where (`str`):
-            The checkpoint, for errors.
-        prefixes (`Iterable[str]`, *optional*):
-            What may stand in front of all names; by default what fits best. Names without it (an optimizer's) are left out.
-
-    Raises:
-        `CheckpointError`: a tensor is missing, spare or of another shape, or tied weights differ.
+    What stands in front of all names is what fits best; names without it (an optimizer's) are left out.
     """
     plain: dict[str, Source] = {}
     for name, tensor in found.items():
@@ -185,7 +142,7 @@ def match_names(
     whole: set[str] = set()
     best: tuple[int, dict[str, Source], dict[str, tuple[int, ...]]] = (-1, {}, {})
     for shapes in expected.shapes:
-        for prefix in _prefixes(plain, shapes) if prefixes is None else prefixes:
+        for prefix in _prefixes(plain, shapes):
             inside = {name[len(prefix) :]: tensor for name, tensor in plain.items() if name.startswith(prefix)}
             fits = len(inside.keys() & shapes.keys())
             if fits > best[0]:

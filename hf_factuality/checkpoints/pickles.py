@@ -20,7 +20,6 @@ from typing import Any
 
 import torch
 import torch._weights_only_unpickler
-from safetensors import SafetensorError
 from torch.serialization import add_safe_globals, clear_safe_globals, get_safe_globals
 
 from hf_factuality.checkpoints.tensors import Source, address, whole
@@ -73,16 +72,12 @@ DTENSOR: dict[str, Any] = {
     for name in names
 }
 # Settings and scalers that DeepSpeed stores beside the weights.
-DEEPSPEED: dict[str, Any] = dict.fromkeys(
-    (
-        "deepspeed.runtime.fp16.loss_scaler.LossScaler",
-        "deepspeed.runtime.fp16.loss_scaler.DynamicLossScaler",
-        "deepspeed.runtime.zero.config.ZeroStageEnum",
-        "deepspeed.utils.tensor_fragment.fragment_address",
-        "deepspeed.utils.tensor_fragment.tensor_fragment",
-    ),
-    Record,
-)
+_SCALERS = ("LossScaler", "DynamicLossScaler")
+DEEPSPEED: dict[str, Any] = {
+    **{f"deepspeed.runtime.fp16.loss_scaler.{name}": Record for name in _SCALERS},
+    **{f"deepspeed.utils.tensor_fragment.{name}": Record for name in ("fragment_address", "tensor_fragment")},
+    "deepspeed.runtime.zero.config.ZeroStageEnum": Record,
+}
 _ALLOWING = Lock()  # what is allowed is global in torch
 _FSDP1 = "torch.distributed._shard.sharded_tensor"
 _WAY_OUT = (
@@ -92,28 +87,11 @@ _WAY_OUT = (
 # Tuples in tuples a hundred thousand deep end the process as soon as they are the key of a dictionary.
 _DEEP = re.compile(rb"(?:[\x85-\x87t](?:q.|r.{4}|\x94)?){1000}", re.DOTALL)
 _TENSOR = re.compile(r"/data/\d+$")
-# What readers of damaged files run into.
-_DAMAGE = (
-    ArithmeticError,
-    AssertionError,
-    AttributeError,
-    EOFError,
-    ImportError,
-    LookupError,
-    MemoryError,
-    OSError,
-    RuntimeError,  # RecursionError too
-    SafetensorError,
-    StopIteration,
-    TypeError,
-    ValueError,
-    zipfile.BadZipFile,
-)
 
 
 @contextmanager
-def reading(path: Path, errors: tuple[type[Exception], ...] = _DAMAGE) -> Iterator[None]:
-    """What the contents of a file, or of a folder's files, make readers raise becomes a `CheckpointError` that names it."""
+def reading(path: Path, errors: type[Exception] | tuple[()] = Exception) -> Iterator[None]:
+    """Whatever the contents of a file, or of a folder's files, make readers raise becomes a `CheckpointError` that names it."""
     try:
         yield
     except CheckpointError as error:
@@ -156,18 +134,8 @@ def load_torch(
 ) -> Any:
     """Contents of a file of `torch.save`, or of one inside a larger file, with its tensors mapped, not read; see [`verified`].
 
-    Args:
-        path (`Path`):
-            A zip file, as torch has written since 1.6.
-        allowed (`dict[str, Any]`, *optional*):
-            Full names of classes that may occur beside tensors and plain values, and what stands in for each.
-        unsafe (`bool`, *optional*, defaults to `False`):
-            Let the file import and call what it likes.
-        start, length (`int`, *optional*):
-            Its place in the larger file, in bytes.
-
-    Raises:
-        `CheckpointError`: the file was cut off, is of another kind, or asks for something that is not allowed.
+    Of `allowed`, full names of classes that may occur beside tensors and plain values, each is replaced by its value. `unsafe`
+    lets the file import and call what it likes. `start` and `length` are a place in the larger file, in bytes.
     """
     with reading(path):
         size = path.stat().st_size
@@ -217,11 +185,18 @@ class _Archive:
         self.storages: dict[str, Any] = {}
         checked = any(entry.CRC for entry in entries)  # set_crc32_options(False) makes torch write zeros for all
         for entry in entries:
-            start = entry.header_offset + 30 + sum(struct.unpack_from("<HH", data, entry.header_offset + 26))
+            place = entry.header_offset
+            signature, named, more = struct.unpack_from("<4s22xHH", data, place)
+            start = place + 30 + named + more
+            saved = bytes(data[place + 30 : place + 30 + named])
             name = entry.filename.lower()  # torch does not tell the case either
             stop = start + entry.file_size
-            inside = 0 <= start <= stop <= len(data)
-            if name in self.members or entry.compress_type != zipfile.ZIP_STORED or not inside:
+            whole = (
+                signature == b"PK\x03\x04"
+                and saved == entry.orig_filename.encode()
+                and 0 <= start <= stop <= len(data)
+            )
+            if name in self.members or entry.compress_type != zipfile.ZIP_STORED or not whole:
                 raise CheckpointError(f"{path} is damaged, or compressed, at {ascii(entry.filename)}")
             crc = entry.CRC if checked else None
             self.places[name] = start

@@ -22,14 +22,7 @@ _PIECE = 1 << 22
 
 
 def write_manifest(folder: Path, about: Mapping[str, Any]) -> None:
-    """Bring every file of a checkpoint to the disk, and list them all.
-
-    Args:
-        folder (`Path`):
-            The checkpoint.
-        about (`Mapping[str, Any]`):
-            What else is noted, as plain values.
-    """
+    """Bring every file of a checkpoint to the disk, and list them all; `about`, of plain values, is noted too."""
     places = [Path(top) for top, _, _ in os.walk(folder)]
     paths = sorted(path for place in places for path in place.iterdir() if path.is_file() and not path.is_symlink())
     names = [path.relative_to(folder).as_posix() for path in paths]
@@ -42,11 +35,7 @@ def write_manifest(folder: Path, about: Mapping[str, Any]) -> None:
 
 
 def read_manifest(folder: Path) -> dict[str, Any] | None:
-    """The manifest of a checkpoint; `None` if it has none.
-
-    Raises:
-        [`~hf_factuality.errors.CheckpointError`]: it is damaged, or none of ours.
-    """
+    """The manifest of a checkpoint; `None` if it has none, and `CheckpointError` if it is damaged."""
     path = folder / MANIFEST
     if not path.is_file():
         return None
@@ -67,11 +56,7 @@ def read_manifest(folder: Path) -> dict[str, Any] | None:
 def find_damage(folder: Path, manifest: Mapping[str, Any]) -> str | None:
     """The first file of a checkpoint that is not as it was written, and how it differs; `None` if all are whole.
 
-    Args:
-        folder (`Path`):
-            The checkpoint. No link out of it is followed but those of the Hub's cache.
-        manifest (`Mapping[str, Any]`):
-            Of [`read_manifest`].
+    No link out of the folder is followed but those of the Hub's cache.
     """
     root, files = folder.resolve(), manifest["files"]
     for name, (size, _) in files.items():
@@ -88,14 +73,7 @@ def find_damage(folder: Path, manifest: Mapping[str, Any]) -> str | None:
 
 
 def published_manifest(path: Path, published: Mapping[str, bytes | None]) -> bytes:
-    """The manifest as it fits what is published of a checkpoint.
-
-    Args:
-        path (`Path`):
-            The manifest.
-        published (`Mapping[str, bytes | None]`):
-            Published files, and the content of those that are not published as they are.
-    """
+    """The manifest as it fits what is published of a a checkpoint; `published` has the content of files that are changed for it."""
     manifest = read_manifest(path.parent)
     manifest["files"] = {
         name: listed if (content := published[name]) is None else [len(content), zlib.crc32(content)]

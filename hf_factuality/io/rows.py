@@ -18,16 +18,7 @@ _BATCH = 256  # rows of a Parquet file
 
 
 class LineError(DataError):
-    """A line that is not JSON.
-
-    Args:
-        name (`str`):
-            Of the file.
-        number (`int`):
-            Of the line, counted from 1.
-        reason (`str`):
-            What is wrong with it.
-    """
+    """A line, counted from 1, that is not JSON."""
 
     def __init__(self, name: str, number: int, reason: str):
         super().__init__(f"{name}, line {number} is not JSON: {reason}")
@@ -37,17 +28,8 @@ class LineError(DataError):
 def read_rows(path: str | Path, strict: bool = False) -> Iterator[tuple[int, Any]]:
     """Rows with their numbers: lines counted from 1 in JSON Lines, else rows counted from 0.
 
-    A file named `.json` may hold one list, which is read whole, or lines.
-
-    Args:
-        path (`str` or `Path`):
-            A file that ends in `.jsonl`, `.json` or `.parquet`.
-        strict (`bool`, *optional*, defaults to `False`):
-            See [`read_lines`].
-
-    Raises:
-        `DataError`: another ending, or see [`read_lines`].
-        `OSError`: the file cannot be read.
+    The file ends in `.jsonl`, `.parquet` or `.json`, which may hold one list, read whole, or lines; for `strict` see
+    [`read_lines`]. `DataError` says what is wrong, `OSError` that it cannot be read.
     """
     path = Path(path)
     suffix = path.suffix.lower()
@@ -85,17 +67,8 @@ def read_lines(file: BinaryIO, name: str, strict: bool = False) -> Iterator[tupl
     Lines end at a line feed, or at a carriage return if what they hold is not one value; not at other separators, which JSON
     may hold. Blank ones are passed over.
 
-    Args:
-        file (`BinaryIO`):
-            At its beginning.
-        name (`str`):
-            What messages call it.
-        strict (`bool`, *optional*, defaults to `False`):
-            Refuse half surrogates that stand there as if UTF-8 knew them, as Python's `surrogatepass` writes them.
-
-    Raises:
-        `DataError`: a line is not UTF-8.
-        [`LineError`]: a line is not JSON.
+    `name` is what messages call the file. `strict` refuses half surrogates that stand there as if UTF-8 knew them, as Python's
+    `surrogatepass` writes them. `DataError` is raised for a line that is not UTF-8, [`LineError`] for one that is not JSON.
     """
     offset = number = 0
     for lines in file:
