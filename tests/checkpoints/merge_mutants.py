@@ -20,22 +20,8 @@ from tests.checkpoints.test_merge_formats import LORA, adapter, write_zero
 
 BASE = {"tie_word_embeddings": False}
 NUMBERS = (0, -1, 1, 2, 3, 7, 2**31, 2**63, 10**15, -(10**15), 1.5, 1e300, float("nan"), float("inf"), True, None)
-ODD = (
-    *NUMBERS,
-    "",
-    "x",
-    "model.norm.weight",
-    "I32",
-    "F64",
-    [],
-    [[]],
-    {},
-    [None],
-    {"x": 1},
-    "\x00",
-    "../x",
-    "1" * 5000,
-)
+WORDS = ("", "x", "model.norm.weight", "I32", "F64", "\x00", "../x", "1" * 5000)
+ODD = (*NUMBERS, *WORDS, [], [[]], {}, [None], {"x": 1})
 DEEP = "[" * 200_000 + "]" * 200_000
 
 
@@ -200,37 +186,57 @@ def _place(size: int, draw: random.Random) -> int:
     return draw.randrange(max(1, size))
 
 
-def _bits(path, draw):
-    content = bytearray(path.read_bytes())
+def _changed(change):
+    """Damage of a file out of damage of its bytes."""
+
+    def damage(path, draw):
+        content = bytearray(path.read_bytes())
+        content[:], what = change(content, draw) or (content, "")
+        path.write_bytes(content)
+        return what
+
+    damage.__name__ = change.__name__
+    return damage
+
+
+@_changed
+def _bits(content, draw):
     for _ in range(draw.choice((1, 1, 2, 8))):
         content[_place(len(content), draw)] ^= 1 << draw.randrange(8)
-    path.write_bytes(content)
 
 
-def _edges(path, draw):
+@_changed
+def _edges(content, draw):
     """Headers and directories, where the structure is."""
-    content = bytearray(path.read_bytes())
     width = min(len(content), draw.choice((16, 64, 512, 2048)))
     place = _place(width, draw)
     place = place if draw.random() < 0.5 else len(content) - 1 - place
     content[place] = draw.choice((draw.randrange(256), content[place] ^ 1, 0, 255))
-    path.write_bytes(content)
-    return f"byte {place}"
+    return content, f"byte {place}"
 
 
-def _bytes(path, draw):
-    content = bytearray(path.read_bytes())
+@_changed
+def _bytes(content, draw):
     for _ in range(draw.choice((1, 4, 64))):
         content[_place(len(content), draw)] = draw.randrange(256)
-    path.write_bytes(content)
 
 
-def _run(path, draw):
-    content = bytearray(path.read_bytes())
+@_changed
+def _run(content, draw):
     start, length = _place(len(content), draw), draw.choice((1, 4, 8, 64, 4096))
-    new = draw.choice((b"\x00", b"\xff", bytes([draw.randrange(256)]))) * len(content[start : start + length])
-    content[start : start + length] = new
-    path.write_bytes(content)
+    part = slice(start, start + length)
+    content[part] = draw.choice((b"\x00", b"\xff", bytes([draw.randrange(256)]))) * len(content[part])
+
+
+@_changed
+def _insert(content, draw):
+    place, length = _place(len(content), draw), draw.choice((1, 8, 100))
+    content[place : place + draw.choice((0, length))] = draw.choice((b"", draw.randbytes(length)))
+
+
+@_changed
+def _append(content, draw):
+    content += draw.choice((b"\x00", b" \n", b"\x00" * 70_000, draw.randbytes(30)))
 
 
 def _cut(path, draw):
@@ -244,19 +250,6 @@ def _empty(path, draw):
 
 def _remove(path, draw):
     path.unlink()
-
-
-def _insert(path, draw):
-    content = path.read_bytes()
-    place, length = _place(len(content), draw), draw.choice((1, 8, 100))
-    if draw.random() < 0.5:
-        path.write_bytes(content[:place] + content[place + length :])
-    else:
-        path.write_bytes(content[:place] + draw.randbytes(length) + content[place:])
-
-
-def _append(path, draw):
-    path.write_bytes(path.read_bytes() + draw.choice((b"\x00", b" \n", b"\x00" * 70_000, draw.randbytes(30))))
 
 
 def _others(path, draw):
@@ -278,17 +271,16 @@ def _copy(path, draw):
     return f"to {other.name}"
 
 
-def _zip_number(path, draw):
+@_changed
+def _zip_number(content, draw):
     """A field of the directory, of a member's own header or of the end, at its edge."""
-    content = bytearray(path.read_bytes())
     signature = draw.choice((b"PK\x01\x02", b"PK\x03\x04", b"PK\x05\x06", b"PK\x06\x06"))
     places = [n for n in range(len(content) - 60) if content[n : n + 4] == signature] or [0]
     place = draw.choice(places) + draw.choice(range(0, 50, 2))
     width = draw.choice((1, 2, 4, 8))
     new = draw.choice((0, 1, 8, 2**15, 2**31 - 1, 2**31, 2**32 - 1, 2**63, 2**64 - 1)) % 256**width
     content[place : place + width] = new.to_bytes(width, "little")
-    path.write_bytes(content)
-    return f"byte {place}"
+    return content, f"byte {place}"
 
 
 def _zip_again(path, draw):
@@ -398,40 +390,35 @@ def _header(path, draw):
     return what
 
 
-def _pickle(path, draw):
+@_changed
+def _pickle(content, draw):
     """A number, a length or an index of what was read before."""
-    content = bytearray(path.read_bytes())
-    opcodes = {
-        b"K": 1,
-        b"M": 2,
-        b"J": 4,
-        b"h": 1,
-        b"j": 4,
-        b"q": 1,
-        b"r": 4,
-        b"X": 4,
-        b"\x8c": 1,
-        b"\x85": 0,
-        b"t": 0,
-        b"\x8a": 1,
+    widths = {
+        **dict.fromkeys(b"Khq\x8c\x8a", 1),
+        **dict.fromkeys(b"M", 2),
+        **dict.fromkeys(b"JjrX", 4),
+        **dict.fromkeys(b"\x85t", 0),
     }
-    places = [n for n in range(len(content) - 5) if bytes(content[n : n + 1]) in opcodes]
-    place = draw.choice(places)
-    width = opcodes[bytes(content[place : place + 1])]
+    place = draw.choice([n for n in range(len(content) - 5) if content[n] in widths])
+    width = widths[content[place]]
     if width:
         old = int.from_bytes(content[place + 1 : place + 1 + width], "little")
         new = draw.choice((0, 1, old + 1, old - 1, old ^ 64, 2**20, 256**width - 1)) % 256**width
         content[place + 1 : place + 1 + width] = new.to_bytes(width, "little")
     else:
         content[place] = draw.choice(b"\x85\x86\x87t)]}.0aesub\x94R\x81")
-    path.write_bytes(content)
-    return f"byte {place}"
+    return content, f"byte {place}"
+
+
+def rezip(path: Path, change, method: int = zipfile.ZIP_STORED) -> None:
+    """Other members of a zip file, with all checksums right: what an attacker writes, not what a disk does."""
+    with zipfile.ZipFile(path) as archive:
+        parts = [(entry.filename, archive.read(entry)) for entry in archive.infolist()]
+    with zipfile.ZipFile(path, "w", method) as archive:
+        for name, body in change(parts):
+            archive.writestr(name, body)
 
 
 def with_pickle(path: Path, change) -> None:
-    """A file of torch whose pickle is another, with all checksums right: what an attacker writes, not what a disk does."""
-    with zipfile.ZipFile(path) as archive:
-        parts = [(entry.filename, archive.read(entry)) for entry in archive.infolist()]
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
-        for name, body in parts:
-            archive.writestr(name, change(body) if name.endswith("/data.pkl") else body)
+    """A file of torch whose pickle is another."""
+    rezip(path, lambda parts: [(name, change(body) if name.endswith("/data.pkl") else body) for name, body in parts])

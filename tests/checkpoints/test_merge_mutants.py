@@ -15,25 +15,15 @@ from hf_factuality.checkpoints.merge import merge
 from hf_factuality.checkpoints.model import expected_model
 from hf_factuality.checkpoints.pickles import load_torch, verified
 from hf_factuality.errors import CheckpointError
-from tests.checkpoints.merge_mutants import make_formats, mutate, with_pickle
+from tests.checkpoints.merge_mutants import make_formats, mutate, rezip, with_pickle
 from tests.checkpoints.test_merge import assert_same, stored
 
 
 FORMATS = (
-    "even_dim1",
-    "tensor_parallel",
-    "dcp3",
-    "dcp_hsdp",
-    "zero1",
-    "zero2",
-    "zero3",
-    "adapter",
-    "safetensors",
-    "sharded",
-    "bin",
-    "sharded_bin",
-    "lora_ranks",
+    *("even_dim1", "tensor_parallel", "dcp3", "dcp_hsdp", "zero1", "zero2", "zero3"),
+    *("adapter", "safetensors", "sharded", "bin", "sharded_bin", "lora_ranks"),
 )
+COUNT = int(os.environ.get("HF_FACTUALITY_MUTANTS", "500"))
 SEED = int(os.environ.get("HF_FACTUALITY_MUTANTS_SEED", "0"))
 
 
@@ -86,9 +76,9 @@ def merged(folder, out):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FORMATS)
-def test_500_mutants(name, formats, copy, tmp_path):
+def test_mutants(name, formats, copy, tmp_path):
     counts = {"merged": 0, "refused": 0}
-    for number in range(501):
+    for number in range(COUNT + 1):
         folder = copy(name)
         what = mutate(folder, random.Random(f"{SEED} {name} {number}")) if number else "nothing"
         try:
@@ -100,7 +90,7 @@ def test_500_mutants(name, formats, copy, tmp_path):
             error.add_note(f"mutant {number} of {name}: {what}")
             raise
         counts["refused" if isinstance(found, str) else "merged"] += 1
-    assert min(counts.values()) > 25, counts  # or nothing was damaged, or everything
+    assert min(counts.values()) > COUNT // 20, counts  # or nothing was damaged, or everything
 
 
 def refused(folder, tmp_path):
@@ -199,14 +189,6 @@ def test_a_partition_under_the_name_of_another_rank(name, copy, tmp_path):
     first.write_bytes(second.read_bytes())
     second.write_bytes(content)
     assert f"{first} was saved as '{second.stem}'" in refused(tmp_path / "checkpoint", tmp_path)
-
-
-def rezip(path, change, method=zipfile.ZIP_STORED):
-    with zipfile.ZipFile(path) as archive:
-        parts = [(entry.filename, archive.read(entry)) for entry in archive.infolist()]
-    with zipfile.ZipFile(path, "w", method) as archive:
-        for name, body in change(parts):
-            archive.writestr(name, body)
 
 
 @pytest.mark.filterwarnings("ignore:Duplicate name")
