@@ -8,7 +8,7 @@ import os
 import shutil
 import stat
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -32,11 +32,11 @@ SIDE_FILES = (
 
 @dataclass
 class SideFiles:
-    """The folder of `config.json`, the files that are copied by their names in the output, and in words what was not found."""
+    """The folder of `config.json`, the files that are copied by their names in the output, and what the reader should know."""
 
     config: Path
     copied: dict[str, Path]
-    missing: list[str] = field(default_factory=list)
+    notes: list[str]
 
 
 def check_links(folder: Path, paths: Iterable[Path] | None = None) -> None:
@@ -88,7 +88,8 @@ def find_side_files(folders: Iterable[Path], checkpoint: Path) -> SideFiles:
     copied |= found
     if "generation_config.json" not in copied:
         copied |= first_with(("generation_config.json",), ("generation_config.json",))[1]
-    return SideFiles(config, copied, ["a tokenizer"] if with_tokenizer is None else [])
+    notes = ["there is no tokenizer beside the checkpoint"] if with_tokenizer is None else []
+    return SideFiles(config, copied, notes)
 
 
 def _is(name: str, patterns: Sequence[str]) -> bool:

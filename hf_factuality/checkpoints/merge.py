@@ -17,7 +17,6 @@ from hf_factuality.checkpoints.files import find_side_files, own_files, write_si
 from hf_factuality.checkpoints.formats import hub_folder, read_checkpoint
 from hf_factuality.checkpoints.model import check_layers, expected_model, match_names
 from hf_factuality.checkpoints.pickles import reading
-from hf_factuality.checkpoints.tensors import Source
 from hf_factuality.checkpoints.write import (
     Entry,
     check_dtypes,
@@ -104,7 +103,10 @@ def merge(
         tensors = match_names(found.tensors, expected, found.name)
         if found.adapter is not None:
             tensors = found.adapter.fold(tensors, expected)
-    entries = [Entry(name, tensor, _cast(tensor, cast)) for name, tensor in tensors.items()]
+    kinds = {
+        name: cast if cast and tensor.dtype.is_floating_point else tensor.dtype for name, tensor in tensors.items()
+    }
+    entries = [Entry(name, tensor, kinds[name]) for name, tensor in tensors.items()]
     check_dtypes(entries)
     shards = plan_shards(entries, max_bytes)
     sizes = {name: sum(entry.nbytes for entry in held) for name, held in shards.items()}
@@ -117,7 +119,7 @@ def merge(
         dict(dtypes.most_common()),
         [alias for alias in expected.tied if alias not in tensors],
         sorted(side.copied),
-        [*found.notes, *(f"there is no {what.removeprefix('a ')} beside the checkpoint" for what in side.missing)],
+        [*found.notes, *side.notes],
     )
     check_output(out, sum(sizes.values()))
     main = max((entry.dtype for entry in entries), key=lambda d: dtypes[str(d).removeprefix("torch.")], default=None)
@@ -136,14 +138,9 @@ def _dtype(value: str | torch.dtype | None) -> torch.dtype | None:
     if value is None:
         return None
     name = str(value).removeprefix("torch.")
-    name = _SHORT.get(name, name)
-    if name not in DTYPES:
+    if (name := _SHORT.get(name, name)) not in DTYPES:
         raise ValueError(f"dtype {value!r} is unknown; choose one of {', '.join(DTYPES)}")
     return DTYPES[name]
-
-
-def _cast(tensor: Source, dtype: torch.dtype | None) -> torch.dtype:
-    return dtype if dtype is not None and tensor.dtype.is_floating_point else tensor.dtype
 
 
 def _bar(total: int, shown: bool | None):

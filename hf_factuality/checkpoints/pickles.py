@@ -175,13 +175,12 @@ class _Archive:
     """A zip file in memory: its members by name, all but the tensors checked, and storages that are parts of it."""
 
     def __init__(self, path: Path, mapped: torch.UntypedStorage, offset: int):
-        self.mapped = mapped
+        self.mapped, self.offset = mapped, offset
         data = memoryview(torch.empty(0, dtype=torch.uint8).set_(mapped).numpy())
         with zipfile.ZipFile(_View(data)) as archive:
             entries = archive.infolist()
         self.root = entries[0].filename.partition("/")[0]
         self.members: dict[str, _Member] = {}
-        self.places: dict[str, int] = {}
         self.storages: dict[str, Any] = {}
         checked = any(entry.CRC for entry in entries)  # set_crc32_options(False) makes torch write zeros for all
         for entry in entries:
@@ -199,12 +198,10 @@ class _Archive:
             if name in self.members or entry.compress_type != zipfile.ZIP_STORED or not whole:
                 raise CheckpointError(f"{path} is damaged, or compressed, at {ascii(entry.filename)}")
             crc = entry.CRC if checked else None
-            self.places[name] = start
             self.members[name] = _Member(path, entry.filename, offset + start, data[start:stop], crc)
             if not _TENSOR.search(name):
                 self.members[name].check()
                 _check_depth(data[start:stop])
-
         order = self.members.get(f"{self.root}/byteorder".lower())
         self.order = sys.byteorder if order is None else bytes(order.content).decode()
         if self.order not in ("little", "big"):
@@ -221,7 +218,7 @@ class _Archive:
         _, kind, key, _, count = saved
         if key not in self.storages:
             member, dtype = self.member(f"data/{key}"), torch.uint8 if kind is torch.UntypedStorage else kind.dtype
-            size, start = count * dtype.itemsize, self.places[member.name.lower()]
+            size, start = count * dtype.itemsize, member.place - self.offset
             if not 0 <= size <= len(member.content):
                 raise ValueError("a tensor is longer than its bytes")
             part = self.mapped[start : start + size]

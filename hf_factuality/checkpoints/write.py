@@ -194,12 +194,8 @@ def whole_folder(out: Path) -> Iterator[Path]:
 
     Folders above it that were made for it are then removed too. A process that is killed leaves it behind under a hidden
     name; the next one for the same `out` removes it.
-
-    Raises:
-        `CheckpointError`: another process is writing it, the disk is full, or there is no permission.
     """
-    folder = _partial(out)
-    made: list[Path] = []
+    folder, made = _partial(out), []
     lock, ours = None, False
     try:
         try:
@@ -214,9 +210,7 @@ def whole_folder(out: Path) -> Iterator[Path]:
             for entry in folder.rglob("*"):
                 sync(entry)
             sync(folder)
-            if out.exists():
-                out.rmdir()  # an empty folder, as checked before
-            folder.rename(out)
+            folder.rename(out)  # an empty one is no hindrance
         except _Busy:
             raise
         except BaseException:
