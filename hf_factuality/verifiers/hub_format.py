@@ -162,14 +162,12 @@ def _add_file(place: str, text: str, written: Written) -> str:
 
 def _client_arguments(client: Any, written: Written) -> dict[str, Any]:
     """Arguments of a client but for its key, the name of its key and its cache."""
-    settings = client._settings
     if client._transport._key:
         written.keys.append(client._transport._key)
-    names = ("base_url", "concurrency", "timeout") if written.addresses else ("concurrency", "timeout")
-    arguments = {name: settings[name] for name in names} | {"retry": asdict(settings["retry"])}
-    return arguments | {
-        name: getattr(client, name) for name in ("model", "revision", "max_prompt_chars", "extra_body")
-    }
+    known = {**client._settings, **vars(client)}
+    known["retry"] = asdict(known["retry"])
+    names = ("base_url", "model", "revision", "concurrency", "timeout", "retry", "max_prompt_chars", "extra_body")
+    return {name: known[name] for name in names if written.addresses or name != "base_url"}
 
 
 # -- reading ----------------------------------------------------------------------------------------------------------
