@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from types import GeneratorType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -135,17 +135,23 @@ class FactVerificationPipeline(Pipeline):
             `ValueError`: an input is none, or an argument is unknown.
             `JudgingError`: the verifier returned another number of results than it got inputs.
         """
+        self._sanitize_parameters(**kwargs)
         batch_size = batch_size if batch_size is not None else self._batch_size
         if batch_size is not None and (isinstance(batch_size, bool) or batch_size < 1):
             raise ValueError(f"batch_size must be at least 1, got {batch_size!r}")
         if isinstance(inputs, (list, tuple)):
-            inputs = list(inputs)
-            if not inputs:
-                return []
-            batch_size = batch_size or len(inputs)
-        elif not isinstance(inputs, (Mapping, str, GeneratorType, Dataset)) and hasattr(inputs, "__iter__"):
-            inputs = (item for item in inputs)  # a dataset of `datasets`, or any other iterable
-        return super().__call__(inputs, batch_size=batch_size or 1, **kwargs)
+            return list(self._stream(inputs, batch_size or len(inputs)))
+        if isinstance(inputs, Dataset) and not isinstance(inputs, IterableDataset):
+            inputs = map(inputs.__getitem__, range(len(inputs)))
+        if isinstance(inputs, (Mapping, str)) or not hasattr(inputs, "__iter__"):
+            return next(self._stream([inputs], 1))
+        return self._stream(inputs, batch_size or 1)
+
+    def _stream(self, inputs: Iterable[Any], batch_size: int) -> Iterator[list[dict[str, Any]]]:
+        """The parent's loader pads tensors; here a batch is a list."""
+        rows = iter(inputs)
+        while batch := [self.preprocess(item) for item in islice(rows, batch_size)]:
+            yield from map(self.postprocess, zip(batch, self.forward(batch), strict=True))
 
     def _sanitize_parameters(self, **kwargs: Any):
         if kwargs:
@@ -187,7 +193,7 @@ class FactVerificationPipeline(Pipeline):
         """The spans of one completion as dictionaries of plain values."""
         item, verification = result
         text = item.completion
-        whole = LabeledSpan(0, len(text), None)
+        spans = verification.spans if verification.error is None else [LabeledSpan(0, len(text), None)]
         return [
             {
                 "label": None if span.label is None else span.label.value,
@@ -198,21 +204,8 @@ class FactVerificationPipeline(Pipeline):
                 "claim": span.claim,
                 "evidence": span.evidence,
             }
-            for span in (verification.spans if verification.error is None else [whole])
+            for span in spans
         ]
-
-    def get_iterator(
-        self, inputs: Any, num_workers: int, batch_size: int, preprocess_params, forward_params, postprocess_params
-    ) -> Iterator[list[dict[str, Any]]]:
-        """The parent's loader pads tensors; here a batch is a list."""
-        by_index = isinstance(inputs, Dataset) and not isinstance(inputs, IterableDataset)
-        rows = (inputs[i] for i in range(len(inputs))) if by_index else iter(inputs)
-        while batch := [self.preprocess(item, **preprocess_params) for item in islice(rows, batch_size)]:
-            for result in zip(batch, self.forward(batch, **forward_params), strict=True):
-                yield self.postprocess(result, **postprocess_params)
-
-    def run_single(self, inputs: Any, preprocess_params, forward_params, postprocess_params) -> list[dict[str, Any]]:
-        return next(self.get_iterator([inputs], 0, 1, preprocess_params, forward_params, postprocess_params))
 
 
 def _device(device: int | str | torch.device | None) -> str | None:
