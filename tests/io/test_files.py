@@ -121,7 +121,6 @@ OWN_WAYS = {
     "chat/journal.py": "lines are added",
     "checkpoints/write.py": "one process at a time, and what a killed one left is taken away",
     "metrics/install.py": "`evaluate` passes over the name of the folder that is being made",
-    "retrieval/knowledge_build.py": "SQLite writes to a name that others know",
     "trainers/_checkpoints.py": "several processes write one folder",
 }
 
