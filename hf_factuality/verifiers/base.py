@@ -72,15 +72,7 @@ class Judgement:
 
 
 def evidence_passages(value: Any) -> tuple[str, ...] | None:
-    """Evidence as users store it to the passages of a [`VerifierInput`].
-
-    Args:
-        value (`Any`):
-            Text, a list of texts, or `None`.
-
-    Returns:
-        `tuple[str, ...]`: the passages that are not blank; `None` if `value` is nothing of the kind.
-    """
+    """Evidence as users store it, a text or a list of texts, as passages that are not blank; `None` if it is neither."""
     passages = [value] if isinstance(value, str) else [] if value is None else value
     if not isinstance(passages, (list, tuple)) or not all(p is None or isinstance(p, str) for p in passages):
         return None
