@@ -45,14 +45,11 @@ MAX_TITLE = 1000
 LOCK_TIMEOUT = 10.0
 _BATCH = 256  # pages that are in memory at a time
 _SELECT = "SELECT rowid, title, text FROM documents"
-# By the beginning of SQLite's name of the error.
+# By the beginnings of SQLite's names of the errors.
 _FAULTS = {
-    "SQLITE_BUSY": "is locked by a program that writes to it; wait for it, or read a copy",
-    "SQLITE_LOCKED": "is locked by a program that writes to it; wait for it, or read a copy",
-    "SQLITE_READONLY_ROLLBACK": "was left in the middle of a write; open it once with a program that may write",
-    "SQLITE_CORRUPT": "is damaged; copy, download or build it again",
-    "SQLITE_NOTADB": "is damaged; copy, download or build it again",
-    "SQLITE_IOERR": "cannot be read; copy, download or build it again",
+    ("SQLITE_BUSY", "SQLITE_LOCKED"): "is locked by a program that writes to it; wait for it, or read a copy",
+    ("SQLITE_READONLY_ROLLBACK",): "was left in the middle of a write; open it once with a program that may write",
+    ("SQLITE_CORRUPT", "SQLITE_NOTADB", "SQLITE_IOERR"): "is damaged; copy, download or build it again",
 }
 # Connections of a parent process, kept from being closed.
 _INHERITED: list[sqlite3.Connection] = []
@@ -380,7 +377,7 @@ def _connect(path: Path) -> sqlite3.Connection:
 
 def _explain(path: Path, error: sqlite3.Error) -> str:
     name = getattr(error, "sqlite_errorname", None) or ""
-    return next((f"{path} {what}" for start, what in _FAULTS.items() if name.startswith(start)), f"{path}: {error}")
+    return next((f"{path} {what}" for starts, what in _FAULTS.items() if name.startswith(starts)), f"{path}: {error}")
 
 
 def _decoded(value: Any) -> str:

@@ -144,14 +144,15 @@ class WebRetriever(CountingRetriever):
     async def _fetch(self, query: str) -> tuple[str, ...]:
         for attempt in range(self.retries + 1):
             try:
-                passages = _passages(await asyncio.wait_for(self._call(query), self.timeout))
+                found = await asyncio.wait_for(self._call(query), self.timeout)
                 break
             except Exception:
                 if attempt == self.retries:
                     raise
                 await asyncio.sleep(self.backoff * 2**attempt * (0.5 + random.random() / 2))
+        passages = _passages(found)
         if passages is None:
-            raise TypeError("a search must return a list of texts")
+            raise TypeError(f"a search must return a list of texts, got {found!r:.100}")
         return passages
 
     async def _call(self, query: str) -> Any:
@@ -163,9 +164,8 @@ class WebRetriever(CountingRetriever):
         def work() -> None:
             try:
                 future.set_result(self.search_function(query))
-            except (
-                BaseException
-            ) as error:  # a future of asyncio takes neither StopIteration nor what would end its loop
+            except BaseException as error:
+                # A future of asyncio takes neither StopIteration nor what would end its loop.
                 plain = isinstance(error, Exception) and not isinstance(error, StopIteration)
                 future.set_exception(error if plain else RuntimeError(repr(error)))
 

@@ -223,12 +223,11 @@ class UnjudgedBatches:
             return
         batches = f"the first {sent} completions" if first else f"the completions of {self.batches} batches in a row"
         error = next((error for part in reversed(parts) for error in part[2]), "none, but no sentence got a verdict")
-        hint = (
-            "" if first else "; when it judges again, resume from the last checkpoint, or raise max_unjudged_batches"
-        )
+        hint = "; when it judges again, resume from the last checkpoint, or raise max_unjudged_batches"
         name = type(verifier).__name__
         raise JudgingError(
-            f"{name} judged none of {batches}, so no factuality would be trained; the last error: {error}{hint}"
+            f"{name} judged none of {batches}, so no factuality would be trained; the last error: {error}"
+            + ("" if first else hint)
         )
 
 
