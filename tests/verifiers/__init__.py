@@ -2,7 +2,7 @@
 
 "majority": the votes, and the label and score that follow; a hedged label counts for its kind, and of two equals of a kind the
 earlier judge's is taken. "bad_files", "bad_parts", "bad_inputs": what a saved pipeline, a part of it and an input to
-`pipeline("fact-verification")` may not be, and what the error says.
+`pipeline("fact-verification")` may not be, and what the error says; "unknown_names": the same of names for `load_verifier`.
 """
 
 import json

@@ -3,6 +3,7 @@ import pytest
 from hf_factuality.spans import Verification
 from hf_factuality.verifiers import LexicalVerifier, VerifierInput, load_verifier, save_pipeline
 from hf_factuality.verifiers.registry import _BUILT_IN
+from tests.verifiers import CASES
 
 
 class Constant:
@@ -97,14 +98,7 @@ def test_object_is_returned_as_it_is():
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("lexcial", "unknown verifier 'lexcial'; choose .*'hhem', 'lexical', .*; did you mean 'lexical'?"),
-        ("gpt", "unknown verifier 'gpt'; choose .*'llm', 'minicheck', 'nli' .*'package.module:ClassName' or an"),
-        ("nli", "'nli' needs a model: \"nli:MODEL_ID\", or model=..."),
-        ("nli:", "'nli:' needs a model"),
-        ("", "unknown verifier ''"),
-        ("lexical:model", "'lexical' takes no model: 'lexical:model'"),
-        (":Constant", "unknown verifier ':Constant'"),
-        ("no.such.module:Thing", "cannot load the verifier 'no.such.module:Thing': No module named 'no'"),
+        *CASES["unknown_names"],
         (f"{__name__}:Missing", "cannot load the verifier .*has no attribute 'Missing'; choose .*'lexical'"),
         (f"{__name__}:NoVerifier", "gives a NoVerifier, which has no `verify` method"),
         (NoVerifier(), "is no verifier: it needs a `verify` method"),
