@@ -114,15 +114,20 @@ def write_base(path: Path, rows: Iterable[Row], duplicates: str, overwrite: bool
     """Write the file of [`KnowledgeBase.build`], which explains the arguments."""
     if duplicates not in DUPLICATES:
         raise ValueError(f"duplicates must be one of {DUPLICATES}, got {duplicates!r}")
-    if path.exists() and not overwrite:
-        raise DataError(f"{path} is there already; choose another name or pass overwrite=True (--overwrite)")
+    _refuse_to_replace(path, overwrite)
     path.parent.mkdir(parents=True, exist_ok=True)
     disable = None if show_progress is None else not show_progress
     try:
         with writing(path) as partial:
             _write(partial, tqdm(rows, desc="pages", unit=" rows", disable=disable), duplicates)
+            _refuse_to_replace(path, overwrite)  # another process may have been faster
     except sqlite3.Error as error:
         raise RetrievalError(f"cannot write {path}: {error}; is the disk full?") from None
+
+
+def _refuse_to_replace(path: Path, overwrite: bool) -> None:
+    if path.exists() and not overwrite:
+        raise DataError(f"{path} is there already; choose another name or pass overwrite=True (--overwrite)")
 
 
 def _write(path: Path, rows: Iterable[Row], duplicates: str) -> None:

@@ -169,6 +169,17 @@ def test_an_existing_file_is_replaced_only_on_request(base):
         pool.submit(base.page, "Ulm").result()  # another thread would read the other file
 
 
+def test_a_build_does_not_replace_what_another_was_faster_with(tmp_path):
+    def rows():
+        KnowledgeBase.build(tmp_path / "kb.sqlite", [("A", "a")])
+        yield from ROWS
+
+    with pytest.raises(DataError, match="is there already"):
+        KnowledgeBase.build(tmp_path / "kb.sqlite", rows())
+    assert pages_of(KnowledgeBase(tmp_path / "kb.sqlite")) == [("A", "a")]
+    assert [path.name for path in tmp_path.iterdir()] == ["kb.sqlite"]
+
+
 def test_a_failing_source_leaves_nothing(tmp_path):
     def rows():
         yield from ROWS
