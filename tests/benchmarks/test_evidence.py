@@ -66,10 +66,8 @@ def test_runs_each_job_once(folder):
     again = [harness.run_job(settings, "", arm, seed) for seed in (0, 1) for arm in ("base", "same")]
     assert again == first and len(Path("calls.txt").read_text().splitlines()) == 2
     # The arm returned the base, so that nothing differs but its name.
-    assert first[0]["figures"] == first[1]["figures"] and set(first[0]["figures"]) == {
-        "held-out, greedy",
-        "held-out, T=1",
-    }
+    assert first[0]["figures"] == first[1]["figures"]
+    assert set(first[0]["figures"]) == {"held-out, greedy", "held-out, T=1"}
 
 
 def test_an_edit_makes_results_stale(folder):
@@ -81,9 +79,8 @@ def test_an_edit_makes_results_stale(folder):
     folders.append(harness.results_folder(*harness.load_experiment(settings.experiment), settings))
     assert len(set(folders)) == 5
     # More seeds, or fewer arms, use what is there.
-    assert harness.results_folder(
-        *harness.load_experiment(settings.experiment), replace(settings, seeds=(5,), arms=("same",))
-    ) == folders[-1]  # fmt: skip
+    more = replace(settings, seeds=(5,), arms=("same",))
+    assert harness.results_folder(*harness.load_experiment(settings.experiment), more) == folders[-1]
 
 
 @pytest.mark.slow
@@ -112,9 +109,8 @@ def result(arm, seed, value, condition=""):
 
 
 def test_arithmetic_of_the_table(folder):
-    experiment = harness.Experiment(
-        "T", {"a": None, "b": None}, None, "a", figures=("accuracy",), published={"b": "9"}
-    )
+    arms = {"a": None, "b": None}
+    experiment = harness.Experiment("T", arms, None, "a", figures=("accuracy",), published={"b": "9"})
     results = [result("a", 0, 0.2), result("a", 1, 0.6), result("b", 0, 0.5), result("b", 1, 0.7)]
     one, other = harness.summarise(experiment, results)
     assert one["figures"]["accuracy"]["mean"] == pytest.approx(0.4)
@@ -131,13 +127,8 @@ def test_arithmetic_of_the_table(folder):
 
 def test_unknown_figures_and_missing_pairs_are_left_out():
     experiment = harness.Experiment("T", {"a": None, "b": None}, None, "a", figures=("accuracy",))
-    results = [
-        result("a", 0, 0.2),
-        result("a", 1, None),
-        result("b", 0, None),
-        result("b", 1, 0.7),
-        result("b", 2, 0.5),
-    ]
+    values = [("a", 0, 0.2), ("a", 1, None), ("b", 0, None), ("b", 1, 0.7), ("b", 2, 0.5)]
+    results = [result(*value) for value in values]
     one, other = harness.summarise(experiment, results)
     assert one["figures"]["accuracy"]["mean"] == 0.2 and one["figures"]["accuracy"]["sd"] is None
     assert other["figures"]["accuracy"]["mean"] == pytest.approx(0.6)
@@ -175,10 +166,8 @@ def test_what_cannot_work_is_refused_before_training(folder):
 
 
 def test_arms_that_would_share_a_file_are_refused(folder):
-    settings = write(
-        folder / "nothing.py",
-        UNTRAINED.replace('"again"', '"sa me"').replace('"same": same', '"sa-me": same, "same": same'),
-    )
+    arms = UNTRAINED.replace('"again"', '"sa me"').replace('"same": same', '"sa-me": same, "same": same')
+    settings = write(folder / "nothing.py", arms)
     harness.run_job(settings, "", "sa-me", 0)
     with pytest.raises(ValueError, match="'sa me' .* and 'sa-me' .* differ in punctuation only"):
         harness.run_job(settings, "", "sa me", 0)
@@ -238,9 +227,8 @@ def test_the_documented_experiment_is_short_and_runs(folder):
     page = (ROOT / "docs" / "experiments.md").read_text(encoding="utf-8")
     code = re.search(r"```python\n(.*?)```", page, re.DOTALL).group(1)
     assert len(code.splitlines()) < 60
-    settings = write(
-        folder / "my_reward.py", code.replace('run.world.questions("train")', 'run.world.questions("train", 16)')
-    )
+    code = code.replace('run.world.questions("train")', 'run.world.questions("train", 16)')
+    settings = write(folder / "my_reward.py", code)
     found = harness.run_job(settings, "", "answer, short", 0)
     assert found["figures"]["held-out, T=1"]["n"] == 4
 

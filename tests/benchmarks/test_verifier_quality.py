@@ -20,17 +20,8 @@ from hf_factuality.verifiers import JudgeInput, Judgement  # noqa: E402
 
 
 CITIES = ("Leeds", "York", "Bath", "Ripon", "Derby", "Truro", "Wells", "Ely", "Whitby", "Bury")
-PEOPLE = (
-    "Ada Hale",
-    "Tom Reed",
-    "Ann Cole",
-    "Ben Frost",
-    "Eve Stone",
-    "Max Lowe",
-    "Ida Nash",
-    "Joe Pike",
-    "Amy Lane",
-    "Kit Moor",
+PEOPLE = tuple(
+    "Ada Hale,Tom Reed,Ann Cole,Ben Frost,Eve Stone,Max Lowe,Ida Nash,Joe Pike,Amy Lane,Kit Moor".split(",")
 )
 
 
@@ -53,17 +44,10 @@ def data(tmp_path):
         {"question": f"Where was {PEOPLE[i]} born?", "answer": CITIES[i], "knowledge": knowledge(i)} for i in range(10)
     ]
     halueval = [
-        {
-            "question": question,
-            "knowledge": text,
-            "right_answer": "Leeds",
-            "hallucinated_answer": "It is " + "very " * i + "far away.",
-        }
-        for i, (question, text) in enumerate(
-            [
-                ("where was ADA HALE born", "Other text."),
-                ("Who?", "Nobody knew the town of York, which lies near a lake."),
-            ]
+        {"question": question, "knowledge": text, "right_answer": "Leeds", "hallucinated_answer": f"It is {far} away."}
+        for question, text, far in (
+            ("where was ADA HALE born", "Other text.", "far"),
+            ("Who?", "Nobody knew the town of York, which lies near a lake.", "very far"),
         )
     ]
     parquet.write_table(pa.Table.from_pylist(hotpot), tmp_path / "fspo/hotpot-2k-train.parquet")
@@ -74,20 +58,14 @@ def data(tmp_path):
         label = ("supported", "partially_supported", "not_supported")[i % 3]
         claims.append({"claim": f"{PEOPLE[i]} was born in {CITIES[i]}.", "evidence": evidence, "label": label})
         words = [*f"{PEOPLE[i]} , a rich painter , was born in {CITIES[i]} in summer".split(), "."]
+        claim = " ".join(words).replace(" ,", ",").replace(" .", ".")
+        false = [word in ("rich", "summer") for word in words]
         tokens.append(
-            {
-                "claim": " ".join(words).replace(" ,", ",").replace(" .", "."),
-                "claim_tokens": words,
-                "non_supported_spans": [word in ("rich", "summer") for word in words],
-                "evidence": evidence,
-                "supporting_sentences": [[1]],
-            }
-        )
-    for name, rows in (
-        ("claim-dev", claims),
-        ("non_supported_tokens-train", tokens),
-        ("non_supported_tokens-dev", tokens),
-    ):
+            {"claim": claim, "claim_tokens": words, "non_supported_spans": false, "evidence": evidence,
+             "supporting_sentences": [[1]]}
+        )  # fmt: skip
+    files = {"claim-dev": claims, "non_supported_tokens-train": tokens, "non_supported_tokens-dev": tokens}
+    for name, rows in files.items():
         (tmp_path / f"wice/{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     return tmp_path
 
@@ -193,9 +171,8 @@ def test_run(data, tmp_path, capsys, monkeypatch):
     arguments = ["--data", str(data), "--train", "--steps", "2", "--random", "--work", str(tmp_path / "work")]
     result = quality.run(quality.arguments_of(arguments))
     quality.show(result)
-    assert {"lexical", "NLI, trained here", "HHEM, random weights", "MiniCheck, random weights"} < set(
-        result["tables"]["WiCE"]
-    )
+    judges = {"lexical", "NLI, trained here", "HHEM, random weights", "MiniCheck, random weights"}
+    assert judges < set(result["tables"]["WiCE"])
     assert "lexical + NLI, calibrated" in result["tables"]["HaluEval"]
     assert result["tables"]["WiCE"]["floor: always supported"]["auroc"]["value"] == 0.5
     assert all(row["n"] == 8 for row in result["tables"]["WiCE"].values())

@@ -7,12 +7,17 @@ import time
 from pathlib import Path
 
 import pytest
+from datasets import Dataset
 
 from hf_factuality.chat.base import ChatAnswer
+from hf_factuality.chat.client import ChatClient, RetryPolicy
 from hf_factuality.cli import main
 from hf_factuality.data.preferences import build_preferences, load_pairs, push_pairs, read_questions
 from hf_factuality.data.sampling import GivenResponses, SamplingConfig, ServedSampler
+from hf_factuality.data.topics import select_questions
 from hf_factuality.errors import DataError, HubError
+from hf_factuality.spans import LabeledSpan, Verification
+from hf_factuality.verifiers import LLMJudge, SentenceExtractor, VerifierPipeline
 from tests.chat.fake_server import FakeServer
 from tests.data.test_preferences import LetterSampler, LetterVerifier
 from tests.hub.loopback import TOKEN, User, hub  # noqa: F401
@@ -104,29 +109,13 @@ def test_what_is_dropped_is_printed(tmp_path, capsys):
 
 def test_a_model_in_this_process(tmp_path, tiny_model, capsys):
     """Its words are noise: all that is said is that the way through works and that no pair is an error with reasons."""
-    arguments = [
-        questions(tmp_path, ["Ada", "Ben"]),
-        "--model",
-        tiny_model,
-        "--num_samples",
-        3,
-        "--max_new_tokens",
-        12,
-    ]
-    arguments += [
-        "--out",
-        tmp_path / "run",
-        "--verifier",
-        "tests.data.test_build_preferences:Initial",
-        "--dtype",
-        "float32",
-    ]
-    assert build(*arguments) == 0
+    file, verifier = questions(tmp_path, ["Ada", "Ben"]), "tests.data.test_build_preferences:Initial"
+    few = ["--num_samples", 3, "--max_new_tokens", 12, "--dtype", "float32"]
+    assert build(file, "--model", tiny_model, *few, "--out", tmp_path / "run", "--verifier", verifier) == 0
     lines = [json.loads(line) for line in (tmp_path / "run" / "responses.jsonl").read_text().splitlines()]
     assert [len(line["items"]) for line in lines] == [3, 3]
-    settings = json.loads((tmp_path / "run" / "settings.json").read_text())
-    assert settings["sampling"]["model"] == "model" and settings["sampling"]["temperature"] == 0.8
-    assert settings["sampling"]["top_k"] == 40
+    sampling = json.loads((tmp_path / "run" / "settings.json").read_text())["sampling"]
+    assert (sampling["model"], sampling["temperature"], sampling["top_k"]) == ("model", 0.8, 40)
     sizes = {line["id"]: [sum(map(ord, text)) for text, _ in line["items"]] for line in lines}
     for key, chosen, rejected in texts(tmp_path / "run"):
         assert sum(map(ord, chosen)) % 2 and not sum(map(ord, rejected)) % 2 and len(sizes[key]) == 3
@@ -138,12 +127,9 @@ class Initial:
     requires_evidence = False
 
     def verify(self, inputs):
-        from hf_factuality.spans import LabeledSpan, Verification
-
-        return [
-            Verification((LabeledSpan(0, len(it.completion), "supported" if sum(map(ord, it.completion)) % 2 else "contradicted"),))
-            for it in inputs
-        ]  # fmt: skip
+        texts = [it.completion for it in inputs]
+        labels = ["supported" if sum(map(ord, text)) % 2 else "contradicted" for text in texts]
+        return [Verification((LabeledSpan(0, len(text), label),)) for text, label in zip(texts, labels, strict=True)]
 
 
 def reply(prompt, body):
@@ -202,8 +188,6 @@ class Exact:
     """Two sentences, each true word for word or not."""
 
     def verify(self, inputs):
-        from hf_factuality.spans import LabeledSpan, Verification
-
         found = []
         for it in inputs:
             cut = it.completion.index(".") + 1
@@ -281,9 +265,6 @@ def test_servers_that_are_killed_for_a_while_delay_and_lose_nothing(tmp_path, mo
 
 
 def served_judge(base_url):
-    from hf_factuality.chat.client import ChatClient, RetryPolicy
-    from hf_factuality.verifiers import LLMJudge, SentenceExtractor, VerifierPipeline
-
     retry = RetryPolicy(backoff=0.05, max_backoff=0.2, give_up_after=1.0)  # so that --patience has its turn
     client = ChatClient(base_url, "fake", cache=False, retry=retry, concurrency=4)
     return VerifierPipeline(SentenceExtractor(), LLMJudge(client))
@@ -291,9 +272,6 @@ def served_judge(base_url):
 
 def test_a_judge_that_answers_errors_is_asked_again_at_the_end(tmp_path):
     """As a proxy does while the server behind it starts again: no request is answered, and none finds the server down."""
-    from hf_factuality.chat.client import RetryPolicy
-    from hf_factuality.verifiers import LLMJudge, SentenceExtractor, VerifierPipeline
-
     rows = [json.loads(line) for line in Path(questions(tmp_path)).read_text().splitlines()]
     sampler = GivenResponses.from_file(responses(tmp_path))
     found = []
@@ -308,9 +286,9 @@ def test_a_judge_that_answers_errors_is_asked_again_at_the_end(tmp_path):
 
 def test_verification_behind_sampling_gives_the_same_and_loses_nothing(tmp_path):
     rows = read_questions([{"id": f"q{i}", "question": f"Question {i}?"} for i in range(20)])
-    plain = build_preferences(
-        rows, LetterSampler(), LetterVerifier(), tmp_path / "a", progress=False, questions_per_batch=3
-    )
+    arguments = dict(progress=False, questions_per_batch=3)
+    plain = build_preferences(rows, LetterSampler(), LetterVerifier(), tmp_path / "a", **arguments)
+    arguments["overlap"] = True
     busy = []
 
     class Slow(LetterVerifier):
@@ -325,7 +303,6 @@ def test_verification_behind_sampling_gives_the_same_and_loses_nothing(tmp_path)
                 raise KeyboardInterrupt
             return super().sample(prompts, seed)
 
-    arguments = dict(progress=False, questions_per_batch=3, overlap=True)
     with pytest.raises(KeyboardInterrupt):
         build_preferences(rows, Failing(), Slow(), tmp_path / "b", **arguments)
     for thread in threading.enumerate():  # one that was left behind ends and writes nothing more
@@ -373,18 +350,13 @@ def test_knowledge(tmp_path, capsys):
     assert "no question has any" in capsys.readouterr().err and not (tmp_path / "run").exists()
     assert build(*arguments, "--knowledge", base) == 0
     assert texts(tmp_path / "run") == [(n, RESPONSES[0].format(n), RESPONSES[2].format(n)) for n in PEOPLE]
-    settings = json.loads((tmp_path / "run" / "settings.json").read_text())
-    assert (
-        settings["verifier"]["retriever"]["class"] == "TopicRetriever"
-        and settings["verifier"]["retriever"]["fingerprint"]
-    )
+    retriever = json.loads((tmp_path / "run" / "settings.json").read_text())["verifier"]["retriever"]
+    assert retriever["class"] == "TopicRetriever" and retriever["fingerprint"]
     assert build(*arguments, "--knowledge", base, "--retriever", "corpus") == 2
     assert "hf-factuality index base.db --bm25" in capsys.readouterr().err
 
 
 def test_selections_by_topic(tmp_path, tiny_model):
-    from hf_factuality.data.topics import select_questions
-
     file = questions(tmp_path)
     common = [file, "--responses", responses(tmp_path)]
     assert build(*common, "--out", tmp_path / "a", "--topics", 2, "--seed", 4) == 0
@@ -403,16 +375,14 @@ def test_selections_by_topic(tmp_path, tiny_model):
 
 
 def test_a_dataset(tmp_path):
-    import datasets
-
-    datasets.load_dataset(
-        "json", data_files=questions(tmp_path), split="train", cache_dir=str(tmp_path / "c")
-    ).to_parquet(tmp_path / "data" / "test.parquet")
+    folder = tmp_path / "data"
+    folder.mkdir()
+    rows = [json.loads(line) for line in Path(questions(tmp_path)).read_text().splitlines()]
+    Dataset.from_list(rows).to_parquet(folder / "test.parquet")
     common = ["--responses", responses(tmp_path)]
-    assert (
-        build("--dataset", tmp_path / "data", "--split", "test", "--limit", 2, *common, "--out", tmp_path / "a") == 0
-    )
-    assert build(tmp_path / "data" / "test.parquet", *common, "--out", tmp_path / "b") == 0
+    some = ["--dataset", folder, "--split", "test", "--limit", 2]
+    assert build(*some, *common, "--out", tmp_path / "a") == 0
+    assert build(folder / "test.parquet", *common, "--out", tmp_path / "b") == 0
     assert texts(tmp_path / "a") == texts(tmp_path / "b")[:2]
     assert build("--dataset", tmp_path / "none", *common, "--out", tmp_path / "c") == 2
 
@@ -445,12 +415,9 @@ def test_bad_responses(tmp_path, capsys):
     file = responses(tmp_path, PEOPLE[:3])
     assert build(questions(tmp_path), "--responses", file, "--out", tmp_path / "run") == 2
     assert "2 of 5 questions have no responses, the first of them 'Dan'" in capsys.readouterr().err
-    for rows, message in [
-        ([{"id": "a"}], "needs 'id' and 'responses'"),
-        ([{"id": "a", "responses": [3]}], "all be text"),
-    ]:
+    for row, message in [({"id": "a"}, "needs 'id' and 'responses'"), ({"id": "a", "responses": [3]}, "all be text")]:
         with pytest.raises(DataError, match=message):
-            GivenResponses.from_file(write(tmp_path / "r.jsonl", rows))
+            GivenResponses.from_file(write(tmp_path / "r.jsonl", [row]))
     rows = [{"id": 1, "responses": ["a"]}, {"id": "1", "responses": ["b"]}]
     (found,) = GivenResponses.from_file(write(tmp_path / "r.jsonl", rows)).responses_to(["1"])
     assert [response.text for response in found] == ["a", "b"]
@@ -469,9 +436,8 @@ def test_push(tmp_path, hub, capsys):  # noqa: F811
     assert capsys.readouterr().out.endswith(f"{address}\n")
 
     hub.users[TOKEN] = User("other")
-    with pytest.raises(
-        HubError, match="stay there: .*someone/x.* cannot be written on the Hub: .*'someone' is no organ"
-    ):
+    message = "stay there: .*someone/x.* cannot be written on the Hub: .*'someone' is no organ"
+    with pytest.raises(HubError, match=message):
         push_pairs(out, "someone/x")
     assert build(*common[:-1], tmp_path / "other", "--push_to_hub", "someone/x") == 2  # before anything is done
     assert not (tmp_path / "other" / "responses.jsonl").exists()

@@ -45,11 +45,8 @@ def test_kill_9_of_the_command_at_random_moments(tmp_path, tiny_model):
     script = KILLED.format(root=str(REPOSITORY), argv=argv(tmp_path / "killed"))
     lines = tmp_path / "killed" / "responses.jsonl"
     rng, done, at = random.Random(0), 0, []
-    for least in (
-        1,
-        13,
-        25,
-    ):  # lines that must be there before the kill, so that each comes in another part of the run
+    # Lines that must be there before the kill, so that each comes in another part of the run.
+    for least in (1, 13, 25):
         process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
         assert process.stdout.readline() == "ready\n"
         while not lines.exists() or lines.read_bytes().count(b"\n") < least:
