@@ -50,16 +50,7 @@ _EVIDENCE = ("evidence", "knowledge", "reference", "document", "context")
 
 @dataclass(frozen=True)
 class PreferenceQuestion:
-    """What is asked, and what the answers are judged by.
-
-    Args:
-        id (`str`): Unlike that of any other question.
-        messages (`tuple[Mapping[str, str], ...]`): The conversation that a response continues.
-        question (`str`): What the verifier is shown.
-        evidence (`tuple[str, ...]`, *optional*): Passages.
-        topic (`str`, *optional*): Of what it asks, for selections by topic.
-        row (`Mapping[str, Any]`, *optional*): The dataset's other columns, which verifiers may read.
-    """
+    """What is asked (the conversation that a response continues), and what verifiers are shown: all from `question` on."""
 
     id: str
     messages: tuple[Mapping[str, str], ...]

@@ -59,31 +59,18 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True)
 class Reader(Benchmark):
-    """A benchmark, and how its rows become items.
+    """A benchmark, and how its rows become items: of a row, `build` makes one in a style of prompt, or raises [`Unusable`].
 
-    Args:
-        build (`Callable[[Row, str], BenchmarkItem]`):
-            Makes an item of a row in a style of prompt, or raises [`Unusable`].
-        columns, optional (`tuple[str, ...]`):
-            Columns that are needed, and that may be missing. Of `"question/problem"` the first that there is is read, and
-            called `question`.
-        draws (`bool`):
-            Whether each row needs a seeded choice between two candidates ([`Row.drawn`]).
-        line_column (`str`, *optional*):
-            Column that a line of a text file stands for. Without it, text files are refused.
-        files (`str`, *optional*):
-            Pattern of the files of a folder that are read one by one, instead of by `datasets.load_dataset`.
-        where (`str`):
-            Where the files are published, for benchmarks without a default dataset on the Hub.
+    Of a column `"question/problem"`, the first that there is is read, and called `question`.
     """
 
     build: Callable[[Row, str], BenchmarkItem]
     columns: tuple[str, ...]
     optional: tuple[str, ...] = ()
-    draws: bool = False
-    line_column: str | None = None
-    files: str | None = None
-    where: str = ""
+    draws: bool = False  # each row needs a choice between two candidates
+    line_column: str | None = None  # what a line of a text file holds; without it, text files are refused
+    files: str | None = None  # pattern of files that are read one by one, instead of by `datasets.load_dataset`
+    where: str = ""  # the files are published, for benchmarks without a default dataset on the Hub
 
     def find_columns(self, present: Collection[Any], name: str) -> dict[str, Any]:
         """Our name of a column -> that of the source, which errors call `name`."""
