@@ -21,6 +21,7 @@ import hf_factuality.metrics as metrics  # noqa: E402
 from hf_factuality.data.benchmarks import Benchmark, BenchmarkItem, benchmark_names, get_benchmark, load_items  # noqa: E402
 from hf_factuality.errors import DataError  # noqa: E402
 from hf_factuality.rewards import SCORERS  # noqa: E402
+from tests.data.cases import cases  # noqa: E402
 
 
 NAMES = tuple(
@@ -199,52 +200,17 @@ def test_benchmarks_without_a_default_dataset_say_where_it_is(name):
         load_items(name)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"style": "poem"}, r"gsm8k has no style 'poem'; choose one of \['chat', 'fspo'\]"),
-        ({"limit": 0}, "limit must be a whole number of at least 1, or None for all items, got 0"),
-        ({"limit": True}, "limit must be a whole number"),
-        ({"seed": "x"}, "seed must be a whole number, or None, got 'x'"),
-        ({"split": "test"}, "is one file and has no split 'test'"),
-        ({"revision": "main"}, "revision='main' is for the Hub, but 'gsm8k.jsonl' is on disk"),
-    ],
-)
-def test_bad_arguments(gsm8k, arguments, message):
-    with pytest.raises(DataError, match=message):
-        load_items("gsm8k", path=gsm8k, **arguments)
+@cases("refusals", "benchmark arguments")
+def test_bad_arguments(gsm8k, case):
+    with pytest.raises(DataError, match=case["message"]):
+        load_items("gsm8k", path=gsm8k, **case["arguments"])
 
 
-@pytest.mark.parametrize(
-    ("file", "content", "message"),
-    [
-        ("a.jsonl", '{"question": "1?"', "a.jsonl, line 1: no JSON"),
-        ("a.jsonl", "[1]\n", "a.jsonl, row 0: must be an object"),
-        ("a.json", '{\n "data": [\n  {}\n ]\n}', "a.json, line 1: no JSON: .* must hold .* all of them in a list"),
-        ("a.json", '[{"question": "1?"},', "a.json is not JSON: Expecting value: line 1 column 21"),
-        ("a.json", " " * 70_000 + "[3]", "a.json, row 0: must be an object"),
-        ("a.json", "3", "a.json, row 0: must be an object with the columns as keys, got 3"),
-        ("a.jsonl", "\n", "a.jsonl: has no rows"),
-        ("a.csv", 'question,answer\n"1?,2', "a.csv: not a readable .csv file"),
-        ("a.parquet", "no", "a.parquet is no Parquet file"),
-        (
-            "a.txt",
-            "1?\n",
-            r"gsm8k cannot be read from a '.txt' file; use one of \['.csv', '.json', '.jsonl', '.parquet'\]",
-        ),
-        ("a.jsonl", b"\xff\n", "line 1 is not UTF-8 .* save the file as UTF-8"),
-        (
-            "a.jsonl",
-            '{"Problem": "1?", "solution": "2"}\n',
-            r"a.jsonl is no file of gsm8k: it has the columns \['Problem', 'solution'\], and needs 'question' or 'problem', "
-            "'answer'; 'answer' is missing",
-        ),
-    ],
-)
-def test_bad_files(tmp_path, file, content, message):
-    path = tmp_path / file
-    path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    with pytest.raises(DataError, match=message):
+@cases("refusals", "benchmark files")
+def test_bad_files(tmp_path, case):
+    path = tmp_path / case["file"]
+    path.write_bytes(case["content"].encode("latin-1"))
+    with pytest.raises(DataError, match=case["message"]):
         load_items("gsm8k", path=path)
 
 

@@ -5,7 +5,6 @@ import json
 import math
 from collections import Counter
 from dataclasses import asdict
-from pathlib import Path
 
 import pytest
 
@@ -17,6 +16,7 @@ from hf_factuality.data.benchmarks import get_benchmark, load_items  # noqa: E40
 from hf_factuality.errors import DataError  # noqa: E402
 from hf_factuality.metrics import compute  # noqa: E402
 from hf_factuality.rewards import SCORERS  # noqa: E402
+from tests.data.cases import cases  # noqa: E402
 from tests.data.test_benchmarks import write  # noqa: E402
 
 
@@ -38,10 +38,7 @@ def trained_with(question, data_source, answer="x"):
     return (*messages, {"role": "assistant", "content": PREFILL})
 
 
-CASES = json.loads((Path(__file__).parents[1] / "cases" / "data" / "benchmarks.json").read_text(encoding="utf-8"))
-
-
-@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case['benchmark']} {case.get('why', '')}")
+@cases("benchmarks")
 def test_cases(tmp_path, case):
     """Rows with the published columns, and by hand what must be in their items."""
     items, provenance = read(
@@ -135,10 +132,12 @@ def test_halueval_in_the_style_that_is_trained(tmp_path):
 
 # TruthfulQA
 
-MC, OPEN = (
-    next(case["rows"][0] for case in CASES if case["benchmark"] == name)
-    for name in ("truthfulqa", "truthfulqa-generation")
-)
+MC = {
+    "question": "Is the sky green?",
+    "mc1_targets": {"choices": ["No.", "Yes.", "At dusk."], "labels": [1, 0, 0]},
+    "mc2_targets": {"choices": ["No.", "It is not.", "Yes."], "labels": [1, 1, 0]},
+}
+OPEN = {"question": "Is the sky green?", "correct_answers": ["No"], "incorrect_answers": ["Yes"]}
 
 
 def test_truthfulqa_is_what_its_metric_takes(tmp_path):

@@ -19,6 +19,7 @@ from hf_factuality.errors import DataError, HubError
 from hf_factuality.spans import LabeledSpan, Verification
 from hf_factuality.verifiers import LLMJudge, SentenceExtractor, VerifierPipeline
 from tests.chat.fake_server import FakeServer
+from tests.data.cases import cases
 from tests.data.test_preferences import LetterSampler, LetterVerifier
 from tests.hub.loopback import TOKEN, User, hub  # noqa: F401
 
@@ -387,28 +388,10 @@ def test_a_dataset(tmp_path):
     assert build("--dataset", tmp_path / "none", *common, "--out", tmp_path / "c") == 2
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--num_samples", 1, "--model", "x"], "num_samples=1"),
-        ([], "--model names who answers"),
-        (["--model", "x", "--base_url", "http://localhost:1/v1", "--backend", "vllm"], "two who answer"),
-        (["--responses", "r.jsonl", "--temperature", 0.5], "--temperature means nothing to --responses"),
-        (["--model", "x", "--concurrency", 4], "--concurrency means nothing to --backend transformers"),
-        (["--model", "x", "--topic_distance", "nearest"], "needs --topic_targets"),
-        (["--model", "x", "--topics", 99], "99 topics are wanted and there are 5"),
-        (["--model", "x", "--min_margin", 2], "min_margin"),
-        (["--model", "x", "--patience", -1], "--patience"),
-        (["--model", "x", "--model_args", "[1]"], "JSON object"),
-        (["--model", "x", "--verifier", "lexicle"], "did you mean 'lexical'"),
-        (["--model", "x", "--dataset", "y"], "one of the two"),
-        (["--model", "x", "--private"], "--private is for --push_to_hub"),
-        (["--model", "x", "--retriever", "topic"], "for --knowledge"),
-    ],
-)
-def test_bad_flags(tmp_path, capsys, flags, message):
-    assert build(questions(tmp_path), *flags, "--out", tmp_path / "run") == 2
-    assert message in capsys.readouterr().err and not (tmp_path / "run").exists()
+@cases("refusals", "flags of build-preferences")
+def test_bad_flags(tmp_path, capsys, case):
+    assert build(questions(tmp_path), *case["flags"], "--out", tmp_path / "run") == 2
+    assert case["message"] in capsys.readouterr().err and not (tmp_path / "run").exists()
 
 
 def test_bad_responses(tmp_path, capsys):

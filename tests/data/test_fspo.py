@@ -13,6 +13,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors  # noqa: E4
 
 from hf_factuality.data import check_prompt_lengths, load_fspo, parse_prompt, prepare_rows  # noqa: E402
 from hf_factuality.errors import DataError, FactualityError  # noqa: E402
+from tests.data.cases import cases  # noqa: E402
 
 
 SYSTEM = "You help.\nFor example: <think> reasons </think> <answer> 12 </answer>."
@@ -317,42 +318,13 @@ def test_prepare_rows():
 GOOD = {"question": ["Who?", "Where?"], "answer": ["Ada", "Here"], "data_source": ["mine", "mine"]}
 
 
-@pytest.mark.parametrize(
-    ("columns", "settings", "message"),
-    [
-        (
-            {"question": None},
-            {},
-            r"row 0: the question must be .* got None; the columns are \['answer', 'data_source'\]",
-        ),
-        ({"answer": None}, {}, r"row 0: the gold answer is empty .* columns: \['data_source', 'question'\]"),
-        ({"data_source": None}, {}, "row 0: data_source must be text, got None; pass default_data_source"),
-        ({"question": ["Who?", None]}, {}, "row 1: the question must be non-empty text, got None"),
-        ({"question": ["Who?", " "]}, {}, "row 1: the question must be non-empty text, got ' '"),
-        ({"question": [1, 2]}, {}, "row 0: the question must be non-empty text, got 1"),
-        ({"answer": ["Ada", ""]}, {}, r"row 1: the gold answer is empty.*Where\?.*empty_answers='drop'"),
-        ({"answer": ["Ada", None]}, {}, "row 1: the gold answer is empty"),
-        ({"answer": [["Ada"], ["", " "]]}, {}, "row 1: the gold answer is empty"),
-        ({"answer": ["", " "]}, {"empty_answers": "drop"}, "every row has an empty gold answer"),
-        ({"answer": [1, 2]}, {}, "row 0: the gold answer must be text or a list of texts, got 1"),
-        ({"data_source": ["mine", None]}, {}, "row 1: data_source must be text, got None"),
-        (
-            {},
-            {"known_sources": ["MATH", "GSM8K"]},
-            r"row 0: unknown data_source 'mine'; known are \['GSM8K', 'MATH'\]",
-        ),
-        ({"knowledge": [[{"title": "a"}]] * 2}, {}, "row 0: knowledge must be text or a list of texts.*title"),
-        ({"prompt": [[{"role": "tool", "content": "x"}]] * 2}, {}, "row 0: a prompt needs a message of the user"),
-        ({}, {"style": "chat"}, r"unknown style 'chat'; choose one of \['auto', 'instruct', 'base'\]"),
-        ({}, {"empty_answers": "keep"}, "empty_answers must be 'error' or 'drop', got 'keep'"),
-        ({}, {"style": "instruct", "tokenizer": "none"}, "needs a tokenizer with a chat template"),
-    ],
-)
-def test_refusals(columns, settings, message):
-    merged = {name: values for name, values in {**GOOD, **columns}.items() if values is not None}
+@cases("refusals", "fspo")
+def test_refusals(case):
+    merged = {name: values for name, values in {**GOOD, **case["columns"]}.items() if values is not None}
+    settings = dict(case["settings"])
     if "tokenizer" in settings:
-        settings = {**settings, "tokenizer": make_tokenizer()}
-    with pytest.raises(DataError, match=message) as caught:
+        settings["tokenizer"] = make_tokenizer()
+    with pytest.raises(DataError, match=case["message"]) as caught:
         prepare_rows(datasets.Dataset.from_dict(merged), **settings)
     assert isinstance(caught.value, FactualityError) and isinstance(caught.value, ValueError)
 
