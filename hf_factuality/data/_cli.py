@@ -34,9 +34,7 @@ def add_parser(commands: Any) -> None:
     what.add_argument("--dataset_revision", help="its branch, tag or commit")
     what.add_argument("--limit", type=whole_number, metavar="N", help="the first N questions only")
     who = build.add_argument_group("who answers")
-    who.add_argument(
-        "--model", help="id on the Hub or folder; with --base_url its name there; the policy to be aligned"
-    )
+    who.add_argument("--model", help="the policy to be aligned: id on the Hub, folder, or its name at --base_url")
     who.add_argument("--revision", help="of the model")
     who.add_argument("--backend", choices=("transformers", "vllm"), help="in this process (default transformers)")
     who.add_argument("--base_url", metavar="URL", help="an OpenAI-compatible server that has the model")
@@ -48,12 +46,8 @@ def add_parser(commands: Any) -> None:
         "names who wrote them",
     )
     who.add_argument("--dtype", help="auto (the checkpoint's, default), float32, bfloat16 or float16")
-    who.add_argument(
-        "--device", help="cpu, cuda, cuda:1, ..., or auto to spread the model; CUDA by default if there is one"
-    )
-    who.add_argument(
-        "--batch_size", type=whole_number, help="responses generated at once by transformers (default 32)"
-    )
+    who.add_argument("--device", help="cpu, cuda (default if there is one), cuda:1, ..., or auto to spread the model")
+    who.add_argument("--batch_size", type=whole_number, help="responses that transformers generates at once (32)")
     who.add_argument("--concurrency", type=whole_number, help="requests to the server at once (default 32)")
     who.add_argument(
         "--model_args",
@@ -64,9 +58,7 @@ def add_parser(commands: Any) -> None:
     how = build.add_argument_group("how responses are sampled (defaults are the paper's)")
     how.add_argument("--num_samples", type=int, metavar="N", help="responses per question (default 32)")
     how.add_argument("--temperature", type=float, metavar="T", help="default 0.8")
-    how.add_argument(
-        "--top_k", type=int, metavar="K", help="default 40; 0 for all, and for servers that do not know it"
-    )
+    how.add_argument("--top_k", type=int, metavar="K", help="default 40; 0 for all, and servers without it")
     how.add_argument("--top_p", type=float, metavar="P", help="default 1.0")
     how.add_argument("--max_new_tokens", type=int, metavar="N", help="default 512")
     how.add_argument("--seed", type=int, default=0, help="of the samples and of selections of topics (default 0)")
@@ -95,9 +87,7 @@ def add_parser(commands: Any) -> None:
         help="how long to wait for a server that is down (default 3600)",
     )
     pairs = build.add_argument_group("what makes a pair (may change when a run is started again)")
-    pairs.add_argument(
-        "--pairs_per_question", type=int, default=1, metavar="N", help="N best against N worst (default 1)"
-    )
+    pairs.add_argument("--pairs_per_question", type=int, default=1, metavar="N", help="N best, N worst (default 1)")
     pairs.add_argument(
         "--correct",
         choices=("free", "supported"),
@@ -107,18 +97,14 @@ def add_parser(commands: Any) -> None:
     pairs.add_argument("--min_margin", type=float, default=0.0, metavar="SHARE", help="least difference of the scores")
     topics = build.add_argument_group("which questions are taken, by their topics")
     topics.add_argument("--topics", type=whole_number, metavar="N", help="N topics, drawn by the seed")
-    topics.add_argument(
-        "--questions_per_topic", type=whole_number, metavar="N", help="at most N questions of each, likewise"
-    )
+    topics.add_argument("--questions_per_topic", type=whole_number, metavar="N", help="at most N of each, likewise")
     topics.add_argument(
         "--topic_distance",
         choices=("nearest", "farthest"),
         help="instead of drawn topics, the N nearest to those of --topic_targets or farthest from them, by the mean of the "
         "model's last hidden layer over their questions",
     )
-    topics.add_argument(
-        "--topic_targets", type=Path, metavar="FILE", help="questions with topics, as those of QUESTIONS"
-    )
+    topics.add_argument("--topic_targets", type=Path, metavar="FILE", help="questions, as QUESTIONS, with topics")
     topics.add_argument("--topic_model", help="model that embeds them (default --model); needed with --base_url")
     out = build.add_argument_group("output")
     out.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of the run and of its dataset")
