@@ -22,13 +22,14 @@ def add_parser(commands: Any) -> None:
         "down for longer than --patience. The method and the files are described in docs/preferences.md.",
     )
     what = build.add_argument_group("what is asked")
-    what.add_argument(
+    asked = what.add_mutually_exclusive_group(required=True)
+    asked.add_argument(
         "questions",
         nargs="?",
         type=Path,
         help="a .jsonl, .json or .parquet file with 'prompt' or 'question', and as they are known 'id', 'topic', 'evidence'",
     )
-    what.add_argument("--dataset", metavar="PATH", help="instead, a dataset: a repository on the Hub or a folder")
+    asked.add_argument("--dataset", metavar="PATH", help="instead, a dataset: a repository on the Hub or a folder")
     what.add_argument("--config", help="its configuration")
     what.add_argument("--split", default="train", help="its split (default train)")
     what.add_argument("--dataset_revision", help="its branch, tag or commit")
@@ -36,9 +37,10 @@ def add_parser(commands: Any) -> None:
     who = build.add_argument_group("who answers")
     who.add_argument("--model", help="the policy to be aligned: id on the Hub, folder, or its name at --base_url")
     who.add_argument("--revision", help="of the model")
-    who.add_argument("--backend", choices=("transformers", "vllm"), help="in this process (default transformers)")
-    who.add_argument("--base_url", metavar="URL", help="an OpenAI-compatible server that has the model")
-    who.add_argument(
+    where = who.add_mutually_exclusive_group()
+    where.add_argument("--backend", choices=("transformers", "vllm"), help="in this process (default transformers)")
+    where.add_argument("--base_url", metavar="URL", help="an OpenAI-compatible server that has the model")
+    where.add_argument(
         "--responses",
         type=Path,
         metavar="FILE",

@@ -103,10 +103,7 @@ def build(args: argparse.Namespace) -> int:
 
 def _kind(args: argparse.Namespace) -> str:
     """Who answers; refuses flags that it would not heed."""
-    given = [flag for flag in ("backend", "base_url", "responses") if getattr(args, flag) is not None]
-    if len(given) > 1:
-        raise ValueError(f"--{given[0]} and --{given[1]} name two who answer; give one")
-    kind = {"base_url": "server", "responses": "given"}.get("".join(given)) or args.backend or "transformers"
+    kind = "server" if args.base_url is not None else "given" if args.responses else args.backend or "transformers"
     named = {"server": "--base_url", "given": "--responses"}.get(kind, f"--backend {kind}")
     near, of_dataset = args.topic_distance, args.config or args.dataset_revision or args.split != "train"
     for wrong, message in (
@@ -114,10 +111,6 @@ def _kind(args: argparse.Namespace) -> str:
         *(
             (getattr(args, flag) is not None and kind not in kinds, f"--{flag} means nothing to {named}; leave it out")
             for flag, kinds in _ONLY_FOR.items()
-        ),
-        (
-            (args.questions is None) == (args.dataset is None),
-            "name a file of questions or --dataset PATH, one of the two",
         ),
         (args.questions and of_dataset, "--config, --split and --dataset_revision are for --dataset, not for a file"),
         (

@@ -44,6 +44,7 @@ DISHES: Mapping[str, tuple[frozenset[str], frozenset[str]]] = {
 ADJECTIVES = sorted({word for praise, complaint in DISHES.values() for word in praise | complaint})
 COLOURS = "Blue Red Green Golden Silver White Black Old Little Crooked".split()
 THINGS = "Door Lion Anchor Bridge Garden Mill Lantern Oak Rose Swan".split()
+PLACES = [f"{colour} {thing}" for colour in COLOURS for thing in THINGS]
 SENTENCES = 3
 POLICY_BATCH, REWARD_BATCH = 64, 32
 PAD, EOS = "<pad>", "<eos>"
@@ -77,9 +78,6 @@ def read_review(text: str) -> Review:
     rest = _SENTENCE.sub("", text).strip()
     good = sum(sign > 0 for _, sign in ends)
     return Review(good, len(ends) - good, ends, not rest and known == len(ends) and len(matches) == SENTENCES)
-
-
-PLACES = [f"{colour} {thing}" for colour in COLOURS for thing in THINGS]
 
 
 def request(place: str) -> str:

@@ -64,15 +64,8 @@ def math_row(question="Find $x$.\nNow.", answer=r"\frac{1}{2}") -> dict:
 
 
 def halueval_row(shown: str, gold: str, style=chatml) -> dict:
-    return row(
-        style(shown),
-        gold,
-        "HaluEval",
-        knowledge="Lima is the capital.",
-        question="Which city?",
-        right_answer="Lima",
-        hallucinated_answer="Rome",
-    )
+    columns = {"question": "Which city?", "right_answer": "Lima", "hallucinated_answer": "Rome"}
+    return row(style(shown), gold, "HaluEval", knowledge="Lima is the capital.", **columns)
 
 
 JUDGE = "#Question#: Which city?\n#Candidate Answer#: Rome"
@@ -99,32 +92,20 @@ def make_tokenizer(chat_template=None, bos=False, eos=False):
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     if bos or eos:
         single = ("<s> " if bos else "") + "$A" + (" </s>" if eos else "")
-        tokenizer.post_processor = processors.TemplateProcessing(
-            single=single, special_tokens=[("<s>", 1), ("</s>", 2)]
-        )
+        special = [("<s>", 1), ("</s>", 2)]
+        tokenizer.post_processor = processors.TemplateProcessing(single=single, special_tokens=special)
     return transformers.PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        unk_token="<unk>",
-        bos_token="<s>",
-        eos_token="</s>",
+        tokenizer_object=tokenizer, unk_token="<unk>", bos_token="<s>", eos_token="</s>", chat_template=chat_template,
         additional_special_tokens=["<|h|>"],
-        chat_template=chat_template,
-    )
+    )  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "question",
-    [
-        "Who?",
-        " Who ",
-        "Two\nlines\n\n of it",
-        'He asked "User: who?"\nUser: me',
-        "What follows\nAssistant: in a dialogue?",
-        "What does system mean?",
-        "<answer> 12 </answer>?",
-        "\u00bf谁?",
-    ],
-)
+QUESTIONS = [
+    "Who?", " Who ", "Two\nlines\n\n of it", 'He asked "User: who?"\nUser: me', "What follows\nAssistant: in a dialogue?",
+    "What does system mean?", "<answer> 12 </answer>?", "\u00bf谁?",
+]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("style", "name"),
     [
@@ -137,12 +118,12 @@ def make_tokenizer(chat_template=None, bos=False, eos=False):
     ],
     ids=["chatml", "chatml-open", "chatml-closed", "llama3", "llama3-newline", "base"],
 )
-def test_parse_prompt(question, style, name):
-    for prompt in (style(question), [{"role": "user", "content": style(question)}]):
-        parsed = parse_prompt(prompt)
-        assert parsed.question == question
-        assert parsed.style == name
-        assert "12 </answer>." in parsed.system
+def test_parse_prompt(style, name):
+    for question in QUESTIONS:
+        for prompt in (style(question), [{"role": "user", "content": style(question)}]):
+            parsed = parse_prompt(prompt)
+            assert (parsed.question, parsed.style) == (question, name)
+            assert "12 </answer>." in parsed.system
 
 
 def test_parse_prompt_without_markup():
@@ -192,10 +173,9 @@ def test_files_with_different_columns(write):
 
 
 def test_one_file_and_lists_of_answers(write):
-    rows = [
-        {"question": "Who?", "answer": ["Ada", "", "A. L."], "context": ["One.", " ", "Two."], "data_source": "world"}
-    ]
-    dataset = load_fspo([write("lists.jsonl", rows), write("hotpot.parquet", [hotpot_row()])])
+    lists = {"answer": ["Ada", "", "A. L."], "context": ["One.", " ", "Two."]}
+    file = write("lists.jsonl", [{"question": "Who?", "data_source": "world", **lists}])
+    dataset = load_fspo([file, write("hotpot.parquet", [hotpot_row()])])
     assert dataset["answer"][:] == [["Ada", "A. L."], ["Ada Lovelace"]]
     assert dataset["evidence"][:] == [["One.", "Two."], ["Ada did it."]]
     assert load_fspo(str(write("one.parquet", [hotpot_row()]))).num_rows == 1
@@ -212,8 +192,8 @@ def test_dataset_name(tmp_path, write):
 
 def test_instruct_prompt(write):
     tokenizer = make_tokenizer(CHATML)
-    prompt = load_fspo(write("math.parquet", [math_row()]), tokenizer=tokenizer, system_prompt="Be brief.")["prompt"][
-        0
+    (prompt,) = load_fspo(write("math.parquet", [math_row()]), tokenizer=tokenizer, system_prompt="Be brief.")[
+        "prompt"
     ]
     assert prompt == (
         "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nFind $x$.\nNow.<|im_end|>\n<|im_start|>assistant\n"
@@ -293,9 +273,8 @@ def test_template_keywords(write):
 )
 def test_template_without_system_role(write, start):
     tokenizer = make_tokenizer(start + CHATML)
-    prompt = load_fspo(write("rows.parquet", [hotpot_row()]), tokenizer=tokenizer, system_prompt="Be brief.")[
-        "prompt"
-    ][0]
+    file = write("rows.parquet", [hotpot_row()])
+    (prompt,) = load_fspo(file, tokenizer=tokenizer, system_prompt="Be brief.")["prompt"]
     assert prompt == "<|im_start|>user\nBe brief.\n\nWho?<|im_end|>\n<|im_start|>assistant\n" + PREFILL
 
 
