@@ -39,10 +39,13 @@ _TYPES: Mapping[str, Label] = {
     "no_hallucination": Label.SUPPORTED,
     **ANAH_LABELS,
 }
-_ANAH_TYPES: Mapping[Label, str] = {
-    **{label: name for name, label in ANAH_LABELS.items()},
-    Label.HEDGED_SUPPORTED: "ok",
-    Label.HEDGED_CONTRADICTED: "contradictory",
+_WRITTEN: Mapping[str, Mapping[Label, str]] = {
+    "mask_dpo": {label: "no_hallucination" if label in FREE_OF_HALLUCINATION else "hallucination" for label in Label},
+    "anah": {
+        **{label: name for name, label in ANAH_LABELS.items()},
+        Label.HEDGED_SUPPORTED: "ok",
+        Label.HEDGED_CONTRADICTED: "contradictory",
+    },
 }
 # Likeness, of 100, that an aligned stretch must have with its sentence.
 _LIKENESS = 85.0
@@ -166,7 +169,7 @@ def write_anah(
         `DataError`: names the pair whose spans overlap, or whose columns are others.
         `ValueError`: another word for `types` or `unjudged`.
     """
-    if types not in ("mask_dpo", "anah") or unjudged not in ("masked", "null"):
+    if types not in _WRITTEN or unjudged not in ("masked", "null"):
         raise ValueError(f"types is 'mask_dpo' or 'anah' and unjudged 'masked' or 'null', got {types!r}, {unjudged!r}")
     count = 0
     path = Path(path)
@@ -179,8 +182,7 @@ def write_anah(
             for side in _SIDES:
                 if len(pair[side]) != 1:
                     raise DataError(f"pair {number}: {side} must be one message, it is {len(pair[side])}")
-                row[side] = pair[side]
-                row[f"{side}_item"] = _item(pair, side, types, unjudged, number)
+                row |= {side: pair[side], f"{side}_item": _item(pair, side, types, unjudged, number)}
             row |= {name: pair[name] for name in ("id", "topic") if pair.get(name) is not None}
             file.write(json.dumps(row, ensure_ascii=False) + "\n")
             count += 1
@@ -188,26 +190,19 @@ def write_anah(
 
 
 def _item(pair: Mapping[str, Any], side: str, types: str, unjudged: str, number: int) -> dict[str, list]:
-    content, end = pair[side][0]["content"], 0
+    content, names, end = pair[side][0]["content"], _WRITTEN[types], 0
+    # What does not count on this side: a false sentence of the chosen, a true one of the rejected.
+    masked = names[Label.CONTRADICTED if side == "chosen" else Label.SUPPORTED] if unjudged == "masked" else None
     spans = sorted(map(LabeledSpan.from_dict, pair[f"{side}_spans"]), key=lambda span: (span.start, span.end))
-    sents, names = [], []
     for span in spans:
         if span.start < end or span.end > len(content):
             raise DataError(
                 f"pair {number}: the span [{span.start}, {span.end}) of {side} overlaps another or ends after the text; "
-                "sentences one after the other are all that this form can hold"
+                "this form holds sentences one after the other"
             )
         end = span.end
-        sents.append(span.text(content))
-        if span.label is None and unjudged == "null":
-            names.append(None)
-        elif types == "anah":
-            # Masked is what does not count on this side: a true sentence of the rejected, a false one of the chosen.
-            names.append(_ANAH_TYPES[span.label or (Label.CONTRADICTED if side == "chosen" else Label.SUPPORTED)])
-        else:
-            free = side == "rejected" if span.label is None else span.label in FREE_OF_HALLUCINATION
-            names.append("no_hallucination" if free else "hallucination")
-    return {"sents": sents, "type": names}
+    labels = [masked if span.label is None else names[span.label] for span in spans]
+    return {"sents": [span.text(content) for span in spans], "type": labels}
 
 
 def _side(row: Mapping[str, Any], side: str, place: str) -> tuple[str, list[str], list[Any]]:
