@@ -1,8 +1,5 @@
 """The example, as a user runs it: on files, in the closed world, and with everything that can be wrong."""
 
-import json
-import shutil
-
 import pandas as pd
 import pytest
 from datasets import Dataset
@@ -94,21 +91,3 @@ def test_a_run_needs_model_and_data(run, tiny_model, tmp_path, file):
         run("--train_files", file(), *FEW)
     with pytest.raises(ValueError, match="no-such-file.parquet"):
         run("--model_name_or_path", tiny_model, "--train_files", tmp_path / "no-such-file.parquet", *FEW)
-
-
-@pytest.mark.slow
-def test_trains_on_the_published_files(run, tiny_model, tmp_path, data_dir):
-    """HotpotQA, 2WikiMultiHopQA and MATH rows together; the model is random, so this checks the way, not the words."""
-    model = shutil.copytree(tiny_model, tmp_path / "model")
-    config = json.loads((model / "config.json").read_text(encoding="utf-8"))
-    config["max_position_embeddings"] = 16384  # this tokenizer knows hardly a word: prompts are long
-    (model / "config.json").write_text(json.dumps(config), encoding="utf-8")
-    out = tmp_path / "out"
-    files = [data_dir / "fspo" / name for name in ("hotpot-2k-train.parquet", "simple-rl-train.parquet")]
-    fast = ["2" if value == "1" and FEW[i - 1] == "--max_steps" else value for i, value in enumerate(FEW)]
-    run("--model_name_or_path", model, "--train_files", *files, "--output_dir", out,
-        "--log_completions", "true", "--num_completions_to_print", "0", *fast)  # fmt: skip
-    tables = [pd.read_parquet(path) for path in (out / "completions").glob("*.parquet")]
-    prompts = [prompt for table in tables for prompt in table["prompt"]]
-    assert len(prompts) == 8 and all(p.startswith("<|system|>") and p.endswith("<think>") for p in prompts)
-    assert not any("<|im_start|>" in prompt for prompt in prompts)
