@@ -9,6 +9,7 @@ from hf_factuality.data.anah_format import ANAHReport, place_sentences, read_ana
 from hf_factuality.data.preferences import pair_features
 from hf_factuality.errors import DataError
 from hf_factuality.spans import Label
+from tests.data.cases import cases
 
 
 ENGLISH = "Marie Curie was born in Warsaw in 1867. She won two Nobel Prizes! Her husband was Pierre."
@@ -86,28 +87,13 @@ def test_the_written_file_is_what_the_released_code_reads(tmp_path):
     assert first["chosen"] == [{"role": "assistant", "content": ENGLISH}]
 
 
-@pytest.mark.parametrize(
-    ("text", "sents", "expected", "how"),
-    [
-        # Spaces that the splitter put in or took out, in both languages.
-        ("U.S. law.New one.", ["U. S. law.", " New one. "], [(0, 9), (9, 17)], "exact 1 spaced 1"),
-        ("She was  born\nhere. Yes.", ["She was born here.", "Yes."], [(0, 19), (20, 24)], "exact 1 spaced 1"),
-        ("他 生于 1867 年。 他在巴黎。", ["他生于1867年。", "他在巴黎。"], [(0, 12), (13, 18)], "exact 1 spaced 1"),
-        # The same sentence twice: each its own place.
-        ("Yes. No. Yes.", ["Yes.", "No.", "Yes."], [(0, 4), (5, 8), (9, 13)], "exact 3"),
-        # Letters that differ.
-        ("The city of Köln is old. Next.", ["The city of Koln is old.", "Next."], [(0, 24), (25, 30)], "exact 1 aligned 1"),
-        # A rewritten sentence whose words come again exactly: it stands here, not there.
-        ("It is a very old citty. So. It is a very old city.", ["It is a very old city.", "So."], [(0, 23), (24, 27)], "exact 1 aligned 1"),
-        ("One. Two. Three.", ["One.", "Nothing like this at all.", "Three."], [(0, 4), None, (10, 16)], "exact 2 unplaced 1"),
-        ("One.", ["", "One."], [None, (0, 4)], "exact 1 unplaced 1"),
-    ],
-)  # fmt: skip
-def test_sentences_are_found_in_the_text(text, sents, expected, how):
+@cases("released_form", "sentences")
+def test_sentences_are_found_in_the_text(case):
     report = ANAHReport()
-    assert place_sentences(sents, text, report) == expected
+    found = place_sentences(case["sents"], case["text"], report)
+    assert [place and list(place) for place in found] == case["expected"]
     counts = {name: getattr(report, name) for name in ("exact", "spaced", "aligned", "unplaced")}
-    assert " ".join(f"{name} {count}" for name, count in counts.items() if count) == how
+    assert " ".join(f"{name} {count}" for name, count in counts.items() if count) == case["how"]
 
 
 def sample(**changes):
@@ -134,19 +120,10 @@ def test_what_cannot_be_placed_or_read_is_unjudged_and_counted():
     assert found["id"] == ["0", "1"] and found["topic"] == [None, None]
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"prompt": "Count."}, "row 0 has no 'prompt'"),
-        ({"chosen": "One."}, "'chosen' must be a list of one message"),
-        ({"chosen": sample()["chosen"] * 2}, "'chosen' must be a list of one message"),
-        ({"rejected_item": {"sents": ["Four."], "type": []}}, "1 sentences and 0 types"),
-        ({"rejected_item": None}, "'rejected_item' must hold"),
-    ],
-)
-def test_bad_rows_are_named(changes, message):
-    with pytest.raises(DataError, match=message):
-        read_anah([sample(**changes)])
+@cases("released_form", "bad rows")
+def test_bad_rows_are_named(case):
+    with pytest.raises(DataError, match=case["message"]):
+        read_anah([sample(**case["changes"])])
 
 
 def test_bad_files(tmp_path):

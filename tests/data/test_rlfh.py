@@ -7,6 +7,7 @@ import pytest
 from hf_factuality.data import load_rlfh
 from hf_factuality.data.rlfh import rlfh_row
 from hf_factuality.errors import DataError
+from tests.data.cases import cases
 
 
 HOTPOT = {"question": "Which came first?", "titles": ["One", "Two", "One"], "materials": ["One: 1900.", " "],
@@ -46,19 +47,10 @@ def test_files(tmp_path):
     assert dataset["evidence"][1:] == [["text"], []] and dataset["topic"] == [["One", "Two"], ["T"], []]
 
 
-@pytest.mark.parametrize(
-    ("text", "error"),
-    [
-        ('{"question": " "}', r"one.jsonl, row 1: needs a 'question' that is not empty"),
-        ('{"question": "Q?", "materials": [1]}', "'materials' must hold text or a list of texts"),
-        ("[]", "row 1: needs a 'question'"),
-        ("{", "not JSON"),
-        ("", "there is no question in"),
-    ],
-)
-def test_bad_rows_are_named(tmp_path, text, error):
-    (tmp_path / "one.jsonl").write_text(text)
-    with pytest.raises(DataError, match=error):
+@cases("refusals", "rlfh")
+def test_bad_rows_are_named(tmp_path, case):
+    (tmp_path / "one.jsonl").write_text(case["text"])
+    with pytest.raises(DataError, match=case["message"]):
         load_rlfh(tmp_path / "one.jsonl")
 
 
