@@ -27,41 +27,28 @@ _TRUTH_LABELS = tuple(RLFH_LABELS.values())
 _SCALARS = ("truth_weight", "info_weight", "epsilon", "mu", "default_for_none")
 
 
+def _label(key: object) -> Label:
+    """One of RLFH's five, by itself, by its value or by RLFH's name."""
+    found = map_label(key, "rlfh") if isinstance(key, str) else None
+    found = found or next((label for label in _TRUTH_LABELS if label == key), None)
+    if found is None:
+        why = "; leave out statements without a fact (NO_FACT)" if key == Label.NO_FACT else ""
+        ours = [label.value for label in _TRUTH_LABELS]
+        raise ValueError(f"unknown label {key!r}; use RLFH's {list(RLFH_LABELS)} or {ours}{why}")
+    return found
+
+
+def _rating(key: object) -> int:
+    """A rating or its digit; not `True`, which equals 1."""
+    if isinstance(key, str) and key in map(str, RLFH_RATINGS):
+        return int(key)
+    if isinstance(key, bool) or not isinstance(key, int) or key not in RLFH_RATINGS:
+        raise ValueError(f"{key!r} is no rating of informativeness; ratings are {list(RLFH_RATINGS)}")
+    return key
+
+
 def _written(key: Label | int) -> str | int:
     return key.value if isinstance(key, Label) else key
-
-
-def _check_label(key: object) -> None:
-    """Refuse what f has no value for; also a string that equals its label."""
-    if not isinstance(key, Label) or key not in _TRUTH_LABELS:
-        why = "; leave out statements without a fact" if key is Label.NO_FACT else ""
-        raise ValueError(f"{key!r} has no truth value; labels are {[str(k.value) for k in _TRUTH_LABELS]}{why}")
-
-
-def _check_rating(key: object) -> None:
-    """Refuse what g has no value for; also `True`, which equals 1."""
-    if isinstance(key, bool) or not isinstance(key, int) or key not in RLFH_RATINGS:
-        raise ValueError(f"{key!r} is no rating of informativeness; ratings are {list(RLFH_RATINGS)}, as ints")
-
-
-def _read_label(key: object) -> Label:
-    found = map_label(key, "rlfh") if isinstance(key, str) else None
-    try:
-        return found or Label(key)
-    except ValueError:
-        ours = [label.value for label in _TRUTH_LABELS]
-        raise ValueError(f"unknown label {key!r}; use RLFH's {list(RLFH_LABELS)} or {ours}") from None
-
-
-def _read_rating(key: object) -> int:
-    return int(key) if isinstance(key, str) and key in map(str, RLFH_RATINGS) else key
-
-
-_KEYS = {
-    "truth": (_TRUTH_LABELS, _check_label, _read_label),
-    "informativeness": (RLFH_RATINGS, _check_rating, _read_rating),
-}
-"""Of the two maps: the keys, how they are checked, and how they are read from JSON or YAML."""
 
 
 def _number(value: object, name: str) -> float:
@@ -79,9 +66,10 @@ class RLFHMaps:
 
     Args:
         truth (`Mapping[Label, float]`):
-            f: value of each of the five labels that RLFH has (all but `NO_FACT`).
+            f: value of each of the five labels that RLFH has (all but `NO_FACT`). Keys may be RLFH's names ("Hedged
+            correct") or the values of ours ("hedged_supported").
         informativeness (`Mapping[int, float]`):
-            g: value of each rating from 1 to 5.
+            g: value of each rating from 1 to 5. Keys may be digits.
         truth_weight (`float`, *optional*, defaults to `1.0`):
             Alpha, weight of the truth of statements.
         info_weight (`float`, *optional*, defaults to `1.0`):
@@ -94,7 +82,7 @@ class RLFHMaps:
             Reward of a sentence in which the extractor found no statement.
 
     Raises:
-        `ValueError`: a label or a rating is missing or unknown, a number is not finite, a weight is negative, or
+        `ValueError`: a label or a rating is missing, unknown or there twice (under two names), a number is not finite, a weight is negative, or
         `mu + epsilon` is not positive.
     """
 
@@ -107,17 +95,19 @@ class RLFHMaps:
     default_for_none: float = 0.0
 
     def __post_init__(self):
-        for name, (expected, check, _) in _KEYS.items():
-            given = getattr(self, name)
+        for name, expected, read in (("truth", _TRUTH_LABELS, _label), ("informativeness", RLFH_RATINGS, _rating)):
+            given, values = getattr(self, name), {}
             if not isinstance(given, Mapping):
                 raise ValueError(f"{name} must be a mapping, got {type(given).__name__}")
-            for key in given:
-                check(key)
-            missing = [_written(key) for key in expected if key not in given]
+            for key, value in given.items():
+                known = read(key)
+                if known in values:
+                    raise ValueError(f"{name} has {_written(known)!r} twice, the second time as {key!r}")
+                values[known] = _number(value, f"{name}[{_written(known)!r}]")
+            missing = [_written(key) for key in expected if key not in values]
             if missing:
                 raise ValueError(f"{name} has no value for {missing}; give all {len(expected)}")
-            values = {key: _number(given[key], f"{name}[{_written(key)!r}]") for key in expected}
-            object.__setattr__(self, name, MappingProxyType(values))
+            object.__setattr__(self, name, MappingProxyType({key: values[key] for key in expected}))
         for name in _SCALARS:
             object.__setattr__(self, name, _number(getattr(self, name), name))
         for name in ("truth_weight", "info_weight"):
@@ -140,16 +130,7 @@ class RLFHMaps:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> RLFHMaps:
-        """Maps as they were read from JSON or YAML.
-
-        Args:
-            data (`Mapping[str, Any]`):
-                The arguments of this class; `truth` and `informativeness` must be there. Labels may be RLFH's names
-                ("Hedged correct") or the values of ours ("hedged_supported"), ratings ints or their digits.
-
-        Raises:
-            `ValueError`: a key is missing, unknown or there twice (under two names), or see the class.
-        """
+        """Maps as they were read from JSON or YAML: the arguments of this class, or `ValueError`."""
         if not isinstance(data, Mapping):
             raise ValueError(f"maps are a mapping with the keys {_FIELDS}, got {type(data).__name__}")
         unknown = [key for key in data if key not in _FIELDS]
@@ -158,16 +139,7 @@ class RLFHMaps:
         missing = [name for name in ("truth", "informativeness") if name not in data]
         if missing:
             raise ValueError(f"the maps have no {' and no '.join(missing)}; both are needed")
-        read = dict(data)
-        for name, (_, _, read_key) in _KEYS.items():
-            if isinstance(data[name], Mapping):
-                read[name] = {}
-                for key, value in data[name].items():
-                    known = read_key(key)
-                    if known in read[name]:
-                        raise ValueError(f"{name} has {_written(known)!r} twice, the second time as {key!r}")
-                    read[name][known] = value
-        return cls(**read)
+        return cls(**data)
 
 
 _FIELDS = list(RLFHMaps.__dataclass_fields__)
@@ -217,8 +189,8 @@ class RLFHSentence:
     def __post_init__(self):
         statements = tuple(RLFHStatement(*given) for given in self.statements)
         for statement in statements:
-            if statement.rating is not None:
-                _check_rating(statement.rating)
+            if statement.rating is not None and _rating(statement.rating) != statement.rating:
+                raise ValueError(f"{statement.rating!r} is no rating; ratings are {list(RLFH_RATINGS)}, as ints")
         object.__setattr__(self, "statements", statements)
 
     @property

@@ -38,6 +38,9 @@ class Publishes:
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
+        self._pusher = ThreadPoolExecutor(
+            1, thread_name_prefix="push"
+        )  # two commits at once would be in each other's way
         if dist.is_available() and dist.is_initialized():
             _KEPT.add(dist.group.WORLD)
 
@@ -93,7 +96,7 @@ class Publishes:
         where["private"] = private if private is not None else self.args.hub_private_repo
         if blocking:
             return push_folder(self.args.output_dir, self.hub_model_id, **where)
-        return self._pusher().submit(push_folder, self.args.output_dir, self.hub_model_id, **where)
+        return self._pusher.submit(push_folder, self.args.output_dir, self.hub_model_id, **where)
 
     def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
         strategy = self.args.hub_strategy
@@ -122,17 +125,9 @@ class Publishes:
         step = f"Training in progress, step {self.state.global_step}"
         where = {"revision": self.args.hub_revision, "commit_message": step, "token": self.args.hub_token}
         where["private"] = True if strategy in _RESUMABLE else self.args.hub_private_repo
-        job = self._pusher().submit(_push_staged, staged, state, self.hub_model_id, where)
-        if self.push_in_progress is None or self.push_in_progress.is_done():
-            self.push_in_progress = PushInProgress([job])
-        else:
-            self.push_in_progress.jobs.append(job)
-
-    def _pusher(self) -> ThreadPoolExecutor:
-        # One at a time: two commits at once would be in each other's way.
-        if not hasattr(self, "_push_thread"):
-            self._push_thread = ThreadPoolExecutor(1, thread_name_prefix="push")
-        return self._push_thread
+        job = self._pusher.submit(_push_staged, staged, state, self.hub_model_id, where)
+        before = [] if self.push_in_progress is None else self.push_in_progress.jobs
+        self.push_in_progress = PushInProgress([*before, job])
 
     def _save_verifier(self, folder: Path) -> None:
         """The settings of the verifier that paid for this model, where there is one and it can be described."""

@@ -219,7 +219,7 @@ def _from_policy(policy: PreTrainedModel) -> PreTrainedModel:
         raise ValueError(
             f"transformers has no token classifier for {type(config).__name__}; set critic_model='value_head'"
         ) from error
-    backbone = _backbone(model)
+    backbone = model.base_model
     wanted = backbone.state_dict()
     # Adapters stand between the names of a layer and its weight, and add names of their own.
     plain = {
@@ -258,13 +258,9 @@ def _from_source(source: str, policy: PreTrainedModel, trust_remote_code: bool) 
     return model
 
 
-def _backbone(model: PreTrainedModel) -> nn.Module:
-    return getattr(model, model.base_model_prefix)
-
-
 def _zero_head(model: PreTrainedModel) -> None:
     # Backbones have layers of one output too: the gates of shared experts.
-    inside = set(_backbone(model).modules())
+    inside = set(model.base_model.modules())
     *_, head = (module for module in model.modules() if isinstance(module, nn.Linear) and module not in inside)
     nn.init.zeros_(head.weight)
     if head.bias is not None:

@@ -70,18 +70,15 @@ class FactGRPOConfig(GRPOConfig):
 
     variant: str = setting(
         "paper",
-        "'paper': answer reward plus mean sentence factuality, ternary labels. 'released': what the published FSPO code "
-        "does (answer reward only, binary labels, +1 outside the sentences). 'paper_format': the paper, and -1 without "
-        "reasoning, with text outside the tags, or without each of them exactly once.",
+        "'paper', 'paper_format' (the paper, and -1 for a completion that breaks the format) or 'released' (what FSPO's "
+        "published code does).",
         VARIANTS,
     )
     factuality_reward_weight: float | None = setting(
         None, "Weight of the mean sentence factuality in the reward. None takes the variant's: 1 or 0."
     )
     label_values: str | None = setting(
-        None,
-        "'ternary' (+1 supported, 0 unverifiable or fact-free, -1 contradicted) or 'binary' (+1 supported, -1 else). "
-        "None takes the variant's.",
+        None, "'ternary' (+1, 0, -1) or 'binary' (+1 supported, -1 else). None takes the variant's."
     )
     outside_factuality: int | None = setting(
         None, "Factuality of tokens outside every sentence, 0 or 1. None takes the variant's."

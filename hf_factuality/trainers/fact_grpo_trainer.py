@@ -22,13 +22,13 @@ from hf_factuality.functional import (
     shape_advantages,
     token_values,
 )
+from hf_factuality.functional.sequence_ratio import gspo_token_reference
 from hf_factuality.hub.cards.card import describe_verifier
 from hf_factuality.io.markdown import code
 from hf_factuality.rewards import check_format
 from hf_factuality.rewards._rows import row_evidence, verifier_input
 from hf_factuality.spans import LabeledSpan, TokenOffsets, opens_think, scope_ranges, token_offsets
 from hf_factuality.trainers._base import SamplingTrainer, as_list
-from hf_factuality.trainers._sequence_ratio import SequenceRatios
 from hf_factuality.trainers.fact_grpo_config import FactGRPOConfig
 from hf_factuality.verifiers.base import Verifier
 from hf_factuality.verifiers.guard import GuardedVerifier, UnjudgedBatches
@@ -41,6 +41,37 @@ VERIFICATIONS = "verifications"
 """Column in which reward functions get what the verifier found."""
 _TEXTS = ("prompt", "completion", "completion_ids")
 _NOTHING_ELSE = re.compile(r"<think>.*</think>\s*<answer>.*</answer>", re.DOTALL)
+
+
+class SequenceRatios:
+    """GSPO-token where `importance_sampling_level="sequence"` meets advantages of shape (B, T).
+
+    The parent's ratio of a completion is one number, whose gradient is the mean over the tokens: each token would learn
+    from the mean advantage. Here the parent computes at its level "token", against log-probabilities that make every
+    token's ratio that of its completion. Advantages of shape (B,) are left to the parent.
+    """
+
+    _ratio_inputs: dict[str, Any] | None = None
+
+    def _compute_loss(self, model, inputs):
+        if self.importance_sampling_level != "sequence" or inputs["advantages"].dim() == 1:
+            return super()._compute_loss(model, inputs)
+        self._ratio_inputs = inputs = dict(inputs)
+        self.importance_sampling_level = "token"
+        try:
+            return super()._compute_loss(model, inputs)
+        finally:
+            self.importance_sampling_level, self._ratio_inputs = "sequence", None
+
+    def _get_per_token_logps_and_entropies(self, *args, **kwargs):
+        output = super()._get_per_token_logps_and_entropies(*args, **kwargs)
+        inputs = self._ratio_inputs
+        # The parent reads the old ones after this pass; where there are none it takes the new ones, and all ratios are 1.
+        if inputs is not None and inputs.get("old_per_token_logps") is not None:
+            inputs["old_per_token_logps"] = gspo_token_reference(
+                output[0], inputs["old_per_token_logps"], inputs["completion_mask"]
+            )
+        return output
 
 
 class FactGRPOTrainer(SamplingTrainer, SequenceRatios, GRPOTrainer):
@@ -62,22 +93,17 @@ class FactGRPOTrainer(SamplingTrainer, SequenceRatios, GRPOTrainer):
     Tools, environments, `rollout_func` and vision-language models are refused.
 
     Args:
-        model (`str` or [`~transformers.PreTrainedModel`]):
-            As for the parent.
-        reward_funcs (*optional*):
-            As for the parent; may be empty, then factuality is the only reward.
+        model, reward_funcs, train_dataset, eval_dataset, processing_class, **kwargs:
+            As for the parent; without `reward_funcs` factuality is the only reward. Where the verifier needs evidence, the
+            datasets have the column `args.evidence_column`.
         args ([`FactGRPOConfig`], *optional*):
             Settings.
-        train_dataset, eval_dataset, processing_class:
-            As for the parent. Where the verifier needs evidence, the datasets have the column `args.evidence_column`.
         verifier ([`Verifier`] or `str`, *optional*, defaults to `"lexical"`):
             Labels sentences or claims: an object with `verify(inputs)`, or a name for [`load_verifier`].
         credit (`str` or `Callable`, *optional*):
             Instead of `args.credit`: a name, or a function `(advantages, labels, mask) -> (B, T)`; see
             [`~hf_factuality.functional.shape_advantages`] for what it gets. `args.credit` becomes its qualified name; a
             resumed run is given the function again.
-        **kwargs:
-            The parent's other arguments.
 
     Attributes:
         card_results (`str`, `Path`, list of them, or `dict`, *optional*):

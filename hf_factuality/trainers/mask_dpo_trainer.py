@@ -42,16 +42,12 @@ class MaskDPOTrainer(FactualityTrainer, DPOTrainer):
     refused.
 
     Args:
-        model (`str` or [`~transformers.PreTrainedModel`]), ref_model (*optional*):
+        model, ref_model, train_dataset, eval_dataset, processing_class, **kwargs:
             As for the parent.
         args ([`MaskDPOConfig`], *optional*):
             Settings.
         data_collator (*optional*):
             Must be `None`: the collator is what masks.
-        train_dataset, eval_dataset, processing_class:
-            As for the parent.
-        **kwargs:
-            The parent's other arguments.
 
     Attributes:
         mask_statistics (`dict[str, MaskStatistics]`):

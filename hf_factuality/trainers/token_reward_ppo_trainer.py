@@ -40,7 +40,7 @@ class TokenRewardPPOTrainer(CriticFiles, SamplingTrainer, GRPOTrainer):
     Tools, environments, `rollout_func` and vision-language models are refused.
 
     Args:
-        model (`str` or [`~transformers.PreTrainedModel`]):
+        model, train_dataset, eval_dataset, processing_class, **kwargs:
             As for the parent.
         token_reward_funcs (`Callable` or `list[Callable]`, *optional*):
             Called with `prompts`, `completions`, `completion_ids`, `completion_texts` (what the ids decode to) and the
@@ -52,10 +52,6 @@ class TokenRewardPPOTrainer(CriticFiles, SamplingTrainer, GRPOTrainer):
             As for the parent; their rewards are added at the last token.
         args ([`TokenRewardPPOConfig`], *optional*):
             Settings.
-        train_dataset, eval_dataset, processing_class:
-            As for the parent.
-        **kwargs:
-            The parent's other arguments.
 
     Attributes:
         critic ([`~hf_factuality.trainers.critic.Critic`]):

@@ -303,12 +303,12 @@ def changed(**changes):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (changed(truth={N: 0.0}), "NO_FACT.*has no truth value.*leave out"),
+        (changed(truth={N: 0.0}), "unknown label .*leave out .*NO_FACT"),
         ({**changed(), "truth": {S: 1.0, HS: 1.0, U: 1.0}}, r"\['hedged_contradicted', 'contradicted'\]; give all 5"),
-        ({**changed(), "truth": {"supported": 1.0}}, "'supported' has no truth value"),
+        ({**changed(), "truth": {"true": 1.0}}, "unknown label 'true'; use RLFH's"),
         ({**changed(), "truth": [1.0]}, "truth must be a mapping, got list"),
         (changed(informativeness={6: 1.0}), "6 is no rating"),
-        (changed(informativeness={"5": 1.0}), "'5' is no rating"),
+        (changed(informativeness={"5": 1.0}), "informativeness has 5 twice, the second time as '5'"),
         ({**changed(), "informativeness": {5: 1, 4: 1, 3: 1, True: 1}}, "True is no rating"),
         ({**changed(), "informativeness": {5: 1.0}}, r"informativeness has no value for \[1, 2, 3, 4\]"),
         (changed(truth={S: float("nan")}), r"truth\['supported'\] must be a finite number, got nan"),

@@ -77,6 +77,11 @@ class WholeCompletion:
         ]
 
 
+def vowels(completion_texts, **kwargs):
+    """A token reward function: 1 for each."""
+    return [[(i, i + 1, 1.0) for i, letter in enumerate(text) if letter in "aeiou"] for text in completion_texts]
+
+
 def fixed_rewards(values):
     def answer(prompts, completions, **kwargs):
         return list(values)

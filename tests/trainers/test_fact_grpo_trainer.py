@@ -1,7 +1,9 @@
 """What FactGRPO does with labels, failures and settings; advantages are computed by hand."""
 
+import json
 import math
 import time
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -206,35 +208,8 @@ class Cheese:
         return found
 
 
-TRUE, FALSE = "It is rock.", "It is cheese."
-FORMAT = "<answer>x</answer>"
-# Prompt opens the block, what is written, what the paper pays, what it pays with the format check.
-WAYS = [
-    (False, f"<think>{TRUE}</think>{FORMAT}", 1, 1),
-    (False, f"<think>{FALSE}</think>{FORMAT}", -1, -1),
-    (False, f"<think>{FALSE} {TRUE}</think>{FORMAT}", 0, 0),
-    (False, f"<think>{FALSE}</think> so <think>{TRUE}</think>{FORMAT}", 0, -1),
-    (False, f"<THINK>{FALSE}</THINK><think>{TRUE}</think>{FORMAT}", 0, -1),
-    (False, f"<think a=b>{FALSE}</think><think>{TRUE}</think>{FORMAT}", 0, -1),
-    (False, f"<think>{FALSE}<think>{TRUE}</think></think>{FORMAT}", 0, -1),
-    (False, f"<think>{FALSE}{FORMAT}", -1, -1),
-    (False, f"{FALSE} {TRUE}{FORMAT}", 0, -1),
-    (False, f"<think> </think>{FORMAT}", 0, -1),
-    (False, "", 0, -1),
-    (False, f"<think>Hm.</think>{FORMAT}", 0, 0),
-    (False, f"{FALSE} <think>{TRUE}</think>{FORMAT}", 1, -1),
-    (False, f"<think>{TRUE}</think> {FALSE}{FORMAT}", 1, -1),
-    (False, f"<think>{TRUE}</think>{FORMAT} {FALSE}", 1, -1),
-    (False, f"<think>{TRUE}</think>", 1, -1),
-    (True, f"{TRUE}</think>{FORMAT}", 1, 1),
-    (True, f"{FALSE}</think>{FORMAT}", -1, -1),
-    (True, f"{FALSE} <think>{TRUE}</think>{FORMAT}", 0, -1),
-    (True, f"{FALSE}{FORMAT}", -1, -1),
-    (True, f"{TRUE}</think>{FALSE}{FORMAT}", 1, -1),
-    (True, f"{TRUE}</think>{FORMAT}{FALSE}", 1, -1),
-    (True, f"<think>{TRUE}</think>{FORMAT}", 1, -1),
-    (True, TRUE, 1, -1),
-]
+# Whether the prompt opens the block, what is written, and what each variant pays.
+WAYS = json.loads((Path(__file__).parents[1] / "cases" / "fact_grpo_reasoning.json").read_text(encoding="utf-8"))
 
 
 @pytest.mark.parametrize("variant", ["paper", "paper_format"])
@@ -242,10 +217,8 @@ def test_all_reasoning_counts_however_it_is_written(tiny_model, tmp_path, varian
     """In the blocks, no way pays more than the plain one. With the format check neither does text outside of them, and no
     reasoning pays what falsehoods do."""
     for opened in (False, True):
-        written = [text for o, text, *_ in WAYS if o == opened]
-        expected = [
-            with_format if variant == "paper_format" else paper for o, _, paper, with_format in WAYS if o == opened
-        ]
+        ways = [way for way in WAYS if way["opened"] == opened]
+        written, expected = [way["text"] for way in ways], [way[variant] for way in ways]
         config, says = {**THINK, "variant": variant}, saying(*written, ended=True)
         trainer = make(tiny_model, tmp_path, Cheese(), rows(conversational=False), config=config, trainer=says)
         trainer.model.train()

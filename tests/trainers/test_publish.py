@@ -25,6 +25,7 @@ from tests.hub.loopback import TOKEN, hub  # noqa: F401 - a fixture
 from tests.hub.secret_inputs import KINDS
 from tests.tiny import letters_reward, rows
 from tests.trainers.mask_dpo_recording import pairs
+from tests.trainers.recording import vowels
 
 
 REPO = "someone/aligned"
@@ -33,10 +34,6 @@ SHARED = dict(
     gradient_checkpointing=False, disable_tqdm=True, save_strategy="no", hub_model_id=REPO, hub_token=TOKEN,
 )  # fmt: skip
 SAMPLED = dict(max_completion_length=8, num_generations=2)
-
-
-def vowels(completion_texts, **kwargs):
-    return [[(i, i + 1, 1.0) for i, letter in enumerate(text) if letter in "aeiou"] for text in completion_texts]
 
 
 def make(kind, model, folder, **settings):

@@ -19,7 +19,7 @@ from hf_factuality.errors import CheckpointError
 from hf_factuality.io.manifest import read_manifest, write_manifest
 from tests.tiny import letters_reward, rows
 from tests.trainers import mask_dpo_recording
-from tests.trainers.recording import WholeCompletion
+from tests.trainers.recording import WholeCompletion, vowels
 
 
 # A generation batch of 4 completions, of which each step takes 2. The 8 prompts are an epoch of 2 generation batches
@@ -41,10 +41,6 @@ SETTINGS = dict(
     disable_tqdm=True,
 )
 NO_PENALTY = dict(max_steps=1, beta=0.0)
-
-
-def vowels(completion_texts, **kwargs):
-    return [[(i, i + 1, 1.0) for i, letter in enumerate(text) if letter in "aeiou"] for text in completion_texts]
 
 
 def label(number, item):

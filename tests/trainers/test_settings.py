@@ -1,6 +1,7 @@
 """What the three trainers refuse, each by the name of the setting and with the fix, and what their cards tell of a run."""
 
-import math
+import json
+from pathlib import Path
 
 import pytest
 from transformers import AddedToken, AutoTokenizer, HfArgumentParser, ProcessorMixin
@@ -19,9 +20,8 @@ from hf_factuality.hub.results import measured_entry, write_results
 from tests.tiny import letters_reward, rows
 from tests.trainers import mask_dpo_recording, token_reward_ppo_oracle
 from tests.trainers.mask_dpo_recording import pairs
-from tests.trainers.recording import WholeCompletion, fixed_rewards
+from tests.trainers.recording import WholeCompletion, fixed_rewards, vowels
 from tests.trainers.test_fact_grpo_trainer import ONE_BATCH, make
-from tests.trainers.test_resume import vowels
 
 
 SEQUENCE = {"importance_sampling_level": "sequence", "beta": 0.0}
@@ -30,66 +30,12 @@ CONFIGS = {
     TokenRewardPPOConfig: token_reward_ppo_oracle.SETTINGS,
     MaskDPOConfig: mask_dpo_recording.SETTINGS,
 }
-BAD = {
-    FactGRPOConfig: [
-        ({"variant": "publshed"}, "variant='publshed' is unknown; choose one of"),
-        ({"credit": "flipped"}, "credit='flipped'"),
-        ({"variant": "paper_format", "verify_scope": "completion"}, "verify_scope='completion' does not read; set"),
-        ({"verify_scope": "answer"}, "verify_scope='answer'"),
-        ({"label_values": "quaternary"}, "label_values='quaternary'"),
-        ({"outside_factuality": 2}, "outside_factuality=2"),
-        ({"factuality_reward_weight": -1.0}, "factuality_reward_weight=-1.0 must be"),
-        ({"factuality_reward_weight": math.nan}, "factuality_reward_weight=nan"),
-        ({"credit": "additive", "credit_scale": -1.0}, "credit_scale=-1.0 must be"),
-        ({"credit": "scaled", "credit_scale": 2.0}, "credit_scale=2.0 is out of range for credit='scaled'"),
-        ({"verifier_timeout": math.inf}, "verifier_timeout=inf must be"),
-        ({"verifier_timeout": 0.0}, "verifier_timeout=0.0"),
-        ({"verifier_batch_size": 0}, "verifier_batch_size=0 must be at least 1"),
-        ({"max_unjudged_batches": 0}, "max_unjudged_batches=0 must be at least 1"),
-        ({"loss_type": "vespo"}, "loss_type='vespo' .* set it to 'dapo', or credit='none'"),
-        ({"off_policy_mask_threshold": 0.5}, "off_policy_mask_threshold=0.5 .* set it to None"),
-        ({**SEQUENCE, "beta": 0.1}, "use_bias_correction_kl=True .* set it to False"),
-        ({**SEQUENCE, "top_entropy_quantile": 0.2}, "top_entropy_quantile=0.2 .* set it to 1.0"),
-        (
-            {**SEQUENCE, "use_vllm": True, "vllm_importance_sampling_mode": "token_mask"},
-            "vllm_importance_sampling_mode='token_mask' .* set it to 'sequence_mask'",
-        ),
-    ],
-    TokenRewardPPOConfig: [
-        ({"gamma": 1.1}, "gamma=1.1 must be in"),
-        ({"lam": -0.1}, "lam=-0.1 must be in"),
-        ({"kl_estimator": "k4"}, "kl_estimator='k4' is unknown; choose one of"),
-        ({"reward_clip": 0.0}, "reward_clip=0.0 must be .* None for no limit"),
-        ({"value_clip": math.inf}, "value_clip=inf must be"),
-        ({"missing_eos_penalty": -1.0}, "missing_eos_penalty=-1.0 must be"),
-        ({"vf_coef": math.nan}, "vf_coef=nan must be"),
-        ({"critic_learning_rate": -1e-6}, "critic_learning_rate=-1e-06 must be"),
-        ({"freezing_actor_steps": -1}, "freezing_actor_steps=-1 must be"),
-        ({"beta": -0.1}, "beta=-0.1 must be"),
-        ({"loss_type": "vespo"}, "loss_type='vespo' must be one of .* one advantage per completion"),
-        ({"off_policy_mask_threshold": 0.5}, "off_policy_mask_threshold=0.5 .* set it to None"),
-        ({"importance_sampling_level": "sequence"}, "importance_sampling_level='sequence' .* set it to 'token'"),
-        ({"multi_objective_aggregation": "normalize_then_sum"}, "multi_objective_aggregation='normalize_then_sum'"),
-        ({"fp16": True}, "fp16=True .* use bf16=True"),
-        ({"per_device_train_batch_size": 5, "num_generations": 2}, "divisible by num_generations"),
-    ],
-    MaskDPOConfig: [
-        ({"chosen_labels": ["true"]}, "chosen_labels holds 'true', which is no label"),
-        ({"rejected_labels": []}, "rejected_labels is empty"),
-        ({"rejected_labels": ["all", "supported"]}, "'all' stands alone"),
-        ({"tokens_outside": "eos"}, "tokens_outside='eos' is unknown"),
-        ({"max_length": 1}, "max_length=1 leaves no token"),
-        ({"truncation_mode": "middle"}, "truncation_mode='middle'"),
-        ({"label_smoothing": 0.1}, r"label_smoothing=0.1 has no effect with loss_type=\['sigmoid'\]; set it to 0, or"),
-        ({"padding_free": True}, "padding_free=True .* set it to False"),
-        ({"use_weighting": True}, "use_weighting=True .* set it to False"),
-        ({"pad_token": "<|pad|>"}, "pad_token='<|pad|>' .* `pad_token` of the tokenizer"),
-    ],
-}
+# Per configuration: settings, and what is said of the first bad one.
+BAD = json.loads((Path(__file__).parents[1] / "cases" / "bad_settings.json").read_text(encoding="utf-8"))
 
 
 @pytest.mark.parametrize(
-    ("config", "settings", "message"), [(config, *case) for config, cases in BAD.items() for case in cases]
+    ("config", "settings", "message"), [(config, *case) for config in CONFIGS for case in BAD[config.__name__]]
 )
 def test_the_config_names_the_bad_value(tmp_path, config, settings, message):
     with pytest.raises(ValueError, match=message):

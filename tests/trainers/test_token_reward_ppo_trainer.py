@@ -8,19 +8,17 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoModelForTokenClassification, AutoTokenizer
 
-from hf_factuality import TokenRewardPPOConfig, TokenRewardPPOTrainer
+from hf_factuality import TokenRewardPPOTrainer
 from hf_factuality.errors import CheckpointError, NonFiniteError
+from hf_factuality.trainers import token_reward_ppo_trainer
+from hf_factuality.trainers.token_reward_ppo_trainer import without_padding
 from tests.tiny import CORPUS, letters_reward, rows
-from tests.trainers.recording import Recorder
-from tests.trainers.token_reward_ppo_oracle import SETTINGS, GivenCompletions, completions, make
+from tests.trainers.recording import Recorder, vowels
+from tests.trainers.token_reward_ppo_oracle import GivenCompletions, completions, make
 
 
 CRITICS = ["policy", "value_head"]
 LETTERS = set("abcdefghijklmnopqrstuvwxyz")
-
-
-def vowels(completion_texts, **kwargs):
-    return [[(i, i + 1, 1.0) for i, letter in enumerate(text) if letter in "aeiou"] for text in completion_texts]
 
 
 def ids_as_rewards(completion_ids, **kwargs):
@@ -163,9 +161,8 @@ def test_the_critic_does_not_touch_the_random_state(tiny_model, tmp_path):
 @pytest.mark.parametrize("critic", CRITICS)
 def test_peft_moves_the_adapter_and_the_critic(tiny_model, tmp_path, critic):
     peft = pytest.importorskip("peft")
-    config = peft.LoraConfig(target_modules=["q_proj", "v_proj"], r=4)
-    args = TokenRewardPPOConfig(str(tmp_path), **{**SETTINGS, "critic_model": critic, "beta": 0.05})
-    trainer = TokenRewardPPOTrainer(tiny_model, vowels, None, args, rows(), peft_config=config)
+    lora = peft.LoraConfig(target_modules=["q_proj", "v_proj"], r=4)
+    trainer = make(tiny_model, tmp_path, vowels, peft_config=lora, critic_model=critic, beta=0.05)
     if critic == "policy":
         plain = AutoModelForCausalLM.from_pretrained(tiny_model)
         for name, tensor in trainer.critic.model.model.state_dict().items():
@@ -190,31 +187,24 @@ def test_the_exported_policy_knows_nothing_of_the_critic(tiny_model, tmp_path, c
         policy, report = AutoModelForCausalLM.from_pretrained(tmp_path, output_loading_info=True)
     assert not any(report.values()), report
     assert not [record for record in caplog.records if "key" in record.getMessage().lower()]
-    for name, tensor in trainer.model.state_dict().items():
-        assert torch.equal(policy.state_dict()[name], tensor), name
-    original = set(load_file(f"{tiny_model}/model.safetensors"))
-    assert set(load_file(tmp_path / "model.safetensors")) == original
+    assert not moved(trainer.model.state_dict(), policy.state_dict())
+    assert set(load_file(tmp_path / "model.safetensors")) == set(load_file(f"{tiny_model}/model.safetensors"))
     assert set(dict(trainer.model.named_parameters())) == set(dict(policy.named_parameters()))
 
 
 def test_the_saved_critic_is_a_model_and_starts_another_run(tiny_model, tmp_path):
     trainer, *_ = train(tiny_model, tmp_path / "first")
     trainer.save_model()
-    loaded, report = AutoModelForTokenClassification.from_pretrained(
-        tmp_path / "first" / "critic", output_loading_info=True
-    )
+    folder = tmp_path / "first" / "critic"
+    loaded, report = AutoModelForTokenClassification.from_pretrained(folder, output_loading_info=True)
     assert not any(report.values()), report
-    again = make(tiny_model, tmp_path / "second", vowels, critic_model=str(tmp_path / "first" / "critic"))
-    for name, tensor in trainer.critic.model.state_dict().items():
-        assert torch.equal(loaded.state_dict()[name], tensor), name
-        assert torch.equal(again.critic.model.state_dict()[name], tensor), name
+    again = make(tiny_model, tmp_path / "second", vowels, critic_model=str(folder))
+    for other in (loaded, again.critic.model):
+        assert not moved(trainer.critic.model.state_dict(), other.state_dict())
     assert trainer.critic.model.score.weight.any()
 
 
 class WorseAndWorse(TokenRewardPPOTrainer):
-    def __init__(self, *args):
-        super().__init__(*args, eval_dataset=rows())
-
     def evaluate(self, *args, **kwargs):
         metrics = {"eval_loss": float(self.state.global_step)}
         self.log(metrics)
@@ -225,7 +215,7 @@ class WorseAndWorse(TokenRewardPPOTrainer):
 def test_the_best_checkpoint_brings_its_critic(tiny_model, tmp_path, critic):
     trainer, *_ = train(
         tiny_model, tmp_path, trainer=WorseAndWorse, critic_model=critic, max_steps=2, save_strategy="steps", save_steps=1,
-        eval_strategy="steps", eval_steps=1, load_best_model_at_end=True, metric_for_best_model="eval_loss",
+        eval_dataset=rows(), eval_strategy="steps", eval_steps=1, load_best_model_at_end=True, metric_for_best_model="eval_loss",
     )  # fmt: skip
     assert trainer.state.best_model_checkpoint.endswith("checkpoint-1")
     first, last = (make(tiny_model, tmp_path / "again", vowels, critic_model=critic).critic for _ in range(2))
@@ -268,17 +258,16 @@ def test_a_letter_early_in_the_sequence_is_learned(tiny_model, tmp_path, critic)
 
 
 def test_trains_evaluates_and_logs(tiny_model, tmp_path):
-    args = TokenRewardPPOConfig(
-        str(tmp_path), log_completions=True, num_completions_to_print=0, eval_strategy="steps", eval_steps=1,
-        per_device_eval_batch_size=3, do_eval=True, **SETTINGS,
-    )  # fmt: skip
-    data, seen = rows(), []
+    seen = []
 
     def watches(prompts, completions, completion_ids, completion_texts, question, **kwargs):
         seen.append((prompts, completion_texts, question))
         return vowels(completion_texts)
 
-    trainer = TokenRewardPPOTrainer(tiny_model, watches, letters_reward, args, data, data)
+    trainer = make(
+        tiny_model, tmp_path, watches, letters_reward, TokenRewardPPOTrainer, eval_dataset=rows(), log_completions=True,
+        num_completions_to_print=0, eval_strategy="steps", eval_steps=1, per_device_eval_batch_size=3, do_eval=True,
+    )  # fmt: skip
     trainer.train()
     for prefix in ("", "eval_"):
         for name in ("kl", "value/loss", "value/mean", "value/return_mean", "value/explained_variance",
@@ -350,3 +339,68 @@ def test_token_texts_are_those_of_the_sampled_ids(tiny_model, tmp_path):
     batch = trainer._generate_and_score_completions([rows()[0]])
     n = len(AutoTokenizer.from_pretrained(tiny_model)(CORPUS[1][:20])["input_ids"])
     assert batch["returns"][0].tolist() == [1.0] * n + [0.0]
+
+
+# Micro-batches without padding
+
+
+def test_columns_that_no_row_uses_are_cut():
+    inputs = {
+        "prompt_ids": torch.tensor([[0, 0, 5, 6], [0, 0, 0, 7]]),
+        "prompt_mask": torch.tensor([[0, 0, 1, 1], [0, 0, 0, 1]]),
+        "completion_ids": torch.tensor([[8, 0, 0, 0], [9, 8, 0, 0]]),
+        "completion_mask": torch.tensor([[1, 0, 0, 0], [1, 1, 0, 0]]),
+        "returns": torch.arange(8.0).view(2, 4),
+        "num_items_in_batch": torch.tensor(9),
+        "per_completion": torch.tensor([1.0, 2.0]),
+        "nothing": None,
+    }
+    found = without_padding(inputs)
+    assert found["prompt_ids"].tolist() == [[5, 6], [0, 7]] and found["prompt_mask"].tolist() == [[1, 1], [0, 1]]
+    assert found["completion_ids"].tolist() == [[8, 0], [9, 8]]
+    assert found["completion_mask"].tolist() == [[1, 0], [1, 1]]
+    assert found["returns"].tolist() == [[0.0, 1.0], [4.0, 5.0]]
+    assert found["num_items_in_batch"] == 9 and found["per_completion"].tolist() == [1.0, 2.0]
+    assert found["nothing"] is None and inputs["completion_ids"].shape == (2, 4)
+    nothing = {name: torch.zeros(2, 3, dtype=torch.long) for name in ("prompt_ids", "prompt_mask")}
+    nothing |= {name: torch.zeros(2, 5, dtype=torch.long) for name in ("completion_ids", "completion_mask")}
+    found = without_padding(nothing)
+    assert found["prompt_ids"].shape == (2, 1) and found["completion_ids"].shape == (2, 1)
+
+
+@pytest.mark.parametrize("critic", CRITICS)
+def test_training_is_the_same_and_passes_are_shorter(tiny_model, tmp_path, critic, monkeypatch):
+    found = {}
+    for cut in (True, False):
+        if not cut:
+            monkeypatch.setattr(token_reward_ppo_trainer, "without_padding", lambda inputs: inputs)
+        trainer = make(
+            tiny_model, tmp_path, ids_as_rewards, trainer=RecordingGiven, critic_model=critic, max_steps=2,
+            num_iterations=2, per_device_train_batch_size=1, gradient_accumulation_steps=4,
+        )  # fmt: skip
+        columns = []
+        trainer.model.register_forward_pre_hook(
+            lambda module, args, kwargs, columns=columns: columns.append(kwargs["labels"].size(1))
+            if module.training and "labels" in kwargs else None,
+            with_kwargs=True,
+        )  # fmt: skip
+        trainer.train()
+        found[cut] = (trainer, columns)
+    (ours, short), (other, long) = found[True], found[False]
+    assert len(short) == len(long) and sum(short) < sum(long) and max(short) == max(long)
+    for one, same in zip(state(ours), state(other), strict=True):
+        for name in one:
+            assert torch.allclose(one[name], same[name], rtol=1e-4, atol=1e-6), name
+    assert ours.losses == pytest.approx(other.losses, rel=1e-4)
+
+
+def test_the_critics_gradients_are_there_before_the_policys_pass(tiny_model, tmp_path, monkeypatch):
+    """What the critic keeps for its gradients and what the policy keeps are not in memory together."""
+    trainer = make(tiny_model, tmp_path, ids_as_rewards, critic_model="policy", max_steps=1)
+    seen = []
+    trainer.model.register_forward_pre_hook(
+        lambda module, args: seen.append(any(p.grad is not None for p in trainer.critic.parameters()))
+        if torch.is_grad_enabled() else None
+    )  # fmt: skip
+    trainer.train()
+    assert seen and all(seen)

@@ -20,8 +20,8 @@ from hf_factuality.trainers._base import FactualityTrainer, SamplingTrainer
 from hf_factuality.trainers._checkpoints import ResumableRollouts, WholeCheckpoints
 from hf_factuality.trainers._finite import CheckedRollouts, StopsAtNonFinite
 from hf_factuality.trainers._publish import Publishes
-from hf_factuality.trainers._sequence_ratio import SequenceRatios
 from hf_factuality.trainers.critic import CriticFiles
+from hf_factuality.trainers.fact_grpo_trainer import SequenceRatios
 
 
 PUBLISHING = {

@@ -41,9 +41,12 @@ def completions(tokenizer, texts=TEXTS) -> list[list[int]]:
     return [tokenizer(text)["input_ids"] + [tokenizer.eos_token_id] * ended for text, ended in texts]
 
 
-def make(model, folder, token_reward_funcs=None, reward_funcs=None, trainer=GivenCompletions, texts=TEXTS, **settings):
+def make(
+    model, folder, token_reward_funcs=None, reward_funcs=None, trainer=GivenCompletions, texts=TEXTS, eval_dataset=None,
+    peft_config=None, **settings,
+):  # fmt: skip
     args = TokenRewardPPOConfig(str(folder), **{**SETTINGS, **settings})
-    made = trainer(model, token_reward_funcs, reward_funcs, args, rows())
+    made = trainer(model, token_reward_funcs, reward_funcs, args, rows(), eval_dataset, peft_config=peft_config)
     made.given = completions(made.processing_class, texts)
     made.model.train()
     made.current_gradient_accumulation_steps = 1
