@@ -11,7 +11,6 @@ from hf_factuality.functional import (
     TERNARY_VALUES,
     credit_name,
     fill_unjudged,
-    mean_factuality,
     separate_spans,
     shape_advantages,
     span_values,
@@ -116,12 +115,6 @@ def test_another_result_of_a_function_is_refused(credit, got):
         shape_advantages(credit, torch.ones(2), labels, labels == 0)
 
 
-def test_empty_and_unordered_spans():
-    assert token_span_index([(0, 3), (3, 8)], [LabeledSpan(4, 4, S)]) == [-1, -1]
-    assert token_span_index([(0, 8), (9, 17)], SPANS[::-1]) == [1, 0]
-    assert token_span_index([], SPANS) == []
-
-
 def test_token_values_pad_fail_and_outside():
     offsets = [[(0, 8), (8, 9), (9, 17), (17, 17)], [(0, 8)]]
     spans = [[LabeledSpan(0, 8, S), LabeledSpan(9, 17, None)], [LabeledSpan(0, 8, N)]]
@@ -145,17 +138,6 @@ def test_values_of_all_labels():
     spans = [LabeledSpan(0, 1, label) for label in [*Label, None]]
     assert span_values(spans, TERNARY_VALUES) == [1, 1, 0, -1, -1, 0, None]
     assert span_values(spans, BINARY_VALUES) == [1, 1, -1, -1, -1, -1, None]
-
-
-def test_mean_factuality_by_hand():
-    def mean(*labels, values=TERNARY_VALUES):
-        return mean_factuality([LabeledSpan(0, 1, label) for label in labels], values)
-
-    assert mean(S, S, C, U) == 0.25  # (1 + 1 - 1 + 0) / 4
-    assert mean(S, None, C, S) == pytest.approx(1 / 3)  # the failed one does not count
-    assert mean(S, C, N, values=BINARY_VALUES) == pytest.approx(-1 / 3)
-    assert mean() == 0.0
-    assert mean(None, None) is None
 
 
 def test_unjudged_rows_take_the_mean_of_their_group():

@@ -27,13 +27,6 @@ def test_seeded_choices_are_those_of_splitmix64():
     assert abs(share - 0.5) < 4 * 0.005  # four standard deviations
 
 
-def test_detection_accuracy():
-    found = metrics.detection_accuracy([True, False, None, True, None], [True, True, True, None, False])
-    assert found["correct"] == [1.0, 0.0, None, None, None] and found["accuracy"] == 0.5
-    assert found["accuracy_hallucinated"] == 0.5 and found["accuracy_right"] is None
-    assert found["accuracy_released"] == 0.25 and (found["unjudged"], found["no_reference"]) == (2, 1)
-
-
 @pytest.mark.parametrize(
     "votes, expected",
     [
@@ -48,12 +41,6 @@ def test_detection_accuracy():
 )
 def test_majority(votes, expected):
     assert metrics.majority(votes) is expected
-
-
-def test_non_hallucination_rate():
-    found = metrics.non_hallucination_rate([True, False, None])
-    assert found["rate"] == 0.5 and found["rate_released"] == pytest.approx(1 / 3) and found["unjudged"] == 1
-    assert metrics.non_hallucination_rate([])["rate"] is None
 
 
 def test_multiple_choice_against_plain_probabilities():
@@ -115,12 +102,7 @@ def test_average_precision():
         metrics.average_precision([0.1], [True, False])
 
 
-def test_win_rate():
-    found = metrics.win_rate([("A", "B"), ("A", "A"), ("tie", "B"), ("B", "A"), (None, "A")])
-    assert found["points"] == [1.0, 0.5, 0.75, 0.0, None] and found["win_rate"] == 2.25 / 4
-    assert found["consistent_win_rate"] == found["consistent_loss_rate"] == 0.25 and found["tie_rate"] == 0.5
-    assert found["agreement"] == 0.5 and found["first_position_rate"] == 4 / 7 and found["unjudged"] == 1
-    assert metrics.win_rate([])["win_rate"] is None
+def test_win_rate_refuses_other_verdicts():
     with pytest.raises(ValueError, match="'C'"):
         metrics.win_rate([("C", "A")])
 
@@ -139,11 +121,6 @@ class TestBootstrap:
         assert metrics.bootstrap_interval(values, seed=1) == metrics.bootstrap_interval(values, seed=1)
         assert metrics.bootstrap_interval(values * 9, seed=1) != metrics.bootstrap_interval(values * 9, seed=2)
         assert torch.equal(torch.get_rng_state(), state)
-
-    def test_a_statistic_that_is_the_mean_gives_the_same(self):
-        values = [0.1, 0.5, 0.9, 0.3, 0.0]
-        found = metrics.bootstrap_interval(values, lambda drawn: sum(drawn) / len(drawn), resamples=300)
-        assert found == pytest.approx(metrics.bootstrap_interval(values, resamples=300))
 
     def test_where_there_is_none(self):
         assert metrics.bootstrap_interval([]) is None and metrics.bootstrap_interval([1.0]) is None

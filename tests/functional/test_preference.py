@@ -38,13 +38,6 @@ def test_the_papers_labels_part_all_labels_in_two():
     assert N in FREE_OF_HALLUCINATION and U in HALLUCINATED
 
 
-def test_a_token_across_two_spans_goes_to_the_one_with_more_of_it():
-    spans = [LabeledSpan(0, 3, S), LabeledSpan(3, 8, C)]
-    assert span_token_mask([(0, 4), (4, 8)], spans, [S]) == [1, 0]  # three characters against one
-    assert span_token_mask([(0, 2), (2, 8)], spans, [S]) == [1, 0]  # one against five
-    assert span_token_mask([(0, 2), (2, 4), (4, 8)], spans, [S]) == [1, 1, 0]  # a tie: the earlier one
-
-
 def test_without_spans_nothing_counts_but_by_rule():
     assert span_token_mask([(0, 2), (2, 4)], [], [S], "drop") == [0, 0]
     assert span_token_mask([(0, 2), (2, 4)], [], [S], "after_last") == [0, 0]  # there is no last span

@@ -2,9 +2,11 @@
 
 import copy
 import itertools
+import json
 import math
 import pickle
 import random
+from pathlib import Path
 
 import pytest
 
@@ -253,41 +255,11 @@ def test_means_are_over_completions_that_state_something():
     assert set(nothing) == set(means) and set(nothing.values()) == {None}
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "I'm sorry, but nothing is known about her.",
-        "I\u2019m sorry.",
-        '"I AM SORRY," it said.',
-        "We do apologize: 'I apologise' is all there is.",
-        "The material does not have any information on that.",
-        "I don't have  enough\ninformation.",
-        "A library may be able to provide more details.",
-        "I need more context to answer.",
-        "It is not possible to say.",
-        "Could you tell me more?",
-        "Wer war das? ",
-        "很抱歉，我不知道。",
-        "您指的是谁？",
-    ],
-)
-def test_refusal_sentences(text):
-    assert is_refusal_sentence(text)
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "Gandhi apologized in 1947.",  # holds the letters of "i apologize"
-        "The library does not have information desks.",
-        "Quo Vadis? is a film of 1951.",
-        "She was born in Leeds.",
-        "他生于北京。",
-        "",
-    ],
-)
-def test_statements_are_no_refusals(text):
-    assert not is_refusal_sentence(text)
+def test_refusal_sentences():
+    """Among the statements, "apologized" holds the letters of "i apologize"."""
+    cases = json.loads((Path(__file__).parents[1] / "cases" / "refusal_sentences.json").read_text(encoding="utf-8"))
+    for kind, texts in cases.items():
+        assert [text for text in texts if is_refusal_sentence(text) != (kind == "refusals")] == []
 
 
 def changed(**changes):

@@ -24,6 +24,14 @@ def spans(labels):
 
 
 @pytest.mark.parametrize(
+    "labels, expected",
+    [([S, U, C, None], 0.0), ([S, S, U, None], 2 / 3), ([], 0.0), ([None], None), ([H, X, X], -1 / 3)],
+)
+def test_mean_factuality(labels, expected):
+    assert scoring.mean_factuality(spans(labels)) == (None if expected is None else pytest.approx(expected))
+
+
+@pytest.mark.parametrize(
     "labels, precision, decided",
     [
         ([S, H, C, U, N], 2 / 4, 2 / 3),
@@ -49,15 +57,6 @@ def test_counts():
 def test_median_and_mean():
     assert scoring.median([3, 1, 2]) == 2.0 and scoring.median([4, 1, 2, 3]) == 2.5 and scoring.median([]) is None
     assert scoring.mean([1, None, 0]) == 0.5 and scoring.mean([None]) is None and scoring.mean([]) is None
-
-
-@pytest.mark.parametrize(
-    "facts, expected", [(1, 0.00012340980), (2, 0.01831563889), (5, 0.36787944117), (10, 1), (11, 1)]
-)
-def test_length_penalty(facts, expected):
-    """e^-9, e^-4, e^-1 from a table of powers."""
-    assert scoring.length_penalty(facts) == pytest.approx(expected, abs=1e-11)
-    assert scoring.length_penalty(facts, gamma=0) == 1.0
 
 
 def slow_factscore(responses, gamma):
@@ -112,35 +111,8 @@ def test_against_slow_loops():
         assert found["score"] == (None if expected is None else pytest.approx(expected))
 
 
-def test_f1_at_k():
-    assert scoring.f1_at_k([S, S, C, N], 4) == (pytest.approx(2 / 3), 0.5, pytest.approx(4 / 7))
-    assert scoring.f1_at_k([C], 4) == (0.0, 0.0, 0.0)
-    assert scoring.f1_at_k([], 4) == (None, 0.0, 0.0)
-    assert scoring.f1_at_k([N], 4) == (None, 0.0, 0.0)
-    assert scoring.f1_at_k([None, N], 4) == (None, None, None)
-    for k in (0, -1):
-        with pytest.raises(ValueError, match="K > 0"):
-            scoring.f1_at_k([S], k)
+def test_what_a_border_refuses():
     with pytest.raises(ValueError, match="K > 0, got -1"):
         scoring.mean_f1_at_k([[S], [S]], [None, -1])
-
-
-def test_veriscore_k_is_the_upper_middle():
-    """The released code sorts and takes the element at half of the length."""
-    assert [scoring.veriscore_k(counts) for counts in ([7], [7, 3], [1, 9, 4], [0, 5, 2, 3], [])] == [7, 7, 4, 3, None]
-
-
-def test_longwiki_leaves_its_input_alone():
-    responses = [[S, C], None, [N], [None]]
-    found = scoring.longwiki(responses, k=2)
-    assert responses == [[S, C], None, [N], [None]]
-    assert found["abstained"] == 2 and found["unjudged"] == 1 and found["false_refusal_rate"] == 0.5
-    assert found["f1s"] == [0.5, None, None, None]
-
-
-def test_anah_counts_sentences_once():
-    found = scoring.anah([[S, N, C], [U], [None], []])
-    assert found["score"] == 0.5 and found["response_scores"] == [pytest.approx(2 / 3), 0.0, None, None]
-    assert found["released_score"] == pytest.approx(3 / 5)
-    assert (found["no_sentences"], found["unjudged"]) == (1, 1)
-    assert scoring.anah([])["score"] is None
+    with pytest.raises(ValueError, match="length_penalty needs"):
+        scoring.length_penalty(3, -1)

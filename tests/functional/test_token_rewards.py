@@ -28,12 +28,6 @@ def test_a_value_goes_to_the_token_of_the_last_character_before_its_end():
     assert placed([(1, 1.0)]) == [1, 0, 0, 0, 0, 0, 0]
 
 
-def test_values_that_meet_are_added_in_any_order():
-    points = [(17, 0.5), (7, 0.25), (5, 1.0), (17, -2.0), (8, 0.0)]
-    assert placed(points) == [0, 1.25, 0, 0, 0, -1.5, 0]
-    assert placed(points[::-1]) == placed(points)
-
-
 def test_nothing_before_the_first_token_is_lost():
     assert placed([(0, 1.0)]) == [1, 0, 0, 0, 0, 0, 0]
     # A special token first: it holds no character. And a text whose first two characters no token holds.
@@ -62,11 +56,6 @@ def test_rows_are_padded_and_may_be_empty():
 def test_sums_are_exact_before_they_are_rounded_to_float32():
     # Even in float64, 1e17 + 1 is 1e17.
     assert placed([(3, 1e17), (2, 1.0), (1, -1e17)]) == [1, 0, 0, 0, 0, 0, 0]
-
-
-def test_spans_pay_where_they_end():
-    spans = [(9, 17, 1.0), (0, 8, 2.0), (4, 7, 4.0), (0, 17, 8.0), (5, 5, 16.0)]
-    assert place_spans([OFFSETS], [spans], 7)[0].tolist() == [0, 20, 2, 0, 0, 9, 0]
 
 
 def test_random_texts_equal_a_walk_over_the_characters():

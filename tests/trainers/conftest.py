@@ -6,6 +6,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, LlamaForCausalLM
 
+from tests.hub.loopback import hub  # noqa: F401 - a fixture
+
 
 PLAIN = (str, bool, int, type(None), torch.dtype)
 

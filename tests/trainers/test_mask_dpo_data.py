@@ -188,21 +188,6 @@ def test_tools_and_template_settings_reach_the_template(tokenizer):
         tokenizer.chat_template = template
 
 
-@pytest.mark.parametrize("mode, max_length", [("keep_start", 12), ("keep_end", 12), ("keep_start", None)])
-def test_counts_after_truncation(tokenizer, mode, max_length):
-    rule = MaskRule(FREE_OF_HALLUCINATION, HALLUCINATED, "after_last", max_length, mode, None)
-    row, masks = pair(tokenizer, user("Who?"), assistant(TEXT), SPANS, rule=rule)
-    expected = []
-    for side in ("chosen", "rejected"):
-        # A token of the prompt carries a None; the first token of a sequence is predicted by nothing.
-        sequence = [None] * len(row["prompt_ids"]) + masks[f"{side}_mask"]
-        if max_length:
-            sequence = sequence[:max_length] if mode == "keep_start" else sequence[-max_length:]
-        left = [value for value in sequence[1:] if value is not None]
-        expected += [left.count(1), left.count(1) + left.count(2), len(left)]
-    assert masks[COUNTS] == expected
-
-
 @pytest.mark.parametrize(
     "spans, message",
     [

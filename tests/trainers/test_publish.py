@@ -21,7 +21,7 @@ from hf_factuality.trainers.fact_grpo_config import FactGRPOConfig
 from hf_factuality.trainers.mask_dpo_config import MaskDPOConfig
 from hf_factuality.trainers.token_reward_ppo_config import TokenRewardPPOConfig
 from tests.evaluation.test_results import MACHINE, entry
-from tests.hub.loopback import TOKEN, hub  # noqa: F401 - a fixture
+from tests.hub.loopback import TOKEN
 from tests.hub.secret_inputs import KINDS
 from tests.tiny import letters_reward, rows
 from tests.trainers.mask_dpo_recording import pairs
@@ -47,27 +47,24 @@ def make(kind, model, folder, **settings):
     return FactGRPOTrainer(model, letters_reward, args, rows())
 
 
-def files(hub, ref="main"):  # noqa: F811
+def files(hub, ref="main"):
     return hub.repos["model", REPO].files(ref)
 
 
-def commits(hub):  # noqa: F811
+def commits(hub):
     return hub.repos["model", REPO].log
 
 
 STATE = {"optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json", "training_args.bin"}
-MODEL = {
-    "config.json",
-    "model.safetensors",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "chat_template.jinja",
-    "README.md",
-}
+MODEL = {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"}
+MODEL.add("README.md")
+VERIFIER = {"verifier/config.json", "verifier/verifier_config.json"}
+CRITIC = {"critic/config.json", "critic/model.safetensors"}
+RESUMABLE = {"optimizer.pt", "scheduler.pt", "trainer_state.json", "critic/critic_optimizer.pt", "model.safetensors"}
 
 
 @pytest.mark.parametrize("kind", ["fact_grpo", "ppo", "mask_dpo"])
-def test_a_push_is_one_commit_of_the_model_and_its_card(tiny_model, tmp_path, hub, kind):  # noqa: F811
+def test_a_push_is_one_commit_of_the_model_and_its_card(tiny_model, tmp_path, hub, kind):
     trainer = make(kind, tiny_model, tmp_path / "run")
     trainer.train()
     trainer.save_model()
@@ -75,9 +72,11 @@ def test_a_push_is_one_commit_of_the_model_and_its_card(tiny_model, tmp_path, hu
     done = trainer.push_to_hub(dataset_name="someone/questions")
     found = files(hub)
     assert found.keys() >= MODEL and not {name.split("/")[-1] for name in found} & (STATE | {"critic_optimizer.pt"})
-    assert {name for name in found if name.startswith("critic/")} == (
-        {"critic/config.json", "critic/model.safetensors"} if kind == "ppo" else set()
-    )
+    own = {name for name in found if name.startswith(("critic/", "verifier/"))}
+    assert own == {"ppo": CRITIC, "fact_grpo": VERIFIER, "mask_dpo": set()}[kind]
+    if kind == "fact_grpo":  # the verifier goes with the model that it paid
+        assert isinstance(trainer._guard.verifier, VerifierPipeline)
+        assert json.loads(found["verifier/verifier_config.json"])["judge"]["class"] == "LexicalJudge"
     assert [commit.title for commit in commits(hub)] == ["initial commit", "End of training"]
     assert hub.repos["model", REPO].private and done.repo_id == REPO
     for name, content in found.items():
@@ -89,7 +88,7 @@ def test_a_push_is_one_commit_of_the_model_and_its_card(tiny_model, tmp_path, hu
 
 
 @pytest.mark.parametrize("name", ["README.md", "LICENSE", "results.json", "verifier/prompts/a.txt", "link", "folder"])
-def test_no_secret_and_no_file_from_elsewhere_is_pushed(tiny_model, tmp_path, hub, caplog, name):  # noqa: F811
+def test_no_secret_and_no_file_from_elsewhere_is_pushed(tiny_model, tmp_path, hub, caplog, name):
     """Neither at the end nor with a checkpoint."""
     key = KINDS["OpenSSH"](random.Random(0))
     diary = tmp_path / "diary" / "prompts"
@@ -120,18 +119,17 @@ def test_no_secret_and_no_file_from_elsewhere_is_pushed(tiny_model, tmp_path, hu
     assert (len(commits(hub)) == 1) is (name not in ("folder",))
 
 
-def test_the_verifier_goes_with_the_model_that_it_paid(tiny_model, tmp_path, hub):  # noqa: F811
-    trainer = make("fact_grpo", tiny_model, tmp_path / "run")
-    assert isinstance(trainer._guard.verifier, VerifierPipeline)
-    trainer.push_to_hub()
-    assert json.loads(files(hub)["verifier/verifier_config.json"])["judge"]["class"] == "LexicalJudge"
+STRATEGIES = {"every_save": [], "checkpoint": ["last-checkpoint"], "all_checkpoints": ["checkpoint-1", "checkpoint-2"]}
 
 
-def test_every_save_pushes_what_was_saved(tiny_model, tmp_path, hub):  # noqa: F811
+@pytest.mark.parametrize("strategy, places", STRATEGIES.items())
+def test_every_save_pushes_what_was_saved_and_the_state_on_request(tiny_model, tmp_path, hub, strategy, places):
+    (tmp_path / "run" / "_push-checkpoint-1" / "model").mkdir(parents=True)  # what a killed run was pushing
     trainer = make(
-        "ppo", tiny_model, tmp_path / "run", push_to_hub=True, hub_strategy="every_save", hub_always_push=True,
-        save_strategy="steps", save_steps=1, save_total_limit=1,
+        "ppo", tiny_model, tmp_path / "run", push_to_hub=True, hub_strategy=strategy, hub_always_push=True,
+        save_strategy="steps", save_steps=1,
     )  # fmt: skip
+    assert not list((tmp_path / "run").glob("_push-*"))
     trainer.train()
     trainer._finish_current_push()
     titles = [commit.title for commit in commits(hub)]
@@ -141,52 +139,41 @@ def test_every_save_pushes_what_was_saved(tiny_model, tmp_path, hub):  # noqa: F
     for name, tensor in trainer.model.state_dict().items():
         assert torch.equal(second.get(name, tensor), tensor), name
     for commit in commits(hub)[1:3]:
-        assert commit.files.keys() >= MODEL | {"critic/config.json", "critic/model.safetensors"}
-        assert not {name.split("/")[-1] for name in commit.files} & (STATE | {"critic_optimizer.pt"})
-    assert not list((tmp_path / "run").glob("_push-*"))
-
-
-@pytest.mark.parametrize(
-    "strategy, places", [("checkpoint", ["last-checkpoint"]), ("all_checkpoints", ["checkpoint-1", "checkpoint-2"])]
-)
-def test_strategies_with_the_state_of_the_run(tiny_model, tmp_path, hub, strategy, places):  # noqa: F811
-    trainer = make(
-        "ppo", tiny_model, tmp_path / "run", push_to_hub=True, hub_strategy=strategy, hub_always_push=True,
-        save_strategy="steps", save_steps=1,
-    )  # fmt: skip
-    trainer.train()
-    trainer._finish_current_push()
+        assert commit.files.keys() >= MODEL | CRITIC
+        assert not {name for name in commit.files if "/" not in name} & STATE
     found = files(hub)
+    assert not list((tmp_path / "run").glob("_push-*")) and not [name for name in found if "training_args" in name]
+    assert hub.repos["model", REPO].private
     for place in places:
         own = {name.removeprefix(f"{place}/") for name in found if name.startswith(f"{place}/")}
-        assert own >= {
-            "optimizer.pt",
-            "scheduler.pt",
-            "trainer_state.json",
-            "critic/critic_optimizer.pt",
-            "model.safetensors",
-            "checkpoint_manifest.json",
-        }
-    assert not [name for name in found if "training_args" in name]
-    assert hub.repos["model", REPO].private
+        assert own >= RESUMABLE | {"checkpoint_manifest.json"}
+    if not places:
+        assert not [name for name in found if name.endswith("optimizer.pt")]
+        return
     # What is on the Hub goes on like what is here.
-    folder = tmp_path / "from-the-hub"
+    pushed = tmp_path / "from-the-hub" / places[-1]
     for name, content in found.items():
         if name.startswith(f"{places[-1]}/"):
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            (folder / name).write_bytes(content)
-    pushed = folder / places[-1]
+            (pushed.parent / name).parent.mkdir(parents=True, exist_ok=True)
+            (pushed.parent / name).write_bytes(content)
     assert find_damage(pushed, read_manifest(pushed)) is None
     assert str(tmp_path) not in (pushed / "trainer_state.json").read_text()
-    again = make("ppo", tiny_model, tmp_path / "again", max_steps=3, hub_model_id=None)
-    again.train(resume_from_checkpoint=str(folder / places[-1]))
-    straight = make("ppo", tiny_model, tmp_path / "straight", max_steps=3, hub_model_id=None)
-    straight.train(resume_from_checkpoint=str(tmp_path / "run" / "checkpoint-2"))
-    for one, other in zip(again.model.parameters(), straight.model.parameters(), strict=True):
-        assert torch.equal(one, other)
+    ends = []
+    for checkpoint in (pushed, tmp_path / "run" / "checkpoint-2"):
+        again = make("ppo", tiny_model, tmp_path / "again", max_steps=3, hub_model_id=None)
+        again.train(resume_from_checkpoint=str(checkpoint))
+        ends.append(list(again.model.parameters()))
+    assert all(map(torch.equal, *ends))
 
 
-def test_a_push_leaves_the_checkpoint_as_it_was(tiny_model, tmp_path, hub):  # noqa: F811
+def test_a_public_repository_on_request_and_a_push_in_the_background(tiny_model, tmp_path, hub):
+    trainer = make("mask_dpo", tiny_model, tmp_path / "run", hub_private_repo=False)
+    job = trainer.push_to_hub(blocking=False, commit_message="Later")
+    assert job.result(timeout=600).oid == hub.repos["model", REPO].refs["main"]
+    assert commits(hub)[-1].title == "Later" and not hub.repos["model", REPO].private
+
+
+def test_a_push_leaves_the_checkpoint_as_it_was(tiny_model, tmp_path, hub):
     """PEFT writes a card of its own into every checkpoint; ours is pushed, and the checkpoint's stays."""
     args = dict(push_to_hub=True, hub_strategy="every_save", save_strategy="steps", save_steps=2)
     config = MaskDPOConfig(str(tmp_path / "run"), **{**SHARED, **args})
@@ -201,7 +188,7 @@ def test_a_push_leaves_the_checkpoint_as_it_was(tiny_model, tmp_path, hub):  # n
 
 
 @pytest.mark.parametrize("linkable", [True, False])
-def test_no_link_of_a_checkpoint_leads_out_of_it(tiny_model, tmp_path, hub, caplog, monkeypatch, linkable):  # noqa: F811
+def test_no_link_of_a_checkpoint_leads_out_of_it(tiny_model, tmp_path, hub, caplog, monkeypatch, linkable):
     run, private = tmp_path / "run", tmp_path / "private"
     trainer = make("mask_dpo", tiny_model, run, push_to_hub=True, hub_strategy="every_save")
     if not linkable:  # as on another disk, where files are copied
@@ -233,7 +220,7 @@ def test_no_link_of_a_checkpoint_leads_out_of_it(tiny_model, tmp_path, hub, capl
     assert len(commits(hub)) == before and "merges.txt" in caplog.text and "is a link to" in caplog.text
 
 
-def test_results_go_with_the_weights_that_they_are_of(tiny_model, tmp_path, hub):  # noqa: F811
+def test_results_go_with_the_weights_that_they_are_of(tiny_model, tmp_path, hub):
     run = tmp_path / "run"
     trainer = make(
         "mask_dpo", tiny_model, run, push_to_hub=True, hub_strategy="every_save", save_strategy="steps", save_steps=1
@@ -256,7 +243,7 @@ def test_results_go_with_the_weights_that_they_are_of(tiny_model, tmp_path, hub)
     assert "results-first.json" not in files(hub)
 
 
-def test_a_card_of_ours_is_checked_and_brought_up_to_date(tiny_model, tmp_path, hub, capsys):  # noqa: F811
+def test_a_card_of_ours_is_checked_and_brought_up_to_date(tiny_model, tmp_path, hub, capsys):
     run = tmp_path / "run"
     trainer = make("mask_dpo", tiny_model, run)
     trainer.save_model()
@@ -278,7 +265,7 @@ def test_a_card_of_ours_is_checked_and_brought_up_to_date(tiny_model, tmp_path, 
     assert len(commits(hub)) == 2
 
 
-def test_the_state_of_a_run_is_not_pushed_where_everybody_reads(tiny_model, tmp_path, hub):  # noqa: F811
+def test_the_state_of_a_run_is_not_pushed_where_everybody_reads(tiny_model, tmp_path, hub):
     hub.add(REPO, private=False)
     with pytest.raises(HubError, match="exists and is public"):
         make("ppo", tiny_model, tmp_path, push_to_hub=True, hub_strategy="checkpoint")
@@ -287,7 +274,7 @@ def test_the_state_of_a_run_is_not_pushed_where_everybody_reads(tiny_model, tmp_
     assert len(commits(hub)) == 1
 
 
-def test_a_repository_that_was_opened_is_not_pushed_to(tiny_model, tmp_path, hub, caplog):  # noqa: F811
+def test_a_repository_that_was_opened_is_not_pushed_to(tiny_model, tmp_path, hub, caplog):
     """Who wants it private is refused, at the start or later; by default one that exists stays as it is."""
     trainer = make(
         "mask_dpo", tiny_model, tmp_path / "run", push_to_hub=True, hub_private_repo=True, hub_strategy="every_save",
@@ -307,13 +294,7 @@ def test_a_repository_that_was_opened_is_not_pushed_to(tiny_model, tmp_path, hub
     assert trainer.push_to_hub() and len(commits(hub)) == 2
 
 
-def test_what_a_killed_run_was_pushing_is_removed(tiny_model, tmp_path, hub):  # noqa: F811
-    (tmp_path / "run" / "_push-checkpoint-1" / "model").mkdir(parents=True)
-    make("mask_dpo", tiny_model, tmp_path / "run", push_to_hub=True)
-    assert not list((tmp_path / "run").glob("_push-*"))
-
-
-def test_a_push_that_fails_does_not_stop_the_run(tiny_model, tmp_path, hub, caplog):  # noqa: F811
+def test_a_push_that_fails_does_not_stop_the_run(tiny_model, tmp_path, hub, caplog):
     trainer = make(
         "fact_grpo", tiny_model, tmp_path / "run", push_to_hub=True, hub_strategy="every_save", hub_always_push=True,
         save_strategy="steps", save_steps=1,
@@ -326,17 +307,6 @@ def test_a_push_that_fails_does_not_stop_the_run(tiny_model, tmp_path, hub, capl
     (said,) = [r.getMessage() for r in caplog.records if "was not pushed" in r.getMessage()]
     assert said.startswith("Training in progress, step 1 was not pushed: ") and TOKEN not in said
     assert "Training in progress, step 2" in [commit.title for commit in commits(hub)]
-
-
-def test_a_public_repository_on_request(tiny_model, tmp_path, hub):  # noqa: F811
-    make("mask_dpo", tiny_model, tmp_path / "run", hub_private_repo=False).push_to_hub()
-    assert not hub.repos["model", REPO].private
-
-
-def test_a_push_in_the_background(tiny_model, tmp_path, hub):  # noqa: F811
-    job = make("mask_dpo", tiny_model, tmp_path / "run").push_to_hub(blocking=False, commit_message="Later")
-    assert job.result(timeout=600).oid == hub.repos["model", REPO].refs["main"]
-    assert commits(hub)[-1].title == "Later"
 
 
 def test_a_trainer_is_not_the_last_owner_of_the_group_of_processes(tmp_path):
