@@ -110,13 +110,11 @@ def fill_unjudged(rewards: torch.Tensor, group_size: int) -> torch.Tensor:
 def _aligned(advantages: torch.Tensor, factuality: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     if factuality.dim() != 2:
         raise ValueError(f"factuality must have shape (B, T), got {tuple(factuality.shape)}")
+    shape = tuple(factuality.shape)
     if not advantages.is_floating_point():
         raise ValueError(f"advantages must be floating point, got {advantages.dtype}")
     if advantages.dim() == 1 and advantages.shape[0] == factuality.shape[0]:
         advantages = advantages.unsqueeze(1).expand(factuality.shape)
     elif advantages.shape != factuality.shape:
-        raise ValueError(
-            f"advantages must have shape ({factuality.shape[0]},) or {tuple(factuality.shape)} to go with the "
-            f"factuality map, got {tuple(advantages.shape)}"
-        )
+        raise ValueError(f"advantages must have shape {shape[:1]} or {shape}, got {tuple(advantages.shape)}")
     return advantages, factuality.to(advantages.dtype)

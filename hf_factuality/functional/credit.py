@@ -105,8 +105,7 @@ def shape_advantages(
     if not isinstance(shaped, torch.Tensor) or shaped.shape != mask.shape or not shaped.is_floating_point():
         got = f"{tuple(shaped.shape)}, {shaped.dtype}" if isinstance(shaped, torch.Tensor) else f"{shaped!r:.100}"
         raise ValueError(
-            f"credit={credit_name(credit)} returned {got}; return a floating point tensor of shape (B, T), here "
-            f"{tuple(mask.shape)}"
+            f"credit={credit_name(credit)} returned {got}; return floats of shape (B, T), {tuple(mask.shape)}"
         )
     return shaped.to(advantages.dtype).masked_fill(~mask, 0.0)
 

@@ -58,14 +58,10 @@ def _row(number: int, offsets: Sequence[tuple[int, int]], spans: Sequence[tuple[
     terms: list[list[float]] = [[] for _ in offsets]
     for start, end, value in spans:
         if not (_is_int(start) and _is_int(end) and 0 <= start <= end <= text):
-            raise ValueError(
-                f"completion {number}: span [{start!r}, {end!r}) is not a range of ints in its text of {text} characters; "
-                "count those of the decoded completion, as its offsets do"
-            )
+            raise ValueError(f"completion {number}: span [{start!r}, {end!r}) is not a range of its {text} characters")
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not isfinite(value):
             raise ValueError(
-                f"completion {number}: the value of span [{start}, {end}) is {value!r}, not a finite number; leave out "
-                "what is unknown"
+                f"completion {number}: the value of span [{start}, {end}) is {value!r}; leave out what is unknown"
             )
         before = bisect_left(starts, end) - 1
         terms[holding[max(before, 0)] if holding else 0].append(value)

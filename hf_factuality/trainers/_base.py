@@ -71,13 +71,11 @@ class SamplingTrainer(FactualityTrainer, ResumableRollouts, CheckedRollouts):
         for feature in ("tools", "environment_factory", "rollout_func"):
             if kwargs.get(feature):
                 raise ValueError(
-                    f"{self._name}Trainer does not support `{feature}`, whose text would be judged as if the model had said "
-                    "it; use trl.GRPOTrainer, with a verifier as reward function"
+                    f"{self._name}Trainer does not support `{feature}`, whose text would be judged as the model's"
                 )
         if not reward_funcs and args.reward_weights is not None:
             raise ValueError(
-                "reward_weights without reward_funcs: weight token rewards with token_reward_weights, factuality with "
-                "factuality_reward_weight"
+                "reward_weights without reward_funcs; set token_reward_weights or factuality_reward_weight"
             )
         super().__init__(model, reward_funcs or list(ours), args, *datasets_and_processor, **kwargs)
         self._refuse_processor(self.processing_class)

@@ -46,10 +46,7 @@ class WholeCheckpoints:
         args = self.args
         saves = args.save_strategy != SaveStrategy.NO and not args.save_only_model
         if args.sync_ref_model and saves and (is_deepspeed_zero3_enabled() or self.is_fsdp_enabled):
-            raise ValueError(
-                "sync_ref_model=True: checkpoints do not hold a reference model in shards (ZeRO-3, FSDP) and could not be "
-                "resumed; set save_only_model=True, or sync_ref_model=False"
-            )
+            raise ValueError("sync_ref_model=True under ZeRO-3 or FSDP cannot be resumed; set save_only_model=True")
         if resume_from_checkpoint:
             resume_from_checkpoint = self._find_checkpoint(resume_from_checkpoint)
         return super().train(resume_from_checkpoint, trial, ignore_keys_for_eval)

@@ -69,8 +69,7 @@ def locate(content: str, spans: Sequence[LabeledSpan], text: str, render: Callab
         found = [(_marked(content, [piece], text, render) or [None])[0] for piece in pieces]
     if not any(found):
         raise DataError(
-            "the chat template changes the completion, so that its characters cannot be found in the rendered text; take "
-            f"the change out of the template, or render the dataset to plain text first: {content[:80]!r}"
+            f"the chat template changes the completion; mend it, or render it to plain text first: {content[:80]!r}"
         )
     placed = [(piece, place) for piece, place in zip(pieces, found, strict=True) if place]
     return [
@@ -177,8 +176,7 @@ def _rendered(
     content = message.get("content")
     if message.get("role") != "assistant" or not isinstance(content, str):
         raise DataError(
-            f"`{side}` must be one assistant message with text as content, so that spans are ranges of it, got "
-            f"{completion!r:.200}; put earlier turns into `prompt`"
+            f"`{side}` must be one assistant message of text (earlier turns are `prompt`), got {completion!r:.200}"
         )
     tools = example.get("tools")
     tools = json.loads(tools) if isinstance(tools, str) else tools
@@ -204,8 +202,7 @@ def _read_spans(example: Mapping[str, Any], side: str, content: str) -> list[Lab
     for span in spans:
         if span.end > len(content):
             raise DataError(
-                f"`{column}` has the span [{span.start}, {span.end}) beyond `{side}` of {len(content)} characters: "
-                f"{content[:80]!r}"
+                f"`{column}` has [{span.start}, {span.end}) beyond `{side}` of {len(content)} characters: {content[:80]!r}"
             )
     return spans
 

@@ -52,8 +52,7 @@ class Publishes:
         resumable = self.args.hub_strategy in _RESUMABLE
         if resumable and private is False:
             raise ValueError(
-                f"hub_strategy={self.args.hub_strategy.value!r} pushes the state of the run, to private repositories only; "
-                "leave out hub_private_repo=False, or take hub_strategy='every_save'"
+                f"hub_strategy={self.args.hub_strategy.value!r} needs a private repository; take 'every_save' if it is public"
             )
         # Made private if it is new; one that exists stays as it is, if its files may be read by everybody or not.
         token = token if token is not None else self.args.hub_token

@@ -26,8 +26,7 @@ def token_reward_rows(
     """
     if not hasattr(found, "__len__") or len(found) != len(completion_ids):
         raise ValueError(
-            f"the token reward function {name!r} returned {found!r:.100} for {len(completion_ids)} completions; return a list "
-            "with one entry per completion, None where nothing is known"
+            f"{name!r} returned {found!r:.100} for {len(completion_ids)} completions; return an entry for each, or None"
         )
     rows = []
     for number, (given, offsets, ids) in enumerate(zip(found, tokens, completion_ids, strict=True)):
@@ -54,7 +53,6 @@ def _row(given: Any, tokens: TokenOffsets, length: int) -> torch.Tensor:
         row = torch.zeros(length)  # no span with a value
     if row.shape != (length,):
         raise ValueError(
-            f"rewards of shape {tuple(row.shape)} for {length} tokens; return one number per token, or (start, end, value) "
-            "per span"
+            f"rewards of shape {tuple(row.shape)} for {length} tokens; return one number per token, or spans"
         )
     return row if torch.isfinite(row).all() else torch.full_like(row, math.inf)

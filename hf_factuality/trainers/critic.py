@@ -73,8 +73,7 @@ class Critic(nn.Module):
                 self.optimizer.load_state_dict(state)
         except (OSError, RuntimeError, ValueError, KeyError, EOFError, pickle.UnpicklingError) as error:
             raise CheckpointError(
-                f"{path} holds no critic for this run ({error}); resume with the critic_model of the run that wrote the "
-                "checkpoint, or start anew from its policy"
+                f"{path} holds no critic for this run ({error}); resume with its own critic_model"
             ) from error
 
     @contextmanager
@@ -230,8 +229,7 @@ def _from_policy(policy: PreTrainedModel) -> PreTrainedModel:
         backbone.load_state_dict({name: plain[name] for name in wanted})
     except (KeyError, RuntimeError) as error:
         raise ValueError(
-            f"the policy's weights do not fit a critic ({error!s:.200}), as those of a quantized model do not; set "
-            "critic_model='value_head', or to the name of another model"
+            f"the policy's weights do not fit a critic ({error!s:.200}); set critic_model='value_head'"
         ) from error
     _zero_head(model)
     return model
@@ -247,8 +245,7 @@ def _from_source(source: str, policy: PreTrainedModel, trust_remote_code: bool) 
     own, expected = (m.config.get_text_config().vocab_size for m in (model, policy))
     if own != expected:
         raise CheckpointError(
-            f"critic_model={source!r} has a vocabulary of {own} and the policy one of {expected}; take a critic of the "
-            "same tokenizer, or use that model as a token reward"
+            f"critic_model={source!r} has a vocabulary of {own}, the policy {expected}; take one of the same tokenizer"
         )
     inside = {name for name in report["missing_keys"] if name.startswith(f"{model.base_model_prefix}.")}
     if inside:

@@ -102,10 +102,7 @@ class FactGRPOConfig(GRPOConfig):
         super().__post_init__()
         require_choice(self, variant=VARIANTS, verify_scope=SCOPES)
         if self.variant == "paper_format" and self.verify_scope != "think":
-            raise ValueError(
-                f"variant='paper_format' asks for think blocks, which verify_scope={self.verify_scope!r} does not read; set "
-                "verify_scope='think', or variant='paper'"
-            )
+            raise ValueError(f"variant='paper_format' needs verify_scope='think', not {self.verify_scope!r}")
         for name, value in VARIANTS[self.variant].items():
             if getattr(self, name) is None:
                 setattr(self, name, value)
@@ -133,14 +130,12 @@ class FactGRPOConfig(GRPOConfig):
     def _check_credit(self):
         if not isinstance(self.credit, str) or self.credit not in CREDITS:
             raise ValueError(
-                f"credit={self.credit!r} is unknown; choose one of {list(CREDITS)}, or pass a function to the trainer: "
-                "FactGRPOTrainer(credit=...)"
+                f"credit={self.credit!r} is unknown; choose one of {list(CREDITS)}, or pass a function to the trainer"
             )
         largest = CREDITS[self.credit].max_scale
         if self.credit_scale > largest:
             raise ValueError(
-                f"credit_scale={self.credit_scale!r} is out of range for credit={self.credit!r}; use a value in (0, "
-                f"{largest:g}], or credit='flip' to turn signs"
+                f"credit_scale={self.credit_scale!r} is above {largest:g}; lower it for credit={self.credit!r}"
             )
         if CREDITS[self.credit].function is not None:
             self._check_token_credit()

@@ -174,8 +174,7 @@ class FactGRPOTrainer(SamplingTrainer, SequenceRatios, GRPOTrainer):
             decoded = self._tokenizer.decode(ids, skip_special_tokens=True)
             if not scope_ranges(decoded, "think"):
                 raise ValueError(
-                    f"the tokenizer decodes '<think>a</think>' to {decoded!r}; add the tags as ordinary (not special) tokens, "
-                    "or set verify_scope='completion'"
+                    f"'<think>a</think>' is decoded to {decoded!r}; add its tags as ordinary (not special) tokens"
                 )
         self._values = TERNARY_VALUES if args.label_values == "ternary" else BINARY_VALUES
 
@@ -185,10 +184,7 @@ class FactGRPOTrainer(SamplingTrainer, SequenceRatios, GRPOTrainer):
         if not self._guard.requires_evidence:
             return
         if names is not None and column not in names:
-            raise DataError(
-                f"the dataset has no column {column!r} for {type(self._guard.verifier).__name__}, which needs evidence; set "
-                f"evidence_column to one of {list(names)}, or use a verifier that finds its own evidence"
-            )
+            raise DataError(f"the verifier needs a column {column!r}; set evidence_column to one of {list(names)}")
         for row in dataset.select_columns(column) if isinstance(dataset, Dataset) else ():
             row_evidence(row[column], column)
 
@@ -321,8 +317,7 @@ def _datasets(*datasets) -> list:
 def _refuse_taken(columns: Collection[str]) -> None:
     if VERIFICATIONS in columns:
         raise DataError(
-            f"the dataset has a column {VERIFICATIONS!r}, the name under which reward functions get what the verifier found; "
-            "rename it"
+            f"the dataset has a column {VERIFICATIONS!r}, in which reward functions get the labels; rename it"
         )
 
 

@@ -131,8 +131,7 @@ class MaskDPOTrainer(FactualityTrainer, DPOTrainer):
         missing = {"chosen", "rejected", "chosen_spans", "rejected_spans"}.difference(columns)
         if missing:
             raise DataError(
-                f"the {dataset_name} dataset has no column {sorted(missing)[0]!r}, only {sorted(columns)}; add it (spans are "
-                "lists of LabeledSpan.to_dict()), or use trl.DPOTrainer"
+                f"the {dataset_name} dataset has no column {min(missing)!r}, only {sorted(columns)}; add it"
             )
         map_style = isinstance(dataset, Dataset)
         n_pairs = len(dataset) if map_style else 0

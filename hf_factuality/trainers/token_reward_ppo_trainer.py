@@ -103,14 +103,12 @@ class TokenRewardPPOTrainer(CriticFiles, SamplingTrainer, GRPOTrainer):
         super().__init__(model, own, wrapped, weights, args, train_dataset, eval_dataset, processing_class, **kwargs)
         if self.is_deepspeed_enabled and args.freezing_actor_steps and args.weight_decay:
             raise ValueError(
-                f"freezing_actor_steps={args.freezing_actor_steps} does not hold back weight_decay={args.weight_decay} with "
-                "DeepSpeed; set one of them to 0"
+                f"freezing_actor_steps with weight_decay={args.weight_decay} under DeepSpeed; set one of them to 0"
             )
         prompts = args.generation_batch_size // args.num_generations
         if hasattr(self.train_dataset, "__len__") and len(self.train_dataset) < prompts:
             raise ValueError(
-                f"the dataset has {len(self.train_dataset)} prompts, fewer than a generation batch ({prompts}); lower "
-                "generation_batch_size (or per_device_train_batch_size), or raise num_generations"
+                f"{len(self.train_dataset)} prompts are fewer than a generation batch; lower generation_batch_size={prompts}"
             )
         shared = {name for name in self.reward_func_names if self.reward_func_names.count(name) > 1}
         if shared:

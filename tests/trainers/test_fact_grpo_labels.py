@@ -130,10 +130,13 @@ def test_settings_of_a_run_with_a_function_ask_for_it_again(tiny_model, tmp_path
 
 
 def test_where_functions_and_names_go(tiny_model, tmp_path):
-    with pytest.raises(ValueError, match=r"by_hand at .* is unknown; .*FactGRPOTrainer\(credit=...\)"):
+    with pytest.raises(ValueError, match=r"by_hand at .* is unknown; .*pass a function to the trainer"):
         FactGRPOConfig(str(tmp_path), credit=by_hand, **ONE_BATCH)
     assert make(tiny_model, tmp_path, WholeCompletion(), credit="additive").args.credit == "additive"
-    for name, message in (("scaled", "credit_scale=2.0 is out of range for credit='scaled'"), ("scale", "unknown")):
+    for name, message in (
+        ("scaled", "credit_scale=2.0 is above 1; lower it for credit='scaled'"),
+        ("scale", "unknown"),
+    ):
         with pytest.raises(ValueError, match=message):
             make(tiny_model, tmp_path, WholeCompletion(), credit=name, config={"credit_scale": 2.0})
     # What cannot meet advantages per token cannot meet those of a function either.

@@ -195,7 +195,7 @@ def test_tools_and_template_settings_reach_the_template(tokenizer):
         ([{"start": 0}], "holds something that is no span"),
         ([{"start": 3, "end": 1}], "need 0 <= start <= end"),
         ([{"start": 0, "end": 1, "label": "true"}], "unknown label 'true'"),
-        ([{"start": 0, "end": 42, "label": "supported"}], r"span \[0, 42\) beyond `chosen` of 41"),
+        ([{"start": 0, "end": 42, "label": "supported"}], r"\[0, 42\) beyond `chosen` of 41"),
         (["0-4"], "holds something that is no span"),
     ],
 )

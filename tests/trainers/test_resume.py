@@ -192,7 +192,7 @@ def test_without_completions_or_moments_it_is_another_run(tiny_model, tmp_path):
 
 def test_a_checkpoint_of_another_critic_is_refused(whole, tiny_model, tmp_path):
     folder, _ = whole("policy", max_steps=7)
-    with pytest.raises(CheckpointError, match="holds no critic for this run .*resume with the critic_model"):
+    with pytest.raises(CheckpointError, match="holds no critic for this run .*resume with its own critic_model"):
         resumed("value_head", tiny_model, tmp_path, folder / "checkpoint-1", max_steps=7)
 
 
