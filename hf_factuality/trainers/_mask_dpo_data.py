@@ -240,10 +240,6 @@ class MaskStatistics:
             row[4:] += torch.tensor([counts[1], counts[2], counts[4], counts[5]])
         return stays
 
-    def add_truncated(self, n: int) -> None:
-        """Count pairs that the parent has dropped, since their prompts leave no room for a completion."""
-        self._rows[0, :4] += n
-
     @property
     def pairs(self) -> int:
         """Pairs looked at."""

@@ -86,38 +86,18 @@ class MaskDPOTrainer(FactualityTrainer, DPOTrainer):
     ):
         args = self._checked_args(args, model)
         if data_collator is not None:
-            raise ValueError(
-                f"data_collator={data_collator!r:.80}: leave it out, since MaskDPOTrainer's own one applies the masks"
-            )
+            raise ValueError(f"data_collator={data_collator!r:.80}: leave it out, MaskDPOTrainer's own one masks")
         if train_dataset is not None and {"image", "images"} & set(_columns(train_dataset)):
             raise ValueError("MaskDPOTrainer does not support images, whose pairs have no offsets that place spans")
         self.mask_statistics: dict[str, MaskStatistics] = {}
-        self._mask_rule = MaskRule(
-            chosen=_labels(args.chosen_labels),
-            rejected=_labels(args.rejected_labels),
-            outside=args.tokens_outside,
-            max_length=args.max_length,
-            truncation_mode=args.truncation_mode,
-            ld_alpha=args.ld_alpha,
-        )
+        window = {"max_length": args.max_length, "truncation_mode": args.truncation_mode}
+        chosen, rejected = _labels(args.chosen_labels), _labels(args.rejected_labels)
+        self._mask_rule = MaskRule(chosen, rejected, args.tokens_outside, ld_alpha=args.ld_alpha, **window)
         # Made here, since the parent precomputes reference log-probabilities with it before its `__init__` is over; the
         # tokenizer is known once the datasets are prepared.
-        self._masked_collator = MaskedPreferenceCollator(
-            pad_token_id=-1,
-            max_length=args.max_length,
-            truncation_mode=args.truncation_mode,
-            pad_to_multiple_of=args.pad_to_multiple_of,
-        )
-        super().__init__(
-            model,
-            ref_model=ref_model,
-            args=args,
-            data_collator=self._masked_collator,
-            train_dataset=train_dataset,
-            eval_dataset=eval_dataset,
-            processing_class=processing_class,
-            **kwargs,
-        )
+        collator = MaskedPreferenceCollator(pad_token_id=-1, pad_to_multiple_of=args.pad_to_multiple_of, **window)
+        self._masked_collator = collator
+        super().__init__(model, ref_model, args, collator, train_dataset, eval_dataset, processing_class, **kwargs)
         self.add_callback(_LogMasks(self._metrics["train"], self.mask_statistics["train"]))
 
     def _prepare_dataset(self, dataset, processing_class, args, dataset_name):
@@ -148,8 +128,8 @@ class MaskDPOTrainer(FactualityTrainer, DPOTrainer):
             dataset = dataset.map(mask_pair, fn_kwargs=arguments, **settings)
             if not map_style:
                 return dataset.filter(statistics.add, input_columns=[COUNTS])
-            statistics.add_truncated(n_pairs - len(dataset))
-            for counts in dataset[COUNTS] if len(dataset) else ():
+            # The parent has dropped those whose prompts leave no room for a completion.
+            for counts in [[0] * 6] * (n_pairs - len(dataset)) + (list(dataset[COUNTS]) if len(dataset) else []):
                 statistics.add(counts)
             if statistics.dropped and len(dataset):
                 dataset = dataset.filter(has_signal, input_columns=[COUNTS], **settings)
@@ -162,7 +142,7 @@ class MaskDPOTrainer(FactualityTrainer, DPOTrainer):
         if not len(dataset):
             raise DataError(
                 f"no pair of the {dataset_name} dataset is left: of {statistics.pairs}, {statistics.dropped_by_side} have "
-                f"no token of a counted span; look at the spans' labels, chosen_labels={args.chosen_labels}, "
+                f"no token of a counted span; check the labels, chosen_labels={args.chosen_labels}, "
                 f"rejected_labels={args.rejected_labels} and max_length={args.max_length}"
             )
         return dataset

@@ -197,10 +197,8 @@ class TokenRewardPPOTrainer(CriticFiles, SamplingTrainer, GRPOTrainer):
             rewards = rewards.clamp(-args.reward_clip, args.reward_clip)
         last = (mask.sum(dim=1) - 1).clamp(min=0).unsqueeze(1)
         if args.missing_eos_penalty:
-            ends = torch.isin(
-                output["completion_ids"].gather(1, last),
-                torch.tensor([self.eos_token_ids], device=mask.device).flatten(),
-            )
+            ends_of_text = torch.tensor([self.eos_token_ids], device=mask.device).flatten()
+            ends = torch.isin(output["completion_ids"].gather(1, last), ends_of_text)
             rewards.scatter_add_(1, last, ~ends * -args.missing_eos_penalty)
         reference = output.pop("ref_per_token_logps", None)
         old_logps = output.get("old_per_token_logps")

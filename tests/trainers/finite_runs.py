@@ -1,7 +1,6 @@
 """Runs that meet a number that is not finite, after a first step that is sound.
 
-Run by torchrun, the number is met by the second process only, and the last run's error ends both:
-torchrun --nproc_per_node=2 -m tests.trainers.finite_runs MODEL FOLDER
+On two processes (`tests.processes`) the number is met by the second one only, and the last run's error ends both.
 """
 
 import os
@@ -134,7 +133,3 @@ def main():
             path.write_text(f"{trainer.weights.moved()} {error}")
             if number == len(FAULTS) - 1:
                 raise
-
-
-if __name__ == "__main__":
-    main()

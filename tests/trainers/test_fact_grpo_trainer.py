@@ -271,19 +271,6 @@ def test_trains_evaluates_and_logs(tiny_model, tmp_path, conversational):
     assert {"factuality", "group_advantage"} <= set(table.columns)
 
 
-def test_peft_moves_the_adapter_only(tiny_model, tmp_path):
-    peft = pytest.importorskip("peft")
-    lora = peft.LoraConfig(target_modules=["q_proj", "v_proj"], r=4)
-    verifier = WholeCompletion(lambda number, item: (S, C)[number % 2])
-    trainer = make(tiny_model, tmp_path, verifier, config={"max_steps": 2, "beta": 0.05}, peft_config=lora)
-    before = {name: p.clone() for name, p in trainer.model.named_parameters()}
-    trainer.train()
-    moved = {name for name, p in trainer.model.named_parameters() if not torch.equal(p, before[name])}
-    assert moved >= {name for name in before if "lora_B" in name} and all("lora_" in name for name in moved)
-    trainer.save_model()
-    assert (tmp_path / "adapter_model.safetensors").exists()
-
-
 def test_training_raises_what_it_optimises(tiny_model, tmp_path):
     """Vowels are labelled supported and every other character contradicted: the share of vowels must rise."""
 

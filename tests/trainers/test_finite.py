@@ -2,18 +2,14 @@
 
 import json
 import math
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
 from hf_factuality.errors import NonFiniteError
+from tests.processes import run_ranks
 from tests.trainers.finite_runs import FAULTS, make
 
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 NAMES = {
     "reward": "a reward of answer",
     "number": "a reward of token_rewards",
@@ -70,11 +66,8 @@ def test_a_batch_that_cannot_be_written_still_stops_the_run(tiny_model, tmp_path
 
 @pytest.mark.slow
 def test_two_processes_stop_together_where_one_meets_it(tiny_model, tmp_path):
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY)}
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--standalone",
-               "-m", "tests.trainers.finite_runs", tiny_model, str(tmp_path)]  # fmt: skip
-    result = subprocess.run(command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, timeout=600)
-    assert result.returncode != 0
+    done = run_ranks("tests.trainers.finite_runs", tiny_model, tmp_path)
+    assert any(each.returncode for each in done)
     for number, (kind, fault) in enumerate(FAULTS):
         for rank in (0, 1):
             said = (tmp_path / str(number) / f"stopped{rank}.txt").read_text()

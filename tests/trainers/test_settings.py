@@ -140,7 +140,7 @@ REFUSED = [
         ValueError,
         "8 prompts are fewer than .* generation_batch_size=9",
     ),
-    (lambda m, f: dpo(m, f, data_collator=print), ValueError, "MaskDPOTrainer's own one applies the masks"),
+    (lambda m, f: dpo(m, f, data_collator=print), ValueError, "MaskDPOTrainer's own one masks"),
     (lambda m, f: dpo(m, f, pairs().remove_columns("chosen_spans")), DataError, "no column 'chosen_spans'"),
     (lambda m, f: dpo(m, f, pairs(2).add_column("images", [[], []])), ValueError, "does not support images"),
     (
