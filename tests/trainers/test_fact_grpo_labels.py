@@ -47,6 +47,26 @@ def untouched(advantages, labels, mask):
     return advantages.unsqueeze(1).repeat(1, mask.size(1))
 
 
+def reads(seen):
+    """A reward function of nothing that keeps the verifications that it gets."""
+
+    def looks(completions, verifications, **columns):
+        seen.extend(verifications)
+        return [0.0] * len(completions)
+
+    return looks
+
+
+def keeps(seen):
+    """Credit that changes nothing and keeps what it gets."""
+
+    def looks(advantages, labels, mask):
+        seen.append((advantages, labels, mask))
+        return untouched(advantages, labels, mask)
+
+    return looks
+
+
 def odd_or_even(number, item):
     return S if len(item.completion) % 2 else C
 
@@ -75,15 +95,10 @@ def test_a_function_is_credit_to_the_last_bit(tiny_model, tmp_path):
 
 def test_what_a_function_gets(tiny_model, tmp_path):
     seen = []
-
-    def looks(advantages, labels, mask):
-        seen.append((advantages, labels, mask))
-        return untouched(advantages, labels, mask)
-
     config = {"variant": "released", "label_values": "ternary"}
     trainer = make(
         tiny_model, tmp_path, Script(S, C, U, "raise"), reward_funcs=fixed_rewards([1, 0, 0, 1]), config=config,
-        credit=looks,
+        credit=keeps(seen),
     )  # fmt: skip
     output = one_generation(trainer)
     ((advantages, labels, mask),) = seen
@@ -118,30 +133,22 @@ def test_settings_and_card_name_the_function(tiny_model, tmp_path):
     assert "<lambda>" in card and "<lambda>" not in re.sub(r"`[^`]*`", "", card)
 
 
-def test_settings_of_a_run_with_a_function_ask_for_it_again(tiny_model, tmp_path):
-    args = FactGRPOConfig(str(tmp_path), verify_scope="completion", **ONE_BATCH)
-    make_again = partial(FactGRPOTrainer, tiny_model, letters_reward, args, rows(), verifier=WholeCompletion())
-    make_again(credit=by_hand)
-    make_again(credit=by_hand)
-    with pytest.raises(
-        ValueError, match="test_fact_grpo_labels.by_hand' is unknown; .* or pass a function to the trainer"
-    ):
-        make_again()
-
-
 def test_where_functions_and_names_go(tiny_model, tmp_path):
     with pytest.raises(ValueError, match=r"by_hand at .* is unknown; .*pass a function to the trainer"):
         FactGRPOConfig(str(tmp_path), credit=by_hand, **ONE_BATCH)
     assert make(tiny_model, tmp_path, WholeCompletion(), credit="additive").args.credit == "additive"
-    for name, message in (
-        ("scaled", "credit_scale=2.0 is above 1; lower it for credit='scaled'"),
-        ("scale", "unknown"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            make(tiny_model, tmp_path, WholeCompletion(), credit=name, config={"credit_scale": 2.0})
+    with pytest.raises(ValueError, match="credit='scale' is unknown"):
+        make(tiny_model, tmp_path, WholeCompletion(), credit="scale")
     # What cannot meet advantages per token cannot meet those of a function either.
     with pytest.raises(ValueError, match="loss_type='vespo'.*by_hand"):
         make(tiny_model, tmp_path, WholeCompletion(), credit=by_hand, config={"credit": "none", "loss_type": "vespo"})
+    # The settings of a run with a function ask for it again.
+    args = FactGRPOConfig(str(tmp_path), verify_scope="completion", **ONE_BATCH)
+    make_again = partial(FactGRPOTrainer, tiny_model, letters_reward, args, rows(), verifier=WholeCompletion())
+    make_again(credit=by_hand)
+    make_again(credit=by_hand)
+    with pytest.raises(ValueError, match="labels.by_hand' is unknown; .* or pass a function to the trainer"):
+        make_again()
 
 
 # Verifications as a column
@@ -193,14 +200,9 @@ def test_rewards_read_the_labels_and_nothing_is_judged_twice(tiny_model, tmp_pat
 
 def test_unjudged_rows_say_so(tiny_model, tmp_path):
     seen = []
-
-    def looks(completions, verifications, **columns):
-        seen.extend(verifications)
-        return [0.0] * len(completions)
-
     dataset = rows(4).remove_columns("evidence").add_column("evidence", [["A page."], [], ["A page."], None])
     verifier = Script(S, "raise", requires_evidence=True)
-    trainer = make(tiny_model, tmp_path, verifier, dataset, looks)
+    trainer = make(tiny_model, tmp_path, verifier, dataset, reads(seen))
     trainer.model.train()
     trainer.num_generations = 1
     trainer._generate_and_score_completions(list(trainer.train_dataset))
@@ -211,18 +213,8 @@ def test_unjudged_rows_say_so(tiny_model, tmp_path):
 
 def test_verifications_are_in_characters_of_the_whole_completion(tiny_model, tmp_path):
     text = "so <think>Ada sat.</think><answer>x</answer>"
-    seen = []
-
-    def looks(completions, verifications, **columns):
-        seen.extend(verifications)
-        return [0.0] * len(completions)
-
-    config = {"verify_scope": "think", "max_completion_length": 64}
-    one_generation(
-        make(
-            tiny_model, tmp_path, WholeCompletion(odd_or_even), reward_funcs=looks, config=config, trainer=saying(text)
-        )
-    )
+    seen, config, verifier = [], {"verify_scope": "think", "max_completion_length": 64}, WholeCompletion(odd_or_even)
+    one_generation(make(tiny_model, tmp_path, verifier, None, reads(seen), config, trainer=saying(text)))
     assert [(v.spans[0].start, v.spans[0].end) for v in seen] == [(10, 18)] * 4
 
 
@@ -262,16 +254,11 @@ def test_claims_stand_for_the_sentences_and_the_lowest_counts_where_they_overlap
             return [found] * len(inputs)
 
     seen = []
-
-    def looks(advantages, labels, mask):
-        seen.append(labels)
-        return untouched(advantages, labels, mask)
-
-    trainer = make(tiny_model, tmp_path, Claims(), trainer=saying(text), credit=looks)
+    trainer = make(tiny_model, tmp_path, Claims(), trainer=saying(text), credit=keeps(seen))
     output = one_generation(trainer)
     assert output["completion_ids"].shape == (4, 16)
     # Lowest of what is known: unverifiable over supported, contradicted over supported; a failure hides nothing.
-    assert seen[0].tolist() == [[0.0] * 2 + [1.0] * 6 + [-1.0] * 8] * 4
+    assert seen[0][1].tolist() == [[0.0] * 2 + [1.0] * 6 + [-1.0] * 8] * 4
     metrics = trainer._metrics["train"]
     assert metrics["factuality/mean"] == [0.0]  # (1 - 1 + 0) / 3
     assert metrics["factuality/sentences"] == [4.0] and metrics["factuality/unjudged_sentences"] == [4.0]
