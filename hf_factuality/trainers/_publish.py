@@ -6,6 +6,7 @@ import logging
 import os
 import shutil
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -38,9 +39,6 @@ class Publishes:
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
-        self._pusher = ThreadPoolExecutor(
-            1, thread_name_prefix="push"
-        )  # two commits at once would be in each other's way
         if dist.is_available() and dist.is_initialized():
             _KEPT.add(dist.group.WORLD)
 
@@ -127,6 +125,10 @@ class Publishes:
         job = self._pusher.submit(_push_staged, staged, state, self.hub_model_id, where)
         before = [] if self.push_in_progress is None else self.push_in_progress.jobs
         self.push_in_progress = PushInProgress([*before, job])
+
+    @cached_property
+    def _pusher(self) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(1, thread_name_prefix="push")  # two commits at once would be in each other's way
 
     def _save_verifier(self, folder: Path) -> None:
         """The settings of the verifier that paid for this model, where there is one and it can be described."""
