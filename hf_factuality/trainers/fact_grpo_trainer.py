@@ -147,7 +147,8 @@ class FactGRPOTrainer(SamplingTrainer, SequenceRatios, GRPOTrainer):
         self._guard = GuardedVerifier(verifier, args.verifier_timeout, args.verifier_batch_size)
         if self._guard.requires_evidence and args.remove_unused_columns:
             raise ValueError("remove_unused_columns=True drops the verifier's evidence; set it to False")
-        for dataset in _datasets(train_dataset, eval_dataset):
+        evaluated = eval_dataset.values() if isinstance(eval_dataset, dict) else [eval_dataset]
+        for dataset in (train_dataset, *evaluated):
             self._check_columns(dataset, args.evidence_column)
         self._tokens: list[TokenOffsets] = []
         self._judged: list[JudgedRow] = []
@@ -179,6 +180,8 @@ class FactGRPOTrainer(SamplingTrainer, SequenceRatios, GRPOTrainer):
         self._values = TERNARY_VALUES if args.label_values == "ternary" else BINARY_VALUES
 
     def _check_columns(self, dataset, column: str):
+        if dataset is None:
+            return
         names = getattr(dataset, "column_names", None)
         _refuse_taken(names or ())
         if not self._guard.requires_evidence:
@@ -302,16 +305,6 @@ def _has_evidence(row: JudgedRow) -> bool:
 def _units(row: JudgedRow) -> tuple[LabeledSpan, ...]:
     """Sentences or claims; none where nothing is known."""
     return judged_units(row.verification) if row.verification.judged else ()
-
-
-def _datasets(*datasets) -> list:
-    found = []
-    for dataset in datasets:
-        if isinstance(dataset, dict):
-            found += dataset.values()
-        elif dataset is not None:
-            found.append(dataset)
-    return found
 
 
 def _refuse_taken(columns: Collection[str]) -> None:
