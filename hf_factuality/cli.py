@@ -132,7 +132,7 @@ def _build_world(args: argparse.Namespace) -> int:
     import torch
 
     from hf_factuality.worlds import SIZES, build_world_model
-    from hf_factuality.worlds.knowledge import format_knowledge, measure_knowledge
+    from hf_factuality.worlds.evaluate import format_knowledge, measure_knowledge
 
     if args.threads < 1:
         raise ValueError(f"--threads must be at least 1, got {args.threads}")

@@ -6,8 +6,9 @@ import pytest
 
 from hf_factuality.cli import main
 from hf_factuality.errors import DataError
-from hf_factuality.worlds import SIZES, WorldConfig, WorldModelConfig, build_world_model, knowledge
-from hf_factuality.worlds.knowledge import format_knowledge, measure_knowledge
+from hf_factuality.worlds import SIZES, WorldConfig, WorldModelConfig, build_world_model
+from hf_factuality.worlds.evaluate import KNOWLEDGE_FILE, format_knowledge, measure_knowledge
+from hf_factuality.worlds.lm import CURVE_FILE, load_world
 
 
 CONFIG = WorldConfig(num_people=8, num_values=4, num_targets=2, max_hops=3)
@@ -45,7 +46,7 @@ class Recited:
 
 def test_figures(model_dir, monkeypatch):
     recited = Recited(monkeypatch)
-    recited.world = knowledge.load_world(model_dir)
+    recited.world = load_world(model_dir)
     found = measure_knowledge(model_dir, people=8, questions=6)
     greedy = found["greedy"]
     # Six of eight right; two people a quartile, most popular first.
@@ -61,9 +62,9 @@ def test_figures(model_dir, monkeypatch):
     # Measured once: the figures are read from the directory afterwards, for the same numbers.
     assert measure_knowledge(model_dir, people=8, questions=6) == found and len(recited.calls) == 4
     # Figures of a time when precision was of the decided claims alone are measured again.
-    kept = json.loads((model_dir / knowledge.KNOWLEDGE_FILE).read_text(encoding="utf-8"))
+    kept = json.loads((model_dir / KNOWLEDGE_FILE).read_text(encoding="utf-8"))
     kept["setting"].pop("precision")
-    (model_dir / knowledge.KNOWLEDGE_FILE).write_text(json.dumps(kept), encoding="utf-8")
+    (model_dir / KNOWLEDGE_FILE).write_text(json.dumps(kept), encoding="utf-8")
     assert measure_knowledge(model_dir, people=8, questions=6) == found and len(recited.calls) == 8
     measure_knowledge(model_dir, people=4, questions=6)
     assert len(recited.calls) == 12
@@ -71,7 +72,7 @@ def test_figures(model_dir, monkeypatch):
 
 
 def test_a_model_without_a_curve_is_not_measured(model_dir):
-    (model_dir / knowledge.CURVE_FILE).write_text("")
+    (model_dir / CURVE_FILE).write_text("")
     with pytest.raises(DataError, match="is empty: .* build it again"):
         measure_knowledge(model_dir, people=8, questions=6)
 
