@@ -14,8 +14,7 @@ import sqlite3
 import threading
 import time
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -121,19 +120,14 @@ class AnswerCache:
     def get_many(self, keys: Iterable[str]) -> dict[str, dict[str, Any]]:
         """The values of those `keys` that are there."""
         wanted = list(dict.fromkeys(keys))
-        found: dict[str, dict[str, Any]] = {}
-        for start in range(0, len(wanted), _KEYS_PER_QUERY):
-            chunk = wanted[start : start + _KEYS_PER_QUERY]
+
+        def rows(chunk: list[str]) -> list[tuple]:
             query = f"SELECT key, checksum, value FROM answers WHERE key IN ({','.join('?' * len(chunk))})"
-            rows: list[tuple] = []
-            with self._database("read") as database:
-                if database is not None:
-                    rows = database.execute(query, chunk).fetchall()
-            for key, checksum, value in rows:
-                decoded = _decode(key, checksum, value)
-                if decoded is not None:
-                    found[key] = decoded
-        return found
+            return self._do("read", lambda database: database.execute(query, chunk).fetchall(), [])
+
+        chunks = [wanted[start : start + _KEYS_PER_QUERY] for start in range(0, len(wanted), _KEYS_PER_QUERY)]
+        decoded = ((row[0], _decode(*row)) for chunk in chunks for row in rows(chunk))
+        return {key: value for key, value in decoded if value is not None}
 
     def put(self, key: str, value: Mapping[str, Any]) -> bool:
         """Store `value`, in place of what `key` had before; whether it is stored. If not, a warning says why (once).
@@ -142,9 +136,8 @@ class AnswerCache:
             `TypeError`, `ValueError`: `value` is not JSON.
         """
         text = json.dumps(dict(value), ensure_ascii=True, allow_nan=False, separators=(",", ":"))
-        with self._database("write") as database:
-            if database is None:
-                return False
+
+        def write(database: sqlite3.Connection) -> bool:
             database.execute(
                 "INSERT INTO answers (key, checksum, value) VALUES (?, ?, ?) "
                 "ON CONFLICT (key) DO UPDATE SET checksum = excluded.checksum, value = excluded.value",
@@ -154,13 +147,12 @@ class AnswerCache:
             if self.max_bytes is not None and self._writes % _WRITES_PER_CHECK == 1:
                 self._shrink(database)
             return True
-        return False  # the write failed: `_database` has said so
+
+        return self._do("write", write, False)
 
     def __len__(self) -> int:
-        with self._database("read") as database:
-            if database is not None:
-                return database.execute("SELECT COUNT(*) FROM answers").fetchone()[0]
-        return 0
+        count = "SELECT COUNT(*) FROM answers"
+        return self._do("read", lambda database: database.execute(count).fetchone()[0], 0)
 
     def close(self):
         """Close the file; it opens again by itself."""
@@ -169,9 +161,8 @@ class AnswerCache:
                 self._connection.close()
                 self._connection = None
 
-    @contextmanager
-    def _database(self, purpose: str) -> Iterator[sqlite3.Connection | None]:
-        """The open database, `None` if there is none to be had; database errors inside become a warning."""
+    def _do(self, purpose: str, work: Callable[[sqlite3.Connection], Any], otherwise: Any) -> Any:
+        """What comes of `work` on the open database; if it fails, a warning and `otherwise`."""
         if self._pid != os.getpid():
             # A fork must not touch, not even close, the connection of its parent, and may have copied a held lock.
             _INHERITED.append(self._connection)
@@ -180,13 +171,12 @@ class AnswerCache:
             try:
                 if self._connection is None:
                     self._connection = _open(self.path)
-                yield self._connection
+                return work(self._connection)
             except (sqlite3.Error, OSError) as error:
                 if not self._warned:
                     self._warned = True
                     logger.warning("cannot %s the answer cache %s: %s; going on without", purpose, self.path, error)
-                if self._connection is None:
-                    yield None
+                return otherwise
 
     def _shrink(self, database: sqlite3.Connection):
         """Delete the oldest entries until the pages in use fit the bound; freed pages are used again."""

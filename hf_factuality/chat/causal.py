@@ -124,13 +124,10 @@ class CausalModel:
         """Tokens and attention mask (1: a token), both int64 of shape (B, T)."""
         import torch
 
-        width = max(map(len, rows))
-        tokens = torch.full((len(rows), width), self._padding(), dtype=torch.long)
-        mask = torch.zeros_like(tokens)
-        for number, row in enumerate(rows):
-            place = slice(width - len(row), width) if left else slice(0, len(row))
-            tokens[number, place] = torch.tensor(row)
-            mask[number, place] = 1
+        side, pad = "left" if left else "right", torch.nn.utils.rnn.pad_sequence
+        tensors = [torch.tensor(row, dtype=torch.long) for row in rows]
+        tokens = pad(tensors, True, self._padding(), side)
+        mask = pad([torch.ones_like(tensor) for tensor in tensors], True, 0, side)
         device = self.model.get_input_embeddings().weight.device
         return tokens.to(device), mask.to(device)
 

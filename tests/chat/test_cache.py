@@ -7,6 +7,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -130,15 +131,10 @@ def test_threads_share_an_object(tmp_path):
     cache = AnswerCache(tmp_path / "c")
 
     def work(name):
-        for i in range(200):
-            assert cache.put(f"{name}{i}", {"i": i})
-            assert cache.get(f"{name}{i}") == {"i": i}
+        return all(cache.put(f"{name}{i}", {"i": i}) and cache.get(f"{name}{i}") == {"i": i} for i in range(200))
 
-    threads = [threading.Thread(target=work, args=(name,)) for name in "abcd"]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(work, "abcd"))
     assert len(cache) == 800
 
 

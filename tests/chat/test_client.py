@@ -6,9 +6,9 @@ import pickle
 import signal
 import subprocess
 import sys
-import threading
 import time
 import traceback
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -74,15 +74,9 @@ def test_concurrency_is_bounded_and_used(concurrency, least):
 
 
 def test_threads_share_the_bound():
-    with FakeServer(echo, delay=0.2) as server:
+    with FakeServer(echo, delay=0.2) as server, ThreadPoolExecutor(3) as pool:
         client = server.client(concurrency=4)
-        threads = [
-            threading.Thread(target=client.chat, args=(ask(*[f"{name}{i}" for i in range(5)]),)) for name in "abc"
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        list(pool.map(lambda name: client.chat(ask(*[f"{name}{i}" for i in range(5)])), "abc"))
         assert server.most == 4
         assert len(server.answered) == 15
 
@@ -201,13 +195,6 @@ def test_a_rate_limit_costs_no_retries():
         assert server.received["a"] == 7 > FAST.retries + 1
 
 
-def test_retry_after_longer_than_patience_ends_at_once():
-    with FakeServer(echo, trouble=lambda prompt, count: (429, {"Retry-After": "86400"})) as server:
-        with pytest.raises(ServerError, match="HTTP 429"):
-            server.client().chat(ask("a"))
-        assert server.received["a"] == 1
-
-
 @pytest.mark.parametrize(
     ("value", "expected"),
     [
@@ -288,11 +275,19 @@ def test_nobody_there():
         server.client(retry=replace(HASTY, give_up_after=0.3)).chat(ask("a", "b", "c"))
 
 
-def test_wrong_model_and_wrong_key_end_at_once():
-    with FakeServer(model="other") as server, pytest.raises(ServerError, match="does not exist"):
-        server.client().chat(ask("a"))
-    with FakeServer(key="right-key") as server, pytest.raises(ServerError, match="401"):
-        server.client(api_key="wrong-key").chat(ask("a"))
+@pytest.mark.parametrize(
+    ("settings", "key", "message"),
+    [
+        ({"model": "other"}, None, "does not exist"),
+        ({"key": "right-key"}, "wrong-key", "401"),
+        ({"trouble": lambda prompt, count: (307, {"Location": "http://127.0.0.1:1/"})}, None, "307"),  # not followed
+        ({"trouble": lambda prompt, count: (429, {"Retry-After": "86400"})}, None, "HTTP 429"),  # beyond all patience
+    ],
+)
+def test_a_server_that_will_not_answer_ends_the_batch_at_once(settings, key, message):
+    with FakeServer(**settings) as server, pytest.raises(ServerError, match=message):
+        server.client(api_key=key).chat(ask("a"))
+    assert len(server.bodies) == 1
 
 
 @pytest.mark.parametrize("field", ["structured_outputs", "guided_choice"])
@@ -446,12 +441,6 @@ def test_endless_replies_are_cut(monkeypatch):
     monkeypatch.setattr("hf_factuality.chat.transport.MAX_REPLY", 1000)
     with FakeServer(lambda prompt, body: "x" * 2000) as server:
         assert "more than 1000 bytes" in server.client().chat(ask("a"))[0].error
-
-
-def test_redirects_are_not_followed():
-    with FakeServer(trouble=lambda prompt, count: (307, {"Location": "http://127.0.0.1:1/"})) as server:
-        with pytest.raises(ServerError, match="307"):
-            server.client().chat(ask("a"))
 
 
 def test_ctrl_c_calls_off_what_is_under_way():
