@@ -118,25 +118,18 @@ def _patterns(language: str) -> tuple[_Pattern, ...]:
     return tuple(found)
 
 
-def reasoning_ranges(completion: str) -> list[tuple[int, int]]:
-    """Character ranges of a completion that hold reasoning, in order: the inside of all `<think>` blocks, or everything
-    if there is none; never a tag or an answer."""
+def split_sentences(completion: str) -> list[tuple[int, int]]:
+    """Character ranges of the sentences of a completion's reasoning, without the white space around them.
+
+    The reasoning is inside of all `<think>` blocks, or everywhere if there is none; never in a tag or an answer.
+    """
     ranges = []
     for start, end in scope_ranges(completion, "think") or [(0, len(completion))]:
         for cut in _ANSWER_OR_TAG.finditer(completion, start, end):
             ranges.append((start, cut.start()))
             start = cut.end()
         ranges.append((start, end))
-    return [(first, last) for first, last in ranges if first < last]
-
-
-def split_sentences(completion: str) -> list[tuple[int, int]]:
-    """Character ranges of the sentences of a completion's reasoning, without the white space around them."""
-    return [
-        match.span()
-        for start, end in reasoning_ranges(completion)
-        for match in _SENTENCE.finditer(completion, start, end)
-    ]
+    return [match.span() for place in ranges for match in _SENTENCE.finditer(completion, *place)]
 
 
 class WorldVerifier:
