@@ -24,24 +24,31 @@ def texts(engine, items):
     return {it.id: it.text for it in engine.generate([Request(x) for x in items], Generation(1, 1.0, 1.0, 1, 0))}
 
 
+@pytest.fixture
+def joined(tmp_path):
+    """Makes an engine of rows, joined with items."""
+
+    def make(rows, items=ITEMS):
+        engine = FileEngine(write_rows(tmp_path / "a.jsonl", rows))
+        engine.join(items)
+        return engine
+
+    return make
+
+
 @pytest.mark.parametrize("column", ["completion", "answer", "text", "output"])
-def test_rows_join_by_id_and_by_order(tmp_path, column):
-    by_id = FileEngine(write_rows(tmp_path / "a.jsonl", [{"id": n, column: n.upper()} for n in "cab"]))
-    by_id.join(ITEMS)
-    by_order = FileEngine(write_rows(tmp_path / "b.jsonl", [{column: n.upper()} for n in "abc"]))
-    by_order.join(ITEMS)
+def test_rows_join_by_id_and_by_order(joined, column):
+    by_id = joined([{"id": n, column: n.upper()} for n in "cab"])
+    by_order = joined([{column: n.upper()} for n in "abc"])
     assert texts(by_id, ITEMS) == texts(by_order, ITEMS) == {"a": "A", "b": "B", "c": "C"}
 
 
-def test_missing_and_several_answers(tmp_path):
-    engine = FileEngine(write_rows(tmp_path / "a.jsonl", [{"id": "a", "text": None}, {"id": "b", "text": "B"}]))
-    engine.join(ITEMS)
+def test_missing_and_several_answers(joined):
+    engine = joined([{"id": "a", "text": None}, {"id": "b", "text": "B"}])
     assert texts(engine, ITEMS) == {"a": None, "b": "B", "c": None} and engine.samples(ITEMS) == 1
-    engine = FileEngine(write_rows(tmp_path / "b.jsonl", [{"id": n, "completions": ["x", n]} for n in "abc"]))
-    engine.join(ITEMS)
+    engine = joined([{"id": n, "completions": ["x", n]} for n in "abc"])
     assert engine.samples(ITEMS) == 2
-    found = engine.generate([Request(ITEMS[0], 1)], GENERATION)
-    assert [it.text for it in found] == ["a"]
+    assert [it.text for it in engine.generate([Request(ITEMS[0], 1)], GENERATION)] == ["a"]
 
 
 @pytest.mark.parametrize(
@@ -59,11 +66,9 @@ def test_missing_and_several_answers(tmp_path):
         ([{"id": "a", "completions": ["x"]}, {"id": "b", "completions": ["x", "y"]}], "1 to 2 completions"),
     ],
 )
-def test_bad_files(tmp_path, rows, message):
+def test_bad_files(joined, rows, message):
     with pytest.raises(DataError, match=message):
-        engine = FileEngine(write_rows(tmp_path / "a.jsonl", rows))
-        engine.join(ITEMS)
-        engine.samples(ITEMS)
+        joined(rows).samples(ITEMS)
 
 
 def test_rows_of_no_item_are_told(tmp_path, caplog):
@@ -80,16 +85,13 @@ def test_not_json(tmp_path):
         FileEngine(tmp_path / "a.jsonl")
 
 
-def test_log_likelihoods_of_a_file(tmp_path):
+def test_log_likelihoods_of_a_file(joined):
     items = [item("a", choices=("x", "y"))]
-    engine = FileEngine(write_rows(tmp_path / "a.jsonl", [{"id": "a", "log_likelihoods": [-1, -2.5]}]))
-    engine.join(items)
+    engine = joined([{"id": "a", "log_likelihoods": [-1, -2.5]}], items)
     engine.check(items, None)
     assert list(engine.log_likelihoods(items)) == [("a", [-1.0, -2.5])]
-    engine = FileEngine(write_rows(tmp_path / "b.jsonl", [{"id": "a", "log_likelihoods": [-1]}]))
-    engine.join(items)
     with pytest.raises(DataError, match="a list of 2 numbers"):
-        engine.check(items, None)
+        joined([{"id": "a", "log_likelihoods": [-1]}], items).check(items, None)
 
 
 def test_server(tmp_path):
