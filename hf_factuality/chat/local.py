@@ -173,6 +173,7 @@ class LocalChat(CausalModel):
 
     @contextmanager
     def _judging(self) -> Iterator[None]:
+        """Eval mode without gradients; afterwards everything is as before."""
         import torch
 
         model = self.model

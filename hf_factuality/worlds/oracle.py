@@ -176,16 +176,8 @@ class WorldVerifier:
     def read(
         self, completion: str, question: str | None = None, row: Mapping[str, object] | None = None
     ) -> list[WorldSentence]:
-        """Every sentence of the reasoning, parsed and labelled.
-
-        Args:
-            completion (`str`):
-                Text of a model.
-            question (`str`, *optional*):
-                What was asked.
-            row (`Mapping[str, object]`, *optional*):
-                Its `"person"` is asked about if the question names nobody.
-        """
+        """Every sentence of the reasoning, parsed and labelled. The `"person"` of the row is asked about if the question
+        names nobody."""
         asked = self.world.parse_question(question)
         if asked is None:
             named = (question or "", str((row or {}).get("person") or ""), completion)
@@ -195,14 +187,8 @@ class WorldVerifier:
         return [reading.read(completion, *place) for place in split_sentences(completion)]
 
     def rate(self, inputs: Sequence[VerifierInput], found: Sequence[Verification]) -> list[list[int | None]]:
-        """RLFH's informativeness of every span, 1 to 5, for [`~hf_factuality.rewards.RLFHReward`].
-
-        Args:
-            inputs (`Sequence[VerifierInput]`):
-                What was verified.
-            found (`Sequence[Verification]`):
-                What [`WorldVerifier.verify`] said of each.
-        """
+        """RLFH's informativeness of every span that [`WorldVerifier.verify`] found, 1 to 5, for
+        [`~hf_factuality.rewards.RLFHReward`]."""
         ratings = []
         for item, verification in zip(inputs, found, strict=True):
             read = self.read(item.completion, item.question, item.row)
@@ -211,17 +197,8 @@ class WorldVerifier:
         return ratings
 
     def check(self, completion: str, person_name: str) -> dict[str, str]:
-        """KLCF's checklist: per fact that the texts agree on, whether a biography states it.
-
-        Args:
-            completion (`str`):
-                The biography.
-            person_name (`str`):
-                Of whom, in full or as texts call them.
-
-        Returns:
-            `dict[str, str]`: relation -> `"consistent"`, `"contradictory"` (also if the truth is stated elsewhere) or
-            `"missing"`.
+        """KLCF's checklist: per relation that the texts agree on, whether a biography states the fact: `"consistent"`,
+        `"contradictory"` (also if the truth is stated elsewhere) or `"missing"`.
 
         Raises:
             `DataError`: the world has nobody of that name.

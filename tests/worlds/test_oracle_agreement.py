@@ -1,6 +1,5 @@
 """The oracle against labels given by hand, and against a second parser written from its specification."""
 
-import functools
 import itertools
 import json
 import random
@@ -9,9 +8,19 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from hf_factuality.spans import Label
-from hf_factuality.worlds import SIZES, World, WorldConfig, WorldVerifier, build_world_model, load_world, texts
+from hf_factuality.worlds import (
+    SIZES,
+    World,
+    WorldConfig,
+    WorldVerifier,
+    build_world_model,
+    evaluate_world,
+    load_world,
+    texts,
+)
 from tests.conftest import searched
 
 from .slow_parser import Found, slow_read
@@ -215,55 +224,22 @@ def test_assembled_texts(language, count):
     assert all(ratings["fact", rating] >= count / 12 for rating in (1, 3, 4, 5)), ratings
 
 
-def requests(world):
-    """Requests of all kinds about everybody, in turn and without end."""
-    one_hop = functools.partial(world.questions, hops=1)
-    kinds = [
-        [row["question"] for split in ("train", "test") for row in rows(split)]
-        for rows in (world.questions, world.biographies, one_hop)
-    ]
-    return itertools.chain.from_iterable(zip(*map(itertools.cycle, kinds), strict=False))
-
-
-def sampled(world, model_dir, count):
-    """Requests with completions of the model, half of them at a temperature at which it makes mistakes of form."""
-    import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(model_dir)
-    model = AutoModelForCausalLM.from_pretrained(model_dir).eval()
-    questions = list(itertools.islice(requests(world), count))
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        for number, start in enumerate(range(0, count, 256)):
-            batch = questions[start : start + 256]
-            prompts = tokenizer.apply_chat_template(
-                [[{"role": "user", "content": question}] for question in batch],
-                add_generation_prompt=True, padding=True, return_dict=True, return_tensors="pt",
-            )  # fmt: skip
-            output = model.generate(
-                **prompts, do_sample=True, temperature=(1.0, 1.5)[number % 2], top_k=0, top_p=1.0, max_new_tokens=64
-            )
-            completions = output[:, prompts["input_ids"].shape[1] :]
-            yield from zip(batch, tokenizer.batch_decode(completions, skip_special_tokens=True), strict=True)
-
-
-def count_kinds(world, completions):
-    """Sentences per kind, after oracle and slow parser agreed on each of them."""
-    verifier = WorldVerifier(world)
-    kinds = Counter()
-    for question, completion in completions:
-        kinds.update(found.kind for found in assert_agreement(world, verifier, completion, question))
-    return kinds
-
-
 @pytest.mark.slow
 def test_samples_of_a_model(capsys):
+    """Half of them at a temperature at which it makes mistakes of form."""
     # A short training, so that it errs in every way, on texts with every kind of sentence.
-    model = replace(SIZES["demo"][1], steps=600, questions=0.4, short_answers=0.1)
-    model_dir = build_world_model(WorldConfig(num_people=200, max_hops=3), model_config=model)
-    world = load_world(model_dir)
-    kinds = count_kinds(world, sampled(world, model_dir, 20_000))
+    model_config = replace(SIZES["demo"][1], steps=600, questions=0.4, short_answers=0.1)
+    model_dir = build_world_model(WorldConfig(num_people=200, max_hops=3), model_config=model_config)
+    world, kinds, count = load_world(model_dir), Counter(), 0
+    tokenizer, model = AutoTokenizer.from_pretrained(model_dir), AutoModelForCausalLM.from_pretrained(model_dir)
+    verifier = WorldVerifier(world)
+    for split, temperature in itertools.product(("train", "test"), (1.0, 1.5)):
+        asked = [world.questions(split), world.biographies(split), world.questions(split, hops=1)]
+        rows = [row for rows in asked for row in rows] * 4
+        found = evaluate_world(model, tokenizer, world, rows, temperature=temperature, max_new_tokens=64)
+        for row, completion in zip(rows, found.completions, strict=True):
+            count += 1
+            kinds.update(said.kind for said in assert_agreement(world, verifier, completion, row["question"]))
     with capsys.disabled():
-        print(f"\n20,000 completions: {dict(kinds)}")
-    assert kinds["unparsable"] >= 100
+        print(f"\n{count} completions: {dict(kinds)}")
+    assert count >= 19_000 and kinds["unparsable"] >= 100
