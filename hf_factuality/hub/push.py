@@ -6,7 +6,7 @@ Unlike `upload_folder`, which sends whatever it finds, a file is published if it
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from hf_factuality.io.upload import Published, prepare_repo, publish
 __all__ = ["Published", "PushPlan", "PushedFile", "plan_push", "prepare_repo", "push_folder", "push_plans"]
 
 REPO_TYPES = ("model", "dataset", "space")
-_TEMPLATE = b"[More Information Needed]"
+_TEMPLATE = b"[More Information Needed]"  # of a card with places that nobody filled in
 _UNFILLED = "a template that was not filled in; does not replace a card that is there"
 
 
@@ -30,7 +30,11 @@ class PushedFile:
 
     path: Path
     content: bytes | None = None
-    notes: tuple[str, ...] = ()
+    notes: Sequence[str] = ()
+
+    def read(self) -> bytes:
+        """What is published."""
+        return self.path.read_bytes() if self.content is None else self.content
 
     @property
     def size(self) -> int:
@@ -117,13 +121,12 @@ def plan_push(
     start = f"{path_in_repo.strip('/')}/" if path_in_repo.strip("/") else ""
     files = {}
     for name, path in sorted(found.items()):
-        content, notes = published_text(name, path)
+        file = files[start + name] = PushedFile(path, *published_text(name, path))
         if name == "README.md":
-            text = path.read_text(encoding="utf-8") if content is None else content.decode("utf-8")
-            notes = [*notes, _UNFILLED] if _is_template(path, content) else notes
+            if _TEMPLATE in file.read():
+                files[start + name] = replace(file, notes=[*file.notes, _UNFILLED])
             if repo_type == "model":
-                _check_card(text, path)
-        files[start + name] = PushedFile(path, content, tuple(notes))
+                _check_card(file.read().decode("utf-8"), path)
         if path.name == "value_head.pt":
             _check_value_head(path)
     if resumable and MANIFEST in found:
@@ -198,7 +201,7 @@ def push_plans(
     """
     files = {name: file for plan in plans for name, file in plan.files.items()}
     card = files.get("README.md")
-    unfilled = card is not None and _is_template(card.path, card.content)  # as it is now, not as it was planned
+    unfilled = card is not None and _TEMPLATE in card.read()  # as it is now, not as it was planned
     resumable = any(plan.resumable for plan in plans)
     if resumable and private is False:
         raise HubError("the state of a run goes to private repositories only; leave out private=False")
@@ -218,11 +221,6 @@ def push_plans(
         token=token,
         patience=patience,
     )
-
-
-def _is_template(path: Path, content: bytes | None) -> bool:
-    """Whether a card has places that nobody filled in."""
-    return _TEMPLATE in (path.read_bytes() if content is None else content)
 
 
 def _check_card(text: str, path: Path) -> None:

@@ -130,16 +130,13 @@ def who_judges(verifier: Any) -> tuple[dict[str, Any] | None, dict[str, Any] | N
     return describe(getattr(verifier, "extractor", None)), describe(getattr(verifier, "judge", None) or verifier)
 
 
-_OF_MODULES = {"FactualityMetric": "FactualityMetric", "metric_info": "metric_info", "decoded": "_Decoded"}
-
-
 def __getattr__(name: str) -> Any:
     """What metric modules read here that were installed for `evaluate`, or pushed as Spaces, before 2026-11-22."""
-    if name not in _OF_MODULES:
+    if name not in ("FactualityMetric", "metric_info", "decoded"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import hf_factuality.metrics._module as module  # needs `evaluate`
 
-    return getattr(module, _OF_MODULES[name])
+    return getattr(module, name)
 
 
 def called_as_before(function: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:

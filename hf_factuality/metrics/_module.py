@@ -58,7 +58,7 @@ class FactualityMetric(evaluate.Metric):
         )
 
     def _compute(self, *, predictions, references, **options):
-        return metric_function(self.metric)(_Decoded(predictions), _Decoded(references), **options)
+        return metric_function(self.metric)(decoded(predictions), decoded(references), **options)
 
 
 def _encoded(item: Any, place: str) -> str:
@@ -75,17 +75,9 @@ def _plain(value: Any) -> Any:
     raise TypeError(f"{type(value).__name__} is neither text, number, list nor dictionary")
 
 
-class _Decoded(Sequence):
-    """Items as they were given to `compute`, tuples as lists; held as text, and each decoded when it is asked for."""
-
-    def __init__(self, items: Sequence[str]):
-        self._items = items
-
-    def __len__(self) -> int:
-        return len(self._items)
-
-    def __getitem__(self, row: Any) -> Any:
-        return json.loads(self._items[row])
+def decoded(items: Sequence[str]) -> list[Any]:
+    """Items as they were given to `compute`, tuples as lists."""
+    return [json.loads(item) for item in items]
 
 
 def metric_info(description: str, inputs: str, citation: str, homepage: str) -> evaluate.MetricInfo:
