@@ -33,9 +33,15 @@ LICENSES = frozenset(
 _INDEX = ((("name",), "results"), (("task.type", "dataset.type", "dataset.name"), "metrics"), (("type",), None))
 _RELATIONS = {"finetune", "adapter", "quantized", "merge"}
 _REPO_ID = re.compile(
-    r"(?!.*(?:--|\.\.))(?:[A-Za-z0-9](?:[\w.-]*[A-Za-z0-9_])?/)?[A-Za-z0-9_](?:[\w.-]*[A-Za-z0-9_])?"
+    r"(?!.*(?:--|\.\.)|.{97})(?:[A-Za-z0-9](?:[\w.-]*[A-Za-z0-9_])?/)?[A-Za-z0-9_](?:[\w.-]*[A-Za-z0-9_])?"
 )
-_LANGUAGE = re.compile(r"[a-z]{2,3}(-[A-Za-z0-9]+)*|multilingual|code")
+_TEXTS = {
+    "base_model": (_REPO_ID, "no id of a repository"),
+    "datasets": (_REPO_ID, "no id of a repository"),
+    "language": (re.compile(r"[a-z]{2,3}(-[A-Za-z0-9]+)*|multilingual|code"), "no ISO 639 code"),
+    "tags": (re.compile(r".*\S.*"), "no text"),
+}
+"""Entries of one or several texts -> their form, and what others are."""
 _LOGIN = re.compile(r"://[^/\s@]+@")
 _SERVER = re.compile(
     r"\b(?:localhost|\d{1,3}(?:\.\d{1,3}){3})(?::\d+|/|\b)|https?://[\w-]+(?::\d+|/)|https?://[\w.-]+:\d+"
@@ -143,13 +149,10 @@ def _header_problems(data: Mapping[str, Any]) -> Iterator[str]:
         value = data.get(name)
         return [] if value is None else value if isinstance(value, list) else [value]
 
-    for name in ("base_model", "datasets"):
+    for name, (rule, what) in _TEXTS.items():
         for value in texts(name):
-            if not isinstance(value, str) or not _REPO_ID.fullmatch(value) or len(value) > 96:
-                yield f"{name} holds {value!r}, which is no id of a repository"
-    for value in texts("language"):
-        if not isinstance(value, str) or not _LANGUAGE.fullmatch(value):
-            yield f"language holds {value!r}, which is no ISO 639 code"
+            if not isinstance(value, str) or not rule.fullmatch(value):
+                yield f"{name} holds {value!r}, which is {what}"
     for value in texts("license"):
         if value not in LICENSES:
             yield f"license {value!r} is not in the Hub's list; write 'other' and a license_name"
@@ -159,9 +162,6 @@ def _header_problems(data: Mapping[str, Any]) -> Iterator[str]:
         yield f"base_model_relation {data['base_model_relation']!r} must be one of {sorted(_RELATIONS)}"
     if not isinstance(data.get("tags", []), list):
         yield "tags must be a list"
-    for value in texts("tags"):
-        if not isinstance(value, str) or not value.strip() or "\n" in value:
-            yield f"tags holds {value!r}, which is no text"
     for name in ("library_name", "pipeline_tag"):
         if not isinstance(data.get(name, ""), str):
             yield f"{name} must be text, got {data[name]!r}"
