@@ -121,6 +121,11 @@ class Handler(BaseHTTPRequestHandler):
             raise refused(401, None, "Invalid credentials in Authorization header")
         return user
 
+    def logged_in(self) -> User:
+        if self.user is None:
+            raise refused(401, None, "Invalid username or password.")
+        return self.user
+
     def may_write(self, namespace: str, user: User | None) -> bool:
         return user is not None and user.role == "write" and namespace in {user.name, *user.orgs}
 
@@ -158,7 +163,6 @@ class Handler(BaseHTTPRequestHandler):
             ("PUT", rf"{prefix}\.git/lfs/(?P<sha>\w+)(?:/(?P<part>\d+))?", self.put),
             ("POST", rf"{api}/commit/(?P<rev>[^/]+)", self.commit),
             ("POST", rf"{api}/branch/(?P<rev>[^/]+)", self.branch),
-            ("GET", rf"{api}/refs", self.list_refs),
             ("GET", rf"{api}/discussions", self.discussions),
             ("GET", rf"{api}/tree/(?P<rev>[^/]+)(?:/(?P<path>.+))?", self.tree),
             ("POST", rf"{api}/paths-info/(?P<rev>[^/]+)", self.paths_info),
@@ -174,28 +178,19 @@ class Handler(BaseHTTPRequestHandler):
     # ---- users and repositories
 
     def whoami(self):
-        user = self.user
-        if user is None:
-            raise refused(401, None, "Invalid username or password.")
+        user = self.logged_in()
         orgs = [{"name": name, "type": "org", "roleInOrg": "write"} for name in user.orgs]
-        access = {"displayName": "test", "role": user.role}
-        raise Answered(
-            200,
-            {"type": "user", "name": user.name, "orgs": orgs, "auth": {"type": "access_token", "accessToken": access}},
-        )
+        auth = {"type": "access_token", "accessToken": {"displayName": "test", "role": user.role}}
+        raise Answered(200, {"type": "user", "name": user.name, "orgs": orgs, "auth": auth})
 
     def create(self):
-        body, user = self.json(), self.user
-        if user is None:
-            raise refused(401, None, "Invalid username or password.")
+        body, user = self.json(), self.logged_in()
         namespace, kind = body.get("organization") or user.name, body.get("type") or "model"
         repo_id = f"{namespace}/{body['name']}"
         url = f"{self.server.url}/{'' if kind == 'model' else kind + 's/'}{repo_id}"
         private = body.get("visibility") == "private" or bool(body.get("private"))
         if not self.may_write(namespace, user):
             raise refused(403, None, f"You don't have the rights to create a {kind} under the namespace {namespace}")
-        if (kind, repo_id) in self.server.repos:
-            raise Answered(409, {"error": "You already created this repo", "url": url})
         if private and not user.may_make_private:
             raise refused(403, None, "Private repository storage limit reached")
         self.server.add(repo_id, repo_type=kind, private=private).sdk = body.get("sdk")
@@ -234,24 +229,11 @@ class Handler(BaseHTTPRequestHandler):
         found.refs[rev] = self.revision(found, self.json().get("startingPoint", "main")).oid
         raise Answered(200, {})
 
-    def list_refs(self, kind, repo):
-        refs = self.repo(kind, repo).refs
-        branches = [
-            {"name": name, "ref": f"refs/heads/{name}", "targetCommit": oid}
-            for name, oid in refs.items()
-            if not name.startswith("refs/")
-        ]
-        raise Answered(200, {"branches": branches, "tags": [], "converts": []})
-
     def discussions(self, kind, repo):
         titles = self.repo(kind, repo).titles
-        rows = [
-            {
-                **{"num": number, "title": title, "author": {"name": "someone"}, "createdAt": WHEN, "status": "open"},
-                **{"repo": {"name": repo, "type": kind}, "isPullRequest": True},
-            }
-            for number, title in titles.items()
-        ]
+        common = {"author": {"name": "someone"}, "createdAt": WHEN, "status": "open", "isPullRequest": True}
+        common["repo"] = {"name": repo, "type": kind}
+        rows = [{"num": number, "title": title, **common} for number, title in titles.items()]
         raise Answered(200, {"discussions": rows, "count": len(rows), "start": 0})
 
     # ---- uploading
@@ -319,8 +301,7 @@ class Handler(BaseHTTPRequestHandler):
     def commit(self, kind, repo, rev):
         asks, rev = self.query.get("create_pr") == "1", unquote(rev)
         found = self.repo(kind, repo, write=not asks)
-        if self.user is None:
-            raise refused(401, None, "Invalid username or password.")
+        self.logged_in()
         parent = self.revision(found, rev)
         header, *operations = [json.loads(line) for line in self.body.splitlines()]
         if header["value"].get("parentCommit") not in (None, parent.oid):
@@ -336,10 +317,7 @@ class Handler(BaseHTTPRequestHandler):
                     raise refused(400, None, f"LFS pointer pointed to a file that does not exist: {path}")
                 files[path] = Blob(found.store[value["oid"]], large=True)
             elif key == "deletedFile":
-                if files.pop(path, None) is None:
-                    raise refused(404, "EntryNotFound", f"A file with this name doesn't exist: {path}")
-            elif key == "deletedFolder":
-                files = {name: blob for name, blob in files.items() if not name.startswith(path.rstrip("/") + "/")}
+                del files[path]
         title, number = header["value"]["summary"], len(found.titles) + 1
         commit = found.commit(f"refs/pr/{number}" if asks else rev, title, files, parent.oid)
         place = f"{self.server.url}/{'' if kind == 'model' else kind + 's/'}{repo}"
