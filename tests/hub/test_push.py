@@ -238,27 +238,6 @@ def test_paths_of_this_machine(hub, model):
     assert not any(b"/home/me" in data for name, data in found.items() if name != "tokenizer.json")
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "message"),
-    [
-        ("config.json", '{"a": {"data": "/home/me/x.json"}}', r"config.json holds a path of your machine in 'a.data'"),
-        ("config.json", '{"a": ["see ~/secret/plan"]}', r"in 'a.0' \(~/secret/plan\)"),
-        ("README.md", "# A\n\nTrained on /scratch/me/data.\n", r"README.md, line 3, holds a path of your machine"),
-        ("README.md", "Run C:\\Users\\me\\x.exe", r"line 1, holds a path"),
-        ("chat_template.jinja", "file:///mnt/data/x", "holds a path"),
-        ("config.json", '{"a": ', "config.json is no JSON"),
-    ],
-)
-def test_texts_that_are_refused(hub, model, name, text, message):
-    folder, _ = model
-    write(folder, {name: text.encode()})
-    with pytest.raises(HubError, match=message):
-        push_folder(folder, REPO)
-    assert not hub.calls
-    if name != "config.json":
-        assert name in plan_push(folder, exclude=[name]).left_out
-
-
 def test_a_path_of_this_machine_by_its_first_folder(model, tmp_path):
     """Where tests run is not one of the well-known places, or it is; either way its paths are found."""
     folder, _ = model

@@ -168,6 +168,12 @@ def test_what_a_killed_push_left_is_not_published(folder):
         ("model.safetensors", header().replace(b"[0, 8]", b'"abcd"'), "model.safetensors is cut off or damaged"),
         ("model.safetensors", struct.pack("<Q", 90_000) + b"[" * 90_000 + b"x", "is cut off or damaged"),
         ("config.json", b"[" * 100_000, "config.json is no JSON"),
+        ("config.json", b'{"a": ', "config.json is no JSON"),
+        ("config.json", b'{"a": {"data": "/home/me/x.json"}}', "config.json holds a path of your machine in 'a.data'"),
+        ("config.json", b'{"a": ["see ~/secret/plan"]}', "in 'a.0' (~/secret/plan)"),
+        ("README.md", b"# A\n\nTrained on /scratch/me/data.\n", "README.md, line 3, holds a path of your machine"),
+        ("README.md", b"Run C:\\Users\\me\\x.exe", "line 1, holds a path"),
+        ("chat_template.jinja", b"file:///mnt/data/x", "holds a path"),
         ("README.md", "café".encode("latin-1"), "README.md is not UTF-8"),
         *(
             ("README.md", CARD.replace("tags:", tags).encode(), "README.md cannot be published")
@@ -183,6 +189,8 @@ def test_malformed_files_are_named_in_one_line(hub, folder, capsys, name, data, 
     printed = capsys.readouterr().err
     assert message in printed and printed.count("\n") == 1 and not hub.calls
     assert (folder / name).read_bytes() == data
+    if "holds a path" in message and name != "config.json":
+        assert name in plan_push(folder, exclude=[name]).left_out
 
 
 def test_results_that_nobody_can_read_are_left_out(folder):

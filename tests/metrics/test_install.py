@@ -82,18 +82,9 @@ def fresh(tmp_path_factory):
         found["by_hub"] = [metric.name, type(metric).__name__, score]
         print(json.dumps(found))
     """
-    environment = {
-        **hub.environment(home),
-        "HF_EVALUATE_OFFLINE": "1",
-        "HF_HUB_OFFLINE": "1",
-    }
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code), str(PAGE)],
-        capture_output=True,
-        text=True,
-        cwd=home,
-        env=environment,
-    )
+    environment = hub.environment(home, HF_EVALUATE_OFFLINE="1", HF_HUB_OFFLINE="1")
+    command = [sys.executable, "-c", textwrap.dedent(code), str(PAGE)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=home, env=environment)
     hub.close()
     assert done.returncode == 0, done.stderr
     return home, json.loads(done.stdout.splitlines()[-1]), hub
@@ -243,16 +234,18 @@ def test_modules_of_before_compute_the_same(tmp_path, name, predictions, referen
     assert before["n_scored"] == 2 and before["settings"].get("gamma", 0) == 0
 
 
-@pytest.mark.parametrize("name", ["halluqa", "halueval", "winrate", "refusal_ap", "truthfulqa"])
-def test_functions_of_before_take_options_as_a_dictionary(name):
-    known = {
-        "halluqa": [True],
-        "halueval": ["Yes"],
-        "winrate": [["A", "B"]],
-        "refusal_ap": [0.5],
-        "truthfulqa": [[-1.0]],
-    }
-    references = {"halluqa": [None], "winrate": [None], "truthfulqa": [[1]]}.get(name, [True])
+@pytest.mark.parametrize(
+    ("name", "prediction", "reference"),
+    [
+        ("halluqa", True, None),
+        ("halueval", "Yes", True),
+        ("winrate", ["A", "B"], None),
+        ("refusal_ap", 0.5, True),
+        ("truthfulqa", [-1.0], [1]),
+    ],
+)
+def test_functions_of_before_take_options_as_a_dictionary(name, prediction, reference):
     module = sys.modules[metric_function(name).__module__]
-    found = getattr(module, f"score_{name}")(known[name], references, options={"judge": "x"}, published=("x",))
-    assert found == compute(name, known[name], references, judge="x")
+    before = getattr(module, f"score_{name}")
+    found = before([prediction], [reference], options={"judge": "x"}, published=("x",))
+    assert found == compute(name, [prediction], [reference], judge="x")
