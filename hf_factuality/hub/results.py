@@ -193,10 +193,8 @@ def check_same_model(path: Path, model: Mapping[str, Any]) -> None:
     before = load_results(path)["model"]
     different = differences(before, json.loads(json.dumps(public(model))))
     if different:
-        raise DataError(
-            f"{path} holds the results of {before['name']!r}, not of {model['name']!r}: {'; '.join(different)}. "
-            "Name another file with --out"
-        )
+        what = f"{path} holds the results of {before['name']!r}, not of {model['name']!r}: {'; '.join(different)}"
+        raise DataError(f"{what}. Name another file with --out")
 
 
 def write_results(

@@ -84,10 +84,8 @@ def prepare_repo(
             return _create(api, full, repo_type, wanted)
         if private is not None and bool(info.private) != private:
             now = "private" if info.private else "public"
-            raise HubError(
-                f"{full} exists and is {now}; change that in its settings, or leave out "
-                f"{'--private (private=True)' if private else '--public (private=False)'}"
-            )
+            flag = "--private (private=True)" if private else "--public (private=False)"
+            raise HubError(f"{full} exists and is {now}; change that in its settings, or leave out {flag}")
         if not pull_request and "write" in signature(api.auth_check).parameters:
             api.auth_check(full, repo_type=repo_type, write=True)
         return full
@@ -214,9 +212,10 @@ def refuse_secrets(name: str, file: str | Path | bytes) -> None:
 
 def _check_card(api: HfApi, files: Mapping[str, str | Path | bytes], repo_type: str) -> None:
     """Let the Hub check the card before gigabytes are sent; `create_commit` asks again, at the end."""
-    if (card := files.get("README.md")) is not None:
+    card, check = files.get("README.md"), getattr(api, "_validate_yaml", None)
+    if card is not None and check is not None:
         text = card if isinstance(card, bytes) else Path(card).read_bytes()
-        api._validate_yaml(text.decode("utf-8"), repo_type=repo_type)
+        check(text.decode("utf-8"), repo_type=repo_type)
 
 
 def _patiently(call: Callable[[], Result], patience: float) -> Result:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -80,18 +80,18 @@ def checked_requirement(text: str) -> str:
     return text.strip()
 
 
-def _checked(names: Iterable[str] | None, namespace: str) -> list[str]:
+def _spaces(names: Sequence[str] | None, namespace: str, requirement: str | None) -> dict[str, dict[str, str]]:
+    """Metric -> the files of its Space."""
     if not _NAMESPACE.fullmatch(namespace):
         raise HubError(f"the namespace must be the name of a user or an organisation on the Hub, got {namespace!r}")
-    chosen = list(METRIC_NAMES) if names is None else list(dict.fromkeys(names))
-    for name in chosen:
+    for name in names or ():
         metric_path(name)  # refuses unknown ones
-    return chosen
+    requirement = requirement if requirement is not None else default_requirement()
+    return {name: space_files(name, namespace, requirement) for name in (METRIC_NAMES if names is None else names)}
 
 
 def space_files(name: str, namespace: str, requirement: str) -> dict[str, str]:
     """The files of a metric's Space, name -> text; `requirement` is what it installs of this package."""
-    _checked([name], namespace)
     requirement = checked_requirement(requirement)
     place = requirement.partition("@")[2].strip() or requirement.replace(" ", "")
     # evaluate shows what follows "From:" to whoever lacks the library.
@@ -124,11 +124,8 @@ def write_spaces(
         `ValueError`, [`~hf_factuality.errors.HubError`]: see [`space_files`].
         `OSError`: the folder cannot be written.
     """
-    chosen = _checked(names, namespace)
-    requirement = requirement if requirement is not None else default_requirement()
-    files = {name: space_files(name, namespace, requirement) for name in chosen}
     found = {}
-    for name, texts in files.items():
+    for name, texts in _spaces(names, namespace, requirement).items():
         path = found[name] = Path(folder) / name
         path.mkdir(parents=True, exist_ok=True)
         for file, text in texts.items():
@@ -173,12 +170,10 @@ def push_metrics(
     """
     from huggingface_hub import HfApi
 
-    chosen = _checked(names, namespace)
-    requirement = requirement if requirement is not None else default_requirement()
-    files = {name: space_files(name, namespace, requirement) for name in chosen}
+    files = _spaces(names, namespace, requirement)
     api = HfApi(token=token)
     done: dict[str, str] = {}
-    for name in chosen:  # all of them before the first is written
+    for name in files:  # all of them before the first is written
         with hub_errors(f"{namespace}/{name} could not be published", token):
             _refuse_others(api, f"{namespace}/{name}", name, private)
     for name, texts in files.items():
