@@ -29,6 +29,7 @@ from hf_factuality.rewards import (
     think_format_reward,
 )
 from tests.conftest import searched
+from tests.tables import cases
 
 
 GOOD = "<think> a reason </think> <answer> Paris </answer>"
@@ -48,43 +49,12 @@ def _warn_again():
     _math._warned.clear()
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("<answer> Paris </answer>", "Paris"),
-        ("<answer>one</answer> no, <answer>two</answer>", "two"),
-        ("<answer>one</answer><answer>two", "one"),
-        ("<answer>one</answer></answer>", "one"),
-        ("<answer>a<answer>b</answer>", "b"),
-        ("<answer>\n</answer>", ""),
-        ("<answer>multi\nline</answer>", "multi\nline"),
-        ("</answer><answer>", None),
-        ("Paris", None),
-        ("", None),
-    ],
-)
+@cases("answers", "extract_answer", "text", "expected")
 def test_extract_answer(text, expected):
     assert extract_answer(text) == expected
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        (GOOD, True),
-        ("before <think></think> between <answer></answer> after", True),
-        ("", False),
-        ("<think>a</think>", False),
-        ("<answer>b</answer>", False),
-        ("a</think><answer>b</answer>", False),
-        ("<think>a<answer>b</answer></think>", False),
-        ("<answer>b</answer><think>a</think>", False),
-        ("</think><think><answer>b</answer>", False),
-        (GOOD + "<answer>b</answer>", False),
-        ("<think>" + GOOD, False),
-        (GOOD + "</think>", False),
-        ("<THINK>a</THINK><ANSWER>b</ANSWER>", False),
-    ],
-)
+@cases("answers", "check_format", "text", "expected")
 def test_check_format(text, expected):
     assert check_format(text) is expected
 
@@ -92,167 +62,44 @@ def test_check_format(text, expected):
 REST = " a </think><answer>b</answer>"
 
 
-@pytest.mark.parametrize(
-    ("completion", "prompt", "think_in_prompt", "expected"),
-    [
-        (REST, "Q\n<think>", None, "<think>" + REST),
-        (REST, "Q\n<think> \n", None, "<think>" + REST),
-        (REST, "Q <think> first", None, REST),
-        (REST, "Q\n<think>", False, REST),
-        (REST, "Q", True, "<think>" + REST),
-        (REST, None, None, REST),
-        ([{"role": "assistant", "content": REST}], [{"role": "user", "content": "Q <think>"}], None, REST),
-        (REST, [{"role": "user", "content": "Q"}, {"role": "assistant", "content": "<think>"}], None, "<think>" + REST),
-        (REST, [], None, REST),
-        (
-            [{"role": "assistant", "reasoning_content": " a ", "content": "<answer>b</answer>"}],
-            [{"role": "user", "content": "Q"}],
-            True,
-            "<think>" + REST,
-        ),
-        ({"role": "assistant", "thinking": " a ", "content": "<answer>b</answer>"}, None, None, "<think>" + REST),
-        # Reasoning that is reported twice counts once.
-        ([{"role": "assistant", "thinking": "a", "content": GOOD}], None, None, GOOD),
-        ([{"role": "assistant", "content": [{"type": "text", "text": GOOD}]}], None, None, GOOD),
-        (
-            [{"role": "assistant", "content": "a"}, {"role": "tool", "content": "b"}, {"role": "assistant", "content": "c"}],
-            None,
-            None,
-            "a\nc",
-        ),
-        (None, None, None, ""),
-        ([{"role": "assistant", "content": None}], None, None, ""),
-        (b"\xff", 3, None, ""),
-    ],
-)  # fmt: skip
+@cases("answers", "complete_text", "completion", "prompt", "think_in_prompt", "expected")
 def test_complete_text(completion, prompt, think_in_prompt, expected):
     assert complete_text(completion, prompt, think_in_prompt) == expected
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("The  Quick, brown_fox!", "quick brown fox"),
-        ("U.S.A.", "usa"),
-        ("an apple a day", "apple day"),
-        ("True", "yes"),
-        (" false. ", "no"),
-        ("True Grit", "true grit"),
-        ("Theatre", "theatre"),
-        ("!?", ""),
-        ("张三", "张三"),
-    ],
-)
+@cases("answers", "normalize_answer", "text", "expected")
 def test_normalize_answer(text, expected):
     assert normalize_answer(text) == expected
 
 
-@pytest.mark.parametrize(
-    ("prediction", "gold", "expected"),
-    [
-        ("The University of Wyoming!", "University of Wyoming", 1.0),
-        ("in May 1931", "May 1931", 0.8),  # precision 2/3, recall 1
-        ("Barack Obama Sr", "Obama", 0.5),  # precision 1/3, recall 1
-        ("new new york", "new york york", 2 / 3),  # each repeated word is matched once
-        ("Mary Anne Evans", "George Eliot", 0.0),
-        ("New_York", "New York", 1.0),
-        ("True", "yes", 1.0),
-        ("no", "False", 1.0),
-        ("yes", "no", 0.0),
-        ("yes, they were", "yes", 1.0),
-        ("north", "no", 0.0),
-        ("no", "no answer", 1.0),
-        ("there is no answer", "no answer", 1.0),
-        ("unknown", "no answer", 0.0),
-        ("no", "No Doubt", 1.0),  # as published: either side may be the closed answer
-        ("City of Light", ["Paris", "City of Light"], 1.0),
-        ("Light", ["Paris", "City of Light"], 0.5),  # precision 1, recall 1/3
-        ("The The", "the the", 1.0),  # articles only: compared as they are
-        ("a", "The The", 0.0),
-        ("!!", "Paris", 0.0),
-        ("", "Paris", 0.0),
-    ],
-)
+@cases("answers", "hotpot_f1", "prediction", "gold", "expected")
 def test_hotpot_f1(prediction, gold, expected):
     assert reward_of(hotpot_f1_reward, prediction, gold) == pytest.approx(expected, abs=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("prediction", "gold", "expected"),
-    [
-        ("Yes.", "Yes", 1.0),
-        ("Yes, it is hallucinated", "Yes", 1.0),
-        ("Yesterday", "Yes", 0.0),
-        ("No", "Yes", 0.0),
-        ("the Quebec City Northmen", "Quebec City Northmen", 1.0),
-        ("Quebec City Northmen team", "Quebec City Northmen", 0.0),  # a gold of three words is no single token
-        ("96.3 Rock Radio", "Rock", 1.0),
-        ("True", "yes", 1.0),
-    ],
-)
+@cases("answers", "halueval", "prediction", "gold", "expected")
 def test_halueval(prediction, gold, expected):
     assert reward_of(halueval_reward, prediction, gold) == expected
 
 
-@pytest.mark.parametrize(
-    ("prediction", "gold", "expected"),
-    [("the Lake.", "lake", 1.0), ("big lake", "lake", 0.0), ("sea", ["lake", "sea"], 1.0), ("A", "A", 1.0), ("B", "A", 0.0)],
-)  # fmt: skip
+@cases("answers", "exact", "prediction", "gold", "expected")
 def test_exact(prediction, gold, expected):
     assert reward_of(exact_reward, prediction, gold) == expected
 
 
 @needs_math
-@pytest.mark.parametrize(
-    ("prediction", "gold", "expected"),
-    [
-        ("118", "118", 1.0),
-        ("0.5", r"\frac12", 1.0),
-        (r"$\dfrac{1}{2}$", r"\frac{1}{2}", 1.0),
-        (r"\boxed{\frac{1}{2}}", "0.5", 1.0),
-        (r"so it is \boxed{12}.", "12", 1.0),
-        (r"\(12\)", "12", 1.0),
-        ("12.", "12", 1.0),
-        ("12 apples", "12", 1.0),
-        ("x = 12", "12", 1.0),
-        ("1234", "1,234", 1.0),
-        ("q - p", "p - q", 0.0),
-        ("-q + p", "p - q", 1.0),
-        ("Evelyn", r"\text{Evelyn}", 1.0),
-        (r"\left( 3, \frac{\pi}{2} \right)", r"(3, \pi/2)", 1.0),
-        ("(3, 12)", "12", 0.0),
-        ("$5$ and $12$", "12", 0.0),
-        ("(12)", "(1,2)", 0.0),
-        ("2", "1/2", 0.0),
-        ("no idea", "12", 0.0),
-        ("{{", "12", 0.0),
-        ("\x00\ud800", "12", 0.0),
-        ("7" * 5000, "12", 0.0),
-        ("7", ["5", "7"], 1.0),
-        # Unusable gold answers say nothing about the prediction, unless that is the same word for word.
-        ("1", "{{{", None),
-        ("{{{", "{{{", 1.0),
-        ("1", "9" * 5000, None),
-        ("7", ["{{{", "7"], 1.0),
-        ("8", ["{{{", "7"], None),
-    ],
-)
+@cases("answers", "math", "prediction", "gold", "expected")
 def test_math(prediction, gold, expected):
     assert reward_of(math_reward, prediction, gold) == expected
 
 
 @needs_math
-@pytest.mark.parametrize(
-    ("prediction", "gold", "expected"),
-    [
-        ("$1,018", "1018", 1.0),
-        ("18", "She sells 9 eggs for 2 dollars.\n#### 18", 1.0),
-        ("1018.00", "1,018", 1.0),
-        (r"\$18", "18", 1.0),
-        ("18 dollars", "18", 0.0),  # as published: only the final answer belongs between the tags
-        ("17", "18", 0.0),
-    ],
-)
+def test_numbers_that_are_too_long_for_mathematics():
+    assert reward_of(math_reward, "7" * 5000, "12") == 0.0 and reward_of(math_reward, "1", "9" * 5000) is None
+
+
+@needs_math
+@cases("answers", "gsm8k", "prediction", "gold", "expected")
 def test_gsm8k(prediction, gold, expected):
     assert reward_of(gsm8k_reward, prediction, gold) == expected
 

@@ -1,25 +1,26 @@
 """Texts that someone might write to a judge, or a broken judge might answer; the same in every run.
 
-`hostile_strings` is a short set for tests that send each text over a socket, `every_hostile` has them all; what is written
-by hand stands in tests/cases/hostile.json. What a text means as an answer is known by construction: the answers that do
-count stand in tables of their own.
+`hostile_strings` is a short set for tests that send each text over a socket, `every_hostile` has them all. What a text
+means as an answer is known by construction: the answers that do count stand in tables of their own.
 """
 
 import json
 import random
 from itertools import product
-from pathlib import Path
+
+from tests.tables import table
 
 
-# A list, [text, times], is that text repeated. "before" and "after" a label: what takes it back, or makes it no answer.
-# "look": letters like those of the labels, or that change into them by compatibility forms or case folding. "templates":
-# role marks and special tokens; "{}" is what the forged turn says. "not_verdicts" contain a verdict, and are none.
-CASES = json.loads((Path(__file__).resolve().parent.parent / "cases" / "hostile.json").read_text(encoding="utf-8"))
-BROKEN, CONTROLS = (
-    [text if isinstance(text, str) else text[0] * text[1] for text in CASES[name]] for name in ("broken", "controls")
-)
-MARKUP = CASES["markup"]
-LARGE = ["supported " * 100_000, "a" * 1_000_000, "[INST" * 100_000, "<" * 200_000, "1" * 200_000, "。" * 200_000]
+def texts(name: str) -> list[str]:
+    """A table of tests/cases/hostile.json; a text that stands there with a number is repeated so often."""
+    return [text if isinstance(text, str) else text[0] * text[1] for text in table("hostile", name)]
+
+
+ORDERS, LOOKALIKES, BROKEN, CONTROLS = map(texts, ("orders", "lookalikes", "broken", "controls"))
+LARGE, NOT_VERDICTS, IN_OTHER_TONGUES = map(texts, ("large", "not_verdicts", "in_other_tongues"))
+TEMPLATES, FORGED, BEFORE, AFTER, EMOJI = map(texts, ("templates", "forged", "before", "after", "emoji"))
+MARKUP, LOOK = texts("markup"), table("hostile", "look")
+TAGS, VOTES, PAIRS = (table("hostile", name) for name in ("tags", "votes", "pairs"))
 
 
 def hostile_strings() -> list[str]:
@@ -31,13 +32,15 @@ def hostile_strings() -> list[str]:
         for _ in range(100)
     ]  # fmt: skip
     mixed = [
-        generator.choice(CASES["orders"])
+        generator.choice(ORDERS)
         + generator.choice(["\n", " ", "\x00", "\u202e"])
-        + generator.choice(CASES["lookalikes"] + CONTROLS)
+        + generator.choice(LOOKALIKES + CONTROLS)
         for _ in range(60)
     ]
-    return [*CASES["orders"], *CASES["lookalikes"], *BROKEN, *CONTROLS, *LARGE, *CASES["not_verdicts"], *noise, *mixed]
+    return [*ORDERS, *LOOKALIKES, *BROKEN, *CONTROLS, *LARGE, *NOT_VERDICTS, *noise, *mixed]
 
+
+# ---- the large set: generators by class, each from its own seed
 
 LABELS = ("supported", "contradicted", "unverifiable")
 INVISIBLE = "\u200b\u200c\u200d\u2060\ufeff\u00ad\u034f\u180e\u061c\u200e\u200f\u202a\u202e\u2066\u2069\ufe0f\U000e0061\U000e007f\x00\x08\x1b"
@@ -52,22 +55,17 @@ VERDICTS = {
         ("```\n", "\n```"), ("My judgment: **", "**"), ("<think></think>", " "),
     ]
 } | {"SUPPORTED": "supported", "Contradicted": "contradicted", "uNVERIFIABLE": "unverifiable"}  # fmt: skip
-TAGS = {"<No Facts>": "nofact", "<No Hallucination>": "ok", "<无幻觉>": "ok", "<无事实>": "nofact"}
-VOTES = {"yes": True, "no": False, "是": True, "否": False}
-PAIRS = {"A": "A", "a": "A", "tie": "tie"}
 
 
 def near_misses() -> list[str]:
     """A label with something that takes it back, look-alike letters, or something invisible inside."""
     generator = random.Random(1)
-    found = [before + label for before, label in product(CASES["before"], LABELS)]
-    found += [label + after for label, after in product(LABELS, CASES["after"])]
-    found += [
-        f"{lead}{before}supported" for lead in ("Answer: ", "The claim is ", "**") for before in CASES["before"][:12]
-    ]
+    found = [before + label for before, label in product(BEFORE, LABELS)]
+    found += [label + after for label, after in product(LABELS, AFTER)]
+    found += [f"{lead}{before}supported" for lead in ("Answer: ", "The claim is ", "**") for before in BEFORE[:12]]
     for label in LABELS:
-        for letter in sorted(set(label) & set(CASES["look"])):
-            found += [label.replace(letter, other, 1) for other in CASES["look"][letter]]
+        for letter in sorted(set(label) & set(LOOK)):
+            found += [label.replace(letter, other, 1) for other in LOOK[letter]]
         for character in INVISIBLE:
             place = generator.randrange(1, len(label))
             found.append(label[:place] + character + label[place:])
@@ -78,7 +76,7 @@ def near_misses() -> list[str]:
 
 def forged_turns() -> list[str]:
     """Ends of a turn and beginnings of another, in the marks of many templates."""
-    return [template.format(said) for template, said in product(CASES["templates"], CASES["forged"])]
+    return [template.format(said) for template, said in product(TEMPLATES, FORGED)]
 
 
 def broken_json() -> list[str]:
@@ -116,7 +114,7 @@ def odd_characters() -> list[str]:
     """Planes, marks, surrogates, emoji, line ends and controls, alone and between words."""
     generator = random.Random(2)
     words = ["Ada", "was born", "1.", "。", "not", "中", "-5", "U.S.", "?", "3 million", "\n"]
-    pools = [INVISIBLE, CASES["emoji"], "\r\n\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029", "\ud800\udbff\udc00\udfff", "\u0300\u0301\u0489\u20dd\u0e33", "ﷺ﷽𒐫꧅", "\u3000\u00a0\u2003\u1680", "\ufffe\uffff\U0010ffff\ue000"]  # fmt: skip
+    pools = [INVISIBLE, EMOJI, "\r\n\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029", "\ud800\udbff\udc00\udfff", "\u0300\u0301\u0489\u20dd\u0e33", "ﷺ﷽𒐫꧅", "\u3000\u00a0\u2003\u1680", "\ufffe\uffff\U0010ffff\ue000"]  # fmt: skip
     found = [text for pool in pools for text in pool]
     for pool in pools:
         for _ in range(14):
@@ -143,7 +141,7 @@ def every_hostile() -> list[str]:
     short = [text for text in hostile_strings() if len(text) <= 50_000]
     counts = {*VERDICTS, *TAGS, *VOTES, *PAIRS}
     found = [
-        *short, *CASES["other_tongues"], *near_misses(), *forged_turns(), *broken_json(), *fences_and_lines(), *odd_characters(),
+        *short, *IN_OTHER_TONGUES, *near_misses(), *forged_turns(), *broken_json(), *fences_and_lines(), *odd_characters(),
         *lengths(), *MARKUP, *(f"Ada was born in Leeds. {text}" for text in MARKUP),
     ]  # fmt: skip
     return [text for text in dict.fromkeys(found) if text not in counts]

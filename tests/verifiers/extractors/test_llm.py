@@ -15,6 +15,7 @@ from hf_factuality.verifiers.extractors.llm import (
 )
 from hf_factuality.verifiers.judges.llm import LLMJudge
 from tests.chat.fake_server import FAST, FakeServer
+from tests.tables import cases
 
 
 TEXT = "Ada Hale was born in Leeds and studied chemistry. She died in 1974. Any questions?"
@@ -41,79 +42,25 @@ CLAIMS = {
 # ---- reading an answer
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("- A.\n- B b.", ["A.", "B b."]),
-        ("\n* A\n\n• B\n1. C\n2) D\n", ["A", "B", "C", "D"]),
-        ("<think>- no</think>\n- A", ["A"]),
-        ("No facts.", []),
-        ("no facts", []),
-        ("- No facts.", []),
-        # Anything else is unknown.
-        ("", None),
-        ("A.", None),
-        ("Here are the facts:\n- A", None),
-        ("- A\nThat is all.", None),
-        ("- A\n- No facts.", None),
-        ("- ", None),
-        ("- ...", None),
-        ("- " + "a" * 1001, None),
-        ("- a\n" * 101, None),
-        ('["A"]', None),
-        ("-A", None),
-        ("I cannot help with that.", None),
-        ("There are no facts.", None),
-    ],
-)
+@cases("extraction", "claims", "text", "expected")
 def test_lists_of_claims(text, expected):
     assert parse_claims(text, "No facts.") == expected
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        (">> Sentence 1: S one.\n* A\n* B\n>> Sentence 2: S two.\n- C", [("S one.", ["A", "B"]), ("S two.", ["C"])]),
-        (">>Sentence 1: S.\n\n>> sentence 2: T.\n* A", [("S.", []), ("T.", ["A"])]),
-        ("No statements.", []),
-        # A bullet before the first sentence, a sentence without number, prose, no statement at all.
-        ("* A\n>> Sentence 1: S.\n* B", None),
-        (">> Sentence: S.\n* A", None),
-        ("Sure!\n>> Sentence 1: S.\n* A", None),
-        (">> Sentence 1: S.\n* A\nDone.", None),
-        (">> Sentence 1: S.", None),
-        (">> Sentence 1:\n* A", None),
-        ("", None),
-        ("There are no statements or sentences.", None),
-    ],
-)
+def test_claims_without_end():
+    assert parse_claims("- " + "a" * 1001, "No facts.") is None and parse_claims("- a\n" * 101, "No facts.") is None
+
+
+@cases("extraction", "statements", "text", "expected")
 def test_two_levels(text, expected):
-    assert parse_statements(text, "No statements.") == expected
+    found = parse_statements(text, "No statements.")
+    assert (found and [list(pair) for pair in found]) == expected
 
 
 # ---- anchoring
 
 
-@pytest.mark.parametrize(
-    ("claim", "text", "expected", "how"),
-    [
-        ("Ada was born in Leeds.", "Ada was born in Leeds, and sang.", "Ada was born in Leeds", "exact"),
-        ("ada  was born", "Well, Ada was\nborn here.", "Ada was\nborn", "exact"),
-        ("sang", "He had sangria and sang.", "sang", "exact"),  # whole words
-        # The shortest stretch: the second "she", not the first.
-        ("Ada died in York.", "Ada sang and Ada died young in York.", "Ada died young in York", "aligned"),
-        ("Hale studied chemistry", "Hale was born in Leeds and studied chemistry.", "Hale was born in Leeds and studied chemistry", "aligned"),
-        # A name in place of a pronoun: it stands elsewhere.
-        ("Ada Hale died in 1974.", "She died there in 1974.", "died there in 1974", "aligned"),
-        ("The sky is blue.", "She died there in 1974.", "She died there in 1974.", "sentence"),
-        ("It is.", "She died there in 1974.", "She died there in 1974.", "sentence"),
-        ("1974 died there young", "She died there in 1974.", "She died there in 1974.", "sentence"),  # out of order
-        ("人口为1,000万", "该市的人口约为1000万。", "人口约为1000万", "aligned"),
-        ("她生于北京", "据说她生于北京。", "她生于北京", "exact"),
-        ("", "abc", "abc", "sentence"),
-        ("(", "a ( b", "(", "exact"),
-    ],
-)  # fmt: skip
+@cases("extraction", "anchors", "claim", "text", "expected", "how")
 def test_anchors(claim, text, expected, how):
     around = frozenset({"ada", "hale"})
     for lead, tail in (("", ""), ("Before. ", " After Ada was born in Leeds.")):

@@ -7,41 +7,14 @@ from hypothesis import strategies as st
 from hf_factuality.spans import LabeledSpan
 from hf_factuality.verifiers import SentenceExtractor, VerifierInput
 from hf_factuality.verifiers.extractors.sentences import guess_language, sentence_offsets
+from tests.tables import cases
 
 
 def texts(text, **kwargs):
     return [text[start:end] for start, end in sentence_offsets(text, **kwargs)]
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("", []),
-        (" \n\t\n", []),
-        ("No end mark", ["No end mark"]),
-        ("He was born in Ulm. He died in Princeton.", ["He was born in Ulm.", "He died in Princeton."]),
-        # Abbreviations, initials, decimals and times do not end a sentence.
-        (
-            "Dr. J. F. Smith paid $3.5 million on Jan. 5, 2020. He left at 5 p.m. on Monday.",
-            ["Dr. J. F. Smith paid $3.5 million on Jan. 5, 2020.", "He left at 5 p.m. on Monday."],
-        ),
-        # A line break ends a sentence; bullets, headings and table rules are no part of one.
-        (
-            "## Life\n- born in Ulm\n* died in Princeton\n---\n| year | 1921 |\n|---|---|",
-            ["Life", "born in Ulm", "died in Princeton", "year | 1921"],
-        ),
-        ("1. First. More.\n2) Second.\n3.", ["1. First.", "More.", "2) Second.", "3."]),
-        ("Reasons: 1. One thing. 2. Another.", ["Reasons:", "1. One thing.", "2. Another."]),
-        ("-5 degrees. - 7 degrees.", ["-5 degrees.", "7 degrees."]),
-        ("爱因斯坦生于1879年。他说：“好的。”然后走了！", ["爱因斯坦生于1879年。", "他说：“好的。”", "然后走了！"]),
-        ("一、苹果。\n（二）香蕉", ["一、苹果。", "（二）香蕉"]),
-        # Text after characters of several bytes.
-        ("😀 Hallo Jürgen. 你好。 Bye.", ["😀 Hallo Jürgen.", "你好。", "Bye."]),
-        # sentencex 1.0.32 panics on "A\u3000." (a wide white-space character after an initial).
-        ("I met A\u3000. Yes.", ["I met A\u3000.", "Yes."]),
-        ("broken \ud800 surrogate. Next.", ["broken \ud800 surrogate.", "Next."]),
-    ],
-)
+@cases("sentences", "sentences", "text", "expected")
 def test_sentences(text, expected):
     assert texts(text) == expected
 
@@ -58,17 +31,7 @@ def test_claims_leave_out_the_number_of_a_list_item():
     ]
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("", "en"),
-        ("1921", "en"),
-        ("He was born.", "en"),
-        ("玛丽出生在华沙。", "zh"),
-        ("Google 在北京设有一个很大的研究中心。", "zh"),
-        ("The word 道 means way.", "en"),
-    ],
-)
+@cases("sentences", "language", "text", "expected")
 def test_language(text, expected):
     assert guess_language(text) == expected
 

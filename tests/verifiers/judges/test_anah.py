@@ -8,6 +8,7 @@ from hf_factuality.verifiers import VerifierPipeline, load_verifier
 from hf_factuality.verifiers.base import JudgeInput, Judgement, VerifierInput
 from hf_factuality.verifiers.judges.anah import FACT_TAGS, TYPE_TAGS, ANAHJudge, ANAHVerifier, parse_tag
 from tests.chat.fake_server import FakeServer
+from tests.tables import cases
 from tests.verifiers import hostile
 from tests.verifiers.test_hostile import TEXTS, Model, stated
 from tests.verifiers.test_hostile_answers import judged, number
@@ -82,26 +83,7 @@ def test_the_language_decides_the_prompts():
             ANAHJudge(server.client(), "de")
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("<No Hallucination>", "ok"),
-        (" <no  hallucination>. ", "ok"),
-        ("No Hallucination", "ok"),
-        ("“<Contradictory>”", "contradictory"),
-        ("<Unverifiable>", "unverifiable"),
-        # Neither the released script's substring test nor a guess:
-        ("There is no hallucination here.", None),
-        ("<No Hallucination> <Contradictory>", None),
-        ("<Hallucination>", None),
-        ("not <Contradictory>", None),
-        ("Hallucination", None),
-        ("<Facts Present>", None),
-        ("ok", None),
-        ("", None),
-        ("<>", None),
-    ],
-)
+@cases("judges", "anah_tags", "text", "expected")
 def test_tags(text, expected):
     assert parse_tag(text, TYPE_TAGS["en"]) == expected
 
@@ -113,25 +95,9 @@ def test_facts_and_no_facts():
     assert parse_tag("《无事实》", FACT_TAGS["zh"]) == "nofact"
 
 
-@pytest.mark.parametrize(
-    "turns",
-    [
-        ["Yes, there are facts."],
-        [""],
-        ["<Facts Present>", ""],
-        ["<Facts Present>", "<SEP>"],
-        [("<No Facts>", "length")],
-        [("<No Facts>", "stop", "<Facts Present>")],
-        ["<Facts Present>", ("Ada Hale was", "length")],
-        ["<Facts Present>", ("<No Reference Information>", "content_filter")],
-        ["<Facts Present>", "Ada was born.", ("<No Hallucination>", "length")],
-        ["<Facts Present>", "Ada was born.", ("<No Hallucination>", "stop", "<Contradictory>")],
-        ["<Facts Present>", "Ada was born.<SEP><No Reference Information>"],
-        ["<Facts Present>", "Ada was born.", "I think it is fine."],
-        ["<Facts Present>", "Ada was born.", "<No Hallucination> or <Contradictory>"],
-    ],
-)
+@cases("judges", "anah_unreadable", "turns")
 def test_what_cannot_be_read_is_unknown(turns, caplog):
+    turns = [tuple(turn) if isinstance(turn, list) else turn for turn in turns]
     with FakeServer(annotator({"Ada.": turns})) as server, caplog.at_level(logging.WARNING):
         judge = ANAHJudge(server.client())
         (found,) = judge.judge([JudgeInput("Ada.", DOCUMENT)])

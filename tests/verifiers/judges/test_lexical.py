@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 
 from hf_factuality.spans import Label, LabeledSpan, Verification
 from hf_factuality.verifiers import JudgeInput, Judgement, LexicalJudge, LexicalVerifier, VerifierInput
+from hf_factuality.verifiers.judges import lexical_text
 from hf_factuality.verifiers.judges.lexical import FEATURES, INTERCEPT, WEIGHTS, _index, lexical_features
-from hf_factuality.verifiers.judges.lexical_text import COMMON, FUNCTION, MONTH, NAME, NUMBER, WORD, tokens
+from hf_factuality.verifiers.judges.lexical_text import tokens
+from tests.tables import cases
 
 
 BENCHMARK = Path(__file__).resolve().parents[3] / "benchmarks" / "lexical_verifier.py"
@@ -30,87 +32,19 @@ def judge(claim, evidence=EINSTEIN):
     return LexicalJudge().judge([JudgeInput(claim, evidence)])[0]
 
 
-@pytest.mark.parametrize(
-    ("claim", "label"),
-    [
-        ("Albert Einstein was born in Ulm.", Label.SUPPORTED),
-        ("Einstein was born on March 14, 1879.", Label.SUPPORTED),
-        ("Albavision controls 26 TV stations.", Label.SUPPORTED),
-        # Dates: year, month, day.
-        ("Albert Einstein was born in 1889.", Label.CONTRADICTED),
-        ("Albert Einstein was born on 14 April 1879.", Label.CONTRADICTED),
-        ("Albert Einstein was born on 15 March 1879.", Label.CONTRADICTED),
-        # The value is in the evidence, but of somebody else.
-        ("Albert Einstein received the Nobel Prize in Physics in 1903.", Label.CONTRADICTED),
-        # Names and numbers.
-        ("Albert Einstein was born in Munich, Germany.", Label.CONTRADICTED),
-        ("Marie Curie won the Nobel Prize in Chemistry in 1903.", Label.CONTRADICTED),
-        ("Albavision controls 83 radio stations.", Label.CONTRADICTED),
-        # Another person: not what the evidence speaks of.
-        ("Niels Bohr was born in 1885.", Label.UNVERIFIABLE),
-        ("Niels Bohr received the Nobel Prize in Physics in 1922.", Label.UNVERIFIABLE),
-        ("Pierre Smith won the Nobel Prize in Physics in 1903.", Label.UNVERIFIABLE),
-        # Nothing about it.
-        ("Bananas are yellow.", Label.UNVERIFIABLE),
-        ("Einstein was a pacifist.", Label.UNVERIFIABLE),
-        # Negation of a near copy.
-        ("Einstein did not receive the Nobel Prize in Physics in 1921.", Label.CONTRADICTED),
-        ("He learned to drive a car.", Label.CONTRADICTED),
-        ("He never learned to drive a car.", Label.SUPPORTED),
-        # Reservation.
-        ("Perhaps Einstein was born in Ulm.", Label.HEDGED_SUPPORTED),
-        ("I think Albert Einstein was born in 1889.", Label.HEDGED_CONTRADICTED),
-        ("I'm not sure, but Albert Einstein was born in Ulm.", Label.HEDGED_SUPPORTED),
-        ("Perhaps bananas are yellow.", Label.UNVERIFIABLE),
-        # Talk, questions, and nothing at all.
-        ("Let me think about this.", Label.NO_FACT),
-        ("Okay, we need to find where Einstein was born.", Label.NO_FACT),
-        ("I don't know where Einstein was born.", Label.NO_FACT),
-        ("Where was Einstein born?", Label.NO_FACT),
-        ("Sure!", Label.NO_FACT),
-        ("Here is the answer:", Label.NO_FACT),
-        ("", Label.NO_FACT),
-        ("...", Label.NO_FACT),
-    ],
-)
+@cases("lexical", "english", "claim", "label")
 def test_english(claim, label):
-    assert judge(claim).label is label
+    assert judge(claim).label is Label(label)
 
 
-@pytest.mark.parametrize(
-    ("claim", "label"),
-    [
-        ("爱因斯坦出生于1879年。", Label.SUPPORTED),
-        ("爱因斯坦出生于德国乌尔姆。", Label.SUPPORTED),
-        ("该公司有300万用户。", Label.SUPPORTED),
-        ("他可能在1921年获得诺贝尔物理学奖。", Label.HEDGED_SUPPORTED),
-        ("爱因斯坦于1879年4月14日出生于德国。", Label.CONTRADICTED),
-        ("该公司有五百万用户。", Label.CONTRADICTED),
-        ("他没有在1921年获得诺贝尔物理学奖。", Label.CONTRADICTED),
-        ("香蕉是黄色的。", Label.UNVERIFIABLE),
-        ("让我想想。", Label.NO_FACT),
-        ("爱因斯坦出生在哪里？", Label.NO_FACT),
-    ],
-)
+@cases("lexical", "chinese", "claim", "label")
 def test_chinese(claim, label):
-    assert judge(claim, AINSITAN).label is label
+    assert judge(claim, AINSITAN).label is Label(label)
 
 
-@pytest.mark.parametrize(
-    ("claim", "evidence", "label"),
-    [
-        # What the module says that it cannot do. These are wrong as verdicts, and known.
-        ("He passed away in Paris.", "He died in Paris.", Label.UNVERIFIABLE),
-        ("He has three brothers.", "His brothers are Tim, Tom and Jim.", Label.UNVERIFIABLE),
-        ("Germany beat Brazil in the final.", "Brazil beat Germany in the final.", Label.SUPPORTED),
-        ("He won the race in Monza.", "He failed to win the race in Monza.", Label.SUPPORTED),
-        ("She won an award in Cannes in 2001.", "She won an award in Cannes in 1999.", Label.CONTRADICTED),
-        ("Bob Dylan was born in Ulm in 1879.", "Albert Einstein was born in Ulm in 1879.", Label.UNVERIFIABLE),
-        ("发明者是李四。", "发明者是张三。", Label.UNVERIFIABLE),
-    ],
-)
+@cases("lexical", "limits", "claim", "evidence", "label")
 def test_limits_are_as_documented(claim, evidence, label):
-    assert judge(claim, (evidence,)).label is label
+    assert judge(claim, (evidence,)).label is Label(label)
 
 
 def test_hedge_of_the_evidence_is_not_the_claims():
@@ -188,29 +122,9 @@ def test_best_three_sentences_are_chosen_greedily():
     assert values[1] == pytest.approx(1.0)  # "red gold" next, then either sentence with "green"
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("1,000 and 1000", [("1000", NUMBER), ("and", FUNCTION), ("1000", NUMBER)]),
-        ("3.5 million", [("3500000", NUMBER)]),
-        ("three hundred", [("300", NUMBER)]),
-        ("96.30%", [("96.3", NUMBER), ("%", FUNCTION)]),
-        ("2020-01-05", [("5", NUMBER), ("january", MONTH), ("2020", NUMBER)]),
-        ("Jan. 5", [("january", MONTH), ("5", NUMBER)]),
-        ("may May", [("may", FUNCTION), ("may", MONTH)]),
-        ("Beyoncé's", [("beyonc", NAME)]),
-        ("years", [("year", COMMON)]),
-        ("2020年1月5日", [("2020", NUMBER), ("january", MONTH), ("5", NUMBER)]),
-        ("二〇一九年十二月", [("2019", NUMBER), ("december", MONTH)]),
-        ("三百二十人", [("320", NUMBER), ("人", WORD)]),
-        ("3.5亿", [("350000000", NUMBER)]),
-        ("一个苹果", [("一个", WORD), ("个苹", WORD), ("苹果", WORD)]),
-        ("说谢谢谢谢", [("说谢", WORD), ("谢谢", WORD), ("谢谢", WORD), ("谢谢", WORD)]),
-        ("1.2.3 million", [("1.2.3", NUMBER)]),
-    ],
-)
+@cases("lexical", "tokens", "text", "expected")
 def test_tokens(text, expected):
-    assert [tuple(token) for token in tokens(text)] == expected
+    assert tokens(text) == [(term, getattr(lexical_text, kind)) for term, kind in expected]
 
 
 @pytest.mark.parametrize(

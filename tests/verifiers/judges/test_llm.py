@@ -22,6 +22,7 @@ from hf_factuality.verifiers.judges.llm import (
 )
 from hf_factuality.verifiers.prompts import Prompt, as_data, load_prompt
 from tests.chat.fake_server import FAST, HASTY, FakeServer, split_logprobs
+from tests.tables import cases
 from tests.verifiers.hostile import LARGE, hostile_strings
 
 
@@ -42,20 +43,7 @@ def truthful(prompt, body):
 # ---- reading an answer
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("supported", "supported"),
-        ("Supported.", "supported"),
-        ("  **CONTRADICTED**\n", "contradicted"),
-        ('"unverifiable"', "unverifiable"),
-        ("Answer: supported", "supported"),
-        ("The final answer is: **Unverifiable**.", "unverifiable"),
-        ("The claim is contradicted.", "contradicted"),
-        ("<think>Is it contradicted? No.</think>\n\nsupported", "supported"),
-        ("“supported”。", "supported"),
-    ],
-)
+@cases("judges", "labels", "text", "expected")
 def test_answers_that_count(text, expected):
     assert parse_choice(text, LABELS) == expected
 

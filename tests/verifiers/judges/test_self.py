@@ -39,6 +39,7 @@ from hf_factuality.verifiers import (
 )
 from hf_factuality.verifiers.guard import GuardedVerifier
 from tests.chat.fake_server import FakeServer, split_logprobs
+from tests.tables import cases
 from tests.verifiers.hostile import hostile_strings
 
 
@@ -503,29 +504,10 @@ def one(text, **kwargs):
     return found, judge
 
 
-@pytest.mark.parametrize(
-    ("labels", "text", "label"),
-    [
-        ("three", "Correct", Label.SUPPORTED),
-        ("three", "**vague**.", Label.UNVERIFIABLE),
-        ("three", "The statement is: wrong", None),
-        ("three", "Verdict: wrong", Label.CONTRADICTED),
-        ("three", "hedged correct", None),
-        ("five", "Hedged correct", Label.HEDGED_SUPPORTED),
-        ("five", "hedged wrong.", Label.HEDGED_CONTRADICTED),
-        ("five", "correct", Label.SUPPORTED),
-        ("five", "hedged", None),
-        ("three", "incorrect", None),
-        ("five", "incorrect", None),
-        ("three", "not correct", None),
-        ("three", "Correct. Or wrong?", None),
-        ("three", "unvague", None),
-        ("three", "", None),
-    ],
-)
+@cases("judges", "self_labels", "labels", "text", "label")
 def test_labels(labels, text, label):
     found, judge = one(text, labels=labels)
-    assert found.label is label
+    assert found.label is (label and Label(label))
     assert found.evidence == (None if label is None else EVIDENCE[0])
     assert judge.last_report.unparsed == (label is None)
 
@@ -543,11 +525,7 @@ def test_no_hostile_answer_is_a_verdict_or_a_rating():
         assert rating is None or text.strip(" .*\"'`\n") == str(rating), text[:80]
 
 
-@pytest.mark.parametrize(
-    ("text", "rating"),
-    [("4", 4), (" 1.\n", 1), ("Answer: 5", 5), ("0", None), ("6", None), ("45", None), ("4 or 5", None),
-     ("4/5", None), ("five", None), ("Answer: 3, since 5 is too much", None), ("-3", None), ("3.5", None), ("٣", None)],
-)  # fmt: skip
+@cases("judges", "self_ratings", "text", "rating")
 def test_ratings(text, rating):
     judge = SelfJudge(Scripted(lambda request, number: text))
     assert judge.assess([AssessInput("Ada was born in Leeds.", "Well. Ada was born in Leeds.", "Where?")]) == [rating]

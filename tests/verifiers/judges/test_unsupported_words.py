@@ -2,11 +2,11 @@
 
 import re
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hf_factuality.verifiers.judges.lexical import unsupported_words
+from tests.tables import cases
 
 
 EVIDENCE = ("Ada Hale was born in Leeds in 1879.", "She wrote poems, and sold 3.5 million copies by 4 March 2001.")
@@ -16,23 +16,7 @@ def found(claim, evidence=EVIDENCE):
     return [claim[start:end] for start, end in unsupported_words(claim, evidence)]
 
 
-@pytest.mark.parametrize(
-    ("claim", "runs"),
-    [
-        ("Ada Hale was born in Leeds in 1879.", []),
-        ("Ada Hale was born in Leeds in 1880.", ["in 1880"]),  # a function word before an absent one goes with it
-        ("Ada Hale, a doctor from York, wrote poems.", ["a doctor from York"]),  # ... and between two, but no comma
-        ("Ada, doctor, teacher, wrote.", ["doctor, teacher"]),  # a mark between two
-        ("Hale married and was born.", ["married"]),  # what follows does not
-        ("Ada Hale's poems sold copies.", []),
-        ("She sold 3,500,000 copies.", []),  # numbers and dates in any spelling
-        ("She sold 3.6 million copies on 2001-03-04.", ["3.6 million"]),
-        ("She sold copies on 2001-03-05.", ["on 2001-03-05"]),
-        ("He was not.", []),  # function words only
-        ("", []),
-        ("爱因斯坦出生于德国。", []),
-    ],
-)
+@cases("lexical", "unsupported_words", "claim", "runs")
 def test_runs(claim, runs):
     assert found(claim) == runs
 
