@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hf_factuality.errors import CheckpointError, DataError
-from hf_factuality.verifiers.judges.nli import default_device, outside_zero3
+from hf_factuality.verifiers.judges.pairs import default_device, outside_zero3
 
 
 if TYPE_CHECKING:

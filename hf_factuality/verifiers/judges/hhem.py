@@ -8,21 +8,14 @@ torch nor transformers.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any
 
 from hf_factuality.errors import CheckpointError
 from hf_factuality.io.upload import naming_model
-from hf_factuality.spans import Label
 from hf_factuality.verifiers.extractors.sentences import SentenceExtractor
-from hf_factuality.verifiers.judges.nli import (
-    NOT_SUPPORTED,
-    SUPPORTED,
-    NLIJudge,
-    source_of,
-    without_special_tokens,
-)
+from hf_factuality.verifiers.judges.pairs import PairJudge
 from hf_factuality.verifiers.pipeline import VerifierPipeline
 
 
@@ -31,14 +24,12 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase, T5ForTokenClassification
 
 
-__all__ = ["HHEMJudge", "HHEMVerifier", "PromptPairJudge", "hhem_prompt", "load_hhem"]
+__all__ = ["HHEMJudge", "HHEMVerifier", "hhem_prompt", "load_hhem"]
 
 HHEM_MODEL = "vectara/hallucination_evaluation_model"
 HHEM_FOUNDATION = "google/flan-t5-base"
 PREFIX = "t5."
 _SHARED, _EMBED = "transformer.shared.weight", "transformer.encoder.embed_tokens.weight"
-# Tokens that a text may gain where it is put between others.
-_SLACK = 2
 
 
 def hhem_prompt(premise: str, hypothesis: str) -> str:
@@ -96,41 +87,17 @@ def load_hhem(
     network.transformer.encoder.embed_tokens.weight = network.transformer.shared.weight
     if dtype is not None:
         network = network.to(getattr(torch, dtype) if isinstance(dtype, str) else dtype)
-    source = source_of(
-        dtype,
-        model=str(model),
-        revision=extract_commit_hash(path, None) or revision,
-        foundation=str(foundation),
-        foundation_revision=getattr(config, "_commit_hash", None) or foundation_revision,
-    )
+    source = {
+        "model": str(model),
+        "revision": extract_commit_hash(path, None) or revision,
+        "foundation": str(foundation),
+        "foundation_revision": getattr(config, "_commit_hash", None) or foundation_revision,
+    }
     return network.eval(), tokenizer, source
 
 
-class PromptPairJudge(NLIJudge):
-    """As [`NLIJudge`], but premise and claim stand in one prompt and there are two outcomes; subclasses say which prompt."""
-
-    def __init__(self, model: str | PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None, **kwargs: Any):
-        super().__init__(model, tokenizer, label_map={0: NOT_SUPPORTED, 1: SUPPORTED}, **kwargs)
-
-    def config(self) -> dict[str, Any]:
-        """See [`NLIJudge.config`]."""
-        return {k: v for k, v in super().config().items() if k not in ("contradiction_threshold", "label_map")}
-
-    def _prompt(self, premise: str, claim: str) -> str:
-        """The text that the model reads for a pair."""
-        raise NotImplementedError
-
-    def _overhead(self) -> int:
-        return len(self.tokenizer(self._prompt("", ""))["input_ids"]) + _SLACK
-
-    def _encode(self, pairs: list[tuple[str, str]]) -> Mapping[str, list[list[int]]]:
-        # Not cut: windows fit, and T5 takes a token or two more.
-        plain = functools.partial(without_special_tokens, tokenizer=self.tokenizer)
-        prompts = [self._prompt(plain(premise), plain(claim)) for premise, claim in pairs]
-        return self.tokenizer(prompts, return_token_type_ids=False, verbose=False)
-
-
-class HHEMJudge(PromptPairJudge):
+@dataclass(eq=False, repr=False)
+class HHEMJudge(PairJudge):
     """As [`NLIJudge`], but premise and hypothesis stand in one prompt and the verdict is read at its first token.
 
     The score is the probability of class 1 ("consistent"), the largest over all premises; evidence that does not fit
@@ -170,39 +137,15 @@ class HHEMJudge(PromptPairJudge):
         `ValueError`: see [`NLIJudge`].
     """
 
-    def __init__(
-        self,
-        model: str | T5ForTokenClassification = HHEM_MODEL,
-        tokenizer: PreTrainedTokenizerBase | None = None,
-        *,
-        foundation: str = HHEM_FOUNDATION,
-        revision: str | None = None,
-        foundation_revision: str | None = None,
-        device: str | torch.device | None = None,
-        dtype: str | torch.dtype | None = None,
-        batch_size: int = 32,
-        max_length: int = 512,
-        threshold: float = 0.5,
-        negative_label: Label = Label.UNVERIFIABLE,
-    ):
-        self._foundation = {"foundation": foundation, "foundation_revision": foundation_revision}
-        super().__init__(
-            model,
-            tokenizer,
-            revision=revision,
-            device=device,
-            dtype=dtype,
-            batch_size=batch_size,
-            max_length=max_length,
-            threshold=threshold,
-            negative_label=negative_label,
-        )
+    model: str | T5ForTokenClassification = HHEM_MODEL
+    _: KW_ONLY
+    foundation: str = HHEM_FOUNDATION
+    foundation_revision: str | None = None
+    max_length: int = 512
 
-    def _load(
-        self, name: str, tokenizer: PreTrainedTokenizerBase | None, revision: str | None, dtype: Any, trust: bool
-    ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase, dict[str, Any]]:
-        model, own, source = load_hhem(name, **self._foundation, revision=revision, dtype=dtype)
-        return model, own if tokenizer is None else tokenizer, source
+    def _load(self, name: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase, dict[str, Any]]:
+        places = {"foundation": self.foundation, "foundation_revision": self.foundation_revision}
+        return load_hhem(name, **places, revision=self.revision, dtype=self.dtype)
 
     def _prompt(self, premise: str, claim: str) -> str:
         return hhem_prompt(premise, claim)

@@ -7,14 +7,12 @@ loads neither torch nor transformers.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from hf_factuality.spans import Label
 from hf_factuality.verifiers.base import JudgeInput
 from hf_factuality.verifiers.extractors.sentences import SentenceExtractor
-from hf_factuality.verifiers.judges.hhem import PromptPairJudge
-from hf_factuality.verifiers.judges.nli import sentence_bounds, windows_of
+from hf_factuality.verifiers.judges.pairs import PairJudge, sentence_bounds, windows_of
 from hf_factuality.verifiers.pipeline import VerifierPipeline
 
 
@@ -42,7 +40,8 @@ def word_chunks(text: str, words: int = CHUNK_WORDS) -> list[str]:
     return windows_of(text, pieces, words)
 
 
-class MiniCheckJudge(PromptPairJudge):
+@dataclass(eq=False, repr=False)
+class MiniCheckJudge(PairJudge):
     """As [`~hf_factuality.verifiers.judges.hhem.HHEMJudge`], but an encoder-decoder that answers with "no" or "yes".
 
     The score is P(yes) among the two tokens at the first decoder step, the largest over the chunks of all passages. From
@@ -82,50 +81,28 @@ class MiniCheckJudge(PromptPairJudge):
             [`~hf_factuality.verifiers.judges.nli.NLIJudge`].
     """
 
-    _architecture = "AutoModelForSeq2SeqLM"
+    model: str | PreTrainedModel = MINICHECK_MODEL
+    _: KW_ONLY
+    batch_size: int = 16
+    max_length: int = 2048
+    chunk_words: int = CHUNK_WORDS
+    no_token_id: int = NO_TOKEN
+    yes_token_id: int = YES_TOKEN
 
-    def __init__(
-        self,
-        model: str | PreTrainedModel = MINICHECK_MODEL,
-        tokenizer: PreTrainedTokenizerBase | None = None,
-        *,
-        revision: str | None = None,
-        device: str | torch.device | None = None,
-        dtype: str | torch.dtype | None = None,
-        batch_size: int = 16,
-        max_length: int = 2048,
-        chunk_words: int = CHUNK_WORDS,
-        threshold: float = 0.5,
-        negative_label: Label = Label.UNVERIFIABLE,
-        no_token_id: int = NO_TOKEN,
-        yes_token_id: int = YES_TOKEN,
-    ):
-        if chunk_words < 1:
-            raise ValueError(f"chunk_words must be at least 1, got {chunk_words!r}")
-        super().__init__(
-            model,
-            tokenizer,
-            revision=revision,
-            device=device,
-            dtype=dtype,
-            batch_size=batch_size,
-            max_length=max_length,
-            threshold=threshold,
-            negative_label=negative_label,
-        )
+    architecture = "AutoModelForSeq2SeqLM"
+
+    def __post_init__(self):
+        if self.chunk_words < 1:
+            raise ValueError(f"chunk_words must be at least 1, got {self.chunk_words!r}")
+        super().__post_init__()
         if self.tokenizer.eos_token is None:
             raise ValueError("the tokenizer has no end-of-sequence token, which parts document and claim")
-        size = self.model.config.vocab_size
-        if no_token_id == yes_token_id or not (0 <= no_token_id < size and 0 <= yes_token_id < size):
-            raise ValueError(
-                f"no_token_id and yes_token_id must be two ids below {size}, got {no_token_id!r}, {yes_token_id!r}"
-            )
-        self.chunk_words = chunk_words
-        self.no_token_id = no_token_id
-        self.yes_token_id = yes_token_id
+        ids, size = (self.no_token_id, self.yes_token_id), self.model.config.vocab_size
+        if ids[0] == ids[1] or not all(0 <= found < size for found in ids):
+            raise ValueError(f"no_token_id and yes_token_id must be two ids below {size}, got {ids[0]!r}, {ids[1]!r}")
 
     def config(self) -> dict[str, Any]:
-        """See [`~hf_factuality.verifiers.judges.nli.NLIJudge.config`]."""
+        """See [`~hf_factuality.verifiers.judges.pairs.PairJudge.config`]."""
         own = {name: getattr(self, name) for name in ("chunk_words", "no_token_id", "yes_token_id")}
         return {**super().config(), **own}
 

@@ -8,7 +8,7 @@ from transformers import BertConfig, BertForSequenceClassification, BertTokenize
 
 from hf_factuality.spans import Label
 from hf_factuality.verifiers import JudgeInput, Judgement, NLIJudge, NLIVerifier, VerifierInput
-from hf_factuality.verifiers.judges import nli
+from hf_factuality.verifiers.judges import pairs
 from hf_factuality.verifiers.judges.nli import nli_roles
 
 
@@ -218,9 +218,9 @@ def test_each_pair_runs_once(three_way):
 
 def test_a_forward_pass_on_a_cpu_holds_few_tokens_and_little_padding(three_way, monkeypatch):
     """A pair has 3 special tokens, 4 of the claim and those of its premise."""
-    monkeypatch.setattr(nli, "_CPU_TOKENS", 64)
-    monkeypatch.setattr(nli, "_CPU_BUSY_TOKENS", 40)
-    monkeypatch.setattr(nli, "_CPU_WIDTH", 16)  # the model's is no smaller
+    monkeypatch.setattr(pairs, "_CPU_TOKENS", 64)
+    monkeypatch.setattr(pairs, "_CPU_BUSY_TOKENS", 40)
+    monkeypatch.setattr(pairs, "_CPU_WIDTH", 16)  # the model's is no smaller
     premises = ["the " * 57, "a " * 23, "cat " * 22, "dog " * 17, "mat " * 10, "he " * 9]
     premises += ["red", "blue", "ulm", "sat", "she", "he"]
     inputs = [JudgeInput(CLAIM, (premise,)) for premise in premises]
