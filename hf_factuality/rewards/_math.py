@@ -13,7 +13,6 @@ import importlib.util
 import json
 import logging
 import os
-import queue
 import subprocess
 import sys
 import threading
@@ -117,7 +116,6 @@ class _MathProcess:
     def __init__(self):
         self.lock = threading.Lock()
         self.process: subprocess.Popen | None = None
-        self.lines: queue.Queue[str | None] = queue.Queue()
 
     def compare(self, gold: str, prediction: str) -> bool | None:
         gold_parsed = False
@@ -155,9 +153,6 @@ class _MathProcess:
         self.process = subprocess.Popen(
             [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, encoding="ascii"
         )
-        # A new queue for each child: a line of a killed one must not be taken for an answer of the next.
-        self.lines = queue.Queue()
-        threading.Thread(target=_forward, args=(self.process.stdout, self.lines), daemon=True).start()
         self._write([os.path.abspath(path) for path in sys.path])
         try:
             self._read(MATH_START_TIMEOUT)
@@ -175,22 +170,18 @@ class _MathProcess:
 
     def _read(self, timeout: float) -> object:
         """The next value that the child writes; `TimeoutError` if it was silent and is killed, `EOFError` if it is dead."""
+        process, late = self.process, threading.Event()
+        timer = threading.Timer(timeout, lambda: (late.set(), process.kill()))
+        timer.daemon = True
+        timer.start()
         try:
-            line = self.lines.get(timeout=timeout)
-        except queue.Empty:
+            line = process.stdout.readline()
+        finally:
+            timer.cancel()
+        if not line:
             self.stop()
-            raise TimeoutError from None
-        if line is None:
-            self.stop()
-            raise EOFError
+            raise TimeoutError if late.is_set() else EOFError
         return json.loads(line)
-
-
-def _forward(stream, lines: queue.Queue) -> None:
-    with stream:
-        for line in stream:
-            lines.put(line)
-    lines.put(None)
 
 
 def _serve() -> None:
