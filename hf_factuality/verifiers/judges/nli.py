@@ -124,10 +124,13 @@ class NLIJudge(PairJudge):
 
     def config(self) -> dict[str, Any]:
         """See [`PairJudge.config`]."""
-        trust = {"trust_remote_code": True} if self.trust_remote_code else {}
-        label_map = {str(index): role for index, role in enumerate(self.roles)}
-        own = {"contradiction_threshold": self.contradiction_threshold, "label_map": label_map}
-        return {**super().config(), **trust, **own}
+        settings = super().config()
+        if self.trust_remote_code:
+            settings["trust_remote_code"] = True
+        settings["contradiction_threshold"] = self.contradiction_threshold
+        settings["negative_label"] = settings.pop("negative_label")  # after its threshold, as cards show it
+        settings["label_map"] = {str(index): role for index, role in enumerate(self.roles)}
+        return settings
 
     def _decide(self, premises: list[str], shares: list[dict[str, float]]) -> Judgement:
         found = super()._decide(premises, shares)
