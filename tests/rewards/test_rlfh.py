@@ -11,6 +11,7 @@ from hf_factuality.rewards import RLFHReward, rlfh_verifier
 from hf_factuality.spans import Label, LabeledSpan, Verification
 from hf_factuality.verifiers import SelfVerifier, VerifierInput
 from hf_factuality.worlds import World, WorldConfig, WorldVerifier
+from tests.tables import cases
 
 
 TEXT = "Ada was born in Leeds and taught there. She died young."
@@ -167,15 +168,7 @@ def test_self_judging_binds_the_policy(monkeypatch):
     assert not RLFHReward(Fixed(S, S, S), rate=3).bind_policy("policy")
 
 
-@pytest.mark.parametrize(
-    ("given", "error"),
-    [
-        ({}, "nobody rates .* Fixed does not. Pass rate=3"),
-        ({"rate": 6}, "rate=6 must be one of"),
-        ({"rate": 3, "granularity": "word"}, "granularity='word' is unknown"),
-        ({"rate": 3, "maps": "readmee"}, "neither one of the presets"),
-    ],
-)
+@cases("judges", "rlfh_refused", "given", "error")
 def test_refused_at_construction(given, error):
     with pytest.raises(ValueError, match=error):
         RLFHReward(Fixed(S, S, S), **given)

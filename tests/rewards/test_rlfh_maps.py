@@ -7,6 +7,7 @@ import pytest
 from hf_factuality.functional.rlfh import RLFH_PRESETS, RLFHMaps
 from hf_factuality.rewards.rlfh_maps import load_rlfh_maps
 from hf_factuality.spans import Label
+from tests.tables import cases
 
 
 README = """
@@ -73,33 +74,16 @@ def test_yaml_may_merge_mappings():
     assert load_rlfh_maps(README.split("informativeness")[0] + whole + "info_weight: 1.2") == RLFH_PRESETS["readme"]
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("redme", r"'redme' is neither one of the presets \['readme', 'script', 'class'\] nor a file"),
-        ("", "neither one of the presets"),
-        (README.replace("Vague", "Incorrect"), "unknown label 'Incorrect'"),
-        (README.replace("Vague: -1, ", ""), r"truth has no value for \['unverifiable'\]"),
-        (README.replace("Vague", "no_fact"), "NO_FACT"),
-        (README.replace("Vague: -1,", "Vague: -1, unverifiable: -2,"), "'unverifiable' twice, .* as 'unverifiable'"),
-        (README.replace("Vague: -1,", "Vague: -1, Vague: -2,"), "the key 'Vague' is there twice"),
-        (json.dumps(OURS)[:-1] + ', "info_weight": 2}', "the key 'info_weight' is there twice"),
-        (README.replace("2: 0.1", "0: 0.1"), "0 is no rating"),
-        (README.replace("2: 0.1", "2: much"), r"informativeness\[2\] must be a finite number, got 'much'"),
-        (README.replace("2: 0.1", "2: .nan"), "must be a finite number, got nan"),
-        (README.replace("info_weight", "beta"), r"unknown keys \['beta'\]; maps have \['truth', 'informativeness'"),
-        ("truth: 3", "the maps have no informativeness"),
-        ("info_weight: 3", "the maps have no truth and no informativeness"),
-        (README.replace("{5", "[5").replace("-0.2}", "-0.2]"), "informativeness must be a mapping, got list"),
-        ("truth: [", "neither JSON nor YAML"),
-        ('{"truth": ', "neither JSON nor YAML"),
-        ("- truth: 3", "a mapping is needed"),
-        ("!!map truth: 3", "neither JSON nor YAML"),
-    ],
-)
-def test_wrong_maps_are_refused_by_name(text, message):
+@cases("judges", "rlfh_maps", "text", "message")
+def test_wrong_texts_are_refused(text, message):
     with pytest.raises(ValueError, match=message):
         load_rlfh_maps(text)
+
+
+@cases("judges", "rlfh_maps_changed", "old", "new", "message")
+def test_wrong_maps_are_refused_by_name(old, new, message):
+    with pytest.raises(ValueError, match=message):
+        load_rlfh_maps(README.replace(old, new))
 
 
 @pytest.mark.parametrize(

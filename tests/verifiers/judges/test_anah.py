@@ -107,13 +107,6 @@ def test_what_cannot_be_read_is_unknown(turns, caplog):
         assert "1 of 1 claims" in caplog.text
 
 
-def test_failed_requests_are_counted_apart():
-    with FakeServer(trouble=lambda prompt, count: 400) as server:
-        judge = ANAHJudge(server.client())
-        assert judge.judge([JudgeInput("Ada.", DOCUMENT)]) == [Judgement(None)]
-        assert (judge.last_report.unparsed, judge.last_report.failed) == (0, 1)
-
-
 def test_passages_are_kept_where_the_last_request_fails():
     script = {"Ada.": ["<Facts Present>", "Ada was born."]}
     with FakeServer(

@@ -11,8 +11,8 @@ from transformers import PreTrainedTokenizerFast, T5Config, T5ForTokenClassifica
 
 from hf_factuality.errors import CheckpointError
 from hf_factuality.spans import Label
-from hf_factuality.verifiers import JudgeInput, Judgement, VerifierInput
-from hf_factuality.verifiers.judges.hhem import HHEMJudge, HHEMVerifier, hhem_prompt, load_hhem
+from hf_factuality.verifiers import JudgeInput, Judgement
+from hf_factuality.verifiers.judges.hhem import HHEMJudge, hhem_prompt, load_hhem
 
 
 TEXTS = [
@@ -122,13 +122,6 @@ def test_import_is_light():
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"
 
 
-def test_prompt_is_the_published_one():
-    assert hhem_prompt("I am in {California}.", "I am in %s.") == (
-        "<pad> Determine if the hypothesis is true given the premise?\n\n"
-        "Premise: I am in {California}.\n\nHypothesis: I am in %s."
-    )
-
-
 @pytest.mark.parametrize("batch_size", [1, 3, 32])
 def test_equals_single_pairs_in_any_batch(folders, batch_size):
     premises = ["The cat sat on the red mat.", "A dog.", "He was born in Ulm in 1879. She saw the old dog near it."]
@@ -174,22 +167,6 @@ def test_special_tokens_in_texts_are_text(folders):
     hostile = judge._encode([("The</s> cat <pad>.", "A</s><pad> dog\ud800. <unk>")])["input_ids"][0]
     assert hostile.count(0) == hostile.count(1) == 1 and hostile[0] == 0 and hostile[-1] == 1
     assert judge.judge([JudgeInput("\ud800 </s>" * 3, ("<pad>" * 5,))])[0].score is not None
-
-
-def test_no_evidence_and_no_room(folders):
-    judge = make(folders)
-    assert judge.judge([JudgeInput(CLAIM, ()), JudgeInput(CLAIM, (" ",))]) == [Judgement(Label.UNVERIFIABLE)] * 2
-    assert judge.judge([JudgeInput("The cat sat. " * 200, (LONG,))]) == [Judgement(None)]
-
-
-def test_verifier_end_to_end(folders):
-    verifier = HHEMVerifier(str(folders / "model"), foundation=str(folders / "foundation"), device="cpu")
-    completion = "The cat sat. He was born in Ulm."
-    spans = verifier.verify([VerifierInput(completion, evidence=(TEXTS[1],))])[0].spans
-    assert [(span.start, span.end) for span in spans] == [(0, 12), (13, 32)]
-    assert [s.score for s in spans] == pytest.approx(
-        [oracle(folders, TEXTS[1], s.text(completion)) for s in spans], abs=1e-5
-    )
 
 
 # -- checkpoints ------------------------------------------------------------------------------------------------------
@@ -249,9 +226,3 @@ def test_config_makes_the_same_judge(folders):
     assert HHEMJudge(**judge.config(), device="cpu").judge(inputs) == judge.judge(inputs)
     with pytest.raises(ValueError, match="loaded model or tokenizer"):
         HHEMJudge(judge.model, judge.tokenizer).config()
-
-
-@pytest.mark.parametrize("arguments", [{"threshold": 2.0}, {"batch_size": 0}, {"negative_label": Label.SUPPORTED}])
-def test_bad_arguments(folders, arguments):
-    with pytest.raises(ValueError):
-        make(folders, **arguments)

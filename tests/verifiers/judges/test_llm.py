@@ -88,19 +88,9 @@ def test_probabilities_by_hand():
     }
 
 
-@pytest.mark.parametrize(
-    ("tokens", "expected"),
-    [
-        ([position(("Supp", 0.5), ("supp", 0.25), ("CON", 0.25))], 0.75),  # spellings of one label add up
-        ([position((" **", 1.0)), position(("supported", 1.0))], 1.0),  # read where the answer begins
-        ([position(("The", 0.9), ("supp", 0.1))], None),  # the answer begins with something else
-        ([position(("supp", 0.05), ("The", 0.9))], None),  # too little for the labels
-        ([position(("u", 0.5), ("s", 0.5))], 0.5),
-        ([], None),
-    ],
-)
+@cases("judges", "label_probabilities", "tokens", "expected")
 def test_probability_of_support(tokens, expected):
-    found = label_probabilities(tokens, LABELS)
+    found = label_probabilities([position(*candidates) for candidates in tokens], LABELS)
     assert (found and found["supported"]) == (expected if expected is None else pytest.approx(expected))
 
 
@@ -113,31 +103,21 @@ def test_a_token_that_fits_two_choices_counts_for_none():
 
 # ---- answers that cannot be trusted
 
-LIKELY = (position(("supp", 0.8), ("contr", 0.2)),)
-UNLIKELY = (position(("supp", 0.3), ("contr", 0.6), ("un", 0.1)),)
-OTHER = (position(("contr", 0.5), ("supp", 0.5)),)
+FIRST = {
+    "likely": position(("supp", 0.8), ("contr", 0.2)),
+    "unlikely": position(("supp", 0.3), ("contr", 0.6), ("un", 0.1)),
+    "other": position(("contr", 0.5), ("supp", 0.5)),
+    "tie": position(("supp", 0.5), ("contr", 0.5)),
+    "little": position(("supp", 0.02), ("contr", 0.05), ("The", 0.9)),
+}
 
 
-@pytest.mark.parametrize(
-    ("finish", "logprobs", "nucleus", "said"),
-    [
-        ("stop", None, 0.0, "supported"),
-        (None, LIKELY, 0.0, "supported"),
-        ("stop", (position(("supp", 0.5), ("contr", 0.5)),), 0.0, "supported"),  # a tie denies nothing
-        ("stop", (position(("supp", 0.02), ("contr", 0.05), ("The", 0.9)),), 0.0, "supported"),  # too little to tell
-        ("stop", UNLIKELY, 1.0, "supported"),  # a sample may be the less likely one ...
-        ("stop", UNLIKELY, 0.7, "supported"),
-        ("stop", UNLIKELY, 0.5, None),  # ... but not one outside of the nucleus
-        *((reason, LIKELY, 0.0, None) for reason in ("length", "content_filter", "LENGTH", "abort", "ambiguous")),
-        ("stop", UNLIKELY, 0.0, None),
-        ("stop", OTHER, 0.0, None),
-        ("stop", OTHER, 1.0, None),
-    ],
-)
-def test_a_label_counts_only_whole_and_undenied(finish, logprobs, nucleus, said):
-    found, shares = read_choice(ChatAnswer("supported", finish, logprobs), LABELS, nucleus=nucleus)
+@cases("judges", "read_choice", "finish", "first", "nucleus", "said")
+def test_a_label_counts_only_whole_and_undenied(finish, first, nucleus, said):
+    answer = ChatAnswer("supported", finish, first and (FIRST[first],))
+    found, shares = read_choice(answer, LABELS, nucleus=nucleus)
     assert found == said
-    assert (shares is not None) == (said is not None and logprobs is not None and "The" not in str(logprobs))
+    assert (shares is not None) == (said is not None and first not in (None, "little"))
 
 
 def test_no_label_of_a_failed_request():

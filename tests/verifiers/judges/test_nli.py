@@ -10,6 +10,7 @@ from hf_factuality.spans import Label
 from hf_factuality.verifiers import JudgeInput, Judgement, NLIJudge, NLIVerifier, VerifierInput
 from hf_factuality.verifiers.judges import pairs
 from hf_factuality.verifiers.judges.nli import nli_roles
+from tests.tables import cases
 
 
 WORDS = (
@@ -250,17 +251,7 @@ def test_verifier_end_to_end(three_way):
 # -- classes ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("names", "roles"),
-    [
-        (["entailment", "neutral", "contradiction"], ["supported", "unverifiable", "contradicted"]),
-        (["CONTRADICTION", "NEUTRAL", "ENTAILMENT"], ["contradicted", "unverifiable", "supported"]),
-        (["entailment", "not_entailment"], ["supported", "not_supported"]),
-        (["Not Entailment", "Entailment"], ["not_supported", "supported"]),
-        (["SUPPORTS", "REFUTES", "NOT ENOUGH INFO"], ["supported", "contradicted", "unverifiable"]),
-        (["hallucinated", "consistent"], ["not_supported", "supported"]),
-    ],
-)
+@cases("judges", "nli_classes", "names", "roles")
 def test_class_names(names, roles):
     assert nli_roles(dict(enumerate(names))) == roles
 
@@ -289,30 +280,13 @@ def test_one_output_is_a_logit(tmp_path):
     assert result == Judgement(Label.SUPPORTED, pytest.approx(1 / (1 + math.exp(-logit)), abs=1e-5), "a mat")
 
 
-@pytest.mark.parametrize(
-    ("label_map", "message"),
-    [
-        ({0: "supported"}, r"every class 0..1, got the keys \[0\]"),
-        ({0: "supported", 2: "neutral"}, r"every class 0..1, got the keys \[0, 2\]"),
-        ({0: "supported", 1: "maybe"}, "class 1 is called 'maybe'"),
-        ({0: "neutral", 1: "contradicted"}, "exactly one class must mean 'supported'"),
-        ({0: "supported", 1: "entailment"}, "exactly one class must mean 'supported'"),
-    ],
-)
+@cases("judges", "nli_label_maps", "label_map", "message")
 def test_bad_label_maps(label_map, message):
     with pytest.raises(ValueError, match=message):
         nli_roles({0: "LABEL_0", 1: "LABEL_1"}, label_map)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"threshold": 1.2}, r"threshold is a probability in \[0, 1\], got 1.2"),
-        ({"contradiction_threshold": -0.1}, r"contradiction_threshold is a probability in \[0, 1\], got -0.1"),
-        ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
-        ({"negative_label": Label.SUPPORTED}, "UNVERIFIABLE or CONTRADICTED"),
-    ],
-)
+@cases("judges", "nli_arguments", "arguments", "message")
 def test_bad_arguments(three_way, arguments, message):
     with pytest.raises(ValueError, match=message):
         NLIJudge(three_way, **arguments)

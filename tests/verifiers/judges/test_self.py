@@ -1,4 +1,3 @@
-import logging
 import math
 import random
 import re
@@ -643,26 +642,6 @@ def test_on_a_server(field):
         assert verifier.judge.assess(AssessInput.of(item, found)) == [4, 4]
         with pytest.raises(ValueError, match="nothing to bind"):
             verifier.bind(None)
-
-
-def test_a_server_that_says_incorrect(caplog):
-    with FakeServer(truthful) as server, caplog.at_level(logging.WARNING):
-        judge = SelfJudge(server.client(), method="sample")
-        found = judge.judge([JudgeInput("Ada was born in Hull.", EVIDENCE), JudgeInput("Ada was born in Leeds.", ())])
-        assert [judgement.label for judgement in found] == [None, Label.SUPPORTED]
-        assert judge.last_report.unparsed == 1
-        asked = [body for body in server.bodies if "Hull" in body["messages"][-1]["content"]]
-        assert [body["temperature"] for body in asked] == pytest.approx([0.3, 0.55, 0.8, 1.05, 1.3])
-        assert {body["top_p"] for body in asked} == {0.3}
-    assert "1 of 2 claims have no verdict" in caplog.text
-
-
-def test_a_request_that_the_server_rejects_is_counted():
-    with FakeServer(truthful, trouble=lambda prompt, n: 400 if "Hull" in prompt else None) as server:
-        judge = SelfJudge(server.client(), labels="five")
-        found = judge.judge([JudgeInput("Born in Hull.", ()), JudgeInput("Born in Leeds.", ())])
-        assert [judgement.label for judgement in found] == [None, Label.SUPPORTED]
-        assert (judge.last_report.failed, judge.last_report.unparsed) == (1, 0)
 
 
 # ---- a policy that judges itself
