@@ -1,19 +1,21 @@
 # Public names, which load on first use.
+from hf_factuality.functional.answers import (
+    check_format as check_format,
+    extract_answer as extract_answer,
+    normalize_answer as normalize_answer,
+)
 from hf_factuality.rewards.answers import (
     SCORERS as SCORERS,
     FSPOAnswerReward as FSPOAnswerReward,
     FormatReward as FormatReward,
     Scorer as Scorer,
     answer_reward as answer_reward,
-    check_format as check_format,
     complete_text as complete_text,
     exact_reward as exact_reward,
-    extract_answer as extract_answer,
     gsm8k_reward as gsm8k_reward,
     halueval_reward as halueval_reward,
     hotpot_f1_reward as hotpot_f1_reward,
     math_reward as math_reward,
-    normalize_answer as normalize_answer,
     think_format_reward as think_format_reward,
 )
 from hf_factuality.rewards.rlfh import RLFHReward as RLFHReward, rlfh_verifier as rlfh_verifier

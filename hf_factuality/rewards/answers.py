@@ -18,28 +18,9 @@ from hf_factuality.functional.answers import (
     extract_answer,
     halueval_match,
     hotpot_f1,
-    normalize_answer,
 )
 from hf_factuality.rewards._math import gsm8k_match, math_match, require_math, warn_once
 
-
-__all__ = [
-    "SCORERS",
-    "FSPOAnswerReward",
-    "FormatReward",
-    "Scorer",
-    "answer_reward",
-    "check_format",
-    "complete_text",
-    "exact_reward",
-    "extract_answer",
-    "gsm8k_reward",
-    "halueval_reward",
-    "hotpot_f1_reward",
-    "math_reward",
-    "normalize_answer",
-    "think_format_reward",
-]
 
 Scorer = Callable[[str, Sequence[str]], "float | None"]
 """Scores one final answer against its gold answers (at least one); `None` where the gold answers are unusable."""

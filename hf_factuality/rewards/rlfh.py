@@ -35,8 +35,6 @@ from hf_factuality.verifiers.registry import load_verifier
 from hf_factuality.verifiers.service import Row, judge_rows
 
 
-__all__ = ["RLFHReward", "rlfh_verifier"]
-
 Rater = Callable[[Sequence[VerifierInput], Sequence[Verification]], "list[list[int | None]]"]
 """Rates the informativeness of every statement, 1 to 5; `None` where that failed."""
 

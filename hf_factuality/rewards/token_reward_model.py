@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
-__all__ = ["TokenRewardModel"]
-
 logger = logging.getLogger(__name__)
 
 PROCESSES = ("raw", "sigmoid", "softmax")

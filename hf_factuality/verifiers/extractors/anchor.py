@@ -10,8 +10,6 @@ from rapidfuzz.distance import LCSseq
 from hf_factuality.verifiers.judges.lexical_text import FUNCTION_WORDS
 
 
-__all__ = ["anchor_claim", "content_words", "find_exact"]
-
 # Share of a claim's words that a sentence must hold, in order, for the claim to be found in it.
 MIN_COVERAGE = 0.6
 # And of all its words, those that stand around the sentence included.

@@ -24,18 +24,6 @@ from hf_factuality.verifiers.judges.llm import Talk, converse, log_unknown, with
 from hf_factuality.verifiers.prompts import Prompt, load_prompt
 
 
-__all__ = [
-    "Claim",
-    "Extraction",
-    "ExtractionReport",
-    "FActScoreExtractor",
-    "LLMExtractor",
-    "RLFHExtractor",
-    "VeriScoreExtractor",
-    "parse_claims",
-    "parse_statements",
-]
-
 Sentence = tuple[int, int]
 # Completions whose prompts are in memory at once.
 SLICE = 256

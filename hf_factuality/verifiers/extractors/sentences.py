@@ -11,8 +11,6 @@ from hf_factuality.spans import LabeledSpan
 from hf_factuality.verifiers.base import VerifierInput
 
 
-__all__ = ["SentenceExtractor", "guess_language", "sentence_offsets"]
-
 _CJK = re.compile(r"[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]")
 _LATIN = re.compile(r"[A-Za-z\u00c0-\u024f]+")
 # White space other than " " and lone surrogates: sentencex 1.0 slices its UTF-8 text one byte after a white-space

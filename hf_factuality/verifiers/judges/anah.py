@@ -23,8 +23,6 @@ from hf_factuality.verifiers.pipeline import VerifierPipeline
 from hf_factuality.verifiers.prompts import Prompt, as_data, load_prompt
 
 
-__all__ = ["ANAHJudge", "ANAHVerifier"]
-
 # Per language: the tags of each turn and what they say. Turn 2 answers with passages, or with its one tag.
 FACT_TAGS = {
     "en": {"<No Facts>": "nofact", "<Facts Present>": "fact"},

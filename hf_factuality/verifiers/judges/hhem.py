@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase, T5ForTokenClassification
 
 
-__all__ = ["HHEMJudge", "HHEMVerifier", "hhem_prompt", "load_hhem"]
-
 HHEM_MODEL = "vectara/hallucination_evaluation_model"
 HHEM_FOUNDATION = "google/flan-t5-base"
 PREFIX = "t5."

@@ -48,8 +48,6 @@ from hf_factuality.verifiers.judges.lexical_text import (
 from hf_factuality.verifiers.pipeline import VerifierPipeline
 
 
-__all__ = ["FEATURES", "LexicalJudge", "LexicalVerifier", "lexical_features", "unsupported_words"]
-
 # Logistic weights on the features of `lexical_features`, fitted by `benchmarks/lexical_verifier.py --fit`: see there
 # for the data. WiCE dev, which that script reports on, took no part in the fit.
 FEATURES = ("sentence", "three", "names", "numbers", "order", "conflict")

@@ -12,8 +12,6 @@ from functools import lru_cache
 from typing import NamedTuple
 
 
-__all__ = ["COMMON", "FUNCTION", "MONTH", "NAME", "NUMBER", "WORD", "Token", "states_nothing", "tokens"]
-
 # Kinds of token.
 FUNCTION, COMMON, WORD, NAME, NUMBER, MONTH = range(6)
 

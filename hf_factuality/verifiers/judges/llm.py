@@ -23,17 +23,6 @@ from hf_factuality.verifiers.pipeline import VerifierPipeline
 from hf_factuality.verifiers.prompts import Prompt, as_data, load_prompt
 
 
-__all__ = [
-    "JudgeReport",
-    "LLMJudge",
-    "LLMVerifier",
-    "ServedJudge",
-    "label_probabilities",
-    "parse_choice",
-    "read_choice",
-    "without_thinking",
-]
-
 logger = logging.getLogger(__name__)
 
 JUDGE_LABELS: Mapping[str, Label] = {

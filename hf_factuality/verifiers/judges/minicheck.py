@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
-__all__ = ["MiniCheckJudge", "MiniCheckVerifier", "minicheck_prompt", "word_chunks"]
-
 MINICHECK_MODEL = "lytang/MiniCheck-Flan-T5-Large"
 # Ids in flan-t5's vocabulary that the model was trained to answer with.
 NO_TOKEN, YES_TOKEN = 3, 209

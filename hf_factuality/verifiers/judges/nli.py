@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
-__all__ = ["NLIJudge", "NLIVerifier", "nli_roles"]
-
 _ROLE_OF = {
     SUPPORTED: "entailment entailed entails supported supports support consistent factual factual_consistent grounded",
     CONTRADICTED: "contradiction contradicted contradicts contradictory refuted refutes refute",

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
-__all__ = ["PairJudge"]
-
 logger = logging.getLogger(__name__)
 
 # Roles of a class. "not supported" is what the second class of a two-way model says: contradicted or just not stated.

@@ -32,8 +32,6 @@ from hf_factuality.verifiers.pipeline import VerifierPipeline
 from hf_factuality.verifiers.prompts import load_prompt
 
 
-__all__ = ["AssessInput", "SelfJudge", "SelfVerifier"]
-
 SELF_LABELS = {
     "three": ("correct", "vague", "wrong"),
     "five": ("correct", "hedged correct", "vague", "hedged wrong", "wrong"),

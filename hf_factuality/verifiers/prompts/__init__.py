@@ -14,8 +14,6 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 
-__all__ = ["Prompt", "as_data", "load_prompt"]
-
 _PLACEHOLDER = re.compile(r"\{\{(\w+)(\|plain)?\}\}")
 # Control characters (but tab and line feed) and lone surrogates: no text, and some servers choke on them.
 _UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
