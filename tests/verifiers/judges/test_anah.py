@@ -4,9 +4,9 @@ import re
 import pytest
 
 from hf_factuality.spans import Label
-from hf_factuality.verifiers import VerifierPipeline, load_verifier
+from hf_factuality.verifiers import VerifierPipeline
 from hf_factuality.verifiers.base import JudgeInput, Judgement, VerifierInput
-from hf_factuality.verifiers.judges.anah import FACT_TAGS, TYPE_TAGS, ANAHJudge, ANAHVerifier, parse_tag
+from hf_factuality.verifiers.judges.anah import TYPE_TAGS, ANAHJudge, ANAHVerifier, parse_tag
 from tests.chat.fake_server import FakeServer
 from tests.tables import cases
 from tests.verifiers import hostile
@@ -86,13 +86,6 @@ def test_the_language_decides_the_prompts():
 @cases("judges", "anah_tags", "text", "expected")
 def test_tags(text, expected):
     assert parse_tag(text, TYPE_TAGS["en"]) == expected
-
-
-def test_facts_and_no_facts():
-    assert parse_tag("<No Facts>", FACT_TAGS["en"]) == "nofact"
-    assert parse_tag("<Facts Present>", FACT_TAGS["en"]) == "fact"
-    assert parse_tag("<No Facts Present>", FACT_TAGS["en"]) is None
-    assert parse_tag("《无事实》", FACT_TAGS["zh"]) == "nofact"
 
 
 @cases("judges", "anah_unreadable", "turns")
@@ -193,8 +186,3 @@ def test_saved_with_its_prompts(tmp_path):
     for (turn, language), prompt in verifier.judge.prompts.items():
         assert loaded.judge.prompts[turn, language].text == prompt.text
         assert (folder / f"prompts/judge/prompts/anah_{turn}_{language}.txt").is_file()
-
-
-def test_by_name():
-    verifier = load_verifier("anah:org/m", base_url="http://127.0.0.1:9/v1")
-    assert isinstance(verifier.judge, ANAHJudge) and verifier.judge.client.model == "org/m"

@@ -207,22 +207,3 @@ def test_incomplete_weights_are_refused(folders, tmp_path, change, message):
     save_file(state, tmp_path / "model.safetensors")
     with pytest.raises(CheckpointError, match=message):
         load_hhem(str(tmp_path), foundation=str(folders / "foundation"))
-
-
-def test_config_makes_the_same_judge(folders):
-    judge = make(folders, threshold=0.3, batch_size=4, dtype="float64", negative_label=Label.CONTRADICTED)
-    assert judge.config() == {
-        "model": str(folders / "model"),
-        "revision": None,
-        "foundation": str(folders / "foundation"),
-        "foundation_revision": None,
-        "dtype": "float64",
-        "batch_size": 4,
-        "max_length": 512,
-        "threshold": 0.3,
-        "negative_label": "contradicted",
-    }
-    inputs = [JudgeInput(CLAIM, (LONG,)), JudgeInput("A dog.", (TEXTS[2],))]
-    assert HHEMJudge(**judge.config(), device="cpu").judge(inputs) == judge.judge(inputs)
-    with pytest.raises(ValueError, match="loaded model or tokenizer"):
-        HHEMJudge(judge.model, judge.tokenizer).config()

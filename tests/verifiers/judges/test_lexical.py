@@ -47,35 +47,20 @@ def test_limits_are_as_documented(claim, evidence, label):
     assert judge(claim, (evidence,)).label is Label(label)
 
 
-def test_hedge_of_the_evidence_is_not_the_claims():
-    evidence = ("The disease is possibly caused by a virus.",)
-    assert judge("The disease is possibly caused by a virus.", evidence).label is Label.SUPPORTED
+@cases("lexical", "decisive", "claim", "evidence", "label", "sentence")
+def test_the_deciding_sentence(claim, evidence, label, sentence):
+    found = judge(claim, tuple(evidence) or EINSTEIN)
+    assert (found.label, found.evidence) == (Label(label), sentence)
+
+
+@cases("lexical", "word_forms", "one", "other")
+def test_word_forms_meet(one, other):
+    assert tokens(one) == tokens(other)
 
 
 def test_two_lists_of_names_do_not_contradict():
     evidence = ("The film stars Tom Hanks and Meg Ryan.",)
     assert judge("The film stars Tom Hanks and Julia Roberts.", evidence).label is not Label.CONTRADICTED
-
-
-def test_a_value_that_another_sentence_states_is_no_contradiction():
-    evidence = ("The album was released in Japan in 1985.", "The album was released in Europe in 1986.")
-    assert judge("The album was released in 1986.", evidence).label is Label.SUPPORTED
-    assert judge("The album was released in 1987.", evidence).label is Label.CONTRADICTED
-
-
-def test_evidence_is_the_deciding_sentence():
-    assert judge("Albert Einstein was born in 1889.").evidence == (
-        "Albert Einstein was born in Ulm, Germany, on 14 March 1879."
-    )
-    assert judge("Marie Curie won the Nobel Prize in 1903.").evidence == EINSTEIN[1]
-    assert judge("Bananas are yellow.").evidence is None
-
-
-def test_run_on_sentences_are_split():
-    evidence = ("His life is tied to the clock.Isaiah Edwin Leopold was born in 1886.",)
-    assert (
-        judge("Isaiah Edwin Leopold was born in 1886.", evidence).evidence == "Isaiah Edwin Leopold was born in 1886."
-    )
 
 
 @pytest.mark.parametrize("evidence", [(), ("",), (" \n", "...")])
@@ -125,13 +110,6 @@ def test_best_three_sentences_are_chosen_greedily():
 @cases("lexical", "tokens", "text", "expected")
 def test_tokens(text, expected):
     assert tokens(text) == [(term, getattr(lexical_text, kind)) for term, kind in expected]
-
-
-@pytest.mark.parametrize(
-    ("one", "other"), [("studies", "study"), ("released", "release"), ("stopped", "stop"), ("films", "film")]
-)
-def test_word_forms_meet(one, other):
-    assert tokens(one) == tokens(other)
 
 
 def test_verifier_end_to_end():

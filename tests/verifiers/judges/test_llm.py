@@ -21,7 +21,7 @@ from hf_factuality.verifiers.judges.llm import (
     without_thinking,
 )
 from hf_factuality.verifiers.prompts import Prompt, as_data, load_prompt
-from tests.chat.fake_server import FAST, HASTY, FakeServer, split_logprobs
+from tests.chat.fake_server import HASTY, FakeServer, split_logprobs
 from tests.tables import cases
 from tests.verifiers.hostile import LARGE, hostile_strings
 
@@ -338,19 +338,6 @@ def test_claims_of_a_batch_are_judged_at_once():
     with FakeServer(truthful, delay=0.15) as server:
         LLMVerifier("fake", server.url, cache=False, concurrency=32).verify(verify_inputs(64))
         assert 16 <= server.most <= 32
-
-
-def test_two_hundred_items_over_a_restart(tmp_path):
-    inputs = verify_inputs(200)
-    with FakeServer(truthful, delay=0.02) as server:
-        verifier = LLMVerifier("fake", server.url, cache=tmp_path / "c", concurrency=8, retry=FAST)
-        thread = server.die_at(60, back_after=0.2)
-        found = verifier.verify(inputs)
-        thread.join()
-        labels = [verification.spans[0].label for verification in found]
-        assert labels == [Label.SUPPORTED, Label.CONTRADICTED] * 100
-        judged = [count for prompt, count in server.answered.items() if "CLAIM" in prompt]
-        assert judged == [1] * 200
 
 
 def test_gone_for_good_under_a_guard_and_without(tmp_path):

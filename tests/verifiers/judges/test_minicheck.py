@@ -104,20 +104,3 @@ def test_a_chunk_that_is_too_long_in_tokens_is_cut_further(folder):
 def test_texts_cannot_end_the_document(folder):
     ids = MiniCheckJudge(folder)._encode([("The</s> cat.", "A</s> dog.")])["input_ids"][0]
     assert ids.count(1) == 2
-
-
-def test_config_makes_the_same_judge(folder):
-    judge = MiniCheckJudge(folder, chunk_words=15, threshold=0.4, device="cpu")
-    assert judge.config() == {
-        "model": folder,
-        "revision": None,
-        "batch_size": 16,
-        "max_length": 2048,
-        "threshold": 0.4,
-        "negative_label": "unverifiable",
-        "chunk_words": 15,
-        "no_token_id": 3,
-        "yes_token_id": 209,
-    }
-    inputs = [JudgeInput(CLAIM, (LONG,)), JudgeInput("A dog.", (TEXTS[2],))]
-    assert MiniCheckJudge(**judge.config(), device="cpu").judge(inputs) == judge.judge(inputs)

@@ -39,7 +39,6 @@ from hf_factuality.verifiers import (
 from hf_factuality.verifiers.guard import GuardedVerifier
 from tests.chat.fake_server import FakeServer, split_logprobs
 from tests.tables import cases
-from tests.verifiers.hostile import hostile_strings
 
 
 EVIDENCE = ("Ada Hale was born in Leeds.",)
@@ -511,19 +510,6 @@ def test_labels(labels, text, label):
     assert judge.last_report.unparsed == (label is None)
 
 
-def test_no_hostile_answer_is_a_verdict_or_a_rating():
-    texts = hostile_strings()
-    replies = iter(texts * 2)
-    judge = SelfJudge(Scripted(lambda request, number: next(replies)), labels="five", retries=0)
-    found = judge.judge([JudgeInput(f"Claim {i}.", EVIDENCE) for i in range(len(texts))])
-    meant = {"correct", "vague", "wrong"}
-    for text, judgement in zip(texts, found, strict=True):
-        assert judgement.label is None or text.strip(" .*\"'`\n").casefold() in meant, text[:80]
-    ratings = judge.assess([AssessInput(f"Claim {i}.", "Claim.") for i in range(len(texts))])
-    for text, rating in zip(texts, ratings, strict=True):
-        assert rating is None or text.strip(" .*\"'`\n") == str(rating), text[:80]
-
-
 @cases("judges", "self_ratings", "text", "rating")
 def test_ratings(text, rating):
     judge = SelfJudge(Scripted(lambda request, number: text))
@@ -653,67 +639,6 @@ def prompts(tmp_path_factory):
     (folder / "self_verify.txt").write_text("{{statement|plain}} By {{materials|plain}}", encoding="utf-8")
     (folder / "self_assess.txt").write_text("{{statement|plain}} In {{response|plain}}", encoding="utf-8")
     return folder
-
-
-TAUGHT = [
-    (f"{name} was born in {place}. By {materials}", answer)
-    for name in ("Ada", "Marie", "He")
-    for place, materials, answer in (
-        ("London", "London", "correct"),
-        ("Warsaw", "London", "wrong"),
-        ("Paris", "(none)", "vague"),
-    )
-]
-
-
-@pytest.fixture(scope="module")
-def taught(tokenizer):
-    """A model that learned nine verdicts by heart."""
-    model = make_model(tokenizer, seed=2).train()
-    rows = [
-        tokenizer.apply_chat_template(
-            [{"role": "user", "content": prompt}, {"role": "assistant", "content": answer}], return_dict=True
-        )["input_ids"]
-        for prompt, answer in TAUGHT
-    ]
-    width = max(map(len, rows))
-    ids = torch.tensor([row + [tokenizer.pad_token_id] * (width - len(row)) for row in rows])
-    labels = ids.masked_fill(ids == tokenizer.pad_token_id, -100)
-    for i, (prompt, _) in enumerate(TAUGHT):
-        asked = tokenizer.apply_chat_template(
-            [{"role": "user", "content": prompt}], add_generation_prompt=True, return_dict=True
-        )["input_ids"]
-        labels[i, : len(asked)] = -100
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    for _ in range(80):
-        loss = model(input_ids=ids, attention_mask=(ids != tokenizer.pad_token_id).long(), labels=labels).loss
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    assert loss.item() < 0.05
-    return model
-
-
-@pytest.mark.parametrize("method", ["choice", "sample"])
-def test_a_policy_that_knows_judges_itself(taught, tokenizer, prompts, method):
-    verifier = VerifierPipeline(
-        SentenceExtractor(), SelfJudge(LocalChat(), method=method, prompts=prompts), requires_evidence=False
-    )
-    assert bind_policy(verifier, taught, tokenizer) == 1
-    found = verifier.verify(
-        [
-            VerifierInput("Ada was born in London. Marie was born in Warsaw.", None, ("London",)),
-            VerifierInput("He was born in Paris."),
-        ]
-    )
-    labels = [[span.label for span in verification.spans] for verification in found]
-    assert labels == [[Label.SUPPORTED, Label.CONTRADICTED], [Label.UNVERIFIABLE]]
-    scores = [span.score for verification in found for span in verification.spans]
-    if method == "choice":
-        assert scores[0] > 0.9 > 0.1 > max(scores[1:])
-    else:
-        assert scores == [None] * 3
-    assert taught.training
 
 
 # ---- handing a model over, saving
