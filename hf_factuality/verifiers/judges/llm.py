@@ -194,10 +194,6 @@ class JudgeReport:
         """Claims that have no label."""
         return self.unparsed + self.failed
 
-    def log(self, who: Any):
-        """Warn if anything is unknown."""
-        log_unknown(self, f"%d of {self.claims} claims have no verdict", who)
-
 
 def log_unknown(report: Any, what: str, who: Any):
     """Warn of what could not be read or answered in a report; `what` has a place for their number."""
@@ -233,7 +229,7 @@ class ServedJudge:
         """
         results, errors = converse(self.client, self._talk, inputs)
         self.last_report = JudgeReport.of([result and result.label for result in results], errors)
-        self.last_report.log(self)
+        log_unknown(self.last_report, f"%d of {len(inputs)} claims have no verdict", self)
         return [result or Judgement(None) for result in results]
 
     def _talk(self, item: JudgeInput) -> Talk:

@@ -25,6 +25,7 @@ from hf_factuality.verifiers.judges.llm import (
     converse,
     evidence_text,
     judgement_of,
+    log_unknown,
     parse_choice,
     read_choice,
 )
@@ -161,7 +162,7 @@ class SelfJudge(ServedJudge):
         """
         results, errors = converse(self.client, self._rate, inputs)
         self.last_assessment = JudgeReport.of(results, errors)
-        self.last_assessment.log(self)
+        log_unknown(self.last_assessment, f"%d of {len(inputs)} claims have no verdict", self)
         return results
 
     def _rate(self, item: AssessInput) -> Talk:

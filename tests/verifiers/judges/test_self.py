@@ -52,21 +52,8 @@ def tokenizer(tiny_model):
 
 def make_model(tokenizer, seed=0, dropout=0.0):
     torch.manual_seed(seed)
-    config = LlamaConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=2,
-        max_position_embeddings=4096,
-        attention_dropout=dropout,
-        initializer_range=0.3,
-        bos_token_id=None,
-        pad_token_id=tokenizer.pad_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-    )
-    return LlamaForCausalLM(config)
+    more = {"max_position_embeddings": 4096, "tie_word_embeddings": False, "initializer_range": 0.3}
+    return LlamaForCausalLM(LlamaConfig.from_pretrained(tokenizer.name_or_path, attention_dropout=dropout, **more))
 
 
 @pytest.fixture(scope="module")
@@ -89,14 +76,16 @@ def ask(question, *choices, **kwargs):
     return ChatRequest((("user", question),), choices=choices, **kwargs)
 
 
+def encoded(tokenizer, question):
+    turns = [{"role": "user", "content": question}]
+    return tokenizer.apply_chat_template(turns, add_generation_prompt=True, return_dict=True)["input_ids"]
+
+
 def slow_probabilities(model, tokenizer, question, choices, end=False):
     """One answer at a time, one token at a time, nothing padded, in double precision."""
-    prompt = tokenizer.apply_chat_template(
-        [{"role": "user", "content": question}], add_generation_prompt=True, return_dict=True
-    )["input_ids"]
     totals = []
     for choice in choices:
-        tokens = list(prompt)
+        tokens = list(encoded(tokenizer, question))
         total = 0.0
         answer = tokenizer(choice, add_special_tokens=False)["input_ids"] + [tokenizer.eos_token_id] * end
         for token in answer:
@@ -189,9 +178,7 @@ def test_greedy_text_equals_one_at_a_time(model, tokenizer):
     expected = []
     for question in QUESTIONS:
         for count in (5, 12):
-            ids = tokenizer.apply_chat_template(
-                [{"role": "user", "content": question}], add_generation_prompt=True, return_tensors="pt"
-            )["input_ids"]
+            ids = torch.tensor([encoded(tokenizer, question)])
             start = ids.shape[1]
             reason = "length"
             with torch.no_grad():
