@@ -144,8 +144,9 @@ def _place(name: str, folder: Path) -> Path:
     source = metric_path(name).read_bytes()
     version = folder / hashlib.sha256(source).hexdigest()
     script = version / f"{name}.py"
-    for path in _versions(folder):
-        if path.is_dir() and not (path / script.name).is_file():
+    for path in folder.iterdir():
+        lost = len(path.name) == 64 and not (path / script.name).is_file()
+        if path.is_dir() and (lost or path.name.startswith(".")):  # a dot: of an installation that was killed
             shutil.rmtree(path)
     if not script.is_file() or script.read_bytes() != source:
         meta = {"original file path": str(metric_path(name)), "local file path": str(script), "version": __version__}

@@ -131,7 +131,7 @@ def test_installing_again_changes_nothing(tmp_path):
     assert {name: path.read_bytes() for name, path in first.items()} == before
     for name, path in first.items():
         assert version(tmp_path, name) == [path.parent] and path.read_bytes() == metric_path(name).read_bytes()
-        assert not list(path.parent.parent.glob(".installing*"))
+        assert not list(path.parent.parent.glob(".*"))
         assert json.loads(path.with_suffix(".json").read_text())["original file path"] == str(metric_path(name))
 
 
@@ -156,6 +156,7 @@ def test_it_mends_what_is_broken(tmp_path):
     assert "safe" not in installed(tmp_path)
     assert install(tmp_path)["safe"] == ours == installed(tmp_path)["safe"]
     assert not lost.exists() and version(tmp_path, "safe") == [ours.parent]
+    assert not list(ours.parent.parent.glob(".*"))
 
 
 def test_several_may_install_at_once(tmp_path):
