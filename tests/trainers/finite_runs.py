@@ -70,10 +70,6 @@ class SpoiltDPO(Spoilt, MaskDPOTrainer):
 
 
 class SpoiltPPO(Spoilt, GivenCompletions):
-    def _generate_single_turn(self, prompt_ids, *args, **kwargs):
-        start = self.args.process_index * len(prompt_ids)
-        return [list(ids) for ids in self.given[start : start + len(prompt_ids)]], None
-
     def _values(self, *args):
         values = super()._values(*args)
         return values + math.inf if self.due("value") and not torch.is_grad_enabled() else values

@@ -13,7 +13,7 @@ from hf_factuality.errors import CheckpointError, NonFiniteError
 from hf_factuality.trainers import token_reward_ppo_trainer
 from hf_factuality.trainers.token_reward_ppo_trainer import without_padding
 from tests.tiny import letters_reward, rows
-from tests.trainers.recording import Recorder, vowels
+from tests.trainers.recording import RecordsLosses, vowels
 from tests.trainers.token_reward_ppo_oracle import GivenCompletions, completions, make
 
 
@@ -25,31 +25,18 @@ def ids_as_rewards(completion_ids, **kwargs):
     return [[(token % 5) / 4 - 0.4 for token in ids] for ids in completion_ids]
 
 
-class Recording(TokenRewardPPOTrainer):
-    """Notes losses, the critic's gradients before each of its steps, and what was sampled."""
+class Recording(RecordsLosses, TokenRewardPPOTrainer):
+    """Notes the critic's gradients before each of its steps too."""
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
-        self.recorder = Recorder()
-        self.add_callback(self.recorder)
-        self.losses, self.critic_gradients, self.sampled = [], [], []
-        step = self.critic.step
+        self.critic_gradients, step = [], self.critic.step
 
         def recorded(*arguments):
             self.critic_gradients.append({n: p.grad.clone() for n, p in self.critic.named_parameters()})
             return step(*arguments)
 
         self.critic.step = recorded
-
-    def _compute_loss(self, model, inputs):
-        loss = super()._compute_loss(model, inputs)
-        self.losses.append(loss.item())
-        return loss
-
-    def _generate_and_score_completions(self, inputs):
-        output = super()._generate_and_score_completions(inputs)
-        self.sampled.append(output["completion_ids"])
-        return output
 
 
 class RecordingGiven(Recording, GivenCompletions):
@@ -135,7 +122,8 @@ def test_gradient_checkpointing_changes_nothing(tiny_model, tmp_path, critic):
     ]
     assert runs[1].model.is_gradient_checkpointing
     assert critic == "value_head" or runs[1].critic.model.is_gradient_checkpointing
-    assert len(runs[0].losses) == 4 and runs[0].losses == pytest.approx(runs[1].losses, rel=1e-5, abs=1e-6)
+    assert len(runs[0].losses) == 4
+    torch.testing.assert_close(runs[0].losses, runs[1].losses, rtol=1e-5, atol=1e-6)
     for before, after in zip(*(run.critic_gradients for run in runs), strict=True):
         for name in before:
             torch.testing.assert_close(after[name], before[name], rtol=1e-4, atol=1e-6)
@@ -144,11 +132,10 @@ def test_gradient_checkpointing_changes_nothing(tiny_model, tmp_path, critic):
 def test_the_critic_does_not_touch_the_random_state(tiny_model, tmp_path):
     """The completions of the first batch are the same, whatever the critic is."""
     first = [
-        train(tiny_model, tmp_path / critic, trainer=Recording, critic_model=critic)[0].sampled for critic in CRITICS
+        train(tiny_model, tmp_path, trainer=Recording, critic_model=critic)[0].batches[0]["completion_ids"]
+        for critic in (*CRITICS, tiny_model)
     ]
-    assert torch.equal(first[0][0], first[1][0])
-    named = train(tiny_model, tmp_path / "named", trainer=Recording, critic_model=tiny_model)[0]
-    assert torch.equal(first[0][0], named.sampled[0])
+    assert torch.equal(first[0], first[1]) and torch.equal(first[0], first[2])
 
 
 @pytest.mark.parametrize("critic", CRITICS)
@@ -375,7 +362,7 @@ def test_training_is_the_same_and_passes_are_shorter(tiny_model, tmp_path, criti
     for one, same in zip(state(ours), state(other), strict=True):
         for name in one:
             assert torch.allclose(one[name], same[name], rtol=1e-4, atol=1e-6), name
-    assert ours.losses == pytest.approx(other.losses, rel=1e-4)
+    torch.testing.assert_close(ours.losses, other.losses, rtol=1e-4, atol=1e-12)
 
 
 def test_the_critics_gradients_are_there_before_the_policys_pass(tiny_model, tmp_path, monkeypatch):

@@ -29,12 +29,13 @@ TEXTS = [("Marie was born in Warsaw.", True), ("Not known", False), ("She won a 
 
 
 class GivenCompletions(TokenRewardPPOTrainer):
-    """Its policy does not sample: it says what it is told."""
+    """Its policy does not sample: it says what it is told, of which each process has its part."""
 
     given: list[list[int]]
 
     def _generate_single_turn(self, prompt_ids, *args, **kwargs):
-        return [list(ids) for ids in self.given[: len(prompt_ids)]], None
+        start = self.accelerator.process_index * len(prompt_ids)
+        return [list(ids) for ids in self.given[start : start + len(prompt_ids)]], None
 
 
 def completions(tokenizer, texts=TEXTS) -> list[list[int]]:

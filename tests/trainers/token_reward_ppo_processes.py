@@ -23,14 +23,6 @@ def numbers(completion_ids, **kwargs):
     return [None if len(ids) == 4 else [(token % 5) / 4 - 0.4 for token in ids] for ids in completion_ids]
 
 
-class Share(GivenCompletions):
-    """Says the part of the completions that is this process's."""
-
-    def _generate_single_turn(self, prompt_ids, *args, **kwargs):
-        start = self.accelerator.process_index * len(prompt_ids)
-        return [list(ids) for ids in self.given[start : start + len(prompt_ids)]], None
-
-
 def run(model, folder, critic, checkpointing, processes, deepspeed=None):
     """Weights of policy and critic after three steps, each as one dict, and the log."""
     settings = {
@@ -40,7 +32,7 @@ def run(model, folder, critic, checkpointing, processes, deepspeed=None):
         "adam_epsilon": 0.1, "learning_rate": 0.1, "critic_learning_rate": 0.1, "lr_scheduler_type": "constant",
         "deepspeed": deepspeed,
     }  # fmt: skip
-    trainer = Share(model, numbers, None, TokenRewardPPOConfig(str(folder), **settings), rows())
+    trainer = GivenCompletions(model, numbers, None, TokenRewardPPOConfig(str(folder), **settings), rows())
     trainer.given = completions(trainer.processing_class, TEXTS[:SIZE])
     trainer.train()
     trainer.save_model()
