@@ -18,22 +18,10 @@ from peft import LoraConfig
 from trl import DPOConfig
 
 from hf_factuality import Label, LabeledSpan, MaskDPOConfig, MaskDPOTrainer
-from tests.trainers.recording import MaskDPO, StockDPO, same_to_the_last_bit
+from tests.trainers.recording import QUIET, MaskDPO, StockDPO, same_to_the_last_bit
 
 
-SETTINGS = dict(
-    per_device_train_batch_size=2,
-    gradient_accumulation_steps=2,
-    max_steps=3,
-    learning_rate=1e-3,
-    logging_steps=1,
-    report_to="none",
-    save_strategy="no",
-    bf16=False,
-    use_cpu=True,
-    gradient_checkpointing=False,
-    disable_tqdm=True,
-)
+SETTINGS = dict(per_device_train_batch_size=2, gradient_accumulation_steps=2, max_steps=3, **QUIET)
 LABELS = [label.value for label in Label]
 # Both give full masks through the code that real masks take: no mask by rule, and everything counted.
 FULL_MASKS = {

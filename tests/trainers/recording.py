@@ -103,23 +103,15 @@ class FirstCharacterOfTheFirst(WholeCompletion):
         return found
 
 
+# Of every run in these tests.
+QUIET = dict(
+    learning_rate=1e-3, logging_steps=1, report_to="none", save_strategy="no", bf16=False, use_cpu=True,
+    gradient_checkpointing=False, disable_tqdm=True,
+)  # fmt: skip
 SETTINGS = dict(
-    per_device_train_batch_size=4,
-    gradient_accumulation_steps=2,
-    num_generations=4,
-    max_completion_length=16,
-    max_steps=4,
-    num_iterations=2,
-    learning_rate=1e-3,
-    beta=0.05,
-    logging_steps=1,
-    report_to="none",
-    save_strategy="no",
-    bf16=False,
-    use_cpu=True,
-    gradient_checkpointing=False,
-    disable_tqdm=True,
-)
+    per_device_train_batch_size=4, gradient_accumulation_steps=2, num_generations=4, max_completion_length=16,
+    max_steps=4, num_iterations=2, beta=0.05, **QUIET,
+)  # fmt: skip
 
 
 def same_to_the_last_bit(ours, stock) -> list[str]:

@@ -25,14 +25,11 @@ from tests.hub.loopback import TOKEN
 from tests.hub.secret_inputs import KINDS
 from tests.tiny import letters_reward, rows
 from tests.trainers.mask_dpo_recording import pairs
-from tests.trainers.recording import vowels
+from tests.trainers.recording import QUIET, vowels
 
 
 REPO = "someone/aligned"
-SHARED = dict(
-    per_device_train_batch_size=2, max_steps=2, learning_rate=1e-3, report_to="none", bf16=False, use_cpu=True,
-    gradient_checkpointing=False, disable_tqdm=True, save_strategy="no", hub_model_id=REPO, hub_token=TOKEN,
-)  # fmt: skip
+SHARED = dict(per_device_train_batch_size=2, max_steps=2, hub_model_id=REPO, hub_token=TOKEN, **QUIET)
 SAMPLED = dict(max_completion_length=8, num_generations=2)
 
 
@@ -269,7 +266,7 @@ def test_the_state_of_a_run_is_not_pushed_where_everybody_reads(tiny_model, tmp_
     hub.add(REPO, private=False)
     with pytest.raises(HubError, match="exists and is public"):
         make("ppo", tiny_model, tmp_path, push_to_hub=True, hub_strategy="checkpoint")
-    with pytest.raises(ValueError, match="private repositories only.*hub_strategy='every_save'"):
+    with pytest.raises(ValueError, match="needs a private repository; take 'every_save'"):
         make("ppo", tiny_model, tmp_path, push_to_hub=True, hub_strategy="all_checkpoints", hub_private_repo=False)
     assert len(commits(hub)) == 1
 

@@ -19,27 +19,15 @@ from hf_factuality.errors import CheckpointError
 from hf_factuality.io.manifest import read_manifest, write_manifest
 from tests.tiny import letters_reward, rows
 from tests.trainers import mask_dpo_recording
-from tests.trainers.recording import WholeCompletion, vowels
+from tests.trainers.recording import QUIET, WholeCompletion, vowels
 
 
 # A generation batch of 4 completions, of which each step takes 2. The 8 prompts are an epoch of 2 generation batches
 # ("policy", "value_head") or of 4 (groups of 2, FactGRPO).
-SETTINGS = dict(
-    per_device_train_batch_size=2,
-    steps_per_generation=2,
-    gradient_accumulation_steps=1,
-    max_completion_length=8,
-    learning_rate=1e-3,
-    beta=0.05,
-    save_strategy="steps",
-    save_steps=1,
-    logging_steps=1,
-    report_to="none",
-    bf16=False,
-    use_cpu=True,
-    gradient_checkpointing=False,
-    disable_tqdm=True,
-)
+SETTINGS = {
+    **QUIET, "per_device_train_batch_size": 2, "steps_per_generation": 2, "gradient_accumulation_steps": 1,
+    "max_completion_length": 8, "beta": 0.05, "save_strategy": "steps", "save_steps": 1,
+}  # fmt: skip
 NO_PENALTY = dict(max_steps=1, beta=0.0)
 
 

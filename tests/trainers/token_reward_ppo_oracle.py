@@ -7,21 +7,11 @@ from transformers import AutoModelForCausalLM
 
 from hf_factuality import TokenRewardPPOConfig, TokenRewardPPOTrainer
 from tests.tiny import rows
+from tests.trainers.recording import QUIET
 
 
 SETTINGS = dict(
-    per_device_train_batch_size=3,
-    max_completion_length=16,
-    max_steps=2,
-    learning_rate=1e-3,
-    critic_learning_rate=1e-3,
-    logging_steps=1,
-    report_to="none",
-    save_strategy="no",
-    bf16=False,
-    use_cpu=True,
-    gradient_checkpointing=False,
-    disable_tqdm=True,
+    per_device_train_batch_size=3, max_completion_length=16, max_steps=2, critic_learning_rate=1e-3, **QUIET
 )
 # Ended and cut completions of different lengths; ASCII, so that the text of a token does not depend on its neighbours.
 TEXTS = [("Marie was born in Warsaw.", True), ("Not known", False), ("She won a prize, and", True),
