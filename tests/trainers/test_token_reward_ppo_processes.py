@@ -95,4 +95,4 @@ def test_zero3_refuses_a_critic_with_a_backbone(tiny_model, tmp_path, zero3):
     (tmp_path / "two").mkdir()
     for each in launch(tiny_model, tmp_path / "two", "policy", False, zero3):
         assert each.returncode != 0
-        assert "critic_model='policy' needs a whole model on every process, which ZeRO-3 shards; set" in each.stderr
+        assert "critic_model='policy' is sharded by ZeRO-3; set critic_model='value_head'" in each.stderr
