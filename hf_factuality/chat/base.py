@@ -22,7 +22,6 @@ class ChatModel(Protocol):
 
     def chat(self, requests: Sequence[ChatRequest]) -> list[ChatAnswer]:
         """One answer per request, in order; a request that failed alone has an `error`."""
-        ...
 
 
 @dataclass(frozen=True)

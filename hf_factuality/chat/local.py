@@ -147,7 +147,7 @@ class LocalChat(CausalModel):
             return []
         if self.model is None:
             raise JudgingError(
-                "this judge has no model yet: call bind(model, tokenizer), or bind_policy(verifier, ...)"
+                "this judge has no model yet: call bind(model, tokenizer) or bind_policy(verifier, ...)"
             )
         answers: dict[ChatRequest, ChatAnswer] = {}
         chosen: dict[ChatRequest, list[tuple[list[int], list[int]]]] = {}

@@ -86,11 +86,9 @@ class Sampler(Protocol):
 
     def describe(self) -> dict[str, Any]:
         """Model and settings, plain values: what a run must keep the same to be continued."""
-        ...
 
     def sample(self, prompts: Sequence[Messages], seed: int) -> list[list[Response | None]]:
         """Per prompt, as many responses as the settings ask for; `None` for one that could not be had."""
-        ...
 
 
 class TransformersSampler(CausalModel):
@@ -149,19 +147,12 @@ class TransformersSampler(CausalModel):
 
     def sample(self, prompts: Sequence[Messages], seed: int) -> list[list[Response | None]]:
         """Per prompt, its responses. The global random state is left alone."""
-        settings = self.config
-        texts = [text for prompt in prompts for text in [render(self.tokenizer, prompt, True)] * settings.num_samples]
-        found = self.draw(
-            texts,
-            seed,
-            do_sample=True,
-            temperature=settings.temperature,
-            top_k=settings.top_k,
-            top_p=settings.top_p,
-            max_new_tokens=settings.max_new_tokens,
-        )
+        settings = vars(self.config).copy()
+        number = settings.pop("num_samples")
+        texts = [text for prompt in prompts for text in [render(self.tokenizer, prompt, True)] * number]
+        found = self.draw(texts, seed, do_sample=True, **settings)
         responses = [Response(text, reason == "stop") for text, reason in self._texts(found)]
-        return _grouped(responses, settings.num_samples)
+        return _grouped(responses, number)
 
 
 class ServedSampler:
@@ -212,10 +203,8 @@ class ServedSampler:
     def sample(self, prompts: Sequence[Messages], seed: int) -> list[list[Response | None]]:
         """Per prompt, its responses; `ServerError` if the server is gone."""
         answers = self.client.chat(self.requests(prompts, seed))
-        return _grouped(
-            [None if a.error is not None else Response(a.text, a.finish_reason != "length") for a in answers],
-            self.config.num_samples,
-        )
+        found = [None if a.error is not None else Response(a.text, a.finish_reason != "length") for a in answers]
+        return _grouped(found, self.config.num_samples)
 
 
 class VLLMSampler(ServedSampler):

@@ -93,23 +93,18 @@ class Engine(Protocol):
 
     def identity(self) -> dict[str, Any]:
         """The entry `model` of the results."""
-        ...
 
     def settings(self) -> dict[str, Any]:
         """What else decides the answers, such as the chat template's use; no machine, no batch size."""
-        ...
 
     def check(self, items: Sequence[BenchmarkItem], generation: Generation | None) -> None:
         """Raise what answering these items would raise in the end; `generation` is `None` for log-likelihoods."""
-        ...
 
     def generate(self, requests: Sequence[Request], generation: Generation) -> Iterator[Completion]:
         """A completion per request."""
-        ...
 
     def log_likelihoods(self, items: Sequence[BenchmarkItem]) -> Iterator[tuple[str, list[float]]]:
         """Per item its id and, per choice, the natural logarithm of its probability, summed over its tokens."""
-        ...
 
 
 class ServerEngine:
@@ -202,7 +197,9 @@ class FileEngine:
         if not self._rows:
             raise DataError(f"{path.name} holds no rows")
         self._by_id: dict[str, dict[str, Any]] = {}
-        for row in (row for row in self._rows if "id" in row):
+        for row in self._rows:
+            if "id" not in row:
+                continue
             if str(row["id"]) in self._by_id:
                 raise DataError(f"{path.name}: two rows have the id {row['id']!r}; put samples into 'completions'")
             self._by_id[str(row["id"])] = row
