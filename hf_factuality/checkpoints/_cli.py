@@ -18,7 +18,7 @@ def add_parser(commands: Any) -> None:
         help="make a model folder out of the checkpoint of a training run",
         description="Makes a folder that from_pretrained loads out of rank files of FSDP2 or verl, a torch distributed "
         "checkpoint (accelerate), DeepSpeed ZeRO-1, -2 or -3, a PEFT adapter, or a checkpoint of this package's trainers. The "
-        "format is recognised. Tensors are read a block at a time, and nothing in a file is run. Every flag may be written with "
+        "format is recognised. One output file is in memory at a time, and nothing in a file is run. Every flag may be written with "
         "- for _.",
         epilog="Exit status: 0, or 2 if the checkpoint is not whole, does not fit its configuration or is unsafe to read, or "
         "DIR cannot be written; there is then no DIR; 130, 143 or 129 if a signal ended it. The formats and errors are "

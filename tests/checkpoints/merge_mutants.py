@@ -102,7 +102,9 @@ def _distributed(whole: dict[str, torch.Tensor]):
 
     def right(mutated: Path, what: str):
         if " swap " not in what and " copy " not in what:
-            return whole
+            tied = json.loads((mutated / "huggingface" / "config.json").read_text()).get("tie_word_embeddings")
+            # A bit of that name flipped: the two are written apart, and equal.
+            return whole if tied else {"lm_head.weight": whole["model.embed_tokens.weight"]} | whole
         dcp_to_torch_save(mutated / "pytorch_model_fsdp_0", mutated / "torch.pt")
         found = torch.load(mutated / "torch.pt", weights_only=True)["model"]
         return {name: found[name] for name in whole}
