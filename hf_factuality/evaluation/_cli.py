@@ -41,13 +41,8 @@ def add_verify(commands: Any) -> None:
         help="column that joins a file of evidence to the answers (default 'id', else by the order of rows)",
     )
     flag("--question_column", default="question", help="shown to the verifier if it is there")
-    flag(
-        "--metric",
-        action="append",
-        metavar="NAME",
-        help="anah, factscore, longwiki, safe, veriscore, or your own module:function; several with commas or by repeating "
-        "the flag. Computed on the same verifications",
-    )
+    metrics = "anah, factscore, longwiki, safe, veriscore, or your own module:function; several with commas"
+    flag("--metric", action="append", metavar="NAME", help=metrics)
     _add_metric_args(verify)
     flag("--out", type=Path, help="write each row with its labelled spans to this file, as it is judged")
     flag("--html", type=Path, help="write a page with the sentences coloured by label to this file")
@@ -102,8 +97,7 @@ def _add_what(flag: Callable) -> None:
     flag(
         "--dataset",
         metavar="PATH",
-        help="file, folder or repository of the benchmark instead of its default; without --benchmark, a .jsonl, .json or "
-        ".parquet file of your own with question or prompt, answer, evidence",
+        help="instead of the benchmark's; without --benchmark, a file of your own questions",
     )
     flag("--split", help="split of the dataset")
     flag("--dataset_revision", help="branch, tag or commit of a dataset on the Hub")
@@ -117,22 +111,13 @@ def _add_who(flag: Callable) -> None:
     flag("--revision", help="of the model")
     flag("--base_url", metavar="URL", help="address of an OpenAI-compatible server that has the model")
     flag("--concurrency", type=int, default=32, help="requests to the server at once (default 32)")
-    flag(
-        "--answers",
-        type=Path,
-        metavar="FILE",
-        help="JSON Lines with 'completion', 'answer', 'text' or 'output', joined by 'id' or by the order of the rows; no "
-        "model runs",
-    )
+    flag("--answers", type=Path, metavar="FILE", help="JSON Lines of answers, by 'id' or in order; no model runs")
     flag("--model_name", help="who wrote --answers, for the results")
     flag("--dtype", default="auto", help="auto (the checkpoint's, default), float32, bfloat16 or float16")
     flag("--device", help="cpu, cuda, cuda:1, ..., or auto to spread the model; CUDA by default if there is one")
     flag("--batch_size", type=int, default=8, help="rows of a forward pass (default 8)")
     flag(
-        "--prompt_format",
-        default="auto",
-        help="chat (the tokenizer's template), plain (the contents of the messages, a line feed between them) or auto: "
-        "chat if there is a template, but plain for the published prompts of TruthfulQA",
+        "--prompt_format", default="auto", help="chat (the tokenizer's template), plain, or auto (chat if it has one)"
     )
     flag("--chat_template_kwargs", metavar="JSON", help="arguments of the template, as '{\"enable_thinking\": false}'")
     flag("--trust_remote_code", action="store_true", help="run code of the model's repository")
