@@ -190,10 +190,8 @@ def think_format_reward(
     """1 if reasoning and answer are tagged as [`check_format`] wants it, else `violation`.
 
     Args:
-        prompts (`list`):
-            Prompts, texts or messages; read for an opened `<think>`, as in [`complete_text`].
-        completions (`list[str]` or `list[list[dict]]`):
-            Completions, texts or messages.
+        prompts, completions, completion_ids, **columns:
+            As in [`hotpot_f1_reward`]; prompts are read for an opened `<think>`, as in [`complete_text`].
         violation (`float`, *optional*, defaults to `0.0`):
             Reward of a violation. The released FSPO code has -2, with 0 where the format is right.
         think_in_prompt (`bool`, *optional*):

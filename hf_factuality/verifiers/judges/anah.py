@@ -10,17 +10,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hf_factuality.chat.base import ChatAnswer, ChatModel, ChatRequest
+from hf_factuality.chat.base import ChatAnswer, ChatRequest
 from hf_factuality.chat.client import ChatClient
 from hf_factuality.spans import ANAH_LABELS, Label
 from hf_factuality.verifiers.base import JudgeInput, Judgement
 from hf_factuality.verifiers.extractors.sentences import SentenceExtractor, guess_language
 from hf_factuality.verifiers.judges.llm import ServedJudge, Talk, Unanswered, evidence_text
 from hf_factuality.verifiers.pipeline import VerifierPipeline
-from hf_factuality.verifiers.prompts import Prompt, as_data, load_prompt
+from hf_factuality.verifiers.prompts import as_data, load_prompt
 
 
 # Per language: the tags of each turn and what they say. Turn 2 answers with passages, or with its one tag.
@@ -61,12 +62,14 @@ def _said(answer: ChatAnswer, tags: Mapping[str, Mapping[str, str]]) -> str | No
     return parse_tag(answer.text, tags["en"] | tags["zh"]) if answer.complete else None
 
 
+@dataclass(eq=False, repr=False)
 class ANAHJudge(ServedJudge):
     """Judge by ANAH-v2's three turns, which stay in one conversation.
 
     Implements [`~hf_factuality.verifiers.base.Judge`]: `ok` is `SUPPORTED`, `contradictory` `CONTRADICTED`,
     `unverifiable` `UNVERIFIABLE`, `nofact` `NO_FACT` (the table `anah` of [`~hf_factuality.spans`]). A turn that cannot
-    be read, or is not complete, ends the conversation without label. The evidence of the result is what turn 2 quoted; there is no score.
+    be read, or is not complete, ends the conversation without label. The evidence of the result is what turn 2 quoted;
+    there is no score.
     Without evidence a fact is `UNVERIFIABLE` after turn 1.
 
     Args:
@@ -84,24 +87,18 @@ class ANAHJudge(ServedJudge):
         `FileNotFoundError`: the folder lacks a prompt.
     """
 
-    def __init__(
-        self,
-        client: ChatModel,
-        language: str | None = None,
-        prompts: str | Path | None = None,
-        max_reference_tokens: int = 1024,
-    ):
-        if language not in (None, "en", "zh"):
-            raise ValueError(f'language must be "en", "zh" or None, got {language!r}')
-        super().__init__(client)
-        self.language = language
-        self.max_reference_tokens = max_reference_tokens
-        self.prompts: dict[tuple[str, str], Prompt] = {}
-        for turn, fields in _FIELDS.items():
-            for tongue in ("en", "zh"):
-                name = f"anah_{turn}_{tongue}"
-                path: str | Path = name if prompts is None else Path(prompts) / f"{name}.txt"
-                self.prompts[turn, tongue] = load_prompt(path, fields)
+    language: str | None = None
+    prompts: str | Path | None = None
+    max_reference_tokens: int = 1024
+
+    def __post_init__(self):
+        if self.language not in (None, "en", "zh"):
+            raise ValueError(f'language must be "en", "zh" or None, got {self.language!r}')
+        names = {(turn, language): f"anah_{turn}_{language}" for turn in _FIELDS for language in ("en", "zh")}
+        self.prompts = {
+            key: load_prompt(name if self.prompts is None else Path(self.prompts) / f"{name}.txt", _FIELDS[key[0]])
+            for key, name in names.items()
+        }
 
     def _talk(self, item: JudgeInput) -> Talk:
         if not any(map(str.isalnum, item.claim)):
