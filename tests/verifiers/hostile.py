@@ -49,11 +49,7 @@ INVISIBLE = "\u200b\u200c\u200d\u2060\ufeff\u00ad\u034f\u180e\u061c\u200e\u200f\
 VERDICTS = {
     f"{before}{label}{after}": label
     for label in LABELS
-    for before, after in [
-        ("", ""), (" ", "\n"), ("**", "**"), ('"', '"'), ("`", "`."), ("“", "”。"), ("Answer: ", ""), ("Verdict = ", "!"),
-        ("The claim is ", "."), ("The final answer is: ", ""), ("<think>no, not supported</think>\n", ""), ("_", "_"), ("\t", "\r\n"),
-        ("```\n", "\n```"), ("My judgment: **", "**"), ("<think></think>", " "),
-    ]
+    for before, after in table("hostile", "around")
 } | {"SUPPORTED": "supported", "Contradicted": "contradicted", "uNVERIFIABLE": "unverifiable"}  # fmt: skip
 
 
@@ -113,7 +109,7 @@ def fences_and_lines() -> list[str]:
 def odd_characters() -> list[str]:
     """Planes, marks, surrogates, emoji, line ends and controls, alone and between words."""
     generator = random.Random(2)
-    words = ["Ada", "was born", "1.", "。", "not", "中", "-5", "U.S.", "?", "3 million", "\n"]
+    words = table("hostile", "words")
     pools = [INVISIBLE, EMOJI, "\r\n\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029", "\ud800\udbff\udc00\udfff", "\u0300\u0301\u0489\u20dd\u0e33", "ﷺ﷽𒐫꧅", "\u3000\u00a0\u2003\u1680", "\ufffe\uffff\U0010ffff\ue000"]  # fmt: skip
     found = [text for pool in pools for text in pool]
     for pool in pools:
@@ -129,7 +125,7 @@ def odd_characters() -> list[str]:
 
 def lengths() -> list[str]:
     """Too much of one thing, in the tens of thousands of characters at most."""
-    units = ["x", "word ", "A. ", "Ada was born. ", "中。", "\n", "\n- a", "1. ", "?", "'", "(", "“", "-", "supported ", "not ", "\u0300", "\U0001f600", "3 million ", "<think>", "|"]  # fmt: skip
+    units = table("hostile", "units")
     return [unit * (size // len(unit)) for unit, size in product(units, (300, 4100))] + [
         "Ada was born in Leeds. " * 2000,
         "x" * 30_000,
