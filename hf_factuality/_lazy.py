@@ -22,7 +22,7 @@ def read_stub(init_file: str) -> dict[str, str]:
 
 
 def attach(package: str, init_file: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
-    """`__getattr__`, `__dir__` and `__all__` for the `__init__` of a package with a stub, of which these are `__name__` and `__file__`."""
+    """`__getattr__`, `__dir__` and `__all__` for an `__init__` with a stub, from its `__name__` and `__file__`."""
     exports = read_stub(init_file)
 
     def getattribute(name: str) -> Any:
