@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
 from tests.checkpoints.merge_inputs import make_model
-from tests.checkpoints.test_merge_formats import LORA, adapter, write_zero
+from tests.checkpoints.test_merge_formats import LORA, adapter, wrapped, write_zero
 
 
 BASE = {"tie_word_embeddings": False}
@@ -79,20 +79,12 @@ def make_formats(shards: Path, folder: Path) -> dict[str, tuple[Path, Callable]]
     found["sharded_bin"] = (place, fixed(weights))
     place = folder / "lora_ranks"
     place.mkdir()
-    state = {}
-    for name, tensor in load_file(folder / "adapter" / "base" / "model.safetensors").items():
-        module, _, kind = name.rpartition(".")
-        outer = ".base_layer" if module.endswith(tuple(LORA["target_modules"])) else ""
-        state[f"base_model.model.{module}{outer}.{kind}"] = tensor
-    for name, tensor in load_file(inner / "adapter_model.safetensors").items():
-        state[name.replace(".weight", ".default.weight")] = tensor
+    base = load_file(folder / "adapter" / "base" / "model.safetensors")
+    matrices = load_file(inner / "adapter_model.safetensors")
+    state = wrapped(base, matrices)
     torch.save(state, place / "model_world_size_1_rank_0.pt")
     shutil.copy(folder / "adapter" / "base" / "config.json", place)
     (place / "lora_train_meta.json").write_text(json.dumps({"r": 3, "lora_alpha": 7, "task_type": "CAUSAL_LM"}))
-    base, matrices = (
-        load_file(folder / "adapter" / "base" / "model.safetensors"),
-        load_file(inner / "adapter_model.safetensors"),
-    )
     found["lora_ranks"] = (place, lambda mutated, what: _folded(base, matrices, mutated / "lora_train_meta.json"))
     return found
 

@@ -39,6 +39,11 @@ def loss_scaler(monkeypatch):
     return LossScaler()
 
 
+def llama(tied):
+    model = make_model("Llama", {"tie_word_embeddings": tied})
+    return model, {name: tensor.detach() for name, tensor in model.named_parameters()}
+
+
 def write_zero(folder, stage, world, groups, scaler, frozen=None, shared=None, buffers=None):
     """Files as DeepSpeed lays them out: `groups` is a list of name to tensor."""
     folder.mkdir(parents=True)
@@ -84,9 +89,7 @@ def write_zero(folder, stage, world, groups, scaler, frozen=None, shared=None, b
 
 @pytest.mark.parametrize(("stage", "world", "tied"), [(1, 1, False), (2, 3, True), (3, 2, False), (3, 4, True)])
 def test_zero(stage, world, tied, tmp_path, loss_scaler):
-    model = make_model("Llama", {"tie_word_embeddings": tied})
-    weights = dict(model.named_parameters())
-    weights = {name: tensor.detach() for name, tensor in weights.items()}
+    model, weights = llama(tied)
     frozen = {name: weights[name] for name in weights if name.startswith("model.layers.1.")}
     trained = {name: tensor for name, tensor in weights.items() if name not in frozen}
     groups = [{n: t for n, t in trained.items() if t.ndim == 2}, {n: t for n, t in trained.items() if t.ndim < 2}]
@@ -113,8 +116,7 @@ def test_zero(stage, world, tied, tmp_path, loss_scaler):
 
 
 def test_zero_partitions_that_are_too_short(tmp_path, loss_scaler):
-    model = make_model("Llama", {"tie_word_embeddings": False})
-    weights = {name: tensor.detach() for name, tensor in model.named_parameters()}
+    model, weights = llama(tied=False)
     for stage in (2, 3):
         folder = tmp_path / f"global_step{stage}"
         write_zero(folder, stage, 2, [weights], loss_scaler)
@@ -130,8 +132,7 @@ def test_zero_partitions_that_are_too_short(tmp_path, loss_scaler):
 
 @pytest.mark.parametrize("stage", [2, 3])
 def test_zero_partitions_that_come_twice(stage, tmp_path, loss_scaler):
-    model = make_model("Llama", {"tie_word_embeddings": False})
-    weights = {name: tensor.detach() for name, tensor in model.named_parameters()}
+    model, weights = llama(tied=False)
     folder = tmp_path / f"global_step{stage}"
     write_zero(folder, stage, 2, [weights], loss_scaler)
     model.config.save_pretrained(folder)
@@ -393,19 +394,22 @@ def test_what_is_downloaded_of_a_base(hub, tmp_path, kind):
     assert asked == wanted
 
 
+def wrapped(base, matrices):
+    """What PEFT calls the weights of a model with an adapter."""
+    state = {name.replace(".weight", ".default.weight"): tensor for name, tensor in matrices.items()}
+    for name, tensor in base.items():
+        module, _, kind = name.rpartition(".")
+        inner = ".base_layer" if module.endswith(tuple(LORA["target_modules"])) else ""
+        state[f"base_model.model.{module}{inner}.{kind}"] = tensor
+    return state
+
+
 def test_rank_files_of_a_lora_run(tmp_path):
     """verl saves the wrapped model: base layers and matrices, under PEFT's names."""
     folder, merged = adapter(tmp_path, {"tie_word_embeddings": True}, **LORA)
     base = load_file(tmp_path / "base" / "model.safetensors")
     base["lm_head.weight"] = base["model.embed_tokens.weight"]
-    targets = ("q_proj", "down_proj", "up_proj")
-    state = {}
-    for name, tensor in base.items():
-        module, _, kind = name.rpartition(".")
-        inner = ".base_layer" if module.endswith(targets) else ""
-        state[f"base_model.model.{module}{inner}.{kind}"] = tensor
-    for name, tensor in load_file(folder / "adapter_model.safetensors").items():
-        state[name.replace(".weight", ".default.weight")] = tensor
+    state = wrapped(base, load_file(folder / "adapter_model.safetensors"))
     actor = tmp_path / "actor"
     actor.mkdir()
     torch.save(state, actor / "model_world_size_1_rank_0.pt")
@@ -445,8 +449,7 @@ def test_folder_of_a_trainer(tmp_path):
 
 def test_two_models_in_one_checkpoint(tmp_path):
     """Averaged weights or a reference beside the policy: which one is meant is not guessed."""
-    model = make_model("Llama", {"tie_word_embeddings": True})
-    weights = {name: tensor.detach() for name, tensor in model.named_parameters()}
+    model, weights = llama(tied=True)
     others = {name: torch.zeros_like(tensor) for name, tensor in weights.items()}
     model.config.save_pretrained(tmp_path)
 

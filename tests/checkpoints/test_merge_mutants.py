@@ -7,6 +7,7 @@ import shutil
 import struct
 import zipfile
 
+import numpy
 import pytest
 import torch
 
@@ -206,6 +207,22 @@ def test_odd_zip_files(copy, tmp_path):
     content[place : place + 8] = struct.pack("<II", 2**32 - 2, 2**32 - 2)  # a member of 4 GB
     file.write_bytes(content)
     assert f"{file} is damaged, or compressed" in refused(folder, tmp_path)
+
+
+@pytest.mark.parametrize(("order", "swapped"), [(b"big", True), (b"little", False)])
+def test_files_of_machines_of_another_byte_order(copy, formats, tmp_path, order, swapped):
+    folder = copy("bin")
+
+    def change(parts):
+        for name, body in parts:
+            if "/data/" in name:
+                body = numpy.frombuffer(body, "<f4").astype(">f4" if swapped else "<f4").tobytes()
+            yield name, order if name.endswith("/byteorder") else body
+
+    rezip(folder / "pytorch_model.bin", change)
+    assert_same(merged(folder, tmp_path / "out"), formats["bin"][1](folder, ""))
+    rezip(folder / "pytorch_model.bin", lambda parts: [(n, b"?" if n.endswith("/byteorder") else b) for n, b in parts])
+    assert "the byte order '?' is unknown" in refused(folder, tmp_path)
 
 
 DEEP_KEY = b"\x80\x02})" + b"\x85" * 200_000 + b"K\x01s."
