@@ -38,15 +38,19 @@ EXAMPLES = {
 stem = {"ids": lambda path: path.stem}
 
 
-def parse(path, *options):
-    """A recipe as its example reads it."""
-    name, arguments, config = EXAMPLES[path.parent.name]
+def load_example(name):
     spec = importlib.util.spec_from_file_location(name, REPOSITORY / "examples" / f"{name}.py")
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
+    return module
+
+
+def parse(path, *options):
+    """A recipe as its example reads it."""
+    name, arguments, config = EXAMPLES[path.parent.name]
     # A CPU has neither bf16 nor vLLM; whether the recipe says so is checked on the file itself.
     here = ["--use_cpu", "true", "--bf16", "false"] + ["--use_vllm", "false"] * hasattr(config, "use_vllm")
-    parser = TrlParser((getattr(module, arguments), config, ModelConfig))
+    parser = TrlParser((getattr(load_example(name), arguments), config, ModelConfig))
     return parser.parse_args_and_config(["--config", str(path), *here, *options])
 
 

@@ -68,7 +68,7 @@ def main() -> None:
             return build(world, folder / "closed-world", settings, steps=700, progress=False)
 
         example = EXAMPLES[name]
-        flags = list(importlib.import_module(f"tests.examples.test_{example.removeprefix('train_')}").FAST)
+        flags = list(importlib.import_module(f"tests.examples.test_{example.removeprefix('train_')}").FEW)
         for flag, value in CHANGES.items():
             if flag in flags:
                 flags[flags.index(flag) + 1] = value
