@@ -282,13 +282,14 @@ class PairJudge:
         import torch
 
         fill = {"input_ids": self.tokenizer.pad_token_id or 0, "token_type_ids": self.tokenizer.pad_token_type_id}
-        device = next(self.model.parameters()).device
-        return {
-            name: torch.nn.utils.rnn.pad_sequence(
-                [torch.tensor(rows[i]) for i in chosen], True, fill.get(name, 0), self.tokenizer.padding_side
-            ).to(device)
-            for name, rows in encoded.items()
-        }
+        device, left = next(self.model.parameters()).device, self.tokenizer.padding_side == "left"
+        found = {}
+        for name, rows in encoded.items():
+            width = max(len(rows[i]) for i in chosen)
+            more = [[fill.get(name, 0)] * (width - len(rows[i])) for i in chosen]
+            whole = [pad + rows[i] if left else rows[i] + pad for i, pad in zip(chosen, more, strict=True)]
+            found[name] = torch.tensor(whole, device=device)
+        return found
 
     def _logits(self, features: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """Logits of shape (pairs, classes)."""
