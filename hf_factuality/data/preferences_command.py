@@ -35,7 +35,6 @@ from hf_factuality.io.upload import prepare_repo
 from hf_factuality.verifiers.base import Verifier, VerifierInput
 from hf_factuality.verifiers.guard import GuardedVerifier
 from hf_factuality.verifiers.guard import logger as guard_logger
-from hf_factuality.verifiers.pipeline import VerifierPipeline
 from hf_factuality.verifiers.registry import load_verifier
 from hf_factuality.verifiers.service import Row, judge_rows
 
@@ -180,33 +179,15 @@ def _questions(args: argparse.Namespace) -> list[PreferenceQuestion]:
 def _verifier(args: argparse.Namespace, questions: Sequence[PreferenceQuestion]) -> Verifier:
     verifier = load_verifier(args.verifier, **({"base_url": args.verifier_base_url} if args.verifier_base_url else {}))
     if args.knowledge is not None:
-        if not isinstance(verifier, VerifierPipeline) or type(verifier).verify is not VerifierPipeline.verify:
-            raise DataError(f"--verifier {args.verifier} finds its evidence itself; leave --knowledge out")
-        retriever = _retriever(args, questions)
-        verifier = VerifierPipeline(verifier.extractor, verifier.judge, retriever)
+        from hf_factuality.retrieval.corpus import with_knowledge
+
+        with_topic = sum(question.topic is not None for question in questions)
+        if args.retriever == "topic" and not with_topic:
+            raise DataError("--retriever topic needs the column 'topic' of the questions")
+        by_topic = args.retriever == "topic" or args.retriever is None and with_topic == len(questions)
+        verifier = with_knowledge(verifier, args.verifier, args.knowledge, by_topic, args.passages or 5)
     check_evidence(questions, verifier, f"--verifier {args.verifier}")
     return verifier
-
-
-def _retriever(args: argparse.Namespace, questions: Sequence[PreferenceQuestion]) -> Any:
-    from hf_factuality.retrieval.corpus import CorpusRetriever
-    from hf_factuality.retrieval.knowledge import KnowledgeBase
-    from hf_factuality.retrieval.retrievers import TopicRetriever
-
-    base = KnowledgeBase(args.knowledge)
-    top_k = args.passages or 5
-    with_topic = sum(question.topic is not None for question in questions)
-    if args.retriever == "topic" or args.retriever is None and with_topic == len(questions):
-        if not with_topic:
-            raise DataError("--retriever topic needs the column 'topic' of the questions")
-        return TopicRetriever(base, top_k=top_k)
-    folder = args.knowledge.with_name(f"{args.knowledge.name}.bm25")
-    if not folder.is_dir():
-        raise DataError(
-            f"--knowledge {args.knowledge.name} has no index of its passages, which questions without a topic need; make it "
-            f"with: hf-factuality index {args.knowledge.name} --bm25"
-        )
-    return CorpusRetriever(base, folder, top_k=top_k)
 
 
 def _try_verifier(verifier: Verifier, questions: Sequence[PreferenceQuestion], name: str) -> None:

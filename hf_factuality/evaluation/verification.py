@@ -14,7 +14,6 @@ from hf_factuality.metrics._common import describe, who_judges
 from hf_factuality.spans import Verification, opens_think
 from hf_factuality.verifiers.base import VerifierInput
 from hf_factuality.verifiers.guard import GuardedVerifier
-from hf_factuality.verifiers.pipeline import VerifierPipeline
 from hf_factuality.verifiers.registry import load_verifier
 from hf_factuality.verifiers.service import CHUNK, JudgedRow, Row
 
@@ -64,11 +63,12 @@ class AnswerVerifier:
             raise ValueError(f"--verifier {name} does not take --verifier_base_url: {error}") from error
         self.description: dict[str, Any] = {"name": name}
         if knowledge is not None:
-            if not isinstance(verifier, VerifierPipeline) or type(verifier).verify is not VerifierPipeline.verify:
-                raise DataError(f"--verifier {name} finds its evidence itself; leave --knowledge out")
+            from hf_factuality.retrieval.corpus import with_knowledge
+
             retriever = retriever or ("topic" if all(item.topic for item in items) else "corpus")
-            found, self.description["knowledge"] = _retriever(knowledge, retriever, top_k)
-            verifier = VerifierPipeline(verifier.extractor, verifier.judge, found)
+            verifier = with_knowledge(verifier, name, knowledge, retriever == "topic", top_k)
+            settings = {"fingerprint": verifier.retriever.base.fingerprint, "retriever": retriever, "top_k": top_k}
+            self.description["knowledge"] = {"file": knowledge.name, **settings}
         self.guarded = GuardedVerifier(verifier, timeout=None)
         self.requires_evidence = self.guarded.requires_evidence
         if self.requires_evidence and not any(item.evidence for item in items):
@@ -82,22 +82,6 @@ class AnswerVerifier:
         shown = {"completion": row.shown.completion, "question": row.shown.question}
         evidence = {"evidence": list(row.shown.evidence), "topic": item.topic}
         return content_key({"verifier": self.description, **shown, **evidence})
-
-
-def _retriever(knowledge: Path, kind: str, top_k: int) -> tuple[Any, dict[str, Any]]:
-    from hf_factuality.retrieval.corpus import CorpusRetriever
-    from hf_factuality.retrieval.knowledge import KnowledgeBase
-    from hf_factuality.retrieval.retrievers import TopicRetriever
-
-    base = KnowledgeBase(knowledge)
-    found: Any = TopicRetriever(base, top_k=top_k)
-    if kind == "corpus":
-        folder = knowledge.with_name(f"{knowledge.name}.bm25")
-        if not folder.is_dir():
-            fix = f"hf-factuality index {knowledge.name} --bm25 makes it"
-            raise DataError(f"--knowledge {knowledge.name} has no index, which items without a topic need; {fix}")
-        found = CorpusRetriever(base, folder, top_k=top_k)
-    return found, {"file": knowledge.name, "fingerprint": base.fingerprint, "retriever": kind, "top_k": top_k}
 
 
 class JournalVerdicts:

@@ -29,8 +29,9 @@ from hf_factuality.retrieval.passages import (
     split_passages,
     terms,
 )
-from hf_factuality.retrieval.retrievers import Claims, PageRetriever, query_texts
-from hf_factuality.verifiers.base import VerifierInput
+from hf_factuality.retrieval.retrievers import Claims, PageRetriever, TopicRetriever, query_texts
+from hf_factuality.verifiers.base import Verifier, VerifierInput
+from hf_factuality.verifiers.pipeline import VerifierPipeline
 
 
 __all__ = ["CorpusRetriever", "PassageIndex"]
@@ -205,6 +206,23 @@ class CorpusRetriever(PageRetriever):
             )
         self._source = {"index": published.repo_id, "revision": published.oid}
         return published
+
+
+def with_knowledge(verifier: Verifier, name: str, path: Path, by_topic: bool, top_k: int) -> VerifierPipeline:
+    """The verifier of `--verifier` with the evidence of `--knowledge`: the pages that a row's topic names, or all passages.
+
+    Raises:
+        `RetrievalError`: the verifier looks up its evidence itself, or there is no such file, or no index beside it.
+    """
+    if not isinstance(verifier, VerifierPipeline) or type(verifier).verify is not VerifierPipeline.verify:
+        raise RetrievalError(f"--verifier {name} finds its evidence itself; leave --knowledge out")
+    base, folder = KnowledgeBase(path), path.with_name(f"{path.name}.bm25")
+    if by_topic:
+        return VerifierPipeline(verifier.extractor, verifier.judge, TopicRetriever(base, top_k=top_k))
+    if not folder.is_dir():
+        fix = f"hf-factuality index {path.name} --bm25 makes it"
+        raise RetrievalError(f"--knowledge {path.name} has no index, which rows without a topic need; {fix}")
+    return VerifierPipeline(verifier.extractor, verifier.judge, CorpusRetriever(base, folder, top_k=top_k))
 
 
 def _find(name: str, revision: str | None, token: str | None) -> tuple[Path, dict[str, Any]]:
