@@ -192,7 +192,7 @@ class _Archive:
             stop = start + entry.file_size
             whole = (
                 signature == b"PK\x03\x04"
-                and saved == entry.orig_filename.encode()
+                and saved == entry.orig_filename.encode("utf-8" if entry.flag_bits & 0x800 else "cp437")
                 and 0 <= start <= stop <= len(data)
             )
             if name in self.members or entry.compress_type != zipfile.ZIP_STORED or not whole:

@@ -491,6 +491,10 @@ def test_old_binary_files(tmp_path):
     torch.save(state, run / "pytorch_model.bin")
     merge(run, tmp_path / "model")
     assert_same(stored(tmp_path / "model"), state)
+    torch.save(state, run / "模型.bin")  # the name is in the file
+    (run / "模型.bin").replace(run / "pytorch_model.bin")
+    merge(run, tmp_path / "again")
+    assert_same(stored(tmp_path / "again"), state)
     torch.save(state, run / "pytorch_model.bin", _use_new_zipfile_serialization=False)
     with pytest.raises(CheckpointError, match="is no zip file of torch.save"):
         merge(run, tmp_path / "third")
