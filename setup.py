@@ -61,6 +61,7 @@ setup(
         "numpy>=1.26",
         "pyyaml>=6",
         "rapidfuzz>=3.9",
+        "safetensors>=0.8",
         "sentencex>=1.0.10",
         "torch>=2.11",
         "tqdm>=4.66",
