@@ -25,12 +25,12 @@ def write_atomically(path: Path, data: bytes | str) -> None:
 
 
 @contextmanager
-def writing(path: Path) -> Iterator[Path]:
+def writing(path: Path, suffix: str = "") -> Iterator[Path]:
     """A file beside `path` to write to, which is brought to the disk and takes its place at the end.
 
     If something fails, it is removed and `path` is as it was. A link is replaced; what it leads to stays.
     """
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=suffix)
     os.close(handle)
     partial = Path(name)
     try:

@@ -270,7 +270,7 @@ class KnowledgeBase:
     ) -> KnowledgeBase:
         """Write a knowledge base; memory does not grow with its size.
 
-        The file appears when it is complete. A build that is killed leaves a hidden file, which no reader takes for a base.
+        The file appears when it is complete. A build that is killed leaves a hidden file, which the next one removes.
 
         Args:
             path (`str` or `Path`):
@@ -296,7 +296,7 @@ class KnowledgeBase:
 
         Raises:
             `DataError`: a column is missing, a value is no text (the message names the row), the source is empty or
-            unknown, a title comes twice under `"error"`, or the file is there already.
+            unknown, a title comes twice under `"error"`, the file is there already, or another process builds it.
             `RetrievalError`: SQLite cannot write the file.
         """
         path, columns = Path(path).expanduser().absolute(), (title_column, text_column)

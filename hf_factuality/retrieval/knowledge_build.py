@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import gzip
 import hashlib
 import sqlite3
@@ -13,6 +14,7 @@ from typing import Any
 
 from tqdm import tqdm
 
+from hf_factuality.chat.journal import only_run
 from hf_factuality.errors import DataError, RetrievalError
 from hf_factuality.io.files import writing
 from hf_factuality.io.rows import read_lines
@@ -27,6 +29,7 @@ MAGIC = b"SQLite format 3\0"
 DUPLICATES = ("first", "join", "error")
 _JSON_LINES = (".jsonl", ".ndjson", ".json", ".jsonl.gz", ".ndjson.gz", ".json.gz")
 _TABLES = {".csv": "csv", ".parquet": "parquet"}  # suffix -> builder of `datasets`
+_UNFINISHED = ".building"  # ends the name of what is written to
 _ARGUMENTS = ("title_column", "text_column")
 _BATCH = 256  # rows that are in memory at a time
 _PAGE = 16384  # bytes; in SQLite's 4096 a text of 2.1 KB would fill a page alone
@@ -114,20 +117,19 @@ def write_base(path: Path, rows: Iterable[Row], duplicates: str, overwrite: bool
     """Write the file of [`KnowledgeBase.build`], which explains the arguments."""
     if duplicates not in DUPLICATES:
         raise ValueError(f"duplicates must be one of {DUPLICATES}, got {duplicates!r}")
-    _refuse_to_replace(path, overwrite)
     path.parent.mkdir(parents=True, exist_ok=True)
     disable = None if show_progress is None else not show_progress
-    try:
-        with writing(path) as partial:
-            _write(partial, tqdm(rows, desc="pages", unit=" rows", disable=disable), duplicates)
-            _refuse_to_replace(path, overwrite)  # another process may have been faster
-    except sqlite3.Error as error:
-        raise RetrievalError(f"cannot write {path}: {error}; is the disk full?") from None
-
-
-def _refuse_to_replace(path: Path, overwrite: bool) -> None:
-    if path.exists() and not overwrite:
-        raise DataError(f"{path} is there already; choose another name or pass overwrite=True (--overwrite)")
+    taken = f"another process is building {path}; wait for it, or choose another name"
+    with only_run(path.with_name(f".{path.name}{_UNFINISHED}.lock"), taken):
+        if path.exists() and not overwrite:
+            raise DataError(f"{path} is there already; choose another name or pass overwrite=True (--overwrite)")
+        for left in path.parent.glob(f".{glob.escape(path.name)}.????????{_UNFINISHED}"):
+            left.unlink()  # of a build that was killed; it may be as large as the base
+        try:
+            with writing(path, _UNFINISHED) as partial:
+                _write(partial, tqdm(rows, desc="pages", unit=" rows", disable=disable), duplicates)
+        except sqlite3.Error as error:
+            raise RetrievalError(f"cannot write {path}: {error}; is the disk full?") from None
 
 
 def _write(path: Path, rows: Iterable[Row], duplicates: str) -> None:
