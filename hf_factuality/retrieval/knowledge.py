@@ -204,6 +204,10 @@ class KnowledgeBase:
             raise RetrievalError(f"{self.path} has no document {number}; the index was made from another file")
         return self._to_page(rows[0], match)
 
+    def close(self) -> None:
+        """Close this thread's connection; it opens again by itself."""
+        self._local.handle = None
+
     def _same_name(self, title: str) -> list[tuple[int, str]]:
         """Numbers and titles of the pages that have the name of `title`, qualifiers aside."""
         name = bare_name(title_key(title))

@@ -396,6 +396,14 @@ def test_it_is_opened_for_reading_only(base):
         base._query("DELETE FROM documents")
 
 
+def test_it_may_be_closed_and_opens_again(base):
+    connection = base._local.handle.connection
+    base.close()
+    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+        connection.execute("SELECT 1")
+    assert base.page("Ulm").title == "Ulm"
+
+
 # Several readers
 
 
