@@ -277,7 +277,7 @@ def load_pipeline(
 
 
 def _card(pipeline: VerifierPipeline, repo_id: str) -> str:
-    config = describe(pipeline).config
+    config = describe(pipeline, addresses=False).config
     stages = "\n".join(f"| {stage} | `{config[stage]['class']}` |" for stage in STAGES)
     return f"""---
 library_name: hf_factuality

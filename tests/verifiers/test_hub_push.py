@@ -74,6 +74,11 @@ def test_no_address_goes_to_the_hub_and_none_comes_from_it(hub):  # noqa: F811
     assert load_pipeline("someone/llm", base_url=CLOSED, client={"cache": False}).judge.client.server == CLOSED
 
 
+def test_an_address_that_holds_the_key_is_no_hindrance(hub):  # noqa: F811
+    push_pipeline(LLMVerifier("org/model", f"{CLOSED}/{SECRET}", api_key=SECRET, cache=False), "someone/llm")
+    assert SECRET.encode() not in b"".join(hub.repos["model", "someone/llm"].files().values())
+
+
 def test_folders_of_this_machine_are_not_pushed_or_followed(hub, nli_model):  # noqa: F811
     with pytest.raises(HubError, match="nobody else has '.*'; push the model first"):
         push_pipeline(NLIVerifier(nli_model, device="cpu"), "someone/nli")
