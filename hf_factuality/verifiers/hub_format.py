@@ -224,7 +224,8 @@ class Reader:
         except (TypeError, ValueError, FileNotFoundError) as error:
             if isinstance(error, FactualityError):
                 raise
-            raise self._error(place, f"cannot make {name}: {error}") from error
+            hint = "; it may need a newer version" if isinstance(error, TypeError) else ""
+            raise self._error(place, f"cannot make {name}: {error}{hint}") from error
         if name == "ChatClient":
             self.clients[known] = made
         return made
