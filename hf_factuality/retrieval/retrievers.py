@@ -141,9 +141,9 @@ class TopicRetriever(PageRetriever):
         b: float = 0.75,
         method: str = "lucene",
     ):
-        super().__init__(base, top_k, passage_format)
         if query not in QUERIES:
             raise ValueError(f"query must be one of {QUERIES}, got {query!r}")
+        super().__init__(base, top_k, passage_format)
         self.topic_column, self.query, self.pad, self.max_pages = topic_column, query, pad, max_pages
         self.passages = PassageConfig(**passages) if isinstance(passages, Mapping) else passages or PassageConfig()
         self._bm25 = {"k1": k1, "b": b, "method": method}

@@ -320,6 +320,8 @@ def test_topic_settings_are_checked(base, tmp_path):
     for arguments in [{"top_k": 0}, {"query": "question"}, {"passage_format": "html"}, {"method": "bm25l"}]:
         with pytest.raises(ValueError):
             TopicRetriever(base, **arguments)
+    with pytest.raises(ValueError, match="query must be one of"):  # before a base is opened
+        TopicRetriever(tmp_path / "none.sqlite", query="question")
     with pytest.raises(RetrievalError, match="there is no knowledge base"):
         TopicRetriever(tmp_path / "none.sqlite")
     retriever = TopicRetriever(base.path, topic_column="entity")
