@@ -60,7 +60,7 @@ def read_source(
     if not isinstance(source, Iterable):
         raise DataError(f"no rows can be read from a {place}; pass a dataset, a file or (title, text) pairs")
     if set(columns) <= set(getattr(source, "column_names", None) or ()):  # images of other columns stay undecoded
-        source = source.select_columns(list(columns))
+        source = source.select_columns(list(columns)).with_format(None)
     return _records(source, columns, place)
 
 

@@ -94,6 +94,7 @@ def test_every_source_gives_the_same_base(tmp_path, base):
         (iter(ROWS), {}),
         (records, columns),
         (dataset, columns),
+        (dataset.with_format("pandas"), columns),
         (dataset.to_iterable_dataset(), columns),
         *[(str(tmp_path / f"rows.{end}"), columns) for end in ("jsonl", "jsonl.gz", "parquet", "csv")],
         (tmp_path / "saved", columns),
