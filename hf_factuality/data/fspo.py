@@ -261,7 +261,10 @@ def _prepare(
                     f"{place}: data_source must be text, got {source!r}; pass default_data_source to fill it in"
                 )
             if known_sources is not None and source not in known_sources:
-                raise DataError(f"{place}: unknown data_source {source!r}; known are {sorted(known_sources)}")
+                raise DataError(
+                    f"{place}: unknown data_source {source!r}; known are {sorted(known_sources)}: rename it, or give the "
+                    "answer reward a scorer for it"
+                )
             if answer:
                 prompt = render(question, source)
                 rows.append((prompt, question, answer, _evidence(row, place), source))
