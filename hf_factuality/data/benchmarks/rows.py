@@ -84,7 +84,7 @@ class Reader(Benchmark):
         if missing:
             raise DataError(
                 f"{name} is no file of {self.name}: it has the columns {sorted(map(str, present))}, and needs "
-                f"{_listed(self.columns)}; {_listed(missing)} {'is' if len(missing) == 1 else 'are'} missing"
+                f"{_listed(self.columns)}; {_listed(missing)} {'is' if len(missing) == 1 else 'are'} missing. Rename the columns"
             )
         return found
 
