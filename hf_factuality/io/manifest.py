@@ -73,7 +73,7 @@ def find_damage(folder: Path, manifest: Mapping[str, Any]) -> str | None:
 
 
 def published_manifest(path: Path, published: Mapping[str, bytes | None]) -> bytes:
-    """The manifest as it fits what is published of a a checkpoint; `published` has the content of files that are changed for it."""
+    """The manifest as it fits what is published of a checkpoint; `published` has the content of files that are changed for it."""
     manifest = read_manifest(path.parent)
     manifest["files"] = {
         name: listed if (content := published[name]) is None else [len(content), zlib.crc32(content)]
