@@ -51,7 +51,8 @@ def read_thresholds(
         if not 0 <= share <= 1:
             raise ValueError(f"--fail_under takes {form}, a share in [0, 1], got {text}")
         if equals and name not in computed:
-            raise ValueError(f"--fail_under {text}: {name!r} is not computed; choose of {', '.join(sorted(computed))}")
+            fix = f"{'add --metric, or ' if default else ''}choose of {', '.join(sorted(computed))}"
+            raise ValueError(f"--fail_under {text}: {name!r} is not computed; {fix}")
         thresholds |= dict.fromkeys([name] if equals else default, share)
     return thresholds
 
