@@ -100,7 +100,7 @@ def halueval(
             item, truth, source = candidates[drawn[row]], drawn[row], {**source, **item}
         elif reference is None and "seed" not in options:
             raise DataError(
-                f"reference {row} must say whether the candidate is hallucinated; without it, pass the `seed`"
+                f"reference {row} must say whether the candidate is hallucinated, or pass the `seed` of `seeded_choices`"
             )
         else:
             truth = drawn[row] if reference is None else _truth(reference, f"reference {row}")
