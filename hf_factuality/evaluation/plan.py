@@ -208,8 +208,9 @@ def _metrics(benchmarks: Sequence[Benchmark], wanted: Sequence[str]) -> dict[str
         found[benchmark.name] = tuple(name for name in wanted if name in defined) if wanted else benchmark.metrics
         here = f"defined for {benchmark.name}, which has {', '.join(defined)}"
         _refuse(not found[benchmark.name], f"--metrics: none of {', '.join(wanted)} is {here}")
-    unused = set(wanted).difference(*found.values())
-    _refuse(unused, f"--metrics: {', '.join(sorted(unused))} is not defined for {', '.join(found)}")
+    choices = sorted({name for benchmark in benchmarks for name in metrics_of(benchmark)})
+    unused = ", ".join(sorted(set(wanted).difference(choices)))
+    _refuse(unused, f"--metrics: {unused} is not defined for {', '.join(found)}; choose of {', '.join(choices)}")
     return found
 
 
