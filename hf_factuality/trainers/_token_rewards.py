@@ -24,9 +24,11 @@ def token_reward_rows(
     A row is all infinite where one number is not finite: the trainer stops at it, on all processes at once. `ValueError`
     for another number of results or of tokens, or a span outside the text.
     """
-    if not hasattr(found, "__len__") or len(found) != len(completion_ids):
+    size = len(found) if hasattr(found, "__len__") else f"{found!r:.100}"
+    if size != len(completion_ids):
         raise ValueError(
-            f"{name!r} returned {found!r:.100} for {len(completion_ids)} completions; return an entry for each, or None"
+            f"the token reward function {name!r} returned {size} for {len(completion_ids)} completions; return a list with "
+            "an entry for each, None where nothing is known"
         )
     rows = []
     for number, (given, offsets, ids) in enumerate(zip(found, tokens, completion_ids, strict=True)):

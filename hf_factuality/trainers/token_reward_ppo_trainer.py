@@ -108,7 +108,8 @@ class TokenRewardPPOTrainer(CriticFiles, SamplingTrainer, GRPOTrainer):
         prompts = args.generation_batch_size // args.num_generations
         if hasattr(self.train_dataset, "__len__") and len(self.train_dataset) < prompts:
             raise ValueError(
-                f"{len(self.train_dataset)} prompts are fewer than a generation batch; lower generation_batch_size={prompts}"
+                f"{len(self.train_dataset)} prompts are fewer than the {prompts} of a generation batch; lower "
+                f"generation_batch_size={args.generation_batch_size}"
             )
         shared = {name for name in self.reward_func_names if self.reward_func_names.count(name) > 1}
         if shared:

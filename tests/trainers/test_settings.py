@@ -136,9 +136,9 @@ REFUSED = [
     (lambda m, f: ppo(m, f, reward_weights=[2.0]), ValueError, "set token_reward_weights or"),
     (lambda m, f: ppo(m, f, [vowels, vowels]), ValueError, r"several reward functions are named \['vowels'\]"),
     (
-        lambda m, f: ppo(m, f, per_device_train_batch_size=9),
+        lambda m, f: ppo(m, f, per_device_train_batch_size=18, num_generations=2),
         ValueError,
-        "8 prompts are fewer than .* generation_batch_size=9",
+        "8 prompts are fewer than the 9 .* generation_batch_size=18",
     ),
     (lambda m, f: dpo(m, f, data_collator=print), ValueError, "MaskDPOTrainer's own one masks"),
     (lambda m, f: dpo(m, f, pairs().remove_columns("chosen_spans")), DataError, "no column 'chosen_spans'"),

@@ -283,8 +283,8 @@ def test_the_first_logs_by_hand(tiny_model, tmp_path):
 @pytest.mark.parametrize(
     ("returns", "message"),
     [
-        (lambda ids, texts: [[]], "'bad' returned .* for 3 completions; return an entry for each, or None"),
-        (lambda ids, texts: None, "'bad' returned None for 3 completions; return an entry"),
+        (lambda ids, texts: [[]], "'bad' returned 1 for 3 completions; return a list with an entry for each"),
+        (lambda ids, texts: None, "'bad' returned None for 3 completions; return a list"),
         (lambda ids, texts: [[0.5] * (len(row) + 1) for row in ids], r"'bad', completion 0: .*return one number per token"),
         (lambda ids, texts: [torch.full((len(row),), math.nan) for row in ids], "a reward of bad is not a finite .*None for"),
         (lambda ids, texts: [[(0, len(text) + 1, 1.0)] for text in texts], "'bad', completion 0: .*is not a range of its 25 characters"),
