@@ -4,6 +4,7 @@ rely on; this fails first when TRL moves."""
 import inspect
 
 import pytest
+import torch
 import trl
 from packaging.version import Version
 from trl import DPOConfig, DPOTrainer, GRPOConfig, GRPOTrainer
@@ -22,6 +23,9 @@ from hf_factuality.trainers._finite import CheckedRollouts, StopsAtNonFinite
 from hf_factuality.trainers._publish import Publishes
 from hf_factuality.trainers.critic import CriticFiles
 from hf_factuality.trainers.fact_grpo_trainer import SequenceRatios
+from tests.tiny import letters_reward, rows
+from tests.trainers import mask_dpo_recording
+from tests.trainers.recording import SETTINGS
 
 
 PUBLISHING = {
@@ -118,3 +122,40 @@ def test_config_adds_few_fields_with_help(parent, child):
     for name, field in own.items():
         assert field.metadata.get("help"), name
         assert f"{name} (`" in child.__doc__, name
+
+
+# No other test fails where these two move.
+def test_the_parent_leaves_out_of_its_loss_what_tool_mask_leaves_out(tiny_model, tmp_path):
+    """TokenRewardPPO writes unknown completions there."""
+    trainer = GRPOTrainer(tiny_model, letters_reward, GRPOConfig(str(tmp_path), **{**SETTINGS, "beta": 0.0}), rows())
+    trainer.model.train()
+    trainer.current_gradient_accumulation_steps = 1
+    batch = trainer._generate_and_score_completions([rows()[0]] * 4)
+    mask = batch["completion_mask"].clone()
+    mask[1] = 0
+    batch["advantages"] = torch.tensor([1.0, -2.0, 3.0, 5.0])[:, None].expand(mask.shape)
+    loss = trainer._compute_loss(trainer.model, {**batch, "tool_mask": mask, "num_items_in_batch": mask.sum()})
+    # Ratios are 1: the mean of minus the advantages over the tokens that count, and of half of the accumulation.
+    expected = -(batch["advantages"] * mask).sum() / mask.sum() * trainer.args.steps_per_generation
+    torch.testing.assert_close(loss, expected)
+
+
+def test_the_parent_saves_where_get_output_dir_says(tiny_model, tmp_path):
+    """Everything of a checkpoint goes there, and nothing is deleted elsewhere."""
+
+    class Elsewhere(DPOTrainer):
+        def _get_output_dir(self, trial):
+            return str(tmp_path / "run" / "_elsewhere")
+
+    for name in ("checkpoint-2", "checkpoint-3"):
+        (tmp_path / "run" / name).mkdir(parents=True)
+    saves = dict(save_strategy="steps", save_steps=1, save_total_limit=1, max_steps=1)
+    mask_dpo_recording.make(Elsewhere, tiny_model, tmp_path / "run", **saves).train()
+    assert {path.name for path in (tmp_path / "run").iterdir()} == {
+        "README.md",
+        "checkpoint-2",
+        "checkpoint-3",
+        "_elsewhere",
+    }
+    found = {path.name for path in (tmp_path / "run" / "_elsewhere" / "checkpoint-1").iterdir()}
+    assert found >= {"model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json"}
