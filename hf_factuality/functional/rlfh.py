@@ -82,8 +82,8 @@ class RLFHMaps:
             Reward of a sentence in which the extractor found no statement.
 
     Raises:
-        `ValueError`: a label or a rating is missing, unknown or there twice (under two names), a number is not finite, a weight is negative, or
-        `mu + epsilon` is not positive.
+        `ValueError`: a label or a rating is missing, unknown or there twice (under two names), a number is not finite, a
+        weight is negative, or `mu + epsilon` is not positive.
     """
 
     truth: Mapping[Label, float]
