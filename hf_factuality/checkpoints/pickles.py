@@ -219,8 +219,8 @@ class _Archive:
         if key not in self.storages:
             member, dtype = self.member(f"data/{key}"), torch.uint8 if kind is torch.UntypedStorage else kind.dtype
             size, start = count * dtype.itemsize, member.place - self.offset
-            if not 0 <= size <= len(member.content):
-                raise ValueError("a tensor is longer than its bytes")
+            if size != len(member.content):
+                raise ValueError(f"data/{key} has {len(member.content)} bytes, and its tensor {size}")
             part = self.mapped[start : start + size]
             part.member = member
             if self.order != sys.byteorder:

@@ -244,6 +244,26 @@ def test_pickles_that_end_the_process(copy, tmp_path):
     assert str(file) in refused(folder, tmp_path)
 
 
+def test_bytes_that_are_not_as_many_as_their_tensor_has(copy, tmp_path):
+    """Written again by another program, with a checksum that fits: then they are those of something else."""
+    folder = copy("bin")
+    longer = {"/data/1": bytes(8)}
+    rezip(
+        folder / "pytorch_model.bin",
+        lambda parts: [(name, body + longer.get(name[name.find("/") :], b"")) for name, body in parts],
+    )
+    assert "data/1 has" in refused(folder, tmp_path)
+
+
+def test_an_index_that_was_cut_anywhere(copy, tmp_path):
+    folder = copy("dcp3")
+    file = folder / "pytorch_model_fsdp_0" / ".metadata"
+    whole = file.read_bytes()
+    for length in range(0, len(whole), max(1, len(whole) // 97)):
+        file.write_bytes(whole[:length])
+        assert str(file) in refused(folder, tmp_path)
+
+
 def test_two_tensors_at_one_place(copy, tmp_path):
     """An index has no checksum; a number of it that is another must not read another tensor."""
     import pickle
