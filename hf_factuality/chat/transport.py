@@ -252,11 +252,24 @@ class Transport:
             if self._pid != os.getpid():
                 self._start()
             loop = self._loop
-        future = asyncio.run_coroutine_threadsafe(coroutine, loop)
+        tasks: list[asyncio.Task | None] = []
+        stopped = threading.Event()
+
+        async def run():
+            tasks.append(asyncio.current_task())
+            if not stopped.is_set():
+                return await coroutine
+            coroutine.close()
+
+        def call_off():
+            stopped.set()
+            for task in tasks:
+                task.cancel()
+
         try:
-            return future.result()
-        except BaseException:
-            future.cancel()  # Ctrl-C: what is under way is called off
+            return asyncio.run_coroutine_threadsafe(run(), loop).result()
+        except BaseException:  # Ctrl-C, which may come before there is anything to wait for
+            loop.call_soon_threadsafe(call_off)
             raise
 
     def _start(self):
