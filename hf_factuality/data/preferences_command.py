@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
-import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -33,8 +32,7 @@ from hf_factuality.io.files import write_atomically
 from hf_factuality.io.rows import read_rows
 from hf_factuality.io.upload import prepare_repo
 from hf_factuality.verifiers.base import Verifier, VerifierInput
-from hf_factuality.verifiers.guard import GuardedVerifier
-from hf_factuality.verifiers.guard import logger as guard_logger
+from hf_factuality.verifiers.guard import GuardedVerifier, quiet_guard
 from hf_factuality.verifiers.registry import load_verifier
 from hf_factuality.verifiers.service import Row, judge_rows
 
@@ -77,19 +75,17 @@ def build(args: argparse.Namespace) -> int:
         sampler.check([question.id for question in questions])
     if kind == "server" and _missing(args.out / "responses.jsonl", questions):
         _try_server(args, sampler, questions[0])
-    level = guard_logger.level
-    guard_logger.setLevel(logging.ERROR)  # it warns per call; here the failures are counted, and told in the table
     try:
-        build_preferences(
-            questions, sampler, verifier, args.out, pairs=pairs, seed=args.seed,
-            questions_per_batch=args.questions_per_batch or (1 if kind == "transformers" else 16),
-            patience=args.patience, progress=sys.stderr.isatty(),
-        )  # fmt: skip
+        with quiet_guard():
+            build_preferences(
+                questions, sampler, verifier, args.out, pairs=pairs, seed=args.seed,
+                questions_per_batch=args.questions_per_batch or (1 if kind == "transformers" else 16),
+                patience=args.patience, progress=sys.stderr.isatty(),
+            )  # fmt: skip
     except KeyboardInterrupt:
         print(f"\nhf-factuality: stopped; {args.out} keeps it all: start the same command again", file=sys.stderr)
         return 130
     finally:
-        guard_logger.setLevel(level)
         if kind == "server":
             sampler.client.close()
     for path in args.out.glob("sampling.sqlite*"):  # responses.jsonl holds it all by now

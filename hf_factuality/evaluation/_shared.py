@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import logging
 import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from hf_factuality.hub.cards.card import format_table
-from hf_factuality.verifiers.guard import logger as guard_logger
 
 
 def listed(given: Iterable[str] | None) -> list[str]:
@@ -55,17 +52,6 @@ def read_thresholds(
             raise ValueError(f"--fail_under {text}: {name!r} is not computed; {fix}")
         thresholds |= dict.fromkeys([name] if equals else default, share)
     return thresholds
-
-
-@contextmanager
-def quiet_guard() -> Iterator[None]:
-    """The guard warns per call; here failures are counted, and told once."""
-    level = guard_logger.level
-    guard_logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        guard_logger.setLevel(level)
 
 
 def shown(value: float | None) -> str:

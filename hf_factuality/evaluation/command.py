@@ -23,7 +23,6 @@ from hf_factuality.evaluation._shared import (
     exit_status,
     numbers,
     print_results,
-    quiet_guard,
     shown,
     shown_interval,
 )
@@ -37,6 +36,7 @@ from hf_factuality.functional.scoring import ClaimCounts, count_claims
 from hf_factuality.hub.results import check_same_model, environment, now, public, write_results
 from hf_factuality.metrics._cli import check_metric_args
 from hf_factuality.spans import SCOPES
+from hf_factuality.verifiers.guard import quiet_guard
 
 
 # Reasons to leave an answer out that say nothing about it; an abstention, for one, does.

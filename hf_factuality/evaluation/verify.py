@@ -27,7 +27,7 @@ from hf_factuality.metrics._common import who_judges
 from hf_factuality.metrics._registry import CLAIM_METRICS, METRIC_NAMES, add_metric, compute
 from hf_factuality.report import ReportSample, write_report
 from hf_factuality.spans import Label, LabeledSpan, Verification
-from hf_factuality.verifiers.guard import GuardedVerifier
+from hf_factuality.verifiers.guard import GuardedVerifier, quiet_guard
 from hf_factuality.verifiers.registry import load_verifier
 from hf_factuality.verifiers.service import CHUNK, GIVE_UP_AFTER, JudgedRow, JudgingReport, Row, judge_rows
 
@@ -168,7 +168,7 @@ def verify_file(args: argparse.Namespace) -> int:
         if args.html:
             _make_way(args.html, [*source.paths, *filter(None, [args.out])], "--html")
         page = Page(args.html_rows) if args.html else None
-        stack.enter_context(_shared.quiet_guard())
+        stack.enter_context(quiet_guard())
         tally = _judge(args, source, verifier, [metrics, page] if page else [metrics], out)
         summary = tally.summary()
         if names:

@@ -8,7 +8,8 @@ import queue
 import threading
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +20,18 @@ from hf_factuality.verifiers.base import Verifier, VerifierInput
 
 
 logger = logging.getLogger(__name__)
+
+
+@contextmanager
+def quiet_guard() -> Iterator[None]:
+    """Without the warnings per call: commands count failures, and tell them once."""
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
 
 # A verifier that times out this often in a row is taken to be down, and the rest of the batch is not sent to it.
 MAX_TIMEOUTS_IN_A_ROW = 2
