@@ -1,0 +1,215 @@
+"""Rewards of long answers: precision, and what keeps it from being won by saying little.
+
+Each is a function of the labels of one completion's claims, as the verifier gave them. A label that is `None` (the judgement
+failed) is unknown: it is left out, and where nothing was judged the reward is `None`. The released codes count such a failure
+as a contradiction or as 0.
+"""
+
+from __future__ import annotations
+
+from collections import namedtuple
+from collections.abc import Callable, Sequence
+from math import log1p
+from typing import NamedTuple
+
+from hf_factuality.functional.scoring import count_claims, length_penalty, mean
+from hf_factuality.spans import Label
+
+
+Formula = Callable[[Sequence[Label | None]], float | None]
+"""The reward of a completion by the labels of its claims, in order; `None` if it is unknown."""
+
+_CONTRADICTED = (Label.CONTRADICTED, Label.HEDGED_CONTRADICTED)
+
+
+def binary_rar(labels: Sequence[Label | None], empty: float = 1.0) -> float | None:
+    """1 unless a claim contradicts the evidence (Binary RAR, arXiv 2510.17733): what it does not mention is fine.
+
+    The paper asks one judge about the whole answer; a judge of whole completions gives one label, a judge of claims many.
+
+    Args:
+        labels (`Sequence[Label | None]`):
+            Of the claims of one completion.
+        empty (`float`, *optional*, defaults to `1.0`):
+            Without any claim, which is nothing that contradicts. Give 0 so that silence does not win.
+
+    Returns:
+        `float`: 0 as soon as one claim is known to contradict; `None` if none is and every judgement failed.
+    """
+    if any(label in _CONTRADICTED for label in labels):
+        return 0.0
+    if not count_claims(labels).stated:
+        return empty
+    return 1.0 if any(label is not None for label in labels) else None
+
+
+def precision_detail_relevance(
+    labels: Sequence[Label | None],
+    relevance: float | None = 0.0,
+    detail_weight: float = 0.1,
+    relevance_weight: float = 0.1,
+) -> float | None:
+    """`F / (T + 1) + lambda ln(1 + F) + mu relevance` (factual reasoning, arXiv 2508.05618).
+
+    F of T judged claims are supported. The first two terms are as Binary RAR's authors wrote them again, the weight and the
+    scale of the third are not published: 0.1 is the weight that the released configuration has.
+
+    Args:
+        labels (`Sequence[Label | None]`):
+            Of the claims of one completion; without any, the first two terms are 0.
+        relevance (`float`, *optional*, defaults to `0.0`):
+            In [0, 1]: whether a judge prefers the answer to the reference. `None` is unknown.
+        detail_weight (`float`, *optional*, defaults to `0.1`):
+            Lambda; the released configuration has 0.
+        relevance_weight (`float`, *optional*, defaults to `0.1`):
+            Mu.
+
+    Returns:
+        `float`; `None` if there are claims and none was judged, or the relevance is unknown and counts.
+    """
+    counts = count_claims(labels)
+    if counts.unjudged and not counts.judged or relevance is None and relevance_weight:
+        return None
+    precision = counts.supported / (counts.judged + 1)
+    return precision + detail_weight * log1p(counts.supported) + relevance_weight * (relevance or 0.0)
+
+
+KNOWRL_ANSWERS = {"correct": 2.0, "refused": 1.0, "wrong": -1.0}
+"""What KnowRL pays for the outcome of an answer."""
+
+
+def knowrl(outcome: str | None, labels: Sequence[Label | None], released: bool = False) -> float | None:
+    """Outcome and facts of the reasoning (KnowRL, arXiv 2506.19807), without its format term of 1 or -1.
+
+    Args:
+        outcome (`str`, *optional*):
+            `"correct"`, `"refused"` or `"wrong"`; `None` is unknown.
+        labels (`Sequence[Label | None]`):
+            Of the claims of the text in `<think>`; without any, the factual term is 0.
+        released (`bool`, *optional*, defaults to `False`):
+            As the released code: only a wrong answer gets the factual term, and that is times `exp(1 - 10 / n)` for n up to
+            10 claims. So a right answer with false reasoning earns full reward.
+
+    Returns:
+        `float`: the answer's 2, 1 or -1 and the supported share of the claims; `None` if either is unknown.
+
+    Raises:
+        `ValueError`: an unknown outcome.
+    """
+    if outcome is None:
+        return None
+    if outcome not in KNOWRL_ANSWERS:
+        raise ValueError(f"outcome must be one of {list(KNOWRL_ANSWERS)} or None, got {outcome!r}")
+    if released and outcome != "wrong":
+        return KNOWRL_ANSWERS[outcome]
+    counts = count_claims(labels)
+    facts = counts.precision if counts.stated else 0.0
+    if facts is None:
+        return None
+    if released and counts.stated:
+        facts *= length_penalty(counts.stated)
+    return KNOWRL_ANSWERS[outcome] + facts
+
+
+CORVER_STEPS = ((20, 0.1), (5, 0.0), (1, -0.1), (0, -0.3))
+"""Least number of co-occurrences in the corpus, and what it is worth."""
+
+
+def corver(count: int | None) -> float:
+    """Reward of a sentence by how often its subject and object occur together in a corpus (CorVer, arXiv 2605.29648).
+
+    Args:
+        count (`int`, *optional*):
+            At least 0; `None` if the sentence states no triple or the corpus could not be asked: no signal, which is 0 and
+            not the -0.3 of a pair that the corpus does not have.
+    """
+    return 0.0 if count is None else next(value for least, value in CORVER_STEPS if count >= least)
+
+
+class ChecklistScores(NamedTuple):
+    """Two shares in [0, 1], each `None` where it is not defined."""
+
+    recall: float | None
+    precision: float | None
+
+
+def checklist_scores(labels: Sequence[Label | None]) -> ChecklistScores:
+    """Recall and precision against a checklist (KLCF, arXiv 2509.23765; the formulas are our reconstruction).
+
+    Args:
+        labels (`Sequence[Label | None]`):
+            Per item of the checklist, what the answer says about it: supported (consistent), contradicted, or unverifiable
+            (missing).
+
+    Returns:
+        [`ChecklistScores`]: consistent items over all judged ones, and over consistent and contradicted ones. Without a
+        checklist both are `None`; an answer that mentions no item has recall 0 and no precision.
+    """
+    judged = [label for label in labels if label is not None]
+    found = count_claims(judged).supported
+    decided = found + sum(label in _CONTRADICTED for label in judged)
+    return ChecklistScores(found / len(judged) if judged else None, found / decided if decided else None)
+
+
+KLCFWeights = namedtuple(
+    "KLCFWeights", ("recall", "precision", "truth", "general", "format", "length"), defaults=(1, 1, 1, 0.1, 1, 0)
+)
+KLCFWeights.__doc__ = "Weights of the terms. 0.1 of the general reward is the paper's Eq. 10; the others are ours."
+KLCF_WEIGHTS = KLCFWeights()
+
+
+def klcf_terms(
+    checklist: Sequence[Label | None], truth: Sequence[float | None], *, general=None, format=None, length=None
+) -> KLCFWeights:
+    """KLCF's terms of one answer, each `None` where it is unknown (our reconstruction of arXiv 2509.23765).
+
+    Args:
+        checklist (`Sequence[Label | None]`):
+            See [`checklist_scores`].
+        truth (`Sequence[float | None]`):
+            Per claim of the answer, the truthfulness model's P(true); `None` if that failed.
+        general, format, length (`float`, *optional*):
+            Of a preference model, of the answer's form, and of its length.
+
+    Returns:
+        [`KLCFWeights`]: by the names of the weights. Precision of an answer that mentions no item, and truth of one without
+        claims, are 0: nothing was won. They are `None` where judgements failed.
+    """
+    recall, precision = checklist_scores(checklist)
+    if precision is None and recall is not None:
+        precision = 0.0
+    mean_truth = mean(truth) if truth else 0.0
+    return KLCFWeights(recall, precision, mean_truth, general, format, length)
+
+
+def klcf(terms: KLCFWeights, weights: KLCFWeights = KLCF_WEIGHTS) -> float | None:
+    """Weighted sum of the terms; `None` if a term that has a weight is unknown."""
+    pairs = [(term, weight) for term, weight in zip(terms, weights, strict=True) if weight]
+    return None if any(term is None for term, _ in pairs) else sum(term * weight for term, weight in pairs)
+
+
+def claim_shares(formula: Formula, labels: Sequence[Label | None]) -> list[float]:
+    """What each claim adds to the reward of the claims before it: the shares sum up to what all add to none.
+
+    So any formula can be paid at the claims instead of at the end.
+
+    Args:
+        formula (`Callable`):
+            See [`Formula`].
+        labels (`Sequence[Label | None]`):
+            In the order of the text. An unknown claim adds 0.
+
+    Returns:
+        `list[float]`: one per claim. Where the formula is unknown without any judged claim, the first one that is judged gets
+        the whole reward.
+    """
+    shares, seen, before = [], [], formula(())
+    for label in labels:
+        if label is None:
+            shares.append(0.0)
+            continue
+        seen.append(label)
+        after = formula(tuple(seen))
+        shares.append(0.0 if after is None else after - (before or 0.0))
+        before = before if after is None else after
+    return shares

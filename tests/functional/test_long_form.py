@@ -1,0 +1,165 @@
+"""Rewards of long answers: numbers by hand, bounds, and what one more claim does."""
+
+import math
+from itertools import product
+
+import pytest
+
+from hf_factuality.functional import long_form
+from hf_factuality.functional.scoring import f1_at_k
+from hf_factuality.spans import Label
+
+
+S, HS, U, C, HC, N = (
+    Label.SUPPORTED,
+    Label.HEDGED_SUPPORTED,
+    Label.UNVERIFIABLE,
+    Label.CONTRADICTED,
+    Label.HEDGED_CONTRADICTED,
+    Label.NO_FACT,
+)
+ALL_LISTS = [labels for size in range(5) for labels in product([S, U, C, None], repeat=size)]
+
+
+@pytest.mark.parametrize(
+    ("labels", "expected"),
+    [
+        ([S, U, S], 1.0),
+        ([S, C], 0.0),
+        ([HC], 0.0),
+        ([U], 1.0),
+        ([N], 1.0),
+        ([], 1.0),
+        ([None], None),
+        ([None, None], None),
+        ([None, C], 0.0),  # the rest cannot make it right
+        ([None, S], 1.0),
+    ],
+)
+def test_binary_rar(labels, expected):
+    assert long_form.binary_rar(labels) == expected
+
+
+def test_silence_may_be_worth_less():
+    assert long_form.binary_rar([], empty=0.0) == 0.0 and long_form.binary_rar([N], empty=0.0) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("labels", "settings", "expected"),
+    [
+        ([S, S, S, C], {}, 3 / 5 + 0.1 * math.log(4)),
+        ([S, HS, U, C], {"detail_weight": 0}, 2 / 5),
+        ([S], {"relevance": 1.0, "relevance_weight": 0.5}, 1 / 2 + 0.1 * math.log(2) + 0.5),
+        ([S, None], {}, 1 / 2 + 0.1 * math.log(2)),
+        ([], {}, 0.0),
+        ([None], {}, None),
+        ([S], {"relevance": None}, None),
+        ([S], {"relevance": None, "relevance_weight": 0}, 1 / 2 + 0.1 * math.log(2)),
+    ],
+)
+def test_precision_detail_relevance(labels, settings, expected):
+    assert long_form.precision_detail_relevance(labels, **settings) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "labels", "paper", "released"),
+    [
+        ("correct", [S, S, C, U], 2.5, 2.0),
+        ("refused", [S], 2.0, 1.0),
+        ("wrong", [S, C], -0.5, -1 + 0.5 * math.exp(1 - 10 / 2)),
+        ("wrong", [S] * 11, 0.0, 0.0),
+        ("wrong", [], -1.0, -1.0),
+        ("correct", [], 2.0, 2.0),
+        ("wrong", [None], None, None),
+        ("correct", [None], None, 2.0),
+        (None, [S], None, None),
+        ("wrong", [S, None], 0.0, -1 + math.exp(1 - 10 / 2)),  # a judge that fails makes no reasoning short
+    ],
+)
+def test_knowrl(outcome, labels, paper, released):
+    assert long_form.knowrl(outcome, labels) == pytest.approx(paper)
+    assert long_form.knowrl(outcome, labels, released=True) == pytest.approx(released)
+
+
+def test_an_unknown_outcome_is_named():
+    with pytest.raises(ValueError, match="'right'"):
+        long_form.knowrl("right", [])
+
+
+def test_corver():
+    counts = [None, 0, 1, 4, 5, 19, 20, 10**6]
+    assert [long_form.corver(count) for count in counts] == [0, -0.3, -0.1, -0.1, 0, 0, 0.1, 0.1]
+
+
+@pytest.mark.parametrize(
+    ("labels", "recall", "precision"),
+    [
+        ([S, S, C, U], 0.5, 2 / 3),
+        ([U, U], 0.0, None),
+        ([S, None], 1.0, 1.0),
+        ([C], 0.0, 0.0),
+        ([None], None, None),
+        ([], None, None),
+    ],
+)
+def test_checklist_scores(labels, recall, precision):
+    assert long_form.checklist_scores(labels) == (recall, precision)
+
+
+def test_klcf_by_hand():
+    terms = long_form.klcf_terms([S, S, C, U], [0.9, 0.5, None], general=-3.0, format=1.0)
+    assert terms == (0.5, 2 / 3, pytest.approx(0.7), -3.0, 1.0, None)
+    assert long_form.klcf(terms) == pytest.approx(0.5 + 2 / 3 + 0.7 - 0.3 + 1)
+
+
+def test_klcf_of_nothing():
+    weights = long_form.KLCFWeights(general=0, format=0)
+    silent = long_form.klcf_terms([U, U], [])
+    assert silent[:3] == (0.0, 0.0, 0.0) and long_form.klcf(silent, weights) == 0.0
+    for unknown in (
+        long_form.klcf_terms([None], [0.5]),
+        long_form.klcf_terms([S], [None]),
+        long_form.klcf_terms([], [1]),
+    ):
+        assert long_form.klcf(unknown, weights) is None
+    assert long_form.klcf(silent) is None  # the general reward has a weight and is not there
+
+
+def detail(labels):
+    return long_form.precision_detail_relevance(labels)
+
+
+def f1(labels):
+    return f1_at_k(labels, 3).f1
+
+
+def recall(labels):
+    return long_form.checklist_scores(labels).recall
+
+
+@pytest.mark.parametrize(("formula", "top"), [(long_form.binary_rar, 1), (detail, 1.2), (f1, 1), (recall, 1)])
+def test_bounds_and_what_one_more_claim_does(formula, top):
+    for labels in ALL_LISTS:
+        value = formula(labels)
+        if value is None:
+            assert all(label is None for label in labels)
+            continue
+        assert 0 <= value <= top
+        if formula is not recall:
+            assert formula((*labels, S)) >= value
+            assert formula((*labels, C)) <= value
+
+
+@pytest.mark.parametrize("formula", [long_form.binary_rar, detail, f1])
+def test_shares_sum_up_to_what_the_claims_won(formula):
+    for labels in ALL_LISTS:
+        shares = long_form.claim_shares(formula, labels)
+        judged = [label for label in labels if label is not None]
+        expected = 0.0 if not judged else formula(judged) - formula([])
+        assert sum(shares) == pytest.approx(expected)
+        assert all(share == 0 for share, label in zip(shares, labels, strict=True) if label is None)
+
+
+def test_shares_by_hand():
+    assert long_form.claim_shares(long_form.binary_rar, [S, C, U, C]) == [0, -1, 0, 0]
+    assert long_form.claim_shares(f1, [S, None, S, C]) == pytest.approx([0.5, 0, 0.3, 4 / 6 - 0.8])
