@@ -18,6 +18,12 @@ from hf_factuality.rewards.answers import (
     math_reward as math_reward,
     think_format_reward as think_format_reward,
 )
+from hf_factuality.rewards.long_form import (
+    LONG_FORM_REWARDS as LONG_FORM_REWARDS,
+    ChecklistReward as ChecklistReward,
+    long_form_reward as long_form_reward,
+    truthfulness_reward as truthfulness_reward,
+)
 from hf_factuality.rewards.rlfh import RLFHReward as RLFHReward, rlfh_verifier as rlfh_verifier
 from hf_factuality.rewards.rlfh_maps import load_rlfh_maps as load_rlfh_maps
 from hf_factuality.rewards.token_reward_model import TokenRewardModel as TokenRewardModel

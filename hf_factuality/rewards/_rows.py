@@ -1,12 +1,16 @@
-"""A row of a dataset and what was written to it, as a verifier reads them."""
+"""A row of a dataset and what was written to it, as a verifier reads them, and what is beneath rewards that ask one."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from hf_factuality.chat.local import bind_policy
 from hf_factuality.errors import DataError
-from hf_factuality.verifiers.base import VerifierInput, evidence_passages
+from hf_factuality.verifiers.base import Verifier, VerifierInput, evidence_passages
+from hf_factuality.verifiers.guard import GuardedVerifier, UnjudgedBatches
+from hf_factuality.verifiers.registry import load_verifier
+from hf_factuality.verifiers.service import JudgedRow, Row, judge_rows
 
 
 def row_evidence(value: Any, column: str) -> tuple[str, ...]:
@@ -29,3 +33,61 @@ def verifier_input(text: str, row: Mapping[str, Any], evidence_column: str, ques
     question = row.get(question_column)
     evidence = row_evidence(row.get(evidence_column), evidence_column)
     return VerifierInput(text, question if isinstance(question, str) else None, evidence, row)
+
+
+class JudgedReward:
+    """Beneath rewards that ask a verifier of their own: each completion is judged once, and one that is down ends the run.
+
+    A subclass calls [`judge`] and makes rewards of what was found; `_row` says what of a completion is judged. The arguments
+    are those of [`~hf_factuality.rewards.RLFHReward`].
+    """
+
+    def __init__(
+        self,
+        verifier: Verifier | str,
+        *,
+        evidence_column: str = "evidence",
+        question_column: str = "question",
+        timeout: float | None = 300.0,
+        batch_size: int = 64,
+        max_unjudged_batches: int = 3,
+    ):
+        self.verifier = load_verifier(verifier) if isinstance(verifier, str) else verifier
+        self.evidence_column = evidence_column
+        self.question_column = question_column
+        self._guard = GuardedVerifier(self.verifier, timeout, batch_size)
+        self._unjudged = UnjudgedBatches(max_unjudged_batches)
+        self._policy: Any = None
+
+    def bind_policy(self, model: Any, tokenizer: Any = None) -> bool:
+        """Let a judge that is the policy itself use this model; the trainer calls it.
+
+        A model of this process cannot be left behind while it hangs, so the time limit falls away.
+
+        Returns:
+            `bool`: whether there was such a judge.
+        """
+        self._policy = model
+        if not bind_policy(self.verifier, model, tokenizer):
+            return False
+        self._guard = GuardedVerifier(self.verifier, None, self._guard.batch_size)
+        return True
+
+    def judge(self, texts: Sequence[str] | None, columns: Mapping[str, Any]) -> list[JudgedRow]:
+        """What the verifier found in a batch, in order; `columns` are lists. `JudgingError` if it is down."""
+        if texts is None:
+            raise DataError(
+                f"{type(self).__name__} needs completion_texts, which FactGRPOTrainer and TokenRewardPPOTrainer pass"
+            )
+        lists = {name: values for name, values in columns.items() if isinstance(values, Sequence)}
+        rows = [
+            self._row(text, {name: values[number] for name, values in lists.items()})
+            for number, text in enumerate(texts)
+        ]
+        (judged,) = judge_rows(self._guard, rows, chunk=None)
+        sent = [row.found for row in judged if row.left_out is None]
+        self._unjudged.add(self.verifier, sent, counts=getattr(self._policy, "training", True))
+        return judged
+
+    def _row(self, text: str, columns: Mapping[str, Any]) -> Row:
+        return Row(verifier_input(text, columns, self.evidence_column, self.question_column))

@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from hf_factuality.chat.client import ChatClient
-from hf_factuality.chat.local import bind_policy
-from hf_factuality.errors import DataError
 from hf_factuality.functional.credit import judged_units
 from hf_factuality.functional.rlfh import (
     RLFH_GRANULARITIES,
@@ -24,15 +22,12 @@ from hf_factuality.functional.rlfh import (
 )
 from hf_factuality.retrieval.passages import RLFH_PASSAGES
 from hf_factuality.retrieval.retrievers import TopicRetriever
-from hf_factuality.rewards._rows import verifier_input
+from hf_factuality.rewards._rows import JudgedReward
 from hf_factuality.rewards.rlfh_maps import load_rlfh_maps
 from hf_factuality.spans import LabeledSpan, Verification
 from hf_factuality.verifiers.base import Verifier, VerifierInput
 from hf_factuality.verifiers.extractors.sentences import sentence_offsets
-from hf_factuality.verifiers.guard import GuardedVerifier, UnjudgedBatches
 from hf_factuality.verifiers.judges.self import AssessInput, SelfVerifier
-from hf_factuality.verifiers.registry import load_verifier
-from hf_factuality.verifiers.service import Row, judge_rows
 
 
 Rater = Callable[[Sequence[VerifierInput], Sequence[Verification]], "list[list[int | None]]"]
@@ -91,7 +86,7 @@ def _rollout_server(args: Any) -> str:
     return f"{address.rstrip('/')}/v1"
 
 
-class RLFHReward:
+class RLFHReward(JudgedReward):
     """Truth and informativeness of every statement, paid at the token where it ends, logged as "rlfh".
 
     A token reward function of [`~hf_factuality.TokenRewardPPOTrainer`]. A completion that could not be judged is unknown
@@ -150,17 +145,19 @@ class RLFHReward:
     ):
         if granularity not in RLFH_GRANULARITIES:
             raise ValueError(f"granularity={granularity!r} is unknown; choose one of {list(RLFH_GRANULARITIES)}")
-        self.verifier = load_verifier(verifier) if isinstance(verifier, str) else verifier
+        super().__init__(
+            verifier,
+            evidence_column=evidence_column,
+            question_column=question_column,
+            timeout=timeout,
+            batch_size=batch_size,
+            max_unjudged_batches=max_unjudged_batches,
+        )
         self.maps = load_rlfh_maps(maps)
         self.granularity = granularity
         self.drop_refusals = drop_refusals
-        self.evidence_column = evidence_column
-        self.question_column = question_column
         self.language = language
-        self._guard = GuardedVerifier(self.verifier, timeout, batch_size)
         self._rate = self._rater(rate)
-        self._unjudged = UnjudgedBatches(max_unjudged_batches)
-        self._policy: Any = None
 
     def _rater(self, rate: int | Rater | None) -> Rater:
         if isinstance(rate, int) and not isinstance(rate, bool):
@@ -179,20 +176,6 @@ class RLFHReward:
             f"nobody rates how informative a statement is: {type(self.verifier).__name__} does not. Pass rate=3 to weigh all "
             "statements alike, or a function of the inputs and their verifications"
         )
-
-    def bind_policy(self, model: Any, tokenizer: Any = None) -> bool:
-        """Let a judge that is the policy itself use this model; the trainer calls it.
-
-        A model of this process cannot be left behind while it hangs, so the time limit falls away.
-
-        Returns:
-            `bool`: whether there was such a judge.
-        """
-        self._policy = model
-        if not bind_policy(self.verifier, model, tokenizer):
-            return False
-        self._guard = GuardedVerifier(self.verifier, None, self._guard.batch_size)
-        return True
 
     def __call__(
         self, completions, completion_ids=None, completion_texts=None, log_metric=None, **columns
@@ -214,27 +197,17 @@ class RLFHReward:
         Returns:
             `list`: per completion `(start, end, value)`, characters of its text; `None` if it could not be judged.
         """
-        texts = completion_texts
-        if texts is None:
-            raise DataError(
-                "RLFHReward needs completion_texts; use it as a token_reward_funcs of TokenRewardPPOTrainer"
-            )
-        rows = []
-        for number, text in enumerate(texts):
-            row = {name: values[number] for name, values in columns.items() if isinstance(values, Sequence)}
-            rows.append(Row(verifier_input(text, row, self.evidence_column, self.question_column)))
-        (judged,) = judge_rows(self._guard, rows, chunk=None)
-        sent = [row.found for row in judged if row.left_out is None]
-        self._unjudged.add(self.verifier, sent, counts=getattr(self._policy, "training", True))
+        judged = self.judge(completion_texts, columns)
         known = [i for i, row in enumerate(judged) if row.found.judged]
         found = [judged[i].verification for i in known]
-        ratings = self._rate([rows[i].input for i in known], found)
-        rewards: list[list[tuple[int, int, float]] | None] = [None] * len(texts)
+        ratings = self._rate([judged[i].row.input for i in known], found)
+        rewards: list[list[tuple[int, int, float]] | None] = [None] * len(judged)
         told: list[list[RLFHSentence]] = []
         for i, verification, rated in zip(known, found, ratings, strict=True):
-            sentences = self._sentences(texts[i], judged_units(verification), rated)
+            text = judged[i].row.input.completion
+            sentences = self._sentences(text, judged_units(verification), rated)
             told.append(sentences)
-            points = rlfh_rewards(sentences, self.granularity, self.maps, len(texts[i]))
+            points = rlfh_rewards(sentences, self.granularity, self.maps, len(text))
             rewards[i] = [(max(end - 1, 0), end, value) for end, value in points]
         if log_metric is not None:
             self._log(log_metric, told)

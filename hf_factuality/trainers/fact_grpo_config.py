@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from trl import GRPOConfig
 
 from hf_factuality.functional.credit import CREDITS, CreditFunction, credit_name
+from hf_factuality.spans import SCOPES
 from hf_factuality.trainers._settings import is_positive, is_weight, refuse, require, require_choice, setting
 
 
@@ -16,7 +17,6 @@ VARIANTS = {
     "paper_format": {"factuality_reward_weight": 1.0, "label_values": "ternary", "outside_factuality": 0},
     "released": {"factuality_reward_weight": 0.0, "label_values": "binary", "outside_factuality": 1},
 }
-SCOPES = ("think", "completion")
 
 
 @dataclass
@@ -51,8 +51,8 @@ class FactGRPOConfig(GRPOConfig):
         credit_scale (`float`, *optional*, defaults to `1.0`):
             Strength of `"additive"` and `"scaled"`; `"flip"` has none.
         verify_scope (`str`, *optional*, defaults to `"think"`):
-            What is verified: `"think"`, what all `<think>` blocks together hold ([`~hf_factuality.spans.scope_ranges`]), or
-            `"completion"`, everything.
+            What is verified: `"think"`, what all `<think>` blocks together hold ([`~hf_factuality.spans.scope_ranges`]),
+            `"answer"`, what stands outside of them, or `"completion"`, everything.
         evidence_column (`str`, *optional*, defaults to `"evidence"`):
             Dataset column with the passages to check against (str, list of str, or empty). Rows without any train as
             plain GRPO, unless the verifier needs none. The policy does not see this column.
@@ -88,7 +88,7 @@ class FactGRPOConfig(GRPOConfig):
     )
     credit_scale: float = setting(1.0, "Strength of the 'additive' and 'scaled' credit.")
     verify_scope: str = setting(
-        "think", "What is verified: 'think' (all think blocks together) or 'completion'.", SCOPES
+        "think", "What is verified: 'think' (all think blocks together), 'answer' (the rest) or 'completion'.", SCOPES
     )
     evidence_column: str = setting(
         "evidence", "Column with the passages to check against; rows without any train as plain GRPO."

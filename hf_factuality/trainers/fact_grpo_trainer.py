@@ -37,8 +37,8 @@ from hf_factuality.verifiers.service import JudgedRow, Row, judge_rows
 
 
 REWARD_NAME = "factuality"
-VERIFICATIONS = "verifications"
-"""Column in which reward functions get what the verifier found."""
+VERIFICATIONS, COMPLETION_TEXTS = "verifications", "completion_texts"
+"""Columns in which reward functions get what the verifier found, and in which text: what the ids decode to."""
 _TEXTS = ("prompt", "completion", "completion_ids")
 _NOTHING_ELSE = re.compile(r"<think>.*</think>\s*<answer>.*</answer>", re.DOTALL)
 
@@ -86,8 +86,8 @@ class FactGRPOTrainer(SamplingTrainer, SequenceRatios, GRPOTrainer):
     Of a verifier that splits into atomic claims, the claims stand for the sentences: each counts once in the reward, and
     tokens that several claims share have the lowest of their values.
 
-    Reward functions get the labels as the column `verifications`: one [`Verification`] per completion, in characters of
-    what its ids decode to without special tokens, each judged once. Where nothing is known it has an `error`, or its
+    Reward functions get the labels as the column `verifications`: one [`Verification`] per completion, in characters of its
+    `completion_texts` (what its ids decode to without special tokens), each judged once. Where nothing is known it has an `error`, or its
     `judged` is false.
 
     Tools, environments, `rollout_func` and vision-language models are refused.
@@ -234,7 +234,10 @@ class FactGRPOTrainer(SamplingTrainer, SequenceRatios, GRPOTrainer):
         _refuse_taken(inputs[0])
         columns = [{name: row[name] for name in row if name not in _TEXTS} for row in inputs]
         self._verify(columns, completion_ids_list)
-        inputs = [{**row, VERIFICATIONS: found.verification} for row, found in zip(inputs, self._judged, strict=True)]
+        inputs = [
+            {**row, VERIFICATIONS: found.verification, COMPLETION_TEXTS: tokens.text}
+            for row, found, tokens in zip(inputs, self._judged, self._tokens, strict=True)
+        ]
         rewards_per_func = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
         group_size = self.num_generations if self.model.training else self.num_generations_eval
         rewards = fill_unjudged(rewards_per_func[:, -1], group_size)
@@ -308,10 +311,11 @@ def _units(row: JudgedRow) -> tuple[LabeledSpan, ...]:
 
 
 def _refuse_taken(columns: Collection[str]) -> None:
-    if VERIFICATIONS in columns:
-        raise DataError(
-            f"the dataset has a column {VERIFICATIONS!r}, in which reward functions get the labels; rename it"
-        )
+    for name in (VERIFICATIONS, COMPLETION_TEXTS):
+        if name in columns:
+            raise DataError(
+                f"the dataset has a column {name!r}, in which reward functions get what was judged; rename it"
+            )
 
 
 def _describe(row: JudgedRow) -> str:

@@ -160,7 +160,7 @@ def test_the_world_rates_its_own_spans(granularity):
 def test_self_judging_binds_the_policy(monkeypatch):
     reward = RLFHReward(SelfVerifier())
     bound = []
-    monkeypatch.setattr("hf_factuality.rewards.rlfh.bind_policy", lambda *given: bound.append(given) or True)
+    monkeypatch.setattr("hf_factuality.rewards._rows.bind_policy", lambda *given: bound.append(given) or True)
     assert reward.bind_policy("policy", "tokenizer") and bound == [(reward.verifier, "policy", "tokenizer")]
     # A hanging thread would hold the model.
     assert reward._guard.timeout is None
