@@ -469,6 +469,34 @@ def test_ctrl_c_calls_off_what_is_under_way():
     assert "Unclosed" not in err and "Traceback" not in err
 
 
+@pytest.mark.timeout(60)
+def test_ctrl_c_before_anybody_waits_calls_off_too(monkeypatch):
+    """The signal may come once the loop has the request and before the caller has a future to cancel."""
+    start = asyncio.run_coroutine_threadsafe
+    with FakeServer(echo, trouble=lambda prompt, count: "hang") as server:
+        client = server.client()
+        client._transport.call(asyncio.sleep(0))
+        loop = client._transport._loop
+
+        def interrupted(coroutine, where):
+            future = start(coroutine, where)
+            if where is not loop:  # another client that is being cleaned up
+                return future
+            while not server.bodies:
+                time.sleep(0.01)
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(asyncio, "run_coroutine_threadsafe", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            client.chat(ask("slow"))
+        monkeypatch.undo()
+        deadline = time.monotonic() + 30
+        while asyncio.all_tasks(loop) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert not asyncio.all_tasks(loop)
+        client.close()
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_survives_a_fork(tmp_path):
     with FakeServer(echo) as server:
