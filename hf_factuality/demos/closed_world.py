@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hf_factuality.hub.cards.card import before_and_after, format_table
 from hf_factuality.hub.results import environment, folder_fingerprint, measured_entry, write_results
 from hf_factuality.report import ReportSample, write_report
+from hf_factuality.spans import Label
+from hf_factuality.verifiers.base import JudgeInput, Judgement
 from hf_factuality.worlds import (
     WorldConfig,
     WorldModelConfig,
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 
 SAMPLES_SHOWN = 30
 _LESS_IS_BETTER = {"wrong", "empty"}
+_CHECKED = {"consistent": Label.SUPPORTED, "contradictory": Label.CONTRADICTED, "missing": Label.UNVERIFIABLE}
 _NEITHER = {"no_claim", "sentences", "fact_free", "tokens"}
 # These are shares of all claims and of all sentences; the other figures are means over completions.
 _WEIGHTS = {"precision": ("correct", "wrong", "unverifiable"), "fact_free": ("sentences",)}
@@ -230,3 +233,39 @@ class RLFHDemo(BiographyDemo):
                "empty": "empty answers"}  # fmt: skip
     setting = "Biographies of people held out from training, one completion each at temperature 1."
     count_repeats = True
+
+
+class KLCFDemo(BiographyDemo):
+    """Biographies, paid for what they recall of a checklist and for the truth of what they state.
+
+    `checklist_judge` finds without error what an answer says about an item of the checklist.
+    """
+
+    metrics = {
+        "correct": "true facts per answer",
+        "wrong": "false facts per answer",
+        "precision": "precision (supported share of the claims)",
+        "repetition": "answers that state a fact twice",
+        "empty": "empty answers",
+        "tokens": "tokens per answer",
+    }
+    setting = RLFHDemo.setting
+
+    @property
+    def checklist_judge(self) -> _ChecklistJudge:
+        return _ChecklistJudge(self.verifier)
+
+
+class _ChecklistJudge:
+    """Judge that looks an item of a checklist up in the facts that an answer states."""
+
+    def __init__(self, verifier: WorldVerifier):
+        self.verifier = verifier
+
+    def judge(self, inputs: Sequence[JudgeInput]) -> list[Judgement]:
+        found = []
+        for item in inputs:
+            (fact,) = self.verifier.read(item.claim)
+            said = self.verifier.check(item.evidence[0], fact.person)
+            found.append(Judgement(_CHECKED[said[fact.relation]]))
+        return found

@@ -1,0 +1,85 @@
+"""KLCF (arXiv 2509.23765; the formulas are our reconstruction): GRPO on what an answer recalls of a checklist and on its truth.
+
+    python examples/train_klcf.py                        # a small model in a closed world, minutes on a CPU
+    accelerate launch --config_file recipes/accelerate/two-nodes.yaml examples/train_klcf.py \
+        --config recipes/klcf-zero/qwen2.5-7b.yaml --dataset_name my-org/checklists
+"""
+
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from datasets import load_dataset
+from trl import ModelConfig, ScriptArguments, TrlParser, get_peft_config, get_quantization_config
+
+from hf_factuality import FactGRPOConfig, FactGRPOTrainer, load_verifier
+from hf_factuality.demos.closed_world import KLCFDemo
+from hf_factuality.functional.long_form import KLCFWeights
+from hf_factuality.rewards import ServedRoles, klcf_rewards
+
+
+CLOSED_WORLD = Path(__file__).resolve().parent.parent / "recipes" / "klcf" / "closed-world.yaml"
+
+
+@dataclass
+class KLCFArguments(ScriptArguments):
+    weights: list[float] = field(
+        default_factory=lambda: list(KLCFWeights()), metadata={"help": "Of recall, precision, truth, general, format."}
+    )
+    verifier: str | None = field(
+        default=None,
+        metadata={"help": "Finds claims and their P(true), such as truthfulness:FOLDER; or serve both roles."},
+    )
+    checklist_verifier: str = field(
+        default="lexical", metadata={"help": "Its judge reads the checklist, such as nli:MODEL; or serve that role."}
+    )
+    general_reward: str | None = field(
+        default=None, metadata={"help": "Reward model to load here; or serve that role."}
+    )
+
+
+def load_real(script, roles):
+    """Dataset, verifier and reward models of a real run, checked before any weights are loaded."""
+    dataset = load_dataset(script.dataset_name, script.dataset_config, split=script.dataset_train_split)
+    roles.check()
+    verifier = load_verifier(script.verifier) if script.verifier else roles.verifier()
+    checklist = roles.checklist() or load_verifier(script.checklist_verifier).judge
+    return dataset, verifier, checklist, roles.general() or script.general_reward
+
+
+def main():
+    parser = TrlParser((KLCFArguments, ServedRoles, FactGRPOConfig, ModelConfig))
+    given = {argument.partition("=")[0] for argument in sys.argv[1:]}
+    if given & {"--config", "--model_name_or_path", "--dataset_name"}:
+        script, roles, training, model = parser.parse_args_and_config()
+        demo, name = None, model.model_name_or_path
+        dataset, verifier, checklist, general = load_real(script, roles)
+    else:
+        script, _, training, model = parser.parse_args_and_config(["--config", str(CLOSED_WORLD), *sys.argv[1:]])
+        demo, general = KLCFDemo(), None
+        name, dataset, checklist = demo.model_dir, demo.train_dataset, demo.checklist_judge
+        verifier = load_verifier(script.verifier or demo.verifier)
+    rewards, settings = klcf_rewards(checklist, general, weights=KLCFWeights(*script.weights))
+    for setting, value in settings.items():
+        setattr(training, setting, value)
+    chosen = {"attn_implementation": model.attn_implementation, "dtype": model.dtype, "revision": model.model_revision}
+    training.model_init_kwargs = {**chosen, **(training.model_init_kwargs or {})}
+    trainer = FactGRPOTrainer(
+        name, rewards, training, dataset, verifier=verifier,
+        peft_config=get_peft_config(model), quantization_config=get_quantization_config(model),
+    )  # fmt: skip
+    if demo:
+        demo.measure("before", trainer)
+    trainer.train(resume_from_checkpoint=training.resume_from_checkpoint)
+    trainer.save_model()
+    if demo:
+        demo.measure("after", trainer)
+        trainer.card_results = demo.report(training.output_dir)
+    trainer.create_model_card(dataset_name=script.dataset_name)
+    trainer.accelerator.print(f"The model and its card are in {training.output_dir}")
+    if training.push_to_hub:
+        trainer.push_to_hub(dataset_name=script.dataset_name)
+
+
+if __name__ == "__main__":
+    main()
