@@ -34,13 +34,14 @@ def binary_rar(labels: Sequence[Label | None], empty: float = 1.0) -> float | No
             Without any claim, which is nothing that contradicts. Give 0 so that silence does not win.
 
     Returns:
-        `float`: 0 as soon as one claim is known to contradict; `None` if none is and every judgement failed.
+        `float`: 0 as soon as one claim is known to contradict; `None` if there are claims and none was judged.
     """
     if any(label in _CONTRADICTED for label in labels):
         return 0.0
-    if not count_claims(labels).stated:
+    counts = count_claims(labels)
+    if not counts.stated:
         return empty
-    return 1.0 if any(label is not None for label in labels) else None
+    return 1.0 if counts.judged else None
 
 
 def precision_detail_relevance(
@@ -88,7 +89,7 @@ def knowrl(outcome: str | None, labels: Sequence[Label | None], released: bool =
             Of the claims of the text in `<think>`; without any, the factual term is 0.
         released (`bool`, *optional*, defaults to `False`):
             As the released code: only a wrong answer gets the factual term, and that is times `exp(1 - 10 / n)` for n up to
-            10 claims. So a right answer with false reasoning earns full reward.
+            10 claims. So a right answer with false reasoning earns full reward, and a false claim more can pay.
 
     Returns:
         `float`: the answer's 2, 1 or -1 and the supported share of the claims; `None` if either is unknown.
@@ -122,7 +123,12 @@ def corver(count: int | None) -> float:
         count (`int`, *optional*):
             At least 0; `None` if the sentence states no triple or the corpus could not be asked: no signal, which is 0 and
             not the -0.3 of a pair that the corpus does not have.
+
+    Raises:
+        `ValueError`: a negative count.
     """
+    if count is not None and count < 0:
+        raise ValueError(f"a count of co-occurrences is at least 0, or None where it is unknown; got {count!r}")
     return 0.0 if count is None else next(value for least, value in CORVER_STEPS if count >= least)
 
 
@@ -191,7 +197,8 @@ def klcf(terms: KLCFWeights, weights: KLCFWeights = KLCF_WEIGHTS) -> float | Non
 def claim_shares(formula: Formula, labels: Sequence[Label | None]) -> list[float]:
     """What each claim adds to the reward of the claims before it: the shares sum up to what all add to none.
 
-    So any formula can be paid at the claims instead of at the end.
+    So any formula can be paid at the claims instead of at the end. Of several claims that each cost the same reward, such as
+    contradictions under [`binary_rar`], the first one pays.
 
     Args:
         formula (`Callable`):

@@ -34,7 +34,7 @@ from hf_factuality.verifiers.base import Verifier, VerifierInput
 from hf_factuality.verifiers.pipeline import VerifierPipeline
 
 
-__all__ = ["CorpusRetriever", "PassageIndex"]
+__all__ = ["CorpusRetriever", "PassageCounts", "PassageIndex"]
 
 INDEX_FILE = "retriever.json"
 
@@ -206,6 +206,36 @@ class CorpusRetriever(PageRetriever):
             )
         self._source = {"index": published.repo_id, "revision": published.oid}
         return published
+
+
+class PassageCounts:
+    """Counts, exactly, the passages that hold all content words of two texts, in any form and order, titles included.
+
+    CorVer counts within 1,000 tokens of Wikipedia, in an infini-gram index; `PassageConfig(size=750)` is about as wide.
+
+    Args:
+        corpus ([`CorpusRetriever`]):
+            Its index is read, its texts are not.
+    """
+
+    def __init__(self, corpus: CorpusRetriever):
+        self._index = corpus.index.bm25
+        self.count = lru_cache(maxsize=1 << 16)(self._count)
+
+    def _count(self, first: str, second: str) -> int | None:
+        """`None` if one of the two has no content word."""
+        texts = set(terms(first)), set(terms(second))
+        if not all(texts) or self._index is None:
+            return None
+        known, scores = self._index.vocab_dict, self._index.scores
+        wanted = [known.get(word) for word in texts[0] | texts[1]]
+        if None in wanted:
+            return 0
+        ranges = sorted((scores["indptr"][n : n + 2] for n in wanted), key=lambda both: both[1] - both[0])
+        found, *others = [scores["indices"][start:end] for start, end in ranges]
+        for passages in others:
+            found = np.intersect1d(found, passages, assume_unique=True)
+        return len(found)
 
 
 def with_knowledge(verifier: Verifier, name: str, path: Path, by_topic: bool, top_k: int) -> VerifierPipeline:

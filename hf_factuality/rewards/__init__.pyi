@@ -21,6 +21,11 @@ from hf_factuality.rewards.answers import (
 from hf_factuality.rewards.long_form import (
     LONG_FORM_REWARDS as LONG_FORM_REWARDS,
     ChecklistReward as ChecklistReward,
+    ClaimReward as ClaimReward,
+    LongFormReward as LongFormReward,
+    answer_outcome as answer_outcome,
+    ended_answer_reward as ended_answer_reward,
+    klcf_rewards as klcf_rewards,
     long_form_reward as long_form_reward,
     truthfulness_reward as truthfulness_reward,
 )

@@ -1,26 +1,34 @@
-"""Rewards of long answers, from the labels that a [`~hf_factuality.FactGRPOTrainer`] has already, and from a checklist."""
+"""Rewards of long answers: from the labels that a trainer's verifier gave, from a checklist, and paid at the claims."""
 
 from __future__ import annotations
 
+import inspect
+import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from math import fsum
 from types import MappingProxyType
 from typing import Any
 
+from hf_factuality.functional.answers import extract_answer
 from hf_factuality.functional.credit import judged_units
 from hf_factuality.functional.long_form import (
-    ChecklistScores,
+    KLCF_WEIGHTS,
     Formula,
+    KLCFWeights,
     binary_rar,
-    checklist_scores,
+    claim_shares,
+    klcf_terms,
+    knowrl,
     precision_detail_relevance,
 )
 from hf_factuality.functional.scoring import count_claims, f1_at_k, mean
 from hf_factuality.rewards._rows import JudgedReward
-from hf_factuality.spans import Label, LabeledSpan, Verification
-from hf_factuality.verifiers.base import Judge, VerifierInput
+from hf_factuality.rewards.answers import complete_text, exact_reward
+from hf_factuality.spans import Label, LabeledSpan, Verification, scope_text
+from hf_factuality.verifiers.base import Judge, Verifier, VerifierInput
 from hf_factuality.verifiers.pipeline import VerifierPipeline
-from hf_factuality.verifiers.service import Row
+from hf_factuality.verifiers.service import JudgedRow, Row
 
 
 Reward = Callable[..., "list[float | None]"]
@@ -31,19 +39,32 @@ def _precision(labels: Sequence[Label | None], empty: float = 0.0) -> float | No
     return counts.precision if counts.stated else empty
 
 
-def _f1(labels: Sequence[Label | None], k: float = 32) -> float | None:
-    return f1_at_k(labels, k).f1
-
-
 LONG_FORM_REWARDS: Mapping[str, Formula] = MappingProxyType(
     {
         "precision": _precision,
         "binary_rar": binary_rar,
         "precision_detail": partial(precision_detail_relevance, relevance_weight=0),
-        "f1_at_k": _f1,
+        "precision_detail_relevance": precision_detail_relevance,
+        "knowrl": lambda labels, outcome=None, released=False: knowrl(outcome, labels, released),
+        "f1_at_k": lambda labels, k=32: f1_at_k(labels, k).f1,
     }
 )
-"""Rewards by name: what [`long_form_reward`] takes, and their formulas in `functional/`."""
+"""Rewards by name, and their formulas in `functional/`, of labels."""
+
+
+def _truthfulness(claims: Sequence[LabeledSpan]) -> float | None:
+    scores = [claim.score for claim in claims if claim.label is not Label.NO_FACT]
+    return mean(scores) if scores else 0.0
+
+
+def _corver(sentences: Sequence[LabeledSpan]) -> float | None:
+    """Mean over the sentences, which is ours; see [`CooccurrenceJudge`] for their scores."""
+    signals = [0.0 if s.label is Label.NO_FACT else s.score and round(0.4 * s.score - 0.3, 9) for s in sentences]
+    return mean(signals) if signals else 0.0
+
+
+_OF_SPANS = {"truthfulness": _truthfulness, "corver": _corver}
+REWARD_NAMES = (*LONG_FORM_REWARDS, *_OF_SPANS)
 
 
 def labels_of(found: Verification) -> list[Label | None]:
@@ -51,62 +72,171 @@ def labels_of(found: Verification) -> list[Label | None]:
     return [unit.label for unit in judged_units(found)]
 
 
-def long_form_reward(name: str, **settings: Any) -> Reward:
-    """A reward function of the labels that the trainer's verifier gave; nothing is judged for it.
+def declines(answer: str) -> bool:
+    """Whether an answer is "I don't know", as KnowRL asks for it, "I do not know" or 我不知道, and nothing else.
+
+    [`~hf_factuality.functional.rlfh.is_refusal_sentence`] is wider, and pays wrong answers that apologise or end in "?".
+    """
+    return answer.replace("\u2019", "'").strip(" \n.!。").casefold() in ("i don't know", "i do not know", "我不知道")
+
+
+def answer_outcome(
+    scorer: Reward = exact_reward, refuses: Callable[[str], bool] = declines, threshold: float = 0.5
+) -> Callable[..., list[str | None]]:
+    """KnowRL's outcome of the text between `<answer>` tags: `"correct"`, `"refused"` or `"wrong"`.
 
     Args:
-        name (`str`):
-            One of [`LONG_FORM_REWARDS`].
-        **settings:
-            Of its formula, such as `k=32` or `empty=0.0`.
+        scorer (`Callable`, *optional*, defaults to [`~hf_factuality.rewards.exact_reward`]):
+            An answer reward; `threshold` or more is correct. Where it knows nothing, the outcome is unknown.
+        refuses (`Callable[[str], bool]`, *optional*, defaults to [`declines`]):
+            Whether an answer that is not correct declines. No answer at all is wrong.
+        threshold (`float`, *optional*, defaults to `0.5`):
+            See `scorer`.
+    """
 
-    Returns:
-        `Callable`: a TRL reward function called `name`, for trainers that pass `verifications`. `None` for completions about
-        which nothing is known.
+    def outcome(completions: Sequence[Any], **columns: Any) -> list[str | None]:
+        scores = scorer(completions=completions, **columns)
+        answers = [extract_answer(complete_text(completion)) or "" for completion in completions]
+        return [
+            None if score is None else "correct" if score >= threshold else "refused" if refuses(answer) else "wrong"
+            for score, answer in zip(scores, answers, strict=True)
+        ]
+
+    return outcome
+
+
+class LongFormReward:
+    """A TRL reward function of what the trainer's verifier found; nothing is judged for it. Logged by its name.
+
+    Called with `verifications`, which [`~hf_factuality.FactGRPOTrainer`] passes. `None` where nothing is known.
+
+    Args:
+        reward (`str` or [`~hf_factuality.functional.long_form.Formula`]):
+            One of [`LONG_FORM_REWARDS`]; `"truthfulness"`, the mean P(true) over the claims by a verifier that gives scores
+            (KLCF), 0 without a claim; `"corver"`, by a [`~hf_factuality.verifiers.CooccurrenceJudge`]; or a function of the
+            labels.
+        **settings:
+            Of the formula, such as `k=32` or `empty=0.0`. What differs from completion to completion is a TRL reward
+            function: `relevance` of `"precision_detail_relevance"`, `outcome` of `"knowrl"` ([`answer_outcome`] by default).
 
     Raises:
-        `ValueError`: an unknown name.
+        `ValueError`: an unknown name, or a setting that is missing or out of range.
         `TypeError`: a setting that the formula does not have.
     """
-    if name not in LONG_FORM_REWARDS:
-        raise ValueError(f"unknown reward {name!r}; choose one of {list(LONG_FORM_REWARDS)}")
-    formula = partial(LONG_FORM_REWARDS[name], **settings)
-    formula(())  # refuses unknown settings now
 
-    def reward(completions: Any, verifications: Sequence[Verification], **columns: Any) -> list[float | None]:
-        return [formula(labels_of(found)) if found.judged or not found.error else None for found in verifications]
+    def __init__(self, reward: str | Formula, **settings: Any):
+        if isinstance(reward, str) and reward not in REWARD_NAMES:
+            raise ValueError(f"unknown reward {reward!r}; choose one of {list(REWARD_NAMES)}")
+        if reward == "precision_detail_relevance" and "relevance" not in settings:
+            raise ValueError(f"{reward!r} needs relevance=..., a reward function in [0, 1]; or use 'precision_detail'")
+        if reward == "knowrl":
+            settings.setdefault("outcome", answer_outcome())
+        self.__name__ = reward if isinstance(reward, str) else getattr(reward, "__name__", type(reward).__name__)
+        self._reads_spans = reward in _OF_SPANS
+        formula = {**LONG_FORM_REWARDS, **_OF_SPANS}.get(reward, reward)
+        inspect.signature(formula).bind((), **settings)
+        self._per_batch = {name: value for name, value in settings.items() if callable(value)}
+        self._formula = partial(formula, **{n: value for n, value in settings.items() if n not in self._per_batch})
+        if not self._per_batch:
+            self._formula(())  # refuses values out of range now
 
-    reward.__name__ = name
-    return reward
+    def claims(self, found: Verification) -> list[tuple[LabeledSpan, Any]]:
+        """What was judged, in the order in which it ends, and what the formula reads of each."""
+        units = sorted(judged_units(found), key=lambda unit: unit.end)
+        return [(unit, unit if self._reads_spans else unit.label) for unit in units]
+
+    def formulas(self, completions: Sequence[Any], **columns: Any) -> list[Formula]:
+        """The formula of each completion, with what its reward functions say of it."""
+        said = [function(completions=completions, **columns) for function in self._per_batch.values()]
+        rows = zip(*said, strict=True) if said else [()] * len(completions)
+        return [partial(self._formula, **dict(zip(self._per_batch, row, strict=True))) for row in rows]
+
+    def __call__(
+        self, completions: Sequence[Any], verifications: Sequence[Verification], **columns: Any
+    ) -> list[float | None]:
+        formulas = self.formulas(completions, verifications=verifications, **columns)
+        return [
+            None if found.error else formula([value for _, value in self.claims(found)])
+            for formula, found in zip(formulas, verifications, strict=True)
+        ]
 
 
-def truthfulness_reward(completions: Any, verifications: Sequence[Verification], **columns: Any) -> list[float | None]:
-    """Mean P(true) over the claims, by a verifier that gives scores (KLCF); 0 without a claim, `None` if none has a score."""
-    scores = [[unit.score for unit in judged_units(found)] for found in verifications]
-    return [
-        None if found.error else mean(own) if own else 0.0 for found, own in zip(verifications, scores, strict=True)
-    ]
+long_form_reward = LongFormReward
+truthfulness_reward = LongFormReward("truthfulness")
+
+
+class ClaimReward(JudgedReward):
+    """A long-form reward with a verifier of its own, paid at the claims: what each adds to those before it, where it ends.
+
+    A token reward function of [`~hf_factuality.TokenRewardPPOTrainer`]; with `at="end"` a reward function of any trainer.
+    What an answer earns without any claim (1 of Binary RAR, the outcome of KnowRL) is paid at its end, so that it earns what
+    the formula says. A completion that could not be judged is unknown; a claim that could not be adds nothing. Items of a
+    checklist have no place in the answer, so that [`ChecklistReward`] is paid at the end.
+
+    Args:
+        reward (`str`, [`LongFormReward`] or [`~hf_factuality.functional.long_form.Formula`]):
+            What a completion earns.
+        verifier ([`~hf_factuality.Verifier`] or `str`):
+            Finds and judges the claims.
+        scope (`str`, *optional*, defaults to `"answer"`):
+            What is judged: `"answer"`, `"think"` (KnowRL) or `"completion"`.
+        at (`str`, *optional*, defaults to `"claims"`):
+            Where it is paid; `"end"` returns one number per completion.
+        **guard:
+            `evidence_column`, `question_column`, `timeout`, `batch_size` and `max_unjudged_batches` of
+            [`~hf_factuality.rewards.RLFHReward`].
+
+    Raises:
+        `ValueError`: an unknown reward, verifier or place. `SpanError`: an unknown scope.
+        `JudgingError`: when called, if the verifier fails on that many batches.
+    """
+
+    def __init__(
+        self, reward: str | Formula, verifier: Verifier | str, scope: str = "answer", at: str = "claims", **guard: Any
+    ):
+        super().__init__(verifier, **guard)
+        if at not in ("claims", "end"):
+            raise ValueError(f"at={at!r} must be 'claims' or 'end'")
+        scope_text("", scope)  # refuses an unknown one
+        self.reward = reward if isinstance(reward, LongFormReward) else LongFormReward(reward)
+        self.__name__, self.scope, self.at = self.reward.__name__, scope, at
+
+    def __call__(self, completions, completion_texts=None, **columns) -> list[Any]:
+        """Per completion `(start, end, value)`, characters of its text, or one number; `None` where nothing is known."""
+        texts = completion_texts or (self.at == "end" and [complete_text(completion) for completion in completions])
+        judged = self.judge(texts or None, columns)
+        formulas = self.reward.formulas(completions, completion_texts=texts, **columns)
+        return [self._paid(formula, row) for formula, row in zip(formulas, judged, strict=True)]
+
+    def _row(self, text: str, columns: Mapping[str, Any]) -> Row:
+        opened = complete_text(text, columns.get("prompts")) != text
+        return Row(super()._row(text, columns).input, self.scope, opened)
+
+    def _paid(self, formula: Formula, row: JudgedRow) -> Any:
+        claims = self.reward.claims(row.verification)
+        values = [value for _, value in claims]
+        total = None if row.found.error else formula(values)
+        if total is None or self.at == "end":
+            return total
+        shares = claim_shares(formula, values)
+        paid = [(span.end, share) for (span, _), share in zip(claims, shares, strict=True)]
+        paid.append((len(row.row.input.completion), total - fsum(shares)))
+        return [(max(end - 1, 0), end, value) for end, value in paid if value]
 
 
 class _Lines:
     """Extractor whose claims are the lines of a text."""
 
     def extract(self, inputs: Sequence[VerifierInput]) -> list[list[LabeledSpan]]:
-        found = []
-        for item in inputs:
-            spans, start = [], 0
-            for line in item.completion.split("\n"):
-                spans.append(LabeledSpan(start, start + len(line)))
-                start += len(line) + 1
-            found.append(spans)
-        return found
+        return [[LabeledSpan(*line.span()) for line in re.finditer(".+", item.completion)] for item in inputs]
 
 
 class ChecklistReward(JudgedReward):
     """Recall and precision against the checklist of the row (KLCF, arXiv 2509.23765; the formulas are our reconstruction).
 
     The judge reads each item of the checklist as the claim and the answer as its evidence: supported is consistent,
-    contradicted is contradictory, unverifiable is missing. The items of a batch are judged once, for both rewards:
+    contradicted is contradictory, unverifiable is missing. What stands in `<think>` blocks is no answer, and an empty answer
+    misses every item. The items of a batch are judged once, for both rewards:
 
     ```python
     checklist = ChecklistReward(NLIJudge(...))
@@ -123,28 +253,91 @@ class ChecklistReward(JudgedReward):
     """
 
     def __init__(self, judge: Judge, column: str = "checklist", **guard: Any):
+        if not callable(getattr(judge, "judge", None)):
+            raise TypeError(f"checklists are read by a judge, an object with a method `judge`; got {judge!r:.100}")
         super().__init__(VerifierPipeline(_Lines(), judge), evidence_column=column, **guard)
         self._asked: Any = None
-        self._scores: list[ChecklistScores] = []
+        self._terms: list[KLCFWeights] = []
+        self.recall, self.precision = self._term("recall"), self._term("precision")
 
-        def recall(completions, completion_texts=None, **columns):
-            return [scores.recall for scores in self._of(completion_texts, columns)]
+    def _term(self, name: str) -> Reward:
+        def reward(completions, completion_texts=None, **columns):
+            return [getattr(terms, name) for terms in self._of(completion_texts or completions, columns)]
 
-        def precision(completions, completion_texts=None, **columns):
-            scores = self._of(completion_texts, columns)
-            return [0.0 if s.precision is None and s.recall is not None else s.precision for s in scores]
+        reward.__name__ = f"checklist_{name}"
+        return reward
 
-        recall.__name__, precision.__name__ = "checklist_recall", "checklist_precision"
-        self.recall: Reward = recall
-        self.precision: Reward = precision
-
-    def _row(self, text: str, columns: Mapping[str, Any]) -> Row:
+    def _row(self, text: Any, columns: Mapping[str, Any]) -> Row:
         items = super()._row(text, columns).input.evidence
-        return Row(VerifierInput("\n".join(" ".join(item.split()) for item in items), None, (text,)))
+        answer, _ = scope_text(complete_text(text, columns.get("prompts")))
+        lines = "\n".join(" ".join(item.split()) for item in items)
+        return Row(VerifierInput(lines, None, (answer,) if answer else ()))
 
-    def _of(self, texts: Sequence[str] | None, columns: Mapping[str, Any]) -> list[ChecklistScores]:
+    def _of(self, texts: Sequence[Any], columns: Mapping[str, Any]) -> list[KLCFWeights]:
         asked = (texts, columns.get(self.evidence_column))
         if asked != self._asked:
             judged = self.judge(texts, columns)
-            self._asked, self._scores = asked, [checklist_scores(labels_of(row.found)) for row in judged]
-        return self._scores
+            self._asked, self._terms = asked, [klcf_terms(_items(row), ()) for row in judged]
+        return self._terms
+
+
+def _items(row: JudgedRow) -> list[Label | None]:
+    """What an answer says about the items of its checklist; an empty one is not shown to the judge."""
+    missing = row.left_out == "no_evidence" and row.row.ranges
+    return [Label.UNVERIFIABLE] if missing else labels_of(row.found)
+
+
+_ENDED = re.compile(r"[.!?。！？…][\s\"'”’)\]*_|»」』]*\Z")
+
+
+def ended_answer_reward(prompts, completions, **columns) -> list[float]:
+    """1 for an answer that ends in a full stop or the like, else 0: KLCF's format term without tags (our choice)."""
+    texts = [complete_text(*row) for row in zip(completions, prompts, strict=True)]
+    return [float(_ENDED.search(scope_text(text)[0]) is not None) for text in texts]
+
+
+def klcf_rewards(
+    checklist: Judge | ChecklistReward,
+    general: Any = None,
+    length: Reward | None = None,
+    weights: KLCFWeights = KLCF_WEIGHTS,
+    format: Reward = ended_answer_reward,
+) -> tuple[list[Any], dict[str, Any]]:
+    """KLCF's terms (arXiv 2509.23765; our reconstruction) as reward functions, which TRL weighs and logs one by one.
+
+    The trainer's verifier finds the claims of the answer and gives each its P(true); see docs/long-form.md.
+
+    Args:
+        checklist ([`~hf_factuality.verifiers.base.Judge`] or [`ChecklistReward`]):
+            Compares the answer with the checklist of its row.
+        general (*optional*):
+            What TRL takes as a reward: the id of a sequence classifier, a model, or a function.
+        length (`Callable`, *optional*):
+            A penalty (ours), such as [`~trl.rewards.get_soft_overlong_punishment`]; needs a weight.
+        weights ([`~hf_factuality.functional.long_form.KLCFWeights`], *optional*):
+            A term of weight 0 is left out.
+        format (`Callable`, *optional*, defaults to [`ended_answer_reward`]):
+            With tags [`~hf_factuality.rewards.FormatReward`].
+
+    Returns:
+        `tuple[list, dict]`: reward functions, and settings for [`~hf_factuality.FactGRPOConfig`]. Among these is
+        `multi_objective_aggregation="normalize_then_sum"`: each term counts in standard deviations of its group, so that the
+        general model's scale cannot dominate.
+
+    Raises:
+        `ValueError`: a length without a weight, or a weight without a length.
+    """
+    if (length is None) == bool(weights.length):
+        raise ValueError(
+            f"length={length!r} with weight {weights.length!r}; set both, as KLCFWeights(length=1), or none"
+        )
+    own = checklist if isinstance(checklist, ChecklistReward) else ChecklistReward(checklist)
+    terms = (own.recall, own.precision, truthfulness_reward, general, format, length)
+    used = [(term, float(weight)) for term, weight in zip(terms, weights, strict=True) if weight and term is not None]
+    return [term for term, _ in used], {
+        "reward_weights": [weight for _, weight in used],
+        "multi_objective_aggregation": "normalize_then_sum",
+        "credit": "none",
+        "factuality_reward_weight": 0.0,
+        "verify_scope": "answer",
+    }

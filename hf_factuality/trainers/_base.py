@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import difflib
+import inspect
 import math
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
 from transformers import ProcessorMixin
 
 from hf_factuality.hub.cards.card import write_trainer_card
+from hf_factuality.rewards.long_form import REWARD_NAMES, LongFormReward, klcf_rewards
 from hf_factuality.trainers._checkpoints import ResumableRollouts, WholeCheckpoints
 from hf_factuality.trainers._finite import CheckedRollouts, StopsAtNonFinite
 from hf_factuality.trainers._publish import Publishes
+
+
+VERIFICATIONS, COMPLETION_TEXTS = "verifications", "completion_texts"
+"""Columns in which reward functions get what the verifier found, and in which text: what the ids decode to."""
 
 
 class FactualityTrainer(WholeCheckpoints, Publishes, StopsAtNonFinite):
@@ -107,3 +115,31 @@ def as_list(functions: Any) -> list[Any]:
     if functions is None:
         return []
     return list(functions) if isinstance(functions, (list, tuple)) else [functions]
+
+
+def named_rewards(functions: Any, verifier: Any = None) -> list[Any]:
+    """Reward functions as a list, with names of ours as what they stand for; other names are the parent's models.
+
+    `ValueError`: there is no verifier for what reads its labels, or a name is misspelt.
+    """
+    names, found = (*REWARD_NAMES, "klcf"), []
+    for function in as_list(functions):
+        name = function if isinstance(function, str) else ""
+        if verifier is None and (name in names or isinstance(function, LongFormReward)):
+            raise ValueError(
+                f"reward_funcs: {name or function.__name__!r} reads what a verifier found, and this trainer has none; pass "
+                "token_reward_funcs=ClaimReward(name, verifier), or ClaimReward(name, verifier, at='end') here"
+            )
+        near = difflib.get_close_matches(name.lower().replace("-", "_"), names, 1, 0.8)
+        if near and name not in names and "/" not in name and not Path(name).exists():
+            raise ValueError(f"reward_funcs: {name!r} is no reward; did you mean {near[0]!r}?")
+        if name == "klcf":
+            found += klcf_rewards(getattr(verifier, "judge", None))[0]
+        else:
+            found.append(LongFormReward(name) if name in names else function)
+    return found
+
+
+def reads_judgements(function: Any) -> bool:
+    """Whether a reward function takes what was judged, or the text to judge: then its `None` is a judgement that failed."""
+    return bool({VERIFICATIONS, COMPLETION_TEXTS} & set(inspect.signature(function).parameters))

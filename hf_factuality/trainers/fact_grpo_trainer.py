@@ -28,7 +28,13 @@ from hf_factuality.io.markdown import code
 from hf_factuality.rewards import check_format
 from hf_factuality.rewards._rows import row_evidence, verifier_input
 from hf_factuality.spans import LabeledSpan, TokenOffsets, opens_think, scope_ranges, token_offsets
-from hf_factuality.trainers._base import SamplingTrainer, as_list
+from hf_factuality.trainers._base import (
+    COMPLETION_TEXTS,
+    VERIFICATIONS,
+    SamplingTrainer,
+    named_rewards,
+    reads_judgements,
+)
 from hf_factuality.trainers.fact_grpo_config import FactGRPOConfig
 from hf_factuality.verifiers.base import Verifier
 from hf_factuality.verifiers.guard import GuardedVerifier, UnjudgedBatches
@@ -37,8 +43,6 @@ from hf_factuality.verifiers.service import JudgedRow, Row, judge_rows
 
 
 REWARD_NAME = "factuality"
-VERIFICATIONS, COMPLETION_TEXTS = "verifications", "completion_texts"
-"""Columns in which reward functions get what the verifier found, and in which text: what the ids decode to."""
 _TEXTS = ("prompt", "completion", "completion_ids")
 _NOTHING_ELSE = re.compile(r"<think>.*</think>\s*<answer>.*</answer>", re.DOTALL)
 
@@ -81,7 +85,8 @@ class FactGRPOTrainer(SamplingTrainer, SequenceRatios, GRPOTrainer):
     10) joins `reward_funcs`, and the advantages of shape (B,) become (B, T) by the token factuality (Eq. 11). With
     nothing labelled it computes what the parent computes, to the last bit. Completions that the verifier could not judge
     keep their sign, and their factuality reward becomes the mean of their group's judged ones; a group with fewer than two
-    judged completions drops the term.
+    judged completions drops the term. So does the `None` of any reward function that takes `verifications` or
+    `completion_texts`; TRL alone would count it as 0.
 
     Of a verifier that splits into atomic claims, the claims stand for the sentences: each counts once in the reward, and
     tokens that several claims share have the lowest of their values.
@@ -94,8 +99,9 @@ class FactGRPOTrainer(SamplingTrainer, SequenceRatios, GRPOTrainer):
 
     Args:
         model, reward_funcs, train_dataset, eval_dataset, processing_class, **kwargs:
-            As for the parent; without `reward_funcs` factuality is the only reward. Where the verifier needs evidence, the
-            datasets have the column `args.evidence_column`.
+            As for the parent; without `reward_funcs` factuality is the only reward. These may be names of ours
+            ([`~hf_factuality.rewards.LongFormReward`], or `"klcf"`). Where the verifier needs evidence, the datasets have
+            the column `args.evidence_column`.
         args ([`FactGRPOConfig`], *optional*):
             Settings.
         verifier ([`Verifier`] or `str`, *optional*, defaults to `"lexical"`):
@@ -159,7 +165,7 @@ class FactGRPOTrainer(SamplingTrainer, SequenceRatios, GRPOTrainer):
             log_extra("factuality_labels", [_describe(row) for row in self._judged])
             return [self._factuality(row) for row in self._judged]
 
-        own = as_list(reward_funcs)
+        own = named_rewards(reward_funcs, self._guard.verifier)
         if not own and args.factuality_reward_weight == 0:
             raise ValueError(
                 f"nothing to learn from: pass reward_funcs, or set factuality_reward_weight (0 by variant={args.variant!r})"
@@ -240,12 +246,14 @@ class FactGRPOTrainer(SamplingTrainer, SequenceRatios, GRPOTrainer):
         ]
         rewards_per_func = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
         group_size = self.num_generations if self.model.training else self.num_generations_eval
-        rewards = fill_unjudged(rewards_per_func[:, -1], group_size)
-        if rewards_per_func.size(1) > 1:
-            # A completion that no reward function could score stays out, whatever its sentences are: with the factuality
-            # term alone, its unknown answer would count as a wrong one.
-            rewards[torch.isnan(rewards_per_func[:, :-1]).all(dim=1)] = torch.nan
-        rewards_per_func[:, -1] = rewards
+        # A completion that no reward function could score stays out, whatever its sentences are: with the factuality term
+        # alone, its unknown answer would count as a wrong one.
+        others = rewards_per_func[:, :-1]
+        unscored = torch.isnan(others).all(dim=1) & (others.size(1) > 0)
+        for column, function in enumerate(self.reward_funcs):
+            if column == len(self.reward_funcs) - 1 or reads_judgements(function):
+                rewards_per_func[:, column] = fill_unjudged(rewards_per_func[:, column], group_size)
+        rewards_per_func[unscored] = torch.nan
         # Column by column in memory, as each function's rewards are without ours: the parent logs the mean of each
         # column, and a sum over strided memory rounds differently in the last bit.
         return rewards_per_func.t().contiguous().t()

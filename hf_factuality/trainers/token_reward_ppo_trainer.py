@@ -24,7 +24,7 @@ from hf_factuality.functional.gae import (
 )
 from hf_factuality.hub.cards.card import describe_rewards
 from hf_factuality.spans import TokenOffsets, token_offsets
-from hf_factuality.trainers._base import SamplingTrainer, as_list
+from hf_factuality.trainers._base import SamplingTrainer, as_list, named_rewards
 from hf_factuality.trainers._token_rewards import TokenRewardFunc, token_reward_rows
 from hf_factuality.trainers.critic import CriticFiles, make_critic
 from hf_factuality.trainers.token_reward_ppo_config import TokenRewardPPOConfig
@@ -86,7 +86,7 @@ class TokenRewardPPOTrainer(CriticFiles, SamplingTrainer, GRPOTrainer):
     ):
         args = self._checked_args(args, model)
         given = as_list(token_reward_funcs)
-        own = as_list(reward_funcs)
+        own = named_rewards(reward_funcs)
         if not given and not own:
             raise ValueError("nothing to learn from: pass token_reward_funcs, reward_funcs or both")
         if not all(callable(function) and not is_async_callable(function) for function in given):

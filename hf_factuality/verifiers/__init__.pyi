@@ -23,6 +23,7 @@ from hf_factuality.verifiers.pipeline import (
     save_pipeline as save_pipeline,
 )
 from hf_factuality.verifiers.judges.anah import ANAHJudge as ANAHJudge, ANAHVerifier as ANAHVerifier
+from hf_factuality.verifiers.judges.cooccurrence import CooccurrenceJudge as CooccurrenceJudge
 from hf_factuality.verifiers.judges.hhem import HHEMJudge as HHEMJudge, HHEMVerifier as HHEMVerifier
 from hf_factuality.verifiers.judges.lexical import LexicalJudge as LexicalJudge, LexicalVerifier as LexicalVerifier
 from hf_factuality.verifiers.judges.llm import LLMJudge as LLMJudge, LLMVerifier as LLMVerifier

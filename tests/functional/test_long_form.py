@@ -34,6 +34,7 @@ ALL_LISTS = [labels for size in range(5) for labels in product([S, U, C, None], 
         ([None, None], None),
         ([None, C], 0.0),  # the rest cannot make it right
         ([None, S], 1.0),
+        ([None, N], None),  # what states no fact says nothing about what could not be judged
     ],
 )
 def test_binary_rar(labels, expected):
@@ -89,6 +90,8 @@ def test_an_unknown_outcome_is_named():
 def test_corver():
     counts = [None, 0, 1, 4, 5, 19, 20, 10**6]
     assert [long_form.corver(count) for count in counts] == [0, -0.3, -0.1, -0.1, 0, 0, 0.1, 0.1]
+    with pytest.raises(ValueError, match="-1"):
+        long_form.corver(-1)
 
 
 @pytest.mark.parametrize(
@@ -137,17 +140,42 @@ def recall(labels):
     return long_form.checklist_scores(labels).recall
 
 
-@pytest.mark.parametrize(("formula", "top"), [(long_form.binary_rar, 1), (detail, 1.2), (f1, 1), (recall, 1)])
-def test_bounds_and_what_one_more_claim_does(formula, top):
+def reasoned(labels):
+    return long_form.knowrl("wrong", labels)
+
+
+@pytest.mark.parametrize(
+    ("formula", "least", "top"),
+    [(long_form.binary_rar, 0, 1), (detail, 0, 1.2), (f1, 0, 1), (recall, 0, 1), (reasoned, -1, 0)],
+)
+def test_bounds_and_what_one_more_claim_does(formula, least, top):
     for labels in ALL_LISTS:
         value = formula(labels)
         if value is None:
             assert all(label is None for label in labels)
             continue
-        assert 0 <= value <= top
+        assert least <= value <= top
         if formula is not recall:
             assert formula((*labels, S)) >= value
             assert formula((*labels, C)) <= value
+
+
+def test_a_false_claim_pays_under_the_released_knowrl():
+    """By its penalty of short texts, as the page says: `exp(1 - 10 / n)` grows faster than the share falls."""
+    assert long_form.knowrl("wrong", [S, C], released=True) > long_form.knowrl("wrong", [S], released=True)
+
+
+def test_klcf_grows_with_each_consistent_item_and_falls_with_each_contradicted_one():
+    weights = long_form.KLCFWeights(general=0, format=0)
+    for labels in ALL_LISTS[1:]:
+        if None in labels:
+            continue
+        value = long_form.klcf(long_form.klcf_terms(labels, [0.5]), weights)
+        assert 0.5 <= value <= 2.5
+        for i in [i for i, label in enumerate(labels) if label is U]:  # of items that were missing
+            better, worse = ((*labels[:i], label, *labels[i + 1 :]) for label in (S, C))
+            assert long_form.klcf(long_form.klcf_terms(better, [0.5]), weights) > value
+            assert long_form.klcf(long_form.klcf_terms(worse, [0.5]), weights) <= value
 
 
 @pytest.mark.parametrize("formula", [long_form.binary_rar, detail, f1])
