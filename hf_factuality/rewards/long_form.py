@@ -59,8 +59,8 @@ def _truthfulness(claims: Sequence[LabeledSpan]) -> float | None:
 
 def _corver(sentences: Sequence[LabeledSpan]) -> float | None:
     """Mean over the sentences, which is ours; see [`CooccurrenceJudge`] for their scores."""
-    signals = [0.0 if s.label is Label.NO_FACT else s.score and round(0.4 * s.score - 0.3, 9) for s in sentences]
-    return mean(signals) if signals else 0.0
+    scores = [0.75 if sentence.label is Label.NO_FACT else sentence.score for sentence in sentences]
+    return mean([None if score is None else round(0.4 * score - 0.3, 9) for score in scores]) if scores else 0.0
 
 
 _OF_SPANS = {"truthfulness": _truthfulness, "corver": _corver}
@@ -221,7 +221,7 @@ class ClaimReward(JudgedReward):
         shares = claim_shares(formula, values)
         paid = [(span.end, share) for (span, _), share in zip(claims, shares, strict=True)]
         paid.append((len(row.row.input.completion), total - fsum(shares)))
-        return [(max(end - 1, 0), end, value) for end, value in paid if value]
+        return [(max(end - 1, 0), end, value) for end, value in paid if abs(value) > 1e-12]
 
 
 class _Lines:
