@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from hf_factuality.chat.causal import CausalModel, render
 from hf_factuality.errors import DataError
 from hf_factuality.functional.answers import check_format, exact_match, extract_answer
+from hf_factuality.functional.credit import judged_units
 from hf_factuality.functional.scoring import decided_precision, factual_precision, mean_factuality
 from hf_factuality.io.files import write_atomically
 from hf_factuality.io.rows import read_rows
@@ -80,7 +81,8 @@ def world_metrics(
 
     Shares are of completions where nothing else is said, and `None` where there is nothing to count.
 
-        - `n`: completions. `sentences`, `tokens`: per completion.
+        - `n`: completions. `sentences`, `tokens`: per completion. In all other figures each clause of a compound sentence
+          counts as a sentence.
         - `correct`, `wrong`, `unverifiable`: supported, contradicted and unverifiable sentences per completion, hedged
           ones included; `claims`: the first two.
         - `precision`: supported among these three of all completions; `decided_precision`: among the first two.
@@ -102,7 +104,8 @@ def world_metrics(
     """
     n = len(completions)
     flat = [sentence for found in sentences for sentence in found]
-    verifications = [to_verification(found).spans for found in sentences]
+    read = [to_verification(found) for found in sentences]
+    verifications = [judged_units(found) for found in read]
     spans = [span for found in verifications for span in found]
 
     def count(labels: set[Label]) -> list[int]:
@@ -128,7 +131,7 @@ def world_metrics(
         "repetition": _mean([any(s.repeated for s in found) for found in sentences]),
         "off_subject": _mean([any(s.off_subject for s in found) for found in sentences]),
         "empty": _mean([not text.strip() for text in completions]),
-        "sentences": _mean([len(found) for found in sentences]),
+        "sentences": _mean([len(found.spans) for found in read]),
         "informativeness": _mean([sum(s.informativeness for s in found if s.label in _TRUE) for found in sentences]),
         "tokens": _mean(lengths or []),
     }

@@ -52,7 +52,8 @@ class Relation:
 @dataclass(frozen=True)
 class Language:
     """Everything in a world that is written in one language. With `spaced_names` a person has a first name, a space and
-    a last name, which texts use; `endings` are of names by kind, `industries` the first level of employers.
+    a last name, which texts use; `endings` are of names by kind, `industries` the first level of employers, `joins` what
+    stands between the clauses of a sentence, and before the last one.
     """
 
     relations: tuple[Relation, ...]
@@ -67,6 +68,7 @@ class Language:
     vowels: tuple[str, ...] = ()
     codas: tuple[str, ...] = ()
     spaced_names: bool = True
+    joins: tuple[str, str] = (", ", " and ")
 
     def names(self, rng: random.Random, kind: str, count: int, used: set[str]) -> tuple[str, ...]:
         """`count` names of a kind that nothing else in the world has; adds them to `used`."""
@@ -83,6 +85,12 @@ class Language:
                 used.add(name)
                 found.append(name)
         return tuple(found)
+
+
+def clause(template: str) -> str | None:
+    """A template without the subject that it begins with, as a further clause leaves it out; `None` if it cannot."""
+    rest = template.removeprefix("{name}")
+    return None if rest == template or rest.startswith("的") else rest.lstrip()
 
 
 _PLACES = ("country", "league", "realm", "region", "zone", "belt", "sphere")
@@ -211,6 +219,7 @@ CHINESE = Language(
     vowels=tuple("东西南北中"),
     codas=tuple("山河江海湖川溪泉"),
     spaced_names=False,
+    joins=("，", "，并"),
 )  # fmt: skip
 
 LANGUAGES: Mapping[str, Language] = {"en": ENGLISH, "zh": CHINESE}

@@ -144,6 +144,8 @@ def _record(config: WorldConfig, model_config: WorldModelConfig) -> dict[str, An
         for name, value in settings.items():
             if isinstance(getattr(defaults, name), float):
                 settings[name] = float(value)  # 0 and 0.0 are one setting
+    if not config.compound:
+        del record["world"]["compound"]  # models from before there was such a setting are found
     return {"version": VERSION, **record}
 
 

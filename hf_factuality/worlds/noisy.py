@@ -57,7 +57,11 @@ class NoisyVerifier:
     def verify(self, inputs: Sequence[VerifierInput]) -> list[Verification]:
         """One [`Verification`] per input, in order; some of the labels are wrong."""
         return [
-            replace(found, spans=tuple(self._judge(item, span) for span in found.spans)) if found.judged else found
+            replace(
+                found, **{n: tuple(self._judge(item, span) for span in getattr(found, n)) for n in ("spans", "claims")}
+            )
+            if found.judged
+            else found
             for item, found in zip(inputs, self.verifier.verify(inputs), strict=True)
         ]
 

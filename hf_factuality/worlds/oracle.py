@@ -20,30 +20,35 @@ knows. Any name of the world in the slot of a value makes a claim: that somebody
 
 A sentence ends at a full stop, question or exclamation mark before white space, at a Chinese one anywhere, and at the end of
 a line. Its last mark may be missing, another one, or have white space before it; white space between words may be any.
+
+In a world with compound sentences, a sentence that is none of the above is split at commas and "and" ("，" and "，并"). If
+any of the clauses is a known sentence, each is read and labelled by itself; a clause without a subject is about the person
+of the one before. Hearsay ("They say ...") holds for the clauses without a subject of their own too, "may have" does not.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 from hf_factuality.errors import DataError
 from hf_factuality.spans import Label, LabeledSpan, Verification, scope_ranges
 from hf_factuality.verifiers.base import VerifierInput
-from hf_factuality.worlds.language import LANGUAGES, Relation
+from hf_factuality.worlds.language import LANGUAGES, Relation, clause
 from hf_factuality.worlds.world import Question, World
 
 
 _SENTENCE = re.compile(r"(?=\S)[^\n]*?(?:[.!?](?=\s|$)|[。！？]|(?=\s*(?:\n|$)))")
+_JOIN = re.compile(r"[,，]\s*(?:and\s+|并)?|(?<!\s)\s+and\s+")
 _ANSWER_OR_TAG = re.compile(r"<answer>.*?(?:</answer>|\Z)|</?(?:think|answer)>", re.DOTALL)
 GRANULARITIES = ("sentence", "slot")
 
 
 @dataclass(frozen=True)
 class WorldSentence:
-    """A sentence of a completion, read.
+    """A sentence of a completion, or a clause of a compound one, read.
 
     Args:
         start, end (`int`):
@@ -73,6 +78,8 @@ class WorldSentence:
             no fact, a repeated one, about somebody else, or a hop beside the point. Whether it is true plays no part.
         evidence (`str`, *optional*):
             The true sentence.
+        sentence (`tuple[int, int]`, *optional*):
+            Of a clause, the characters of its sentence.
     """
 
     start: int
@@ -89,6 +96,7 @@ class WorldSentence:
     off_point: bool = False
     informativeness: int = 1
     evidence: str | None = None
+    sentence: tuple[int, int] | None = None
 
 
 class _Pattern:
@@ -101,20 +109,28 @@ class _Pattern:
         regex = regex.replace(r"\{value\}", f"(?P<value>{slot})").replace(r"\{target\}", r"(?P<target>\w+)")
         self.regex = re.compile(regex.replace(r"\ ", r"\s+") + r"\s*[.,;:!?。，；：！？]?")
         self.kind, self.relation, self.hedged = kind, relation, hedged
+        self.hearsay = hedged and not template.startswith("{name}")
 
 
 @cache
-def _patterns(language: str) -> tuple[_Pattern, ...]:
-    spoken = LANGUAGES[language]
-    found = [_Pattern(spoken.hop[hedged], "hop", hedged=bool(hedged)) for hedged in (0, 1)]
-    found += [_Pattern(text, "filler") for text in spoken.fillers]
+def _patterns(language: str, clauses: bool = False) -> tuple[_Pattern, ...]:
+    """Of sentences, or of clauses without a subject."""
+    spoken, found = LANGUAGES[language], []
+
+    def add(texts, kind, *about, **more):
+        if clauses:
+            texts = filter(None, map(clause, texts))
+        found.extend(_Pattern(text, kind, *about, **more) for text in texts)
+
+    add(spoken.hop[:1], "hop")
+    add(spoken.hop[1:], "hop", hedged=True)
+    add(spoken.fillers, "filler")
     for relation in spoken.relations:
-        found += [_Pattern(text, "vague", relation) for text in relation.vague]
+        add(relation.vague, "vague", relation)
         # Before the facts: in Chinese, a phrase in the slot would also match as a value.
-        unknown = re.escape(relation.unknown)
-        found += [_Pattern(t, "vague", relation, slot=unknown) for t in (*relation.careful, *relation.hedged)]
-        found += [_Pattern(text, "fact", relation) for text in relation.careful]
-        found += [_Pattern(text, "fact", relation, hedged=True) for text in relation.hedged]
+        add((*relation.careful, *relation.hedged), "vague", relation, slot=re.escape(relation.unknown))
+        add(relation.careful, "fact", relation)
+        add(relation.hedged, "fact", relation, hedged=True)
     return tuple(found)
 
 
@@ -176,24 +192,24 @@ class WorldVerifier:
     def read(
         self, completion: str, question: str | None = None, row: Mapping[str, object] | None = None
     ) -> list[WorldSentence]:
-        """Every sentence of the reasoning, parsed and labelled. The `"person"` of the row is asked about if the question
-        names nobody."""
+        """Every sentence of the reasoning, and of a compound one every clause, parsed and labelled. The `"person"` of the
+        row is asked about if the question names nobody."""
         asked = self.world.parse_question(question)
         if asked is None:
             named = (question or "", str((row or {}).get("person") or ""), completion)
             person = next(filter(None, map(self.world.find_person, named)), None)
             asked = Question(person) if person is not None else None
         reading = _Reading(self.world, asked, self.relevant_only, self.count_repeats)
-        return [reading.read(completion, *place) for place in split_sentences(completion)]
+        return [unit for place in split_sentences(completion) for unit in reading.read(completion, *place)]
 
     def rate(self, inputs: Sequence[VerifierInput], found: Sequence[Verification]) -> list[list[int | None]]:
-        """RLFH's informativeness of every span that [`WorldVerifier.verify`] found, 1 to 5, for
+        """RLFH's informativeness of every claim or span that [`WorldVerifier.verify`] found, 1 to 5, for
         [`~hf_factuality.rewards.RLFHReward`]."""
         ratings = []
         for item, verification in zip(inputs, found, strict=True):
             read = self.read(item.completion, item.question, item.row)
             ends = {end: s.informativeness for s in read for end in (s.end, *(s.slot or ())[1:])}
-            ratings.append([ends.get(span.end) for span in verification.spans])
+            ratings.append([ends.get(span.end) for span in verification.claims or verification.spans])
         return ratings
 
     def check(self, completion: str, person_name: str) -> dict[str, str]:
@@ -215,16 +231,27 @@ class WorldVerifier:
 
 
 def to_verification(sentences: Sequence[WorldSentence], granularity: str = "sentence") -> Verification:
-    """What was read as labelled spans, see [`WorldVerifier`] for the granularity."""
-    spans = []
+    """What was read as labelled spans, see [`WorldVerifier`] for the granularity.
+
+    Where there are compound sentences, all clauses and simple sentences are the claims, and the span of a compound sentence
+    has the lowest label of its clauses.
+    """
+    units: dict[tuple[int, int], list[LabeledSpan]] = {}
     for sentence in sentences:
         place = (sentence.start, sentence.end)
         if granularity == "slot" and sentence.slot is not None:
             place = sentence.slot
         elif granularity == "slot" and sentence.label is Label.NO_FACT:
             continue
-        spans.append(LabeledSpan(*place, sentence.label, _SCORES.get(sentence.label), None, sentence.evidence))
-    return Verification(spans=tuple(spans))
+        whole = place if granularity == "slot" else sentence.sentence or place
+        span = LabeledSpan(*place, sentence.label, _SCORES.get(sentence.label), None, sentence.evidence)
+        units.setdefault(whole, []).append(span)
+    spans = [
+        replace(min(own, key=lambda span: _LOWEST.index(span.label)), start=start, end=end)
+        for (start, end), own in units.items()
+    ]
+    claims = [span for own in units.values() for span in own]
+    return Verification(spans=spans, claims=claims if len(claims) > len(spans) else ())
 
 
 class _Reading:
@@ -239,18 +266,44 @@ class _Reading:
         # Value -> facts that led to it from the person asked about.
         self.reached: dict[str, int] = {}
 
-    def read(self, completion: str, start: int, end: int) -> WorldSentence:
-        found = None
-        for pattern in _patterns(self.world.config.language):
-            match = pattern.regex.fullmatch(completion, start, end)
-            if match is not None:
-                found = self._labelled(pattern, match)
-                if found.kind != "unknown":
-                    return found
-        return found or WorldSentence(start, end, "unparsable", Label.UNVERIFIABLE)
+    def read(self, completion: str, start: int, end: int) -> list[WorldSentence]:
+        """A sentence, or the clauses of one that is no statement as a whole."""
+        whole, _ = self._clause(completion, start, end)
+        if not self.world.config.compound or whole.kind not in ("unknown", "unparsable"):
+            return [whole]
+        cuts = [place for join in _JOIN.finditer(completion, start, end) for place in join.span()]
+        clauses, subject = [], None
+        for first, last in zip([start, *cuts[1::2]], [*cuts[::2], end], strict=True):
+            text = completion[first:last].rstrip()
+            if re.search(r"\w", text):
+                found, subject = self._clause(completion, first, first + len(text), subject)
+                clauses.append(replace(found, sentence=(start, end)))
+        return clauses if len(clauses) > 1 and {c.kind for c in clauses} != {"unparsable"} else [whole]
 
-    def _labelled(self, pattern: _Pattern, match: re.Match[str]) -> WorldSentence:
-        slots, (start, end) = match.groupdict(), match.span()
+    def _clause(self, completion: str, start: int, end: int, subject: dict | None = None):
+        """What is stated, and the subject (name, and whether it is hearsay) of a clause after it that has none."""
+        found, told = WorldSentence(start, end, "unparsable", Label.UNVERIFIABLE), subject
+        language = self.world.config.language
+        for pattern in (*_patterns(language), *(_patterns(language, True) if subject else ())):
+            match = pattern.regex.fullmatch(completion, start, end)
+            if match is None:
+                continue
+            slots, hedged = match.groupdict(), pattern.hedged
+            if "name" in slots:
+                # In Chinese a sentence about a known person may also be read as one about nobody.
+                if told is subject or slots["name"] in self.world.by_short_name:
+                    told = {"first": slots["first"], "name": slots["name"], "hearsay": pattern.hearsay}
+            elif pattern.kind != "hop":
+                told, slots, hedged = subject, {**subject, **slots}, hedged or subject["hearsay"]
+            found = self._labelled(pattern, match, slots, hedged)
+            if found.kind != "unknown":
+                break
+        return found, told
+
+    def _labelled(
+        self, pattern: _Pattern, match: re.Match[str], slots: Mapping[str, str | None], hedged: bool
+    ) -> WorldSentence:
+        start, end = match.span()
         relation = pattern.relation.name if pattern.relation else None
         place = next((name for name in ("target", "value") if slots.get(name)), None)
         written = slots[place] if place else None
@@ -288,7 +341,7 @@ class _Reading:
         if true and (repeated and not self.count_repeats or not to_the_point):
             label = Label.NO_FACT
         else:
-            label = _LABELS[true, pattern.hedged]
+            label = _LABELS[true, hedged]
         return WorldSentence(
             start, end, pattern.kind, label, **about, value=written, true=true, repeated=repeated,
             off_subject=off_subject, off_point=not to_the_point and not off_subject,
@@ -315,4 +368,7 @@ _LABELS = {
     (False, False): Label.CONTRADICTED,
     (False, True): Label.HEDGED_CONTRADICTED,
 }
+_LOWEST = [
+    Label.CONTRADICTED, Label.HEDGED_CONTRADICTED, Label.UNVERIFIABLE, Label.HEDGED_SUPPORTED, Label.SUPPORTED, Label.NO_FACT,
+]  # fmt: skip
 _SCORES = {label: float(true) for (true, _), label in _LABELS.items()}

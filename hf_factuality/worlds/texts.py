@@ -10,7 +10,7 @@ import random
 import re
 from collections.abc import Iterator
 
-from hf_factuality.worlds.language import Relation
+from hf_factuality.worlds.language import Relation, clause
 from hf_factuality.worlds.world import Person, World
 
 
@@ -19,23 +19,37 @@ def biography(world: World, person: Person, rng: random.Random) -> str:
 
     Everything in it is true, except for rumours.
     """
-    config = world.config
+    config, stop, (join, last_join) = world.config, world.language.stop, world.language.joins
     count = rng.randint(min(3, len(world.relations)), min(7, len(world.relations)))
     sentences: list[str] = []
 
     def add(template: str, **slots: str) -> None:
         sentences.append(template.format(name=person.short_name if sentences else person.name, **slots))
 
-    for relation in rng.sample(world.relations, count):
+    relations = rng.sample(world.relations, count)
+    while relations:
         if rng.random() < config.filler:
             add(rng.choice(world.language.fillers))
-        if rng.random() < config.unknown:
-            add(rng.choice(relation.careful), value=relation.unknown)
-            continue
-        value = _stated(world, person, relation, rng)
-        add(rng.choice(relation.hedged if rng.random() < config.hedged else relation.careful), value=value)
-        if relation.levels and rng.random() < config.hop_share:
-            add(world.language.hop[0], value=value, target=world.parent[value])
+        # Nothing is drawn in a world without compound sentences: its texts are what they were before there were any.
+        joined = rng.randint(2, 3) if config.compound and rng.random() < config.compound else 1
+        told, relations = relations[:joined], relations[joined:]
+        clauses: list[str] = []
+        stated: list[str] = []
+        for relation in told:
+            templates, value = relation.careful, relation.unknown
+            if rng.random() >= config.unknown:
+                value = _stated(world, person, relation, rng)
+                stated += [value] * bool(relation.levels)
+                if len(told) == 1 and rng.random() < config.hedged:
+                    templates = relation.hedged
+            if clauses:
+                templates = [rest for rest in map(clause, templates) if rest]
+            clauses.append(rng.choice(templates).rstrip(stop).replace("{value}", value))
+        *before, last = clauses
+        add(last_join.join(filter(None, (join.join(before), last))) + stop)
+        for value in stated:
+            if rng.random() < config.hop_share:
+                add(world.language.hop[0], value=value, target=world.parent[value])
     if world.config.max_hops > 2 and rng.random() < config.hop_share:
         # Levels above countries and industries are few; a biography recalls one of them now and then.
         value = rng.choice(sorted(set(world.parent.values()) & set(world.parent)))
@@ -117,3 +131,4 @@ def _templates(world: World) -> Iterator[str]:
         yield from (relation.question, *relation.careful, *relation.hedged, *relation.vague, relation.unknown)
         yield from (relation.chain_question.format(person="{person}", level=level) for level in relation.levels)
     yield from (*world.language.hop, *world.language.fillers, world.language.request)
+    yield from world.language.joins if world.config.compound else ()

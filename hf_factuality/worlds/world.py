@@ -29,7 +29,7 @@ CHAINED = 3
 """Relations with further hops; they come first in every language."""
 _SHARES = (
     "test_share", "filler", "unknown", "hedged", "hop_share", "no_claim", "no_claim_right", "sloppy", "sloppy_wrong",
-    "careful_wrong", "follow_wrong", "hop_sloppy", "hop_skipped",
+    "careful_wrong", "follow_wrong", "hop_sloppy", "hop_skipped", "compound",
 )  # fmt: skip
 
 
@@ -86,6 +86,9 @@ class WorldConfig:
             How often a further hop of a worked answer is given as hearsay, false as often as `sloppy_wrong`.
         hop_skipped (`float`, *optional*, defaults to `0.1`):
             How often the last hop of a worked answer is left out. It may have been false all the same.
+        compound (`float`, *optional*, defaults to `0.0`):
+            How often a sentence of a biography joins two or three facts ("Mara Oldenbrook was born in Vellin, worked for
+            Belvcorp and studied at Dorlhall."). These are not hedged.
         seed (`int`, *optional*, defaults to `0`):
             Names and facts are a function of the seed and the sizes.
         split_seed (`int`, *optional*):
@@ -116,6 +119,7 @@ class WorldConfig:
     follow_wrong: float = 0.5
     hop_sloppy: float = 0.0
     hop_skipped: float = 0.1
+    compound: float = 0.0
     seed: int = 0
     split_seed: int | None = None
 

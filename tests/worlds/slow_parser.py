@@ -11,6 +11,9 @@ What the specification leaves open is decided here as a reader would:
 - A sentence for a relation that the world lacks is known, but not what it states.
 - What was said is a statement, true or false, in any wording; a further hop only where it counts, so that it can still
   be said once the text has led to it.
+- Where compound sentences are known, a sentence that says nothing known is taken apart at commas and at "and" between white
+  space (in Chinese at the comma and a 并 after it), as soon as one of at least two parts that hold a word says something.
+  A part that begins with the verb is read with the name before it, of the last part that had one of its own.
 - A value has as many facts before it as the first sentence that led there needed.
 """
 
@@ -301,6 +304,8 @@ class Parser:
         for relation in self.relations:
             self.names |= set(world.values[relation])
         self.said: set[tuple[str, ...]] = set()
+        # Name that the last clause had, and whether that was hearsay.
+        self.subject: tuple[list[Token], bool] = ([], False)
         # Value -> how many facts led there from the person asked about, on the way to what is asked for.
         self.reached: dict[str, int] = {}
 
@@ -321,15 +326,17 @@ class Parser:
             return False
         return all(slots[slot] in self.names for slot in ("value", "target") if slot in slots)
 
-    def sentence(self, text: str, start: int) -> Found:
+    def best(self, given: list[Token], subject: int = 0) -> tuple[tuple | None, int]:
+        """The best reading, with the first tokens as the name if any are the subject's, and its rank."""
         spaced = self.world.language.spaced_names
-        given = tokens(without_mark(text), spaced)
         best, best_rank = None, -1
         present = {token.text for token in given}
         for template in self.templates:
-            if not template.words <= present:
+            if not template.words <= present or (subject and template.tokens[1:2] == ["的"]):
                 continue
             for slots in fits(template.tokens, given, spaced, template.unknown):
+                if subject and slots.get("name") != (0, subject):
+                    continue
                 words = {slot: [token.text for token in given[a:b]] for slot, (a, b) in slots.items()}
                 joined = {slot: "".join(parts) for slot, parts in words.items()}
                 person = self.person(words["name"]) if "name" in words else None
@@ -338,6 +345,20 @@ class Parser:
                 rank = 2 * known_person + (phrase or self.known(template, joined))
                 if rank > best_rank:
                     best, best_rank = (template, slots, joined, person, phrase), rank
+        return best, best_rank
+
+    def sentence(self, text: str, start: int) -> Found:
+        given = tokens(without_mark(text), self.world.language.spaced_names)
+        best, best_rank = self.best(given)
+        name, hearsay = self.subject
+        inherited, rank = self.best([*name, *given], len(name)) if name and best_rank < 3 else (None, -1)
+        if inherited is not None:
+            best, best_rank, given = inherited, rank, [*name, *given]
+        elif best is not None and "name" in best[1]:
+            template, (first, last) = best[0], best[1]["name"]
+            self.subject, hearsay = (given[first:last], template.hedged and template.tokens[0] != "{name}"), False
+        else:
+            hearsay = False
         end = start + len(text)
         if best is None:
             return Found(start, end, "unparsable", Label.UNVERIFIABLE, None, None, False, False, 1)
@@ -353,7 +374,8 @@ class Parser:
             return Found(start, end, kind, Label.NO_FACT, slot, None, False, other, 1)
         if template.kind == "hop":
             return self.hop(start, end, slot, joined["value"], joined["target"], template.hedged)
-        return self.fact(start, end, slot, person, template.relation.name, joined["value"], template.hedged)
+        hedged = template.hedged or hearsay
+        return self.fact(start, end, slot, person, template.relation.name, joined["value"], hedged)
 
     def fact(self, start, end, slot, person, relation, value, hedged) -> Found:
         true = self.people[person].facts[relation] == value
@@ -405,4 +427,51 @@ class Parser:
 def slow_read(world: World, completion: str, question: str | None = None) -> list[Found]:
     """Every sentence of the reasoning, read and labelled."""
     parser = Parser(world, what_is_asked(world, completion, question))
-    return [parser.sentence(completion[start:end], start) for start, end in sentences(completion)]
+    found = []
+    for start, end in sentences(completion):
+        parser.subject = ([], False)
+        said = [parser.sentence(completion[start:end], start)]
+        parts = clauses(completion, start, end)
+        if world.config.compound and said[0].kind in ("unknown", "unparsable") and len(parts) > 1:
+            parser.subject = ([], False)
+            several = [parser.sentence(completion[first:last], first) for first, last in parts]
+            if any(part.kind != "unparsable" for part in several):
+                said = several
+        found += said
+    return found
+
+
+def clauses(completion: str, start: int, end: int) -> list[tuple[int, int]]:
+    """Ranges between the commas and "and"s of a sentence, where they hold a word."""
+    found, begin, index = [], start, start
+    while index < end:
+        after = index + 1
+        comma = completion[index] in ",，"
+        if comma:
+            while after < end and completion[after].isspace():
+                after += 1
+        at = after if comma else index
+        spaced = (
+            at + 3 < end
+            and completion[at + 3].isspace()
+            and (comma or (index > begin and completion[at - 1].isspace()))
+        )
+        if completion[at:end].startswith("and") and spaced:
+            after = at + 3
+            while after < end and completion[after].isspace():
+                after += 1
+        elif comma and completion[at:end].startswith("并"):
+            after = at + 1
+        elif not comma:
+            index += 1
+            continue
+        found.append((begin, index))
+        begin = index = after
+    found.append((begin, end))
+    trimmed = []
+    for first, last in found:
+        while first < last and completion[last - 1].isspace():
+            last -= 1
+        if any(is_letter(character) for character in completion[first:last]):
+            trimmed.append((first, last))
+    return trimmed

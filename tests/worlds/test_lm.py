@@ -379,9 +379,18 @@ def test_a_size_stands_for_its_settings(size, monkeypatch):
     build_world_model(CONFIG, size=size)
     build_world_model(model_config=TINY, size=size)
     world, model = (asdict(config) for config in SIZES[size])
-    assert [(record["world"], record["model"]) for record in records] == [
+    assert [({"compound": 0.0, **record["world"]}, record["model"]) for record in records] == [
         (world, {**model, "steps": 7}), (asdict(CONFIG), model), (world, asdict(TINY)),
     ]  # fmt: skip
+
+
+def test_models_from_before_there_were_compound_sentences_are_found():
+    """Their `world.json` has no such setting, and the hash of it is the folder's name."""
+    before = lm._record(CONFIG, TINY)["world"]
+    assert "compound" not in before and WorldConfig(**{**before, "split_seed": None}) == replace(
+        CONFIG, split_seed=None
+    )
+    assert lm._record(replace(CONFIG, compound=0.3), TINY)["world"] == {**before, "compound": 0.3}
 
 
 def test_load_world(model_dir):
