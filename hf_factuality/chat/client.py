@@ -13,7 +13,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from hf_factuality.chat.base import ChatAnswer, ChatRequest, TokenLogprobs, cut
 from hf_factuality.chat.cache import AnswerCache, content_key
@@ -98,6 +98,12 @@ class ChatClient:
         'yes'
     """
 
+    # What a client of another endpoint replaces, with `_body` and `_read`: its path, that of the models, and a request
+    # that any server answers.
+    _path: ClassVar[str] = "/chat/completions"
+    _models_path: ClassVar[str] = "/models"
+    _hello: ClassVar[ChatRequest] = ChatRequest(PROBE_MESSAGES, max_tokens=16)
+
     def __init__(
         self,
         base_url: str,
@@ -156,6 +162,21 @@ class ChatClient:
     def server(self) -> str:
         """Address of the server."""
         return self._transport.server
+
+    def models(self) -> list[str]:
+        """Names of the models that the server has, in one attempt of ten seconds.
+
+        Raises:
+            [`ServerError`]: it does not answer, or with something else.
+        """
+        try:
+            answer = self._transport.call(self._transport.get(self._models_path, 10.0))
+            return [self._transport.clean(str(model["id"])) for model in answer["data"]]
+        except (KeyError, TypeError):
+            reason = "no list of models"
+        except Failure as failure:
+            reason = failure.reason
+        raise ServerError(f"{self.server} does not answer: {reason}")
 
     def close(self):
         """Close connections, thread and cache; they open again by themselves."""
@@ -276,8 +297,8 @@ class ChatClient:
             logger.info("%s: %s", self.server, f"{found} log-probabilities" if found else "no log-probabilities")
 
     async def _send(self, request: ChatRequest, field: str | None, logprobs: int, epoch: int) -> ChatAnswer:
-        body, probe = self._body(request, field, logprobs), self._body(ChatRequest(PROBE_MESSAGES, max_tokens=16))
-        return await self._transport.post(body, probe, epoch, _read_answer, self.stats)
+        body, hello = self._body(request, field, logprobs), self._body(self._hello)
+        return await self._transport.post(self._path, body, hello, epoch, self._read, self.stats)
 
     def _body(self, request: ChatRequest, field: str | None = None, logprobs: int = 0) -> dict[str, Any]:
         body: dict[str, Any] = {
@@ -294,6 +315,14 @@ class ChatClient:
             body |= {"logprobs": True, "top_logprobs": logprobs}
         body |= {**_fields(request), **self.extra_body}
         return {name: value for name, value in body.items() if value is not None}
+
+    def _read(self, payload: Any) -> ChatAnswer:
+        """The one choice of a chat completion; raises what [`Transport.post`] takes for no answer."""
+        choice, *others = payload["choices"]
+        content, reason = _read_content(choice), choice.get("finish_reason")
+        if any(_read_content(other).strip() != content.strip() for other in others):  # one was asked for
+            reason = "ambiguous"
+        return ChatAnswer(content, reason if isinstance(reason, str) else None, _read_logprobs(choice.get("logprobs")))
 
     def _warn(self, what: str):
         if what not in self._warned:
@@ -319,15 +348,6 @@ def _ended(answer: ChatAnswer | None, request: ChatRequest) -> ChatAnswer | None
         return answer
     text, stopped = cut(answer.text, request.stop)
     return replace(answer, text=text, finish_reason="stop") if stopped else answer
-
-
-def _read_answer(payload: Any) -> ChatAnswer:
-    """The one choice of a chat completion; raises what [`Transport.post`] takes for no answer."""
-    choice, *others = payload["choices"]
-    content, reason = _read_content(choice), choice.get("finish_reason")
-    if any(_read_content(other).strip() != content.strip() for other in others):  # one was asked for
-        reason = "ambiguous"
-    return ChatAnswer(content, reason if isinstance(reason, str) else None, _read_logprobs(choice.get("logprobs")))
 
 
 def _read_content(choice: Any) -> str:

@@ -299,13 +299,26 @@ class Transport:
         text = " ".join(re.sub(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]", " ", redact(text[:4000])).split())
         return text if len(text) <= 300 else f"{text[:300]}..."
 
+    async def get(self, path: str, seconds: float) -> Any:
+        """What the server has at `path`, in one attempt, whatever it did before; raises [`Failure`]."""
+        try:
+            return await asyncio.wait_for(self._once(path), seconds)
+        except (TimeoutError, *_NO_ANSWER) as error:
+            raise Failure("failed", f"no answer within {seconds:g} s, or none in JSON: {self._named(error)}") from None
+
     async def post(
-        self, body: Mapping[str, Any], probe: Mapping[str, Any], epoch: int, read: Callable[[Any], Any], stats: Any
+        self,
+        path: str,
+        body: Mapping[str, Any],
+        probe: Mapping[str, Any],
+        epoch: int,
+        read: Callable[[Any], Any],
+        stats: Any,
     ) -> Any:
         """What `read` makes of the server's answer to `body`, after as many attempts as it takes, counted in `stats`.
 
-        `probe` is a short request, which any server that is there answers. A request does not outlive the hope of its
-        batch for the server, which is the `epoch` that [`_Gate.batch`] gave.
+        `probe` is a short request to the same `path`, which any server that is there answers. A request does not outlive
+        the hope of its batch for the server, which is the `epoch` that [`_Gate.batch`] gave.
 
         Raises:
             [`Failure`]: this request has no answer.
@@ -323,13 +336,13 @@ class Transport:
                         stats.retried += attempts > 0
                         attempts += 1
                         patience = min(patience, time.monotonic() + self.policy.give_up_after)
-                    answer = read(await self._once(_encoded(probe) if trying else data))
+                    answer = read(await self._once(path, _encoded(probe) if trying else data))
                     gate.alive()
                     if trying:
                         continue
                     return answer
                 except _NO_ANSWER as error:
-                    failure = Failure("failed", f"no chat completion: {self._named(error)}")
+                    failure = Failure("failed", f"no usable answer: {self._named(error)}")
                 except Failure as error:
                     failure = error
                 finally:
@@ -350,14 +363,15 @@ class Transport:
                 raise failure
             await asyncio.sleep(self.policy.delay(attempts - 1))
 
-    async def _once(self, data: bytes) -> Any:
+    async def _once(self, path: str, data: bytes | None = None) -> Any:
         headers = {"Content-Type": "application/json", "Accept": "application/json"}
         if self._key:
             headers["Authorization"] = f"Bearer {self._key}"
         options = {"timeout": self._timeout, "proxy": self._proxy, "allow_redirects": False}
+        method = "GET" if data is None else "POST"
         try:
-            async with self._session.post(
-                f"{self.server}/chat/completions", data=data, headers=headers, **options
+            async with self._session.request(
+                method, self.server + path, data=data, headers=headers, **options
             ) as response:
                 received = bytearray()
                 async for chunk in response.content.iter_chunked(65536):

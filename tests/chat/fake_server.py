@@ -13,14 +13,15 @@ from aiohttp import web
 from hf_factuality.chat.client import PROBE_MESSAGES, ChatClient, RetryPolicy
 
 
-PROBE = PROBE_MESSAGES[0][1]
+PROBE, SCORE_PROBE = PROBE_MESSAGES[0][1], "Hello."
 # Waits short enough for tests, and patience long enough for a busy machine, or short enough to see its end.
 FAST = RetryPolicy(retries=3, backoff=0.01, max_backoff=0.05, breaker_failures=3, give_up_after=60.0)
 HASTY = replace(FAST, give_up_after=1.0)
 
 
 class FakeServer:
-    """Answers `reply(prompt, body)` after `delay` seconds: a text, or a tuple with its reason to end and further choices.
+    """Answers `reply(prompt, body)` after `delay` seconds: a text, or a tuple with its reason to end and further choices;
+    as a classifier, a list of numbers.
 
     `choice_field`: the name under which it knows constrained choice, `None` to ignore all; `strict`: answers 422 to
     fields it does not know. `logprobs`: whether it gives them (for the words of the answer). `trouble(prompt, count)`:
@@ -45,6 +46,7 @@ class FakeServer:
         self.received: Counter = Counter()
         self.answered: Counter = Counter()
         self.bodies: list[dict] = []
+        self.paths: list[str] = []
         self.now = self.most = 0
         self.dying = False
         self.dies_at = math.inf
@@ -69,7 +71,9 @@ class FakeServer:
 
     async def _start(self):
         app = web.Application(client_max_size=64 * 1024**2)
-        app.router.add_post("/v1/chat/completions", self._handle)
+        for path in ("/v1/chat/completions", "/v1/embeddings", "/classify"):
+            app.router.add_post(path, self._handle)
+        app.router.add_get("/v1/models", self._models)
         self.runner = web.AppRunner(app, shutdown_timeout=0.1)
         await self.runner.setup()
         site = web.TCPSite(self.runner, "127.0.0.1", self.port, reuse_address=True)
@@ -111,14 +115,20 @@ class FakeServer:
         kwargs = {"cache": False, "retry": FAST, "timeout": 60.0, **kwargs}
         return ChatClient(self.url, "fake", **kwargs)
 
+    async def _models(self, request):
+        if self.key and request.headers.get("Authorization") != f"Bearer {self.key}":
+            return web.json_response({"error": f"wrong key: {request.headers.get('Authorization')}"}, status=401)
+        return web.json_response({"object": "list", "data": [{"id": self.model, "object": "model"}]})
+
     async def _handle(self, request):
         if self.dying:
             if request.transport is not None:  # the client may have left
                 request.transport.abort()
             return web.Response()
         body = json.loads(await request.read())
-        prompt = body["messages"][-1]["content"]
+        prompt = body["messages"][-1]["content"] if "messages" in body else body["input"]
         self.bodies.append(body)
+        self.paths.append(request.path)
         if self.key and request.headers.get("Authorization") != f"Bearer {self.key}":
             return web.json_response(
                 {"error": f"Incorrect API key: {request.headers.get('Authorization')}"}, status=401
@@ -155,9 +165,12 @@ class FakeServer:
             if trouble is not None:
                 status, headers = trouble if isinstance(trouble, tuple) else (trouble, {})
                 return web.json_response({"error": "trouble"}, status=status, headers=headers)
-            response = web.json_response(self._answer(prompt, body))
+            scored = request.path != "/v1/chat/completions"
+            response = web.json_response(
+                self._score(request.path, prompt, body) if scored else self._answer(prompt, body)
+            )
             await response.prepare(request)
-            if prompt != PROBE:
+            if prompt not in (PROBE, SCORE_PROBE):
                 self.answered[prompt] += 1  # before the client can see it
                 if sum(self.answered.values()) == self.dies_at:
                     self.dying = True  # nothing that is under way comes to its end
@@ -166,6 +179,14 @@ class FakeServer:
             return response
         finally:
             self.now -= 1
+
+    def _score(self, path, prompt, body):
+        numbers = [0.5] if prompt == SCORE_PROBE else self.reply(prompt, body)
+        item = {
+            "/classify": {"index": 0, "label": "LABEL_0", "probs": numbers, "num_classes": len(numbers)},
+            "/v1/embeddings": {"index": 0, "object": "embedding", "embedding": numbers},
+        }[path]
+        return {"id": "x", "object": "list", "created": 0, "model": self.model, "data": [item], "usage": {}}
 
     def _answer(self, prompt, body):
         text = "Hello there." if prompt == PROBE else self.reply(prompt, body)
