@@ -98,8 +98,7 @@ class ChatClient:
         'yes'
     """
 
-    # What a client of another endpoint replaces, with `_body` and `_read`: its path, that of the models, and a request
-    # that any server answers.
+    # What a client of another endpoint replaces, with `_body` and `_read`; the last is what any server answers.
     _path: ClassVar[str] = "/chat/completions"
     _models_path: ClassVar[str] = "/models"
     _hello: ClassVar[ChatRequest] = ChatRequest(PROBE_MESSAGES, max_tokens=16)
@@ -164,19 +163,10 @@ class ChatClient:
         return self._transport.server
 
     def models(self) -> list[str]:
-        """Names of the models that the server has, in one attempt of ten seconds.
-
-        Raises:
-            [`ServerError`]: it does not answer, or with something else.
-        """
-        try:
-            answer = self._transport.call(self._transport.get(self._models_path, 10.0))
-            return [self._transport.clean(str(model["id"])) for model in answer["data"]]
-        except (KeyError, TypeError):
-            reason = "no list of models"
-        except Failure as failure:
-            reason = failure.reason
-        raise ServerError(f"{self.server} does not answer: {reason}")
+        """Names of the models that the server has; [`ServerError`] if it does not say so within ten seconds."""
+        clean = self._transport.clean
+        read = self._transport.get(self._models_path, lambda answer: [clean(model["id"]) for model in answer["data"]])
+        return self._transport.call(read)
 
     def close(self):
         """Close connections, thread and cache; they open again by themselves."""

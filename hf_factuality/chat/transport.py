@@ -299,12 +299,13 @@ class Transport:
         text = " ".join(re.sub(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]", " ", redact(text[:4000])).split())
         return text if len(text) <= 300 else f"{text[:300]}..."
 
-    async def get(self, path: str, seconds: float) -> Any:
-        """What the server has at `path`, in one attempt, whatever it did before; raises [`Failure`]."""
+    async def get(self, path: str, read: Callable[[Any], Any]) -> Any:
+        """What `read` makes of what is at `path`, in one attempt of ten seconds; raises [`ServerError`]."""
         try:
-            return await asyncio.wait_for(self._once(path), seconds)
-        except (TimeoutError, *_NO_ANSWER) as error:
-            raise Failure("failed", f"no answer within {seconds:g} s, or none in JSON: {self._named(error)}") from None
+            return read(await asyncio.wait_for(self._once(path), 10.0))
+        except (Failure, TimeoutError, *_NO_ANSWER) as error:
+            reason = str(error) if isinstance(error, Failure) else self._named(error)
+            raise ServerError(f"{self.server} does not answer: {reason}") from None
 
     async def post(
         self,

@@ -31,4 +31,5 @@ from hf_factuality.rewards.long_form import (
 )
 from hf_factuality.rewards.rlfh import RLFHReward as RLFHReward, rlfh_verifier as rlfh_verifier
 from hf_factuality.rewards.rlfh_maps import load_rlfh_maps as load_rlfh_maps
+from hf_factuality.rewards.served import ServedReward as ServedReward, ServedRoles as ServedRoles
 from hf_factuality.rewards.token_reward_model import TokenRewardModel as TokenRewardModel

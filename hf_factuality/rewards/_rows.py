@@ -39,7 +39,7 @@ class JudgedReward:
     """Beneath rewards that ask a verifier of their own: each completion is judged once, and one that is down ends the run.
 
     A subclass calls [`judge`] and makes rewards of what was found; `_row` says what of a completion is judged. The arguments
-    are those of [`~hf_factuality.rewards.RLFHReward`].
+    are those of [`~hf_factuality.rewards.RLFHReward`], and the `raises` of [`GuardedVerifier`].
     """
 
     def __init__(
@@ -51,11 +51,12 @@ class JudgedReward:
         timeout: float | None = 300.0,
         batch_size: int = 64,
         max_unjudged_batches: int = 3,
+        raises: tuple[type[Exception], ...] = (),
     ):
         self.verifier = load_verifier(verifier) if isinstance(verifier, str) else verifier
         self.evidence_column = evidence_column
         self.question_column = question_column
-        self._guard = GuardedVerifier(self.verifier, timeout, batch_size)
+        self._guard = GuardedVerifier(self.verifier, timeout, batch_size, raises)
         self._unjudged = UnjudgedBatches(max_unjudged_batches)
         self._policy: Any = None
 

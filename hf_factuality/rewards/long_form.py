@@ -249,7 +249,8 @@ class ChecklistReward(JudgedReward):
         column (`str`, *optional*, defaults to `"checklist"`):
             Dataset column with a list of statements. Rows without any are unknown.
         **guard:
-            `timeout`, `batch_size` and `max_unjudged_batches` of [`~hf_factuality.rewards.RLFHReward`].
+            `timeout`, `batch_size` and `max_unjudged_batches` of [`~hf_factuality.rewards.RLFHReward`], and `raises`: errors
+            that end the run instead of leaving completions out.
     """
 
     def __init__(self, judge: Judge, column: str = "checklist", **guard: Any):

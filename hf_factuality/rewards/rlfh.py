@@ -136,23 +136,12 @@ class RLFHReward(JudgedReward):
         rate: int | Rater | None = None,
         *,
         drop_refusals: bool = False,
-        evidence_column: str = "evidence",
-        question_column: str = "question",
         language: str | None = None,
-        timeout: float | None = 300.0,
-        batch_size: int = 64,
-        max_unjudged_batches: int = 3,
+        **judging: Any,
     ):
         if granularity not in RLFH_GRANULARITIES:
             raise ValueError(f"granularity={granularity!r} is unknown; choose one of {list(RLFH_GRANULARITIES)}")
-        super().__init__(
-            verifier,
-            evidence_column=evidence_column,
-            question_column=question_column,
-            timeout=timeout,
-            batch_size=batch_size,
-            max_unjudged_batches=max_unjudged_batches,
-        )
+        super().__init__(verifier, **judging)
         self.maps = load_rlfh_maps(maps)
         self.granularity = granularity
         self.drop_refusals = drop_refusals

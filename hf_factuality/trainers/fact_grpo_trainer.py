@@ -105,7 +105,8 @@ class FactGRPOTrainer(SamplingTrainer, SequenceRatios, GRPOTrainer):
         args ([`FactGRPOConfig`], *optional*):
             Settings.
         verifier ([`Verifier`] or `str`, *optional*, defaults to `"lexical"`):
-            Labels sentences or claims: an object with `verify(inputs)`, or a name for [`load_verifier`].
+            Labels sentences or claims: an object with `verify(inputs)`, or a name for [`load_verifier`]. A
+            [`~hf_factuality.verifiers.guard.GuardedVerifier`] keeps its own limits instead of those of `args`.
         credit (`str` or `Callable`, *optional*):
             Instead of `args.credit`: a name, or a function `(advantages, labels, mask) -> (B, T)`; see
             [`~hf_factuality.functional.shape_advantages`] for what it gets. `args.credit` becomes its qualified name; a
@@ -150,7 +151,9 @@ class FactGRPOTrainer(SamplingTrainer, SequenceRatios, GRPOTrainer):
         args = self._checked_args(args, model)
         self._credit = args.use_credit(credit)
         verifier = load_verifier(verifier) if isinstance(verifier, str) else verifier
-        self._guard = GuardedVerifier(verifier, args.verifier_timeout, args.verifier_batch_size)
+        if not isinstance(verifier, GuardedVerifier):
+            verifier = GuardedVerifier(verifier, args.verifier_timeout, args.verifier_batch_size)
+        self._guard = verifier
         if self._guard.requires_evidence and args.remove_unused_columns:
             raise ValueError("remove_unused_columns=True drops the verifier's evidence; set it to False")
         evaluated = eval_dataset.values() if isinstance(eval_dataset, dict) else [eval_dataset]

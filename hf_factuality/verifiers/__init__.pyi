@@ -16,6 +16,7 @@ from hf_factuality.verifiers.extractors.llm import (
     RLFHExtractor as RLFHExtractor,
     VeriScoreExtractor as VeriScoreExtractor,
 )
+from hf_factuality.verifiers.judges.truthfulness_served import ServedTruthfulnessJudge as ServedTruthfulnessJudge
 from hf_factuality.verifiers.pipeline import (
     VerifierPipeline as VerifierPipeline,
     load_pipeline as load_pipeline,

@@ -71,8 +71,8 @@ class FakeServer:
 
     async def _start(self):
         app = web.Application(client_max_size=64 * 1024**2)
-        for path in ("/v1/chat/completions", "/v1/embeddings", "/classify"):
-            app.router.add_post(path, self._handle)
+        app.router.add_post("/v1/chat/completions", self._handle)
+        app.router.add_post("/classify", self._handle)
         app.router.add_get("/v1/models", self._models)
         self.runner = web.AppRunner(app, shutdown_timeout=0.1)
         await self.runner.setup()
@@ -165,10 +165,8 @@ class FakeServer:
             if trouble is not None:
                 status, headers = trouble if isinstance(trouble, tuple) else (trouble, {})
                 return web.json_response({"error": "trouble"}, status=status, headers=headers)
-            scored = request.path != "/v1/chat/completions"
-            response = web.json_response(
-                self._score(request.path, prompt, body) if scored else self._answer(prompt, body)
-            )
+            answer = self._score if request.path == "/classify" else self._answer
+            response = web.json_response(answer(prompt, body))
             await response.prepare(request)
             if prompt not in (PROBE, SCORE_PROBE):
                 self.answered[prompt] += 1  # before the client can see it
@@ -180,12 +178,9 @@ class FakeServer:
         finally:
             self.now -= 1
 
-    def _score(self, path, prompt, body):
+    def _score(self, prompt, body):
         numbers = [0.5] if prompt == SCORE_PROBE else self.reply(prompt, body)
-        item = {
-            "/classify": {"index": 0, "label": "LABEL_0", "probs": numbers, "num_classes": len(numbers)},
-            "/v1/embeddings": {"index": 0, "object": "embedding", "embedding": numbers},
-        }[path]
+        item = {"index": 0, "label": "LABEL_0", "probs": numbers, "num_classes": len(numbers)}
         return {"id": "x", "object": "list", "created": 0, "model": self.model, "data": [item], "usage": {}}
 
     def _answer(self, prompt, body):

@@ -1,8 +1,9 @@
+import json
 import pickle
 
 import pytest
 
-from hf_factuality.chat import ChatClient, ScoreClient, ServerError
+from hf_factuality.chat import ChatClient, ChatRequest, ScoreClient, ServerError
 from tests.chat.fake_server import FAST, HASTY, FakeServer
 
 
@@ -17,28 +18,33 @@ def plain(*texts):
     return [(("", text),) for text in texts]
 
 
+def score(client, asked):
+    """Numbers of each text, or its error."""
+    answers = client.chat([ChatRequest(messages) for messages in asked])
+    return [answer.error or json.loads(answer.text) for answer in answers]
+
+
 def length(prompt, body):
     return [float(len(prompt)), -1.5]
 
 
 @pytest.mark.parametrize(
-    ("settings", "path", "own"),
+    ("settings", "own"),
     [
-        ({}, "/classify", {"use_activation": False}),
-        ({"activation": True}, "/classify", {"use_activation": True}),
+        ({}, {"use_activation": False}),
+        ({"activation": True}, {"use_activation": True}),
+        ({"extra_body": {"truncate_prompt_tokens": 9}}, {"use_activation": False, "truncate_prompt_tokens": 9}),
         (
-            {"extra_body": {"truncate_prompt_tokens": 9}},
-            "/classify",
-            {"use_activation": False, "truncate_prompt_tokens": 9},
-        ),
-        ({"endpoint": "embeddings"}, "/v1/embeddings", {"encoding_format": "float"}),
+            {"extra_body": {"use_activation": None, "activation": False}},
+            {"activation": False},
+        ),  # as older vLLM calls it
     ],
 )
-def test_a_text_is_sent_as_each_endpoint_wants_it(settings, path, own):
+def test_a_text_is_sent_as_it_is(settings, own):
     with FakeServer(length) as server:
         client = connect(server, **settings)
-        assert client.score(plain("ab", "abcd")) == [([2.0, -1.5], None), ([4.0, -1.5], None)]
-        assert server.paths == [path] * 2
+        assert score(client, plain("ab", "abcd")) == [[2.0, -1.5], [4.0, -1.5]]
+        assert server.paths == ["/classify"] * 2
         assert {"model": "fake", "input": "ab", **own} in server.bodies
         assert client.models() == ["fake"]
 
@@ -46,7 +52,7 @@ def test_a_text_is_sent_as_each_endpoint_wants_it(settings, path, own):
 def test_messages_are_rendered_by_the_server_and_the_address_may_lack_v1():
     with FakeServer(length) as server:
         client = ScoreClient(server.url.removesuffix("/v1") + "/", "fake", cache=False)
-        assert client.score([TURNS]) == [([6.0, -1.5], None)]
+        assert score(client, [TURNS]) == [[6.0, -1.5]]
         assert server.bodies == [
             {
                 "model": "fake",
@@ -63,11 +69,10 @@ def test_what_fails_for_one_text_costs_only_itself():
     ) as server:
         client = connect(server, max_prompt_chars=10)
         names = [*replies, "long", "a" * 11]
-        found = dict(zip(names, client.score(plain(*names)), strict=True))
-        assert found.pop("good") == ([2.0], None)
-        assert all(numbers == [] for numbers, _ in found.values())
-        assert found["long"][1].startswith("HTTP 400") and "not sent" in found["a" * 11][1]
-        assert all("no usable answer" in found[name][1] for name in ("nan", "none", "word", "text", "nested"))
+        found = dict(zip(names, score(client, plain(*names)), strict=True))
+        assert found.pop("good") == [2.0]
+        assert found["long"].startswith("HTTP 400") and "not sent" in found["a" * 11]
+        assert all("no usable answer" in found[name] for name in ("nan", "none", "word", "text", "nested"))
         assert server.received["a" * 11] == 0
 
 
@@ -76,9 +81,9 @@ def test_killed_and_back_again_asks_only_what_was_under_way():
     with FakeServer(lambda prompt, body: [float(prompt[-3:])], delay=0.02) as server:
         trouble = server.die_at(40, back_after=0.5)
         client = connect(server, concurrency=8)
-        found = client.score(plain(*texts))
+        found = score(client, plain(*texts))
         trouble.join(30)
-        assert found == [([float(number)], None) for number in range(100)]
+        assert found == [[float(number)] for number in range(100)]
         assert set(server.answered.values()) == {1} and client.stats.failed == 0 and client.stats.retried > 0
 
 
@@ -86,9 +91,9 @@ def test_gone_for_good_is_an_error():
     server = FakeServer(length)
     with server:
         client = connect(server, retry=HASTY)
-        client.score(plain("a"))
+        score(client, plain("a"))
     with pytest.raises(ServerError, match=r"gave no answer for .*; 0 of 1 requests"):
-        client.score(plain("b"))
+        score(client, plain("b"))
     with pytest.raises(ServerError, match="does not answer: ClientConnectorError"):
         client.models()
 
@@ -98,12 +103,12 @@ def test_the_cache_tells_texts_messages_and_activations_apart(tmp_path):
         cache = tmp_path / "scores.sqlite"
         asked = [*plain("a", "b"), (("user", "a"),)]
         first = connect(server, cache=cache)
-        found = first.score(asked)
+        found = score(first, asked)
         assert first.stats.sent == 3
         again = pickle.loads(pickle.dumps(first))
-        assert again.score(asked) == found and again.stats.sent == 0 and again.stats.cached == 3
+        assert score(again, asked) == found and again.stats.sent == 0 and again.stats.cached == 3
         other = connect(server, cache=cache, activation=True)
-        other.score(asked[:1])
+        score(other, asked[:1])
         assert other.stats.sent == 1 and pickle.loads(pickle.dumps(other)).extra_body == {"use_activation": True}
 
 
@@ -120,7 +125,5 @@ def test_the_list_of_models_of_a_server_that_has_none_or_wants_a_key(monkeypatch
 
 
 def test_bad_arguments():
-    with pytest.raises(ValueError, match="endpoint='score' is unknown; choose one of"):
-        ScoreClient("http://localhost:1", "m", endpoint="score")
     with pytest.raises(ValueError, match="http"):
         ScoreClient("localhost:1", "m")

@@ -1,0 +1,154 @@
+"""The four models that KLCF asks, each on a server (arXiv 2509.23765)."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from dataclasses import dataclass, field
+from typing import Any
+
+from hf_factuality.chat.base import ChatRequest
+from hf_factuality.chat.client import ChatClient
+from hf_factuality.chat.scores import ScoreClient
+from hf_factuality.chat.transport import RetryPolicy, ServerError
+from hf_factuality.errors import JudgingError
+from hf_factuality.rewards.answers import complete_text
+from hf_factuality.rewards.long_form import ChecklistReward
+from hf_factuality.spans import Verification, scope_text
+from hf_factuality.verifiers.base import Extractor, Judge
+from hf_factuality.verifiers.extractors.llm import VeriScoreExtractor
+from hf_factuality.verifiers.guard import GuardedVerifier, UnjudgedBatches
+from hf_factuality.verifiers.judges.llm import LLMJudge
+from hf_factuality.verifiers.judges.truthfulness_served import ServedTruthfulnessJudge
+from hf_factuality.verifiers.pipeline import VerifierPipeline
+from hf_factuality.verifiers.prompts import as_data
+
+
+class ServedReward:
+    """What a reward model on a server gives for the answer to a prompt: a TRL reward function called "general".
+
+    The answer is what stands outside the `<think>` blocks. One that the server refuses is unknown, and `None`.
+
+    Args:
+        client ([`~hf_factuality.chat.ScoreClient`]):
+            Server and model, whose chat template the server has.
+
+    Raises:
+        `JudgingError`: when called, if the server is gone, refuses the whole first batch or three in a row, or gives several
+            numbers for a text.
+    """
+
+    __name__ = "general"
+
+    def __init__(self, client: ScoreClient):
+        self.client = client
+        self._unjudged = UnjudgedBatches(3)
+
+    def __call__(self, prompts, completions, completion_texts=None, **columns) -> list[float | None]:
+        rows = zip(prompts, completion_texts or completions, strict=True)
+        answers = self.client.chat([_dialogue(*row) for row in rows])
+        self._unjudged.add(self, [Verification(error=answer.error) for answer in answers])
+        found = [[None] if answer.error else json.loads(answer.text) for answer in answers]
+        if any(len(numbers) > 1 for numbers in found):
+            raise JudgingError(f"{self.client!r} gives several numbers for a text; a reward model gives one")
+        return [number for (number,) in found]
+
+
+def _dialogue(prompt: Any, completion: Any) -> ChatRequest:
+    turns = [("user", prompt)] if isinstance(prompt, str) else [(turn["role"], turn["content"]) for turn in prompt]
+    text = complete_text(completion, prompt)
+    if turns[-1][0] == "assistant":  # the completion goes on from it
+        text = turns.pop()[1].removesuffix("<think>") + text
+    return ChatRequest((*turns, ("assistant", as_data(scope_text(text)[0]))))
+
+
+_ROLES = {
+    "claim_extractor": "claim extractor",
+    "checklist_rm": "checklist verifier",
+    "truthfulness_rm": "truthfulness verifier",
+    "general_rm": "general reward model",
+}
+# All requests are sent side by side, and their clients say how long they wait.
+_GUARD: dict[str, Any] = {"timeout": None, "batch_size": sys.maxsize, "raises": (ServerError,)}
+
+
+def _flag(text: str, default: Any = None) -> Any:
+    return field(default=default, metadata={"help": text})
+
+
+@dataclass
+class ServedRoles:
+    """KLCF's four models as flags: an address each, and the name of the model there. Those that are not set are read from the
+    environment variables of KLCF's scripts, their names in capitals; a role without an address is not served.
+
+    While a server is down all that asks it waits, and then goes on where it was; after `server_patience` seconds a
+    [`~hf_factuality.chat.ServerError`] ends the run. What is asked of each model: docs/served-roles.md.
+
+    Raises:
+        `ValueError`: an address without a model or a model without an address, or a setting is out of range.
+    """
+
+    claim_extractor_server: str | None = _flag("Address of the claim extractor, a chat model.")
+    claim_extractor_path: str | None = _flag("Name of the claim extractor on its server.")
+    checklist_rm_server: str | None = _flag("Address of the checklist verifier, a chat model.")
+    checklist_rm_path: str | None = _flag("Name of the checklist verifier on its server.")
+    truthfulness_rm_server: str | None = _flag("Address of the truthfulness verifier, a classifier.")
+    truthfulness_rm_path: str | None = _flag("Name of the truthfulness verifier on its server.")
+    general_rm_server: str | None = _flag("Address of the general reward model.")
+    general_rm_path: str | None = _flag("Name of the general reward model on its server.")
+    server_concurrency: int = _flag("Requests under way to a server at once.", 64)
+    server_patience: float = _flag("Seconds that a server may be down: less than a third of ddp_timeout.", 600.0)
+
+    def __post_init__(self):
+        # One failure holds all requests back until the server answers again, so that none runs out of attempts while a proxy
+        # in front of it says that it is gone.
+        retry = RetryPolicy(max_backoff=10.0, breaker_failures=1, give_up_after=self.server_patience)
+        settings: dict[str, Any] = {"retry": retry, "concurrency": self.server_concurrency}
+        self._clients: dict[str, ChatClient] = {}
+        for role, title in _ROLES.items():
+            names = f"{role}_server", f"{role}_path"
+            for name in names:
+                setattr(self, name, getattr(self, name) or os.environ.get(name.upper()) or None)
+            address, model = (getattr(self, name) for name in names)
+            if (address is None) != (model is None):
+                raise ValueError(f"the {title} needs both: {names[0]}={address!r}, {names[1]}={model!r}")
+            if address is not None and role in ("truthfulness_rm", "general_rm"):
+                self._clients[role] = ScoreClient(address, model, activation=role == "truthfulness_rm", **settings)
+            elif address is not None:
+                self._clients[role] = ChatClient(address, model, **settings)
+
+    def check(self) -> None:
+        """[`~hf_factuality.chat.ServerError`] with a line for each server that does not answer or has another model."""
+        wrong = []
+        for role, client in self._clients.items():
+            try:
+                served = client.models()
+                if client.model in served:
+                    continue
+                found = f"{client.server} serves {', '.join(served) or 'nothing'}, not {client.model}"
+            except ServerError as error:
+                found = str(error)
+            wrong.append(f"\n{_ROLES[role]} (--{role}_server): {found}")
+        if wrong:
+            raise ServerError(f"{len(wrong)} of {len(self._clients)} served roles cannot be used:" + "".join(wrong))
+
+    def verifier(self, extractor: Extractor | None = None, judge: Judge | None = None) -> GuardedVerifier:
+        """Claims with their P(true), for the trainer; the arguments stand for roles that are not served."""
+        if "claim_extractor" in self._clients:
+            extractor = VeriScoreExtractor(self._clients["claim_extractor"])
+        if "truthfulness_rm" in self._clients:
+            judge = ServedTruthfulnessJudge(self._clients["truthfulness_rm"])
+        if extractor is None or judge is None:
+            raise ValueError("set claim_extractor_server and truthfulness_rm_server, or pass what is not served")
+        return GuardedVerifier(VerifierPipeline(extractor, judge, requires_evidence=False), **_GUARD)
+
+    def checklist(self) -> ChecklistReward | None:
+        """Recall and precision of the checklist; `None` if that role is not served."""
+        client = self._clients.get("checklist_rm")
+        return client and ChecklistReward(LLMJudge(client), **_GUARD)
+
+    def general(self) -> ServedReward | None:
+        """The general reward; `None` if that role is not served."""
+        client = self._clients.get("general_rm")
+        return client and ServedReward(client)
