@@ -164,8 +164,7 @@ class ChatClient:
 
     def models(self) -> list[str]:
         """Names of the models that the server has; [`ServerError`] if it does not say so within ten seconds."""
-        clean = self._transport.clean
-        read = self._transport.get(self._models_path, lambda answer: [clean(model["id"]) for model in answer["data"]])
+        read = self._transport.get(self._models_path, lambda answer: [str(model["id"]) for model in answer["data"]])
         return self._transport.call(read)
 
     def close(self):

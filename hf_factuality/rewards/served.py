@@ -126,7 +126,8 @@ class ServedRoles:
                 served = client.models()
                 if client.model in served:
                     continue
-                found = f"{client.server} serves {', '.join(served) or 'nothing'}, not {client.model}"
+                others = client._transport.clean(", ".join(served)) or "nothing"
+                found = f"{client.server} does not serve {client.model} but {others}"
             except ServerError as error:
                 found = str(error)
             wrong.append(f"\n{_ROLES[role]} (--{role}_server): {found}")

@@ -16,10 +16,10 @@ from hf_factuality.spans import Label
 from hf_factuality.verifiers.base import JudgeInput
 from hf_factuality.verifiers.judges.truthfulness_served import ServedTruthfulnessJudge
 from tests.chat.fake_server import FAST, HASTY, FakeServer
-from tests.servers.klcf import STEPS, Trained
+from tests.servers.klcf import STEPS, TEMPLATE, Trained
+from tests.tiny import rows
 
 
-TEMPLATE = "Q: {{question|plain}} A: {{claim|plain}}"
 ROLES = ("claim_extractor", "checklist_rm", "truthfulness_rm", "general_rm")
 
 
@@ -189,7 +189,7 @@ def test_the_check_says_what_is_wrong_with_each_server(monkeypatch):
             f"claim extractor (--claim_extractor_server): {address} does not answer: ClientConnectorError: Cannot connect to "
             f"host 127.0.0.1:{port} "
         )
-        assert lines[1] == f"checklist verifier (--checklist_rm_server): {other.url} serves other, not fake"
+        assert lines[1] == f"checklist verifier (--checklist_rm_server): {other.url} does not serve fake but other"
         root = locked.url.removesuffix("/v1")
         assert lines[2].startswith(f"general reward model (--general_rm_server): {root} does not answer: HTTP 401")
         assert len(lines) == 3 and "sk-" not in str(caught.value)
@@ -230,9 +230,12 @@ def flags_of(servers):
     }
 
 
+def data():
+    return rows().add_column("checklist", [["Ada lives in Leeds.", "Ada works in York."]] * len(rows()))
+
+
 def test_each_server_dies_in_training_and_comes_back(servers, tiny_model, tmp_path):
-    (tmp_path / "a").mkdir(), (tmp_path / "b").mkdir()
-    plain = Trained(tiny_model, tmp_path / "a", flags_of(servers), PATIENT)
+    plain = Trained(tiny_model, data(), tmp_path / "a", flags_of(servers), PATIENT)
     plain.check_worth_it()
     threads = []
     for number, server in enumerate(servers.values()):
@@ -241,7 +244,7 @@ def test_each_server_dies_in_training_and_comes_back(servers, tiny_model, tmp_pa
         server.delay = 0.02
         # In the middle of what it is asked for, each of them in another step.
         threads.append(server.die_at(asked * (number + 1) // (STEPS - 1) + 1, back_after=1.0))
-    killed = Trained(tiny_model, tmp_path / "b", flags_of(servers), PATIENT)
+    killed = Trained(tiny_model, data(), tmp_path / "b", flags_of(servers), PATIENT)
     for thread in threads:
         thread.join(30)
     killed.check_same(plain)
@@ -253,6 +256,15 @@ def test_a_server_that_stays_away_ends_the_run_and_says_which(role, servers, tin
     server = servers[role]
     with pytest.raises(ServerError, match="gave no answer for [1-9] s") as caught:
         Trained(
-            tiny_model, tmp_path, flags_of(servers), HASTY, lambda step: step == 2 and server.runner and server.stop()
-        )
+            tiny_model, data(), tmp_path / "run", flags_of(servers), HASTY,
+            lambda step: step == 2 and server.runner and server.stop(),
+        )  # fmt: skip
     assert server.url.removesuffix("/v1") in str(caught.value)
+
+
+def test_a_list_of_models_can_say_no_more_than_a_line():
+    with FakeServer(model="\n".join(["evil\x1b[2J role"] * 2000)) as server:
+        with pytest.raises(ServerError) as caught:
+            ServedRoles(general_rm_server=server.url, general_rm_path="fake").check()
+    _, line = str(caught.value).split("\n")
+    assert line.isprintable() and len(line) < 500

@@ -1,14 +1,39 @@
 """A training with KLCF's four roles on servers, small enough to be run twice."""
 
+import pytest
 import torch
+from transformers import AutoTokenizer, Qwen2Config, Qwen2ForSequenceClassification
 
 from hf_factuality import FactGRPOConfig, FactGRPOTrainer
 from hf_factuality.rewards import ServedRoles, truthfulness_reward
-from tests.tiny import rows
 
 
 STEPS = 6
-CHECKLIST = ["Ada lives in Leeds.", "Ada works in York."]
+TEMPLATE = "Q: {{question|plain}} A: {{claim|plain}}"
+
+
+def save_classifier(tokenizer, folder, classes):
+    """A Qwen2 of random weights that tells texts apart; of two classes, a truthfulness model."""
+    tokenizer = AutoTokenizer.from_pretrained(tokenizer)
+    torch.manual_seed(classes)
+    config = Qwen2Config(
+        vocab_size=len(tokenizer),
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        max_position_embeddings=8192,
+        initializer_range=0.3,
+        num_labels=classes,
+        pad_token_id=tokenizer.pad_token_id,
+        bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id,
+        truthfulness={"template": TEMPLATE},
+    )
+    Qwen2ForSequenceClassification(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return str(folder)
 
 
 class Trained:
@@ -17,7 +42,8 @@ class Trained:
     `flags` are those of [`ServedRoles`]; `retry` goes to the clients, so that tests take seconds.
     """
 
-    def __init__(self, model, folder, flags, retry, on_step=lambda step: None):
+    def __init__(self, model, data, folder, flags, retry, on_step=lambda step: None):
+        folder.mkdir(exist_ok=True)
         roles = ServedRoles(**flags)
         for client in roles._clients.values():
             client.__init__(**{**client.__getstate__(), "cache": str(folder / "answers.sqlite"), "retry": retry})
@@ -41,6 +67,7 @@ class Trained:
             num_generations=4,
             max_completion_length=24,
             max_steps=STEPS,
+            temperature=1.2,
             learning_rate=1e-3,
             logging_steps=1,
             save_strategy="no",
@@ -49,9 +76,10 @@ class Trained:
             bf16=False,
             seed=3,
         )
-        data = rows().add_column("checklist", [CHECKLIST] * len(rows()))
         rewards = [seen, checklist.recall, checklist.precision, truthfulness_reward, roles.general()]
-        self.trainer = FactGRPOTrainer(model, rewards, args, data, verifier=roles.verifier())
+        verifier = roles.verifier()
+        verifier.verifier.extractor.retries = 0  # further attempts are drawn, and no two runs of vLLM draw alike
+        self.trainer = FactGRPOTrainer(model, rewards, args, data, verifier=verifier)
         self.trainer.train()
         kept = ("rewards/", "factuality/", "reward", "loss", "grad_norm")
         self.log = [
@@ -61,14 +89,15 @@ class Trained:
         ]
         self.weights = [parameter.detach().clone() for parameter in self.trainer.model.parameters()]
 
-    def check_same(self, other):
+    def check_same(self, other, tolerance=0.0):
         """All steps are there, nothing was unknown, and nothing that was computed differs."""
         assert len(self.log) == STEPS and self.trainer.state.global_step == STEPS
         assert self.completions == other.completions
         for entry, others in zip(self.log, other.log, strict=True):
-            assert entry == others
+            assert entry == pytest.approx(others, rel=tolerance, abs=tolerance)
             assert entry["factuality/failed"] == entry["factuality/unjudged_sentences"] == 0
-        assert all(map(torch.equal, self.weights, other.weights))
+        for mine, others in zip(self.weights, other.weights, strict=True):
+            torch.testing.assert_close(mine, others, rtol=tolerance, atol=tolerance)
 
     def check_worth_it(self):
         """A control: every term differs within the groups, so that a lost one would show in the weights."""

@@ -16,10 +16,10 @@ from collections import Counter
 import aiohttp
 from aiohttp import web
 
-from hf_factuality.chat.client import PROBE_MESSAGES
+from hf_factuality.chat import ChatClient, ScoreClient
 
 
-PROBE = PROBE_MESSAGES[0][1]
+PROBES = {client._hello.messages[0][1] for client in (ChatClient, ScoreClient)}
 
 
 def free_port():
@@ -108,10 +108,10 @@ def transformers_serve(model, log):
     return ServerProcess([sys.executable, "-c", code, *options], log, 120.0, {"OMP_NUM_THREADS": "1"})
 
 
-def vllm_server(python, model, log):
-    """vLLM's server on the CPU."""
+def vllm_server(python, model, log, *more):
+    """vLLM's server on the CPU, with `more` options."""
     options = ["--model", model, "--served-model-name", model, "--host", "127.0.0.1", "--port", "{port}"]
-    options += ["--enforce-eager", "--dtype", "float32", "--max-model-len", "8192", "--max-num-seqs", "32"]
+    options += ["--enforce-eager", "--dtype", "float32", "--max-num-seqs", "32", "--max-model-len", "8192", *more]
     env = {"VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
     return ServerProcess([python, "-m", "vllm.entrypoints.openai.api_server", *options], log, 300.0, env)
 
@@ -165,6 +165,8 @@ class CountingProxy:
         self.session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=600))
         app = web.Application(client_max_size=64 * 1024**2)
         app.router.add_post("/v1/chat/completions", self._handle)
+        app.router.add_post("/classify", self._handle)
+        app.router.add_get("/v1/models", self._models)
         self.runner = web.AppRunner(app, shutdown_timeout=0.1)
         await self.runner.setup()
         await web.TCPSite(self.runner, "127.0.0.1", self.port, reuse_address=True).start()
@@ -174,16 +176,19 @@ class CountingProxy:
         await runner.cleanup()
         await self.session.close()
 
+    async def _models(self, request):
+        async with self.session.get(f"{self.target.url}/models") as answer:
+            return web.json_response(await answer.json(), status=answer.status)
+
     async def _handle(self, request):
         data = await request.read()
         body = json.loads(data)
-        prompt = body["messages"][-1]["content"]
+        prompt = body["input"] if "input" in body else body["messages"][-1]["content"]
         self.bodies.append(body)
         self.events.append(("asked", prompt))
         try:
-            async with self.session.post(
-                f"{self.target.url}/chat/completions", data=data, headers={"Content-Type": "application/json"}
-            ) as answer:
+            address = self.target.url.removesuffix("/v1") + request.path
+            async with self.session.post(address, data=data, headers={"Content-Type": "application/json"}) as answer:
                 status, received = answer.status, await answer.read()
         except aiohttp.ClientError:
             request.transport.abort()
@@ -198,8 +203,8 @@ class CountingProxy:
 
     def asked(self):
         """How often each prompt came in, probes aside."""
-        return Counter(prompt for what, prompt in self.events if what == "asked" and prompt != PROBE)
+        return Counter(prompt for what, prompt in self.events if what == "asked" and prompt not in PROBES)
 
     def answered(self, end=None):
         """How often each prompt was answered within the first `end` events, probes aside."""
-        return Counter(prompt for what, prompt in self.events[:end] if what == "answered" and prompt != PROBE)
+        return Counter(prompt for what, prompt in self.events[:end] if what == "answered" and prompt not in PROBES)
