@@ -266,6 +266,14 @@ def bind_policy(verifier: Any, model: PreTrainedModel, tokenizer: PreTrainedToke
     Returns:
         `int`: how many clients were found; 0 if the verifier asks no model of this process.
     """
+    found = local_chats(verifier)
+    for client in found:
+        client.bind(model, tokenizer)
+    return len(found)
+
+
+def local_chats(verifier: Any) -> list[LocalChat]:
+    """The clients of a verifier that ask a model of this process, each once."""
     found: dict[int, LocalChat] = {}
     open_ = [verifier]
     while open_:
@@ -276,9 +284,7 @@ def bind_policy(verifier: Any, model: PreTrainedModel, tokenizer: PreTrainedToke
         open_ += [getattr(part, name, None) for name in ("verifier", "extractor", "retriever", "judge", "client")]
         open_ += getattr(part, "judges", None) or ()
         open_ = [part for part in open_ if part is not None]
-    for client in found.values():
-        client.bind(model, tokenizer)
-    return len(found)
+    return list(found.values())
 
 
 def _has_adapter(model: Any) -> bool:

@@ -8,9 +8,10 @@ from typing import Any
 from hf_factuality.chat.local import bind_policy
 from hf_factuality.errors import DataError
 from hf_factuality.verifiers.base import Verifier, VerifierInput, evidence_passages
-from hf_factuality.verifiers.guard import GuardedVerifier, UnjudgedBatches
+from hf_factuality.verifiers.batches import BatchJudge
+from hf_factuality.verifiers.guard import MAX_UNJUDGED_BATCHES, GuardedVerifier, UnjudgedBatches
 from hf_factuality.verifiers.registry import load_verifier
-from hf_factuality.verifiers.service import JudgedRow, Row, judge_rows
+from hf_factuality.verifiers.service import JudgedRow, Row
 
 
 def row_evidence(value: Any, column: str) -> tuple[str, ...]:
@@ -50,14 +51,14 @@ class JudgedReward:
         question_column: str = "question",
         timeout: float | None = 300.0,
         batch_size: int = 64,
-        max_unjudged_batches: int = 3,
+        max_unjudged_batches: int = MAX_UNJUDGED_BATCHES,
         raises: tuple[type[Exception], ...] = (),
     ):
         self.verifier = load_verifier(verifier) if isinstance(verifier, str) else verifier
         self.evidence_column = evidence_column
         self.question_column = question_column
-        self._guard = GuardedVerifier(self.verifier, timeout, batch_size, raises)
-        self._unjudged = UnjudgedBatches(max_unjudged_batches)
+        guard = GuardedVerifier(self.verifier, timeout, batch_size, raises)
+        self.batches = BatchJudge(guard, UnjudgedBatches(max_unjudged_batches))
         self._policy: Any = None
 
     def bind_policy(self, model: Any, tokenizer: Any = None) -> bool:
@@ -71,7 +72,7 @@ class JudgedReward:
         self._policy = model
         if not bind_policy(self.verifier, model, tokenizer):
             return False
-        self._guard = GuardedVerifier(self.verifier, None, self._guard.batch_size)
+        self.batches.guard = GuardedVerifier(self.verifier, None, self.batches.guard.batch_size)
         return True
 
     def judge(self, texts: Sequence[str] | None, columns: Mapping[str, Any]) -> list[JudgedRow]:
@@ -80,15 +81,22 @@ class JudgedReward:
             raise DataError(
                 f"{type(self).__name__} needs completion_texts, which FactGRPOTrainer and TokenRewardPPOTrainer pass"
             )
+        return self.batches.judge(self._rows(texts, columns), counts=getattr(self._policy, "training", True))
+
+    def ahead(self, texts: Sequence[str], columns: Mapping[str, Any]) -> None:
+        """Begin with the next completions of a batch that [`judge`] will be asked for; the trainer calls it."""
+        self.batches.ahead(self._rows(texts, columns))
+
+    def stop(self) -> None:
+        """Forget what was begun."""
+        self.batches.stop()
+
+    def _rows(self, texts: Sequence[str], columns: Mapping[str, Any]) -> list[Row]:
         lists = {name: values for name, values in columns.items() if isinstance(values, Sequence)}
-        rows = [
+        return [
             self._row(text, {name: values[number] for name, values in lists.items()})
             for number, text in enumerate(texts)
         ]
-        (judged,) = judge_rows(self._guard, rows, chunk=None)
-        sent = [row.found for row in judged if row.left_out is None]
-        self._unjudged.add(self.verifier, sent, counts=getattr(self._policy, "training", True))
-        return judged
 
     def _row(self, text: str, columns: Mapping[str, Any]) -> Row:
         return Row(verifier_input(text, columns, self.evidence_column, self.question_column))

@@ -265,7 +265,7 @@ class ChecklistReward(JudgedReward):
         def reward(completions, completion_texts=None, **columns):
             return [getattr(terms, name) for terms in self._of(completion_texts or completions, columns)]
 
-        reward.__name__ = f"checklist_{name}"
+        reward.__name__, reward.owner = f"checklist_{name}", self  # who judges ahead
         return reward
 
     def _row(self, text: Any, columns: Mapping[str, Any]) -> Row:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from hf_factuality.spans import LabeledSpan, Verification
 from hf_factuality.verifiers.base import Verifier, VerifierInput
 from hf_factuality.verifiers.extractors.sentences import sentence_offsets
 from hf_factuality.verifiers.judges.self import AssessInput, SelfVerifier
+from hf_factuality.verifiers.service import JudgedRow
 
 
 Rater = Callable[[Sequence[VerifierInput], Sequence[Verification]], "list[list[int | None]]"]
@@ -84,6 +86,11 @@ def _rollout_server(args: Any) -> str:
         )
     address = args.vllm_server_base_url or f"http://{args.vllm_server_host}:{args.vllm_server_port}"
     return f"{address.rstrip('/')}/v1"
+
+
+@dataclass(frozen=True)
+class _RatedRow(JudgedRow):
+    ratings: Sequence[int | None] = ()  # informativeness of each statement
 
 
 class RLFHReward(JudgedReward):
@@ -147,6 +154,7 @@ class RLFHReward(JudgedReward):
         self.drop_refusals = drop_refusals
         self.language = language
         self._rate = self._rater(rate)
+        self.batches.then = self._rated
 
     def _rater(self, rate: int | Rater | None) -> Rater:
         if isinstance(rate, int) and not isinstance(rate, bool):
@@ -187,20 +195,25 @@ class RLFHReward(JudgedReward):
             `list`: per completion `(start, end, value)`, characters of its text; `None` if it could not be judged.
         """
         judged = self.judge(completion_texts, columns)
-        known = [i for i, row in enumerate(judged) if row.found.judged]
-        found = [judged[i].verification for i in known]
-        ratings = self._rate([judged[i].row.input for i in known], found)
         rewards: list[list[tuple[int, int, float]] | None] = [None] * len(judged)
         told: list[list[RLFHSentence]] = []
-        for i, verification, rated in zip(known, found, ratings, strict=True):
-            text = judged[i].row.input.completion
-            sentences = self._sentences(text, judged_units(verification), rated)
+        for i, row in enumerate(judged):
+            if not row.found.judged:
+                continue
+            text = row.row.input.completion
+            sentences = self._sentences(text, judged_units(row.verification), row.ratings)
             told.append(sentences)
             points = rlfh_rewards(sentences, self.granularity, self.maps, len(text))
             rewards[i] = [(max(end - 1, 0), end, value) for end, value in points]
         if log_metric is not None:
             self._log(log_metric, told)
         return rewards
+
+    def _rated(self, judged: list[JudgedRow]) -> list[JudgedRow]:
+        known = [row for row in judged if row.found.judged]
+        ratings = self._rate([row.row.input for row in known], [row.verification for row in known])
+        own = dict(zip(map(id, known), ratings, strict=True))
+        return [_RatedRow(row.row, row.found, row.left_out, own.get(id(row), ())) for row in judged]
 
     def _sentences(
         self, text: str, statements: Sequence[LabeledSpan], ratings: Sequence[int | None]

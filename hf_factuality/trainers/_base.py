@@ -16,6 +16,7 @@ from hf_factuality.hub.cards.card import write_trainer_card
 from hf_factuality.rewards.long_form import REWARD_NAMES, LongFormReward, klcf_rewards
 from hf_factuality.trainers._checkpoints import ResumableRollouts, WholeCheckpoints
 from hf_factuality.trainers._finite import CheckedRollouts, StopsAtNonFinite
+from hf_factuality.trainers._overlap import GeneratesInChunks
 from hf_factuality.trainers._publish import Publishes
 
 
@@ -59,7 +60,7 @@ class FactualityTrainer(WholeCheckpoints, Publishes, StopsAtNonFinite):
         write_trainer_card(self, super().create_model_card, model_name, dataset_name, tags, **self._card())
 
 
-class SamplingTrainer(FactualityTrainer, ResumableRollouts, CheckedRollouts):
+class SamplingTrainer(FactualityTrainer, ResumableRollouts, CheckedRollouts, GeneratesInChunks):
     """Beneath the trainers that sample: reward functions of `ours`, which the parent calls and logs after the user's.
 
     They are added once the parent is made, as TRL adds the rewards of environments, so that `args.reward_weights` keeps
@@ -95,6 +96,7 @@ class SamplingTrainer(FactualityTrainer, ResumableRollouts, CheckedRollouts):
             self.reward_func_names = [*self.reward_func_names, *(function.__name__ for function in ours)]
             self.reward_processing_classes = [*self.reward_processing_classes, *[None] * len(ours)]
             self.reward_weights = torch.cat([self.reward_weights, weights])
+        self._check_overlap()
 
     def _log_sums(self, sums: dict[str, tuple[Any, Any]], empty: float = math.nan) -> None:
         """Log `{name: (sum, count)}` as ratios over all processes, `empty` where there is none; sums, for a count of `None`."""

@@ -8,7 +8,16 @@ from trl import GRPOConfig
 
 from hf_factuality.functional.credit import CREDITS, CreditFunction, credit_name
 from hf_factuality.spans import SCOPES
-from hf_factuality.trainers._settings import is_positive, is_weight, refuse, require, require_choice, setting
+from hf_factuality.trainers._settings import (
+    GENERATION_CHUNKS,
+    is_positive,
+    is_weight,
+    refuse,
+    require,
+    require_choice,
+    require_chunks,
+    setting,
+)
 
 
 # What `variant` stands for: the paper, and what the published code does instead (methods differ, so both are named).
@@ -63,9 +72,9 @@ class FactGRPOConfig(GRPOConfig):
             chunk counts as not judged. Keep twice as much below the time-out of the process group.
         verifier_batch_size (`int`, *optional*, defaults to `64`):
             Completions per call of the verifier: what one hanging completion costs at most.
-        max_unjudged_batches (`int`, *optional*, defaults to `3`):
-            Generation batches in a row of which the verifier judges nothing, over all processes, before the run stops.
-            Nothing of the first one stops it at once. The small batches of an evaluation do not count.
+        generation_chunks (`int`, *optional*, defaults to `1`):
+            Chunks that a process generates its completions in. With more than one, those that are finished are verified
+            while the next chunk is generated; for verifiers on a server (docs/overlap.md).
     """
 
     variant: str = setting(
@@ -96,7 +105,7 @@ class FactGRPOConfig(GRPOConfig):
     question_column: str = setting("question", "Column with the question, for the verifier, if it is there.")
     verifier_timeout: float = setting(300.0, "Seconds per chunk of completions before these count as not judged.")
     verifier_batch_size: int = setting(64, "Completions per call of the verifier.")
-    max_unjudged_batches: int = setting(3, "Generation batches in a row without any verdict before the run stops.")
+    generation_chunks: int = setting(1, GENERATION_CHUNKS)
 
     def __post_init__(self):
         super().__post_init__()
@@ -111,7 +120,8 @@ class FactGRPOConfig(GRPOConfig):
         require(self, "credit_scale", is_positive, "a finite positive number")
         self._check_credit()
         require(self, "verifier_timeout", is_positive, "a finite positive number of seconds")
-        require(self, "verifier_batch_size max_unjudged_batches", lambda value: value >= 1, "at least 1")
+        require(self, "verifier_batch_size", lambda value: value >= 1, "at least 1")
+        require_chunks(self)
 
     def use_credit(self, credit: str | CreditFunction | None = None) -> str | CreditFunction:
         """What the trainer is to shape advantages with, in place of the field: a name, or a function, whose name it gets.

@@ -27,7 +27,7 @@ from hf_factuality.hub.cards.card import describe_verifier
 from hf_factuality.io.markdown import code
 from hf_factuality.rewards import check_format
 from hf_factuality.rewards._rows import row_evidence, verifier_input
-from hf_factuality.spans import LabeledSpan, TokenOffsets, opens_think, scope_ranges, token_offsets
+from hf_factuality.spans import LabeledSpan, TokenOffsets, opens_think, scope_ranges
 from hf_factuality.trainers._base import (
     COMPLETION_TEXTS,
     VERIFICATIONS,
@@ -35,15 +35,16 @@ from hf_factuality.trainers._base import (
     named_rewards,
     reads_judgements,
 )
+from hf_factuality.trainers._overlap import TEXTS
 from hf_factuality.trainers.fact_grpo_config import FactGRPOConfig
 from hf_factuality.verifiers.base import Verifier
+from hf_factuality.verifiers.batches import BatchJudge
 from hf_factuality.verifiers.guard import GuardedVerifier, UnjudgedBatches
 from hf_factuality.verifiers.registry import load_verifier
-from hf_factuality.verifiers.service import JudgedRow, Row, judge_rows
+from hf_factuality.verifiers.service import JudgedRow, Row
 
 
 REWARD_NAME = "factuality"
-_TEXTS = ("prompt", "completion", "completion_ids")
 _NOTHING_ELSE = re.compile(r"<think>.*</think>\s*<answer>.*</answer>", re.DOTALL)
 
 
@@ -123,7 +124,7 @@ class FactGRPOTrainer(SamplingTrainer, SequenceRatios, GRPOTrainer):
             nothing to learn from; a `credit` that returns something else than (B, T).
         `DataError`: the evidence column is missing, or holds something else than text; a column is named `verifications`.
         `JudgingError`: during training, if the verifier fails on the whole first batch, or on
-            `args.max_unjudged_batches` in a row.
+            3 in a row.
         `NonFiniteError`: during training, at an infinite reward, loss or gradient.
     """
 
@@ -162,7 +163,7 @@ class FactGRPOTrainer(SamplingTrainer, SequenceRatios, GRPOTrainer):
         self._tokens: list[TokenOffsets] = []
         self._judged: list[JudgedRow] = []
         self._opened: list[bool] = []
-        self._unjudged = UnjudgedBatches(args.max_unjudged_batches)
+        self._batches = BatchJudge(self._guard, UnjudgedBatches())
 
         def factuality(prompts, completions, log_extra, **columns):
             log_extra("factuality_labels", [_describe(row) for row in self._judged])
@@ -207,21 +208,23 @@ class FactGRPOTrainer(SamplingTrainer, SequenceRatios, GRPOTrainer):
         return output
 
     # Verification: completions -> spans -> one number per completion.
-    def _verify(self, rows: list[Mapping[str, Any]], completion_ids: list[list[int]]) -> None:
-        args = self.args
-        self._tokens = [token_offsets(self._tokenizer, ids) for ids in completion_ids]
-        asked = []
-        for number, (columns, tokens) in enumerate(zip(rows, self._tokens, strict=True)):
+    def _rows(self, inputs: list[Mapping[str, Any]], tokens: list[TokenOffsets], start: int = 0) -> list[Row]:
+        """What is asked about completions of a batch, from number `start` on."""
+        args, rows = self.args, []
+        for number, (given, its) in enumerate(zip(inputs, tokens, strict=True), start):
+            columns = {name: given[name] for name in given if name not in TEXTS}
             if self._guard.requires_evidence and args.evidence_column not in columns:
                 raise DataError(f"rows have no column {args.evidence_column!r}; they have {sorted(columns)}")
             opened = bool(self._opened) and self._opened[number]
             # The released code leaves completions alone that break the format: nothing of them is judged.
-            kept = args.verify_scope != "think" or self._follows_format(tokens.text, opened)
-            item = verifier_input(tokens.text if kept else "", columns, args.evidence_column, args.question_column)
-            asked.append(Row(item, args.verify_scope, opened))
-        (self._judged,) = judge_rows(self._guard, asked, chunk=None)
-        sent = [row.found for row in self._judged if row.left_out is None]
-        self._unjudged.add(self._guard.verifier, sent, counts=self.model.training)
+            kept = args.verify_scope != "think" or self._follows_format(its.text, opened)
+            item = verifier_input(its.text if kept else "", columns, args.evidence_column, args.question_column)
+            rows.append(Row(item, args.verify_scope, opened))
+        return rows
+
+    def _hand_over(self, inputs, tokens, start):
+        super()._hand_over(inputs, tokens, start)
+        self._batches.ahead(self._rows(inputs, tokens, start))
 
     def _factuality(self, row: JudgedRow) -> float | None:
         """The reward: `None` where nothing is known."""
@@ -241,8 +244,8 @@ class FactGRPOTrainer(SamplingTrainer, SequenceRatios, GRPOTrainer):
 
     def _calculate_rewards(self, inputs, prompts, completions, completion_ids_list):
         _refuse_taken(inputs[0])
-        columns = [{name: row[name] for name in row if name not in _TEXTS} for row in inputs]
-        self._verify(columns, completion_ids_list)
+        self._tokens = self._offsets(completion_ids_list)
+        self._judged = self._batches.judge(self._rows(inputs, self._tokens), counts=self.model.training)
         inputs = [
             {**row, VERIFICATIONS: found.verification, COMPLETION_TEXTS: tokens.text}
             for row, found, tokens in zip(inputs, self._judged, self._tokens, strict=True)
@@ -289,7 +292,7 @@ class FactGRPOTrainer(SamplingTrainer, SequenceRatios, GRPOTrainer):
         }
 
     def _log_factuality(self, flipped: torch.Tensor, mask: torch.Tensor) -> None:
-        rows, report = self._judged, self._guard.last_report
+        rows, report = self._judged, self._batches.report
         checked = [row for row in rows if _has_evidence(row)]
         units = [unit for row in checked for unit in judged_units(row.verification)]
         known = [[unit for unit in _units(row) if unit.label is not None] for row in rows]
@@ -308,8 +311,10 @@ class FactGRPOTrainer(SamplingTrainer, SequenceRatios, GRPOTrainer):
             "factuality/unjudged_sentences": (sum(unit.label is None for unit in units), None),
         }
         self._log_sums(sums)
-        seconds = self.accelerator.gather(torch.tensor([report.seconds], device=mask.device)).max().item()
-        self._metrics["train" if self.model.training else "eval"]["factuality/verify_seconds"].append(seconds)
+        seconds = torch.tensor([[report.seconds, self._batches.waited]], device=mask.device)
+        slowest = self.accelerator.gather(seconds).amax(dim=0).tolist()
+        for name, value in zip(("verify", "wait"), slowest, strict=True):
+            self._metrics["train" if self.model.training else "eval"][f"factuality/{name}_seconds"].append(value)
 
 
 def _has_evidence(row: JudgedRow) -> bool:

@@ -7,7 +7,16 @@ from dataclasses import dataclass
 from trl import GRPOConfig
 
 from hf_factuality.functional.gae import KL_ESTIMATORS
-from hf_factuality.trainers._settings import is_positive, is_weight, refuse, require, require_choice, setting
+from hf_factuality.trainers._settings import (
+    GENERATION_CHUNKS,
+    is_positive,
+    is_weight,
+    refuse,
+    require,
+    require_choice,
+    require_chunks,
+    setting,
+)
 
 
 # Losses whose gradient is a ratio or a log-probability times the advantage of the same token.
@@ -46,8 +55,6 @@ class TokenRewardPPOConfig(GRPOConfig):
         missing_eos_penalty (`float`, *optional*, defaults to `0.0`):
             Taken off the last token of a completion that was cut at `max_completion_length`. RLFH's code has 1 here, on a
             path that its script does not take.
-        whiten_advantages (`bool`, *optional*, defaults to `True`):
-            Whether advantages are shifted to mean 0 and scaled to variance 1 over the global generation batch.
         value_clip (`float`, *optional*, defaults to `0.2`):
             Largest useful step of a value from what it was at sampling; `None` for no limit.
         vf_coef (`float`, *optional*, defaults to `0.1`):
@@ -62,6 +69,9 @@ class TokenRewardPPOConfig(GRPOConfig):
             Optimizer steps at the beginning in which only the critic learns.
         token_reward_weights (`list[float]`, *optional*):
             One per token reward function; 1 each by default. `reward_weights` are those of `reward_funcs`.
+        generation_chunks (`int`, *optional*, defaults to `1`):
+            Chunks that a process generates its completions in. With more than one, [`~hf_factuality.rewards.RLFHReward`]
+            judges those that are finished while the next chunk is generated; for judges on a server (docs/overlap.md).
     """
 
     num_generations: int = setting(1, "Completions per prompt and generation batch. PPO needs one.")
@@ -75,7 +85,6 @@ class TokenRewardPPOConfig(GRPOConfig):
     missing_eos_penalty: float = setting(
         0.0, "Taken off the last token of a completion without an end-of-sequence token."
     )
-    whiten_advantages: bool = setting(True, "Shift and scale the advantages over the global generation batch.")
     value_clip: float | None = setting(0.2, "Largest useful step of a value since sampling. None: no limit.")
     vf_coef: float = setting(0.1, "Weight of the value loss of a value head.")
     critic_model: str = setting("policy", "'policy', 'value_head', or a model with the policy's tokenizer.")
@@ -84,6 +93,7 @@ class TokenRewardPPOConfig(GRPOConfig):
     token_reward_weights: list[float] | None = setting(
         None, "One weight per token reward function; 1 each by default."
     )
+    generation_chunks: int = setting(1, GENERATION_CHUNKS)
 
     def __post_init__(self):
         one = self.num_generations == 1
@@ -92,6 +102,7 @@ class TokenRewardPPOConfig(GRPOConfig):
         super().__post_init__()
         if one:
             self.num_generations = 1
+        require_chunks(self)
         require(self, "gamma lam", lambda value: 0 <= value <= 1, "in [0, 1]")
         require_choice(self, kl_estimator=KL_ESTIMATORS)
         per_token = f"one of {_LOSS_TYPES}: others need one advantage per completion"

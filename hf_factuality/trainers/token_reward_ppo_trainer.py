@@ -23,7 +23,7 @@ from hf_factuality.functional.gae import (
     whiten,
 )
 from hf_factuality.hub.cards.card import describe_rewards
-from hf_factuality.spans import TokenOffsets, token_offsets
+from hf_factuality.spans import TokenOffsets
 from hf_factuality.trainers._base import SamplingTrainer, as_list, named_rewards
 from hf_factuality.trainers._token_rewards import TokenRewardFunc, token_reward_rows
 from hf_factuality.trainers.critic import CriticFiles, make_critic
@@ -131,7 +131,7 @@ class TokenRewardPPOTrainer(CriticFiles, SamplingTrainer, GRPOTrainer):
 
         def reward(prompts, completions, completion_ids, **columns):
             if not self._tokens:
-                self._tokens = [token_offsets(self._tokenizer, ids) for ids in completion_ids]
+                self._tokens = self._offsets(completion_ids)
             columns["completion_texts"] = [tokens.text for tokens in self._tokens]
             found = function(prompts=prompts, completions=completions, completion_ids=completion_ids, **columns)
             rows = token_reward_rows(reward.__name__, found, self._tokens, completion_ids)
@@ -216,9 +216,8 @@ class TokenRewardPPOTrainer(CriticFiles, SamplingTrainer, GRPOTrainer):
         with torch.no_grad():
             advantages, returns = generalized_advantages(rewards, values, mask, args.gamma, args.lam)
             raw = advantages
-            if args.whiten_advantages:
-                moments = self.accelerator.reduce(masked_moments(advantages, learned), reduction="sum")
-                advantages = whiten(advantages, learned, moments)
+            moments = self.accelerator.reduce(masked_moments(advantages, learned), reduction="sum")
+            advantages = whiten(advantages, learned, moments)
         output["advantages"] = advantages.masked_fill(~learned, 0.0)
         output["old_values"], output["returns"] = values, returns
         # The parent leaves out of its loss, and of the number that it divides by, what this mask leaves out.

@@ -35,6 +35,8 @@ def quiet_guard() -> Iterator[None]:
 
 # A verifier that times out this often in a row is taken to be down, and the rest of the batch is not sent to it.
 MAX_TIMEOUTS_IN_A_ROW = 2
+# Generation batches in a row of which nothing is judged, before a training stops.
+MAX_UNJUDGED_BATCHES = 3
 # Seconds that the inputs of a chunk may fail for when they are sent one at a time; the rest is not sent then.
 MAX_SECONDS_LOST = 300.0
 
@@ -47,16 +49,16 @@ class _TimedOut(Exception):
         self.judged = judged
 
 
-class _Worker:
+class Worker:
     """One daemon thread that runs calls; given up when a call outlasts its timeout.
 
     Not a `ThreadPoolExecutor`: its threads are joined when the interpreter exits, so a hanging verifier would keep a
     finished training alive.
     """
 
-    def __init__(self):
+    def __init__(self, name: str = "verifier"):
         self._calls: queue.SimpleQueue = queue.SimpleQueue()
-        threading.Thread(target=self._run, name="verifier", daemon=True).start()
+        threading.Thread(target=self._run, name=name, daemon=True).start()
 
     def _run(self):
         while (call := self._calls.get()) is not None:
@@ -68,22 +70,27 @@ class _Worker:
             # While it waits, the thread must not keep the last call's verifier and texts alive.
             del call, function, answers
 
-    def call(self, function: Callable[[], Any], timeout: float) -> Any:
-        """Result of `function`; raises what it raises, and `_TimedOut` after `timeout` seconds."""
+    def submit(self, function: Callable[[], Any]) -> queue.SimpleQueue:
+        """Call `function` after those that came before; [`answer_of`] reads what is returned."""
         answers: queue.SimpleQueue = queue.SimpleQueue()
         self._calls.put((function, answers))
-        try:
-            result, error = answers.get(timeout=max(timeout, 0.0))
-        except queue.Empty:
-            raise _TimedOut from None
-        if error is None:
-            return result
-        if isinstance(error, Exception):
-            raise error
-        raise RuntimeError(f"the verifier raised {type(error).__name__}") from error  # SystemExit ends only its thread
+        return answers
 
     def close(self):
         self._calls.put(None)
+
+
+def answer_of(answers: queue.SimpleQueue, timeout: float | None = None) -> Any:
+    """Result of a function that was submitted; raises what it raises, and `_TimedOut` after `timeout` seconds."""
+    try:
+        result, error = answers.get(timeout=None if timeout is None else max(timeout, 0.0))
+    except queue.Empty:
+        raise _TimedOut from None
+    if error is None:
+        return result
+    if isinstance(error, Exception):
+        raise error
+    raise RuntimeError(f"the verifier raised {type(error).__name__}") from error  # SystemExit ends only its thread
 
 
 @dataclass
@@ -125,13 +132,15 @@ class GuardedVerifier:
         self.raises = raises
         self.requires_evidence = getattr(verifier, "requires_evidence", True)
         self.last_report = GuardReport()
-        self._worker: _Worker | None = None
+        self.goes_on = False  # whether the next call is of the same batch as the last, and timeouts in a row count on
+        self._timeouts = 0
+        self._worker: Worker | None = None
 
     def verify(self, inputs: Sequence[VerifierInput]) -> list[Verification]:
         """One [`Verification`] per input, in order, each valid for its completion or with `error` set."""
         started = time.perf_counter()
         results: list[Verification] = []
-        timeouts = 0
+        timeouts = self._timeouts if self.goes_on else 0
         for start in range(0, len(inputs), self.batch_size):
             chunk = inputs[start : start + self.batch_size]
             if timeouts >= MAX_TIMEOUTS_IN_A_ROW:
@@ -147,6 +156,7 @@ class GuardedVerifier:
                 error = f"timeout: no answer within {self.timeout:g} s"
                 results += [*stop.judged, *[Verification(error=error)] * missing]
                 timeouts += 1
+        self._timeouts = timeouts
         failed = [result.error for result in results if not result.judged]
         if failed:
             reason = next((error for error in failed if error), "no sentence could be judged")
@@ -187,10 +197,11 @@ class GuardedVerifier:
             results = self.verifier.verify(chunk)
         else:
             if self._worker is None:
-                self._worker = _Worker()
+                self._worker = Worker()
                 weakref.finalize(self, self._worker.close)
             try:
-                results = self._worker.call(lambda: self.verifier.verify(chunk), deadline - time.monotonic())
+                answers = self._worker.submit(lambda: self.verifier.verify(chunk))
+                results = answer_of(answers, deadline - time.monotonic())
             except _TimedOut:
                 self._worker.close()  # it ends by itself if the call ever returns
                 self._worker = None
@@ -208,7 +219,7 @@ class UnjudgedBatches:
     nothing was sent do not count.
     """
 
-    def __init__(self, limit: int):
+    def __init__(self, limit: int = MAX_UNJUDGED_BATCHES):
         if limit < 1:
             raise ValueError(f"max_unjudged_batches={limit!r} must be at least 1")
         self.limit, self.batches, self.ever_judged = limit, 0, False
@@ -236,7 +247,7 @@ class UnjudgedBatches:
             return
         batches = f"the first {sent} completions" if first else f"the completions of {self.batches} batches in a row"
         error = next((error for part in reversed(parts) for error in part[2]), "none, but no sentence got a verdict")
-        hint = "; when it judges again, resume from the last checkpoint, or raise max_unjudged_batches"
+        hint = "; when it judges again, resume from the last checkpoint"
         name = type(verifier).__name__
         raise JudgingError(
             f"{name} judged none of {batches}, so no factuality would be trained; the last error: {error}"

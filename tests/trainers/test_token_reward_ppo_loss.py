@@ -137,7 +137,7 @@ def test_the_penalty_stands_in_the_reward(tiny_model, tmp_path, critic, estimato
         dict(reward_clip=0.6),
         dict(missing_eos_penalty=0.8),
         dict(gamma=0.8, lam=0.6),
-        dict(whiten_advantages=False, value_clip=None, reward_clip=None, vf_coef=0.3),
+        dict(value_clip=None, reward_clip=None, vf_coef=0.3),
         dict(beta=0.0),
         # The parent needs no old log-probabilities here; the penalty does.
         dict(num_iterations=1, gradient_accumulation_steps=1),

@@ -20,6 +20,7 @@ from hf_factuality import (
 from hf_factuality.trainers._base import FactualityTrainer, SamplingTrainer
 from hf_factuality.trainers._checkpoints import ResumableRollouts, WholeCheckpoints
 from hf_factuality.trainers._finite import CheckedRollouts, StopsAtNonFinite
+from hf_factuality.trainers._overlap import GeneratesInChunks
 from hf_factuality.trainers._publish import Publishes
 from hf_factuality.trainers.critic import CriticFiles
 from hf_factuality.trainers.fact_grpo_trainer import SequenceRatios
@@ -72,6 +73,17 @@ HOOKS = {
         "_get_train_sampler": ["self", "dataset"],
         "_save_optimizer_and_scheduler": ["self", "output_dir"],
         "_load_optimizer_and_scheduler": ["self", "checkpoint"],
+    },
+    (GRPOTrainer, GeneratesInChunks): {
+        "_generate_and_score_completions": ["self", "inputs"],
+        "_generate_single_turn": [
+            "self",
+            "prompt_ids",
+            "images",
+            "multimodal_fields",
+            "num_generations",
+            "has_tool_images",
+        ],
     },
     (GRPOTrainer, CheckedRollouts): {
         "_calculate_rewards": ["self", "inputs", "prompts", "completions", "completion_ids_list"],

@@ -166,8 +166,7 @@ class Oracle:
                 continue
             logps, values = self.logps(self.policy, row), self.values(row)
             for t, (advantage, target) in enumerate(zip(*pair, strict=True)):
-                if args.whiten_advantages:
-                    advantage = (advantage - mean) / deviation
+                advantage = (advantage - mean) / deviation
                 ratio = (logps[t] - row.old_logps[t]).exp()
                 surrogate = min(ratio * advantage, ratio.clamp(1 - args.epsilon, 1 + args.epsilon) * advantage)
                 self.ratios_clipped += int(surrogate != ratio * advantage)

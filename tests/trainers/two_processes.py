@@ -23,10 +23,12 @@ DISTRIBUTED = {**SETTINGS, "per_device_train_batch_size": 2}
 
 
 def run(trainer_class, config_class, model, folder, loss_type, reward=letters_reward, **extra):
-    own = {"verify_scope": "completion", "factuality_reward_weight": 0.0, "max_unjudged_batches": 1}
+    own = {"verify_scope": "completion", "factuality_reward_weight": 0.0}
     own = own if config_class is FactGRPOConfig else {}
     args = config_class(output_dir=folder, loss_type=loss_type, **DISTRIBUTED, **own)
     trainer = trainer_class(model=model, reward_funcs=reward, args=args, train_dataset=rows(), **extra)
+    if config_class is FactGRPOConfig:
+        trainer._batches.unjudged.limit = 1
     trainer.train()
     return trainer
 
