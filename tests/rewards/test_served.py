@@ -135,6 +135,11 @@ def test_logits_are_no_probabilities_and_a_template_needs_the_claim(tmp_path):
             ServedTruthfulnessJudge(scores(server), TEMPLATE).judge([JudgeInput("a", ())])
     with pytest.raises(ValueError, match="the template of claims lacks a place for"):
         ServedTruthfulnessJudge(ScoreClient("http://localhost:1", "m"), "{{question}}")
+    with pytest.raises(OSError, match="the model 'org/none' was not found locally or on the Hub"):
+        ServedTruthfulnessJudge(ScoreClient("http://localhost:1", "org/none"))
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    with pytest.raises(ValueError, match="has no template of claims; pass one"):
+        ServedTruthfulnessJudge(ScoreClient("http://localhost:1", str(tmp_path)))
 
 
 # -- flags ------------------------------------------------------------------------------------------------------------

@@ -101,5 +101,5 @@ class Trained:
 
     def check_worth_it(self):
         """A control: every term differs within the groups, so that a lost one would show in the weights."""
-        for name in ("checklist_recall", "checklist_precision", "truthfulness_reward", "general"):
+        for name in ("checklist_recall", "checklist_precision", "truthfulness", "general"):
             assert sum(entry[f"rewards/{name}/std"] > 0 for entry in self.log) > STEPS // 2, name

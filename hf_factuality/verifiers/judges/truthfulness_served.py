@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from hf_factuality.chat.base import ChatRequest
 from hf_factuality.errors import JudgingError
+from hf_factuality.io.upload import naming_model
 from hf_factuality.spans import Label
 from hf_factuality.verifiers.base import JudgeInput
 from hf_factuality.verifiers.judges.llm import ServedJudge, Talk, judgement_of
@@ -37,7 +38,8 @@ class ServedTruthfulnessJudge(ServedJudge):
         if self.template is None:
             from transformers import AutoConfig
 
-            config = AutoConfig.from_pretrained(self.client.model, revision=self.client.revision)
+            with naming_model(self.client.model):
+                config = AutoConfig.from_pretrained(self.client.model, revision=self.client.revision)
             self.template = getattr(config, "truthfulness", {}).get("template")
             if self.template is None:
                 raise ValueError(f"the config.json of {self.client.model!r} has no template of claims; pass one")
