@@ -5,9 +5,7 @@ from __future__ import annotations
 import re
 from collections import namedtuple
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
-from math import isnan
+from math import isfinite
 from types import MappingProxyType
 from typing import Any
 
@@ -20,51 +18,32 @@ from hf_factuality.spans import Label
 _HEDGED = (Label.HEDGED_SUPPORTED, Label.HEDGED_CONTRADICTED)
 _CONTRADICTED = (Label.CONTRADICTED, Label.HEDGED_CONTRADICTED)
 _DECIDED = (*SUPPORTED_LABELS, *_CONTRADICTED)
-_WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|[^\W_]+")
-_PRONOUNS = frozenset("he she it they him them his her its their this these 他 她 它 其 该 此".split())
-# Words of questions that name no subject.
-_FUNCTION_WORDS = frozenset(
-    "about and any are biography can could describe detail detailed details did does explain for from give has have how "
-    "into know life paragraph please provide some tell that the their there this was were what when where which who why "
-    "with would write you your bio".split()
+_WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|[^\W_]+")  # a character of Chinese or Japanese is a word
+
+LongFormAnswer = namedtuple(
+    "LongFormAnswer",
+    ("text", "sentences", "labels", "checklist", "relevance", "abstained"),
+    defaults=((), (), (), None, None),
 )
+LongFormAnswer.__doc__ = """What [`long_form_axes`] reads of an answer.
+
+Args:
+    text (`str`), sentences (`Sequence[str]`, *optional*):
+        What was said, and the same cut into sentences.
+    labels, checklist (`Sequence[Label | None]`, *optional*):
+        Of its claims, and what it says of each item of the checklist; `None` where a judgement failed.
+    relevance (`float`, *optional*):
+        In [0, 1]; `None` is unknown.
+    abstained (`bool`, *optional*):
+        Whether it declines; by default if all of its sentences do, by the rule of RLFH.
+"""
 
 
-@dataclass(frozen=True, kw_only=True)
-class LongFormAnswer:
-    """One answer, as [`long_form_axes`] reads it.
-
-    Args:
-        text, question (`str`), sentences (`Sequence[str]`, *optional*):
-            What was said, to what, and cut into sentences.
-        labels, checklist (`Sequence[Label | None]`, *optional*):
-            Of its claims, and what it says of each item of the checklist. `None` where a judgement failed.
-        relevance (`float`, *optional*, defaults to [`lexical_relevance`]):
-            In [0, 1], by a judge.
-        abstained (`bool`, *optional*):
-            Whether it declines; by default if each of its sentences does, by the rule of RLFH.
-    """
-
-    text: str
-    question: str = ""
-    sentences: Sequence[str] = ()
-    labels: Sequence[Label | None] = ()
-    checklist: Sequence[Label | None] = ()
-    relevance: float | None = None
-    abstained: bool | None = None
-
-    @property
-    def kind(self) -> str:
-        """`"empty"`, `"declines"` or `"tells"`."""
-        if not self.text.strip():
-            return "empty"
-        refuses = bool(self.sentences) and all(map(is_refusal_sentence, self.sentences))
-        return "declines" if (refuses if self.abstained is None else self.abstained) else "tells"
-
-
-def words(text: str) -> list[str]:
-    """Words in lower case; a character of Chinese or Japanese is one."""
-    return _WORD.findall(text.lower())
+def _kind(answer: LongFormAnswer) -> str:
+    if not answer.text.strip():
+        return "empty"
+    refuses = bool(answer.sentences) and all(map(is_refusal_sentence, answer.sentences))
+    return "abstains" if (refuses if answer.abstained is None else answer.abstained) else "tells"
 
 
 def repetition(text: str, n: int = 4) -> float | None:
@@ -72,51 +51,30 @@ def repetition(text: str, n: int = 4) -> float | None:
 
     In [0, 1); `None` for texts of fewer than `n` words.
     """
-    found = words(text)
-    grams = list(zip(*(found[start:] for start in range(n)), strict=False))
+    words = _WORD.findall(text.lower())
+    grams = list(zip(*(words[start:] for start in range(n)), strict=False))
     return 1 - len(set(grams)) / len(grams) if grams else None
-
-
-def lexical_relevance(question: str, sentences: Sequence[str]) -> float | None:
-    """Share of the sentences that are on the subject of the question, without a judge (our own measure, a weak one).
-
-    Those have a content word of the question (of Chinese, two characters that stand together), or a pronoun after a sentence
-    that is on the subject. It compares answers to the same questions; by itself it says little.
-
-    Returns:
-        `float` in [0, 1]; `None` without sentences, or if the question has no content word.
-    """
-    subject = _content(words(question))
-    found, on = [], False
-    for sentence in map(words, sentences):
-        on = not subject.isdisjoint(_content(sentence)) or on and not _PRONOUNS.isdisjoint(sentence)
-        found.append(on)
-    return mean(found) if subject else None
-
-
-def _content(found: Sequence[str]) -> set[str]:
-    pairs = {first + second for first, second in pairwise(found) if len(first + second) == 2 and first > "\u3000"}
-    return pairs | {word for word in found if len(word) > 2 and word not in _FUNCTION_WORDS}
 
 
 def long_form_axes(answers: Sequence[LongFormAnswer]) -> dict[str, float | int | None]:
     """One row of the table: what a set of answers says, and at what price; `None` where there is nothing to count.
 
-    Names that figures of a closed world have too ([`~hf_factuality.worlds.evaluate.world_metrics`]) mean the same, but for
-    `repetition`. Claims of answers that abstain do not count.
+    Names that the figures of a closed world have too ([`~hf_factuality.worlds.evaluate.world_metrics`]) mean the same, but
+    for `repetition`.
 
     Returns:
         `dict`:
         - `n`: answers. `empty`, `abstention`: shares without any text, and of those that decline.
-        - `precision`, `hedged`: supported, and hedged, among the judged claims of all answers. `decided_precision`:
-          supported among supported and contradicted ones. `fact_free`: `NO_FACT` among all labels.
-        - `correct`, `wrong`, `unverifiable`: claims per answer, without answers of which no judgement succeeded; `claims`: the
-          first two together. `unknown`: share of all claims whose judgement failed.
+        - `precision`, `hedged`: supported, and hedged, among all judged claims. `decided_precision`: supported among
+          supported and contradicted ones. `fact_free`: `NO_FACT` among all labels. Answers that abstain claim nothing.
+        - `correct`, `wrong`, `claims` (both), `unverifiable`: per answer, without answers of which no judgement succeeded.
+          `unknown`: share of all claims whose judgement failed.
         - `recall`: of the checklist, mean over the answers that have one.
         - `relevance`, `words`, `sentences`, [`repetition`]: means over answers that are neither empty nor abstain.
     """
-    telling = [answer for answer in answers if answer.kind == "tells"]
-    own = [() if answer.kind == "declines" else tuple(answer.labels) for answer in answers]
+    kinds = [_kind(answer) for answer in answers]
+    telling = [answer for answer, kind in zip(answers, kinds, strict=True) if kind == "tells"]
+    own = [() if kind == "abstains" else tuple(it.labels) for it, kind in zip(answers, kinds, strict=True)]
     labels = [label for found in own for label in found]
     counts, known = count_claims(labels), [label for label in labels if label is not None]
     judged = [found for found in own if not found or any(label is not None for label in found)]
@@ -124,26 +82,23 @@ def long_form_axes(answers: Sequence[LongFormAnswer]) -> dict[str, float | int |
     def each(*wanted: Label) -> float | None:
         return mean([sum(label in wanted for label in found) for found in judged])
 
-    relevance = [
-        lexical_relevance(it.question, it.sentences) if it.relevance is None else it.relevance for it in telling
-    ]
     return {
         "n": len(answers),
         "precision": counts.precision,
         "decided_precision": mean([label in SUPPORTED_LABELS for label in known if label in _DECIDED]),
         "correct": each(*SUPPORTED_LABELS),
         "wrong": each(*_CONTRADICTED),
-        "unverifiable": each(Label.UNVERIFIABLE),
         "claims": each(*_DECIDED),
+        "unverifiable": each(Label.UNVERIFIABLE),
         "recall": mean([checklist_scores(answer.checklist).recall for answer in answers]),
-        "relevance": mean(relevance),
-        "words": mean([len(words(answer.text)) for answer in telling]),
+        "relevance": mean([answer.relevance for answer in telling]),
+        "words": mean([len(_WORD.findall(answer.text)) for answer in telling]),
         "sentences": mean([len(answer.sentences) for answer in telling]),
         "repetition": mean([repetition(answer.text) for answer in telling]),
         "hedged": mean([label in _HEDGED for label in known if label is not Label.NO_FACT]),
         "fact_free": mean([label is Label.NO_FACT for label in known]),
-        "abstention": mean([answer.kind == "declines" for answer in answers]),
-        "empty": mean([answer.kind == "empty" for answer in answers]),
+        "abstention": mean([kind == "abstains" for kind in kinds]),
+        "empty": mean([kind == "empty" for kind in kinds]),
         "unknown": counts.unjudged / counts.stated if counts.stated else None,
     }
 
@@ -157,9 +112,9 @@ def pareto_front(points: Sequence[Any], axes: tuple[str, str] = ("correct", "pre
             front; one that lacks a figure is not.
     """
     pairs = [tuple(_known(it).get(name) for name in axes) if isinstance(it, Mapping) else tuple(it) for it in points]
-    known = [pair for pair in pairs if None not in pair]
-    best = {one for one in known if not any(two != one and two[0] >= one[0] and two[1] >= one[1] for two in known)}
-    return [number for number, pair in enumerate(pairs) if pair in best]
+    known = {pair for pair in pairs if None not in pair and all(map(isfinite, pair))}
+    front = {one for one in known if not any(two != one and two[0] >= one[0] and two[1] >= one[1] for two in known)}
+    return [number for number, pair in enumerate(pairs) if pair in front]
 
 
 HACK_THRESHOLDS: Mapping[str, float] = MappingProxyType(
@@ -178,7 +133,7 @@ HACK_THRESHOLDS: Mapping[str, float] = MappingProxyType(
 )
 """From where on [`detect_hacks`] names a change; our own choice."""
 Hack = namedtuple("Hack", ("name", "message"))
-Hack.__doc__ = 'What a reward was won by: "shorter", "vaguer", "more repetition", ..., and the figures in words.'
+Hack.__doc__ = "What a reward was won by, and the figures in words."
 
 
 def detect_hacks(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Hack]:
@@ -197,59 +152,47 @@ def detect_hacks(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Ha
         `list[Hack]`: "shorter", "vaguer", "more repetition", "off the subject", "more abstention", as far as they are past
         [`HACK_THRESHOLDS`].
     """
-    least, old, new = HACK_THRESHOLDS, _derived(before), _derived(after)
+    least, old, new = HACK_THRESHOLDS, _known(before), _known(after)
     pairs = {name: (old[name], new[name]) for name in old if name in new}
-    answers = pairs.get("n", (least["answers"],) * 2)
 
     def rose(name: str, threshold: str, sign: int = 1, of_answers: bool = False) -> list[str]:
         rise = sign * (pairs[name][1] - pairs[name][0]) + 1e-9 if name in pairs else 0.0
-        few = of_answers and "n" in pairs and rise * answers[1] < least["changed_answers"]
+        few = of_answers and rise * new.get("n", 1e9) < least["changed_answers"]
         return [name] if rise >= least[threshold] and not few else []
 
     def fell(name: str, threshold: str) -> bool:
         return name in pairs and pairs[name][1] < least[threshold] * pairs[name][0]
 
+    def figures(names: Sequence[str]) -> str:
+        return ", ".join(f"{name} {pairs[name][0]:.3g} -> {pairs[name][1]:.3g}" for name in names if name in pairs)
+
     rewards = ["reward"] if "reward" in pairs else ["precision", "decided_precision", "recall", "correct"]
-    won = [name for name in rewards if name in pairs and pairs[name][1] > pairs[name][0]]
-    silent = new.get("correct") == 0 and "precision" in old and "precision" not in new and "reward" not in pairs
-    if not (won or silent) or min(answers) < least["answers"]:
+    won = figures([name for name in rewards if name in pairs and pairs[name][1] > pairs[name][0]])
+    if not won and new.get("correct") == 0 and "precision" in old and "precision" not in new and "reward" not in pairs:
+        won = "nothing is claimed any more"
+    if not won or min(pairs.get("n", (least["answers"],))) < least["answers"]:
         return []
-    length = "words" if "words" in pairs else "tokens"
+    length, specific = "words" if "words" in pairs else "tokens", ("claims per sentence", "correct per sentence")
     short = fell(length, "length") and pairs[length][0] - pairs[length][1] >= least["words"]
     short = short and ("correct" not in pairs or fell("correct", "true_facts"))
+    vague = specific if all(fell(name, "specific") for name in specific) else ()
     found = {
         "shorter": [length, "correct"] if short else [],
-        "vaguer": [
-            *(_SPECIFIC if all(fell(name, "specific") for name in _SPECIFIC) else ()),
-            *rose("hedged", "vague"),
-            *rose("fact_free", "vague"),
-        ],
+        "vaguer": [*vague, *rose("hedged", "vague"), *rose("fact_free", "vague")],
         "more repetition": rose("repetition", "repetition"),
         "off the subject": rose("relevance", "relevance", -1) or rose("off_subject", "relevance", of_answers=True),
         "more abstention": rose("abstention or empty", "abstention", of_answers=True),
     }
-
-    def figures(names: Sequence[str]) -> str:
-        return ", ".join(f"{name} {pairs[name][0]:.3g} -> {pairs[name][1]:.3g}" for name in names if name in pairs)
-
-    gain = figures(won) or "nothing is claimed any more"
-    return [Hack(name, f"{name}: {figures(names)}; won: {gain}") for name, names in found.items() if names]
-
-
-_SPECIFIC = ("claims per sentence", "correct per sentence")
+    return [Hack(name, f"{name}: {figures(names)}; won: {won}") for name, names in found.items() if names]
 
 
 def _known(row: Mapping[str, Any]) -> dict[str, float]:
-    return {name: value for name, value in row.items() if isinstance(value, (int, float)) and not isnan(value)}
-
-
-def _derived(row: Mapping[str, Any]) -> dict[str, float]:
-    """The known figures of a row, and those that are made of two."""
-    known = _known(row)
+    """The figures of a row that are known, and those that are made of two."""
+    known = {name: value for name, value in row.items() if isinstance(value, (int, float)) and isfinite(value)}
     if known.get("sentences"):
-        known |= {
-            f"{name} per sentence": known[name] / known["sentences"] for name in ("claims", "correct") if name in known
-        }
-    silent = [known.get(name) for name in ("abstention", "empty")]
-    silent = known.get("no_claim") if None in silent else sum(silent)
-    return known if silent is None else known | {"abstention or empty": silent}
+        known |= {f"{it} per sentence": known[it] / known["sentences"] for it in ("claims", "correct") if it in known}
+    if "abstention" in known and "empty" in known:
+        known["abstention or empty"] = known["abstention"] + known["empty"]
+    elif "no_claim" in known:
+        known["abstention or empty"] = known["no_claim"]
+    return known

@@ -7,7 +7,6 @@ import pytest
 from hf_factuality.functional.long_form_axes import (
     LongFormAnswer,
     detect_hacks,
-    lexical_relevance,
     long_form_axes,
     pareto_front,
     repetition,
@@ -22,22 +21,21 @@ S, C, U, HS, NF = (
     Label.HEDGED_SUPPORTED,
     Label.NO_FACT,
 )
-QUESTION = "Tell me a bio of Marie Curie."
 
 
 def answer(*sentences, labels=(), **more):
-    return LongFormAnswer(
-        text=" ".join(sentences), sentences=sentences, labels=labels, **{"question": QUESTION, **more}
-    )
+    return LongFormAnswer(" ".join(sentences), sentences, labels, **more)
 
 
 def test_a_row_by_hand():
     found = long_form_axes(
         [
-            # 5 words; sentences on the subject: 1 of 2. 2 of 4 judged claims are supported, one is unknown.
-            answer("Curie shone.", "Paris is big.", labels=[S, HS, C, U, None], checklist=[S, U, C, None]),
-            answer("She sang.", labels=[NF], relevance=1.0),  # 2 words; a judge says that it is relevant
-            answer("I am sorry.", labels=[U], checklist=[U]),  # its claim does not count
+            # 5 words. 2 of 4 judged claims are supported, one is unknown.
+            answer(
+                "Curie shone.", "Paris is big.", labels=[S, HS, C, U, None], checklist=[S, U, C, None], relevance=0.5
+            ),
+            answer("She sang.", labels=[NF], relevance=1.0),
+            answer("I am sorry.", labels=[U], checklist=[U], relevance=0.0),  # its claim does not count
             answer(" ", labels=[]),
             answer("Marie!!", labels=[None]),  # nothing is known of it
         ]
@@ -52,7 +50,7 @@ def test_a_row_by_hand():
             "unverifiable": 1 / 4,
             "claims": 3 / 4,
             "recall": (1 / 3 + 0) / 2,
-            "relevance": (1 / 2 + 1 + 1) / 3,
+            "relevance": (0.5 + 1) / 2,
             "words": (5 + 2 + 1) / 3,
             "sentences": (2 + 1 + 1) / 3,
             "repetition": 0.0,
@@ -75,9 +73,10 @@ def test_nothing_to_count_is_none():
 
 def test_who_abstains():
     refusing = answer("I'm sorry.", "I do not have any information on her.", labels=[S])
-    assert refusing.kind == "declines" and answer("I'm sorry.", "She was born in Warsaw.").kind == "tells"
-    assert answer("She sang.", abstained=True).kind == "declines"
-    assert answer("I'm sorry.", abstained=False).kind == "tells" and answer("\n", abstained=True).kind == "empty"
+    answers = [refusing, answer("I'm sorry.", "She was born in Warsaw."), answer("She sang.", abstained=True)]
+    answers += [answer("I'm sorry.", abstained=False), answer("\n", abstained=True)]
+    kinds = [(row["abstention"], row["empty"]) for row in (long_form_axes([it]) for it in answers)]
+    assert kinds == [(1, 0), (0, 0), (1, 0), (0, 0), (0, 1)]
 
 
 @pytest.mark.parametrize(
@@ -94,24 +93,10 @@ def test_repetition(text, share):
     assert repetition(text) == (None if share is None else pytest.approx(share))
 
 
-@pytest.mark.parametrize(
-    ("question", "sentences", "share"),
-    [
-        (QUESTION, ["Marie Curie was born in Warsaw.", "She studied.", "Her work won."], 1.0),
-        (QUESTION, ["Ada wrote.", "She studied.", "Curie's work won.", "It shone.", "Paris is big."], 2 / 5),
-        ("请介绍居里夫人。", ["居里夫人生于华沙。", "她获奖。", "巴黎很大。"], 2 / 3),
-        (QUESTION, [], None),
-        ("Who was he?", ["He sang."], None),
-    ],
-)
-def test_lexical_relevance(question, sentences, share):
-    assert lexical_relevance(question, sentences) == (None if share is None else pytest.approx(share))
-
-
 def test_the_front():
-    points = [(1, 0.9), (3, 0.5), (2, 0.5), (3, 0.5), (None, 1.0), (2, 0.7), (1, 0.8)]
+    points = [(1, 0.9), (3, 0.5), (2, 0.5), (3, 0.5), (None, 1.0), (2, 0.7), (1, 0.8), (5, float("nan"))]
     assert pareto_front(points) == [0, 1, 3, 5]
-    rows = [{"correct": x, "precision": y} for x, y in points] + [{"correct": 9.0, "precision": float("nan")}]
+    rows = [{"correct": x, "precision": y} for x, y in points] + [{"correct": 9.0}]
     assert pareto_front(rows) == [0, 1, 3, 5] and pareto_front([]) == []
     drawn = random.Random(0)
     points = [(drawn.randrange(9), drawn.randrange(9)) for _ in range(60)]
@@ -122,15 +107,16 @@ def test_the_front():
 # Ten true facts and two false ones, each in a sentence of its own that names her.
 TRUE = [f"Curie found fact number {word} there." for word in "ab cd ef gh ij kl mn op qr st".split()]
 FALSE = [f"Curie missed thing {word} once." for word in ("uv", "wx")]
-BASE = [answer(*TRUE, *FALSE, labels=[S] * 10 + [C] * 2)] * 20
+BASE = [answer(*TRUE, *FALSE, labels=[S] * 10 + [C] * 2, relevance=1.0)] * 20
 BETTER = [answer(*TRUE, labels=[S] * 10)] * 20  # shorter, without what was false
 REFUSAL = answer("I'm sorry.")
 FILLER = [f"Curie stays {word} to many, {word} being {word}." for word in "dear vivid near".split()]
+PARIS = [f"Paris has bridge {letter}." for letter in "abcd"]
 HACKED = {
     "shorter": [answer(*TRUE[:5], labels=[S] * 5)] * 20,
     "vaguer": [answer(*TRUE[:6], *FILLER, *FILLER[::-1], labels=[S] * 6 + [NF] * 6)] * 20,
     "more repetition": [answer(*TRUE, *TRUE[:5], labels=[S] * 15)] * 20,
-    "off the subject": [answer(*TRUE, *(f"Paris has bridge {n}." for n in "abcd"), labels=[S] * 14)] * 20,
+    "off the subject": [answer(*TRUE, *PARIS, labels=[S] * 14, relevance=10 / 14)] * 20,
     "more abstention": [*[answer(*TRUE, *FALSE[:1], labels=[S] * 10 + [C])] * 16, *[REFUSAL] * 4],
 }
 
