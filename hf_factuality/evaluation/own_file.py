@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hf_factuality.data.benchmarks.base import Benchmark, BenchmarkItem
+from hf_factuality.data.benchmarks.base import Benchmark, BenchmarkItem, with_checklist
 from hf_factuality.errors import DataError
 from hf_factuality.io.rows import read_rows
 from hf_factuality.verifiers.base import evidence_passages
@@ -31,7 +31,7 @@ def load_own_items(path: Path, limit: int | None = None) -> tuple[list[Benchmark
     """The first `limit` items of a JSON Lines, JSON or Parquet file, and where they come from.
 
     Rows have `prompt` (text or messages) or `question`, and where they are known `id`, `answer` (text or a list),
-    `evidence` (text or a list), `topic`, `domain`, `data_source`.
+    `evidence` and `checklist` (text or a list), `topic`, `domain`, `data_source`.
     """
     if path.suffix not in (".jsonl", ".json", ".parquet"):
         raise DataError(f"--dataset {path.name}: without --benchmark this must be a .jsonl, .json or .parquet file")
@@ -77,7 +77,7 @@ def _item(row: Any, number: int, place: str) -> BenchmarkItem:
     for name, (fine, wanted) in checks.items():
         if not fine:
             raise DataError(f"{place}: {name} must be {wanted}, got {row[name]!r:.100}")
-    return BenchmarkItem(
+    item = BenchmarkItem(
         str(number if row.get("id") is None else row["id"]),
         tuple(dict(role=message["role"], content=message["content"]) for message in messages),
         question,
@@ -87,6 +87,7 @@ def _item(row: Any, number: int, place: str) -> BenchmarkItem:
         domain=row.get("domain"),
         reference={"data_source": row["data_source"]} if row.get("data_source") else {},
     )
+    return with_checklist(item, row, place)
 
 
 def _is_message(value: Any) -> bool:

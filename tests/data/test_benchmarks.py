@@ -25,8 +25,8 @@ from tests.data.cases import cases  # noqa: E402
 
 
 NAMES = tuple(
-    "aime-2024 aime-2025 biographies gsm8k halluqa halluqa-mc halueval-qa halueval-qa-pairwise longfact math-500 truthfulqa "
-    "truthfulqa-generation".split()
+    "aime-2024 aime-2025 biographies factory gsm8k halluqa halluqa-mc halueval-qa halueval-qa-pairwise longfact longwiki "
+    "math-500 truthfulqa truthfulqa-generation".split()
 )
 GSM8K = [{"question": f"What is {n} + 0?", "answer": f"It stays.\n#### {n}"} for n in range(40)]
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -194,7 +194,7 @@ def test_a_dataset_that_cannot_be_loaded(monkeypatch):
         load_items("gsm8k", path="nobody/nothing")
 
 
-@pytest.mark.parametrize("name", ["halluqa", "halluqa-mc", "biographies", "longfact"])
+@pytest.mark.parametrize("name", ["halluqa", "halluqa-mc", "biographies", "longfact", "longwiki"])
 def test_benchmarks_without_a_default_dataset_say_where_it_is(name):
     with pytest.raises(DataError, match=rf"{name} has no default dataset on the Hub; pass path= .*github\.com/"):
         load_items(name)

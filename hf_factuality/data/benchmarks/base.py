@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from hf_factuality.errors import DataError
+from hf_factuality.verifiers.base import evidence_passages
 
 
 @dataclass(frozen=True)
@@ -29,7 +34,7 @@ class BenchmarkItem:
         correct (`tuple[bool, ...]`, *optional*):
             Whether each of `choices` is correct.
         reference (`dict`, *optional*):
-            What the metric takes as reference.
+            What the metric takes as reference; `"checklist"` is of any benchmark: statements that a good answer holds.
     """
 
     id: str
@@ -42,6 +47,14 @@ class BenchmarkItem:
     choices: tuple[str, ...] = ()
     correct: tuple[bool, ...] = ()
     reference: dict = field(default_factory=dict)
+
+
+def with_checklist(item: BenchmarkItem, row: Mapping[str, Any], place: str) -> BenchmarkItem:
+    """The item with what the column `checklist` of its row holds, if there is one; `DataError` if it is no list of texts."""
+    found = evidence_passages(row.get("checklist"))
+    if found is None:
+        raise DataError(f"{place}: checklist must be a text or a list of texts, got {row['checklist']!r:.100}")
+    return replace(item, reference={**item.reference, "checklist": list(found)}) if found else item
 
 
 @dataclass(frozen=True, kw_only=True)

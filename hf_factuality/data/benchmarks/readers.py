@@ -1,10 +1,11 @@
 """The benchmarks: what is known of each, and how a row of it becomes an item.
 
-GSM8K and MATH-500 are read from the Hub and from FSPO's files. No file of AIME, TruthfulQA or LongFact was at hand when this
-was written. The columns of AIME are those of `HuggingFaceH4/aime_2024`, `Maxwell-Jia/AIME_2024`, `math-ai/aime25`,
-`yentinglin/aime_2025`, `opencompass/AIME2025` and `MathArena/aime_2025`; of TruthfulQA those of the two configurations on the
-Hub, of the authors' CSV file and of their `mc_task.json`. LongFact comes as one file per topic
-(`longfact-objects_astronomy.jsonl`), each row a `prompt` and a `canary`. HalluQA's six-shot prompts are not included.
+GSM8K and MATH-500 are read from the Hub and from FSPO's files. No file of AIME, TruthfulQA, LongFact, FACTORY or LongWiki was
+at hand when this was written. The columns of AIME are those of `HuggingFaceH4/aime_2024`, `Maxwell-Jia/AIME_2024`,
+`math-ai/aime25`, `yentinglin/aime_2025`, `opencompass/AIME2025` and `MathArena/aime_2025`; of TruthfulQA those of the two
+configurations on the Hub, of the authors' CSV file and of their `mc_task.json`. LongFact comes as one file per topic
+(`longfact-objects_astronomy.jsonl`), each row a `prompt` and a `canary`; FACTORY has `question` and `url`; LongWiki's prompts
+are made by its code, with the `title` of the page. HalluQA's six-shot prompts are not included.
 """
 
 from __future__ import annotations
@@ -276,6 +277,12 @@ def build_longfact(row: Row, style: str) -> BenchmarkItem:
     )
 
 
+def build_prompt(row: Row, style: str) -> BenchmarkItem:
+    """A prompt as it stands; the topic is the title of a Wikipedia page, where rows have one."""
+    question = row.text("prompt").strip()
+    return BenchmarkItem(row.id, ask(style, question), question, topic=row.optional_text("title"))
+
+
 # FSPO samples at T = 1.0 and top_p = 0.9, within 4,096 tokens in all.
 _AS_FSPO = {"temperature": 1.0, "top_p": 0.9}
 _MATHS = {"metrics": ("accuracy",), "columns": ("question/problem", "answer"), **_AS_FSPO}
@@ -367,6 +374,20 @@ _ALL = (
         description="long answers about objects and concepts of 38 topics; split 'objects' or 'concepts' takes one of the two",
         source="arXiv 2403.18802",
         build=build_longfact, columns=("prompt",), optional=("topic/domain/category",), files="longfact-*.jsonl",
+    ),
+    Reader(
+        name="factory", metrics=("veriscore",), max_new_tokens=1024, repo_id="facebook/FACTORY", split="hard",
+        description="human-verified prompts, split 'hard' or 'all'; for non-commercial use (CC-BY-NC-4.0)",
+        source="arXiv 2508.00109",
+        build=build_prompt, columns=("prompt/question",), optional=("title/topic",),
+    ),
+    Reader(
+        # 1,024 tokens as published.
+        name="longwiki", metrics=("longwiki",), max_new_tokens=1024,
+        where="the file of prompts that github.com/facebookresearch/HalluLens makes (data/longwiki/save/longwiki_MODEL.jsonl)",
+        description="questions to write at length about sections of Wikipedia pages",
+        source="arXiv 2504.17550",
+        build=build_prompt, columns=("prompt/question",), optional=("title/topic",),
     ),
 )  # fmt: skip
 READERS = MappingProxyType({reader.name: reader for reader in _ALL})

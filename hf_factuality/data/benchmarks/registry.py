@@ -8,7 +8,7 @@ import logging
 from pathlib import Path
 from typing import Any
 
-from hf_factuality.data.benchmarks.base import Benchmark, BenchmarkItem
+from hf_factuality.data.benchmarks.base import Benchmark, BenchmarkItem, with_checklist
 from hf_factuality.data.benchmarks.readers import READERS
 from hf_factuality.data.benchmarks.rows import Reader, Row, Unusable, column_keys
 from hf_factuality.data.benchmarks.sources import Source, read_source
@@ -126,7 +126,8 @@ def _build(reader: Reader, source: Source, style: str, seed: int) -> tuple[list[
     for raw, group, id_, choice in zip(rows, groups, _ids(source, rows, column_keys(present)), drawn, strict=True):
         values = {wanted: raw[column] for wanted, column in columns.items() if column in raw}
         try:
-            items.append(reader.build(Row(values, id_, group, choice), style))
+            item = reader.build(Row(values, id_, group, choice), style)
+            items.append(with_checklist(item, raw, f"{source.name}, row {id_}"))
         except Unusable as reason:
             reasons.setdefault(str(reason), []).append(id_)
     for reason, ids in reasons.items():
