@@ -94,10 +94,12 @@ def add_evaluate(commands: Any) -> None:
 
 def _add_what(flag: Callable) -> None:
     flag("--benchmark", action="append", metavar="NAME", help="several with commas or by repeating the flag")
+    flag("--suite", metavar="NAME", help="long-form: several --model or --answers on all its axes, docs/evaluate.md")
     flag(
         "--dataset",
-        metavar="PATH",
-        help="instead of the benchmark's; without --benchmark, a file of your own questions",
+        action="append",
+        metavar="[NAME=]PATH",
+        help="instead of the benchmark's, of several by name; without --benchmark, a file of your own questions",
     )
     flag("--split", help="split of the dataset")
     flag("--dataset_revision", help="branch, tag or commit of a dataset on the Hub")
@@ -107,11 +109,13 @@ def _add_what(flag: Callable) -> None:
 
 
 def _add_who(flag: Callable) -> None:
-    flag("--model", help="id on the Hub or folder, of a model or a PEFT adapter; with --base_url, its name there")
+    model = "id on the Hub or folder, of a model or a PEFT adapter; with --base_url, its name there"
+    flag("--model", action="append", help=f"{model}; several with --suite")
     flag("--revision", help="of the model")
     flag("--base_url", metavar="URL", help="address of an OpenAI-compatible server that has the model")
     flag("--concurrency", type=int, default=32, help="requests to the server at once (default 32)")
-    flag("--answers", type=Path, metavar="FILE", help="JSON Lines of answers, by 'id' or in order; no model runs")
+    answers = "JSON Lines of answers, by 'id' or in order; no model runs; several with --suite"
+    flag("--answers", action="append", type=Path, metavar="FILE", help=answers)
     flag("--model_name", help="who wrote --answers, for the results")
     flag("--dtype", default="auto", help="auto (the checkpoint's, default), float32, bfloat16 or float16")
     flag("--device", help="cpu, cuda, cuda:1, ..., or auto to spread the model; CUDA by default if there is one")
@@ -190,7 +194,10 @@ def _verify(args: argparse.Namespace) -> int:
 
 
 def _evaluate(args: argparse.Namespace) -> int:
-    from hf_factuality.evaluation.command import evaluate
+    if args.suite:
+        from hf_factuality.evaluation.suite import evaluate_suite as evaluate
+    else:
+        from hf_factuality.evaluation.command import evaluate
 
     try:
         return evaluate(args)

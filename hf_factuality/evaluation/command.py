@@ -28,7 +28,15 @@ from hf_factuality.evaluation._shared import (
 )
 from hf_factuality.evaluation.engines import Engine, FileEngine, ServerEngine, with_samples
 from hf_factuality.evaluation.journal import Journal
-from hf_factuality.evaluation.plan import JUDGED_METRICS, Plan, Task, check_samples, load_task_items, make_plan
+from hf_factuality.evaluation.plan import (
+    JUDGED_METRICS,
+    Plan,
+    Task,
+    check_samples,
+    load_task_items,
+    make_plan,
+    one_run,
+)
 from hf_factuality.evaluation.run import answer_items, journal_rows, judge_answers
 from hf_factuality.evaluation.scoring import Answers, check_gold, score
 from hf_factuality.evaluation.verification import AnswerJudge, AnswerVerifier
@@ -43,8 +51,12 @@ from hf_factuality.verifiers.guard import quiet_guard
 _NOT_JUDGED = ("missing", "no_evidence", "verifier_failed", "unjudged")
 
 
-def evaluate(args: argparse.Namespace) -> int:
-    """Run the command; 0, or 1 below a threshold. Nearly all that can be wrong is raised before anything is computed."""
+def evaluate(args: argparse.Namespace, collected: list[Answers] | None = None) -> int:
+    """Run the command; 0, or 1 below a threshold. Nearly all that can be wrong is raised before anything is computed.
+
+    With a list, what would be printed is not, and the answers to each benchmark are added to it.
+    """
+    args = one_run(args)
     plan = make_plan(args)
     with ExitStack() as stack:
         # Two runs on a machine into one file would mix their answers.
@@ -64,13 +76,16 @@ def evaluate(args: argparse.Namespace) -> int:
         entries, claims = [], {}
         for task in plan.tasks:
             _set_format(args, engine, task)
-            found, claims[task.name] = _measure(args, task, engine, model)
-            entries += found
+            found, answers = _measure(args, task, engine, model)
+            entries, claims[task.name] = entries + found, _claims(answers)
+            if collected is not None:
+                collected.append(answers)
             write_results(args.out, model, entries, machine, _command(args))
         if isinstance(engine, ServerEngine):
             _remove(engine.cache)  # the files of answers hold it all by now
-    summary = {"results": public(entries), "out": args.out.name}
-    print_results(summary, [_row(entry) for entry in entries], [str(args.out)], args.json)
+    if collected is None:
+        summary = {"results": public(entries), "out": args.out.name}
+        print_results(summary, [_row(entry) for entry in entries], [str(args.out)], args.json)
     return exit_status(_scores(entries, plan.thresholds), _unjudged(entries, claims), plan.allowed_missing)
 
 
@@ -139,8 +154,8 @@ def _set_format(args: argparse.Namespace, engine: Engine, task: Task) -> None:
 
 def _measure(
     args: argparse.Namespace, task: Task, engine: Engine, model: Mapping[str, Any]
-) -> tuple[list[dict[str, Any]], ClaimCounts]:
-    """Results of one benchmark, whose file of answers is complete afterwards, and what the verifier said of all claims."""
+) -> tuple[list[dict[str, Any]], Answers]:
+    """Results of one benchmark, whose file of answers is complete afterwards, and its answers."""
     source, sampled = task.provenance, engine.generates and task.generation is not None
     how = {**engine.settings(), **(asdict(task.generation) if sampled else {})}
     dataset = {name: source[name] for name in ("dataset", "split", "revision", "style", "seed")}
@@ -149,7 +164,7 @@ def _measure(
     try:
         answer_items(engine, task, journal)
         judge_answers(task, journal)
-        whole = source["used"] == source["rows"] and args.dataset is None and args.split is None
+        whole = source["used"] == source["rows"] and task.dataset is None and args.split is None
         published = whole and task.plain and how.get("prompt_format") == "plain"
         answers = Answers(task, [journal.answers.get(item.id, {}) for item in task.items], published)
         found = {name: score(name, answers) for name in task.metrics}
@@ -175,7 +190,7 @@ def _measure(
         verified = task.verifier and name in JUDGED_METRICS and not (name == "halluqa" and task.judge)
         who = task.verifier.description if verified else None
         entries.append({"benchmark": task.name, "metric": name, **result, "verifier": who, **common})
-    return entries, _claims(answers)
+    return entries, answers
 
 
 def _claims(answers: Answers) -> ClaimCounts:

@@ -27,6 +27,7 @@ from hf_factuality.spans import SCOPES
 
 JUDGED_METRICS = (*CLAIM_METRICS, "halluqa")
 """Metrics that need a verifier or a judge."""
+SUITES = {"long-form": ("biographies", "longfact", "factory", "longwiki", own_file.NAME)}
 # The prompts of these are a text that ends in "A:", which is no message of a chat.
 PLAIN = {("truthfulqa", "published"), ("truthfulqa-generation", "published")}
 # After an answer, a model that is no chat model goes on with the next question.
@@ -46,6 +47,8 @@ class Task:
     generation: Generation | None  # None: over log-likelihoods
     answers: Path | None = None  # the file of answers, to be written
     scope: str = SCOPES[0]
+    dataset: str | None = None
+    checklists: bool = False  # whether answers are compared with those of the items
     metric_args: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     best_of: tuple[int, ...] = ()
     items: Sequence[BenchmarkItem] = ()
@@ -86,14 +89,23 @@ def metrics_of(benchmark: Benchmark) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*benchmark.metrics, *more, *CLAIM_METRICS)))
 
 
+def one_run(args: argparse.Namespace) -> argparse.Namespace:
+    """The flags of a run, which is of one model."""
+    for flag in ("model", "answers"):
+        _refuse(len(getattr(args, flag) or ()) > 1, f"several --{flag} are compared by --suite long-form")
+    one = {flag: (getattr(args, flag) or [None])[0] for flag in ("model", "answers")}
+    return argparse.Namespace(**{**vars(args), **one})
+
+
 def make_plan(args: argparse.Namespace) -> Plan:
     """Check the flags; a `ValueError` names the flag, what is wrong with it, and the fix."""
     check_at_least_one(args, "concurrency", "limit", "top_k")
     if args.out.is_dir():
         raise OSError(f"--out {args.out} is a folder; name a file in it")
     _refuse((args.model is None) == (args.answers is None), "give either --model, or --answers with a file of answers")
-    benchmarks = _benchmarks(args)
-    metrics = _metrics(benchmarks, listed(args.metrics))
+    datasets = _datasets(args)
+    benchmarks = _benchmarks(args, datasets)
+    metrics = _metrics(benchmarks, listed(args.metrics), args.suite)
     _check_flags(args, benchmarks, {name for names in metrics.values() for name in names})
     tasks = [_task(args, benchmark, metrics[benchmark.name]) for benchmark in benchmarks]
     computed = {*(name for task in tasks for name in task.metrics)}
@@ -101,7 +113,7 @@ def make_plan(args: argparse.Namespace) -> Plan:
     for name in arguments:
         _refuse(name not in CLAIM_METRICS, f"--metric_args: {name} takes none; only {', '.join(CLAIM_METRICS)} do")
     for task in tasks:
-        task.metric_args = arguments
+        task.metric_args, task.dataset = arguments, datasets.get(task.name, datasets.get(""))
     _check_out(args.out, [task.answers for task in tasks], args.answers)
     computed |= {f"{task.name}.{name}" for task in tasks for name in task.metrics}
     thresholds = read_thresholds(args.fail_under, computed)
@@ -128,8 +140,8 @@ def load_task_items(
 ) -> tuple[list[BenchmarkItem], dict[str, Any]]:
     """Items of a task, and where they come from; see `load_items`."""
     if task.name == own_file.NAME:
-        return own_file.load_own_items(Path(args.dataset), limit)
-    source = {"path": args.dataset, "split": args.split, "revision": args.dataset_revision}
+        return own_file.load_own_items(Path(task.dataset), limit)
+    source = {"path": task.dataset, "split": args.split, "revision": args.dataset_revision}
     return load_items(task.name, **source, style=task.style, seed=args.seed, limit=limit)
 
 
@@ -142,7 +154,7 @@ def _check_flags(args: argparse.Namespace, benchmarks: Sequence[Benchmark], want
     """Flags that need others, flags that exclude each other, and flags that would change nothing."""
     claims, judged = sorted(wanted & set(CLAIM_METRICS)), wanted & set(JUDGED_METRICS)
     own, names = own_file.FILE_BENCHMARK in benchmarks, ", ".join(sorted(wanted))
-    for flag in ("dataset", "answers", "split"):
+    for flag in ("answers", "split"):
         several = len(benchmarks) > 1 and getattr(args, flag) is not None
         _refuse(several, f"--{flag} is of one benchmark; run the command once for each")
     for used, flags, reason in (
@@ -182,20 +194,35 @@ def _check_flags(args: argparse.Namespace, benchmarks: Sequence[Benchmark], want
         _refuse(wrong, message)
 
 
-def _benchmarks(args: argparse.Namespace) -> list[Benchmark]:
-    names = listed(args.benchmark)
-    if not names and args.dataset is None:
-        raise DataError(f"give --benchmark, one or several of {', '.join(benchmark_names())}; or --dataset FILE")
-    found = [
-        own_file.FILE_BENCHMARK if name == own_file.NAME else get_benchmark(name) for name in names or [own_file.NAME]
-    ]
+def _datasets(args: argparse.Namespace) -> dict[str, str]:
+    """The paths of `--dataset` by the benchmark that it names; by `""` without a name."""
+    split = [text.partition("=") for text in args.dataset or ()]
+    known = {*benchmark_names(), own_file.NAME}
+    return {
+        name if equals and name in known else "": path if equals and name in known else name + equals + path
+        for name, equals, path in split
+    }
+
+
+def _benchmarks(args: argparse.Namespace, datasets: Mapping[str, str]) -> list[Benchmark]:
+    names, among = listed(args.benchmark) or [name or own_file.NAME for name in datasets], benchmark_names()
+    if args.suite:
+        _refuse(args.suite not in SUITES, f"--suite {args.suite!r}: choose of {', '.join(SUITES)}")
+        among = SUITES[args.suite]
+        _refuse(set(names) - set(among), f"--suite {args.suite} has {', '.join(among)}, not {', '.join(names)}")
+    if not names:
+        raise DataError(f"give --benchmark, one or several of {', '.join(among)}; or --dataset FILE")
+    _refuse("" in datasets and len(names) > 1, "--dataset is of one benchmark; give --dataset NAME=PATH for each")
+    unused = ", ".join(set(datasets) - {"", *names})
+    _refuse(unused, f"--dataset of {unused} is not used: --benchmark has {', '.join(names)}")
+    found = [own_file.FILE_BENCHMARK if name == own_file.NAME else get_benchmark(name) for name in names]
     for benchmark in found:
-        if benchmark.repo_id is None and args.dataset is None:
+        if benchmark.repo_id is None and not {"", benchmark.name} & set(datasets):
             raise DataError(f"--benchmark {benchmark.name} has no default dataset; give its file with --dataset PATH")
     return found
 
 
-def _metrics(benchmarks: Sequence[Benchmark], wanted: Sequence[str]) -> dict[str, tuple[str, ...]]:
+def _metrics(benchmarks: Sequence[Benchmark], wanted: Sequence[str], suite: str | None) -> dict[str, tuple[str, ...]]:
     """Per benchmark, the wanted metrics that are defined for it, or its own."""
     known = sorted({"accuracy", *METRIC_NAMES})
     for name in wanted:
@@ -205,7 +232,8 @@ def _metrics(benchmarks: Sequence[Benchmark], wanted: Sequence[str]) -> dict[str
     found = {}
     for benchmark in benchmarks:
         defined = metrics_of(benchmark)
-        found[benchmark.name] = tuple(name for name in wanted if name in defined) if wanted else benchmark.metrics
+        own = ("factscore",) if suite and benchmark is own_file.FILE_BENCHMARK else benchmark.metrics
+        found[benchmark.name] = tuple(name for name in wanted if name in defined) if wanted else own
         here = f"defined for {benchmark.name}, which has {', '.join(defined)}"
         _refuse(not found[benchmark.name], f"--metrics: none of {', '.join(wanted)} is {here}")
     choices = sorted({name for benchmark in benchmarks for name in metrics_of(benchmark)})
@@ -220,7 +248,7 @@ def _task(args: argparse.Namespace, benchmark: Benchmark, metrics: tuple[str, ..
     _refuse(style not in benchmark.styles, f"--style {style!r}: {benchmark.name} has {styles}")
     answers = args.out.with_name(f"{args.out.stem}.{benchmark.name}.answers.jsonl")
     generation = _generation(args, benchmark, style) if benchmark.kind == "generate" else None
-    task = Task(benchmark, style, metrics, generation, answers, args.scope)
+    task = Task(benchmark, style, metrics, generation, answers, args.scope, checklists=bool(args.suite))
     task.best_of = parse_best_of(args.best_of) if args.best_of is not None else ()
     if generation is None:
         _refuse(

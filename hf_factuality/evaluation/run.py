@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from hf_factuality.errors import DataError, JudgingError
@@ -12,6 +13,8 @@ from hf_factuality.evaluation.engines import Engine, Request
 from hf_factuality.evaluation.journal import Journal
 from hf_factuality.evaluation.plan import Task
 from hf_factuality.evaluation.verification import AnswerJudge, JournalVerdicts, answer_row
+from hf_factuality.rewards import ChecklistReward
+from hf_factuality.verifiers.guard import GuardedVerifier
 from hf_factuality.verifiers.service import GIVE_UP_AFTER, Row, judge_rows
 
 
@@ -67,21 +70,25 @@ def judge_answers(task: Task, journal: Journal) -> None:
     ]
     rows = [answer_row(*found, task.scope) for found in texts if found[2] is not None]
     if task.verifier is not None:
-        verdicts = JournalVerdicts(journal, task.verifier)
-        chunks = judge_rows(
-            task.verifier.guarded,
-            rows,
-            verdicts=verdicts,
-            give_up_after=GIVE_UP_AFTER,
-            needs_label=False,  # an item may have no page in the knowledge base
-            progress=" verified",
-            total=len(rows),
+        _verify(task.verifier.guarded, rows, JournalVerdicts(journal, task.verifier))
+    if task.checklists and task.verifier and task.verifier.judge:
+        reward = ChecklistReward(task.verifier.judge)
+        lists = [(row, row.key[0].reference.get("checklist")) for row in rows if row.ranges]
+        lists = [(row.key, reward._row(row.shown.completion, {"checklist": items})) for row, items in lists if items]
+        verdicts = JournalVerdicts(journal, task.verifier, "checklist", "checked")
+        _verify(
+            GuardedVerifier(reward.verifier, timeout=None), [replace(row, key=key) for key, row in lists], verdicts
         )
-        for _ in chunks:  # each is in the journal by now
-            pass
-        verdicts.forget(rows)
     if task.judge is not None:
         _vote(task.judge, rows, journal)
+
+
+def _verify(verifier: GuardedVerifier, rows: Sequence[Row], verdicts: JournalVerdicts) -> None:
+    # An item may have no page in the knowledge base.
+    flags = {"give_up_after": GIVE_UP_AFTER, "needs_label": False, "progress": " verified", "total": len(rows)}
+    for _ in judge_rows(verifier, rows, verdicts=verdicts, **flags):  # each is in the journal by now
+        pass
+    verdicts.forget(rows)
 
 
 def _vote(judge: AnswerJudge, rows: Sequence[Row], journal: Journal) -> None:

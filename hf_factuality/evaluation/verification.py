@@ -33,9 +33,9 @@ def answer_row(item: BenchmarkItem, sample: int, text: str, scope: str = "answer
     return Row(whole, scope, opens_reasoning(item), key=(item, sample))
 
 
-def found_in(sample: Mapping[str, Any]) -> Verification | None:
+def found_in(sample: Mapping[str, Any], name: str = "verification") -> Verification | None:
     """What a verifier found in a completion, of which this is known; `None` if it was not verified."""
-    return Verification.from_dict(sample["verification"]) if "verification" in sample else None
+    return Verification.from_dict(sample[name]) if name in sample else None
 
 
 class AnswerVerifier:
@@ -70,6 +70,7 @@ class AnswerVerifier:
             settings = {"fingerprint": verifier.retriever.base.fingerprint, "retriever": retriever, "top_k": top_k}
             self.description["knowledge"] = {"file": knowledge.name, **settings}
         self.guarded = GuardedVerifier(verifier, timeout=None)
+        self.judge = getattr(verifier, "judge", None)
         self.requires_evidence = self.guarded.requires_evidence
         if self.requires_evidence and not any(item.evidence for item in items):
             fix = "give --knowledge FILE (docs/knowledge.md), or a --dataset with evidence"
@@ -85,10 +86,14 @@ class AnswerVerifier:
 
 
 class JournalVerdicts:
-    """The verifications of a journal, each found again by the same verifier with the same evidence."""
+    """The verifications of a journal, each found again by the same verifier with the same evidence.
 
-    def __init__(self, journal: Journal, verifier: AnswerVerifier):
+    `names` are those of the verification and of its key in the journal.
+    """
+
+    def __init__(self, journal: Journal, verifier: AnswerVerifier, *names: str):
         self._journal, self._key = journal, verifier.key
+        self._found, self._by = names or ("verification", "verified")
 
     def _sample(self, row: Row) -> dict[str, Any]:
         item, number = row.key
@@ -97,22 +102,22 @@ class JournalVerdicts:
     def get(self, row: Row) -> Verification | None:
         """What the journal holds; a failure may have been the server's, and is no verdict."""
         sample = self._sample(row)
-        found = found_in(sample)
-        known = found is not None and found.error is None and sample.get("verified") == self._key(row)
+        found = found_in(sample, self._found)
+        known = found is not None and found.error is None and sample.get(self._by) == self._key(row)
         return found if known else None
 
     def add(self, judged: Sequence[JudgedRow]) -> None:
         for it in judged:
             item, number = it.row.key
-            line = {"id": item.id, "sample": number, "verification": it.verification.to_dict()}
-            self._journal.add([{**line, "verified": self._key(it.row)}])
+            line = {"id": item.id, "sample": number, self._found: it.verification.to_dict()}
+            self._journal.add([{**line, self._by: self._key(it.row)}])
 
     def forget(self, rows: Sequence[Row]) -> None:
         """Drop what is of another verifier, or other evidence."""
         for row in rows:
             sample = self._sample(row)
-            if sample.get("verified") not in (None, self._key(row)):
-                del sample["verification"], sample["verified"]
+            if sample.get(self._by) not in (None, self._key(row)):
+                del sample[self._found], sample[self._by]
 
 
 class AnswerJudge:

@@ -1,0 +1,151 @@
+"""Several models on a suite: a run for each, then all axes side by side, their front, and what each model won by."""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import hashlib
+import json
+import re
+import sys
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from operator import itemgetter
+from pathlib import Path
+from typing import Any
+
+from hf_factuality.errors import DataError
+from hf_factuality.evaluation._shared import print_results, shown
+from hf_factuality.evaluation.command import evaluate
+from hf_factuality.evaluation.plan import make_plan, one_run
+from hf_factuality.evaluation.scoring import Answers
+from hf_factuality.evaluation.verification import answer_row, found_in
+from hf_factuality.functional.long_form_axes import LongFormAnswer, detect_hacks, long_form_axes, pareto_front
+from hf_factuality.functional.scoring import mean
+from hf_factuality.hub.results import now
+from hf_factuality.io.files import write_atomically, writing
+from hf_factuality.spans import Label
+from hf_factuality.verifiers.extractors.sentences import sentence_offsets
+from hf_factuality.verifiers.judges.lexical_text import COMMON, PRONOUNS, tokens
+
+
+SCHEMA = "hf_factuality.suite/1"
+_COLUMNS = "precision correct recall relevance words repetition abstention empty unknown n".split()
+
+
+def evaluate_suite(args: argparse.Namespace) -> int:
+    """Run `evaluate --suite`; 0, or 1 if a model is below a threshold. The flags of all runs are checked before the first."""
+    out = args.out
+    other = out.exists() and (out.is_dir() or SCHEMA not in out.read_text("utf-8", "replace"))
+    if other or out.suffix in (".md", ".png"):
+        raise DataError(f"--out {out} is no comparison of a suite, and is not overwritten; name another .json file")
+    runs = list(_runs(args))
+    for _, run in runs:
+        make_plan(one_run(run))
+    rows, status = [], 0
+    for name, run in runs:
+        print(f"{name}:", file=sys.stderr)
+        status |= evaluate(run, answers := [])
+        gc.collect()  # of the model, before the next one is loaded
+        rows += [{"benchmark": it.task.name, "model": name, **long_form_axes(list(_axes_of(it)))} for it in answers]
+    order = [row["benchmark"] for row in rows]
+    rows.sort(key=lambda row: order.index(row["benchmark"]))
+    hacks = []
+    for benchmark, found in groupby(rows, itemgetter("benchmark")):
+        first, *others = here = list(found)
+        front = pareto_front(here)
+        for number, row in enumerate(here):
+            row["front"] = number in front
+        names = [(row["model"], hack) for row in others for hack in detect_hacks(first, row)]
+        hacks += [
+            {"benchmark": benchmark, "model": name, "before": first["model"], **it._asdict()} for name, it in names
+        ]
+    summary = {"schema": SCHEMA, "suite": args.suite, "created": now(), "rows": rows, "hacks": hacks}
+    write_atomically(out, json.dumps(summary, indent=2) + "\n")
+    notes = [f"{it['model']} on {it['benchmark']}: {it['message']}" for it in hacks] or ["no hack was detected"]
+    table = [{name: shown(row[name]) for name in ("benchmark", "model", *_COLUMNS, "front")} for row in rows]
+    lines = [list(table[0]), ["---"] * len(table[0]), *(row.values() for row in table)]
+    text = [*(f"| {' | '.join(line)} |" for line in lines), "", *(f"- {note}" for note in notes), ""]
+    write_atomically(out.with_suffix(".md"), "\n".join(text))
+    print_results(summary, table, [*notes, _plot(rows, out.with_suffix(".png")), str(out)], args.json)
+    return status
+
+
+def _runs(args: argparse.Namespace) -> Iterator[tuple[str, argparse.Namespace]]:
+    """Name and flags of each run, whose results go beside the comparison."""
+    models, files = list(dict.fromkeys(args.model or ())), list(dict.fromkeys(args.answers or ()))
+    for wrong, message in (
+        (bool(models) == bool(files), "give either --model, or --answers with files of answers; each may be repeated"),
+        (len(files) > 1 and args.model_name, "--model_name is of one model; the names of the files are used"),
+        (len(models) > 1 and args.revision, "--revision is of one model; run the command once for each"),
+    ):
+        if wrong:
+            raise ValueError(message)
+    # What is in a name is safe in a file's, in Markdown and in a plot.
+    stems = [Path(it).stem if files else Path(it).name for it in models or files]
+    names = [re.sub(r"(?![.])[\W_]+", "-", stem)[:80] or "model" for stem in stems]
+    for it, name in zip(models or files, names, strict=True):
+        if names.count(name) > 1:
+            name += "-" + hashlib.sha256(str(it).encode()).hexdigest()[:6]
+        who = {"model": [it]} if models else {"answers": [it], "model_name": args.model_name or name}
+        yield name, argparse.Namespace(**{**vars(args), **who, "out": args.out.with_suffix(f".{name}.json")})
+
+
+def _axes_of(answers: Answers) -> Iterator[LongFormAnswer]:
+    """The first answer to each item, as far as there is one."""
+    task = answers.task
+    for item, (sample, *_), (judged, *_) in zip(task.items, answers.samples, answers.judged, strict=True):
+        if judged is None:
+            continue
+        row, items = answer_row(item, 0, sample["text"], task.scope), item.reference.get("checklist", ())
+        text, found = row.shown.completion, found_in(sample, "checklist")
+        sentences = [text[start:end] for start, end in sentence_offsets(text)]
+        labels = judged.labels if judged.unjudged is None or not row.ranges else (None,)
+        # An empty answer misses every item.
+        said = [span.label for span in found.spans] if found else []
+        said = said or [None if row.ranges else Label.UNVERIFIABLE] * len(items)
+        abstained = judged.abstained or "veriscore" in judged.declines or None
+        relevance = lexical_relevance(item.topic or item.question, sentences)
+        yield LongFormAnswer(text, sentences, labels, said, relevance, abstained)
+
+
+def lexical_relevance(subject: str, sentences: Sequence[str]) -> float | None:
+    """Share of the sentences that are on the subject, a topic or a question, without a judge: our own measure, a weak one.
+
+    Those have a content word of the subject, or a pronoun after a sentence that is on the subject. So it compares answers to
+    the same questions. In [0, 1]; `None` without sentences, or if the subject has no content word.
+    """
+    wanted = {token.term for token in tokens(subject) if token.kind > COMMON}
+    found, on = [], False
+    for sentence in sentences:
+        terms = {token.term for token in tokens(sentence)}
+        on = (
+            not terms.isdisjoint(wanted) or on and not (terms | set(sentence)).isdisjoint(PRONOUNS | set("他她它其该"))
+        )
+        found.append(on)
+    return mean(found) if wanted else None
+
+
+def _plot(rows: Sequence[Mapping[str, Any]], path: Path) -> str:
+    """Draw precision over true facts, with the front; returns a line that says where it is, or why not."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        return "no plot: matplotlib is not installed (pip install hf_factuality[bench])"
+    names = list(dict.fromkeys(row["benchmark"] for row in rows))
+    figure = Figure(figsize=(4.5 * len(names), 4), layout="constrained")
+    for axis, name in zip(figure.subplots(1, len(names), squeeze=False)[0], names, strict=True):
+        here = [row for row in rows if row["benchmark"] == name and None not in (row["correct"], row["precision"])]
+        for row in here:
+            axis.plot(row["correct"], row["precision"], "o")
+            axis.annotate(row["model"], (row["correct"], row["precision"]))
+        front = sorted((row["correct"], row["precision"]) for row in here if row["front"])
+        axis.plot([x for x, _ in front], [y for _, y in front], "--", color="gray")
+        axis.set(title=name, xlabel="true facts per answer", ylabel="precision", ylim=(-0.05, 1.05))
+    with (
+        warnings.catch_warnings(action="ignore"),
+        writing(path, ".png") as partial,
+    ):  # fonts lack characters of some names
+        figure.savefig(partial, dpi=110)
+    return f"plot: {path}"
