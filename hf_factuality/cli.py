@@ -13,7 +13,7 @@ from pathlib import Path
 
 from hf_factuality import __version__
 from hf_factuality.checkpoints._cli import add_parser as add_merge_parser
-from hf_factuality.data._cli import add_parser as add_build_preferences_parser
+from hf_factuality.data._cli import add_builders
 from hf_factuality.errors import FactualityError
 from hf_factuality.evaluation._cli import add_evaluate, add_verify
 from hf_factuality.hub._cli import add_parser as add_push_parser
@@ -90,7 +90,7 @@ def _parser() -> argparse.ArgumentParser:
         add_evaluate,
         add_metrics_parser,
         add_index_parser,
-        add_build_preferences_parser,
+        add_builders,
         add_merge_parser,
         add_push_parser,
     ):

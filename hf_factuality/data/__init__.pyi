@@ -1,5 +1,10 @@
 # Public names, which load on first use.
 from hf_factuality.data.anah_format import read_anah as read_anah, write_anah as write_anah
+from hf_factuality.data.checklists import (
+    ChecklistConfig as ChecklistConfig,
+    build_checklists as build_checklists,
+    push_checklists as push_checklists,
+)
 from hf_factuality.data.factscore_format import read_factscore as read_factscore
 from hf_factuality.data.fspo import (
     ParsedPrompt as ParsedPrompt,

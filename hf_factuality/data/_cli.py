@@ -1,25 +1,65 @@
-"""The command `hf-factuality build-preferences`."""
+"""The commands `hf-factuality build-preferences` and `build-checklists`."""
 
 from __future__ import annotations
 
 import argparse
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from hf_factuality.verifiers.registry import VERIFIER_HELP
 
 
-def add_parser(commands: Any) -> None:
-    """Add `build-preferences` to the subparsers of the `hf-factuality` command."""
+def add_builders(commands: Any) -> None:
+    """Add `build-preferences` and `build-checklists` to the subparsers of the `hf-factuality` command."""
+    build = _builder(
+        commands,
+        "preferences",
+        "sample answers, label their sentences and pair the best with the worst, for Mask-DPO",
+        "Samples responses to each question, labels their sentences with a verifier, and writes the pairs of a preference "
+        "dataset.",
+        "32, the paper's",
+    )
+    pairs = build.add_argument_group("what makes a pair (may change when a run is started again)")
+    pairs.add_argument("--pairs_per_question", type=int, default=1, metavar="N", help="N best, N worst (default 1)")
+    pairs.add_argument(
+        "--correct",
+        choices=("free", "supported"),
+        default="free",
+        help="what the chosen response must have a sentence of: free of hallucination (the paper, default) or supported",
+    )
+    pairs.add_argument("--min_margin", type=float, default=0.0, metavar="SHARE", help="least difference of the scores")
+    build = _builder(
+        commands,
+        "checklists",
+        "sample answers and list what they state truly, each statement once, for KLCF",
+        "Samples responses to each question, verifies what they state, and writes a dataset with the supported statements of "
+        "each question, most often stated first.",
+        "8: one alone under-covers what a model knows",
+    )
+    items = build.add_argument_group("what becomes an item (may change when a run is started again)")
+    items.add_argument(
+        "--max_items", type=whole_number, default=20, metavar="N", help="items per question (default 20)"
+    )
+    items.add_argument("--min_samples", type=whole_number, default=1, metavar="N", help="that state it (default 1)")
+    merge = "what is merged: the same words (lexical, default), or also near embeddings (dense or dense:MODEL)"
+    items.add_argument("--merge", default="lexical", metavar="HOW", help=merge)
+    items.add_argument(
+        "--merge_threshold", type=float, default=0.95, metavar="COSINE", help="that is near (default 0.95)"
+    )
+    items.add_argument("--keep_empty", action="store_true", help="keep questions without any item, with an empty list")
+
+
+def _builder(commands: Any, kind: str, help: str, does: str, samples: str) -> Any:
+    """The command `build-{kind}` with the flags that all builders share; `samples` says how many are the default."""
     build = commands.add_parser(
-        "build-preferences",
-        help="sample answers, label their sentences and pair the best with the worst, for Mask-DPO",
-        description="Samples responses to each question, labels their sentences with a verifier, and writes the pairs of a "
-        "preference dataset. A run that was killed goes on where it stopped if it is started again. Every flag may be "
-        "written with - for _.",
-        epilog="Exit status: 0, or 2 if the input is bad (said before anything is sampled), no pair is left or a server was "
-        "down for longer than --patience. The method and the files are described in docs/preferences.md.",
+        f"build-{kind}",
+        help=help,
+        description=f"{does} A run that was killed goes on where it stopped if it is started again. Every flag may be written "
+        "with - for _.",
+        epilog=f"Exit status: 0, or 2 if the input is bad (said before anything is sampled), nothing is left or a server was down for "
+        f"longer than --patience. The method and the files are described in docs/{kind}.md.",
     )
     what = build.add_argument_group("what is asked")
     asked = what.add_mutually_exclusive_group(required=True)
@@ -35,7 +75,7 @@ def add_parser(commands: Any) -> None:
     what.add_argument("--dataset_revision", help="its branch, tag or commit")
     what.add_argument("--limit", type=whole_number, metavar="N", help="the first N questions only")
     who = build.add_argument_group("who answers")
-    who.add_argument("--model", help="the policy to be aligned: id on the Hub, folder, or its name at --base_url")
+    who.add_argument("--model", help="the model that answers: id on the Hub, folder, or its name at --base_url")
     who.add_argument("--revision", help="of the model")
     where = who.add_mutually_exclusive_group()
     where.add_argument("--backend", choices=("transformers", "vllm"), help="in this process (default transformers)")
@@ -57,8 +97,8 @@ def add_parser(commands: Any) -> None:
         metavar="JSON",
         help="arguments of from_pretrained or vllm.LLM, as '{\"tensor_parallel_size\": 4}'",
     )
-    how = build.add_argument_group("how responses are sampled (defaults are the paper's)")
-    how.add_argument("--num_samples", type=int, metavar="N", help="responses per question (default 32)")
+    how = build.add_argument_group("how responses are sampled (defaults are Mask-DPO's)")
+    how.add_argument("--num_samples", type=int, metavar="N", help=f"responses per question (default {samples})")
     how.add_argument("--temperature", type=float, metavar="T", help="default 0.8")
     how.add_argument("--top_k", type=int, metavar="K", help="default 40; 0 for all, and servers without it")
     how.add_argument("--top_p", type=float, metavar="P", help="default 1.0")
@@ -88,15 +128,6 @@ def add_parser(commands: Any) -> None:
         metavar="SECONDS",
         help="how long to wait for a server that is down (default 3600)",
     )
-    pairs = build.add_argument_group("what makes a pair (may change when a run is started again)")
-    pairs.add_argument("--pairs_per_question", type=int, default=1, metavar="N", help="N best, N worst (default 1)")
-    pairs.add_argument(
-        "--correct",
-        choices=("free", "supported"),
-        default="free",
-        help="what the chosen response must have a sentence of: free of hallucination (the paper, default) or supported",
-    )
-    pairs.add_argument("--min_margin", type=float, default=0.0, metavar="SHARE", help="least difference of the scores")
     topics = build.add_argument_group("which questions are taken, by their topics")
     topics.add_argument("--topics", type=whole_number, metavar="N", help="N topics, drawn by the seed")
     topics.add_argument("--questions_per_topic", type=whole_number, metavar="N", help="at most N of each, likewise")
@@ -112,7 +143,8 @@ def add_parser(commands: Any) -> None:
     out.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of the run and of its dataset")
     out.add_argument("--push_to_hub", metavar="REPO", help="publish the dataset with its card")
     out.add_argument("--private", action="store_true", default=None, help="make a new repository private")
-    build.set_defaults(run=_build)
+    build.set_defaults(run=partial(_build, kind))
+    return build
 
 
 def whole_number(text: str) -> int:
@@ -136,7 +168,7 @@ def json_object(text: str) -> dict[str, Any]:
     return found
 
 
-def _build(args: argparse.Namespace) -> int:
-    from hf_factuality.data.preferences_command import build
+def _build(kind: str, args: argparse.Namespace) -> int:
+    from hf_factuality.data import builder_command
 
-    return build(args)
+    return getattr(builder_command, kind)(args)

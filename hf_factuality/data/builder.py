@@ -20,6 +20,7 @@ import logging
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
@@ -34,17 +35,31 @@ from hf_factuality.errors import DataError, HubError, JudgingError
 from hf_factuality.io.files import last_name, write_atomically, writing
 from hf_factuality.io.markdown import cell, escaped
 from hf_factuality.io.upload import publish
+from hf_factuality.spans import Verification
 from hf_factuality.verifiers.base import Verifier, VerifierInput, evidence_passages
 from hf_factuality.verifiers.guard import GuardedVerifier
 from hf_factuality.verifiers.service import NO_EVIDENCE, JudgedRow, Row, judge_rows
 
 
 if TYPE_CHECKING:
-    from datasets import Dataset
+    from datasets import Dataset, Features
 
 
 logger = logging.getLogger(__name__)
 
+_CARD = """
+## How it was made
+
+| | |
+|---|---|
+{settings}
+
+## What was dropped
+
+| what | number |
+|---|---|
+{dropped}
+"""
 _EVIDENCE = ("evidence", "knowledge", "reference", "document", "context")
 
 
@@ -126,11 +141,11 @@ def judged_responses(
     verifier: Verifier,
     folder: Path,
     *,
-    seed: int,
-    questions_per_batch: int,
-    patience: float,
-    progress: bool,
-    overlap: bool | None,
+    seed: int = 0,
+    questions_per_batch: int = 1,
+    patience: float = 3600.0,
+    progress: bool = True,
+    overlap: bool | None = None,
 ) -> Iterator[tuple[LineFile, LineFile]]:
     """Sample and verify what the folder does not hold yet; yields responses and verdicts by the id of the question.
 
@@ -324,34 +339,58 @@ def describe_labels(folder: Path) -> str:
     return f", labelled by {verifier.get('class')}" + (f" ({stages})" if stages else "")
 
 
+def verified(
+    question: PreferenceQuestion, responses: LineFile, verdicts: LineFile, counts: Counter
+) -> list[tuple[str, Verification | None]]:
+    """Text and verification of each response to a question; `counts` gets those that were cut off, and that were lost."""
+    found = []
+    for response, verdict in zip(responses[question.id], verdicts[question.id], strict=True):
+        counts["lost_responses"] += response is None
+        if response is not None:
+            counts["cut_off_responses"] += not response[1]
+            found.append((response[0], None if verdict is None else Verification.from_dict(verdict)))
+    return found
+
+
 def write_dataset(
     folder: Path,
     file: str,
-    dataset: Dataset,
+    rows: Sequence[Mapping[str, Any]],
+    features: Features,
+    report: Mapping[str, Any],
+    reasons: Mapping[str, str],
     *,
     template: str,
     tags: Sequence[str],
     settings: Mapping[str, Any],
-    dropped: Mapping[str, int],
-    **values: Any,
-) -> None:
-    """Write the dataset of a run with its card, which loads with `datasets.load_dataset(folder)`.
+) -> Dataset:
+    """Write report and dataset of a run with its card, which loads with `datasets.load_dataset(folder)`.
 
-    The template has the places `{version}`, `{settings}` for the table of `settings.json` with these settings, `{dropped}`
-    for the table of what was dropped, and those of `values`.
+    The card begins with the template, which has the places `{version}` and those of the report. Tables follow: `settings.json`
+    with these settings, and what the report says was dropped, by the names of `reasons`.
     """
+    from datasets import Dataset
     from huggingface_hub import DatasetCard, DatasetCardData
 
+    write_atomically(folder / "report.json", json.dumps(report, indent=2) + "\n")
+    dropped = {reasons[reason]: count for reason, count in report["dropped"].items()}
+    if not rows:
+        (folder / file).unlink(missing_ok=True)  # of a run with other settings of rows
+        why = "; ".join(f"{count} {reason}" for reason, count in dropped.items() if count)
+        raise DataError(f"nothing is left for {folder / file}; dropped: {why}")
+    dataset = Dataset.from_list(rows, features=features)
     with writing(folder / file) as partial:
         dataset.to_parquet(str(partial))
+    dropped["responses that were cut off, and kept"] = report["cut_off_responses"]
+    dropped["responses that could not be sampled"] = report["lost_responses"]
     run = json.loads((folder / "settings.json").read_text(encoding="utf-8"))
     version = run.pop("hf_factuality")
-    text = template.format(
-        version=version, settings=_table(_flat({**run, **settings})), dropped=_table(dropped), **values
-    )
+    tables = {"settings": _table(_flat({**run, **settings})), "dropped": _table(dropped)}
+    text = (template + _CARD).format_map({**report, "version": version, **tables})
     configs = [{"config_name": "default", "data_files": file}]
     data = DatasetCardData(tags=["hf-factuality", *tags], configs=configs)
     write_atomically(folder / "README.md", str(DatasetCard(f"---\n{data.to_yaml()}\n---\n\n{text}")))
+    return dataset
 
 
 def push_dataset(folder: str | Path, file: str, repo_id: str, what: str, **arguments: Any) -> str:

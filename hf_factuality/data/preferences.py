@@ -6,9 +6,9 @@ the folder of a run.
 
 from __future__ import annotations
 
-import json
 import logging
 import os
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -21,13 +21,12 @@ from hf_factuality.data.builder import (
     judged_responses,
     push_dataset,
     read_questions,
+    verified,
     write_dataset,
 )
 from hf_factuality.data.pairs import REASONS, Pair, PairConfig, PairReport, choose_pairs
 from hf_factuality.data.sampling import Sampler
 from hf_factuality.errors import DataError
-from hf_factuality.io.files import write_atomically
-from hf_factuality.spans import Verification
 from hf_factuality.verifiers.base import Verifier
 
 
@@ -49,18 +48,6 @@ hallucination, as in [Mask-DPO](https://huggingface.co/papers/2503.02846). `chos
 character ranges of the content of `chosen` and `rejected`, with a label each.
 
 **The labels are a model's or a program's, not people's.** They are as good as the verifier below.
-
-## How it was made
-
-| | |
-|---|---|
-{settings}
-
-## What was dropped
-
-| what | number |
-|---|---|
-{dropped}
 """
 
 
@@ -205,39 +192,24 @@ def push_pairs(
 
 
 def _finish(questions, responses: LineFile, verdicts: LineFile, folder: Path, config: PairConfig) -> Dataset:
-    from datasets import Dataset
-
-    report, rows, lost, truncated = PairReport(), [], 0, 0
+    report, rows, counts = PairReport(), [], Counter(cut_off_responses=0, lost_responses=0)
     for question in questions:
-        sampled = responses[question.id]
-        kept = [(it, verdict) for it, verdict in zip(sampled, verdicts[question.id], strict=True) if it is not None]
-        lost += len(sampled) - len(kept)
-        truncated += sum(not finished for (_, finished), _ in kept)
-        found = [None if verdict is None else Verification.from_dict(verdict) for _, verdict in kept]
-        rows += [_row(question, pair) for pair in choose_pairs([it[0] for it, _ in kept], found, config, report)]
+        found = verified(question, responses, verdicts, counts)
+        pairs = choose_pairs([text for text, _ in found], [verdict for _, verdict in found], config, report)
+        rows += [_row(question, pair) for pair in pairs]
     for line in report.lines():
         logger.info(line)
     summary = {
         **asdict(report),
         "dropped": dict(report.dropped),
-        "cut_off_responses": truncated,
-        "lost_responses": lost,
+        **counts,
         **{f"{side}_score": sum(row[f"{side}_score"] for row in rows) / len(rows) for side in _SIDES if rows},
         "pair_settings": asdict(config),
     }
-    write_atomically(folder / "report.json", json.dumps(summary, indent=2) + "\n")
-    if not rows:
-        (folder / _FILE).unlink(missing_ok=True)  # of a run with other settings of pairs
-        raise DataError("no pair is left: " + "; ".join(report.lines()))
-    dataset = Dataset.from_list(rows, features=pair_features())
-    dropped = {REASONS[reason]: count for reason, count in report.dropped.items()}
-    dropped |= {"responses that were cut off, and kept": truncated, "responses that could not be sampled": lost}
-    write_dataset(
-        folder, _FILE, dataset, template=_CARD, tags=["preference", "mask-dpo", "factuality"],
-        settings={"pairs": asdict(config)}, dropped=dropped, pairs=report.pairs, responses=report.responses,
-        questions=report.questions,
+    return write_dataset(
+        folder, _FILE, rows, pair_features(), summary, REASONS, template=_CARD,
+        tags=["preference", "mask-dpo", "factuality"], settings={"pairs": asdict(config)},
     )  # fmt: skip
-    return dataset
 
 
 def _row(question: PreferenceQuestion, pair: Pair) -> dict[str, Any]:

@@ -65,7 +65,7 @@ class SamplingConfig:
 
     def __post_init__(self):
         if self.num_samples < 2:
-            raise ValueError(f"num_samples={self.num_samples}: a pair needs at least 2 responses per question")
+            raise ValueError(f"num_samples={self.num_samples}: builders need at least 2 responses per question")
         if not self.temperature > 0:
             raise ValueError(f"temperature must be above 0 (all responses would be the same), got {self.temperature}")
         if self.top_k < 0 or not 0 < self.top_p <= 1 or self.max_new_tokens < 1:

@@ -227,6 +227,27 @@ class TopicRetriever(PageRetriever):
         return best_places(scores, self.top_k)
 
 
+class SentenceEncoder:
+    """Texts to float32 rows by a `sentence-transformers` model, loaded on first use, or an object with its `encode`."""
+
+    def __init__(self, model: Any, batch_size: int = 64, device: str | None = None):
+        named = isinstance(model, (str, Path))
+        if named and importlib.util.find_spec("sentence_transformers") is None:
+            raise ImportError("embeddings need sentence-transformers: pip install hf_factuality[dense]")
+        self.model, self.batch_size, self.device = model, batch_size, device
+        self._encoder = None if named else model
+        self._lock = threading.Lock()
+
+    def __call__(self, texts: list[str]) -> np.ndarray:
+        with self._lock:
+            if self._encoder is None:
+                from sentence_transformers import SentenceTransformer
+
+                self._encoder = SentenceTransformer(str(self.model), device=self.device)
+            found = self._encoder.encode(texts, batch_size=self.batch_size, show_progress_bar=False)
+        return np.asarray(found, dtype=np.float32)
+
+
 class DenseRetriever(TopicRetriever):
     """[`TopicRetriever`] that ranks by the inner product of sentence embeddings, as FActScore does with GTR.
 
@@ -256,11 +277,8 @@ class DenseRetriever(TopicRetriever):
         **kwargs: Any,
     ):
         super().__init__(base, **{"query": "topic", **kwargs})
-        if isinstance(model, (str, Path)) and importlib.util.find_spec("sentence_transformers") is None:
-            raise ImportError("DenseRetriever needs sentence-transformers: pip install hf_factuality[dense]")
         self.model, self.batch_size, self.device = model, batch_size, device
-        self._encoder = None if isinstance(model, (str, Path)) else model
-        self._lock = threading.Lock()
+        self._encode = SentenceEncoder(model, batch_size, device)
 
     def config(self) -> dict[str, Any]:
         """Arguments that make this retriever again; the device is left out.
@@ -271,15 +289,6 @@ class DenseRetriever(TopicRetriever):
         if not isinstance(self.model, (str, Path)):
             raise ValueError("DenseRetriever was given a loaded model; make it from a model id to save it")
         return {**super().config(), "model": str(self.model), "batch_size": self.batch_size}
-
-    def _encode(self, texts: list[str]) -> np.ndarray:
-        with self._lock:
-            if self._encoder is None:
-                from sentence_transformers import SentenceTransformer
-
-                self._encoder = SentenceTransformer(str(self.model), device=self.device)
-            found = self._encoder.encode(texts, batch_size=self.batch_size, show_progress_bar=False)
-        return np.asarray(found, dtype=np.float32)
 
     def _index(self, passages: Sequence[Passage]) -> np.ndarray:
         return self._encode([f"{passage.title} {passage.text}" for passage in passages])

@@ -10,9 +10,9 @@ import time
 from pathlib import Path
 
 import pytest
+from datasets import Dataset
 
 from hf_factuality.cli import main
-from hf_factuality.data.preferences import load_pairs
 from tests.conftest import REPOSITORY
 from tests.data.test_build_preferences import questions
 
@@ -20,7 +20,7 @@ from tests.data.test_build_preferences import questions
 KILLED = """
 import sys
 sys.path.insert(0, {root!r})
-import hf_factuality.verifiers.registry, hf_factuality.data.preferences_command, transformers, torch
+import hf_factuality.verifiers.registry, hf_factuality.data.builder_command, transformers, torch
 from hf_factuality.cli import main
 print("ready", flush=True)
 status = main({argv!r})
@@ -29,14 +29,15 @@ print("status", status, flush=True)
 
 
 @pytest.mark.slow
-def test_kill_9_of_the_command_at_random_moments(tmp_path, tiny_model):
+@pytest.mark.parametrize(("command", "dataset"), [("preferences", "pairs"), ("checklists", "checklists")])
+def test_kill_9_of_the_command_at_random_moments(tmp_path, tiny_model, command, dataset):
     """Three times while a model of this process answers; then the dataset is that of an uninterrupted run."""
     people = [f"Person{number}" for number in range(40)]
     file = questions(tmp_path, people)
 
     def argv(out):
         return [
-            "build-preferences", file, "--model", tiny_model, "--device", "cpu", "--dtype", "float32", "--num_samples", "4",
+            f"build-{command}", file, "--model", tiny_model, "--device", "cpu", "--dtype", "float32", "--num_samples", "4",
             "--max_new_tokens", "40", "--verifier", "tests.data.test_build_preferences:Initial", "--out", str(out),
             "--questions_per_batch", "2",
         ]  # fmt: skip
@@ -62,7 +63,9 @@ def test_kill_9_of_the_command_at_random_moments(tmp_path, tiny_model):
     process = subprocess.run([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
     assert process.stdout.splitlines()[-1] == "status 0"
     print("killed after questions:", at)
-    assert load_pairs(tmp_path / "killed").to_list() == load_pairs(tmp_path / "whole").to_list()
+    for name in (f"{dataset}.parquet", "report.json", "README.md"):
+        assert (tmp_path / "killed" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+    assert len(Dataset.from_parquet(str(tmp_path / "whole" / f"{dataset}.parquet"))) > 9
     # Nothing was sampled twice: one line per question.
     keys = [json.loads(line)["id"] for line in lines.read_bytes().splitlines()]
     assert sorted(keys) == sorted(people)

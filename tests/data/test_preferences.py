@@ -237,7 +237,7 @@ def test_no_pair_is_an_error_that_says_why(tmp_path):
         def sample(self, prompts, seed):
             return [[Response("ss"), Response("ss")] for _ in prompts]
 
-    with pytest.raises(DataError, match="no pair is left: .*12 pairs of identical texts"):
+    with pytest.raises(DataError, match="nothing is left for .*pairs.parquet; dropped: 12 pairs of identical texts"):
         build(tmp_path, sampler=Sampler())
 
 

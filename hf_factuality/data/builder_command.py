@@ -1,4 +1,4 @@
-"""The work of `hf-factuality build-preferences`: what the flags ask for, checked; the run; a table of what came of it."""
+"""What the commands that build datasets share: what the flags ask for, checked; the run; the push."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ import hashlib
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from hf_factuality.chat.journal import written_ids
+from hf_factuality.data import checklists as lists
 from hf_factuality.data.builder import PreferenceQuestion, check_evidence, read_questions
 from hf_factuality.data.pairs import REASONS, PairConfig
 from hf_factuality.data.preferences import build_preferences, push_pairs
@@ -50,11 +52,34 @@ _ONLY_FOR = {
 }
 
 
-def build(args: argparse.Namespace) -> int:
-    """Run the command: 0, or 130 if it was interrupted. Nearly all errors come before anything is sampled."""
-    kind = _kind(args)
+def preferences(args: argparse.Namespace) -> int:
+    """Run `build-preferences`: 0, or 130 if it was interrupted. Nearly all errors come before anything is sampled."""
     pairs = PairConfig(args.pairs_per_question, args.correct, args.min_margin)
-    sampling = SamplingConfig(**{name: value for name in _SAMPLING if (value := getattr(args, name)) is not None})
+
+    def head(report: dict[str, Any]) -> dict[str, Any]:
+        scores = {f"{side} score, mean": f"{report[f'{side}_score']:.3f}" for side in ("chosen", "rejected")}
+        return {name: report[name] for name in ("questions", "responses", "pairs")} | scores
+
+    return _build(args, partial(build_preferences, pairs=pairs), push_pairs, head, REASONS)
+
+
+def checklists(args: argparse.Namespace) -> int:
+    """Run `build-checklists`, likewise."""
+    items = lists.ChecklistConfig(**{name: getattr(args, name) for name in lists.ChecklistConfig.__dataclass_fields__})
+
+    def head(report: dict[str, Any]) -> dict[str, Any]:
+        claims = {f"claims, {name.replace('_', ' ')}": count for name, count in report["claims"].items() if count}
+        return {name: report[name] for name in ("questions", "responses", "rows", "items", "merged")} | claims
+
+    make = partial(lists.build_checklists, items=items)
+    return _build(args, make, lists.push_checklists, head, lists.REASONS, num_samples=8)
+
+
+def _build(args, make: Callable, push: Callable, head: Callable, reasons: Mapping[str, str], **defaults: int) -> int:
+    """The run of a builder; what `head` makes of its report is printed, and what was dropped, by the names of `reasons`."""
+    kind = _kind(args)
+    given = {name: value for name in _SAMPLING if (value := getattr(args, name)) is not None}
+    sampling = SamplingConfig(**defaults | given)
     questions = _questions(args)
     if args.topic_distance is None and (args.topics is not None or args.questions_per_topic is not None):
         questions = select_questions(questions, args.topics, args.questions_per_topic, args.seed)
@@ -77,8 +102,8 @@ def build(args: argparse.Namespace) -> int:
         _try_server(args, sampler, questions[0])
     try:
         with quiet_guard():
-            build_preferences(
-                questions, sampler, verifier, args.out, pairs=pairs, seed=args.seed,
+            make(
+                questions, sampler, verifier, args.out, seed=args.seed,
                 questions_per_batch=args.questions_per_batch or (1 if kind == "transformers" else 16),
                 patience=args.patience, progress=sys.stderr.isatty(),
             )  # fmt: skip
@@ -90,9 +115,15 @@ def build(args: argparse.Namespace) -> int:
             sampler.client.close()
     for path in args.out.glob("sampling.sqlite*"):  # responses.jsonl holds it all by now
         path.unlink(missing_ok=True)
-    _print(args.out)
+    report = json.loads((args.out / "report.json").read_text(encoding="utf-8"))
+    rows = head(report) | {f"dropped: {reasons[name]}": count for name, count in report["dropped"].items()}
+    rows["responses cut off at the limit, kept"] = report["cut_off_responses"]
+    rows["responses that could not be sampled"] = report["lost_responses"]
+    width = max(map(len, rows))
+    print("\n".join(f"{name.ljust(width)}  {value}" for name, value in rows.items()))
+    print(f"\n{args.out}")
     if args.push_to_hub:
-        print(push_pairs(args.out, args.push_to_hub, private=args.private))
+        print(push(args.out, args.push_to_hub, private=args.private))
     return 0
 
 
@@ -252,15 +283,3 @@ def _release_memory() -> None:
 
 def _digest(value: Any) -> str:
     return hashlib.sha256(json.dumps(value).encode()).hexdigest()[:16]
-
-
-def _print(folder: Path) -> None:
-    report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
-    rows = [("questions", report["questions"]), ("responses", report["responses"]), ("pairs", report["pairs"])]
-    rows += [(f"{side} score, mean", f"{report[f'{side}_score']:.3f}") for side in ("chosen", "rejected")]
-    rows += [(f"dropped: {REASONS[name]}", count) for name, count in report["dropped"].items()]
-    rows += [("responses cut off at the limit, kept", report["cut_off_responses"])]
-    rows += [("responses that could not be sampled", report["lost_responses"])]
-    width = max(len(name) for name, _ in rows)
-    print("\n".join(f"{name.ljust(width)}  {value}" for name, value in rows))
-    print(f"\n{folder}")

@@ -1,0 +1,208 @@
+"""From questions to checklists: what samples of a model state truly, each statement once (KLCF, arXiv 2509.23765).
+
+KLCF names the steps without formulas: what the same statement is and which are important is ours. `builder.py` says what lies
+in the folder of a run.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hf_factuality.data.builder import PreferenceQuestion, judged_responses, push_dataset, verified, write_dataset
+from hf_factuality.data.sampling import Sampler
+from hf_factuality.data.statements import Claim, by_meaning, by_words
+from hf_factuality.functional.credit import TERNARY_VALUES, judged_units
+from hf_factuality.spans import Label, Verification
+from hf_factuality.verifiers.base import Verifier
+
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+
+MAX_CHARS = 1000  # of an item, as of extracted claims
+_FILE = "checklists.parquet"
+REASONS = {
+    "not_judged": "responses that could not be judged",
+    "too_long": f"supported claims of more than {MAX_CHARS} characters or without a word",
+    "contradicted": "statements that are contradicted in more samples than supported",
+    "tied": "statements that are contradicted in as many samples as supported",
+    "rare": "statements of fewer samples than min_samples",
+    "beyond_max_items": "statements beyond max_items",
+    "no_items": "questions without any item",
+}
+_CARD = """# Checklists
+
+{items} statements that {responses} responses of a model to {questions} questions make and that evidence supports, made with
+hf_factuality {version}. `checklist` holds them, most often stated first, `counts` how many responses state each, as for
+[KLCF](https://huggingface.co/papers/2509.23765), whose rules for duplicates and importance are not public: these are ours.
+
+**The verdicts are a model's or a program's, not people's.** They are as good as the verifier below.
+"""
+
+
+@dataclass(frozen=True)
+class ChecklistConfig:
+    """Which statements become items. All of it is ours.
+
+    Args:
+        max_items (`int`, *optional*, defaults to `20`):
+            Items per question; those that most samples state are kept.
+        min_samples (`int`, *optional*, defaults to `1`):
+            Samples that must state an item.
+        merge (`str`, *optional*, defaults to `"lexical"`):
+            `"lexical"` merges statements of the same words; `"dense"`, or `"dense:MODEL"` of `sentence-transformers`, also
+            those of near embeddings. Never two that differ in a number, a name or a negation.
+        merge_threshold (`float`, *optional*, defaults to `0.95`):
+            Cosine from which embeddings are near.
+        keep_empty (`bool`, *optional*, defaults to `False`):
+            Keep questions without any item, with an empty list.
+
+    Raises:
+        `ValueError`: a value is out of range.
+        `ImportError`: `"dense"` without `sentence-transformers`.
+    """
+
+    max_items: int = 20
+    min_samples: int = 1
+    merge: str = "lexical"
+    merge_threshold: float = 0.95
+    keep_empty: bool = False
+
+    def __post_init__(self):
+        if min(self.max_items, self.min_samples) < 1:
+            raise ValueError(f"need max_items and min_samples >= 1, got {self.max_items} and {self.min_samples}")
+        if self.merge.partition(":")[0] not in ("lexical", "dense") or not 0 < self.merge_threshold <= 1:
+            given = f"{self.merge!r} and {self.merge_threshold}"
+            raise ValueError(f"need merge 'lexical', 'dense' or 'dense:MODEL', 0 < merge_threshold <= 1; got {given}")
+        self.encoder()
+
+    def encoder(self) -> Callable | None:
+        """Texts to embeddings for `"dense"`; the model loads on first use."""
+        from hf_factuality.retrieval.retrievers import SentenceEncoder
+
+        kind, _, model = self.merge.partition(":")
+        return SentenceEncoder(model or "sentence-transformers/all-MiniLM-L6-v2") if kind == "dense" else None
+
+
+def build_checklists(
+    questions: Sequence[PreferenceQuestion],
+    sampler: Sampler,
+    verifier: Verifier,
+    folder: str | os.PathLike,
+    *,
+    items: ChecklistConfig | None = None,
+    **run: Any,
+) -> Dataset:
+    """Sample responses to each question, verify them, and list the supported statements of each question.
+
+    A run in a folder is continued, and servers are waited for, as [`~hf_factuality.data.build_preferences`] says.
+
+    Args:
+        questions, sampler, verifier, folder, **run:
+            As there. The claims that the verifier labels become items, or the sentences if it splits no further.
+        items ([`ChecklistConfig`], *optional*):
+            What becomes an item. May differ when a run is continued, since it is applied at the end.
+
+    Returns:
+        `datasets.Dataset`: columns `id`, `prompt`, `question`, `topic`, `evidence`, `checklist` (statements, most
+        often stated first) and `counts` (how many samples state each).
+
+    Raises:
+        `DataError`, `JudgingError`: as there; no question has an item.
+        `ValueError`: the sampler draws fewer samples than `min_samples`.
+    """
+    folder, config = Path(folder), items or ChecklistConfig()
+    number = sampler.describe().get("num_samples", config.min_samples)
+    if number < config.min_samples:
+        raise ValueError(f"min_samples={config.min_samples} is more than the num_samples={number} of the sampler")
+    with judged_responses(questions, sampler, verifier, folder, **run) as (responses, verdicts):
+        return _finish(questions, responses, verdicts, folder, config)
+
+
+def push_checklists(folder: str | Path, repo_id: str, **arguments: Any) -> str:
+    """Publish the dataset of a finished run with its card; see [`~hf_factuality.data.push_pairs`]."""
+    return push_dataset(folder, _FILE, repo_id, "checklists", **{"commit_message": "Upload checklists"} | arguments)
+
+
+def choose_items(
+    claims: Sequence[Claim], config: ChecklistConfig, counts: Counter, encode: Callable | None = None
+) -> list[tuple[str, int]]:
+    """Items of one question and how many samples state each, most first; of equal ones the one that was found first.
+
+    `counts` gets the claims `merged` into others and what was dropped, by [`REASONS`]; `encode` is for `"dense"`.
+    """
+    supported = sum(claim.label is Label.SUPPORTED for claim in claims)
+    statements = by_words(claim for claim in claims if len(claim.text) <= MAX_CHARS)
+    if encode and statements:
+        statements = by_meaning(statements, encode, config.merge_threshold)
+    # Wordings as they were supported; one with reservation is no item, but tells that the sample states it.
+    worded = [(s, Counter(it.text for it in s if it.label is Label.SUPPORTED)) for s in statements]
+    worded = [(statement, texts) for statement, texts in worded if texts]
+    usable = sum(texts.total() for _, texts in worded)
+    counts.update(too_long=supported - usable, merged=usable - len(worded))
+    items = []
+    for statement, texts in worded:
+        votes = [len({it.sample for it in statement if TERNARY_VALUES.get(it.label) == sign}) for sign in (1, -1)]
+        stated = len({it.sample for it in statement})
+        if votes[0] <= votes[1]:
+            counts["tied" if votes[0] == votes[1] else "contradicted"] += 1
+        elif stated < config.min_samples:
+            counts["rare"] += 1
+        else:
+            items.append((texts.most_common(1)[0][0], stated))
+    items.sort(key=lambda item: -item[1])
+    counts["beyond_max_items"] += len(items[config.max_items :])
+    return items[: config.max_items]
+
+
+def _claims(found: Sequence[tuple[str, Verification | None]], counts: Counter) -> list[Claim]:
+    claims = []
+    for sample, (text, verification) in enumerate(found):
+        if verification is None or not verification.judged:
+            counts["not_judged"] += 1
+            continue
+        for unit in judged_units(verification.validate(text)):
+            words = " ".join((unit.text(text) if unit.claim is None else unit.claim).split())
+            # Parquet holds no half surrogates.
+            claims.append(Claim(sample, words.encode("utf-8", "replace").decode(), unit.label))
+    return claims
+
+
+def _finish(questions, responses, verdicts, folder: Path, config: ChecklistConfig) -> Dataset:
+    from datasets import Features, Value
+
+    counts = Counter({"cut_off_responses": 0, "lost_responses": 0, "responses": 0, "merged": 0})
+    labels, sizes, rows, encode = Counter(), Counter(), [], config.encoder()
+    for question in questions:
+        found = verified(question, responses, verdicts, counts)
+        claims = _claims(found, counts)
+        labels.update("unknown" if claim.label is None else claim.label.value for claim in claims)
+        items = choose_items(claims, config, counts, encode)
+        counts["responses"] += len(found)
+        sizes[len(items)] += 1
+        if items or config.keep_empty:
+            rows.append({
+                "id": question.id, "prompt": list(map(dict, question.messages)), "question": question.question,
+                "topic": question.topic, "evidence": list(question.evidence),
+                "checklist": [text for text, _ in items], "counts": [count for _, count in items],
+            })  # fmt: skip
+    counts["no_items"] = sizes[0]
+    report = {
+        "questions": len(questions), "rows": len(rows), "items": sum(size * number for size, number in sizes.items()),
+        "claims": {name: labels[name] for name in (*(label.value for label in Label), "unknown")},
+        "dropped": {reason: counts.pop(reason, 0) for reason in REASONS}, **counts,
+        "questions_by_items": dict(sorted(sizes.items())), "item_settings": asdict(config),
+    }  # fmt: skip
+    text = Value("string")
+    features = {"id": text, "prompt": [{"role": text, "content": text}], "question": text, "topic": text}
+    features |= {"evidence": [text], "checklist": [text], "counts": [Value("int64")]}
+    return write_dataset(
+        folder, _FILE, rows, Features(features), report, REASONS, template=_CARD,
+        tags=["checklist", "klcf", "factuality"], settings={"items": asdict(config)},
+    )  # fmt: skip

@@ -1,0 +1,96 @@
+"""Statements that say the same, by their words or by embeddings. Two that differ in a number, a name or a negation never do."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from hf_factuality.spans import Label
+from hf_factuality.verifiers.judges.lexical_text import FUNCTION_WORDS, NEGATION, NUMBER, PRONOUNS, tokens
+
+
+_QUOTES, _STOPS = "\"'“”„«»()[]_`", ".,;:。，；：、"
+_SAME = str.maketrans("‘’–—−‐‑", "''-----", "\u00ad\u200b\u200c\u200d\u200e\u200f\u2060\ufeff")
+_SMALL = re.compile("[²³¹⁰-₟¼-¾⅐-⅞]")  # NFKC would read 10² as 102
+_GROUPED = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
+_NUMERAL = re.compile(
+    r"(first|second|third|fourth|fifth|sixth|seventh|eighth|ninth|tenth|eleventh|twelfth|\w+teenth|\w+tieth|one|once|twice|"
+    r"half|double|dozens?|hundreds?|thousands?|(m|b|tr)illions?)(?!\w)"
+)
+_NO_NAMES = FUNCTION_WORDS - PRONOUNS
+
+
+class Claim(NamedTuple):
+    """What a sample (by its number) states, and the verdict on it."""
+
+    sample: int
+    text: str
+    label: Label | None
+
+
+def words_of(text: str) -> tuple[str, ...]:
+    """Words in order, without articles and punctuation; other symbols stay, since "-5" is not "5"."""
+    if not text.isascii():
+        text = unicodedata.normalize("NFC" if _SMALL.search(text) else "NFKC", text).translate(_SAME)
+    words = [
+        word.lstrip(_QUOTES).rstrip(_QUOTES + _STOPS) for word in _GROUPED.sub("", text.replace("**", "")).split()
+    ]
+    # "Plan A" and "The The" are names.
+    return tuple(w for i, w in enumerate(words) if w and (w if i else w.lower()) not in ("a", "an", "the"))
+
+
+def by_words(claims: Iterable[Claim]) -> list[list[Claim]]:
+    """Claims of the same words, in order of finding; those without any word are left out."""
+    found: dict[tuple[str, ...], list[Claim]] = {}
+    for claim in claims:
+        if words := tuple(map(str.lower, words_of(claim.text))):
+            found.setdefault(words, []).append(claim)
+    return list(found.values())
+
+
+def by_meaning(statements: Sequence[list[Claim]], encode: Callable, threshold: float) -> list[list[Claim]]:
+    """Each statement of [`by_words`] joined to the nearest earlier one, if their cosine is at least `threshold`.
+
+    Both must have the same numbers, names and negations, and neither may only add words to the other: it says more.
+    """
+    vectors = encode([claims[0].text for claims in statements])
+    vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+    groups: dict[tuple, list[int]] = {}
+    for place, claims in enumerate(statements):
+        groups.setdefault(_fixed(words_of(claims[0].text)), []).append(place)
+    found = [list(claims) for claims in statements]
+    for places in groups.values():  # a statement is compared with the firsts of its group only
+        rows, firsts = vectors[places], np.zeros(len(places), dtype=bool)
+        for number, place in enumerate(places):
+            scores = np.where(firsts[:number], rows[:number] @ rows[number], -1.0)
+            best = int(scores.argmax()) if number else 0
+            near = number and scores[best] >= threshold
+            if near and not _adds_words(statements[place][0].text, statements[places[best]][0].text):
+                found[places[best]] += found[place]
+                found[place] = []
+            else:
+                firsts[number] = True
+    return [claims for claims in found if claims]
+
+
+def _fixed(words: Sequence[str]) -> tuple:
+    """What statements that say the same share: numbers and names, each in order, and negations. A word with anything but
+    lower-case letters may be a name, as every word of a script without case; where none is to be seen, every word may."""
+    numbers, names = [], []
+    for place, word in enumerate(words):
+        lower = word.lower()
+        if any(map(str.isdecimal, word)) or _NUMERAL.match(lower) or any(t.kind == NUMBER for t in tokens(lower)):
+            numbers.append(lower)
+        elif not all(c.islower() or c in "-'" for c in word) and (place or lower not in _NO_NAMES):
+            names.append(lower)
+    return tuple(numbers), tuple(names or map(str.lower, words)), len(NEGATION.findall(" ".join(words)))
+
+
+def _adds_words(text: str, other: str) -> bool:
+    one, two = (Counter(words_of(it.lower())) for it in (text, other))
+    return one <= two or two <= one
