@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from trl import ModelConfig, TrlParser
+from trl import ModelConfig, TrlParser, get_peft_config
 
 from hf_factuality import (
     FactGRPOConfig,
@@ -18,7 +18,9 @@ from hf_factuality import (
 )
 from hf_factuality.functional.rlfh import RLFH_PRESETS
 from hf_factuality.rewards import RLFHReward, load_rlfh_maps, rlfh_verifier
+from hf_factuality.trainers import TruthfulnessConfig, TruthfulnessTrainer
 from tests.tiny import letters_reward, rows
+from tests.trainers.claims import claims
 from tests.trainers.mask_dpo_recording import pairs
 from tests.trainers.recording import WholeCompletion
 
@@ -27,12 +29,14 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 RECIPES = sorted((REPOSITORY / "recipes" / "fspo").glob("*.yaml"))
 PUBLISHED = [path for path in RECIPES if path.stem != "closed-world"]
 RLFH = sorted((REPOSITORY / "recipes" / "rlfh").glob("*.yaml"))
+TRUTHFULNESS = sorted((REPOSITORY / "recipes" / "truthfulness").glob("*.yaml"))
 MASK_DPO = sorted((REPOSITORY / "recipes" / "mask_dpo").glob("*.yaml"))
 
 
 EXAMPLES = {
     "fspo": ("train_fspo", "FSPOArguments", FactGRPOConfig),
     "mask_dpo": ("train_maskdpo", "MaskDPOArguments", MaskDPOConfig),
+    "truthfulness": ("train_truthfulness", "TruthfulnessArguments", TruthfulnessConfig),
     "rlfh": ("train_rlfh", "RLFHArguments", TokenRewardPPOConfig),
 }
 stem = {"ids": lambda path: path.stem}
@@ -134,6 +138,16 @@ def test_published_rlfh_settings():
     assert training.get_warmup_steps(1000) == 30 and recipe["bf16"] is True and recipe["use_vllm"] is True
     maps = load_rlfh_maps(script.reward_maps)
     assert list(maps.truth.values()) == [0.45, 0.35, -1, -1.5, -1.7] and maps.info_weight == 1.2
+
+
+@pytest.mark.parametrize("path", TRUTHFULNESS, **stem)
+def test_every_truthfulness_recipe_builds_its_trainer(path, tiny_model, tmp_path):
+    """KLCF: 2 supported claims to 1 that is contradicted."""
+    _, training, model = parse(path, "--output_dir", str(tmp_path), "--dtype", "float32")
+    trainer = TruthfulnessTrainer(tiny_model, training, claims(), peft_config=get_peft_config(model))
+    counts = [trainer.train_dataset["labels"].count(kind) for kind in (1, 0)]
+    assert training.ratio == 2.0 and counts[0] == pytest.approx(2 * counts[1], abs=1)
+    assert hasattr(trainer.model, "peft_config") == (path.stem != "closed-world")
 
 
 @pytest.mark.parametrize("path", sorted((REPOSITORY / "recipes/accelerate").glob("*.yaml")), **stem)

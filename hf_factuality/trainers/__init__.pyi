@@ -5,3 +5,5 @@ from hf_factuality.trainers.mask_dpo_config import MaskDPOConfig as MaskDPOConfi
 from hf_factuality.trainers.mask_dpo_trainer import MaskDPOTrainer as MaskDPOTrainer
 from hf_factuality.trainers.token_reward_ppo_config import TokenRewardPPOConfig as TokenRewardPPOConfig
 from hf_factuality.trainers.token_reward_ppo_trainer import TokenRewardPPOTrainer as TokenRewardPPOTrainer
+from hf_factuality.trainers.truthfulness_config import TruthfulnessConfig as TruthfulnessConfig
+from hf_factuality.trainers.truthfulness_trainer import TruthfulnessTrainer as TruthfulnessTrainer

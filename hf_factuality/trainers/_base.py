@@ -32,6 +32,7 @@ class FactualityTrainer(WholeCheckpoints, Publishes, StopsAtNonFinite):
 
     _config: ClassVar[type]
     _name: ClassVar[str]
+    _task = "text-generation"
     card_results: Any = None
 
     @classmethod

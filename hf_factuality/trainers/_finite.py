@@ -93,7 +93,7 @@ class CheckedRollouts(StopsAtNonFinite):
 
 
 def _rows(batch: Mapping[str, Any], tokenizer) -> list[dict[str, Any]]:
-    """What a batch of either kind of trainer holds, one row per completion or per pair."""
+    """What a batch of either kind of trainer holds, one row per completion, pair or text."""
 
     def texts(name: str) -> list[str]:
         masks = batch["attention_mask" if name == "input" else f"{name}_mask"].bool()
@@ -101,6 +101,8 @@ def _rows(batch: Mapping[str, Any], tokenizer) -> list[dict[str, Any]]:
 
     if "completion_ids" not in batch:
         both = texts("input")
+        if "completion_mask" not in batch:
+            return [{"text": text} for text in both]
         chosen, rejected = both[: len(both) // 2], both[len(both) // 2 :]
         return [{"chosen": one, "rejected": other} for one, other in zip(chosen, rejected, strict=True)]
     rows = [{"prompt": p, "completion": c} for p, c in zip(texts("prompt"), texts("completion"), strict=True)]

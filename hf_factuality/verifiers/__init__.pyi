@@ -38,6 +38,10 @@ from hf_factuality.verifiers.judges.self import (
     SelfJudge as SelfJudge,
     SelfVerifier as SelfVerifier,
 )
+from hf_factuality.verifiers.judges.truthfulness import (
+    TruthfulnessJudge as TruthfulnessJudge,
+    TruthfulnessVerifier as TruthfulnessVerifier,
+)
 from hf_factuality.retrieval.knowledge import KnowledgeBase as KnowledgeBase
 from hf_factuality.chat.local import LocalChat as LocalChat, bind_policy as bind_policy
 from hf_factuality.retrieval.passages import (

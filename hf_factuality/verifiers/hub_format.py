@@ -75,11 +75,11 @@ class Written:
             raise HubError("a client's key stands in a setting or prompt; take it out")
         return self
 
-    def write(self, folder: Path) -> Path:
-        """Write the files; others that the folder holds stay."""
-        marker = json.dumps({"model_type": MODEL_TYPE})
+    def write(self, folder: Path, marker: bool = True) -> Path:
+        """Write the files; others that the folder holds stay. Without `marker` the `config.json` of a model does, too."""
+        marked = {"config.json": json.dumps({"model_type": MODEL_TYPE})} if marker else {}
         settings = json.dumps(self.config, ensure_ascii=False, indent=2, allow_nan=False)
-        for name, text in {**self.prompts, CONFIG_NAME: settings, "config.json": marker}.items():
+        for name, text in {**self.prompts, CONFIG_NAME: settings, **marked}.items():
             path = folder / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text + "\n", encoding="utf-8", newline="\n")
@@ -216,6 +216,11 @@ class Reader:
             return self.clients[known]  # one client, one bound on concurrency
         cls = self._class(name, place)
         settings = {key: self.value(item, f"{place}/{key}") for key, item in data["settings"].items()}
+        if settings.get("model") == ".":  # it lies beside the file
+            beside = (
+                {"model": str(self.folder)} if self.local else {"model": self.source, "revision": self.folder.name}
+            )
+            settings |= beside
         self._check(name, settings, place)
         if self.device is not None and "device" in inspect.signature(cls).parameters:
             settings["device"] = self.device

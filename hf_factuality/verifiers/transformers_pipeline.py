@@ -26,6 +26,7 @@ from hf_factuality.verifiers.base import VerifierInput, evidence_passages
 from hf_factuality.verifiers.hub_format import CONFIG_NAME, MODEL_TYPE
 from hf_factuality.verifiers.judges.lexical import LexicalVerifier
 from hf_factuality.verifiers.judges.nli import NLIVerifier
+from hf_factuality.verifiers.judges.truthfulness import SETTINGS, TruthfulnessVerifier
 from hf_factuality.verifiers.pipeline import VerifierPipeline
 from hf_factuality.verifiers.registry import load_verifier
 
@@ -94,7 +95,8 @@ class FactVerificationPipeline(Pipeline):
         if isinstance(model, PreTrainedModel):
             if "ForSequenceClassification" not in type(model).__name__:
                 raise ValueError(f"{type(model).__name__} is no sequence classifier; {_WANTED}")
-            self.verifier = NLIVerifier(model, tokenizer, **arguments)
+            kind = TruthfulnessVerifier if getattr(model.config, SETTINGS, None) else NLIVerifier
+            self.verifier = kind(model, tokenizer, **arguments)
             super().__init__(model, tokenizer, task=task, device=device, batch_size=batch_size)
             return
         if model is None:

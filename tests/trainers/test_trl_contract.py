@@ -8,6 +8,8 @@ import torch
 import trl
 from packaging.version import Version
 from trl import DPOConfig, DPOTrainer, GRPOConfig, GRPOTrainer
+from trl.trainer.base_config import _BaseConfig
+from trl.trainer.base_trainer import _BaseTrainer
 
 from hf_factuality import (
     FactGRPOConfig,
@@ -17,6 +19,7 @@ from hf_factuality import (
     TokenRewardPPOConfig,
     TokenRewardPPOTrainer,
 )
+from hf_factuality.trainers import TruthfulnessConfig, TruthfulnessTrainer
 from hf_factuality.trainers._base import FactualityTrainer, SamplingTrainer
 from hf_factuality.trainers._checkpoints import ResumableRollouts, WholeCheckpoints
 from hf_factuality.trainers._finite import CheckedRollouts, StopsAtNonFinite
@@ -98,6 +101,14 @@ HOOKS = {
     (DPOTrainer, WholeCheckpoints): CHECKPOINTS,
     (GRPOTrainer, Publishes): PUBLISHING,
     (DPOTrainer, Publishes): PUBLISHING,
+    (_BaseTrainer, TruthfulnessTrainer): {
+        "train": ["self", "resume_from_checkpoint", "trial", "ignore_keys_for_eval"],
+        "_save": ["self", "output_dir", "state_dict"],
+    },
+    (_BaseTrainer, FactualityTrainer): CARDS,
+    (_BaseTrainer, WholeCheckpoints): CHECKPOINTS,
+    (_BaseTrainer, StopsAtNonFinite): CHECKING,
+    (_BaseTrainer, Publishes): PUBLISHING,
     (DPOTrainer, MaskDPOTrainer): {
         "_prepare_dataset": ["self", "dataset", "processing_class", "args", "dataset_name"],
         "_set_signature_columns_if_needed": ["self"],
@@ -126,7 +137,12 @@ def test_nothing_else_is_overridden(parent, child):
 
 @pytest.mark.parametrize(
     "parent, child",
-    [(GRPOConfig, FactGRPOConfig), (GRPOConfig, TokenRewardPPOConfig), (DPOConfig, MaskDPOConfig)],
+    [
+        (GRPOConfig, FactGRPOConfig),
+        (GRPOConfig, TokenRewardPPOConfig),
+        (DPOConfig, MaskDPOConfig),
+        (_BaseConfig, TruthfulnessConfig),
+    ],
 )
 def test_config_adds_few_fields_with_help(parent, child):
     own = {name: f for name, f in child.__dataclass_fields__.items() if name not in parent.__dataclass_fields__}

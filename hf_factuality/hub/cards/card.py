@@ -45,7 +45,7 @@ NO_RESULTS = "None recorded."
 # What the user of a folder may have written into the header of its card, and no trainer knows.
 _KEPT = ("language", "license", "license_name", "license_link")
 _SECTION = re.compile(r"(?ms)^## Results\n.*?(?=^## |\Z)")
-_SNIPPET = re.compile(r'pipeline\("text-generation", model="(?:[^"\\]|\\.)*"\)')
+_SNIPPET = re.compile(r'(pipeline\("text-generation", model=|VerifierPipeline\.from_pretrained\()"(?:[^"\\]|\\.)*"\)')
 _BASE = re.compile(r"(?m)^\| base model \| (?:\[([^\]]+)\]\([^)]*\)(?: at `(\w+)`)?|`([^`]+)`)")
 
 
@@ -79,7 +79,8 @@ def _set_results(card_data: Any, model_name: str, results: CardResults | None) -
     from huggingface_hub import EvalResult
 
     found = results.eval_results if results is not None else []
-    card_data.eval_results = [EvalResult(**arguments) for arguments in found] or None
+    task = {"task_type": card_data.pipeline_tag} if card_data.pipeline_tag else {}
+    card_data.eval_results = [EvalResult(**{**arguments, **task}) for arguments in found] or None
     card_data.model_name = model_name if found else None
 
 
@@ -94,11 +95,12 @@ def write_trainer_card(
     verifier: str,
     objective: str,
     named: tuple[str, ...] = (),
+    reliability: Sequence[tuple[int, float, float]] = (),
 ) -> None:
     """Let the parent write its card (`write`), and replace its text by ours, with the results of these weights.
 
     While training goes on there are no results: they would be of other weights. `named` are settings that the objective
-    names already.
+    names already. A classifier of claims has its own words, and a table `reliability` of counts, confidences and accuracies.
     """
     origin = dataset_origin(trainer.train_dataset)
     if dataset_name is None and origin is not None:
@@ -120,7 +122,7 @@ def write_trainer_card(
         )
     kept = _own_metadata(folder / "README.md")
     write(model_name, shown, tags)
-    data = _metadata(folder / "README.md", kept, base, shown, hasattr(model, "peft_config"))
+    data = _metadata(folder / "README.md", kept, base, shown, hasattr(model, "peft_config"), trainer._task)
     hyperparameters = [item for item in changed_settings(args) if item[0] not in named] + describe_adapter(model)
     card = render_card(
         data,
@@ -143,6 +145,8 @@ def write_trainer_card(
             ("software", describe_software()),
         ],
         hyperparameters=hyperparameters,
+        classifies=trainer._task == "text-classification",
+        reliability=reliability,
     )
     card.save(folder / "README.md")
     problems = card_problems(str(card))
@@ -192,7 +196,7 @@ def update_card(folder: str | Path, results: Any = None, repo_id: str | None = N
     _set_results(card.data, name, found)
     body = _SECTION.sub(lambda _: f"## Results\n\n{results_text(found)}\n\n", card.text)
     if repo_id is not None:
-        body = _SNIPPET.sub(lambda _: f'pipeline("text-generation", model={_quoted(repo_id)})', body)
+        body = _SNIPPET.sub(lambda found: f"{found[1]}{_quoted(repo_id)})", body)
     card.text = body
     new = str(card)
     if new != text:
@@ -279,7 +283,7 @@ def _own_metadata(path: Path) -> dict[str, Any]:
     return {name: data[name] for name in _KEPT if name in data}
 
 
-def _metadata(path: Path, kept: Mapping[str, Any], base: _Base, dataset: str | None, adapter: bool) -> Any:
+def _metadata(path: Path, kept: Mapping[str, Any], base: _Base, dataset: str | None, adapter: bool, task: str) -> Any:
     """The header: the parent's tags, and nothing that is no id of the Hub."""
     from huggingface_hub import ModelCard, ModelCardData
 
@@ -290,7 +294,7 @@ def _metadata(path: Path, kept: Mapping[str, Any], base: _Base, dataset: str | N
     return ModelCardData(
         **kept,
         library_name="peft" if adapter else "transformers",
-        pipeline_tag="text-generation",
+        pipeline_tag=task,
         datasets=[dataset] if dataset is not None and REPO_ID.fullmatch(dataset) and len(dataset) <= 96 else None,
         tags=sorted(tags),
         **known,

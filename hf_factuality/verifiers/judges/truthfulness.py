@@ -1,0 +1,138 @@
+"""Judge that reads a question and a claim, no evidence, and gives P(true): a classifier on top of a language model.
+
+Importing this module loads neither torch nor transformers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from hf_factuality.io.upload import naming_model
+from hf_factuality.spans import Label
+from hf_factuality.verifiers.base import JudgeInput, Judgement
+from hf_factuality.verifiers.extractors.sentences import SentenceExtractor
+from hf_factuality.verifiers.judges.nli import nli_roles
+from hf_factuality.verifiers.judges.pairs import PairJudge, outside_zero3, without_special_tokens
+from hf_factuality.verifiers.pipeline import VerifierPipeline
+from hf_factuality.verifiers.prompts import Prompt
+
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+
+SETTINGS = "truthfulness"
+"""Entry of the model's `config.json`: the `template` of its texts, and the `temperature` that its head was divided by."""
+
+
+def claim_prompt(template: str) -> Prompt:
+    """A template with the places `{{question|plain}}` (it may lack) and `{{claim|plain}}`; `ValueError` for others."""
+    return Prompt(template, ("question", "claim"), ("claim",), "the template of claims")
+
+
+def encode_claims(
+    tokenizer: PreTrainedTokenizerBase, prompt: Prompt, pairs: Sequence[tuple[str, str]]
+) -> Mapping[str, list[list[int]]]:
+    """Token ids of (question, claim) pairs, neither padded nor cut, as the model is trained on and judges them."""
+    plain = [[without_special_tokens(text, tokenizer) for text in pair] for pair in pairs]
+    texts = [prompt.fill({"question": question, "claim": claim}) for question, claim in plain]
+    return tokenizer(texts, return_token_type_ids=False, verbose=False)
+
+
+@dataclass(eq=False, repr=False)
+class TruthfulnessJudge(PairJudge):
+    """Closed-book judge: P(true) of a claim by a model that [`~hf_factuality.trainers.TruthfulnessTrainer`] trained.
+
+    Implements [`~hf_factuality.verifiers.base.Judge`]. Evidence is not read. The score is P(true); from `threshold` on the
+    label is `SUPPORTED`, below it `negative_label`. Question and claim that together are longer than `max_length`, or an
+    output that is not finite: no label (unknown is not wrong), and a warning.
+
+    Args:
+        model (`str` or `PreTrainedModel`):
+            Model id or folder, of a whole model or of a LoRA adapter (`adapter_config.json`; needs peft, and is merged into
+            its base), or the loaded model.
+        tokenizer (`PreTrainedTokenizerBase`, *optional*), revision, device, dtype, batch_size, max_length (*optional*):
+            See [`~hf_factuality.verifiers.judges.nli.NLIJudge`].
+        threshold (`float`, *optional*, defaults to `0.5`):
+            P(true) from which a claim is supported.
+        negative_label ([`~hf_factuality.Label`], *optional*, defaults to `Label.CONTRADICTED`):
+            Below the threshold; `Label.UNVERIFIABLE` is the other choice.
+
+    Raises:
+        `ValueError`: the model's configuration has no entry `truthfulness`, or see
+            [`~hf_factuality.verifiers.judges.nli.NLIJudge`].
+    """
+
+    _: KW_ONLY
+    negative_label: Label = Label.CONTRADICTED
+
+    def __post_init__(self):
+        super().__post_init__()
+        settings = getattr(self.model.config, SETTINGS, None)
+        if not isinstance(settings, Mapping) or not isinstance(settings.get("template"), str):
+            raise ValueError(
+                f"{self.model.config.name_or_path!r} is no truthfulness model: its config.json has no {SETTINGS!r} with a "
+                "template; train one with TruthfulnessTrainer (docs/truthfulness.md)"
+            )
+        self.roles = nli_roles(self.model.config.id2label)
+        self._template = claim_prompt(settings["template"])
+
+    def _load(self, name: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase, dict[str, Any]]:
+        import transformers
+        from transformers.utils import find_adapter_config_file
+
+        place = {"revision": self.revision}
+        with naming_model(name):
+            if find_adapter_config_file(name, **place) is None:
+                return super()._load(name)
+            from peft import PeftConfig, PeftModel
+
+            adapter = PeftConfig.from_pretrained(name, **place)
+            config = transformers.AutoConfig.from_pretrained(name, **place)
+            tokenizer = self.tokenizer or transformers.AutoTokenizer.from_pretrained(name, **place)
+        base = adapter.base_model_name_or_path
+        with naming_model(base), outside_zero3():
+            model = transformers.AutoModelForSequenceClassification.from_pretrained(
+                base, config=config, revision=adapter.revision, **({} if self.dtype is None else {"dtype": self.dtype})
+            )
+        model = PeftModel.from_pretrained(model, name, **place).merge_and_unload()
+        return model, tokenizer, {"model": name, "revision": getattr(config, "_commit_hash", None) or self.revision}
+
+    def _windows(self, inputs: Sequence[JudgeInput]) -> list[list[str] | None]:
+        questions = [item.question or "" for item in inputs]
+        pairs = [(question, item.claim) for question, item in zip(questions, inputs, strict=True)]
+        lengths = map(len, self._encode(pairs)["input_ids"] if pairs else [])
+        return [[q] if length <= self.max_length else None for q, length in zip(questions, lengths, strict=True)]
+
+    def _encode(self, pairs: list[tuple[str, str]]) -> Mapping[str, list[list[int]]]:
+        return encode_claims(self.tokenizer, self._template, pairs)
+
+    def _decide(self, premises: list[str], shares: list[dict[str, float]]) -> Judgement:
+        return replace(super()._decide(premises, shares), evidence=None)  # the question is none
+
+
+class TruthfulnessVerifier(VerifierPipeline):
+    """Sentences of the completion, judged without evidence by [`TruthfulnessJudge`].
+
+    Args:
+        model (`str` or `PreTrainedModel`):
+            See [`TruthfulnessJudge`].
+        tokenizer (`PreTrainedTokenizerBase`, *optional*):
+            See [`TruthfulnessJudge`].
+        language (`str`, *optional*):
+            Language of the completions for [`SentenceExtractor`]; `None` decides per completion.
+        **kwargs:
+            The other arguments of [`TruthfulnessJudge`].
+    """
+
+    def __init__(
+        self,
+        model: str | PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase | None = None,
+        language: str | None = None,
+        **kwargs: Any,
+    ):
+        judge = TruthfulnessJudge(model, tokenizer, **kwargs)
+        super().__init__(SentenceExtractor(language), judge, requires_evidence=False)
