@@ -22,6 +22,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("MALLOC_MMAP_THRESHOLD_", str(2**31))
 os.environ.setdefault("MALLOC_TRIM_THRESHOLD_", str(2**32))
 
+import front
 import trade_off
 from harness import BASE, Experiment, Settings, load_experiment, results_folder, run_experiment, summarise
 
@@ -36,10 +37,12 @@ def cell(figure: dict, digits: int = 3) -> str:
     return f"{figure['mean']:.{digits}f}{spread}{fewer}"
 
 
-def markdown(experiment: Experiment, rows: list[dict], settings: Settings, equal: list[dict] = ()) -> str:
+def markdown(
+    experiment: Experiment, rows: list[dict], settings: Settings, equal: list[dict] = (), results: list[dict] = ()
+) -> str:
     """Per test set a table of all figures, and one of the paired differences of the primary figure.
 
-    `equal` are the rows of [`trade_off.at_equal_cost`], if the experiment trades two figures.
+    `equal` are the rows of [`trade_off.at_equal_cost`], if the experiment trades two figures, and `results` those of each job.
     """
     seeds = ", ".join(map(str, settings.seeds))
     lines = [f"# {experiment.title}", "", f"Base `{settings.size}` (seed {settings.base_seed}), seeds {seeds}, "
@@ -72,6 +75,8 @@ def markdown(experiment: Experiment, rows: list[dict], settings: Settings, equal
                 lines.append(_line([row["condition"]] * conditions + [row["arm"], *cells]))
     if experiment.trade_off:
         lines += trade_off.markdown(experiment.trade_off, equal, experiment.baseline)
+    if experiment.front:
+        lines += front.markdown(experiment.front, results, BASE)
     return "\n".join(lines) + "\n"
 
 
@@ -97,6 +102,9 @@ def plot(experiment: Experiment, rows: list[dict], path: Path) -> None:
         if experiment.trade_off:
             trade_off.plot(axis, experiment.trade_off, rows, where, BASE, str)
             continue
+        if experiment.front:
+            front.plot(axis, experiment.front, rows, where, BASE)
+            continue
         for number, arm in enumerate(arms):
             own = {row["condition"]: row["figures"][name] for row in here if row["arm"] == arm}
             if len(conditions) > 1:
@@ -118,7 +126,7 @@ def plot(experiment: Experiment, rows: list[dict], path: Path) -> None:
             axis.set_ylabel(name.replace("_", " ") if axis is axes[0][0] else "")
             axis.set_xticks(list(places.values()), list(places))
         axis.set_title(where)
-    if len(conditions) == 1 and not experiment.trade_off:
+    if len(conditions) == 1 and not experiment.trade_off and not experiment.front:
         axes[0][0].invert_yaxis()
     else:
         if axes[0][-1].get_legend_handles_labels()[0]:
@@ -192,7 +200,7 @@ def main(argv: list[str] | None = None) -> int:
             "equal": equal,
         }
         (folder / f"{name}.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-        text = markdown(experiment, rows, settings, equal)
+        text = markdown(experiment, rows, settings, equal, results)
         (folder / f"{name}.md").write_text(text, encoding="utf-8")
         print(f"\n{text}\n{folder / name}.json, .md, .png")
         plot(experiment, rows, folder / f"{name}.png")

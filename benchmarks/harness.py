@@ -85,6 +85,8 @@ class Experiment:
         base_once (`bool`): The conditions change the training only, so that the base is measured under the first alone.
         measure (`Callable[[Run, Dataset, WorldEvaluation], dict[str, float]]`): Figures beside those of the world.
         trade_off ([`TradeOff`]): Two figures that the conditions trade for each other; arms are compared at equal cost.
+        front (`tuple[str, str]`): Two figures of which more is better, plotted against each other with their front; the report
+            says which arms are on it, and by what each won over the base.
         published (`Mapping[str, str]`): Arm -> what its paper reports.
         published_what (`str`): What these numbers are.
     """
@@ -102,6 +104,7 @@ class Experiment:
     base_once: bool = False
     measure: Callable[[Run, Any, Any], dict[str, float]] | None = None
     trade_off: TradeOff | None = None
+    front: tuple[str, str] | None = None
     published: Mapping[str, str] = field(default_factory=dict)
     published_what: str = "published"
 

@@ -315,6 +315,75 @@ def test_pairs_of_fewer_people_are_among_those_of_more():
     assert len(one) == 30 and len(two) == 60
 
 
+LONG_FORM = """
+from harness import Experiment
+from _long_form import grpo, measured
+
+small = {"max_completion_length": 8, "per_device_train_batch_size": 8, "gradient_accumulation_steps": 1}
+EXPERIMENT = Experiment(
+    title="Long", arms={"KLCF": grpo("KLCF", 1e-3, **small)}, baseline="KLCF", test_sets=None, measure=measured,
+    figures=("correct", "precision"), front=("correct", "precision"), max_new_tokens=8,
+)
+"""
+
+
+def test_an_arm_of_the_long_form_experiment_takes_a_step(folder):
+    arms = harness.load_experiment("long_form")[0].arms
+    settings = write(folder / "long.py", LONG_FORM)
+    more = 'EXPERIMENT = replace(EXPERIMENT, test_sets=lambda run: {"held-out": run.world.biographies("test", 4)})'
+    (folder / "long.py").write_text((folder / "long.py").read_text() + more)
+    found = harness.run_job(settings, "", "KLCF", 0)["figures"]["held-out, T=1"]
+    paid = {name.removeprefix("paid: ") for name in found if name.startswith("paid: ")}
+    assert paid == set(arms) and found["n"] == 4 and 0 <= found["recall"] <= 1 and 0 <= found["relevance"] <= 1
+
+
+def test_rewards_of_the_long_form_experiment_by_hand():
+    """Filmia Foldcroft: Silvton, Melmcorp, chess; tests/worlds/test_oracle.py has the world."""
+    from hf_factuality.spans import Label, LabeledSpan, Verification
+    from hf_factuality.worlds import World, WorldConfig
+
+    harness.load_experiment("long_form")
+    from _long_form import Oracle, knowrl_biography
+
+    oracle = Oracle(World(WorldConfig(num_people=6, num_values=4, num_targets=2, seed=3, max_hops=4, compound=0.5)))
+    person = "Filmia Foldcroft"
+    false = "Foldcroft was born in Silvton and worked for Condcorp."
+    assert oracle.checklist(false, person) == (1 / 8, 1 / 2) and oracle.checklist("", person) == (0, 0)
+    assert (oracle.relevance(false, person), oracle.format(false, person)) == (1, 1)
+    # To the point; a repeat; somebody else; a filler, and again; nonsense.
+    long = "Foldcroft enjoyed chess. Foldcroft was fond of chess. Brilvcroft enjoyed riding. Let us think about Foldcroft."
+    long += " Let us think about Foldcroft. Well."
+    assert oracle.relevance(long, person) == 2 / 6 and oracle.format(long, person) == 5 / 6
+    assert (oracle.relevance("", person), oracle.format("", person)) == (0, 0)
+    labels = [(Label.SUPPORTED, Label.CONTRADICTED), (Label.SUPPORTED, Label.UNVERIFIABLE), (Label.NO_FACT,), ()]
+    found = [Verification(spans=tuple(LabeledSpan(0, 1, label) for label in own)) for own in labels]
+    # -1 and a half, 2 and a half, 1, 1.
+    assert knowrl_biography(None, found) == [-0.5, 2.5, 1, 1]
+
+
+def test_the_front_and_what_it_was_won_by(folder):
+    experiment = harness.Experiment(
+        "T", {"more": None, "short": None}, None, "more", figures=("precision", "correct"), front=("correct", "precision")
+    )  # fmt: skip
+
+    def measured(arm, seed, correct, precision, tokens=40.0):
+        figures = {"n": 200, "correct": correct, "precision": precision, "tokens": tokens, "repetition": 0.0}
+        return {"arm": arm, "condition": "", "seed": seed, "figures": {"held-out": figures}}
+
+    results = [
+        measured("base", 0, 3.0, 0.6), measured("more", 0, 5.0, 0.7), measured("short", 0, 1.0, 0.9, 8.0),
+        measured("base", 1, 3.0, 0.6), measured("more", 1, 5.0, 0.7), measured("short", 1, 1.0, 0.6, 8.0),
+    ]  # fmt: skip
+    rows = harness.summarise(experiment, results)
+    text = evidence.markdown(experiment, rows, harness.Settings("t", (0, 1)), [], results)
+    # Of the means "short" has more precision than "more" (.75), on seed 1 it has not; there its precision gains nothing.
+    assert "| base | 3.000 ± 0.000 | 0.600 ± 0.000 | no | 0 of 2 |  |" in text
+    assert "| more | 5.000 ± 0.000 | 0.700 ± 0.000 | yes | 2 of 2 | - |" in text
+    assert "| short | 1.000 ± 0.000 | 0.750 ± 0.212 | yes | 1 of 2 | shorter (1) |" in text
+    evidence.plot(experiment, rows, folder / "plot.png")
+    assert (folder / "plot.png").stat().st_size > 1000
+
+
 def alive(group):
     """Whether a process of the group still runs."""
     try:

@@ -1,0 +1,33 @@
+"""Rewards of long answers, each with its own answer to saying little: what do they win, and by what?"""
+
+from dataclasses import replace
+
+from _long_form import grpo, measured
+from _rlfh import MAX_TOKENS, MODEL, WORLD, biographies
+from harness import Experiment
+
+
+EXPERIMENT = Experiment(
+    title="Rewards of long answers in the closed world",
+    arms={
+        "precision": grpo("precision", 3e-4),
+        "KLCF": grpo("KLCF", 3e-4),
+        "Binary RAR": grpo("Binary RAR", 3e-4),
+        "KnowRL": grpo("KnowRL", 3e-4),
+        "precision, detail, relevance": grpo("precision, detail, relevance", 3e-4),
+        "F1@K": grpo("F1@K", 3e-4),
+        "RLFH, summed": grpo("RLFH, summed", 3e-4),
+    },
+    baseline="precision",
+    steps=30,
+    world=replace(WORLD, compound=0.3),
+    model=MODEL,
+    test_sets=biographies,
+    measure=measured,
+    front=("correct", "precision"),
+    figures=(
+        "precision", "correct", "decided_precision", "wrong", "recall", "relevance", "tokens", "repetition", "off_subject",
+        "no_claim", "empty", "fact_free", "unparsable",
+    ),
+    max_new_tokens=MAX_TOKENS,
+)  # fmt: skip
