@@ -197,8 +197,7 @@ def klcf(terms: KLCFWeights, weights: KLCFWeights = KLCF_WEIGHTS) -> float | Non
 def claim_shares(formula: Formula, labels: Sequence[Label | None]) -> list[float]:
     """What each claim adds to the reward of the claims before it: the shares sum up to what all add to none.
 
-    So any formula can be paid at the claims instead of at the end. Of several claims that each cost the same reward, such as
-    contradictions under [`binary_rar`], the first one pays.
+    So any formula can be paid at the claims instead of at the end. Of several contradictions the first pays [`binary_rar`].
 
     Args:
         formula (`Callable`):

@@ -73,10 +73,7 @@ def labels_of(found: Verification) -> list[Label | None]:
 
 
 def declines(answer: str) -> bool:
-    """Whether an answer is "I don't know", as KnowRL asks for it, "I do not know" or 我不知道, and nothing else.
-
-    [`~hf_factuality.functional.rlfh.is_refusal_sentence`] is wider, and pays wrong answers that apologise or end in "?".
-    """
+    """Whether an answer is "I don't know", as KnowRL asks for it, "I do not know" or 我不知道, and nothing else."""
     return answer.replace("\u2019", "'").strip(" \n.!。").casefold() in ("i don't know", "i do not know", "我不知道")
 
 
@@ -113,8 +110,7 @@ class LongFormReward:
     Args:
         reward (`str` or [`~hf_factuality.functional.long_form.Formula`]):
             One of [`LONG_FORM_REWARDS`]; `"truthfulness"`, the mean P(true) over the claims by a verifier that gives scores
-            (KLCF), 0 without a claim; `"corver"`, by a [`~hf_factuality.verifiers.CooccurrenceJudge`]; or a function of the
-            labels.
+            (KLCF), 0 without a claim; `"corver"`, by a [`~hf_factuality.verifiers.CooccurrenceJudge`]; or a formula.
         **settings:
             Of the formula, such as `k=32` or `empty=0.0`. What differs from completion to completion is a TRL reward
             function: `relevance` of `"precision_detail_relevance"`, `outcome` of `"knowrl"` ([`answer_outcome`] by default).
@@ -151,9 +147,7 @@ class LongFormReward:
         rows = zip(*said, strict=True) if said else [()] * len(completions)
         return [partial(self._formula, **dict(zip(self._per_batch, row, strict=True))) for row in rows]
 
-    def __call__(
-        self, completions: Sequence[Any], verifications: Sequence[Verification], **columns: Any
-    ) -> list[float | None]:
+    def __call__(self, completions, verifications, **columns) -> list[float | None]:
         formulas = self.formulas(completions, verifications=verifications, **columns)
         return [
             None if found.error else formula([value for _, value in self.claims(found)])
@@ -278,23 +272,20 @@ class ChecklistReward(JudgedReward):
         asked = (texts, columns.get(self.evidence_column))
         if asked != self._asked:
             judged = self.judge(texts, columns)
-            self._asked, self._terms = asked, [klcf_terms(_items(row), ()) for row in judged]
+            # An empty answer, which the judge was not shown, misses every item that there is.
+            silent = [row.left_out == "no_evidence" and bool(row.row.ranges) for row in judged]
+            found = [
+                [Label.UNVERIFIABLE] if none else labels_of(row.found)
+                for none, row in zip(silent, judged, strict=True)
+            ]
+            self._asked, self._terms = asked, [klcf_terms(labels, ()) for labels in found]
         return self._terms
-
-
-def _items(row: JudgedRow) -> list[Label | None]:
-    """What an answer says about the items of its checklist; an empty one is not shown to the judge."""
-    missing = row.left_out == "no_evidence" and row.row.ranges
-    return [Label.UNVERIFIABLE] if missing else labels_of(row.found)
-
-
-_ENDED = re.compile(r"[.!?。！？…][\s\"'”’)\]*_|»」』]*\Z")
 
 
 def ended_answer_reward(prompts, completions, **columns) -> list[float]:
     """1 for an answer that ends in a full stop or the like, else 0: KLCF's format term without tags (our choice)."""
-    texts = [complete_text(*row) for row in zip(completions, prompts, strict=True)]
-    return [float(_ENDED.search(scope_text(text)[0]) is not None) for text in texts]
+    answers = [scope_text(complete_text(*row))[0] for row in zip(completions, prompts, strict=True)]
+    return [float(re.search(r"[.!?。！？…][\s\"'”’)\]*_|»」』]*\Z", answer) is not None) for answer in answers]
 
 
 def klcf_rewards(
@@ -321,17 +312,14 @@ def klcf_rewards(
             With tags [`~hf_factuality.rewards.FormatReward`].
 
     Returns:
-        `tuple[list, dict]`: reward functions, and settings for [`~hf_factuality.FactGRPOConfig`]. Among these is
-        `multi_objective_aggregation="normalize_then_sum"`: each term counts in standard deviations of its group, so that the
-        general model's scale cannot dominate.
+        `tuple[list, dict]`: reward functions, and settings for [`~hf_factuality.FactGRPOConfig`]. By "normalize_then_sum"
+        each term counts in standard deviations of its group, so that the general model's scale cannot dominate.
 
     Raises:
         `ValueError`: a length without a weight, or a weight without a length.
     """
     if (length is None) == bool(weights.length):
-        raise ValueError(
-            f"length={length!r} with weight {weights.length!r}; set both, as KLCFWeights(length=1), or none"
-        )
+        raise ValueError(f"length={length!r} has weight {weights.length!r}; set both or none: KLCFWeights(length=1)")
     own = checklist if isinstance(checklist, ChecklistReward) else ChecklistReward(checklist)
     terms = (own.recall, own.precision, truthfulness_reward, general, format, length)
     used = [(term, float(weight)) for term, weight in zip(terms, weights, strict=True) if weight and term is not None]

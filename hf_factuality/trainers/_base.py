@@ -99,6 +99,10 @@ class SamplingTrainer(FactualityTrainer, ResumableRollouts, CheckedRollouts, Gen
             self.reward_weights = torch.cat([self.reward_weights, weights])
         self._check_overlap()
 
+    def _reads_judgements(self, function: Any) -> bool:
+        """Whether a reward function takes what was judged, or the text to judge: its `None` is a judgement that failed."""
+        return bool({VERIFICATIONS, COMPLETION_TEXTS} & set(inspect.signature(function).parameters))
+
     def _log_sums(self, sums: dict[str, tuple[Any, Any]], empty: float = math.nan) -> None:
         """Log `{name: (sum, count)}` as ratios over all processes, `empty` where there is none; sums, for a count of `None`."""
         device = self.accelerator.device
@@ -121,10 +125,7 @@ def as_list(functions: Any) -> list[Any]:
 
 
 def named_rewards(functions: Any, verifier: Any = None) -> list[Any]:
-    """Reward functions as a list, with names of ours as what they stand for; other names are the parent's models.
-
-    `ValueError`: there is no verifier for what reads its labels, or a name is misspelt.
-    """
+    """Reward functions as a list, with names of ours as what they stand for; other names are the parent's models."""
     names, found = (*REWARD_NAMES, "klcf"), []
     for function in as_list(functions):
         name = function if isinstance(function, str) else ""
@@ -141,8 +142,3 @@ def named_rewards(functions: Any, verifier: Any = None) -> list[Any]:
         else:
             found.append(LongFormReward(name) if name in names else function)
     return found
-
-
-def reads_judgements(function: Any) -> bool:
-    """Whether a reward function takes what was judged, or the text to judge: then its `None` is a judgement that failed."""
-    return bool({VERIFICATIONS, COMPLETION_TEXTS} & set(inspect.signature(function).parameters))

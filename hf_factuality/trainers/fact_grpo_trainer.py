@@ -28,13 +28,7 @@ from hf_factuality.io.markdown import code
 from hf_factuality.rewards import check_format
 from hf_factuality.rewards._rows import row_evidence, verifier_input
 from hf_factuality.spans import LabeledSpan, TokenOffsets, opens_think, scope_ranges
-from hf_factuality.trainers._base import (
-    COMPLETION_TEXTS,
-    VERIFICATIONS,
-    SamplingTrainer,
-    named_rewards,
-    reads_judgements,
-)
+from hf_factuality.trainers._base import COMPLETION_TEXTS, VERIFICATIONS, SamplingTrainer, named_rewards
 from hf_factuality.trainers._overlap import TEXTS
 from hf_factuality.trainers.fact_grpo_config import FactGRPOConfig
 from hf_factuality.verifiers.base import Verifier
@@ -257,7 +251,7 @@ class FactGRPOTrainer(SamplingTrainer, SequenceRatios, GRPOTrainer):
         others = rewards_per_func[:, :-1]
         unscored = torch.isnan(others).all(dim=1) & (others.size(1) > 0)
         for column, function in enumerate(self.reward_funcs):
-            if column == len(self.reward_funcs) - 1 or reads_judgements(function):
+            if column == len(self.reward_funcs) - 1 or self._reads_judgements(function):
                 rewards_per_func[:, column] = fill_unjudged(rewards_per_func[:, column], group_size)
         rewards_per_func[unscored] = torch.nan
         # Column by column in memory, as each function's rewards are without ours: the parent logs the mean of each
