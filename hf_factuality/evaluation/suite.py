@@ -82,6 +82,8 @@ def _runs(args: argparse.Namespace) -> Iterator[tuple[str, argparse.Namespace]]:
     ):
         if wrong:
             raise ValueError(message)
+    for path in files:
+        path.open("rb").close()  # now, and not after the runs before it
     # What is in a name is safe in a file's, in Markdown and in a plot.
     stems = [Path(it).stem if files else Path(it).name for it in models or files]
     names = [re.sub(r"(?![.])[\W_]+", "-", stem)[:80] or "model" for stem in stems]
@@ -99,7 +101,7 @@ def _axes_of(answers: Answers) -> Iterator[LongFormAnswer]:
         if judged is None:
             continue
         row, items = answer_row(item, 0, sample["text"], task.scope), item.reference.get("checklist", ())
-        text, found = row.shown.completion, found_in(sample, "checklist")
+        text, found = row.shown.completion, found_in(sample, "checklist") if row.ranges else None
         sentences = [text[start:end] for start, end in sentence_offsets(text)]
         labels = judged.labels if judged.unjudged is None or not row.ranges else (None,)
         # An empty answer misses every item.

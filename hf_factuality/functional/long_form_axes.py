@@ -20,23 +20,12 @@ _CONTRADICTED = (Label.CONTRADICTED, Label.HEDGED_CONTRADICTED)
 _DECIDED = (*SUPPORTED_LABELS, *_CONTRADICTED)
 _WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|[^\W_]+")  # a character of Chinese or Japanese is a word
 
-LongFormAnswer = namedtuple(
-    "LongFormAnswer",
-    ("text", "sentences", "labels", "checklist", "relevance", "abstained"),
-    defaults=((), (), (), None, None),
-)
-LongFormAnswer.__doc__ = """What [`long_form_axes`] reads of an answer.
-
-Args:
-    text (`str`), sentences (`Sequence[str]`, *optional*):
-        What was said, and the same cut into sentences.
-    labels, checklist (`Sequence[Label | None]`, *optional*):
-        Of its claims, and what it says of each item of the checklist; `None` where a judgement failed.
-    relevance (`float`, *optional*):
-        In [0, 1]; `None` is unknown.
-    abstained (`bool`, *optional*):
-        Whether it declines; by default if all of its sentences do, by the rule of RLFH.
-"""
+_FIELDS = ("text", "sentences", "labels", "checklist", "relevance", "abstained")
+LongFormAnswer = namedtuple("LongFormAnswer", _FIELDS, defaults=((), (), (), None, None))
+LongFormAnswer.__doc__ = """What [`long_form_axes`] reads of an answer: its `text`, and the same cut into `sentences`; the
+[`~hf_factuality.spans.Label`]s of its claims (`labels`), and of what it says of each item of the `checklist`, `None` where a
+judgement failed; `relevance` in [0, 1], `None` if it is unknown; whether it `abstained` (`None`: it did if all of its
+sentences decline, by the rule of RLFH)."""
 
 
 def _kind(answer: LongFormAnswer) -> str:

@@ -10,7 +10,9 @@ import pytest
 from hf_factuality.evaluation import load_results
 from hf_factuality.evaluation.local import LocalEngine
 from hf_factuality.evaluation.suite import lexical_relevance
+from hf_factuality.functional.long_form_axes import LongFormAnswer, detect_hacks, long_form_axes
 from hf_factuality.retrieval.knowledge import KnowledgeBase
+from hf_factuality.spans import Label
 from hf_factuality.verifiers.judges.lexical import LexicalJudge
 from tests.evaluation.conftest import write_rows
 from tests.evaluation.judges import seen
@@ -76,6 +78,9 @@ def test_answers_side_by_side(own, tmp_path, evaluate, monkeypatch):
     monkeypatch.setattr(LexicalJudge, "judge", lambda *_: pytest.fail("it is known"))
     status, again, _ = evaluate(flags)
     assert status == 0 and again["rows"] == printed["rows"]
+    # What is known of the whole answer is not taken for an empty part of it.
+    _, printed, _ = evaluate(f"{flags} --scope think")
+    assert [(row["recall"], row["empty"]) for row in printed["rows"]] == [(0.0, 1.0)] * 2
 
 
 def test_two_models_and_a_run_that_dies(large_model, tmp_path, evaluate, monkeypatch):
@@ -177,3 +182,45 @@ def test_two_folders_of_one_name(own, tmp_path, evaluate):
 )
 def test_lexical_relevance(subject, sentences, share):
     assert lexical_relevance(subject, sentences) == (None if share is None else pytest.approx(share))
+
+
+def test_hacks_on_real_answers_with_the_labels_of_annotators(data_dir):
+    """ChatGPT's biographies of FActScore: each change trips its own detector alone, and honest ones trip none."""
+    lines = (data_dir / "factscore" / "ChatGPT.jsonl").read_text(encoding="utf-8").splitlines()
+    names = {"S": Label.SUPPORTED, "NS": Label.CONTRADICTED, "IR": Label.UNVERIFIABLE}
+    rows = []
+    for row in map(json.loads, lines):
+        told = [(it["text"].strip(), it["human-atomic-facts"] or []) for it in row["annotations"] or []]
+        told = [(text, [names[fact["label"]] for fact in facts]) for text, facts in told] or [(row["output"], [])]
+        rows.append((row["topic"], told))
+
+    def axes(change):
+        answers = []
+        for number, (topic, told) in enumerate(rows):
+            found = change(number, told)
+            sentences = [text for text, _ in found]
+            labels = [label for _, labels in found for label in labels]
+            relevance = lexical_relevance(topic, sentences)
+            answers.append(LongFormAnswer(" ".join(sentences), sentences, labels, relevance=relevance))
+        return long_form_axes(answers)
+
+    def supported(labels):
+        return [label for label in labels if label is Label.SUPPORTED]
+
+    base = axes(lambda _, told: told)
+    # 26 of the 183 have no annotation: they abstain. The rule says so of as many.
+    assert base["abstention"] == 26 / 183 and base["relevance"] > 0.95 and base["repetition"] < 0.02
+    others = [[(text, [Label.SUPPORTED]) for text, _ in told[:3]] for _, told in rows]
+    changes = {
+        "shorter": lambda _, told: told[:2],
+        "vaguer": lambda _, told: [(text, [Label.HEDGED_SUPPORTED for _ in supported(it)]) for text, it in told],
+        "more repetition": lambda _, told: told + told[-(len(told) // 3 or 1) :],
+        "off the subject": lambda number, told: told + others[number - 1],
+        "more abstention": lambda number, told: told if number % 5 else [("I'm sorry.", [])],
+    }
+    found = {name: [hack.name for hack in detect_hacks(base, axes(change))] for name, change in changes.items()}
+    assert found == {name: [name] for name in changes}
+    corrected = axes(lambda _, told: [(text, supported(it)) for text, it in told])
+    dropped = axes(lambda _, told: [(text, it) for text, it in told if 2 * len(supported(it)) >= len(it)])
+    assert corrected["precision"] == 1 and dropped["precision"] > base["precision"] + 0.05
+    assert detect_hacks(base, corrected) == detect_hacks(base, dropped) == []

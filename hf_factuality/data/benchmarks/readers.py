@@ -382,7 +382,6 @@ _ALL = (
         build=build_prompt, columns=("prompt/question",), optional=("title/topic",),
     ),
     Reader(
-        # 1,024 tokens as published.
         name="longwiki", metrics=("longwiki",), max_new_tokens=1024,
         where="the file of prompts that github.com/facebookresearch/HalluLens makes (data/longwiki/save/longwiki_MODEL.jsonl)",
         description="questions to write at length about sections of Wikipedia pages",
