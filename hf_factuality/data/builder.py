@@ -378,6 +378,8 @@ def write_dataset(
         (folder / file).unlink(missing_ok=True)  # of a run with other settings of rows
         why = "; ".join(f"{count} {reason}" for reason, count in dropped.items() if count)
         raise DataError(f"nothing is left for {folder / file}; dropped: {why}")
+    # Parquet holds no half surrogates; a question mark in their place keeps the offsets of spans.
+    rows = json.loads(json.dumps(rows, ensure_ascii=False).encode("utf-8", "replace"))
     dataset = Dataset.from_list(rows, features=features)
     with writing(folder / file) as partial:
         dataset.to_parquet(str(partial))

@@ -77,7 +77,7 @@ class ChecklistConfig:
     def __post_init__(self):
         if min(self.max_items, self.min_samples) < 1:
             raise ValueError(f"need max_items and min_samples >= 1, got {self.max_items} and {self.min_samples}")
-        if self.merge.partition(":")[0] not in ("lexical", "dense") or not 0 < self.merge_threshold <= 1:
+        if self.merge != "lexical" and self.merge.partition(":")[0] != "dense" or not 0 < self.merge_threshold <= 1:
             given = f"{self.merge!r} and {self.merge_threshold}"
             raise ValueError(f"need merge 'lexical', 'dense' or 'dense:MODEL', 0 < merge_threshold <= 1; got {given}")
         self.encoder()
@@ -168,9 +168,8 @@ def _claims(found: Sequence[tuple[str, Verification | None]], counts: Counter) -
             counts["not_judged"] += 1
             continue
         for unit in judged_units(verification.validate(text)):
-            words = " ".join((unit.text(text) if unit.claim is None else unit.claim).split())
-            # Parquet holds no half surrogates.
-            claims.append(Claim(sample, words.encode("utf-8", "replace").decode(), unit.label))
+            words = (unit.text(text) if unit.claim is None else unit.claim).split()
+            claims.append(Claim(sample, " ".join(words), unit.label))
     return claims
 
 

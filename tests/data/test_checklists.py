@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 import sys
 from collections import Counter
 from types import SimpleNamespace
@@ -19,8 +20,10 @@ from hf_factuality.data.statements import Claim
 from hf_factuality.errors import DataError, HubError
 from hf_factuality.rewards.long_form import ChecklistReward
 from hf_factuality.spans import Label, LabeledSpan, Verification
+from hf_factuality.verifiers import FActScoreExtractor, LLMJudge, VerifierPipeline
 from hf_factuality.verifiers.base import Judgement
 from hf_factuality.worlds import World, WorldConfig, WorldVerifier
+from tests.chat.fake_server import FakeServer
 from tests.data.cases import cases
 from tests.data.test_build_preferences import PEOPLE, questions, responses, table, write
 from tests.hub.loopback import hub  # noqa: F401
@@ -157,8 +160,8 @@ def test_responses_that_cannot_be_judged_are_unknown(tmp_path):
 
 
 def test_text_that_parquet_cannot_hold(tmp_path):
-    dataset = build(tmp_path, "\ud800ks <script>s **b**s", "|\x00s")
-    assert dataset["checklist"] == [["?k", "<script>", "**b**", "|\x00"]]
+    dataset = build(tmp_path, "\ud800ks <script>s **b**s", "|\x00s", rows=[{**ROWS[0], "question": "\udfff?"}])
+    assert dataset["checklist"] == [["?k", "<script>", "**b**", "|\x00"]] and dataset["question"] == ["??"]
 
 
 def test_rules_change_without_sampling(tmp_path):
@@ -211,6 +214,7 @@ def test_more_samples_than_there_are(tmp_path):
         ({"max_items": 0}, "max_items and min_samples >= 1, got 0 and 1"),
         ({"min_samples": 0}, "got 20 and 0"),
         ({"merge": "fuzzy"}, "got 'fuzzy'"),
+        ({"merge": "lexical:x"}, "got .lexical:x. and 0.95"),
         ({"merge_threshold": 0.0}, "merge_threshold <= 1; got 'lexical' and 0.0"),
         ({"merge_threshold": float("nan")}, "and nan"),
     ],
@@ -346,3 +350,27 @@ class Letters2:
 
     def verify(self, inputs):
         return [Verification((LabeledSpan(0, len(item.completion), N),)) for item in inputs]
+
+
+def test_atomic_claims_of_a_pipeline_on_a_server(tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_FACTUALITY_CACHE", str(tmp_path / "cache"))
+
+    def reply(prompt, body):
+        if prompt.startswith("Split"):
+            name = next(name for name in PEOPLE if f"{name} was" in prompt or f"{name} died" in prompt)
+            sentence = prompt.rpartition(f"{name} ")[2].partition(".")[0]
+            return f"- {name} {sentence}.\n- {name} was a person."
+        claim = next(line for line in reversed(prompt.splitlines()) if re.search(r"(was|died) .*\.$", line))
+        return "contradicted" if "Bath" in claim or "died in Leeds" in claim else "supported"
+
+    with FakeServer(reply) as server:
+        client = server.client()
+        VerifierPipeline(FActScoreExtractor(client), LLMJudge(client)).save_pretrained(tmp_path / "pipe")
+        flags = ["--verifier", f"pipeline:{tmp_path / 'pipe'}", "--verifier_base_url", server.url]
+        given = [questions(tmp_path, PEOPLE[:2]), "--responses", responses(tmp_path, PEOPLE[:2])]
+        assert command(*given, *flags, "--out", tmp_path / "run") == 0
+    dataset = datasets.Dataset.from_parquet(str(tmp_path / "run" / "checklists.parquet"))
+    assert dataset["checklist"] == [
+        [f"{n} was a person.", f"{n} was born in Leeds.", f"{n} died in York."] for n in PEOPLE[:2]
+    ]
+    assert dataset["counts"] == [[3, 2, 1]] * 2

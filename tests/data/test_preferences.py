@@ -232,6 +232,20 @@ def test_evidence_is_asked_for_before_anything_is_sampled(tmp_path):
     assert set(dataset["id"]) <= {"q0"}
 
 
+def test_half_surrogates_are_written_as_question_marks(tmp_path):
+    class Sampler(LetterSampler):
+        def sample(self, prompts, seed):
+            return [[Response("\ud800s"), Response("c\udfff")] for _ in prompts]
+
+    class Verifier(LetterVerifier):
+        def verify(self, inputs):
+            labels = [Label.SUPPORTED if "s" in item.completion else Label.CONTRADICTED for item in inputs]
+            return [Verification((LabeledSpan(0, 2, label),)) for label in labels]
+
+    (row,) = build(tmp_path, QUESTIONS[:1], Sampler(), Verifier())
+    assert (row["chosen"][0]["content"], row["rejected"][0]["content"]) == ("?s", "c?")
+
+
 def test_no_pair_is_an_error_that_says_why(tmp_path):
     class Sampler(LetterSampler):
         def sample(self, prompts, seed):
