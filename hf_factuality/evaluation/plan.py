@@ -179,6 +179,7 @@ def _check_flags(args: argparse.Namespace, benchmarks: Sequence[Benchmark], want
             given = getattr(args, flag) not in (None, "auto")
             _refuse(given and not used, f"--{flag} is not used: {reason}; leave it out")
     for wrong, message in (
+        (args.suite and wanted - set(claims), f"--suite takes metrics over claims ({', '.join(CLAIM_METRICS)})"),
         (claims and not args.verifier, f"{'/'.join(claims)} needs someone who judges claims: --verifier lexical, ..."),
         (
             "halluqa" in wanted and not (args.judge or args.verifier),
@@ -196,12 +197,11 @@ def _check_flags(args: argparse.Namespace, benchmarks: Sequence[Benchmark], want
 
 def _datasets(args: argparse.Namespace) -> dict[str, str]:
     """The paths of `--dataset` by the benchmark that it names; by `""` without a name."""
-    split = [text.partition("=") for text in args.dataset or ()]
-    known = {*benchmark_names(), own_file.NAME}
-    return {
-        name if equals and name in known else "": path if equals and name in known else name + equals + path
-        for name, equals, path in split
-    }
+    found: dict[str, str] = {}
+    for text in args.dataset or ():
+        name, equals, path = text.partition("=")
+        found |= {name: path} if equals and name in (*benchmark_names(), own_file.NAME) else {"": text}
+    return found
 
 
 def _benchmarks(args: argparse.Namespace, datasets: Mapping[str, str]) -> list[Benchmark]:
@@ -209,11 +209,11 @@ def _benchmarks(args: argparse.Namespace, datasets: Mapping[str, str]) -> list[B
     if args.suite:
         _refuse(args.suite not in SUITES, f"--suite {args.suite!r}: choose of {', '.join(SUITES)}")
         among = SUITES[args.suite]
-        _refuse(set(names) - set(among), f"--suite {args.suite} has {', '.join(among)}, not {', '.join(names)}")
+        _refuse(set(names) - {*among}, f"--suite {args.suite} has {', '.join(among)}; --benchmark {', '.join(names)}")
     if not names:
         raise DataError(f"give --benchmark, one or several of {', '.join(among)}; or --dataset FILE")
     _refuse("" in datasets and len(names) > 1, "--dataset is of one benchmark; give --dataset NAME=PATH for each")
-    unused = ", ".join(set(datasets) - {"", *names})
+    unused = ", ".join(sorted(set(datasets) - {"", *names}))
     _refuse(unused, f"--dataset of {unused} is not used: --benchmark has {', '.join(names)}")
     found = [own_file.FILE_BENCHMARK if name == own_file.NAME else get_benchmark(name) for name in names]
     for benchmark in found:

@@ -73,12 +73,13 @@ def judge_answers(task: Task, journal: Journal) -> None:
         _verify(task.verifier.guarded, rows, JournalVerdicts(journal, task.verifier))
     if task.checklists and task.verifier and task.verifier.judge:
         reward = ChecklistReward(task.verifier.judge)
-        lists = [(row, row.key[0].reference.get("checklist")) for row in rows if row.ranges]
-        lists = [(row.key, reward._row(row.shown.completion, {"checklist": items})) for row, items in lists if items]
+        lists = [
+            replace(reward._row(row.shown.completion, row.key[0].reference), key=row.key)
+            for row in rows
+            if row.key[1] == 0 and row.ranges and "checklist" in row.key[0].reference
+        ]
         verdicts = JournalVerdicts(journal, task.verifier, "checklist", "checked")
-        _verify(
-            GuardedVerifier(reward.verifier, timeout=None), [replace(row, key=key) for key, row in lists], verdicts
-        )
+        _verify(GuardedVerifier(reward.verifier, timeout=None), lists, verdicts)
     if task.judge is not None:
         _vote(task.judge, rows, journal)
 

@@ -14,6 +14,7 @@ from hf_factuality.metrics._common import describe, who_judges
 from hf_factuality.spans import Verification, opens_think
 from hf_factuality.verifiers.base import VerifierInput
 from hf_factuality.verifiers.guard import GuardedVerifier
+from hf_factuality.verifiers.pipeline import VerifierPipeline
 from hf_factuality.verifiers.registry import load_verifier
 from hf_factuality.verifiers.service import CHUNK, JudgedRow, Row
 
@@ -70,7 +71,7 @@ class AnswerVerifier:
             settings = {"fingerprint": verifier.retriever.base.fingerprint, "retriever": retriever, "top_k": top_k}
             self.description["knowledge"] = {"file": knowledge.name, **settings}
         self.guarded = GuardedVerifier(verifier, timeout=None)
-        self.judge = getattr(verifier, "judge", None)
+        self.judge = verifier.judge if isinstance(verifier, VerifierPipeline) else None
         self.requires_evidence = self.guarded.requires_evidence
         if self.requires_evidence and not any(item.evidence for item in items):
             fix = "give --knowledge FILE (docs/knowledge.md), or a --dataset with evidence"
