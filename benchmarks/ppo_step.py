@@ -35,7 +35,8 @@ def save_models(folder: Path) -> None:
     import torch
     from transformers import AutoConfig, AutoTokenizer, LlamaForSequenceClassification
 
-    from hf_factuality.demos.closed_world import RLFHDemo
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "examples"))
+    from demos.closed_world import RLFHDemo
 
     demo = RLFHDemo()
     shutil.copytree(demo.model_dir, folder / "policy")

@@ -12,9 +12,9 @@ from pathlib import Path
 from transformers import AutoConfig, AutoTokenizer
 from trl import ModelConfig, ScriptArguments, TrlParser, get_peft_config, get_quantization_config
 
+from demos.closed_world import ClosedWorldDemo
 from hf_factuality import FactGRPOConfig, FactGRPOTrainer, load_fspo, load_verifier
 from hf_factuality.data import check_prompt_lengths
-from hf_factuality.demos.closed_world import ClosedWorldDemo
 from hf_factuality.rewards import answer_reward
 
 

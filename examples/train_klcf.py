@@ -12,8 +12,8 @@ from pathlib import Path
 from datasets import load_dataset
 from trl import ModelConfig, ScriptArguments, TrlParser, get_peft_config, get_quantization_config
 
+from demos.closed_world import KLCFDemo
 from hf_factuality import FactGRPOConfig, FactGRPOTrainer, load_verifier
-from hf_factuality.demos.closed_world import KLCFDemo
 from hf_factuality.functional.long_form import KLCFWeights
 from hf_factuality.rewards import ServedRoles, klcf_rewards
 
@@ -39,12 +39,11 @@ class KLCFArguments(ScriptArguments):
 
 
 def load_real(script, roles):
-    """Dataset, verifier and reward models of a real run, checked before any weights are loaded."""
+    """Dataset, verifier and checklist's judge of a real run, checked before any weights are loaded."""
     dataset = load_dataset(script.dataset_name, script.dataset_config, split=script.dataset_train_split)
     roles.check()
     verifier = load_verifier(script.verifier) if script.verifier else roles.verifier()
-    checklist = roles.checklist() or load_verifier(script.checklist_verifier).judge
-    return dataset, verifier, checklist, roles.general() or script.general_reward
+    return dataset, verifier, roles.checklist() or load_verifier(script.checklist_verifier).judge
 
 
 def main():
@@ -53,13 +52,14 @@ def main():
     if given & {"--config", "--model_name_or_path", "--dataset_name"}:
         script, roles, training, model = parser.parse_args_and_config()
         demo, name = None, model.model_name_or_path
-        dataset, verifier, checklist, general = load_real(script, roles)
+        dataset, verifier, checklist = load_real(script, roles)
     else:
-        script, _, training, model = parser.parse_args_and_config(["--config", str(CLOSED_WORLD), *sys.argv[1:]])
-        demo, general = KLCFDemo(), None
+        script, roles, training, model = parser.parse_args_and_config(["--config", str(CLOSED_WORLD), *sys.argv[1:]])
+        demo = KLCFDemo()
         name, dataset, checklist = demo.model_dir, demo.train_dataset, demo.checklist_judge
         verifier = load_verifier(script.verifier or demo.verifier)
-    rewards, settings = klcf_rewards(checklist, general, weights=KLCFWeights(*script.weights))
+    general, weights = roles.general() or script.general_reward, KLCFWeights(*script.weights)
+    rewards, settings = klcf_rewards(checklist, general, weights=weights)
     for setting, value in settings.items():
         setattr(training, setting, value)
     chosen = {"attn_implementation": model.attn_implementation, "dtype": model.dtype, "revision": model.model_revision}

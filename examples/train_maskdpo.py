@@ -12,9 +12,9 @@ from pathlib import Path
 from datasets import load_dataset
 from trl import ModelConfig, ScriptArguments, TrlParser, get_peft_config, get_quantization_config
 
+from demos.closed_world import BiographyDemo
 from hf_factuality import MaskDPOConfig, MaskDPOTrainer
 from hf_factuality.data.preferences import load_pairs
-from hf_factuality.demos.closed_world import BiographyDemo
 
 
 CLOSED_WORLD = Path(__file__).resolve().parent.parent / "recipes" / "mask_dpo" / "closed-world.yaml"

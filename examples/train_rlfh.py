@@ -11,9 +11,9 @@ from pathlib import Path
 
 from trl import ModelConfig, ScriptArguments, TrlParser, get_peft_config, get_quantization_config
 
+from demos.closed_world import RLFHDemo
 from hf_factuality import TokenRewardPPOConfig, TokenRewardPPOTrainer
 from hf_factuality.data import load_rlfh
-from hf_factuality.demos.closed_world import RLFHDemo
 from hf_factuality.rewards import RLFHReward, rlfh_verifier
 
 

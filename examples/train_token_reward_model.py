@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from datasets import load_dataset
 from trl import ModelConfig, ScriptArguments, TrlParser, get_peft_config, get_quantization_config
 
+from demos.token_rewards import ReviewDemo
 from hf_factuality import TokenRewardPPOConfig, TokenRewardPPOTrainer
-from hf_factuality.demos.token_rewards import ReviewDemo
 from hf_factuality.rewards import TokenRewardModel
 
 

@@ -27,7 +27,7 @@ LAYERS = [
     {"retrieval"},
     {"rewards", "metrics", "data", "worlds", "hub", "report"},
     {"trainers", "checkpoints"},
-    {"demos", "evaluation"},
+    {"evaluation"},
     {"cli"},
 ]
 LAYER_OF = {room: level for level, rooms in enumerate(LAYERS) for room in rooms}

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from hf_factuality.demos import closed_world as demo
+from demos import closed_world as demo
 from hf_factuality.worlds import WorldConfig, WorldModelConfig
 from tests.test_recipes import load_example
 

@@ -50,7 +50,7 @@ def check_page(name: str, card: str) -> None:
 
 
 def main() -> None:
-    from hf_factuality.demos import closed_world as demo
+    from demos import closed_world as demo
     from hf_factuality.hub.cards.card import validate_card
     from hf_factuality.worlds import WorldConfig, WorldModelConfig
 
