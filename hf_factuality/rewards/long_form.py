@@ -10,6 +10,7 @@ from math import fsum
 from types import MappingProxyType
 from typing import Any
 
+from hf_factuality.errors import DataError
 from hf_factuality.functional.answers import extract_answer
 from hf_factuality.functional.credit import judged_units
 from hf_factuality.functional.long_form import (
@@ -58,7 +59,6 @@ def _truthfulness(claims: Sequence[LabeledSpan]) -> float | None:
 
 
 def _corver(sentences: Sequence[LabeledSpan]) -> float | None:
-    """Mean over the sentences, which is ours; see [`CooccurrenceJudge`] for their scores."""
     scores = [0.75 if sentence.label is Label.NO_FACT else sentence.score for sentence in sentences]
     return mean([None if score is None else round(0.4 * score - 0.3, 9) for score in scores]) if scores else 0.0
 
@@ -269,7 +269,9 @@ class ChecklistReward(JudgedReward):
         return Row(VerifierInput(lines, None, (answer,) if answer else ()))
 
     def _of(self, texts: Sequence[Any], columns: Mapping[str, Any]) -> list[KLCFWeights]:
-        asked = (texts, columns.get(self.evidence_column))
+        if self.evidence_column not in columns:
+            raise DataError(f"the rows have no {self.evidence_column!r}; name it: ChecklistReward(judge, column=...)")
+        asked = (texts, columns[self.evidence_column])
         if asked != self._asked:
             judged = self.judge(texts, columns)
             # An empty answer, which the judge was not shown, misses every item that there is.

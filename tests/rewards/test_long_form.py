@@ -247,6 +247,8 @@ def test_checklists_that_are_none():
     assert recall == [None, None, 1.0] and precision == [None, None, 1.0] and len(asked) == 1
     with pytest.raises(DataError, match="'checklist' must hold text"):
         checked(Reads(), "yes a", checklist=[[["a"]]])
+    with pytest.raises(DataError, match="no 'checklist'; name it: .*column="):
+        ChecklistReward(Reads()).recall(prompts=[""], completions=["yes a"])
 
 
 def test_a_checklist_whose_judge_fails():
@@ -381,6 +383,20 @@ def test_where_claims_are_paid_by_hand():
     # 1 without claims, paid at the end; the first contradiction takes it away.
     assert ClaimReward("binary_rar", verifier)(**columns) == [[(start + 1, start + 2, -1.0), (end - 1, end, 1.0)]]
     assert ClaimReward("knowrl", verifier, scope="think")(**columns) == [[(7, 8, 1.0), (end - 1, end, 2.0)]]
+
+
+def test_claims_out_of_order_and_reasoning_that_the_prompt_opened():
+    class Two(Claims):
+        def verify(self, inputs):
+            self.asked += [item.completion for item in inputs]
+            return [Verification((LabeledSpan(4, 6, C), LabeledSpan(0, 3, C)))] * len(inputs)
+
+    def paid(text, prompt=""):
+        return ClaimReward("binary_rar", Two({}))(completions=[text], completion_texts=[text], prompts=[prompt])
+
+    assert paid("abcdefg") == [[(2, 3, -1.0), (6, 7, 1.0)]]  # the contradiction that ends first
+    assert paid("no</think> abcdefg", "Why? <think>") == [[(13, 14, -1.0), (17, 18, 1.0)]]
+    assert paid("abcdefg", "Why? <think>") == [[(6, 7, 1.0)]]  # never closed: there is no answer
 
 
 def test_ppo_pays_at_the_claims(tiny_model, tmp_path):
