@@ -42,7 +42,9 @@ def add_builders(commands: Any) -> None:
     items.add_argument(
         "--max_items", type=whole_number, default=20, metavar="N", help="items per question (default 20)"
     )
-    items.add_argument("--min_samples", type=whole_number, default=1, metavar="N", help="that state it (default 1)")
+    items.add_argument(
+        "--min_samples", type=whole_number, default=1, metavar="N", help="samples that state it (default 1)"
+    )
     merge = "what is merged: the same words (lexical, default), or also near embeddings (dense or dense:MODEL)"
     items.add_argument("--merge", default="lexical", metavar="HOW", help=merge)
     items.add_argument(

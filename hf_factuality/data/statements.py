@@ -1,4 +1,4 @@
-"""Statements that say the same, by their words or by embeddings. Two that differ in a number, a name or a negation never do."""
+"""Statements that say the same, by their words or by embeddings: never two that differ in a number, a name or a negation."""
 
 from __future__ import annotations
 
