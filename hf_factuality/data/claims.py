@@ -20,21 +20,20 @@ _LABELS = {1: Label.SUPPORTED.value, -1: Label.CONTRADICTED.value}
 def read_claims(folder: str | Path, questions: Sequence[PreferenceQuestion]) -> Dataset:
     """The supported and the contradicted claims of a run's responses, hedged ones included.
 
-    What differs only in case or white space counts once per question, as it is worded first; with labels of both kinds, not at
+    What differs in case or white space only counts once per question, as it is worded first; with labels of both kinds, not at
     all.
 
     Args:
         folder (`str` or `Path`):
             Of a run that [`~hf_factuality.data.builder.judged_responses`] made; nothing in it is changed.
         questions (`Sequence[PreferenceQuestion]`):
-            Those of the run, by [`~hf_factuality.data.read_questions`]; others of the run are left out.
+            Those of the run that are wanted, as [`~hf_factuality.data.read_questions`] reads them.
 
     Returns:
         `Dataset`: columns `claim`, `label` (`"supported"`, `"contradicted"`), `question`, `topic` (else the question's id).
 
     Raises:
-        `DataError`: none of the questions was verified, or the files are damaged.
-        `OSError`: the files cannot be read.
+        `DataError`: there is no such claim, or a file is damaged.
     """
     names = ("responses.jsonl", "verifications.jsonl")
     responses, verdicts = ({row["id"]: row["items"] for _, row in read_rows(Path(folder) / name)} for name in names)

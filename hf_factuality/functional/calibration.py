@@ -1,6 +1,6 @@
 """Whether probabilities rank claims, and whether they mean what they say. Plain numbers in, plain numbers out.
 
-Probabilities are in [0, 1]; a label is whether the claim is true.
+A probability is in [0, 1], else `ValueError`; a label is whether the claim is true.
 """
 
 from __future__ import annotations
@@ -13,24 +13,12 @@ from typing import NamedTuple
 from hf_factuality.functional.scoring import mean
 
 
-BINNINGS = ("width", "mass")
-MAX_TEMPERATURE = 100.0
-"""A fitted temperature is between this and its inverse: of separable claims the best would be 0."""
-
-
 class Bin(NamedTuple):
     """Claims of like probability: how many, their mean probability, and the share that is true."""
 
     count: int
     confidence: float
     accuracy: float
-
-
-def _pairs(probabilities: Sequence[float], labels: Sequence[bool]) -> list[tuple[float, bool]]:
-    pairs = [(float(p), bool(y)) for p, y in zip(probabilities, labels, strict=True)]
-    if wrong := [p for p, _ in pairs if not 0.0 <= p <= 1.0]:
-        raise ValueError(f"a probability is in [0, 1], got {wrong[0]!r}")
-    return pairs
 
 
 def auroc(scores: Sequence[float], labels: Sequence[bool]) -> float | None:
@@ -52,39 +40,24 @@ def auroc(scores: Sequence[float], labels: Sequence[bool]) -> float | None:
 
 
 def brier_score(probabilities: Sequence[float], labels: Sequence[bool]) -> float | None:
-    """Mean squared difference of probability and truth (Brier, 1950), for two classes in [0, 1]; `None` without claims."""
+    """Mean squared difference of probability and truth (Brier, 1950), in [0, 1]; `None` without claims."""
     return mean([(p - y) ** 2 for p, y in _pairs(probabilities, labels)])
 
 
 def reliability_bins(
     probabilities: Sequence[float], labels: Sequence[bool], bins: int = 10, binning: str = "width"
 ) -> list[Bin]:
-    """The claims in bins of rising probability, empty ones left out: a reliability diagram.
+    """A reliability diagram: the claims in `bins` of rising probability, without empty ones.
 
-    Args:
-        probabilities (`Sequence[float]`), labels (`Sequence[bool]`, as long):
-            Of the claims.
-        bins (`int`, *optional*, defaults to `10`):
-            How many.
-        binning (`str`, *optional*, defaults to `"width"`):
-            `"width"`: of equal width; a probability on an edge belongs above it, 1 to the last bin. `"mass"`: of equally
-            many claims, but for one; equal probabilities may be parted.
-
-    Returns:
-        `list[Bin]`.
-
-    Raises:
-        `ValueError`: no bins, an unknown binning, or a probability out of range.
+    Those of `binning="width"` are equally wide (an edge belongs to the bin above it, 1 to the last), those of `"mass"` hold
+    equally many claims, give or take one. `ValueError` for less than one bin or another binning.
     """
-    if bins < 1 or binning not in BINNINGS:
-        raise ValueError(f"bins={bins!r} must be at least 1, and binning={binning!r} one of {list(BINNINGS)}")
-    pairs = sorted(_pairs(probabilities, labels), key=lambda pair: pair[0])  # not by label: ties stay as they came
-    places = [
-        min(int(p * bins), bins - 1) if binning == "width" else i * bins // len(pairs)
-        for i, (p, _) in enumerate(pairs)
-    ]
+    if bins < 1 or binning not in ("width", "mass"):
+        raise ValueError(f"bins={bins!r} must be at least 1, and binning={binning!r} 'width' or 'mass'")
+    pairs = sorted(_pairs(probabilities, labels), key=lambda pair: pair[0])
     found: dict[int, list[tuple[float, bool]]] = {}
-    for place, pair in zip(places, pairs, strict=True):
+    for rank, pair in enumerate(pairs):
+        place = min(int(pair[0] * bins), bins - 1) if binning == "width" else rank * bins // len(pairs)
         found.setdefault(place, []).append(pair)
     return [Bin(len(own), mean([p for p, _ in own]), mean([float(y) for _, y in own])) for own in found.values()]
 
@@ -92,35 +65,33 @@ def reliability_bins(
 def expected_calibration_error(
     probabilities: Sequence[float], labels: Sequence[bool], bins: int = 10, binning: str = "width"
 ) -> float | None:
-    """Mean over the claims of their bin's |share true - mean probability| (Naeini et al., 2015), of P(true).
+    """Mean over the claims of their bin's |share that is true - mean P(true)| (Naeini et al., 2015); `None` without claims.
 
-    Unlike the form for classifiers of many classes (arXiv 1706.04599), which takes the probability of the winning class, so
-    that half the range is empty. Arguments and errors as in [`reliability_bins`]; `None` without claims.
+    Not the form for many classes (arXiv 1706.04599), which takes the probability of the winning class. Bins as in
+    [`reliability_bins`].
     """
     found = reliability_bins(probabilities, labels, bins, binning)
-    gaps = [bin.count * abs(bin.accuracy - bin.confidence) for bin in found]
-    return sum(gaps) / sum(bin.count for bin in found) if found else None
+    return sum(own.count * abs(own.accuracy - own.confidence) for own in found) / len(labels) if found else None
 
 
 def sigmoid(x: float) -> float:
-    """`1 / (1 + exp(-x))`, for any finite x."""
+    """`1 / (1 + exp(-x))`, for any x."""
     return 1.0 / (1.0 + exp(-x)) if x >= 0 else exp(x) / (1.0 + exp(x))
 
 
 def fit_temperature(log_odds: Sequence[float], labels: Sequence[bool]) -> float:
-    """The temperature T whose `sigmoid(log_odds / T)` has the least log-loss on held-out claims (arXiv 1706.04599).
+    """The temperature T with the least log-loss of `sigmoid(log_odds / T)` on held-out claims (arXiv 1706.04599).
 
-    The log-loss is convex in 1/T; its derivative is halved down to zero, in log(1/T).
+    The log-loss is convex in 1/T; the zero of its derivative is found by halving, in log(1/T).
 
     Args:
         log_odds (`Sequence[float]`):
-            Natural logarithm of P(true) / P(false), finite: of two logits their difference.
+            Natural logarithm of P(true) / P(false): of two logits their difference.
         labels (`Sequence[bool]`, as long):
             Of both kinds.
 
     Returns:
-        `float` between 0.01 and 100, the bounds included: 0.01 if the claims are separable, 100 if the model ranks them no
-        better than chance.
+        `float` from 0.01 (or the claims are separable) to 100 (or they are ranked no better than by chance).
 
     Raises:
         `ValueError`: claims of one kind only, or log-odds that are not finite.
@@ -128,9 +99,16 @@ def fit_temperature(log_odds: Sequence[float], labels: Sequence[bool]) -> float:
     pairs = [(float(z), bool(y)) for z, y in zip(log_odds, labels, strict=True)]
     if len({y for _, y in pairs}) < 2 or not all(isfinite(z) for z, _ in pairs):
         raise ValueError("a temperature needs finite log-odds of claims that are true and of claims that are false")
-    low, high = -log(MAX_TEMPERATURE), log(MAX_TEMPERATURE)
+    low, high = -log(100), log(100)
     for _ in range(50):
         middle = (low + high) / 2
-        slope = sum((sigmoid(exp(middle) * z) - y) * z for z, y in pairs)
-        low, high = (middle, high) if slope < 0 else (low, middle)
+        rising = sum((sigmoid(exp(middle) * z) - y) * z for z, y in pairs) >= 0
+        low, high = (low, middle) if rising else (middle, high)
     return exp(-(low + high) / 2)
+
+
+def _pairs(probabilities: Sequence[float], labels: Sequence[bool]) -> list[tuple[float, bool]]:
+    pairs = [(float(p), bool(y)) for p, y in zip(probabilities, labels, strict=True)]
+    if wrong := [p for p, _ in pairs if not 0.0 <= p <= 1.0]:
+        raise ValueError(f"a probability is in [0, 1], got {wrong[0]!r}")
+    return pairs

@@ -7,7 +7,6 @@ import logging
 import random
 import re
 from collections import Counter
-from functools import partial
 from math import log
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from hf_factuality.chat.causal import render
 from hf_factuality.errors import DataError
 from hf_factuality.functional import calibration
 from hf_factuality.functional.metrics import bootstrap_interval
+from hf_factuality.functional.scoring import mean
 from hf_factuality.hub.results import environment, folder_fingerprint, measured_entry, write_results
 from hf_factuality.spans import Label
 from hf_factuality.trainers._base import FactualityTrainer
@@ -37,10 +37,7 @@ METRICS = {
     "auroc": ("AUROC", calibration.auroc),
     "ece": ("expected calibration error (10 bins)", calibration.expected_calibration_error),
     "brier": ("Brier score", calibration.brier_score),
-    "accuracy": (
-        "accuracy",
-        lambda p, y: sum((one >= 0.5) == bool(true) for one, true in zip(p, y, strict=True)) / len(y),
-    ),
+    "accuracy": ("accuracy", lambda p, y: mean([float((q >= 0.5) == true) for q, true in zip(p, y, strict=True)])),
 }
 _LABELS = (None, *(label.value for label in Label))
 _HEAD = re.compile(r"(?!.*(?:original_module|lora_))(?:.*\.)?(?:score|classifier)\b")
@@ -53,22 +50,20 @@ class TruthfulnessTrainer(FactualityTrainer, _BaseTrainer):
     and divided into the classification head, so that any runtime gives calibrated probabilities. What it saves is a model and
     a verifier pipeline. Which claims, and 2:1, are KLCF's (arXiv 2509.23765); the rest is ours.
 
-    Datasets have the columns `claim` and `label` (`"supported"` or `"contradicted"`; rows of other labels are left out), and
-    maybe `question` and `topic`, as [`~hf_factuality.data.claims.read_claims`] makes them.
-
     Args:
         model (`str` or `PreTrainedModel`):
             The base, or a classifier of two classes.
         args ([`TruthfulnessConfig`], *optional*):
             Settings.
         train_dataset (`Dataset`):
-            Some of its topics are held out, for the temperature.
+            Columns `claim`, `label` (`"supported"` or `"contradicted"`; rows of others are left out and counted) and maybe
+            `question` and `topic`, see [`~hf_factuality.data.claims.read_claims`]. Some topics are held out for calibration.
         eval_dataset (`Dataset`, *optional*):
-            Claims at their natural ratio that the figures are of. `None`: those of the temperature, as the card then says.
-        processing_class (`PreTrainedTokenizerBase`, *optional*), **kwargs:
-            As for the parent.
+            Claims that the figures are of, at their natural ratio. `None`: those of the calibration, as the card then says.
         peft_config (`PeftConfig`, *optional*):
             Adapter to train; the head is trained whole beside it.
+        processing_class (`PreTrainedTokenizerBase`, *optional*), **kwargs:
+            As for the parent.
 
     Attributes:
         left_out (`Counter`): Rows that are neither trained nor measured on, by dataset and reason.
@@ -77,8 +72,7 @@ class TruthfulnessTrainer(FactualityTrainer, _BaseTrainer):
     Raises:
         `TypeError`: `args` is not a [`TruthfulnessConfig`].
         `ValueError`: ZeRO-3 or FSDP, a tokenizer that cannot pad, a model of other than two classes.
-        `DataError`: a column is missing, a label is unknown, or the claims to train on, for the temperature or of
-            `eval_dataset` are not of both kinds.
+        `DataError`: no such columns, an unknown label, or claims of one kind only.
         `NonFiniteError`: during training, at a loss or gradient that is not finite.
     """
 
@@ -96,9 +90,9 @@ class TruthfulnessTrainer(FactualityTrainer, _BaseTrainer):
     def __init__(
         self,
         model,
-        args: TruthfulnessConfig | None = None,
-        train_dataset: Dataset | None = None,
-        eval_dataset: Dataset | None = None,
+        args=None,
+        train_dataset=None,
+        eval_dataset=None,
         processing_class=None,
         peft_config=None,
         **kwargs,
@@ -109,36 +103,38 @@ class TruthfulnessTrainer(FactualityTrainer, _BaseTrainer):
             processing_class = AutoTokenizer.from_pretrained(model, revision=known.get("revision"))
         self._refuse_processor(processing_class)
         if getattr(processing_class, "pad_token", None) is None:
-            raise ValueError(
-                "TruthfulnessTrainer needs a tokenizer with a `pad_token`; pass one as `processing_class`"
-            )
-        prompt = claim_prompt(args.template or chat_template(processing_class))
+            raise ValueError("the tokenizer has no `pad_token`; set it, and pass the tokenizer as `processing_class`")
+        template = args.template or chat_template(processing_class)
+        self._reads = (claim_prompt(template), processing_class, args.max_length)
         self.left_out: Counter[str] = Counter()
         self.figures: dict[str, float] = {}
-        rows = self._read(train_dataset, "train", prompt, processing_class, args.max_length)
-        rng = random.Random(f"claims {args.seed}")
+        self._held_out = eval_dataset is not None
+        rows, rng = self._read(train_dataset, "train"), random.Random(f"claims {args.seed}")
         topics = sorted({row["topic"] for row in rows})
-        rng.shuffle(topics)
-        held_out = set(topics[: max(1, round(args.calibration_share * len(topics)))])
-        natural = _both([row for row in rows if row["topic"] not in held_out], "train")
-        self.calibration_dataset = _both([row for row in rows if row["topic"] in held_out], "calibration")
-        self._fresh = eval_dataset is not None
-        measured = self.calibration_dataset
-        if self._fresh:
-            measured = _both(self._read(eval_dataset, "eval", prompt, processing_class, args.max_length), "eval")
+        kept = (
+            set(rng.sample(topics, len(topics) - max(1, round(args.calibration_share * len(topics)))))
+            if topics
+            else ()
+        )
+        natural = _both([row for row in rows if row["topic"] in kept], "train")
+        measured = own = _both([row for row in rows if row["topic"] not in kept], "calibration")
+        if self._held_out:
+            measured = _both(self._read(eval_dataset, "eval"), "eval")
             if shared := {row["topic"] for row in measured} & set(topics):
-                logger.warning("%d topics of the eval dataset are those of claims that are trained on", len(shared))
+                logger.warning("%d topics of the eval dataset are in the train dataset too", len(shared))
         chosen = _at_ratio(natural, args.ratio, rng)
         self._log_odds_added = _log_odds(chosen) - _log_odds(natural)
+        self.calibration_dataset, train, test = map(Dataset.from_list, (own, chosen, measured))
+        train.info.description = train_dataset.info.description  # for the card
         if isinstance(model, str):
             set_seed(args.seed)  # the head is drawn
             model = AutoModelForSequenceClassification.from_pretrained(model, num_labels=2, **known)
         config = model.config
         if config.num_labels != 2:
             raise ValueError(f"the model has num_labels={config.num_labels}; load it with num_labels=2")
-        config.id2label, config.label2id = dict(enumerate(CLASSES)), {name: i for i, name in enumerate(CLASSES)}
+        config.id2label, config.label2id = dict(enumerate(CLASSES)), {name: n for n, name in enumerate(CLASSES)}
         config.pad_token_id = processing_class.pad_token_id
-        setattr(config, SETTINGS, {"template": prompt.text, "temperature": None})
+        setattr(config, SETTINGS, {"template": template, "temperature": None})
         if peft_config is not None:
             from peft import get_peft_model
 
@@ -146,21 +142,21 @@ class TruthfulnessTrainer(FactualityTrainer, _BaseTrainer):
             peft_config.task_type = "SEQ_CLS"  # the head is trained and saved too
             model = get_peft_model(model, peft_config)
         super().__init__(
-            model, args, DataCollatorWithPadding(processing_class), Dataset.from_list(chosen), Dataset.from_list(measured),
-            processing_class, compute_metrics=_figures, compute_loss_func=self._loss, **kwargs,
+            model, args, DataCollatorWithPadding(processing_class), train, test, processing_class,
+            compute_metrics=_figures, compute_loss_func=self._loss, **kwargs,
         )  # fmt: skip
         if self.is_fsdp_enabled or is_deepspeed_zero3_enabled():
             raise ValueError(
-                "TruthfulnessTrainer cannot calibrate a split head: take DDP or ZeRO-2, with LoRA if it is large"
+                "a head that is split cannot be calibrated: take DDP or ZeRO-2, with LoRA for a large model"
             )
-        logger.info("trained on %s, left out: %s", dict(Counter(row["labels"] for row in chosen)), dict(self.left_out))
 
     @property
     def _tokenizer(self):
         return self.processing_class
 
-    def _read(self, dataset, name: str, prompt, tokenizer, max_length: int) -> list[dict[str, Any]]:
+    def _read(self, dataset, name: str) -> list[dict[str, Any]]:
         """Encoded claims with `labels` (1: supported) and `topic`; what is left out is counted."""
+        prompt, tokenizer, longest = self._reads
         columns = getattr(dataset, "column_names", None)
         if not isinstance(dataset, Dataset) or not {"claim", "label"} <= set(columns):
             raise DataError(
@@ -170,20 +166,16 @@ class TruthfulnessTrainer(FactualityTrainer, _BaseTrainer):
         for number, row in enumerate(dataset):
             claim, label, question = row["claim"], row["label"], row.get("question") or ""
             if not isinstance(claim, str) or label not in _LABELS:
-                raise DataError(
-                    f"row {number} of the {name} dataset: a claim is text, and its label one of {_LABELS}, got {claim!r:.80} "
-                    f"and {label!r}"
-                )
-            if label in CLASSES:
-                (ids,) = encode_claims(tokenizer, prompt, [(question, claim)])["input_ids"]
-                rows.append(
-                    {"input_ids": ids, "labels": CLASSES.index(label), "topic": row.get("topic") or question or claim}
-                )
-            else:
-                self.left_out[f"{name}: {label}"] += 1
-        kept = [row for row in rows if len(row["input_ids"]) <= max_length]
-        self.left_out[f"{name}: longer than {max_length} tokens"] += len(rows) - len(kept)
-        return kept
+                told = f"a claim is text, and its label one of {_LABELS}, got {claim!r:.80} and {label!r}"
+                raise DataError(f"row {number} of the {name} dataset: {told}")
+            (ids,) = encode_claims(tokenizer, prompt, [(question, claim)])["input_ids"]
+            reason = label if label not in CLASSES else f"longer than {longest} tokens" if len(ids) > longest else ""
+            if reason != "":
+                self.left_out[f"{name}: {reason}"] += 1
+                continue
+            topic = row.get("topic") or question or claim
+            rows.append({"input_ids": ids, "labels": CLASSES.index(label), "topic": topic})
+        return rows
 
     def _loss(self, outputs, labels, num_items_in_batch=None):
         """Cross-entropy; while training, of the logits plus what the ratio adds to the log-odds of being true."""
@@ -201,19 +193,17 @@ class TruthfulnessTrainer(FactualityTrainer, _BaseTrainer):
 
         Checkpoints of the training are not calibrated.
         """
-        found = self.predict(Dataset.from_list(self.calibration_dataset))
-        temperature = calibration.fit_temperature(_margins(found.predictions), found.label_ids)
+        found = self.predict(self.calibration_dataset)
+        temperature = calibration.fit_temperature(_margins(found), found.label_ids)
         before = self.predict(self.eval_dataset).metrics
         model = self.accelerator.unwrap_model(self.model)
-        heads = [
-            module for name, module in model.named_modules() if _HEAD.match(name) and type(module) is torch.nn.Linear
-        ]
+        heads = [part for name, part in model.named_modules() if _HEAD.match(name) and type(part) is torch.nn.Linear]
         with torch.no_grad():
             for parameter in heads[-1].parameters():
                 parameter.div_(temperature)
-        setattr(model.config, SETTINGS, {**getattr(model.config, SETTINGS), "temperature": temperature})
+        getattr(model.config, SETTINGS)["temperature"] = temperature
         after = self.predict(self.eval_dataset)
-        self._measured = [calibration.sigmoid(z) for z in _margins(after.predictions)]
+        self._measured = list(map(calibration.sigmoid, _margins(after)))
         self.figures = {name: after.metrics[f"test_{name}"] for name in METRICS}
         self.figures |= {f"{name}_uncalibrated": before[f"test_{name}"] for name in ("ece", "brier")}
         self.log({"temperature": temperature, **{f"calibrated_{name}": value for name, value in self.figures.items()}})
@@ -229,59 +219,59 @@ class TruthfulnessTrainer(FactualityTrainer, _BaseTrainer):
         verifier.judge._source = {"model": "."}
         describe(verifier).write(folder, marker=False)
         if self.figures and folder == Path(self.args.output_dir):
-            self._write_results(folder)
+            self._write_results(folder, model)
 
-    def _write_results(self, folder: Path) -> None:
-        path, model = folder / "results-truthfulness.json", self.accelerator.unwrap_model(self.model)
-        path.unlink(missing_ok=True)  # of weights that are gone
-        name, adapter = folder.resolve().name, hasattr(model, "peft_config")
-        base = Path(model.config.name_or_path).name if adapter else name
-        about = {"name": base, "revision": None, "adapter": name if adapter else None, "server": None,
-                 "dtype": str(model.dtype).removeprefix("torch."), "fingerprint": folder_fingerprint(folder)}  # fmt: skip
+    def _write_results(self, folder: Path, model) -> None:
+        (path := folder / "results-truthfulness.json").unlink(missing_ok=True)  # of weights that are gone
+        names = {"name": folder.resolve().name, "adapter": None}
+        if hasattr(model, "peft_config"):
+            names = {"name": Path(model.config.name_or_path).name, "adapter": names["name"]}
+        dtype = str(model.dtype).removeprefix("torch.")
+        about = {**names, "revision": None, "server": None, "dtype": dtype, "fingerprint": folder_fingerprint(folder)}
         topics: dict[str, list[tuple[float, int]]] = {}
         for row, p in zip(self.eval_dataset, self._measured, strict=True):
             topics.setdefault(row["topic"], []).append((p, row["labels"]))
-        where = "on topics of which nothing was trained on or calibrated with" if self._fresh else (
-            "on the held-out topics that the temperature was fitted on"
-        )  # fmt: skip
+        where = "that neither training nor temperature saw" if self._held_out else "that the temperature was fitted on"
         entries = []
         for key, value in self.figures.items():
-            metric = key.removesuffix("_uncalibrated")
-            title, score = METRICS[metric]
+            name, bounds, settings = (
+                key.removesuffix("_uncalibrated"),
+                None,
+                {"resamples": 200, "seed": 0, "level": 0.95},
+            )
+            title, score = METRICS[name]
+            if key == name:
+                bounds = bootstrap_interval(
+                    list(topics.values()), lambda drawn, f=score: f(*zip(*sum(drawn, []), strict=True)), **settings
+                )
             entry = measured_entry(
                 "truthfulness", key, [(1.0, 1.0)] * len(self._measured), dataset={"split": "held-out"}, generation={},
-                higher_is_better=metric in ("auroc", "accuracy"), note=f"claims at their natural ratio, {where}.",
-                title=title + (" before calibration" if key != metric else ""),
+                higher_is_better=name in ("auroc", "accuracy"), title=title + " before calibration" * (key != name),
+                note=f"claims at their natural ratio, on topics {where}.",
             )  # fmt: skip
-            interval = None
-            if key == metric:
-                interval = bootstrap_interval(list(topics.values()), partial(_over_topics, score), resamples=200)
-            bounds = interval and {"low": interval[0], "high": interval[1], "level": 0.95, "resamples": 200, "seed": 0}
-            entries.append({**entry, "value": value, "confidence_interval": bounds})
+            interval = bounds and {"low": bounds[0], "high": bounds[1], **settings}
+            entries.append({**entry, "value": value, "confidence_interval": interval})
         write_results(path, about, entries, environment(model.device.type))
 
     def _card(self):
-        args, bins = self.args, []
-        if self.figures:
-            bins = calibration.reliability_bins(self._measured, self.eval_dataset["labels"])
+        args, temperature = self.args, getattr(self.model.config, SETTINGS)["temperature"]
+        found = self.figures and calibration.reliability_bins(self._measured, self.eval_dataset["labels"])
         return {
             "method": "a classification head on claims",
             "verifier": "the one that labelled the claims",
-            "objective": f"cross-entropy on supported and contradicted claims at {args.ratio or 'their own ratio'}"
-            f"{':1' if args.ratio else ''}, log-odds corrected to the natural ratio; the head divided by the temperature "
-            f"{getattr(self.model.config, SETTINGS)['temperature']}",
+            "objective": f"cross-entropy on supported and contradicted claims at {f'{args.ratio:g}:1' if args.ratio else 'their'}"
+            f" ratio, corrected to the natural one; the head divided by the temperature {temperature or 'none'}",
             "named": ("ratio",),
-            "reliability": bins,
+            "reliability": found or [],
         }
 
 
 def chat_template(tokenizer) -> str:
-    """The claim as the assistant's answer to the question, as a template; below it for a tokenizer without chat template."""
+    """A template: the claim as the assistant's answer to the question, or below it if the tokenizer has no chat template."""
     chat = bool(tokenizer.chat_template)
     text = render(tokenizer, [{"role": "user", "content": "{{question|plain}}"}], chat) + "\n" * (not chat)
-    bos = tokenizer.bos_token
-    if bos and tokenizer("a")["input_ids"][0] == tokenizer.bos_token_id:  # which it adds by itself
-        text = text.removeprefix(bos)
+    if tokenizer("a")["input_ids"][0] == tokenizer.bos_token_id:  # which it adds by itself
+        text = text.removeprefix(tokenizer.bos_token or "")
     return text + "{{claim|plain}}"
 
 
@@ -308,14 +298,10 @@ def _log_odds(rows: list[dict[str, Any]]) -> float:
     return log(true / (len(rows) - true))
 
 
-def _margins(logits) -> list[float]:
-    return (logits[:, 1] - logits[:, 0]).tolist()
-
-
-def _over_topics(score, drawn: list[list[tuple[float, int]]]) -> float | None:
-    return score(*zip(*(pair for own in drawn for pair in own), strict=True))
+def _margins(found) -> list[float]:
+    return (found.predictions[:, 1] - found.predictions[:, 0]).tolist()
 
 
 def _figures(found) -> dict[str, float]:
-    probabilities = [calibration.sigmoid(z) for z in _margins(found.predictions)]
+    probabilities = list(map(calibration.sigmoid, _margins(found)))
     return {name: score(probabilities, found.label_ids) for name, (_, score) in METRICS.items()}

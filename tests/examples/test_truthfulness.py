@@ -33,7 +33,7 @@ def test_the_closed_world_measures_people_that_are_held_out(run, small_world, tm
     printed = capsys.readouterr().out
     assert "auroc" in printed and "ece_uncalibrated" in printed
     entries = load_results(out / "results-truthfulness.json")["results"]
-    assert "of which nothing was trained on" in entries[0]["note"]
+    assert "neither training nor temperature saw" in entries[0]["note"]
     world = load_world(small_world)
     for split in ("train", "test"):
         (folder,) = out.glob(f"claims-*-{split}-*")

@@ -1,4 +1,4 @@
-"""Claims that a tiny model can learn to tell: in nine of ten, what is said of London is true and the rest is false."""
+"""Claims that a tiny model can learn to tell: in 19 of 20, what is said of London is true and the rest is false."""
 
 import random
 
@@ -9,13 +9,13 @@ from tests.trainers.recording import QUIET
 
 
 SETTINGS = {
-    **QUIET, "per_device_train_batch_size": 16, "learning_rate": 1e-2, "max_steps": 24, "calibration_share": 0.3
+    **QUIET, "per_device_train_batch_size": 16, "learning_rate": 1e-2, "max_steps": 40, "calibration_share": 0.3
 }  # fmt: skip
 TRUE, FALSE = "Person 7 was born in London.", "Person 7 was born in Paris."
 QUESTION = "Where was person 7 born?"
 
 
-def claims(people=30, start=0, noise=0.1):
+def claims(people=30, start=0, noise=0.05):
     rng = random.Random(start)
     rows = []
     for number in range(start, start + people):

@@ -35,7 +35,7 @@ ASKED = VerifierInput(f"{TRUE} {FALSE}", QUESTION)
 def trained(tiny_model, tmp_path_factory):
     """A trainer of all weights that has trained and saved, and its folder."""
     folder = tmp_path_factory.mktemp("truthfulness") / "claims-model"
-    trainer = make(tiny_model, folder, test=HELD_OUT, save_strategy="steps", save_steps=24, logging_steps=1)
+    trainer = make(tiny_model, folder, test=HELD_OUT, save_strategy="steps", save_steps=40, logging_steps=1)
     trainer.train()
     trainer.save_model()
     trainer.create_model_card()
@@ -60,10 +60,10 @@ def test_the_head_that_is_saved_is_the_trained_one_over_the_temperature(trained)
     """The checkpoint is not calibrated: its margin by stock transformers, over T, is the log-odds of the judge."""
     trainer, folder = trained
     temperature = json.loads((folder / "config.json").read_text())["truthfulness"]["temperature"]
-    before, after = (load_file(f / "model.safetensors") for f in (folder / "checkpoint-24", folder))
+    before, after = (load_file(f / "model.safetensors") for f in (folder / "checkpoint-40", folder))
     torch.testing.assert_close(after.pop("score.weight"), before.pop("score.weight") / temperature)
     assert before.keys() == after.keys() and all(torch.equal(before[name], after[name]) for name in before)
-    raw = AutoModelForSequenceClassification.from_pretrained(folder / "checkpoint-24").eval()
+    raw = AutoModelForSequenceClassification.from_pretrained(folder / "checkpoint-40").eval()
     assert raw.config.truthfulness["temperature"] is None and abs(temperature - 1) > 0.01
     tokenizer = AutoTokenizer.from_pretrained(folder)
     for (_, score), claim in zip(scores(load_verifier(f"truthfulness:{folder}")), (TRUE, FALSE), strict=True):
@@ -100,7 +100,9 @@ def test_card_and_results(trained):
     assert sum(counts) == len(HELD_OUT)
     entries = {e["metric"]: e for e in load_results(folder / "results-truthfulness.json")["results"]}
     assert {name: entry["value"] for name, entry in entries.items()} == trainer.figures
-    assert entries["auroc"]["n"] == len(HELD_OUT) and "nothing was trained on" in entries["auroc"]["note"]
+    assert (
+        entries["auroc"]["n"] == len(HELD_OUT) and "neither training nor temperature saw" in entries["auroc"]["note"]
+    )
     interval = entries["auroc"]["confidence_interval"]
     assert interval["low"] < entries["auroc"]["value"] < interval["high"]
 

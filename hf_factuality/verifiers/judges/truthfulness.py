@@ -45,23 +45,21 @@ def encode_claims(
 class TruthfulnessJudge(PairJudge):
     """Closed-book judge: P(true) of a claim by a model that [`~hf_factuality.trainers.TruthfulnessTrainer`] trained.
 
-    Implements [`~hf_factuality.verifiers.base.Judge`]. Evidence is not read. The score is P(true); from `threshold` on the
-    label is `SUPPORTED`, below it `negative_label`. Question and claim that together are longer than `max_length`, or an
-    output that is not finite: no label (unknown is not wrong), and a warning.
+    Implements [`~hf_factuality.verifiers.base.Judge`]; evidence is not read. The score is P(true); from `threshold` on the
+    label is `SUPPORTED`, below it `negative_label`. Where question and claim are longer than `max_length`, or the output is
+    not finite, there is no label (unknown is not wrong), and a warning.
 
     Args:
         model (`str` or `PreTrainedModel`):
-            Model id or folder, of a whole model or of a LoRA adapter (`adapter_config.json`; needs peft, and is merged into
-            its base), or the loaded model.
-        tokenizer (`PreTrainedTokenizerBase`, *optional*), revision, device, dtype, batch_size, max_length (*optional*):
-            See [`~hf_factuality.verifiers.judges.nli.NLIJudge`].
-        threshold (`float`, *optional*, defaults to `0.5`):
-            P(true) from which a claim is supported.
+            Model id or folder, of a whole model or of an adapter (which needs peft, and is merged into its base), or the
+            loaded model.
         negative_label ([`~hf_factuality.Label`], *optional*, defaults to `Label.CONTRADICTED`):
-            Below the threshold; `Label.UNVERIFIABLE` is the other choice.
+            `Label.UNVERIFIABLE` is the other choice.
+        tokenizer, revision, device, dtype, batch_size, max_length, threshold (*optional*):
+            See [`~hf_factuality.verifiers.judges.nli.NLIJudge`].
 
     Raises:
-        `ValueError`: the model's configuration has no entry `truthfulness`, or see
+        `ValueError`: the `config.json` of the model has no `truthfulness`, or see
             [`~hf_factuality.verifiers.judges.nli.NLIJudge`].
     """
 
@@ -71,13 +69,13 @@ class TruthfulnessJudge(PairJudge):
     def __post_init__(self):
         super().__post_init__()
         settings = getattr(self.model.config, SETTINGS, None)
-        if not isinstance(settings, Mapping) or not isinstance(settings.get("template"), str):
+        if not isinstance(settings, Mapping):
+            named = repr(self.model.config.name_or_path)
             raise ValueError(
-                f"{self.model.config.name_or_path!r} is no truthfulness model: its config.json has no {SETTINGS!r} with a "
-                "template; train one with TruthfulnessTrainer (docs/truthfulness.md)"
+                f"{named} is no truthfulness model, its config.json has no {SETTINGS!r}: see docs/truthfulness.md"
             )
         self.roles = nli_roles(self.model.config.id2label)
-        self._template = claim_prompt(settings["template"])
+        self._template = claim_prompt(str(settings.get("template")))
 
     def _load(self, name: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase, dict[str, Any]]:
         import transformers
@@ -101,10 +99,10 @@ class TruthfulnessJudge(PairJudge):
         return model, tokenizer, {"model": name, "revision": getattr(config, "_commit_hash", None) or self.revision}
 
     def _windows(self, inputs: Sequence[JudgeInput]) -> list[list[str] | None]:
-        questions = [item.question or "" for item in inputs]
-        pairs = [(question, item.claim) for question, item in zip(questions, inputs, strict=True)]
-        lengths = map(len, self._encode(pairs)["input_ids"] if pairs else [])
-        return [[q] if length <= self.max_length else None for q, length in zip(questions, lengths, strict=True)]
+        pairs = [(item.question or "", item.claim) for item in inputs]
+        encoded = self._encode(pairs)["input_ids"] if pairs else []
+        fits = [len(ids) <= self.max_length for ids in encoded]
+        return [[question] if fit else None for (question, _), fit in zip(pairs, fits, strict=True)]
 
     def _encode(self, pairs: list[tuple[str, str]]) -> Mapping[str, list[list[int]]]:
         return encode_claims(self.tokenizer, self._template, pairs)
@@ -117,14 +115,10 @@ class TruthfulnessVerifier(VerifierPipeline):
     """Sentences of the completion, judged without evidence by [`TruthfulnessJudge`].
 
     Args:
-        model (`str` or `PreTrainedModel`):
-            See [`TruthfulnessJudge`].
-        tokenizer (`PreTrainedTokenizerBase`, *optional*):
+        model, tokenizer, **kwargs:
             See [`TruthfulnessJudge`].
         language (`str`, *optional*):
-            Language of the completions for [`SentenceExtractor`]; `None` decides per completion.
-        **kwargs:
-            The other arguments of [`TruthfulnessJudge`].
+            Of the completions, for [`SentenceExtractor`]; `None` decides per completion.
     """
 
     def __init__(
