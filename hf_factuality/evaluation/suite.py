@@ -21,7 +21,13 @@ from hf_factuality.evaluation.command import evaluate
 from hf_factuality.evaluation.plan import make_plan, one_run
 from hf_factuality.evaluation.scoring import Answers
 from hf_factuality.evaluation.verification import answer_row, found_in
-from hf_factuality.functional.long_form_axes import LongFormAnswer, detect_hacks, long_form_axes, pareto_front
+from hf_factuality.functional.long_form_axes import (
+    HACK_THRESHOLDS,
+    LongFormAnswer,
+    detect_hacks,
+    long_form_axes,
+    pareto_front,
+)
 from hf_factuality.functional.scoring import mean
 from hf_factuality.hub.results import now
 from hf_factuality.io.files import write_atomically, writing
@@ -63,7 +69,8 @@ def evaluate_suite(args: argparse.Namespace) -> int:
         ]
     summary = {"schema": SCHEMA, "suite": args.suite, "created": now(), "rows": rows, "hacks": hacks}
     write_atomically(out, json.dumps(summary, indent=2) + "\n")
-    notes = [f"{it['model']} on {it['benchmark']}: {it['message']}" for it in hacks] or ["no hack was detected"]
+    few = " (fewer than 10 answers tell nothing)" if min(row["n"] for row in rows) < HACK_THRESHOLDS["answers"] else ""
+    notes = [f"{it['model']} on {it['benchmark']}: {it['message']}" for it in hacks] or [f"no hack was detected{few}"]
     table = [{name: shown(row[name]) for name in ("benchmark", "model", *_COLUMNS, "front")} for row in rows]
     lines = [list(table[0]), ["---"] * len(table[0]), *(row.values() for row in table)]
     text = [*(f"| {' | '.join(line)} |" for line in lines), "", *(f"- {note}" for note in notes), ""]

@@ -110,6 +110,7 @@ def test_two_models_and_a_run_that_dies(large_model, tmp_path, evaluate, monkeyp
     status, printed, err = evaluate(flags)
     assert status == 0, err
     assert len(asked) == 8, "what was answered is not asked again"
+    assert "no hack was detected (fewer than 10 answers tell nothing)" in err
     order = [(row["benchmark"], row["model"], row["n"]) for row in printed["rows"]]
     assert order == [(b, m, n) for b, n in (("biographies", 3), ("longwiki", 1)) for m in ("model", "other")]
     first, second, *_ = printed["rows"]
@@ -155,7 +156,7 @@ def test_one_model_without_matplotlib(own, tmp_path, evaluate, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     status, printed, err = evaluate(f"{SUITE} {JUDGE} --answers one.jsonl --model_name me --fail_under factscore=0.5")
     assert status == 1 and "file: factscore" in err, "ten facts are wanted"
-    assert "no plot: matplotlib is not installed" in err and "no hack was detected" in err
+    assert "no plot: matplotlib is not installed" in err and "no hack was detected\n" in err
     assert [row["front"] for row in printed["rows"]] == [True] and not (tmp_path / "all.png").exists()
     assert load_results("all.one.json")["model"]["name"] == "me"
     assert len(seen()) == 12
