@@ -21,13 +21,7 @@ from hf_factuality.evaluation.command import evaluate
 from hf_factuality.evaluation.plan import make_plan, one_run
 from hf_factuality.evaluation.scoring import Answers
 from hf_factuality.evaluation.verification import answer_row, found_in
-from hf_factuality.functional.long_form_axes import (
-    HACK_THRESHOLDS,
-    LongFormAnswer,
-    detect_hacks,
-    long_form_axes,
-    pareto_front,
-)
+from hf_factuality.functional import long_form_axes as axes
 from hf_factuality.functional.scoring import mean
 from hf_factuality.hub.results import now
 from hf_factuality.io.files import write_atomically, writing
@@ -54,23 +48,24 @@ def evaluate_suite(args: argparse.Namespace) -> int:
         print(f"{name}:", file=sys.stderr)
         status |= evaluate(run, answers := [])
         gc.collect()  # of the model, before the next one is loaded
-        rows += [{"benchmark": it.task.name, "model": name, **long_form_axes(list(_axes_of(it)))} for it in answers]
+        for found in answers:
+            row = axes.long_form_axes(list(_axes_of(found)))
+            rows.append({"benchmark": found.task.name, "model": name, **row})
     order = [row["benchmark"] for row in rows]
     rows.sort(key=lambda row: order.index(row["benchmark"]))
     hacks = []
     for benchmark, found in groupby(rows, itemgetter("benchmark")):
-        first, *others = here = list(found)
-        front = pareto_front(here)
+        first, *_ = here = list(found)
+        front = axes.pareto_front(here)
         for number, row in enumerate(here):
             row["front"] = number in front
-        names = [(row["model"], hack) for row in others for hack in detect_hacks(first, row)]
-        hacks += [
-            {"benchmark": benchmark, "model": name, "before": first["model"], **it._asdict()} for name, it in names
-        ]
+            where = {"benchmark": benchmark, "model": row["model"], "before": first["model"]}
+            hacks += [{**where, **hack._asdict()} for hack in axes.detect_hacks(first, row)]
     summary = {"schema": SCHEMA, "suite": args.suite, "created": now(), "rows": rows, "hacks": hacks}
     write_atomically(out, json.dumps(summary, indent=2) + "\n")
-    few = " (fewer than 10 answers tell nothing)" if min(row["n"] for row in rows) < HACK_THRESHOLDS["answers"] else ""
-    notes = [f"{it['model']} on {it['benchmark']}: {it['message']}" for it in hacks] or [f"no hack was detected{few}"]
+    notes = [f"{it['model']} on {it['benchmark']}: {it['message']}" for it in hacks] or ["no hack was detected"]
+    if min(row["n"] for row in rows) < axes.HACK_THRESHOLDS["answers"]:
+        notes.append("fewer than 10 answers tell nothing of hacks")
     table = [{name: shown(row[name]) for name in ("benchmark", "model", *_COLUMNS, "front")} for row in rows]
     lines = [list(table[0]), ["---"] * len(table[0]), *(row.values() for row in table)]
     text = [*(f"| {' | '.join(line)} |" for line in lines), "", *(f"- {note}" for note in notes), ""]
@@ -91,9 +86,10 @@ def _runs(args: argparse.Namespace) -> Iterator[tuple[str, argparse.Namespace]]:
             raise ValueError(message)
     for path in files:
         path.open("rb").close()  # now, and not after the runs before it
-    # What is in a name is safe in a file's, in Markdown and in a plot.
     stems = [Path(it).stem if files else Path(it).name for it in models or files]
-    names = [re.sub(r"(?![.])[\W_]+", "-", stem)[:80] or "model" for stem in stems]
+    names = [
+        re.sub(r"(?![.])[\W_]+", "-", stem)[:80] or "model" for stem in stems
+    ]  # safe in files, Markdown and plots
     for it, name in zip(models or files, names, strict=True):
         if names.count(name) > 1:
             name += "-" + hashlib.sha256(str(it).encode()).hexdigest()[:6]
@@ -101,7 +97,7 @@ def _runs(args: argparse.Namespace) -> Iterator[tuple[str, argparse.Namespace]]:
         yield name, argparse.Namespace(**{**vars(args), **who, "out": args.out.with_suffix(f".{name}.json")})
 
 
-def _axes_of(answers: Answers) -> Iterator[LongFormAnswer]:
+def _axes_of(answers: Answers) -> Iterator[axes.LongFormAnswer]:
     """The first answer to each item, as far as there is one."""
     task = answers.task
     for item, (sample, *_), (judged, *_) in zip(task.items, answers.samples, answers.judged, strict=True):
@@ -116,7 +112,7 @@ def _axes_of(answers: Answers) -> Iterator[LongFormAnswer]:
         said = said or [None if row.ranges else Label.UNVERIFIABLE] * len(items)
         abstained = judged.abstained or "veriscore" in judged.declines or None
         relevance = lexical_relevance(item.topic or item.question, sentences)
-        yield LongFormAnswer(text, sentences, labels, said, relevance, abstained)
+        yield axes.LongFormAnswer(text, sentences, labels, said, relevance, abstained)
 
 
 def lexical_relevance(subject: str, sentences: Sequence[str]) -> float | None:

@@ -110,7 +110,7 @@ def test_two_models_and_a_run_that_dies(large_model, tmp_path, evaluate, monkeyp
     status, printed, err = evaluate(flags)
     assert status == 0, err
     assert len(asked) == 8, "what was answered is not asked again"
-    assert "no hack was detected (fewer than 10 answers tell nothing)" in err
+    assert "fewer than 10 answers tell nothing of hacks" in err
     order = [(row["benchmark"], row["model"], row["n"]) for row in printed["rows"]]
     assert order == [(b, m, n) for b, n in (("biographies", 3), ("longwiki", 1)) for m in ("model", "other")]
     first, second, *_ = printed["rows"]
