@@ -58,7 +58,7 @@ class JudgedReward:
         self.evidence_column = evidence_column
         self.question_column = question_column
         guard = GuardedVerifier(self.verifier, timeout, batch_size, raises)
-        self.batches = BatchJudge(guard, UnjudgedBatches(max_unjudged_batches))
+        self.judging = BatchJudge(guard, UnjudgedBatches(max_unjudged_batches))
         self._policy: Any = None
 
     def bind_policy(self, model: Any, tokenizer: Any = None) -> bool:
@@ -72,7 +72,7 @@ class JudgedReward:
         self._policy = model
         if not bind_policy(self.verifier, model, tokenizer):
             return False
-        self.batches.guard = GuardedVerifier(self.verifier, None, self.batches.guard.batch_size)
+        self.judging.guard = GuardedVerifier(self.verifier, None, self.judging.guard.batch_size)
         return True
 
     def judge(self, texts: Sequence[str] | None, columns: Mapping[str, Any]) -> list[JudgedRow]:
@@ -81,22 +81,16 @@ class JudgedReward:
             raise DataError(
                 f"{type(self).__name__} needs completion_texts, which FactGRPOTrainer and TokenRewardPPOTrainer pass"
             )
-        return self.batches.judge(self._rows(texts, columns), counts=getattr(self._policy, "training", True))
-
-    def ahead(self, texts: Sequence[str], columns: Mapping[str, Any]) -> None:
-        """Begin with the next completions of a batch that [`judge`] will be asked for; the trainer calls it."""
-        self.batches.ahead(self._rows(texts, columns))
-
-    def stop(self) -> None:
-        """Forget what was begun."""
-        self.batches.stop()
-
-    def _rows(self, texts: Sequence[str], columns: Mapping[str, Any]) -> list[Row]:
         lists = {name: values for name, values in columns.items() if isinstance(values, Sequence)}
-        return [
+        rows = [
             self._row(text, {name: values[number] for name, values in lists.items()})
             for number, text in enumerate(texts)
         ]
+        return self.judging.judge(rows, counts=getattr(self._policy, "training", True))
+
+    def ahead(self, texts: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
+        """Begin with the next completions of the batch that [`judge`] will be given; the trainer calls it."""
+        self.judging.ahead([self._row(text, row) for text, row in zip(texts, rows, strict=True)])
 
     def _row(self, text: str, columns: Mapping[str, Any]) -> Row:
         return Row(verifier_input(text, columns, self.evidence_column, self.question_column))

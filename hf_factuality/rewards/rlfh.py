@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -88,11 +89,6 @@ def _rollout_server(args: Any) -> str:
     return f"{address.rstrip('/')}/v1"
 
 
-@dataclass(frozen=True)
-class _RatedRow(JudgedRow):
-    ratings: Sequence[int | None] = ()  # informativeness of each statement
-
-
 class RLFHReward(JudgedReward):
     """Truth and informativeness of every statement, paid at the token where it ends, logged as "rlfh".
 
@@ -154,7 +150,7 @@ class RLFHReward(JudgedReward):
         self.drop_refusals = drop_refusals
         self.language = language
         self._rate = self._rater(rate)
-        self.batches.then = self._rated
+        self.judging.then = self._rated
 
     def _rater(self, rate: int | Rater | None) -> Rater:
         if isinstance(rate, int) and not isinstance(rate, bool):
@@ -210,10 +206,12 @@ class RLFHReward(JudgedReward):
         return rewards
 
     def _rated(self, judged: list[JudgedRow]) -> list[JudgedRow]:
-        known = [row for row in judged if row.found.judged]
-        ratings = self._rate([row.row.input for row in known], [row.verification for row in known])
-        own = dict(zip(map(id, known), ratings, strict=True))
-        return [_RatedRow(row.row, row.found, row.left_out, own.get(id(row), ())) for row in judged]
+        known = [row.found.judged for row in judged]
+        asked = list(compress(judged, known))
+        ratings = iter(self._rate([row.row.input for row in asked], [row.verification for row in asked]))
+        return [
+            replace(row, ratings=next(ratings)) if rated else row for row, rated in zip(judged, known, strict=True)
+        ]
 
     def _sentences(
         self, text: str, statements: Sequence[LabeledSpan], ratings: Sequence[int | None]

@@ -34,39 +34,8 @@ def refuse(config: Any, **reasons: str | bool | None) -> None:
             raise ValueError(f"{name}={getattr(config, name)!r} {reason}")
 
 
-def require_chunks(config: Any) -> None:
-    """Refuse `generation_chunks` that a generation batch cannot be cut into."""
-    require(
-        config, "generation_chunks", lambda value: isinstance(value, int) and value >= 1, "a whole number, at least 1"
-    )
-    chunks, rows = config.generation_chunks, config.per_device_train_batch_size * config.steps_per_generation
-    served = config.use_vllm and config.vllm_mode == "server"
-    # A server is sent each prompt once, for its whole group.
-    unit = config.num_generations if served else 1
-    units = f"groups of {unit}" if served else "completions"
-    refuse(
-        config,
-        use_transformers_continuous_batching=chunks > 1
-        and config.use_transformers_continuous_batching
-        and "schedules a whole batch by itself; set it to False, or generation_chunks to 1",
-        vllm_enable_sleep_mode=chunks > 1
-        and config.use_vllm
-        and not served
-        and config.vllm_enable_sleep_mode
-        and "would load the weights again for every chunk; set it to False, or generation_chunks to 1",
-        generation_chunks=rows % (chunks * unit)
-        and f"must divide the {rows} completions that a process generates at a time into equal chunks of whole {units}; "
-        "change it, per_device_train_batch_size or steps_per_generation",
-    )
-
-
 def is_positive(value: float) -> bool:
     return 0 < value < math.inf
-
-
-GENERATION_CHUNKS = (
-    "Chunks that a generation batch is generated in; finished ones are verified meanwhile. 1: no overlap."
-)
 
 
 def is_weight(value: float) -> bool:

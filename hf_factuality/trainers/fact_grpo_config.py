@@ -8,16 +8,8 @@ from trl import GRPOConfig
 
 from hf_factuality.functional.credit import CREDITS, CreditFunction, credit_name
 from hf_factuality.spans import SCOPES
-from hf_factuality.trainers._settings import (
-    GENERATION_CHUNKS,
-    is_positive,
-    is_weight,
-    refuse,
-    require,
-    require_choice,
-    require_chunks,
-    setting,
-)
+from hf_factuality.trainers._overlap import CHUNKS, require_chunks
+from hf_factuality.trainers._settings import is_positive, is_weight, refuse, require, require_choice, setting
 
 
 # What `variant` stands for: the paper, and what the published code does instead (methods differ, so both are named).
@@ -105,7 +97,7 @@ class FactGRPOConfig(GRPOConfig):
     question_column: str = setting("question", "Column with the question, for the verifier, if it is there.")
     verifier_timeout: float = setting(300.0, "Seconds per chunk of completions before these count as not judged.")
     verifier_batch_size: int = setting(64, "Completions per call of the verifier.")
-    generation_chunks: int = setting(1, GENERATION_CHUNKS)
+    generation_chunks: int = setting(1, CHUNKS)
 
     def __post_init__(self):
         super().__post_init__()

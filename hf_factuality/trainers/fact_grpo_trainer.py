@@ -29,7 +29,7 @@ from hf_factuality.rewards import check_format
 from hf_factuality.rewards._rows import row_evidence, verifier_input
 from hf_factuality.spans import LabeledSpan, TokenOffsets, opens_think, scope_ranges
 from hf_factuality.trainers._base import COMPLETION_TEXTS, VERIFICATIONS, SamplingTrainer, named_rewards
-from hf_factuality.trainers._overlap import TEXTS
+from hf_factuality.trainers._overlap import columns_of
 from hf_factuality.trainers.fact_grpo_config import FactGRPOConfig
 from hf_factuality.verifiers.base import Verifier
 from hf_factuality.verifiers.batches import BatchJudge
@@ -157,12 +157,13 @@ class FactGRPOTrainer(SamplingTrainer, SequenceRatios, GRPOTrainer):
         self._tokens: list[TokenOffsets] = []
         self._judged: list[JudgedRow] = []
         self._opened: list[bool] = []
-        self._batches = BatchJudge(self._guard, UnjudgedBatches())
+        self.judging = BatchJudge(self._guard, UnjudgedBatches())
 
         def factuality(prompts, completions, log_extra, **columns):
             log_extra("factuality_labels", [_describe(row) for row in self._judged])
             return [self._factuality(row) for row in self._judged]
 
+        factuality.owner = self
         own = named_rewards(reward_funcs, self._guard.verifier)
         if not own and args.factuality_reward_weight == 0:
             raise ValueError(
@@ -202,23 +203,21 @@ class FactGRPOTrainer(SamplingTrainer, SequenceRatios, GRPOTrainer):
         return output
 
     # Verification: completions -> spans -> one number per completion.
-    def _rows(self, inputs: list[Mapping[str, Any]], tokens: list[TokenOffsets], start: int = 0) -> list[Row]:
+    def _rows(self, texts: list[str], rows: list[Mapping[str, Any]], start: int = 0) -> list[Row]:
         """What is asked about completions of a batch, from number `start` on."""
-        args, rows = self.args, []
-        for number, (given, its) in enumerate(zip(inputs, tokens, strict=True), start):
-            columns = {name: given[name] for name in given if name not in TEXTS}
+        args, asked = self.args, []
+        for number, (text, columns) in enumerate(zip(texts, rows, strict=True), start):
             if self._guard.requires_evidence and args.evidence_column not in columns:
                 raise DataError(f"rows have no column {args.evidence_column!r}; they have {sorted(columns)}")
             opened = bool(self._opened) and self._opened[number]
             # The released code leaves completions alone that break the format: nothing of them is judged.
-            kept = args.verify_scope != "think" or self._follows_format(its.text, opened)
-            item = verifier_input(its.text if kept else "", columns, args.evidence_column, args.question_column)
-            rows.append(Row(item, args.verify_scope, opened))
-        return rows
+            kept = args.verify_scope != "think" or self._follows_format(text, opened)
+            item = verifier_input(text if kept else "", columns, args.evidence_column, args.question_column)
+            asked.append(Row(item, args.verify_scope, opened))
+        return asked
 
-    def _hand_over(self, inputs, tokens, start):
-        super()._hand_over(inputs, tokens, start)
-        self._batches.ahead(self._rows(inputs, tokens, start))
+    def ahead(self, texts: list[str], rows: list[Mapping[str, Any]]) -> None:
+        self.judging.ahead(self._rows(texts, rows, len(self._decoded)))
 
     def _factuality(self, row: JudgedRow) -> float | None:
         """The reward: `None` where nothing is known."""
@@ -239,7 +238,8 @@ class FactGRPOTrainer(SamplingTrainer, SequenceRatios, GRPOTrainer):
     def _calculate_rewards(self, inputs, prompts, completions, completion_ids_list):
         _refuse_taken(inputs[0])
         self._tokens = self._offsets(completion_ids_list)
-        self._judged = self._batches.judge(self._rows(inputs, self._tokens), counts=self.model.training)
+        asked = self._rows([tokens.text for tokens in self._tokens], columns_of(inputs))
+        self._judged = self.judging.judge(asked, counts=self.model.training)
         inputs = [
             {**row, VERIFICATIONS: found.verification, COMPLETION_TEXTS: tokens.text}
             for row, found, tokens in zip(inputs, self._judged, self._tokens, strict=True)
@@ -286,7 +286,7 @@ class FactGRPOTrainer(SamplingTrainer, SequenceRatios, GRPOTrainer):
         }
 
     def _log_factuality(self, flipped: torch.Tensor, mask: torch.Tensor) -> None:
-        rows, report = self._judged, self._batches.report
+        rows = self._judged
         checked = [row for row in rows if _has_evidence(row)]
         units = [unit for row in checked for unit in judged_units(row.verification)]
         known = [[unit for unit in _units(row) if unit.label is not None] for row in rows]
@@ -301,11 +301,11 @@ class FactGRPOTrainer(SamplingTrainer, SequenceRatios, GRPOTrainer):
             "factuality/sentences": (len(units), len(checked)),
             "factuality/rows_checked": (len(checked), len(rows)),
             "factuality/no_reasoning": (bare, len(checked)),
-            "factuality/failed": (report.failed, None),
+            "factuality/failed": (sum(row.left_out is None and not row.found.judged for row in rows), None),
             "factuality/unjudged_sentences": (sum(unit.label is None for unit in units), None),
         }
         self._log_sums(sums)
-        seconds = torch.tensor([[report.seconds, self._batches.waited]], device=mask.device)
+        seconds = torch.tensor([[self.judging.seconds, self.judging.waited]], device=mask.device)
         slowest = self.accelerator.gather(seconds).amax(dim=0).tolist()
         for name, value in zip(("verify", "wait"), slowest, strict=True):
             self._metrics["train" if self.model.training else "eval"][f"factuality/{name}_seconds"].append(value)

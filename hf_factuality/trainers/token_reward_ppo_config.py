@@ -7,16 +7,8 @@ from dataclasses import dataclass
 from trl import GRPOConfig
 
 from hf_factuality.functional.gae import KL_ESTIMATORS
-from hf_factuality.trainers._settings import (
-    GENERATION_CHUNKS,
-    is_positive,
-    is_weight,
-    refuse,
-    require,
-    require_choice,
-    require_chunks,
-    setting,
-)
+from hf_factuality.trainers._overlap import CHUNKS, require_chunks
+from hf_factuality.trainers._settings import is_positive, is_weight, refuse, require, require_choice, setting
 
 
 # Losses whose gradient is a ratio or a log-probability times the advantage of the same token.
@@ -93,7 +85,7 @@ class TokenRewardPPOConfig(GRPOConfig):
     token_reward_weights: list[float] | None = setting(
         None, "One weight per token reward function; 1 each by default."
     )
-    generation_chunks: int = setting(1, GENERATION_CHUNKS)
+    generation_chunks: int = setting(1, CHUNKS)
 
     def __post_init__(self):
         one = self.num_generations == 1

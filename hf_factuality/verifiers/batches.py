@@ -8,35 +8,23 @@ from dataclasses import replace
 from queue import SimpleQueue
 from typing import Any
 
-from hf_factuality.verifiers.guard import GuardedVerifier, GuardReport, UnjudgedBatches, Worker, answer_of
+from hf_factuality.verifiers.guard import GuardedVerifier, UnjudgedBatches, Worker, answer_of
 from hf_factuality.verifiers.service import JudgedRow, Row, judge_rows
 
 
 class BatchJudge:
-    """A guarded verifier of a training, and its end where nothing is judged any more ([`UnjudgedBatches`]).
+    """A guarded verifier, and the end of a training in which it judges nothing any more ([`UnjudgedBatches`]).
 
-    [`ahead`] judges the first rows of the next batch on a thread, in the order in which they come. [`judge`] is given the
-    whole batch, waits for these and judges the rest. What goes wrong on the thread rises there.
-
-    Args:
-        guard ([`GuardedVerifier`]):
-            Judges.
-        unjudged ([`UnjudgedBatches`]):
-            Counts.
-        then (`Callable`, *optional*):
-            What else is asked about judged rows, on the same thread: takes and returns them.
+    [`ahead`] judges the next rows of a batch on a thread, in order. [`judge`] is given the whole batch, waits for these and
+    judges the rest; what went wrong on the thread rises there. `then` takes and returns judged rows, on the same thread.
     """
 
-    def __init__(
-        self,
-        guard: GuardedVerifier,
-        unjudged: UnjudgedBatches,
-        then: Callable[[list[JudgedRow]], list[JudgedRow]] | None = None,
-    ):
-        self.guard, self.unjudged, self.then = guard, unjudged, then
-        self.report = GuardReport()  # of the last batch; its seconds are those of the verifier
-        self.waited = 0.0  # seconds that the caller of `judge` waited
-        self._worker: Worker | None = None
+    then: Callable[[list[JudgedRow]], list[JudgedRow]] | None = None
+    seconds = waited = 0.0  # of the last batch: those of the verifier, and those that the caller of `judge` waited
+    _worker: Worker | None = None
+
+    def __init__(self, guard: GuardedVerifier, unjudged: UnjudgedBatches):
+        self.guard, self.unjudged = guard, unjudged
         self._begun: list[tuple[Sequence[Row], SimpleQueue[Any]]] = []
 
     def ahead(self, rows: Sequence[Row]) -> None:
@@ -48,25 +36,22 @@ class BatchJudge:
 
     def judge(self, rows: Sequence[Row], counts: bool = True) -> list[JudgedRow]:
         """What was found in a batch, in order. `JudgingError` if the verifier is down; see [`UnjudgedBatches.add`]."""
-        started = time.perf_counter()
+        started, seconds = time.perf_counter(), 0.0
         judged: list[JudgedRow] = []
-        reports = []
         try:
             for begun, answers in self._begun:
                 asked = rows[len(judged) : len(judged) + len(begun)]
                 if list(map(_question, begun)) != list(map(_question, asked)):
                     break  # other rows than those that were generated
-                found, report = answer_of(answers)
+                found, took = answer_of(answers)
                 judged += [replace(one, row=row) for one, row in zip(found, asked, strict=True)]
-                reports.append(report)
+                seconds += took
         finally:
             self.stop()
-        if len(judged) < len(rows) or not rows:
-            found, report = self._ask(rows[len(judged) :], bool(reports))
-            judged += found
-            reports.append(report)
-        self.report = GuardReport(*(sum(values) for values in zip(*map(_numbers, reports), strict=True)))
-        self.waited = time.perf_counter() - started
+        if len(judged) < len(rows):
+            found, took = self._ask(rows[len(judged) :], bool(judged))
+            judged, seconds = judged + found, seconds + took
+        self.seconds, self.waited = seconds, time.perf_counter() - started
         self.unjudged.add(self.guard.verifier, [one.found for one in judged if one.left_out is None], counts)
         return judged
 
@@ -76,16 +61,12 @@ class BatchJudge:
             self._worker.close()
         self._worker, self._begun = None, []
 
-    def _ask(self, rows: Sequence[Row], later: bool) -> tuple[list[JudgedRow], GuardReport]:
+    def _ask(self, rows: Sequence[Row], later: bool) -> tuple[list[JudgedRow], float]:
         self.guard.goes_on = later
         (judged,) = judge_rows(self.guard, rows, chunk=None)
-        report = self.guard.last_report
-        return judged if self.then is None else self.then(judged), report
+        seconds = self.guard.last_report.seconds
+        return judged if self.then is None else self.then(judged), seconds
 
 
 def _question(row: Row) -> tuple[Any, ...]:
     return row.input.completion, row.input.question, row.input.evidence, row.scope, row.opened
-
-
-def _numbers(report: GuardReport) -> tuple[int, int, float]:
-    return report.sent, report.failed, report.seconds

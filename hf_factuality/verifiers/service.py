@@ -64,6 +64,7 @@ class JudgedRow:
     left_out: str | None = (
         None  # why it was not sent: "empty" (nothing is in the scope), "no_evidence", "known" (before)
     )
+    ratings: Sequence[int | None] = ()  # RLFH's informativeness of each statement
 
     @cached_property
     def verification(self) -> Verification:

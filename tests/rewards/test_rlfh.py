@@ -163,7 +163,7 @@ def test_self_judging_binds_the_policy(monkeypatch):
     monkeypatch.setattr("hf_factuality.rewards._rows.bind_policy", lambda *given: bound.append(given) or True)
     assert reward.bind_policy("policy", "tokenizer") and bound == [(reward.verifier, "policy", "tokenizer")]
     # A hanging thread would hold the model.
-    assert reward.batches.guard.timeout is None
+    assert reward.judging.guard.timeout is None
     monkeypatch.undo()
     assert not RLFHReward(Fixed(S, S, S), rate=3).bind_policy("policy")
 

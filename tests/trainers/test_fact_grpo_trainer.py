@@ -304,7 +304,7 @@ def test_a_verifier_that_dies_later_stops_the_run_after_some_batches_in_a_row(ti
     dead = ["raise"] * 4
     script = Script(S, *dead[1:], *dead, *dead[1:], S, *dead, *dead)
     trainer = make(tiny_model, tmp_path, script)
-    trainer._batches.unjudged.limit = 2
+    trainer.judging.unjudged.limit = 2
     for _ in range(4):
         one_generation(trainer)
     assert trainer._metrics["train"]["factuality/failed"] == [3.0, 4.0, 3.0, 4.0]
@@ -315,7 +315,7 @@ def test_a_verifier_that_dies_later_stops_the_run_after_some_batches_in_a_row(ti
 def test_unknown_completions_of_an_evaluation_do_not_stop_the_run(tiny_model, tmp_path):
     dead = ["raise"] * 4
     trainer = make(tiny_model, tmp_path, Script(*dead[1:], S, *dead, *dead))
-    trainer._batches.unjudged.limit = 2
+    trainer.judging.unjudged.limit = 2
     one_generation(trainer)
     trainer.model.eval()
     trainer.num_generations_eval = 1

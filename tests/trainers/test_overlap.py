@@ -264,9 +264,9 @@ def test_an_end_inside_generation_leaves_no_thread_and_asks_nothing_more(tiny_mo
     verifier.verify = lambda inputs: (release.wait(20), verify(inputs))[1]
 
     class Ends(FactGRPOTrainer):
-        def _hand_over(self, inputs, tokens, start):
-            super()._hand_over(inputs, tokens, start)
-            if start == 4:  # the third of four chunks; the first is being judged
+        def _hand_over(self, *args):
+            super()._hand_over(*args)
+            if len(self._decoded) == 6:  # the third of four chunks; the first is being judged
                 raise error("enough")
 
     trainer = fact(Ends, tiny_model, tmp_path, verifier)
@@ -290,18 +290,18 @@ def test_only_answers_to_the_same_question_count():
     judged = judge.judge(asked)
     assert [one.row for one in judged] == asked
     assert [one.found.spans[0].label for one in judged] == [LABELS[n % 3] for n in (1, 2, 5, 4)]
-    assert (judge.report.sent, judge.report.failed) == (4, 0)
     assert verifier.calls[0] == ["a", "bb"] and verifier.calls[-1] == ["other", "dddd"]
     # Nothing is left of it for the next batch.
     assert [one.row for one in judge.judge(asked[:1])] == asked[:1] and verifier.calls[-1] == ["a"]
-    assert judge.judge([]) == [] and judge.report.sent == 0
+    assert judge.judge([]) == []
 
 
 def test_an_error_on_the_thread_rises_where_the_batch_is_judged():
     def broken(judged):
         raise LookupError("no rating")
 
-    judge = BatchJudge(GuardedVerifier(Parity()), UnjudgedBatches(), broken)
+    judge = BatchJudge(GuardedVerifier(Parity()), UnjudgedBatches())
+    judge.then = broken
     judge.ahead(batch_of("a"))
     time.sleep(0.1)
     with pytest.raises(LookupError, match="no rating"):
@@ -322,7 +322,7 @@ def test_a_model_of_this_process_cannot_judge_meanwhile(tiny_model, tmp_path):
     with pytest.raises(ValueError, match="verifier of 'checklist_recall' asks a model of this process"):
         fact(FactGRPO, tiny_model, tmp_path, rewards=[checklist.recall])
     settings = {**token_reward_ppo_oracle.SETTINGS, "generation_chunks": 3}
-    with pytest.raises(ValueError, match="generation_chunks=3 without a reward that can be judged ahead"):
+    with pytest.raises(ValueError, match="generation_chunks=3 without a reward that judges ahead"):
         TokenRewardPPOTrainer(
             tiny_model, None, letters_reward, TokenRewardPPOConfig(str(tmp_path), **settings), rows()
         )

@@ -28,7 +28,7 @@ def run(trainer_class, config_class, model, folder, loss_type, reward=letters_re
     args = config_class(output_dir=folder, loss_type=loss_type, **DISTRIBUTED, **own)
     trainer = trainer_class(model=model, reward_funcs=reward, args=args, train_dataset=rows(), **extra)
     if config_class is FactGRPOConfig:
-        trainer._batches.unjudged.limit = 1
+        trainer.judging.unjudged.limit = 1
     trainer.train()
     return trainer
 
