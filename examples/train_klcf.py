@@ -26,16 +26,9 @@ class KLCFArguments(ScriptArguments):
     weights: list[float] = field(
         default_factory=lambda: list(KLCFWeights()), metadata={"help": "Of recall, precision, truth, general, format."}
     )
-    verifier: str | None = field(
-        default=None,
-        metadata={"help": "Finds claims and their P(true), such as truthfulness:FOLDER; or serve both roles."},
-    )
-    checklist_verifier: str = field(
-        default="lexical", metadata={"help": "Its judge reads the checklist, such as nli:MODEL; or serve that role."}
-    )
-    general_reward: str | None = field(
-        default=None, metadata={"help": "Reward model to load here; or serve that role."}
-    )
+    verifier: str | None = field(default=None, metadata={"help": "In place of two served roles: truthfulness:MODEL."})
+    checklist_verifier: str = field(default="lexical", metadata={"help": "Its judge, in place of the served one."})
+    general_reward: str | None = field(default=None, metadata={"help": "Model, in place of the served one."})
 
 
 def load_real(script, roles):

@@ -3,6 +3,7 @@
 import importlib.util
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -16,9 +17,11 @@ from hf_factuality import (
     TokenRewardPPOConfig,
     TokenRewardPPOTrainer,
 )
+from hf_factuality.functional.long_form import KLCFWeights
 from hf_factuality.functional.rlfh import RLFH_PRESETS
-from hf_factuality.rewards import RLFHReward, load_rlfh_maps, rlfh_verifier
+from hf_factuality.rewards import RLFHReward, ServedRoles, klcf_rewards, load_rlfh_maps, rlfh_verifier
 from hf_factuality.trainers import TruthfulnessConfig, TruthfulnessTrainer
+from hf_factuality.verifiers import LexicalVerifier
 from tests.tiny import letters_reward, rows
 from tests.trainers.claims import claims
 from tests.trainers.mask_dpo_recording import pairs
@@ -30,6 +33,7 @@ RECIPES = sorted((REPOSITORY / "recipes" / "fspo").glob("*.yaml"))
 PUBLISHED = [path for path in RECIPES if path.stem != "closed-world"]
 RLFH = sorted((REPOSITORY / "recipes" / "rlfh").glob("*.yaml"))
 TRUTHFULNESS = sorted((REPOSITORY / "recipes" / "truthfulness").glob("*.yaml"))
+KLCF = sorted((REPOSITORY / "recipes").glob("klcf*/*.yaml"))
 MASK_DPO = sorted((REPOSITORY / "recipes" / "mask_dpo").glob("*.yaml"))
 
 
@@ -38,6 +42,8 @@ EXAMPLES = {
     "mask_dpo": ("train_maskdpo", "MaskDPOArguments", MaskDPOConfig),
     "truthfulness": ("train_truthfulness", "TruthfulnessArguments", TruthfulnessConfig),
     "rlfh": ("train_rlfh", "RLFHArguments", TokenRewardPPOConfig),
+    "klcf": ("train_klcf", "KLCFArguments", FactGRPOConfig, ServedRoles),
+    "klcf-zero": ("train_klcf", "KLCFArguments", FactGRPOConfig, ServedRoles),
 }
 stem = {"ids": lambda path: path.stem}
 
@@ -51,10 +57,10 @@ def load_example(name):
 
 def parse(path, *options):
     """A recipe as its example reads it."""
-    name, arguments, config = EXAMPLES[path.parent.name]
+    name, arguments, config, *more = EXAMPLES[path.parent.name]
     # A CPU has neither bf16 nor vLLM; whether the recipe says so is checked on the file itself.
     here = ["--use_cpu", "true", "--bf16", "false"] + ["--use_vllm", "false"] * hasattr(config, "use_vllm")
-    parser = TrlParser((getattr(load_example(name), arguments), config, ModelConfig))
+    parser = TrlParser((getattr(load_example(name), arguments), *more, config, ModelConfig))
     return parser.parse_args_and_config(["--config", str(path), *here, *options])
 
 
@@ -148,6 +154,41 @@ def test_every_truthfulness_recipe_builds_its_trainer(path, tiny_model, tmp_path
     counts = [trainer.train_dataset["labels"].count(kind) for kind in (1, 0)]
     assert training.ratio == 2.0 and counts[0] == pytest.approx(2 * counts[1], abs=1)
     assert hasattr(trainer.model, "peft_config") == (path.stem != "closed-world")
+
+
+def test_klcf_has_recipes_for_three_sizes_from_the_base_and_from_sft():
+    assert [f"{path.parent.name}/{path.stem}" for path in KLCF] == [
+        "klcf/closed-world", *(f"klcf/r1-distill-qwen-{size}b" for size in (14, 32, 7)),
+        *(f"klcf-zero/qwen2.5-{size}b" for size in (14, 32, 7)),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("path", KLCF, ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_every_klcf_recipe_builds_its_trainer(path, tiny_model, tmp_path, monkeypatch):
+    script, roles, training, model = parse(path, "--output_dir", str(tmp_path), "--dtype", "float32")
+    served = roles.checklist()
+    assert (served is None) == (path.stem == "closed-world")
+    rewards, settings = klcf_rewards(
+        served or LexicalVerifier().judge, roles.general(), weights=KLCFWeights(*script.weights)
+    )
+    for name, value in settings.items():
+        setattr(training, name, value)
+    data = rows().add_column("checklist", [["A fact."]] * len(rows()))
+    with monkeypatch.context() as patch:  # what a model of the reader's own says of itself
+        config = SimpleNamespace(truthfulness={"template": "{{claim|plain}}"})
+        patch.setattr("transformers.AutoConfig.from_pretrained", lambda *_, **__: config)
+        verifier = roles.verifier() if served else "lexical"
+    trainer = FactGRPOTrainer(tiny_model, rewards, training, data, verifier=verifier)
+    terms = ["checklist_recall", "checklist_precision", "truthfulness", "general", "ended_answer_reward", "factuality"]
+    weights = [1, 1, 1, 0.1, 1, 0]
+    if served is None:
+        del terms[3], weights[3]
+    assert trainer.reward_func_names == terms and trainer.reward_weights.tolist() == pytest.approx(weights)
+    if served:
+        recipe = yaml.safe_load(path.read_text(encoding="utf-8"))
+        assert recipe["bf16"] is True and recipe["use_vllm"] is True and model.dtype == "bfloat16"
+        assert path.stem[-3:].strip("-").upper() in model.model_name_or_path
+        assert completions_of_a_step(training, "two-nodes.yaml") % training.num_generations == 0
 
 
 @pytest.mark.parametrize("path", sorted((REPOSITORY / "recipes/accelerate").glob("*.yaml")), **stem)
