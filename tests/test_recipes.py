@@ -186,7 +186,7 @@ def test_every_klcf_recipe_builds_its_trainer(path, tiny_model, tmp_path, monkey
     assert trainer.reward_func_names == terms and trainer.reward_weights.tolist() == pytest.approx(weights)
     if served:
         recipe = yaml.safe_load(path.read_text(encoding="utf-8"))
-        assert recipe["bf16"] is True and recipe["use_vllm"] is True and model.dtype == "bfloat16"
+        assert recipe["bf16"] is True and recipe["use_vllm"] is True and recipe["dtype"] == "bfloat16"
         assert path.stem[-3:].strip("-").upper() in model.model_name_or_path
         assert completions_of_a_step(training, "two-nodes.yaml") % training.num_generations == 0
 
