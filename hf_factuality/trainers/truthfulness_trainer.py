@@ -259,8 +259,8 @@ class TruthfulnessTrainer(FactualityTrainer, _BaseTrainer):
         return {
             "method": "a classification head on claims",
             "verifier": "the one that labelled the claims",
-            "objective": f"cross-entropy on supported and contradicted claims at {f'{args.ratio:g}:1' if args.ratio else 'their'}"
-            f" ratio, corrected to the natural one; the head divided by the temperature {temperature or 'none'}",
+            "objective": f"cross-entropy on claims, {f'{args.ratio:g} supported to 1 contradicted' if args.ratio else 'all'}, "
+            f"corrected to their own ratio; {f'temperature {temperature:.3f}' if temperature else 'not calibrated'}",
             "named": ("ratio",),
             "reliability": found or [],
         }

@@ -261,6 +261,8 @@ class _Model:
             known = {"revision": kwargs.get("revision"), "token": kwargs.get("token")}
             trust = bool(kwargs.get("trust_remote_code"))
             return _Later(VerifierPipeline.from_pretrained, name, **known, trust_remote_code=trust)
+        if getattr(config, SETTINGS, None):  # of a whole model, or beside an adapter
+            return _Later(TruthfulnessVerifier, name, revision=kwargs.get("revision"))
         # A language model would be loaded with a classifier of random weights.
         found = getattr(config, "architectures", None)
         if not any("ForSequenceClassification" in architecture for architecture in found or ()):

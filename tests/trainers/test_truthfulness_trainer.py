@@ -144,6 +144,7 @@ def test_an_adapter_trains_itself_and_the_head_and_loads(tiny_model, tmp_path):
     for name in ("truthfulness", "pipeline"):
         found = [score for _, score in scores(load_verifier(f"{name}:{tmp_path}"))]
         assert found == pytest.approx(wanted, abs=1e-5)
+    assert [score for _, score in scores(pipeline("fact-verification", str(tmp_path)).verifier)] == found
 
 
 @pytest.mark.parametrize("lora", [False, True])
