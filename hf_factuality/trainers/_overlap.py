@@ -100,7 +100,8 @@ class GeneratesInChunks:
             found, scores = super()._generate_single_turn(prompt_ids[part], None, fields, num_generations)
             completion_ids += found
             logprobs += scores or []
-            self._hand_over(self._generating[part], found)
+            if self._generating:
+                self._hand_over(self._generating[part], found)
         return completion_ids, logprobs or None
 
     def _hand_over(self, rows: Sequence[Mapping[str, Any]], completion_ids: list[list[int]]) -> None:

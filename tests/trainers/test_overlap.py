@@ -1,5 +1,7 @@
 """Generation in chunks: what is judged ahead is what is judged afterwards, at the same place, and no thread stays."""
 
+import os
+import signal
 import threading
 import time
 from types import SimpleNamespace
@@ -108,16 +110,16 @@ def fact(kind, model, folder, verifier=None, chunks=4, rewards=letters_reward, d
     return trainer
 
 
-def signal(trainer, verifier):
+def tell_when_judged(trainer, verifier):
     """Tell the trainer when the verifier has answered its first call of a batch."""
     trainer.judged, trainer.judged_first, verify = threading.Event(), [], verifier.verify
 
-    def signalling(inputs):
+    def telling(inputs):
         found = verify(inputs)
         trainer.judged.set()
         return found
 
-    verifier.verify = signalling
+    verifier.verify = telling
 
 
 def ahead_threads():
@@ -143,7 +145,7 @@ def test_ahead_is_afterwards_to_the_last_bit(tiny_model, tmp_path):
         rewards = [letters_reward, checklist.recall, checklist.precision]
         trainer = fact(kind, tiny_model, tmp_path, verifier, rewards=rewards, data=with_checklists())
         if kind is AheadFact:
-            signal(trainer, verifier)
+            tell_when_judged(trainer, verifier)
         trainer.train()
         found[kind], calls[kind] = trainer, verifier.calls
         assert not ahead_threads()
@@ -172,7 +174,7 @@ def test_token_rewards_of_ppo_are_judged_and_rated_ahead(tiny_model, tmp_path):
         args = TokenRewardPPOConfig(str(tmp_path), **settings)
         trainer = kind(tiny_model, RLFHReward(verifier, rate=rate), None, args, rows())
         if kind is AheadPPO:
-            signal(trainer, verifier)
+            tell_when_judged(trainer, verifier)
         trainer.train()
         found[kind] = trainer
         assert not ahead_threads()
@@ -275,6 +277,22 @@ def test_an_end_inside_generation_leaves_no_thread_and_asks_nothing_more(tiny_mo
     release.set()
     assert_no_thread_stays()
     assert len(verifier.calls) <= 1
+
+
+def test_ctrl_c_ends_the_wait_for_a_verifier_that_hangs():
+    release, verifier = threading.Event(), Parity()
+    verifier.verify = lambda inputs: release.wait(30)
+    judge = BatchJudge(GuardedVerifier(verifier, timeout=None), UnjudgedBatches())
+    judge.ahead(batch_of("a"))
+    pressed = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
+    pressed.start()
+    started = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        judge.judge(batch_of("a"))
+    assert time.monotonic() - started < 10
+    release.set()
+    pressed.join()
+    assert_no_thread_stays()
 
 
 def batch_of(*texts):

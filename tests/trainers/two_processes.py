@@ -22,8 +22,8 @@ from tests.trainers.recording import SETTINGS, FactGRPO, StockGRPO, WholeComplet
 DISTRIBUTED = {**SETTINGS, "per_device_train_batch_size": 2}
 
 
-def run(trainer_class, config_class, model, folder, loss_type, reward=letters_reward, **extra):
-    own = {"verify_scope": "completion", "factuality_reward_weight": 0.0}
+def run(trainer_class, config_class, model, folder, loss_type, reward=letters_reward, chunks=1, **extra):
+    own = {"verify_scope": "completion", "factuality_reward_weight": 0.0, "generation_chunks": chunks}
     own = own if config_class is FactGRPOConfig else {}
     args = config_class(output_dir=folder, loss_type=loss_type, **DISTRIBUTED, **own)
     trainer = trainer_class(model=model, reward_funcs=reward, args=args, train_dataset=rows(), **extra)
@@ -65,6 +65,13 @@ def checked_reward(prompts, completions, verifications, **columns):
 checked_reward.__name__ = "letters_reward"  # under which stock GRPO logs its own
 
 
+class Afterwards(FactGRPO):
+    """Judges nothing ahead."""
+
+    def _hand_over(self, *args):
+        pass
+
+
 class Fails(WholeCompletion):
     """On process 1 always; on the other one from a call on."""
 
@@ -100,6 +107,15 @@ def main():
         if differences:
             sys.exit(1)
         state.wait_for_everyone()
+    # Two chunks a process: what is judged ahead is what is judged afterwards, with groups split over both.
+    by_text, found = WholeCompletion(lambda number, item: label_of(item.completion)), []
+    for kind in (FactGRPO, Afterwards):
+        by_text.calls = 0
+        found.append(run(kind, FactGRPOConfig, model, folder, loss_types[0], checked_reward, 2, verifier=by_text))
+        found[-1].calls = by_text.calls
+    if (differs := same_to_the_last_bit(*found)) or found[0].calls != 2 * found[1].calls:
+        sys.exit(f"ahead is not afterwards: {differs}, {[trainer.calls for trainer in found]} calls")
+    print(f"rank {state.process_index}: ahead", flush=True)
     # A verifier that fails on one process only: training goes on, and both count the failures of both.
     half = run(*ours, model, folder, loss_types[0], verifier=Fails())
     failed = [entry["factuality/failed"] for entry in half.state.log_history if "factuality/failed" in entry]
