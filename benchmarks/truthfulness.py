@@ -56,7 +56,7 @@ def claims(world, model_dir, split, people, out, seed):
 
 
 def baselines(world, model_dir, train, test, template):
-    """AUROC on the test claims of what knows no claim, and of the base model."""
+    """Scores of the test claims by what knows no claim, and by the base model; and what each claim is about."""
     oracle, ranks = WorldVerifier(world), {person.name: rank for rank, person in enumerate(world.people)}
 
     def kinds(row):
@@ -64,14 +64,13 @@ def baselines(world, model_dir, train, test, template):
         relation = read.relation or read.kind
         return relation, (relation, 8 * ranks[row["topic"]] // len(ranks))
 
-    truth, found = [row["label"] == "supported" for row in test], {}
+    found = {}
     read_train, read_test = [kinds(row) for row in train], [kinds(row) for row in test]
     for place, name in enumerate(("relation", "relation and popularity")):
         seen = defaultdict(list)
         for kind, row in zip(read_train, train, strict=True):
             seen[kind[place]].append(row["label"] == "supported")
-        share = [statistics.mean(seen[kind[place]] or [0.5]) for kind in read_test]
-        found[name] = auroc(share, truth)
+        found[name] = [statistics.mean(seen[kind[place]] or [0.5]) for kind in read_test]
     tokenizer = AutoTokenizer.from_pretrained(model_dir)
     base = CausalModel(AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32).eval(), tokenizer, 256)
     prompt = claim_prompt(template)
@@ -79,9 +78,24 @@ def baselines(world, model_dir, train, test, template):
     pairs = [(ids, tokenizer(" " + row["claim"])["input_ids"]) for ids, row in zip(start, test, strict=True)]
     with torch.inference_mode():
         likely = dict(base._scored(pairs))
-    found["likelihood of the text"] = auroc([likely[n] for n in range(len(test))], truth)
-    found["likelihood per token"] = auroc([likely[n] / len(pair[1]) for n, pair in enumerate(pairs)], truth)
+    found["likelihood of the text"] = [likely[n] for n in range(len(test))]
+    found["likelihood per token"] = [likely[n] / len(pair[1]) for n, pair in enumerate(pairs)]
     return found, [kind[0] for kind in read_test]
+
+
+def ranking(scores, test, relations):
+    """AUROC of all claims, of facts that can be known, and the share of pairs about one fact that are ranked right."""
+    truth = [row["label"] == "supported" for row in test]
+    plain = [n for n, relation in enumerate(relations) if relation in FACTS]
+    facts = defaultdict(lambda: ([], []))
+    for n in plain:
+        facts[test[n]["topic"], relations[n]][truth[n]].append(scores[n])
+    wins = [(t > f) + (t == f) / 2 for false, true in facts.values() for f in false for t in true]
+    return {
+        "auroc": auroc(scores, truth),
+        "auroc, facts that can be known": auroc([scores[n] for n in plain], [truth[n] for n in plain]),
+        "pairs about one fact": statistics.mean(wins),
+    }
 
 
 def run(arm, seed, model_dir, train, test, out):
@@ -130,16 +144,13 @@ def main():
             flush=True,
         )
         simple, relations = baselines(world, model_dir, train, test, template)
-        for name, value in simple.items():
-            found[name]["auroc"].append(value)
-        for arm in args.arms:
-            figures, scores = run(arm, seed, model_dir, train, test, args.out)
-            plain = [n for n, relation in enumerate(relations) if relation in FACTS]
-            truth = [test[n]["label"] == "supported" for n in plain]
-            figures["auroc, facts that can be known"] = auroc([scores[n] for n in plain], truth)
-            for name, value in figures.items():
-                found[arm][name].append(value)
-            print(seed, arm, json.dumps(figures), flush=True)
+        results = {name: ({}, scores) for name, scores in simple.items()}
+        results |= {arm: run(arm, seed, model_dir, train, test, args.out) for arm in args.arms}
+        for name, (figures, scores) in results.items():
+            figures = {**ranking(scores, test, relations), **figures}
+            print(seed, name, json.dumps(figures), flush=True)
+            for figure, value in figures.items():
+                found[name][figure].append(value)
     columns = list(dict.fromkeys(name for figures in found.values() for name in figures))
     print(f"| | {' | '.join(columns)} |\n|---|{'---|' * len(columns)}")
     for arm, figures in found.items():

@@ -111,13 +111,10 @@ class TruthfulnessTrainer(FactualityTrainer, _BaseTrainer):
         self._held_out = eval_dataset is not None
         rows, rng = self._read(train_dataset, "train"), random.Random(f"claims {args.seed}")
         topics = sorted({row["topic"] for row in rows})
-        kept = (
-            set(rng.sample(topics, len(topics) - max(1, round(args.calibration_share * len(topics)))))
-            if topics
-            else ()
-        )
-        natural = _both([row for row in rows if row["topic"] in kept], "train")
-        measured = own = _both([row for row in rows if row["topic"] not in kept], "calibration")
+        number = max(1, round(args.calibration_share * len(topics)))
+        apart = set(rng.sample(topics, min(number, len(topics))))
+        natural = _both([row for row in rows if row["topic"] not in apart], "train")
+        measured = own = _both([row for row in rows if row["topic"] in apart], "calibration")
         if self._held_out:
             measured = _both(self._read(eval_dataset, "eval"), "eval")
             if shared := {row["topic"] for row in measured} & set(topics):
@@ -130,8 +127,9 @@ class TruthfulnessTrainer(FactualityTrainer, _BaseTrainer):
             set_seed(args.seed)  # the head is drawn
             model = AutoModelForSequenceClassification.from_pretrained(model, num_labels=2, **known)
         config = model.config
-        if config.num_labels != 2:
-            raise ValueError(f"the model has num_labels={config.num_labels}; load it with num_labels=2")
+        if config.num_labels != 2 or "ForSequenceClassification" not in type(model).__name__:
+            told = f"{type(model).__name__} with num_labels={config.num_labels}"
+            raise ValueError(f"the model is a {told}; pass its name, or a sequence classifier of 2 classes")
         config.id2label, config.label2id = dict(enumerate(CLASSES)), {name: n for n, name in enumerate(CLASSES)}
         config.pad_token_id = processing_class.pad_token_id
         setattr(config, SETTINGS, {"template": template, "temperature": None})
@@ -147,7 +145,7 @@ class TruthfulnessTrainer(FactualityTrainer, _BaseTrainer):
         )  # fmt: skip
         if self.is_fsdp_enabled or is_deepspeed_zero3_enabled():
             raise ValueError(
-                "a head that is split cannot be calibrated: take DDP or ZeRO-2, with LoRA for a large model"
+                "FSDP and ZeRO-3 split the head that is calibrated: take DDP or ZeRO-2, and LoRA if it is large"
             )
 
     @property

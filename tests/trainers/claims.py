@@ -1,6 +1,12 @@
-"""Claims that a tiny model can learn to tell: in 19 of 20, what is said of London is true and the rest is false."""
+"""Claims that a tiny model can learn to tell: in 19 of 20, what is said of London is true and the rest is false.
 
+`main` trains on two processes (`tests.processes`).
+"""
+
+import json
 import random
+import sys
+from pathlib import Path
 
 from datasets import Dataset
 
@@ -9,7 +15,7 @@ from tests.trainers.recording import QUIET
 
 
 SETTINGS = {
-    **QUIET, "per_device_train_batch_size": 16, "learning_rate": 1e-2, "max_steps": 40, "calibration_share": 0.3
+    **QUIET, "per_device_train_batch_size": 16, "learning_rate": 3e-3, "max_steps": 60, "calibration_share": 0.3
 }  # fmt: skip
 TRUE, FALSE = "Person 7 was born in London.", "Person 7 was born in Paris."
 QUESTION = "Where was person 7 born?"
@@ -30,3 +36,14 @@ def claims(people=30, start=0, noise=0.05):
 def make(model, folder, train=None, test=None, peft_config=None, **settings):
     args = TruthfulnessConfig(str(folder), **{**SETTINGS, **settings})
     return TruthfulnessTrainer(model, args, claims() if train is None else train, test, peft_config=peft_config)
+
+
+def main():
+    model, folder = sys.argv[1:]
+    trainer = make(model, f"{folder}/out", test=claims(9, start=40), max_steps=6, per_device_eval_batch_size=7)
+    trainer.train()
+    trainer.save_model()
+    classifier = trainer.accelerator.unwrap_model(trainer.model)
+    found = {"temperature": classifier.config.truthfulness["temperature"], "measured": len(trainer._measured)}
+    found |= {"head": classifier.score.weight.sum().item(), **trainer.figures}
+    Path(folder, f"rank{trainer.args.process_index}.json").write_text(json.dumps(found))

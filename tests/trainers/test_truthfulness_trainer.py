@@ -10,7 +10,7 @@ import torch
 from datasets import Dataset
 from peft import LoraConfig
 from safetensors.torch import load_file
-from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipeline
+from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer, pipeline
 
 from hf_factuality import FactGRPOConfig, FactGRPOTrainer, Label, VerifierInput, VerifierPipeline, load_verifier
 from hf_factuality.errors import DataError, NonFiniteError
@@ -21,13 +21,14 @@ from hf_factuality.trainers import TruthfulnessConfig, TruthfulnessTrainer
 from hf_factuality.trainers.truthfulness_trainer import chat_template
 from hf_factuality.verifiers import JudgeInput, TruthfulnessJudge, transformers_pipeline  # noqa: F401 - registers
 from tests.hub.loopback import TOKEN
+from tests.processes import assert_ended_well, run_ranks
 from tests.tiny import rows
 from tests.trainers.claims import FALSE, QUESTION, TRUE, claims, make
 from tests.trainers.recording import QUIET
 
 
 LORA = dict(r=2, lora_alpha=8, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM")
-HELD_OUT = claims(12, start=100)
+HELD_OUT = claims(12, start=40)
 ASKED = VerifierInput(f"{TRUE} {FALSE}", QUESTION)
 
 
@@ -35,7 +36,7 @@ ASKED = VerifierInput(f"{TRUE} {FALSE}", QUESTION)
 def trained(tiny_model, tmp_path_factory):
     """A trainer of all weights that has trained and saved, and its folder."""
     folder = tmp_path_factory.mktemp("truthfulness") / "claims-model"
-    trainer = make(tiny_model, folder, test=HELD_OUT, save_strategy="steps", save_steps=40, logging_steps=1)
+    trainer = make(tiny_model, folder, test=HELD_OUT, save_strategy="steps", save_steps=60, logging_steps=1)
     trainer.train()
     trainer.save_model()
     trainer.create_model_card()
@@ -60,10 +61,10 @@ def test_the_head_that_is_saved_is_the_trained_one_over_the_temperature(trained)
     """The checkpoint is not calibrated: its margin by stock transformers, over T, is the log-odds of the judge."""
     trainer, folder = trained
     temperature = json.loads((folder / "config.json").read_text())["truthfulness"]["temperature"]
-    before, after = (load_file(f / "model.safetensors") for f in (folder / "checkpoint-40", folder))
+    before, after = (load_file(f / "model.safetensors") for f in (folder / "checkpoint-60", folder))
     torch.testing.assert_close(after.pop("score.weight"), before.pop("score.weight") / temperature)
     assert before.keys() == after.keys() and all(torch.equal(before[name], after[name]) for name in before)
-    raw = AutoModelForSequenceClassification.from_pretrained(folder / "checkpoint-40").eval()
+    raw = AutoModelForSequenceClassification.from_pretrained(folder / "checkpoint-60").eval()
     assert raw.config.truthfulness["temperature"] is None and abs(temperature - 1) > 0.01
     tokenizer = AutoTokenizer.from_pretrained(folder)
     for (_, score), claim in zip(scores(load_verifier(f"truthfulness:{folder}")), (TRUE, FALSE), strict=True):
@@ -219,8 +220,12 @@ def test_other_things_that_are_refused(tiny_model, tmp_path):
     model = AutoModelForSequenceClassification.from_pretrained(tiny_model, num_labels=3)
     tokenizer = AutoTokenizer.from_pretrained(tiny_model)
     args = TruthfulnessConfig(str(tmp_path), **QUIET)
-    with pytest.raises(ValueError, match="num_labels=3; load it with num_labels=2"):
-        TruthfulnessTrainer(model, args, claims(), processing_class=tokenizer)
+    for wrong, named in (
+        (model, "num_labels=3"),
+        (AutoModelForCausalLM.from_pretrained(tiny_model), "LlamaForCausalLM"),
+    ):
+        with pytest.raises(ValueError, match=f"{named}.*pass its name, or a sequence classifier of 2 classes"):
+            TruthfulnessTrainer(wrong, args, claims(), processing_class=tokenizer)
     tokenizer.pad_token = None
     with pytest.raises(ValueError, match="pad_token"):
         TruthfulnessTrainer(model, args, claims(), processing_class=tokenizer)
@@ -260,3 +265,13 @@ def test_it_pays_a_policy(trained, tiny_model, tmp_path):
     trainer.train()
     (logged,) = [entry for entry in trainer.state.log_history if "rewards/truthfulness_reward/mean" in entry]
     assert 0 < logged["rewards/truthfulness_reward/mean"] < 1 and logged["rewards/truthfulness_reward/std"] > 0
+
+
+@pytest.mark.slow
+def test_two_processes_agree(tiny_model, tmp_path):
+    """Each divides its head by the same temperature, of the claims of both."""
+    assert_ended_well(run_ranks("tests.trainers.claims", tiny_model, tmp_path))
+    one, other = (json.loads((tmp_path / f"rank{rank}.json").read_text()) for rank in (0, 1))
+    assert one == other and one["measured"] == 54 and one["temperature"] != 1
+    judge = TruthfulnessJudge(str(tmp_path / "out"))
+    assert judge.model.score.weight.sum().item() == pytest.approx(one["head"], abs=1e-6)
