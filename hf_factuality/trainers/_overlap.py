@@ -25,7 +25,8 @@ def require_chunks(config: Any) -> None:
     if config.generation_chunks == 1:
         return
     rows, group = config.per_device_train_batch_size * config.steps_per_generation, _group(config)
-    paged, sleeps = config.use_transformers_continuous_batching, config.use_vllm and config.vllm_enable_sleep_mode
+    paged = config.use_transformers_continuous_batching
+    sleeps = config.use_vllm and config.vllm_mode == "colocate" and config.vllm_enable_sleep_mode
     refuse(
         config,
         use_transformers_continuous_batching=paged and "schedules a whole batch; set it to False, or one chunk",
