@@ -263,8 +263,8 @@ def test_it_pays_a_policy(trained, tiny_model, tmp_path):
     verifier = load_verifier(f"pipeline:{folder}")
     trainer = FactGRPOTrainer(tiny_model, [truthfulness_reward], args, rows(evidence=False), verifier=verifier)
     trainer.train()
-    (logged,) = [entry for entry in trainer.state.log_history if "rewards/truthfulness_reward/mean" in entry]
-    assert 0 < logged["rewards/truthfulness_reward/mean"] < 1 and logged["rewards/truthfulness_reward/std"] > 0
+    (logged,) = [entry for entry in trainer.state.log_history if "rewards/truthfulness/mean" in entry]
+    assert 0 < logged["rewards/truthfulness/mean"] < 1 and logged["rewards/truthfulness/std"] > 0
 
 
 @pytest.mark.slow
