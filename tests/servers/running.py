@@ -133,6 +133,7 @@ class CountingProxy:
         self.events = []
         self.bodies = []
         self.on_answer = lambda count: None  # called with the number of answers so far
+        self.on_ask = lambda count: None  # with the number of requests, before they are passed on
         self.loop = asyncio.new_event_loop()
         self.thread = threading.Thread(target=self.loop.run_forever, daemon=True)
         self.runner = None
@@ -186,6 +187,7 @@ class CountingProxy:
         prompt = body["input"] if "input" in body else body["messages"][-1]["content"]
         self.bodies.append(body)
         self.events.append(("asked", prompt))
+        self.on_ask(self.asked().total())
         try:
             address = self.target.url.removesuffix("/v1") + request.path
             async with self.session.post(address, data=data, headers={"Content-Type": "application/json"}) as answer:

@@ -1,5 +1,6 @@
 """KLCF's four roles on real vLLM servers, each of which is killed while a training asks it."""
 
+import random
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -7,7 +8,7 @@ from contextlib import ExitStack
 import pytest
 import torch
 from datasets import Dataset
-from transformers import AutoModelForSequenceClassification, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
 
 from hf_factuality.chat import RetryPolicy, ScoreClient
 from hf_factuality.rewards import ServedReward, ServedRoles
@@ -15,7 +16,7 @@ from hf_factuality.verifiers import ServedTruthfulnessJudge
 from hf_factuality.verifiers.base import JudgeInput
 from tests.servers.klcf import STEPS, Trained, save_classifier
 from tests.servers.running import CountingProxy, vllm_server
-from tests.servers.tiny_judge import CITIES, EVIDENCE, FACTS, NAMES, QUESTION, prompt
+from tests.servers.tiny_judge import CITIES, LABELS, NAMES, QUESTION, encode, prompt
 
 
 pytestmark = pytest.mark.vllm
@@ -23,17 +24,54 @@ pytestmark = pytest.mark.vllm
 PATIENT = RetryPolicy(backoff=0.1, max_backoff=0.5, breaker_failures=1, give_up_after=400.0)
 
 
+def asked(name):
+    return f"Where? {name}"
+
+
+def dialogue(pick):
+    """An answer of the policy, its claims, or what it says about an item of a checklist."""
+    name, home, work = pick.choice(NAMES), pick.choice(CITIES), pick.choice(CITIES)
+    answer = f"{name} lives in {home} and works in {work}."
+    kind = pick.randrange(3)
+    if kind == 0:
+        return [asked(name), answer]
+    if kind == 1:
+        values = {"question": QUESTION, "context": answer, "sentence": answer}
+        return [prompt("extract_veriscore").fill(values), f"- {name} lives in {home}.\n- {name} works in {work}."]
+    claim = f"{name} {pick.choice(['lives', 'works'])} in {pick.choice(CITIES)}."
+    values = {"question": None, "claim": claim, "evidence": answer}
+    return [prompt("judge").fill(values), LABELS[CITIES.index(home)]]
+
+
 @pytest.fixture(scope="module")
-def models(judge_model, tmp_path_factory):
+def talker(judge_model, tmp_path_factory):
+    """The judge's model, taught to be the policy, its extractor and the reader of its checklists.
+
+    It need not be good at it: what it says must differ from answer to answer, and be of the right form.
+    """
+    tokenizer, pick = AutoTokenizer.from_pretrained(judge_model), random.Random(0)
+    model = AutoModelForCausalLM.from_pretrained(judge_model, dtype=torch.float32)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
+    for _ in range(200):
+        examples = [encode(tokenizer, dialogue(pick)) for _ in range(16)]
+        length = max(len(ids) for ids, _ in examples)
+        ids = torch.tensor([ids + [tokenizer.pad_token_id] * (length - len(ids)) for ids, _ in examples])
+        own = torch.tensor([said + [False] * (length - len(said)) for _, said in examples])
+        model(input_ids=ids, labels=ids.masked_fill(~own, -100)).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    folder = str(tmp_path_factory.mktemp("talker"))
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def models(talker, tmp_path_factory):
     """Of each role; the two of language models are one, on one server."""
     folder = tmp_path_factory.mktemp("classifiers")
-    truth, general = (save_classifier(judge_model, folder / str(classes), classes) for classes in (2, 1))
-    return {
-        "claim_extractor": judge_model,
-        "checklist_rm": judge_model,
-        "truthfulness_rm": truth,
-        "general_rm": general,
-    }
+    truth, general = (save_classifier(talker, folder / str(classes), classes) for classes in (2, 1))
+    return {"claim_extractor": talker, "checklist_rm": talker, "truthfulness_rm": truth, "general_rm": general}
 
 
 @pytest.fixture(scope="module")
@@ -99,55 +137,53 @@ def test_a_server_with_another_model_is_named(servers, models):
         wrong.check()
 
 
-def prompts():
-    """What the judge's model answers with a text that it can judge: a document, or that there is none."""
-    rows = []
-    for name in NAMES:
-        for city in CITIES:
-            values = {"question": QUESTION, "sentence": f"{name} lives in {city}."}
-            for kind in EVIDENCE:
-                document = EVIDENCE[kind].format(name)
-                asked = prompt("anah_reference_en").fill(values | {"document": document}).replace("< SEP>", "<SEP>")
-                said = [prompt("anah_fact_en").fill(values), FACTS, asked]
-                turns = [
-                    {"role": "user" if i % 2 == 0 else "assistant", "content": text} for i, text in enumerate(said)
-                ]
-                items = [f"{name} 007 lives in {city}.", f"{name} 008 works in {CITIES[0]}."]
-                rows.append({"prompt": turns, "question": QUESTION, "checklist": items})
-    return Dataset.from_list(rows)
+def rows():
+    checklist = [f"{{}} {verb} {city}." for verb in ("lives in", "works in") for city in CITIES]
+    return Dataset.from_list(
+        [
+            {
+                "prompt": [{"role": "user", "content": asked(name)}],
+                "question": QUESTION,
+                "checklist": [item.format(name) for item in checklist],
+            }
+            for name in NAMES * 4
+        ]
+    )
 
 
-def test_each_server_is_killed_in_turn_while_a_training_asks_it(servers, models, judge_model, tmp_path):
+def test_each_server_is_killed_in_turn_while_a_training_asks_it(servers, models, talker, tmp_path):
     with ExitStack() as stack:
         proxies = {role: stack.enter_context(CountingProxy(servers[model])) for role, model in models.items()}
         flags = {f"{role}_server": proxy.url for role, proxy in proxies.items()}
         flags |= {f"{role}_path": model for role, model in models.items()}
-        plain = Trained(judge_model, prompts(), tmp_path / "plain", flags, PATIENT)
-        print(plain.log, plain.completions)
+        plain = Trained(talker, rows(), tmp_path / "plain", flags, PATIENT)
         plain.check_worth_it()
         killed, threads = [], []
         for number, (role, proxy) in enumerate(proxies.items()):
-            reached, asked = threading.Event(), sum(proxy.answered().values())
-            proxy.events.clear()
+            server, gone = servers[models[role]], threading.Event()
             # In the middle of what it is asked, each in another step.
-            least = asked * (number + 1) // (STEPS - 1) + 1
-            proxy.on_answer = lambda count, least=least, reached=reached: count >= least and reached.set()
+            least = proxy.asked().total() * (number + 1) // (STEPS - 1) + 2
+            proxy.events.clear()
 
-            def kill_and_start(role=role, reached=reached):
-                assert reached.wait(600)
-                server = servers[models[role]]
+            def kill(count, least=least, server=server, role=role, gone=gone):
+                if count >= least and role not in killed:
+                    server.kill()
+                    killed.append(role)
+                    gone.set()
+
+            def start(server=server, gone=gone):
+                assert gone.wait(600)
                 behind = [other for other in proxies.values() if other.target is server]
-                server.kill()
                 for other in behind:
                     other.stop()
-                killed.append(role)
                 server.start()
                 for other in behind:
                     other.start()
 
-            threads.append(threading.Thread(target=kill_and_start, daemon=True))
+            proxy.on_ask = kill
+            threads.append(threading.Thread(target=start, daemon=True))
             threads[-1].start()
-        disturbed = Trained(judge_model, prompts(), tmp_path / "killed", flags, PATIENT)
+        disturbed = Trained(talker, rows(), tmp_path / "killed", flags, PATIENT)
         for thread in threads:
             thread.join(300)
         assert sorted(killed) == sorted(models)
