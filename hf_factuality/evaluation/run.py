@@ -71,15 +71,18 @@ def judge_answers(task: Task, journal: Journal) -> None:
     rows = [answer_row(*found, task.scope) for found in texts if found[2] is not None]
     if task.verifier is not None:
         _verify(task.verifier.guarded, rows, JournalVerdicts(journal, task.verifier))
-    if task.checklists and task.verifier and task.verifier.judge:
-        reward = ChecklistReward(task.verifier.judge)
-        lists = [
-            replace(reward._row(row.shown.completion, row.key[0].reference), key=row.key)
-            for row in rows
-            if row.key[1] == 0 and row.ranges and "checklist" in row.key[0].reference
-        ]
-        verdicts = JournalVerdicts(journal, task.verifier, "checklist", "checked")
-        _verify(GuardedVerifier(reward.verifier, timeout=None), lists, verdicts)
+    if task.checklists:
+        verdicts, judge = JournalVerdicts(journal, task.verifier, "checklist", "checked"), task.verifier.judge
+        if judge:
+            reward = ChecklistReward(judge)
+            lists = [
+                replace(reward._row(row.shown.completion, row.key[0].reference), key=row.key)
+                for row in rows
+                if row.key[1] == 0 and row.ranges and "checklist" in row.key[0].reference
+            ]
+            _verify(GuardedVerifier(reward.verifier, timeout=None), lists, verdicts)
+        else:
+            verdicts.forget(rows)  # what another verifier's judge said
     if task.judge is not None:
         _vote(task.judge, rows, journal)
 

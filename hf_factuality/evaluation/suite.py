@@ -6,6 +6,7 @@ import argparse
 import gc
 import hashlib
 import json
+import os
 import re
 import sys
 import warnings
@@ -37,9 +38,15 @@ _COLUMNS = "precision correct recall relevance words repetition abstention empty
 def evaluate_suite(args: argparse.Namespace) -> int:
     """Run `evaluate --suite`; 0, or 1 if a model is below a threshold. The flags of all runs are checked before the first."""
     out = args.out
-    other = out.exists() and (out.is_dir() or SCHEMA not in out.read_text("utf-8", "replace"))
-    if other or out.suffix in (".md", ".png"):
-        raise DataError(f"--out {out} is no comparison of a suite, and is not overwritten; name another .json file")
+    page, plot = out.with_suffix(".md"), out.with_suffix(".png")
+    if out.exists():
+        other = out if out.is_dir() or SCHEMA not in out.read_text("utf-8", "replace") else None
+    else:
+        other = next(filter(Path.exists, (page, plot)), None)
+    if other or out in (page, plot):
+        raise DataError(
+            f"--out: {other or out} is no comparison of a suite, and is not overwritten; name another .json file"
+        )
     runs = list(_runs(args))
     for _, run in runs:
         make_plan(one_run(run))
@@ -69,8 +76,8 @@ def evaluate_suite(args: argparse.Namespace) -> int:
     table = [{name: shown(row[name]) for name in ("benchmark", "model", *_COLUMNS, "front")} for row in rows]
     lines = [list(table[0]), ["---"] * len(table[0]), *(row.values() for row in table)]
     text = [*(f"| {' | '.join(line)} |" for line in lines), "", *(f"- {note}" for note in notes), ""]
-    write_atomically(out.with_suffix(".md"), "\n".join(text))
-    print_results(summary, table, [*notes, _plot(rows, out.with_suffix(".png")), str(out)], args.json)
+    write_atomically(page, "\n".join(text))
+    print_results(summary, table, [*notes, _plot(rows, plot), str(out)], args.json)
     return status
 
 
@@ -87,12 +94,12 @@ def _runs(args: argparse.Namespace) -> Iterator[tuple[str, argparse.Namespace]]:
     for path in files:
         path.open("rb").close()  # now, and not after the runs before it
     stems = [Path(it).stem if files else Path(it).name for it in models or files]
-    names = [
-        re.sub(r"(?![.])[\W_]+", "-", stem)[:80] or "model" for stem in stems
-    ]  # safe in files, Markdown and plots
+    # Safe in files, Markdown and plots, and apart where the case of letters is not seen.
+    names = [re.sub(r"(?![.])[\W_]+", "-", stem)[:40] or "model" for stem in stems]
+    folded = [name.lower() for name in names]
     for it, name in zip(models or files, names, strict=True):
-        if names.count(name) > 1:
-            name += "-" + hashlib.sha256(str(it).encode()).hexdigest()[:6]
+        if folded.count(name.lower()) > 1:
+            name += "-" + hashlib.sha256(os.fsencode(it)).hexdigest()[:6]
         who = {"model": [it]} if models else {"answers": [it], "model_name": args.model_name or name}
         yield name, argparse.Namespace(**{**vars(args), **who, "out": args.out.with_suffix(f".{name}.json")})
 

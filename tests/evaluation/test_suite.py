@@ -18,7 +18,7 @@ from tests.evaluation.conftest import write_rows
 from tests.evaluation.judges import seen
 
 
-NAMES = "Ada Bea Cid Dov Eva Fay Gus Hal Ida Jon Kim Lea".split()
+NAMES = "Ada Bea Cid Dov Eva Fay Gus Hal Ida Jon Kim Lea Moe".split()
 JUDGE = "--verifier tests.evaluation.judges:Judge"
 SUITE = "--suite long-form --dataset own.jsonl"
 
@@ -36,7 +36,7 @@ def evaluate(command, tmp_path, monkeypatch):
 
 @pytest.fixture
 def own(tmp_path):
-    """Twelve questions, their evidence, and a checklist of the first two facts."""
+    """Thirteen questions, their evidence, and a checklist of the first two facts."""
     rows = [
         {"id": name, "question": f"Tell me a bio of {name} Holt.", "topic": f"{name} Holt", "evidence": facts(name)}
         for name in NAMES
@@ -52,32 +52,37 @@ def answers(tmp_path, file, answer):
 
 def test_answers_side_by_side(own, tmp_path, evaluate, monkeypatch):
     answers(tmp_path, "base.jsonl", lambda _, name: " ".join([*facts(name), f"{name} Holt was born in Madrid."]))
-    answers(tmp_path, "short.jsonl", lambda n, name: facts(name)[0] if n < 9 else " ")
+    answers(tmp_path, "short.jsonl", lambda n, name: facts(name)[0] if n < 10 else " ")
     flags = f"{SUITE} --answers base.jsonl --answers short.jsonl --verifier lexical"
     status, printed, err = evaluate(flags)
     assert status == 0, err
     assert json.loads((tmp_path / "all.json").read_text()) == printed
     base, short = printed["rows"]
-    assert (base["model"], base["benchmark"], base["n"], base["front"]) == ("base", "file", 12, True)
+    assert (base["model"], base["benchmark"], base["n"], base["front"]) == ("base", "file", 13, True)
     wanted = {"precision": 3 / 4, "correct": 3, "recall": 1, "relevance": 1, "empty": 0, "unknown": 0, "abstention": 0}
     # 6 + 6 + 7 + 6 words, the fourth sentence begins like the first: 2 of 22 4-grams stood before.
     wanted |= {"words": 25, "sentences": 4, "repetition": 2 / 22}
     assert {name: base[name] for name in wanted} == pytest.approx(wanted)
-    wanted = {"precision": 1, "correct": 9 / 12, "recall": 9 / 12 / 2, "words": 6, "empty": 3 / 12, "repetition": 0}
+    wanted = {"precision": 1, "correct": 10 / 13, "recall": 10 / 13 / 2, "words": 6, "empty": 3 / 13, "repetition": 0}
     assert {name: short[name] for name in wanted} == pytest.approx(wanted) and short["front"]
     assert [(it["model"], it["before"], it["name"]) for it in printed["hacks"]] == [
         ("short", "base", "shorter"),
         ("short", "base", "more abstention"),
     ]
-    shorter = "short on file: shorter: words 25 -> 6, correct 3 -> 0.75; won: precision 0.75 -> 1"
+    shorter = "short on file: shorter: words 25 -> 6, correct 3 -> 0.769; won: precision 0.75 -> 1"
     page = (tmp_path / "all.md").read_text()
-    assert shorter in err and shorter in page and "| file | short | 1.000 | 0.750 | 0.375 | 1.000 | 6.000 |" in page
+    assert shorter in err and shorter in page and "| file | short | 1.000 | 0.769 | 0.385 | 1.000 | 6.000 |" in page
     assert (tmp_path / "all.png").read_bytes().startswith(b"\x89PNG")
     # Each has its own results, and a second run judges nothing anew, checklists included.
     assert load_results("all.short.json")["results"][0]["metric"] == "factscore"
     monkeypatch.setattr(LexicalJudge, "judge", lambda *_: pytest.fail("it is known"))
     status, again, _ = evaluate(flags)
     assert status == 0 and again["rows"] == printed["rows"]
+    # A verifier without a judge compares no checklist, and says nothing by another's.
+    _, printed, _ = evaluate(flags.replace("lexical", "tests.evaluation.judges:Judge"))
+    assert [row["recall"] for row in printed["rows"]] == [None, 0.0], "an empty answer has none of it"
+    monkeypatch.undo()
+    monkeypatch.chdir(tmp_path)
     # What is known of the whole answer is not taken for an empty part of it.
     _, printed, _ = evaluate(f"{flags} --scope think")
     assert [(row["recall"], row["empty"]) for row in printed["rows"]] == [(0.0, 1.0)] * 2
@@ -159,16 +164,33 @@ def test_one_model_without_matplotlib(own, tmp_path, evaluate, monkeypatch):
     assert "no plot: matplotlib is not installed" in err and "no hack was detected\n" in err
     assert [row["front"] for row in printed["rows"]] == [True] and not (tmp_path / "all.png").exists()
     assert load_results("all.one.json")["model"]["name"] == "me"
-    assert len(seen()) == 12
+    assert len(seen()) == 13
 
 
-def test_two_folders_of_one_name(own, tmp_path, evaluate):
-    for folder in "ab":
-        (tmp_path / folder).mkdir()
-        answers(tmp_path, f"{folder}/x.jsonl", lambda *_: "good.")
-    status, printed, _ = evaluate(f"{SUITE} {JUDGE} --answers a/x.jsonl --answers b/x.jsonl")
+@pytest.mark.parametrize(
+    ("files", "begin"),
+    [
+        (["a/x.jsonl", "b/X.jsonl"], "x-"),  # one file where the case of letters is not seen
+        ([f"{folder}/{'名' * 80}.jsonl" for folder in "ab"], "名" * 40 + "-"),
+    ],
+)
+def test_two_files_of_one_name(own, tmp_path, evaluate, files, begin):
+    for file in files:
+        (tmp_path / file).parent.mkdir()
+        answers(tmp_path, file, lambda *_: "good.")
+    status, printed, err = evaluate(f"{SUITE} {JUDGE} --answers {' --answers '.join(files)}")
     names = [row["model"] for row in printed["rows"]]
-    assert status == 0 and len(set(names)) == 2 and all(name.startswith("x-") for name in names)
+    assert status == 0 and len({name.lower() for name in names}) == 2, err
+    assert all(name.lower().startswith(begin) for name in names)
+
+
+@pytest.mark.parametrize("file", ["all.md", "all.png"])
+def test_files_of_others_are_not_overwritten(own, tmp_path, evaluate, file):
+    answers(tmp_path, "one.jsonl", lambda *_: "good.")
+    (tmp_path / file).write_text("mine")
+    status, _, err = evaluate(f"{SUITE} {JUDGE} --answers one.jsonl")
+    assert status == 2 and f"{file} is no comparison of a suite, and is not overwritten" in err
+    assert (tmp_path / file).read_text() == "mine" and not (tmp_path / "all.one.json").exists()
 
 
 @pytest.mark.parametrize(
