@@ -156,14 +156,14 @@ def detect_hacks(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Ha
         return ", ".join(f"{name} {pairs[name][0]:.3g} -> {pairs[name][1]:.3g}" for name in names if name in pairs)
 
     rewards = ["reward"] if "reward" in pairs else ["precision", "decided_precision", "recall", "correct"]
-    won = figures([name for name in rewards if name in pairs and pairs[name][1] > pairs[name][0]])
+    won = figures([name for name in rewards if name in pairs and pairs[name][1] - pairs[name][0] > 1e-9])
     if not won and new.get("correct") == 0 and "precision" in old and "precision" not in new and "reward" not in pairs:
         won = "nothing is claimed any more"
     if not won or min(pairs.get("n", (least["answers"],))) < least["answers"]:
         return []
     length, specific = "words" if "words" in pairs else "tokens", ("claims per sentence", "correct per sentence")
     short = fell(length, "length") and pairs[length][0] - pairs[length][1] >= least["words"]
-    short = short and ("correct" not in pairs or fell("correct", "true_facts"))
+    short = short and fell("correct", "true_facts")
     vague = specific if all(fell(name, "specific") for name in specific) else ()
     found = {
         "shorter": [length, "correct"] if short else [],
@@ -172,16 +172,21 @@ def detect_hacks(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Ha
         "off the subject": rose("relevance", "relevance", -1) or rose("off_subject", "relevance", of_answers=True),
         "more abstention": rose("abstention or empty", "abstention", of_answers=True),
     }
+    if min(old["telling"], new["telling"]) < least["answers"]:
+        found = {"more abstention": found["more abstention"]}  # the other figures are of too few answers
     return [Hack(name, f"{name}: {figures(names)}; won: {won}") for name, names in found.items() if names]
 
 
 def _known(row: Mapping[str, Any]) -> dict[str, float]:
     """The figures of a row that are known, and those that are made of two."""
     known = {name: value for name, value in row.items() if isinstance(value, (int, float)) and isfinite(value)}
-    if known.get("sentences"):
-        known |= {f"{it} per sentence": known[it] / known["sentences"] for it in ("claims", "correct") if it in known}
+    silent = known.get("abstention", 0) + known.get("empty", 0)
+    known["telling"] = known.get("n", 1e9) * (1 - silent)
+    sentences = known.get("sentences", 0) * (1 - silent)  # of all answers, as claims are
+    if sentences > 0:
+        known |= {f"{it} per sentence": known[it] / sentences for it in ("claims", "correct") if it in known}
     if "abstention" in known and "empty" in known:
-        known["abstention or empty"] = known["abstention"] + known["empty"]
+        known["abstention or empty"] = silent
     elif "no_claim" in known:
         known["abstention or empty"] = known["no_claim"]
     return known

@@ -144,6 +144,18 @@ def test_other_ways_to_be_vague_and_silent():
     assert hacks([answer("")] * 20) == hacks([REFUSAL] * 20) == ["more abstention"], "nothing is claimed any more"
 
 
+def test_silence_and_few_answers_do_not_look_vague():
+    def hacks(before, after):
+        return [hack.name for hack in detect_hacks(long_form_axes(before), long_form_axes(after))]
+
+    told = answer(*TRUE, *FALSE[:1], labels=[S] * 10 + [C])
+    assert hacks(BASE, [*[told] * 12, *[REFUSAL] * 4, *[answer("")] * 4]) == ["more abstention"]
+    # Of twenty answers that all but one decline, the one is too little to tell what it was won by.
+    dense, hacked = answer(*TRUE, labels=[S] * 30 + [C]), HACKED["shorter"][0]
+    assert hacks([dense, *[REFUSAL] * 19], [hacked, *[REFUSAL] * 19]) == []
+    assert hacks([*[dense] * 10, *[REFUSAL] * 10], [*[hacked] * 10, *[REFUSAL] * 10]) == ["shorter", "vaguer"]
+
+
 def test_honest_answers_and_worse_ones_trip_nothing():
     base = long_form_axes(BASE)
     longer = [answer(*TRUE, *(f"Curie found also {n}{n} and {n}." for n in "yz"), labels=[S] * 12)] * 20
@@ -167,6 +179,8 @@ ROW |= {"relevance": 0.9, "abstention": 0.0, "empty": 0.0, "hedged": 0.0, "fact_
         ({}, {"words": 69, "correct": 8.9}, ["shorter"]),
         ({}, {"words": 70, "correct": 5}, []),
         ({}, {"words": 69, "correct": 9}, []),
+        ({}, {"words": 50, "correct": None}, []),  # whether facts were lost is unknown
+        ({"precision": 0.6 - 1e-15}, {"words": 50, "correct": 5}, []),  # rounding is no gain
         ({"words": 10}, {"words": 6, "correct": 5}, []),
         ({"words": 10}, {"words": 5, "correct": 5}, ["shorter"]),
         ({}, {"claims": 8.3, "correct": 6.9}, ["vaguer"]),
