@@ -212,7 +212,9 @@ def _benchmarks(args: argparse.Namespace, datasets: Mapping[str, str]) -> list[B
         _refuse(set(names) - {*among}, f"--suite {args.suite} has {', '.join(among)}; --benchmark {', '.join(names)}")
     if not names:
         raise DataError(f"give --benchmark, one or several of {', '.join(among)}; or --dataset FILE")
-    _refuse("" in datasets and len(names) > 1, "--dataset is of one benchmark; give --dataset NAME=PATH for each")
+    given = len(args.dataset or ())
+    unclear = len(datasets) < given or "" in datasets and max(given, len(names)) > 1
+    _refuse(unclear, "--dataset is of one benchmark; give --dataset NAME=PATH for each")
     unused = ", ".join(sorted(set(datasets) - {"", *names}))
     _refuse(unused, f"--dataset of {unused} is not used: --benchmark has {', '.join(names)}")
     found = [own_file.FILE_BENCHMARK if name == own_file.NAME else get_benchmark(name) for name in names]
