@@ -18,14 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from hf_factuality.chat.journal import only_run
-from hf_factuality.evaluation._shared import (
-    counts,
-    exit_status,
-    numbers,
-    print_results,
-    shown,
-    shown_interval,
-)
+from hf_factuality.evaluation._shared import counts, exit_status, numbers, print_results, shown, shown_interval
 from hf_factuality.evaluation.engines import Engine, FileEngine, ServerEngine, with_samples
 from hf_factuality.evaluation.journal import Journal
 from hf_factuality.evaluation.plan import (

@@ -11,8 +11,6 @@ import re
 import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import groupby
-from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -50,24 +48,22 @@ def evaluate_suite(args: argparse.Namespace) -> int:
     runs = list(_runs(args))
     for _, run in runs:
         make_plan(one_run(run))
-    rows, status = [], 0
+    found: dict[str, list[dict[str, Any]]] = {}  # rows by benchmark
+    status = 0
     for name, run in runs:
         print(f"{name}:", file=sys.stderr)
         status |= evaluate(run, answers := [])
         gc.collect()  # of the model, before the next one is loaded
-        for found in answers:
-            row = axes.long_form_axes(list(_axes_of(found)))
-            rows.append({"benchmark": found.task.name, "model": name, **row})
-    order = [row["benchmark"] for row in rows]
-    rows.sort(key=lambda row: order.index(row["benchmark"]))
-    hacks = []
-    for benchmark, found in groupby(rows, itemgetter("benchmark")):
-        first, *_ = here = list(found)
+        for it in answers:
+            row = {"benchmark": it.task.name, "model": name, **axes.long_form_axes(list(_axes_of(it)))}
+            found.setdefault(it.task.name, []).append(row)
+    rows, hacks = [row for here in found.values() for row in here], []
+    for here in found.values():
         front = axes.pareto_front(here)
         for number, row in enumerate(here):
             row["front"] = number in front
-            where = {"benchmark": benchmark, "model": row["model"], "before": first["model"]}
-            hacks += [{**where, **hack._asdict()} for hack in axes.detect_hacks(first, row)]
+            where = {"benchmark": row["benchmark"], "model": row["model"], "before": here[0]["model"]}
+            hacks += [{**where, **hack._asdict()} for hack in axes.detect_hacks(here[0], row)]
     summary = {"schema": SCHEMA, "suite": args.suite, "created": now(), "rows": rows, "hacks": hacks}
     write_atomically(out, json.dumps(summary, indent=2) + "\n")
     notes = [f"{it['model']} on {it['benchmark']}: {it['message']}" for it in hacks] or ["no hack was detected"]
@@ -123,18 +119,15 @@ def _axes_of(answers: Answers) -> Iterator[axes.LongFormAnswer]:
 
 
 def lexical_relevance(subject: str, sentences: Sequence[str]) -> float | None:
-    """Share of the sentences that are on the subject, a topic or a question, without a judge: our own measure, a weak one.
+    """Share in [0, 1] of the sentences with a content word of the subject, or with a pronoun after such a sentence.
 
-    Those have a content word of the subject, or a pronoun after a sentence that is on the subject. So it compares answers to
-    the same questions. In [0, 1]; `None` without sentences, or if the subject has no content word.
+    Our own measure, a weak one; `None` without sentences, or if the subject has no content word.
     """
     wanted = {token.term for token in tokens(subject) if token.kind > COMMON}
     found, on = [], False
     for sentence in sentences:
         terms = {token.term for token in tokens(sentence)}
-        on = (
-            not terms.isdisjoint(wanted) or on and not (terms | set(sentence)).isdisjoint(PRONOUNS | set("他她它其该"))
-        )
+        on = bool(terms & wanted or on and (terms | set(sentence)) & (PRONOUNS | set("他她它其该")))
         found.append(on)
     return mean(found) if wanted else None
 
@@ -155,9 +148,7 @@ def _plot(rows: Sequence[Mapping[str, Any]], path: Path) -> str:
         front = sorted((row["correct"], row["precision"]) for row in here if row["front"])
         axis.plot([x for x, _ in front], [y for _, y in front], "--", color="gray")
         axis.set(title=name, xlabel="true facts per answer", ylabel="precision", ylim=(-0.05, 1.05))
-    with (
-        warnings.catch_warnings(action="ignore"),
-        writing(path, ".png") as partial,
-    ):  # fonts lack characters of some names
+    # Fonts lack characters of some names.
+    with warnings.catch_warnings(action="ignore"), writing(path, ".png") as partial:
         figure.savefig(partial, dpi=110)
     return f"plot: {path}"
