@@ -90,7 +90,7 @@ def exit_status(
 ) -> int:
     """1 if a score is below its threshold, or more than the allowed share of something was not judged; says which.
 
-    `scores` holds name, score and threshold; `unjudged` a prefix, how many of how many, and what went wrong with them.
+    `scores`: name, score, threshold. `unjudged`: a prefix, how many of how many, and what went wrong.
     """
     low = [f"{name} {score} is below {least:g}" for name, score, least in scores if score is None or score < least]
     low += [

@@ -24,20 +24,12 @@ def parse_best_of(text: str) -> tuple[int, ...]:
 def best_of_n(scores: Sequence[float | None], n: int) -> float | None:
     """Expected best score among `n` samples that are drawn without replacement from those that there are.
 
-    Unbiased for the best of `n` fresh samples, as pass@k's estimator (arXiv 2107.03374, Eq. 1), which this equals for
-    scores of 0 and 1. With the k scores in ascending order, the i-th (from 1) is the best of the draw if the other n - 1
-    are below it:
+    Unbiased, as pass@k's estimator (arXiv 2107.03374, Eq. 1). With the k scores in ascending order, and u samples without
+    one (`None`), which a draw may hold beside others:
 
         E[best] = sum over i of C(u + i - 1, n - 1) s_i  /  (C(u + k, n) - C(u, n))
 
-    A sample without a score (`None`) is a draw that cannot be the best: who selects by a verifier does not select what it
-    could not judge. There are u of these; the divisor leaves out draws that hold nothing else. Without them it is C(k, n).
     `None` if no sample has a score.
-
-    Example:
-
-        >>> best_of_n([0.0, 0.5, 1.0], 2)  # pairs: 0.5, 1, 1
-        0.8333333333333334
     """
     if not 1 <= n <= len(scores):
         raise ValueError(f"the best of {n} needs from 1 to {len(scores)} samples")

@@ -1,7 +1,6 @@
 """The work of `hf-factuality evaluate`: answers, verifications and scores of each benchmark, and one file of results.
 
-Everything that can be checked is checked before the first question is asked: flags, datasets, gold answers, evidence, the
-verifier, the model, the lengths of all prompts, and whether the files can be written.
+All that can be checked is checked before the first question is asked.
 """
 
 from __future__ import annotations
@@ -45,10 +44,7 @@ _NOT_JUDGED = ("missing", "no_evidence", "verifier_failed", "unjudged")
 
 
 def evaluate(args: argparse.Namespace, collected: list[Answers] | None = None) -> int:
-    """Run the command; 0, or 1 below a threshold. Nearly all that can be wrong is raised before anything is computed.
-
-    With a list, what would be printed is not, and the answers to each benchmark are added to it.
-    """
+    """Run the command; 0, or 1 below a threshold. Into `collected`, if given, go the answers, and nothing is printed."""
     args = one_run(args)
     plan = make_plan(args)
     with ExitStack() as stack:

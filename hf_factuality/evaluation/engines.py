@@ -110,9 +110,8 @@ class Engine(Protocol):
 class ServerEngine:
     """A model on an OpenAI-compatible server, through [`~hf_factuality.chat.client.ChatClient`], which gets `kwargs`.
 
-    A prefill is sent as the last message with `continue_final_message`, which vLLM and SGLang know. A server that ignores
-    it begins a new message; completions of such a server are not comparable with those of a model in this process.
-    `cache` holds the answers of a batch that is under way, so that a killed run asks for none of them again.
+    A prefill is sent with `continue_final_message`, which vLLM and SGLang know. `cache` holds the answers of a batch that is
+    under way, so that a killed run asks for none of them again.
     """
 
     generates = True
@@ -176,11 +175,9 @@ class ServerEngine:
 
 
 class FileEngine:
-    """Answers that are in a JSON Lines file. No model runs; `name` is that of the model that wrote it.
+    """Answers of a JSON Lines file: `completion`, `answer`, `text` or `output`, several, or `log_likelihoods`.
 
-    A row has its completion in `completion`, `answer`, `text` or `output`, or several in `completions` or `responses`; for
-    benchmarks over choices, `log_likelihoods`. Rows belong to the items of the same `id`; without a column `id`, to the
-    items in order. A `null` is an answer that is missing. Files that `hf-factuality evaluate` wrote are read too.
+    Rows belong to the items of the same `id`; without a column `id`, to the items in order. A `null` is a missing answer.
     """
 
     generates = False
@@ -222,10 +219,7 @@ class FileEngine:
         return {"answers": self._path.name, "sha256": self._digest}
 
     def join(self, items: Sequence[BenchmarkItem], sample: bool = False) -> None:
-        """Tell which items the rows belong to; all of them, in order, where rows have no id.
-
-        A row whose id no item has is passed over, with a warning unless the items are a `sample`.
-        """
+        """Tell which items the rows belong to; those of no item are passed over, with a warning if `sample` is false."""
         ids = {item.id: None for item in items}  # in order
         name = self._path.name
         if self.by_order:

@@ -1,8 +1,4 @@
-"""Answers on disk: written as they come, found again after a run that was killed, one row per item in the end.
-
-While a benchmark runs, lines are added: a completion, log-likelihoods, a verification or votes, with the item's id. When it
-is done, the file is written anew with one line per item, in order. Both forms are read.
-"""
+"""Answers on disk: lines as they come, and one row per item in the end. Both forms are read."""
 
 from __future__ import annotations
 
@@ -24,11 +20,10 @@ _SAMPLE_KEYS = {"text", "finish_reason", "verification", "verified", "votes", "v
 
 
 class Journal:
-    """The file of answers of one benchmark, open for adding; `overwrite` begins anew.
+    """The file of answers of one benchmark, open for adding; `overwrite` begins anew, other `settings` are a `DataError`.
 
-    `settings`, which its first line holds, are all that decides what is answered: a file that was written with others is a
-    `DataError`, which names each difference, as is one that is no journal. `answers` holds what is known of an item by its
-    id: `prompt`, `log_likelihoods`, and `completions`, a list with a dictionary per sample, `None` for one to come.
+    `answers` holds what is known of an item by its id: `prompt`, `log_likelihoods`, and `completions`, a list with a
+    dictionary per sample, `None` for one to come.
     """
 
     def __init__(self, path: Path, settings: Mapping[str, Any], overwrite: bool = False):

@@ -26,14 +26,10 @@ PROMPT_FORMATS = ("auto", "chat", "plain")
 
 
 class LocalEngine(CausalModel):
-    """A causal language model and its tokenizer by name, a folder or an id on the Hub, of a model or of a PEFT adapter.
+    """A causal language model by name, a folder or an id on the Hub, of a model or of a PEFT adapter.
 
-    Sampling knows temperature and nucleus alone. Each completion has its own seed and does not depend on its batch.
-
-    Raises:
-        `ValueError`: an argument is none of `DTYPES`, `PROMPT_FORMATS` or the devices, or there is no chat template.
-        `CheckpointError`: the model cannot be loaded.
-        `ImportError`: an adapter needs `peft`.
+    Knows temperature and nucleus alone; each completion has its own seed. A wrong argument is a `ValueError`, a model that
+    cannot be loaded a `CheckpointError`, and an adapter without `peft` an `ImportError`.
     """
 
     generates = True
@@ -183,8 +179,7 @@ class LocalEngine(CausalModel):
     def _pairs(self, item: BenchmarkItem) -> list[tuple[list[int], list[int]]]:
         """Per choice, tokens of the prompt, which are the same for all, and of the choice.
 
-        The two are encoded together. Where that merges characters across the border, so that the prompt's tokens are not
-        what they are without the choice, the choice is encoded for itself; `split_choices` counts how often.
+        Both are encoded together, but where that changes the prompt's tokens; `split_choices` counts how often.
         """
         text = self.prompt(item)
         prompt = self._encode(text)

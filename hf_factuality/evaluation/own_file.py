@@ -28,11 +28,7 @@ FILE_BENCHMARK = Benchmark(
 
 
 def load_own_items(path: Path, limit: int | None = None) -> tuple[list[BenchmarkItem], dict[str, Any]]:
-    """The first `limit` items of a JSON Lines, JSON or Parquet file, and where they come from.
-
-    Rows have `prompt` (text or messages) or `question`, and where they are known `id`, `answer` (text or a list),
-    `evidence` and `checklist` (text or a list), `topic`, `domain`, `data_source`.
-    """
+    """The first `limit` items of a JSON Lines, JSON or Parquet file, and where they come from; see docs/evaluate.md."""
     if path.suffix not in (".jsonl", ".json", ".parquet"):
         raise DataError(f"--dataset {path.name}: without --benchmark this must be a .jsonl, .json or .parquet file")
     rows = [row for _, row in read_rows(path)]

@@ -22,12 +22,7 @@ logger = logging.getLogger(__name__)
 
 
 def answer_items(engine: Engine, task: Task, journal: Journal) -> None:
-    """Answer what the journal has no answer to, and add each answer as it comes.
-
-    Raises:
-        `DataError`: an answer of the journal is to another prompt.
-        `JudgingError`: no question could be answered.
-    """
+    """Answer what the journal has no answer to; `DataError` for another prompt, `JudgingError` if nothing is answered."""
     prompts = {item.id: list(item.messages) for item in task.items}
     for name, prompt in prompts.items():
         if journal.answers.get(name, {}).get("prompt", prompt) != prompt:
@@ -58,11 +53,7 @@ def answer_items(engine: Engine, task: Task, journal: Journal) -> None:
 
 
 def judge_answers(task: Task, journal: Journal) -> None:
-    """Judge the completions that were not judged before by the same verifier or judge with the same evidence.
-
-    Raises:
-        `JudgingError`: nothing at all could be judged.
-    """
+    """Judge what this verifier or judge has not judged with this evidence; `JudgingError` if nothing could be judged."""
     texts = [
         (item, number, journal.sample(item.id, number).get("text"))
         for item in task.items

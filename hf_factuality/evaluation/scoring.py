@@ -41,11 +41,10 @@ def boxed(text: str) -> str | None:
 
 
 def final_answer(item: BenchmarkItem, completion: str, data_source: str | None) -> str | None:
-    r"""The answer that a completion comes to.
+    r"""The answer that a completion comes to; reasoning that is still open comes to none.
 
     The text of the last `<answer>` tags; without them, of mathematics the last `\boxed{}`, and otherwise all that follows
-    the reasoning. Reasoning that is still open, also one that the prompt has opened, comes to no answer. To a question with
-    lettered options, only a letter is an answer: the rule that compares texts would take an "A" in brackets for an article.
+    the reasoning. Of lettered options, only a letter: the rule that compares texts would take an "A" in brackets for an article.
     """
     tagged = extract_answer(completion)
     rest = tagged
@@ -164,9 +163,8 @@ _INPUTS = {"halluqa": _halluqa, "halueval": _halueval, "truthfulqa": _truthfulqa
 def accuracy(answers: Answers) -> dict[str, Any]:
     """Share of answers that the answer reward finds right; with several samples, the mean of them per item (pass@1).
 
-    The final answer of a completion ([`final_answer`]) is scored by the rule of its data source, the one that pays the
-    reward. Without a final answer, the score is 0, as is the reward, and `unparsable` counts it. The part `reward` is the
-    mean of the training reward, which also wants the format `<think> </think> <answer> </answer>`.
+    Without a final answer the score is 0, and `unparsable` counts it. The part `reward` is the mean of the training reward,
+    which also wants the format.
     """
     benchmark, reward = answers.task.benchmark, FSPOAnswerReward()
     scores: list[float | None] = []

@@ -42,8 +42,7 @@ def found_in(sample: Mapping[str, Any], name: str = "verification") -> Verificat
 class AnswerVerifier:
     """A verifier by its name, with evidence of the items, or of a knowledge base instead.
 
-    By default `retriever` is `"topic"` (passages of the page that the item's topic names) if every item has a topic, else
-    `"corpus"` (of all pages, by the index in the folder `KNOWLEDGE.bm25`).
+    By default `retriever` is `"topic"` if every item has a topic, else `"corpus"` (all pages, by `KNOWLEDGE.bm25`).
     """
 
     def __init__(
@@ -87,10 +86,7 @@ class AnswerVerifier:
 
 
 class JournalVerdicts:
-    """The verifications of a journal, each found again by the same verifier with the same evidence.
-
-    `names` are those of the verification and of its key in the journal.
-    """
+    """Verifications of a journal by the same verifier and evidence; `names`: of a verification, and of its key."""
 
     def __init__(self, journal: Journal, verifier: AnswerVerifier, *names: str):
         self._journal, self._key = journal, verifier.key
@@ -122,11 +118,10 @@ class JournalVerdicts:
 
 
 class AnswerJudge:
-    """Votes of a served model on "is this answer hallucinated?", with the reference answers in view.
+    """Votes of a served model on "is this answer hallucinated?", with the reference answers in view; the prompts are ours.
 
-    The prompts are our own, not the published ones; `benchmark` chooses one, or `prompt` is a .txt file with
-    `{{question}}`, `{{answer}}`, `{{correct}}` and, if it likes, `{{incorrect}}`, which asks for yes or no (是 or 否). An
-    answer that is not exactly one of the two words is no vote.
+    `prompt` is a .txt file with `{{question}}`, `{{answer}}`, `{{correct}}` and perhaps `{{incorrect}}`, which asks for
+    yes or no (是 or 否). Anything else is no vote.
     """
 
     def __init__(self, benchmark: str, model: str, base_url: str, prompt: Path | None = None, votes: int = 1):

@@ -1,7 +1,6 @@
 """The work of `hf-factuality verify`: a file of answers in; a table, JSON, painted page and labelled rows out.
 
-Both files are read to their ends before anything is judged, and again while it is, so that a mistake in the last line costs
-no judging and memory stays small.
+Both files are read to their ends before anything is judged, and again while it is: memory stays small.
 """
 
 from __future__ import annotations
@@ -66,10 +65,7 @@ class Metrics:
 
 
 class Page:
-    """The `limit` completions with the lowest precision, and of equal ones the first.
-
-    Completions without a claim come after the others, those that could not be judged last.
-    """
+    """The `limit` completions with the lowest precision; then those without a claim, and last those that were not judged."""
 
     def __init__(self, limit: int):
         self._limit = limit
@@ -147,11 +143,7 @@ class Tally:
 
 
 def verify_file(args: argparse.Namespace) -> int:
-    """Run the command; 0, or 1 below a threshold. All flags and both files are checked before anything is judged.
-
-    Raises:
-        `JudgingError`: nothing could be judged, or the verifier went down; what was judged before is in `--out`.
-    """
+    """Run the command; 0, or 1 below a threshold. All flags and both files are checked before anything is judged."""
     names = _metric_names(args.metric)
     thresholds = _shared.read_thresholds(args.fail_under, (*SHARES, *names), names or ["precision"])
     metrics = Metrics(names, parse_metric_args(args.metric_args, names, "--metric"))

@@ -54,8 +54,8 @@ def _copied(source: BinaryIO) -> BinaryIO:
 class Source:
     """The rows of the command: iterating gives the place of each and a [`VerifierInput`].
 
-    It is iterated once before anything is judged, so that a line that cannot be used, or two files that do not fit
-    together, are a `DataError` by then. Of a file of evidence only the places of its lines are kept.
+    It is iterated once at construction, so that what cannot be used is a `DataError` by then. Of a file of evidence only the
+    places of its lines are kept.
     """
 
     def __init__(self, answers: JsonLines, evidence: JsonLines | None, args: argparse.Namespace, column: str):

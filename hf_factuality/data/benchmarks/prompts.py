@@ -1,9 +1,7 @@
 """Messages of a question, in the styles that several benchmarks share.
 
-`"chat"` is the plain question for a model that follows instructions, with one sentence on the form of the answer where
-the benchmark needs one. `"fspo"` is the prompt that [`hf_factuality.data.load_fspo`] trains with: the same instructions,
-and a turn of the assistant that has opened its `<think>`. `"published"` is TruthfulQA's, with
-`truthfulqa_primer.txt`: the six questions and answers that its authors, and evaluation harnesses, put before each.
+`"chat"` is the plain question, with one sentence on the form of the answer where the benchmark needs one. `"fspo"` is what
+[`hf_factuality.data.load_fspo`] trains with, its `<think>` opened. `"published"` is TruthfulQA's, with its six-shot primer.
 """
 
 from __future__ import annotations

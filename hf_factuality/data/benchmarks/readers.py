@@ -86,11 +86,10 @@ def build_aime(row: Row, style: str, year: int) -> BenchmarkItem:
 
 
 def build_halueval(row: Row, style: str, pairwise: bool) -> BenchmarkItem:
-    """ "Is this answer hallucinated?", for the candidate that was drawn; or "which of the two is correct?", in the drawn order.
+    """ "Is this answer hallucinated?", for the drawn candidate; or "which of the two is correct?", in the drawn order.
 
-    The knowledge that the answers were made from is not shown to the model; it is the item's evidence. What is drawn depends
-    on the row's number in the source alone, with the generator that the metric `halueval` uses: it does not change with
-    `limit` or with rows that are dropped.
+    The knowledge that the answers were made from is the item's evidence. The draw depends on the row's number in the source
+    alone, by the generator of the metric `halueval`.
     """
     question, right, wrong = (row.text(name) for name in ("question", "right_answer", "hallucinated_answer"))
     if right.strip() == wrong.strip():
@@ -133,9 +132,8 @@ def _targets(row: Row, name: str) -> tuple[list[str], list[bool]]:
 def build_truthfulqa_choices(row: Row, style: str) -> BenchmarkItem:
     """All choices of MC1 and MC2, each once.
 
-    `reference` holds `mc1_targets` and `mc2_targets` (`choices` and `labels`) for the metric, and in `mc1_choices` and
-    `mc2_choices` the positions of their choices in `BenchmarkItem.choices`: the likelihoods for the metric are
-    `[log_likelihoods[i] for i in reference["mc1_choices"]]`, and likewise for MC2.
+    `reference` holds the metric's `mc1_targets` and `mc2_targets`, and in `mc1_choices` and `mc2_choices` the positions of
+    their choices in `BenchmarkItem.choices`.
     """
     question = row.text("question")
     places: dict[str, int] = {}
@@ -162,11 +160,7 @@ def build_truthfulqa_choices(row: Row, style: str) -> BenchmarkItem:
 
 
 def build_truthfulqa(row: Row, style: str) -> BenchmarkItem:
-    """An open question with its reference answers.
-
-    "I have no comment." counts as correct, as in the published scoring. The correct answers of the dataset, without it,
-    are the evidence that an answer can be checked against.
-    """
+    """An open question; its correct answers are evidence. "I have no comment." is correct too, as in the paper."""
     question = row.text("question")
     given = row.texts("correct_answers", ";")
     evidence = tuple(dict.fromkeys([row.optional_text("best_answer") or given[0], *given]))
@@ -221,8 +215,7 @@ def split_options(text: str) -> tuple[str, dict[str, str]]:
 def build_halluqa_choice(row: Row, style: str) -> BenchmarkItem:
     """A question with lettered options; as released, the letter and "Answer: A" both count.
 
-    "A." is a gold answer too: the training reward ignores the full stop after any letter but A, which it takes for an
-    article. The metric `accuracy` reads the letter itself.
+    "A." is a gold answer too: the training reward takes "A" before a full stop for an article.
     """
     whole = row.text("question").strip()
     question, options = split_options(whole)

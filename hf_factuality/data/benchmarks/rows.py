@@ -18,8 +18,7 @@ class Unusable(Exception):
 class Row:
     """One row of a source: its values under the names that a [`Reader`] uses, without the columns that are missing.
 
-    `group` names the file of the row, where several are read; `drawn` is the seeded choice: whether the hallucinated
-    candidate is shown, or shown first.
+    `group` names the row's file; `drawn` is the seeded choice: whether the hallucinated candidate is shown, or shown first.
     """
 
     values: Mapping[str, Any]

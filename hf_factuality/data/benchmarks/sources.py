@@ -1,7 +1,6 @@
-"""Rows of a benchmark from a file, a folder or the Hub, and what is known of where they come from.
+"""Rows of a benchmark from a file, a folder or the Hub, and where they come from.
 
-Files are read here and not by `datasets`: their rows may lack columns, and nothing is written to a cache. Folders and
-repositories are loaded by `datasets.load_dataset`, which runs no code of theirs.
+Files are read without `datasets`: their rows may lack columns. Its `load_dataset`, for the rest, runs no code of theirs.
 """
 
 from __future__ import annotations
@@ -31,10 +30,9 @@ _SUFFIXES = (".csv", ".json", ".jsonl", ".parquet", ".txt")
 
 @dataclass(frozen=True)
 class Source:
-    """Rows and their origin.
+    """Rows and their origin: `revision` is the commit, or the SHA-256 of what was read, `None` if unknown.
 
-    `revision` is the commit on the Hub or the SHA-256 of the file or files, `None` if it could not be found out; `parts` are
-    the rows of each file, with its name without ending where several may be read.
+    `parts` are the rows of each file, with its name without ending where several may be read.
     """
 
     name: str
