@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -71,28 +70,7 @@ def add_evaluate(commands: Any) -> None:
         "describes benchmarks, metrics and the file.",
     )
     what = evaluate.add_argument_group("what is measured")
-    _add_what(what.add_argument)
-    _add_metric_args(what)
-    _add_who(evaluate.add_argument_group("who answers").add_argument)
-    _add_sampling(
-        evaluate.add_argument_group("how answers are sampled (by default as the benchmark says)").add_argument
-    )
-    _add_judging(evaluate.add_argument_group("who judges"))
-    out = evaluate.add_argument_group("output")
-    out.add_argument(
-        "--out",
-        type=Path,
-        default=Path("results.json"),
-        help="results are added to this file (default results.json); answers go beside it, to NAME.BENCHMARK.answers.jsonl",
-    )
-    out.add_argument("--overwrite", action="store_true", help="answer anew what the file of answers holds already")
-    _add_output(
-        out, "NAME=SHARE", "exit with status 1 if METRIC or BENCHMARK.METRIC is lower or undefined; may be repeated"
-    )
-    evaluate.set_defaults(run=_evaluate)
-
-
-def _add_what(flag: Callable) -> None:
+    flag = what.add_argument
     flag("--benchmark", action="append", metavar="NAME", help="several with commas or by repeating the flag")
     flag("--suite", metavar="NAME", help="long-form: several --model or --answers on all its axes, docs/evaluate.md")
     flag(
@@ -106,9 +84,8 @@ def _add_what(flag: Callable) -> None:
     flag("--style", help="style of the prompts, one of the benchmark's")
     flag("--limit", type=int, metavar="N", help="a seeded sample of N items (of a file of your own, the first)")
     flag("--metrics", action="append", metavar="NAME", help="instead of the benchmark's; likewise several")
-
-
-def _add_who(flag: Callable) -> None:
+    _add_metric_args(what)
+    flag = evaluate.add_argument_group("who answers").add_argument
     model = "id on the Hub or folder, of a model or a PEFT adapter; with --base_url, its name there"
     flag("--model", action="append", help=f"{model}; several with --suite")
     flag("--revision", help="of the model")
@@ -125,9 +102,7 @@ def _add_who(flag: Callable) -> None:
     )
     flag("--chat_template_kwargs", metavar="JSON", help="arguments of the template, as '{\"enable_thinking\": false}'")
     flag("--trust_remote_code", action="store_true", help="run code of the model's repository")
-
-
-def _add_sampling(flag: Callable) -> None:
+    flag = evaluate.add_argument_group("how answers are sampled (by default as the benchmark says)").add_argument
     flag("--max_new_tokens", type=int, metavar="N")
     flag("--temperature", type=float, metavar="T", help="0 takes the most likely token")
     flag("--top_p", type=float, metavar="P")
@@ -137,13 +112,11 @@ def _add_sampling(flag: Callable) -> None:
     )
     flag("--stop", action="append", metavar="TEXT", help="ends a completion; may be repeated")
     flag("--seed", type=int, default=0, help="of samples, of --limit and of HaluEval's candidates (default 0)")
-
-
-def _add_judging(group: Any) -> None:
-    flag = group.add_argument
+    judging = evaluate.add_argument_group("who judges")
+    flag = judging.add_argument
     flag("--verifier", help=f"for metrics over claims: {VERIFIER_HELP}")
     flag("--verifier_base_url", metavar="URL", help="server of 'llm:MODEL' and 'anah:MODEL'")
-    _add_scope(group)
+    _add_scope(judging)
     flag("--knowledge", type=Path, metavar="FILE", help="knowledge base that evidence is taken from")
     flag(
         "--retriever",
@@ -155,6 +128,18 @@ def _add_judging(group: Any) -> None:
     flag("--judge_base_url", metavar="URL", help="its server")
     flag("--judge_prompt", type=Path, metavar="FILE", help="a .txt prompt instead of the built-in one")
     flag("--judge_votes", type=int, default=1, metavar="N", help="votes per answer, odd (default 1)")
+    out = evaluate.add_argument_group("output")
+    out.add_argument(
+        "--out",
+        type=Path,
+        default=Path("results.json"),
+        help="results are added to this file (default results.json); answers go beside it, to NAME.BENCHMARK.answers.jsonl",
+    )
+    out.add_argument("--overwrite", action="store_true", help="answer anew what the file of answers holds already")
+    _add_output(
+        out, "NAME=SHARE", "exit with status 1 if METRIC or BENCHMARK.METRIC is lower or undefined; may be repeated"
+    )
+    evaluate.set_defaults(run=_evaluate)
 
 
 def _add_scope(group: Any) -> None:
