@@ -12,13 +12,13 @@ import shlex
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from hf_factuality.chat.journal import only_run
 from hf_factuality.evaluation._shared import counts, exit_status, numbers, print_results, shown, shown_interval
-from hf_factuality.evaluation.engines import Engine, FileEngine, ServerEngine, with_samples
+from hf_factuality.evaluation.engines import Engine, FileEngine, ServerEngine
 from hf_factuality.evaluation.journal import Journal
 from hf_factuality.evaluation.plan import (
     JUDGED_METRICS,
@@ -126,7 +126,8 @@ def _file_engine(args: argparse.Namespace, task: Task) -> FileEngine:
     whole = args.limit is not None and engine.by_order
     engine.join(load_task_items(args, task, None)[0] if whole else task.items, sample=args.limit is not None)
     if task.generation:
-        task.generation = with_samples(task.generation, engine.samples(task.items))
+        n_samples, temperature = engine.samples(task.items), task.generation.temperature or 1.0
+        task.generation = replace(task.generation, n_samples=n_samples, temperature=temperature)
         check_samples(task, args.answers.name)
     return engine
 

@@ -13,8 +13,7 @@ from hf_factuality.hub.results import changed_measurement, check_results, load_r
 def compare_results(before: str | Path | Mapping[str, Any], after: str | Path | Mapping[str, Any]) -> str:
     """A Markdown table of what two files both measured in the same way.
 
-    Results are paired by benchmark, metric and all settings. Where the benchmark and metric agree and a setting does not,
-    nothing is compared, and a line below the table names the settings: two numbers of different settings are no improvement.
+    Where benchmark and metric agree and a setting does not, nothing is compared: a line below the table names the setting.
 
     Args:
         before, after (`str`, `Path` or `Mapping[str, Any]`):

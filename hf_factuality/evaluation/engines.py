@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -268,11 +268,6 @@ class FileEngine:
     def log_likelihoods(self, items: Sequence[BenchmarkItem]) -> Iterator[tuple[str, list[float]]]:
         for item in items:
             yield item.id, [float(value) for value in self._by_id[item.id]["log_likelihoods"]]
-
-
-def with_samples(generation: Generation, n_samples: int) -> Generation:
-    """The same settings for as many samples as a file has, of which nothing else is known."""
-    return replace(generation, n_samples=n_samples, temperature=generation.temperature or 1.0)
 
 
 def _identity(name: str | None, revision: str | None = None, server: str | None = None) -> dict[str, Any]:

@@ -82,9 +82,7 @@ class LocalEngine(CausalModel):
 
     def _tokenizer_source(self, model: Any) -> str:
         if self._folder and not any(self._folder.glob("tokenizer*")) and not any(self._folder.glob("*.model")):
-            base = self._base(model)
-            if base is not None:
-                return base
+            return self._base(model) or self._name
         return self._name
 
     @staticmethod

@@ -35,6 +35,7 @@ STOPS = {("truthfulqa-generation", "published"): ("\n\n",)}
 # Flags that change nothing with --answers, and with a server.
 _SAMPLING = ("max_new_tokens", "temperature", "top_p", "n_samples", "stop")
 _LOADING = ("dtype", "device", "prompt_format")
+_RUNNING = ("revision", *_LOADING, "chat_template_kwargs", *_SAMPLING)
 
 
 @dataclass
@@ -92,7 +93,7 @@ def metrics_of(benchmark: Benchmark) -> tuple[str, ...]:
 def one_run(args: argparse.Namespace) -> argparse.Namespace:
     """The flags of a run, which is of one model."""
     for flag in ("model", "answers"):
-        _refuse(len(getattr(args, flag) or ()) > 1, f"several --{flag} are compared by --suite long-form")
+        refuse(len(getattr(args, flag) or ()) > 1, f"several --{flag} are compared by --suite long-form")
     one = {flag: (getattr(args, flag) or [None])[0] for flag in ("model", "answers")}
     return argparse.Namespace(**{**vars(args), **one})
 
@@ -102,7 +103,7 @@ def make_plan(args: argparse.Namespace) -> Plan:
     check_at_least_one(args, "concurrency", "limit", "top_k")
     if args.out.is_dir():
         raise OSError(f"--out {args.out} is a folder; name a file in it")
-    _refuse((args.model is None) == (args.answers is None), "give either --model, or --answers with a file of answers")
+    refuse((args.model is None) == (args.answers is None), "give either --model, or --answers with a file of answers")
     datasets = _datasets(args)
     benchmarks = _benchmarks(args, datasets)
     metrics = _metrics(benchmarks, listed(args.metrics), args.suite)
@@ -111,7 +112,7 @@ def make_plan(args: argparse.Namespace) -> Plan:
     computed = {*(name for task in tasks for name in task.metrics)}
     arguments = parse_metric_args(args.metric_args, computed, "--metrics")
     for name in arguments:
-        _refuse(name not in CLAIM_METRICS, f"--metric_args: {name} takes none; only {', '.join(CLAIM_METRICS)} do")
+        refuse(name not in CLAIM_METRICS, f"--metric_args: {name} takes none; only {', '.join(CLAIM_METRICS)} do")
     for task in tasks:
         task.metric_args, task.dataset = arguments, datasets.get(task.name, datasets.get(""))
     _check_out(args.out, [task.answers for task in tasks], args.answers)
@@ -127,12 +128,10 @@ def check_samples(task: Task, source: str) -> None:
     for name in task.metrics:
         hint = "; --best_of takes several of metrics over claims" if name in claims else ""
         several = name == "accuracy" or (task.best_of and name in claims)
-        _refuse(
-            n_samples > 1 and not several, f"{where}: {name} takes one completion per item, accuracy several{hint}"
-        )
+        refuse(n_samples > 1 and not several, f"{where}: {name} takes one completion per item, accuracy several{hint}")
     if claims and task.best_of:
         largest = max(task.best_of)
-        _refuse(largest > n_samples, f"--best_of {largest} needs that many completions per item, and {where}")
+        refuse(largest > n_samples, f"--best_of {largest} needs that many completions per item, and {where}")
 
 
 def load_task_items(
@@ -145,7 +144,7 @@ def load_task_items(
     return load_items(task.name, **source, style=task.style, seed=args.seed, limit=limit)
 
 
-def _refuse(wrong: Any, message: str) -> None:
+def refuse(wrong: Any, message: str) -> None:
     if wrong:
         raise ValueError(message)
 
@@ -156,13 +155,9 @@ def _check_flags(args: argparse.Namespace, benchmarks: Sequence[Benchmark], want
     own, names = own_file.FILE_BENCHMARK in benchmarks, ", ".join(sorted(wanted))
     for flag in ("answers", "split"):
         several = len(benchmarks) > 1 and getattr(args, flag) is not None
-        _refuse(several, f"--{flag} is of one benchmark; run the command once for each")
+        refuse(several, f"--{flag} is of one benchmark; run the command once for each")
     for used, flags, reason in (
-        (
-            not args.answers,
-            ("revision", *_LOADING, "chat_template_kwargs", *_SAMPLING),
-            "no model runs with --answers",
-        ),
+        (not args.answers, _RUNNING, "no model runs with --answers"),
         (args.answers, ("model_name",), "--model is the name"),
         (args.model, ("base_url",), "there is no --model, its name on that server"),
         (not args.base_url, _LOADING, "the server has loaded the model, and renders the prompts"),
@@ -177,7 +172,7 @@ def _check_flags(args: argparse.Namespace, benchmarks: Sequence[Benchmark], want
     ):
         for flag in flags:
             given = getattr(args, flag) not in (None, "auto")
-            _refuse(given and not used, f"--{flag} is not used: {reason}; leave it out")
+            refuse(given and not used, f"--{flag} is not used: {reason}; leave it out")
     for wrong, message in (
         (args.suite and wanted - set(claims), f"--suite takes metrics over claims ({', '.join(CLAIM_METRICS)})"),
         (claims and not args.verifier, f"{'/'.join(claims)} needs someone who judges claims: --verifier lexical, ..."),
@@ -192,7 +187,7 @@ def _check_flags(args: argparse.Namespace, benchmarks: Sequence[Benchmark], want
             "--knowledge: halluqa judges by the reference answers; compute it in a run of its own",
         ),
     ):
-        _refuse(wrong, message)
+        refuse(wrong, message)
 
 
 def _datasets(args: argparse.Namespace) -> dict[str, str]:
@@ -207,16 +202,16 @@ def _datasets(args: argparse.Namespace) -> dict[str, str]:
 def _benchmarks(args: argparse.Namespace, datasets: Mapping[str, str]) -> list[Benchmark]:
     names, among = listed(args.benchmark) or [name or own_file.NAME for name in datasets], benchmark_names()
     if args.suite:
-        _refuse(args.suite not in SUITES, f"--suite {args.suite!r}: choose of {', '.join(SUITES)}")
+        refuse(args.suite not in SUITES, f"--suite {args.suite!r}: choose of {', '.join(SUITES)}")
         among = SUITES[args.suite]
-        _refuse(set(names) - {*among}, f"--suite {args.suite} has {', '.join(among)}; --benchmark {', '.join(names)}")
+        refuse(set(names) - {*among}, f"--suite {args.suite} has {', '.join(among)}; --benchmark {', '.join(names)}")
     if not names:
         raise DataError(f"give --benchmark, one or several of {', '.join(among)}; or --dataset FILE")
     given = len(args.dataset or ())
     unclear = len(datasets) < given or "" in datasets and max(given, len(names)) > 1
-    _refuse(unclear, "--dataset is of one benchmark; give --dataset NAME=PATH for each")
+    refuse(unclear, "--dataset is of one benchmark; give --dataset NAME=PATH for each")
     unused = ", ".join(sorted(set(datasets) - {"", *names}))
-    _refuse(unused, f"--dataset of {unused} is not used: --benchmark has {', '.join(names)}")
+    refuse(unused, f"--dataset of {unused} is not used: --benchmark has {', '.join(names)}")
     found = [own_file.FILE_BENCHMARK if name == own_file.NAME else get_benchmark(name) for name in names]
     for benchmark in found:
         if benchmark.repo_id is None and not {"", benchmark.name} & set(datasets):
@@ -230,30 +225,30 @@ def _metrics(benchmarks: Sequence[Benchmark], wanted: Sequence[str], suite: str 
     for name in wanted:
         close = difflib.get_close_matches(name, known, n=2)
         hint = f"did you mean {' or '.join(map(repr, close))}?" if close else f"choose of {', '.join(known)}"
-        _refuse(name not in known, f"--metrics: unknown metric {name!r}; {hint}")
+        refuse(name not in known, f"--metrics: unknown metric {name!r}; {hint}")
     found = {}
     for benchmark in benchmarks:
         defined = metrics_of(benchmark)
         own = ("factscore",) if suite and benchmark is own_file.FILE_BENCHMARK else benchmark.metrics
         found[benchmark.name] = tuple(name for name in wanted if name in defined) if wanted else own
         here = f"defined for {benchmark.name}, which has {', '.join(defined)}"
-        _refuse(not found[benchmark.name], f"--metrics: none of {', '.join(wanted)} is {here}")
+        refuse(not found[benchmark.name], f"--metrics: none of {', '.join(wanted)} is {here}")
     choices = sorted({name for benchmark in benchmarks for name in metrics_of(benchmark)})
     unused = ", ".join(sorted(set(wanted).difference(choices)))
-    _refuse(unused, f"--metrics: {unused} is not defined for {', '.join(found)}; choose of {', '.join(choices)}")
+    refuse(unused, f"--metrics: {unused} is not defined for {', '.join(found)}; choose of {', '.join(choices)}")
     return found
 
 
 def _task(args: argparse.Namespace, benchmark: Benchmark, metrics: tuple[str, ...]) -> Task:
     style = args.style or benchmark.styles[0]
     styles = ", ".join(map(repr, benchmark.styles))
-    _refuse(style not in benchmark.styles, f"--style {style!r}: {benchmark.name} has {styles}")
+    refuse(style not in benchmark.styles, f"--style {style!r}: {benchmark.name} has {styles}")
     answers = args.out.with_name(f"{args.out.stem}.{benchmark.name}.answers.jsonl")
     generation = _generation(args, benchmark, style) if benchmark.kind == "generate" else None
     task = Task(benchmark, style, metrics, generation, answers, args.scope, checklists=bool(args.suite))
     task.best_of = parse_best_of(args.best_of) if args.best_of is not None else ()
     if generation is None:
-        _refuse(
+        refuse(
             args.base_url,
             f"--benchmark {benchmark.name} needs the log-likelihood of given texts, which a chat server does not tell; "
             "leave --base_url out to load the model in this process",
@@ -283,7 +278,7 @@ def _check_out(out: Path, answers: Iterable[Path], source: Path | None) -> None:
         if not os.access(path, os.W_OK):
             raise OSError(f"{path} cannot be written: no permission")
         taken = source is not None and source.exists() and path.samefile(source)
-        _refuse(taken, f"--answers {source} would be overwritten; name another --out")
+        refuse(taken, f"--answers {source} would be overwritten; name another --out")
 
 
 def _template(text: str | None) -> dict[str, Any]:
@@ -291,5 +286,5 @@ def _template(text: str | None) -> dict[str, Any]:
         found = {} if text is None else json.loads(text)
     except ValueError:
         found = None
-    _refuse(not isinstance(found, dict), f"--chat_template_kwargs must be a JSON object, got {text!r}")
+    refuse(not isinstance(found, dict), f"--chat_template_kwargs must be a JSON object, got {text!r}")
     return found

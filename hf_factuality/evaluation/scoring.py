@@ -73,11 +73,6 @@ class Answers:
         found = [[*it.get("completions", ()), *[None] * count][:count] for it in self.known]
         return [[sample or {} for sample in samples] for samples in found]
 
-    @property
-    def first(self) -> list[str | None]:
-        """Per item, its first completion."""
-        return [samples[0].get("text") for samples in self.samples]
-
     @cached_property
     def judged(self) -> list[list[Answer | None]]:
         """Per item and sample that is judged, what metrics over claims read of it."""
@@ -101,7 +96,8 @@ def score(name: str, answers: Answers) -> dict[str, Any]:
     """The result of a metric as its module returns it, with `scores`, one per item, and `value` instead of its name."""
     task = answers.task
     if name == "accuracy":
-        return _named_value(name, accuracy(answers))
+        found = accuracy(answers)
+        return {"value": found.pop(name), **found}
     predictions, references, options = _INPUTS.get(name, _claims)(answers)
     options |= task.metric_args.get(name, {})
     found = compute(name, predictions, references, return_scores=True, **options)
@@ -115,10 +111,6 @@ def score(name: str, answers: Answers) -> dict[str, Any]:
         scores = iter(compute(name, flat, return_scores=True, **{**options, "resamples": 0})["scores"])
         curve = best_of_curve([[next(scores) for _ in samples] for samples in answers.judged], task.best_of)
         found["parts"]["best_of"] = curve
-    return _named_value(name, found)
-
-
-def _named_value(name: str, found: dict[str, Any]) -> dict[str, Any]:
     return {"value": found.pop(name), **found}
 
 
@@ -140,9 +132,10 @@ def _halluqa(answers: Answers) -> tuple[list[Any], None, dict[str, Any]]:
 
 def _halueval(answers: Answers) -> tuple[list[Any], list[Any], dict[str, Any]]:
     task = answers.task
+    texts = [samples[0].get("text") for samples in answers.samples]
     predictions = [
         None if text is None else final_answer(item, text, task.benchmark.data_source) or ""
-        for item, text in zip(task.items, answers.first, strict=True)
+        for item, text in zip(task.items, texts, strict=True)
     ]
     return predictions, [item.reference for item in task.items], {}
 

@@ -17,7 +17,7 @@ from typing import Any
 from hf_factuality.errors import DataError
 from hf_factuality.evaluation._shared import print_results, shown
 from hf_factuality.evaluation.command import evaluate
-from hf_factuality.evaluation.plan import make_plan, one_run
+from hf_factuality.evaluation.plan import make_plan, one_run, refuse
 from hf_factuality.evaluation.scoring import Answers
 from hf_factuality.evaluation.verification import answer_row, found_in
 from hf_factuality.functional import long_form_axes as axes
@@ -37,14 +37,11 @@ def evaluate_suite(args: argparse.Namespace) -> int:
     """Run `evaluate --suite`; 0, or 1 if a model is below a threshold. The flags of all runs are checked before the first."""
     out = args.out
     page, plot = out.with_suffix(".md"), out.with_suffix(".png")
-    if out.exists():
-        other = out if out.is_dir() or SCHEMA not in out.read_text("utf-8", "replace") else None
-    else:
-        other = next(filter(Path.exists, (page, plot)), None)
-    if other or out in (page, plot):
-        raise DataError(
-            f"--out: {other or out} is no comparison of a suite, and is not overwritten; name another .json file"
-        )
+    known = out not in (page, plot) and out.is_file() and SCHEMA in out.read_text("utf-8", "replace")
+    others = [path for path in (out, page, plot) if path.exists() or out in (page, plot)]
+    if others and not known:
+        fix = "is not overwritten; name another .json file"
+        raise DataError(f"--out: {others[0]} is no comparison of a suite, and {fix}")
     runs = list(_runs(args))
     for _, run in runs:
         make_plan(one_run(run))
@@ -80,13 +77,10 @@ def evaluate_suite(args: argparse.Namespace) -> int:
 def _runs(args: argparse.Namespace) -> Iterator[tuple[str, argparse.Namespace]]:
     """Name and flags of each run, whose results go beside the comparison."""
     models, files = list(dict.fromkeys(args.model or ())), list(dict.fromkeys(args.answers or ()))
-    for wrong, message in (
-        (bool(models) == bool(files), "give either --model, or --answers with files of answers; each may be repeated"),
-        (len(files) > 1 and args.model_name, "--model_name is of one model; the names of the files are used"),
-        (len(models) > 1 and args.revision, "--revision is of one model; run the command once for each"),
-    ):
-        if wrong:
-            raise ValueError(message)
+    unclear = bool(models) == bool(files)
+    refuse(unclear, "give either --model, or --answers with files of answers; each may be repeated")
+    refuse(len(files) > 1 and args.model_name, "--model_name is of one model; the names of the files are used")
+    refuse(len(models) > 1 and args.revision, "--revision is of one model; run the command once for each")
     for path in files:
         path.open("rb").close()  # now, and not after the runs before it
     stems = [Path(it).stem if files else Path(it).name for it in models or files]

@@ -1,11 +1,9 @@
 """The benchmarks: what is known of each, and how a row of it becomes an item.
 
-GSM8K and MATH-500 are read from the Hub and from FSPO's files. No file of AIME, TruthfulQA, LongFact, FACTORY or LongWiki was
-at hand when this was written. The columns of AIME are those of `HuggingFaceH4/aime_2024`, `Maxwell-Jia/AIME_2024`,
-`math-ai/aime25`, `yentinglin/aime_2025`, `opencompass/AIME2025` and `MathArena/aime_2025`; of TruthfulQA those of the two
-configurations on the Hub, of the authors' CSV file and of their `mc_task.json`. LongFact comes as one file per topic
-(`longfact-objects_astronomy.jsonl`), each row a `prompt` and a `canary`; FACTORY has `question` and `url`; LongWiki's prompts
-are made by its code, with the `title` of the page. HalluQA's six-shot prompts are not included.
+No file of AIME, TruthfulQA, LongFact, FACTORY or LongWiki was at hand when this was written. The columns of AIME are those of
+`HuggingFaceH4/aime_2024`, `Maxwell-Jia/AIME_2024`, `math-ai/aime25`, `yentinglin/aime_2025`, `opencompass/AIME2025` and
+`MathArena/aime_2025`; of TruthfulQA those on the Hub, of the authors' CSV file and of their `mc_task.json`. LongFact comes as
+one file per topic (`longfact-objects_astronomy.jsonl`). HalluQA's six-shot prompts are not included.
 """
 
 from __future__ import annotations

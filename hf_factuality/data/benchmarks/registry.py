@@ -8,7 +8,7 @@ import logging
 from pathlib import Path
 from typing import Any
 
-from hf_factuality.data.benchmarks.base import Benchmark, BenchmarkItem, with_checklist
+from hf_factuality.data.benchmarks.base import BenchmarkItem, with_checklist
 from hf_factuality.data.benchmarks.readers import READERS
 from hf_factuality.data.benchmarks.rows import Reader, Row, Unusable, column_keys
 from hf_factuality.data.benchmarks.sources import Source, read_source
@@ -26,18 +26,15 @@ def benchmark_names() -> tuple[str, ...]:
     return tuple(sorted(READERS))
 
 
-def get_benchmark(name: str) -> Benchmark:
+def get_benchmark(name: str) -> Reader:
     """What is known of a benchmark.
 
     Args:
         name (`str`):
-            One of [`benchmark_names`].
+            One of [`benchmark_names`], otherwise a `DataError` names similar ones.
 
     Returns:
         [`Benchmark`]
-
-    Raises:
-        `DataError`: there is no such benchmark; names those with similar names.
     """
     if name not in READERS:
         close = difflib.get_close_matches(str(name).lower(), READERS, n=3)
@@ -63,7 +60,7 @@ def load_items(
             One of [`benchmark_names`].
         path (`str` or `Path`, *optional*):
             A .jsonl, .json, .csv or .parquet file (for biographies also .txt, one entity per line), a folder, or a
-            repository on the Hub. `None`: the default repository of the benchmark.
+            repository on the Hub; by default the benchmark's.
         split (`str`, *optional*):
             Split of a folder or repository; `"objects"` or `"concepts"` of a folder with LongFact's files. By default,
             that of the benchmark, or the only one.
@@ -85,10 +82,8 @@ def load_items(
     Raises:
         `DataError`: an unknown name or style, a source that cannot be read or lacks columns, or no usable row.
     """
-    get_benchmark(name)
-    reader = READERS[name]
-    if style is None:
-        style = reader.styles[0]
+    reader = get_benchmark(name)
+    style = reader.styles[0] if style is None else style
     if style not in reader.styles:
         raise DataError(f"{name} has no style {style!r}; choose one of {list(reader.styles)}")
     if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):

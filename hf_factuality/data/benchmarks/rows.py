@@ -75,11 +75,11 @@ class Reader(Benchmark):
         """Our name of a column -> that of the source, which errors call `name`."""
         keys = column_keys(present)
         found = {}
-        for names in map(_spellings, (*self.columns, *self.optional)):
+        for names in (column.split("/") for column in (*self.columns, *self.optional)):
             match = next((keys[name] for name in names if name in keys), None)
             if match is not None:
                 found[names[0]] = match
-        missing = [names for names in self.columns if _spellings(names)[0] not in found]
+        missing = [names for names in self.columns if names.split("/")[0] not in found]
         if missing:
             raise DataError(
                 f"{name} is no file of {self.name}: it has the columns {sorted(map(str, present))}, and needs "
@@ -96,9 +96,5 @@ def column_keys(present: Collection[Any]) -> dict[str, Any]:
     return keys
 
 
-def _spellings(names: str) -> list[str]:
-    return names.split("/")
-
-
 def _listed(columns: Sequence[str]) -> str:
-    return ", ".join(" or ".join(map(repr, _spellings(names))) for names in columns)
+    return ", ".join(" or ".join(map(repr, names.split("/"))) for names in columns)

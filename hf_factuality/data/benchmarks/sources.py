@@ -109,8 +109,11 @@ def _rows_of(reader: Reader, path: Path) -> list[dict[str, Any]]:
     if suffix not in known:
         raise DataError(f"{path.name}: {reader.name} cannot be read from a {suffix!r} file; use one of {known}")
     try:
-        if suffix in (".csv", ".txt"):
-            return _rows_of_text(reader, path.read_text(encoding="utf-8-sig"), suffix)
+        if suffix == ".txt":
+            lines = map(str.strip, path.read_text(encoding="utf-8-sig").split("\n"))
+            return [{reader.line_column: line} for line in lines if line]
+        if suffix == ".csv":
+            return list(csv.DictReader(io.StringIO(path.read_text(encoding="utf-8-sig"), newline=""), strict=True))
         rows = list(read_rows(path, strict=True))
     except LineError as error:
         form = "one object per line" + (", or all of them in a list" if suffix == ".json" else "")
@@ -121,12 +124,6 @@ def _rows_of(reader: Reader, path: Path) -> list[dict[str, Any]]:
         if not isinstance(row, dict):
             raise DataError(f"{path.name}, row {number}: must be an object with the columns as keys, got {row!r:.100}")
     return [row for _, row in rows]
-
-
-def _rows_of_text(reader: Reader, text: str, suffix: str) -> list[dict[str, Any]]:
-    if suffix == ".txt":
-        return [{reader.line_column: line.strip()} for line in text.split("\n") if line.strip()]
-    return list(csv.DictReader(io.StringIO(text, newline=""), strict=True))
 
 
 def _commit(repo: str, revision: str | None) -> str | None:
