@@ -102,6 +102,8 @@ def read_questions(rows: Sequence[Mapping[str, Any]], name: str = "the dataset")
                 f"{place} has no question: it needs `prompt` (messages or text) or `question`; it has {sorted(row)}"
             )
         question = row.get("question") or next((m["content"] for m in reversed(messages) if m["role"] == "user"), "")
+        if not all(isinstance(text, str) for text in (question, *(m["content"] for m in messages))):
+            raise DataError(f"{place}: a question and the content of messages must be text")
         evidence = evidence_passages(next((row[key] for key in _EVIDENCE if row.get(key) is not None), None))
         if evidence is None:
             raise DataError(f"{place}: evidence must be text or a list of texts")
@@ -140,6 +142,7 @@ def judged_responses(
     sampler: Sampler,
     verifier: Verifier,
     folder: Path,
+    file: str | None = None,
     *,
     seed: int = 0,
     questions_per_batch: int = 1,
@@ -149,8 +152,8 @@ def judged_responses(
 ) -> Iterator[tuple[LineFile, LineFile]]:
     """Sample and verify what the folder does not hold yet; yields responses and verdicts by the id of the question.
 
-    A response is `[text, finished]`, a verdict the dictionary of a `Verification`; either may be `None`. The arguments are
-    those of [`~hf_factuality.data.build_preferences`].
+    A response is `[text, finished]`, a verdict the dictionary of a `Verification`; either may be `None`. `file` is the dataset
+    that will be made; the other arguments are those of [`~hf_factuality.data.build_preferences`].
     """
     from tqdm.auto import tqdm
 
@@ -160,7 +163,8 @@ def judged_responses(
     with ExitStack() as stack:
         taken = f"another run is under way in {folder}; wait for it, or use another folder"
         stack.enter_context(only_run(folder / ".lock", taken))
-        _check_settings(folder / "settings.json", questions, sampler, verifier, seed, questions_per_batch)
+        made = {"seed": seed, "questions_per_batch": questions_per_batch} | ({"dataset": file} if file else {})
+        _check_settings(folder / "settings.json", questions, sampler, verifier, made)
         responses, verdicts = LineFile(folder / "responses.jsonl"), LineFile(folder / "verifications.jsonl")
         stack.callback(responses.close)
         stack.callback(verdicts.close)
@@ -262,7 +266,8 @@ def _sample(batch: Sequence[PreferenceQuestion], sampler: Sampler, seed: int, pa
     if isinstance(sampler, GivenResponses):
         found = sampler.responses_to([question.id for question in batch])
     else:
-        batch_seed = int.from_bytes(hashlib.sha256(f"{seed} {batch[0].id}".encode()).digest()[:4], "big") >> 1
+        key = f"{seed} {batch[0].id}".encode("utf-8", "surrogatepass")
+        batch_seed = int.from_bytes(hashlib.sha256(key).digest()[:4], "big") >> 1
         messages = [question.messages for question in batch]
         found = _patiently(lambda: sampler.sample(messages, batch_seed), patience, "sampling")
     return [
@@ -290,20 +295,20 @@ def _patiently(call, patience: float, what: str, stopped: Callable[[], bool] = l
             delay = min(2 * delay, 60.0)
 
 
-def _check_settings(path: Path, questions, sampler: Sampler, verifier: Verifier, seed: int, per_batch: int) -> None:
+def _check_settings(path: Path, questions, sampler: Sampler, verifier: Verifier, made: Mapping[str, Any]) -> None:
     asked = [[q.id, list(map(dict, q.messages)), q.question, q.evidence] for q in questions]
     settings = {
         "questions": hashlib.sha256("".join(map(json.dumps, asked)).encode()).hexdigest()[:16],
-        "number_of_questions": len(questions), "seed": seed, "questions_per_batch": per_batch,
-        "sampling": sampler.describe(), "verifier": _describe(verifier),
+        "number_of_questions": len(questions), **made, "sampling": sampler.describe(), "verifier": _describe(verifier),
     }  # fmt: skip
     settings = json.loads(json.dumps(settings))
     if not path.exists():
         write_atomically(path, json.dumps({**settings, "hf_factuality": __version__}, indent=2) + "\n")
         return
     try:
-        before = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+        # Once only pairs were made, and no dataset was named.
+        before = {"dataset": "pairs.parquet"} | json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, TypeError) as error:
         raise DataError(f"{path} is no file of settings ({error}); use another folder") from None
     for key, value in settings.items():
         if before.get(key) != value:
@@ -372,6 +377,7 @@ def write_dataset(
     from datasets import Dataset
     from huggingface_hub import DatasetCard, DatasetCardData
 
+    (folder / "README.md").unlink(missing_ok=True)  # a push needs it: never that of other rows
     write_atomically(folder / "report.json", json.dumps(report, indent=2) + "\n")
     dropped = {reasons[reason]: count for reason, count in report["dropped"].items()}
     if not rows:
@@ -386,7 +392,7 @@ def write_dataset(
     dropped["responses that were cut off, and kept"] = report["cut_off_responses"]
     dropped["responses that could not be sampled"] = report["lost_responses"]
     run = json.loads((folder / "settings.json").read_text(encoding="utf-8"))
-    version = run.pop("hf_factuality")
+    version = run.pop("hf_factuality", __version__)
     tables = {"settings": _table(_flat({**run, **settings})), "dropped": _table(dropped)}
     text = (template + _CARD).format_map({**report, "version": version, **tables})
     configs = [{"config_name": "default", "data_files": file}]

@@ -17,6 +17,7 @@ from hf_factuality.data.builder import PreferenceQuestion, judged_responses, pus
 from hf_factuality.data.sampling import Sampler
 from hf_factuality.data.statements import Claim, by_meaning, by_words
 from hf_factuality.functional.credit import TERNARY_VALUES, judged_units
+from hf_factuality.io.files import last_name
 from hf_factuality.spans import Label, Verification
 from hf_factuality.verifiers.base import Verifier
 
@@ -121,8 +122,11 @@ def build_checklists(
     number = sampler.describe().get("num_samples", config.min_samples)
     if number < config.min_samples:
         raise ValueError(f"min_samples={config.min_samples} is more than the num_samples={number} of the sampler")
-    with judged_responses(questions, sampler, verifier, folder, **run) as (responses, verdicts):
-        return _finish(questions, responses, verdicts, folder, config)
+    encode = config.encoder()
+    if encode:
+        encode(["A wrong name is told before anything is sampled."])
+    with judged_responses(questions, sampler, verifier, folder, _FILE, **run) as (responses, verdicts):
+        return _finish(questions, responses, verdicts, folder, config, encode)
 
 
 def push_checklists(folder: str | Path, repo_id: str, **arguments: Any) -> str:
@@ -173,11 +177,11 @@ def _claims(found: Sequence[tuple[str, Verification | None]], counts: Counter) -
     return claims
 
 
-def _finish(questions, responses, verdicts, folder: Path, config: ChecklistConfig) -> Dataset:
+def _finish(questions, responses, verdicts, folder: Path, config: ChecklistConfig, encode: Callable | None) -> Dataset:
     from datasets import Features, Value
 
     counts = Counter({"cut_off_responses": 0, "lost_responses": 0, "responses": 0, "merged": 0})
-    labels, sizes, rows, encode = Counter(), Counter(), [], config.encoder()
+    labels, sizes, rows = Counter(), Counter(), []
     for question in questions:
         found = verified(question, responses, verdicts, counts)
         claims = _claims(found, counts)
@@ -203,5 +207,6 @@ def _finish(questions, responses, verdicts, folder: Path, config: ChecklistConfi
     features |= {"evidence": [text], "checklist": [text], "counts": [Value("int64")]}
     return write_dataset(
         folder, _FILE, rows, Features(features), report, REASONS, template=_CARD,
-        tags=["checklist", "klcf", "factuality"], settings={"items": asdict(config)},
+        tags=["checklist", "klcf", "factuality"],
+        settings={"items": asdict(config) | {"merge": ":".join(map(last_name, config.merge.split(":", 1)))}},
     )  # fmt: skip

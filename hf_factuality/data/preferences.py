@@ -104,8 +104,8 @@ def build_preferences(
     """
     folder = Path(folder)
     with judged_responses(
-        questions, sampler, verifier, folder, seed=seed, questions_per_batch=questions_per_batch, patience=patience,
-        progress=progress, overlap=overlap,
+        questions, sampler, verifier, folder, _FILE, seed=seed, questions_per_batch=questions_per_batch,
+        patience=patience, progress=progress, overlap=overlap,
     ) as (responses, verdicts):  # fmt: skip
         return _finish(questions, responses, verdicts, folder, pairs or PairConfig())
 

@@ -14,7 +14,14 @@ from huggingface_hub import DatasetCard
 
 from hf_factuality import FactGRPOConfig, FactGRPOTrainer
 from hf_factuality.cli import main
-from hf_factuality.data import ChecklistConfig, GivenResponses, build_checklists, push_checklists, read_questions
+from hf_factuality.data import (
+    ChecklistConfig,
+    GivenResponses,
+    build_checklists,
+    build_preferences,
+    push_checklists,
+    read_questions,
+)
 from hf_factuality.data.checklists import choose_items
 from hf_factuality.data.statements import Claim
 from hf_factuality.errors import DataError, HubError
@@ -176,6 +183,30 @@ def test_rules_change_without_sampling(tmp_path):
     verifier = Counting()
     assert build(tmp_path, "ks bs", "ks", verifier=verifier, min_samples=2)["checklist"] == [["k"]]
     assert len(asked) == 2
+    with pytest.raises(DataError, match="nothing is left"):
+        build(tmp_path, "ks bs", "ks", verifier=verifier, min_samples=3)
+    with pytest.raises(DataError, match="is no .*README.md|is no .*checklists.parquet"):
+        push_checklists(tmp_path, "lists")
+    assert not (tmp_path / "README.md").exists() and len(asked) == 2
+
+
+def test_two_builders_in_one_folder(tmp_path):
+    given = read_questions(ROWS[:1]), GivenResponses({"q0": ["ks", "bc"]}), Letters(), tmp_path
+    build_checklists(*given, progress=False)
+    before = (tmp_path / "README.md").read_bytes()
+    with pytest.raises(
+        DataError, match="dataset was 'checklists.parquet', now 'pairs.parquet'; use the same, or another"
+    ):
+        build_preferences(*given, progress=False)
+    assert (tmp_path / "README.md").read_bytes() == before
+    settings = json.loads((tmp_path / "settings.json").read_text())
+    del settings["dataset"], settings["hf_factuality"]  # as a run of pairs before there were other builders
+    (tmp_path / "settings.json").write_text(json.dumps(settings))
+    with pytest.raises(DataError, match="dataset was 'pairs.parquet', now 'checklists.parquet'"):
+        build_checklists(*given, progress=False)
+    (tmp_path / "settings.json").write_text("[]")
+    with pytest.raises(DataError, match="is no file of settings"):
+        build_checklists(*given, progress=False)
 
 
 def test_dense(tmp_path, monkeypatch):
@@ -197,6 +228,16 @@ def test_dense(tmp_path, monkeypatch):
     for merge, counts in (("lexical", [1, 1, 1]), ("dense", [3, 1]), ("dense:a/b", [3, 1])):
         assert build(tmp_path / merge.replace("/", ""), *said, merge=merge)["counts"] == [counts]
     assert names == ["sentence-transformers/all-MiniLM-L6-v2", "a/b"]
+    build(tmp_path / "local", *said, merge="dense:/home/ada/models/mini")
+    assert "items merge | dense:mini |" in (tmp_path / "local" / "README.md").read_text()  # the card goes to the Hub
+
+    def unknown(name, device=None):
+        raise OSError(f"no model {name}")
+
+    module.SentenceTransformer = unknown
+    with pytest.raises(OSError, match="no model a/c"):
+        build(tmp_path / "early", *said, merge="dense:a/c")
+    assert not (tmp_path / "early").exists()
 
 
 def test_more_samples_than_there_are(tmp_path):

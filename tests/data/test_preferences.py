@@ -214,6 +214,8 @@ def test_bad_questions():
         ([{"text": "?"}], r"row 0 .* has \['text'\]"),
         ([{"question": "a", "id": 1}, {"question": "b", "id": "1"}], "ids must differ"),
         ([{"question": "a", "evidence": 3}], "evidence must be text"),
+        ([{"prompt": "a", "question": 3}], "row 0 of .*must be text"),
+        ([{"prompt": [{"role": "user", "content": [{"type": "text", "text": "a"}]}]}], "must be text"),
     ]:
         with pytest.raises(DataError, match=message):
             read_questions(rows)
@@ -277,3 +279,7 @@ def test_sampling_settings():
     for wrong in ({"num_samples": 1}, {"temperature": 0.0}, {"top_k": -1}, {"top_p": 0.0}):
         with pytest.raises(ValueError, match=next(iter(wrong))):
             SamplingConfig(**wrong)
+
+
+def test_an_id_that_utf8_cannot_hold_is_sampled(tmp_path):
+    assert len(build(tmp_path, [{"id": "\ud800", "question": "?"}], LetterSampler(32))) == 1
