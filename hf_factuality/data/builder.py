@@ -17,6 +17,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import os
 import sys
 import threading
 import time
@@ -141,7 +142,7 @@ def judged_responses(
     questions: Sequence[PreferenceQuestion],
     sampler: Sampler,
     verifier: Verifier,
-    folder: Path,
+    folder: str | os.PathLike,
     file: str | None = None,
     *,
     seed: int = 0,
@@ -158,6 +159,7 @@ def judged_responses(
     from tqdm.auto import tqdm
 
     check_evidence(questions, verifier, type(verifier).__name__)
+    folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     batches = [questions[i : i + questions_per_batch] for i in range(0, len(questions), questions_per_batch)]
     with ExitStack() as stack:
@@ -347,18 +349,16 @@ def describe_labels(folder: Path) -> str:
 def verified(
     question: PreferenceQuestion, responses: LineFile, verdicts: LineFile, counts: Counter
 ) -> list[tuple[str, Verification | None]]:
-    """Text and verification of each response to a question; `counts` gets those that were cut off, and that were lost."""
-    found = []
-    for response, verdict in zip(responses[question.id], verdicts[question.id], strict=True):
-        counts["lost_responses"] += response is None
-        if response is not None:
-            counts["cut_off_responses"] += not response[1]
-            found.append((response[0], None if verdict is None else Verification.from_dict(verdict)))
-    return found
+    """Text and verification of each response to a question; `counts` gets how many, were cut off, and were lost."""
+    both = list(zip(responses[question.id], verdicts[question.id], strict=True))
+    kept = [(*response, verdict) for response, verdict in both if response is not None]
+    cut_off = sum(not finished for _, finished, _ in kept)
+    counts.update(responses=len(kept), cut_off_responses=cut_off, lost_responses=len(both) - len(kept))
+    return [(text, None if verdict is None else Verification.from_dict(verdict)) for text, _, verdict in kept]
 
 
 def write_dataset(
-    folder: Path,
+    folder: str | os.PathLike,
     file: str,
     rows: Sequence[Mapping[str, Any]],
     features: Features,
@@ -377,6 +377,7 @@ def write_dataset(
     from datasets import Dataset
     from huggingface_hub import DatasetCard, DatasetCardData
 
+    folder = Path(folder)
     (folder / "README.md").unlink(missing_ok=True)  # a push needs it: never that of other rows
     write_atomically(folder / "report.json", json.dumps(report, indent=2) + "\n")
     dropped = {reasons[reason]: count for reason, count in report["dropped"].items()}
@@ -403,11 +404,11 @@ def write_dataset(
 
 def push_dataset(folder: str | Path, file: str, repo_id: str, what: str, **arguments: Any) -> str:
     """Publish the dataset of a finished run with its card; returns the address of the commit."""
-    folder = Path(folder)
-    files = {name: folder / name for name in (file, "README.md")}
-    missing = [name for name, path in files.items() if not path.is_file()]
-    if missing:
-        raise DataError(f"there is no {folder / missing[0]}; a run writes it at its end: start it again to finish it")
+    files = {name: Path(folder) / name for name in (file, "README.md")}
+    for path in files.values():
+        if not path.is_file():
+            raise DataError(f"there is no {path}; a run writes it at its end: start it again to finish it")
+    arguments = {"commit_message": f"Upload {what}"} | arguments
     try:
         return publish(files, repo_id, repo_type="dataset", **arguments).commit_url
     except HubError as error:

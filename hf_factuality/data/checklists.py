@@ -118,20 +118,50 @@ def build_checklists(
         `DataError`, `JudgingError`: as there; no question has an item.
         `ValueError`: the sampler draws fewer samples than `min_samples`.
     """
-    folder, config = Path(folder), items or ChecklistConfig()
+    from datasets import Features, Value
+
+    config = items or ChecklistConfig()
     number = sampler.describe().get("num_samples", config.min_samples)
     if number < config.min_samples:
         raise ValueError(f"min_samples={config.min_samples} is more than the num_samples={number} of the sampler")
-    encode = config.encoder()
-    if encode:
+    if encode := config.encoder():
         encode(["A wrong name is told before anything is sampled."])
-    with judged_responses(questions, sampler, verifier, folder, _FILE, **run) as (responses, verdicts):
-        return _finish(questions, responses, verdicts, folder, config, encode)
+    counts, labels, sizes, rows = Counter(merged=0), Counter(), Counter(), []
+    with judged_responses(questions, sampler, verifier, folder, _FILE, **run) as journals:
+        for question in questions:
+            claims = _claims(verified(question, *journals, counts), counts)
+            labels.update(claim.label or "unknown" for claim in claims)
+            chosen = choose_items(claims, config, counts, encode)
+            sizes[len(chosen)] += 1
+            if chosen or config.keep_empty:
+                rows.append({
+                    "id": question.id, "prompt": list(map(dict, question.messages)), "question": question.question,
+                    "topic": question.topic, "evidence": list(question.evidence),
+                    "checklist": [text for text, _ in chosen], "counts": [count for _, count in chosen],
+                })  # fmt: skip
+        counts["no_items"] = sizes[0]
+        settings = asdict(config)
+        report = {
+            "questions": len(questions), "rows": len(rows), "items": sum(size * times for size, times in sizes.items()),
+            "claims": {name: labels[name] for name in (*Label, "unknown")},
+            "dropped": {reason: counts.pop(reason, 0) for reason in REASONS}, **counts,
+            "questions_by_items": dict(sorted(sizes.items())), "item_settings": settings.copy(),
+        }  # fmt: skip
+        text = Value("string")
+        features = dict.fromkeys(("id", "prompt", "question", "topic"), text) | {
+            "prompt": [{"role": text, "content": text}], "evidence": [text], "checklist": [text],
+            "counts": [Value("int64")],
+        }  # fmt: skip
+        settings["merge"] = ":".join(map(last_name, config.merge.split(":", 1)))
+        return write_dataset(
+            folder, _FILE, rows, Features(features), report, REASONS, template=_CARD, settings={"items": settings},
+            tags=["checklist", "klcf", "factuality"],
+        )  # fmt: skip
 
 
 def push_checklists(folder: str | Path, repo_id: str, **arguments: Any) -> str:
     """Publish the dataset of a finished run with its card; see [`~hf_factuality.data.push_pairs`]."""
-    return push_dataset(folder, _FILE, repo_id, "checklists", **{"commit_message": "Upload checklists"} | arguments)
+    return push_dataset(folder, _FILE, repo_id, "checklists", **arguments)
 
 
 def choose_items(
@@ -145,21 +175,25 @@ def choose_items(
     statements = by_words(claim for claim in claims if len(claim.text) <= MAX_CHARS)
     if encode and statements:
         statements = by_meaning(statements, encode, config.merge_threshold)
-    # Wordings as they were supported; one with reservation is no item, but tells that the sample states it.
-    worded = [(s, Counter(it.text for it in s if it.label is Label.SUPPORTED)) for s in statements]
-    worded = [(statement, texts) for statement, texts in worded if texts]
-    usable = sum(texts.total() for _, texts in worded)
-    counts.update(too_long=supported - usable, merged=usable - len(worded))
     items = []
-    for statement, texts in worded:
-        votes = [len({it.sample for it in statement if TERNARY_VALUES.get(it.label) == sign}) for sign in (1, -1)]
+    for statement in statements:
+        # Wordings as they were supported; one with reservation is no item, but tells that the sample states it.
+        texts = Counter(it.text for it in statement if it.label is Label.SUPPORTED)
+        if not texts:
+            continue
+        supported -= texts.total()
+        counts["merged"] += texts.total() - 1
+        for_it, against = (
+            len({it.sample for it in statement if TERNARY_VALUES.get(it.label) == sign}) for sign in (1, -1)
+        )
         stated = len({it.sample for it in statement})
-        if votes[0] <= votes[1]:
-            counts["tied" if votes[0] == votes[1] else "contradicted"] += 1
+        if for_it <= against:
+            counts["tied" if for_it == against else "contradicted"] += 1
         elif stated < config.min_samples:
             counts["rare"] += 1
         else:
             items.append((texts.most_common(1)[0][0], stated))
+    counts["too_long"] += supported
     items.sort(key=lambda item: -item[1])
     counts["beyond_max_items"] += len(items[config.max_items :])
     return items[: config.max_items]
@@ -175,38 +209,3 @@ def _claims(found: Sequence[tuple[str, Verification | None]], counts: Counter) -
             words = (unit.text(text) if unit.claim is None else unit.claim).split()
             claims.append(Claim(sample, " ".join(words), unit.label))
     return claims
-
-
-def _finish(questions, responses, verdicts, folder: Path, config: ChecklistConfig, encode: Callable | None) -> Dataset:
-    from datasets import Features, Value
-
-    counts = Counter({"cut_off_responses": 0, "lost_responses": 0, "responses": 0, "merged": 0})
-    labels, sizes, rows = Counter(), Counter(), []
-    for question in questions:
-        found = verified(question, responses, verdicts, counts)
-        claims = _claims(found, counts)
-        labels.update("unknown" if claim.label is None else claim.label.value for claim in claims)
-        items = choose_items(claims, config, counts, encode)
-        counts["responses"] += len(found)
-        sizes[len(items)] += 1
-        if items or config.keep_empty:
-            rows.append({
-                "id": question.id, "prompt": list(map(dict, question.messages)), "question": question.question,
-                "topic": question.topic, "evidence": list(question.evidence),
-                "checklist": [text for text, _ in items], "counts": [count for _, count in items],
-            })  # fmt: skip
-    counts["no_items"] = sizes[0]
-    report = {
-        "questions": len(questions), "rows": len(rows), "items": sum(size * number for size, number in sizes.items()),
-        "claims": {name: labels[name] for name in (*(label.value for label in Label), "unknown")},
-        "dropped": {reason: counts.pop(reason, 0) for reason in REASONS}, **counts,
-        "questions_by_items": dict(sorted(sizes.items())), "item_settings": asdict(config),
-    }  # fmt: skip
-    text = Value("string")
-    features = {"id": text, "prompt": [{"role": text, "content": text}], "question": text, "topic": text}
-    features |= {"evidence": [text], "checklist": [text], "counts": [Value("int64")]}
-    return write_dataset(
-        folder, _FILE, rows, Features(features), report, REASONS, template=_CARD,
-        tags=["checklist", "klcf", "factuality"],
-        settings={"items": asdict(config) | {"merge": ":".join(map(last_name, config.merge.split(":", 1)))}},
-    )  # fmt: skip

@@ -102,11 +102,6 @@ class PairReport:
     pairs: int = 0
     dropped: Counter = field(default_factory=Counter)
 
-    def lines(self) -> list[str]:
-        """For people: what was made, and what was dropped and why."""
-        found = [f"{self.pairs} pairs from {self.responses} responses to {self.questions} questions"]
-        return found + [f"dropped: {count} {REASONS[reason]}" for reason, count in self.dropped.items() if count]
-
 
 def choose_pairs(
     texts: Sequence[str],

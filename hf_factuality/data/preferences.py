@@ -6,7 +6,6 @@ the folder of a run.
 
 from __future__ import annotations
 
-import logging
 import os
 from collections import Counter
 from collections.abc import Sequence
@@ -14,7 +13,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hf_factuality.chat.journal import LineFile
 from hf_factuality.data.builder import (
     PreferenceQuestion,
     describe_labels,
@@ -36,8 +34,6 @@ if TYPE_CHECKING:
 
 __all__ = ["PreferenceQuestion", "build_preferences", "load_pairs", "pair_features", "push_pairs", "read_questions"]
 
-logger = logging.getLogger(__name__)
-
 _FILE = "pairs.parquet"
 _SIDES = ("chosen", "rejected")
 _CARD = """# Fine-grained preference pairs
@@ -58,11 +54,7 @@ def build_preferences(
     folder: str | os.PathLike,
     *,
     pairs: PairConfig | None = None,
-    seed: int = 0,
-    questions_per_batch: int = 1,
-    patience: float = 3600.0,
-    progress: bool = True,
-    overlap: bool | None = None,
+    **run: Any,
 ) -> Dataset:
     """Sample responses to each question, verify them, and make the pairs of a preference dataset.
 
@@ -102,12 +94,23 @@ def build_preferences(
         `DataError`: the folder holds a run with other settings, or files that are none; no pair is left.
         `JudgingError`: a server was down for longer than `patience`; what is done is kept.
     """
-    folder = Path(folder)
-    with judged_responses(
-        questions, sampler, verifier, folder, _FILE, seed=seed, questions_per_batch=questions_per_batch,
-        patience=patience, progress=progress, overlap=overlap,
-    ) as (responses, verdicts):  # fmt: skip
-        return _finish(questions, responses, verdicts, folder, pairs or PairConfig())
+    config, report, rows, counts = pairs or PairConfig(), PairReport(), [], Counter()
+    with judged_responses(questions, sampler, verifier, folder, _FILE, **run) as journals:
+        for question in questions:
+            found = verified(question, *journals, counts)
+            chosen = choose_pairs([text for text, _ in found], [verdict for _, verdict in found], config, report)
+            rows += [_row(question, pair) for pair in chosen]
+        summary = {
+            **asdict(report),
+            "dropped": dict(report.dropped),
+            **counts,
+            **{f"{side}_score": sum(row[f"{side}_score"] for row in rows) / len(rows) for side in _SIDES if rows},
+            "pair_settings": asdict(config),
+        }
+        return write_dataset(
+            folder, _FILE, rows, pair_features(), summary, REASONS, template=_CARD,
+            tags=["preference", "mask-dpo", "factuality"], settings={"pairs": asdict(config)},
+        )  # fmt: skip
 
 
 def load_pairs(folder: str | os.PathLike) -> Dataset:
@@ -135,34 +138,16 @@ def pair_features() -> Features:
     """
     from datasets import Features, Value
 
-    text, number, messages = Value("string"), Value("float64"), [{"role": Value("string"), "content": Value("string")}]
-    spans = [
-        {
-            "start": Value("int64"),
-            "end": Value("int64"),
-            "label": text,
-            "score": number,
-            "claim": text,
-            "evidence": text,
-        }
-    ]
-    return Features(
-        {
-            "id": text, "prompt": messages, "chosen": messages, "rejected": messages, "chosen_spans": spans,
-            "rejected_spans": spans, "chosen_score": number, "rejected_score": number, "topic": text,
-        }
-    )  # fmt: skip
+    text, number, place = Value("string"), Value("float64"), Value("int64")
+    messages = [{"role": text, "content": text}]
+    spans = [{"start": place, "end": place, "label": text, "score": number, "claim": text, "evidence": text}]
+    return Features({
+        "id": text, "prompt": messages, "chosen": messages, "rejected": messages, "chosen_spans": spans,
+        "rejected_spans": spans, "chosen_score": number, "rejected_score": number, "topic": text,
+    })  # fmt: skip
 
 
-def push_pairs(
-    folder: str | Path,
-    repo_id: str,
-    *,
-    private: bool | None = None,
-    revision: str | None = None,
-    commit_message: str = "Upload preference pairs",
-    token: str | bool | None = None,
-) -> str:
+def push_pairs(folder: str | Path, repo_id: str, **arguments: Any) -> str:
     """Publish the dataset of a finished run with its card, which replaces an earlier one: its figures are of these pairs.
 
     Samples and verifications stay on this machine.
@@ -186,30 +171,7 @@ def push_pairs(
         `DataError`: the run is not finished.
         [`HubError`]: the upload failed; the dataset stays in the folder.
     """
-    return push_dataset(
-        folder, _FILE, repo_id, "pairs", private=private, revision=revision, commit_message=commit_message, token=token
-    )
-
-
-def _finish(questions, responses: LineFile, verdicts: LineFile, folder: Path, config: PairConfig) -> Dataset:
-    report, rows, counts = PairReport(), [], Counter(cut_off_responses=0, lost_responses=0)
-    for question in questions:
-        found = verified(question, responses, verdicts, counts)
-        pairs = choose_pairs([text for text, _ in found], [verdict for _, verdict in found], config, report)
-        rows += [_row(question, pair) for pair in pairs]
-    for line in report.lines():
-        logger.info(line)
-    summary = {
-        **asdict(report),
-        "dropped": dict(report.dropped),
-        **counts,
-        **{f"{side}_score": sum(row[f"{side}_score"] for row in rows) / len(rows) for side in _SIDES if rows},
-        "pair_settings": asdict(config),
-    }
-    return write_dataset(
-        folder, _FILE, rows, pair_features(), summary, REASONS, template=_CARD,
-        tags=["preference", "mask-dpo", "factuality"], settings={"pairs": asdict(config)},
-    )  # fmt: skip
+    return push_dataset(folder, _FILE, repo_id, "preference pairs", **arguments)
 
 
 def _row(question: PreferenceQuestion, pair: Pair) -> dict[str, Any]:

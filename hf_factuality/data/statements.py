@@ -37,9 +37,8 @@ def words_of(text: str) -> tuple[str, ...]:
     """Words in order, without articles and punctuation; other symbols stay, since "-5" is not "5"."""
     if not text.isascii():
         text = unicodedata.normalize("NFC" if _SMALL.search(text) else "NFKC", text).translate(_SAME)
-    words = [
-        word.lstrip(_QUOTES).rstrip(_QUOTES + _STOPS) for word in _GROUPED.sub("", text.replace("**", "")).split()
-    ]
+    text = _GROUPED.sub("", text.replace("**", ""))
+    words = [word.lstrip(_QUOTES).rstrip(_QUOTES + _STOPS) for word in text.split()]
     # "Plan A" and "The The" are names.
     return tuple(w for i, w in enumerate(words) if w and (w if i else w.lower()) not in ("a", "an", "the"))
 
@@ -60,22 +59,18 @@ def by_meaning(statements: Sequence[list[Claim]], encode: Callable, threshold: f
     """
     vectors = encode([claims[0].text for claims in statements])
     vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
-    groups: dict[tuple, list[int]] = {}
+    found: dict[int, list[Claim]] = {}
+    groups: dict[tuple, list[int]] = {}  # places of the firsts of the joined, which alone are compared
     for place, claims in enumerate(statements):
-        groups.setdefault(_fixed(words_of(claims[0].text)), []).append(place)
-    found = [list(claims) for claims in statements]
-    for places in groups.values():  # a statement is compared with the firsts of its group only
-        rows, firsts = vectors[places], np.zeros(len(places), dtype=bool)
-        for number, place in enumerate(places):
-            scores = np.where(firsts[:number], rows[:number] @ rows[number], -1.0)
-            best = int(scores.argmax()) if number else 0
-            near = number and scores[best] >= threshold
-            if near and not _adds_words(statements[place][0].text, statements[places[best]][0].text):
-                found[places[best]] += found[place]
-                found[place] = []
-            else:
-                firsts[number] = True
-    return [claims for claims in found if claims]
+        firsts = groups.setdefault(_fixed(words_of(claims[0].text)), [])
+        scores = vectors[firsts] @ vectors[place]
+        best = int(scores.argmax()) if firsts else 0
+        if firsts and scores[best] >= threshold and not _adds_words(claims, found[firsts[best]]):
+            found[firsts[best]] += claims
+        else:
+            firsts.append(place)
+            found[place] = list(claims)
+    return list(found.values())
 
 
 def _fixed(words: Sequence[str]) -> tuple:
@@ -91,6 +86,6 @@ def _fixed(words: Sequence[str]) -> tuple:
     return tuple(numbers), tuple(names or map(str.lower, words)), len(NEGATION.findall(" ".join(words)))
 
 
-def _adds_words(text: str, other: str) -> bool:
-    one, two = (Counter(words_of(it.lower())) for it in (text, other))
+def _adds_words(claims: Sequence[Claim], others: Sequence[Claim]) -> bool:
+    one, two = (Counter(words_of(of[0].text.lower())) for of in (claims, others))
     return one <= two or two <= one

@@ -99,7 +99,7 @@ def test_items_of_one_question(claims, items, dropped):
     counts = Counter()
     claims = [Claim(*claim) for claim in claims]
     assert choose_items(claims, ChecklistConfig(), counts) == items
-    merged = counts.pop("merged")
+    merged = counts.pop("merged", 0)
     assert +counts == dropped
     # Every supported claim is an item, was merged into one, or was dropped.
     assert sum(claim.label is S for claim in claims) == len(items) + merged + sum(dropped.values())
