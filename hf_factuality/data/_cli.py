@@ -23,12 +23,10 @@ def add_builders(commands: Any) -> None:
     )
     pairs = build.add_argument_group("what makes a pair (may change when a run is started again)")
     pairs.add_argument("--pairs_per_question", type=int, default=1, metavar="N", help="N best, N worst (default 1)")
-    pairs.add_argument(
-        "--correct",
-        choices=("free", "supported"),
-        default="free",
-        help="what the chosen response must have a sentence of: free of hallucination (the paper, default) or supported",
+    correct = (
+        "what the chosen response must have a sentence of: free of hallucination (the paper, default) or supported"
     )
+    pairs.add_argument("--correct", choices=("free", "supported"), default="free", help=correct)
     pairs.add_argument("--min_margin", type=float, default=0.0, metavar="SHARE", help="least difference of the scores")
     build = _builder(
         commands,
@@ -39,17 +37,11 @@ def add_builders(commands: Any) -> None:
         "8: one alone under-covers what a model knows",
     )
     items = build.add_argument_group("what becomes an item (may change when a run is started again)")
-    items.add_argument(
-        "--max_items", type=whole_number, default=20, metavar="N", help="items per question (default 20)"
-    )
-    items.add_argument(
-        "--min_samples", type=whole_number, default=1, metavar="N", help="samples that state it (default 1)"
-    )
+    items.add_argument("--max_items", type=whole_number, default=20, metavar="N", help="per question (default 20)")
+    items.add_argument("--min_samples", type=whole_number, default=1, metavar="N", help="that state it (default 1)")
     merge = "what is merged: the same words (lexical, default), or also near embeddings (dense or dense:MODEL)"
     items.add_argument("--merge", default="lexical", metavar="HOW", help=merge)
-    items.add_argument(
-        "--merge_threshold", type=float, default=0.95, metavar="COSINE", help="that is near (default 0.95)"
-    )
+    items.add_argument("--merge_threshold", type=float, default=0.95, metavar="COSINE", help="near (default 0.95)")
     items.add_argument("--keep_empty", action="store_true", help="keep questions without any item, with an empty list")
 
 
@@ -82,23 +74,14 @@ def _builder(commands: Any, kind: str, help: str, does: str, samples: str) -> An
     where = who.add_mutually_exclusive_group()
     where.add_argument("--backend", choices=("transformers", "vllm"), help="in this process (default transformers)")
     where.add_argument("--base_url", metavar="URL", help="an OpenAI-compatible server that has the model")
-    where.add_argument(
-        "--responses",
-        type=Path,
-        metavar="FILE",
-        help="responses made elsewhere (off-policy): JSON Lines with 'id' and 'responses', a list of texts; --model only "
-        "names who wrote them",
-    )
+    given = "responses made elsewhere: JSON Lines with 'id' and 'responses', a list of texts; --model only names who wrote them"
+    where.add_argument("--responses", type=Path, metavar="FILE", help=given)
     who.add_argument("--dtype", help="auto (the checkpoint's, default), float32, bfloat16 or float16")
     who.add_argument("--device", help="cpu, cuda (default if there is one), cuda:1, ..., or auto to spread the model")
     who.add_argument("--batch_size", type=whole_number, help="responses that transformers generates at once (32)")
     who.add_argument("--concurrency", type=whole_number, help="requests to the server at once (default 32)")
-    who.add_argument(
-        "--model_args",
-        type=json_object,
-        metavar="JSON",
-        help="arguments of from_pretrained or vllm.LLM, as '{\"tensor_parallel_size\": 4}'",
-    )
+    model_args = "arguments of from_pretrained or vllm.LLM, as '{\"tensor_parallel_size\": 4}'"
+    who.add_argument("--model_args", type=json_object, metavar="JSON", help=model_args)
     how = build.add_argument_group("how responses are sampled (defaults are Mask-DPO's)")
     how.add_argument("--num_samples", type=int, metavar="N", help=f"responses per question (default {samples})")
     how.add_argument("--temperature", type=float, metavar="T", help="default 0.8")
@@ -117,28 +100,19 @@ def _builder(commands: Any, kind: str, help: str, does: str, samples: str) -> An
     judging.add_argument("--verifier", default="lexical", help=f"{VERIFIER_HELP} (default lexical)")
     judging.add_argument("--verifier_base_url", metavar="URL", help="server of 'llm:MODEL' and 'anah:MODEL'")
     judging.add_argument("--knowledge", type=Path, metavar="FILE", help="knowledge base that evidence is taken from")
-    judging.add_argument(
-        "--retriever",
-        choices=("topic", "corpus"),
-        help="the page of the question's topic (default if every question has one), or all pages, by the index FILE.bm25",
-    )
+    retriever = "the page of the question's topic (default if every question has one), or all pages, by FILE.bm25"
+    judging.add_argument("--retriever", choices=("topic", "corpus"), help=retriever)
     judging.add_argument("--passages", type=whole_number, metavar="N", help="passages per claim (default 5)")
-    judging.add_argument(
-        "--patience",
-        type=seconds,
-        default=3600.0,
-        metavar="SECONDS",
-        help="how long to wait for a server that is down (default 3600)",
-    )
+    patience = "how long to wait for a server that is down (default 3600)"
+    judging.add_argument("--patience", type=seconds, default=3600.0, metavar="SECONDS", help=patience)
     topics = build.add_argument_group("which questions are taken, by their topics")
     topics.add_argument("--topics", type=whole_number, metavar="N", help="N topics, drawn by the seed")
     topics.add_argument("--questions_per_topic", type=whole_number, metavar="N", help="at most N of each, likewise")
-    topics.add_argument(
-        "--topic_distance",
-        choices=("nearest", "farthest"),
-        help="instead of drawn topics, the N nearest to those of --topic_targets or farthest from them, by the mean of the "
-        "model's last hidden layer over their questions",
+    distance = (
+        "instead of drawn topics, the N nearest to those of --topic_targets or farthest from them, by the model's "
     )
+    distance += "last hidden layer, its mean over their questions"
+    topics.add_argument("--topic_distance", choices=("nearest", "farthest"), help=distance)
     topics.add_argument("--topic_targets", type=Path, metavar="FILE", help="questions, as QUESTIONS, with topics")
     topics.add_argument("--topic_model", help="model that embeds them (default --model); needed with --base_url")
     out = build.add_argument_group("output")

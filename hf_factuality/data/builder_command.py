@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import hashlib
 import json
 import os
@@ -131,34 +132,24 @@ def _kind(args: argparse.Namespace) -> str:
     """Who answers; refuses flags that it would not heed."""
     kind = "server" if args.base_url is not None else "given" if args.responses else args.backend or "transformers"
     named = {"server": "--base_url", "given": "--responses"}.get(kind, f"--backend {kind}")
-    near, of_dataset = args.topic_distance, args.config or args.dataset_revision or args.split != "train"
-    for wrong, message in (
-        (not args.model and kind != "given", "--model names who answers; or give --responses FILE made elsewhere"),
-        *(
-            (getattr(args, flag) is not None and kind not in kinds, f"--{flag} means nothing to {named}; leave it out")
+    near, targets, with_knowledge = args.topic_distance, args.topic_targets, args.retriever or args.passages
+    of_dataset = args.config or args.dataset_revision or args.split != "train"
+    elsewhere = kind in ("server", "given") and not args.topic_model
+    wrong = {
+        "--model names who answers; or give --responses FILE made elsewhere": not args.model and kind != "given",
+        **{
+            f"--{flag} means nothing to {named}; leave it out": getattr(args, flag) is not None and kind not in kinds
             for flag, kinds in _ONLY_FOR.items()
-        ),
-        (args.questions and of_dataset, "--config, --split and --dataset_revision are for --dataset, not for a file"),
-        (
-            near and not (args.topic_targets and args.topics),
-            "--topic_distance needs --topic_targets FILE and --topics N",
-        ),
-        (
-            not near and (args.topic_targets or args.topic_model),
-            "--topic_targets and --topic_model are for --topic_distance",
-        ),
-        (
-            near and kind in ("server", "given") and not args.topic_model,
-            f"--topic_distance embeds topics with a model in this process; with {named}, name it by --topic_model",
-        ),
-        (
-            args.knowledge is None and (args.retriever or args.passages),
-            "--retriever and --passages are for --knowledge FILE",
-        ),
-        (args.private and not args.push_to_hub, "--private is for --push_to_hub REPO"),
-    ):
-        if wrong:
-            raise ValueError(message)
+        },
+        "--config, --split and --dataset_revision are for --dataset, not for a file": args.questions and of_dataset,
+        "--topic_distance needs --topic_targets FILE and --topics N": near and not (targets and args.topics),
+        "--topic_targets and --topic_model are for --topic_distance": not near and (targets or args.topic_model),
+        f"--topic_distance embeds topics here; with {named}, name the model by --topic_model": near and elsewhere,
+        "--retriever and --passages are for --knowledge FILE": with_knowledge and not args.knowledge,
+        "--private is for --push_to_hub REPO": args.private and not args.push_to_hub,
+    }
+    for message in filter(wrong.get, wrong):
+        raise ValueError(message)
     return kind
 
 
@@ -259,26 +250,19 @@ def _nearest(
     }
     stored = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     if stored.get("key") != key:
+        import torch
+
         if sampler is None:
             sampler = TransformersSampler(model, revision=key["revision"], model_kwargs=_placement(args))
         vectors = [embed_topics(rows, sampler.model, sampler.tokenizer) for rows in (questions, targets)]
-        del sampler  # vLLM, which may come next, wants the memory
-        _release_memory()
+        del sampler
+        gc.collect()  # vLLM, which may come next, wants the memory
+        torch.cuda.empty_cache()
         stored = {"key": key, "distances": topic_distances(*vectors)}
         write_atomically(path, json.dumps(stored, indent=1) + "\n")
     return select_by_distance(
         questions, stored["distances"], args.topic_distance, args.topics, args.questions_per_topic, args.seed
     )
-
-
-def _release_memory() -> None:
-    import gc
-
-    import torch
-
-    gc.collect()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
 
 
 def _digest(value: Any) -> str:

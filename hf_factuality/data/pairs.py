@@ -16,8 +16,6 @@ from hf_factuality.functional.scoring import SUPPORTED_LABELS, count_sentences
 from hf_factuality.spans import LabeledSpan, Verification
 
 
-__all__ = ["Pair", "PairConfig", "PairReport", "ScoredResponse", "choose_pairs", "hallucination_free_share"]
-
 _CORRECT = {"free": FREE_OF_HALLUCINATION, "supported": SUPPORTED_LABELS}
 REASONS = {
     "not_judged": "responses without a judged sentence",
@@ -150,7 +148,7 @@ def choose_pairs(
     ranked = sorted(scored, key=lambda response: (-response.score, response.index))
     wanted = min(config.pairs_per_question, len(ranked) // 2)
     pairs = []
-    for chosen, rejected in zip(ranked[:wanted], reversed(ranked[-wanted:] if wanted else []), strict=True):
+    for chosen, rejected in zip(ranked[:wanted], reversed(ranked), strict=False):
         reason = _refusal(chosen, rejected, config)
         if reason:
             report.dropped[reason] += 1

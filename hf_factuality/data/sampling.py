@@ -24,16 +24,6 @@ if TYPE_CHECKING:
     from hf_factuality.chat.client import ChatClient
 
 
-__all__ = [
-    "GivenResponses",
-    "Response",
-    "Sampler",
-    "SamplingConfig",
-    "ServedSampler",
-    "TransformersSampler",
-    "VLLMSampler",
-]
-
 Messages = Sequence[Mapping[str, str]]
 
 
