@@ -124,17 +124,15 @@ def _builder(commands: Any, kind: str, help: str, does: str, samples: str) -> An
 
 
 def whole_number(text: str) -> int:
-    number = int(text)
-    if number < 1:
+    if int(text) < 1:
         raise argparse.ArgumentTypeError(f"must be at least 1, got {text}")
-    return number
+    return int(text)
 
 
 def seconds(text: str) -> float:
-    number = float(text)
-    if not number >= 0:
+    if not float(text) >= 0:
         raise argparse.ArgumentTypeError(f"must be a number of seconds from 0 up, got {text}")
-    return number
+    return float(text)
 
 
 def json_object(text: str) -> dict[str, Any]:

@@ -1,15 +1,7 @@
 """What builders of datasets from sampled responses share: questions, a run that may be killed, a dataset with its card.
 
 A builder opens [`judged_responses`], makes rows of what it yields, and hands them to [`write_dataset`]. Its run lives in a
-folder:
-
-| file | what it holds |
-|---|---|
-| `settings.json` | what the run must keep the same to be continued |
-| `responses.jsonl` | a line per question: its responses |
-| `verifications.jsonl` | a line per question: what the verifier found in each |
-| the dataset as Parquet, `README.md` | with its card; written last, loads with `datasets.load_dataset(folder)` |
-| `report.json` | what was made, and what was dropped and why |
+folder, which docs/preferences.md describes.
 """
 
 from __future__ import annotations
@@ -39,7 +31,7 @@ from hf_factuality.io.upload import publish
 from hf_factuality.spans import Verification
 from hf_factuality.verifiers.base import Verifier, VerifierInput, evidence_passages
 from hf_factuality.verifiers.guard import GuardedVerifier
-from hf_factuality.verifiers.service import NO_EVIDENCE, JudgedRow, Row, judge_rows
+from hf_factuality.verifiers.service import NO_EVIDENCE, Row, judge_rows
 
 
 if TYPE_CHECKING:
@@ -234,7 +226,12 @@ class _Verification:
                     rows.append(Row(item, key=(question.id, number)))
             found[question.id] = verdicts
         if rows:
-            judged = _patiently(lambda: self._judge(rows), self.patience, "verification", lambda: self.stopped)
+            (judged,) = _patiently(
+                lambda: list(judge_rows(self.guard, rows, chunk=None)),
+                self.patience,
+                "verification",
+                lambda: self.stopped,
+            )
             sent = [it.found.error for it in judged if it.left_out is None]
             if not self.verdicts and sent and all(sent):
                 raise JudgingError(f"the verifier failed on all {len(sent)} responses of the first batch: {sent[0]}")
@@ -258,10 +255,6 @@ class _Verification:
 
         threading.Thread(target=run, name="verification", daemon=True).start()
         return done
-
-    def _judge(self, rows: Sequence[Row]) -> list[JudgedRow]:
-        (judged,) = judge_rows(self.guard, rows, chunk=None)
-        return judged
 
 
 def _sample(batch: Sequence[PreferenceQuestion], sampler: Sampler, seed: int, patience: float) -> list[tuple]:
@@ -342,7 +335,11 @@ def describe_labels(folder: Path) -> str:
         verifier = dict(json.loads((folder / "settings.json").read_text(encoding="utf-8"))["verifier"])
     except (OSError, ValueError, KeyError, TypeError):
         return ""
-    stages = ", ".join(_call(**part) for part in verifier.values() if isinstance(part, dict))
+    parts = [dict(part) for part in verifier.values() if isinstance(part, dict)]
+    stages = ", ".join(
+        f"{part.pop('class', '')}({', '.join(f'{key}={_shown(value)!r}' for key, value in part.items())})"
+        for part in parts
+    )
     return f", labelled by {verifier.get('class')}" + (f" ({stages})" if stages else "")
 
 
@@ -413,11 +410,6 @@ def push_dataset(folder: str | Path, file: str, repo_id: str, what: str, **argum
         return publish(files, repo_id, repo_type="dataset", **arguments).commit_url
     except HubError as error:
         raise HubError(f"the {what} in {folder} could not be pushed, and stay there: {error}") from None
-
-
-def _call(**part: Any) -> str:
-    name = part.pop("class", "")
-    return f"{name}({', '.join(f'{key}={_shown(value)!r}' for key, value in part.items())})"
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

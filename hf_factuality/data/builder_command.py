@@ -177,10 +177,8 @@ def _sampler(args: argparse.Namespace, kind: str, sampling: SamplingConfig) -> S
 def _placement(args: argparse.Namespace) -> dict[str, Any]:
     import torch
 
-    return {
-        "dtype": args.dtype or "auto",
-        "device_map": args.device or ("cuda" if torch.cuda.is_available() else "cpu"),
-    }
+    device = args.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    return {"dtype": args.dtype or "auto", "device_map": device}
 
 
 def _read(path: Path, limit: int | None = None) -> list[PreferenceQuestion]:
@@ -234,10 +232,7 @@ def _missing(path: Path, questions: Sequence[PreferenceQuestion]) -> bool:
 
 
 def _nearest(
-    args: argparse.Namespace,
-    questions: Sequence[PreferenceQuestion],
-    targets: Sequence[PreferenceQuestion],
-    sampler: TransformersSampler | None,
+    args: argparse.Namespace, questions, targets, sampler: TransformersSampler | None
 ) -> list[PreferenceQuestion]:
     """The selection; distances are kept in the folder, so that a run that goes on takes the same topics."""
     path = args.out / "topics.json"
@@ -260,9 +255,8 @@ def _nearest(
         torch.cuda.empty_cache()
         stored = {"key": key, "distances": topic_distances(*vectors)}
         write_atomically(path, json.dumps(stored, indent=1) + "\n")
-    return select_by_distance(
-        questions, stored["distances"], args.topic_distance, args.topics, args.questions_per_topic, args.seed
-    )
+    wanted = args.topic_distance, args.topics, args.questions_per_topic, args.seed
+    return select_by_distance(questions, stored["distances"], *wanted)
 
 
 def _digest(value: Any) -> str:

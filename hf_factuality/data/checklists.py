@@ -183,12 +183,10 @@ def choose_items(
             continue
         supported -= texts.total()
         counts["merged"] += texts.total() - 1
-        for_it, against = (
-            len({it.sample for it in statement if TERNARY_VALUES.get(it.label) == sign}) for sign in (1, -1)
-        )
+        votes = Counter(sign for _, sign in {(it.sample, TERNARY_VALUES.get(it.label)) for it in statement})
         stated = len({it.sample for it in statement})
-        if for_it <= against:
-            counts["tied" if for_it == against else "contradicted"] += 1
+        if votes[1] <= votes[-1]:
+            counts["tied" if votes[1] == votes[-1] else "contradicted"] += 1
         elif stated < config.min_samples:
             counts["rare"] += 1
         else:

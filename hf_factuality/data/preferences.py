@@ -155,14 +155,11 @@ def push_pairs(folder: str | Path, repo_id: str, **arguments: Any) -> str:
     Args:
         folder (`str` or `Path`):
             Folder of the run.
-        repo_id (`str`), token (`str` or `bool`, *optional*):
-            The repository, and who writes it; made if it is not there.
-        private (`bool`, *optional*):
-            Of a new one; `None`: as the organisation has it. One that exists and is otherwise is refused.
-        revision (`str`, *optional*):
-            Branch to write to.
-        commit_message (`str`, *optional*):
-            Of the commit.
+        repo_id (`str`):
+            The repository; made if it is not there.
+        **arguments:
+            `private` (`bool`; of a new one: one that exists and is otherwise is refused), `revision` (`str`, branch to write
+            to), `commit_message` (`str`) and `token` (`str` or `bool`), all optional.
 
     Returns:
         `str`: address of the commit.
