@@ -335,11 +335,7 @@ def describe_labels(folder: Path) -> str:
         verifier = dict(json.loads((folder / "settings.json").read_text(encoding="utf-8"))["verifier"])
     except (OSError, ValueError, KeyError, TypeError):
         return ""
-    parts = [dict(part) for part in verifier.values() if isinstance(part, dict)]
-    stages = ", ".join(
-        f"{part.pop('class', '')}({', '.join(f'{key}={_shown(value)!r}' for key, value in part.items())})"
-        for part in parts
-    )
+    stages = ", ".join(_call(**part) for part in verifier.values() if isinstance(part, dict))
     return f", labelled by {verifier.get('class')}" + (f" ({stages})" if stages else "")
 
 
@@ -410,6 +406,11 @@ def push_dataset(folder: str | Path, file: str, repo_id: str, what: str, **argum
         return publish(files, repo_id, repo_type="dataset", **arguments).commit_url
     except HubError as error:
         raise HubError(f"the {what} in {folder} could not be pushed, and stay there: {error}") from None
+
+
+def _call(**part: Any) -> str:
+    name = part.pop("class", "")
+    return f"{name}({', '.join(f'{key}={_shown(value)!r}' for key, value in part.items())})"
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

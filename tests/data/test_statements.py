@@ -36,6 +36,7 @@ OTHER = [
     ("It is 10² km.", "It is 102 km."),
     ("It is .5 m.", "It is 5 m."),
     ("It costs $5.", "It costs €5."),
+    ("It has 5! orders", "It has 5 orders."),
     ("She wrote C.", "She wrote C++."),
     ("She found Sagittarius A*.", "She found Sagittarius A."),
     ("Vitamin A is good.", "Vitamin is good."),
