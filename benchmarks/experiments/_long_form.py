@@ -11,6 +11,7 @@ from hf_factuality.rewards.long_form import labels_of, long_form_reward
 from hf_factuality.worlds import WorldVerifier
 
 
+MAX_TOKENS = 80  # holds a biography with every fact
 CHECKED = {"consistent": Label.SUPPORTED, "contradictory": Label.CONTRADICTED, "missing": Label.UNVERIFIABLE}
 UNREAD = ("unknown", "unparsable")
 
@@ -97,8 +98,9 @@ def grpo(name, learning_rate, **more):
         rewards = Oracle(run.world).rewards()[name]
         for number, reward in enumerate(rewards):
             reward.__name__ = f"{name} {number}"
+        own = {"max_completion_length": MAX_TOKENS, "num_generations": 8, "warmup_steps": 2}
         args = FactGRPOConfig(
-            **_settings(run, {"learning_rate": run.condition or learning_rate, "num_generations": 8, **more}),
+            **_settings(run, {**own, "learning_rate": run.condition or learning_rate, **more}),
             verify_scope="completion", credit="none", factuality_reward_weight=0.0,
             multi_objective_aggregation="normalize_then_sum" if len(rewards) > 1 else "sum_then_normalize",
         )  # fmt: skip
