@@ -130,7 +130,8 @@ def plot(experiment: Experiment, rows: list[dict], path: Path) -> None:
         axes[0][0].invert_yaxis()
     else:
         if axes[0][-1].get_legend_handles_labels()[0]:
-            axes[0][-1].legend(fontsize="small")
+            beside = {"loc": "upper left", "bbox_to_anchor": (1.0, 1.0)} if experiment.front else {}
+            axes[0][-1].legend(fontsize="small", **beside)
     figure.suptitle(experiment.title, fontsize="medium")
     figure.tight_layout()
     figure.savefig(path, dpi=110)
