@@ -300,9 +300,7 @@ class _Reading:
                 break
         return found, told
 
-    def _labelled(
-        self, pattern: _Pattern, match: re.Match[str], slots: Mapping[str, str | None], hedged: bool
-    ) -> WorldSentence:
+    def _labelled(self, pattern: _Pattern, match: re.Match[str], slots: Mapping, hedged: bool) -> WorldSentence:
         start, end = match.span()
         relation = pattern.relation.name if pattern.relation else None
         place = next((name for name in ("target", "value") if slots.get(name)), None)
