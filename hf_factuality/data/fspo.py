@@ -1,9 +1,8 @@
 """Reader of the FSPO training files: takes the hand-written chat markup off the questions and renders them anew.
 
-The files store each prompt as one user message that holds a whole conversation, written out by hand for one model family.
-Here the question is taken out and rendered with the chat template of the model that is trained. The prompt is a string
-that ends in an opened `<think>`: TRL adds a generation prompt to every conversational prompt, so only a string can start
-the turn of the assistant.
+The files store each prompt as one user message that holds a whole conversation, written for one model family. Here the
+question is rendered with the chat template of the model that is trained, as a string that ends in an opened `<think>`:
+TRL adds a generation prompt to every conversational prompt, so only a string can start the turn of the assistant.
 """
 
 from __future__ import annotations
@@ -87,13 +86,8 @@ _TURN = re.compile(r"<\|im_start\|>|<\|start_header_id\|>")
 class ParsedPrompt:
     """What a stored prompt says.
 
-    Args:
-        question (`str`):
-            What the user asks, with the candidate answers of a HaluEval row.
-        style (`str`, *optional*):
-            `"instruct"` (chat markup or messages), `"base"` (a conversation in plain text), or `None` for plain text.
-        system (`str`, *optional*):
-            Instructions that come before the question.
+    `question` holds the candidate answers of a HaluEval row too. `style` is `"instruct"` (chat markup or messages), `"base"`
+    (a conversation in plain text), or `None` for plain text. `system` are the instructions before the question, if any.
     """
 
     question: str
@@ -105,17 +99,8 @@ def parse_prompt(prompt: str | Sequence[Mapping[str, Any]]) -> ParsedPrompt:
     """Take the question out of a stored prompt.
 
     Reads ChatML, Llama 3 headers and the conversation between "User" and "Assistant" of base models, each written into
-    one message or string; real messages; and plain text, which is taken as the question.
-
-    Args:
-        prompt (`str` or `list[dict]`):
-            Text, or messages with `role` and `content`.
-
-    Returns:
-        [`ParsedPrompt`]
-
-    Raises:
-        `DataError`: neither text nor messages, or no message of the user.
+    one message or string; real messages (`role`, `content`); and plain text, which is taken as the question. Raises
+    `DataError` for neither text nor messages, no message of the user, or several turns.
     """
     system = None
     messages = not isinstance(prompt, str)
@@ -153,13 +138,9 @@ def load_fspo(
             Parquet, JSON or JSON Lines files; their columns may differ. They are read whole, whatever `split` says.
         dataset_name (`str`, *optional*):
             Name on the Hub, or folder, of a dataset; give either this or `train_files`.
-        dataset_config (`str`, *optional*):
-            Configuration of `dataset_name`.
-        split (`str`, *optional*, defaults to `"train"`):
-            Split of `dataset_name`.
-        tokenizer (`PreTrainedTokenizerBase`, *optional*):
-            Tokenizer or processor of the model that is trained. Without it, prompts are messages.
-        settings:
+        dataset_config (`str`, *optional*), split (`str`, *optional*, defaults to `"train"`):
+            Configuration and split of `dataset_name`.
+        tokenizer, settings:
             See [`prepare_rows`].
 
     Returns:
@@ -170,7 +151,12 @@ def load_fspo(
 
     Source: files of nusnlp/FSPO (arXiv 2505.24630).
     """
-    return _prepare(read_parts(train_files, dataset_name, dataset_config, split), tokenizer, **settings)
+    parts = _Parts(read_parts(train_files, dataset_name, dataset_config, split))
+    return prepare_rows(parts, tokenizer=tokenizer, **settings)
+
+
+class _Parts(list[tuple[str, Rows]]):
+    """Rows of several files, each with the name that error messages call it."""
 
 
 def prepare_rows(
@@ -193,7 +179,7 @@ def prepare_rows(
             `reward_model` with `ground_truth`; `data_source`; and, if there is evidence, `knowledge`, `evidence` or
             `context` (text or a list of texts).
         tokenizer (`PreTrainedTokenizerBase`, *optional*):
-            Tokenizer or processor of the model that is trained.
+            Tokenizer or processor of the model that is trained. Without it, prompts are messages.
         style (`str`, *optional*, defaults to `"auto"`):
             `"instruct"`: system and user message, rendered with the chat template. `"base"`: plain text. `"auto"`:
             `"base"` for a tokenizer without chat template, otherwise `"instruct"`.
@@ -220,28 +206,13 @@ def prepare_rows(
     Raises:
         `DataError`: the rows cannot be trained on, or `style` needs what the tokenizer lacks; names value and remedy.
     """
-    if not hasattr(dataset, "column_names") or not hasattr(dataset, "__len__") or isinstance(dataset, Mapping):
-        raise DataError(
-            f"{name}: needs a Dataset, got {type(dataset).__name__}; choose one split, and do not stream it"
-        )
-    return _prepare(
-        [(name, list(enumerate(dataset)))], tokenizer, style=style, default_data_source=default_data_source,
-        known_sources=known_sources, system_prompt=system_prompt, chat_template_kwargs=chat_template_kwargs,
-        empty_answers=empty_answers,
-    )  # fmt: skip
-
-
-def _prepare(
-    parts: Sequence[tuple[str, Rows]],
-    tokenizer: Any,
-    *,
-    style: str = "auto",
-    default_data_source: str | None = None,
-    known_sources: Collection[str] | None = None,
-    system_prompt: str | None = None,
-    chat_template_kwargs: Mapping[str, Any] | None = None,
-    empty_answers: str = "error",
-) -> Dataset:
+    parts = dataset
+    if not isinstance(dataset, _Parts):
+        if not hasattr(dataset, "column_names") or not hasattr(dataset, "__len__") or isinstance(dataset, Mapping):
+            raise DataError(
+                f"{name}: needs a Dataset, got {type(dataset).__name__}; choose one split, and do not stream it"
+            )
+        parts = [(name, list(enumerate(dataset)))]
     if empty_answers not in ("error", "drop"):
         raise DataError(f"empty_answers must be 'error' or 'drop', got {empty_answers!r}")
     render = _Renderer(tokenizer, style, system_prompt, chat_template_kwargs)
@@ -287,21 +258,9 @@ def check_prompt_lengths(
 ) -> int:
     """Check that every prompt fits, tokenized as TRL does it.
 
-    Args:
-        dataset (`datasets.Dataset`):
-            Rows with a column `prompt`, texts or messages.
-        tokenizer (`PreTrainedTokenizerBase`):
-            Tokenizer of the model that is trained.
-        max_length (`int`):
-            Most tokens that a prompt may have: the context of the model less the completion.
-        chat_template_kwargs (`Mapping[str, Any]`, *optional*):
-            Passed to `apply_chat_template`.
-
-    Returns:
-        `int`: tokens of the longest prompt.
-
-    Raises:
-        `DataError`: a prompt is longer; names the longest row, its tokens and the limit.
+    Prompts are the column `prompt`, texts or messages, and may have `max_length` tokens: the context of the model less the
+    completion. `chat_template_kwargs` are passed to `apply_chat_template`. Returns the tokens of the longest prompt; raises
+    `DataError`, which names its row, its tokens and the limit, if it is too long.
     """
     lengths: list[int] = []
     for start in range(0, len(dataset), 1000):
@@ -335,13 +294,11 @@ def _to_dataset(rows: list[tuple]) -> Dataset:
     return Dataset.from_dict(
         {"prompt": prompts, "question": questions, "answer": answers, "evidence": evidence, "data_source": sources},
         features=Features(
-            {
-                "prompt": text if isinstance(prompts[0], str) else List({"role": text, "content": text}),
-                "question": text,
-                "answer": List(text) if lists else text,
-                "evidence": List(text),
-                "data_source": text,
-            }
+            prompt=text if isinstance(prompts[0], str) else List({"role": text, "content": text}),
+            question=text,
+            answer=List(text) if lists else text,
+            evidence=List(text),
+            data_source=text,
         ),
     )
 
@@ -409,9 +366,7 @@ class _Renderer:
             style = "instruct" if tokenizer is None or has_template else "base"
             if style == "base":
                 logger.warning("the tokenizer has no chat template: prompts are plain text (style 'base')")
-        self.style = style
-        self.tokenizer = tokenizer
-        self.system_prompt = system_prompt
+        self.tokenizer, self.style, self.system_prompt = tokenizer, style, system_prompt
         self.kwargs = dict(chat_template_kwargs or {})
         self.bos = _bos_to_strip(tokenizer)
         self.system_role = tokenizer is None or style == "base" or self._takes_system()
