@@ -12,13 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from hf_factuality.errors import DataError
-from hf_factuality.functional.answers import (
-    check_format,
-    exact_match,
-    extract_answer,
-    halueval_match,
-    hotpot_f1,
-)
+from hf_factuality.functional.answers import check_format, exact_match, extract_answer, halueval_match, hotpot_f1
 from hf_factuality.rewards._math import gsm8k_match, math_match, require_math, warn_once
 
 
@@ -51,11 +45,7 @@ def complete_text(completion: Any, prompt: Any = None, think_in_prompt: bool | N
             Prompt of the completion.
         think_in_prompt (`bool`, *optional*):
             Whether the prompt ends in an opened `<think>`. By default, this is read off the prompt: its text, or the
-            last message if that is the assistant's. Set it to `True` for messages whose chat template opens the tag,
-            which the prompt does not show.
-
-    Returns:
-        `str`
+            last message if that is the assistant's. Set it to `True` for messages whose chat template opens the tag.
     """
     text, reasoning_split = _text(completion)
     if think_in_prompt is None:
@@ -126,12 +116,8 @@ def hotpot_f1_reward(prompts, completions, completion_ids=None, answer=None, **c
     """Token F1 of the text between `<answer>` tags, as in HotpotQA and 2WikiMultiHopQA; at most 1 per completion.
 
     Args:
-        prompts (`list`):
-            Prompts; not used.
         completions (`list[str]` or `list[list[dict]]`):
             Completions, texts or messages. One without answer tags scores 0.
-        completion_ids (`list[list[int]]`, *optional*):
-            Token ids; not used.
         answer (`list[str]` or `list[list[str]]`):
             Gold answers; of several the nearest counts.
 
@@ -145,74 +131,45 @@ def hotpot_f1_reward(prompts, completions, completion_ids=None, answer=None, **c
 
 
 def halueval_reward(prompts, completions, completion_ids=None, answer=None, **columns) -> list[float | None]:
-    """1 if the answer equals the gold answer, or has the whole of it as one word, else 0; all normalised.
-
-    Arguments, return value and errors as in [`hotpot_f1_reward`].
-    """
+    """As [`hotpot_f1_reward`]; 1 if the answer equals the gold answer, or has the whole of it as one word, else 0."""
     return _scores(halueval_match, completions, answer)
 
 
 def exact_reward(prompts, completions, completion_ids=None, answer=None, **columns) -> list[float | None]:
-    """1 if the normalised answer equals a normalised gold answer, else 0.
-
-    Arguments, return value and errors as in [`hotpot_f1_reward`].
-    """
+    """As [`hotpot_f1_reward`]; 1 if the normalised answer equals a normalised gold answer, else 0."""
     return _scores(exact_match, completions, answer)
 
 
 def math_reward(prompts, completions, completion_ids=None, answer=None, **columns) -> list[float | None]:
     """1 if the answer is mathematically equal to the gold answer, else 0; works in any thread.
 
-    Arguments as in [`hotpot_f1_reward`]; gold answers may be LaTeX without `$`. Unlike the released FSPO scoring, which
-    compares normalised strings, this uses the `math-verify` library.
-
-    Returns:
-        `list[float | None]`: 0 or 1; `None` where the gold answer cannot be parsed and is not matched word for word.
-
-    Raises:
-        `DataError`: no column `answer`.
-        `ImportError`: `math-verify` is not installed.
+    As [`hotpot_f1_reward`]; gold answers may be LaTeX without `$`. Unlike the released FSPO scoring, which compares
+    normalised strings, this uses the `math-verify` library. `None` where the gold answer cannot be parsed and is not matched
+    word for word; `ImportError` if the library is not installed.
     """
     return _scores(math_match, completions, answer)
 
 
 def gsm8k_reward(prompts, completions, completion_ids=None, answer=None, **columns) -> list[float | None]:
-    """[`math_reward`] without `,` and `$`; a gold answer may be a worked solution that ends in `#### 18`.
-
-    Arguments, return value and errors as in [`math_reward`].
-    """
+    """[`math_reward`] without `,` and `$`; a gold answer may be a worked solution that ends in `#### 18`."""
     return _scores(gsm8k_match, completions, answer)
 
 
 def think_format_reward(
     prompts, completions, completion_ids=None, violation: float = 0.0, think_in_prompt: bool | None = None, **columns
 ) -> list[float]:
-    """1 if reasoning and answer are tagged as [`check_format`] wants it, else `violation`.
-
-    Args:
-        prompts, completions, completion_ids, **columns:
-            As in [`hotpot_f1_reward`]; prompts are read for an opened `<think>`, as in [`complete_text`].
-        violation (`float`, *optional*, defaults to `0.0`):
-            Reward of a violation. The released FSPO code has -2, with 0 where the format is right.
-        think_in_prompt (`bool`, *optional*):
-            Whether prompts end in an opened `<think>`; by default, this is read off each prompt.
-
-    Returns:
-        `list[float]`
-    """
+    """1 if reasoning and answer are tagged as [`check_format`] wants it, else `violation`; see [`FormatReward`]."""
     return FormatReward(violation=violation, think_in_prompt=think_in_prompt)(prompts, completions)
 
 
 class FormatReward:
-    """[`think_format_reward`] with its settings bound, logged by TRL as "format".
+    """Pays whether reasoning and answer are tagged as [`check_format`] wants it; logged by TRL as "format".
 
     Args:
-        violation (`float`, *optional*, defaults to `0.0`):
-            Reward of a violation.
-        correct (`float`, *optional*, defaults to `1.0`):
-            Reward where the format is right.
+        violation (`float`, *optional*, defaults to `0.0`), correct (`float`, *optional*, defaults to `1.0`):
+            Reward of a violation, and where the format is right. The released FSPO code has -2 and 0.
         think_in_prompt (`bool`, *optional*):
-            Whether prompts end in an opened `<think>`; by default, this is read off each prompt.
+            Whether prompts end in an opened `<think>`; by default, this is read off each prompt as in [`complete_text`].
     """
 
     __name__ = "format"
@@ -235,8 +192,7 @@ class FSPOAnswerReward:
 
     Args:
         scorers (`Mapping[str, Scorer]`, *optional*):
-            More data sources, or others for those of [`SCORERS`]: name -> `scorer(prediction, golds)`, which returns a
-            number or `None` (unknown).
+            More data sources, or others for those of [`SCORERS`]: name -> [`Scorer`].
         require_format (`bool`, *optional*, defaults to `True`):
             Whether a format violation makes the reward 0. Without it, an answer between tags is enough.
         think_in_prompt (`bool`, *optional*):
@@ -245,8 +201,7 @@ class FSPOAnswerReward:
             Data source of rows without one.
 
     Raises:
-        `DataError`: `default_data_source` is not known.
-        `TypeError`: a scorer is not callable.
+        `DataError`: `default_data_source` is not known. `TypeError`: a scorer is not callable.
 
     Example:
 
@@ -275,8 +230,7 @@ class FSPOAnswerReward:
         for name, scorer in self.scorers.items():
             if not callable(scorer):
                 raise TypeError(f"the scorer of data source {name!r} must be callable, got {scorer!r}")
-        self.require_format = require_format
-        self.think_in_prompt = think_in_prompt
+        self.require_format, self.think_in_prompt = require_format, think_in_prompt
         self.default_data_source = default_data_source
         if default_data_source is not None:
             self._scorer(default_data_source)
@@ -293,13 +247,9 @@ class FSPOAnswerReward:
     def check(self, dataset: Any) -> None:
         """Check before training that every row of a dataset can be scored.
 
-        Args:
-            dataset (`datasets.Dataset` or `Mapping[str, Sequence]`):
-                Rows with the columns `answer` and `data_source`.
-
-        Raises:
-            `DataError`: a column is missing, a data source unknown, a gold answer empty or not text.
-            `ImportError`: rows need `math-verify` and it is not installed.
+        `dataset` (`datasets.Dataset` or `Mapping[str, Sequence]`) has the columns `answer` and `data_source`. Raises
+        `DataError` if a column is missing, a data source unknown, or a gold answer empty or not text; `ImportError` if rows
+        need `math-verify` and it is not installed.
         """
         present = list(getattr(dataset, "column_names", None) or dataset)
         needed = ["answer"] + (["data_source"] if self.default_data_source is None else [])

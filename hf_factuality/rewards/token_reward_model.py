@@ -33,15 +33,12 @@ class _Frame(NamedTuple):
     """What stands around a completion, and whether the tokenizer adds its special tokens to it."""
 
     head: str
-    tail: str
-    special: bool
+    tail: str = ""
+    special: bool = True
 
 
 class _Encoded(NamedTuple):
-    """A text as the model reads it, and how many tokens of the completion did not fit.
-
-    A place is the position of a token of the completion, and its first character and end in the completion.
-    """
+    """A text as the model reads it; of each token of the completion, its position, first character and end; tokens cut."""
 
     features: dict[str, list[int]]
     places: list[tuple[int, int, int]]
@@ -78,16 +75,13 @@ class TokenRewardModel:
             Which label's score counts, by number or name; needed if the model has several.
         process (`str`, *optional*, defaults to `"raw"`):
             `"raw"` (the logit), `"sigmoid"`, or `"softmax"` (the probability of `label` among the labels).
-        scale (`float`, *optional*, defaults to `1.0`):
-            Factor; -1 for a model that scores what is unwanted.
-        baseline (`float`, *optional*, defaults to `0.0`):
-            Taken off every processed score.
+        scale (`float`, *optional*, defaults to `1.0`), baseline (`float`, *optional*, defaults to `0.0`):
+            As above; a scale of -1 for a model that scores what is unwanted.
         differences (`bool`, *optional*, defaults to `False`):
             Pay the change from the token before (the first token: from `baseline`), so that a completion earns
             `scale * (score of its last scored token - baseline)` in total. With `gamma=1` this is potential-based shaping:
-            the best policy is the one that a single reward of that size at the end would have, and the reward model says
-            at which token it was won or lost. For a model whose score at a token rates the text up to it; it should read
-            from left to right.
+            the best policy is the one that a single reward of that size at the end would have. For a model that reads from
+            left to right and whose score at a token rates the text up to it.
         prompt (`bool` or `Callable`, *optional*, defaults to `True`):
             Whether the prompt is read as context; or a function of a row's prompt that returns the text to put before the
             completion.
@@ -178,15 +172,11 @@ class TokenRewardModel:
         Args:
             prompts (`list`):
                 Texts or lists of messages; not used with `prompt=False`.
-            completions, completion_ids (`list`, *optional*):
-                Not used; the texts are.
             completion_texts (`list[str]`):
-                What the tokens decode to.
+                What the tokens decode to. `completions`, `completion_ids` and other columns are not used.
             log_metric (`Callable[[str, float], None]`, *optional*):
                 Gets `{name}/score` (mean processed score of a token), `{name}/tokens` (scored tokens per completion),
                 `{name}/unscored_tokens` and `{name}/unknown_completions` (both per call).
-            **columns:
-                Not used.
 
         Returns:
             `list`: per completion one `(start, end, value)` per token of the reward model, in order: the characters of the
@@ -225,16 +215,16 @@ class TokenRewardModel:
     # Texts
     def _frame(self, prompt: Any) -> _Frame:
         if not self.prompt:
-            return _Frame("", "", True)
+            return _Frame("")
         if callable(self.prompt):
-            return _Frame(self.prompt(prompt), "", True)
+            return _Frame(self.prompt(prompt))
         if isinstance(prompt, str):
-            return _Frame(prompt, "", True)
+            return _Frame(prompt)
         if not getattr(self.tokenizer, "chat_template", None):
             contents = [message["content"] for message in prompt]
             if not all(isinstance(content, str) for content in contents):
                 raise DataError(f"the messages of a prompt must hold text, got {contents!r:.150}")
-            return _Frame("".join(f"{content}\n" for content in contents), "", True)
+            return _Frame("".join(f"{content}\n" for content in contents))
         mark = _MARK
         while mark in str(prompt):
             mark += "x"
@@ -267,14 +257,12 @@ class TokenRewardModel:
                        "return_special_tokens_mask": True, "return_attention_mask": True}  # fmt: skip
             for i, whole, encoded in zip(chosen, wholes, _rows(self.tokenizer(wholes, **options)), strict=True):
                 begin = len(frames[i].head)
-                places, missing = _places(encoded, whole, begin, begin + len(texts[i])), 0
+                places = all_places = _places(encoded, whole, begin, begin + len(texts[i]))
                 if len(encoded["input_ids"]) > self.max_length:
-                    cut = self.tokenizer([whole], truncation=True, max_length=self.max_length, **options)
-                    encoded, missing = _rows(cut)[0], len(places)
+                    encoded = _rows(self.tokenizer([whole], truncation=True, max_length=self.max_length, **options))[0]
                     places = _places(encoded, whole, begin, begin + len(texts[i]))
-                    missing -= len(places)
                 features = {name: encoded[name] for name in self._features if name in encoded}
-                rows[i] = _Encoded(features, places, missing)
+                rows[i] = _Encoded(features, places, len(all_places) - len(places))
         return rows
 
     # The model
@@ -304,15 +292,13 @@ class TokenRewardModel:
         missing = sum(row.missing for row in rows)
         if missing:
             self._warn(
-                "cut", f"%s reads {self.max_length} tokens: {missing} of {sum(len(r.places) for r in rows) + missing} tokens "
-                "of this batch's completions were not scored and carry nothing; shorten prompts or completions. Said once; "
-                "see %s/unscored_tokens in the log",
-            )  # fmt: skip
+                "unscored_tokens",
+                f"reads {self.max_length} tokens: {missing} of {sum(len(r.places) for r in rows) + missing} tokens of this "
+                "batch's completions were not scored and carry nothing; shorten prompts or completions",
+            )
         if not all(math.isfinite(score) for found in scores.values() for score in found):
-            self._warn(
-                "nan", "%s gave scores that are not finite numbers; those completions are unknown. Said once; see "
-                "%s/unknown_completions in the log",
-            )  # fmt: skip
+            what = "gave scores that are not finite numbers; those completions are unknown"
+            self._warn("unknown_completions", what)
         if log_metric is None:
             return
         finite = [score for index, found in scores.items() if rewards[index] is not None for score in found]
@@ -326,7 +312,7 @@ class TokenRewardModel:
     def _warn(self, kind: str, text: str) -> None:
         if kind not in self._warned:
             self._warned.add(kind)
-            logger.warning(text, self.name, self.name)
+            logger.warning("%s %s. Said once; see %s/%s in the log", self.name, text, self.name, kind)
 
 
 def _rows(encoded: Any) -> list[dict[str, list]]:
@@ -334,15 +320,12 @@ def _rows(encoded: Any) -> list[dict[str, list]]:
 
 
 def _places(encoded: Mapping[str, list], whole: str, begin: int, end: int) -> list[tuple[int, int, int]]:
-    """Position and characters of the tokens of `whole[begin:end]`, in characters from `begin`.
-
-    Byte-level tokenizers trim white space off their offsets: a token of nothing else has an empty range where it ends, but
-    one that is the first space of the text has it at 0.
-    """
+    """Position and characters of the tokens of `whole[begin:end]`, in characters from `begin`."""
     found = []
-    for position, ((start, stop), added) in enumerate(
-        zip(encoded["offset_mapping"], encoded["special_tokens_mask"], strict=True)
-    ):
+    tokens = zip(encoded["offset_mapping"], encoded["special_tokens_mask"], strict=True)
+    for position, ((start, stop), added) in enumerate(tokens):
+        # Byte-level tokenizers trim white space off their offsets: a token of nothing else has an empty range where it
+        # ends, but one that is the first space of the text has it at 0.
         stop = 1 if (start, stop) == (0, 0) and whole[0].isspace() else stop
         after_prompt = stop > begin or stop == begin == 0  # a space that the tokenizer puts before the text
         before_tail = start < end or stop == end
