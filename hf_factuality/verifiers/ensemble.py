@@ -11,20 +11,22 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from hf_factuality.errors import JudgingError
+from hf_factuality.functional.calibration import sigmoid
 from hf_factuality.spans import Label
 from hf_factuality.verifiers.base import Judge, JudgeInput, Judgement
 
 
 __all__ = ["CalibratedJudge", "Calibration", "MajorityJudge", "fit_calibration"]
 
-_GROUP = {Label.HEDGED_SUPPORTED: Label.SUPPORTED, Label.HEDGED_CONTRADICTED: Label.CONTRADICTED}
+_HEDGED = {Label.HEDGED_SUPPORTED: Label.SUPPORTED, Label.HEDGED_CONTRADICTED: Label.CONTRADICTED}
+_KIND = {label: _HEDGED.get(label, label) for label in Label}
 # Scores are moved this far from 0 and 1 before their log-odds are taken.
 CLIP = 0.01
 TIES = ("unknown", "first", *(label.value for label in Label))
 
 
 class _Ensemble:
-    """Asks all its judges about all claims, and decides on the judgements of each."""
+    """Asks all its judges about all claims, and decides (`_decide`) on the judgements of each."""
 
     def __init__(self, judges: Sequence[Judge]):
         self.judges = tuple(judges)
@@ -37,9 +39,6 @@ class _Ensemble:
     def judge(self, inputs: Sequence[JudgeInput]) -> list[Judgement]:
         """One [`~hf_factuality.verifiers.base.Judgement`] per input, in order."""
         return [self._decide(row) for row in self._ask(inputs)]
-
-    def _decide(self, row: Sequence[Judgement]) -> Judgement:
-        raise NotImplementedError
 
     def _ask(self, inputs: Sequence[JudgeInput]) -> list[tuple[Judgement, ...]]:
         """Per input, the judgements of all judges, in their order."""
@@ -98,12 +97,12 @@ class MajorityJudge(_Ensemble):
         votes = [(found, weight) for found, weight in zip(row, self.weights, strict=True) if found.label is not None]
         if not votes:
             return Judgement(None)
-        kinds = _tally((_GROUP.get(found.label, found.label), weight) for found, weight in votes)
+        kinds = _tally((_KIND[found.label], weight) for found, weight in votes)
         score = min(kinds.get(Label.SUPPORTED, 0.0) / sum(kinds.values()), 1.0)
         level = _best(kinds)
         if len(level) > 1 and self.tie != "first":
             return Judgement(None if self.tie == "unknown" else Label(self.tie), score)
-        label = _best(_tally((f.label, w) for f, w in votes if _GROUP.get(f.label, f.label) is level[0]))[0]
+        label = _best(_tally((f.label, w) for f, w in votes if _KIND[f.label] is level[0]))[0]
         evidence = next((f.evidence for f, _ in votes if f.label is label and f.evidence is not None), None)
         return Judgement(label, score, evidence)
 
@@ -140,12 +139,11 @@ class Calibration:
 
     def probability(self, scores: Sequence[float | None]) -> float | None:
         """Probability in [0, 1] that a claim with these scores, one per judge, is supported; `None` if none is known."""
-        if all(score is None for score in scores):
-            return None
         known = [place for place, score in enumerate(scores) if score is not None]
+        if not known:
+            return None
         terms = [self.weights[place] * (_log_odds(scores[place]) - self.means[place]) for place in known]
-        z = self.intercept + math.fsum(terms)
-        return 1.0 / (1.0 + math.exp(-min(max(z, -700.0), 700.0)))
+        return sigmoid(self.intercept + math.fsum(terms))
 
 
 def _log_odds(score: float) -> float:
@@ -188,7 +186,7 @@ def fit_calibration(scores: Sequence[Sequence[float | None]], labels: Sequence[b
     beta[-1] = math.log(y.mean() / (1.0 - y.mean()))
     current = loss(beta)
     for _ in range(100):
-        p = 1.0 / (1.0 + np.exp(-np.clip(features @ beta, -700.0, 700.0)))
+        p = np.array([sigmoid(z) for z in features @ beta])
         gradient = features.T @ (p - y) + penalty * beta
         if np.abs(gradient).max() < 1e-9 * len(y):
             break
@@ -241,17 +239,7 @@ class CalibratedJudge(_Ensemble):
         l2: float = 1.0,
         threshold: float = 0.5,
     ) -> CalibratedJudge:
-        """Ask the judges about labelled claims and calibrate them; see [`fit_calibration`].
-
-        Args:
-            judges (`Sequence[Judge]`), inputs (`Sequence[JudgeInput]`), labels (`Sequence[bool]`):
-                What to calibrate, claims with their evidence, and whether each is supported.
-            l2 (`float`, *optional*, defaults to `1.0`), threshold (`float`, *optional*, defaults to `0.5`):
-                See [`fit_calibration`] and [`CalibratedJudge`].
-
-        Returns:
-            [`CalibratedJudge`].
-        """
+        """Ask the judges about claims, of which `labels` say whether they are supported; see [`fit_calibration`]."""
         scores = [[_score(found) for found in row] for row in _Ensemble(judges)._ask(inputs)]
         return cls(judges, fit_calibration(scores, labels, l2), threshold)
 
@@ -264,15 +252,14 @@ class CalibratedJudge(_Ensemble):
         votes = [found for found in row if found.label is not None]
         if not votes:
             return Judgement(None)
-        kinds = [_GROUP.get(found.label, found.label) for found in votes]
+        kinds = [_KIND[found.label] for found in votes]
         score = self.calibration.probability([_score(found) for found in row])
         if 2 * kinds.count(Label.NO_FACT) > len(kinds) or score is None:
             return Judgement(Label.NO_FACT)
+        against = kinds.count(Label.CONTRADICTED) > kinds.count(Label.UNVERIFIABLE)
+        label = Label.CONTRADICTED if against else Label.UNVERIFIABLE
         if score >= self.threshold:
             label = Label.SUPPORTED
-        else:
-            against = kinds.count(Label.CONTRADICTED) > kinds.count(Label.UNVERIFIABLE)
-            label = Label.CONTRADICTED if against else Label.UNVERIFIABLE
         agreeing = [found for found, kind in zip(votes, kinds, strict=True) if kind is label]
         return Judgement(label, score, next((f.evidence for f in agreeing if f.evidence is not None), None))
 
@@ -281,6 +268,4 @@ def _score(found: Judgement) -> float | None:
     """What a judgement says of "supported"; `None` if nothing."""
     if found.label is None or found.label is Label.NO_FACT:
         return None
-    if found.score is not None:
-        return found.score
-    return float(_GROUP.get(found.label, found.label) is Label.SUPPORTED)
+    return found.score if found.score is not None else float(_KIND[found.label] is Label.SUPPORTED)
