@@ -24,32 +24,18 @@ from hf_factuality.io.files import last_name, write_atomically
 SCHEMA = "hf_factuality.results/1"
 _NUMBER, _TEXT = (int, float), (str, type(None))
 _ENTRY: Mapping[str, tuple[type, ...]] = {
-    "benchmark": (str,),
-    "metric": (str,),
+    **dict.fromkeys(("benchmark", "metric", "created"), (str,)),
     "value": (*_NUMBER, type(None)),
-    "n": (int,),
-    "n_scored": (int,),
-    "confidence_interval": (dict, type(None)),
+    **dict.fromkeys(("n", "n_scored"), (int,)),
+    **dict.fromkeys(("confidence_interval", "verifier", "extractor", "judge"), (dict, type(None))),
+    **dict.fromkeys(("parts", "left_out", "seeds", "dataset", "generation", "settings"), (dict,)),
     "higher_is_better": (bool, type(None)),
-    "parts": (dict,),
-    "left_out": (dict,),
-    "seeds": (dict,),
-    "dataset": (dict,),
-    "verifier": (dict, type(None)),
-    "extractor": (dict, type(None)),
-    "judge": (dict, type(None)),
-    "generation": (dict,),
     "comparable_to_published": (bool,),
-    "settings": (dict,),
-    "created": (str,),
 }
 _TOP: Mapping[str, tuple[type, ...]] = {
-    "schema": (str,),
-    "created": (str,),
-    "hf_factuality": (str,),
-    "model": (dict,),
+    **dict.fromkeys(("schema", "created", "hf_factuality"), (str,)),
+    **dict.fromkeys(("model", "environment"), (dict,)),
     "results": (list,),
-    "environment": (dict,),
 }
 _MODEL = dict.fromkeys(("name", "revision", "adapter", "dtype", "server"), _TEXT)
 _WEIGHTS = ("*.safetensors", "*.bin", "config.json", "adapter_config.json")
@@ -104,14 +90,7 @@ def public(value: Any) -> Any:
 
 
 def load_results(path: str | Path) -> dict[str, Any]:
-    """Read a file of results and check it.
-
-    Args:
-        path (`str` or `Path`):
-            A file that `hf-factuality evaluate` wrote.
-
-    Returns:
-        `dict[str, Any]`, as docs/evaluate.md describes it.
+    """Read a file that `hf-factuality evaluate` wrote and check it; docs/evaluate.md describes what it holds.
 
     Raises:
         `DataError`: it is no JSON, has another schema, or names the entry that is wrong and how.
@@ -351,9 +330,8 @@ def _tensors(file: BinaryIO, size: int) -> list[tuple[int, int]]:
             raise ValueError
         header = json.loads(file.read(start - 8))
         header.pop("__metadata__", None)
-        places = sorted(
-            {(start + first, start + last) for first, last in (it["data_offsets"] for it in header.values())}
-        )
+        offsets = [it["data_offsets"] for it in header.values()]
+        places = sorted({(start + first, start + last) for first, last in offsets})
         if any({type(first), type(last)} != {int} or not start <= first <= last <= size for first, last in places):
             raise ValueError
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):

@@ -34,7 +34,7 @@ from hf_factuality.verifiers.registry import load_verifier
 __all__ = ["TASK", "FactVerificationPipeline"]
 
 TASK = "fact-verification"
-_TEXT, _FIELDS = ("text", "completion"), ("text", "completion", "evidence", "question")
+_FIELDS = ("text", "completion", "evidence", "question")
 # What `pipeline` hands on to every pipeline and no verifier takes.
 _OF_TRANSFORMERS = ("local_files_only", "torch_dtype", "dtype", "use_fast")
 _WANTED = f"pass an NLI model, a folder or repository with a {CONFIG_NAME}, or a ready verifier"
@@ -43,11 +43,10 @@ _WANTED = f"pass an NLI model, a folder or repository with a {CONFIG_NAME}, or a
 class FactVerificationPipeline(Pipeline):
     """Labels the spans of completions, as `pipeline("fact-verification")`.
 
-    Use it by `transformers.pipeline` once this module is imported, or by its name. An input is a dictionary with `text`
-    (or `completion`), and `evidence` (a text or a list of texts) and `question` where there are any; other keys are
-    handed on as columns of the row. The output is a list with a dictionary for each span: `label` (of
-    [`~hf_factuality.Label`], `None` if it could not be judged), `score`, `start`, `end`, `text`, `claim`, `evidence`. A
-    completion that could not be judged at all is one span without label.
+    An input is a dictionary with `text` (or `completion`), and `evidence` (a text or a list of texts) and `question` where
+    there are any; other keys are handed on as columns of the row. The output is a list with a dictionary for each span:
+    `label` (of [`~hf_factuality.Label`], `None` if it could not be judged), `score`, `start`, `end`, `text`, `claim`,
+    `evidence`. A completion that could not be judged at all is one span without label.
 
     A list of inputs reaches the verifier in one call, or in calls of `batch_size`; its outputs are a list. A generator or
     dataset is read as far as needed, `batch_size` (by default 1) inputs at a time. `num_workers` has no effect.
@@ -58,10 +57,8 @@ class FactVerificationPipeline(Pipeline):
             - A natural language inference model (by `transformers.pipeline` also its id or folder): `NLIVerifier`.
             - A ready verifier.
             - `None`: `LexicalVerifier`.
-        tokenizer (`PreTrainedTokenizerBase`, *optional*):
-            Of an inference model.
-        device (`int`, `str` or `torch.device`, *optional*):
-            As for other pipelines. A ready verifier stays where it is.
+        tokenizer (`PreTrainedTokenizerBase`, *optional*), device (`int`, `str` or `torch.device`, *optional*):
+            Of an inference model; a ready verifier stays where it is.
         batch_size (`int`, *optional*):
             Inputs in a call of the verifier.
         **kwargs:
@@ -131,12 +128,7 @@ class FactVerificationPipeline(Pipeline):
         return self.verifier
 
     def __call__(self, inputs: Any, num_workers: int | None = None, batch_size: int | None = None, **kwargs: Any):
-        """Spans of one input, or of each input; see the class.
-
-        Raises:
-            `ValueError`: an input is none, or an argument is unknown.
-            `JudgingError`: the verifier returned another number of results than it got inputs.
-        """
+        """Spans of one input, or of each; `ValueError` for what is no input, `JudgingError` if a result is missing."""
         self._sanitize_parameters(**kwargs)
         batch_size = batch_size if batch_size is not None else self._batch_size
         if batch_size is not None and (isinstance(batch_size, bool) or batch_size < 1):
@@ -169,7 +161,7 @@ class FactVerificationPipeline(Pipeline):
             close = difflib.get_close_matches(str(key).casefold(), _FIELDS, n=1, cutoff=0.9)
             if close and key not in _FIELDS:
                 raise ValueError(f"the input has the key {key!r}; did you mean {close[0]!r}?")
-        given = [name for name in _TEXT if name in input_]
+        given = [name for name in _FIELDS[:2] if name in input_]
         if len(given) != 1:
             raise ValueError(
                 f"an input has 'text' or 'completion', one of them; got the keys {sorted(map(str, input_))}"

@@ -117,9 +117,8 @@ def write_trainer_card(
     base = _base_of(model)
     results = None
     if not trainer.is_in_train:
-        results = card_results(
-            trainer.card_results, folder, _this(folder, model_name, repo_id), base.identity, repo_id
-        )
+        this = _this(folder, model_name, repo_id)
+        results = card_results(trainer.card_results, folder, this, base.identity, repo_id)
     kept = _own_metadata(folder / "README.md")
     write(model_name, shown, tags)
     data = _metadata(folder / "README.md", kept, base, shown, hasattr(model, "peft_config"), trainer._task)
@@ -159,14 +158,11 @@ def update_card(folder: str | Path, results: Any = None, repo_id: str | None = N
 
     Args:
         folder (`str` or `Path`):
-            A model with the card that a trainer of ours wrote.
+            A model with the card that a trainer of ours wrote, whose path is returned.
         results (`str`, `Path`, list of them, or `Mapping`, *optional*):
             Files of results, as for the trainers' `card_results`. `None`: the files `results*.json` in the folder.
         repo_id (`str`, *optional*):
             Repository that the folder goes to, for the links and the snippet.
-
-    Returns:
-        `Path`: the card.
 
     Raises:
         [`HubError`]: there is no such card, it cannot be read or written, or the results are not of this model.
@@ -237,9 +233,8 @@ class _Base:
         if self.name is None:
             return "not recorded"
         revision = self.identity.revision
-        return self.link() + (
-            f" at `{revision}`" if revision else " (revision not recorded)" if self.on_the_hub else ""
-        )
+        unknown = " (revision not recorded)" if self.on_the_hub else ""
+        return self.link() + (f" at `{revision}`" if revision else unknown)
 
 
 def _base_of(model: Any) -> _Base:
@@ -257,11 +252,9 @@ def _base_of(model: Any) -> _Base:
 def _data_row(name: str | None, dataset: Any, origin: tuple[str, str] | None) -> str:
     shown = own_words(dataset) or "not recorded"
     if name is not None:
-        shown = (
-            f"[{name}](https://huggingface.co/datasets/{name})"
-            if REPO_ID.fullmatch(name)
-            else escaped(plain_name(name))
-        )
+        shown = escaped(plain_name(name))
+        if REPO_ID.fullmatch(name):
+            shown = f"[{name}](https://huggingface.co/datasets/{name})"
         if origin is not None and origin[0] == name:
             shown += f" at `{origin[1]}`"
     return shown + (f", {len(dataset)} rows" if hasattr(dataset, "__len__") else "")
@@ -276,9 +269,8 @@ def _own_metadata(path: Path) -> dict[str, Any]:
     try:
         data = ModelCard.load(path, ignore_metadata_errors=True).data.to_dict()
     except Exception as error:  # noqa: BLE001 - whatever stands there, the run that wants to save goes on
-        logger.warning(
-            "%s cannot be read (%s); its licence and language are not kept", path.name, type(error).__name__
-        )
+        what = type(error).__name__
+        logger.warning("%s cannot be read (%s); its licence and language are not kept", path.name, what)
         return {}
     return {name: data[name] for name in _KEPT if name in data}
 
@@ -305,10 +297,8 @@ def before_and_after(
     before: Mapping[str, Any], after: Mapping[str, Any], names: Mapping[str, str], n: int, setting: str
 ) -> dict[str, Any]:
     """Two measurements as rows for the screen, of the keys of `names`; a card takes files of results instead."""
-    rows = [
-        {"name": text, "before": _shown(before[key]), "after": _shown(after[key]), "n": n}
-        for key, text in names.items()
-    ]
+    values = [(text, _shown(before[key]), _shown(after[key])) for key, text in names.items()]
+    rows = [{"name": name, "before": first, "after": last, "n": n} for name, first, last in values]
     return {"metrics": rows, "setting": setting}
 
 

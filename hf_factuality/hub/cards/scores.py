@@ -57,12 +57,6 @@ class CardResults:
     files: list[Path] = field(default_factory=list)
 
 
-@dataclass
-class _File:
-    path: Path
-    content: dict[str, Any]
-
-
 def card_results(
     given: Any, folder: Path, this: ModelIdentity, base: ModelIdentity, repo_id: str | None = None
 ) -> CardResults | None:
@@ -71,7 +65,7 @@ def card_results(
     `given` is as for the trainers' `card_results` (docs/cards.md); `None` takes the files `results*.json` of `folder`
     whose entry `model` is that of the weights in it, or of the base model.
     """
-    files: dict[str, list[_File]] = {role: [] for role in ROLES}
+    files: dict[str, list[tuple[Path, dict[str, Any]]]] = {role: [] for role in ROLES}
     explicit = given is not None
     for path, role in _named(given if explicit else sorted(folder.glob("results*.json"))):
         if not path.is_file():
@@ -88,7 +82,7 @@ def card_results(
             continue
         role, reason = _role(content["model"], role, explicit, this, base)
         if reason is None:
-            files[role].append(_File(path, content))
+            files[role].append((path, content))
         elif explicit:
             raise HubError(f"{path} has no place on this card: {reason}")
         else:
@@ -101,9 +95,7 @@ def _named(given: Any) -> list[tuple[Path, str | None]]:
     if isinstance(given, Mapping):
         if not given or set(given) - set(ROLES):
             keys = sorted(map(str, given))
-            raise HubError(
-                f"results for a card are files, got the keys {keys}; give {{'before': path, 'after': path}}"
-            )
+            raise HubError(f"results for a card are files, got the keys {keys}; name them 'before' and 'after'")
         return [(path, role) for role, paths in given.items() for path, _ in _named(paths)]
     if isinstance(given, (str, Path)):
         return [(Path(given), None)]
@@ -131,11 +123,11 @@ def _role(
     return wanted, reason
 
 
-def _merge(before: list[_File], after: list[_File], folder: Path, repo_id: str | None) -> CardResults:
+def _merge(before: list[tuple], after: list[tuple], folder: Path, repo_id: str | None) -> CardResults:
     old, new = _entries(before), _entries(after)
     by_name = {(entry["benchmark"], entry["metric"]): entry for entry, _ in old.values()}
     rows, notes, index, used = [], [], [], []
-    published = {file.path for file in before + after if file.path.parent.resolve() == folder.resolve()}
+    published = {path for path, _ in before + after if path.parent.resolve() == folder.resolve()}
     for key, (entry, file) in new.items():
         name = entry["benchmark"], entry["metric"]
         first, origin = old.get(key, (None, None))
@@ -154,22 +146,20 @@ def _merge(before: list[_File], after: list[_File], folder: Path, repo_id: str |
             changed = ", ".join(changed_measurement(by_name[name], entry))
             notes.append(_cell(f"{name[0]}, {name[1]}: measured differently before ({changed}), so not compared."))
         if entry["value"] is not None:
-            source = file.path if len(after) == 1 and file.path in published else None
-            index.append(_eval_result(entry, first, file.path in published and file.path.name, source, repo_id))
+            source = file if len(after) == 1 and file in published else None
+            index.append(_eval_result(entry, first, file in published and file.name, source, repo_id))
     notes = [*_how([entry for entry, _ in new.values()]), *notes]
-    return CardResults(
-        rows, notes, index, [path for path in dict.fromkeys(file.path for file in used) if path in published]
-    )
+    return CardResults(rows, notes, index, [path for path in dict.fromkeys(used) if path in published])
 
 
-def _entries(files: Sequence[_File]) -> dict[str, tuple[dict[str, Any], _File]]:
-    """Entries by how they were measured; of two alike the later."""
-    found: dict[str, tuple[dict[str, Any], _File]] = {}
-    for file in files:
-        for entry in file.content["results"]:
+def _entries(files: Sequence[tuple[Path, dict[str, Any]]]) -> dict[str, tuple[dict[str, Any], Path]]:
+    """Entries and their files, by how they were measured; of two alike the later."""
+    found: dict[str, tuple[dict[str, Any], Path]] = {}
+    for path, content in files:
+        for entry in content["results"]:
             key = measurement(entry)
             if key not in found or found[key][0]["created"] <= entry["created"]:
-                found[key] = entry, file
+                found[key] = entry, path
     return found
 
 
