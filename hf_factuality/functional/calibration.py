@@ -82,20 +82,11 @@ def sigmoid(x: float) -> float:
 def fit_temperature(log_odds: Sequence[float], labels: Sequence[bool]) -> float:
     """The temperature T with the least log-loss of `sigmoid(log_odds / T)` on held-out claims (arXiv 1706.04599).
 
-    The log-loss is convex in 1/T; the zero of its derivative is found by halving, in log(1/T).
-
-    Args:
-        log_odds (`Sequence[float]`):
-            Natural logarithm of P(true) / P(false): of two logits their difference.
-        labels (`Sequence[bool]`, as long):
-            Of both kinds.
-
-    Returns:
-        `float` from 0.01 (or the claims are separable) to 100 (or they are ranked no better than by chance).
-
-    Raises:
-        `ValueError`: claims of one kind only, or log-odds that are not finite.
+    `log_odds` are natural logarithms of P(true) / P(false), of two logits their difference. Returns a number from 0.01 (or
+    the claims are separable) to 100 (or they are ranked no better than by chance). Raises `ValueError` for claims of one kind
+    only, or log-odds that are not finite.
     """
+    # The log-loss is convex in 1/T; the zero of its derivative is found by halving, in log(1/T).
     pairs = [(float(z), bool(y)) for z, y in zip(log_odds, labels, strict=True)]
     if len({y for _, y in pairs}) < 2 or not all(isfinite(z) for z, _ in pairs):
         raise ValueError("a temperature needs finite log-odds of claims that are true and of claims that are false")

@@ -45,13 +45,12 @@ def math_match(prediction: str, golds: Sequence[str]) -> float | None:
 
     Raises `ImportError` if `math-verify` is not installed, `JudgingError` if the child process could not be started.
     """
-    unknown = False
+    verdicts = []
     for gold in golds:
-        verdict = math_equal(prediction, gold)
-        if verdict:
+        verdicts.append(math_equal(prediction, gold))
+        if verdicts[-1]:
             return 1.0
-        unknown |= verdict is None
-    return None if unknown else 0.0
+    return None if None in verdicts else 0.0
 
 
 def gsm8k_match(prediction: str, golds: Sequence[str]) -> float | None:
@@ -108,10 +107,7 @@ def _compare(gold: str, prediction: str) -> bool | None:
 
 
 class _MathProcess:
-    """A child process that compares answers, one at a time; safe to call from any thread.
-
-    It is started on first use with the interpreter and `sys.path` of this process, without importing `__main__`.
-    """
+    """A child process that compares answers, one at a time, for any thread; started on first use without `__main__`."""
 
     def __init__(self):
         self.lock = threading.Lock()

@@ -16,9 +16,7 @@ _SUFFIXES = (".json", ".yaml", ".yml")
 
 
 def load_rlfh_maps(source: str | Path | Mapping[str, Any] | RLFHMaps) -> RLFHMaps:
-    """Maps by name, from a file, from a text, or from what was read from one.
-
-    Example of a file, in YAML; JSON has the same keys:
+    """Maps by name, from a file, from a text, or from what was read from one. JSON has the same keys as this YAML:
 
         truth: {Correct: 0.45, Hedged correct: 0.35, Vague: -1, Hedged wrong: -1.5, Wrong: -1.7}
         informativeness: {5: 1.25, 4: 1, 3: 0.75, 2: 0.1, 1: -0.2}
@@ -29,9 +27,6 @@ def load_rlfh_maps(source: str | Path | Mapping[str, Any] | RLFHMaps) -> RLFHMap
             A `str` is the name of a preset (`"readme"`, `"script"`, `"class"`), else the path of a file (one that is
             there, or that ends in `.json`, `.yaml` or `.yml`), else JSON or YAML itself. A `Path` is always a file. A
             mapping is read by [`~hf_factuality.functional.rlfh.RLFHMaps.from_dict`].
-
-    Returns:
-        [`~hf_factuality.functional.rlfh.RLFHMaps`]
 
     Raises:
         `ValueError`: no preset, file or text of that kind; a key is there twice; or the maps are not complete. The

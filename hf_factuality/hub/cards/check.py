@@ -1,7 +1,6 @@
-"""Checks of a model card before it is published: what the Hub asks of the header, and what must not be told.
+"""Checks of a model card before it is published: what the Hub's documentation asks of the header, and what must not be told.
 
-The rules are those of the Hub's documentation (model card metadata, licences). The Hub's own validator is asked as well
-where it can be reached.
+The Hub's own validator is asked as well where it can be reached.
 """
 
 from __future__ import annotations
@@ -49,19 +48,11 @@ _SERVER = re.compile(
 
 
 def validate_card(path: str | Path, ask_hub: bool | None = None) -> bool:
-    """Check a model card: always by the rules kept here, and by the Hub's own where it can be reached.
+    """Check a model card (`README.md`, or the folder that holds it): by the rules kept here, and by the Hub's own.
 
-    Args:
-        path (`str` or `Path`):
-            `README.md`, or the folder that holds it.
-        ask_hub (`bool`, *optional*):
-            Whether to ask the Hub. `None`: unless `HF_HUB_OFFLINE` is set, and without an error if it does not answer.
-
-    Returns:
-        `bool`: whether the Hub was asked, too.
-
-    Raises:
-        [`HubError`]: the card is missing, each problem that was found, or no answer of the Hub with `ask_hub=True`.
+    `ask_hub=None` asks the Hub unless `HF_HUB_OFFLINE` is set, and without an error if it does not answer. Returns whether
+    the Hub was asked. Raises [`HubError`] if the card is missing, with each problem that was found, or for no answer of the
+    Hub with `ask_hub=True`.
     """
     path = Path(path)
     path = path / "README.md" if path.is_dir() else path
@@ -130,18 +121,16 @@ def _load_strictly(text: str) -> Any:
     """YAML in which no key stands twice: the Hub refuses these, PyYAML takes the last."""
     import yaml
 
-    class Loader(yaml.SafeLoader):
-        pass
-
     def mapping(loader: Any, node: Any) -> dict[Any, Any]:
-        keys = [loader.construct_object(key, deep=True) for key, _ in node.value]
-        twice = [key for key in keys if keys.count(key) > 1]
-        if twice:
+        pairs = [[loader.construct_object(part, deep=True) for part in pair] for pair in node.value]
+        keys = [key for key, _ in pairs]
+        if twice := [key for key in keys if keys.count(key) > 1]:
             raise yaml.YAMLError(f"the key {twice[0]!r} stands twice")
-        return dict(zip(keys, (loader.construct_object(value, deep=True) for _, value in node.value), strict=True))
+        return dict(pairs)
 
-    Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, mapping)
-    return yaml.load(text, Loader)  # noqa: S506 - a SafeLoader
+    loader = type("Loader", (yaml.SafeLoader,), {})
+    loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, mapping)
+    return yaml.load(text, loader)  # noqa: S506 - a SafeLoader
 
 
 def _header_problems(data: Mapping[str, Any]) -> Iterator[str]:

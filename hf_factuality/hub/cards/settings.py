@@ -142,10 +142,7 @@ def describe_adapter(model: Any) -> list[tuple[str, Any]]:
 
 
 def describe_verifier(verifier: Any) -> str:
-    """What labels, in Markdown: of a pipeline of the Hub its repository and commit, else the parts and their settings.
-
-    A mapping `origin` with `repo_id` and `revision` says which repository a verifier was loaded from.
-    """
+    """What labels, in Markdown: of a pipeline of the Hub (its mapping `origin` says so) repository and commit, and the parts."""
     name = type(verifier).__name__
     parts = ", ".join(f"`{part}`" for part in _parts(verifier))
     origin = getattr(verifier, "origin", None) or {}
@@ -300,11 +297,9 @@ def package_commit() -> str | None:
 
 
 def _git(root: Path, *arguments: str) -> str | None:
-    quiet = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}
+    command, quiet = ["git", "-C", str(root), *arguments], {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}
     try:
-        found = subprocess.run(
-            ["git", "-C", str(root), *arguments], capture_output=True, text=True, timeout=20, env=quiet
-        )
+        found = subprocess.run(command, capture_output=True, text=True, timeout=20, env=quiet)
     except (OSError, subprocess.TimeoutExpired):
         return None
     return found.stdout if found.returncode == 0 else None
