@@ -152,7 +152,7 @@ def load_fspo(
     Source: files of nusnlp/FSPO (arXiv 2505.24630).
     """
     parts = _Parts(read_parts(train_files, dataset_name, dataset_config, split))
-    return prepare_rows(parts, tokenizer=tokenizer, **settings)
+    return prepare_rows(parts, tokenizer=tokenizer, name="", **settings)  # each part has a name of its own
 
 
 class _Parts(list[tuple[str, Rows]]):
@@ -228,9 +228,7 @@ def prepare_rows(
             question, answer = _question(row, place), _answer(row, place)
             source = row.get("data_source") or default_data_source
             if not isinstance(source, str):
-                raise DataError(
-                    f"{place}: data_source must be text, got {source!r}; pass default_data_source to fill it in"
-                )
+                raise DataError(f"{place}: data_source must be text, got {source!r}; pass default_data_source")
             if known_sources is not None and source not in known_sources:
                 raise DataError(
                     f"{place}: unknown data_source {source!r}; known are {sorted(known_sources)}: rename it, or give the "
@@ -314,9 +312,7 @@ def _question(row: Mapping[str, Any], place: str) -> str:
         if parsed.style is not None or "question" not in row:
             column, question = "prompt", parsed.question
     if not isinstance(question, str) or not question.strip():
-        raise DataError(
-            f"{place}: the {column} must be non-empty text, got {question!r}; the columns are {sorted(row)}"
-        )
+        raise DataError(f"{place}: the {column} must be non-empty text, got {question!r}; columns: {sorted(row)}")
     return question
 
 
@@ -329,9 +325,7 @@ def _answer(row: Mapping[str, Any], place: str) -> str | list[str]:
     golds = answer if isinstance(answer, list) else [answer]
     wrong = next((gold for gold in golds if not isinstance(gold, str)), None)
     if wrong is not None:
-        raise DataError(
-            f"{place}: the gold answer must be text or a list of texts, got {wrong!r}; convert it with str"
-        )
+        raise DataError(f"{place}: the gold answer must be text or a list of texts, got {wrong!r}; use str")
     golds = [gold for gold in golds if gold.strip()]
     return golds if isinstance(answer, list) else (golds or [""])[0]
 

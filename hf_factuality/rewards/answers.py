@@ -285,6 +285,5 @@ class FSPOAnswerReward:
         return rewards
 
 
-def answer_reward(**settings: Any) -> FSPOAnswerReward:
-    """[`FSPOAnswerReward`] with the given settings."""
-    return FSPOAnswerReward(**settings)
+answer_reward = FSPOAnswerReward
+"""The same, named as the other rewards are."""

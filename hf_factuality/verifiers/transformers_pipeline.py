@@ -163,9 +163,7 @@ class FactVerificationPipeline(Pipeline):
                 raise ValueError(f"the input has the key {key!r}; did you mean {close[0]!r}?")
         given = [name for name in _FIELDS[:2] if name in input_]
         if len(given) != 1:
-            raise ValueError(
-                f"an input has 'text' or 'completion', one of them; got the keys {sorted(map(str, input_))}"
-            )
+            raise ValueError(f"an input has either 'text' or 'completion', got the keys {sorted(map(str, input_))}")
         text, question = input_[given[0]], input_.get("question")
         if not isinstance(text, str):
             raise ValueError(f"{given[0]!r} must be a text, got {type(text).__name__}")
