@@ -163,15 +163,16 @@ class TruthfulnessTrainer(FactualityTrainer, _BaseTrainer):
         rows = []
         for number, row in enumerate(dataset):
             claim, label, question = row["claim"], row["label"], row.get("question") or ""
-            if not isinstance(claim, str) or label not in _LABELS:
-                told = f"a claim is text, and its label one of {_LABELS}, got {claim!r:.80} and {label!r}"
+            if not (isinstance(claim, str) and isinstance(question, str)) or label not in _LABELS:
+                told = f"a claim or question is text, a label one of {_LABELS}, got {claim!r:.80}, {question!r:.80}, {label!r}"
                 raise DataError(f"row {number} of the {name} dataset: {told}")
             (ids,) = encode_claims(tokenizer, prompt, [(question, claim)])["input_ids"]
             reason = label if label not in CLASSES else f"longer than {longest} tokens" if len(ids) > longest else ""
             if reason != "":
                 self.left_out[f"{name}: {reason}"] += 1
                 continue
-            topic = row.get("topic") or question or claim
+            topic = row.get("topic")
+            topic = (question or claim) if topic in (None, "") else str(topic)
             rows.append({"input_ids": ids, "labels": CLASSES.index(label), "topic": topic})
         return rows
 

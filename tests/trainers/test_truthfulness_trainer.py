@@ -188,6 +188,14 @@ def test_ratio_none_keeps_all_and_labels_of_no_use_are_counted(tiny_model, tmp_p
     assert trainer.left_out == counted
 
 
+def test_topics_may_be_numbers(tiny_model, tmp_path):
+    """0 is one, and a row without falls back to its question."""
+    rows = [{**row, "topic": n // 6 if n < 60 else None} for n, row in enumerate(claims())]
+    trainer = make(tiny_model, tmp_path, Dataset.from_list(rows), ratio=None)
+    topics = {*trainer.train_dataset["topic"], *trainer.calibration_dataset["topic"]}
+    assert {"0", "9", rows[-1]["question"]} <= topics and rows[0]["question"] not in topics
+
+
 def one_kind(label):
     return claims().filter(lambda row: row["label"] == label)
 
@@ -199,7 +207,13 @@ def one_kind(label):
         (partial(one_kind, "contradicted"), {}, DataError, "train are 0 supported"),
         (partial(claims, 1), {}, DataError, "train are 0 supported and 0 contradicted"),
         (lambda: Dataset.from_list([{"claim": "a", "label": "suported"}]), {}, DataError, "row 0 .*'suported'"),
-        (lambda: Dataset.from_list([{"claim": 3, "label": "supported"}]), {}, DataError, "row 0 .*claim is text.* 3 "),
+        (
+            lambda: Dataset.from_list([{"claim": 3, "label": "supported"}]),
+            {},
+            DataError,
+            "row 0 .*claim or question is text.* 3,",
+        ),
+        (lambda: claims().map(lambda _: {"question": 7}), {}, DataError, "row 0 .*question is text.*7"),
         (lambda: claims().rename_column("claim", "text"), {}, DataError, "columns 'claim' and 'label', got .*'text'"),
         (lambda: list(claims()), {}, DataError, "must be a Dataset"),
         (claims, {"ratio": 0.0}, ValueError, "ratio=0.0 must be positive"),
