@@ -56,8 +56,8 @@ class TruthfulnessTrainer(FactualityTrainer, _BaseTrainer):
         args ([`TruthfulnessConfig`], *optional*):
             Settings.
         train_dataset (`Dataset`):
-            Columns `claim`, `label` (`"supported"` or `"contradicted"`; rows of others are left out and counted) and maybe
-            `question` and `topic`, see [`~hf_factuality.data.claims.read_claims`]. Some topics are held out for calibration.
+            Columns `claim`, `label` (`"supported"` or `"contradicted"`; others are left out and counted) and maybe `question`
+            and `topic`, see [`~hf_factuality.data.claims.read_claims`]. Some topics are held out for calibration.
         eval_dataset (`Dataset`, *optional*):
             Claims that the figures are of, at their natural ratio. `None`: those of the calibration, as the card then says.
         peft_config (`PeftConfig`, *optional*):
@@ -89,14 +89,8 @@ class TruthfulnessTrainer(FactualityTrainer, _BaseTrainer):
 
     def __init__(
         self,
-        model,
-        args=None,
-        train_dataset=None,
-        eval_dataset=None,
-        processing_class=None,
-        peft_config=None,
-        **kwargs,
-    ):
+        model, args=None, train_dataset=None, eval_dataset=None, processing_class=None, peft_config=None, **kwargs
+    ):  # fmt: skip
         args = self._checked_args(args, model)
         known = {"dtype": torch.float32, **(args.model_init_kwargs or {})}
         if processing_class is None and isinstance(model, str):
@@ -111,8 +105,7 @@ class TruthfulnessTrainer(FactualityTrainer, _BaseTrainer):
         self._held_out = eval_dataset is not None
         rows, rng = self._read(train_dataset, "train"), random.Random(f"claims {args.seed}")
         topics = sorted({row["topic"] for row in rows})
-        number = max(1, round(args.calibration_share * len(topics)))
-        apart = set(rng.sample(topics, min(number, len(topics))))
+        apart = set(rng.sample(topics, min(len(topics), max(1, round(args.calibration_share * len(topics))))))
         natural = _both([row for row in rows if row["topic"] not in apart], "train")
         measured = own = _both([row for row in rows if row["topic"] in apart], "calibration")
         if self._held_out:
@@ -128,8 +121,8 @@ class TruthfulnessTrainer(FactualityTrainer, _BaseTrainer):
             model = AutoModelForSequenceClassification.from_pretrained(model, num_labels=2, **known)
         config = model.config
         if config.num_labels != 2 or "ForSequenceClassification" not in type(model).__name__:
-            told = f"{type(model).__name__} with num_labels={config.num_labels}"
-            raise ValueError(f"the model is a {told}; pass its name, or a sequence classifier of 2 classes")
+            told = f"the model is a {type(model).__name__} with num_labels={config.num_labels}"
+            raise ValueError(f"{told}; pass its name, or a sequence classifier of 2 classes")
         config.id2label, config.label2id = dict(enumerate(CLASSES)), {name: n for n, name in enumerate(CLASSES)}
         config.pad_token_id = processing_class.pad_token_id
         setattr(config, SETTINGS, {"template": template, "temperature": None})
@@ -144,9 +137,7 @@ class TruthfulnessTrainer(FactualityTrainer, _BaseTrainer):
             compute_metrics=_figures, compute_loss_func=self._loss, **kwargs,
         )  # fmt: skip
         if self.is_fsdp_enabled or is_deepspeed_zero3_enabled():
-            raise ValueError(
-                "FSDP and ZeRO-3 split the head that is calibrated: take DDP or ZeRO-2, and LoRA if it is large"
-            )
+            raise ValueError("FSDP and ZeRO-3 split the head that is calibrated: take DDP or ZeRO-2, with LoRA")
 
     @property
     def _tokenizer(self):
@@ -155,11 +146,9 @@ class TruthfulnessTrainer(FactualityTrainer, _BaseTrainer):
     def _read(self, dataset, name: str) -> list[dict[str, Any]]:
         """Encoded claims with `labels` (1: supported) and `topic`; what is left out is counted."""
         prompt, tokenizer, longest = self._reads
-        columns = getattr(dataset, "column_names", None)
-        if not isinstance(dataset, Dataset) or not {"claim", "label"} <= set(columns):
-            raise DataError(
-                f"the {name} dataset must be a Dataset with the columns 'claim' and 'label', got {columns}"
-            )
+        columns = dataset.column_names if isinstance(dataset, Dataset) else ()
+        if not {"claim", "label"} <= set(columns):
+            raise DataError(f"the {name} dataset must be a Dataset with columns 'claim' and 'label', got {columns}")
         rows = []
         for number, row in enumerate(dataset):
             claim, label, question = row["claim"], row["label"], row.get("question") or ""
@@ -222,34 +211,32 @@ class TruthfulnessTrainer(FactualityTrainer, _BaseTrainer):
 
     def _write_results(self, folder: Path, model) -> None:
         (path := folder / "results-truthfulness.json").unlink(missing_ok=True)  # of weights that are gone
-        names = {"name": folder.resolve().name, "adapter": None}
-        if hasattr(model, "peft_config"):
-            names = {"name": Path(model.config.name_or_path).name, "adapter": names["name"]}
-        dtype = str(model.dtype).removeprefix("torch.")
-        about = {**names, "revision": None, "server": None, "dtype": dtype, "fingerprint": folder_fingerprint(folder)}
+        adapter, name = hasattr(model, "peft_config"), folder.resolve().name
+        about = {
+            "name": Path(model.config.name_or_path).name if adapter else name,
+            "adapter": name if adapter else None,
+            "dtype": str(model.dtype).removeprefix("torch."),
+            "fingerprint": folder_fingerprint(folder),
+        } | dict.fromkeys(("revision", "server"))
         topics: dict[str, list[tuple[float, int]]] = {}
         for row, p in zip(self.eval_dataset, self._measured, strict=True):
             topics.setdefault(row["topic"], []).append((p, row["labels"]))
         where = "that neither training nor temperature saw" if self._held_out else "that the temperature was fitted on"
-        entries = []
+        entries, drawing = [], {"resamples": 200, "seed": 0, "level": 0.95}
         for key, value in self.figures.items():
-            name, bounds, settings = (
-                key.removesuffix("_uncalibrated"),
-                None,
-                {"resamples": 200, "seed": 0, "level": 0.95},
-            )
-            title, score = METRICS[name]
-            if key == name:
-                bounds = bootstrap_interval(
-                    list(topics.values()), lambda drawn, f=score: f(*zip(*sum(drawn, []), strict=True)), **settings
-                )
+            title, score = METRICS[key.removesuffix("_uncalibrated")]
             entry = measured_entry(
                 "truthfulness", key, [(1.0, 1.0)] * len(self._measured), dataset={"split": "held-out"}, generation={},
-                higher_is_better=name in ("auroc", "accuracy"), title=title + " before calibration" * (key != name),
+                higher_is_better=key in ("auroc", "accuracy"), title=title + " before calibration" * (key not in METRICS),
                 note=f"claims at their natural ratio, on topics {where}.",
             )  # fmt: skip
-            interval = bounds and {"low": bounds[0], "high": bounds[1], **settings}
-            entries.append({**entry, "value": value, "confidence_interval": interval})
+            entry |= {"value": value, "confidence_interval": None}
+            if key in METRICS:
+                found = bootstrap_interval(
+                    list(topics.values()), lambda own, f=score: f(*zip(*sum(own, []), strict=True)), **drawing
+                )
+                entry["confidence_interval"] = found and {"low": found[0], "high": found[1], **drawing}
+            entries.append(entry)
         write_results(path, about, entries, environment(model.device.type))
 
     def _card(self):
@@ -277,10 +264,8 @@ def chat_template(tokenizer) -> str:
 def _both(rows: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
     true = sum(row["labels"] for row in rows)
     if not 0 < true < len(rows):
-        raise DataError(
-            f"the claims for {name} are {true} supported and {len(rows) - true} contradicted, and both are needed: label "
-            "more claims or topics, or change calibration_share"
-        )
+        told = f"the claims for {name} are {true} supported and {len(rows) - true} contradicted, and both are needed"
+        raise DataError(f"{told}: label more claims or topics, or change calibration_share")
     return rows
 
 
