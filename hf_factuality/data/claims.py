@@ -20,20 +20,12 @@ _LABELS = {1: Label.SUPPORTED.value, -1: Label.CONTRADICTED.value}
 def read_claims(folder: str | Path, questions: Sequence[PreferenceQuestion]) -> Dataset:
     """The supported and the contradicted claims of a run's responses, hedged ones included.
 
-    What differs in case or white space only counts once per question, as it is worded first; with labels of both kinds, not at
-    all.
+    `folder` is of a run that [`~hf_factuality.data.builder.judged_responses`] made, and is only read; `questions` are those of
+    the run that are wanted, as [`~hf_factuality.data.read_questions`] reads them. What differs in case or white space only
+    counts once per question, as it is worded first; with labels of both kinds, not at all.
 
-    Args:
-        folder (`str` or `Path`):
-            Of a run that [`~hf_factuality.data.builder.judged_responses`] made; nothing in it is changed.
-        questions (`Sequence[PreferenceQuestion]`):
-            Those of the run that are wanted, as [`~hf_factuality.data.read_questions`] reads them.
-
-    Returns:
-        `Dataset`: columns `claim`, `label` (`"supported"`, `"contradicted"`), `question`, `topic` (else the question's id).
-
-    Raises:
-        `DataError`: there is no such claim, or a file is damaged.
+    Returns a `Dataset` with the columns `claim`, `label` (`"supported"`, `"contradicted"`), `question` and `topic` (else the
+    question's id). Raises `DataError` if there is no such claim, or a file is damaged.
     """
     names = ("responses.jsonl", "verifications.jsonl")
     responses, verdicts = ({row["id"]: row["items"] for _, row in read_rows(Path(folder) / name)} for name in names)
@@ -44,14 +36,9 @@ def read_claims(folder: str | Path, questions: Sequence[PreferenceQuestion]) -> 
                 continue
             for unit in judged_units(Verification.from_dict(verdict)):
                 claim = unit.claim if unit.claim is not None else unit.text(response[0])
-                label = _LABELS.get(None if unit.label is None else TERNARY_VALUES[unit.label])
-                if label is not None:
-                    row = {
-                        "claim": claim,
-                        "label": label,
-                        "question": question.question,
-                        "topic": question.topic or question.id,
-                    }
+                if label := _LABELS.get(TERNARY_VALUES.get(unit.label)):
+                    about = {"question": question.question, "topic": question.topic or question.id}
+                    row = {"claim": claim, "label": label, **about}
                     found = rows.setdefault((question.id, " ".join(claim.split()).casefold()), row)
                     found["label"] = label if found["label"] == label else ""
     kept = [row for row in rows.values() if row["label"]]
