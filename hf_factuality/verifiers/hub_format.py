@@ -217,10 +217,8 @@ class Reader:
         cls = self._class(name, place)
         settings = {key: self.value(item, f"{place}/{key}") for key, item in data["settings"].items()}
         if settings.get("model") == ".":  # it lies beside the file
-            beside = (
-                {"model": str(self.folder)} if self.local else {"model": self.source, "revision": self.folder.name}
-            )
-            settings |= beside
+            settings["model"] = str(self.folder) if self.local else self.source
+            settings |= {} if self.local else {"revision": self.folder.name}
         self._check(name, settings, place)
         if self.device is not None and "device" in inspect.signature(cls).parameters:
             settings["device"] = self.device

@@ -59,8 +59,7 @@ class TruthfulnessJudge(PairJudge):
             See [`~hf_factuality.verifiers.judges.nli.NLIJudge`].
 
     Raises:
-        `ValueError`: the `config.json` of the model has no `truthfulness`, or see
-            [`~hf_factuality.verifiers.judges.nli.NLIJudge`].
+        `ValueError`: the `config.json` of the model has no `truthfulness`, or as for `NLIJudge`.
     """
 
     _: KW_ONLY
@@ -70,10 +69,8 @@ class TruthfulnessJudge(PairJudge):
         super().__post_init__()
         settings = getattr(self.model.config, SETTINGS, None)
         if not isinstance(settings, Mapping):
-            named = repr(self.model.config.name_or_path)
-            raise ValueError(
-                f"{named} is no truthfulness model, its config.json has no {SETTINGS!r}: see docs/truthfulness.md"
-            )
+            told = f"is no truthfulness model, its config.json has no {SETTINGS!r}: see docs/truthfulness.md"
+            raise ValueError(f"{self.model.config.name_or_path!r} {told}")
         self.roles = nli_roles(self.model.config.id2label)
         self._template = claim_prompt(str(settings.get("template")))
 
@@ -91,10 +88,10 @@ class TruthfulnessJudge(PairJudge):
             config = transformers.AutoConfig.from_pretrained(name, **place)
             tokenizer = self.tokenizer or transformers.AutoTokenizer.from_pretrained(name, **place)
         base = adapter.base_model_name_or_path
+        loading = {"revision": adapter.revision} | ({} if self.dtype is None else {"dtype": self.dtype})
         with naming_model(base), outside_zero3():
-            model = transformers.AutoModelForSequenceClassification.from_pretrained(
-                base, config=config, revision=adapter.revision, **({} if self.dtype is None else {"dtype": self.dtype})
-            )
+            kind = transformers.AutoModelForSequenceClassification
+            model = kind.from_pretrained(base, config=config, **loading)
         model = PeftModel.from_pretrained(model, name, **place).merge_and_unload()
         return model, tokenizer, {"model": name, "revision": getattr(config, "_commit_hash", None) or self.revision}
 
@@ -112,21 +109,11 @@ class TruthfulnessJudge(PairJudge):
 
 
 class TruthfulnessVerifier(VerifierPipeline):
-    """Sentences of the completion, judged without evidence by [`TruthfulnessJudge`].
+    """Sentences of the completion, judged without evidence by [`TruthfulnessJudge`], whose arguments are its own.
 
-    Args:
-        model, tokenizer, **kwargs:
-            See [`TruthfulnessJudge`].
-        language (`str`, *optional*):
-            Of the completions, for [`SentenceExtractor`]; `None` decides per completion.
+    `language` of the completions is for [`SentenceExtractor`]; `None` decides per completion.
     """
 
-    def __init__(
-        self,
-        model: str | PreTrainedModel,
-        tokenizer: PreTrainedTokenizerBase | None = None,
-        language: str | None = None,
-        **kwargs: Any,
-    ):
+    def __init__(self, model, tokenizer=None, language: str | None = None, **kwargs: Any):
         judge = TruthfulnessJudge(model, tokenizer, **kwargs)
         super().__init__(SentenceExtractor(language), judge, requires_evidence=False)
