@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import groupby
-from math import exp, isfinite, log
+from math import exp, isfinite, isnan, log
 from typing import NamedTuple
 
 from hf_factuality.functional.scoring import mean
@@ -27,15 +27,13 @@ def auroc(scores: Sequence[float], labels: Sequence[bool]) -> float | None:
     `None` unless there are claims of both kinds; `ValueError` if a score is NaN.
     """
     pairs = sorted(zip(map(float, scores), map(bool, labels), strict=True))
-    if any(score != score for score, _ in pairs):
+    if any(isnan(score) for score, _ in pairs):
         raise ValueError("a score is NaN: leave unknown claims out")
-    below = wins = 0.0
+    true = below = wins = 0.0
     for _, tied in groupby(pairs, key=lambda pair: pair[0]):
         here = [label for _, label in tied]
-        false = len(here) - sum(here)
-        wins += sum(here) * (below + false / 2)
-        below += false
-    true = len(pairs) - below
+        wins += sum(here) * (below + here.count(False) / 2)
+        true, below = true + sum(here), below + here.count(False)
     return wins / (true * below) if true and below else None
 
 
@@ -67,8 +65,7 @@ def expected_calibration_error(
 ) -> float | None:
     """Mean over the claims of their bin's |share that is true - mean P(true)| (Naeini et al., 2015); `None` without claims.
 
-    Not the form for many classes (arXiv 1706.04599), which takes the probability of the winning class. Bins as in
-    [`reliability_bins`].
+    Bins as in [`reliability_bins`]. For many classes (arXiv 1706.04599) it would take the winning class's probability.
     """
     found = reliability_bins(probabilities, labels, bins, binning)
     return sum(own.count * abs(own.accuracy - own.confidence) for own in found) / len(labels) if found else None
