@@ -14,15 +14,14 @@ from hf_factuality.verifiers.judges.truthfulness import claim_prompt
 @dataclass
 class TruthfulnessConfig(_BaseConfig):
     r"""
-    [`~transformers.TrainingArguments`], with TRL's defaults, plus which claims are trained on and how a model reads them.
+    [`~transformers.TrainingArguments`] with TRL's defaults, and which claims are trained on and how they are read.
 
     Parameters:
         ratio (`float`, *optional*, defaults to `2.0`):
             Supported claims per contradicted one in training, by leaving out some of the kind that is too many (KLCF's 2:1).
             The loss makes up for it, so that probabilities are those at the natural ratio. `None` keeps all.
         calibration_share (`float`, *optional*, defaults to `0.1`):
-            Share of the topics (else questions) held out of training, whose claims, at their natural ratio, the temperature is
-            fitted on.
+            Share of the topics held out of training, on whose claims, at their natural ratio, the temperature is fitted.
         template (`str`, *optional*):
             What the model reads, with the places `{{question|plain}}` and `{{claim|plain}}`. `None`: the claim as the
             assistant's answer in the tokenizer's chat template, or below the question where there is none.

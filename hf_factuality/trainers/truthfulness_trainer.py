@@ -39,6 +39,7 @@ METRICS = {
     "brier": ("Brier score", calibration.brier_score),
     "accuracy": ("accuracy", lambda p, y: mean([float((q >= 0.5) == true) for q, true in zip(p, y, strict=True)])),
 }
+RESULTS = "results-truthfulness.json"
 _LABELS = (None, *(label.value for label in Label))
 _HEAD = re.compile(r"(?!.*(?:original_module|lora_))(?:.*\.)?(?:score|classifier)\b")
 
@@ -172,6 +173,8 @@ class TruthfulnessTrainer(FactualityTrainer, _BaseTrainer):
         return torch.nn.functional.cross_entropy(logits + logits.new_tensor([0.0, added]), labels)
 
     def train(self, resume_from_checkpoint=None, trial=None, ignore_keys_for_eval=None):
+        self.figures = {}  # of weights that are going
+        getattr(self.accelerator.unwrap_model(self.model).config, SETTINGS)["temperature"] = None
         output = super().train(resume_from_checkpoint, trial, ignore_keys_for_eval)
         self.calibrate()
         return output
@@ -202,6 +205,7 @@ class TruthfulnessTrainer(FactualityTrainer, _BaseTrainer):
         if not self.args.should_save:
             return
         folder, model = Path(output_dir or self.args.output_dir), self.accelerator.unwrap_model(self.model)
+        (folder / RESULTS).unlink(missing_ok=True)  # of weights that are gone
         model.config.save_pretrained(folder)  # PEFT leaves it out
         verifier = TruthfulnessVerifier(model, self.processing_class, max_length=self.args.max_length)
         verifier.judge._source = {"model": "."}
@@ -210,7 +214,6 @@ class TruthfulnessTrainer(FactualityTrainer, _BaseTrainer):
             self._write_results(folder, model)
 
     def _write_results(self, folder: Path, model) -> None:
-        (path := folder / "results-truthfulness.json").unlink(missing_ok=True)  # of weights that are gone
         adapter, name = hasattr(model, "peft_config"), folder.resolve().name
         about = {
             "name": Path(model.config.name_or_path).name if adapter else name,
@@ -237,7 +240,7 @@ class TruthfulnessTrainer(FactualityTrainer, _BaseTrainer):
                 )
                 entry["confidence_interval"] = found and {"low": found[0], "high": found[1], **drawing}
             entries.append(entry)
-        write_results(path, about, entries, environment(model.device.type))
+        write_results(folder / RESULTS, about, entries, environment(model.device.type))
 
     def _card(self):
         args, temperature = self.args, getattr(self.model.config, SETTINGS)["temperature"]

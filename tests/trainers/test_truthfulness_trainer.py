@@ -196,6 +196,17 @@ def test_topics_may_be_numbers(tiny_model, tmp_path):
     assert {"0", "9", rows[-1]["question"]} <= topics and rows[0]["question"] not in topics
 
 
+def test_what_is_saved_while_training_goes_on_has_no_figures_of_before(tiny_model, tmp_path):
+    trainer = make(tiny_model, tmp_path, max_steps=1)
+    trainer.train()
+    trainer.save_model()
+    assert (tmp_path / "results-truthfulness.json").exists() and trainer.figures
+    trainer.calibrate = trainer.save_model  # as a push of every save does
+    trainer.train()
+    assert json.loads((tmp_path / "config.json").read_text())["truthfulness"]["temperature"] is None
+    assert not (tmp_path / "results-truthfulness.json").exists() and not trainer.figures
+
+
 def one_kind(label):
     return claims().filter(lambda row: row["label"] == label)
 
