@@ -11,6 +11,7 @@ from hf_factuality.io.upload import naming_model
 from hf_factuality.spans import Label
 from hf_factuality.verifiers.base import JudgeInput
 from hf_factuality.verifiers.judges.llm import ServedJudge, Talk, judgement_of
+from hf_factuality.verifiers.judges.truthfulness import SETTINGS, claim_prompt
 from hf_factuality.verifiers.prompts import Prompt
 
 
@@ -40,10 +41,10 @@ class ServedTruthfulnessJudge(ServedJudge):
 
             with naming_model(self.client.model):
                 config = AutoConfig.from_pretrained(self.client.model, revision=self.client.revision)
-            self.template = getattr(config, "truthfulness", {}).get("template")
+            self.template = (getattr(config, SETTINGS, None) or {}).get("template")
             if self.template is None:
                 raise ValueError(f"the config.json of {self.client.model!r} has no template of claims; pass one")
-        self.template = Prompt(self.template, ("question", "claim"), ("claim",), "the template of claims")
+        self.template = claim_prompt(self.template)
 
     def _talk(self, item: JudgeInput) -> Talk:
         text = self.template.fill({"question": item.question or "", "claim": item.claim})
