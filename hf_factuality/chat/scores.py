@@ -44,7 +44,7 @@ class ScoreClient(ChatClient):
 
     def _read(self, payload: Any) -> ChatAnswer:
         (item,) = payload["data"]
-        numbers = [float(number) for number in item["probs"] if not isinstance(number, str)]
-        if not numbers or not all(map(math.isfinite, numbers)):
+        numbers = item["probs"]
+        if not numbers or not all(type(number) in (int, float) and math.isfinite(number) for number in numbers):
             raise ValueError("no finite numbers")
-        return ChatAnswer(json.dumps(numbers))
+        return ChatAnswer(json.dumps(list(map(float, numbers))))

@@ -223,7 +223,7 @@ class Transport:
 
     def __init__(self, base_url: str, api_key: str | None, timeout: float, concurrency: int, policy: RetryPolicy):
         parts = urlsplit(base_url)
-        if "@" in parts.netloc or parts.query or parts.fragment:
+        if "@" in base_url or parts.query or parts.fragment:
             raise ValueError("base_url must hold no login, query or fragment; pass the key as api_key")
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError(f"base_url must be an http(s) address such as http://localhost:8000/v1, got {base_url!r}")

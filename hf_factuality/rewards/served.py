@@ -112,7 +112,7 @@ class ServedRoles:
                 setattr(self, name, getattr(self, name) or os.environ.get(name.upper()) or None)
             address, model = (getattr(self, name) for name in names)
             if (address is None) != (model is None):
-                raise ValueError(f"the {title} needs both: {names[0]}={address!r}, {names[1]}={model!r}")
+                raise ValueError(f"the {title} needs an address and a model; set {names[address is not None]} too")
             if address is not None and role in ("truthfulness_rm", "general_rm"):
                 self._clients[role] = ScoreClient(address, model, activation=role == "truthfulness_rm", **settings)
             elif address is not None:

@@ -57,9 +57,9 @@ class BatchJudge:
 
     def stop(self) -> None:
         """Forget what was begun; a call that is under way ends by itself, at the latest at the guard's time limit."""
-        if self._worker is not None:
-            self._worker.close()
-        self._worker, self._begun = None, []
+        worker, self._worker, self._begun = self._worker, None, []
+        if worker is not None:
+            worker.close()
 
     def _ask(self, rows: Sequence[Row], later: bool) -> tuple[list[JudgedRow], float]:
         self.guard.goes_on = later

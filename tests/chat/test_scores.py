@@ -64,6 +64,7 @@ def test_messages_are_rendered_by_the_server_and_the_address_may_lack_v1():
 
 def test_what_fails_for_one_text_costs_only_itself():
     replies = {"nan": [float("nan")], "none": [], "word": ["a"], "text": "12", "nested": [[1.0]], "good": [2.0]}
+    replies |= {"mixed": [0.9, "0.1"], "bool": [True]}
     with FakeServer(
         lambda prompt, body: replies[prompt], trouble=lambda p, count: 400 if p == "long" else None
     ) as server:
@@ -72,7 +73,9 @@ def test_what_fails_for_one_text_costs_only_itself():
         found = dict(zip(names, score(client, plain(*names)), strict=True))
         assert found.pop("good") == [2.0]
         assert found["long"].startswith("HTTP 400") and "not sent" in found["a" * 11]
-        assert all("no usable answer" in found[name] for name in ("nan", "none", "word", "text", "nested"))
+        assert all(
+            "no usable answer" in found[name] for name in ("nan", "none", "word", "text", "nested", "mixed", "bool")
+        )
         assert server.received["a" * 11] == 0
 
 
@@ -127,3 +130,10 @@ def test_the_list_of_models_of_a_server_that_has_none_or_wants_a_key(monkeypatch
 def test_bad_arguments():
     with pytest.raises(ValueError, match="http"):
         ScoreClient("localhost:1", "m")
+
+
+@pytest.mark.parametrize("address", ["user:secret@host:8000", "http://user:secret@host/v1"])
+def test_a_login_in_an_address_is_refused_and_not_shown(address):
+    with pytest.raises(ValueError, match="must hold no login") as error:
+        ScoreClient(address, "m")
+    assert "secret" not in str(error.value)

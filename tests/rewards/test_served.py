@@ -165,8 +165,14 @@ def test_flags_win_over_variables(monkeypatch):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"general_rm_server": "http://localhost:1"}, "the general reward model needs both: .*general_rm_path=None"),
-        ({"checklist_rm_path": "m"}, "the checklist verifier needs both: checklist_rm_server=None"),
+        (
+            {"general_rm_server": "http://localhost:1"},
+            "the general reward model needs an address and a model; set general_rm_path too",
+        ),
+        (
+            {"checklist_rm_path": "m"},
+            "the checklist verifier needs an address and a model; set checklist_rm_server too",
+        ),
         ({"checklist_rm_server": "localhost:1", "checklist_rm_path": "m"}, "base_url must be an http"),
         ({"checklist_rm_server": "http://u:p@h", "checklist_rm_path": "m"}, "must hold no login"),
         ({"server_patience": 0.0}, "positive seconds"),
