@@ -85,6 +85,9 @@ bench: $(STAMP)
 	$(BIN)/python benchmarks/token_reward_chain.py --first_seed 100 --out outputs/bench/token_reward_chain.json
 	$(BIN)/python -m pip install -q --no-deps --upgrade --target outputs/bench/trl-1.12 'trl==1.12.0'
 	$(BIN)/python benchmarks/ppo_step.py --trl outputs/bench/trl-1.12 --out outputs/bench/ppo_step.json
+	$(BIN)/python benchmarks/overlap_step.py --policy server --seconds 0.2 --out outputs/bench/overlap_step.json
+	PYTHONPATH=. $(BIN)/python benchmarks/checklist_samples.py
+	PYTHONPATH=. $(BIN)/python benchmarks/truthfulness.py --base_seed 100 --seeds 100 101 102
 	for experiment in fspo fspo_chain mask_dpo rlfh long_form; do \
 		$(BIN)/python benchmarks/evidence.py --experiment $$experiment --first_seed 100 --base_seed 100 || exit 1; \
 	done
