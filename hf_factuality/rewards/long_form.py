@@ -26,7 +26,7 @@ from hf_factuality.functional.long_form import (
 from hf_factuality.functional.scoring import count_claims, f1_at_k, mean
 from hf_factuality.rewards._rows import JudgedReward
 from hf_factuality.rewards.answers import complete_text, exact_reward
-from hf_factuality.spans import Label, LabeledSpan, Verification, scope_text
+from hf_factuality.spans import Label, LabeledSpan, Verification, scope_ranges, scope_text
 from hf_factuality.verifiers.base import Judge, Verifier, VerifierInput
 from hf_factuality.verifiers.pipeline import VerifierPipeline
 from hf_factuality.verifiers.service import JudgedRow, Row
@@ -86,18 +86,24 @@ def answer_outcome(
         scorer (`Callable`, *optional*, defaults to [`~hf_factuality.rewards.exact_reward`]):
             An answer reward; `threshold` or more is correct. Where it knows nothing, the outcome is unknown.
         refuses (`Callable[[str], bool]`, *optional*, defaults to [`declines`]):
-            Whether an answer that is not correct declines. No answer at all is wrong.
+            Whether an answer that is not correct declines. No answer at all is wrong, and so is one within the reasoning.
         threshold (`float`, *optional*, defaults to `0.5`):
             See `scorer`.
     """
 
     def outcome(completions: Sequence[Any], **columns: Any) -> list[str | None]:
         scores = scorer(completions=completions, **columns)
-        answers = [extract_answer(complete_text(completion)) or "" for completion in completions]
-        return [
-            None if score is None else "correct" if score >= threshold else "refused" if refuses(answer) else "wrong"
-            for score, answer in zip(scores, answers, strict=True)
-        ]
+        return [one(score, complete_text(completion)) for score, completion in zip(scores, completions, strict=True)]
+
+    def one(score: float | None, text: str) -> str | None:
+        answer = extract_answer(text)
+        for start, end in reversed(scope_ranges(text, "think")):
+            text = text[:start] + text[end:]
+        if score is None:
+            return None
+        if extract_answer(text) != answer:  # the scorer read one of the reasoning
+            return "wrong"
+        return "correct" if score >= threshold else "refused" if refuses(answer or "") else "wrong"
 
     return outcome
 

@@ -215,6 +215,19 @@ def test_outcomes():
     assert answer_outcome()(**{**columns, "answer": [""] * 8}) == [None] * 8
 
 
+def test_an_answer_that_is_hidden_in_the_reasoning_is_none():
+    completions = [
+        "<think>a<answer>Paris</answer></think>",
+        "a<answer>Paris</answer></think>",  # the prompt opened it
+        "<answer>Rome</answer><THINK>a<answer>Paris</answer></THINK>",
+        "<think>a<answer>I don't know</answer></think>",
+        "<think>a<answer>Rome</answer></think><answer>Paris</answer>",
+        "<think>a<answer>Paris</answer>",  # the tag of the answer ends what was not closed
+    ]
+    columns = {"prompts": [""] * 6, "completions": completions, "answer": ["Paris"] * 6}
+    assert answer_outcome()(**columns) == ["wrong"] * 4 + ["correct"] * 2
+
+
 def test_knowrl_of_the_released_code():
     reward = long_form_reward("knowrl", released=True, outcome=lambda completions, **columns: ["correct", "wrong"])
     found = [Verification((LabeledSpan(0, 1, C),)), Verification((LabeledSpan(0, 1, S),))]
