@@ -72,7 +72,7 @@ class JudgedReward:
         self._policy = model
         if not bind_policy(self.verifier, model, tokenizer):
             return False
-        self.judging.guard = GuardedVerifier(self.verifier, None, self.judging.guard.batch_size)
+        self.judging.guard.timeout = None
         return True
 
     def judge(self, texts: Sequence[str] | None, columns: Mapping[str, Any]) -> list[JudgedRow]:

@@ -277,8 +277,8 @@ class ChecklistReward(JudgedReward):
     def _of(self, texts: Sequence[Any], columns: Mapping[str, Any]) -> list[KLCFWeights]:
         if self.evidence_column not in columns:
             raise DataError(f"the rows have no {self.evidence_column!r}; name it: ChecklistReward(judge, column=...)")
-        asked = (texts, columns[self.evidence_column])
-        if asked != self._asked:
+        # By identity: what one process alone has asked before, the others would wait for.
+        if texts is not self._asked:
             judged = self.judge(texts, columns)
             # An empty answer, which the judge was not shown, misses every item that there is.
             silent = [row.left_out == "no_evidence" and bool(row.row.ranges) for row in judged]
@@ -286,7 +286,7 @@ class ChecklistReward(JudgedReward):
                 [Label.UNVERIFIABLE] if none else labels_of(row.found)
                 for none, row in zip(silent, judged, strict=True)
             ]
-            self._asked, self._terms = asked, [klcf_terms(labels, ()) for labels in found]
+            self._asked, self._terms = texts, [klcf_terms(labels, ()) for labels in found]
         return self._terms
 
 

@@ -271,6 +271,16 @@ def test_a_checklist_whose_judge_fails():
         checked(Reads(broken=["yes"]), "yes a", "yes b")
 
 
+def test_a_batch_of_the_same_texts_is_judged_again():
+    """All processes judge together; one whose texts are those of its last batch must not stay away."""
+    judge = Reads()
+    checklist = ChecklistReward(judge)
+    for number in (1, 2):
+        columns = {"prompts": [""], "completions": ["yes a"], "checklist": [ITEMS]}
+        assert checklist.recall(**columns) == checklist.recall(**columns) == [1 / 3]
+        assert checklist.precision(**columns) == [1.0] and len(judge.asked) == 3 * number
+
+
 # KLCF
 
 

@@ -6,6 +6,7 @@ import pytest
 from torch.nn import Linear
 
 from hf_factuality import TokenRewardPPOConfig
+from hf_factuality.chat import ServerError
 from hf_factuality.errors import DataError, JudgingError
 from hf_factuality.rewards import RLFHReward, rlfh_verifier
 from hf_factuality.spans import Label, LabeledSpan, Verification
@@ -158,12 +159,12 @@ def test_the_world_rates_its_own_spans(granularity):
 
 
 def test_self_judging_binds_the_policy(monkeypatch):
-    reward = RLFHReward(SelfVerifier())
+    reward = RLFHReward(SelfVerifier(), raises=(ServerError,))
     bound = []
     monkeypatch.setattr("hf_factuality.rewards._rows.bind_policy", lambda *given: bound.append(given) or True)
     assert reward.bind_policy("policy", "tokenizer") and bound == [(reward.verifier, "policy", "tokenizer")]
     # A hanging thread would hold the model.
-    assert reward.judging.guard.timeout is None
+    assert reward.judging.guard.timeout is None and reward.judging.guard.raises == (ServerError,)
     monkeypatch.undo()
     assert not RLFHReward(Fixed(S, S, S), rate=3).bind_policy("policy")
 
