@@ -4,8 +4,8 @@
     python benchmarks/overlap_step.py --policy server
 
 A step is what `FactGRPOTrainer` does until the advantages are known: completions, labels, rewards. With `transformers` the
-policy is a Llama of 3 million parameters with random weights on one CPU core, whose completions end where its dice say,
-mostly at the limit. With `server` it stands for a vLLM server that is fully used: TRL's own code of server mode asks a client
+policy is a Llama of 3 million parameters with random weights on one CPU core. Each of its tokens ends the completion with
+the same probability, such that a share of `--cut` reaches the limit of `--tokens`. With `server` it stands for a vLLM server that is fully used: TRL's own code of server mode asks a client
 that sleeps `--seconds` for every `SLOTS` completions (fewer take as long), whose completions are drawn at random.
 
 The verifier is an `LLMVerifier` with one request per completion. Its server, a process of its own, answers `--slots`
@@ -86,7 +86,11 @@ def build(folder: str, address: str, args):
         num_key_value_heads=4, max_position_embeddings=1024, pad_token_id=tokenizer.pad_token_id, bos_token_id=None,
         eos_token_id=tokenizer.eos_token_id,
     )  # fmt: skip
-    LlamaForCausalLM(config).save_pretrained(folder)
+    policy = LlamaForCausalLM(config)
+    # With random weights all tokens are about as likely.
+    ends = round(len(tokenizer) * (1 - args.cut ** (1 / args.tokens)))
+    policy.generation_config.eos_token_id = [tokenizer.eos_token_id, *range(len(tokenizer) - ends + 1, len(tokenizer))]
+    policy.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     settings = FactGRPOConfig(
         folder, per_device_train_batch_size=args.batch_size, num_generations=GROUP, max_completion_length=args.tokens,
@@ -143,10 +147,11 @@ class Timings:
         if what == "generation":
             ids = trainer._generate_single_turn(self.prompts, None, {}, GROUP)[0]
             seconds = time.perf_counter() - started
-            self.tokens, trainer._decoded = trainer._offsets(ids), []
+            self.tokens, trainer._decoded = trainer._offsets(ids), {}
             return seconds
         if what == "verification":
-            trainer.judging.judge(trainer._rows([its.text for its in self.tokens], self.rows))
+            texts = [its.text for its in self.tokens]
+            trainer.judging.judge(trainer._rows(texts, self.rows, range(len(texts))))
         else:
             trainer._generate_and_score_completions(self.rows)
         if trainer._guard.last_report.failed:
@@ -167,6 +172,7 @@ def main():
     parser.add_argument("--chunks", type=int, nargs="+", default=[8, 16])
     parser.add_argument("--batch_size", type=int, default=128)
     parser.add_argument("--tokens", type=int, default=64)
+    parser.add_argument("--cut", type=float, default=0.05, help="share of completions that reach the limit")
     parser.add_argument("--seconds", type=float, default=0.4, help="of the policy's server, for eight completions")
     parser.add_argument("--slots", type=int, default=8, help="requests that the server answers at a time")
     parser.add_argument("--loads", type=float, nargs="+", default=LOADS, help="verification over generation")

@@ -88,9 +88,9 @@ class JudgedReward:
         ]
         return self.judging.judge(rows, counts=getattr(self._policy, "training", True))
 
-    def ahead(self, texts: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
-        """Begin with the next completions of the batch that [`judge`] will be given; the trainer calls it."""
-        self.judging.ahead([self._row(text, row) for text, row in zip(texts, rows, strict=True)])
+    def ahead(self, texts: Sequence[str], rows: Sequence[Mapping[str, Any]], places: Sequence[int]) -> None:
+        """Begin with completions at these places of the batch that [`judge`] will be given; the trainer calls it."""
+        self.judging.ahead([self._row(text, row) for text, row in zip(texts, rows, strict=True)], places)
 
     def _row(self, text: str, columns: Mapping[str, Any]) -> Row:
         return Row(verifier_input(text, columns, self.evidence_column, self.question_column))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -203,10 +203,10 @@ class FactGRPOTrainer(SamplingTrainer, SequenceRatios, GRPOTrainer):
         return output
 
     # Verification: completions -> spans -> one number per completion.
-    def _rows(self, texts: list[str], rows: list[Mapping[str, Any]], start: int = 0) -> list[Row]:
-        """What is asked about completions of a batch, from number `start` on."""
+    def _rows(self, texts: list[str], rows: list[Mapping[str, Any]], places: Sequence[int]) -> list[Row]:
+        """What is asked about completions at these places of the batch."""
         args, asked = self.args, []
-        for number, (text, columns) in enumerate(zip(texts, rows, strict=True), start):
+        for number, text, columns in zip(places, texts, rows, strict=True):
             if self._guard.requires_evidence and args.evidence_column not in columns:
                 raise DataError(f"rows have no column {args.evidence_column!r}; they have {sorted(columns)}")
             opened = bool(self._opened) and self._opened[number]
@@ -216,8 +216,8 @@ class FactGRPOTrainer(SamplingTrainer, SequenceRatios, GRPOTrainer):
             asked.append(Row(item, args.verify_scope, opened))
         return asked
 
-    def ahead(self, texts: list[str], rows: list[Mapping[str, Any]]) -> None:
-        self.judging.ahead(self._rows(texts, rows, len(self._decoded)))
+    def ahead(self, texts: list[str], rows: list[Mapping[str, Any]], places: Sequence[int]) -> None:
+        self.judging.ahead(self._rows(texts, rows, places), places)
 
     def _factuality(self, row: JudgedRow) -> float | None:
         """The reward: `None` where nothing is known."""
@@ -238,7 +238,7 @@ class FactGRPOTrainer(SamplingTrainer, SequenceRatios, GRPOTrainer):
     def _calculate_rewards(self, inputs, prompts, completions, completion_ids_list):
         _refuse_taken(inputs[0])
         self._tokens = self._offsets(completion_ids_list)
-        asked = self._rows([tokens.text for tokens in self._tokens], columns_of(inputs))
+        asked = self._rows([tokens.text for tokens in self._tokens], columns_of(inputs), range(len(inputs)))
         self._judged = self.judging.judge(asked, counts=self.model.training)
         inputs = [
             {**row, VERIFICATIONS: found.verification, COMPLETION_TEXTS: tokens.text}

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from queue import SimpleQueue
 from typing import Any
 
@@ -12,54 +13,76 @@ from hf_factuality.verifiers.guard import GuardedVerifier, UnjudgedBatches, Work
 from hf_factuality.verifiers.service import JudgedRow, Row, judge_rows
 
 
+@dataclass
+class _Begun:
+    """Rows of a batch that are judged ahead, by their place in it."""
+
+    worker: Worker
+    rows: dict[int, Row] = field(default_factory=dict)
+    waiting: deque[tuple[int, Row]] = field(default_factory=deque)
+    calls: list[SimpleQueue[Any]] = field(default_factory=list)
+    asked: bool = False
+
+
 class BatchJudge:
     """A guarded verifier, and the end of a training in which it judges nothing any more ([`UnjudgedBatches`]).
 
-    [`ahead`] judges the next rows of a batch on a thread, in order. [`judge`] is given the whole batch, waits for these and
-    judges the rest; what went wrong on the thread rises there. `then` takes and returns judged rows, on the same thread.
+    [`ahead`] judges rows of a batch on a thread: what came while the verifier was busy goes to it in one call. [`judge`] is
+    given the whole batch, adds the rest and waits; what went wrong on the thread rises there. `then` takes and returns
+    judged rows, on the same thread.
     """
 
     then: Callable[[list[JudgedRow]], list[JudgedRow]] | None = None
     seconds = waited = 0.0  # of the last batch: those of the verifier, and those that the caller of `judge` waited
-    _worker: Worker | None = None
+    _begun: _Begun | None = None
 
     def __init__(self, guard: GuardedVerifier, unjudged: UnjudgedBatches):
         self.guard, self.unjudged = guard, unjudged
-        self._begun: list[tuple[Sequence[Row], SimpleQueue[Any]]] = []
 
-    def ahead(self, rows: Sequence[Row]) -> None:
-        """Begin with the next rows of the batch."""
-        worker = self._worker = self._worker or Worker("verifier ahead")
-        later = bool(self._begun)
-        # What was stopped before its turn is not asked any more.
-        self._begun.append((rows, worker.submit(lambda: self._ask(rows, later) if worker is self._worker else None)))
+    def ahead(self, rows: Sequence[Row], places: Sequence[int]) -> None:
+        """Begin with rows that will stand at these places of the batch."""
+        begun = self._begun = self._begun or _Begun(Worker("verifier ahead"))
+        begun.rows |= zip(places, rows, strict=True)
+        begun.waiting.extend(zip(places, rows, strict=True))
+        begun.calls.append(begun.worker.submit(lambda: self._take(begun)))
+
+    def _take(self, begun: _Begun) -> tuple[dict[int, JudgedRow], float]:
+        taken = [begun.waiting.popleft() for _ in range(len(begun.waiting))]
+        if not taken or begun is not self._begun:  # what was stopped before its turn is not asked any more
+            return {}, 0.0
+        later, begun.asked = begun.asked, True
+        found, seconds = self._ask([row for _, row in taken], later)
+        return {place: one for (place, _), one in zip(taken, found, strict=True)}, seconds
 
     def judge(self, rows: Sequence[Row], counts: bool = True) -> list[JudgedRow]:
         """What was found in a batch, in order. `JudgingError` if the verifier is down; see [`UnjudgedBatches.add`]."""
-        started, seconds = time.perf_counter(), 0.0
-        judged: list[JudgedRow] = []
+        started, seconds, begun = time.perf_counter(), 0.0, self._begun
+        known: dict[int, JudgedRow] = {}
         try:
-            for begun, answers in self._begun:
-                asked = rows[len(judged) : len(judged) + len(begun)]
-                if list(map(_question, begun)) != list(map(_question, asked)):
-                    break  # other rows than those that were generated
-                found, took = answer_of(answers)
-                judged += [replace(one, row=row) for one, row in zip(found, asked, strict=True)]
-                seconds += took
+            if begun is None:
+                found, seconds = self._ask(rows, False) if rows else ([], 0.0)
+                known = dict(enumerate(found))
+            else:
+                # What is asked otherwise than when it was begun is asked again.
+                ahead = {place: _question(row) for place, row in begun.rows.items()}
+                rest = [place for place, row in enumerate(rows) if ahead.get(place) != _question(row)]
+                self.ahead([rows[place] for place in rest], rest)
+                for answers in begun.calls:
+                    found, took = answer_of(answers)
+                    known |= found
+                    seconds += took
         finally:
             self.stop()
-        if len(judged) < len(rows):
-            found, took = self._ask(rows[len(judged) :], bool(judged))
-            judged, seconds = judged + found, seconds + took
+        judged = [replace(known[place], row=row) for place, row in enumerate(rows)]
         self.seconds, self.waited = seconds, time.perf_counter() - started
         self.unjudged.add(self.guard.verifier, [one.found for one in judged if one.left_out is None], counts)
         return judged
 
     def stop(self) -> None:
         """Forget what was begun; a call that is under way ends by itself, at the latest at the guard's time limit."""
-        worker, self._worker, self._begun = self._worker, None, []
-        if worker is not None:
-            worker.close()
+        begun, self._begun = self._begun, None
+        if begun is not None:
+            begun.worker.close()
 
     def _ask(self, rows: Sequence[Row], later: bool) -> tuple[list[JudgedRow], float]:
         self.guard.goes_on = later
