@@ -28,7 +28,7 @@ _KINDS = {
         vocab.json vocab.txt merges.txt *.tiktoken spiece.model sentencepiece.bpe.model
         chat_template*.jinja chat_template.json additional_chat_templates/*.jinja
         preprocessor_config.json processor_config.json video_preprocessor_config.json
-        results*.json
+        results*.json reliability.svg
         verifier_config.json prompts/*.txt prompts/*/*.txt
         verifier/verifier_config.json verifier/config.json verifier/prompts/*.txt verifier/prompts/*/*.txt
         """.split(),

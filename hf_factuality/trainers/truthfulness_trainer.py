@@ -23,6 +23,8 @@ from hf_factuality.functional import calibration
 from hf_factuality.functional.metrics import bootstrap_interval
 from hf_factuality.functional.scoring import mean
 from hf_factuality.hub.results import environment, folder_fingerprint, measured_entry, write_results
+from hf_factuality.io.files import write_atomically
+from hf_factuality.io.svg import plot_svg
 from hf_factuality.spans import Label
 from hf_factuality.trainers._base import FactualityTrainer
 from hf_factuality.trainers.truthfulness_config import TruthfulnessConfig
@@ -39,7 +41,7 @@ METRICS = {
     "brier": ("Brier score", calibration.brier_score),
     "accuracy": ("accuracy", lambda p, y: mean([float((q >= 0.5) == true) for q, true in zip(p, y, strict=True)])),
 }
-RESULTS = "results-truthfulness.json"
+RESULTS, RELIABILITY = "results-truthfulness.json", "reliability.svg"
 _LABELS = (None, *(label.value for label in Label))
 _HEAD = re.compile(r"(?!.*(?:original_module|lora_))(?:.*\.)?(?:score|classifier)\b")
 
@@ -182,7 +184,7 @@ class TruthfulnessTrainer(FactualityTrainer, _BaseTrainer):
     def calibrate(self) -> float:
         """Divide the head by the temperature that fits the calibration claims best, and measure; returns the temperature.
 
-        Checkpoints of the training are not calibrated.
+        Checkpoints of the training are not calibrated. Where it was calibrated before, the config records the product.
         """
         found = self.predict(self.calibration_dataset)
         temperature = calibration.fit_temperature(_margins(found), found.label_ids)
@@ -192,7 +194,8 @@ class TruthfulnessTrainer(FactualityTrainer, _BaseTrainer):
         with torch.no_grad():
             for parameter in heads[-1].parameters():
                 parameter.div_(temperature)
-        getattr(model.config, SETTINGS)["temperature"] = temperature
+        settings = getattr(model.config, SETTINGS)
+        settings["temperature"] = temperature * (settings["temperature"] or 1.0)
         after = self.predict(self.eval_dataset)
         self._measured = list(map(calibration.sigmoid, _margins(after)))
         self.figures = {name: after.metrics[f"test_{name}"] for name in METRICS}
@@ -205,7 +208,8 @@ class TruthfulnessTrainer(FactualityTrainer, _BaseTrainer):
         if not self.args.should_save:
             return
         folder, model = Path(output_dir or self.args.output_dir), self.accelerator.unwrap_model(self.model)
-        (folder / RESULTS).unlink(missing_ok=True)  # of weights that are gone
+        for stale in (RESULTS, RELIABILITY):  # of weights that are gone
+            (folder / stale).unlink(missing_ok=True)
         model.config.save_pretrained(folder)  # PEFT leaves it out
         verifier = TruthfulnessVerifier(model, self.processing_class, max_length=self.args.max_length)
         verifier.judge._source = {"model": "."}
@@ -241,17 +245,22 @@ class TruthfulnessTrainer(FactualityTrainer, _BaseTrainer):
                 entry["confidence_interval"] = found and {"low": found[0], "high": found[1], **drawing}
             entries.append(entry)
         write_results(folder / RESULTS, about, entries, environment(model.device.type))
+        points = [(own.confidence, own.accuracy) for own in self._bins()]
+        drawn = plot_svg("Reliability", "mean P(true)", "share that is true", {"": points}, diagonal=True)
+        write_atomically(folder / RELIABILITY, drawn.encode("utf-8"))
+
+    def _bins(self) -> list[calibration.Bin]:
+        return calibration.reliability_bins(self._measured, self.eval_dataset["labels"]) if self.figures else []
 
     def _card(self):
         args, temperature = self.args, getattr(self.model.config, SETTINGS)["temperature"]
-        found = self.figures and calibration.reliability_bins(self._measured, self.eval_dataset["labels"])
         return {
             "method": "a classification head on claims",
             "verifier": "the one that labelled the claims",
             "objective": f"cross-entropy on claims, {f'{args.ratio:g} supported to 1 contradicted' if args.ratio else 'all'}, "
             f"corrected to their own ratio; {f'temperature {temperature:.3f}' if temperature else 'not calibrated'}",
             "named": ("ratio",),
-            "reliability": found or [],
+            "reliability": self._bins(),
         }
 
 

@@ -98,7 +98,8 @@ def test_card_and_results(trained):
     assert "pipeline_tag: text-classification" in card and "reconstruction" in card
     table = card.partition("### Reliability")[2].partition("## Training")[0]
     counts = [int(line.split("|")[1]) for line in table.splitlines() if line.startswith("| ") and line[2].isdigit()]
-    assert sum(counts) == len(HELD_OUT)
+    assert sum(counts) == len(HELD_OUT) and "](reliability.svg)" in table
+    assert (folder / "reliability.svg").read_text(encoding="utf-8").count("<circle") == len(counts)
     entries = {e["metric"]: e for e in load_results(folder / "results-truthfulness.json")["results"]}
     assert {name: entry["value"] for name, entry in entries.items()} == trainer.figures
     assert (
@@ -115,7 +116,13 @@ def test_it_is_pushed_and_loaded_from_the_hub(trained, tmp_path, hub, monkeypatc
     trainer.hub_model_id = None
     trainer.push_to_hub()
     files = hub.repos["model", "someone/claims-model"].files()
-    assert {"verifier_config.json", "config.json", "model.safetensors", "results-truthfulness.json"} <= set(files)
+    assert {
+        "verifier_config.json",
+        "config.json",
+        "model.safetensors",
+        "results-truthfulness.json",
+        "reliability.svg",
+    } <= set(files)
     assert b"claims-model" not in files["verifier_config.json"] and str(tmp_path).encode() not in files["README.md"]
     assert b'from_pretrained("someone/claims-model")' in files["README.md"]
     verifier = VerifierPipeline.from_pretrained("someone/claims-model")
@@ -205,6 +212,18 @@ def test_what_is_saved_while_training_goes_on_has_no_figures_of_before(tiny_mode
     trainer.train()
     assert json.loads((tmp_path / "config.json").read_text())["truthfulness"]["temperature"] is None
     assert not (tmp_path / "results-truthfulness.json").exists() and not trainer.figures
+    assert not (tmp_path / "reliability.svg").exists()
+
+
+def test_calibrated_twice_the_product_is_recorded(tiny_model, tmp_path):
+    """It is what the head of the training was divided by."""
+    trainer = make(tiny_model, tmp_path, max_steps=1)
+    before = trainer.model.score.weight.detach().clone()
+    first = trainer.calibrate()
+    trainer.calibration_dataset = trainer.calibration_dataset.select(range(5, 30))
+    assert abs(trainer.calibrate() / first - 1) > 0.01
+    recorded = trainer.model.config.truthfulness["temperature"]
+    torch.testing.assert_close(trainer.model.score.weight, before / recorded)
 
 
 def one_kind(label):

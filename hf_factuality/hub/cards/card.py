@@ -100,7 +100,8 @@ def write_trainer_card(
     """Let the parent write its card (`write`), and replace its text by ours, with the results of these weights.
 
     While training goes on there are no results: they would be of other weights. `named` are settings that the objective
-    names already. A classifier of claims has its own words, and a table `reliability` of counts, confidences and accuracies.
+    names already. A classifier of claims has its own words, and `reliability`: counts, confidences and accuracies, for a table
+    beneath the image `reliability.svg`.
     """
     origin = dataset_origin(trainer.train_dataset)
     if dataset_name is None and origin is not None:
