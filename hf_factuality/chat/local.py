@@ -274,17 +274,17 @@ def bind_policy(verifier: Any, model: PreTrainedModel, tokenizer: PreTrainedToke
 
 def local_chats(verifier: Any) -> list[LocalChat]:
     """The clients of a verifier that ask a model of this process, each once."""
-    found: dict[int, LocalChat] = {}
+    seen: dict[int, Any] = {}
     open_ = [verifier]
     while open_:
         part = open_.pop()
-        if isinstance(part, LocalChat):
-            found[id(part)] = part
+        if part is None or id(part) in seen:
             continue
-        open_ += [getattr(part, name, None) for name in ("verifier", "extractor", "retriever", "judge", "client")]
-        open_ += getattr(part, "judges", None) or ()
-        open_ = [part for part in open_ if part is not None]
-    return list(found.values())
+        seen[id(part)] = part
+        if not isinstance(part, LocalChat):
+            open_ += [getattr(part, name, None) for name in ("verifier", "extractor", "retriever", "judge", "client")]
+            open_ += getattr(part, "judges", None) or ()
+    return [part for part in seen.values() if isinstance(part, LocalChat)]
 
 
 def _has_adapter(model: Any) -> bool:

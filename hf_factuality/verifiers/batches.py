@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -38,6 +39,7 @@ class BatchJudge:
 
     def __init__(self, guard: GuardedVerifier, unjudged: UnjudgedBatches):
         self.guard, self.unjudged = guard, unjudged
+        self._asking = threading.Lock()  # what was left behind ends before the next call
 
     def ahead(self, rows: Sequence[Row], places: Sequence[int]) -> None:
         """Begin with rows that will stand at these places of the batch."""
@@ -85,10 +87,11 @@ class BatchJudge:
             begun.worker.close()
 
     def _ask(self, rows: Sequence[Row], later: bool) -> tuple[list[JudgedRow], float]:
-        self.guard.goes_on = later
-        (judged,) = judge_rows(self.guard, rows, chunk=None)
-        seconds = self.guard.last_report.seconds
-        return judged if self.then is None else self.then(judged), seconds
+        with self._asking:
+            self.guard.goes_on = later
+            (judged,) = judge_rows(self.guard, rows, chunk=None)
+            seconds = self.guard.last_report.seconds
+            return judged if self.then is None else self.then(judged), seconds
 
 
 def _question(row: Row) -> tuple[Any, ...]:

@@ -202,7 +202,7 @@ class GuardedVerifier:
             try:
                 answers = self._worker.submit(lambda: self.verifier.verify(chunk))
                 results = answer_of(answers, deadline - time.monotonic())
-            except _TimedOut:
+            except (_TimedOut, KeyboardInterrupt):
                 self._worker.close()  # it ends by itself if the call ever returns
                 self._worker = None
                 raise

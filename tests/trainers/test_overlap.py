@@ -324,6 +324,26 @@ def test_only_answers_to_the_same_question_count():
     assert judge.judge([]) == []
 
 
+def test_a_call_that_is_left_behind_ends_before_the_next():
+    """Else they would share the count of time-outs, and the time limit where there is one."""
+    verifier, first, now = Parity(), threading.Event(), []
+    verify = verifier.verify
+
+    def alone(inputs):
+        now.append(inputs)
+        first.set()
+        time.sleep(0.3)
+        assert len(now) == 1
+        return (now.pop(), verify(inputs))[1]
+
+    verifier.verify = alone
+    judge = BatchJudge(GuardedVerifier(verifier, timeout=None), UnjudgedBatches())
+    judge.ahead(batch_of("a"))
+    first.wait(20)
+    (judged,) = judge.judge(batch_of("other"))
+    assert judged.found.error is None and verifier.calls == [["a"], ["other"]]
+
+
 def test_an_error_on_the_thread_rises_where_the_batch_is_judged():
     def broken(judged):
         raise LookupError("no rating")

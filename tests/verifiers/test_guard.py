@@ -1,7 +1,9 @@
 import gc
 import math
+import os
 import queue
 import re
+import signal
 import threading
 import time
 import types
@@ -68,6 +70,16 @@ def test_a_hanging_chunk_is_given_up_and_the_next_goes_on():
     guard, results = verify(["ok", "hang", "fine"], timeout=1.5, batch_size=1)
     assert [result.judged for result in results] == [True, False, True]
     assert results[1].error == "timeout: no answer within 1.5 s"
+
+
+def test_the_call_after_ctrl_c_does_not_wait_for_the_one_that_hangs():
+    guard = GuardedVerifier(Scripted(), timeout=5.0)
+    pressed = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
+    pressed.start()
+    with pytest.raises(KeyboardInterrupt):
+        guard.verify([VerifierInput("hang")])
+    pressed.join()
+    assert guard.verify([VerifierInput("ok")]) == [GOOD]
 
 
 @pytest.fixture

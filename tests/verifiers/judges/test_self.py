@@ -641,6 +641,19 @@ def test_every_client_of_a_verifier_is_found(model, tokenizer):
     assert bind_policy(GuardedVerifier(guarded), model, tokenizer) == 1 and guarded.judge.client.model is model
 
 
+def test_a_verifier_that_leads_back_to_itself_is_looked_through_once(model, tokenizer):
+    class Circle:
+        looked, client = 0, LocalChat()
+
+        @property
+        def verifier(self):
+            self.looked += 1
+            assert self.looked == 1
+            return VerifierPipeline(SentenceExtractor(), self)
+
+    assert bind_policy(Circle(), model, tokenizer) == 1 and Circle.client.model is model
+
+
 def test_saved_without_its_model(model, tokenizer, tmp_path, prompts):
     client = LocalChat(batch_size=5, max_length=2000, seed=3, template_kwargs={"enable_thinking": False})
     extractor = RLFHExtractor(client, retries=0, max_tokens=16)
