@@ -164,8 +164,17 @@ class ChatClient:
 
     def models(self) -> list[str]:
         """Names of the models that the server has; [`ServerError`] if it does not say so within ten seconds."""
-        read = self._transport.get(self._models_path, lambda answer: [str(model["id"]) for model in answer["data"]])
+        read = self._transport.ask(self._models_path, lambda answer: [str(model["id"]) for model in answer["data"]])
         return self._transport.call(read)
+
+    def check(self) -> None:
+        """[`ServerError`] if the server does not have the model or does not answer a short request. One that does is waited
+        for from now on, also while something else answers in its place that refuses requests."""
+        served = self.models()
+        if self.model not in served:
+            others = self._transport.clean(", ".join(served)) or "nothing"
+            raise ServerError(f"{self.server} does not serve {self.model} but {others}")
+        self._transport.call(self._transport.ask(self._path, self._read, self._body(self._hello)))
 
     def close(self):
         """Close connections, thread and cache; they open again by themselves."""

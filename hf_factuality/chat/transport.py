@@ -299,13 +299,19 @@ class Transport:
         text = " ".join(re.sub(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]", " ", redact(text[:4000])).split())
         return text if len(text) <= 300 else f"{text[:300]}..."
 
-    async def get(self, path: str, read: Callable[[Any], Any]) -> Any:
-        """What `read` makes of what is at `path`, in one attempt of ten seconds; raises [`ServerError`]."""
+    async def ask(self, path: str, read: Callable[[Any], Any], body: Mapping[str, Any] | None = None) -> Any:
+        """What `read` makes of the answer to `body`, or of what is at `path` within ten seconds, in one attempt; raises
+        [`ServerError`]."""
         try:
-            return read(await asyncio.wait_for(self._once(path), 10.0))
+            if body is None:
+                return read(await asyncio.wait_for(self._once(path), 10.0))
+            answer = read(await self._once(path, _encoded(body)))
         except (Failure, TimeoutError, *_NO_ANSWER) as error:
             reason = str(error) if isinstance(error, Failure) else self._named(error)
-            raise ServerError(f"{self.server} does not answer: {reason}") from None
+            place = self.server if body is None else self.server + path
+            raise ServerError(f"{place} does not answer: {reason}") from None
+        self.gate.alive()
+        return answer
 
     async def post(
         self,

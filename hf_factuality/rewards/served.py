@@ -82,8 +82,8 @@ class ServedRoles:
     """KLCF's four models as flags: an address each, and the name of the model there. Those that are not set are read from the
     environment variables of KLCF's scripts, their names in capitals; a role without an address is not served.
 
-    While a server is down all that asks it waits, and then goes on where it was; after `server_patience` seconds a
-    [`~hf_factuality.chat.ServerError`] ends the run. What is asked of each model: docs/served-roles.md.
+    While a server is down, or refuses requests although [`check`] found it right, all that asks it waits, and then goes on
+    where it was; after `server_patience` seconds a [`~hf_factuality.chat.ServerError`] ends the run. What is asked of each model: docs/served-roles.md.
 
     Raises:
         `ValueError`: an address without a model or a model without an address, or a setting is out of range.
@@ -97,7 +97,7 @@ class ServedRoles:
     truthfulness_rm_path: str | None = _flag("Name of the truthfulness verifier on its server.")
     general_rm_server: str | None = _flag("Address of the general reward model.")
     general_rm_path: str | None = _flag("Name of the general reward model on its server.")
-    server_concurrency: int = _flag("Requests under way to a server at once.", 64)
+    server_concurrency: int = _flag("Requests of a role under way at once.", 64)
     server_patience: float = _flag("Seconds that a server may be down: less than a third of ddp_timeout.", 600.0)
 
     def __post_init__(self):
@@ -119,18 +119,13 @@ class ServedRoles:
                 self._clients[role] = ChatClient(address, model, **settings)
 
     def check(self) -> None:
-        """[`~hf_factuality.chat.ServerError`] with a line for each server that does not answer or has another model."""
+        """[`~hf_factuality.chat.ServerError`] with a line for each role whose server does not answer or has another model."""
         wrong = []
         for role, client in self._clients.items():
             try:
-                served = client.models()
-                if client.model in served:
-                    continue
-                others = client._transport.clean(", ".join(served)) or "nothing"
-                found = f"{client.server} does not serve {client.model} but {others}"
+                client.check()
             except ServerError as error:
-                found = str(error)
-            wrong.append(f"\n{_ROLES[role]} (--{role}_server): {found}")
+                wrong.append(f"\n{_ROLES[role]} (--{role}_server): {error}")
         if wrong:
             raise ServerError(f"{len(wrong)} of {len(self._clients)} served roles cannot be used:" + "".join(wrong))
 

@@ -1,6 +1,7 @@
 """KLCF's four models on servers: what is asked, what is refused at the start, and servers that come and go in a training."""
 
 import json
+import threading
 import time
 import zlib
 from contextlib import ExitStack
@@ -29,6 +30,9 @@ def no_variables(monkeypatch, tmp_path):
         for kind in ("SERVER", "PATH"):
             monkeypatch.delenv(f"{role}_{kind}".upper(), raising=False)
     monkeypatch.setenv("HF_FACTUALITY_CACHE", str(tmp_path / "answers.sqlite"))
+
+
+PATIENT = replace(FAST, breaker_failures=1)
 
 
 def scores(server, **settings):
@@ -104,6 +108,52 @@ def test_a_proxy_that_says_that_the_server_is_gone_is_waited_for():
         usual = replace(policy, breaker_failures=RetryPolicy().breaker_failures)
         with pytest.raises(JudgingError, match="HTTP 503"):  # a control: four attempts are over before it is back
             ServedReward(ScoreClient(server.url, "fake", cache=False, retry=usual))(["q"] * 2, ["a", "b"])
+
+
+def checked(server, policy):
+    """The general reward of roles that were checked."""
+    roles = ServedRoles(general_rm_server=server.url, general_rm_path="fake")
+    client = roles._clients["general_rm"]
+    client.__init__(**{**client.__getstate__(), "cache": False, "retry": policy})
+    roles.check()
+    return roles.general()
+
+
+@pytest.mark.parametrize(("wrong", "error"), [({"model": "other"}, "HTTP 404.*does not exist"), ({"key": "x"}, "401")])
+def test_a_role_that_was_there_is_waited_for_whatever_answers_in_its_place_and_not_for_ever(wrong, error, monkeypatch):
+    monkeypatch.delenv("HF_FACTUALITY_API_KEY", raising=False)
+    with FakeServer(lambda prompt, body: [1.5]) as server:
+
+        def be(settings):
+            for name, value in settings.items():
+                setattr(server, name, value)
+
+        right = {name: getattr(server, name) for name in wrong}
+        reward = checked(server, PATIENT)
+        be(wrong)  # before its first answer
+        back = threading.Timer(0.5, be, [right])
+        back.start()
+        assert reward(["q"], ["a"]) == [1.5]
+        back.join()
+        reward = checked(server, replace(HASTY, breaker_failures=1))
+        be(wrong)
+        with pytest.raises(ServerError, match=f"{reward.client.server} gave no answer for 1 s; last error: .*{error}"):
+            reward(["q"], ["a"])
+
+
+def test_the_check_asks_each_role_what_it_will_be_asked():
+    def trouble(prompt, count):
+        return 404 if server.paths[-1] == "/classify" else None
+
+    with FakeServer(trouble=trouble) as server:
+        flags = {f"{role}_server": server.url for role in ROLES} | {f"{role}_path": "fake" for role in ROLES}
+        with pytest.raises(ServerError) as caught:
+            ServedRoles(**flags).check()
+        first, *lines = str(caught.value).split("\n")
+        assert first == "2 of 4 served roles cannot be used:"
+        root = server.url.removesuffix("/v1")
+        for line, role in zip(lines, ("truthfulness verifier", "general reward model"), strict=True):
+            assert line.startswith(role) and f": {root}/classify does not answer: HTTP 404" in line
 
 
 # -- P(true) ----------------------------------------------------------------------------------------------------------
@@ -222,7 +272,6 @@ REPLIES = {
     "truthfulness_rm": lambda prompt, body: [1 - code(prompt) % 90 / 100, code(prompt) % 90 / 100],
     "general_rm": lambda prompt, body: [code(prompt) % 500 / 100 - 2],
 }
-PATIENT = replace(FAST, breaker_failures=1)
 
 
 @pytest.fixture

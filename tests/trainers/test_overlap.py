@@ -249,7 +249,7 @@ def test_a_verifier_that_is_down_stops_the_run_with_the_same_error(early_model, 
     assert_no_thread_stays()
 
 
-def test_a_verifier_that_hangs_costs_no_more_than_afterwards(early_model, tmp_path):
+def test_a_verifier_that_hangs_costs_two_time_outs(early_model, tmp_path):
     """After two time-outs in a row the rest of the batch is not sent, whichever chunk it is in."""
 
     class Hangs(Parity):
