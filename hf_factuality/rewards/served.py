@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,19 +14,30 @@ from hf_factuality.chat.client import ChatClient
 from hf_factuality.chat.scores import ScoreClient
 from hf_factuality.chat.transport import RetryPolicy, ServerError
 from hf_factuality.errors import JudgingError
+from hf_factuality.rewards._rows import JudgedReward
 from hf_factuality.rewards.answers import complete_text
 from hf_factuality.rewards.long_form import ChecklistReward
 from hf_factuality.spans import Verification, scope_text
-from hf_factuality.verifiers.base import Extractor, Judge
+from hf_factuality.verifiers.base import Extractor, Judge, VerifierInput
 from hf_factuality.verifiers.extractors.llm import VeriScoreExtractor
-from hf_factuality.verifiers.guard import GuardedVerifier, UnjudgedBatches
+from hf_factuality.verifiers.guard import GuardedVerifier
 from hf_factuality.verifiers.judges.llm import LLMJudge
 from hf_factuality.verifiers.judges.truthfulness_served import ServedTruthfulnessJudge
 from hf_factuality.verifiers.pipeline import VerifierPipeline
 from hf_factuality.verifiers.prompts import as_data
+from hf_factuality.verifiers.service import Row
 
 
-class ServedReward:
+# All requests are sent side by side, and their clients say how long they wait.
+_GUARD: dict[str, Any] = {"timeout": None, "batch_size": sys.maxsize, "raises": (ServerError,)}
+
+
+@dataclass(frozen=True)
+class _Rewarded(Verification):
+    number: float | None = None
+
+
+class ServedReward(JudgedReward):
     """What a reward model on a server gives for the answer to a prompt: a TRL reward function called "general".
 
     The answer is what stands outside the `<think>` blocks. One that the server refuses is unknown, and `None`.
@@ -40,27 +52,31 @@ class ServedReward:
     """
 
     __name__ = "general"
+    requires_evidence = False
 
     def __init__(self, client: ScoreClient):
         self.client = client
-        self._unjudged = UnjudgedBatches(3)
+        super().__init__(self, **_GUARD | {"raises": (JudgingError,)})
 
     def __call__(self, prompts, completions, completion_texts=None, **columns) -> list[float | None]:
-        rows = zip(prompts, completion_texts or completions, strict=True)
-        answers = self.client.chat([_dialogue(*row) for row in rows])
-        self._unjudged.add(self, [Verification(error=answer.error) for answer in answers])
+        judged = self.judge(completion_texts or completions, {"prompts": prompts})
+        return [getattr(row.found, "number", None) for row in judged]
+
+    def _row(self, text: Any, columns: Mapping[str, Any]) -> Row:
+        prompt = columns["prompts"]
+        turns = [("user", prompt)] if isinstance(prompt, str) else [(turn["role"], turn["content"]) for turn in prompt]
+        text = complete_text(text, prompt)
+        if turns[-1][0] == "assistant":  # the completion goes on from it
+            text = turns.pop()[1].removesuffix("<think>") + text
+        return Row(VerifierInput(json.dumps([*turns, ("assistant", as_data(scope_text(text)[0]))])))
+
+    def verify(self, inputs: Sequence[VerifierInput]) -> list[Verification]:
+        """The number of each dialogue, which is a list of role and content in JSON."""
+        answers = self.client.chat([ChatRequest(tuple(map(tuple, json.loads(it.completion)))) for it in inputs])
         found = [[None] if answer.error else json.loads(answer.text) for answer in answers]
         if any(len(numbers) > 1 for numbers in found):
             raise JudgingError(f"{self.client!r} gives several numbers for a text; a reward model gives one")
-        return [number for (number,) in found]
-
-
-def _dialogue(prompt: Any, completion: Any) -> ChatRequest:
-    turns = [("user", prompt)] if isinstance(prompt, str) else [(turn["role"], turn["content"]) for turn in prompt]
-    text = complete_text(completion, prompt)
-    if turns[-1][0] == "assistant":  # the completion goes on from it
-        text = turns.pop()[1].removesuffix("<think>") + text
-    return ChatRequest((*turns, ("assistant", as_data(scope_text(text)[0]))))
+        return [_Rewarded(error=it.error, number=number) for it, (number,) in zip(answers, found, strict=True)]
 
 
 _ROLES = {
@@ -69,8 +85,6 @@ _ROLES = {
     "truthfulness_rm": "truthfulness verifier",
     "general_rm": "general reward model",
 }
-# All requests are sent side by side, and their clients say how long they wait.
-_GUARD: dict[str, Any] = {"timeout": None, "batch_size": sys.maxsize, "raises": (ServerError,)}
 
 
 def _flag(text: str, default: Any = None) -> Any:

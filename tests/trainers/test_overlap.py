@@ -19,15 +19,16 @@ from hf_factuality import (
     TokenRewardPPOTrainer,
     Verification,
 )
-from hf_factuality.chat import LocalChat
+from hf_factuality.chat import LocalChat, ScoreClient
 from hf_factuality.errors import JudgingError
-from hf_factuality.rewards import RLFHReward
+from hf_factuality.rewards import RLFHReward, ServedReward
 from hf_factuality.rewards.long_form import ChecklistReward
 from hf_factuality.verifiers import LLMJudge, SentenceExtractor, VerifierPipeline
 from hf_factuality.verifiers.base import Judgement, VerifierInput
 from hf_factuality.verifiers.batches import BatchJudge
 from hf_factuality.verifiers.guard import GuardedVerifier, UnjudgedBatches
 from hf_factuality.verifiers.service import Row
+from tests.chat.fake_server import FakeServer
 from tests.tiny import letters_reward, rows
 from tests.trainers import token_reward_ppo_oracle
 from tests.trainers.recording import SETTINGS, FactGRPO, RecordsLosses, same_to_the_last_bit
@@ -179,6 +180,28 @@ def trimmed(batch):
     return [
         ids[mask.bool()].tolist() for ids, mask in zip(batch["completion_ids"], batch["completion_mask"], strict=True)
     ]
+
+
+def test_a_reward_model_on_a_server_is_asked_ahead(early_model, tmp_path):
+    found, asked = [], []
+    for kind in (AheadFact, AfterFact):
+        was_asked = threading.Event()
+
+        def reply(prompt, body, was_asked=was_asked):
+            was_asked.set()
+            return [float(len(prompt) % 7)]
+
+        with FakeServer(reply) as server:
+            reward = ServedReward(ScoreClient(server.url, "fake", cache=False))
+            trainer = fact(kind, early_model, tmp_path, rewards=[reward])
+            trainer.judged, trainer.judged_first = was_asked, []
+            trainer.train()
+        found.append(trainer)
+        asked.append(server.answered)
+    ahead, after = found
+    assert ahead.judged_first == [True, True] and asked[0] == asked[1]
+    assert same_to_the_last_bit(ahead, after) == [] and float(ahead.logged[0]["rewards/general/std"]) > 0
+    assert_no_thread_stays()
 
 
 def test_token_rewards_of_ppo_are_judged_and_rated_ahead(early_model, tmp_path):
@@ -338,7 +361,7 @@ def test_a_call_that_is_left_behind_ends_before_the_next():
 
     verifier.verify = alone
     judge = BatchJudge(GuardedVerifier(verifier, timeout=None), UnjudgedBatches())
-    judge.ahead(batch_of("a"))
+    judge.ahead(batch_of("a"), [0])
     first.wait(20)
     (judged,) = judge.judge(batch_of("other"))
     assert judged.found.error is None and verifier.calls == [["a"], ["other"]]
