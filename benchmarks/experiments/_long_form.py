@@ -91,8 +91,8 @@ class Oracle:
         }
 
 
-def grpo(name, learning_rate, **more):
-    """An arm: GRPO with this reward, 8 answers per person."""
+def grpo(name, learning_rate, aggregation="normalize_then_sum", **more):
+    """An arm: GRPO with this reward, 8 answers per person; of several rewards each is normalised over its group first."""
 
     def train(run):
         rewards = Oracle(run.world).rewards()[name]
@@ -102,7 +102,7 @@ def grpo(name, learning_rate, **more):
         args = FactGRPOConfig(
             **_settings(run, {**own, "learning_rate": run.condition or learning_rate, **more}),
             verify_scope="completion", credit="none", factuality_reward_weight=0.0,
-            multi_objective_aggregation="normalize_then_sum" if len(rewards) > 1 else "sum_then_normalize",
+            multi_objective_aggregation=aggregation if len(rewards) > 1 else "sum_then_normalize",
         )  # fmt: skip
         trainer = FactGRPOTrainer(
             str(run.model_dir), rewards, args, run.world.biographies("train"), verifier=WorldVerifier(run.world)
@@ -111,6 +111,13 @@ def grpo(name, learning_rate, **more):
         return trainer.model
 
     return train
+
+
+def arms(learning_rate):
+    """All arms at this learning rate, or at that of the condition."""
+    names = ("precision", "KLCF", "Binary RAR", "KnowRL", "precision, detail, relevance", "F1@K", "RLFH, summed")
+    found = {name: grpo(name, learning_rate) for name in names}
+    return found | {"KLCF, plain sum": grpo("KLCF", learning_rate, "sum_then_normalize")}
 
 
 def measured(run, rows, found):

@@ -2,22 +2,14 @@
 
 from dataclasses import replace
 
-from _long_form import MAX_TOKENS, grpo, measured
+from _long_form import MAX_TOKENS, arms, measured
 from _rlfh import MODEL, WORLD, biographies
 from harness import Experiment
 
 
 EXPERIMENT = Experiment(
     title="Rewards of long answers in the closed world",
-    arms={
-        "precision": grpo("precision", 5e-4),
-        "KLCF": grpo("KLCF", 5e-4),
-        "Binary RAR": grpo("Binary RAR", 5e-4),
-        "KnowRL": grpo("KnowRL", 5e-4),
-        "precision, detail, relevance": grpo("precision, detail, relevance", 5e-4),
-        "F1@K": grpo("F1@K", 5e-4),
-        "RLFH, summed": grpo("RLFH, summed", 5e-4),
-    },
+    arms=arms(5e-4),
     baseline="precision",
     steps=12,
     world=replace(WORLD, compound=0.3),
