@@ -65,8 +65,8 @@ class FactGRPOConfig(GRPOConfig):
         verifier_batch_size (`int`, *optional*, defaults to `64`):
             Completions per call of the verifier: what one hanging completion costs at most.
         generation_chunks (`int`, *optional*, defaults to `1`):
-            Chunks that a process generates its completions in. With more than one, those that are finished are verified
-            while the next chunk is generated; for verifiers on a server (docs/overlap.md).
+            Parts in which completions that are finished are verified while others are generated; for verifiers
+            on a server (docs/overlap.md). 1: after all are generated.
     """
 
     variant: str = setting(

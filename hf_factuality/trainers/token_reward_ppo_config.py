@@ -62,8 +62,8 @@ class TokenRewardPPOConfig(GRPOConfig):
         token_reward_weights (`list[float]`, *optional*):
             One per token reward function; 1 each by default. `reward_weights` are those of `reward_funcs`.
         generation_chunks (`int`, *optional*, defaults to `1`):
-            Chunks that a process generates its completions in. With more than one, [`~hf_factuality.rewards.RLFHReward`]
-            judges those that are finished while the next chunk is generated; for judges on a server (docs/overlap.md).
+            Parts in which completions that are finished are judged while others are generated; for judges
+            on a server (docs/overlap.md). 1: after all are generated.
     """
 
     num_generations: int = setting(1, "Completions per prompt and generation batch. PPO needs one.")
