@@ -22,7 +22,7 @@ from hf_factuality.verifiers.base import Extractor, Judge, VerifierInput
 from hf_factuality.verifiers.extractors.llm import VeriScoreExtractor
 from hf_factuality.verifiers.guard import GuardedVerifier
 from hf_factuality.verifiers.judges.llm import LLMJudge
-from hf_factuality.verifiers.judges.truthfulness_served import ServedTruthfulnessJudge
+from hf_factuality.verifiers.judges.truthfulness import ServedTruthfulnessJudge
 from hf_factuality.verifiers.pipeline import VerifierPipeline
 from hf_factuality.verifiers.prompts import as_data
 from hf_factuality.verifiers.service import Row

@@ -16,7 +16,6 @@ from hf_factuality.verifiers.extractors.llm import (
     RLFHExtractor as RLFHExtractor,
     VeriScoreExtractor as VeriScoreExtractor,
 )
-from hf_factuality.verifiers.judges.truthfulness_served import ServedTruthfulnessJudge as ServedTruthfulnessJudge
 from hf_factuality.verifiers.pipeline import (
     VerifierPipeline as VerifierPipeline,
     load_pipeline as load_pipeline,
@@ -39,6 +38,7 @@ from hf_factuality.verifiers.judges.self import (
     SelfVerifier as SelfVerifier,
 )
 from hf_factuality.verifiers.judges.truthfulness import (
+    ServedTruthfulnessJudge as ServedTruthfulnessJudge,
     TruthfulnessJudge as TruthfulnessJudge,
     TruthfulnessVerifier as TruthfulnessVerifier,
 )

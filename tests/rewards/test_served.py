@@ -15,7 +15,7 @@ from hf_factuality.errors import JudgingError
 from hf_factuality.rewards import ServedReward, ServedRoles
 from hf_factuality.spans import Label
 from hf_factuality.verifiers.base import JudgeInput
-from hf_factuality.verifiers.judges.truthfulness_served import ServedTruthfulnessJudge
+from hf_factuality.verifiers.judges.truthfulness import ServedTruthfulnessJudge
 from tests.chat.fake_server import FAST, HASTY, FakeServer
 from tests.servers.klcf import STEPS, TEMPLATE, Trained
 from tests.tiny import rows

@@ -1,18 +1,22 @@
-"""Judge that reads a question and a claim, no evidence, and gives P(true): a classifier on top of a language model.
+"""Judges that read a question and a claim, no evidence, and give P(true): a classifier here, or on a server.
 
 Importing this module loads neither torch nor transformers.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from hf_factuality.chat.base import ChatRequest
+from hf_factuality.errors import JudgingError
 from hf_factuality.io.upload import naming_model
 from hf_factuality.spans import Label
 from hf_factuality.verifiers.base import JudgeInput, Judgement
 from hf_factuality.verifiers.extractors.sentences import SentenceExtractor
+from hf_factuality.verifiers.judges.llm import ServedJudge, Talk, judgement_of
 from hf_factuality.verifiers.judges.nli import nli_roles
 from hf_factuality.verifiers.judges.pairs import PairJudge, outside_zero3, without_special_tokens
 from hf_factuality.verifiers.pipeline import VerifierPipeline
@@ -106,6 +110,47 @@ class TruthfulnessJudge(PairJudge):
 
     def _decide(self, premises: list[str], shares: list[dict[str, float]]) -> Judgement:
         return replace(super()._decide(premises, shares), evidence=None)  # the question is none
+
+
+@dataclass(eq=False, repr=False)
+class ServedTruthfulnessJudge(ServedJudge):
+    """The model of a [`TruthfulnessJudge`] on a server; P(true) is the probability of its last class.
+
+    Implements [`~hf_factuality.verifiers.base.Judge`], without evidence. From a half on the label is `SUPPORTED`, below it
+    `CONTRADICTED`.
+
+    Args:
+        client ([`~hf_factuality.chat.ScoreClient`]):
+            Server and model, with `activation=True`.
+        template (`str`, *optional*):
+            What the model reads, with `{{claim|plain}}` and `{{question|plain}}`. `None`: as the `config.json` of the model
+            says, which is found by its name.
+
+    Raises:
+        `ValueError`: the template lacks the claim, or there is none.
+    """
+
+    template: str | None = None
+
+    def __post_init__(self):
+        template = self.template
+        if template is None:
+            from transformers import AutoConfig
+
+            with naming_model(self.client.model):
+                config = AutoConfig.from_pretrained(self.client.model, revision=self.client.revision)
+            template = getattr(config, SETTINGS, {}).get("template")
+            if template is None:
+                raise ValueError(f"the config.json of {self.client.model!r} has no template of claims; pass one")
+        self._prompt = claim_prompt(template)
+
+    def _talk(self, item: JudgeInput) -> Talk:
+        text = self._prompt.fill({"question": item.question or "", "claim": item.claim})
+        answer = yield ChatRequest((("", text),))
+        share = json.loads(answer.text)[-1]
+        if not 0 <= share <= 1:
+            raise JudgingError(f"{self.client!r} gave {share:g} for P(true); it needs activation=True")
+        return judgement_of(item, Label.SUPPORTED if share >= 0.5 else Label.CONTRADICTED, share)
 
 
 class TruthfulnessVerifier(VerifierPipeline):
