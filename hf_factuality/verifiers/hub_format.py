@@ -184,6 +184,7 @@ class Reader:
     client: dict[str, Any]
     device: Any
     trust: bool
+    token: str | bool | None = None
     clients: dict[str, Any] = field(default_factory=dict)
 
     def config(self) -> dict[str, Any]:
@@ -220,8 +221,9 @@ class Reader:
             settings["model"] = str(self.folder) if self.local else self.source
             settings |= {} if self.local else {"revision": self.folder.name}
         self._check(name, settings, place)
-        if self.device is not None and "device" in inspect.signature(cls).parameters:
-            settings["device"] = self.device
+        for key, given in (("device", self.device), ("token", self.token if name in PARTS else None)):
+            if given is not None and key in inspect.signature(cls).parameters:
+                settings[key] = given
         try:
             made = cls(**(self._client(settings, place) if name == "ChatClient" else settings))
         except (TypeError, ValueError, FileNotFoundError) as error:
@@ -269,6 +271,8 @@ class Reader:
         for key in ("prompt", "prompts"):
             if isinstance(settings.get(key), str):  # a name could lead anywhere
                 raise self._error(f"{place}/{key}", f"must be a file of the pipeline, got {settings[key]!r}")
+        if "token" in settings and name in PARTS:
+            raise self._error(f"{place}/token", "is the caller's to say: pass token")
         if settings.get("trust_remote_code") and not self.trust:
             raise self._error(
                 place, "its model runs code of its repository: pass trust_remote_code=True if you trust it"

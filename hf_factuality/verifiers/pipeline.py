@@ -266,7 +266,7 @@ def load_pipeline(
     address = base_url or given.pop("base_url", None) or os.environ.get(BASE_URL_VARIABLE) or None
     if address is None and {"api_key", "api_key_env"} & set(given):
         raise HubError("a key is sent only to an address that you name: pass base_url as well")
-    reader = Reader(folder, str(folder_or_repo), local, address, given, device, trust_remote_code)
+    reader = Reader(folder, str(folder_or_repo), local, address, given, device, trust_remote_code, token)
     config = reader.config()
     stages = {stage: reader.part(config[stage], stage) for stage in STAGES}
     pipeline = VerifierPipeline(**stages, requires_evidence=config["requires_evidence"])

@@ -247,12 +247,13 @@ class _Model:
     def from_pretrained(name: str, **kwargs: Any) -> _Later | PreTrainedModel:
         own = ("revision", "token", "local_files_only", "trust_remote_code")
         config = AutoConfig.from_pretrained(name, **{key: kwargs[key] for key in own if key in kwargs})
+        asked = kwargs.get("revision")  # resolved to a commit, which of an adapter is one of its base
+        known = {"revision": getattr(asked, "initial", asked), "token": kwargs.get("token")}
         if isinstance(config, _SavedConfig):
-            known = {"revision": kwargs.get("revision"), "token": kwargs.get("token")}
             trust = bool(kwargs.get("trust_remote_code"))
             return _Later(VerifierPipeline.from_pretrained, name, **known, trust_remote_code=trust)
         if getattr(config, SETTINGS, None):  # of a whole model, or beside an adapter
-            return _Later(TruthfulnessVerifier, name, revision=kwargs.get("revision"))
+            return _Later(TruthfulnessVerifier, name, **known)
         # A language model would be loaded with a classifier of random weights.
         found = getattr(config, "architectures", None)
         if not any("ForSequenceClassification" in architecture for architecture in found or ()):

@@ -198,5 +198,6 @@ def use_in_process(server: LoopbackHub, home: Path, monkeypatch) -> None:
     }.items():
         monkeypatch.setattr(f"huggingface_hub.constants.{name}", value)
     monkeypatch.setenv("HF_TOKEN", TOKEN)
+    monkeypatch.setattr("huggingface_hub.hf_api.api.endpoint", server.url)  # made at import; peft asks through it
     # transformers keeps a client of its own, which would go on asking the server of an earlier test.
     monkeypatch.setattr("transformers.utils.hub._hf_api", None, raising=False)

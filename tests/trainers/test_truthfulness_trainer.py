@@ -4,6 +4,7 @@ import json
 import math
 import shutil
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
@@ -153,6 +154,27 @@ def test_an_adapter_trains_itself_and_the_head_and_loads(tiny_model, tmp_path):
         found = [score for _, score in scores(load_verifier(f"{name}:{tmp_path}"))]
         assert found == pytest.approx(wanted, abs=1e-5)
     assert [score for _, score in scores(pipeline("fact-verification", str(tmp_path)).verifier)] == found
+
+
+@pytest.mark.parametrize("lora", [False, True])
+def test_a_token_opens_private_repositories(tiny_model, tmp_path, hub, monkeypatch, lora):
+    files = {path.name: path.read_bytes() for path in Path(tiny_model).iterdir() if path.is_file()}
+    hub.add("someone/base", files, private=True)
+    where = {"hub_model_id": "someone/claims", "hub_private_repo": True, "max_steps": 2}
+    trainer = make("someone/base", tmp_path, peft_config=LoraConfig(**LORA) if lora else None, **where)
+    trainer.train()
+    trainer.push_to_hub()
+    assert hub.repos["model", "someone/claims"].private
+    wanted = scores(load_verifier(f"truthfulness:{tmp_path}"))
+    monkeypatch.delenv("HF_TOKEN")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "empty"))
+    with pytest.raises(Exception, match="(?i)someone/claims|logged in|token"):
+        pipeline("fact-verification", "someone/claims")
+    known = pipeline("fact-verification", "someone/claims", token=TOKEN).verifier
+    saved = VerifierPipeline.from_pretrained("someone/claims", token=TOKEN)
+    assert scores(known) == scores(saved) == wanted
+    known.save_pretrained(tmp_path / "settings")
+    assert TOKEN not in (tmp_path / "settings" / "verifier_config.json").read_text() and TOKEN not in repr(known.judge)
 
 
 @pytest.mark.parametrize("lora", [False, True])

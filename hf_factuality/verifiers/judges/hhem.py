@@ -47,6 +47,7 @@ def load_hhem(
     revision: str | None = None,
     foundation_revision: str | None = None,
     dtype: str | torch.dtype | None = None,
+    token: str | bool | None = None,
 ) -> tuple[T5ForTokenClassification, PreTrainedTokenizerBase, dict[str, Any]]:
     """The model on the CPU, the tokenizer of its foundation, and the arguments that load both again, with their commits.
 
@@ -60,16 +61,17 @@ def load_hhem(
     from transformers.utils.hub import extract_commit_hash
 
     with naming_model(model):
-        path = cached_file(model, "model.safetensors", revision=revision)
+        path = cached_file(model, "model.safetensors", revision=revision, token=token)
     with naming_model(foundation):
         config = T5Config.from_pretrained(
             foundation,
             revision=foundation_revision,
+            token=token,
             num_labels=2,
             id2label={0: "hallucinated", 1: "consistent"},
             label2id={"hallucinated": 0, "consistent": 1},
         )
-        tokenizer = AutoTokenizer.from_pretrained(foundation, revision=foundation_revision)
+        tokenizer = AutoTokenizer.from_pretrained(foundation, revision=foundation_revision, token=token)
     state = {name.removeprefix(PREFIX): value for name, value in load_file(path).items()}
     # Tied weights: only one of the two names is stored.
     embedding = state.get(_EMBED, state.get(_SHARED))
@@ -143,7 +145,7 @@ class HHEMJudge(PairJudge):
 
     def _load(self, name: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase, dict[str, Any]]:
         places = {"foundation": self.foundation, "foundation_revision": self.foundation_revision}
-        return load_hhem(name, **places, revision=self.revision, dtype=self.dtype)
+        return load_hhem(name, **places, revision=self.revision, dtype=self.dtype, token=self.token)
 
     def _prompt(self, premise: str, claim: str) -> str:
         return hhem_prompt(premise, claim)

@@ -57,7 +57,7 @@ class MiniCheckJudge(PairJudge):
             Needed with a loaded model; else loaded from the same place.
         revision (`str`, *optional*):
             Branch, tag or commit to load.
-        device (`str` or `torch.device`, *optional*):
+        token (`str` or `bool`, *optional*), device (`str` or `torch.device`, *optional*):
             See [`~hf_factuality.verifiers.judges.nli.NLIJudge`].
         dtype (`str` or `torch.dtype`, *optional*):
             As in `from_pretrained`.

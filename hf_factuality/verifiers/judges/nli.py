@@ -86,6 +86,8 @@ class NLIJudge(PairJudge):
             Needed with a loaded model; else loaded from the same place.
         revision (`str`, *optional*):
             Branch, tag or commit to load. Pin it where results must be comparable.
+        token (`str` or `bool`, *optional*):
+            As in `huggingface_hub`, for a private repository; never written to a file.
         device (`str` or `torch.device`, *optional*):
             `None`: where a loaded model is; else the GPU if there is one.
         dtype (`str` or `torch.dtype`, *optional*):

@@ -106,6 +106,7 @@ class PairJudge:
     tokenizer: PreTrainedTokenizerBase | None = None
     _: KW_ONLY
     revision: str | None = None
+    token: str | bool | None = None
     device: str | torch.device | None = None
     dtype: str | torch.dtype | None = None
     batch_size: int = 32
@@ -148,7 +149,7 @@ class PairJudge:
         """Model, tokenizer (loaded if none was given), and the arguments that load both again, with the commit found."""
         import transformers
 
-        place = {"revision": self.revision, "trust_remote_code": self.trust_remote_code}
+        place = {"revision": self.revision, "token": self.token, "trust_remote_code": self.trust_remote_code}
         with naming_model(name), outside_zero3():
             tokenizer = self.tokenizer
             if tokenizer is None:

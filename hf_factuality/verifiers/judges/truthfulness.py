@@ -59,7 +59,7 @@ class TruthfulnessJudge(PairJudge):
             loaded model.
         negative_label ([`~hf_factuality.Label`], *optional*, defaults to `Label.CONTRADICTED`):
             `Label.UNVERIFIABLE` is the other choice.
-        tokenizer, revision, device, dtype, batch_size, max_length, threshold (*optional*):
+        tokenizer, revision, token, device, dtype, batch_size, max_length, threshold (*optional*):
             See [`~hf_factuality.verifiers.judges.nli.NLIJudge`].
 
     Raises:
@@ -82,7 +82,7 @@ class TruthfulnessJudge(PairJudge):
         import transformers
         from transformers.utils import find_adapter_config_file
 
-        place = {"revision": self.revision}
+        place = {"revision": self.revision, "token": self.token}
         with naming_model(name):
             if find_adapter_config_file(name, **place) is None:
                 return super()._load(name)
@@ -92,10 +92,10 @@ class TruthfulnessJudge(PairJudge):
             config = transformers.AutoConfig.from_pretrained(name, **place)
             tokenizer = self.tokenizer or transformers.AutoTokenizer.from_pretrained(name, **place)
         base = adapter.base_model_name_or_path
-        loading = {"revision": adapter.revision} | ({} if self.dtype is None else {"dtype": self.dtype})
+        loading = {} if self.dtype is None else {"dtype": self.dtype}
         with naming_model(base), outside_zero3():
             kind = transformers.AutoModelForSequenceClassification
-            model = kind.from_pretrained(base, config=config, **loading)
+            model = kind.from_pretrained(base, config=config, **place | {"revision": adapter.revision}, **loading)
         model = PeftModel.from_pretrained(model, name, **place).merge_and_unload()
         return model, tokenizer, {"model": name, "revision": getattr(config, "_commit_hash", None) or self.revision}
 
