@@ -45,6 +45,7 @@ class TruthfulnessConfig(_BaseConfig):
         super().__post_init__()
         require(self, "ratio", lambda value: value is None or is_positive(value), "positive and finite, or None")
         require(self, "calibration_share", lambda value: 0 < value < 1, "between 0 and 1")
+        require(self, "remove_unused_columns", bool, "True: topics are texts, and none is a tensor")
         require(self, "max_length", lambda value: value >= 2, "at least 2")
         if self.template is not None:
             claim_prompt(self.template)

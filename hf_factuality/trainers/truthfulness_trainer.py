@@ -74,7 +74,7 @@ class TruthfulnessTrainer(FactualityTrainer, _BaseTrainer):
 
     Raises:
         `TypeError`: `args` is not a [`TruthfulnessConfig`].
-        `ValueError`: ZeRO-3 or FSDP, a tokenizer that cannot pad, a model of other than two classes.
+        `ValueError`: ZeRO-3 or FSDP, a tokenizer that cannot pad, an adapter of prompts, a model of other than two classes.
         `DataError`: no such columns, an unknown label, or claims of one kind only.
         `NonFiniteError`: during training, at a loss or gradient that is not finite.
     """
@@ -123,15 +123,17 @@ class TruthfulnessTrainer(FactualityTrainer, _BaseTrainer):
             set_seed(args.seed)  # the head is drawn
             model = AutoModelForSequenceClassification.from_pretrained(model, num_labels=2, **known)
         config = model.config
-        if config.num_labels != 2 or "ForSequenceClassification" not in type(model).__name__:
+        if config.num_labels != 2 or "ForSequenceClassification" not in type(model).__name__ or not _heads(model):
             told = f"the model is a {type(model).__name__} with num_labels={config.num_labels}"
-            raise ValueError(f"{told}; pass its name, or a sequence classifier of 2 classes")
+            raise ValueError(f"{told}; pass its name, or a sequence classifier of 2 classes, `score` or `classifier`")
         config.id2label, config.label2id = dict(enumerate(CLASSES)), {name: n for n, name in enumerate(CLASSES)}
         config.pad_token_id = processing_class.pad_token_id
         setattr(config, SETTINGS, {"template": template, "temperature": None})
         if peft_config is not None:
             from peft import get_peft_model
 
+            if getattr(peft_config, "is_prompt_learning", False):
+                raise ValueError(f"a {type(peft_config).__name__} cannot be merged into its base: pass a LoraConfig")
             peft_config = copy.copy(peft_config)
             peft_config.task_type = "SEQ_CLS"  # the head is trained and saved too
             model = get_peft_model(model, peft_config)
@@ -190,9 +192,8 @@ class TruthfulnessTrainer(FactualityTrainer, _BaseTrainer):
         temperature = calibration.fit_temperature(_margins(found), found.label_ids)
         before = self.predict(self.eval_dataset).metrics
         model = self.accelerator.unwrap_model(self.model)
-        heads = [part for name, part in model.named_modules() if _HEAD.match(name) and type(part) is torch.nn.Linear]
         with torch.no_grad():
-            for parameter in heads[-1].parameters():
+            for parameter in _heads(model)[-1].parameters():
                 parameter.div_(temperature)
         settings = getattr(model.config, SETTINGS)
         settings["temperature"] = temperature * (settings["temperature"] or 1.0)
@@ -292,6 +293,10 @@ def _at_ratio(rows: list[dict[str, Any]], ratio: float | None, rng: random.Rando
 def _log_odds(rows: list[dict[str, Any]]) -> float:
     true = sum(row["labels"] for row in rows)
     return log(true / (len(rows) - true))
+
+
+def _heads(model) -> list[torch.nn.Module]:
+    return [part for name, part in model.named_modules() if _HEAD.match(name) and type(part) is torch.nn.Linear]
 
 
 def _margins(found) -> list[float]:

@@ -9,9 +9,16 @@ from pathlib import Path
 import pytest
 import torch
 from datasets import Dataset
-from peft import LoraConfig
+from peft import LoraConfig, PromptTuningConfig
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer, pipeline
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    BartConfig,
+    BartForSequenceClassification,
+    pipeline,
+)
 
 from hf_factuality import FactGRPOConfig, FactGRPOTrainer, Label, VerifierInput, VerifierPipeline, load_verifier
 from hf_factuality.errors import DataError, NonFiniteError
@@ -270,6 +277,7 @@ def one_kind(label):
         (lambda: list(claims()), {}, DataError, "must be a Dataset"),
         (claims, {"ratio": 0.0}, ValueError, "ratio=0.0 must be positive"),
         (claims, {"calibration_share": 1.0}, ValueError, "calibration_share=1.0 must be between 0 and 1"),
+        (claims, {"remove_unused_columns": False}, ValueError, "remove_unused_columns=False must be True"),
         (claims, {"template": "{{question|plain}}"}, ValueError, "lacks a place for"),
         (claims, {"template": "{{claim}} {{answer}}"}, ValueError, r"uses \['answer'\]"),
     ],
@@ -286,12 +294,16 @@ def test_other_things_that_are_refused(tiny_model, tmp_path):
     model = AutoModelForSequenceClassification.from_pretrained(tiny_model, num_labels=3)
     tokenizer = AutoTokenizer.from_pretrained(tiny_model)
     args = TruthfulnessConfig(str(tmp_path), **QUIET)
+    bart = BartForSequenceClassification(BartConfig(vocab_size=40, d_model=16, num_labels=2))
     for wrong, named in (
         (model, "num_labels=3"),
+        (bart, "BartForSequenceClassification with num_labels=2"),  # its head has another name
         (AutoModelForCausalLM.from_pretrained(tiny_model), "LlamaForCausalLM"),
     ):
         with pytest.raises(ValueError, match=f"{named}.*pass its name, or a sequence classifier of 2 classes"):
             TruthfulnessTrainer(wrong, args, claims(), processing_class=tokenizer)
+    with pytest.raises(ValueError, match="PromptTuningConfig cannot be merged.*LoraConfig"):
+        make(tiny_model, tmp_path, peft_config=PromptTuningConfig(num_virtual_tokens=4))
     tokenizer.pad_token = None
     with pytest.raises(ValueError, match="pad_token"):
         TruthfulnessTrainer(model, args, claims(), processing_class=tokenizer)
