@@ -48,14 +48,17 @@ def reliability_bins(
     """A reliability diagram: the claims in `bins` of rising probability, without empty ones.
 
     Those of `binning="width"` are equally wide (an edge belongs to the bin above it, 1 to the last), those of `"mass"` hold
-    equally many claims, give or take one. `ValueError` for less than one bin or another binning.
+    equally many claims, give or take one, but claims of one probability stay together, so that the order of the input does
+    not matter. `ValueError` for less than one bin or another binning.
     """
     if bins < 1 or binning not in ("width", "mass"):
         raise ValueError(f"bins={bins!r} must be at least 1, and binning={binning!r} 'width' or 'mass'")
     pairs = sorted(_pairs(probabilities, labels), key=lambda pair: pair[0])
     found: dict[int, list[tuple[float, bool]]] = {}
+    first: dict[float, int] = {}  # rank of the first claim of a probability
     for rank, pair in enumerate(pairs):
-        place = min(int(pair[0] * bins), bins - 1) if binning == "width" else rank * bins // len(pairs)
+        start = first.setdefault(pair[0], rank)
+        place = min(int(pair[0] * bins), bins - 1) if binning == "width" else start * bins // len(pairs)
         found.setdefault(place, []).append(pair)
     return [Bin(len(own), mean([p for p, _ in own]), mean([float(y) for _, y in own])) for own in found.values()]
 
@@ -69,6 +72,27 @@ def expected_calibration_error(
     """
     found = reliability_bins(probabilities, labels, bins, binning)
     return sum(own.count * abs(own.accuracy - own.confidence) for own in found) / len(labels) if found else None
+
+
+def risk_coverage(scores: Sequence[float], labels: Sequence[bool]) -> list[tuple[float, float]]:
+    """Of the 1, 2, ..., n claims with the highest scores, their share of all (coverage), and how many are false (risk).
+
+    Claims of one score come in any order, so each takes its share of their false ones: the points do not depend on the order
+    of the input. The mean of the risks is the area under the curve, AURC (arXiv 1805.08206); 0 is the best. `ValueError` if a
+    score is NaN.
+    """
+    pairs = sorted(zip(map(float, scores), map(bool, labels), strict=True), reverse=True)
+    if any(isnan(score) for score, _ in pairs):
+        raise ValueError("a score is NaN: leave unknown claims out")
+    found: list[tuple[float, float]] = []
+    false = 0
+    for _, tied in groupby(pairs, key=lambda pair: pair[0]):
+        here = [label for _, label in tied]
+        own = here.count(False)
+        for rank, n in enumerate(range(len(found) + 1, len(found) + 1 + len(here)), 1):
+            found.append((n / len(pairs), (false + own * rank / len(here)) / n))
+        false += own
+    return found
 
 
 def sigmoid(x: float) -> float:

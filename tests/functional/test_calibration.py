@@ -1,5 +1,6 @@
 """Hand arithmetic, slow loops over all pairs, and a search on a grid."""
 
+import itertools
 import math
 import random
 
@@ -12,6 +13,7 @@ from hf_factuality.functional.calibration import (
     expected_calibration_error,
     fit_temperature,
     reliability_bins,
+    risk_coverage,
     sigmoid,
 )
 
@@ -105,3 +107,35 @@ def test_the_temperature_has_bounds():
     for log_odds, labels in (([1.0, 2.0], [True, True]), ([math.inf, 1.0], [True, False]), ([], [])):
         with pytest.raises(ValueError, match="finite log-odds of claims that are true and of claims that are false"):
             fit_temperature(log_odds, labels)
+
+
+def test_equal_mass_does_not_depend_on_the_order_of_ties():
+    # One stated confidence for all: one bin, |1/2 - .9|. Cut by rank it would be 0.5 * .1 + 0.5 * .9, or .4, by the order.
+    for labels in ([True, True, False, False], [False, True, False, True]):
+        assert expected_calibration_error([0.9] * 4, labels, 2, "mass") == pytest.approx(0.4)
+    assert [bin.count for bin in reliability_bins([0.1, 0.5, 0.5, 0.5], [True] * 4, 2, "mass")] == [4]
+    assert [bin.count for bin in reliability_bins([0.1, 0.2, 0.5, 0.5], [True] * 4, 2, "mass")] == [2, 2]
+
+
+def test_risk_over_coverage_by_hand():
+    # Right, wrong, right, wrong: 0/1, 1/2, 1/3, 2/4.
+    found = risk_coverage([0.7, 0.9, 0.6, 0.8], [True, True, False, False])
+    assert found == [(0.25, 0.0), (0.5, 0.5), (0.75, 1 / 3), (1.0, 0.5)]
+    assert risk_coverage([-3.0], [True]) == [(1.0, 0.0)] and risk_coverage([], []) == []
+    with pytest.raises(ValueError, match="NaN"):
+        risk_coverage([math.nan], [True])
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_risk_over_coverage_is_the_mean_over_all_orders_of_ties(seed):
+    scores, labels = drawn(7, seed, digits=1)
+    scores = [min(score, 0.6) for score in scores]  # ties
+    ranked = [
+        order
+        for order in itertools.permutations(range(7))
+        if all(scores[a] >= scores[b] for a, b in itertools.pairwise(order))
+    ]
+    assert len(ranked) > 1
+    risks = [[sum(not labels[i] for i in order[:k]) / k for k in range(1, 8)] for order in ranked]
+    expected = [sum(column) / len(ranked) for column in zip(*risks, strict=True)]
+    assert [risk for _, risk in risk_coverage(scores, labels)] == pytest.approx(expected, abs=1e-12)
