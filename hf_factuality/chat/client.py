@@ -197,11 +197,9 @@ class ChatClient:
             and the cache has them too.
         """
         keys = [self.key(request) for request in requests]
-        answers: dict[str, ChatAnswer] = {}
         known = {} if self.cache is None else self.cache.get_many(keys)
-        for key, value in known.items():
-            if (answer := ChatAnswer.from_dict(value)) is not None:
-                answers[key] = answer
+        read = {key: ChatAnswer.from_dict(value) for key, value in known.items()}
+        answers = {key: answer for key, answer in read.items() if answer is not None}
         self.stats.cached += sum(key in answers for key in keys)
         missing = {key: request for key, request in zip(keys, requests, strict=True) if key not in answers}
         if missing:

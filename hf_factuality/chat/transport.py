@@ -243,9 +243,6 @@ class Transport:
         self._pid: int | None = None  # of the process whose thread it is
         self._end: Callable[[], Any] = lambda: None
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.server!r})"
-
     def call(self, coroutine: Coroutine) -> Any:
         """Result of `coroutine`, which runs on the loop of this object."""
         with self._starting:
@@ -300,17 +297,15 @@ class Transport:
         return text if len(text) <= 300 else f"{text[:300]}..."
 
     async def ask(self, path: str, read: Callable[[Any], Any], body: Mapping[str, Any] | None = None) -> Any:
-        """What `read` makes of the answer to `body`, or of what is at `path` within ten seconds, in one attempt; raises
-        [`ServerError`]."""
+        """What `read` makes of the answer to `body`, or of what is there within ten seconds; raises [`ServerError`]."""
+        once = self._once(path, body and _encoded(body))
         try:
-            if body is None:
-                return read(await asyncio.wait_for(self._once(path), 10.0))
-            answer = read(await self._once(path, _encoded(body)))
+            answer = read(await asyncio.wait_for(once, None if body else 10.0))
         except (Failure, TimeoutError, *_NO_ANSWER) as error:
             reason = str(error) if isinstance(error, Failure) else self._named(error)
-            place = self.server if body is None else self.server + path
-            raise ServerError(f"{place} does not answer: {reason}") from None
-        self.gate.alive()
+            raise ServerError(f"{self.server}{path} does not answer: {reason}") from None
+        if body:
+            self.gate.alive()
         return answer
 
     async def post(

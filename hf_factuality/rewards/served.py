@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from hf_factuality.chat.base import ChatRequest
@@ -79,11 +80,11 @@ class ServedReward(JudgedReward):
         return [_Rewarded(error=it.error, number=number) for it, (number,) in zip(answers, found, strict=True)]
 
 
-_ROLES = {
-    "claim_extractor": "claim extractor",
-    "checklist_rm": "checklist verifier",
-    "truthfulness_rm": "truthfulness verifier",
-    "general_rm": "general reward model",
+_ROLES: dict[str, tuple[str, Callable[..., ChatClient]]] = {
+    "claim_extractor": ("claim extractor", ChatClient),
+    "checklist_rm": ("checklist verifier", ChatClient),
+    "truthfulness_rm": ("truthfulness verifier", partial(ScoreClient, activation=True)),
+    "general_rm": ("general reward model", ScoreClient),
 }
 
 
@@ -93,11 +94,12 @@ def _flag(text: str, default: Any = None) -> Any:
 
 @dataclass
 class ServedRoles:
-    """KLCF's four models as flags: an address each, and the name of the model there. Those that are not set are read from the
-    environment variables of KLCF's scripts, their names in capitals; a role without an address is not served.
+    """KLCF's four models as flags: an address each, and the name of the model there. Those that are not set are read from
+    the environment variables of KLCF's scripts, their names in capitals; a role without an address is not served.
 
-    While a server is down, or refuses requests although [`check`] found it right, all that asks it waits, and then goes on
-    where it was; after `server_patience` seconds a [`~hf_factuality.chat.ServerError`] ends the run. What is asked of each model: docs/served-roles.md.
+    While a server is down, or refuses requests although [`check`] found it right, all that asks it waits, and then goes
+    on where it was; after `server_patience` seconds a [`~hf_factuality.chat.ServerError`] ends the run. What is asked of
+    each model: docs/served-roles.md.
 
     Raises:
         `ValueError`: an address without a model or a model without an address, or a setting is out of range.
@@ -118,19 +120,16 @@ class ServedRoles:
         # One failure holds all requests back until the server answers again, so that none runs out of attempts while a proxy
         # in front of it says that it is gone.
         retry = RetryPolicy(max_backoff=10.0, breaker_failures=1, give_up_after=self.server_patience)
-        settings: dict[str, Any] = {"retry": retry, "concurrency": self.server_concurrency}
         self._clients: dict[str, ChatClient] = {}
-        for role, title in _ROLES.items():
+        for role, (title, client) in _ROLES.items():
             names = f"{role}_server", f"{role}_path"
             for name in names:
                 setattr(self, name, getattr(self, name) or os.environ.get(name.upper()) or None)
             address, model = (getattr(self, name) for name in names)
             if (address is None) != (model is None):
                 raise ValueError(f"the {title} needs an address and a model; set {names[address is not None]} too")
-            if address is not None and role in ("truthfulness_rm", "general_rm"):
-                self._clients[role] = ScoreClient(address, model, activation=role == "truthfulness_rm", **settings)
-            elif address is not None:
-                self._clients[role] = ChatClient(address, model, **settings)
+            if address is not None:
+                self._clients[role] = client(address, model, retry=retry, concurrency=self.server_concurrency)
 
     def check(self) -> None:
         """[`~hf_factuality.chat.ServerError`] with a line for each role whose server does not answer or has another model."""
@@ -139,7 +138,7 @@ class ServedRoles:
             try:
                 client.check()
             except ServerError as error:
-                wrong.append(f"\n{_ROLES[role]} (--{role}_server): {error}")
+                wrong.append(f"\n{_ROLES[role][0]} (--{role}_server): {error}")
         if wrong:
             raise ServerError(f"{len(wrong)} of {len(self._clients)} served roles cannot be used:" + "".join(wrong))
 

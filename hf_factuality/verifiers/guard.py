@@ -247,11 +247,9 @@ class UnjudgedBatches:
             return
         batches = f"the first {sent} completions" if first else f"the completions of {self.batches} batches in a row"
         error = next((error for part in reversed(parts) for error in part[2]), "none, but no sentence got a verdict")
-        hint = "; when it judges again, resume from the last checkpoint"
-        name = type(verifier).__name__
         raise JudgingError(
-            f"{name} judged none of {batches}, so no factuality would be trained; the last error: {error}"
-            + ("" if first else hint)
+            f"{type(verifier).__name__} judged none of {batches}, so no factuality would be trained; the last error: {error}"
+            + ("" if first else "; when it judges again, resume from the last checkpoint")
         )
 
 

@@ -187,9 +187,10 @@ def test_logits_are_no_probabilities_and_a_template_needs_the_claim(tmp_path):
         ServedTruthfulnessJudge(ScoreClient("http://localhost:1", "m"), "{{question}}")
     with pytest.raises(OSError, match="the model 'org/none' was not found locally or on the Hub"):
         ServedTruthfulnessJudge(ScoreClient("http://localhost:1", "org/none"))
-    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
-    with pytest.raises(ValueError, match="has no template of claims; pass one"):
-        ServedTruthfulnessJudge(ScoreClient("http://localhost:1", str(tmp_path)))
+    for settings in ({}, {"truthfulness": None}, {"truthfulness": "x"}, {"truthfulness": {"template": 5}}):
+        (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama", **settings}))
+        with pytest.raises(ValueError, match="has no template of claims; pass one"):
+            ServedTruthfulnessJudge(ScoreClient("http://localhost:1", str(tmp_path)))
 
 
 # -- flags ------------------------------------------------------------------------------------------------------------
@@ -247,12 +248,14 @@ def test_the_check_says_what_is_wrong_with_each_server(monkeypatch):
         assert first == "3 of 4 served roles cannot be used:"
         port = address.removeprefix("http://127.0.0.1:").removesuffix("/v1")
         assert lines[0].startswith(
-            f"claim extractor (--claim_extractor_server): {address} does not answer: ClientConnectorError: Cannot connect to "
+            f"claim extractor (--claim_extractor_server): {address}/models does not answer: ClientConnectorError: Cannot connect to "
             f"host 127.0.0.1:{port} "
         )
         assert lines[1] == f"checklist verifier (--checklist_rm_server): {other.url} does not serve fake but other"
         root = locked.url.removesuffix("/v1")
-        assert lines[2].startswith(f"general reward model (--general_rm_server): {root} does not answer: HTTP 401")
+        assert lines[2].startswith(
+            f"general reward model (--general_rm_server): {root}/v1/models does not answer: HTTP 401"
+        )
         assert len(lines) == 3 and "sk-" not in str(caught.value)
         for role in ROLES:
             flags[f"{role}_server"] = good.url

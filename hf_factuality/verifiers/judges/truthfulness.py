@@ -139,8 +139,9 @@ class ServedTruthfulnessJudge(ServedJudge):
 
             with naming_model(self.client.model):
                 config = AutoConfig.from_pretrained(self.client.model, revision=self.client.revision)
-            template = getattr(config, SETTINGS, {}).get("template")
-            if template is None:
+            settings = getattr(config, SETTINGS, None)
+            template = isinstance(settings, Mapping) and settings.get("template")
+            if not isinstance(template, str):
                 raise ValueError(f"the config.json of {self.client.model!r} has no template of claims; pass one")
         self._prompt = claim_prompt(template)
 
