@@ -113,7 +113,7 @@ class ServedRoles:
     truthfulness_rm_path: str | None = _flag("Name of the truthfulness verifier on its server.")
     general_rm_server: str | None = _flag("Address of the general reward model.")
     general_rm_path: str | None = _flag("Name of the general reward model on its server.")
-    server_concurrency: int = _flag("Requests of a role under way at once.", 64)
+    server_concurrency: int = _flag("Requests of a role under way at once, per process.", 64)
     server_patience: float = _flag("Seconds that a server may be down: less than a third of ddp_timeout.", 600.0)
 
     def __post_init__(self):
@@ -124,7 +124,8 @@ class ServedRoles:
         for role, (title, client) in _ROLES.items():
             names = f"{role}_server", f"{role}_path"
             for name in names:
-                setattr(self, name, getattr(self, name) or os.environ.get(name.upper()) or None)
+                given = getattr(self, name)
+                setattr(self, name, (os.environ.get(name.upper()) if given is None else given) or None)
             address, model = (getattr(self, name) for name in names)
             if (address is None) != (model is None):
                 raise ValueError(f"the {title} needs an address and a model; set {names[address is not None]} too")

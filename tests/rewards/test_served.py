@@ -208,6 +208,8 @@ def test_flags_win_over_variables(monkeypatch):
     assert (client.server, client.model) == ("http://localhost:2/v1", "judge")
     assert client._settings["retry"] == RetryPolicy(max_backoff=10.0, breaker_failures=1, give_up_after=30.0)
     assert roles.general() is None and ServedRoles(claim_extractor_server=None).checklist() is None
+    off = ServedRoles(claim_extractor_server="", claim_extractor_path="")
+    assert off.claim_extractor_server is None and not off._clients
     with pytest.raises(ValueError, match="set claim_extractor_server and truthfulness_rm_server, or pass"):
         roles.verifier()
     assert roles.verifier(judge=client).verifier.extractor.client.model == "from-flag"
