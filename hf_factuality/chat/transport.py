@@ -137,11 +137,6 @@ class _Gate:
         finally:
             self.batches -= 1
 
-    @property
-    def failures(self) -> int:
-        """Failures in a row. A request that fails again and again is one, so that it is not taken for a dead server."""
-        return self.missed + len(self.failing)
-
     def _change(self):
         self.changed.set()
         self.changed = asyncio.Event()
@@ -153,7 +148,8 @@ class _Gate:
                 raise ServerError(self.last_error)
             wait: float | None = self.not_before - time.monotonic()
             if wait <= 0:
-                if self.failures < self.policy.breaker_failures and not self.gave_up:
+                # A request that fails again and again counts once, so that it is not taken for a dead server.
+                if self.missed + len(self.failing) < self.policy.breaker_failures and not self.gave_up:
                     return False
                 if not self.trying:
                     self.trying = True
