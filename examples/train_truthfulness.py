@@ -12,9 +12,9 @@ from pathlib import Path
 from datasets import Dataset, load_dataset
 from trl import ModelConfig, ScriptArguments, TrlParser, get_peft_config
 
+from demos.claims import read_claims
 from demos.closed_world import BiographyDemo
 from hf_factuality.data.builder import judged_responses, read_questions
-from hf_factuality.data.claims import read_claims
 from hf_factuality.data.sampling import SamplingConfig, TransformersSampler
 from hf_factuality.io.rows import read_rows
 from hf_factuality.trainers import TruthfulnessConfig, TruthfulnessTrainer

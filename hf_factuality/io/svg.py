@@ -7,11 +7,9 @@ from collections.abc import Mapping, Sequence
 from html import escape
 
 
+# Also the colour-blind tell these apart (Okabe and Ito, 2008).
 _COLOURS = "#0072b2 #d55e00 #009e73 #cc79a7 #e69f00 #56b4e9 #000000".split()
-"""Also the colour-blind tell these apart (Okabe and Ito, 2008)."""
-_SIDE, _LEFT, _TOP = 300, 60, 40
-_MARKED = 50
-"""Points of a series up to which each has a dot."""
+_SIDE, _LEFT, _TOP, _MOST_DOTS = 300, 60, 40, 50
 # What XML cannot hold, and what turns round the text that follows.
 _UNSAFE = re.compile(r"[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]|[\u202a-\u202e\u2066-\u2069]")
 
@@ -19,27 +17,10 @@ _UNSAFE = re.compile(r"[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]|[\u20
 def plot_svg(
     title: str, x: str, y: str, series: Mapping[str, Sequence[tuple[float, float]]], *, diagonal: bool = False
 ) -> str:
-    """Lines through points of the unit square, such as a reliability diagram or risk over coverage.
+    """Lines through points (x, y) in [0, 1], else `ValueError`, of each series by name; for a file, or a part of a page.
 
-    Args:
-        title, x, y (`str`):
-            Heading, and names of the axes; text, never markup.
-        series (`Mapping[str, Sequence[tuple[float, float]]]`):
-            By name, points (x, y) in [0, 1] in the order in which the line goes. Names stand below the plot if there are
-            several, cut at 60 characters; points are dots as well if they are few.
-        diagonal (`bool`, *optional*, defaults to `False`):
-            Whether x = y is drawn, dashed.
-
-    Returns:
-        `str`: A file of its own, or a part of a page of HTML; on a white ground, so that it is read in dark mode.
-
-    Raises:
-        `ValueError`: a coordinate is not in [0, 1], NaN for one.
-
-    Example:
-
-        >>> bins = reliability_bins(probabilities, labels)
-        >>> plot_svg("Reliability", "P(true)", "true", {"": [(b.confidence, b.accuracy) for b in bins]}, diagonal=True)
+    `x` and `y` name the axes. Names of several series stand below the plot, cut at 60 characters. Where a series has few
+    points they are dots as well. `diagonal` draws x = y, dashed.
     """
     right, bottom, parts = _LEFT + _SIDE, _TOP + _SIDE, []
     for tick in (0, 0.25, 0.5, 0.75, 1):
@@ -54,7 +35,7 @@ def plot_svg(
             raise ValueError(f"the series {name!r} has the point {wrong[0]}; plot_svg takes shares in [0, 1]")
         colour = _COLOURS[number % len(_COLOURS)]
         places = [f"{_LEFT + across * _SIDE:.1f},{bottom - up * _SIDE:.1f}" for across, up in points]
-        dots = [place.split(",") for place in places] if len(places) <= _MARKED else []
+        dots = [place.split(",") for place in places] if len(places) <= _MOST_DOTS else []
         parts.append(f'<polyline points="{" ".join(places)}" fill="none" stroke="{colour}" stroke-width="2"/>')
         parts += [f'<circle cx="{across}" cy="{up}" r="3.5" fill="{colour}"/>' for across, up in dots]
         if len(series) > 1:

@@ -60,7 +60,7 @@ class TruthfulnessTrainer(FactualityTrainer, _BaseTrainer):
             Settings.
         train_dataset (`Dataset`):
             Columns `claim`, `label` (`"supported"` or `"contradicted"`; others are left out and counted) and maybe `question`
-            and `topic`, see [`~hf_factuality.data.claims.read_claims`]. Some topics are held out for calibration.
+            and `topic`, see docs/truthfulness.md. Some topics are held out for calibration.
         eval_dataset (`Dataset`, *optional*):
             Claims that the figures are of, at their natural ratio. `None`: those of the calibration, as the card then says.
         peft_config (`PeftConfig`, *optional*):
@@ -190,17 +190,15 @@ class TruthfulnessTrainer(FactualityTrainer, _BaseTrainer):
         """
         found = self.predict(self.calibration_dataset)
         temperature = calibration.fit_temperature(_margins(found), found.label_ids)
-        before = self.predict(self.eval_dataset).metrics
-        model = self.accelerator.unwrap_model(self.model)
+        found, model = self.predict(self.eval_dataset), self.accelerator.unwrap_model(self.model)
         with torch.no_grad():
             for parameter in _heads(model)[-1].parameters():
                 parameter.div_(temperature)
         settings = getattr(model.config, SETTINGS)
         settings["temperature"] = temperature * (settings["temperature"] or 1.0)
-        after = self.predict(self.eval_dataset)
-        self._measured = list(map(calibration.sigmoid, _margins(after)))
-        self.figures = {name: after.metrics[f"test_{name}"] for name in METRICS}
-        self.figures |= {f"{name}_uncalibrated": before[f"test_{name}"] for name in ("ece", "brier")}
+        self._measured = [calibration.sigmoid(margin / temperature) for margin in _margins(found)]
+        self.figures = {name: score(self._measured, found.label_ids) for name, (_, score) in METRICS.items()}
+        self.figures |= {f"{name}_uncalibrated": found.metrics[f"test_{name}"] for name in ("ece", "brier")}
         self.log({"temperature": temperature, **{f"calibrated_{name}": value for name, value in self.figures.items()}})
         return temperature
 
@@ -230,21 +228,22 @@ class TruthfulnessTrainer(FactualityTrainer, _BaseTrainer):
         for row, p in zip(self.eval_dataset, self._measured, strict=True):
             topics.setdefault(row["topic"], []).append((p, row["labels"]))
         where = "that neither training nor temperature saw" if self._held_out else "that the temperature was fitted on"
+        same = measured_entry(
+            "truthfulness", "", [(1.0, 1.0)] * len(self._measured), dataset={"split": "held-out"}, generation={},
+            note=f"claims at their natural ratio, on topics {where}.",
+        )  # fmt: skip
         entries, drawing = [], {"resamples": 200, "seed": 0, "level": 0.95}
         for key, value in self.figures.items():
             title, score = METRICS[key.removesuffix("_uncalibrated")]
-            entry = measured_entry(
-                "truthfulness", key, [(1.0, 1.0)] * len(self._measured), dataset={"split": "held-out"}, generation={},
-                higher_is_better=key in ("auroc", "accuracy"), title=title + " before calibration" * (key not in METRICS),
-                note=f"claims at their natural ratio, on topics {where}.",
-            )  # fmt: skip
-            entry |= {"value": value, "confidence_interval": None}
+            entry = {"metric": key, "value": value, "title": title, "higher_is_better": key in ("auroc", "accuracy")}
             if key in METRICS:
                 found = bootstrap_interval(
                     list(topics.values()), lambda own, f=score: f(*zip(*sum(own, []), strict=True)), **drawing
                 )
-                entry["confidence_interval"] = found and {"low": found[0], "high": found[1], **drawing}
-            entries.append(entry)
+                interval = found and {"low": found[0], "high": found[1], **drawing}
+            else:
+                entry["title"], interval = f"{title} before calibration", None
+            entries.append(same | entry | {"confidence_interval": interval})
         write_results(folder / RESULTS, about, entries, environment(model.device.type))
         points = [(own.confidence, own.accuracy) for own in self._bins()]
         drawn = plot_svg("Reliability", "mean P(true)", "share that is true", {"": points}, diagonal=True)
