@@ -6,7 +6,7 @@ import copy
 import logging
 import random
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from math import log
 from pathlib import Path
 from typing import Any
@@ -115,8 +115,7 @@ class TruthfulnessTrainer(FactualityTrainer, _BaseTrainer):
             measured = _both(self._read(eval_dataset, "eval"), "eval")
             if shared := {row["topic"] for row in measured} & set(topics):
                 logger.warning("%d topics of the eval dataset are in the train dataset too", len(shared))
-        chosen = _at_ratio(natural, args.ratio, rng)
-        self._log_odds_added = _log_odds(chosen) - _log_odds(natural)
+        chosen, self._log_odds_added = _at_ratio(natural, args.ratio, rng)
         self.calibration_dataset, train, test = map(Dataset.from_list, (own, chosen, measured))
         train.info.description = train_dataset.info.description  # for the card
         if isinstance(model, str):
@@ -224,9 +223,9 @@ class TruthfulnessTrainer(FactualityTrainer, _BaseTrainer):
             "dtype": str(model.dtype).removeprefix("torch."),
             "fingerprint": folder_fingerprint(folder),
         } | dict.fromkeys(("revision", "server"))
-        topics: dict[str, list[tuple[float, int]]] = {}
+        topics = defaultdict(list)
         for row, p in zip(self.eval_dataset, self._measured, strict=True):
-            topics.setdefault(row["topic"], []).append((p, row["labels"]))
+            topics[row["topic"]].append((p, row["labels"]))
         where = "that neither training nor temperature saw" if self._held_out else "that the temperature was fitted on"
         same = measured_entry(
             "truthfulness", "", [(1.0, 1.0)] * len(self._measured), dataset={"split": "held-out"}, generation={},
@@ -281,17 +280,14 @@ def _both(rows: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
     return rows
 
 
-def _at_ratio(rows: list[dict[str, Any]], ratio: float | None, rng: random.Random) -> list[dict[str, Any]]:
+def _at_ratio(rows: list[dict[str, Any]], ratio: float | None, rng: random.Random) -> tuple[list[dict], float]:
+    """Claims at the ratio, and what that adds to the log-odds of being true."""
     if ratio is None:
-        return rows
+        return rows, 0.0
     rows = rng.sample(rows, len(rows))
     true, false = ([row for row in rows if row["labels"] == kind] for kind in (1, 0))
-    return true[: max(1, round(ratio * len(false)))] + false[: max(1, round(len(true) / ratio))]
-
-
-def _log_odds(rows: list[dict[str, Any]]) -> float:
-    true = sum(row["labels"] for row in rows)
-    return log(true / (len(rows) - true))
+    some, others = true[: max(1, round(ratio * len(false)))], false[: max(1, round(len(true) / ratio))]
+    return some + others, log(len(some) / len(true) * len(false) / len(others))
 
 
 def _heads(model) -> list[torch.nn.Module]:
