@@ -11,7 +11,9 @@ from hf_factuality.errors import DataError
 
 
 METRICS = {
+    "abstention": "hf_factuality.metrics._outcomes",
     "anah": "hf_factuality.metrics._over_claims",
+    "calibration": "hf_factuality.metrics._outcomes",
     "factscore": "hf_factuality.metrics._over_claims",
     "halluqa": "hf_factuality.metrics._halluqa",
     "halueval": "hf_factuality.metrics._halueval",

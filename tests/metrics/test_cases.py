@@ -93,5 +93,7 @@ def test_functions_need_neither_evaluate_nor_datasets():
 
 
 def test_there_is_no_other_metric():
-    with pytest.raises(ValueError, match="unknown metric 'factscor'; choose one of anah, factscore"):
+    with pytest.raises(
+        ValueError, match="unknown metric 'factscor'; choose one of abstention, anah, calibration, factscore"
+    ):
         compute("factscor", [])

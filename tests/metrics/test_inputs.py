@@ -69,7 +69,7 @@ def test_labelled_predictions_touch_no_verifier(name):
     assert compute(name, predictions=items, verifier="no.such:Verifier", resamples=0) == result
 
 
-@pytest.mark.parametrize("name", ["truthfulqa", "refusal_ap", "winrate"])
+@pytest.mark.parametrize("name", ["abstention", "calibration", "truthfulqa", "refusal_ap", "winrate"])
 def test_numbers_and_verdicts_take_no_verifier(name):
     with pytest.raises(TypeError, match="verifier"):
         compute(name, predictions=[], verifier="lexical")
@@ -337,6 +337,8 @@ def columns():
         "halueval": (["Yes", "No"], np.array([True, True])),
         "truthfulqa": (numbers, flags),
         "refusal_ap": ([np.float32(0.9), torch.tensor(0.1)], [np.bool_(True), np.int64(0)]),
+        "abstention": ([np.bool_(True), "refused"], [{"answerable": np.bool_(True)}, torch.tensor(0)]),
+        "calibration": ([np.float32(0.9), torch.tensor(0.1)], [np.bool_(True), "wrong"]),
         "winrate": ([("A", "A"), np.array(["A", "B"])], None),
         "factscore": (
             [np.array(["S", "NS"]), (("a", "S"),), {"text": "so so", "verification": Verification(spans)}],
@@ -345,7 +347,7 @@ def columns():
     }
 
 
-@pytest.mark.parametrize("name", ["halluqa", "halueval", "truthfulqa", "refusal_ap", "winrate", "factscore"])
+@pytest.mark.parametrize("name", columns())
 def test_the_function_reads_tuples_arrays_and_tensors_as_the_module_does(make, name):
     predictions, references = columns()[name]
     found = compute(name, predictions, references)

@@ -195,6 +195,8 @@ def test_pairs(make):  # noqa: F811
 def test_all_metrics_are_here():
     claims = {"anah", "factscore", "longwiki", "safe", "veriscore"}
     assert set(METRIC_NAMES) - claims - {"halluqa", "halueval", "winrate"} == {
+        "abstention",
+        "calibration",
         "refusal_ap",
         "truthfulqa",
-    }  # numbers only
+    }  # outcomes and numbers only

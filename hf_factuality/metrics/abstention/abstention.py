@@ -1,0 +1,39 @@
+"""How often a model is right, wrong and silent, and TruthRL's truthfulness score of the three."""
+
+import hf_factuality.metrics._module as module
+
+
+_CITATION = """
+@misc{truthrl2025,
+    title={{TruthRL}: Incentivizing Truthful {LLMs} via Reinforcement Learning},
+    year={2025},
+    eprint={2509.25760},
+    archivePrefix={arXiv}
+}
+"""
+_INPUTS = """
+Args:
+    predictions (`list`): what became of each answer: "correct" (or `True`), "wrong" (or `False`), "refused" (it abstains),
+        "answered" (it does not abstain, and whether it is right is not known), or `None` (could not be judged).
+    references (`list`, *optional*): per question whether it can be answered, or whether this model knows the answer:
+        `True`, `False` (it should abstain) or `None`; or a dictionary with that as `answerable`, and a `domain`.
+    weights (`tuple`, *optional*, defaults to `(1, 0, 1)`): w1, w2 and w3 of the truthfulness score.
+    score (`str`, *optional*, defaults to `"truthfulness"`): or "f1", of abstention.
+    judge (`str`, *optional*): who judged.
+
+The score is w1 accuracy + w2 abstention rate - w3 hallucination rate, in [-1, 1] by default; `None` where answers are
+"answered". Parts: accuracy, abstention_rate, hallucination_rate (wrong answers), each of all responses;
+accuracy_answered; f_score (SimpleQA, arXiv 2411.04368: harmonic mean of accuracy and accuracy_answered);
+omniscience_index (arXiv 2511.13029: 100 (correct - wrong) / n); false_abstention_rate, of the questions that can be
+answered; precision, recall and f1 of abstention (AbstentionBench, arXiv 2506.09038), `None` if no question cannot; numbers
+of outcomes; domains, the same of each.
+"""
+
+
+class Abstention(module.FactualityMetric):
+    """Rates of correct, abstained and hallucinated answers (TruthRL, arXiv 2509.25760)."""
+
+    metric = "abstention"
+
+    def _info(self):
+        return module.metric_info(__doc__, _INPUTS, _CITATION, "https://arxiv.org/abs/2509.25760")
