@@ -6,7 +6,7 @@ import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from math import fsum
+from math import fsum, isfinite, nan
 from types import MappingProxyType
 from typing import Any
 
@@ -220,8 +220,9 @@ class ClaimReward(JudgedReward):
             return total
         shares = claim_shares(formula, values)
         paid = [(span.end, share) for (span, _), share in zip(claims, shares, strict=True)]
-        paid.append((len(row.row.input.completion), total - fsum(shares)))
-        return [(max(end - 1, 0), end, value) for end, value in paid if abs(value) > 1e-12]
+        rest = total - fsum(shares) if all(map(isfinite, shares)) else nan
+        paid.append((len(row.row.input.completion), rest))
+        return [(max(end - 1, 0), end, value) for end, value in paid if not abs(value) <= 1e-12]
 
 
 class _Lines:
