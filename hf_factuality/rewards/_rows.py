@@ -59,7 +59,7 @@ class JudgedReward:
         self.question_column = question_column
         guard = GuardedVerifier(self.verifier, timeout, batch_size, raises)
         self.judging = BatchJudge(guard, UnjudgedBatches(max_unjudged_batches))
-        self._policy: Any = None
+        self.policy: Any = None  # of the trainer, which says whether it trains
 
     def bind_policy(self, model: Any, tokenizer: Any = None) -> bool:
         """Let a judge that is the policy itself use this model; the trainer calls it.
@@ -69,7 +69,7 @@ class JudgedReward:
         Returns:
             `bool`: whether there was such a judge.
         """
-        self._policy = model
+        self.policy = model
         if not bind_policy(self.verifier, model, tokenizer):
             return False
         self.judging.guard.timeout = None
@@ -86,7 +86,7 @@ class JudgedReward:
             self._row(text, {name: values[number] for name, values in lists.items()})
             for number, text in enumerate(texts)
         ]
-        return self.judging.judge(rows, counts=getattr(self._policy, "training", True))
+        return self.judging.judge(rows, counts=getattr(self.policy, "training", True))
 
     def ahead(self, texts: Sequence[str], rows: Sequence[Mapping[str, Any]], places: Sequence[int]) -> None:
         """Begin with completions at these places of the batch that [`judge`] will be given; the trainer calls it."""

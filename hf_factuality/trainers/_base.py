@@ -13,6 +13,7 @@ import torch
 from transformers import ProcessorMixin
 
 from hf_factuality.hub.cards.card import write_trainer_card
+from hf_factuality.rewards._rows import JudgedReward
 from hf_factuality.rewards.long_form import REWARD_NAMES, LongFormReward, klcf_rewards
 from hf_factuality.trainers._checkpoints import ResumableRollouts, WholeCheckpoints
 from hf_factuality.trainers._finite import CheckedRollouts, StopsAtNonFinite
@@ -98,6 +99,10 @@ class SamplingTrainer(FactualityTrainer, ResumableRollouts, CheckedRollouts, Gen
             self.reward_processing_classes = [*self.reward_processing_classes, *[None] * len(ours)]
             self.reward_weights = torch.cat([self.reward_weights, weights])
         self._check_overlap()
+        for function in map(inspect.unwrap, self.reward_funcs):
+            owner = getattr(function, "owner", function)
+            if isinstance(owner, JudgedReward):
+                owner.policy = self.model
 
     def _reads_judgements(self, function: Any) -> bool:
         """Whether a reward function takes what was judged, or the text to judge: its `None` is a judgement that failed."""
@@ -141,4 +146,10 @@ def named_rewards(functions: Any, verifier: Any = None) -> list[Any]:
             found += klcf_rewards(getattr(verifier, "judge", None))[0]
         else:
             found.append(LongFormReward(name) if name in names else function)
+    ours = [reward.__name__ for reward in found if isinstance(reward, LongFormReward)]
+    shared = sorted({name for name in ours if ours.count(name) > 1})
+    if shared:
+        raise ValueError(
+            f"reward_funcs: several rewards are named {shared}, and would share one log; set __name__ of each"
+        )
     return found

@@ -10,7 +10,7 @@ from trl import GRPOConfig, GRPOTrainer
 from trl.rewards import get_soft_overlong_punishment
 
 from hf_factuality import FactGRPOConfig, Label, LabeledSpan, TokenRewardPPOConfig, Verification
-from hf_factuality.errors import DataError, JudgingError
+from hf_factuality.errors import DataError, JudgingError, NonFiniteError
 from hf_factuality.functional.long_form import KLCFWeights
 from hf_factuality.functional.rlfh import is_refusal_sentence
 from hf_factuality.retrieval import CorpusRetriever, KnowledgeBase, PassageConfig, PassageCounts
@@ -132,7 +132,7 @@ def test_every_name_in_a_step_and_what_could_not_be_judged_is_its_groups_mean(ti
 
 def test_one_call_of_the_verifier_however_many_rewards(tiny_model, tmp_path):
     verifier = Claims({**FOUND, ANSWERS[3]: ()})
-    step(tiny_model, tmp_path, [*BY_HAND, letters_reward, long_form_reward("binary_rar", empty=0.0)], verifier)
+    step(tiny_model, tmp_path, [*BY_HAND, letters_reward], verifier)
     assert sorted(verifier.asked) == sorted(ANSWERS)
 
 
@@ -450,6 +450,39 @@ def test_claim_rewards_that_are_none():
         ClaimReward("precision", Claims({}), at="start")
     with pytest.raises(DataError, match="needs completion_texts"):
         ClaimReward("precision", Claims({}))(completions=["a"], prompts=[""])
+
+
+def test_a_formula_that_gives_no_number_ends_the_run(tiny_model, tmp_path):
+    reward = ClaimReward(lambda labels: math.nan if labels else 0.0, Claims({"a": (S,)}))
+    trainer = make_ppo(tiny_model, tmp_path, reward, texts=[("a", True)] * 3)
+    with pytest.raises(NonFiniteError):
+        trainer._generate_and_score_completions([trainer.train_dataset[0]] * 3)
+
+
+def test_two_rewards_of_ours_have_two_names():
+    short, long = long_form_reward("f1_at_k", k=8), long_form_reward("f1_at_k", k=64)
+    with pytest.raises(ValueError, match="several rewards are named .'f1_at_k'."):
+        named_rewards([short, long], Claims({}))
+    long.__name__ = "f1_at_64"
+    assert named_rewards([short, long], Claims({})) == [short, long]
+
+
+def test_batches_of_an_evaluation_do_not_end_a_training(tiny_model, tmp_path):
+    judge, data = Reads(), with_columns(checklist=["a."])
+    lists = ChecklistReward(judge)
+    trainer, _ = step(tiny_model, tmp_path, lists.recall, texts=("yes a.",), data=data, verifier=Claims(AnyText()))
+    judge.broken = ("yes",)
+
+    def ask():
+        texts = ["yes a."]
+        return lists.recall(prompts=[""], completions=texts, completion_texts=texts, checklist=[["a."]])
+
+    trainer.model.eval()
+    assert [ask() for _ in range(4)] == [[None]] * 4
+    trainer.model.train()
+    with pytest.raises(JudgingError, match="3 batches in a row"):
+        for _ in range(3):
+            ask()
 
 
 # CorVer
