@@ -1,0 +1,122 @@
+"""The confidence that an answer states, and what it earns by being true. Plain numbers in, plain numbers out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from math import copysign, log
+
+from hf_factuality.functional.scoring import SUPPORTED_LABELS, mean
+from hf_factuality.spans import Label, scope_ranges
+
+
+_TAG = re.compile(r"</?confidence\b[^<>]*>", re.IGNORECASE)
+_STATED = re.compile(r"<confidence>([^<>]*)</confidence>")
+_NUMBER = re.compile(
+    r"\s*(?:([01]|[01]?\.[0-9]{1,6}|1\.0{1,6})|([0-9]{1,2}(?:\.[0-9]{1,4})?|100(?:\.0{1,4})?)\s?%)\s*", re.ASCII
+)
+_WHOLE = re.compile(r"\s*(10|[0-9])\s*", re.ASCII)
+LEAST = 0.01
+"""Nearest that a probability comes to 0 and 1 in [`lovec`]."""
+
+
+def _outside(text: str, opened: bool) -> list[tuple[int, int]]:
+    """Characters that are no reasoning, whether or not they stand in the tags of the answer."""
+    places = [0, *(place for block in scope_ranges(text, "think", opened) for place in block), len(text)]
+    return list(zip(places[::2], places[1::2], strict=True))
+
+
+def confidence_spans(text: str, opened: bool = False) -> list[tuple[int, int]]:
+    """Characters of each `<confidence>...</confidence>` of a text, tags included, outside of its `<think>` blocks.
+
+    `opened`: the prompt has opened a `<think>` block. Tags that are not closed, or hold others, are none.
+    """
+    return [found.span() for place in _outside(text, opened) for found in _STATED.finditer(text, *place)]
+
+
+def without_confidence(text: str) -> str:
+    """A text without all that looks like a tag of confidence, and what stands between those of a pair."""
+    return _TAG.sub("", _STATED.sub("", text))
+
+
+def stated_confidence(text: str, opened: bool = False) -> float | None:
+    """The probability of being right that an answer states: the number in its one pair of tags `<confidence>`.
+
+    A number from 0 to 1 ("0.8", ".8") or a percentage ("80%"). `None` if there is another number of pairs outside of the
+    `<think>` blocks, a tag is left over there, or anything else stands between the tags.
+    """
+    spans = confidence_spans(text, opened)
+    tags = [tag for place in _outside(text, opened) for tag in _TAG.finditer(text, *place)]
+    if len(spans) != 1 or len(tags) != 2:
+        return None
+    return _probability(text[slice(*spans[0])])
+
+
+def _probability(tagged: str) -> float | None:
+    match = _NUMBER.fullmatch(_STATED.fullmatch(tagged)[1])
+    if match is None:
+        return None
+    value = float(match[1]) if match[1] else float(match[2]) / 100
+    return value if value <= 1 else None
+
+
+def rlcr(correct: bool, confidence: float | None, weights: tuple[float, float] = (1.0, 1.0)) -> float:
+    """RLCR's reward (arXiv 2507.16806): w1 1[correct] - w2 (q - 1[correct])^2, in [-w2, w1].
+
+    An answer without a number has the largest error, 1, so that leaving it out never pays. As released, the weights are .5
+    each, with a format term of .5 beside (and a constant of .5, which no advantage sees).
+    """
+    error = 1.0 if confidence is None else (confidence - correct) ** 2
+    return weights[0] * correct - weights[1] * error
+
+
+def dcpo_calibration(confidence: float | None, correct: bool, group_mean: float, mix: float = 0.5) -> float:
+    """DCPO's reward of the confidence (arXiv 2603.09117): -|q - (mix group mean + (1 - mix) 1[correct])|, in [-1, 0].
+
+    `group_mean` is the share of the group's answers that are correct. An answer without a number earns -1, the least.
+    """
+    return -1.0 if confidence is None else -abs(confidence - (mix * group_mean + (1 - mix) * correct))
+
+
+def lovec(
+    labels: Sequence[Label | None], confidences: Sequence[float | None], informative: float = 0.0, weight: float = 1.0,
+    power: float = 1.5,
+) -> float | None:  # fmt: skip
+    """LoVeC's reward of a long answer (arXiv 2505.23912): how well each sentence's number fits its label, by a log rule.
+
+    The mean over the sentences that state a fact of 1 + (f ln c + (1 - f) ln(1 - c)) / R, times `weight`, plus `informative`;
+    then sign(r) |r|^power. f is 1 if the sentence is supported, else 0. c is clipped to [.01, .99], so that R = -ln .01 bounds
+    the rule, as its theorem wants, and the mean lies in [0, 1]. A sentence without a number earns the least, 0; one that could
+    not be judged is left out.
+
+    Returns:
+        `float`: `None` if there are sentences and none was judged; the power of `informative` alone if there are none.
+    """
+    rows = [(f, c) for f, c in zip(labels, confidences, strict=True) if f is not Label.NO_FACT]
+    known = [(f in SUPPORTED_LABELS, c) for f, c in rows if f is not None]
+    if rows and not known:
+        return None
+    paid = [0.0 if c is None else _fit(true, c) for true, c in known]
+    total = weight * (mean(paid) if paid else 0.0) + informative
+    return copysign(abs(total) ** power, total)
+
+
+def _fit(true: bool, confidence: float) -> float:
+    clipped = min(max(confidence, LEAST), 1 - LEAST)
+    return 1 + log(clipped if true else 1 - clipped) / -log(LEAST)
+
+
+def sentence_confidences(text: str, opened: bool = False) -> list[tuple[int, int, float | None]]:
+    """Sentences and the numbers after them, as LoVeC has them: characters before each tag, and 0 to 10 as 0 to 1.
+
+    `(start, end, confidence)` of what stands between two tags; what follows the last has no number, `None`, as has what comes
+    before a tag with anything but a whole number from 0 to 10. Text in `<think>` blocks is left out.
+    """
+    found: list[tuple[int, int, float | None]] = []
+    for low, high in scope_ranges(text, "answer", opened):
+        for match in [*_STATED.finditer(text, low, high), None]:
+            number = match and _WHOLE.fullmatch(match[1])
+            if text[low : match.start() if match else high].strip():
+                found.append((low, match.start() if match else high, int(number[1]) / 10 if number else None))
+            low = match.end() if match else high
+    return found
