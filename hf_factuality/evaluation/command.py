@@ -21,6 +21,7 @@ from hf_factuality.evaluation._shared import counts, exit_status, numbers, print
 from hf_factuality.evaluation.engines import Engine, FileEngine, ServerEngine
 from hf_factuality.evaluation.journal import Journal
 from hf_factuality.evaluation.plan import (
+    GRADED_METRICS,
     JUDGED_METRICS,
     Plan,
     Task,
@@ -90,13 +91,14 @@ def _prepare(args: argparse.Namespace, task: Task, stack: ExitStack) -> None:
     task.items, task.provenance = load_task_items(args, task, args.limit)
     for name in sorted(task.metric_args.keys() & set(task.metrics)):
         check_metric_args(name, task.metric_args[name], domains=sorted({it.domain or "all" for it in task.items}))
-    if "accuracy" in task.metrics:
+    graded = {*GRADED_METRICS} & {*task.metrics}
+    if "accuracy" in task.metrics or graded and task.benchmark.data_source:
         check_gold(task.benchmark, task.items)
     judged = [name for name in task.metrics if name in JUDGED_METRICS]
-    if args.judge and "halluqa" in judged:
+    if args.judge and (graded or "halluqa" in judged):
         task.judge = AnswerJudge(task.name, args.judge, args.judge_base_url, args.judge_prompt, args.judge_votes)
         stack.callback(task.judge.close)
-        judged.remove("halluqa")
+        judged = [name for name in judged if name != "halluqa"]
     if judged:
         evidence = {"knowledge": args.knowledge, "retriever": args.retriever, "top_k": args.top_k}
         task.verifier = AnswerVerifier(args.verifier, task.items, args.verifier_base_url, **evidence)

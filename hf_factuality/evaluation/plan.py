@@ -27,6 +27,8 @@ from hf_factuality.spans import SCOPES
 
 JUDGED_METRICS = (*CLAIM_METRICS, "halluqa")
 """Metrics that need a verifier or a judge."""
+GRADED_METRICS = ("abstention",)
+"""Metrics that need to know which answers are right."""
 SUITES = {"long-form": ("biographies", "longfact", "factory", "longwiki", own_file.NAME)}
 # The prompts of these are a text that ends in "A:", which is no message of a chat.
 PLAIN = {("truthfulqa", "published"), ("truthfulqa-generation", "published")}
@@ -86,7 +88,7 @@ def metrics_of(benchmark: Benchmark) -> tuple[str, ...]:
     """Names of the metrics that are defined for a benchmark, its own first."""
     if benchmark.kind == "log_likelihood":
         return benchmark.metrics
-    more = ("accuracy",) if benchmark.data_source and benchmark.name != "halueval-qa" else ()
+    more = ("accuracy", *GRADED_METRICS) if benchmark.data_source and benchmark.name != "halueval-qa" else ()
     return tuple(dict.fromkeys((*benchmark.metrics, *more, *CLAIM_METRICS)))
 
 
@@ -152,6 +154,7 @@ def refuse(wrong: Any, message: str) -> None:
 def _check_flags(args: argparse.Namespace, benchmarks: Sequence[Benchmark], wanted: set[str]) -> None:
     """Flags that need others, flags that exclude each other, and flags that would change nothing."""
     claims, judged = sorted(wanted & set(CLAIM_METRICS)), wanted & set(JUDGED_METRICS)
+    graded, by_claims = wanted & set(GRADED_METRICS), "metrics over claims take --verifier llm:MODEL"
     own, names = own_file.FILE_BENCHMARK in benchmarks, ", ".join(sorted(wanted))
     for flag in ("answers", "split"):
         several = len(benchmarks) > 1 and getattr(args, flag) is not None
@@ -166,9 +169,9 @@ def _check_flags(args: argparse.Namespace, benchmarks: Sequence[Benchmark], want
         (args.knowledge, ("retriever",), "there is no --knowledge"),
         (args.verifier, ("verifier_base_url",), "there is no --verifier"),
         (claims, ("best_of", "knowledge"), f"it is for metrics over claims ({', '.join(CLAIM_METRICS)})"),
-        ("halluqa" in wanted, ("judge",), "it is for halluqa; metrics over claims take --verifier llm:MODEL"),
+        ("halluqa" in wanted or graded, ("judge",), f"it is for halluqa and {', '.join(GRADED_METRICS)}; {by_claims}"),
         (judged, ("verifier",), f"nobody judges {names}"),
-        (judged or args.scope == SCOPES[0], ("scope",), f"nobody judges {names}"),
+        (judged or graded or args.scope == SCOPES[0], ("scope",), f"nobody judges {names}"),
     ):
         for flag in flags:
             given = getattr(args, flag) not in (None, "auto")
@@ -179,6 +182,10 @@ def _check_flags(args: argparse.Namespace, benchmarks: Sequence[Benchmark], want
         (
             "halluqa" in wanted and not (args.judge or args.verifier),
             "halluqa needs --judge MODEL with --judge_base_url URL, or --verifier, which judges by the reference answers",
+        ),
+        (
+            graded and not args.judge,
+            f"{'/'.join(sorted(graded))} needs --judge MODEL with --judge_base_url URL, who tells which answers are right",
         ),
         (args.judge and not args.judge_base_url, f"--judge {args.judge} needs --judge_base_url, its server's address"),
         (args.verifier and args.judge and not claims, "halluqa takes either --judge or --verifier"),

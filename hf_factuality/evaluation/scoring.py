@@ -12,8 +12,8 @@ from typing import Any
 from hf_factuality.data.benchmarks.base import Benchmark, BenchmarkItem
 from hf_factuality.errors import DataError
 from hf_factuality.evaluation.best_of import best_of_curve
-from hf_factuality.evaluation.plan import JUDGED_METRICS, Task
-from hf_factuality.evaluation.verification import answer_row, found_in, opens_reasoning
+from hf_factuality.evaluation.plan import GRADED_METRICS, JUDGED_METRICS, Task
+from hf_factuality.evaluation.verification import answer_row, found_in, gold_answers, opens_reasoning
 from hf_factuality.functional.scoring import mean
 from hf_factuality.metrics._claims import Answer, small_answer
 from hf_factuality.metrics._common import Options, make_result
@@ -81,6 +81,19 @@ class Answers:
             for item, samples in zip(self.task.items, self.samples, strict=True)
         ]
 
+    @cached_property
+    def outcomes(self) -> list[str | None]:
+        """What became of the first answer to each item; one without text is wrong, as the answer reward has it."""
+        first = [samples[0] for samples in self.samples]
+        return [self._outcome(item, sample) for item, sample in zip(self.task.items, first, strict=True)]
+
+    def _outcome(self, item: BenchmarkItem, sample: Mapping[str, Any]) -> str | None:
+        if sample.get("text") is None:
+            return None
+        if answer_row(item, 0, sample["text"], self.task.scope).ranges:
+            return self.task.judge.outcome(sample.get("votes") or ())
+        return "wrong" if self.task.benchmark.data_source else "answered"
+
     def _judged(self, item: BenchmarkItem, sample: Mapping[str, Any]) -> Answer | None:
         if sample.get("text") is None:
             return None
@@ -106,6 +119,8 @@ def score(name: str, answers: Answers) -> dict[str, Any]:
         who = task.judge if name == "halluqa" and task.judge else task.verifier
         found["extractor"] = who.description.get("extractor")
         found["judge"] = who.description if who is task.judge else who.description["judge"]
+    if name in GRADED_METRICS:
+        found["judge"] = task.judge.description
     if task.best_of and name in CLAIM_METRICS:
         flat = [answer for samples in answers.judged for answer in samples]
         scores = iter(compute(name, flat, return_scores=True, **{**options, "resamples": 0})["scores"])
@@ -150,7 +165,15 @@ def _truthfulqa(answers: Answers) -> tuple[list[Any], list[Any], dict[str, Any]]
     return predictions, [item.reference for item in answers.task.items], options
 
 
-_INPUTS = {"halluqa": _halluqa, "halueval": _halueval, "truthfulqa": _truthfulqa}
+def _abstention(answers: Answers) -> tuple[list[Any], list[Any], dict[str, Any]]:
+    asked = [
+        {"answerable": item.reference.get("answerable", bool(item.answer) or None), "domain": item.domain}
+        for item in answers.task.items
+    ]
+    return answers.outcomes, asked, {} if answers.task.benchmark.data_source else {"score": "f1"}
+
+
+_INPUTS = {"abstention": _abstention, "halluqa": _halluqa, "halueval": _halueval, "truthfulqa": _truthfulqa}
 
 
 def accuracy(answers: Answers) -> dict[str, Any]:
@@ -165,7 +188,7 @@ def accuracy(answers: Answers) -> dict[str, Any]:
     counts: Counter[str] = Counter()
     for item, samples in zip(answers.task.items, answers.samples, strict=True):
         source = item.reference.get("data_source") or benchmark.data_source
-        golds = [item.answer] if isinstance(item.answer, str) else list(item.answer or ())
+        golds = gold_answers(item)
         found: list[float | None] = []
         for sample in samples:
             text = sample.get("text")
@@ -193,7 +216,7 @@ def accuracy(answers: Answers) -> dict[str, Any]:
 
 
 def check_gold(benchmark: Benchmark, items: Sequence[BenchmarkItem]) -> None:
-    """Check that `accuracy` can be computed: every item has a gold answer, and a data source with a rule."""
+    """Check that `accuracy` (of `abstention` too) can be computed: every item has a gold answer, and a data source with a rule."""
     without = [item.id for item in items if not item.answer]
     if without:
         lacking = f"item {without[0]!r} and {len(without) - 1} more have none"

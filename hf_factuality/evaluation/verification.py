@@ -19,7 +19,14 @@ from hf_factuality.verifiers.registry import load_verifier
 from hf_factuality.verifiers.service import CHUNK, JudgedRow, Row
 
 
-JUDGE_PROMPTS = {"halluqa": ("judge_answer_zh.txt", ("是", "否")), "truthfulqa-generation": ("judge_answer_en.txt", ("yes", "no"))}  # fmt: skip
+# What each word of a judge says of an answer; of `halluqa` the metric reads it.
+_SAID = {"yes": "refused", "no": "answered", "是": "refused", "否": "answered"}
+_GRADES = {"CORRECT": "correct", "INCORRECT": "wrong", "NOT_ATTEMPTED": "refused", "NOT ATTEMPTED": "refused"}
+JUDGE_PROMPTS = {
+    "halluqa": ("judge_answer_zh.txt", _SAID),
+    "truthfulqa-generation": ("judge_answer_en.txt", _SAID),
+    "abstentionbench": ("judge_abstention.txt", _SAID),
+}
 
 
 def opens_reasoning(item: BenchmarkItem) -> bool:
@@ -37,6 +44,11 @@ def answer_row(item: BenchmarkItem, sample: int, text: str, scope: str = "answer
 def found_in(sample: Mapping[str, Any], name: str = "verification") -> Verification | None:
     """What a verifier found in a completion, of which this is known; `None` if it was not verified."""
     return Verification.from_dict(sample[name]) if name in sample else None
+
+
+def gold_answers(item: BenchmarkItem) -> list[str]:
+    """The gold answers of an item; none, if it has none."""
+    return [item.answer] if isinstance(item.answer, str) else list(item.answer or ())
 
 
 class AnswerVerifier:
@@ -118,10 +130,11 @@ class JournalVerdicts:
 
 
 class AnswerJudge:
-    """Votes of a served model on "is this answer hallucinated?", with the reference answers in view; the prompts are ours.
+    """Votes of a served model that has the reference answers in view; the prompts are ours.
 
-    `prompt` is a .txt file with `{{question}}`, `{{answer}}`, `{{correct}}` and perhaps `{{incorrect}}`, which asks for
-    yes or no (是 or 否). Anything else is no vote.
+    Of HalluQA and TruthfulQA: is this answer hallucinated? Of AbstentionBench: does it abstain? Of other benchmarks, which
+    of CORRECT, INCORRECT and NOT_ATTEMPTED is it? `prompt` is a .txt file with `{{question}}`, `{{answer}}`, `{{correct}}`
+    and perhaps `{{incorrect}}`, which asks for one of these, or yes or no (是 or 否). Anything else is no vote.
     """
 
     def __init__(self, benchmark: str, model: str, base_url: str, prompt: Path | None = None, votes: int = 1):
@@ -130,7 +143,7 @@ class AnswerJudge:
 
         if votes < 1 or votes % 2 == 0:
             raise ValueError(f"--judge_votes must be an odd number, so that there is a majority, got {votes}")
-        name, self._words = JUDGE_PROMPTS.get(benchmark, JUDGE_PROMPTS["truthfulqa-generation"])
+        name, self._said = JUDGE_PROMPTS.get(benchmark, ("judge_short_answer.txt", _GRADES))
         path = prompt or Path(__file__).with_name(name)
         fields = ("question", "answer", "correct", "incorrect")
         self._prompt = load_prompt(path, fields, fields[:3])
@@ -151,22 +164,27 @@ class AnswerJudge:
 
     def _text(self, row: Row) -> str:
         item, _ = row.key
-        correct = item.reference.get("correct_answers") or list(item.evidence)
+        correct = item.reference.get("correct_answers") or gold_answers(item)
         return self._prompt.fill(
             {
                 "question": item.question,
                 "answer": row.shown.completion,
-                "correct": "\n".join(f"- {text}" for text in correct),
+                "correct": "\n".join(f"- {text}" for text in correct) or None,
                 "incorrect": "\n".join(f"- {text}" for text in item.reference.get("incorrect_answers") or ()) or None,
             }
         )
+
+    def outcome(self, votes: Sequence[str | None]) -> str | None:
+        """What more than half of the votes say became of an answer; `None` if they do not agree, or could not be read."""
+        said = [self._said.get(vote) for vote in votes]
+        return next((it for it in said if 2 * said.count(it) > len(said)), None)
 
     def vote(self, rows: Sequence[Row]) -> Iterator[list[tuple[Row, list[str | None]]]]:
         """Chunks of rows with the votes; `None` for one that could not be read or had no answer."""
         from hf_factuality.chat.client import ChatRequest
         from hf_factuality.verifiers.judges.llm import read_choice
 
-        words, several = (*self._words, "yes", "no", "是", "否"), self._votes > 1
+        words, several = tuple(self._said), self._votes > 1
         for start in range(0, len(rows), CHUNK):
             chunk = rows[start : start + CHUNK]
             requests = [

@@ -25,8 +25,8 @@ from tests.data.cases import cases  # noqa: E402
 
 
 NAMES = tuple(
-    "aime-2024 aime-2025 biographies factory gsm8k halluqa halluqa-mc halueval-qa halueval-qa-pairwise longfact longwiki "
-    "math-500 truthfulqa truthfulqa-generation".split()
+    "aa-omniscience abstentionbench aime-2024 aime-2025 biographies factory gsm8k halluqa halluqa-mc halueval-qa halueval-qa-pairwise longfact longwiki "
+    "math-500 simpleqa simpleqa-verified truthfulqa truthfulqa-generation".split()
 )
 GSM8K = [{"question": f"What is {n} + 0?", "answer": f"It stays.\n#### {n}"} for n in range(40)]
 COMMIT = "0123456789abcdef0123456789abcdef01234567"

@@ -222,7 +222,7 @@ def test_longfact(tmp_path):
     assert objects == items[1:] and (provenance["split"], provenance["rows"]) == ("objects", 3)
     file = tmp_path / "longfact" / "longfact-objects_x" / "longfact-objects_astronomy.jsonl"
     assert load_items("longfact", path=file)[0] == items[2:]
-    with pytest.raises(DataError, match="no files of split 'people'; the splits are 'objects' and 'concepts'"):
+    with pytest.raises(DataError, match="no files of split 'people'; it has"):
         load_items("longfact", path=tmp_path / "longfact", split="people")
 
 
@@ -273,3 +273,35 @@ def test_real_prompts_ask_what_training_asks(data_dir, name):
         assert list(item.messages[:2]) == trained[row]["prompt"]
         assert item.answer == trained[row]["answer"].replace(",", "" if name == "gsm8k" else ",")
     assert same > 80
+
+
+# AbstentionBench
+
+
+def test_abstentionbench_in_a_folder_has_its_six_scenarios(tmp_path):
+    """A file per dataset, by the names of the loading script's splits or of its classes."""
+    row = {"question": "Q?", "reference_answers": None, "should_abstain": True, "metadata_json": "{}"}
+    rows = {
+        "alcuna": {}, "big_bench_known_unknowns": {}, "FreshQADataset": {}, "moralchoice": {}, "mmlu_math": {}, "squad2": {},
+        "situated_qa": {}, "own": {}, "self_aware": {}, "coconot": {"CoCoNot_AbstentionBench_category": "False presumptions"},
+    }  # fmt: skip
+    (tmp_path / "bench").mkdir()
+    for name, metadata in rows.items():
+        write(tmp_path / "bench" / f"{name}.jsonl", [{**row, "metadata_json": json.dumps(metadata)}])
+    items, provenance = load_items("abstentionbench", path=tmp_path / "bench")
+    assert {item.id: item.domain for item in items} == {
+        "FreshQADataset-0": "stale",
+        "alcuna-0": "underspecified context",
+        "big_bench_known_unknowns-0": "answer unknown",
+        "coconot-0": "false premise",
+        "mmlu_math-0": "underspecified context",
+        "moralchoice-0": "subjective",
+        "own-0": "own",
+        "situated_qa-0": "underspecified intent",
+        "squad2-0": "underspecified context",
+    }
+    assert provenance["dropped"] == {"left out of the published figures": 1}, "SelfAware"
+    (item,), _ = load_items("abstentionbench", path=tmp_path / "bench", split="squad2")
+    assert item.id == "squad2-0"
+    with pytest.raises(DataError, match="no files of split 'x'; it has .*'alcuna'"):
+        load_items("abstentionbench", path=tmp_path / "bench", split="x")

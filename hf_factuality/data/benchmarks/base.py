@@ -34,7 +34,8 @@ class BenchmarkItem:
         correct (`tuple[bool, ...]`, *optional*):
             Whether each of `choices` is correct.
         reference (`dict`, *optional*):
-            What the metric takes as reference; `"checklist"` is of any benchmark: statements that a good answer holds.
+            What the metric takes as reference. Of any benchmark: `"checklist"`, statements that a good answer holds, and
+            `"answerable"`, whether the question has an answer (by default, if there is a gold one).
     """
 
     id: str

@@ -17,6 +17,7 @@ from typing import Any
 from hf_factuality.data.benchmarks.base import BenchmarkItem
 from hf_factuality.data.benchmarks.prompts import ask, candidates, primer_turns, published_truthfulqa
 from hf_factuality.data.benchmarks.rows import Reader, Row, Unusable
+from hf_factuality.data.benchmarks.short_answers import STYLES, build_abstention, build_short_answer
 
 
 # What instruct models are usually asked on mathematical benchmarks.
@@ -284,6 +285,8 @@ _AIME = {"data_source": "MATH", "optional": ("year",), "n_samples": 32, **_MATHS
 _HALUEVAL = {"repo_id": "pminervini/HaluEval", "config": "qa", "split": "data", "data_source": "HaluEval", "draws": True,
              "columns": ("question", "right_answer", "hallucinated_answer"), "optional": ("knowledge",)}  # fmt: skip
 _TRUTHFULQA = {"repo_id": "truthfulqa/truthful_qa", "split": "validation"}
+_SHORT = {"metrics": ("abstention",), "data_source": "world", "max_new_tokens": 1024, "styles": STYLES,
+          "build": build_short_answer}  # fmt: skip
 _HALLUQA = "github.com/OpenMOSS/HalluQA"
 
 _ALL = (
@@ -378,6 +381,31 @@ _ALL = (
         description="questions to write at length about sections of Wikipedia pages",
         source="arXiv 2504.17550",
         build=build_prompt, columns=("prompt/question",), optional=("title/topic",),
+    ),
+    Reader(
+        name="simpleqa", repo_id="basicv8vc/SimpleQA", split="test", **_SHORT,
+        description="4,326 short questions that models often get wrong", source="arXiv 2411.04368",
+        columns=("question/problem", "answer"), optional=("domain/topic", "metadata"),
+    ),
+    Reader(
+        name="simpleqa-verified", repo_id="google/simpleqa-verified", split="eval", **_SHORT,
+        description="1,000 questions of SimpleQA, checked again", source="arXiv 2509.07968",
+        columns=("question/problem", "answer"), optional=("domain/topic",),
+    ),
+    Reader(
+        # Its published prompt allows to decline; the index counts no answer that is right in part, as this judge does not.
+        name="aa-omniscience", repo_id="ArtificialAnalysis/AA-Omniscience-Public", split="train",
+        **_SHORT | {"styles": ("abstain", "chat", "confidence", "fspo")},
+        description="the public tenth of 6,000 questions of 6 domains; see the part omniscience_index",
+        source="arXiv 2511.13029", columns=("question", "answer"), optional=("domain/topic",),
+    ),
+    Reader(
+        name="abstentionbench", metrics=("abstention",), styles=("chat", "abstain", "fspo"), max_new_tokens=4096, files="*.jsonl",
+        where="a loading script that today's datasets do not run (facebook/AbstentionBench, CC-BY-NC-4.0); with datasets "
+        "3.6, save each of its datasets as NAME.jsonl (falseqa.jsonl, ...) in a folder",
+        description="20 datasets of questions that should be answered or should not, in 6 scenarios",
+        source="arXiv 2506.09038", build=build_abstention,
+        columns=("question", "should_abstain"), optional=("reference_answers", "metadata_json", "scenario"),
     ),
 )  # fmt: skip
 READERS = MappingProxyType({reader.name: reader for reader in _ALL})

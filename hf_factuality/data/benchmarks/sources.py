@@ -70,15 +70,16 @@ def _read_repository(reader: Reader, path, local: Path | None, split: str | None
         raise DataError(f"{repo!r}: no such file or folder (working directory: {Path.cwd()}); check the path")
     commit = _commit(repo, revision)
     split, rows, cached = _load_dataset(reader, repo, split, commit or revision)
-    return Source(repo, split, commit or cached, [(None, rows)])
+    return Source(repo, split, commit or cached, [(split if reader.files else None, rows)])
 
 
 def _read_folder(reader: Reader, path: Path, split: str | None) -> Source:
     files = sorted(path.rglob(reader.files)) if reader.files else []
     if files:
-        files = [file for file in files if split is None or subset_of(file.stem)[0] == split]
+        splits = {file: subset_of(file.stem)[0] or file.stem for file in files}
+        files = [file for file in files if split in (None, splits[file])]
         if not files:
-            raise DataError(f"{path.name} has no files of split {split!r}; the splits are 'objects' and 'concepts'")
+            raise DataError(f"{path.name} has no files of split {split!r}; it has {sorted(set(splits.values()))}")
         return _read_files(reader, files, path, split)
     data = [file for file in sorted(path.rglob("*")) if file.is_file()]
     # Caches and version control are no data, and change on their own.
