@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from math import isfinite
 from typing import Any
 
@@ -18,6 +18,8 @@ OUTCOMES = ("correct", "wrong", "refused", "answered")
 """What became of an answer; `"answered"`: it does not decline, and whether it is right is not known."""
 _CURVE = 100
 """Points of the risk-coverage curve that a result keeps."""
+_Row = tuple[str | None, bool | None, str | None]
+"""Outcome of an answer; whether its question can be answered, and the domain."""
 
 
 def _outcome(item: Any, place: str) -> str | None:
@@ -28,34 +30,26 @@ def _outcome(item: Any, place: str) -> str | None:
     return item
 
 
-def _question(item: Any, place: str) -> tuple[bool | None, str | None]:
-    """Whether a question has an answer that can be known, and its domain."""
-    answerable, domain = (item.get("answerable"), item.get("domain")) if isinstance(item, dict) else (item, None)
+def _row(item: Any, asked: Any, row: int) -> _Row:
+    known, domain = (asked.get("answerable"), asked.get("domain")) if isinstance(asked, dict) else (asked, None)
     if not isinstance(domain, str | None):
-        raise DataError(f"{place}: `domain` must be text or None, got {domain!r:.100}")
-    return _flag(answerable, f"{place}: whether the question can be answered"), domain
+        raise DataError(f"reference {row}: `domain` must be text or None, got {domain!r:.100}")
+    known = _flag(known, f"reference {row}: whether the question can be answered")
+    return _outcome(item, f"prediction {row}"), known, domain
 
 
 def _share(part: int, whole: int) -> float | None:
     return part / whole if whole else None
 
 
-def _f1(rows: Iterable[tuple[bool, bool]]) -> float | None:
-    """Of pairs: declined, and should have."""
-    both = declined = should = 0
-    for did, ought in rows:
-        both, declined, should = both + (did and ought), declined + did, should + ought
-    return _share(2 * both, declined + should) if should else None
-
-
-def _rates(rows: Sequence[tuple[str, bool | None]]) -> dict[str, Any]:
-    """Of outcomes, and whether each question can be answered; `None` for what is not known, or has nothing to count."""
-    count = Counter(outcome for outcome, _ in rows)
+def _rates(rows: Sequence[_Row]) -> dict[str, Any]:
+    """Of rows whose outcome is known; `None` for what is not known, or has nothing to count."""
+    count = Counter(outcome for outcome, *_ in rows)
     right, wrong, refused = (count[name] for name in OUTCOMES[:3])
     n = 0 if count["answered"] else len(rows)  # of which it is known whether they are right
-    told = [(outcome == "refused", not answerable) for outcome, answerable in rows if answerable is not None]
-    declined, should = sum(did for did, _ in told), sum(ought for _, ought in told)
-    both = sum(did and ought for did, ought in told)
+    could = [outcome == "refused" for outcome, answerable, _ in rows if answerable]
+    should = [outcome == "refused" for outcome, answerable, _ in rows if answerable is False]
+    both, declined = sum(should), sum(should) + sum(could)
     return {
         "accuracy": _share(right, n),
         "abstention_rate": _share(refused, len(rows)),
@@ -63,10 +57,11 @@ def _rates(rows: Sequence[tuple[str, bool | None]]) -> dict[str, Any]:
         "accuracy_answered": _share(right, n and right + wrong),
         "f_score": _share(2 * right, n and n + right + wrong),
         "omniscience_index": _share(100 * (right - wrong), n),
-        "false_abstention_rate": _share(declined - both, len(told) - should),
+        "false_abstention_rate": _share(sum(could), len(could)),
         "precision": _share(both, should and declined),
-        "recall": _share(both, should),
-        "f1": _f1(told),
+        "recall": _share(both, len(should)),
+        "f1": _share(2 * both, should and declined + len(should)),
+        **{f"n_{name}": count[name] for name in OUTCOMES},
     }
 
 
@@ -84,46 +79,36 @@ def abstention(
         raise ValueError(f"weights are three numbers, of correct, abstained and hallucinated answers, got {weights!r}")
     if score not in ("truthfulness", "f1"):
         raise ValueError(f"score must be 'truthfulness' or 'f1', got {score!r}")
-    outcomes = [_outcome(item, f"prediction {row}") for row, item in enumerate(predictions)]
-    asked = [_question(item, f"reference {row}") for row, item in enumerate(references)]
-    known = [(it, answerable) for it, (answerable, _) in zip(outcomes, asked, strict=True) if it is not None]
-    pays = {"correct": weights[0], "refused": weights[1], "wrong": -weights[2]}
-    left_out, more = {"unjudged": outcomes.count(None)}, {}
-    if score == "truthfulness":
-        # A mean over some of the answers only would count every refusal, and not every answer.
-        scores = [None if "answered" in outcomes or it is None else float(pays[it]) for it in outcomes]
-        value = mean(scores)
+    rows = [_row(*pair, row) for row, pair in enumerate(zip(predictions, references, strict=True))]
+    known = [row for row in rows if row[0] is not None]
+    if score == "f1":
+        scores = [None if None in row[:2] else float((row[0] == "refused") != row[1]) for row in rows]
     else:
-        told = [(it, answerable) for it, answerable in known if answerable is not None]
-        scores = [
-            None if None in (it, answerable) else float((it == "refused") != answerable)
-            for it, (answerable, _) in zip(outcomes, asked, strict=True)
-        ]
-        more = {"resampled": [(it == "refused", not answerable) for it, answerable in told], "statistic": _f1}
-        value, left_out["no_reference"] = _f1(more["resampled"]), len(known) - len(told)
-    parts = _rates(known) | {f"n_{name}": [it for it, _ in known].count(name) for name in OUTCOMES}
-    rows = [(domain, (it, answerable)) for it, (answerable, domain) in zip(outcomes, asked, strict=True) if it]
-    if domains := sorted({domain for domain, _ in rows if domain}):
-        of = {name: [row for domain, row in rows if domain == name] for name in domains}
-        parts["domains"] = {name: {"n": len(own), **_rates(own)} for name, own in of.items()}
-    settings = {"weights": [float(weight) for weight in weights], "score": score}
+        # Where some are "answered", a mean over the others would count every refusal, and not every answer.
+        pays = dict(zip(("correct", "refused", "wrong"), (weights[0], weights[1], -weights[2]), strict=True))
+        unknown = any(outcome == "answered" for outcome, *_ in rows)
+        scores = [None if unknown or outcome is None else float(pays[outcome]) for outcome, *_ in rows]
+    scored = [row for row, found in zip(rows, scores, strict=True) if found is not None]
+    names = sorted({domain for *_, domain in known if domain})
+    domains = {name: [row for row in known if row[2] == name] for name in names}
     return make_result(
         "abstention",
-        value,
+        _rates(scored)["f1"] if score == "f1" else mean(scores),
         scores=scores,
-        parts=parts,
-        left_out={"responses": left_out},
-        settings=settings,
+        parts=_rates(known) | {"domains": {name: {"n": len(own), **_rates(own)} for name, own in domains.items()}},
+        left_out={"responses": {"unjudged": len(rows) - len(known), "unlabelled": len(known) - len(scored)}},
+        settings={"weights": [float(weight) for weight in weights], "score": score},
         judge=named(given.judge),
+        resampled=scored if score == "f1" else None,
+        statistic=(lambda drawn: _rates(drawn)["f1"]) if score == "f1" else None,
         options=given,
-        **more,
     )
 
 
 def _probability(item: Any, place: str) -> float | None:
     if (value := _number(item, place)) is not None and not 0 <= value <= 1:
         raise DataError(
-            f"{place} must be a probability in [0, 1] or None, got {item!r:.100}; divide percentages by 100"
+            f"{place} must be a probability in [0, 1] or None, got {item!r:.50}; divide percentages by 100"
         )
     return value
 
@@ -135,22 +120,22 @@ def calibration(
     given = read_options(NumberOptions, options)
     stated = [_probability(item, f"prediction {row}") for row, item in enumerate(predictions)]
     outcomes = [_outcome(item, f"reference {row}") for row, item in enumerate(references)]
-    pairs = list(zip(stated, outcomes, strict=True))
-    counted = [None not in pair and pair[1] in ("correct", "wrong") for pair in pairs]
-    known = [(p, it == "correct") for (p, it), counts in zip(pairs, counted, strict=True) if counts]
+    answered = [outcome in ("correct", "wrong") for outcome in outcomes]
+    scores = [p if counts else None for p, counts in zip(stated, answered, strict=True)]
+    known = [(p, it == "correct") for p, it in zip(scores, outcomes, strict=True) if p is not None]
     sure, right = [p for p, _ in known], [truth for _, truth in known]
     curve = measures.risk_coverage(sure, right)
     thinned = curve[::-1][:: max(1, -(-len(curve) // _CURVE))][::-1]  # the last point stays
-    errors = [(p - truth) ** 2 for p, truth in known]
-    lacking = sum(p is None and it in ("correct", "wrong") for p, it in pairs)
+    lacking = sum(answered) - len(known)
+    reasons = {"no_confidence": lacking, "abstained": outcomes.count("refused")}
     return make_result(
         "calibration",
         measures.expected_calibration_error(sure, right, bins),
-        scores=[p if counts else None for p, counts in zip(stated, counted, strict=True)],
+        scores=scores,
         parts={
             "ece_mass": measures.expected_calibration_error(sure, right, bins, "mass"),
             "brier": measures.brier_score(sure, right),
-            "brier_confidence_interval": given.interval(errors),
+            "brier_confidence_interval": given.interval([(p - truth) ** 2 for p, truth in known]),
             "auroc": measures.auroc(sure, right),
             "aurc": mean([risk for _, risk in curve]),
             "accuracy": mean([float(truth) for truth in right]),
@@ -159,13 +144,7 @@ def calibration(
             "reliability_mass": [list(it) for it in measures.reliability_bins(sure, right, bins, "mass")],
             "risk_coverage": [list(point) for point in thinned],
         },
-        left_out={
-            "responses": {
-                "no_confidence": lacking,
-                "abstained": outcomes.count("refused"),
-                "unjudged": outcomes.count(None) + outcomes.count("answered"),
-            }
-        },
+        left_out={"responses": {**reasons, "unjudged": outcomes.count(None) + outcomes.count("answered")}},
         settings={"bins": bins},
         judge=named(given.judge),
         resampled=[],

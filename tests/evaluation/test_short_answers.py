@@ -68,7 +68,7 @@ def test_graded_by_a_judge(tmp_path, evaluate, answered, name):
     assert parts["accuracy"] == parts["hallucination_rate"] == 0.4 and parts["omniscience_index"] == 0
     assert parts["abstention_rate"] == parts["false_abstention_rate"] == 0.2 and parts["precision"] is None
     assert parts["domains"]["Science"]["accuracy"] == 0.5 and parts["domains"]["Art"]["n"] == 1
-    assert entry["left_out"]["responses"] == {"unjudged": 2}
+    assert entry["left_out"]["responses"] == {"unjudged": 2, "unlabelled": 0}
     assert entry["judge"]["model"] == "fake" and entry["judge"]["prompt"] == "judge_short_answer.txt"
     assert limit[0] == 1 and "2 of 7 items have no answer or could not be judged" in limit[2]
     row = json.loads((tmp_path / f"r.{name}.answers.jsonl").read_text().splitlines()[1])
@@ -158,7 +158,7 @@ def test_abstentionbench_by_scenario(tmp_path, evaluate):
     (entry,) = printed["results"]
     # Declined: F0, F3, S; should: F0, F1, S (F2 is unknown). Both: F0, S. F1 = 2 * 2 / (3 + 3).
     assert entry["value"] == pytest.approx(2 / 3) and entry["settings"]["score"] == "f1"
-    assert entry["left_out"]["responses"] == {"unjudged": 1, "no_reference": 0} and entry["parts"]["accuracy"] is None
+    assert entry["left_out"]["responses"] == {"unjudged": 1, "unlabelled": 0} and entry["parts"]["accuracy"] is None
     found = entry["parts"]["domains"]
     assert {name: (it["precision"], it["recall"], it["f1"]) for name, it in found.items()} == {
         "false premise": (0.5, 0.5, 0.5),
