@@ -92,3 +92,11 @@ def halueval_match(prediction: str, golds: Sequence[str]) -> float:
 def exact_match(prediction: str, golds: Sequence[str]) -> float:
     """1 if the prediction equals a gold answer after [`normalize_answer`], else 0."""
     return _nearest(lambda found, wanted: float(found == wanted), prediction, golds)
+
+
+def contains_answer(prediction: str, golds: Sequence[str]) -> float:
+    """1 if a gold answer stands in the prediction as it is, case included, else 0.
+
+    Source: R-Tuning (arXiv 2311.09677), released comparison of its answers. "1" stands in "10" too.
+    """
+    return float(any(gold in prediction for gold in golds))

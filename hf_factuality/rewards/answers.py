@@ -7,29 +7,14 @@ TRL leaves those out of its sum.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hf_factuality.errors import DataError
 from hf_factuality.functional.answers import check_format, exact_match, extract_answer, halueval_match, hotpot_f1
-from hf_factuality.rewards._math import gsm8k_match, math_match, require_math, warn_once
+from hf_factuality.verifiers._math import gsm8k_match, math_match, require_math, warn_once
+from hf_factuality.verifiers.judges.gold import SCORERS, Scorer
 
-
-Scorer = Callable[[str, Sequence[str]], "float | None"]
-"""Scores one final answer against its gold answers (at least one); `None` where the gold answers are unusable."""
-
-SCORERS: Mapping[str, Scorer] = MappingProxyType(
-    {
-        "HotpotQA": hotpot_f1,
-        "2WikiMultiHopQA": hotpot_f1,
-        "HaluEval": halueval_match,
-        "MATH": math_match,
-        "GSM8K": gsm8k_match,
-        "world": exact_match,
-    }
-)
-"""`data_source` -> scorer."""
 
 _NEED_MATH = (math_match, gsm8k_match)
 

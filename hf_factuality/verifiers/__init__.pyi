@@ -24,6 +24,11 @@ from hf_factuality.verifiers.pipeline import (
 )
 from hf_factuality.verifiers.judges.anah import ANAHJudge as ANAHJudge, ANAHVerifier as ANAHVerifier
 from hf_factuality.verifiers.judges.cooccurrence import CooccurrenceJudge as CooccurrenceJudge
+from hf_factuality.verifiers.judges.gold import (
+    GoldJudge as GoldJudge,
+    GoldVerifier as GoldVerifier,
+    AnswerExtractor as AnswerExtractor,
+)
 from hf_factuality.verifiers.judges.hhem import HHEMJudge as HHEMJudge, HHEMVerifier as HHEMVerifier
 from hf_factuality.verifiers.judges.lexical import LexicalJudge as LexicalJudge, LexicalVerifier as LexicalVerifier
 from hf_factuality.verifiers.judges.llm import LLMJudge as LLMJudge, LLMVerifier as LLMVerifier

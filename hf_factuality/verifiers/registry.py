@@ -24,7 +24,7 @@ _BUILT_IN = {
 }
 VERIFIER_NAMES = tuple(sorted(_BUILT_IN))
 VERIFIER_HELP = (
-    "'lexical', 'hhem' or 'minicheck' (or with :MODEL), 'nli:MODEL', 'truthfulness:MODEL', 'llm:MODEL' or 'anah:MODEL' on a server (whose address is "
+    "'lexical', 'gold' (the evidence is the gold answers; or 'gold:SCORER'), 'hhem' or 'minicheck' (or with :MODEL), 'nli:MODEL', 'truthfulness:MODEL', 'llm:MODEL' or 'anah:MODEL' on a server (whose address is "
     f"in {BASE_URL_VARIABLE}), 'pipeline:FOLDER_OR_REPO' or 'package.module:Class'"
 )
 """For the help of commands."""
@@ -37,6 +37,7 @@ def load_verifier(name: str | Verifier, **kwargs: Any) -> Verifier:
         name (`str` or [`~hf_factuality.verifiers.Verifier`]):
             - `"lexical"`: word overlap, no model.
             - `"nli"` with `model=...`, or `"nli:MODEL_ID"`: a natural language inference model.
+            - `"gold"`, or `"gold:SCORER"`: the whole answer against gold answers, no model.
             - `"hhem"` and `"minicheck"`, also with `:MODEL_ID`: models trained for this task.
             - `"pipeline:FOLDER_OR_REPO"`: a saved pipeline, from a folder or the Hub.
             - `"llm:MODEL"` with `base_url=...`, or the address in `HF_FACTUALITY_BASE_URL`: a model on an OpenAI-compatible
@@ -71,12 +72,13 @@ def load_verifier(name: str | Verifier, **kwargs: Any) -> Verifier:
     if head in _BUILT_IN:
         made = _load(_BUILT_IN[head])
         takes = inspect.signature(made).parameters
-        if "model" in takes:
-            if colon and "model" in kwargs:
-                raise ValueError(f"the model is given twice: {name!r} and model={kwargs['model']!r}")
+        part = "scorer" if "scorer" in takes else "model"
+        if part in takes:
+            if colon and part in kwargs:
+                raise ValueError(f"the {part} is given twice: {name!r} and {part}={kwargs[part]!r}")
             if colon and rest:
-                kwargs["model"] = rest
-            if "model" not in kwargs and takes["model"].default is inspect.Parameter.empty:
+                kwargs[part] = rest
+            if part not in kwargs and takes[part].default is inspect.Parameter.empty:
                 raise ValueError(f'{name!r} needs a model: "{head}:MODEL_ID", or model=...')
         elif colon:
             raise ValueError(f"{head!r} takes no model: {name!r}; choose {_choices()}")

@@ -15,7 +15,6 @@ from hf_factuality.rewards import (
     SCORERS,
     FormatReward,
     FSPOAnswerReward,
-    _math,
     answer_reward,
     check_format,
     complete_text,
@@ -28,6 +27,7 @@ from hf_factuality.rewards import (
     normalize_answer,
     think_format_reward,
 )
+from hf_factuality.verifiers import _math
 from tests.conftest import searched
 from tests.tables import cases
 

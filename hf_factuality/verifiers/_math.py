@@ -144,7 +144,7 @@ class _MathProcess:
         self.stop()
         code = (
             "import json, sys; sys.path[:] = json.loads(sys.stdin.readline()); "
-            "from hf_factuality.rewards._math import _serve; _serve()"
+            "from hf_factuality.verifiers._math import _serve; _serve()"
         )
         self.process = subprocess.Popen(
             [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, encoding="ascii"
