@@ -21,6 +21,11 @@ from hf_factuality.data.preferences import (
     push_pairs as push_pairs,
     read_questions as read_questions,
 )
+from hf_factuality.data.refusals import (
+    RefusalConfig as RefusalConfig,
+    build_refusals as build_refusals,
+    push_refusals as push_refusals,
+)
 from hf_factuality.data.rlfh import load_rlfh as load_rlfh
 from hf_factuality.data.sampling import (
     GivenResponses as GivenResponses,

@@ -1,4 +1,4 @@
-"""The commands `hf-factuality build-preferences` and `build-checklists`."""
+"""The commands `hf-factuality build-preferences`, `build-checklists` and `build-refusals`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hf_factuality.verifiers.registry import VERIFIER_HELP
 
 
 def add_builders(commands: Any) -> None:
-    """Add `build-preferences` and `build-checklists` to the subparsers of the `hf-factuality` command."""
+    """Add `build-preferences`, `build-checklists` and `build-refusals` to the subparsers of the `hf-factuality` command."""
     build = _builder(
         commands,
         "preferences",
@@ -43,9 +43,32 @@ def add_builders(commands: Any) -> None:
     items.add_argument("--merge", default="lexical", metavar="HOW", help=merge)
     items.add_argument("--merge_threshold", type=float, default=0.95, metavar="COSINE", help="near (default 0.95)")
     items.add_argument("--keep_empty", action="store_true", help="keep questions without any item, with an empty list")
+    build = _builder(
+        commands,
+        "refusals",
+        "ask a model, compare with gold answers and write what it should decline, for R-Tuning",
+        "Asks each question, compares the responses with the gold answers (column 'answer'), and writes a dataset in which a "
+        "model says what it knows, and says so or declines where it does not know.",
+        "1, greedy; 5 for --variant uncertain",
+        "abstention",
+    )
+    build.set_defaults(verifier="gold")
+    what = build.add_argument_group("what is written (may change when a run is started again, but for --stop)")
+    variants = "unsure: the gold answer and 'I am sure.' or 'I am unsure.' (default); unknown: a refusal where the model is wrong; "
+    variants += "uncertain: as unsure, by the entropy of samples"
+    what.add_argument("--variant", choices=("unsure", "unknown", "uncertain"), default="unsure", help=variants)
+    right = "right responses that show that the model knows (default 1)"
+    what.add_argument("--min_correct", type=whole_number, default=1, metavar="N", help=right)
+    most = "uncertain: sure up to this entropy (default: the lower half)"
+    what.add_argument("--max_entropy", type=float, metavar="NATS", help=most)
+    what.add_argument("--language", choices=("en", "zh"), default="en", help="of what is added (default en)")
+    what.add_argument("--question", metavar="TEXT", help="that asks for the confidence; '' for none")
+    refusal = "for unknown, one of several refusals; may be repeated (default: a list in the language)"
+    what.add_argument("--refusal", dest="refusals", action="append", default=[], metavar="TEXT", help=refusal)
+    what.add_argument("--stop", metavar="TEXT", help="that responses end at (default the full stop); '' for none")
 
 
-def _builder(commands: Any, kind: str, help: str, does: str, samples: str) -> Any:
+def _builder(commands: Any, kind: str, help: str, does: str, samples: str, page: str | None = None) -> Any:
     """The command `build-{kind}` with the flags that all builders share; `samples` says how many are the default."""
     build = commands.add_parser(
         f"build-{kind}",
@@ -53,7 +76,7 @@ def _builder(commands: Any, kind: str, help: str, does: str, samples: str) -> An
         description=f"{does} A run that was killed goes on where it stopped if it is started again. Every flag may be written "
         "with - for _.",
         epilog=f"Exit status: 0, or 2 if the input is bad (said before anything is sampled), nothing is left or a server was down for "
-        f"longer than --patience. The method and the files are described in docs/{kind}.md.",
+        f"longer than --patience. The method and the files are described in docs/{page or kind}.md.",
     )
     what = build.add_argument_group("what is asked")
     asked = what.add_mutually_exclusive_group(required=True)
@@ -82,7 +105,9 @@ def _builder(commands: Any, kind: str, help: str, does: str, samples: str) -> An
     who.add_argument("--concurrency", type=whole_number, help="requests to the server at once (default 32)")
     model_args = "arguments of from_pretrained or vllm.LLM, as '{\"tensor_parallel_size\": 4}'"
     who.add_argument("--model_args", type=json_object, metavar="JSON", help=model_args)
-    how = build.add_argument_group("how responses are sampled (defaults are Mask-DPO's)")
+    how = build.add_argument_group(
+        "how responses are sampled (defaults are Mask-DPO's)" if page is None else "how responses are sampled"
+    )
     how.add_argument("--num_samples", type=int, metavar="N", help=f"responses per question (default {samples})")
     how.add_argument("--temperature", type=float, metavar="T", help="default 0.8")
     how.add_argument("--top_k", type=int, metavar="K", help="default 40; 0 for all, and servers without it")

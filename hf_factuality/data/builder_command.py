@@ -16,7 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from hf_factuality.chat.journal import written_ids
+from hf_factuality.chat.sureness import SURE_WORDS
 from hf_factuality.data import checklists as lists
+from hf_factuality.data import refusals as declining
 from hf_factuality.data.builder import PreferenceQuestion, check_evidence, read_questions
 from hf_factuality.data.pairs import REASONS, PairConfig
 from hf_factuality.data.preferences import build_preferences, push_pairs
@@ -76,12 +78,51 @@ def checklists(args: argparse.Namespace) -> int:
     return _build(args, make, lists.push_checklists, head, lists.REASONS, num_samples=8)
 
 
-def _build(args, make: Callable, push: Callable, head: Callable, reasons: Mapping[str, str], **defaults: int) -> int:
-    """The run of a builder; what `head` makes of its report is printed, and what was dropped, by the names of `reasons`."""
+def refusals(args: argparse.Namespace) -> int:
+    """Run `build-refusals`, likewise."""
+    names = declining.RefusalConfig.__dataclass_fields__
+    config = declining.RefusalConfig(
+        **{name: getattr(args, name) for name in names} | {"refusals": tuple(args.refusals)}
+    )
+    stop = SURE_WORDS[config.language].stop if args.stop is None else args.stop
+    sampling = {
+        "num_samples": 1,
+        "temperature": 0.0,
+        "top_k": 0,
+        "max_new_tokens": 15,
+        "stop": (stop,) if stop else (),
+    }
+    if config.variant == "uncertain":
+        sampling |= {"num_samples": 5, "temperature": 0.7}
+
+    def head(report: dict[str, Any]) -> dict[str, Any]:
+        shares = {f"right responses to what is {name}": report[f"correct_{name}"] for name in ("sure", "unsure")}
+        counts = {name: report[name] for name in ("questions", "responses", "rows", "sure", "unsure")}
+        return counts | {name: f"{share:.3f}" for name, share in shares.items() if share is not None}
+
+    make = partial(declining.build_refusals, refusals=config)
+    rules = declining.push_refusals, head, declining.REASONS
+    return _build(args, make, *rules, prepare=declining.with_golds, together=16, **sampling)
+
+
+def _build(
+    args,
+    make: Callable,
+    push: Callable,
+    head: Callable,
+    reasons: Mapping[str, str],
+    prepare: Callable = list,
+    together: int = 1,
+    **defaults: Any,
+) -> int:
+    """The run of a builder; what `head` makes of its report is printed, and what was dropped, by the names of `reasons`.
+
+    `prepare` is done to the questions, of which transformers is asked so many `together`; the defaults are of sampling.
+    """
     kind = _kind(args)
     given = {name: value for name in _SAMPLING if (value := getattr(args, name)) is not None}
     sampling = SamplingConfig(**defaults | given)
-    questions = _questions(args)
+    questions = prepare(_questions(args))
     if args.topic_distance is None and (args.topics is not None or args.questions_per_topic is not None):
         questions = select_questions(questions, args.topics, args.questions_per_topic, args.seed)
     targets = _read(args.topic_targets) if args.topic_distance else []
@@ -105,7 +146,7 @@ def _build(args, make: Callable, push: Callable, head: Callable, reasons: Mappin
         with quiet_guard():
             make(
                 questions, sampler, verifier, args.out, seed=args.seed,
-                questions_per_batch=args.questions_per_batch or (1 if kind == "transformers" else 16),
+                questions_per_batch=args.questions_per_batch or (together if kind == "transformers" else 16),
                 patience=args.patience, progress=sys.stderr.isatty(),
             )  # fmt: skip
     except KeyboardInterrupt:
@@ -162,7 +203,7 @@ def _sampler(args: argparse.Namespace, kind: str, sampling: SamplingConfig) -> S
         dtype = {} if args.dtype is None else {"dtype": args.dtype}
         return VLLMSampler(args.model, sampling, args.revision, {"seed": args.seed, **dtype, **model_args})
     if kind == "given":
-        return GivenResponses.from_file(args.responses, args.model)
+        return GivenResponses.from_file(args.responses, args.model, sampling.stop)
     from hf_factuality.chat.client import ChatClient
 
     # Not the cache that judges share, where thousands of samples would push others out: a kill in the middle of a batch
@@ -219,7 +260,7 @@ def _try_verifier(verifier: Verifier, questions: Sequence[PreferenceQuestion], n
 
 
 def _try_server(args: argparse.Namespace, sampler: ServedSampler, question: PreferenceQuestion) -> None:
-    trial = ServedSampler(sampler.client, replace(sampler.config, num_samples=2, max_new_tokens=1))
+    trial = ServedSampler(sampler.client, replace(sampler.config, max_new_tokens=1))
     (answer,) = sampler.client.chat(trial.requests([question.messages], 0)[:1])
     if answer.error:
         hint = "; --top_k 0 for a server that does not know top_k" if sampler.config.top_k else ""

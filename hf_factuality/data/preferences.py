@@ -93,8 +93,11 @@ def build_preferences(
     Raises:
         `DataError`: the folder holds a run with other settings, or files that are none; no pair is left.
         `JudgingError`: a server was down for longer than `patience`; what is done is kept.
+        `ValueError`: the sampler draws a single response.
     """
     config, report, rows, counts = pairs or PairConfig(), PairReport(), [], Counter()
+    if (number := sampler.describe().get("num_samples", 2)) < 2:
+        raise ValueError(f"num_samples={number}: a pair needs at least 2 responses per question")
     with judged_responses(questions, sampler, verifier, folder, _FILE, **run) as journals:
         for question in questions:
             found = verified(question, *journals, counts)

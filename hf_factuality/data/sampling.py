@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from hf_factuality.chat.base import ChatRequest
+from hf_factuality.chat.base import ChatRequest, cut
 from hf_factuality.chat.causal import CausalModel, render
 from hf_factuality.chat.given import RESPONSE_COLUMNS, given_answers, is_header
 from hf_factuality.chat.vllm import VLLMChat
@@ -33,15 +33,17 @@ class SamplingConfig:
 
     Args:
         num_samples (`int`, *optional*, defaults to `32`):
-            Responses per prompt.
+            Responses per prompt: at least 2, or the greedy one.
         temperature (`float`, *optional*, defaults to `0.8`):
-            Of sampling, above 0.
+            Of sampling; 0 with `num_samples=1` only, and then the response is greedy.
         top_k (`int`, *optional*, defaults to `40`):
             Tokens to draw from; 0 for all.
         top_p (`float`, *optional*, defaults to `1.0`):
             Nucleus.
         max_new_tokens (`int`, *optional*, defaults to `512`):
             Longest response.
+        stop (`tuple[str, ...]`, *optional*):
+            Texts that end a response, and are not part of it.
 
     Raises:
         `ValueError`: a value that cannot be.
@@ -52,15 +54,23 @@ class SamplingConfig:
     top_k: int = 40
     top_p: float = 1.0
     max_new_tokens: int = 512
+    stop: tuple[str, ...] = ()
 
     def __post_init__(self):
-        if self.num_samples < 2:
-            raise ValueError(f"num_samples={self.num_samples}: builders need at least 2 responses per question")
-        if not self.temperature > 0:
+        greedy = self.num_samples == 1 and self.temperature == 0
+        if self.num_samples < 2 and not greedy:
+            raise ValueError(f"num_samples={self.num_samples}: need at least 2 responses, or one at temperature 0")
+        if not (self.temperature > 0 or greedy):
             raise ValueError(f"temperature must be above 0 (all responses would be the same), got {self.temperature}")
+        if isinstance(self.stop, str) or not all(self.stop):
+            raise ValueError(f"stop must be a tuple of texts that are not empty, got {self.stop!r}")
         if self.top_k < 0 or not 0 < self.top_p <= 1 or self.max_new_tokens < 1:
             given = f"{self.top_k}, {self.top_p}, {self.max_new_tokens}"
             raise ValueError(f"need top_k >= 0, 0 < top_p <= 1, max_new_tokens >= 1; got {given}")
+
+    def describe(self) -> dict[str, Any]:
+        """What a run must keep the same; texts that end a response only where there are any."""
+        return {name: value for name, value in vars(self).items() if name != "stop" or value}
 
 
 @dataclass(frozen=True)
@@ -133,15 +143,17 @@ class TransformersSampler(CausalModel):
         commit = getattr(self.model.config, "_commit_hash", None)
         name = Path(str(self.model.name_or_path)).name if commit is None else str(self.model.name_or_path)
         own = {"sampler": "transformers", "model": name, "revision": commit, "batch_size": self.batch_size}
-        return {**own, **vars(self.config)}
+        return {**own, **self.config.describe()}
 
     def sample(self, prompts: Sequence[Messages], seed: int) -> list[list[Response | None]]:
         """Per prompt, its responses. The global random state is left alone."""
         settings = vars(self.config).copy()
-        number = settings.pop("num_samples")
+        number, stop = settings.pop("num_samples"), settings.pop("stop")
         texts = [text for prompt in prompts for text in [render(self.tokenizer, prompt, True)] * number]
-        found = self.draw(texts, seed, do_sample=True, **settings)
-        responses = [Response(text, reason == "stop") for text, reason in self._texts(found)]
+        if not settings["temperature"]:
+            settings |= dict.fromkeys(("temperature", "top_k", "top_p"))  # greedy decoding reads none of them
+        found = self.draw(texts, seed, do_sample=number > 1, **settings)
+        responses = [Response(text, reason == "stop") for text, reason in self._texts(found, stop)]
         return _grouped(responses, number)
 
 
@@ -174,7 +186,7 @@ class ServedSampler:
     def describe(self) -> dict[str, Any]:
         """Model and settings, not the server's address; see [`Sampler`]."""
         own = {"sampler": self.name, "model": self.client.model, "revision": self.client.revision}
-        return {**own, **vars(self.config)}
+        return {**own, **self.config.describe()}
 
     def requests(self, prompts: Sequence[Messages], seed: int) -> list[ChatRequest]:
         """What is asked: per prompt `num_samples` requests, each with a seed of its own."""
@@ -183,7 +195,7 @@ class ServedSampler:
             ChatRequest(
                 tuple((message["role"], message["content"]) for message in prompt),
                 temperature=settings.temperature, top_p=settings.top_p, top_k=settings.top_k if self._says_top_k else 0,
-                max_tokens=settings.max_new_tokens,
+                max_tokens=settings.max_new_tokens, stop=settings.stop,
                 seed=(seed + place * settings.num_samples + number) % 2**31,
             )
             for place, prompt in enumerate(prompts)
@@ -235,14 +247,21 @@ class GivenResponses:
             Id of a question to its responses; `None` for one that is missing.
         name (`str`, *optional*):
             Who wrote them.
+        stop (`Sequence[str]`, *optional*):
+            Texts that they are cut at.
     """
 
-    def __init__(self, responses: Mapping[str, Sequence[str | None]], name: str | None = None):
-        self._responses = {str(key): list(texts) for key, texts in responses.items()}
+    def __init__(
+        self, responses: Mapping[str, Sequence[str | None]], name: str | None = None, stop: Sequence[str] = ()
+    ):
+        self._responses = {
+            str(key): [text if text is None else cut(text, stop)[0] for text in texts]
+            for key, texts in responses.items()
+        }
         self._name = name
 
     @classmethod
-    def from_file(cls, path: str | Path, name: str | None = None) -> GivenResponses:
+    def from_file(cls, path: str | Path, name: str | None = None, stop: Sequence[str] = ()) -> GivenResponses:
         """Read a JSON Lines, JSON or Parquet file with `id` and `responses` (a list of texts), or the answers of
         `hf-factuality evaluate`; several rows of an id add up.
 
@@ -259,7 +278,7 @@ class GivenResponses:
             if texts is None or row.get("id") is None:
                 raise DataError(f"{place}: needs 'id' and 'responses' (a list of texts), got {row!r:.100}")
             found.setdefault(str(row["id"]), []).extend(texts)
-        return cls(found, name)
+        return cls(found, name, stop)
 
     def check(self, ids: Sequence[str]) -> None:
         """`DataError` if a question has no responses."""

@@ -1,0 +1,257 @@
+"""From questions to what a model should say of its own knowledge: R-Tuning (arXiv 2311.09677), in its three variants.
+
+The gold answers of a question are the evidence that its responses are judged by. `builder.py` says what lies in the folder of
+a run, docs/abstention.md where this differs from the released code.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+import random
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from hf_factuality.chat.sureness import SURE_WORDS
+from hf_factuality.data.builder import PreferenceQuestion, judged_responses, push_dataset, verified, write_dataset
+from hf_factuality.data.sampling import Sampler
+from hf_factuality.errors import DataError
+from hf_factuality.functional.credit import judged_units
+from hf_factuality.functional.scoring import SUPPORTED_LABELS
+from hf_factuality.spans import Verification
+from hf_factuality.verifiers.base import Verifier, evidence_passages
+
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+
+VARIANTS = ("unsure", "unknown", "uncertain")
+_FILE = "refusals.parquet"
+REFUSALS: Mapping[str, tuple[str, ...]] = {
+    "en": (
+        "I don't know.",
+        "I do not know the answer to this question.",
+        "I'm not sure about that, so I would rather not guess.",
+        "I am sorry, but I don't have an answer to that.",
+        "That is something I don't know.",
+        "I can't answer this question with certainty.",
+        "I don't have enough knowledge to answer this.",
+        "This is beyond what I know.",
+    ),
+    "zh": (
+        "我不知道。",
+        "我不知道这个问题的答案。",
+        "抱歉，我不清楚。",
+        "我不确定，所以不想乱猜。",
+        "抱歉，我无法回答这个问题。",
+        "这超出了我的知识范围。",
+    ),
+}
+"""Language -> what a model says that does not know; the released code has 16 English sentences of its own."""
+REASONS = {
+    "lost": "questions of which a response could not be sampled",
+    "not_judged": "questions of which too few responses could be judged",
+}
+_CARD = """# What a model knows and what it does not
+
+{rows} questions, of which a model knows {sure} and does not know {unsure} by its own responses, made with hf_factuality
+{version} for [R-Tuning](https://huggingface.co/papers/2311.09677): the variant `{variant}`. `prompt` and `completion` are what
+`SFTTrainer` reads. It fits this model alone: another one knows other things.
+"""
+
+
+@dataclass(frozen=True)
+class RefusalConfig:
+    """What becomes of a question. The defaults are R-Tuning's.
+
+    Args:
+        variant (`str`, *optional*, defaults to `"unsure"`):
+            `"unsure"`: the gold answer, and whether the model is sure of it. `"unknown"` (R-Tuning-R): the gold answer, or a
+            refusal. `"uncertain"` (R-Tuning-U): as `"unsure"`, but sure is the half of the questions whose responses
+            have the lower entropy.
+        min_correct (`int`, *optional*, defaults to `1`):
+            Right responses that show that the model knows the answer; not for `"uncertain"`. 256 responses and 1 are the
+            probe of TruthRL's (arXiv 2509.25760) baselines.
+        max_entropy (`float`, *optional*):
+            For `"uncertain"`: sure are questions of at most so much entropy (in nats), in place of the lower half.
+        language (`str`, *optional*, defaults to `"en"`):
+            Of what is added to the answers: a name of `SURE_WORDS`.
+        question (`str`, *optional*):
+            The question for the confidence; `""` for none. That of the language by default.
+        refusals (`tuple[str, ...]`, *optional*):
+            What `"unknown"` draws from; those of the language by default.
+
+    Raises:
+        `ValueError`: a value is unknown or out of range, or means nothing to the variant.
+    """
+
+    variant: str = "unsure"
+    min_correct: int = 1
+    max_entropy: float | None = None
+    language: str = "en"
+    question: str | None = None
+    refusals: tuple[str, ...] = ()
+
+    def __post_init__(self):
+        if self.variant not in VARIANTS or self.language not in SURE_WORDS:
+            known = f"a variant of {VARIANTS}, a language of {tuple(SURE_WORDS)}"
+            raise ValueError(f"need {known}; got {self.variant!r} and {self.language!r}")
+        if self.min_correct < 1 or (self.max_entropy is not None and not self.max_entropy >= 0):
+            raise ValueError(f"need min_correct >= 1, max_entropy >= 0; got {self.min_correct} and {self.max_entropy}")
+        if isinstance(self.refusals, str) or not all(text.strip() for text in self.refusals):
+            raise ValueError(f"refusals must be texts that are not blank, got {self.refusals!r}")
+        wrong = {
+            "max_entropy": self.max_entropy is not None and self.variant != "uncertain",
+            "min_correct": self.min_correct != 1 and self.variant == "uncertain",
+            "refusals": self.refusals and self.variant != "unknown",
+            "question": self.question is not None and self.variant == "unknown",
+        }
+        for name in filter(wrong.get, wrong):
+            raise ValueError(f"{name} means nothing to the variant {self.variant!r}; leave it out")
+
+    def completion(self, answer: str, sure: bool, draw: random.Random) -> str:
+        """What the model learns to say."""
+        if self.variant == "unknown":
+            return answer if sure else draw.choice(self.refusals or REFUSALS[self.language])
+        words = SURE_WORDS[self.language]
+        return (words if self.question is None else replace(words, question=self.question)).said(answer, sure)
+
+
+def with_golds(questions: Sequence[PreferenceQuestion]) -> list[PreferenceQuestion]:
+    """The questions with their gold answers (`answer` or `answers`, text or a list of texts) as the evidence.
+
+    Raises:
+        `DataError`: names the first question that has none.
+    """
+    found = []
+    for question in questions:
+        golds = evidence_passages(
+            next((v for k in ("answer", "answers") if (v := question.row.get(k)) is not None), None)
+        )
+        if not golds:
+            raise DataError(f"question {question.id!r} has no gold answer: it needs `answer`, text or a list of texts")
+        found.append(replace(question, evidence=golds))
+    return found
+
+
+def build_refusals(
+    questions: Sequence[PreferenceQuestion],
+    sampler: Sampler,
+    verifier: Verifier,
+    folder: str | os.PathLike,
+    *,
+    refusals: RefusalConfig | None = None,
+    **run: Any,
+) -> Dataset:
+    """Ask a model, compare with the gold answers, and write what it should say: R-Tuning's training data.
+
+    A run in a folder is continued, and servers are waited for, as [`~hf_factuality.data.build_preferences`] says.
+
+    Args:
+        questions (`Sequence[PreferenceQuestion]`):
+            With gold answers: rows with `answer`.
+        sampler ([`~hf_factuality.data.sampling.Sampler`]):
+            Answers; `SamplingConfig(1, 0.0, max_new_tokens=15, stop=(".",))` and, for `"uncertain"`, `SamplingConfig(5, 0.7,
+            top_k=0, ...)` are R-Tuning's.
+        verifier ([`~hf_factuality.verifiers.base.Verifier`]):
+            Compares, such as [`~hf_factuality.verifiers.GoldVerifier`]: a response is right if all that it labels is
+            supported by the gold answers, which it is given as evidence.
+        folder, **run:
+            As for `build_preferences`; `seed` also draws refusals, and what is sure of questions of equal entropy.
+        refusals ([`RefusalConfig`], *optional*):
+            What is written. May differ when a run is continued, since it is applied at the end.
+
+    Returns:
+        `datasets.Dataset`: columns `id`, `prompt`, `completion` (conversations), `question`, `answer` (gold answers), `topic`,
+        `sure`, `correct` (share of the judged responses that are right, or `None`), `entropy` (of the responses, in nats).
+
+    Raises:
+        `DataError`, `JudgingError`: as there; a question without a gold answer.
+        `ValueError`: too few samples for the variant.
+    """
+    from datasets import Features, Value
+
+    config, seed = refusals or RefusalConfig(), run.get("seed", 0)
+    questions, least = with_golds(questions), max(config.min_correct, 1 + (config.variant == "uncertain"))
+    if (number := sampler.describe().get("num_samples", least)) < least:
+        raise ValueError(f"{config.variant!r} needs at least {least} samples per question, the sampler draws {number}")
+    counts, rows = Counter(), []
+    with judged_responses(questions, sampler, verifier, folder, _FILE, **run) as journals:
+        for question in questions:
+            lost = counts["lost_responses"]
+            found = verified(question, *journals, counts)
+            right = [_right(text, verdict) for text, verdict in found]
+            known = [value for value in right if value is not None]
+            sure = True if sum(known) >= config.min_correct else None if None in right else False
+            if counts["lost_responses"] > lost or (config.variant == "uncertain" and len(found) < least):
+                counts["lost"] += 1
+            elif sure is None and config.variant != "uncertain":
+                counts["not_judged"] += 1
+            else:
+                rows.append({
+                    "id": question.id, "prompt": list(map(dict, question.messages)), "question": question.question,
+                    "answer": list(question.evidence), "topic": question.topic, "sure": sure,
+                    "correct": sum(known) / len(known) if known else None, "entropy": entropy([t for t, _ in found]),
+                })  # fmt: skip
+        if config.variant == "uncertain":
+            _by_entropy(rows, config.max_entropy, seed)
+        for row in rows:
+            text = config.completion(row["answer"][0], row["sure"], _draw(seed, row["id"]))
+            row["completion"] = [{"role": "assistant", "content": text}]
+        groups = {
+            name: [r["correct"] for r in rows if r["sure"] is sure]
+            for name, sure in (("sure", True), ("unsure", False))
+        }
+        report = {
+            "questions": len(questions), "rows": len(rows), **{name: len(group) for name, group in groups.items()},
+            **{f"correct_{name}": _mean(group) for name, group in groups.items()}, "variant": config.variant,
+            "dropped": {reason: counts.pop(reason, 0) for reason in REASONS}, **counts,
+            "refusal_settings": asdict(config),
+        }  # fmt: skip
+        text, number = Value("string"), Value("float64")
+        messages = [{"role": text, "content": text}]
+        features = {"id": text, "prompt": messages, "completion": messages, "question": text, "answer": [text],
+                    "topic": text, "sure": Value("bool"), "correct": number, "entropy": number}  # fmt: skip
+        return write_dataset(
+            folder, _FILE, rows, Features(features), report, REASONS, template=_CARD,
+            settings={"refusals": asdict(config)}, tags=["abstention", "r-tuning", "factuality"],
+        )  # fmt: skip
+
+
+def push_refusals(folder: str | os.PathLike, repo_id: str, **arguments: Any) -> str:
+    """Publish the dataset of a finished run with its card; see [`~hf_factuality.data.push_pairs`]."""
+    return push_dataset(folder, _FILE, repo_id, "refusals", **arguments)
+
+
+def entropy(texts: Sequence[str]) -> float:
+    """Entropy in nats of the frequencies of texts, white space around them aside."""
+    counts = Counter(text.strip() for text in texts)
+    return sum(-n / len(texts) * math.log(n / len(texts)) for n in counts.values()) + 0.0
+
+
+def _right(text: str, verdict: Verification | None) -> bool | None:
+    if not text.strip():
+        return False
+    labels = [unit.label for unit in judged_units(verdict)] if verdict and not verdict.error else [None]
+    return None if None in labels else bool(labels) and all(label in SUPPORTED_LABELS for label in labels)
+
+
+def _by_entropy(rows: list[dict[str, Any]], most: float | None, seed: int) -> None:
+    """Sure is what has at most so much entropy, else half of the rows, rounded down; the seed decides between equal ones."""
+    order = sorted(rows, key=lambda row: (row["entropy"], _draw(seed, row["id"]).random()))
+    for place, row in enumerate(order):
+        row["sure"] = place < len(rows) // 2 if most is None else row["entropy"] <= most
+
+
+def _draw(seed: int, key: str) -> random.Random:
+    digest = hashlib.sha256(f"{seed} {key}".encode("utf-8", "surrogatepass")).digest()
+    return random.Random(int.from_bytes(digest[:8], "big"))
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
