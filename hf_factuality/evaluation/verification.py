@@ -11,6 +11,7 @@ from hf_factuality.data.benchmarks.base import BenchmarkItem
 from hf_factuality.errors import DataError
 from hf_factuality.evaluation.journal import Journal
 from hf_factuality.metrics._common import describe, who_judges
+from hf_factuality.rewards.abstention import GRADES
 from hf_factuality.spans import Verification, opens_think
 from hf_factuality.verifiers.base import VerifierInput
 from hf_factuality.verifiers.guard import GuardedVerifier
@@ -21,7 +22,6 @@ from hf_factuality.verifiers.service import CHUNK, JudgedRow, Row
 
 # What each word of a judge says of an answer; of `halluqa` the metric reads it.
 _SAID = {"yes": "refused", "no": "answered", "是": "refused", "否": "answered"}
-_GRADES = {"CORRECT": "correct", "INCORRECT": "wrong", "NOT_ATTEMPTED": "refused", "NOT ATTEMPTED": "refused"}
 JUDGE_PROMPTS = {
     "halluqa": ("judge_answer_zh.txt", _SAID),
     "truthfulqa-generation": ("judge_answer_en.txt", _SAID),
@@ -143,8 +143,8 @@ class AnswerJudge:
 
         if votes < 1 or votes % 2 == 0:
             raise ValueError(f"--judge_votes must be an odd number, so that there is a majority, got {votes}")
-        name, self._said = JUDGE_PROMPTS.get(benchmark, ("judge_short_answer.txt", _GRADES))
-        path = prompt or Path(__file__).with_name(name)
+        name, self._said = JUDGE_PROMPTS.get(benchmark, ("grade_answer", GRADES))
+        path = prompt or (Path(__file__).with_name(name) if name.endswith(".txt") else name)
         fields = ("question", "answer", "correct", "incorrect")
         self._prompt = load_prompt(path, fields, fields[:3])
         self._client = ChatClient(base_url, model)
@@ -153,7 +153,7 @@ class AnswerJudge:
         self.description = {
             **(describe(self._client) or {}),
             "name": "AnswerJudge",
-            "prompt": path.name,
+            "prompt": self._prompt.name,
             "prompt_key": content_key({"prompt": self._prompt.text}),
             "votes": votes,
         }

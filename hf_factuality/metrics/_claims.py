@@ -10,8 +10,8 @@ from types import MappingProxyType
 from typing import Any
 
 from hf_factuality.errors import DataError, SpanError
+from hf_factuality.functional.abstention import ABSTENTION, abstention_rule
 from hf_factuality.functional.credit import judged_units
-from hf_factuality.metrics._abstention import ABSTENTION, abstention_rule
 from hf_factuality.metrics._common import Options, is_published, make_result, named, read_options, who_judges
 from hf_factuality.spans import LABEL_TABLES, Label, LabeledSpan, Verification
 from hf_factuality.verifiers.base import Verifier, VerifierInput, evidence_passages
@@ -131,7 +131,7 @@ class Answers:
         table (`str`, *optional*):
             Label set of the paper: a name of [`~hf_factuality.spans.LABEL_TABLES`], `"safe"` or `"longwiki"`.
         abstention (`str` or `Callable`, *optional*):
-            See [`~hf_factuality.metrics._abstention.abstention_rule`].
+            See [`~hf_factuality.functional.abstention.abstention_rule`].
         deduplicate (`bool`, *optional*, defaults to `False`):
             Whether a claim counts once per response. Of equal claims the first label counts that is one.
         options (`Mapping`):

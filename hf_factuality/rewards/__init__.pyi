@@ -4,6 +4,11 @@ from hf_factuality.functional.answers import (
     extract_answer as extract_answer,
     normalize_answer as normalize_answer,
 )
+from hf_factuality.rewards.abstention import (
+    AbstentionReward as AbstentionReward,
+    GradedOutcome as GradedOutcome,
+    abstention_reward as abstention_reward,
+)
 from hf_factuality.rewards.answers import (
     SCORERS as SCORERS,
     FSPOAnswerReward as FSPOAnswerReward,
@@ -17,6 +22,12 @@ from hf_factuality.rewards.answers import (
     hotpot_f1_reward as hotpot_f1_reward,
     math_reward as math_reward,
     think_format_reward as think_format_reward,
+)
+from hf_factuality.rewards.confidence import (
+    DCPORewards as DCPORewards,
+    LoVeCReward as LoVeCReward,
+    RLCRReward as RLCRReward,
+    StatedSentences as StatedSentences,
 )
 from hf_factuality.rewards.long_form import (
     LONG_FORM_REWARDS as LONG_FORM_REWARDS,

@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 from hf_factuality.errors import DataError
+from hf_factuality.functional.abstention import declines
 from hf_factuality.functional.answers import extract_answer
 from hf_factuality.functional.credit import judged_units
 from hf_factuality.functional.long_form import (
@@ -72,11 +73,6 @@ def labels_of(found: Verification) -> list[Label | None]:
     return [unit.label for unit in judged_units(found)]
 
 
-def declines(answer: str) -> bool:
-    """Whether an answer is "I don't know", as KnowRL asks for it, "I do not know" or 我不知道, and nothing else."""
-    return answer.replace("\u2019", "'").strip(" \n.!。").casefold() in ("i don't know", "i do not know", "我不知道")
-
-
 def answer_outcome(
     scorer: Reward = exact_reward, refuses: Callable[[str], bool] = declines, threshold: float = 0.5
 ) -> Callable[..., list[str | None]]:
@@ -85,7 +81,7 @@ def answer_outcome(
     Args:
         scorer (`Callable`, *optional*, defaults to [`~hf_factuality.rewards.exact_reward`]):
             An answer reward; `threshold` or more is correct. Where it knows nothing, the outcome is unknown.
-        refuses (`Callable[[str], bool]`, *optional*, defaults to [`declines`]):
+        refuses (`Callable[[str], bool]`, *optional*, defaults to [`~hf_factuality.functional.abstention.declines`]):
             Whether an answer that is not correct declines. No answer at all is wrong, and so is one within the reasoning.
         threshold (`float`, *optional*, defaults to `0.5`):
             See `scorer`.

@@ -123,7 +123,7 @@ class FactGRPOConfig(GRPOConfig):
         """
         if callable(credit):
             self.credit = credit_name(credit)
-            self._check_token_credit()
+            self.refuse_token_advantages(f"credit={self.credit!r}")
             return credit
         self.credit = self.credit if credit is None else credit
         self._check_credit()
@@ -140,18 +140,18 @@ class FactGRPOConfig(GRPOConfig):
                 f"credit_scale={self.credit_scale!r} is above {largest:g}; lower it for credit={self.credit!r}"
             )
         if CREDITS[self.credit].function is not None:
-            self._check_token_credit()
+            self.refuse_token_advantages(f"credit={self.credit!r}")
 
-    def _check_token_credit(self):
+    def refuse_token_advantages(self, what: str) -> None:
         """What treats a completion as one takes it apart, or weighs it otherwise, once each token has an advantage."""
         sequence = self.importance_sampling_level == "sequence"
         corrected = sequence and self.use_vllm and self.vllm_importance_sampling_correction
         by_token = corrected and self.vllm_importance_sampling_mode.startswith("token")
-        why = f"does not go with credit={self.credit!r}, which gives every token an advantage of its own"
+        why = f"does not go with {what}, which gives every token an advantage of its own"
         within = f"{why}, within importance_sampling_level='sequence'; set it to"
         refuse(
             self,
-            loss_type=self.loss_type == "vespo" and f"{why}; set it to 'dapo', or credit='none'",
+            loss_type=self.loss_type == "vespo" and f"{why}; set it to 'dapo', or leave that out",
             off_policy_mask_threshold=self.off_policy_mask_threshold is not None and f"{why}; set it to None",
             use_bias_correction_kl=sequence and self.beta != 0 and self.use_bias_correction_kl and f"{within} False",
             top_entropy_quantile=sequence and self.top_entropy_quantile < 1 and f"{within} 1.0",

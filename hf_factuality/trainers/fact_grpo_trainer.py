@@ -27,11 +27,12 @@ from hf_factuality.hub.cards.card import describe_verifier
 from hf_factuality.io.markdown import code
 from hf_factuality.rewards import check_format
 from hf_factuality.rewards._rows import row_evidence, verifier_input
-from hf_factuality.spans import LabeledSpan, TokenOffsets, opens_think, scope_ranges
+from hf_factuality.spans import LabeledSpan, TokenOffsets, Verification, opens_think, scope_ranges
 from hf_factuality.trainers._base import COMPLETION_TEXTS, VERIFICATIONS, SamplingTrainer, named_rewards
 from hf_factuality.trainers._overlap import columns_of
+from hf_factuality.trainers._span_rewards import SpanRewards
 from hf_factuality.trainers.fact_grpo_config import FactGRPOConfig
-from hf_factuality.verifiers.base import Verifier
+from hf_factuality.verifiers.base import Verifier, VerifierInput
 from hf_factuality.verifiers.batches import BatchJudge
 from hf_factuality.verifiers.guard import GuardedVerifier, UnjudgedBatches
 from hf_factuality.verifiers.registry import load_verifier
@@ -81,7 +82,8 @@ class FactGRPOTrainer(SamplingTrainer, SequenceRatios, GRPOTrainer):
     nothing labelled it computes what the parent computes, to the last bit. Completions that the verifier could not judge
     keep their sign, and their factuality reward becomes the mean of their group's judged ones; a group with fewer than two
     judged completions drops the term. So does the `None` of any reward function that takes `verifications` or
-    `completion_texts`; TRL alone would count it as 0.
+    `completion_texts`; TRL alone would count it as 0. A reward function with a method `spans(text, opened)` is no part of the sum:
+    its own advantage over the group is that of the tokens of these characters ([`~hf_factuality.rewards.DCPORewards`]).
 
     Of a verifier that splits into atomic claims, the claims stand for the sentences: each counts once in the reward, and
     tokens that several claims share have the lowest of their values.
@@ -100,7 +102,8 @@ class FactGRPOTrainer(SamplingTrainer, SequenceRatios, GRPOTrainer):
         args ([`FactGRPOConfig`], *optional*):
             Settings.
         verifier ([`Verifier`] or `str`, *optional*, defaults to `"lexical"`):
-            Labels sentences or claims: an object with `verify(inputs)`, or a name for [`load_verifier`]. A
+            Labels sentences or claims: an object with `verify(inputs)`, or a name for [`load_verifier`]. `None`: nothing is
+            labelled, for rewards that need no labels. A
             [`~hf_factuality.verifiers.guard.GuardedVerifier`] keeps its own limits instead of those of `args`.
         credit (`str` or `Callable`, *optional*):
             Instead of `args.credit`: a name, or a function `(advantages, labels, mask) -> (B, T)`; see
@@ -139,13 +142,17 @@ class FactGRPOTrainer(SamplingTrainer, SequenceRatios, GRPOTrainer):
         eval_dataset=None,
         processing_class=None,
         *,
-        verifier: Verifier | str = "lexical",
+        verifier: Verifier | str | None = "lexical",
         credit: str | CreditFunction | None = None,
         **kwargs,
     ):
         args = self._checked_args(args, model)
         self._credit = args.use_credit(credit)
-        verifier = load_verifier(verifier) if isinstance(verifier, str) else verifier
+        if verifier is None and (self._credit != "none" or args.factuality_reward_weight):
+            raise ValueError(
+                "verifier=None: nothing is labelled; pass one, or credit='none' and factuality_reward_weight=0"
+            )
+        verifier = load_verifier(verifier) if isinstance(verifier, str) else verifier or _Nothing()
         if not isinstance(verifier, GuardedVerifier):
             verifier = GuardedVerifier(verifier, args.verifier_timeout, args.verifier_batch_size)
         self._guard = verifier
@@ -173,6 +180,9 @@ class FactGRPOTrainer(SamplingTrainer, SequenceRatios, GRPOTrainer):
         super().__init__(
             model, own, [factuality], weights, args, train_dataset, eval_dataset, processing_class, **kwargs
         )
+        self._span_rewards = SpanRewards(self)
+        if self._span_rewards.found:
+            self.args.refuse_token_advantages("a reward that is paid at its own spans")
         if self.reward_func_names.count(REWARD_NAME) > 1:
             raise ValueError(f"a reward function is named {REWARD_NAME!r}, which is the name of ours; rename it")
         if args.verify_scope == "think":
@@ -254,6 +264,9 @@ class FactGRPOTrainer(SamplingTrainer, SequenceRatios, GRPOTrainer):
             if column == len(self.reward_funcs) - 1 or self._reads_judgements(function):
                 rewards_per_func[:, column] = fill_unjudged(rewards_per_func[:, column], group_size)
         rewards_per_func[unscored] = torch.nan
+        here = self.accelerator.process_index * len(prompts)
+        found = self._span_rewards.advantages(rewards_per_func, group_size)
+        self._own_advantages = {column: values[here : here + len(prompts)] for column, values in found.items()}
         # Column by column in memory, as each function's rewards are without ours: the parent logs the mean of each
         # column, and a sum over strided memory rounds differently in the last bit.
         return rewards_per_func.t().contiguous().t()
@@ -266,7 +279,9 @@ class FactGRPOTrainer(SamplingTrainer, SequenceRatios, GRPOTrainer):
         offsets = [tokens.offsets for tokens in self._tokens]
         labels = token_values(offsets, units, self._values, mask.size(1), outside, mask.device)
         before = output["advantages"]
-        output["advantages"] = shape_advantages(self._credit, before, labels, mask, self.args.credit_scale)
+        shaped = shape_advantages(self._credit, before, labels, mask, self.args.credit_scale)
+        own, opened = self._own_advantages, self._opened or [False] * len(mask)
+        output["advantages"] = self._span_rewards.paid(shaped, own, self._tokens, opened, mask)
         if output["advantages"].dim() == 2:
             flipped = (output["advantages"] * before.unsqueeze(1) < 0) & mask
             self._logs["extra"]["group_advantage"].extend(self._show_advantages(output["advantages"], mask))
@@ -309,6 +324,15 @@ class FactGRPOTrainer(SamplingTrainer, SequenceRatios, GRPOTrainer):
         slowest = self.accelerator.gather(seconds).amax(dim=0).tolist()
         for name, value in zip(("verify", "wait"), slowest, strict=True):
             self._metrics["train" if self.model.training else "eval"][f"factuality/{name}_seconds"].append(value)
+
+
+class _Nothing:
+    """Stands for no verifier."""
+
+    requires_evidence = False
+
+    def verify(self, inputs: Sequence[VerifierInput]) -> list[Verification]:
+        return [Verification()] * len(inputs)
 
 
 def _has_evidence(row: JudgedRow) -> bool:

@@ -334,7 +334,12 @@ def test_an_arm_of_the_long_form_experiment_takes_a_step(folder):
     (folder / "long.py").write_text((folder / "long.py").read_text() + more)
     found = harness.run_job(settings, "", "KLCF", 0)["figures"]["held-out, T=1"]
     paid = {name.removeprefix("paid: ") for name in found if name.startswith("paid: ")}
-    assert paid == set(arms) - {"KLCF, plain sum"} and found["n"] == 4 and 0 <= found["recall"] <= 1 and 0 <= found["relevance"] <= 1
+    assert (
+        paid == set(arms) - {"KLCF, plain sum"}
+        and found["n"] == 4
+        and 0 <= found["recall"] <= 1
+        and 0 <= found["relevance"] <= 1
+    )
 
 
 def test_rewards_of_the_long_form_experiment_by_hand():

@@ -69,7 +69,7 @@ def test_graded_by_a_judge(tmp_path, evaluate, answered, name):
     assert parts["abstention_rate"] == parts["false_abstention_rate"] == 0.2 and parts["precision"] is None
     assert parts["domains"]["Science"]["accuracy"] == 0.5 and parts["domains"]["Art"]["n"] == 1
     assert entry["left_out"]["responses"] == {"unjudged": 2, "unlabelled": 0}
-    assert entry["judge"]["model"] == "fake" and entry["judge"]["prompt"] == "judge_short_answer.txt"
+    assert entry["judge"]["model"] == "fake" and entry["judge"]["prompt"] == "grade_answer.txt"
     assert limit[0] == 1 and "2 of 7 items have no answer or could not be judged" in limit[2]
     row = json.loads((tmp_path / f"r.{name}.answers.jsonl").read_text().splitlines()[1])
     assert row["samples"][0]["votes"] == ["CORRECT"] and row["scores"]["abstention"] == 1.0

@@ -1,0 +1,145 @@
+"""Rewards of answers that may decline: correct, abstained and wrong each pay a number."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from hf_factuality.chat.base import ChatModel, ChatRequest
+from hf_factuality.errors import DataError
+from hf_factuality.functional.abstention import (
+    PRESETS,
+    OutcomeRewards,
+    abstention_rule,
+    abstention_threshold,
+    threshold_rewards,
+)
+from hf_factuality.functional.confidence import without_confidence
+from hf_factuality.rewards.answers import complete_text, exact_reward
+from hf_factuality.rewards.long_form import Reward, answer_outcome
+from hf_factuality.spans import scope_text
+from hf_factuality.verifiers.judges.llm import read_choice
+from hf_factuality.verifiers.prompts import load_prompt
+
+
+OUTCOMES = ("correct", "refused", "wrong")
+GRADES = {"CORRECT": "correct", "INCORRECT": "wrong", "NOT_ATTEMPTED": "refused", "NOT ATTEMPTED": "refused"}
+
+
+def outcome_rewards(name: str) -> OutcomeRewards | None:
+    """The rewards of a name of [`PRESETS`], or of `"target-0.75"`; `None` if it is neither."""
+    if name.startswith("target-"):
+        try:
+            return threshold_rewards(float(name.removeprefix("target-")))
+        except ValueError as error:
+            raise ValueError(f"{name!r}: {error}") from None
+    return PRESETS.get(name)
+
+
+class GradedOutcome:
+    """What became of an answer, by a served judge that is shown the gold answers: correct, wrong, or not attempted.
+
+    Whatever is no verdict is unknown. A reward function's arguments; the answer is what stands outside of `<think>` blocks.
+
+    Args:
+        client ([`~hf_factuality.chat.base.ChatModel`]):
+            Of the judge.
+        question_column (`str`, *optional*, defaults to `"question"`):
+            Dataset column with the question.
+    """
+
+    def __init__(self, client: ChatModel, question_column: str = "question"):
+        fields = ("question", "answer", "correct")
+        self.client, self.question_column = client, question_column
+        self._prompt = load_prompt("grade_answer", fields, fields)
+
+    def __call__(self, completions: Sequence[Any], answer: Sequence[Any] = None, **columns: Any) -> list[str | None]:
+        if answer is None or self.question_column not in columns:
+            given = sorted([*columns, *["answer"] * (answer is not None)])
+            raise DataError(f"grading needs the columns 'answer' and {self.question_column!r}; there are {given}")
+        prompts = columns.get("prompts") or [None] * len(completions)
+        texts = [scope_text(complete_text(*pair))[0] for pair in zip(completions, prompts, strict=True)]
+        rows = list(zip(columns[self.question_column], answer, map(without_confidence, texts), strict=True))
+        asked = [row for row in rows if row[2].strip()]
+        said = iter(self.client.chat([ChatRequest((("user", self._text(*row)),), max_tokens=16) for row in asked]))
+        return [self._read(next(said)) if text.strip() else "wrong" for _, _, text in rows]
+
+    def _text(self, question: Any, gold: Any, text: str) -> str:
+        golds = [gold] if isinstance(gold, str) else list(gold or ())
+        correct = "\n".join(f"- {one}" for one in golds) or None
+        return self._prompt.fill({"question": str(question), "answer": text, "correct": correct})
+
+    def _read(self, answer: Any) -> str | None:
+        said, _ = read_choice(answer, tuple(GRADES), nucleus=0.0) if answer.error is None else (None, None)
+        return said and GRADES[said]
+
+
+class AbstentionReward:
+    """A TRL reward function: what an answer earns that is correct, that declines, or that is wrong. Logged by its name.
+
+    Declining pays below the probability (a - w) / (c - w) of being right, the attribute `threshold`.
+
+    Args:
+        preset (`str`, *optional*):
+            `"truthrl"` (1, 0, -1: .5; arXiv 2509.25760), `"knowrl"` (2, 1, -1: .667; the outcome of arXiv 2506.19807), `"binary"`
+            (1, -1, -1: 0), or `"target-t"`, which is `threshold=t`.
+        correct, abstained, wrong (`float`, *optional*):
+            Instead of a preset; all three.
+        threshold (`float`, *optional*):
+            Instead of these: 1 - t, 0 and -t ([`~hf_factuality.functional.abstention.threshold_rewards`]). 0 never pays
+            declining, 1 always.
+        outcome (`Callable`, *optional*):
+            Who says what became of an answer, as [`answer_outcome`] does: a [`GradedOutcome`]. `None`: `scorer` and `abstains`.
+        scorer (`Callable`, *optional*, defaults to [`~hf_factuality.rewards.exact_reward`]):
+            An answer reward; .5 or more is correct.
+        abstains (`str` or `Callable[[str], bool]`, *optional*, defaults to `"phrases"`):
+            Whether an answer that is not correct declines: a name of [`~hf_factuality.functional.abstention.ABSTENTION`], or a
+            function of its text. No answer at all is wrong.
+
+    Raises:
+        `ValueError`: an unknown preset, rewards that are none or several ways given, or out of order.
+        `DataError`: an unknown name of `abstains`.
+    """
+
+    def __init__(
+        self,
+        preset: str | None = None,
+        *,
+        correct: float | None = None,
+        abstained: float | None = None,
+        wrong: float | None = None,
+        threshold: float | None = None,
+        outcome: Callable[..., list[str | None]] | None = None,
+        scorer: Reward = exact_reward,
+        abstains: str | Callable[[str], bool] = "phrases",
+    ):
+        numbers = [correct, abstained, wrong]
+        ways = (preset is not None, threshold is not None, any(number is not None for number in numbers))
+        if sum(ways) != 1 or (ways[2] and None in numbers):
+            raise ValueError(
+                f"give a preset, a threshold, or all of correct, abstained and wrong; got {preset=}, {threshold=}, {numbers=}"
+            )
+        found = (
+            OutcomeRewards(*numbers)
+            if ways[2]
+            else threshold_rewards(threshold)
+            if ways[1]
+            else outcome_rewards(preset)
+        )
+        if found is None:
+            raise ValueError(f"unknown preset {preset!r}; choose one of {[*PRESETS, 'target-0.5']}")
+        self.rewards, self.threshold = found, abstention_threshold(found)
+        self.outcome = outcome or answer_outcome(scorer, abstention_rule(abstains))
+        self.__name__ = preset or "abstention"
+
+    def __call__(self, completions, log_metric=None, **columns) -> list[float | None]:
+        """Rewards of a batch; `None` where the outcome is unknown. Logs the share of each outcome."""
+        outcomes = self.outcome(completions=completions, **columns)
+        known = [OUTCOMES.index(one) for one in outcomes if one is not None]
+        for number, name in enumerate(OUTCOMES):
+            if log_metric is not None and known:
+                log_metric(f"{self.__name__}/{name}", known.count(number) / len(known))
+        return [None if one is None else float(self.rewards[OUTCOMES.index(one)]) for one in outcomes]
+
+
+abstention_reward = AbstentionReward

@@ -1,0 +1,95 @@
+"""Rewards that are paid at their own characters: two advantages in one completion."""
+
+import pytest
+import torch
+
+from hf_factuality import FactGRPOConfig
+from hf_factuality.rewards import DCPORewards
+from tests.tiny import letters_reward, rows
+from tests.trainers.recording import SETTINGS, FactGRPO, WholeCompletion
+
+
+def train(model, folder, rewards, data=None, **settings):
+    config = {"verify_scope": "completion", "credit": "none", "factuality_reward_weight": 0.0, "max_steps": 2}
+    args = FactGRPOConfig(str(folder), **{**SETTINGS, **config, **settings})
+    trainer = FactGRPO(
+        model=model, reward_funcs=rewards, args=args, verifier=WholeCompletion(), train_dataset=data or rows()
+    )
+    trainer.train()
+    return trainer
+
+
+def lengths(completion_texts, **columns):
+    return [float(len(text) % 5) for text in completion_texts]
+
+
+def paid_at(spans):
+    def reward(completion_texts, **columns):
+        return lengths(completion_texts)
+
+    reward.spans = lambda text, opened: spans(text)
+    return reward
+
+
+@pytest.mark.parametrize("scale", ["group", "batch", "none"])
+def test_it_replaces_the_advantage_at_its_tokens_and_nowhere_else(tiny_model, tmp_path, scale):
+    plain = train(tiny_model, tmp_path, letters_reward, scale_rewards=scale)
+    alone = train(tiny_model, tmp_path, lengths, scale_rewards=scale)
+    none = train(tiny_model, tmp_path, [letters_reward, paid_at(lambda text: [])], scale_rewards=scale)
+    assert [torch.equal(*pair) for pair in zip(plain.losses, none.losses, strict=True)] == [True] * len(plain.losses)
+    assert float(none.logged[0]["rewards/reward/mean"].strip("'")) > 0  # logged, though it is no part of the sum
+    both = train(tiny_model, tmp_path, [letters_reward, paid_at(lambda text: [(0, 1)])], scale_rewards=scale)
+    found, own, other = both.advantages[0], alone.advantages[0], plain.advantages[0]
+    # The first batch is drawn before anything is learnt, so that all have the same completions.
+    assert torch.equal(both.batches[0]["completion_ids"], plain.batches[0]["completion_ids"])
+    for row in range(len(found)):
+        first, last = found[row, 0], found[row, both.batches[0]["completion_mask"][row].bool()][-1]
+        assert torch.allclose(first, own[row], atol=1e-6) and torch.equal(last, other[row])
+    assert not torch.equal(both.losses[0], plain.losses[0])
+
+
+def test_a_weight_and_an_unknown_reward(tiny_model, tmp_path):
+    reward = paid_at(lambda text: [(0, 10**6)])
+    twice = train(tiny_model, tmp_path, [letters_reward, reward], reward_weights=[1.0, 2.0])
+    once = train(tiny_model, tmp_path, [letters_reward, reward], reward_weights=[1.0, 1.0])
+    assert torch.allclose(twice.advantages[0], 2 * once.advantages[0])
+
+    def unknown(completions, **columns):
+        return [None] * len(completions)
+
+    unknown.spans = reward.spans
+    assert torch.equal(train(tiny_model, tmp_path, [letters_reward, unknown]).advantages[0], 0 * once.advantages[0])
+
+
+def test_what_takes_a_completion_as_one_is_refused(tiny_model, tmp_path):
+    with pytest.raises(ValueError, match="loss_type='vespo' .*a reward that is paid at its own spans"):
+        train(tiny_model, tmp_path, [letters_reward, paid_at(lambda text: [])], loss_type="vespo")
+
+
+def test_dcpo_by_hand():
+    """Four answers to one prompt, of which half are right; lambda .5, so that the targets are .75 and .25."""
+    answers = ["Paris", "Rome", "Paris", "Rome"]
+    stated = ["<confidence>0.75</confidence>", "<confidence>0.75</confidence>", "", "<confidence>25%</confidence>"]
+    texts = [f"<answer>{answer}</answer>{number}" for answer, number in zip(answers, stated, strict=True)]
+    rewards, asked = DCPORewards(), {"prompts": ["Where?"] * 4, "completions": texts, "answer": ["Paris"] * 4}
+    assert rewards.correct(**asked) == [1, 0, 1, 0]
+    assert rewards.calibration(**asked) == pytest.approx([0, -0.5, -1, 0])
+    assert rewards.calibration.spans(texts[0]) == [(len(texts[0]) - len(stated[0]), len(texts[0]))]
+    asked["prompts"] = ["Where?", "Where?", "Where else?", "Where else?"]
+    own = DCPORewards(mix=1.0)
+    assert own.calibration(**asked) == pytest.approx([-0.25, -0.25, -1, -0.25])
+    with pytest.raises(ValueError, match="mix=1.5 must be"):
+        DCPORewards(mix=1.5)
+
+
+def test_without_a_verifier_nothing_is_labelled(tiny_model, tmp_path):
+    config = {**SETTINGS, "verify_scope": "completion", "max_steps": 1}
+    args = FactGRPOConfig(str(tmp_path), credit="none", factuality_reward_weight=0.0, **config)
+    trainer = FactGRPO(model=tiny_model, reward_funcs=letters_reward, args=args, verifier=None, train_dataset=rows())
+    trainer.train()
+    assert trainer.state.global_step == 1 and float(trainer.logged[0]["factuality/tokens_labelled"].strip("'")) == 0
+    with pytest.raises(ValueError, match="verifier=None: nothing is labelled"):
+        FactGRPO(
+            model=tiny_model, reward_funcs=letters_reward, args=FactGRPOConfig(str(tmp_path), **config), verifier=None,
+            train_dataset=rows(),
+        )  # fmt: skip
