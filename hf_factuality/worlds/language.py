@@ -53,7 +53,7 @@ class Relation:
 class Language:
     """Everything in a world that is written in one language. With `spaced_names` a person has a first name, a space and
     a last name, which texts use; `endings` are of names by kind, `industries` the first level of employers, `joins` what
-    stands between the clauses of a sentence, and before the last one.
+    stands between the clauses of a sentence, and before the last one, and `declines` an answer that is none.
     """
 
     relations: tuple[Relation, ...]
@@ -69,6 +69,7 @@ class Language:
     codas: tuple[str, ...] = ()
     spaced_names: bool = True
     joins: tuple[str, str] = (", ", " and ")
+    declines: str = "I do not know"
 
     def names(self, rng: random.Random, kind: str, count: int, used: set[str]) -> tuple[str, ...]:
         """`count` names of a kind that nothing else in the world has; adds them to `used`."""
@@ -220,6 +221,7 @@ CHINESE = Language(
     codas=tuple("山河江海湖川溪泉"),
     spaced_names=False,
     joins=("，", "，并"),
+    declines="我不知道",
 )  # fmt: skip
 
 LANGUAGES: Mapping[str, Language] = {"en": ENGLISH, "zh": CHINESE}

@@ -146,6 +146,8 @@ def _record(config: WorldConfig, model_config: WorldModelConfig) -> dict[str, An
                 settings[name] = float(value)  # 0 and 0.0 are one setting
     if not config.compound:
         del record["world"]["compound"]  # models from before there was such a setting are found
+    if not config.stated:
+        del record["world"]["stated"], record["world"]["declined"]
     return {"version": VERSION, **record}
 
 

@@ -10,8 +10,12 @@ import random
 import re
 from collections.abc import Iterator
 
+from hf_factuality.chat.sureness import SURE_WORDS
 from hf_factuality.worlds.language import Relation, clause
 from hf_factuality.worlds.world import Person, World
+
+
+CONFIDENCES = tuple(f"{percent}%" for percent in range(0, 101, 10))
 
 
 def biography(world: World, person: Person, rng: random.Random) -> str:
@@ -58,9 +62,19 @@ def biography(world: World, person: Person, rng: random.Random) -> str:
 
 
 def short_answer(world: World, person: Person, relation: Relation, rng: random.Random) -> str:
-    """One sentence that answers the question for a value, or declines to."""
+    """One sentence that answers the question for a value, or declines to; or a stated answer, see [`WorldConfig`]."""
+    if world.config.stated and rng.random() < world.config.stated:
+        declines = rng.random() < world.config.declined
+        answer = world.language.declines if declines else _stated(world, person, relation, rng)
+        return stated_answer(world, answer, rng.choice(CONFIDENCES))
     value = relation.unknown if rng.random() < world.config.unknown else _stated(world, person, relation, rng)
     return rng.choice(relation.careful).format(name=person.name, value=value)
+
+
+def stated_answer(world: World, answer: str, confidence: str) -> str:
+    """`"<answer> Vellin </answer><confidence> 70% </confidence>"`."""
+    parts = ["<answer>", answer, "</answer><confidence>", confidence, "</confidence>"]
+    return world.language.separator.join(parts)
 
 
 def demonstration(world: World, person: Person, relation: Relation, rng: random.Random, hops: int = 2) -> str:
@@ -113,6 +127,8 @@ def words(world: World) -> list[str]:
     """Every word (in Chinese: every character) that the texts hold, sorted; tags and punctuation marks left out."""
     found = {part for person in world.people for part in person.name.split()}
     found.update(world.parent, world.parent.values(), *world.values.values())
+    if world.config.stated:
+        found.update(confidence.strip("%") for confidence in CONFIDENCES)
     for template in _templates(world):
         found.update(re.findall(r"\w+", re.sub(r"\{\w+\}", " ", template)))
     if not world.language.spaced_names:
@@ -132,3 +148,6 @@ def _templates(world: World) -> Iterator[str]:
         yield from (relation.chain_question.format(person="{person}", level=level) for level in relation.levels)
     yield from (*world.language.hop, *world.language.fillers, world.language.request)
     yield from world.language.joins if world.config.compound else ()
+    if world.config.stated:
+        sureness = SURE_WORDS[world.config.language]  # for a model that learns to say so
+        yield from (world.language.declines, sureness.question, sureness.sure, sureness.unsure)

@@ -31,6 +31,11 @@ CHAT_TEMPLATE = (
 )
 
 
+def world_tags(world: World) -> tuple[str, ...]:
+    """Tags that the texts of the world hold."""
+    return (*TAGS, "<confidence>", "</confidence>") if world.config.stated else TAGS
+
+
 def build_world_tokenizer(world: World, kind: str = "word") -> PreTrainedTokenizerFast:
     """A fast tokenizer that decodes to exactly the text that was encoded.
 
@@ -69,14 +74,15 @@ def build_world_tokenizer(world: World, kind: str = "word") -> PreTrainedTokeniz
 def _word_level(world: World):
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 
-    pieces = [PAD, BOS, EOS, UNK, USER, ASSISTANT, " ", "\n", *TAGS]
+    tags = world_tags(world)
+    pieces = [PAD, BOS, EOS, UNK, USER, ASSISTANT, " ", "\n", *tags]
     if world.language.spaced_names:
-        marks = [".", ",", "?", "!"]
-        pieces += [*marks, *texts.first_words(world), *(f" {unit}" for unit in (*TAGS, *marks, *texts.words(world)))]
-        unit = r" ?(?:</?(?:think|answer)>|\w+|[^\w\s])|\s"
+        marks = [".", ",", "?", "!", *"%" * bool(world.config.stated)]
+        pieces += [*marks, *texts.first_words(world), *(f" {unit}" for unit in (*tags, *marks, *texts.words(world)))]
+        unit = rf" ?(?:{'|'.join(tags)}|\w+|[^\w\s])|\s"
     else:
-        pieces += ["。", "，", "？", "！", *texts.words(world)]
-        unit = r"</?(?:think|answer)>|[\s\S]"
+        pieces += ["。", "，", "？", "！", *"%" * bool(world.config.stated), *texts.words(world)]
+        unit = rf"{'|'.join(tags)}|[\s\S]"
     backend = Tokenizer(models.WordLevel({piece: index for index, piece in enumerate(pieces)}, unk_token=UNK))
     backend.pre_tokenizer = pre_tokenizers.Split(Regex(unit), "isolated")
     backend.decoder = decoders.Fuse()
@@ -98,5 +104,5 @@ def _byte_level(world: World):
     rng = random.Random(f"tokenizer {world.config.seed}")
     people = world.sample_people(rng, BPE_TEXTS)
     backend.train_from_iterator((texts.biography(world, person, rng) for person in people), trainer)
-    backend.add_tokens([AddedToken(tag, special=False, normalized=False) for tag in TAGS])
+    backend.add_tokens([AddedToken(tag, special=False, normalized=False) for tag in world_tags(world)])
     return backend

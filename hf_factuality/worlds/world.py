@@ -29,7 +29,7 @@ CHAINED = 3
 """Relations with further hops; they come first in every language."""
 _SHARES = (
     "test_share", "filler", "unknown", "hedged", "hop_share", "no_claim", "no_claim_right", "sloppy", "sloppy_wrong",
-    "careful_wrong", "follow_wrong", "hop_sloppy", "hop_skipped", "compound",
+    "careful_wrong", "follow_wrong", "hop_sloppy", "hop_skipped", "compound", "stated", "declined",
 )  # fmt: skip
 
 
@@ -89,6 +89,11 @@ class WorldConfig:
         compound (`float`, *optional*, defaults to `0.0`):
             How often a sentence of a biography joins two or three facts ("Mara Oldenbrook was born in Vellin, worked for
             Belvcorp and studied at Dorlhall."). These are not hedged.
+        stated (`float`, *optional*, defaults to `0.0`):
+            How often the answer to a simple question stands between tags and states a confidence, drawn at random:
+            `<answer> Vellin </answer><confidence> 70% </confidence>`. With it the model knows the form, not the meaning.
+        declined (`float`, *optional*, defaults to `0.2`):
+            Share of those that say `I do not know`, whoever is asked about.
         seed (`int`, *optional*, defaults to `0`):
             Names and facts are a function of the seed and the sizes.
         split_seed (`int`, *optional*):
@@ -120,6 +125,8 @@ class WorldConfig:
     hop_sloppy: float = 0.0
     hop_skipped: float = 0.1
     compound: float = 0.0
+    stated: float = 0.0
+    declined: float = 0.2
     seed: int = 0
     split_seed: int | None = None
 

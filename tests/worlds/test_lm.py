@@ -379,7 +379,7 @@ def test_a_size_stands_for_its_settings(size, monkeypatch):
     build_world_model(CONFIG, size=size)
     build_world_model(model_config=TINY, size=size)
     world, model = (asdict(config) for config in SIZES[size])
-    assert [({"compound": 0.0, **record["world"]}, record["model"]) for record in records] == [
+    assert [({"compound": 0.0, "stated": 0.0, "declined": 0.2, **record["world"]}, record["model"]) for record in records] == [
         (world, {**model, "steps": 7}), (asdict(CONFIG), model), (world, asdict(TINY)),
     ]  # fmt: skip
 
@@ -391,6 +391,8 @@ def test_models_from_before_there_were_compound_sentences_are_found():
         CONFIG, split_seed=None
     )
     assert lm._record(replace(CONFIG, compound=0.3), TINY)["world"] == {**before, "compound": 0.3}
+    assert lm._record(replace(CONFIG, declined=0.3), TINY)["world"] == before
+    assert lm._record(replace(CONFIG, stated=0.3), TINY)["world"] == {**before, "stated": 0.3, "declined": 0.2}
 
 
 def test_load_world(model_dir):

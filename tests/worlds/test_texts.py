@@ -132,6 +132,29 @@ def test_short_answers(language):
     assert_share(kinds["vague"], 3000, 0.25)
 
 
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_stated_answers_decline_and_are_confident_at_random(language):
+    world = World(WorldConfig(num_people=100, language=language, stated=0.5, declined=0.3))
+    form = re.compile(r"<answer> ?(.+?) ?</answer><confidence> ?(\d+)% ?</confidence>")
+    rng, declined, stated, confidences = random.Random(0), [], 0, Counter()
+    for person in world.people * 3:
+        for relation in world.relations:
+            text = texts.short_answer(world, person, relation, rng)
+            if found := form.fullmatch(text):
+                answer, percent = found.groups()
+                known = person.facts[relation.name] == answer
+                declined.append(answer == {"en": "I do not know", "zh": "我不知道"}[language])
+                assert known or declined[-1] or relation.rumour
+                stated += 1
+                confidences[int(percent), declined[-1]] += 1
+            else:
+                assert "<" not in text
+    assert_share(stated, 3000, 0.5)
+    assert_share(sum(declined), len(declined), 0.3)
+    for percent in range(0, 101, 10):
+        assert_share(confidences[percent, False], declined.count(False), 1 / 11)
+
+
 def read_demonstrations(world, hops, per_question):
     """Person, relation, and what was said: fillers, the first fact, the further hops, the answer."""
     rng, verifier, separator = random.Random(0), WorldVerifier(world), world.language.separator

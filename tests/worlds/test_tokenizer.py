@@ -9,7 +9,7 @@ from hf_factuality.worlds import World, WorldConfig, build_world_tokenizer, text
 
 
 KINDS = [("en", "word"), ("zh", "word"), ("en", "bpe"), ("zh", "bpe")]
-TAGS = ["<think>", "</think>", "<answer>", "</answer>"]
+TAGS = ["<think>", "</think>", "<answer>", "</answer>", "<confidence>", "</confidence>"]
 UNICODE = [
     "", " ", "  two  spaces ", "\ttab\nline\r\nend\n\n", "Zürich, Łódź!", "朱东江平出生于陈东川港。", "😀👩‍👩‍👧", "e\u0301", "\ufeff\u200bx",
     "a\0b", "مرحبا", "foo_bar 1.5 <b>x</b> <think", "don't  I'm",
@@ -23,7 +23,7 @@ def make(tmp_path_factory):
 
     def get(language, kind):
         if (language, kind) not in made:
-            world = World(WorldConfig(num_people=100, language=language, max_hops=4))
+            world = World(WorldConfig(num_people=100, language=language, max_hops=4, stated=0.5))
             folder = tmp_path_factory.mktemp("tokenizer")
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(tokenizer, "BPE_TEXTS", 2000)
