@@ -5,12 +5,15 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hf_factuality.chat.sureness import SURE_WORDS
 from hf_factuality.hub.cards.card import before_and_after, format_table
 from hf_factuality.hub.results import environment, folder_fingerprint, measured_entry, write_results
 from hf_factuality.report import ReportSample, write_report
+from hf_factuality.rewards.long_form import answer_outcome
 from hf_factuality.spans import Label
 from hf_factuality.verifiers.base import JudgeInput, Judgement
 from hf_factuality.worlds import (
@@ -33,7 +36,7 @@ if TYPE_CHECKING:
 SAMPLES_SHOWN = 30
 _LESS_IS_BETTER = {"wrong", "empty"}
 _CHECKED = {"consistent": Label.SUPPORTED, "contradictory": Label.CONTRADICTED, "missing": Label.UNVERIFIABLE}
-_NEITHER = {"no_claim", "sentences", "fact_free", "tokens"}
+_NEITHER = {"refused", "no_claim", "sentences", "fact_free", "tokens"}
 # These are shares of all claims and of all sentences; the other figures are means over completions.
 _WEIGHTS = {"precision": ("correct", "wrong", "unverifiable"), "fact_free": ("sentences",)}
 
@@ -88,9 +91,11 @@ class ClosedWorldDemo:
         """
         model = trainer.accelerator.unwrap_model(trainer.model, keep_fp32_wrapper=False)
         trainer.accelerator.print(f"Measuring {name} training on {len(self.test_dataset)} held-out requests ...")
-        self._found[name] = evaluate_world(
+        found = evaluate_world(
             model, trainer.processing_class, self.world, self.test_dataset, max_new_tokens=self.max_new_tokens
         )
+        figures = self._figures(list(self.test_dataset), found.completions, found.sentences)
+        self._found[name] = replace(found, metrics={**figures, "tokens": found.metrics["tokens"]})
         adapter = hasattr(model, "peft_config")
         folder = Path(self.model_dir if name == "before" else trainer.args.output_dir).resolve()
         fingerprint = folder_fingerprint(folder)
@@ -103,6 +108,10 @@ class ClosedWorldDemo:
             **({"fingerprint": fingerprint} if fingerprint else {}),
         }
         self._device = model.device.type
+
+    def _figures(self, rows: Sequence[Mapping[str, Any]], texts: Sequence[str], sentences: Sequence[Any]) -> dict:
+        """What the oracle finds in the completions."""
+        return world_metrics(rows, texts, sentences)
 
     def report(self, output_dir: str) -> dict[str, Path]:
         """Print the table, write `results-before.json`, `results-after.json` (returned, for the card) and `report.html`."""
@@ -132,7 +141,7 @@ class ClosedWorldDemo:
         """Entries of the file of results. Their values are computed again, from one figure per completion."""
         rows = [dict(row) for row in self.test_dataset]
         single = [
-            world_metrics([row], [text], [sentences])
+            self._figures([row], [text], [sentences])
             for row, text, sentences in zip(rows, found.completions, found.sentences, strict=True)
         ]
         digest = hashlib.sha256(json.dumps(rows, sort_keys=True, default=str).encode()).hexdigest()
@@ -224,6 +233,51 @@ class BiographyDemo(ClosedWorldDemo):
                     questions_per_batch=16,
                 )
             return load_pairs(folder)
+
+
+class KnowledgeDemo(ClosedWorldDemo):
+    """Questions for single facts, some of which the model knows: of popular people nearly all, of others few.
+
+    An answer is `<answer> Vellin </answer><confidence> 70% </confidence>`. Before it is trained the model declines (`I do not
+    know`) and is confident at random, so that it knows the form and has yet to learn when.
+    """
+
+    metrics: Mapping[str, str] = {
+        "correct": "right answers",
+        "wrong": "wrong answers",
+        "refused": "declined, or unsure",
+        "tokens": "tokens per answer",
+    }
+    benchmark = "closed-world-facts"
+    data = "questions for single facts about people of a closed world"
+    max_new_tokens = 32
+
+    def _build(self) -> Path:
+        return build_world_model(
+            config=WorldConfig(
+                num_people=300,
+                popularity_exponent=1.2,
+                filler=0.0,
+                unknown=0.02,
+                hedged=0.0,
+                hop_share=0.0,
+                stated=1.0,
+            ),
+            model_config=WorldModelConfig(
+                hidden_size=128, intermediate_size=352, num_layers=2, steps=900, questions=0.0, short_answers=0.5
+            ),
+        )
+
+    def _requests(self, split: str) -> Dataset:
+        return self.world.questions(split, hops=1)
+
+    def _figures(self, rows: Sequence[Mapping[str, Any]], texts: Sequence[str], sentences: Sequence[Any]) -> dict:
+        """Shares of the outcomes; `"I am unsure."` (R-Tuning) declines as well."""
+        found = answer_outcome()(list(texts), prompts=None, answer=[row["answer"] for row in rows])
+        unsure = SURE_WORDS[self.world.config.language].unsure
+        said = ["refused" if unsure in text else outcome for text, outcome in zip(texts, found, strict=True)]
+        shares = {name: said.count(name) / len(said) for name in ("correct", "wrong", "refused")}
+        return {**super()._figures(rows, texts, sentences), **shares}
 
 
 class RLFHDemo(BiographyDemo):
