@@ -6,7 +6,6 @@ from hf_factuality.chat.local import LocalChat as LocalChat, bind_policy as bind
 from hf_factuality.chat.scores import ScoreClient as ScoreClient
 from hf_factuality.chat.sureness import (
     SURE_WORDS as SURE_WORDS,
-    Sureness as Sureness,
     SureWords as SureWords,
     measure_sureness as measure_sureness,
 )

@@ -51,25 +51,25 @@ def add_builders(commands: Any) -> None:
         "model says what it knows, and says so or declines where it does not know.",
         "1, greedy; 5 for --variant uncertain",
         "abstention",
+        ("0; 0.7 for --variant uncertain", 0, 15),
     )
     build.set_defaults(verifier="gold")
     what = build.add_argument_group("what is written (may change when a run is started again, but for --stop)")
     variants = "unsure: the gold answer and 'I am sure.' or 'I am unsure.' (default); unknown: a refusal where the model is wrong; "
     variants += "uncertain: as unsure, by the entropy of samples"
     what.add_argument("--variant", choices=("unsure", "unknown", "uncertain"), default="unsure", help=variants)
-    right = "right responses that show that the model knows (default 1)"
-    what.add_argument("--min_correct", type=whole_number, default=1, metavar="N", help=right)
     most = "uncertain: sure up to this entropy (default: the lower half)"
     what.add_argument("--max_entropy", type=float, metavar="NATS", help=most)
     what.add_argument("--language", choices=("en", "zh"), default="en", help="of what is added (default en)")
-    what.add_argument("--question", metavar="TEXT", help="that asks for the confidence; '' for none")
-    refusal = "for unknown, one of several refusals; may be repeated (default: a list in the language)"
-    what.add_argument("--refusal", dest="refusals", action="append", default=[], metavar="TEXT", help=refusal)
+    refusal = "for unknown; may be repeated (default: several in the language)"
+    what.add_argument("--refusal", dest="refusals", action="append", metavar="TEXT", help=refusal)
     what.add_argument("--stop", metavar="TEXT", help="that responses end at (default the full stop); '' for none")
 
 
-def _builder(commands: Any, kind: str, help: str, does: str, samples: str, page: str | None = None) -> Any:
-    """The command `build-{kind}` with the flags that all builders share; `samples` says how many are the default."""
+def _builder(
+    commands: Any, kind: str, help: str, does: str, samples: str, page: str | None = None, default=(0.8, 40, 512)
+) -> Any:
+    """The command `build-{kind}` with the flags that all builders share; what the defaults of sampling are is only said."""
     build = commands.add_parser(
         f"build-{kind}",
         help=help,
@@ -105,14 +105,12 @@ def _builder(commands: Any, kind: str, help: str, does: str, samples: str, page:
     who.add_argument("--concurrency", type=whole_number, help="requests to the server at once (default 32)")
     model_args = "arguments of from_pretrained or vllm.LLM, as '{\"tensor_parallel_size\": 4}'"
     who.add_argument("--model_args", type=json_object, metavar="JSON", help=model_args)
-    how = build.add_argument_group(
-        "how responses are sampled (defaults are Mask-DPO's)" if page is None else "how responses are sampled"
-    )
+    how = build.add_argument_group(f"how responses are sampled (defaults are {'R-Tuning' if page else 'Mask-DPO'}'s)")
     how.add_argument("--num_samples", type=int, metavar="N", help=f"responses per question (default {samples})")
-    how.add_argument("--temperature", type=float, metavar="T", help="default 0.8")
-    how.add_argument("--top_k", type=int, metavar="K", help="default 40; 0 for all, and servers without it")
+    how.add_argument("--temperature", type=float, metavar="T", help=f"default {default[0]}")
+    how.add_argument("--top_k", type=int, metavar="K", help=f"default {default[1]}; 0 for all, and servers without it")
     how.add_argument("--top_p", type=float, metavar="P", help="default 1.0")
-    how.add_argument("--max_new_tokens", type=int, metavar="N", help="default 512")
+    how.add_argument("--max_new_tokens", type=int, metavar="N", help=f"default {default[2]}")
     how.add_argument("--seed", type=int, default=0, help="of the samples and of selections of topics (default 0)")
     how.add_argument(
         "--questions_per_batch",

@@ -81,45 +81,27 @@ def checklists(args: argparse.Namespace) -> int:
 def refusals(args: argparse.Namespace) -> int:
     """Run `build-refusals`, likewise."""
     names = declining.RefusalConfig.__dataclass_fields__
-    config = declining.RefusalConfig(
-        **{name: getattr(args, name) for name in names} | {"refusals": tuple(args.refusals)}
-    )
+    config = declining.RefusalConfig(**{name: value for name in names if (value := getattr(args, name)) is not None})
     stop = SURE_WORDS[config.language].stop if args.stop is None else args.stop
-    sampling = {
-        "num_samples": 1,
-        "temperature": 0.0,
-        "top_k": 0,
-        "max_new_tokens": 15,
-        "stop": (stop,) if stop else (),
-    }
-    if config.variant == "uncertain":
-        sampling |= {"num_samples": 5, "temperature": 0.7}
+    sampling = {"top_k": 0, "max_new_tokens": 15, "stop": (stop,) if stop else ()}
+    drawn = {"num_samples": 5, "temperature": 0.7}
+    sampling |= drawn if config.variant == "uncertain" else {"num_samples": 1, "temperature": 0.0}
 
     def head(report: dict[str, Any]) -> dict[str, Any]:
-        shares = {f"right responses to what is {name}": report[f"correct_{name}"] for name in ("sure", "unsure")}
-        counts = {name: report[name] for name in ("questions", "responses", "rows", "sure", "unsure")}
-        return counts | {name: f"{share:.3f}" for name, share in shares.items() if share is not None}
+        names = ("questions", "responses", "rows", "sure", "unsure", "correct_sure", "correct_unsure")
+        return {name.replace("_", ", "): report[name] for name in names if report[name] is not None}
 
     make = partial(declining.build_refusals, refusals=config)
-    rules = declining.push_refusals, head, declining.REASONS
-    return _build(args, make, *rules, prepare=declining.with_golds, together=16, **sampling)
+    return _build(args, make, declining.push_refusals, head, declining.REASONS, declining.with_golds, **sampling)
 
 
 def _build(
-    args,
-    make: Callable,
-    push: Callable,
-    head: Callable,
-    reasons: Mapping[str, str],
-    prepare: Callable = list,
-    together: int = 1,
-    **defaults: Any,
+    args, make: Callable, push: Callable, head: Callable, reasons: Mapping, prepare: Callable = list, **defaults: Any
 ) -> int:
-    """The run of a builder; what `head` makes of its report is printed, and what was dropped, by the names of `reasons`.
-
-    `prepare` is done to the questions, of which transformers is asked so many `together`; the defaults are of sampling.
-    """
+    """The run of a builder on what `prepare` makes of the questions; what `head` makes of its report is printed, and what
+    was dropped, by the names of `reasons`."""
     kind = _kind(args)
+    together = 16 if kind != "transformers" or defaults.get("num_samples") == 1 else 1
     given = {name: value for name in _SAMPLING if (value := getattr(args, name)) is not None}
     sampling = SamplingConfig(**defaults | given)
     questions = prepare(_questions(args))
@@ -146,7 +128,7 @@ def _build(
         with quiet_guard():
             make(
                 questions, sampler, verifier, args.out, seed=args.seed,
-                questions_per_batch=args.questions_per_batch or (together if kind == "transformers" else 16),
+                questions_per_batch=args.questions_per_batch or together,
                 patience=args.patience, progress=sys.stderr.isatty(),
             )  # fmt: skip
     except KeyboardInterrupt:

@@ -1,8 +1,4 @@
-"""From questions to what a model should say of its own knowledge: R-Tuning (arXiv 2311.09677), in its three variants.
-
-The gold answers of a question are the evidence that its responses are judged by. `builder.py` says what lies in the folder of
-a run, docs/abstention.md where this differs from the released code.
-"""
+"""From questions to what a model should say of its own knowledge: R-Tuning (arXiv 2311.09677), in its three variants."""
 
 from __future__ import annotations
 
@@ -33,28 +29,18 @@ VARIANTS = ("unsure", "unknown", "uncertain")
 _FILE = "refusals.parquet"
 REFUSALS: Mapping[str, tuple[str, ...]] = {
     "en": (
-        "I don't know.",
-        "I do not know the answer to this question.",
-        "I'm not sure about that, so I would rather not guess.",
-        "I am sorry, but I don't have an answer to that.",
-        "That is something I don't know.",
-        "I can't answer this question with certainty.",
-        "I don't have enough knowledge to answer this.",
-        "This is beyond what I know.",
+        "I don't know.", "I do not know the answer to this question.", "I'm not sure about that, so I would rather not guess.",
+        "I am sorry, but I don't have an answer to that.", "That is something I don't know.", "This is beyond what I know.",
+        "I can't answer this question with certainty.", "I don't have enough knowledge to answer this.",
     ),
     "zh": (
-        "我不知道。",
-        "我不知道这个问题的答案。",
-        "抱歉，我不清楚。",
-        "我不确定，所以不想乱猜。",
-        "抱歉，我无法回答这个问题。",
-        "这超出了我的知识范围。",
+        "我不知道。", "我不知道这个问题的答案。", "抱歉，我不清楚。", "我不确定，所以不想乱猜。", "抱歉，我无法回答这个问题。", "这超出了我的知识范围。",
     ),
-}
-"""Language -> what a model says that does not know; the released code has 16 English sentences of its own."""
+}  # fmt: skip
+"""Language -> what a model says that does not know; the released code has 16 other sentences, in English."""
 REASONS = {
-    "lost": "questions of which a response could not be sampled",
-    "not_judged": "questions of which too few responses could be judged",
+    "lost": "questions of which responses are missing",
+    "not_judged": "questions of which responses could not be judged and none is right",
 }
 _CARD = """# What a model knows and what it does not
 
@@ -70,18 +56,13 @@ class RefusalConfig:
 
     Args:
         variant (`str`, *optional*, defaults to `"unsure"`):
-            `"unsure"`: the gold answer, and whether the model is sure of it. `"unknown"` (R-Tuning-R): the gold answer, or a
-            refusal. `"uncertain"` (R-Tuning-U): as `"unsure"`, but sure is the half of the questions whose responses
-            have the lower entropy.
-        min_correct (`int`, *optional*, defaults to `1`):
-            Right responses that show that the model knows the answer; not for `"uncertain"`. 256 responses and 1 are the
-            probe of TruthRL's (arXiv 2509.25760) baselines.
+            `"unsure"`: the gold answer, and whether the model is sure of it, which it is if a response is right. `"unknown"`
+            (R-Tuning-R): the gold answer, or a refusal. `"uncertain"` (R-Tuning-U): as `"unsure"`, but sure is the half of
+            the questions whose responses have the lower entropy.
         max_entropy (`float`, *optional*):
             For `"uncertain"`: sure are questions of at most so much entropy (in nats), in place of the lower half.
         language (`str`, *optional*, defaults to `"en"`):
             Of what is added to the answers: a name of `SURE_WORDS`.
-        question (`str`, *optional*):
-            The question for the confidence; `""` for none. That of the language by default.
         refusals (`tuple[str, ...]`, *optional*):
             What `"unknown"` draws from; those of the language by default.
 
@@ -90,48 +71,34 @@ class RefusalConfig:
     """
 
     variant: str = "unsure"
-    min_correct: int = 1
     max_entropy: float | None = None
     language: str = "en"
-    question: str | None = None
     refusals: tuple[str, ...] = ()
 
     def __post_init__(self):
         if self.variant not in VARIANTS or self.language not in SURE_WORDS:
             known = f"a variant of {VARIANTS}, a language of {tuple(SURE_WORDS)}"
             raise ValueError(f"need {known}; got {self.variant!r} and {self.language!r}")
-        if self.min_correct < 1 or (self.max_entropy is not None and not self.max_entropy >= 0):
-            raise ValueError(f"need min_correct >= 1, max_entropy >= 0; got {self.min_correct} and {self.max_entropy}")
+        if self.max_entropy is not None and not self.max_entropy >= 0:
+            raise ValueError(f"max_entropy is at least 0, got {self.max_entropy}")
         if isinstance(self.refusals, str) or not all(text.strip() for text in self.refusals):
             raise ValueError(f"refusals must be texts that are not blank, got {self.refusals!r}")
-        wrong = {
-            "max_entropy": self.max_entropy is not None and self.variant != "uncertain",
-            "min_correct": self.min_correct != 1 and self.variant == "uncertain",
-            "refusals": self.refusals and self.variant != "unknown",
-            "question": self.question is not None and self.variant == "unknown",
-        }
-        for name in filter(wrong.get, wrong):
-            raise ValueError(f"{name} means nothing to the variant {self.variant!r}; leave it out")
+        for name, variant in (("max_entropy", "uncertain"), ("refusals", "unknown")):
+            if getattr(self, name) not in (None, ()) and self.variant != variant:
+                raise ValueError(f"{name} means nothing to the variant {self.variant!r}; leave it out")
 
     def completion(self, answer: str, sure: bool, draw: random.Random) -> str:
         """What the model learns to say."""
         if self.variant == "unknown":
             return answer if sure else draw.choice(self.refusals or REFUSALS[self.language])
-        words = SURE_WORDS[self.language]
-        return (words if self.question is None else replace(words, question=self.question)).said(answer, sure)
+        return SURE_WORDS[self.language].said(answer, sure)
 
 
 def with_golds(questions: Sequence[PreferenceQuestion]) -> list[PreferenceQuestion]:
-    """The questions with their gold answers (`answer` or `answers`, text or a list of texts) as the evidence.
-
-    Raises:
-        `DataError`: names the first question that has none.
-    """
+    """The questions with their gold answers, the column `answer`, as the evidence; `DataError` if one has none."""
     found = []
     for question in questions:
-        golds = evidence_passages(
-            next((v for k in ("answer", "answers") if (v := question.row.get(k)) is not None), None)
-        )
+        golds = evidence_passages(question.row.get("answer"))
         if not golds:
             raise DataError(f"question {question.id!r} has no gold answer: it needs `answer`, text or a list of texts")
         found.append(replace(question, evidence=golds))
@@ -149,34 +116,27 @@ def build_refusals(
 ) -> Dataset:
     """Ask a model, compare with the gold answers, and write what it should say: R-Tuning's training data.
 
-    A run in a folder is continued, and servers are waited for, as [`~hf_factuality.data.build_preferences`] says.
-
     Args:
-        questions (`Sequence[PreferenceQuestion]`):
-            With gold answers: rows with `answer`.
-        sampler ([`~hf_factuality.data.sampling.Sampler`]):
-            Answers; `SamplingConfig(1, 0.0, max_new_tokens=15, stop=(".",))` and, for `"uncertain"`, `SamplingConfig(5, 0.7,
-            top_k=0, ...)` are R-Tuning's.
-        verifier ([`~hf_factuality.verifiers.base.Verifier`]):
-            Compares, such as [`~hf_factuality.verifiers.GoldVerifier`]: a response is right if all that it labels is
-            supported by the gold answers, which it is given as evidence.
-        folder, **run:
-            As for `build_preferences`; `seed` also draws refusals, and what is sure of questions of equal entropy.
+        questions, sampler, verifier, folder, **run:
+            As for [`~hf_factuality.data.build_preferences`], where it is said how a run is continued. Rows of questions have
+            `answer`, the gold answer or a list of them: the evidence of the verifier, such as
+            [`~hf_factuality.verifiers.GoldVerifier`]; a response is right if all that it labels is supported. R-Tuning's
+            sampling is `SamplingConfig(1, 0.0, max_new_tokens=15, stop=(".",))`, or 5 samples at 0.7 for `"uncertain"`.
+            `seed` also draws refusals, and what is sure of questions of equal entropy.
         refusals ([`RefusalConfig`], *optional*):
             What is written. May differ when a run is continued, since it is applied at the end.
 
     Returns:
-        `datasets.Dataset`: columns `id`, `prompt`, `completion` (conversations), `question`, `answer` (gold answers), `topic`,
-        `sure`, `correct` (share of the judged responses that are right, or `None`), `entropy` (of the responses, in nats).
+        `datasets.Dataset`: columns `id`, `prompt`, `completion` (conversations), `question`, `answer` (a list), `topic`,
+        `sure`, `correct` (share of the judged responses that are right), `entropy` (of the responses, in nats).
 
     Raises:
-        `DataError`, `JudgingError`: as there; a question without a gold answer.
-        `ValueError`: too few samples for the variant.
+        `DataError`, `JudgingError`: as there; a question without a gold answer. `ValueError`: too few samples.
     """
     from datasets import Features, Value
 
     config, seed = refusals or RefusalConfig(), run.get("seed", 0)
-    questions, least = with_golds(questions), max(config.min_correct, 1 + (config.variant == "uncertain"))
+    questions, least = with_golds(questions), 1 + (config.variant == "uncertain")
     if (number := sampler.describe().get("num_samples", least)) < least:
         raise ValueError(f"{config.variant!r} needs at least {least} samples per question, the sampler draws {number}")
     counts, rows = Counter(), []
@@ -186,8 +146,8 @@ def build_refusals(
             found = verified(question, *journals, counts)
             right = [_right(text, verdict) for text, verdict in found]
             known = [value for value in right if value is not None]
-            sure = True if sum(known) >= config.min_correct else None if None in right else False
-            if counts["lost_responses"] > lost or (config.variant == "uncertain" and len(found) < least):
+            sure = True if True in known else None if None in right else False
+            if counts["lost_responses"] > lost or len(found) < least:
                 counts["lost"] += 1
             elif sure is None and config.variant != "uncertain":
                 counts["not_judged"] += 1
@@ -202,13 +162,12 @@ def build_refusals(
         for row in rows:
             text = config.completion(row["answer"][0], row["sure"], _draw(seed, row["id"]))
             row["completion"] = [{"role": "assistant", "content": text}]
-        groups = {
-            name: [r["correct"] for r in rows if r["sure"] is sure]
-            for name, sure in (("sure", True), ("unsure", False))
-        }
-        report = {
-            "questions": len(questions), "rows": len(rows), **{name: len(group) for name, group in groups.items()},
-            **{f"correct_{name}": _mean(group) for name, group in groups.items()}, "variant": config.variant,
+        report = {"questions": len(questions), "rows": len(rows), "variant": config.variant}
+        for name, sure in (("sure", True), ("unsure", False)):
+            group = [row["correct"] for row in rows if row["sure"] is sure]
+            known = [share for share in group if share is not None]
+            report |= {name: len(group), f"correct_{name}": sum(known) / len(known) if known else None}
+        report |= {
             "dropped": {reason: counts.pop(reason, 0) for reason in REASONS}, **counts,
             "refusal_settings": asdict(config),
         }  # fmt: skip
@@ -250,8 +209,3 @@ def _by_entropy(rows: list[dict[str, Any]], most: float | None, seed: int) -> No
 def _draw(seed: int, key: str) -> random.Random:
     digest = hashlib.sha256(f"{seed} {key}".encode("utf-8", "surrogatepass")).digest()
     return random.Random(int.from_bytes(digest[:8], "big"))
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None

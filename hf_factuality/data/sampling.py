@@ -254,10 +254,7 @@ class GivenResponses:
     def __init__(
         self, responses: Mapping[str, Sequence[str | None]], name: str | None = None, stop: Sequence[str] = ()
     ):
-        self._responses = {
-            str(key): [text if text is None else cut(text, stop)[0] for text in texts]
-            for key, texts in responses.items()
-        }
+        self._responses = {str(key): [t and cut(t, stop)[0] for t in texts] for key, texts in responses.items()}
         self._name = name
 
     @classmethod

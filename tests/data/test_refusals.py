@@ -85,7 +85,8 @@ def test_unknown_draws_refusals_by_the_seed(tmp_path):
     chinese = said(build(tmp_path / "a", wrong, rows, variant="unknown", language="zh"))
     assert set(chinese[:-1]) <= set(REFUSALS["zh"])
     assert set(said(build(tmp_path / "a", wrong, rows, variant="unknown", refusals=("No.",)))) == {"No.", "Ulm"}
-    assert said(build(tmp_path / "a", wrong, rows, language="zh", question=""))[0] == "Ulm。我不确定。"
+    chinese = said(build(tmp_path / "a", wrong, rows, language="zh"))
+    assert chinese[0] == "Ulm。你确定你是根据自己的知识准确回答了这个问题吗？我不确定。"
 
 
 def test_uncertain_keeps_every_question(tmp_path):
@@ -120,11 +121,10 @@ def test_equal_entropies_are_divided_by_the_seed_not_by_the_order_of_the_file(tm
     assert all(everything["sure"])
 
 
-def test_several_samples_and_a_number_of_right_ones(tmp_path):
+def test_several_samples(tmp_path):
     """TruthRL's probe: a question is known if any of its samples is right."""
     samples = [["Ulm", "no", "no"], ["no"] * 3, ["Rome", "Rome", "no"], ["Bonn"] * 3]
     assert build(tmp_path, samples)["sure"] == [True, False, True, True]
-    assert build(tmp_path, samples, min_correct=3)["sure"] == [False, False, False, True]
 
 
 class Unable:
@@ -139,6 +139,8 @@ class Unable:
 
 
 def test_unknown_is_not_wrong(tmp_path):
+    with pytest.raises(DataError, match="1 questions of which responses are missing"):
+        build(tmp_path / "none", [[]], ROWS[:1])
     samples = [["?", "Ulm"], ["?", "no"], [None, "Rome"], ["no", "no"]]
     dataset = build(tmp_path, samples, verifier=Unable())
     assert dataset["id"] == ["q0", "q3"] and dataset["sure"] == [True, False] and dataset["correct"] == [1.0, 0.0]
@@ -151,11 +153,10 @@ def test_unknown_is_not_wrong(tmp_path):
 
 def test_refused_before_anything_is_sampled(tmp_path):
     for settings, named in (
-        ({"variant": "maybe"}, "maybe"), ({"language": "xx"}, "xx"), ({"min_correct": 0}, "min_correct"),
+        ({"variant": "maybe"}, "maybe"), ({"language": "xx"}, "xx"),
         ({"variant": "uncertain", "max_entropy": math.nan}, "max_entropy"), ({"max_entropy": 1.0}, "max_entropy"),
-        ({"variant": "uncertain", "min_correct": 2}, "min_correct"), ({"refusals": ("No.",)}, "refusals"),
+        ({"refusals": ("No.",)}, "refusals"),
         ({"variant": "unknown", "refusals": "No."}, "refusals"), ({"variant": "unknown", "refusals": (" ",)}, "refusals"),
-        ({"variant": "unknown", "question": "?"}, "question"),
     ):  # fmt: skip
         with pytest.raises(ValueError, match=named):
             RefusalConfig(**settings)
@@ -167,11 +168,9 @@ def test_refused_before_anything_is_sampled(tmp_path):
         def describe(self):
             return {"num_samples": 1}
 
-    for settings, least in (({"variant": "uncertain"}, 2), ({"min_correct": 3}, 3)):
-        with pytest.raises(ValueError, match=f"at least {least} samples"):
-            build_refusals(
-                read_questions(ROWS), Greedy({}), GoldVerifier(), tmp_path, refusals=RefusalConfig(**settings)
-            )
+    uncertain = RefusalConfig("uncertain")
+    with pytest.raises(ValueError, match="at least 2 samples"):
+        build_refusals(read_questions(ROWS), Greedy({}), GoldVerifier(), tmp_path, refusals=uncertain)
     assert not list(tmp_path.iterdir())
 
 

@@ -30,22 +30,18 @@ SCORERS: Mapping[str, Scorer] = MappingProxyType(
 """`data_source` -> scorer; `"contains"` is R-Tuning's."""
 
 
+@dataclass(frozen=True)
 class AnswerExtractor:
     """Extractor of the whole completion as one span; what is judged of one with `<answer>` tags stands between them."""
 
     def extract(self, inputs: Sequence[VerifierInput]) -> list[list[LabeledSpan]]:
-        """One span per completion, none for a blank one."""
         texts = [item.completion for item in inputs]
         return [[LabeledSpan(0, len(t), None, claim=extract_answer(t))] if t.strip() else [] for t in texts]
-
-    def config(self) -> dict:
-        """Arguments that make this extractor again: none."""
-        return {}
 
 
 @dataclass(frozen=True)
 class GoldJudge:
-    """Labels an answer `SUPPORTED` if it agrees with one of the gold answers, else `CONTRADICTED`.
+    """Labels an answer `SUPPORTED` if its score against the gold answers is .5 or more, else `CONTRADICTED`.
 
     Implements [`~hf_factuality.verifiers.base.Judge`]; the evidence is the gold answers, each a passage. No label without
     them, and where they are unusable for the scorer (unknown is not wrong).
@@ -53,38 +49,32 @@ class GoldJudge:
     Args:
         scorer (`str`, *optional*, defaults to `"contains"`):
             A name of `SCORERS`.
-        threshold (`float`, *optional*, defaults to `0.5`):
-            Score from which an answer agrees.
 
     Raises:
-        `ValueError`: the scorer is unknown, or the threshold not in (0, 1].
-        `ImportError`: the scorer needs `math-verify`, which is not installed.
+        `ValueError`: the scorer is unknown. `ImportError`: it needs `math-verify`, which is not installed.
     """
 
     scorer: str = "contains"
-    threshold: float = 0.5
 
     def __post_init__(self):
         if self.scorer not in SCORERS:
             raise ValueError(f"unknown scorer {self.scorer!r}; choose one of {sorted(SCORERS)}")
-        if not 0 < self.threshold <= 1:
-            raise ValueError(f"threshold must be above 0 and at most 1, got {self.threshold!r}")
         if SCORERS[self.scorer] in (math_match, gsm8k_match):
             require_math()
 
     def judge(self, inputs: Sequence[JudgeInput]) -> list[Judgement]:
         """One [`Judgement`] per answer, in order, with the score."""
-        return [self._one(item.claim, [gold for gold in item.evidence if gold.strip()]) for item in inputs]
-
-    def _one(self, answer: str, golds: list[str]) -> Judgement:
-        score = None if not golds else SCORERS[self.scorer](answer, golds) if answer.strip() else 0.0
-        if score is None:
-            return Judgement(None)
-        return Judgement(Label.SUPPORTED if score >= self.threshold else Label.CONTRADICTED, score)
+        found = []
+        for item in inputs:
+            golds = [gold for gold in item.evidence if gold.strip()]
+            score = None if not golds else SCORERS[self.scorer](item.claim, golds) if item.claim.strip() else 0.0
+            label = None if score is None else Label.SUPPORTED if score >= 0.5 else Label.CONTRADICTED
+            found.append(Judgement(label, score))
+        return found
 
 
 class GoldVerifier(VerifierPipeline):
-    """The whole completion, judged by [`GoldJudge`], whose arguments are its own."""
+    """The whole completion, judged by [`GoldJudge`], whose argument is its own."""
 
-    def __init__(self, scorer: str = "contains", threshold: float = 0.5):
-        super().__init__(AnswerExtractor(), GoldJudge(scorer, threshold))
+    def __init__(self, scorer: str = "contains"):
+        super().__init__(AnswerExtractor(), GoldJudge(scorer))
