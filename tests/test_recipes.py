@@ -7,7 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 import yaml
-from trl import ModelConfig, TrlParser, get_peft_config
+from datasets import Dataset
+from trl import ModelConfig, SFTConfig, SFTTrainer, TrlParser, get_peft_config
 
 from hf_factuality import (
     FactGRPOConfig,
@@ -17,6 +18,7 @@ from hf_factuality import (
     TokenRewardPPOConfig,
     TokenRewardPPOTrainer,
 )
+from hf_factuality.chat import SURE_WORDS
 from hf_factuality.functional.long_form import KLCFWeights
 from hf_factuality.functional.rlfh import RLFH_PRESETS
 from hf_factuality.rewards import RLFHReward, ServedRoles, klcf_rewards, load_rlfh_maps, rlfh_verifier
@@ -34,6 +36,7 @@ PUBLISHED = [path for path in RECIPES if path.stem != "closed-world"]
 RLFH = sorted((REPOSITORY / "recipes" / "rlfh").glob("*.yaml"))
 TRUTHFULNESS = sorted((REPOSITORY / "recipes" / "truthfulness").glob("*.yaml"))
 KLCF = sorted((REPOSITORY / "recipes").glob("klcf*/*.yaml"))
+RTUNING = sorted((REPOSITORY / "recipes" / "rtuning").glob("*.yaml"))
 MASK_DPO = sorted((REPOSITORY / "recipes" / "mask_dpo").glob("*.yaml"))
 
 
@@ -42,6 +45,7 @@ EXAMPLES = {
     "mask_dpo": ("train_maskdpo", "MaskDPOArguments", MaskDPOConfig),
     "truthfulness": ("train_truthfulness", "TruthfulnessArguments", TruthfulnessConfig),
     "rlfh": ("train_rlfh", "RLFHArguments", TokenRewardPPOConfig),
+    "rtuning": ("train_rtuning", "RTuningArguments", SFTConfig),
     "klcf": ("train_klcf", "KLCFArguments", FactGRPOConfig, ServedRoles),
     "klcf-zero": ("train_klcf", "KLCFArguments", FactGRPOConfig, ServedRoles),
 }
@@ -154,6 +158,27 @@ def test_every_truthfulness_recipe_builds_its_trainer(path, tiny_model, tmp_path
     counts = [trainer.train_dataset["labels"].count(kind) for kind in (1, 0)]
     assert training.ratio == 2.0 and counts[0] == pytest.approx(2 * counts[1], abs=1)
     assert hasattr(trainer.model, "peft_config") == (path.stem != "closed-world")
+
+
+@pytest.mark.parametrize("path", RTUNING, **stem)
+def test_every_rtuning_recipe_builds_its_trainer(path, tiny_model, tmp_path):
+    """Loss on the completion, in the recipes that are ours; the released loss is on the whole text."""
+    _, training, model = parse(path, "--output_dir", str(tmp_path), "--dtype", "float32")
+    words = SURE_WORDS["en"].said("Ulm", True)
+    rows = {
+        "prompt": [[{"role": "user", "content": "Where?"}]],
+        "completion": [[{"role": "assistant", "content": words}]],
+    }
+    for only, ours in ((training.completion_only_loss, True), (False, False)):
+        training.completion_only_loss = only
+        trainer = SFTTrainer(tiny_model, training, train_dataset=Dataset.from_dict(rows))
+        labels = trainer.data_collator([trainer.train_dataset[0]])["labels"][0].tolist()
+        kept = trainer.processing_class.decode([label for label in labels if label != -100])
+        assert kept == ("" if ours else "<|user|>Where?<|end|><|assistant|>") + words + "<|end|>"
+    recipe = yaml.safe_load(path.read_text(encoding="utf-8"))
+    assert path.stem == "closed-world" or (
+        recipe["bf16"] is True and completions_of_a_step(training, "zero3.yaml") == 64
+    )
 
 
 def test_klcf_has_recipes_for_three_sizes_from_the_base_and_from_sft():

@@ -24,9 +24,9 @@ class SureWords:
     space: str = " "
 
     def said(self, answer: str, sure: bool) -> str:
-        """The whole text, with one full stop after the answer."""
+        """The whole text, with one full stop after the answer; without the question if that is empty."""
         answer = answer.strip().removesuffix(self.stop) + self.stop
-        return self.space.join((answer, self.question, self.sure if sure else self.unsure))
+        return self.space.join(filter(None, (answer, self.question, self.sure if sure else self.unsure)))
 
 
 SURE_WORDS: Mapping[str, SureWords] = {

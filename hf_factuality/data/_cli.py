@@ -61,6 +61,7 @@ def add_builders(commands: Any) -> None:
     most = "uncertain: sure up to this entropy (default: the lower half)"
     what.add_argument("--max_entropy", type=float, metavar="NATS", help=most)
     what.add_argument("--language", choices=("en", "zh"), default="en", help="of what is added (default en)")
+    what.add_argument("--question", metavar="TEXT", help="that asks for the confidence; '' for none")
     refusal = "for unknown; may be repeated (default: several in the language)"
     what.add_argument("--refusal", dest="refusals", action="append", metavar="TEXT", help=refusal)
     what.add_argument("--stop", metavar="TEXT", help="that responses end at (default the full stop); '' for none")

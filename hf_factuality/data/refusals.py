@@ -63,6 +63,8 @@ class RefusalConfig:
             For `"uncertain"`: sure are questions of at most so much entropy (in nats), in place of the lower half.
         language (`str`, *optional*, defaults to `"en"`):
             Of what is added to the answers: a name of `SURE_WORDS`.
+        question (`str`, *optional*):
+            The question for the confidence, that of the language by default; `""` for none.
         refusals (`tuple[str, ...]`, *optional*):
             What `"unknown"` draws from; those of the language by default.
 
@@ -73,6 +75,7 @@ class RefusalConfig:
     variant: str = "unsure"
     max_entropy: float | None = None
     language: str = "en"
+    question: str | None = None
     refusals: tuple[str, ...] = ()
 
     def __post_init__(self):
@@ -83,15 +86,17 @@ class RefusalConfig:
             raise ValueError(f"max_entropy is at least 0, got {self.max_entropy}")
         if isinstance(self.refusals, str) or not all(text.strip() for text in self.refusals):
             raise ValueError(f"refusals must be texts that are not blank, got {self.refusals!r}")
-        for name, variant in (("max_entropy", "uncertain"), ("refusals", "unknown")):
-            if getattr(self, name) not in (None, ()) and self.variant != variant:
+        only = {"max_entropy": ("uncertain",), "question": ("unsure", "uncertain"), "refusals": ("unknown",)}
+        for name, variants in only.items():
+            if getattr(self, name) not in (None, ()) and self.variant not in variants:
                 raise ValueError(f"{name} means nothing to the variant {self.variant!r}; leave it out")
 
     def completion(self, answer: str, sure: bool, draw: random.Random) -> str:
         """What the model learns to say."""
         if self.variant == "unknown":
             return answer if sure else draw.choice(self.refusals or REFUSALS[self.language])
-        return SURE_WORDS[self.language].said(answer, sure)
+        words = SURE_WORDS[self.language]
+        return (words if self.question is None else replace(words, question=self.question)).said(answer, sure)
 
 
 def with_golds(questions: Sequence[PreferenceQuestion]) -> list[PreferenceQuestion]:

@@ -86,6 +86,7 @@ def test_unknown_draws_refusals_by_the_seed(tmp_path):
     assert set(chinese[:-1]) <= set(REFUSALS["zh"])
     assert set(said(build(tmp_path / "a", wrong, rows, variant="unknown", refusals=("No.",)))) == {"No.", "Ulm"}
     chinese = said(build(tmp_path / "a", wrong, rows, language="zh"))
+    assert said(build(tmp_path / "a", wrong, rows, question=""))[-1] == "Ulm. I am sure."
     assert chinese[0] == "Ulm。你确定你是根据自己的知识准确回答了这个问题吗？我不确定。"
 
 
@@ -156,7 +157,7 @@ def test_refused_before_anything_is_sampled(tmp_path):
         ({"variant": "maybe"}, "maybe"), ({"language": "xx"}, "xx"),
         ({"variant": "uncertain", "max_entropy": math.nan}, "max_entropy"), ({"max_entropy": 1.0}, "max_entropy"),
         ({"refusals": ("No.",)}, "refusals"),
-        ({"variant": "unknown", "refusals": "No."}, "refusals"), ({"variant": "unknown", "refusals": (" ",)}, "refusals"),
+        ({"variant": "unknown", "refusals": "No."}, "refusals"), ({"variant": "unknown", "refusals": (" ",)}, "refusals"), ({"variant": "unknown", "question": "?"}, "question"),
     ):  # fmt: skip
         with pytest.raises(ValueError, match=named):
             RefusalConfig(**settings)

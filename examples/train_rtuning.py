@@ -1,0 +1,77 @@
+"""R-Tuning (arXiv 2311.09677): SFT on what a model knows and what it does not, by its own answers; TRL's trainer as it is.
+
+    python examples/train_rtuning.py                     # a small model in a closed world, minutes on a CPU
+    python examples/train_rtuning.py --variant unknown   # refusals in place of "I am unsure."
+    hf-factuality build-refusals questions.jsonl --model Qwen/Qwen2.5-7B --out refusals
+    accelerate launch --config_file recipes/accelerate/zero3.yaml examples/train_rtuning.py \
+        --config recipes/rtuning/qwen2.5-7b.yaml --refusals refusals
+"""
+
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from datasets import load_dataset
+from trl import ModelConfig, ScriptArguments, SFTConfig, SFTTrainer, TrlParser, get_peft_config
+
+from demos.closed_world import KnowledgeDemo
+from hf_factuality.data import RefusalConfig, build_refusals, read_questions
+from hf_factuality.data.sampling import SamplingConfig, TransformersSampler
+from hf_factuality.verifiers import GoldVerifier
+
+
+CLOSED_WORLD = Path(__file__).resolve().parent.parent / "recipes" / "rtuning" / "closed-world.yaml"
+
+
+@dataclass
+class RTuningArguments(ScriptArguments):
+    refusals: str | None = field(default=None, metadata={"help": "Folder of hf-factuality build-refusals."})
+    variant: str = field(default="unsure", metadata={"help": "Of the closed world: unsure, unknown or uncertain."})
+
+
+def load_real(script):
+    """The dataset of a real run, read before any weights are loaded."""
+    if bool(script.refusals) == bool(script.dataset_name):
+        raise ValueError("give either --refusals FOLDER or --dataset_name")
+    name = script.refusals or script.dataset_name
+    return load_dataset(name, script.dataset_config, split=script.dataset_train_split)
+
+
+def ask_the_base(demo, variant, output_dir, seed):
+    """What the model of the closed world knows. Gold answers stand between tags, as it writes them."""
+    rows = [{**row, "answer": [f"<answer> {row['answer']} </answer>", row["answer"]]} for row in demo.train_dataset]
+    drawn = (5, 0.7) if variant == "uncertain" else (1, 0.0)
+    sampling = SamplingConfig(*drawn, top_k=0, max_new_tokens=12, stop=("<confidence>",))
+    words = {"refusals": ("<answer> I do not know </answer>",)} if variant == "unknown" else {"question": ""}
+    folder = Path(output_dir) / f"refusals-{Path(demo.model_dir).name}-{drawn[0]}-seed{seed}"
+    return build_refusals(
+        read_questions(rows), TransformersSampler(demo.model_dir, config=sampling, batch_size=256), GoldVerifier("world"),
+        folder, refusals=RefusalConfig(variant, **words), seed=seed, questions_per_batch=256,
+    )  # fmt: skip
+
+
+def main():
+    parser = TrlParser((RTuningArguments, SFTConfig, ModelConfig))
+    given = {argument.partition("=")[0] for argument in sys.argv[1:]}
+    if given & {"--config", "--model_name_or_path", "--refusals", "--dataset_name"}:
+        script, training, model = parser.parse_args_and_config()
+        demo, name, dataset = None, model.model_name_or_path, load_real(script)
+    else:
+        script, training, model = parser.parse_args_and_config(["--config", str(CLOSED_WORLD), *sys.argv[1:]])
+        demo = KnowledgeDemo()
+        name, dataset = demo.model_dir, ask_the_base(demo, script.variant, training.output_dir, training.seed)
+    chosen = {"attn_implementation": model.attn_implementation, "dtype": model.dtype, "revision": model.model_revision}
+    training.model_init_kwargs = {**chosen, **(training.model_init_kwargs or {})}
+    trainer = SFTTrainer(name, training, train_dataset=dataset, peft_config=get_peft_config(model))
+    if demo:
+        demo.measure("before", trainer)
+    trainer.train(resume_from_checkpoint=training.resume_from_checkpoint)
+    trainer.save_model()
+    if demo:
+        demo.measure("after", trainer)
+        demo.report(training.output_dir)
+    trainer.accelerator.print(f"The model is in {training.output_dir}; hf-factuality push publishes it")
+
+
+if __name__ == "__main__":
+    main()
