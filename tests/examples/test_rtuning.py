@@ -1,0 +1,34 @@
+"""The example, as a user runs it: in the closed world, and on the folder of `build-refusals`."""
+
+import datasets
+import pytest
+
+from hf_factuality.hub.results import load_results
+from tests.data.test_refusals import GREEDY, build, said
+from tests.examples.conftest import FAST
+
+
+FEW = ["--max_steps", "2", *FAST]
+
+
+@pytest.mark.parametrize("variant", ["unsure", "unknown", "uncertain"])
+def test_the_closed_world_measures_before_and_after(run, small_questions, tmp_path, capsys, variant):
+    out = tmp_path / "rtuning"
+    run("--output_dir", out, "--variant", variant, *FEW)
+    assert "declined, or unsure" in capsys.readouterr().out
+    for name in ("before", "after"):
+        metrics = {entry["metric"] for entry in load_results(out / f"results-{name}.json")["results"]}
+        assert {"correct", "wrong", "refused"} <= metrics
+    (folder,) = out.glob("refusals-*")
+    texts = said(datasets.Dataset.from_parquet(str(folder / "refusals.parquet")))
+    ends = {"unsure": ("sure.",), "uncertain": ("sure.",), "unknown": ("</answer>",)}[variant]
+    assert texts and all(text.startswith("<answer> ") and text.endswith(ends) for text in texts)
+
+
+def test_the_folder_of_a_run(run, tmp_path, tiny_model):
+    build(tmp_path / "refusals", GREEDY)
+    given = ["--model_name_or_path", tiny_model, "--output_dir", tmp_path / "out", *FEW]
+    run(*given, "--refusals", tmp_path / "refusals")
+    assert (tmp_path / "out" / "model.safetensors").exists()
+    with pytest.raises(ValueError, match="either --refusals"):
+        run(*given)
