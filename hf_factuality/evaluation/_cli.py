@@ -124,13 +124,10 @@ def add_evaluate(commands: Any) -> None:
         help="the page of the item's topic (default if every item has one), or all pages, by the index FILE.bm25",
     )
     flag("--top_k", type=int, default=5, help="passages per claim (default 5)")
-    flag(
-        "--judge",
-        metavar="MODEL",
-        help="for halluqa and abstention: a served model that is shown the reference answers",
-    )
+    flag("--judge", metavar="MODEL", help="for halluqa, abstention and calibration: a served model that sees the gold")
     flag("--judge_base_url", metavar="URL", help="its server")
     flag("--judge_prompt", type=Path, metavar="FILE", help="a .txt prompt instead of the built-in one")
+    flag("--match", choices=("exact", "contained"), help="instead of --judge: words of gold answers, stock phrases")
     flag("--judge_votes", type=int, default=1, metavar="N", help="votes per answer, odd (default 1)")
     out = evaluate.add_argument_group("output")
     out.add_argument(

@@ -35,6 +35,8 @@ from hf_factuality.evaluation.scoring import Answers, check_gold, score
 from hf_factuality.evaluation.verification import AnswerJudge, AnswerVerifier
 from hf_factuality.functional.scoring import ClaimCounts, count_claims
 from hf_factuality.hub.results import check_same_model, environment, now, public, write_results
+from hf_factuality.io.files import write_atomically
+from hf_factuality.io.svg import plot_svg
 from hf_factuality.metrics._cli import check_metric_args
 from hf_factuality.spans import SCOPES
 from hf_factuality.verifiers.guard import quiet_guard
@@ -63,7 +65,7 @@ def evaluate(args: argparse.Namespace, collected: list[Answers] | None = None) -
             engine.check(task.items, task.generation)
         device = getattr(getattr(engine, "model", None), "device", None)
         machine = environment(getattr(device, "type", None))
-        entries, claims = [], {}
+        entries, claims, notes = [], {}, [str(args.out)]
         for task in plan.tasks:
             _set_format(args, engine, task)
             found, answers = _measure(args, task, engine, model)
@@ -71,11 +73,14 @@ def evaluate(args: argparse.Namespace, collected: list[Answers] | None = None) -
             if collected is not None:
                 collected.append(answers)
             write_results(args.out, model, entries, machine, _command(args))
+            for entry in found:
+                if entry["metric"] == "calibration" and entry["n_scored"]:
+                    notes += _plots(args.out, entry)
         if isinstance(engine, ServerEngine):
             _remove(engine.cache)  # the files of answers hold it all by now
     if collected is None:
         summary = {"results": public(entries), "out": args.out.name}
-        print_results(summary, [_row(entry) for entry in entries], [str(args.out)], args.json)
+        print_results(summary, [_row(entry) for entry in entries], notes, args.json)
     return exit_status(_scores(entries, plan.thresholds), _unjudged(entries, claims), plan.allowed_missing)
 
 
@@ -166,7 +171,6 @@ def _measure(
         journal.close()
     samples = [sample for known in answers.known for sample in known.get("completions", [])]
     common = {
-        "higher_is_better": True,
         "truncated": sum((it or {}).get("finish_reason") == "length" for it in samples) if sampled else None,
         "seeds": {
             "dataset": source["seed"],
@@ -181,8 +185,21 @@ def _measure(
     for name, result in found.items():
         verified = task.verifier and name in JUDGED_METRICS and not (name == "halluqa" and task.judge)
         who = task.verifier.description if verified else None
+        common["higher_is_better"] = name != "calibration"
         entries.append({"benchmark": task.name, "metric": name, **result, "verifier": who, **common})
     return entries, answers
+
+
+def _plots(out: Path, entry: Mapping[str, Any]) -> list[str]:
+    """Draw a reliability diagram and risk over coverage beside the results; returns where."""
+    name, parts = entry["benchmark"], entry["parts"]
+    wide, full = ([it[1:] for it in parts[key]] for key in ("reliability", "reliability_mass"))
+    bins, wrong = {"bins of equal width": wide, "bins of equal mass": full}, 1 - parts["accuracy"]
+    curves = {"the most confident first": parts["risk_coverage"], "in any order": [(0, wrong), (1, wrong)]}
+    first, second = (out.with_name(f"{out.stem}.{name}.{kind}.svg") for kind in ("reliability", "risk_coverage"))
+    write_atomically(first, plot_svg(f"{name}: reliability", "stated confidence", "right", bins, diagonal=True))
+    write_atomically(second, plot_svg(f"{name}: risk and coverage", "share answered", "wrong of these", curves))
+    return [str(first), str(second)]
 
 
 def _claims(answers: Answers) -> ClaimCounts:

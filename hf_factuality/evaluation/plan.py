@@ -27,7 +27,7 @@ from hf_factuality.spans import SCOPES
 
 JUDGED_METRICS = (*CLAIM_METRICS, "halluqa")
 """Metrics that need a verifier or a judge."""
-GRADED_METRICS = ("abstention",)
+GRADED_METRICS = ("abstention", "calibration")
 """Metrics that need to know which answers are right."""
 SUITES = {"long-form": ("biographies", "longfact", "factory", "longwiki", own_file.NAME)}
 # The prompts of these are a text that ends in "A:", which is no message of a chat.
@@ -54,6 +54,7 @@ class Task:
     checklists: bool = False  # whether answers are compared with those of the items
     metric_args: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     best_of: tuple[int, ...] = ()
+    match: str | None = None  # how answers are compared with the gold ones, if nobody judges them
     items: Sequence[BenchmarkItem] = ()
     provenance: Mapping[str, Any] = field(default_factory=dict)
     verifier: AnswerVerifier | None = None
@@ -108,7 +109,7 @@ def make_plan(args: argparse.Namespace) -> Plan:
     refuse((args.model is None) == (args.answers is None), "give either --model, or --answers with a file of answers")
     datasets = _datasets(args)
     benchmarks = _benchmarks(args, datasets)
-    metrics = _metrics(benchmarks, listed(args.metrics), args.suite)
+    metrics = _metrics(args, benchmarks)
     _check_flags(args, benchmarks, {name for names in metrics.values() for name in names})
     tasks = [_task(args, benchmark, metrics[benchmark.name]) for benchmark in benchmarks]
     computed = {*(name for task in tasks for name in task.metrics)}
@@ -120,6 +121,7 @@ def make_plan(args: argparse.Namespace) -> Plan:
     _check_out(args.out, [task.answers for task in tasks], args.answers)
     computed |= {f"{task.name}.{name}" for task in tasks for name in task.metrics}
     thresholds = read_thresholds(args.fail_under, computed)
+    refuse("calibration" in " ".join(thresholds), "--fail_under calibration: it is an error, so lower is better")
     return Plan(tasks, thresholds, allowed_missing(args), _template(args.chat_template_kwargs))
 
 
@@ -170,6 +172,7 @@ def _check_flags(args: argparse.Namespace, benchmarks: Sequence[Benchmark], want
         (args.verifier, ("verifier_base_url",), "there is no --verifier"),
         (claims, ("best_of", "knowledge"), f"it is for metrics over claims ({', '.join(CLAIM_METRICS)})"),
         ("halluqa" in wanted or graded, ("judge",), f"it is for halluqa and {', '.join(GRADED_METRICS)}; {by_claims}"),
+        (graded, ("match",), f"it is for {' and '.join(GRADED_METRICS)}"),
         (judged, ("verifier",), f"nobody judges {names}"),
         (judged or graded or args.scope == SCOPES[0], ("scope",), f"nobody judges {names}"),
     ):
@@ -183,10 +186,7 @@ def _check_flags(args: argparse.Namespace, benchmarks: Sequence[Benchmark], want
             "halluqa" in wanted and not (args.judge or args.verifier),
             "halluqa needs --judge MODEL with --judge_base_url URL, or --verifier, which judges by the reference answers",
         ),
-        (
-            graded and not args.judge,
-            f"{'/'.join(sorted(graded))} needs --judge MODEL with --judge_base_url URL, who tells which answers are right",
-        ),
+        (graded and bool(args.judge) == bool(args.match), "abstention and calibration need --judge MODEL, or --match"),
         (args.judge and not args.judge_base_url, f"--judge {args.judge} needs --judge_base_url, its server's address"),
         (args.verifier and args.judge and not claims, "halluqa takes either --judge or --verifier"),
         (
@@ -226,8 +226,9 @@ def _benchmarks(args: argparse.Namespace, datasets: Mapping[str, str]) -> list[B
     return found
 
 
-def _metrics(benchmarks: Sequence[Benchmark], wanted: Sequence[str], suite: str | None) -> dict[str, tuple[str, ...]]:
+def _metrics(args: argparse.Namespace, benchmarks: Sequence[Benchmark]) -> dict[str, tuple[str, ...]]:
     """Per benchmark, the wanted metrics that are defined for it, or its own."""
+    wanted = listed(args.metrics)
     known = sorted({"accuracy", *METRIC_NAMES})
     for name in wanted:
         close = difflib.get_close_matches(name, known, n=2)
@@ -236,7 +237,8 @@ def _metrics(benchmarks: Sequence[Benchmark], wanted: Sequence[str], suite: str 
     found = {}
     for benchmark in benchmarks:
         defined = metrics_of(benchmark)
-        own = ("factscore",) if suite and benchmark is own_file.FILE_BENCHMARK else benchmark.metrics
+        own = ("factscore",) if args.suite and benchmark is own_file.FILE_BENCHMARK else benchmark.metrics
+        own += ("calibration",) if args.style == "confidence" and args.style in benchmark.styles else ()
         found[benchmark.name] = tuple(name for name in wanted if name in defined) if wanted else own
         here = f"defined for {benchmark.name}, which has {', '.join(defined)}"
         refuse(not found[benchmark.name], f"--metrics: none of {', '.join(wanted)} is {here}")
@@ -253,6 +255,7 @@ def _task(args: argparse.Namespace, benchmark: Benchmark, metrics: tuple[str, ..
     answers = args.out.with_name(f"{args.out.stem}.{benchmark.name}.answers.jsonl")
     generation = _generation(args, benchmark, style) if benchmark.kind == "generate" else None
     task = Task(benchmark, style, metrics, generation, answers, args.scope, checklists=bool(args.suite))
+    task.match = args.match
     task.best_of = parse_best_of(args.best_of) if args.best_of is not None else ()
     if generation is None:
         refuse(

@@ -14,6 +14,9 @@ from hf_factuality.errors import DataError
 from hf_factuality.evaluation.best_of import best_of_curve
 from hf_factuality.evaluation.plan import GRADED_METRICS, JUDGED_METRICS, Task
 from hf_factuality.evaluation.verification import answer_row, found_in, gold_answers, opens_reasoning
+from hf_factuality.functional.abstention import abstains
+from hf_factuality.functional.answers import contained_match
+from hf_factuality.functional.confidence import stated_confidence, without_confidence
 from hf_factuality.functional.scoring import mean
 from hf_factuality.metrics._claims import Answer, small_answer
 from hf_factuality.metrics._common import Options, make_result
@@ -49,7 +52,8 @@ def final_answer(item: BenchmarkItem, completion: str, data_source: str | None) 
     tagged = extract_answer(completion)
     rest = tagged
     if rest is None:
-        rest = completion[slice(*scope_ranges(completion, opened=opens_reasoning(item))[-1])].strip()
+        rest = completion[slice(*scope_ranges(completion, opened=opens_reasoning(item))[-1])]
+        rest = without_confidence(rest).strip()
     if "letter" in item.reference:
         match = _LETTER.fullmatch(rest)
         return match and match[1].upper()
@@ -84,15 +88,25 @@ class Answers:
     @cached_property
     def outcomes(self) -> list[str | None]:
         """What became of the first answer to each item; one without text is wrong, as the answer reward has it."""
-        first = [samples[0] for samples in self.samples]
-        return [self._outcome(item, sample) for item, sample in zip(self.task.items, first, strict=True)]
+        return [self._outcome(item, it[0]) for item, it in zip(self.task.items, self.samples, strict=True)]
 
     def _outcome(self, item: BenchmarkItem, sample: Mapping[str, Any]) -> str | None:
         if sample.get("text") is None:
             return None
-        if answer_row(item, 0, sample["text"], self.task.scope).ranges:
+        row, source = answer_row(item, 0, sample["text"], self.task.scope), self.task.benchmark.data_source
+        if not row.ranges:
+            return "wrong" if source else "answered"
+        if self.task.judge:
             return self.task.judge.outcome(sample.get("votes") or ())
-        return "wrong" if self.task.benchmark.data_source else "answered"
+        source = source and item.reference.get("data_source", source)
+        final = final_answer(item, sample["text"], source)
+        rule = SCORERS.get(source) if self.task.match == "exact" else contained_match
+        right = rule(final, gold_answers(item)) if source and final else 0.0
+        if right is not None and right < 0.5:
+            return (
+                "refused" if abstains(without_confidence(row.shown.completion)) else "wrong" if source else "answered"
+            )
+        return right and "correct"
 
     def _judged(self, item: BenchmarkItem, sample: Mapping[str, Any]) -> Answer | None:
         if sample.get("text") is None:
@@ -120,7 +134,7 @@ def score(name: str, answers: Answers) -> dict[str, Any]:
         found["extractor"] = who.description.get("extractor")
         found["judge"] = who.description if who is task.judge else who.description["judge"]
     if name in GRADED_METRICS:
-        found["judge"] = task.judge.description
+        found["judge"] = task.judge.description if task.judge else {"name": "match", "rule": task.match}
     if task.best_of and name in CLAIM_METRICS:
         flat = [answer for samples in answers.judged for answer in samples]
         scores = iter(compute(name, flat, return_scores=True, **{**options, "resamples": 0})["scores"])
@@ -166,14 +180,19 @@ def _truthfulqa(answers: Answers) -> tuple[list[Any], list[Any], dict[str, Any]]
 
 
 def _abstention(answers: Answers) -> tuple[list[Any], list[Any], dict[str, Any]]:
-    asked = [
-        {"answerable": item.reference.get("answerable", bool(item.answer) or None), "domain": item.domain}
-        for item in answers.task.items
-    ]
+    known = [item.reference.get("answerable", bool(item.answer) or None) for item in answers.task.items]
+    asked = [{"answerable": it, "domain": item.domain} for it, item in zip(known, answers.task.items, strict=True)]
     return answers.outcomes, asked, {} if answers.task.benchmark.data_source else {"score": "f1"}
 
 
-_INPUTS = {"abstention": _abstention, "halluqa": _halluqa, "halueval": _halueval, "truthfulqa": _truthfulqa}
+def _calibration(answers: Answers) -> tuple[list[Any], list[Any], dict[str, Any]]:
+    first = zip(answers.task.items, answers.samples, strict=True)
+    stated = [stated_confidence(it[0].get("text") or "", opens_reasoning(item)) for item, it in first]
+    return stated, answers.outcomes, {}
+
+
+_INPUTS = {"abstention": _abstention, "calibration": _calibration, "halluqa": _halluqa, "halueval": _halueval,
+           "truthfulqa": _truthfulqa}  # fmt: skip
 
 
 def accuracy(answers: Answers) -> dict[str, Any]:
@@ -216,7 +235,7 @@ def accuracy(answers: Answers) -> dict[str, Any]:
 
 
 def check_gold(benchmark: Benchmark, items: Sequence[BenchmarkItem]) -> None:
-    """Check that `accuracy` (of `abstention` too) can be computed: every item has a gold answer, and a data source with a rule."""
+    """Check that answers can be compared: every item has a gold answer, and a data source with a rule."""
     without = [item.id for item in items if not item.answer]
     if without:
         lacking = f"item {without[0]!r} and {len(without) - 1} more have none"

@@ -10,6 +10,7 @@ from hf_factuality.chat.cache import content_key
 from hf_factuality.data.benchmarks.base import BenchmarkItem
 from hf_factuality.errors import DataError
 from hf_factuality.evaluation.journal import Journal
+from hf_factuality.functional.confidence import without_confidence
 from hf_factuality.metrics._common import describe, who_judges
 from hf_factuality.rewards.abstention import GRADES
 from hf_factuality.spans import Verification, opens_think
@@ -22,11 +23,8 @@ from hf_factuality.verifiers.service import CHUNK, JudgedRow, Row
 
 # What each word of a judge says of an answer; of `halluqa` the metric reads it.
 _SAID = {"yes": "refused", "no": "answered", "是": "refused", "否": "answered"}
-JUDGE_PROMPTS = {
-    "halluqa": ("judge_answer_zh.txt", _SAID),
-    "truthfulqa-generation": ("judge_answer_en.txt", _SAID),
-    "abstentionbench": ("judge_abstention.txt", _SAID),
-}
+JUDGE_PROMPTS = {"halluqa": ("judge_answer_zh.txt", _SAID), "truthfulqa-generation": ("judge_answer_en.txt", _SAID),
+                 "abstentionbench": ("judge_abstention.txt", _SAID)}  # fmt: skip
 
 
 def opens_reasoning(item: BenchmarkItem) -> bool:
@@ -168,7 +166,7 @@ class AnswerJudge:
         return self._prompt.fill(
             {
                 "question": item.question,
-                "answer": row.shown.completion,
+                "answer": without_confidence(row.shown.completion),
                 "correct": "\n".join(f"- {text}" for text in correct) or None,
                 "incorrect": "\n".join(f"- {text}" for text in item.reference.get("incorrect_answers") or ()) or None,
             }

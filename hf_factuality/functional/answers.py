@@ -89,6 +89,11 @@ def halueval_match(prediction: str, golds: Sequence[str]) -> float:
     return _nearest(lambda found, wanted: float(found == wanted or wanted in found.split()), prediction, golds)
 
 
+def contained_match(prediction: str, golds: Sequence[str]) -> float:
+    """1 if the words of a gold answer follow each other in the prediction, both after [`normalize_answer`], else 0."""
+    return _nearest(lambda found, wanted: float(f" {wanted} " in f" {found} "), prediction, golds)
+
+
 def exact_match(prediction: str, golds: Sequence[str]) -> float:
     """1 if the prediction equals a gold answer after [`normalize_answer`], else 0."""
     return _nearest(lambda found, wanted: float(found == wanted), prediction, golds)

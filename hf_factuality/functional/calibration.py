@@ -84,8 +84,7 @@ def risk_coverage(scores: Sequence[float], labels: Sequence[bool]) -> list[tuple
     pairs = sorted(zip(map(float, scores), map(bool, labels), strict=True), reverse=True)
     if any(isnan(score) for score, _ in pairs):
         raise ValueError("a score is NaN: leave unknown claims out")
-    found: list[tuple[float, float]] = []
-    false = 0
+    found, false = [], 0
     for _, tied in groupby(pairs, key=lambda pair: pair[0]):
         here = [label for _, label in tied]
         own = here.count(False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from math import isfinite
 from typing import Any
 
@@ -16,18 +16,14 @@ from hf_factuality.metrics._numbers import NumberOptions, _flag, _number
 
 OUTCOMES = ("correct", "wrong", "refused", "answered")
 """What became of an answer; `"answered"`: it does not decline, and whether it is right is not known."""
-_CURVE = 100
-"""Points of the risk-coverage curve that a result keeps."""
-_Row = tuple[str | None, bool | None, str | None]
-"""Outcome of an answer; whether its question can be answered, and the domain."""
+_Row = tuple[str | None, bool | None, str | None]  # outcome, whether the question can be answered, domain
 
 
 def _outcome(item: Any, place: str) -> str | None:
-    if not isinstance(item, str):
-        return {True: "correct", False: "wrong", None: None}[_flag(item, place)]
-    if item not in OUTCOMES:
-        raise DataError(f"{place} must be one of {', '.join(OUTCOMES)}, True, False or None, got {item!r:.100}")
-    return item
+    if isinstance(item, str) and item in OUTCOMES:
+        return item
+    right = _flag(item, f"{place}: what is none of {', '.join(OUTCOMES)}")
+    return None if right is None else OUTCOMES[not right]
 
 
 def _row(item: Any, asked: Any, row: int) -> _Row:
@@ -42,14 +38,23 @@ def _share(part: int, whole: int) -> float | None:
     return part / whole if whole else None
 
 
+def _declined(row: _Row) -> int:
+    """1 if the answer declines, 2 if it should, 3 if both."""
+    return (row[0] == "refused") + 2 * (row[1] is False)
+
+
+def _f1(declined: Iterable[int]) -> float | None:
+    """F1 of what [`_declined`] says, or of its counts; `None` if nothing should have declined."""
+    count = Counter(declined)
+    return 2 * count[3] / (2 * count[3] + count[1] + count[2]) if count[2] + count[3] else None
+
+
 def _rates(rows: Sequence[_Row]) -> dict[str, Any]:
     """Of rows whose outcome is known; `None` for what is not known, or has nothing to count."""
-    count = Counter(outcome for outcome, *_ in rows)
+    count, told = Counter(row[0] for row in rows), Counter(_declined(row) for row in rows if row[1] is not None)
     right, wrong, refused = (count[name] for name in OUTCOMES[:3])
     n = 0 if count["answered"] else len(rows)  # of which it is known whether they are right
-    could = [outcome == "refused" for outcome, answerable, _ in rows if answerable]
-    should = [outcome == "refused" for outcome, answerable, _ in rows if answerable is False]
-    both, declined = sum(should), sum(should) + sum(could)
+    should = told[2] + told[3]
     return {
         "accuracy": _share(right, n),
         "abstention_rate": _share(refused, len(rows)),
@@ -57,10 +62,10 @@ def _rates(rows: Sequence[_Row]) -> dict[str, Any]:
         "accuracy_answered": _share(right, n and right + wrong),
         "f_score": _share(2 * right, n and n + right + wrong),
         "omniscience_index": _share(100 * (right - wrong), n),
-        "false_abstention_rate": _share(sum(could), len(could)),
-        "precision": _share(both, should and declined),
-        "recall": _share(both, len(should)),
-        "f1": _share(2 * both, should and declined + len(should)),
+        "false_abstention_rate": _share(told[1], told[0] + told[1]),
+        "precision": _share(told[3], should and told[1] + told[3]),
+        "recall": _share(told[3], should),
+        "f1": _f1(told),
         **{f"n_{name}": count[name] for name in OUTCOMES},
     }
 
@@ -85,31 +90,29 @@ def abstention(
         scores = [None if None in row[:2] else float((row[0] == "refused") != row[1]) for row in rows]
     else:
         # Where some are "answered", a mean over the others would count every refusal, and not every answer.
-        pays = dict(zip(("correct", "refused", "wrong"), (weights[0], weights[1], -weights[2]), strict=True))
+        pays = {"correct": weights[0], "refused": weights[1], "wrong": -weights[2]}
         unknown = any(outcome == "answered" for outcome, *_ in rows)
         scores = [None if unknown or outcome is None else float(pays[outcome]) for outcome, *_ in rows]
     scored = [row for row, found in zip(rows, scores, strict=True) if found is not None]
-    names = sorted({domain for *_, domain in known if domain})
-    domains = {name: [row for row in known if row[2] == name] for name in names}
+    told = [_declined(row) for row in scored]
+    domains = {name: [row for row in known if row[2] == name] for name in sorted({row[2] for row in known if row[2]})}
     return make_result(
         "abstention",
-        _rates(scored)["f1"] if score == "f1" else mean(scores),
+        _f1(told) if score == "f1" else mean(scores),
         scores=scores,
         parts=_rates(known) | {"domains": {name: {"n": len(own), **_rates(own)} for name, own in domains.items()}},
         left_out={"responses": {"unjudged": len(rows) - len(known), "unlabelled": len(known) - len(scored)}},
         settings={"weights": [float(weight) for weight in weights], "score": score},
         judge=named(given.judge),
-        resampled=scored if score == "f1" else None,
-        statistic=(lambda drawn: _rates(drawn)["f1"]) if score == "f1" else None,
+        resampled=told if score == "f1" else None,
+        statistic=_f1 if score == "f1" else None,
         options=given,
     )
 
 
 def _probability(item: Any, place: str) -> float | None:
     if (value := _number(item, place)) is not None and not 0 <= value <= 1:
-        raise DataError(
-            f"{place} must be a probability in [0, 1] or None, got {item!r:.50}; divide percentages by 100"
-        )
+        raise DataError(f"{place} must be a probability in [0, 1] or None, got {item!r}; divide percentages by 100")
     return value
 
 
@@ -125,9 +128,8 @@ def calibration(
     known = [(p, it == "correct") for p, it in zip(scores, outcomes, strict=True) if p is not None]
     sure, right = [p for p, _ in known], [truth for _, truth in known]
     curve = measures.risk_coverage(sure, right)
-    thinned = curve[::-1][:: max(1, -(-len(curve) // _CURVE))][::-1]  # the last point stays
-    lacking = sum(answered) - len(known)
-    reasons = {"no_confidence": lacking, "abstained": outcomes.count("refused")}
+    thinned = curve[::-1][:: -(-len(curve) // 100) or 1][::-1]  # 100 points, and the last stays
+    reasons = {"no_confidence": sum(answered) - len(known), "abstained": outcomes.count("refused")}
     return make_result(
         "calibration",
         measures.expected_calibration_error(sure, right, bins),

@@ -1,6 +1,7 @@
 """SimpleQA, AA-Omniscience and AbstentionBench in `hf-factuality evaluate`: graded by a served judge, or by words."""
 
 import json
+from xml.etree import ElementTree
 
 import pytest
 
@@ -18,12 +19,21 @@ QUESTIONS = [
     }
     for n in range(7)
 ]
-SAID = ["Marie Curie.", "It was Ada.", "I do not know.", "Marie Curie CORRECT", "", "NONSENSE", "a cut verdict"]
+SAID = [
+    "Marie Curie. <confidence>0.9</confidence>",
+    "It was Ada.",
+    "I do not know.",
+    "Marie Curie CORRECT",
+    "",
+    "NONSENSE",
+    "a cut verdict",
+]
 
 
 def grade(prompt, body):
     """A judge that reads the block of the answer; of two answers its verdict cannot be read."""
     block = prompt.split("[BEGIN ANSWER")[1].split("[END ANSWER")[0]
+    assert "confidence" not in prompt, "how sure it is must not sway who grades"
     assert "Marie Curie" in prompt.split("[BEGIN CORRECT")[1].split("[END CORRECT")[0]
     if "NONSENSE" in block:
         return "A. CORRECT, I think"
@@ -164,3 +174,69 @@ def test_abstentionbench_by_scenario(tmp_path, evaluate):
         "false premise": (0.5, 0.5, 0.5),
         "stale": (1.0, 1.0, 1.0),
     }
+
+
+STATED = [
+    "Marie Curie.\n<confidence>0.9</confidence>",
+    "Ada.\n<confidence>0.8</confidence>",
+    "I don't know. <confidence>0.1</confidence>",
+    "Marie Curie",
+    "It was Marie Curie, in 1898. <confidence>0.6</confidence>",
+    "Marie <confidence>0.6</confidence>",
+    "<think>Marie Curie? <confidence>1</confidence></think>Ada <confidence>0.2</confidence>",
+]
+
+
+@pytest.mark.parametrize(("match", "right"), [("exact", [1, 0, 0, 1, 0, 0, 0]), ("contained", [1, 0, 0, 1, 1, 0, 0])])
+def test_words_instead_of_a_judge_and_the_calibration_of_what_is_stated(tmp_path, evaluate, answered, match, right):
+    write_rows(tmp_path / "answers.jsonl", [{"text": text} for text in STATED])
+    status, printed, err = evaluate(f"--benchmark simpleqa {answered} --match {match} --style confidence")
+    assert status == 0, err
+    abstention, calibration = printed["results"]
+    assert abstention["value"] == pytest.approx((sum(right) - (6 - sum(right))) / 7)
+    assert abstention["judge"] == {"name": "match", "rule": match} and abstention["parts"]["n_refused"] == 1
+    assert abstention["higher_is_better"] and not calibration["higher_is_better"]
+    # Those that answer and state a number: .9, .8, .6, .6, .2.
+    known = [(p, right[n]) for p, n in ((0.9, 0), (0.8, 1), (0.6, 4), (0.6, 5), (0.2, 6))]
+    assert calibration["left_out"]["responses"] == {"no_confidence": 1, "abstained": 1, "unjudged": 0}
+    assert calibration["n_scored"] == 5 and "no_confidence 1, abstained 1" in err
+    assert calibration["parts"]["brier"] == pytest.approx(sum((p - y) ** 2 for p, y in known) / 5)
+    gaps = [0.1, 0.8, 2 * abs(0.6 - (right[4] + right[5]) / 2), 0.2]
+    assert calibration["value"] == pytest.approx(sum(gaps) / 5)
+    for name, dots in (("reliability", 4 + 4), ("risk_coverage", 5 + 2)):
+        image = ElementTree.parse(tmp_path / f"r.simpleqa.{name}.svg").getroot()
+        assert sum(it.tag.endswith("circle") for it in image.iter()) == dots and f"r.simpleqa.{name}.svg" in err
+
+
+def test_nothing_is_drawn_where_no_answer_states_a_number(tmp_path, evaluate, answered):
+    write_rows(tmp_path / "answers.jsonl", [{"text": "Marie Curie"}, *[{"text": "Ada"}] * 6])
+    flags = f"--benchmark simpleqa {answered} --match exact --metrics calibration,accuracy"
+    status, printed, err = evaluate(flags)
+    assert status == 0, err
+    assert printed["results"][0]["value"] is None and not list(tmp_path.glob("*.svg"))
+    assert printed["results"][1]["value"] == pytest.approx(1 / 7)
+    assert evaluate(f"{flags} --fail_under calibration=0.1")[0] == 2
+
+
+@pytest.mark.parametrize(("match", "right"), [("exact", 2), ("contained", 3)])
+def test_a_file_of_ones_own_by_words(own, own_answers, evaluate, match, right):
+    """All three answers hold a gold one; one of them is two sentences."""
+    status, printed, err = evaluate(f"--dataset {own} --answers {own_answers} --metrics abstention --match {match}")
+    assert status == 0, err
+    parts = printed["results"][0]["parts"]
+    assert (parts["n_correct"], parts["n_wrong"], parts["false_abstention_rate"]) == (right, 3 - right, 0.0)
+
+
+def test_abstentionbench_by_words(tmp_path, evaluate):
+    rows = [
+        {"question": "Q?", "reference_answers": ["x"], "should_abstain": n < 2, "metadata_json": "{}"}
+        for n in range(4)
+    ]
+    write_rows(tmp_path / "falseqa.jsonl", rows)
+    write_rows(tmp_path / "answers.jsonl", [{"text": text} for text in ("I don't know.", "x", "x", "")])
+    flags = "--benchmark abstentionbench --dataset falseqa.jsonl --answers answers.jsonl --match contained"
+    status, printed, err = evaluate(flags)
+    assert status == 0, err
+    (entry,) = printed["results"]
+    # One of two that ought; what has no text does not decline. F1 = 2 * 1 / (1 + 2).
+    assert entry["value"] == pytest.approx(2 / 3) and entry["parts"]["n_answered"] == 3

@@ -286,7 +286,7 @@ _HALUEVAL = {"repo_id": "pminervini/HaluEval", "config": "qa", "split": "data", 
              "columns": ("question", "right_answer", "hallucinated_answer"), "optional": ("knowledge",)}  # fmt: skip
 _TRUTHFULQA = {"repo_id": "truthfulqa/truthful_qa", "split": "validation"}
 _SHORT = {"metrics": ("abstention",), "data_source": "world", "max_new_tokens": 1024, "styles": STYLES,
-          "build": build_short_answer}  # fmt: skip
+          "build": build_short_answer, "columns": ("question/problem", "answer"), "optional": ("domain/topic", "metadata")}  # fmt: skip
 _HALLUQA = "github.com/OpenMOSS/HalluQA"
 
 _ALL = (
@@ -383,21 +383,17 @@ _ALL = (
         build=build_prompt, columns=("prompt/question",), optional=("title/topic",),
     ),
     Reader(
-        name="simpleqa", repo_id="basicv8vc/SimpleQA", split="test", **_SHORT,
-        description="4,326 short questions that models often get wrong", source="arXiv 2411.04368",
-        columns=("question/problem", "answer"), optional=("domain/topic", "metadata"),
+        name="simpleqa", repo_id="basicv8vc/SimpleQA", split="test", source="arXiv 2411.04368", **_SHORT,
+        description="4,326 short questions that models often get wrong",
     ),
     Reader(
-        name="simpleqa-verified", repo_id="google/simpleqa-verified", split="eval", **_SHORT,
-        description="1,000 questions of SimpleQA, checked again", source="arXiv 2509.07968",
-        columns=("question/problem", "answer"), optional=("domain/topic",),
+        name="simpleqa-verified", repo_id="google/simpleqa-verified", split="eval", source="arXiv 2509.07968", **_SHORT,
+        description="1,000 questions of SimpleQA, checked again",
     ),
-    Reader(
-        # Its published prompt allows to decline; the index counts no answer that is right in part, as this judge does not.
-        name="aa-omniscience", repo_id="ArtificialAnalysis/AA-Omniscience-Public", split="train",
+    Reader(  # its published prompt allows to decline
+        name="aa-omniscience", repo_id="ArtificialAnalysis/AA-Omniscience-Public", split="train", source="arXiv 2511.13029",
+        description="the public tenth of 6,000 questions in 6 domains; its index is the part omniscience_index",
         **_SHORT | {"styles": ("abstain", "chat", "confidence", "fspo")},
-        description="the public tenth of 6,000 questions of 6 domains; see the part omniscience_index",
-        source="arXiv 2511.13029", columns=("question", "answer"), optional=("domain/topic",),
     ),
     Reader(
         name="abstentionbench", metrics=("abstention",), styles=("chat", "abstain", "fspo"), max_new_tokens=4096, files="*.jsonl",

@@ -1,12 +1,10 @@
 """Questions with a short answer, or with none: SimpleQA, AA-Omniscience and AbstentionBench.
 
-Of SimpleQA, SimpleQA-Verified and AA-Omniscience no file was at hand, only code that reads them; of AbstentionBench the code
-that makes its rows (github.com/facebookresearch/AbstentionBench, e291841).
+No file of them was at hand, but code that reads them, and of AbstentionBench what makes its rows (facebookresearch, e291841).
 """
 
 from __future__ import annotations
 
-import json
 import re
 
 from hf_factuality.data.benchmarks.base import BenchmarkItem
@@ -31,7 +29,7 @@ _SCENARIOS = {
     "underspecified context": "alcuna bbq bigbenchdisambiguate gpqa gsm8k mediq mmlu musique qasper squad2 umwp worldsense",
     "underspecified intent": "situatedqa kuqambiguous coconotincomprehensible",
 }
-_UNPUBLISHED = ("kuq", "coconot", "selfaware", "nq")
+_CATEGORY = re.compile(r'"(?:KUQ|CoCoNot_AbstentionBench)_category":\s*"([^"]*)"')
 
 
 def build_short_answer(row: Row, style: str) -> BenchmarkItem:
@@ -39,8 +37,9 @@ def build_short_answer(row: Row, style: str) -> BenchmarkItem:
     question, answer = row.text("question"), row.text("answer").strip()
     topic = _TOPIC.search(row.optional_text("metadata") or "")
     domain = row.optional_text("domain") or (topic and topic[1])
-    messages = ask(style, question, instruction=_INSTRUCTIONS.get(style))
-    return BenchmarkItem(row.id, messages, question, answer=answer, domain=domain)
+    return BenchmarkItem(
+        row.id, ask(style, question, instruction=_INSTRUCTIONS.get(style)), question, answer=answer, domain=domain
+    )
 
 
 def build_abstention(row: Row, style: str) -> BenchmarkItem:
@@ -50,24 +49,19 @@ def build_abstention(row: Row, style: str) -> BenchmarkItem:
         raise Unusable("should_abstain is neither true nor false")
     answers = row.texts("reference_answers", "\n") if row.values.get("reference_answers") else []
     domain = row.optional_text("scenario") or scenario(row.group, row.optional_text("metadata_json"))
-    messages = ask(style, question, instruction=_INSTRUCTIONS.get(style))
-    reference = {"answerable": not should}
-    return BenchmarkItem(row.id, messages, question, answer=answers or None, domain=domain, reference=reference)
+    given = {"answer": answers or None, "domain": domain, "reference": {"answerable": not should}}
+    return BenchmarkItem(row.id, ask(style, question, instruction=_INSTRUCTIONS.get(style)), question, **given)
 
 
 def scenario(dataset: str | None, metadata: str | None = None) -> str | None:
-    """AbstentionBench's scenario of a dataset (`"falseqa"`, `"FalseQADataset"`), or of a row's category in its `metadata`.
+    """AbstentionBench's scenario of a dataset, `"falseqa"` or `"FalseQADataset"`, or of a row's category in its `metadata`.
 
     A dataset of another name keeps it. `Unusable` for what the published figures leave out.
     """
-    try:
-        known = json.loads(metadata or "{}")
-    except (ValueError, RecursionError):
-        raise Unusable("metadata_json is no JSON") from None
-    keys = ("KUQ_category", "CoCoNot_AbstentionBench_category")
-    category = next((known[key] for key in keys if known.get(key)), "") if isinstance(known, dict) else ""
-    name = re.sub(r"[\W_]", "", f"{dataset}".lower().removesuffix("dataset") + f"{category}".lower())
+    category = _CATEGORY.search(metadata or "")
+    name = f"{dataset}".lower().removesuffix("dataset") + (category[1].lower() if category else "")
+    name = re.sub(r"[\W_]", "", name)
     found = next((it for it, names in _SCENARIOS.items() if name.startswith(tuple(names.split()))), None)
-    if found is None and name.startswith(_UNPUBLISHED):
+    if found is None and name.startswith(("kuq", "coconot", "selfaware", "nq")):
         raise Unusable("left out of the published figures")
     return found or dataset

@@ -4,29 +4,24 @@ import hf_factuality.metrics._module as module
 
 
 _CITATION = """
-@misc{truthrl2025,
-    title={{TruthRL}: Incentivizing Truthful {LLMs} via Reinforcement Learning},
-    year={2025},
-    eprint={2509.25760},
-    archivePrefix={arXiv}
-}
+@misc{truthrl2025, title={{TruthRL}: Incentivizing Truthful {LLMs} via Reinforcement Learning}, year={2025},
+    eprint={2509.25760}, archivePrefix={arXiv}}
 """
 _INPUTS = """
 Args:
     predictions (`list`): what became of each answer: "correct" (or `True`), "wrong" (or `False`), "refused" (it abstains),
-        "answered" (it does not abstain, and whether it is right is not known), or `None` (could not be judged).
-    references (`list`, *optional*): per question whether it can be answered, or whether this model knows the answer:
-        `True`, `False` (it should abstain) or `None`; or a dictionary with that as `answerable`, and a `domain`.
+        "answered" (it does not, and whether it is right is not known), or `None` (could not be judged).
+    references (`list`, *optional*): per question whether it has an answer, or one that the model knows: `True`, `False` (it
+        should abstain) or `None`; or a dictionary with that as `answerable`, and a `domain`.
     weights (`tuple`, *optional*, defaults to `(1, 0, 1)`): w1, w2 and w3 of the truthfulness score.
     score (`str`, *optional*, defaults to `"truthfulness"`): or "f1", of abstention.
     judge (`str`, *optional*): who judged.
 
-The score is w1 accuracy + w2 abstention rate - w3 hallucination rate, in [-1, 1] by default; `None` where answers are
-"answered". Parts: accuracy, abstention_rate, hallucination_rate (wrong answers), each of all responses;
-accuracy_answered; f_score (SimpleQA, arXiv 2411.04368: harmonic mean of accuracy and accuracy_answered);
-omniscience_index (arXiv 2511.13029: 100 (correct - wrong) / n); false_abstention_rate, of the questions that can be
-answered; precision, recall and f1 of abstention (AbstentionBench, arXiv 2506.09038), `None` if no question cannot; numbers
-of outcomes; domains, the same of each.
+The score is w1 accuracy + w2 abstention rate - w3 hallucination rate, in [-1, 1] by default; `None` if some are "answered".
+Parts: accuracy, abstention_rate and hallucination_rate (wrong answers), of all responses; accuracy_answered; f_score
+(SimpleQA, arXiv 2411.04368: harmonic mean of accuracy and accuracy_answered); omniscience_index (arXiv 2511.13029: 100
+(correct - wrong) / n); false_abstention_rate, of questions that have an answer; precision, recall and f1 of abstention
+(AbstentionBench, arXiv 2506.09038), `None` if every question has one; numbers of outcomes; domains, the same of each.
 """
 
 

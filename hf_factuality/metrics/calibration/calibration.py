@@ -4,12 +4,8 @@ import hf_factuality.metrics._module as module
 
 
 _CITATION = """
-@inproceedings{guo2017calibration,
-    title={On Calibration of Modern Neural Networks},
-    author={Guo, Chuan and Pleiss, Geoff and Sun, Yu and Weinberger, Kilian Q.},
-    booktitle={ICML},
-    year={2017}
-}
+@inproceedings{guo2017calibration, title={On Calibration of Modern Neural Networks}, booktitle={ICML}, year={2017},
+    author={Guo, Chuan and Pleiss, Geoff and Sun, Yu and Weinberger, Kilian Q.}}
 """
 _INPUTS = """
 Args:
@@ -19,11 +15,10 @@ Args:
     bins (`int`, *optional*, defaults to 10): of the expected calibration error.
     judge (`str`, *optional*): who judged.
 
-The score is the expected calibration error (ECE) over bins of equal width; lower is better. It has no interval: in resamples
-it is biased upwards. Parts: ece_mass (bins of equally many answers; equal confidences stay together), brier with its
-interval, auroc (ties count half), aurc (mean risk over all coverages, arXiv 1805.08206; answers of equal confidence come in
-any order), accuracy, mean_confidence; reliability and reliability_mass (per bin: count, mean confidence, accuracy) and
-risk_coverage (at most 100 points). With `return_scores` the scores are the confidences that count.
+The score is the expected calibration error (ECE) over bins of equal width; lower is better; no interval, since it is biased
+upwards in resamples. Parts: ece_mass (bins of equally many answers, those of one confidence together), brier with its interval,
+auroc (ties count half), aurc (mean risk over all coverages, arXiv 1805.08206; ties in any order), accuracy, mean_confidence;
+reliability and reliability_mass (per bin count, mean confidence, accuracy), risk_coverage (100 points). Scores: the confidences.
 """
 
 
