@@ -220,7 +220,14 @@ def test_the_second_call_finds_the_model(cache, monkeypatch):
 
 def test_every_setting_but_the_split_makes_another_model(cache, monkeypatch):
     monkeypatch.setattr(lm, "_is_built", lambda target, record: True)
-    others = {"language": "zh", "tokenizer": "bpe", "learning_rate": 0.1, "num_heads": 2, "hidden_size": 64}
+    others = {
+        "language": "zh",
+        "tokenizer": "bpe",
+        "learning_rate": 0.1,
+        "num_heads": 2,
+        "hidden_size": 64,
+        "declined": 0.5,
+    }
 
     def changed(config):
         for field in fields(config):
@@ -231,7 +238,7 @@ def test_every_setting_but_the_split_makes_another_model(cache, monkeypatch):
                 yield replace(config, **{field.name: other})
 
     # Headroom for "one more" in every size.
-    world = replace(CONFIG, num_attributes=3, num_values=10, num_targets=2)
+    world = replace(CONFIG, num_attributes=3, num_values=10, num_targets=2, stated=0.3)
     found = [build(config=world), *(build(config=other) for other in changed(world))]
     found += [build(config=world, model_config=other) for other in changed(TINY)]
     monkeypatch.setattr(lm, "VERSION", lm.VERSION + 1)
