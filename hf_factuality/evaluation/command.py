@@ -197,8 +197,8 @@ def _plots(out: Path, entry: Mapping[str, Any]) -> list[str]:
     bins, wrong = {"bins of equal width": wide, "bins of equal mass": full}, 1 - parts["accuracy"]
     curves = {"the most confident first": parts["risk_coverage"], "in any order": [(0, wrong), (1, wrong)]}
     first, second = (out.with_name(f"{out.stem}.{name}.{kind}.svg") for kind in ("reliability", "risk_coverage"))
-    write_atomically(first, plot_svg(f"{name}: reliability", "stated confidence", "right", bins, diagonal=True))
-    write_atomically(second, plot_svg(f"{name}: risk and coverage", "share answered", "wrong of these", curves))
+    write_atomically(first, plot_svg(f"{name}: reliability", "stated confidence", "share right", bins, diagonal=True))
+    write_atomically(second, plot_svg(f"{name}: risk and coverage", "share answered", "share wrong", curves))
     return [str(first), str(second)]
 
 

@@ -128,11 +128,10 @@ class JournalVerdicts:
 
 
 class AnswerJudge:
-    """Votes of a served model that has the reference answers in view; the prompts are ours.
+    """Votes of a served model that sees the reference answers; the prompts, one for each kind of benchmark, are ours.
 
-    Of HalluQA and TruthfulQA: is this answer hallucinated? Of AbstentionBench: does it abstain? Of other benchmarks, which
-    of CORRECT, INCORRECT and NOT_ATTEMPTED is it? `prompt` is a .txt file with `{{question}}`, `{{answer}}`, `{{correct}}`
-    and perhaps `{{incorrect}}`, which asks for one of these, or yes or no (是 or 否). Anything else is no vote.
+    `prompt` is a .txt file with `{{question}}`, `{{answer}}`, `{{correct}}` and perhaps `{{incorrect}}`. It asks, as ours of
+    the benchmark, for yes or no (是 or 否), or for CORRECT, INCORRECT or NOT_ATTEMPTED. Anything else is no vote.
     """
 
     def __init__(self, benchmark: str, model: str, base_url: str, prompt: Path | None = None, votes: int = 1):

@@ -30,8 +30,7 @@ def _row(item: Any, asked: Any, row: int) -> _Row:
     known, domain = (asked.get("answerable"), asked.get("domain")) if isinstance(asked, dict) else (asked, None)
     if not isinstance(domain, str | None):
         raise DataError(f"reference {row}: `domain` must be text or None, got {domain!r:.100}")
-    known = _flag(known, f"reference {row}: whether the question can be answered")
-    return _outcome(item, f"prediction {row}"), known, domain
+    return _outcome(item, f"prediction {row}"), _flag(known, f"reference {row}: whether it can be answered"), domain
 
 
 def _share(part: int, whole: int) -> float | None:
@@ -56,6 +55,7 @@ def _rates(rows: Sequence[_Row]) -> dict[str, Any]:
     n = 0 if count["answered"] else len(rows)  # of which it is known whether they are right
     should = told[2] + told[3]
     return {
+        "n": len(rows),
         "accuracy": _share(right, n),
         "abstention_rate": _share(refused, len(rows)),
         "hallucination_rate": _share(wrong, n),
@@ -95,12 +95,14 @@ def abstention(
         scores = [None if unknown or outcome is None else float(pays[outcome]) for outcome, *_ in rows]
     scored = [row for row, found in zip(rows, scores, strict=True) if found is not None]
     told = [_declined(row) for row in scored]
-    domains = {name: [row for row in known if row[2] == name] for name in sorted({row[2] for row in known if row[2]})}
+    domains: dict[str | None, list[_Row]] = {}
+    for row in known:
+        domains.setdefault(row[2], []).append(row)
     return make_result(
         "abstention",
         _f1(told) if score == "f1" else mean(scores),
         scores=scores,
-        parts=_rates(known) | {"domains": {name: {"n": len(own), **_rates(own)} for name, own in domains.items()}},
+        parts=_rates(known) | {"domains": {name: _rates(domains[name]) for name in sorted(filter(None, domains))}},
         left_out={"responses": {"unjudged": len(rows) - len(known), "unlabelled": len(known) - len(scored)}},
         settings={"weights": [float(weight) for weight in weights], "score": score},
         judge=named(given.judge),

@@ -397,9 +397,8 @@ _ALL = (
     ),
     Reader(
         name="abstentionbench", metrics=("abstention",), styles=("chat", "abstain", "fspo"), max_new_tokens=4096, files="*.jsonl",
-        where="a loading script that today's datasets do not run (facebook/AbstentionBench, CC-BY-NC-4.0); with datasets "
-        "3.6, save each of its datasets as NAME.jsonl (falseqa.jsonl, ...) in a folder",
-        description="20 datasets of questions that should be answered or should not, in 6 scenarios",
+        where="a script for datasets 3.6 (facebook/AbstentionBench); docs/evaluate.md says how to save what it loads",
+        description="questions of 20 datasets that should be answered or should not, in 6 scenarios; CC-BY-NC-4.0",
         source="arXiv 2506.09038", build=build_abstention,
         columns=("question", "should_abstain"), optional=("reference_answers", "metadata_json", "scenario"),
     ),
