@@ -5,6 +5,7 @@ A probability is in [0, 1], else `ValueError`; a label is whether the claim is t
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import groupby
 from math import exp, isfinite, isnan, log
@@ -116,6 +117,16 @@ def fit_temperature(log_odds: Sequence[float], labels: Sequence[bool]) -> float:
         rising = sum((sigmoid(exp(middle) * z) - y) * z for z, y in pairs) >= 0
         low, high = (low, middle) if rising else (middle, high)
     return exp(-(low + high) / 2)
+
+
+def best_threshold(scores: Sequence[float], labels: Sequence[bool]) -> float:
+    """From which score on claims are best called true: the mean of the shares of true and of false claims that are told
+    right (balanced accuracy) is highest. Half way between two scores, the lowest of several; needs claims of both kinds.
+    """
+    true, false = (sorted(s for s, y in zip(scores, labels, strict=True) if bool(y) is kind) for kind in (True, False))
+    cuts = sorted({*true, *false})
+    best = max(cuts, key=lambda cut: bisect_left(false, cut) / len(false) - bisect_left(true, cut) / len(true))
+    return (best + cuts[max(cuts.index(best) - 1, 0)]) / 2
 
 
 def _pairs(probabilities: Sequence[float], labels: Sequence[bool]) -> list[tuple[float, bool]]:

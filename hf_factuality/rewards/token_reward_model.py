@@ -5,13 +5,12 @@ from __future__ import annotations
 import inspect
 import logging
 import math
-import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hf_factuality.errors import CheckpointError, DataError
-from hf_factuality.verifiers.judges.pairs import default_device, outside_zero3
+from hf_factuality.verifiers.judges.pairs import default_device, outside_zero3, with_broken_tokens
 
 
 if TYPE_CHECKING:
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 PROCESSES = ("raw", "sigmoid", "softmax")
-_SURROGATE = re.compile(r"[\ud800-\udfff]")
 # Stands for the completion while a chat template is rendered: letters, which no template trims or escapes.
 _MARK = "COMPLETIONxSTANDSxHERE"
 
@@ -237,14 +235,6 @@ class TokenRewardModel:
             )
         return _Frame(head, tail[0], False)
 
-    def _plain(self, text: str) -> str:
-        """`text` without the reward model's special tokens, of the same length: a policy cannot close its own turn."""
-        added = (str(token) for token in self.tokenizer.added_tokens_decoder.values() if token.special)
-        for token in dict.fromkeys([*self.tokenizer.all_special_tokens, *added]):
-            if token in text:
-                text = text.replace(token, f"{token[0]} {token[2:]}" if len(token) > 1 else "\ufffd")
-        return _SURROGATE.sub("\ufffd", text)
-
     def _encode(self, texts: Sequence[str], prompts: Sequence[Any] | None) -> list[_Encoded]:
         frames = [self._frame(prompt) for prompt in (prompts if prompts is not None else [None] * len(texts))]
         rows = [_Encoded({}, [], 0)] * len(texts)
@@ -252,7 +242,9 @@ class TokenRewardModel:
             chosen = [i for i, text in enumerate(texts) if text and frames[i].special is special]
             if not chosen:
                 continue
-            wholes = [f"{frames[i].head}{self._plain(texts[i])}{frames[i].tail}" for i in chosen]
+            wholes = [
+                f"{frames[i].head}{with_broken_tokens(texts[i], self.tokenizer)}{frames[i].tail}" for i in chosen
+            ]
             options = {"add_special_tokens": special, "return_offsets_mapping": True, "verbose": False,
                        "return_special_tokens_mask": True, "return_attention_mask": True}  # fmt: skip
             for i, whole, encoded in zip(chosen, wholes, _rows(self.tokenizer(wholes, **options)), strict=True):

@@ -41,7 +41,7 @@ METRICS = {
     "brier": ("Brier score", calibration.brier_score),
     "accuracy": ("accuracy", lambda p, y: mean([float((q >= 0.5) == true) for q, true in zip(p, y, strict=True)])),
 }
-RESULTS, RELIABILITY = "results-truthfulness.json", "reliability.svg"
+RELIABILITY = "reliability.svg"
 _LABELS = (None, *(label.value for label in Label))
 _HEAD = re.compile(r"(?!.*(?:original_module|lora_))(?:.*\.)?(?:score|classifier)\b")
 
@@ -85,6 +85,8 @@ class TruthfulnessTrainer(FactualityTrainer, _BaseTrainer):
     _config = TruthfulnessConfig
     _task = "text-classification"
     _template_file = "rm_model_card.md"
+    _results = "results-truthfulness.json"
+    _settings, _verifier, _peft_task, _collator = SETTINGS, TruthfulnessVerifier, "SEQ_CLS", DataCollatorWithPadding
     _paper = {
         "title": "Knowledge-Level Consistency Reinforcement Learning: Dual-Fact Alignment for Long-Form Factuality",
         "id": "2509.23765",
@@ -109,10 +111,10 @@ class TruthfulnessTrainer(FactualityTrainer, _BaseTrainer):
         rows, rng = self._read(train_dataset, "train"), random.Random(f"claims {args.seed}")
         topics = sorted({row["topic"] for row in rows})
         apart = set(rng.sample(topics, min(len(topics), max(1, round(args.calibration_share * len(topics))))))
-        natural = _both([row for row in rows if row["topic"] not in apart], "train")
-        measured = own = _both([row for row in rows if row["topic"] in apart], "calibration")
+        natural = self._both([row for row in rows if row["topic"] not in apart], "train")
+        measured = own = self._both([row for row in rows if row["topic"] in apart], "calibration")
         if self._held_out:
-            measured = _both(self._read(eval_dataset, "eval"), "eval")
+            measured = self._both(self._read(eval_dataset, "eval"), "eval")
             if shared := {row["topic"] for row in measured} & set(topics):
                 logger.warning("%d topics of the eval dataset are in the train dataset too", len(shared))
         chosen, self._log_odds_added = _at_ratio(natural, args.ratio, rng)
@@ -120,25 +122,31 @@ class TruthfulnessTrainer(FactualityTrainer, _BaseTrainer):
         train.info.description = train_dataset.info.description  # for the card
         if isinstance(model, str):
             set_seed(args.seed)  # the head is drawn
-            model = AutoModelForSequenceClassification.from_pretrained(model, num_labels=2, **known)
-        config = model.config
-        if config.num_labels != 2 or "ForSequenceClassification" not in type(model).__name__ or not _heads(model):
+            model = self._load(model, args, known)
+        config, kind = (
+            model.config,
+            "SequenceClassification" if self._peft_task == "SEQ_CLS" else "TokenClassification",
+        )
+        if config.num_labels != 2 or kind not in type(model).__name__ or not _heads(model):
             told = f"the model is a {type(model).__name__} with num_labels={config.num_labels}"
-            raise ValueError(f"{told}; pass its name, or a sequence classifier of 2 classes, `score` or `classifier`")
+            wanted = (
+                f"a {kind.removesuffix('Classification').lower()} classifier of 2 classes, `score` or `classifier`"
+            )
+            raise ValueError(f"{told}; pass its name, or {wanted}")
         config.id2label, config.label2id = dict(enumerate(CLASSES)), {name: n for n, name in enumerate(CLASSES)}
         config.pad_token_id = processing_class.pad_token_id
-        setattr(config, SETTINGS, {"template": template, "temperature": None})
+        setattr(config, self._settings, {"template": template, "temperature": None})
         if peft_config is not None:
             from peft import get_peft_model
 
             if getattr(peft_config, "is_prompt_learning", False):
                 raise ValueError(f"a {type(peft_config).__name__} cannot be merged into its base: pass a LoraConfig")
             peft_config = copy.copy(peft_config)
-            peft_config.task_type = "SEQ_CLS"  # the head is trained and saved too
+            peft_config.task_type = self._peft_task  # the head is trained and saved too
             model = get_peft_model(model, peft_config)
         super().__init__(
-            model, args, DataCollatorWithPadding(processing_class), train, test, processing_class,
-            compute_metrics=_figures, compute_loss_func=self._loss, **kwargs,
+            model, args, self._collator(processing_class), train, test, processing_class,
+            compute_metrics=self._metrics, compute_loss_func=self._loss, **kwargs,
         )  # fmt: skip
         if self.is_fsdp_enabled or is_deepspeed_zero3_enabled():
             raise ValueError("FSDP and ZeRO-3 split the head that is calibrated: take DDP or ZeRO-2, with LoRA")
@@ -169,6 +177,32 @@ class TruthfulnessTrainer(FactualityTrainer, _BaseTrainer):
             rows.append({"input_ids": ids, "labels": CLASSES.index(label), "topic": topic})
         return rows
 
+    def _load(self, name: str, args, known: dict[str, Any]):
+        return AutoModelForSequenceClassification.from_pretrained(name, num_labels=2, **known)
+
+    @staticmethod
+    def _truths(labels) -> list[int]:
+        """Of the claims of a row."""
+        return [labels]
+
+    def _claims(self, found) -> tuple[list[float], list[int], list[int]]:
+        """Log-odds, truth and row of each claim that was predicted."""
+        margins = (found.predictions[:, 1] - found.predictions[:, 0]).tolist()
+        return margins, found.label_ids.tolist(), list(range(len(margins)))
+
+    def _metrics(self, found) -> dict[str, float]:
+        margins, truths, _ = self._claims(found)
+        probabilities = list(map(calibration.sigmoid, margins))
+        return {name: score(probabilities, truths) for name, (_, score) in METRICS.items()}
+
+    def _both(self, rows: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
+        truths = [truth for row in rows for truth in self._truths(row["labels"])]
+        if not 0 < sum(truths) < len(truths):
+            told = f"the claims for {name} are {sum(truths)} supported and {truths.count(0)} contradicted"
+            hint = "label more claims or topics, or change calibration_share"
+            raise DataError(f"{told}, and both are needed: {hint}")
+        return rows
+
     def _loss(self, outputs, labels, num_items_in_batch=None):
         """Cross-entropy; while training, of the logits plus what the ratio adds to the log-odds of being true."""
         added = self._log_odds_added if self.model.training else 0.0
@@ -177,7 +211,7 @@ class TruthfulnessTrainer(FactualityTrainer, _BaseTrainer):
 
     def train(self, resume_from_checkpoint=None, trial=None, ignore_keys_for_eval=None):
         self.figures = {}  # of weights that are going
-        getattr(self.accelerator.unwrap_model(self.model).config, SETTINGS)["temperature"] = None
+        getattr(self.accelerator.unwrap_model(self.model).config, self._settings)["temperature"] = None
         output = super().train(resume_from_checkpoint, trial, ignore_keys_for_eval)
         self.calibrate()
         return output
@@ -187,29 +221,36 @@ class TruthfulnessTrainer(FactualityTrainer, _BaseTrainer):
 
         Checkpoints of the training are not calibrated. Where it was calibrated before, the config records the product.
         """
-        found = self.predict(self.calibration_dataset)
-        temperature = calibration.fit_temperature(_margins(found), found.label_ids)
+        margins, truths, _ = self._claims(self.predict(self.calibration_dataset))
+        temperature = calibration.fit_temperature(margins, truths)
         found, model = self.predict(self.eval_dataset), self.accelerator.unwrap_model(self.model)
         with torch.no_grad():
             for parameter in _heads(model)[-1].parameters():
                 parameter.div_(temperature)
-        settings = getattr(model.config, SETTINGS)
+        settings = getattr(model.config, self._settings)
         settings["temperature"] = temperature * (settings["temperature"] or 1.0)
-        self._measured = [calibration.sigmoid(margin / temperature) for margin in _margins(found)]
-        self.figures = {name: score(self._measured, found.label_ids) for name, (_, score) in METRICS.items()}
+        self._choose(settings, [calibration.sigmoid(margin / temperature) for margin in margins], truths)
+        margins, self._labels, rows = self._claims(found)
+        topics = self.eval_dataset["topic"]
+        self._topics = [topics[row] for row in rows]
+        self._measured = [calibration.sigmoid(margin / temperature) for margin in margins]
+        self.figures = {name: score(self._measured, self._labels) for name, (_, score) in METRICS.items()}
         self.figures |= {f"{name}_uncalibrated": found.metrics[f"test_{name}"] for name in ("ece", "brier")}
         self.log({"temperature": temperature, **{f"calibrated_{name}": value for name, value in self.figures.items()}})
         return temperature
+
+    def _choose(self, settings: dict[str, Any], probabilities: list[float], truths: list[int]) -> None:
+        """Further settings of the judge, by the calibration claims."""
 
     def _save(self, output_dir=None, state_dict=None):
         super()._save(output_dir, state_dict)
         if not self.args.should_save:
             return
         folder, model = Path(output_dir or self.args.output_dir), self.accelerator.unwrap_model(self.model)
-        for stale in (RESULTS, RELIABILITY):  # of weights that are gone
+        for stale in (self._results, RELIABILITY):  # of weights that are gone
             (folder / stale).unlink(missing_ok=True)
         model.config.save_pretrained(folder)  # PEFT leaves it out
-        verifier = TruthfulnessVerifier(model, self.processing_class, max_length=self.args.max_length)
+        verifier = self._verifier(model, self.processing_class, max_length=self.args.max_length)
         verifier.judge._source = {"model": "."}
         describe(verifier).write(folder, marker=False)
         if self.figures and folder == Path(self.args.output_dir):
@@ -224,11 +265,11 @@ class TruthfulnessTrainer(FactualityTrainer, _BaseTrainer):
             "fingerprint": folder_fingerprint(folder),
         } | dict.fromkeys(("revision", "server"))
         topics = defaultdict(list)
-        for row, p in zip(self.eval_dataset, self._measured, strict=True):
-            topics[row["topic"]].append((p, row["labels"]))
+        for topic, *claim in zip(self._topics, self._measured, self._labels, strict=True):
+            topics[topic].append(claim)
         where = "that neither training nor temperature saw" if self._held_out else "that the temperature was fitted on"
         same = measured_entry(
-            "truthfulness", "", [(1.0, 1.0)] * len(self._measured), dataset={"split": "held-out"}, generation={},
+            self._settings, "", [(1.0, 1.0)] * len(self._measured), dataset={"split": "held-out"}, generation={},
             note=f"claims at their natural ratio, on topics {where}.",
         )  # fmt: skip
         entries, drawing = [], {"resamples": 200, "seed": 0, "level": 0.95}
@@ -243,16 +284,16 @@ class TruthfulnessTrainer(FactualityTrainer, _BaseTrainer):
             else:
                 entry["title"], interval = f"{title} before calibration", None
             entries.append(same | entry | {"confidence_interval": interval})
-        write_results(folder / RESULTS, about, entries, environment(model.device.type))
+        write_results(folder / self._results, about, entries, environment(model.device.type))
         points = [(own.confidence, own.accuracy) for own in self._bins()]
         drawn = plot_svg("Reliability", "mean P(true)", "share that is true", {"": points}, diagonal=True)
         write_atomically(folder / RELIABILITY, drawn.encode("utf-8"))
 
     def _bins(self) -> list[calibration.Bin]:
-        return calibration.reliability_bins(self._measured, self.eval_dataset["labels"]) if self.figures else []
+        return calibration.reliability_bins(self._measured, self._labels) if self.figures else []
 
     def _card(self):
-        args, temperature = self.args, getattr(self.model.config, SETTINGS)["temperature"]
+        args, temperature = self.args, getattr(self.model.config, self._settings)["temperature"]
         return {
             "method": "a classification head on claims",
             "verifier": "the one that labelled the claims",
@@ -272,14 +313,6 @@ def chat_template(tokenizer) -> str:
     return text + "{{claim|plain}}"
 
 
-def _both(rows: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
-    true = sum(row["labels"] for row in rows)
-    if not 0 < true < len(rows):
-        told = f"the claims for {name} are {true} supported and {len(rows) - true} contradicted, and both are needed"
-        raise DataError(f"{told}: label more claims or topics, or change calibration_share")
-    return rows
-
-
 def _at_ratio(rows: list[dict[str, Any]], ratio: float | None, rng: random.Random) -> tuple[list[dict], float]:
     """Claims at the ratio, and what that adds to the log-odds of being true."""
     if ratio is None:
@@ -292,12 +325,3 @@ def _at_ratio(rows: list[dict[str, Any]], ratio: float | None, rng: random.Rando
 
 def _heads(model) -> list[torch.nn.Module]:
     return [part for name, part in model.named_modules() if _HEAD.match(name) and type(part) is torch.nn.Linear]
-
-
-def _margins(found) -> list[float]:
-    return (found.predictions[:, 1] - found.predictions[:, 0]).tolist()
-
-
-def _figures(found) -> dict[str, float]:
-    probabilities = list(map(calibration.sigmoid, _margins(found)))
-    return {name: score(probabilities, found.label_ids) for name, (_, score) in METRICS.items()}

@@ -37,6 +37,7 @@ from hf_factuality.verifiers.judges.minicheck import (
     MiniCheckVerifier as MiniCheckVerifier,
 )
 from hf_factuality.verifiers.judges.nli import NLIJudge as NLIJudge, NLIVerifier as NLIVerifier
+from hf_factuality.verifiers.judges.probe import ProbeJudge as ProbeJudge, ProbeVerifier as ProbeVerifier
 from hf_factuality.verifiers.judges.self import (
     AssessInput as AssessInput,
     SelfJudge as SelfJudge,

@@ -46,11 +46,15 @@ class JudgeInput:
             Passages, best first where the retriever ranks them.
         question (`str`, *optional*):
             What was asked.
+        completion (`str`, *optional*), span (`tuple[int, int]`, *optional*):
+            The text that states the claim, and the characters where it does, for judges that read it there.
     """
 
     claim: str
     evidence: tuple[str, ...]
     question: str | None = None
+    completion: str | None = None
+    span: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)

@@ -70,9 +70,11 @@ class VerifierPipeline:
         ]
         passages = _checked(self.retriever.retrieve(inputs, claims), inputs, RetrievalError, "retriever")
         requests = [
-            JudgeInput(claim=claim, evidence=tuple(evidence), question=item.question)
-            for item, texts, found in zip(inputs, claims, passages, strict=True)
-            for claim, evidence in zip(texts, _checked(found, texts, RetrievalError, "retriever"), strict=True)
+            JudgeInput(claim, tuple(evidence), item.question, item.completion, (span.start, span.end))
+            for item, own, texts, found in zip(inputs, spans, claims, passages, strict=True)
+            for span, claim, evidence in zip(
+                own, texts, _checked(found, texts, RetrievalError, "retriever"), strict=True
+            )
         ]
         # A retriever that found nothing says nothing about the claim. Evidence that the row lacks is the judge's affair.
         is_row = isinstance(self.retriever, RowEvidence)

@@ -19,7 +19,7 @@ from hf_factuality import (
     TokenRewardPPOConfig,
     TokenRewardPPOTrainer,
 )
-from hf_factuality.trainers import TruthfulnessConfig, TruthfulnessTrainer
+from hf_factuality.trainers import ProbeConfig, TruthfulnessConfig, TruthfulnessTrainer
 from hf_factuality.trainers._base import FactualityTrainer, SamplingTrainer
 from hf_factuality.trainers._checkpoints import ResumableRollouts, WholeCheckpoints
 from hf_factuality.trainers._finite import CheckedRollouts, StopsAtNonFinite
@@ -142,6 +142,7 @@ def test_nothing_else_is_overridden(parent, child):
         (GRPOConfig, TokenRewardPPOConfig),
         (DPOConfig, MaskDPOConfig),
         (_BaseConfig, TruthfulnessConfig),
+        (TruthfulnessConfig, ProbeConfig),
     ],
 )
 def test_config_adds_few_fields_with_help(parent, child):

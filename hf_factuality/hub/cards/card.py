@@ -145,7 +145,7 @@ def write_trainer_card(
             ("software", describe_software()),
         ],
         hyperparameters=hyperparameters,
-        classifies=trainer._task == "text-classification",
+        classifies=trainer._task.endswith("classification"),
         reliability=reliability,
     )
     card.save(folder / "README.md")

@@ -74,6 +74,15 @@ def without_special_tokens(text: str, tokenizer: PreTrainedTokenizerBase) -> str
     return _SURROGATE.sub("\ufffd", text)
 
 
+def with_broken_tokens(text: str, tokenizer: PreTrainedTokenizerBase) -> str:
+    """`text` without the special tokens of the tokenizer and lone surrogates, of the same length: its characters stay."""
+    added = (str(token) for token in tokenizer.added_tokens_decoder.values() if token.special)
+    for token in dict.fromkeys([*tokenizer.all_special_tokens, *added]):
+        if token in text:
+            text = text.replace(token, f"{token[0]} {token[2:]}" if len(token) > 1 else "\ufffd")
+    return _SURROGATE.sub("\ufffd", text)
+
+
 def sentence_bounds(text: str) -> list[tuple[int, int]]:
     """The sentences of a text with all that stands between them: each up to the start of the next."""
     starts = [start for start, _ in sentence_offsets(text)] or [0]
@@ -316,22 +325,26 @@ class PairJudge:
         """Per (premise, claim), the probability of each role; batches of like length, no gradient."""
         if not pairs:
             return []
+        rows: list[dict[str, float]] = [{} for _ in pairs]
+        for chosen, logits in self._passes(self._encode(pairs)):
+            # One output is the logit of its class.
+            values = logits.sigmoid() if len(self.roles) == 1 else logits.softmax(-1)
+            for i, row in zip(chosen, values.tolist(), strict=True):
+                for role, value in zip(self.roles, row, strict=True):
+                    rows[i][role] = rows[i].get(role, 0.0) + value
+        return rows
+
+    def _passes(self, encoded: Mapping[str, list[list[int]]]) -> Iterator[tuple[list[int], torch.Tensor]]:
+        """Rows of the encoded and their logits, in float32 and NaN where they are not finite, pass by pass."""
         import torch
 
-        encoded = self._encode(pairs)
         lengths = [len(ids) for ids in encoded["input_ids"]]
-        order = sorted(range(len(pairs)), key=lambda i: -lengths[i])  # longest first: memory runs out at once or never
-        rows: list[dict[str, float]] = [{} for _ in pairs]
+        # Longest first: memory runs out at once or never.
+        order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
         self.model.eval()
         on_cpu = next(self.model.parameters()).device.type == "cpu"
         with torch.inference_mode():
             for begin, end in self._batches([lengths[i] for i in order], on_cpu):
                 chosen = order[begin:end]
                 logits = self._logits(self._padded(encoded, chosen)).float()
-                # One output is the logit of its class.
-                values = logits.sigmoid() if len(self.roles) == 1 else logits.softmax(-1)
-                values = values.masked_fill(~logits.isfinite().all(-1, keepdim=True), float("nan"))
-                for i, row in zip(chosen, values.tolist(), strict=True):
-                    for role, value in zip(self.roles, row, strict=True):
-                        rows[i][role] = rows[i].get(role, 0.0) + value
-        return rows
+                yield chosen, logits.masked_fill(~logits.isfinite().all(-1, keepdim=True), float("nan"))

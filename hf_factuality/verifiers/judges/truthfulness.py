@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from hf_factuality.chat.base import ChatRequest
 from hf_factuality.errors import JudgingError
@@ -68,15 +68,18 @@ class TruthfulnessJudge(PairJudge):
 
     _: KW_ONLY
     negative_label: Label = Label.CONTRADICTED
+    settings: ClassVar[str] = SETTINGS
 
     def __post_init__(self):
         super().__post_init__()
-        settings = getattr(self.model.config, SETTINGS, None)
-        if not isinstance(settings, Mapping):
-            told = f"is no truthfulness model, its config.json has no {SETTINGS!r}: see docs/truthfulness.md"
+        found = getattr(self.model.config, self.settings, None)
+        if not isinstance(found, Mapping):
+            told = (
+                f"is no {self.settings} model, its config.json has no {self.settings!r}: no trainer of it saved this"
+            )
             raise ValueError(f"{self.model.config.name_or_path!r} {told}")
         self.roles = nli_roles(self.model.config.id2label)
-        self._template = claim_prompt(str(settings.get("template")))
+        self._template = claim_prompt(str(found.get("template")))
 
     def _load(self, name: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase, dict[str, Any]]:
         import transformers
@@ -94,7 +97,7 @@ class TruthfulnessJudge(PairJudge):
         base = adapter.base_model_name_or_path
         loading = {} if self.dtype is None else {"dtype": self.dtype}
         with naming_model(base), outside_zero3():
-            kind = transformers.AutoModelForSequenceClassification
+            kind = getattr(transformers, self.architecture)
             model = kind.from_pretrained(base, config=config, **place | {"revision": adapter.revision}, **loading)
         model = PeftModel.from_pretrained(model, name, **place).merge_and_unload()
         return model, tokenizer, {"model": name, "revision": getattr(config, "_commit_hash", None) or self.revision}
@@ -160,6 +163,7 @@ class TruthfulnessVerifier(VerifierPipeline):
     `language` of the completions is for [`SentenceExtractor`]; `None` decides per completion.
     """
 
+    judges: ClassVar[type[TruthfulnessJudge]] = TruthfulnessJudge
+
     def __init__(self, model, tokenizer=None, language: str | None = None, **kwargs: Any):
-        judge = TruthfulnessJudge(model, tokenizer, **kwargs)
-        super().__init__(SentenceExtractor(language), judge, requires_evidence=False)
+        super().__init__(SentenceExtractor(language), self.judges(model, tokenizer, **kwargs), requires_evidence=False)

@@ -1,0 +1,129 @@
+"""A hallucination probe: a head on one layer of a frozen language model that tells, token by token, what is made up."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from datasets import Dataset
+from peft import LoraConfig
+from peft.utils.constants import DUMMY_TARGET_MODULES
+from transformers import AutoConfig, AutoModelForTokenClassification, DataCollatorForTokenClassification
+
+from hf_factuality.data.builder import read_questions
+from hf_factuality.errors import DataError, SpanError
+from hf_factuality.functional.calibration import best_threshold
+from hf_factuality.functional.credit import judged_units, separate_spans, token_span_index
+from hf_factuality.functional.preference import FREE_OF_HALLUCINATION
+from hf_factuality.functional.probe import pool_spans, probe_loss, span_labels
+from hf_factuality.spans import Label, Verification, scope_text
+from hf_factuality.trainers.probe_config import ProbeConfig
+from hf_factuality.trainers.truthfulness_trainer import TruthfulnessTrainer
+from hf_factuality.verifiers.judges.probe import PROBE, ProbeVerifier, encode_completions
+
+
+class ProbeTrainer(TruthfulnessTrainer):
+    """Trains a head on a frozen language model for [`~hf_factuality.verifiers.ProbeJudge`] (arXiv 2509.03531).
+
+    Differs from [`TruthfulnessTrainer`] in that claims are read where they stand in a completion, token by token. The head
+    reads one layer of the base, after the base's last norm (the paper: before), and the layers above are not loaded. The
+    paper's regularisation of LoRA by the base's own loss is left out: the adapter only judges. What is saved is an adapter,
+    which without LoRA holds the head alone.
+
+    Args:
+        model (`str` or `PreTrainedModel`):
+            The base by name, or a token classifier of two classes, whose layers are all kept.
+        train_dataset (`Dataset`):
+            Rows as `hf-factuality verify --out` writes them: `completion`, `verification`, `question` or `prompt`, and maybe
+            `topic`. Contradicted and unverifiable claims of the answer are hallucinated, supported ones are not; others, and
+            rows without any, are left out and counted.
+        peft_config (`LoraConfig`, *optional*):
+            LoRA to train beside the head. `None`: the head alone.
+        args ([`ProbeConfig`], *optional*), eval_dataset, processing_class, **kwargs:
+            As for [`TruthfulnessTrainer`], which raises the same errors.
+    """
+
+    _tag_names = ["trl", "probe", "hf_factuality"]
+    _name, _config, _task, _results = "Probe", ProbeConfig, "token-classification", "results-probe.json"
+    _paper = {"title": "Real-Time Detection of Hallucinated Entities in Long-Form Generation", "id": "2509.03531"}
+    _settings, _verifier, _peft_task = PROBE, ProbeVerifier, "TOKEN_CLS"
+    _collator = DataCollatorForTokenClassification
+
+    def __init__(
+        self,
+        model, args=None, train_dataset=None, eval_dataset=None, processing_class=None, peft_config=None, **kwargs
+    ):  # fmt: skip
+        args = self._checked_args(args, model)
+        if peft_config is None:  # an adapter of no layer: the head is all that is trained
+            peft_config = LoraConfig(target_modules=DUMMY_TARGET_MODULES)
+            args.gradient_checkpointing = False  # no gradient reaches the layers
+        else:
+            peft_config = copy.copy(peft_config)
+            peft_config.exclude_modules = peft_config.exclude_modules or ["score", "classifier"]  # trained whole
+        super().__init__(model, args, train_dataset, eval_dataset, processing_class, peft_config, **kwargs)
+        getattr(self.model.config, PROBE).update(pool=args.pool, threshold=None)
+
+    def _load(self, name, args, known):
+        config = AutoConfig.from_pretrained(name, revision=known.get("revision"))
+        config.num_labels, config.num_hidden_layers = 2, max(1, round(args.layer * config.num_hidden_layers))
+        if getattr(config, "layer_types", None):
+            config.layer_types = config.layer_types[: config.num_hidden_layers]
+        return AutoModelForTokenClassification.from_pretrained(name, config=config, **known)
+
+    def _read(self, dataset, name):
+        prompt, tokenizer, longest = self._reads
+        columns = dataset.column_names if isinstance(dataset, Dataset) else ()
+        if not {"completion", "verification"} <= set(columns):
+            told = f"the {name} dataset must be a Dataset with columns 'completion' and 'verification'"
+            raise DataError(f"{told}, got {columns}")
+        given = [
+            {key: row[key] for key in row if key != "id"} for row in dataset
+        ]  # a question may have many completions
+        asked, shown, found = read_questions(given, f"the {name} dataset"), [], []
+        for number, (row, question) in enumerate(zip(given, asked, strict=True)):
+            try:
+                text, ranges = scope_text(row["completion"])
+                found.append(Verification.from_dict(row["verification"]).validate(row["completion"]).gather(ranges))
+            except (SpanError, TypeError, AttributeError) as error:
+                raise DataError(f"row {number} of the {name} dataset: {error}") from None
+            shown.append((question.question, text))
+        rows = []
+        encoded = zip(*encode_completions(tokenizer, prompt, shown), asked, found, strict=True)
+        for ids, places, question, units in ((*row, judged_units(one)) for *row, one in encoded):
+            pieces, truths = separate_spans(units, [_TRUTHS.get(unit.label) for unit in units])
+            labels = span_labels(token_span_index(places or (), pieces), truths)
+            left_out = [unit.label and unit.label.value for unit in units if unit.label not in _TRUTHS]
+            if len(ids) > longest:
+                left_out.append(f"longer than {longest} tokens")
+            elif max(labels, default=-1) < 0:
+                left_out.append("no claim" if places else "changed by the tokenizer")
+            else:
+                rows.append({"input_ids": ids, "labels": labels, "topic": question.topic or question.question})
+            self.left_out.update(f"{name}: {reason}" for reason in left_out)
+        return rows
+
+    @staticmethod
+    def _truths(labels):
+        return [label % 2 for label in {*labels} if label >= 0]
+
+    def _claims(self, found):
+        both = found.predictions[..., 1] - found.predictions[..., 0], found.label_ids
+        return tuple(part.tolist() for part in pool_spans(*map(torch.as_tensor, both), self.args.pool))
+
+    def _loss(self, outputs, labels, num_items_in_batch=None):
+        log_odds = (outputs.logits[..., 1] - outputs.logits[..., 0]).float()
+        weight, done = self.args.span_weight, self.state.global_step / max(self.state.max_steps, 1)
+        return probe_loss(log_odds, labels, done if weight is None else weight, self.args.pool)
+
+    def _choose(self, settings, probabilities, truths):
+        settings["threshold"] = best_threshold(probabilities, truths)
+
+    def _card(self):
+        found = getattr(self.model.config, PROBE)
+        objective = (
+            f"cross-entropy of tokens and of the {found['pool']} of a claim's tokens; threshold {found['threshold']}"
+        )
+        return super()._card() | {"method": "a head on the tokens of claims", "objective": objective}
+
+
+_TRUTHS = {label: int(label in FREE_OF_HALLUCINATION) for label in Label if label is not Label.NO_FACT}
