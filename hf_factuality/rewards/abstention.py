@@ -15,7 +15,7 @@ from hf_factuality.functional.abstention import (
     threshold_rewards,
 )
 from hf_factuality.functional.confidence import without_confidence
-from hf_factuality.rewards.answers import complete_text, exact_reward
+from hf_factuality.rewards.answers import complete_texts, exact_reward
 from hf_factuality.rewards.long_form import Reward, answer_outcome
 from hf_factuality.spans import scope_text
 from hf_factuality.verifiers.judges.llm import read_choice
@@ -57,8 +57,7 @@ class GradedOutcome:
         if answer is None or self.question_column not in columns:
             given = sorted([*columns, *["answer"] * (answer is not None)])
             raise DataError(f"grading needs the columns 'answer' and {self.question_column!r}; there are {given}")
-        prompts = columns.get("prompts") or [None] * len(completions)
-        texts = [scope_text(complete_text(*pair))[0] for pair in zip(completions, prompts, strict=True)]
+        texts = [scope_text(text)[0] for text in complete_texts(completions, columns)]
         rows = list(zip(columns[self.question_column], answer, map(without_confidence, texts), strict=True))
         asked = [row for row in rows if row[2].strip()]
         said = iter(self.client.chat([ChatRequest((("user", self._text(*row)),), max_tokens=16) for row in asked]))

@@ -17,6 +17,8 @@ from hf_factuality.verifiers.judges.gold import SCORERS, Scorer
 
 
 _NEED_MATH = (math_match, gsm8k_match)
+THINK_OPENED = "think_opened"
+"""Column in which reward functions are told whether the rendered prompt ends in an opened `<think>`."""
 
 
 def complete_text(completion: Any, prompt: Any = None, think_in_prompt: bool | None = None) -> str:
@@ -41,6 +43,14 @@ def complete_text(completion: Any, prompt: Any = None, think_in_prompt: bool | N
             prompt = _content(last) if assistant else ""
         think_in_prompt = isinstance(prompt, str) and prompt.rstrip().endswith("<think>")
     return "<think>" + text if think_in_prompt and not reasoning_split else text
+
+
+def complete_texts(completions: Sequence[Any], columns: Mapping[str, Any], opened: bool | None = None) -> list[str]:
+    """[`complete_text`] of a batch. Whether a prompt opens the tag is said by the column `think_opened`, which our trainers
+    pass, since a chat template may open it; else it is read off the prompt."""
+    known = columns.get(THINK_OPENED) if opened is None else [opened] * len(completions)
+    rows = [columns.get("prompts") or [None] * len(completions), known or [None] * len(completions)]
+    return [complete_text(*row) for row in zip(completions, *rows, strict=True)]
 
 
 def _text(completion: Any) -> tuple[str, bool]:
@@ -144,7 +154,7 @@ def think_format_reward(
     prompts, completions, completion_ids=None, violation: float = 0.0, think_in_prompt: bool | None = None, **columns
 ) -> list[float]:
     """1 if reasoning and answer are tagged as [`check_format`] wants it, else `violation`; see [`FormatReward`]."""
-    return FormatReward(violation=violation, think_in_prompt=think_in_prompt)(prompts, completions)
+    return FormatReward(violation=violation, think_in_prompt=think_in_prompt)(prompts, completions, **columns)
 
 
 class FormatReward:
@@ -164,10 +174,8 @@ class FormatReward:
         self.think_in_prompt = think_in_prompt
 
     def __call__(self, prompts, completions, completion_ids=None, **columns) -> list[float]:
-        return [
-            self.correct if check_format(complete_text(completion, prompt, self.think_in_prompt)) else self.violation
-            for prompt, completion in zip(prompts, completions, strict=True)
-        ]
+        texts = complete_texts(completions, {"prompts": prompts, **columns}, self.think_in_prompt)
+        return [self.correct if check_format(text) else self.violation for text in texts]
 
 
 class FSPOAnswerReward:
@@ -264,8 +272,8 @@ class FSPOAnswerReward:
         sources = data_source if data_source is not None else [None] * len(completions)
         scorers = [self._scorer(source) for source in sources]
         rewards = []
-        for prompt, completion, gold, scorer in zip(prompts, completions, answer, scorers, strict=True):
-            text = complete_text(completion, prompt, self.think_in_prompt)
+        texts = complete_texts(completions, {"prompts": prompts, **columns}, self.think_in_prompt)
+        for text, gold, scorer in zip(texts, answer, scorers, strict=True):
             rewards.append(0.0 if self.require_format and not check_format(text) else _score(scorer, text, gold))
         return rewards
 

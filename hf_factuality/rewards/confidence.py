@@ -16,7 +16,7 @@ from hf_factuality.functional.confidence import (
     without_confidence,
 )
 from hf_factuality.functional.scoring import mean
-from hf_factuality.rewards.answers import complete_text, exact_reward
+from hf_factuality.rewards.answers import complete_texts, exact_reward
 from hf_factuality.rewards.long_form import Reward, answer_outcome
 from hf_factuality.spans import LabeledSpan
 from hf_factuality.verifiers.base import VerifierInput
@@ -34,8 +34,7 @@ class _Confidence:
 
     def _read(self, completions, columns, log_metric=None) -> list[tuple[bool | None, float | None]]:
         """Whether each answer is correct, read without its number, and the number."""
-        prompts = columns.get("prompts") or [None] * len(completions)
-        texts = [complete_text(*pair) for pair in zip(completions, prompts, strict=True)]
+        texts = complete_texts(completions, columns)
         outcomes = self.outcome(completions=list(map(without_confidence, texts)), **columns)
         rows = [
             (None if one is None else one == "correct", stated_confidence(text))

@@ -26,7 +26,7 @@ from hf_factuality.functional.long_form import (
 )
 from hf_factuality.functional.scoring import count_claims, f1_at_k, mean
 from hf_factuality.rewards._rows import JudgedReward
-from hf_factuality.rewards.answers import complete_text, exact_reward
+from hf_factuality.rewards.answers import THINK_OPENED, complete_text, complete_texts, exact_reward
 from hf_factuality.spans import Label, LabeledSpan, Verification, scope_ranges, scope_text
 from hf_factuality.verifiers.base import Judge, Verifier, VerifierInput
 from hf_factuality.verifiers.pipeline import VerifierPipeline
@@ -89,7 +89,7 @@ def answer_outcome(
 
     def outcome(completions: Sequence[Any], **columns: Any) -> list[str | None]:
         scores = scorer(completions=completions, **columns)
-        return [one(score, complete_text(completion)) for score, completion in zip(scores, completions, strict=True)]
+        return [one(score, text) for score, text in zip(scores, complete_texts(completions, columns), strict=True)]
 
     def one(score: float | None, text: str) -> str | None:
         answer = extract_answer(text)
@@ -199,13 +199,13 @@ class ClaimReward(JudgedReward):
 
     def __call__(self, completions, completion_texts=None, **columns) -> list[Any]:
         """Per completion `(start, end, value)`, characters of its text, or one number; `None` where nothing is known."""
-        texts = completion_texts or (self.at == "end" and [complete_text(completion) for completion in completions])
+        texts = completion_texts or (self.at == "end" and complete_texts(completions, {}))
         judged = self.judge(texts or None, columns)
         formulas = self.reward.formulas(completions, completion_texts=texts, **columns)
         return [self._paid(formula, row) for formula, row in zip(formulas, judged, strict=True)]
 
     def _row(self, text: str, columns: Mapping[str, Any]) -> Row:
-        opened = complete_text(text, columns.get("prompts")) != text
+        opened = complete_text(text, columns.get("prompts"), columns.get(THINK_OPENED)) != text
         return Row(super()._row(text, columns).input, self.scope, opened)
 
     def _paid(self, formula: Formula, row: JudgedRow) -> Any:
@@ -267,7 +267,7 @@ class ChecklistReward(JudgedReward):
 
     def _row(self, text: Any, columns: Mapping[str, Any]) -> Row:
         items = super()._row(text, columns).input.evidence
-        answer, _ = scope_text(complete_text(text, columns.get("prompts")))
+        answer, _ = scope_text(complete_text(text, columns.get("prompts"), columns.get(THINK_OPENED)))
         lines = "\n".join(" ".join(item.split()) for item in items)
         return Row(VerifierInput(lines, None, (answer,) if answer else ()))
 
@@ -287,9 +287,9 @@ class ChecklistReward(JudgedReward):
         return self._terms
 
 
-def ended_answer_reward(prompts, completions, **columns) -> list[float]:
+def ended_answer_reward(completions, **columns) -> list[float]:
     """1 for an answer that ends in a full stop or the like, else 0: KLCF's format term without tags (our choice)."""
-    answers = [scope_text(complete_text(*row))[0] for row in zip(completions, prompts, strict=True)]
+    answers = [scope_text(text)[0] for text in complete_texts(completions, columns)]
     return [float(re.search(r"[.!?。！？…][\s\"'”’)\]*_|»」』]*\Z", answer) is not None) for answer in answers]
 
 

@@ -16,7 +16,7 @@ from hf_factuality.chat.scores import ScoreClient
 from hf_factuality.chat.transport import RetryPolicy, ServerError
 from hf_factuality.errors import JudgingError
 from hf_factuality.rewards._rows import JudgedReward
-from hf_factuality.rewards.answers import complete_text
+from hf_factuality.rewards.answers import THINK_OPENED, complete_text
 from hf_factuality.rewards.long_form import ChecklistReward
 from hf_factuality.spans import Verification, scope_text
 from hf_factuality.verifiers.base import Extractor, Judge, VerifierInput
@@ -60,13 +60,13 @@ class ServedReward(JudgedReward):
         super().__init__(self, **_GUARD | {"raises": (JudgingError,)})
 
     def __call__(self, prompts, completions, completion_texts=None, **columns) -> list[float | None]:
-        judged = self.judge(completion_texts or completions, {"prompts": prompts})
+        judged = self.judge(completion_texts or completions, {**columns, "prompts": prompts})
         return [getattr(row.found, "number", None) for row in judged]
 
     def _row(self, text: Any, columns: Mapping[str, Any]) -> Row:
         prompt = columns["prompts"]
         turns = [("user", prompt)] if isinstance(prompt, str) else [(turn["role"], turn["content"]) for turn in prompt]
-        text = complete_text(text, prompt)
+        text = complete_text(text, prompt, columns.get(THINK_OPENED))
         if turns[-1][0] == "assistant":  # the completion goes on from it
             text = turns.pop()[1].removesuffix("<think>") + text
         return Row(VerifierInput(json.dumps([*turns, ("assistant", as_data(scope_text(text)[0]))])))

@@ -14,7 +14,9 @@ from transformers import ProcessorMixin
 
 from hf_factuality.hub.cards.card import write_trainer_card
 from hf_factuality.rewards._rows import JudgedReward
+from hf_factuality.rewards.answers import THINK_OPENED
 from hf_factuality.rewards.long_form import REWARD_NAMES, LongFormReward, klcf_rewards
+from hf_factuality.spans import opens_think
 from hf_factuality.trainers._checkpoints import ResumableRollouts, WholeCheckpoints
 from hf_factuality.trainers._finite import CheckedRollouts, StopsAtNonFinite
 from hf_factuality.trainers._overlap import GeneratesInChunks
@@ -103,6 +105,18 @@ class SamplingTrainer(FactualityTrainer, ResumableRollouts, CheckedRollouts, Gen
             owner = getattr(function, "owner", function)
             if isinstance(owner, JudgedReward):
                 owner.policy = self.model
+
+    _opened: Sequence[bool] = ()
+
+    def _tokenize_prompts(self, prompts):
+        output = super()._tokenize_prompts(prompts)
+        # Of the rendered prompt: many chat templates open the block.
+        self._opened = [opens_think(self._tokenizer.decode(ids[-32:])) for ids in output[0]]
+        return output
+
+    def _calculate_rewards(self, inputs, prompts, completions, completion_ids_list):
+        told = [{**row, THINK_OPENED: opens} for row, opens in zip(inputs, self._opened, strict=True)]
+        return super()._calculate_rewards(told, prompts, completions, completion_ids_list)
 
     def _reads_judgements(self, function: Any) -> bool:
         """Whether a reward function takes what was judged, or the text to judge: its `None` is a judgement that failed."""

@@ -13,6 +13,7 @@ import torch
 from transformers import StoppingCriteria, StoppingCriteriaList
 
 from hf_factuality.chat.local import local_chats
+from hf_factuality.rewards.answers import THINK_OPENED
 from hf_factuality.spans import TokenOffsets, token_offsets
 from hf_factuality.trainers._settings import refuse, require
 from hf_factuality.verifiers.batches import BatchJudge
@@ -134,7 +135,10 @@ class GeneratesInChunks:
             return
         tokens = [token_offsets(self._tokenizer, ids) for ids in completion_ids]
         rows = [self._generating[place] for place in places]
-        given = [{**own, "prompts": row["prompt"]} for own, row in zip(columns_of(rows), rows, strict=True)]
+        given = [
+            {**own, "prompts": row["prompt"], THINK_OPENED: self._opened[place]}
+            for own, row, place in zip(columns_of(rows), rows, places, strict=True)
+        ]
         for judge in self._judges:
             judge.ahead([its.text for its in tokens], given, places)
         self._decoded |= zip(places, zip(completion_ids, tokens, strict=True), strict=True)

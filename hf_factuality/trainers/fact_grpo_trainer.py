@@ -27,7 +27,8 @@ from hf_factuality.hub.cards.card import describe_verifier
 from hf_factuality.io.markdown import code
 from hf_factuality.rewards import check_format
 from hf_factuality.rewards._rows import row_evidence, verifier_input
-from hf_factuality.spans import LabeledSpan, TokenOffsets, Verification, opens_think, scope_ranges
+from hf_factuality.rewards.answers import THINK_OPENED
+from hf_factuality.spans import LabeledSpan, TokenOffsets, Verification, scope_ranges
 from hf_factuality.trainers._base import COMPLETION_TEXTS, VERIFICATIONS, SamplingTrainer, named_rewards
 from hf_factuality.trainers._overlap import columns_of
 from hf_factuality.trainers._span_rewards import SpanRewards
@@ -163,7 +164,6 @@ class FactGRPOTrainer(SamplingTrainer, SequenceRatios, GRPOTrainer):
             self._check_columns(dataset, args.evidence_column)
         self._tokens: list[TokenOffsets] = []
         self._judged: list[JudgedRow] = []
-        self._opened: list[bool] = []
         self.judging = BatchJudge(self._guard, UnjudgedBatches())
 
         def factuality(prompts, completions, log_extra, **columns):
@@ -206,12 +206,6 @@ class FactGRPOTrainer(SamplingTrainer, SequenceRatios, GRPOTrainer):
         for row in dataset.select_columns(column) if isinstance(dataset, Dataset) else ():
             row_evidence(row[column], column)
 
-    def _tokenize_prompts(self, prompts):
-        output = super()._tokenize_prompts(prompts)
-        # Of the rendered prompt: many chat templates open the block.
-        self._opened = [opens_think(self._tokenizer.decode(ids[-32:])) for ids in output[0]]
-        return output
-
     # Verification: completions -> spans -> one number per completion.
     def _rows(self, texts: list[str], rows: list[Mapping[str, Any]], places: Sequence[int]) -> list[Row]:
         """What is asked about completions at these places of the batch."""
@@ -219,7 +213,7 @@ class FactGRPOTrainer(SamplingTrainer, SequenceRatios, GRPOTrainer):
         for number, text, columns in zip(places, texts, rows, strict=True):
             if self._guard.requires_evidence and args.evidence_column not in columns:
                 raise DataError(f"rows have no column {args.evidence_column!r}; they have {sorted(columns)}")
-            opened = bool(self._opened) and self._opened[number]
+            opened = self._opened[number]
             # The released code leaves completions alone that break the format: nothing of them is judged.
             kept = args.verify_scope != "think" or self._follows_format(text, opened)
             item = verifier_input(text if kept else "", columns, args.evidence_column, args.question_column)
@@ -280,7 +274,7 @@ class FactGRPOTrainer(SamplingTrainer, SequenceRatios, GRPOTrainer):
         labels = token_values(offsets, units, self._values, mask.size(1), outside, mask.device)
         before = output["advantages"]
         shaped = shape_advantages(self._credit, before, labels, mask, self.args.credit_scale)
-        own, opened = self._own_advantages, self._opened or [False] * len(mask)
+        own, opened = self._own_advantages, self._opened
         output["advantages"] = self._span_rewards.paid(shaped, own, self._tokens, opened, mask)
         if output["advantages"].dim() == 2:
             flipped = (output["advantages"] * before.unsqueeze(1) < 0) & mask
@@ -345,7 +339,7 @@ def _units(row: JudgedRow) -> tuple[LabeledSpan, ...]:
 
 
 def _refuse_taken(columns: Collection[str]) -> None:
-    for name in (VERIFICATIONS, COMPLETION_TEXTS):
+    for name in (VERIFICATIONS, COMPLETION_TEXTS, THINK_OPENED):
         if name in columns:
             raise DataError(
                 f"the dataset has a column {name!r}, in which reward functions get what was judged; rename it"

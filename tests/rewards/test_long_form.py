@@ -584,3 +584,16 @@ def test_the_page_runs(tiny_model, tmp_path, monkeypatch):
         ["f1_at_k"],
         ["corver", "factuality"],
     ]
+
+
+def test_what_a_chat_template_has_opened_is_reasoning():
+    """The prompt is messages, in which the tag cannot be seen."""
+    asked = {"prompts": [[{"role": "user", "content": "Where?"}]], "completions": ["It may be in Rome."]}
+    assert ended_answer_reward(**asked) == [1.0]
+    assert ended_answer_reward(**asked, think_opened=[True]) == [0.0]
+    closed = {**asked, "completions": ["It may be in Rome.</think>In Paris."], "think_opened": [True]}
+    assert ended_answer_reward(**closed) == [1.0]
+    checklist = ChecklistReward(Reads())
+    columns = {"completions": None, "prompts": asked["prompts"], "checklist": [["Rome"]]}
+    assert checklist.recall(completion_texts=["yes Rome"], **columns, think_opened=[False]) == [1.0]
+    assert checklist.recall(completion_texts=["yes Rome."], **columns, think_opened=[True]) == [0.0]

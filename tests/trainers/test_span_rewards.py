@@ -93,3 +93,15 @@ def test_without_a_verifier_nothing_is_labelled(tiny_model, tmp_path):
             model=tiny_model, reward_funcs=letters_reward, args=FactGRPOConfig(str(tmp_path), **config), verifier=None,
             train_dataset=rows(),
         )  # fmt: skip
+
+
+def test_reward_functions_are_told_what_the_rendered_prompt_opens(tiny_model, tmp_path):
+    told = []
+
+    def reward(prompts, completion_texts, think_opened, **columns):
+        told.extend((prompt.endswith("<think>"), opened) for prompt, opened in zip(prompts, think_opened, strict=True))
+        return [0.0] * len(prompts)
+
+    data = rows().map(lambda row, n: {"prompt": "Where?" + "<think>" * (n % 2)}, with_indices=True)
+    train(tiny_model, tmp_path, reward, data)
+    assert set(told) == {(True, True), (False, False)}

@@ -53,7 +53,6 @@ CHECKPOINTS = {
 }
 HOOKS = {
     (GRPOTrainer, FactGRPOTrainer): {
-        "_tokenize_prompts": ["self", "prompts"],
         "_calculate_rewards": ["self", "inputs", "prompts", "completions", "completion_ids_list"],
         "_generate_and_score_completions": ["self", "inputs"],
     },
@@ -71,7 +70,10 @@ HOOKS = {
         "_load_best_model": ["self"],
     },
     # Beneath both of the above.
-    (GRPOTrainer, SamplingTrainer): {},
+    (GRPOTrainer, SamplingTrainer): {
+        "_tokenize_prompts": ["self", "prompts"],
+        "_calculate_rewards": ["self", "inputs", "prompts", "completions", "completion_ids_list"],
+    },
     (GRPOTrainer, ResumableRollouts): {
         "_get_train_sampler": ["self", "dataset"],
         "_save_optimizer_and_scheduler": ["self", "output_dir"],
