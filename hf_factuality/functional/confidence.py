@@ -11,12 +11,12 @@ from hf_factuality.spans import Label, scope_ranges
 
 
 _TAG = re.compile(r"</?confidence\b[^<>]*>", re.IGNORECASE)
-_STATED = re.compile(r"<confidence>([^<>]*)</confidence>")
+_STATED = re.compile(r"<confidence>([^<>]*)</confidence>", re.IGNORECASE)
 _NUMBER = re.compile(
-    r"\s*(?:([01]|[01]?\.[0-9]{1,6}|1\.0{1,6})|([0-9]{1,2}(?:\.[0-9]{1,4})?|100(?:\.0{1,4})?)\s?%)\s*", re.ASCII
+    r"\s*(?:([01]|[01]?\.[0-9]{1,20})|([0-9]{1,2}(?:\.[0-9]{1,4})?|100(?:\.0{1,4})?)\s?%)\s*", re.ASCII
 )
 _WHOLE = re.compile(r"\s*(10|[0-9])\s*", re.ASCII)
-LEAST = 0.01
+LEAST = 0.001
 """Nearest that a probability comes to 0 and 1 in [`lovec`]."""
 
 
@@ -35,8 +35,10 @@ def confidence_spans(text: str, opened: bool = False) -> list[tuple[int, int]]:
 
 
 def without_confidence(text: str) -> str:
-    """A text without all that looks like a tag of confidence, and what stands between those of a pair."""
-    return _TAG.sub("", _STATED.sub("", text))
+    """A text of the same length, with spaces for all tags of confidence and what stands between those of a pair."""
+    for pattern in (_STATED, _TAG):
+        text = pattern.sub(lambda found: " " * len(found[0]), text)
+    return text
 
 
 def stated_confidence(text: str, opened: bool = False) -> float | None:
@@ -63,41 +65,44 @@ def _probability(tagged: str) -> float | None:
 def rlcr(correct: bool, confidence: float | None, weights: tuple[float, float] = (1.0, 1.0)) -> float:
     """RLCR's reward (arXiv 2507.16806): w1 1[correct] - w2 (q - 1[correct])^2, in [-w2, w1].
 
-    An answer without a number has the largest error, 1, so that leaving it out never pays. As released, the weights are .5
-    each, with a format term of .5 beside (and a constant of .5, which no advantage sees).
+    An answer without a number has the largest error, 1, so that leaving it out never pays.
     """
     error = 1.0 if confidence is None else (confidence - correct) ** 2
     return weights[0] * correct - weights[1] * error
 
 
-def dcpo_calibration(confidence: float | None, correct: bool, group_mean: float, mix: float = 0.5) -> float:
-    """DCPO's reward of the confidence (arXiv 2603.09117): -|q - (mix group mean + (1 - mix) 1[correct])|, in [-1, 0].
+def dcpo_calibration(
+    confidence: float | None, correct: bool, group_mean: float, mix: float = 0.5, power: float = 1.0
+) -> float:
+    """DCPO's reward of the confidence (arXiv 2603.09117): -|q - (mix group mean + (1 - mix) 1[correct])|^power, in [-1, 0].
 
-    `group_mean` is the share of the group's answers that are correct. An answer without a number earns -1, the least.
+    `group_mean` is the share of the group's answers that are correct. With `power=2` the error of the released code. An answer
+    without a number earns -1, the least; the released code reads it as a confidence of -1.
     """
-    return -1.0 if confidence is None else -abs(confidence - (mix * group_mean + (1 - mix) * correct))
+    return -1.0 if confidence is None else -(abs(confidence - (mix * group_mean + (1 - mix) * correct)) ** power)
 
 
 def lovec(
-    labels: Sequence[Label | None], confidences: Sequence[float | None], informative: float = 0.0, weight: float = 1.0,
+    labels: Sequence[Label | None], confidences: Sequence[float | None], extra: float = 0.0, weight: float = 1.0,
     power: float = 1.5,
 ) -> float | None:  # fmt: skip
     """LoVeC's reward of a long answer (arXiv 2505.23912): how well each sentence's number fits its label, by a log rule.
 
-    The mean over the sentences that state a fact of 1 + (f ln c + (1 - f) ln(1 - c)) / R, times `weight`, plus `informative`;
-    then sign(r) |r|^power. f is 1 if the sentence is supported, else 0. c is clipped to [.01, .99], so that R = -ln .01 bounds
-    the rule, as its theorem wants, and the mean lies in [0, 1]. A sentence without a number earns the least, 0; one that could
-    not be judged is left out.
+    The mean over the sentences that state a fact of 1 + (f ln c + (1 - f) ln(1 - c)) / R, times `weight`, plus `extra`, its
+    terms of informativeness and format; then sign(r) |r|^power. f is 1 if the sentence is supported, else 0. c is clipped to
+    [.001, .999], as in the released code, so that R = -ln .001 bounds the rule (calibration is only promised by bounded
+    proper rules) and the mean lies in [0, 1]. A sentence without a number earns the least, 0; one that could not be judged is
+    left out.
 
     Returns:
-        `float`: `None` if there are sentences and none was judged; the power of `informative` alone if there are none.
+        `float`: `None` if there are sentences and none was judged; without any, that of `extra` alone.
     """
     rows = [(f, c) for f, c in zip(labels, confidences, strict=True) if f is not Label.NO_FACT]
     known = [(f in SUPPORTED_LABELS, c) for f, c in rows if f is not None]
     if rows and not known:
         return None
     paid = [0.0 if c is None else _fit(true, c) for true, c in known]
-    total = weight * (mean(paid) if paid else 0.0) + informative
+    total = weight * (mean(paid) if paid else 0.0) + extra
     return copysign(abs(total) ** power, total)
 
 

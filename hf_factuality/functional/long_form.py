@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from math import log1p
 from typing import NamedTuple
 
+from hf_factuality.functional.abstention import PRESETS
 from hf_factuality.functional.scoring import count_claims, length_penalty, mean
 from hf_factuality.spans import Label
 
@@ -75,10 +76,6 @@ def precision_detail_relevance(
     return precision + detail_weight * log1p(counts.supported) + relevance_weight * (relevance or 0.0)
 
 
-KNOWRL_ANSWERS = {"correct": 2.0, "refused": 1.0, "wrong": -1.0}
-"""What KnowRL pays for the outcome of an answer."""
-
-
 def knowrl(outcome: str | None, labels: Sequence[Label | None], released: bool = False) -> float | None:
     """Outcome and facts of the reasoning (KnowRL, arXiv 2506.19807), without its format term of 1 or -1.
 
@@ -99,17 +96,16 @@ def knowrl(outcome: str | None, labels: Sequence[Label | None], released: bool =
     """
     if outcome is None:
         return None
-    if outcome not in KNOWRL_ANSWERS:
-        raise ValueError(f"outcome must be one of {list(KNOWRL_ANSWERS)} or None, got {outcome!r}")
+    earned = PRESETS["knowrl"].of(outcome)
     if released and outcome != "wrong":
-        return KNOWRL_ANSWERS[outcome]
+        return earned
     counts = count_claims(labels)
     facts = counts.precision if counts.stated else 0.0
     if facts is None:
         return None
     if released and counts.stated:
         facts *= length_penalty(counts.stated)
-    return KNOWRL_ANSWERS[outcome] + facts
+    return earned + facts
 
 
 CORVER_STEPS = ((20, 0.1), (5, 0.0), (1, -0.1), (0, -0.3))

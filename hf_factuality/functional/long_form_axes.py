@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from math import isfinite
 from typing import Any
 
+from hf_factuality.functional.abstention import is_refusal_sentence
 from hf_factuality.functional.long_form import checklist_scores
-from hf_factuality.functional.rlfh import is_refusal_sentence
 from hf_factuality.functional.scoring import SUPPORTED_LABELS, count_claims, mean
 from hf_factuality.spans import Label
 

@@ -237,7 +237,7 @@ def rlfh_rewards(
 
     Args:
         sentences (`Sequence[RLFHSentence]`):
-            Of one completion. The release leaves out those that decline to answer: see [`is_refusal_sentence`].
+            Of one completion. The release leaves out those that decline to answer: see [`~hf_factuality.functional.abstention.is_refusal_sentence`].
         granularity (`str`):
             One of [`RLFH_GRANULARITIES`].
         maps ([`RLFHMaps`]):
@@ -263,44 +263,6 @@ def rlfh_rewards(
     if granularity == "paragraph" and points:
         return [(length, fsum(value for _, value in points))]
     return points
-
-
-_REFUSALS = (
-    *(
-        f"{who} {state}"
-        for who in ("i'm", "i am", "we're", "we are")
-        for state in ("sorry", "unable to", "not able to")
-    ),
-    *(f"{who} {verb}" for who in ("i", "i do", "i must", "we", "we must") for verb in ("apologize", "apologise")),
-    "my apologies",
-    *(
-        f"{negation} have {amount} information"
-        for negation in ("don't", "do not", "doesn't", "does not")
-        for amount in ("any", "enough", "sufficient", "specific")
-    ),
-    *(f"have any {more} information" for more in ("additional", "further", "more")),
-    *(f"{asking} more context" for asking in ("need", "needs", "request for", "requests for")),
-    *(f"{may} be able to {tell} more" for may in ("may", "might") for tell in ("provide", "tell")),
-    *(f"{it} possible to" for it in ("it is not", "it's not", "it isn't")),
-)
-_REFUSALS_ZH = ("抱歉", "对不起", "没有相关信息", "没有足够的信息", "无法回答", "无法提供")
-
-
-def is_refusal_sentence(text: str) -> bool:
-    """Whether a sentence apologises, says that something is not known, asks for more, or ends with a question mark.
-
-    RLFH leaves such sentences out before it rewards, which is an option of the caller (`drop_refusals`). It is a rule
-    on phrases, in English and Chinese, of our own wording; the released one has no Chinese and misses what begins with
-    a capital letter ("I'm sorry"). It also drops statements that happen to contain a phrase ("It is not possible to
-    divide by zero."), and what is dropped is not punished: a policy may learn to wrap what it is unsure of in
-    apologies.
-    """
-    if text.rstrip().endswith(("?", "？")) or any(phrase in text for phrase in _REFUSALS_ZH):
-        return True
-    letters = (char if char.isalnum() or char == "'" else " " for char in text.replace("\u2019", "'").lower())
-    # Whole words: "Gandhi apologized" does not hold "i apologize".
-    words = " ".join(word.strip("'") for word in "".join(letters).split())
-    return any(f" {phrase} " in f" {words} " for phrase in _REFUSALS)
 
 
 def rlfh_metrics(sentences: Sequence[RLFHSentence]) -> dict[str, float | None]:

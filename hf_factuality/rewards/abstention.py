@@ -8,10 +8,10 @@ from typing import Any
 from hf_factuality.chat.base import ChatModel, ChatRequest
 from hf_factuality.errors import DataError
 from hf_factuality.functional.abstention import (
-    PRESETS,
     OutcomeRewards,
     abstention_rule,
     abstention_threshold,
+    preset_rewards,
     threshold_rewards,
 )
 from hf_factuality.functional.confidence import without_confidence
@@ -24,16 +24,6 @@ from hf_factuality.verifiers.prompts import load_prompt
 
 OUTCOMES = ("correct", "refused", "wrong")
 GRADES = {"CORRECT": "correct", "INCORRECT": "wrong", "NOT_ATTEMPTED": "refused", "NOT ATTEMPTED": "refused"}
-
-
-def outcome_rewards(name: str) -> OutcomeRewards | None:
-    """The rewards of a name of [`PRESETS`], or of `"target-0.75"`; `None` if it is neither."""
-    if name.startswith("target-"):
-        try:
-            return threshold_rewards(float(name.removeprefix("target-")))
-        except ValueError as error:
-            raise ValueError(f"{name!r}: {error}") from None
-    return PRESETS.get(name)
 
 
 class GradedOutcome:
@@ -123,11 +113,9 @@ class AbstentionReward:
             if ways[2]
             else threshold_rewards(threshold)
             if ways[1]
-            else outcome_rewards(preset)
+            else preset_rewards(preset)
         )
-        if found is None:
-            raise ValueError(f"unknown preset {preset!r}; choose one of {[*PRESETS, 'target-0.5']}")
-        self.rewards, self.threshold = found, abstention_threshold(found)
+        self.rewards, self.threshold = found, abstention_threshold(*found)
         self.outcome = outcome or answer_outcome(scorer, abstention_rule(abstains))
         self.__name__ = preset or "abstention"
 
@@ -138,7 +126,7 @@ class AbstentionReward:
         for number, name in enumerate(OUTCOMES):
             if log_metric is not None and known:
                 log_metric(f"{self.__name__}/{name}", known.count(number) / len(known))
-        return [None if one is None else float(self.rewards[OUTCOMES.index(one)]) for one in outcomes]
+        return list(map(self.rewards.of, outcomes))
 
 
 abstention_reward = AbstentionReward

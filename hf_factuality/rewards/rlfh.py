@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from hf_factuality.chat.client import ChatClient
+from hf_factuality.functional.abstention import is_refusal_sentence
 from hf_factuality.functional.credit import judged_units
 from hf_factuality.functional.rlfh import (
     RLFH_GRANULARITIES,
     RLFH_RATINGS,
     RLFHMaps,
     RLFHSentence,
-    is_refusal_sentence,
     mean_rlfh_metrics,
     rlfh_metrics,
     rlfh_rewards,

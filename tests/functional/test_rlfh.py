@@ -2,11 +2,9 @@
 
 import copy
 import itertools
-import json
 import math
 import pickle
 import random
-from pathlib import Path
 
 import pytest
 
@@ -15,7 +13,6 @@ from hf_factuality.functional.rlfh import (
     RLFH_PRESETS,
     RLFHMaps,
     RLFHSentence,
-    is_refusal_sentence,
     mean_rlfh_metrics,
     rlfh_metrics,
     rlfh_rewards,
@@ -253,13 +250,6 @@ def test_means_are_over_completions_that_state_something():
     }
     nothing = mean_rlfh_metrics([])
     assert set(nothing) == set(means) and set(nothing.values()) == {None}
-
-
-def test_refusal_sentences():
-    """Among the statements, "apologized" holds the letters of "i apologize"."""
-    cases = json.loads((Path(__file__).parents[1] / "cases" / "refusal_sentences.json").read_text(encoding="utf-8"))
-    for kind, texts in cases.items():
-        assert [text for text in texts if is_refusal_sentence(text) != (kind == "refusals")] == []
 
 
 def changed(**changes):

@@ -11,8 +11,8 @@ from trl.rewards import get_soft_overlong_punishment
 
 from hf_factuality import FactGRPOConfig, Label, LabeledSpan, TokenRewardPPOConfig, Verification
 from hf_factuality.errors import DataError, JudgingError, NonFiniteError
+from hf_factuality.functional.abstention import is_refusal_sentence
 from hf_factuality.functional.long_form import KLCFWeights
-from hf_factuality.functional.rlfh import is_refusal_sentence
 from hf_factuality.retrieval import CorpusRetriever, KnowledgeBase, PassageConfig, PassageCounts
 from hf_factuality.rewards import (
     ChecklistReward,
