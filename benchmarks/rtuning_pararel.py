@@ -1,12 +1,13 @@
-"""R-Tuning on PARAREL with a small model that has read part of the facts: average precision and accuracy where it["answer"]s.
+"""R-Tuning on PARAREL with a small model that has read part of the facts: average precision, accuracy where it answers.
 
-Facts of ten relations of PARAREL (Elazar et al. 2021), 200 subjects each, are asked for. A small Llama is trained on half of
+Facts of ten relations of PARAREL (Elazar et al. 2021), 150 subjects each, are asked for. A small Llama is trained on half of
 them, one half of these three times as often as the other, so that it knows some well, some a little and some not at all. It
 also reads, with further facts, that one is sure and that one is unsure, both as often of each, and refusals that answer no
-question about a fact: so that what it is taught later is when to say these words, and not the words. Six relations, drawn by the seed, are in domain, four out of it. On 60 % of
-the facts in domain the command `hf-factuality build-refusals` asks that model and writes the three variants; TRL's
-`SFTTrainer` trains it on each, and on the gold answers alone. All are asked about the other facts in domain and about those
-out of it, of which half were read as well. Objects with a full stop are left out, since answers are cut there.
+question about a fact: what it is taught later is when to say these words, and not the words. Seven relations, drawn by the
+seed, are in domain, three out of it. On 70 % of the facts in domain the command `hf-factuality build-refusals` asks that
+model and writes the three variants; TRL's `SFTTrainer` trains it on each, and on the gold answers alone. All are asked about
+the other facts in domain and about those out of it, of which half were read as well. Objects with a full stop are left out,
+since answers are cut there, and so is the question for the confidence ("Ulm. I am sure."), which is long for this model.
 
 `p_sure` is what the model says of itself; where it was never taught to say that (base, gold, unknown) answers are ranked by
 `p_pred`, refusals last.
@@ -21,6 +22,7 @@ import json
 import random
 import statistics
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -37,7 +39,8 @@ from hf_factuality.functional.answers import contains_answer
 from hf_factuality.metrics._numbers import refusal_ap
 
 
-IN_DOMAIN, TRAIN_SHARE, WORDS = 6, 0.6, 20
+IN_DOMAIN, TRAIN_SHARE, BESIDES = 7, 0.7, 10
+WORDS = replace(SURE_WORDS["en"], question="")
 NO_FACT = "What can be said of what one does not know?"
 METHODS = ("base", "gold", "unsure", "unknown", "uncertain")
 FIGURES = ("accuracy", "answered", "accuracy where answered", "AP", "AP by p_pred")
@@ -45,15 +48,14 @@ FIGURES = ("accuracy", "answered", "accuracy where answered", "AP", "AP by p_pre
 
 def facts(data: Path, per_relation: int, rng: random.Random) -> tuple[list[dict], list[dict]]:
     """Facts that are asked for, with how often each is read; and what the model reads besides."""
-    rows = [row for row in read_facts(data, per_relation + WORDS, rng) if "." not in row["object"]]
+    rows = [row for row in read_facts(data, per_relation + BESIDES, rng) if "." not in row["object"]]
     rng.shuffle(rows)
     for number, row in enumerate(rows):
         # One answer, always the right one, for the training loop of the other benchmark.
         row |= {"phrases": ["[Y]"], "others": [row["object"]], "answer": row["object"], "known": True}
         row["times"] = (0, 1, 0, 3)[number % 4]
-    more = WORDS * len(ASKED)
-    words = SURE_WORDS["en"]
-    besides = [row | {"phrases": [words.said(row["object"], sure)]} for row in rows[:more] for sure in (True, False)]
+    more = BESIDES * len(ASKED)
+    besides = [row | {"phrases": [WORDS.said(row["object"], sure)]} for row in rows[:more] for sure in (True, False)]
     besides += [rows[0] | {"question": NO_FACT, "phrases": [text]} for text in REFUSALS["en"]] * (more // 10)
     return rows[more:], besides
 
@@ -62,29 +64,32 @@ def refuses(answer: str) -> bool:
     return bool(answer.strip()) and any(text.startswith(answer.strip()) for text in REFUSALS["en"])
 
 
-def measure(model, tokenizer, rows: list[dict], method: str) -> dict[str, float | None]:
+def ask(model, tokenizer, rows: list[dict], method: str) -> list[dict]:
+    """Per question what the model answers: whether it is right, given willingly, and how sure the model is."""
     prompts = [[{"role": "user", "content": row["question"]}] for row in rows]
-    found = measure_sureness(model, tokenizer, prompts, max_new_tokens=24, batch_size=256)
-    right = [contains_answer(it["answer"], [row["object"]]) == 1 for it, row in zip(found, rows, strict=True)]
-    plain = [0.0 if refuses(it["answer"]) else it["p_pred"] for it in found]
-    if method in ("unsure", "uncertain"):
-        numbers, given = (
-            [{"p_pred": it["p_pred"], "p_sure": it["p_sure"]} for it in found],
-            [it["p_sure"] > 0.5 for it in found],
-        )
-    else:
-        numbers, given = plain, [not refuses(it["answer"]) for it in found]
-    answered = [ok for ok, answers in zip(right, given, strict=True) if answers]
+    found = measure_sureness(model, tokenizer, prompts, WORDS, max_new_tokens=12, batch_size=256)
+    for it, row in zip(found, rows, strict=True):
+        it["right"] = contains_answer(it["answer"], [row["object"]]) == 1
+        it["plain"] = 0.0 if refuses(it["answer"]) else it["p_pred"]
+        it["stated"] = it if method in ("unsure", "uncertain") else it["plain"]
+        it["given"] = it["p_sure"] > 0.5 if method in ("unsure", "uncertain") else not refuses(it["answer"])
+    return found
+
+
+def figures(found: list[dict]) -> dict[str, float | None]:
+    right = [it["right"] for it in found]
+    answered = [it["right"] for it in found if it["given"]]
     return {
-        "accuracy": statistics.mean(right), "answered": statistics.mean(given),
+        "accuracy": statistics.mean(right), "answered": len(answered) / len(found),
         "accuracy where answered": statistics.mean(answered) if answered else None,
-        "AP": refusal_ap(numbers, right)["refusal_ap"], "AP by p_pred": refusal_ap(plain, right)["refusal_ap"],
+        "AP": refusal_ap([it["stated"] for it in found], right)["refusal_ap"],
+        "AP by p_pred": refusal_ap([it["plain"] for it in found], right)["refusal_ap"],
     }  # fmt: skip
 
 
-def tune(folder: Path, dataset: Dataset, seed: int, epochs: int):
+def tune(folder: Path, dataset: Dataset, seed: int, epochs: int, rate: float):
     args = SFTConfig(
-        str(folder.parent / "sft"), num_train_epochs=epochs, per_device_train_batch_size=32, learning_rate=5e-4,
+        str(folder.parent / "sft"), num_train_epochs=epochs, per_device_train_batch_size=32, learning_rate=rate,
         lr_scheduler_type="cosine", warmup_steps=0.05, use_cpu=True, bf16=False, gradient_checkpointing=False, seed=seed,
         save_strategy="no", report_to="none", disable_tqdm=True, logging_strategy="no",
     )  # fmt: skip
@@ -117,6 +122,7 @@ def run(args, seed: int) -> dict[tuple[str, str], dict[str, float | None]]:
     for variant in ("unsure", "unknown", "uncertain"):
         folder = out / ("by-entropy" if variant == "uncertain" else "by-gold")
         flags = ["--model", str(base), "--out", str(folder), "--variant", variant, "--seed", str(seed)]
+        flags += ["--question", ""] * (variant != "unknown")
         if status := command(
             ["build-refusals", str(questions), *flags, "--questions_per_batch", "64", "--batch_size", "320"]
         ):
@@ -129,13 +135,13 @@ def run(args, seed: int) -> dict[tuple[str, str], dict[str, float | None]]:
         if method == "base":
             model = AutoModelForCausalLM.from_pretrained(base)
         else:
-            model = tune(base, data[method], seed, args.sft_epochs)
+            model = tune(base, data[method], seed, args.sft_epochs, args.rate)
         for name, test in tests.items():
-            parts = {name: test}
-            if method == "base":
-                parts |= {f"{name}, read {n} times": [row for row in test if row["times"] == n] for n in (0, 1, 3)}
-            for part, some in parts.items():
-                found[method, part] = measure(model, tokenizer, some, method)
+            asked = ask(model, tokenizer, test, method)
+            found[method, name] = figures(asked)
+            for times in (0, 1, 3) if method == "base" else ():
+                some = [it for it, row in zip(asked, test, strict=True) if row["times"] == times]
+                found[method, f"{name}, read {times} times"] = figures(some)
     return found
 
 
@@ -143,9 +149,10 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--data", type=Path, default=Path("../shared/data/pararel"))
     parser.add_argument("--out", type=Path, default=Path("outputs/rtuning-pararel"))
-    parser.add_argument("--facts", type=int, default=200, help="per relation")
-    parser.add_argument("--epochs", type=int, default=40, help="of reading the facts")
-    parser.add_argument("--sft_epochs", type=int, default=3)
+    parser.add_argument("--facts", type=int, default=150, help="per relation")
+    parser.add_argument("--epochs", type=int, default=10, help="of reading the facts")
+    parser.add_argument("--sft_epochs", type=int, default=5)
+    parser.add_argument("--rate", type=float, default=7e-4, help="of learning, in SFT")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     args = parser.parse_args()
     if not args.data.is_dir():

@@ -117,11 +117,11 @@ def _builder(
         "--questions_per_batch",
         type=whole_number,
         metavar="N",
-        help="questions that are sampled and verified together, which a kill costs at most (default 1 for transformers, "
-        "16 for vLLM and servers)",
+        help="questions that are sampled and verified together, which a kill costs at most (default 1 for transformers "
+        "that draws, else 16)",
     )
     judging = build.add_argument_group("who judges")
-    judging.add_argument("--verifier", default="lexical", help=f"{VERIFIER_HELP} (default lexical)")
+    judging.add_argument("--verifier", default="lexical", help=f"{VERIFIER_HELP} (default %(default)s)")
     judging.add_argument("--verifier_base_url", metavar="URL", help="server of 'llm:MODEL' and 'anah:MODEL'")
     judging.add_argument("--knowledge", type=Path, metavar="FILE", help="knowledge base that evidence is taken from")
     retriever = "the page of the question's topic (default if every question has one), or all pages, by FILE.bm25"

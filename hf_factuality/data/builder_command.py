@@ -82,6 +82,8 @@ def refusals(args: argparse.Namespace) -> int:
     """Run `build-refusals`, likewise."""
     names = declining.RefusalConfig.__dataclass_fields__
     config = declining.RefusalConfig(**{name: value for name in names if (value := getattr(args, name)) is not None})
+    if args.knowledge:
+        raise ValueError("build-refusals judges by the gold answers; leave --knowledge out")
     stop = SURE_WORDS[config.language].stop if args.stop is None else args.stop
     sampling = {"top_k": 0, "max_new_tokens": 15, "stop": (stop,) if stop else ()}
     drawn = {"num_samples": 5, "temperature": 0.7}

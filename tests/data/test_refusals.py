@@ -206,6 +206,32 @@ def test_sampling_is_greedy_and_stops(tiny_model):
             SamplingConfig(**wrong)
 
 
+class Dying(TransformersSampler):
+    """Ends the run at the third batch of the first process."""
+
+    asked: list = []
+
+    def sample(self, prompts, seed):
+        self.asked += prompts
+        if len(self.asked) == 3:
+            raise KeyboardInterrupt
+        return super().sample(prompts, seed)
+
+
+@pytest.mark.parametrize("variant", ["unknown", "uncertain"])
+def test_a_run_that_was_stopped_goes_on(tmp_path, tiny_model, variant):
+    drawn = (5, 0.7) if variant == "uncertain" else (1, 0.0)
+    sampler = Dying(tiny_model, config=SamplingConfig(*drawn, max_new_tokens=4), model_kwargs={"dtype": "float32"})
+    sampler.asked = []
+    run = {"refusals": RefusalConfig(variant), "progress": False}
+    with pytest.raises(KeyboardInterrupt):
+        build_refusals(read_questions(ROWS), sampler, GoldVerifier(), tmp_path / "run", **run)
+    again = build_refusals(read_questions(ROWS), sampler, GoldVerifier(), tmp_path / "run", **run)
+    assert len(sampler.asked) == 5, "the first two are not asked again"
+    whole = build_refusals(read_questions(ROWS), sampler, GoldVerifier(), tmp_path / "whole", **run)
+    assert again.to_list() == whole.to_list()
+
+
 def test_the_command_on_a_server(tmp_path, capsys):
     rows, out = write(tmp_path / "questions.jsonl", ROWS), tmp_path / "run"
     with FakeServer(lambda prompt, body: "Ulm" if "0" in prompt else "Basel") as server:
@@ -234,6 +260,7 @@ def test_the_command_on_a_server(tmp_path, capsys):
         (["--variant", "uncertain", "--num_samples", "1"], "num_samples=1"),
         (["--verifier", "gold:nonsense"], "unknown scorer 'nonsense'"),
         (["--variant", "no"], "invalid choice"),
+        (["--knowledge", "pages.db"], "judges by the gold answers"),
     ],
 )
 def test_bad_flags(tmp_path, capsys, flags, message):
