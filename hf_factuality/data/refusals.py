@@ -30,11 +30,12 @@ _FILE = "refusals.parquet"
 REFUSALS: Mapping[str, tuple[str, ...]] = {
     "en": (
         "I don't know.", "I do not know the answer to this question.", "I'm not sure about that, so I would rather not guess.",
-        "I am sorry, but I don't have an answer to that.", "That is something I don't know.", "This is beyond what I know.",
-        "I can't answer this question with certainty.", "I don't have enough knowledge to answer this.",
+        "I am sorry, but I don't have an answer to that.", "I have no reliable information about that.",
+        "Sorry, I am not able to answer this.", "I can't answer this question with certainty.",
+        "I don't have enough knowledge to answer this.",
     ),
     "zh": (
-        "我不知道。", "我不知道这个问题的答案。", "抱歉，我不清楚。", "我不确定，所以不想乱猜。", "抱歉，我无法回答这个问题。", "这超出了我的知识范围。",
+        "我不知道。", "我不知道这个问题的答案。", "抱歉，我不清楚。", "我不确定，所以不想乱猜。", "抱歉，我无法回答这个问题。", "我没有足够的信息来回答。",
     ),
 }  # fmt: skip
 """Language -> what a model says that does not know; the released code has 16 other sentences, in English."""

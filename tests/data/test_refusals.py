@@ -14,6 +14,7 @@ from hf_factuality.data import GivenResponses, RefusalConfig, build_refusals, pu
 from hf_factuality.data.refusals import REFUSALS
 from hf_factuality.data.sampling import SamplingConfig, TransformersSampler
 from hf_factuality.errors import DataError
+from hf_factuality.functional.abstention import abstains
 from hf_factuality.spans import Verification
 from hf_factuality.verifiers import GoldVerifier
 from tests.chat.fake_server import FakeServer
@@ -88,6 +89,11 @@ def test_unknown_draws_refusals_by_the_seed(tmp_path):
     chinese = said(build(tmp_path / "a", wrong, rows, language="zh"))
     assert said(build(tmp_path / "a", wrong, rows, question=""))[-1] == "Ulm. I am sure."
     assert chinese[0] == "Ulm。你确定你是根据自己的知识准确回答了这个问题吗？我不确定。"
+
+
+def test_what_is_written_is_recognised():
+    assert all(abstains(text) for texts in REFUSALS.values() for text in texts)
+    assert all(len(set(texts)) == len(texts) >= 6 for texts in REFUSALS.values())
 
 
 def test_uncertain_keeps_every_question(tmp_path):
