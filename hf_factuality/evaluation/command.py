@@ -73,9 +73,8 @@ def evaluate(args: argparse.Namespace, collected: list[Answers] | None = None) -
             if collected is not None:
                 collected.append(answers)
             write_results(args.out, model, entries, machine, _command(args))
-            for entry in found:
-                if entry["metric"] == "calibration" and entry["n_scored"]:
-                    notes += _plots(args.out, entry)
+            for entry in (it for it in found if it["metric"] == "calibration" and it["n_scored"]):
+                notes += _plots(args.out, entry)
         if isinstance(engine, ServerEngine):
             _remove(engine.cache)  # the files of answers hold it all by now
     if collected is None:
@@ -222,6 +221,8 @@ def _command(args: argparse.Namespace) -> str:
 
 def _row(entry: Mapping[str, Any]) -> dict[str, str]:
     best = {f"best of {size}": found["value"] for size, found in entry["parts"].get("best_of", {}).items()}
+    if entry["settings"].get("score") == "f1":
+        best = {f"f1 {name}": found["f1"] for name, found in entry["parts"]["domains"].items()}
     return {
         "benchmark": entry["benchmark"],
         "metric": entry["metric"],

@@ -90,8 +90,8 @@ def halueval_match(prediction: str, golds: Sequence[str]) -> float:
 
 
 def contained_match(prediction: str, golds: Sequence[str]) -> float:
-    """1 if the words of a gold answer follow each other in the prediction, both after [`normalize_answer`], else 0."""
-    return _nearest(lambda found, wanted: float(f" {wanted} " in f" {found} "), prediction, golds)
+    """1 if the words of a gold answer (of one that is not ASCII, its characters) stand in the prediction, normalised; else 0."""
+    return _nearest(lambda a, b: float(f" {b} " in f" {a} " or not b.isascii() and b in a), prediction, golds)
 
 
 def exact_match(prediction: str, golds: Sequence[str]) -> float:

@@ -6,6 +6,7 @@ from xml.etree import ElementTree
 import pytest
 
 from hf_factuality.evaluation.verification import AnswerJudge
+from hf_factuality.functional.answers import contained_match
 from tests.chat.fake_server import FakeServer
 from tests.evaluation.conftest import write_rows
 
@@ -170,6 +171,7 @@ def test_abstentionbench_by_scenario(tmp_path, evaluate):
     assert entry["value"] == pytest.approx(2 / 3) and entry["settings"]["score"] == "f1"
     assert entry["left_out"]["responses"] == {"unjudged": 1, "unlabelled": 0} and entry["parts"]["accuracy"] is None
     found = entry["parts"]["domains"]
+    assert "f1 false premise 0.500, f1 stale 1.000" in err
     assert {name: (it["precision"], it["recall"], it["f1"]) for name, it in found.items()} == {
         "false premise": (0.5, 0.5, 0.5),
         "stale": (1.0, 1.0, 1.0),
@@ -206,6 +208,24 @@ def test_words_instead_of_a_judge_and_the_calibration_of_what_is_stated(tmp_path
     for name, dots in (("reliability", 4 + 4), ("risk_coverage", 5 + 2)):
         image = ElementTree.parse(tmp_path / f"r.simpleqa.{name}.svg").getroot()
         assert sum(it.tag.endswith("circle") for it in image.iter()) == dots and f"r.simpleqa.{name}.svg" in err
+
+
+@pytest.mark.parametrize(
+    ("answer", "gold", "holds"),
+    [
+        ("It was in 1910, in Paris.", "1910", 1),
+        ("It was in 1910.", "10", 0),
+        ("The answer is: the U.S.", "US", 1),
+        ("Parisian", "Paris", 0),
+        ("答案是巴黎。", "巴黎", 1),
+        ("It was Müller's", "Müller", 1),
+        ("A", "A", 1),
+        ("A cat", "The", 0),
+        ("", "x", 0),
+    ],
+)
+def test_what_holds_a_gold_answer(answer, gold, holds):
+    assert contained_match(answer, [gold]) == holds
 
 
 def test_nothing_is_drawn_where_no_answer_states_a_number(tmp_path, evaluate, answered):

@@ -18,10 +18,9 @@ Args:
     judge (`str`, *optional*): who judged.
 
 The score is w1 accuracy + w2 abstention rate - w3 hallucination rate, in [-1, 1] by default; `None` if some are "answered".
-Parts: accuracy, abstention_rate and hallucination_rate (wrong answers), of all responses; accuracy_answered; f_score
-(SimpleQA, arXiv 2411.04368: harmonic mean of accuracy and accuracy_answered); omniscience_index (arXiv 2511.13029: 100
-(correct - wrong) / n); false_abstention_rate, of questions that have an answer; precision, recall and f1 of abstention
-(AbstentionBench, arXiv 2506.09038), `None` if every question has one; numbers of outcomes; domains, the same of each.
+Parts: accuracy, abstention_rate, hallucination_rate (wrong), of all responses; accuracy_answered; f_score (harmonic mean of both
+accuracies, arXiv 2411.04368); omniscience_index (100 (correct - wrong) / n, arXiv 2511.13029); false_abstention_rate, of what
+has an answer; precision, recall, f1 of abstention (arXiv 2506.09038), `None` if all have one; numbers; domains, of each the same.
 """
 
 
