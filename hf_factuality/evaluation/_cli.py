@@ -129,6 +129,7 @@ def add_evaluate(commands: Any) -> None:
     flag("--judge_prompt", type=Path, metavar="FILE", help="a .txt prompt instead of the built-in one")
     flag("--match", choices=("exact", "contained"), help="instead of --judge: words of gold answers, stock phrases")
     flag("--judge_votes", type=int, default=1, metavar="N", help="votes per answer, odd (default 1)")
+    flag("--judge_tokens", type=int, default=16, metavar="N", help="room for a vote (default 16), and its thoughts")
     out = evaluate.add_argument_group("output")
     out.add_argument(
         "--out",

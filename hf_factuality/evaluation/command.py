@@ -98,11 +98,11 @@ def _prepare(args: argparse.Namespace, task: Task, stack: ExitStack) -> None:
     graded = {*GRADED_METRICS} & {*task.metrics}
     if "accuracy" in task.metrics or graded and task.benchmark.data_source:
         check_gold(task.benchmark, task.items)
-    judged = [name for name in task.metrics if name in JUDGED_METRICS]
-    if args.judge and (graded or "halluqa" in judged):
-        task.judge = AnswerJudge(task.name, args.judge, args.judge_base_url, args.judge_prompt, args.judge_votes)
+    judged = [name for name in task.metrics if name in JUDGED_METRICS and not (args.judge and name == "halluqa")]
+    if args.judge and (graded or "halluqa" in task.metrics):
+        how = {"prompt": args.judge_prompt, "votes": args.judge_votes, "tokens": args.judge_tokens}
+        task.judge = AnswerJudge(task.name, args.judge, args.judge_base_url, **how)
         stack.callback(task.judge.close)
-        judged = [name for name in judged if name != "halluqa"]
     if judged:
         evidence = {"knowledge": args.knowledge, "retriever": args.retriever, "top_k": args.top_k}
         task.verifier = AnswerVerifier(args.verifier, task.items, args.verifier_base_url, **evidence)

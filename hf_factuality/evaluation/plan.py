@@ -103,7 +103,7 @@ def one_run(args: argparse.Namespace) -> argparse.Namespace:
 
 def make_plan(args: argparse.Namespace) -> Plan:
     """Check the flags; a `ValueError` names the flag, what is wrong with it, and the fix."""
-    check_at_least_one(args, "concurrency", "limit", "top_k")
+    check_at_least_one(args, "concurrency", "limit", "top_k", "judge_tokens")
     if args.out.is_dir():
         raise OSError(f"--out {args.out} is a folder; name a file in it")
     refuse((args.model is None) == (args.answers is None), "give either --model, or --answers with a file of answers")

@@ -134,7 +134,7 @@ def score(name: str, answers: Answers) -> dict[str, Any]:
         found["extractor"] = who.description.get("extractor")
         found["judge"] = who.description if who is task.judge else who.description["judge"]
     if name in GRADED_METRICS:
-        found["judge"] = task.judge.description if task.judge else {"name": "match", "rule": task.match}
+        found["judge"] = task.judge.description if task.judge else {"name": f"match {task.match}"}
     if task.best_of and name in CLAIM_METRICS:
         flat = [answer for samples in answers.judged for answer in samples]
         scores = iter(compute(name, flat, return_scores=True, **{**options, "resamples": 0})["scores"])

@@ -134,7 +134,7 @@ class AnswerJudge:
     the benchmark, for yes or no (是 or 否), or for CORRECT, INCORRECT or NOT_ATTEMPTED. Anything else is no vote.
     """
 
-    def __init__(self, benchmark: str, model: str, base_url: str, prompt: Path | None = None, votes: int = 1):
+    def __init__(self, benchmark: str, model: str, base_url: str, *, prompt: Path | None = None, votes=1, tokens=16):
         from hf_factuality.chat.client import ChatClient
         from hf_factuality.verifiers.prompts import load_prompt
 
@@ -146,7 +146,7 @@ class AnswerJudge:
         self._prompt = load_prompt(path, fields, fields[:3])
         self._client = ChatClient(base_url, model)
         self.close = self._client.close
-        self._votes = votes
+        self._votes, self._tokens = votes, tokens
         self.description = {
             **(describe(self._client) or {}),
             "name": "AnswerJudge",
@@ -188,7 +188,7 @@ class AnswerJudge:
                 ChatRequest(
                     (("user", self._text(row)),),
                     temperature=float(several),
-                    max_tokens=16,
+                    max_tokens=self._tokens,
                     seed=vote if several else None,
                 )
                 for row in chunk

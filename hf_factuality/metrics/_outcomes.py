@@ -91,8 +91,7 @@ def abstention(
     else:
         # Where some are "answered", a mean over the others would count every refusal, and not every answer.
         pays = {"correct": weights[0], "refused": weights[1], "wrong": -weights[2]}
-        unknown = any(outcome == "answered" for outcome, *_ in rows)
-        scores = [None if unknown or outcome is None else float(pays[outcome]) for outcome, *_ in rows]
+        scores = [None] * len(rows) if "answered" in {row[0] for row in rows} else [pays.get(row[0]) for row in rows]
     scored = [row for row, found in zip(rows, scores, strict=True) if found is not None]
     told = [_declined(row) for row in scored]
     domains: dict[str | None, list[_Row]] = {}

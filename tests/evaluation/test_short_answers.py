@@ -86,6 +86,19 @@ def test_graded_by_a_judge(tmp_path, evaluate, answered, name):
     assert row["samples"][0]["votes"] == ["CORRECT"] and row["scores"]["abstention"] == 1.0
 
 
+def test_a_judge_that_thinks_gets_room(evaluate, answered):
+    def reply(prompt, body):
+        return (
+            "<think>Is it CORRECT?</think>INCORRECT" if body["max_tokens"] >= 900 else ("<think>Is it COR", "length")
+        )
+
+    with FakeServer(reply=reply) as server:
+        flags = f"--benchmark simpleqa {answered} --judge fake --judge_base_url {server.url}"
+        assert evaluate(flags)[1]["results"][0]["left_out"]["responses"]["unjudged"] == 6
+        (entry,) = evaluate(f"{flags} --judge_tokens 900")[1]["results"]
+    assert entry["parts"]["n_wrong"] == 7, "what could not be read before is asked again"
+
+
 HOSTILE = [
     "A",
     "CORRECT",
@@ -196,7 +209,7 @@ def test_words_instead_of_a_judge_and_the_calibration_of_what_is_stated(tmp_path
     assert status == 0, err
     abstention, calibration = printed["results"]
     assert abstention["value"] == pytest.approx((sum(right) - (6 - sum(right))) / 7)
-    assert abstention["judge"] == {"name": "match", "rule": match} and abstention["parts"]["n_refused"] == 1
+    assert abstention["judge"] == {"name": f"match {match}"} and abstention["parts"]["n_refused"] == 1
     assert abstention["higher_is_better"] and not calibration["higher_is_better"]
     # Those that answer and state a number: .9, .8, .6, .6, .2.
     known = [(p, right[n]) for p, n in ((0.9, 0), (0.8, 1), (0.6, 4), (0.6, 5), (0.2, 6))]
