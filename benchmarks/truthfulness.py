@@ -124,6 +124,19 @@ def run(arm, seed, model_dir, train, test, out):
     return found, trainer._measured
 
 
+def print_table(found):
+    """Arms and their figures: mean and standard deviation over the seeds."""
+    columns = list(dict.fromkeys(name for figures in found.values() for name in figures))
+    print(f"| | {' | '.join(columns)} |\n|---|{'---|' * len(columns)}")
+    for arm, figures in found.items():
+        cells = [
+            "" if name not in figures else f"{statistics.mean(figures[name]):.3f}"
+            + (f" ({statistics.stdev(figures[name]):.3f})" if len(figures[name]) > 1 else "")
+            for name in columns
+        ]  # fmt: skip
+        print(f"| {arm} | {' | '.join(cells)} |")
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--base_seed", type=int, default=0)
@@ -155,15 +168,7 @@ def main():
             print(seed, name, json.dumps(figures), flush=True)
             for figure, value in figures.items():
                 found[name][figure].append(value)
-    columns = list(dict.fromkeys(name for figures in found.values() for name in figures))
-    print(f"| | {' | '.join(columns)} |\n|---|{'---|' * len(columns)}")
-    for arm, figures in found.items():
-        cells = [
-            "" if name not in figures else f"{statistics.mean(figures[name]):.3f}"
-            + (f" ({statistics.stdev(figures[name]):.3f})" if len(figures[name]) > 1 else "")
-            for name in columns
-        ]  # fmt: skip
-        print(f"| {arm} | {' | '.join(cells)} |")
+    print_table(found)
 
 
 if __name__ == "__main__":

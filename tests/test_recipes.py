@@ -22,12 +22,13 @@ from hf_factuality.chat import SURE_WORDS
 from hf_factuality.functional.long_form import KLCFWeights
 from hf_factuality.functional.rlfh import RLFH_PRESETS
 from hf_factuality.rewards import RLFHReward, ServedRoles, klcf_rewards, load_rlfh_maps, rlfh_verifier
-from hf_factuality.trainers import TruthfulnessConfig, TruthfulnessTrainer
+from hf_factuality.trainers import ProbeConfig, ProbeTrainer, TruthfulnessConfig, TruthfulnessTrainer
 from hf_factuality.verifiers import LexicalVerifier
 from tests.tiny import letters_reward, rows
 from tests.trainers.claims import claims
 from tests.trainers.mask_dpo_recording import pairs
 from tests.trainers.recording import WholeCompletion
+from tests.trainers.test_probe_trainer import completions
 
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -35,6 +36,7 @@ RECIPES = sorted((REPOSITORY / "recipes" / "fspo").glob("*.yaml"))
 PUBLISHED = [path for path in RECIPES if path.stem != "closed-world"]
 RLFH = sorted((REPOSITORY / "recipes" / "rlfh").glob("*.yaml"))
 TRUTHFULNESS = sorted((REPOSITORY / "recipes" / "truthfulness").glob("*.yaml"))
+PROBE = sorted((REPOSITORY / "recipes" / "probe").glob("*.yaml"))
 KLCF = sorted((REPOSITORY / "recipes").glob("klcf*/*.yaml"))
 RTUNING = sorted((REPOSITORY / "recipes" / "rtuning").glob("*.yaml"))
 MASK_DPO = sorted((REPOSITORY / "recipes" / "mask_dpo").glob("*.yaml"))
@@ -44,6 +46,7 @@ EXAMPLES = {
     "fspo": ("train_fspo", "FSPOArguments", FactGRPOConfig),
     "mask_dpo": ("train_maskdpo", "MaskDPOArguments", MaskDPOConfig),
     "truthfulness": ("train_truthfulness", "TruthfulnessArguments", TruthfulnessConfig),
+    "probe": ("train_probe", "ProbeArguments", ProbeConfig),
     "rlfh": ("train_rlfh", "RLFHArguments", TokenRewardPPOConfig),
     "rtuning": ("train_rtuning", "RTuningArguments", SFTConfig),
     "klcf": ("train_klcf", "KLCFArguments", FactGRPOConfig, ServedRoles),
@@ -179,6 +182,16 @@ def test_every_rtuning_recipe_builds_its_trainer(path, tiny_model, tmp_path):
     assert path.stem == "closed-world" or (
         recipe["bf16"] is True and completions_of_a_step(training, "zero3.yaml") == 64
     )
+
+
+@pytest.mark.parametrize("path", PROBE, **stem)
+def test_every_probe_recipe_builds_its_trainer(path, tiny_model, tmp_path):
+    """The paper: the layer at .95 of the depth, and a loss that goes from tokens to spans."""
+    _, training, model = parse(path, "--output_dir", str(tmp_path), "--dtype", "float32")
+    trainer = ProbeTrainer(tiny_model, training, completions(), peft_config=get_peft_config(model))
+    assert (training.layer, training.span_weight, training.pool) == (0.95, None, "max")
+    lora = any("lora_" in name for name, p in trainer.model.named_parameters() if p.requires_grad)
+    assert lora == (path.stem != "closed-world")
 
 
 def test_klcf_has_recipes_for_three_sizes_from_the_base_and_from_sft():

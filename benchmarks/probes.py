@@ -1,0 +1,199 @@
+"""Hallucination probes on people of a closed world who are held out: what they rank, and what becomes of one that is a reward.
+
+Per seed, which splits the people: four biographies at temperature 1 of each train person and one of each held-out one, the oracle's
+labels, the settings of recipes/probe/closed-world.yaml. Beside the probes, which read no evidence: two verifiers that do, and
+what benchmarks/truthfulness.py knows without any. `--part reward` trains the base with GRPO, paid by the mean P(true) of the
+probe of its split, or of the oracle, and asks both about held-out people before and after.
+
+    PYTHONPATH=. python benchmarks/probes.py --base_seed 100 --seeds 100 101 102
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections import defaultdict
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+import truthfulness
+import yaml
+from datasets import Dataset
+from peft import LoraConfig
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from hf_factuality import FactGRPOConfig, FactGRPOTrainer, load_verifier
+from hf_factuality.rewards.long_form import long_form_reward, truthfulness_reward
+from hf_factuality.spans import Label
+from hf_factuality.trainers import ProbeConfig, ProbeTrainer, TruthfulnessConfig, TruthfulnessTrainer
+from hf_factuality.verifiers import JudgeInput, LexicalVerifier, TruthfulnessJudge, VerifierInput
+from hf_factuality.worlds import SIZES, World, WorldVerifier, build_world_model, evaluate_world
+
+
+RECIPES = Path(__file__).resolve().parent.parent / "recipes"
+TOKENS = 110
+PROBES = {
+    "probe, linear": {},
+    "probe, LoRA": {"lora": 16, "learning_rate": 2e-3},
+    "probe, linear, tokens only": {"span_weight": 0.0},
+    "probe, linear, middle layer": {"layer": 0.5},
+    "probe, linear, mean": {"pool": "mean"},
+}
+
+
+def sampled(world, model_dir, split, samples, seed):
+    """Rows as `hf-factuality verify` writes them, of the base's own biographies."""
+    rows = world.biographies(split)
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(model_dir), AutoTokenizer.from_pretrained(model_dir)
+    found = evaluate_world(model, tokenizer, world, rows, num_samples=samples, max_new_tokens=TOKENS, seed=seed)
+    rows = [row for row in rows for _ in range(samples)]
+    pairs = zip(rows, found.completions, found.verifications, strict=True)
+    return [{**row, "completion": text, "verification": one.to_dict()} for row, text, one in pairs]
+
+
+def claims(rows):
+    """The supported and the contradicted sentences, and where each stands."""
+    return [
+        {
+            "claim": row["completion"][span["start"] : span["end"]],
+            "label": span["label"],
+            "input": (row["completion"], (span["start"], span["end"])),
+            **{name: row[name] for name in ("question", "topic", "evidence")},
+        }
+        for row in rows
+        for span in row["verification"]["spans"]
+        if span["label"] in ("supported", "contradicted")
+    ]  # fmt: skip
+
+
+def settings(kind, out, seed, **more):
+    recipe = {**yaml.safe_load((RECIPES / kind / "closed-world.yaml").read_text(encoding="utf-8")), **more}
+    cpu = not torch.cuda.is_available()
+    return {**recipe, "output_dir": str(out), "seed": seed, "disable_tqdm": True, "use_cpu": cpu}
+
+
+def probe(name, model_dir, train, out, seed):
+    """A trained one, saved in a folder and loaded as whoever uses it would."""
+    more = dict(PROBES[name])
+    rank = more.pop("lora", None)
+    lora = rank and LoraConfig(r=rank, lora_alpha=2 * rank, target_modules="all-linear")
+    folder = out / f"{name.replace(', ', '-').replace(' ', '-')}-{model_dir.name}-{seed}"
+    columns = ("question", "topic", "completion", "verification")
+    rows = Dataset.from_list([{column: row[column] for column in columns} for row in train])
+    trainer = ProbeTrainer(
+        str(model_dir), ProbeConfig(**settings("probe", folder, seed, **more)), rows, peft_config=lora
+    )
+    trainer.train()
+    trainer.save_model()
+    return load_verifier(f"probe:{folder}")
+
+
+def nli(model_dir, train, out, seed):
+    """The base as a classifier of a person's facts and a claim: what a small NLI model of this world can be."""
+    rows = [{**row, "question": " ".join(row["evidence"])} for row in train]
+    names = ("claim", "label", "question", "topic")
+    rows = Dataset.from_list([{name: row[name] for name in names} for row in rows])
+    args = TruthfulnessConfig(**settings("truthfulness", out / "nli", seed, num_train_epochs=2))
+    trainer = TruthfulnessTrainer(str(model_dir), args, rows)
+    trainer.train()
+    return TruthfulnessJudge(trainer.model, trainer.processing_class, max_length=256)
+
+
+def rank(world, model_dir, names, out, seed):
+    """AUROC of each, of all claims, of those that can be known, and the pairs about one fact that are ranked right."""
+    train, test = (sampled(world, model_dir, *part, seed) for part in (("train", 4), ("test", 1)))
+    test = claims(test)
+    contexts = [JudgeInput(row["claim"], tuple(row["evidence"]), row["question"], *row["input"]) for row in test]
+    found, figures = {}, defaultdict(dict)
+    for name in names:
+        started = time.time()
+        verifier = probe(name, model_dir, train, out, seed)
+        judged = verifier.judge.judge(contexts)
+        found[name] = [one.score for one in judged]
+        right = {label: [] for label in ("supported", "contradicted")}
+        for one, row in zip(judged, test, strict=True):
+            right[row["label"]].append(one.label == Label(row["label"]))
+        figures[name]["balanced accuracy at the threshold"] = statistics.mean(map(statistics.mean, right.values()))
+        figures[name]["seconds"] = time.time() - started
+    if names:
+        found["lexical verifier (reads the facts)"] = [one.score for one in LexicalVerifier().judge.judge(contexts)]
+        alone = [JudgeInput(row["claim"], (), " ".join(row["evidence"])) for row in test]
+        judge = nli(model_dir, claims(train), out, seed)
+        found["small NLI model (reads the facts)"] = [one.score for one in judge.judge(alone)]
+        found["oracle"] = [float(row["label"] == "supported") for row in test]
+    template = settings("probe", out, seed)["template"]
+    simple, relations = truthfulness.baselines(world, model_dir, claims(train), test, template)
+    for name, scores in {**found, **simple}.items():
+        figures[name] = {**truthfulness.ranking(scores, test, relations), **figures[name]}
+    return {name: {"claims": len(test), **values} for name, values in figures.items()}
+
+
+def reward(world, model_dir, names, out, seed, steps, learning_rate):
+    """What a policy that a probe pays, and one that the oracle pays, come to, by the probe and by the oracle."""
+    train = sampled(world, model_dir, "train", 4, seed)
+    test, figures = world.biographies("test", 300), {}
+    judges = {name: probe(name, model_dir, train, out, seed) for name in names}
+
+    def measured(model, tokenizer):
+        found = evaluate_world(model, tokenizer, world, test, max_new_tokens=TOKENS, seed=seed)
+        kept = ("precision", "correct", "wrong", "no_claim", "fact_free", "repetition", "tokens")
+        values = {name: found.metrics[name] for name in kept}
+        inputs = [VerifierInput(text, row["question"]) for text, row in zip(found.completions, test, strict=True)]
+        for name, judge in judges.items():
+            paid = truthfulness_reward(found.completions, verifications=judge.verify(inputs))
+            values[f"P(true) by the {name}"] = statistics.mean(value for value in paid if value is not None)
+        return values
+
+    tokenizer = AutoTokenizer.from_pretrained(model_dir)
+    figures["base"] = measured(AutoModelForCausalLM.from_pretrained(model_dir), tokenizer)
+    arms = {f"paid by the {name}": (judges[name], truthfulness_reward) for name in names}
+    arms["paid by the oracle"] = (WorldVerifier(world), long_form_reward("precision"))
+    for name, (verifier, paid) in arms.items():
+        args = FactGRPOConfig(
+            str(out / "grpo"), per_device_train_batch_size=64, num_generations=8, max_completion_length=TOKENS,
+            temperature=1.0, beta=0.0, learning_rate=learning_rate, lr_scheduler_type="constant_with_warmup",
+            warmup_steps=2, max_steps=steps, seed=seed, bf16=False, gradient_checkpointing=False, save_strategy="no",
+            report_to="none", disable_tqdm=True, logging_steps=4, use_cpu=not torch.cuda.is_available(),
+            verify_scope="completion", credit="none", factuality_reward_weight=0.0,
+        )  # fmt: skip
+        started = time.time()
+        trainer = FactGRPOTrainer(str(model_dir), [paid], args, world.biographies("train"), verifier=verifier)
+        trainer.train()
+        figures[name] = {**measured(trainer.model, tokenizer), "seconds": time.time() - started}
+    return figures
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--part", choices=["rank", "reward"], default="rank")
+    parser.add_argument("--base_seed", type=int, default=0)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
+    parser.add_argument("--probes", nargs="*", default=list(PROBES)[:2], choices=PROBES)
+    parser.add_argument("--size", default="tiny", choices=SIZES)
+    parser.add_argument("--steps", type=int, default=16)
+    parser.add_argument("--learning_rate", type=float, default=5e-4)
+    parser.add_argument("--out", type=Path, default=Path("outputs/probes"))
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    config, model = (replace(part, seed=args.base_seed) for part in SIZES[args.size])
+    model_dir = build_world_model(config, None, model)
+    args.out.mkdir(parents=True, exist_ok=True)
+    found = defaultdict(lambda: defaultdict(list))
+    for seed in args.seeds:
+        world, common = World(replace(config, split_seed=seed)), (model_dir, args.probes, args.out, seed)
+        if args.part == "rank":
+            results = rank(world, *common)
+        else:
+            results = reward(world, *common, args.steps, args.learning_rate)
+        for name, figures in results.items():
+            print(seed, name, json.dumps(figures), flush=True)
+            for figure, value in figures.items():
+                found[name][figure].append(value)
+    truthfulness.print_table(found)
+
+
+if __name__ == "__main__":
+    main()

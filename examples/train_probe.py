@@ -1,0 +1,77 @@
+"""Hallucination probe (after arXiv 2509.03531): a head on a frozen language model that doubts the tokens of what it wrote.
+
+python examples/train_probe.py                         # a small model in a closed world, minutes on a CPU
+hf-factuality verify completions.jsonl --verifier VERIFIER --out labelled.jsonl
+python examples/train_probe.py --config recipes/probe/qwen2.5-7b-lora.yaml --labelled_file labelled.jsonl
+"""
+
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from datasets import Dataset, load_dataset
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from trl import ModelConfig, ScriptArguments, TrlParser, get_peft_config
+
+from demos.closed_world import BiographyDemo
+from hf_factuality.io.rows import read_rows
+from hf_factuality.trainers import ProbeConfig, ProbeTrainer
+from hf_factuality.worlds import evaluate_world
+
+
+CLOSED_WORLD = Path(__file__).resolve().parent.parent / "recipes" / "probe" / "closed-world.yaml"
+COLUMNS = ("question", "prompt", "topic", "completion", "verification")
+
+
+@dataclass
+class ProbeArguments(ScriptArguments):
+    labelled_file: str | None = field(default=None, metadata={"help": "What `hf-factuality verify --out` wrote."})
+
+
+def load_data(script) -> Dataset:
+    """Labelled completions, read before any weights are loaded; docs/probes.md describes the columns."""
+    if bool(script.labelled_file) == bool(script.dataset_name):
+        raise ValueError("give either --dataset_name or --labelled_file")
+    if script.dataset_name:
+        return load_dataset(script.dataset_name, script.dataset_config, split=script.dataset_train_split)
+    rows = [row for _, row in read_rows(script.labelled_file)]
+    return Dataset.from_list([{name: row[name] for name in COLUMNS if name in row} for row in rows])
+
+
+def sample(demo, rows, samples) -> Dataset:
+    """Biographies as the base writes them at temperature 1, labelled by the oracle."""
+    model, tokenizer = (kind.from_pretrained(demo.model_dir) for kind in (AutoModelForCausalLM, AutoTokenizer))
+    limits = {"num_samples": samples, "max_new_tokens": demo.max_new_tokens}
+    found = evaluate_world(model, tokenizer, demo.world, rows, **limits)
+    asked = [{name: row[name] for name in ("question", "topic")} for row in rows for _ in range(samples)]
+    labelled = zip(asked, found.completions, found.verifications, strict=True)
+    return Dataset.from_list(
+        [{**row, "completion": text, "verification": one.to_dict()} for row, text, one in labelled]
+    )
+
+
+def main():
+    parser = TrlParser((ProbeArguments, ProbeConfig, ModelConfig))
+    given = {argument.partition("=")[0] for argument in sys.argv[1:]}
+    if given & {"--config", "--model_name_or_path", "--labelled_file", "--dataset_name"}:
+        script, training, model = parser.parse_args_and_config()
+        name, train, test = model.model_name_or_path, load_data(script), None
+    else:
+        script, training, model = parser.parse_args_and_config(["--config", str(CLOSED_WORLD), *sys.argv[1:]])
+        demo = BiographyDemo()
+        name, train, test = demo.model_dir, sample(demo, demo.train_dataset, 4), sample(demo, demo.test_dataset, 1)
+    chosen = {"attn_implementation": model.attn_implementation, "dtype": model.dtype, "revision": model.model_revision}
+    training.model_init_kwargs = {**chosen, **(training.model_init_kwargs or {})}
+    trainer = ProbeTrainer(name, training, train, test, peft_config=get_peft_config(model))
+    trainer.train(resume_from_checkpoint=training.resume_from_checkpoint)
+    trainer.save_model()
+    trainer.create_model_card(dataset_name=script.dataset_name)
+    for name, value in trainer.figures.items():
+        trainer.accelerator.print(f"{name:18} {value:.3f}")
+    trainer.accelerator.print(f"The probe, a verifier pipeline too, and its card are in {training.output_dir}")
+    if training.push_to_hub:
+        trainer.push_to_hub(dataset_name=script.dataset_name)
+
+
+if __name__ == "__main__":
+    main()
