@@ -1,6 +1,6 @@
 """Hallucination probes on people of a closed world who are held out: what they rank, and what becomes of one that is a reward.
 
-Per seed, which splits the people: four biographies at temperature 1 of each train person and one of each held-out one, the oracle's
+Per seed, which splits the people: two biographies at temperature 1 of each train person and one of each held-out one, the oracle's
 labels, the settings of recipes/probe/closed-world.yaml. Beside the probes, which read no evidence: two verifiers that do, and
 what benchmarks/truthfulness.py knows without any. `--part reward` trains the base with GRPO, paid by the mean P(true) of the
 probe of its split, or of the oracle, and asks both about held-out people before and after.
@@ -81,6 +81,8 @@ def probe(name, model_dir, train, out, seed):
     rank = more.pop("lora", None)
     lora = rank and LoraConfig(r=rank, lora_alpha=2 * rank, target_modules="all-linear")
     folder = out / f"{name.replace(', ', '-').replace(' ', '-')}-{model_dir.name}-{seed}"
+    if (folder / "verifier_config.json").exists():  # of the other part
+        return load_verifier(f"probe:{folder}")
     columns = ("question", "topic", "completion", "verification")
     rows = Dataset.from_list([{column: row[column] for column in columns} for row in train])
     trainer = ProbeTrainer(
@@ -96,7 +98,7 @@ def nli(model_dir, train, out, seed):
     rows = [{**row, "question": " ".join(row["evidence"])} for row in train]
     names = ("claim", "label", "question", "topic")
     rows = Dataset.from_list([{name: row[name] for name in names} for row in rows])
-    args = TruthfulnessConfig(**settings("truthfulness", out / "nli", seed, num_train_epochs=2))
+    args = TruthfulnessConfig(**settings("truthfulness", out / "nli", seed, num_train_epochs=1, ratio=None))
     trainer = TruthfulnessTrainer(str(model_dir), args, rows)
     trainer.train()
     return TruthfulnessJudge(trainer.model, trainer.processing_class, max_length=256)
@@ -104,7 +106,7 @@ def nli(model_dir, train, out, seed):
 
 def rank(world, model_dir, names, out, seed):
     """AUROC of each, of all claims, of those that can be known, and the pairs about one fact that are ranked right."""
-    train, test = (sampled(world, model_dir, *part, seed) for part in (("train", 4), ("test", 1)))
+    train, test = (sampled(world, model_dir, *part, seed) for part in (("train", 2), ("test", 1)))
     test = claims(test)
     contexts = [JudgeInput(row["claim"], tuple(row["evidence"]), row["question"], *row["input"]) for row in test]
     found, figures = {}, defaultdict(dict)
@@ -131,9 +133,9 @@ def rank(world, model_dir, names, out, seed):
     return {name: {"claims": len(test), **values} for name, values in figures.items()}
 
 
-def reward(world, model_dir, names, out, seed, steps, learning_rate):
+def reward(world, model_dir, names, out, seed, oracle, steps, learning_rate):
     """What a policy that a probe pays, and one that the oracle pays, come to, by the probe and by the oracle."""
-    train = sampled(world, model_dir, "train", 4, seed)
+    train = sampled(world, model_dir, "train", 2, seed)
     test, figures = world.biographies("test", 300), {}
     judges = {name: probe(name, model_dir, train, out, seed) for name in names}
 
@@ -150,10 +152,11 @@ def reward(world, model_dir, names, out, seed, steps, learning_rate):
     tokenizer = AutoTokenizer.from_pretrained(model_dir)
     figures["base"] = measured(AutoModelForCausalLM.from_pretrained(model_dir), tokenizer)
     arms = {f"paid by the {name}": (judges[name], truthfulness_reward) for name in names}
-    arms["paid by the oracle"] = (WorldVerifier(world), long_form_reward("precision"))
+    if oracle:
+        arms["paid by the oracle"] = (WorldVerifier(world), long_form_reward("precision"))
     for name, (verifier, paid) in arms.items():
         args = FactGRPOConfig(
-            str(out / "grpo"), per_device_train_batch_size=64, num_generations=8, max_completion_length=TOKENS,
+            str(out / "grpo"), per_device_train_batch_size=48, num_generations=8, max_completion_length=TOKENS,
             temperature=1.0, beta=0.0, learning_rate=learning_rate, lr_scheduler_type="constant_with_warmup",
             warmup_steps=2, max_steps=steps, seed=seed, bf16=False, gradient_checkpointing=False, save_strategy="no",
             report_to="none", disable_tqdm=True, logging_steps=4, use_cpu=not torch.cuda.is_available(),
@@ -173,6 +176,9 @@ def main():
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--probes", nargs="*", default=list(PROBES)[:2], choices=PROBES)
     parser.add_argument("--size", default="tiny", choices=SIZES)
+    parser.add_argument(
+        "--oracle", action="store_true", help="in the part `reward`, also a policy that the oracle pays"
+    )
     parser.add_argument("--steps", type=int, default=16)
     parser.add_argument("--learning_rate", type=float, default=5e-4)
     parser.add_argument("--out", type=Path, default=Path("outputs/probes"))
@@ -187,7 +193,7 @@ def main():
         if args.part == "rank":
             results = rank(world, *common)
         else:
-            results = reward(world, *common, args.steps, args.learning_rate)
+            results = reward(world, *common, args.oracle, args.steps, args.learning_rate)
         for name, figures in results.items():
             print(seed, name, json.dumps(figures), flush=True)
             for figure, value in figures.items():

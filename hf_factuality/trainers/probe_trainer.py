@@ -12,7 +12,6 @@ from transformers import AutoConfig, AutoModelForTokenClassification, DataCollat
 
 from hf_factuality.data.builder import read_questions
 from hf_factuality.errors import DataError, SpanError
-from hf_factuality.functional.calibration import best_threshold
 from hf_factuality.functional.credit import judged_units, separate_spans, token_span_index
 from hf_factuality.functional.preference import FREE_OF_HALLUCINATION
 from hf_factuality.functional.probe import pool_spans, probe_loss, span_labels
@@ -46,8 +45,8 @@ class ProbeTrainer(TruthfulnessTrainer):
     _tag_names = ["trl", "probe", "hf_factuality"]
     _name, _config, _task, _results = "Probe", ProbeConfig, "token-classification", "results-probe.json"
     _paper = {"title": "Real-Time Detection of Hallucinated Entities in Long-Form Generation", "id": "2509.03531"}
-    _settings, _verifier, _peft_task = PROBE, ProbeVerifier, "TOKEN_CLS"
-    _collator = DataCollatorForTokenClassification
+    _settings, _verifier = PROBE, ProbeVerifier
+    _kind, _peft_task, _collator = "ForTokenClassification", "TOKEN_CLS", DataCollatorForTokenClassification
 
     def __init__(
         self,
@@ -114,9 +113,6 @@ class ProbeTrainer(TruthfulnessTrainer):
         log_odds = (outputs.logits[..., 1] - outputs.logits[..., 0]).float()
         weight, done = self.args.span_weight, self.state.global_step / max(self.state.max_steps, 1)
         return probe_loss(log_odds, labels, done if weight is None else weight, self.args.pool)
-
-    def _choose(self, settings, probabilities, truths):
-        settings["threshold"] = best_threshold(probabilities, truths)
 
     def _card(self):
         found = getattr(self.model.config, PROBE)

@@ -85,8 +85,8 @@ class TruthfulnessTrainer(FactualityTrainer, _BaseTrainer):
     _config = TruthfulnessConfig
     _task = "text-classification"
     _template_file = "rm_model_card.md"
-    _results = "results-truthfulness.json"
-    _settings, _verifier, _peft_task, _collator = SETTINGS, TruthfulnessVerifier, "SEQ_CLS", DataCollatorWithPadding
+    _settings, _verifier, _results = SETTINGS, TruthfulnessVerifier, "results-truthfulness.json"
+    _kind, _peft_task, _collator = "ForSequenceClassification", "SEQ_CLS", DataCollatorWithPadding
     _paper = {
         "title": "Knowledge-Level Consistency Reinforcement Learning: Dual-Fact Alignment for Long-Form Factuality",
         "id": "2509.23765",
@@ -123,16 +123,10 @@ class TruthfulnessTrainer(FactualityTrainer, _BaseTrainer):
         if isinstance(model, str):
             set_seed(args.seed)  # the head is drawn
             model = self._load(model, args, known)
-        config, kind = (
-            model.config,
-            "SequenceClassification" if self._peft_task == "SEQ_CLS" else "TokenClassification",
-        )
-        if config.num_labels != 2 or kind not in type(model).__name__ or not _heads(model):
+        config = model.config
+        if config.num_labels != 2 or self._kind not in type(model).__name__ or not _heads(model):
             told = f"the model is a {type(model).__name__} with num_labels={config.num_labels}"
-            wanted = (
-                f"a {kind.removesuffix('Classification').lower()} classifier of 2 classes, `score` or `classifier`"
-            )
-            raise ValueError(f"{told}; pass its name, or {wanted}")
+            raise ValueError(f"{told}; pass its name, or a model {self._kind} of 2 classes, `score` or `classifier`")
         config.id2label, config.label2id = dict(enumerate(CLASSES)), {name: n for n, name in enumerate(CLASSES)}
         config.pad_token_id = processing_class.pad_token_id
         setattr(config, self._settings, {"template": template, "temperature": None})
@@ -229,7 +223,9 @@ class TruthfulnessTrainer(FactualityTrainer, _BaseTrainer):
                 parameter.div_(temperature)
         settings = getattr(model.config, self._settings)
         settings["temperature"] = temperature * (settings["temperature"] or 1.0)
-        self._choose(settings, [calibration.sigmoid(margin / temperature) for margin in margins], truths)
+        if "threshold" in settings:
+            calibrated = [calibration.sigmoid(margin / temperature) for margin in margins]
+            settings["threshold"] = calibration.best_threshold(calibrated, truths)
         margins, self._labels, rows = self._claims(found)
         topics = self.eval_dataset["topic"]
         self._topics = [topics[row] for row in rows]
@@ -238,9 +234,6 @@ class TruthfulnessTrainer(FactualityTrainer, _BaseTrainer):
         self.figures |= {f"{name}_uncalibrated": found.metrics[f"test_{name}"] for name in ("ece", "brier")}
         self.log({"temperature": temperature, **{f"calibrated_{name}": value for name, value in self.figures.items()}})
         return temperature
-
-    def _choose(self, settings: dict[str, Any], probabilities: list[float], truths: list[int]) -> None:
-        """Further settings of the judge, by the calibration claims."""
 
     def _save(self, output_dir=None, state_dict=None):
         super()._save(output_dir, state_dict)

@@ -2,6 +2,7 @@
 
 import math
 import random
+import shutil
 from pathlib import Path
 
 import pytest
@@ -227,7 +228,9 @@ def test_refused_before_anything_is_loaded(tiny_model, tmp_path, monkeypatch, ch
 
 
 def test_other_models_are_refused(tiny_model, tmp_path):
-    with pytest.raises(ValueError, match="LlamaForCausalLM.*pass its name, or a token classifier of 2 classes"):
+    with pytest.raises(
+        ValueError, match="LlamaForCausalLM.*pass its name, or a model ForTokenClassification of 2 classes"
+    ):
         ProbeTrainer(
             AutoModelForCausalLM.from_pretrained(tiny_model), ProbeConfig(str(tmp_path), **QUIET), completions(),
             processing_class=AutoTokenizer.from_pretrained(tiny_model),
@@ -236,3 +239,39 @@ def test_other_models_are_refused(tiny_model, tmp_path):
         ProbeJudge(
             AutoModelForTokenClassification.from_pretrained(tiny_model), AutoTokenizer.from_pretrained(tiny_model)
         )
+
+
+def test_resumed_equals_uninterrupted(tiny_model, tmp_path):
+    """The share of the spans in the loss goes on where it was; the layers are evaluated on the way."""
+
+    def run(folder, **resume):
+        settings = {
+            "max_steps": 4,
+            "save_strategy": "steps",
+            "save_steps": 2,
+            "eval_strategy": "steps",
+            "eval_steps": 2,
+        }
+        trainer = make(tiny_model, folder, **settings)
+        trainer.train(**resume)
+        assert [0 < e["eval_auroc"] <= 1 for e in trainer.state.log_history if "eval_auroc" in e] == [True, True]
+        return {name: p.detach().clone() for name, p in trainer.model.named_parameters()}, trainer.figures
+
+    whole, figures = run(tmp_path / "whole")
+    (tmp_path / "cut").mkdir()
+    shutil.copytree(tmp_path / "whole" / "checkpoint-2", tmp_path / "cut" / "checkpoint-2")
+    resumed, again = run(tmp_path / "cut", resume_from_checkpoint=True)
+    assert all(torch.equal(whole[name], resumed[name]) for name in whole) and figures == again
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_a_batch_changes_no_score(trained, side):
+    _, folder, _ = trained
+    judge = ProbeJudge(str(folder))
+    judge.tokenizer.padding_side = side
+    texts = [TRUE, f"{TRUE} {FALSE}", "Ada."]
+    alone = [judge.token_log_odds([(QUESTION, text)])[0] for text in texts]
+    for (places, values), (others, wanted) in zip(
+        judge.token_log_odds([(QUESTION, t) for t in texts]), alone, strict=True
+    ):
+        assert places == others and values == pytest.approx(wanted, abs=1e-4)
