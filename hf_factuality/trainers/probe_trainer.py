@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 
-import torch
 from datasets import Dataset
 from peft import LoraConfig
 from peft.utils.constants import DUMMY_TARGET_MODULES
@@ -14,7 +13,7 @@ from hf_factuality.data.builder import read_questions
 from hf_factuality.errors import DataError, SpanError
 from hf_factuality.functional.credit import judged_units, separate_spans, token_span_index
 from hf_factuality.functional.preference import FREE_OF_HALLUCINATION
-from hf_factuality.functional.probe import pool_spans, probe_loss, span_labels
+from hf_factuality.functional.probe import probe_loss, span_labels
 from hf_factuality.spans import Label, Verification, scope_text
 from hf_factuality.trainers.probe_config import ProbeConfig
 from hf_factuality.trainers.truthfulness_trainer import TruthfulnessTrainer
@@ -75,9 +74,8 @@ class ProbeTrainer(TruthfulnessTrainer):
         if not {"completion", "verification"} <= set(columns):
             told = f"the {name} dataset must be a Dataset with columns 'completion' and 'verification'"
             raise DataError(f"{told}, got {columns}")
-        given = [
-            {key: row[key] for key in row if key != "id"} for row in dataset
-        ]  # a question may have many completions
+        # A question may have many completions.
+        given = [{key: row[key] for key in row if key != "id"} for row in dataset]
         asked, shown, found = read_questions(given, f"the {name} dataset"), [], []
         for number, (row, question) in enumerate(zip(given, asked, strict=True)):
             try:
@@ -101,24 +99,14 @@ class ProbeTrainer(TruthfulnessTrainer):
             self.left_out.update(f"{name}: {reason}" for reason in left_out)
         return rows
 
-    @staticmethod
-    def _truths(labels):
-        return [label % 2 for label in {*labels} if label >= 0]
-
-    def _claims(self, found):
-        both = found.predictions[..., 1] - found.predictions[..., 0], found.label_ids
-        return tuple(part.tolist() for part in pool_spans(*map(torch.as_tensor, both), self.args.pool))
-
     def _loss(self, outputs, labels, num_items_in_batch=None):
         log_odds = (outputs.logits[..., 1] - outputs.logits[..., 0]).float()
         weight, done = self.args.span_weight, self.state.global_step / max(self.state.max_steps, 1)
         return probe_loss(log_odds, labels, done if weight is None else weight, self.args.pool)
 
     def _card(self):
-        found = getattr(self.model.config, PROBE)
-        objective = (
-            f"cross-entropy of tokens and of the {found['pool']} of a claim's tokens; threshold {found['threshold']}"
-        )
+        pool, threshold = (getattr(self.model.config, PROBE)[name] for name in ("pool", "threshold"))
+        objective = f"cross-entropy of tokens and of the {pool} of a claim's tokens; threshold of P(true) {threshold}"
         return super()._card() | {"method": "a head on the tokens of claims", "objective": objective}
 
 

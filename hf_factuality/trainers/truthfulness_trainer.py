@@ -21,6 +21,7 @@ from hf_factuality.chat.causal import render
 from hf_factuality.errors import DataError
 from hf_factuality.functional import calibration
 from hf_factuality.functional.metrics import bootstrap_interval
+from hf_factuality.functional.probe import pool_spans
 from hf_factuality.functional.scoring import mean
 from hf_factuality.hub.results import environment, folder_fingerprint, measured_entry, write_results
 from hf_factuality.io.files import write_atomically
@@ -111,10 +112,10 @@ class TruthfulnessTrainer(FactualityTrainer, _BaseTrainer):
         rows, rng = self._read(train_dataset, "train"), random.Random(f"claims {args.seed}")
         topics = sorted({row["topic"] for row in rows})
         apart = set(rng.sample(topics, min(len(topics), max(1, round(args.calibration_share * len(topics))))))
-        natural = self._both([row for row in rows if row["topic"] not in apart], "train")
-        measured = own = self._both([row for row in rows if row["topic"] in apart], "calibration")
+        natural = _both([row for row in rows if row["topic"] not in apart], "train")
+        measured = own = _both([row for row in rows if row["topic"] in apart], "calibration")
         if self._held_out:
-            measured = self._both(self._read(eval_dataset, "eval"), "eval")
+            measured = _both(self._read(eval_dataset, "eval"), "eval")
             if shared := {row["topic"] for row in measured} & set(topics):
                 logger.warning("%d topics of the eval dataset are in the train dataset too", len(shared))
         chosen, self._log_odds_added = _at_ratio(natural, args.ratio, rng)
@@ -174,28 +175,18 @@ class TruthfulnessTrainer(FactualityTrainer, _BaseTrainer):
     def _load(self, name: str, args, known: dict[str, Any]):
         return AutoModelForSequenceClassification.from_pretrained(name, num_labels=2, **known)
 
-    @staticmethod
-    def _truths(labels) -> list[int]:
-        """Of the claims of a row."""
-        return [labels]
-
-    def _claims(self, found) -> tuple[list[float], list[int], list[int]]:
+    def _claims(self, found) -> list[list]:
         """Log-odds, truth and row of each claim that was predicted."""
-        margins = (found.predictions[:, 1] - found.predictions[:, 0]).tolist()
-        return margins, found.label_ids.tolist(), list(range(len(margins)))
+        both = (
+            torch.as_tensor(found.predictions[..., 1] - found.predictions[..., 0]),
+            torch.as_tensor(found.label_ids),
+        )
+        both = (part.reshape(len(part), -1) for part in both)  # a claim of its own row is a span of one token
+        return [part.tolist() for part in pool_spans(*both, getattr(self.args, "pool", "max"))]
 
     def _metrics(self, found) -> dict[str, float]:
         margins, truths, _ = self._claims(found)
-        probabilities = list(map(calibration.sigmoid, margins))
-        return {name: score(probabilities, truths) for name, (_, score) in METRICS.items()}
-
-    def _both(self, rows: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
-        truths = [truth for row in rows for truth in self._truths(row["labels"])]
-        if not 0 < sum(truths) < len(truths):
-            told = f"the claims for {name} are {sum(truths)} supported and {truths.count(0)} contradicted"
-            hint = "label more claims or topics, or change calibration_share"
-            raise DataError(f"{told}, and both are needed: {hint}")
-        return rows
+        return {name: score(list(map(calibration.sigmoid, margins)), truths) for name, (_, score) in METRICS.items()}
 
     def _loss(self, outputs, labels, num_items_in_batch=None):
         """Cross-entropy; while training, of the logits plus what the ratio adds to the log-odds of being true."""
@@ -205,7 +196,8 @@ class TruthfulnessTrainer(FactualityTrainer, _BaseTrainer):
 
     def train(self, resume_from_checkpoint=None, trial=None, ignore_keys_for_eval=None):
         self.figures = {}  # of weights that are going
-        getattr(self.accelerator.unwrap_model(self.model).config, self._settings)["temperature"] = None
+        settings = getattr(self.accelerator.unwrap_model(self.model).config, self._settings)
+        settings |= dict.fromkeys(settings.keys() & {"temperature", "threshold"})
         output = super().train(resume_from_checkpoint, trial, ignore_keys_for_eval)
         self.calibrate()
         return output
@@ -304,6 +296,15 @@ def chat_template(tokenizer) -> str:
     if tokenizer("a")["input_ids"][0] == tokenizer.bos_token_id:  # which it adds by itself
         text = text.removeprefix(tokenizer.bos_token or "")
     return text + "{{claim|plain}}"
+
+
+def _both(rows: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
+    labels = [{row["labels"]} if isinstance(row["labels"], int) else {*row["labels"]} for row in rows]
+    truths = [label % 2 for found in labels for label in found if label >= 0]
+    if not 0 < sum(truths) < len(truths):
+        told = f"the claims for {name} are {sum(truths)} supported and {truths.count(0)} contradicted, and both are needed"
+        raise DataError(f"{told}: label more claims or topics, or change calibration_share")
+    return rows
 
 
 def _at_ratio(rows: list[dict[str, Any]], ratio: float | None, rng: random.Random) -> tuple[list[dict], float]:
