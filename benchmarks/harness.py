@@ -56,6 +56,7 @@ class Run:
         condition (`Any`): Value of the condition, `None` if the experiment has none.
         folder (`Path`): For files of the run, deleted afterwards.
         steps (`int`): Training steps.
+        model (`PreTrainedModel`): What is measured; `None` while an arm is trained.
     """
 
     model_dir: Path
@@ -64,6 +65,7 @@ class Run:
     condition: Any
     folder: Path
     steps: int
+    model: Any = None
 
 
 @dataclass(frozen=True)
@@ -246,7 +248,7 @@ def run_job(
                 found = evaluate_world(
                     model, tokenizer, world, dataset, temperature=temperature, max_new_tokens=limit, seed=seed
                 )
-                more = experiment.measure(run, dataset, found) if experiment.measure else {}
+                more = experiment.measure(replace(run, model=model), dataset, found) if experiment.measure else {}
                 figures[f"{test_set}, {mode}"] = {**found.metrics, **more}
     result = {
         "arm": arm,
