@@ -23,7 +23,7 @@ import truthfulness
 import yaml
 from datasets import Dataset
 from peft import LoraConfig
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 
 from hf_factuality import FactGRPOConfig, FactGRPOTrainer, load_verifier
 from hf_factuality.rewards.long_form import long_form_reward, truthfulness_reward
@@ -34,7 +34,7 @@ from hf_factuality.worlds import SIZES, World, WorldVerifier, build_world_model,
 
 
 RECIPES = Path(__file__).resolve().parent.parent / "recipes"
-TOKENS = 110
+TOKENS, TEXTS = 110, ("claim", "label", "question", "topic")
 PROBES = {
     "probe, linear": {},
     "probe, LoRA": {"lora": 16, "learning_rate": 2e-3},
@@ -96,8 +96,7 @@ def probe(name, model_dir, train, out, seed):
 def nli(model_dir, train, out, seed):
     """The base as a classifier of a person's facts and a claim: what a small NLI model of this world can be."""
     rows = [{**row, "question": " ".join(row["evidence"])} for row in train]
-    names = ("claim", "label", "question", "topic")
-    rows = Dataset.from_list([{name: row[name] for name in names} for row in rows])
+    rows = Dataset.from_list([{name: row[name] for name in TEXTS} for row in rows])
     args = TruthfulnessConfig(**settings("truthfulness", out / "nli", seed, num_train_epochs=1, ratio=None))
     trainer = TruthfulnessTrainer(str(model_dir), args, rows)
     trainer.train()
@@ -123,14 +122,24 @@ def rank(world, model_dir, names, out, seed):
     if names:
         found["lexical verifier (reads the facts)"] = [one.score for one in LexicalVerifier().judge.judge(contexts)]
         alone = [JudgeInput(row["claim"], (), " ".join(row["evidence"])) for row in test]
-        judge = nli(model_dir, claims(train), out, seed)
+        judge = nli(model_dir, claims(train)[::2], out, seed)
         found["small NLI model (reads the facts)"] = [one.score for one in judge.judge(alone)]
         found["oracle"] = [float(row["label"] == "supported") for row in test]
     template = settings("probe", out, seed)["template"]
-    simple, relations = truthfulness.baselines(world, model_dir, claims(train), test, template)
+    plain = [[{name: row[name] for name in TEXTS} for row in part] for part in (claims(train), test)]
+    simple, relations = truthfulness.baselines(world, model_dir, *plain, template)
     for name, scores in {**found, **simple}.items():
         figures[name] = {**truthfulness.ranking(scores, test, relations), **figures[name]}
     return {name: {"claims": len(test), **values} for name, values in figures.items()}
+
+
+class AtSteps(TrainerCallback):
+    def __init__(self, steps, name, measured, figures):
+        self.steps, self.name, self.measured, self.figures = steps, name, measured, figures
+
+    def on_step_end(self, args, state, control, model, processing_class, **kwargs):
+        if state.global_step in self.steps:
+            self.figures[self.name(state.global_step)] = self.measured(model, processing_class)
 
 
 def reward(world, model_dir, names, out, seed, oracle, steps, learning_rate):
@@ -155,17 +164,17 @@ def reward(world, model_dir, names, out, seed, oracle, steps, learning_rate):
     if oracle:
         arms["paid by the oracle"] = (WorldVerifier(world), long_form_reward("precision"))
     for name, (verifier, paid) in arms.items():
+        last = max(steps) if verifier in judges.values() else min(steps)
         args = FactGRPOConfig(
             str(out / "grpo"), per_device_train_batch_size=48, num_generations=8, max_completion_length=TOKENS,
             temperature=1.0, beta=0.0, learning_rate=learning_rate, lr_scheduler_type="constant_with_warmup",
-            warmup_steps=2, max_steps=steps, seed=seed, bf16=False, gradient_checkpointing=False, save_strategy="no",
+            warmup_steps=2, max_steps=last, seed=seed, bf16=False, gradient_checkpointing=False, save_strategy="no",
             report_to="none", disable_tqdm=True, logging_steps=4, use_cpu=not torch.cuda.is_available(),
             verify_scope="completion", credit="none", factuality_reward_weight=0.0,
         )  # fmt: skip
-        started = time.time()
         trainer = FactGRPOTrainer(str(model_dir), [paid], args, world.biographies("train"), verifier=verifier)
+        trainer.add_callback(AtSteps(steps, lambda step, name=name: f"{name}, {step} steps", measured, figures))
         trainer.train()
-        figures[name] = {**measured(trainer.model, tokenizer), "seconds": time.time() - started}
     return figures
 
 
@@ -179,7 +188,9 @@ def main():
     parser.add_argument(
         "--oracle", action="store_true", help="in the part `reward`, also a policy that the oracle pays"
     )
-    parser.add_argument("--steps", type=int, default=16)
+    parser.add_argument(
+        "--steps", type=int, nargs="+", default=[16, 40], help="of the policy; the oracle's the fewest"
+    )
     parser.add_argument("--learning_rate", type=float, default=5e-4)
     parser.add_argument("--out", type=Path, default=Path("outputs/probes"))
     args = parser.parse_args()
