@@ -19,7 +19,7 @@ from hf_factuality import FactGRPOConfig, FactGRPOTrainer
 from hf_factuality.chat.sureness import SURE_WORDS
 from hf_factuality.data.preferences import read_questions
 from hf_factuality.data.refusals import VARIANTS, RefusalConfig, build_refusals
-from hf_factuality.data.sampling import SamplingConfig, TransformersSampler
+from hf_factuality.data.sampling import GivenResponses
 from hf_factuality.functional.calibration import auroc, expected_calibration_error
 from hf_factuality.functional.confidence import rlcr, stated_confidence
 from hf_factuality.functional.metrics import average_precision
@@ -81,19 +81,28 @@ class Reading(NamedTuple):
 
 
 @torch.no_grad()
+def after(model, tokenizer, texts):
+    """Probabilities of the token after each text, (N, V)."""
+    batch = tokenizer(texts, add_special_tokens=False, padding=True, return_tensors="pt").to(model.device)
+    inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
+    return model.eval()(**inputs).logits[:, -1].float().softmax(-1).cpu()
+
+
+def first_words(model, tokenizer, prompts):
+    """Of rendered prompts: probability that a policy declines, (N,), and those of the values that it says else, (N, V)."""
+    found, refusal = after(model, tokenizer, [f"{prompt}<answer>" for prompt in prompts]), tokenizer.encode(" I")
+    return found[:, refusal[0]], found.index_fill(1, torch.tensor(refusal), 0.0)
+
+
+def rendered(tokenizer, rows):
+    return tokenizer.apply_chat_template(list(rows["prompt"]), tokenize=False, add_generation_prompt=True)
+
+
 def read(model, tokenizer, rows, sure=False):
     """A [`Reading`] of each row."""
-    device, ids = model.device, tokenizer.convert_tokens_to_ids
-
-    def after(texts):
-        batch = tokenizer(texts, add_special_tokens=False, padding=True, return_tensors="pt").to(device)
-        inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
-        return model(**inputs).logits[:, -1].float().softmax(-1).cpu()
-
-    model.eval()
-    prompts = tokenizer.apply_chat_template(list(rows["prompt"]), tokenize=False, add_generation_prompt=True)
-    first, refusal = after([f"{prompt}<answer>" for prompt in prompts]), ids(" I")
-    declines, values = first[:, refusal].tolist(), first.index_fill(1, torch.tensor([refusal]), 0.0)
+    ids, prompts = tokenizer.convert_tokens_to_ids, rendered(tokenizer, rows)
+    refused, values = first_words(model, tokenizer, prompts)
+    declines = refused.tolist()
     best, likeliest = (found.tolist() for found in values.max(-1))
     golds = [ids(f" {answer}") for answer in rows["answer"]]
     correct = [row[gold].item() / (1 - d + 1e-9) for row, gold, d in zip(values, golds, declines, strict=True)]
@@ -104,7 +113,7 @@ def read(model, tokenizer, rows, sure=False):
             p + begun.format(f"<answer>{tokenizer.decode([i])} </answer>")
             for p, i in zip(prompts, likeliest, strict=True)
         ]
-        yes, no = after(said)[:, [ids(" sure"), ids(" unsure")]].unbind(-1)
+        yes, no = after(model, tokenizer, said)[:, [ids(" sure"), ids(" unsure")]].unbind(-1)
         words = (yes / (yes + no)).tolist()
         declines = [1 - p for p in words]
     right = [place == gold for place, gold in zip(likeliest, golds, strict=True)]
@@ -263,14 +272,22 @@ def sft(variant, rate):
 
 
 def tuned(run, variant, rows):
-    """R-Tuning's data: the gold answer between tags, as the base writes it."""
+    """R-Tuning's data: what the base says where it may not decline, which it does at random; the gold answer between tags."""
+    base, tokenizer = base_of(str(run.model_dir))
+    values = first_words(base, tokenizer, rendered(tokenizer, {"prompt": [row["prompt"] for row in rows]}))[1]
+    if variant == "uncertain":
+        generator = torch.Generator().manual_seed(run.seed)
+        said = torch.multinomial(values ** (1 / 0.7), 5, replacement=True, generator=generator).tolist()
+    else:
+        said = values.argmax(-1, keepdim=True).tolist()
+    responses = {
+        row["id"]: [f"<answer>{tokenizer.decode([token])} </answer>" for token in tokens]
+        for row, tokens in zip(rows, said, strict=True)
+    }
     asked = [{**row, "answer": [row["completion"][0]["content"], row["answer"]]} for row in rows]
-    number, temperature = (5, 0.7) if variant == "uncertain" else (1, 0.0)
     more = {"refusals": ("<answer> I do not know </answer>",)} if variant == "unknown" else {"question": ""}
-    sampling = SamplingConfig(number, temperature, top_k=0, max_new_tokens=6, stop=("<confidence>",))
     return build_refusals(
-        read_questions(asked), TransformersSampler(str(run.model_dir), config=sampling, batch_size=256), GoldVerifier(),
-        run.folder / "refusals", seed=run.seed, questions_per_batch=256,
+        read_questions(asked), GivenResponses(responses), GoldVerifier(), run.folder / "refusals", seed=run.seed,
         refusals=RefusalConfig(variant, **more),
     )  # fmt: skip
 
