@@ -38,6 +38,7 @@ __all__ = [
     "scope_ranges",
     "scope_text",
     "token_offsets",
+    "without_confidence",
 ]
 
 
@@ -356,6 +357,8 @@ SCOPES = ("answer", "think", "completion")
 _THINK_TAG = re.compile(r"<(/?)think\b[^<>]*>", re.IGNORECASE)
 _OPENED = re.compile(r"<think\b[^<>]*>\Z", re.IGNORECASE)
 _ANSWER_TAG = re.compile(r"<answer\b[^<>]*>", re.IGNORECASE)
+CONFIDENCE_TAG = re.compile(r"</?confidence\b[^<>]*>", re.IGNORECASE)
+STATED_CONFIDENCE = re.compile(r"<confidence>([^<>]*)</confidence>", re.IGNORECASE)
 _BETWEEN = "\n\n"
 
 
@@ -441,6 +444,13 @@ def scope_text(completion: str, scope: str = "answer", opened: bool = False) -> 
 def _begins(ranges: Sequence[tuple[int, int]]) -> list[int]:
     """Where each part begins in [`scope_text`]'s text."""
     return list(accumulate((last - first + len(_BETWEEN) for first, last in ranges[:-1]), initial=0))
+
+
+def without_confidence(text: str) -> str:
+    """A text of the same length, with spaces for all tags of confidence and what stands between those of a pair."""
+    for pattern in (STATED_CONFIDENCE, CONFIDENCE_TAG):
+        text = pattern.sub(lambda found: " " * len(found[0]), text)
+    return text
 
 
 def opens_think(prompt: str) -> bool:

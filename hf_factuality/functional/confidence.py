@@ -7,11 +7,9 @@ from collections.abc import Sequence
 from math import copysign, log
 
 from hf_factuality.functional.scoring import SUPPORTED_LABELS, mean
-from hf_factuality.spans import Label, scope_ranges
+from hf_factuality.spans import CONFIDENCE_TAG, STATED_CONFIDENCE, Label, scope_ranges
 
 
-_TAG = re.compile(r"</?confidence\b[^<>]*>", re.IGNORECASE)
-_STATED = re.compile(r"<confidence>([^<>]*)</confidence>", re.IGNORECASE)
 _NUMBER = re.compile(
     r"\s*(?:([01]|[01]?\.[0-9]{1,20})|([0-9]{1,2}(?:\.[0-9]{1,4})?|100(?:\.0{1,4})?)\s?%)\s*", re.ASCII
 )
@@ -31,14 +29,7 @@ def confidence_spans(text: str, opened: bool = False) -> list[tuple[int, int]]:
 
     `opened`: the prompt has opened a `<think>` block. Tags that are not closed, or hold others, are none.
     """
-    return [found.span() for place in _outside(text, opened) for found in _STATED.finditer(text, *place)]
-
-
-def without_confidence(text: str) -> str:
-    """A text of the same length, with spaces for all tags of confidence and what stands between those of a pair."""
-    for pattern in (_STATED, _TAG):
-        text = pattern.sub(lambda found: " " * len(found[0]), text)
-    return text
+    return [found.span() for place in _outside(text, opened) for found in STATED_CONFIDENCE.finditer(text, *place)]
 
 
 def stated_confidence(text: str, opened: bool = False) -> float | None:
@@ -48,14 +39,14 @@ def stated_confidence(text: str, opened: bool = False) -> float | None:
     `<think>` blocks, a tag is left over there, or anything else stands between the tags.
     """
     spans = confidence_spans(text, opened)
-    tags = [tag for place in _outside(text, opened) for tag in _TAG.finditer(text, *place)]
+    tags = [tag for place in _outside(text, opened) for tag in CONFIDENCE_TAG.finditer(text, *place)]
     if len(spans) != 1 or len(tags) != 2:
         return None
     return _probability(text[slice(*spans[0])])
 
 
 def _probability(tagged: str) -> float | None:
-    match = _NUMBER.fullmatch(_STATED.fullmatch(tagged)[1])
+    match = _NUMBER.fullmatch(STATED_CONFIDENCE.fullmatch(tagged)[1])
     if match is None:
         return None
     value = float(match[1]) if match[1] else float(match[2]) / 100
@@ -119,7 +110,7 @@ def sentence_confidences(text: str, opened: bool = False) -> list[tuple[int, int
     """
     found: list[tuple[int, int, float | None]] = []
     for low, high in scope_ranges(text, "answer", opened):
-        for match in [*_STATED.finditer(text, low, high), None]:
+        for match in [*STATED_CONFIDENCE.finditer(text, low, high), None]:
             number = match and _WHOLE.fullmatch(match[1])
             if text[low : match.start() if match else high].strip():
                 found.append((low, match.start() if match else high, int(number[1]) / 10 if number else None))

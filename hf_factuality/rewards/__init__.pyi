@@ -27,7 +27,6 @@ from hf_factuality.rewards.confidence import (
     DCPORewards as DCPORewards,
     LoVeCReward as LoVeCReward,
     RLCRReward as RLCRReward,
-    StatedSentences as StatedSentences,
 )
 from hf_factuality.rewards.long_form import (
     LONG_FORM_REWARDS as LONG_FORM_REWARDS,

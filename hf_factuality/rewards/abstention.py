@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from hf_factuality.chat.base import ChatModel, ChatRequest
+from hf_factuality.chat.base import ChatAnswer, ChatModel, ChatRequest
+from hf_factuality.chat.transport import ServerError
 from hf_factuality.errors import DataError
 from hf_factuality.functional.abstention import (
     OutcomeRewards,
@@ -14,10 +15,10 @@ from hf_factuality.functional.abstention import (
     preset_rewards,
     threshold_rewards,
 )
-from hf_factuality.functional.confidence import without_confidence
 from hf_factuality.rewards.answers import complete_texts, exact_reward
 from hf_factuality.rewards.long_form import Reward, answer_outcome
-from hf_factuality.spans import scope_text
+from hf_factuality.spans import Verification, scope_text, without_confidence
+from hf_factuality.verifiers.guard import UnjudgedBatches
 from hf_factuality.verifiers.judges.llm import read_choice
 from hf_factuality.verifiers.prompts import load_prompt
 
@@ -29,7 +30,8 @@ GRADES = {"CORRECT": "correct", "INCORRECT": "wrong", "NOT_ATTEMPTED": "refused"
 class GradedOutcome:
     """What became of an answer, by a served judge that is shown the gold answers: correct, wrong, or not attempted.
 
-    Whatever is no verdict is unknown. A reward function's arguments; the answer is what stands outside of `<think>` blocks.
+    Whatever is no verdict is unknown; a judge that gives none in the first batch, or in three in a row, ends the run with a
+    `JudgingError`. A reward function's arguments; the answer is what stands outside of `<think>` blocks.
 
     Args:
         client ([`~hf_factuality.chat.base.ChatModel`]):
@@ -40,7 +42,7 @@ class GradedOutcome:
 
     def __init__(self, client: ChatModel, question_column: str = "question"):
         fields = ("question", "answer", "correct")
-        self.client, self.question_column = client, question_column
+        self.client, self.question_column, self._unjudged = client, question_column, UnjudgedBatches()
         self._prompt = load_prompt("grade_answer", fields, fields)
 
     def __call__(self, completions: Sequence[Any], answer: Sequence[Any] = None, **columns: Any) -> list[str | None]:
@@ -50,8 +52,17 @@ class GradedOutcome:
         texts = [scope_text(text)[0] for text in complete_texts(completions, columns)]
         rows = list(zip(columns[self.question_column], answer, map(without_confidence, texts), strict=True))
         asked = [row for row in rows if row[2].strip()]
-        said = iter(self.client.chat([ChatRequest((("user", self._text(*row)),), max_tokens=16) for row in asked]))
-        return [self._read(next(said)) if text.strip() else "wrong" for _, _, text in rows]
+        try:
+            answers = self.client.chat([ChatRequest((("user", self._text(*row)),), max_tokens=16) for row in asked])
+        except ServerError as error:
+            answers = [it or ChatAnswer(error=str(error)) for it in error.answers]
+        said = list(map(self._read, answers))
+        why = [it.error or "no verdict" for it in answers]
+        self._unjudged.add(
+            self.client, [Verification(error=None if one else it) for one, it in zip(said, why, strict=True)]
+        )
+        verdicts = iter(said)
+        return [next(verdicts) if text.strip() else "wrong" for _, _, text in rows]
 
     def _text(self, question: Any, gold: Any, text: str) -> str:
         golds = [gold] if isinstance(gold, str) else list(gold or ())
@@ -66,7 +77,8 @@ class GradedOutcome:
 class AbstentionReward:
     """A TRL reward function: what an answer earns that is correct, that declines, or that is wrong. Logged by its name.
 
-    Declining pays below the probability (a - w) / (c - w) of being right, the attribute `threshold`.
+    Declining pays below the probability (a - w) / (c - w) of being right, the attribute `threshold`. A confidence that the
+    answer states is no part of it.
 
     Args:
         preset (`str`, *optional*):
@@ -119,9 +131,9 @@ class AbstentionReward:
         self.outcome = outcome or answer_outcome(scorer, abstention_rule(abstains))
         self.__name__ = preset or "abstention"
 
-    def __call__(self, completions, log_metric=None, **columns) -> list[float | None]:
+    def __call__(self, completions, completion_texts=None, log_metric=None, **columns) -> list[float | None]:
         """Rewards of a batch; `None` where the outcome is unknown. Logs the share of each outcome."""
-        outcomes = self.outcome(completions=completions, **columns)
+        outcomes = self.outcome(completions=completion_texts or completions, **columns)
         known = [OUTCOMES.index(one) for one in outcomes if one is not None]
         for number, name in enumerate(OUTCOMES):
             if log_metric is not None and known:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from hf_factuality.functional.confidence import (
@@ -13,13 +14,12 @@ from hf_factuality.functional.confidence import (
     rlcr,
     sentence_confidences,
     stated_confidence,
-    without_confidence,
 )
-from hf_factuality.functional.scoring import mean
+from hf_factuality.functional.credit import judged_units
+from hf_factuality.functional.scoring import SUPPORTED_LABELS, mean
 from hf_factuality.rewards.answers import complete_texts, exact_reward
 from hf_factuality.rewards.long_form import Reward, answer_outcome
-from hf_factuality.spans import LabeledSpan
-from hf_factuality.verifiers.base import VerifierInput
+from hf_factuality.spans import Label, LabeledSpan
 
 
 Outcome = Callable[..., "list[str | None]"]
@@ -34,8 +34,8 @@ class _Confidence:
 
     def _read(self, completions, columns, log_metric=None) -> list[tuple[bool | None, float | None]]:
         """Whether each answer is correct, read without its number, and the number."""
-        texts = complete_texts(completions, columns)
-        outcomes = self.outcome(completions=list(map(without_confidence, texts)), **columns)
+        texts = complete_texts(columns.pop("completion_texts", None) or completions, columns)
+        outcomes = self.outcome(completions=texts, **columns)
         rows = [
             (None if one is None else one == "correct", stated_confidence(text))
             for one, text in zip(outcomes, texts, strict=True)
@@ -73,9 +73,9 @@ class RLCRReward(_Confidence):
         super().__init__(scorer, outcome)
         self.released = released
 
-    def __call__(self, completions, log_metric=None, **columns) -> list[float | None]:
+    def __call__(self, completions, completion_texts=None, log_metric=None, **columns) -> list[float | None]:
         """Rewards in [-1, 1], or as released in [0, 1.5]; `None` where it is not known whether the answer is correct."""
-        rows = self._read(completions, columns, log_metric)
+        rows = self._read(completions, {"completion_texts": completion_texts, **columns}, log_metric)
         return [None if correct is None else self._paid(correct, q) for correct, q in rows]
 
     def _paid(self, correct: bool, q: float | None) -> float:
@@ -89,8 +89,8 @@ class DCPORewards(_Confidence):
 
     `correct` is 1 or 0, and its advantage is that of all tokens but those of the confidence. These get the advantage of
     `calibration`: minus the distance of the number from `mix` times the share of the group that is correct, plus 1 - `mix`
-    times whether the answer is. An answer without a number earns -1, the least, and as it has no tokens of confidence, a
-    trainer cannot pay it: keep a reward for the format beside.
+    times whether the answer is. An answer without a number earns -1, the least, and all of its tokens get that
+    advantage, so that leaving it out never pays.
 
     Args:
         scorer, outcome (`Callable`, *optional*):
@@ -98,36 +98,46 @@ class DCPORewards(_Confidence):
         mix (`float`, *optional*, defaults to `0.5`):
             Lambda, from 0 (the answer's own correctness) to 1 (that of the group). The group are all completions of one
             prompt in the batch, on any process.
+        power (`float`, *optional*, defaults to `1.0`):
+            Of the distance. The published code has 2, and a weight of .5.
 
     Raises:
         `ValueError`: `mix` out of range.
     """
 
-    def __init__(self, scorer: Reward = exact_reward, outcome: Outcome | None = None, mix: float = 0.5):
+    def __init__(
+        self, scorer: Reward = exact_reward, outcome: Outcome | None = None, mix: float = 0.5, power: float = 1.0
+    ):
         super().__init__(scorer, outcome)
         if not 0 <= mix <= 1:
             raise ValueError(f"mix={mix!r} must be from 0 (the answer's own correctness) to 1 (its group's)")
-        self.mix = mix
+        self.mix, self.power = mix, power
         self._asked, self._rows = None, []
         self.correct, self.calibration = self._reward("correct"), self._reward("calibration")
-        self.calibration.spans = confidence_spans
+        self.calibration.spans = _confidence_or_all
         self.both = [self.correct, self.calibration]
 
     def _reward(self, name: str) -> Reward:
-        def reward(prompts, completions, log_metric=None, **columns):
+        def reward(prompts, completions, completion_texts=None, log_metric=None, **columns):
             # By identity: what one process alone has asked before, the others would wait for.
             if completions is not self._asked:
-                rows = self._read(completions, {"prompts": prompts, **columns}, log_metric)
+                given = {"prompts": prompts, "completion_texts": completion_texts, **columns}
+                rows = self._read(completions, given, log_metric)
                 self._asked, self._rows = completions, list(zip(rows, _group_means(prompts, rows), strict=True))
             if name == "correct":
                 return [None if correct is None else float(correct) for (correct, _), _ in self._rows]
             return [
-                None if correct is None else dcpo_calibration(q, correct, group, self.mix)
+                None if correct is None else dcpo_calibration(q, correct, group, self.mix, self.power)
                 for (correct, q), group in self._rows
             ]
 
         reward.__name__ = name
         return reward
+
+
+def _confidence_or_all(text: str, opened: bool = False) -> list[tuple[int, int]]:
+    """The characters that state the confidence; all of a text that states none."""
+    return [(0, len(text))] if stated_confidence(text, opened) is None else confidence_spans(text, opened)
 
 
 def _group_means(prompts: Sequence[Any], rows: Sequence[tuple[bool | None, Any]]) -> list[float]:
@@ -142,45 +152,57 @@ def _group_means(prompts: Sequence[Any], rows: Sequence[tuple[bool | None, Any]]
     return [mean(found.get(key, [])) or 0.0 for key in keys]
 
 
-class StatedSentences:
-    """Extractor of a [`~hf_factuality.verifiers.VerifierPipeline`] for LoVeC: what stands before each number is a claim.
-
-    The judge is shown the sentences without the numbers, which are no part of them.
-    """
-
-    def extract(self, inputs: Sequence[VerifierInput]) -> list[list[LabeledSpan]]:
-        return [
-            [LabeledSpan(start, end) for start, end, _ in sentence_confidences(item.completion)] for item in inputs
-        ]
-
-
 class LoVeCReward:
     """LoVeC's reward (arXiv 2505.23912): sentences with a number from 0 to 10 after each, by the labels of a verifier.
 
-    A TRL reward function of a trainer whose verifier has [`StatedSentences`] as extractor, with `verify_scope="answer"`.
+    A TRL reward function of [`~hf_factuality.FactGRPOTrainer`] with any verifier, which does not see the numbers, and
+    `verify_scope="answer"`. What stands before a number is supported if all that was found in it is.
 
     Args:
-        informative (`Callable`, *optional*):
-            A reward function whose value is added, such as one for length; `None` adds nothing.
+        informative, format (`Callable`, *optional*):
+            Reward functions whose values are added before the power, the paper's two other terms; `None` adds nothing.
         weight (`float`, *optional*, defaults to `1.0`), power (`float`, *optional*, defaults to `1.5`):
             See [`~hf_factuality.functional.confidence.lovec`].
     """
 
     __name__ = "lovec"
 
-    def __init__(self, informative: Reward | None = None, weight: float = 1.0, power: float = 1.5):
-        self.informative, self.weight, self.power = informative, weight, power
+    def __init__(
+        self, informative: Reward | None = None, format: Reward | None = None, weight: float = 1.0, power: float = 1.5
+    ):
+        self.terms = [term for term in (informative, format) if term is not None]
+        self.weight, self.power = weight, power
 
     def __call__(self, completions, verifications, completion_texts, **columns) -> list[float | None]:
         """Rewards; `None` where nothing could be judged."""
         given = {"verifications": verifications, "completion_texts": completion_texts, **columns}
-        more = self.informative(completions=completions, **given) if self.informative else [0.0] * len(completions)
+        more = [term(completions=completions, **given) for term in self.terms]
+        extras = zip(*more, strict=True) if more else [()] * len(completions)
         return [
-            None if found.error or extra is None else self._paid(found.spans, text, extra)
-            for found, text, extra in zip(verifications, completion_texts, more, strict=True)
+            None if found.error or None in extra else self._paid(judged_units(found), text, sum(extra))
+            for found, text, extra in zip(verifications, completion_texts, extras, strict=True)
         ]
 
-    def _paid(self, spans: Sequence[LabeledSpan], text: str, extra: float) -> float | None:
-        numbers = {start: number for start, _, number in sentence_confidences(text)}
-        labels = [(span.label, numbers.get(span.start)) for span in spans]
-        return lovec([label for label, _ in labels], [q for _, q in labels], extra, self.weight, self.power)
+    def _paid(self, units: Sequence[LabeledSpan], text: str, extra: float) -> float | None:
+        stated = sentence_confidences(text)
+        starts, found = [start for start, _, _ in stated], [[] for _ in stated]
+        for unit in units:
+            if (place := bisect_right(starts, max(unit.end - 1, unit.start)) - 1) >= 0:
+                found[place].append(unit.label)
+        return lovec(list(map(_lowest, found)), [q for *_, q in stated], extra, self.weight, self.power)
+
+
+def _lowest(labels: Sequence[Label | None]) -> Label | None:
+    """Of what one number is stated for: one that is not supported, else one that is unknown, else supported."""
+    labels = [label for label in labels if label is not Label.NO_FACT]
+    false = [label for label in labels if label is not None and label not in SUPPORTED_LABELS]
+    return false[0] if false else None if None in labels else Label.SUPPORTED if labels else Label.NO_FACT
+
+
+CONFIDENCE_REWARDS: Mapping[str, Callable[[], list[Reward]]] = {
+    "rlcr": lambda: [RLCRReward()],
+    "rlcr_released": lambda: [RLCRReward(released=True)],
+    "dcpo": lambda: DCPORewards().both,
+    "lovec": lambda: [LoVeCReward()],
+}
+"""Names for `reward_funcs`, and what they stand for."""

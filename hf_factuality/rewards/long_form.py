@@ -27,7 +27,7 @@ from hf_factuality.functional.long_form import (
 from hf_factuality.functional.scoring import count_claims, f1_at_k, mean
 from hf_factuality.rewards._rows import JudgedReward
 from hf_factuality.rewards.answers import THINK_OPENED, complete_text, complete_texts, exact_reward
-from hf_factuality.spans import Label, LabeledSpan, Verification, scope_ranges, scope_text
+from hf_factuality.spans import Label, LabeledSpan, Verification, scope_ranges, scope_text, without_confidence
 from hf_factuality.verifiers.base import Judge, Verifier, VerifierInput
 from hf_factuality.verifiers.pipeline import VerifierPipeline
 from hf_factuality.verifiers.service import JudgedRow, Row
@@ -73,6 +73,14 @@ def labels_of(found: Verification) -> list[Label | None]:
     return [unit.label for unit in judged_units(found)]
 
 
+def _without_confidence(completion: Any) -> Any:
+    if isinstance(completion, str):
+        return without_confidence(completion)
+    if isinstance(completion, Mapping):
+        return {**completion, "content": _without_confidence(completion.get("content"))}
+    return [_without_confidence(message) for message in completion] if isinstance(completion, list) else completion
+
+
 def answer_outcome(
     scorer: Reward = exact_reward, refuses: Callable[[str], bool] = declines, threshold: float = 0.5
 ) -> Callable[..., list[str | None]]:
@@ -80,7 +88,8 @@ def answer_outcome(
 
     Args:
         scorer (`Callable`, *optional*, defaults to [`~hf_factuality.rewards.exact_reward`]):
-            An answer reward; `threshold` or more is correct. Where it knows nothing, the outcome is unknown.
+            An answer reward; `threshold` or more is correct. Where it knows nothing, the outcome is unknown. It is shown the
+            completions without the confidence that they state.
         refuses (`Callable[[str], bool]`, *optional*, defaults to [`~hf_factuality.functional.abstention.declines`]):
             Whether an answer that is not correct declines. No answer at all is wrong, and so is one within the reasoning.
         threshold (`float`, *optional*, defaults to `0.5`):
@@ -88,8 +97,9 @@ def answer_outcome(
     """
 
     def outcome(completions: Sequence[Any], **columns: Any) -> list[str | None]:
-        scores = scorer(completions=completions, **columns)
-        return [one(score, text) for score, text in zip(scores, complete_texts(completions, columns), strict=True)]
+        bare = [_without_confidence(completion) for completion in completions]
+        scores = scorer(completions=bare, **columns)
+        return [one(score, text) for score, text in zip(scores, complete_texts(bare, columns), strict=True)]
 
     def one(score: float | None, text: str) -> str | None:
         answer = extract_answer(text)

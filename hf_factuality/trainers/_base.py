@@ -14,7 +14,9 @@ from transformers import ProcessorMixin
 
 from hf_factuality.hub.cards.card import write_trainer_card
 from hf_factuality.rewards._rows import JudgedReward
+from hf_factuality.rewards.abstention import AbstentionReward
 from hf_factuality.rewards.answers import THINK_OPENED
+from hf_factuality.rewards.confidence import CONFIDENCE_REWARDS, LoVeCReward
 from hf_factuality.rewards.long_form import REWARD_NAMES, LongFormReward, klcf_rewards
 from hf_factuality.spans import opens_think
 from hf_factuality.trainers._checkpoints import ResumableRollouts, WholeCheckpoints
@@ -145,10 +147,11 @@ def as_list(functions: Any) -> list[Any]:
 
 def named_rewards(functions: Any, verifier: Any = None) -> list[Any]:
     """Reward functions as a list, with names of ours as what they stand for; other names are the parent's models."""
-    names, found = (*REWARD_NAMES, "klcf"), []
+    names, found = (*REWARD_NAMES, "klcf", "truthrl", "binary", *CONFIDENCE_REWARDS), []
     for function in as_list(functions):
         name = function if isinstance(function, str) else ""
-        if verifier is None and (name in names or isinstance(function, LongFormReward)):
+        judged = name in (*REWARD_NAMES, "klcf", "lovec") or isinstance(function, (LongFormReward, LoVeCReward))
+        if verifier is None and judged:
             raise ValueError(
                 f"reward_funcs: {name or function.__name__!r} reads what a verifier found, and this trainer has none; pass "
                 "token_reward_funcs=ClaimReward(name, verifier), or ClaimReward(name, verifier, at='end') here"
@@ -158,8 +161,12 @@ def named_rewards(functions: Any, verifier: Any = None) -> list[Any]:
             raise ValueError(f"reward_funcs: {name!r} is no reward; did you mean {near[0]!r}?")
         if name == "klcf":
             found += klcf_rewards(getattr(verifier, "judge", None))[0]
+        elif name in CONFIDENCE_REWARDS:
+            found += CONFIDENCE_REWARDS[name]()
+        elif name in ("truthrl", "binary") or name.startswith("target-"):
+            found.append(AbstentionReward(name))
         else:
-            found.append(LongFormReward(name) if name in names else function)
+            found.append(LongFormReward(name) if name in REWARD_NAMES else function)
     ours = [reward.__name__ for reward in found if isinstance(reward, LongFormReward)]
     shared = sorted({name for name in ours if ours.count(name) > 1})
     if shared:

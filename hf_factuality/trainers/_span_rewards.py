@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from trl.trainer.utils import nanstd
 
-from hf_factuality.functional.credit import token_values
-from hf_factuality.spans import Label, LabeledSpan, TokenOffsets
+from hf_factuality.functional.credit import token_span_index
+from hf_factuality.spans import LabeledSpan, TokenOffsets
 
 
 class SpanRewards:
@@ -49,11 +49,19 @@ class SpanRewards:
             return advantages
         shaped = advantages if advantages.dim() == 2 else advantages.unsqueeze(1).expand(mask.shape)
         for column, (spans, weight) in self.found.items():
-            places = [
-                [LabeledSpan(*place, Label.SUPPORTED) for place in spans(its.text, opens)]
-                for its, opens in zip(tokens, opened, strict=True)
-            ]
-            offsets = [its.offsets for its in tokens]
-            inside = token_values(offsets, places, {Label.SUPPORTED: 1.0}, mask.size(1), device=mask.device).bool()
+            inside = torch.zeros_like(mask)
+            for row, (its, opens) in enumerate(zip(tokens, opened, strict=True)):
+                inside[row, : len(its.offsets)] = torch.tensor(_inside(its.offsets, spans(its.text, opens)))
             shaped = torch.where(inside, weight * own[column].to(shaped.dtype).unsqueeze(1), shaped)
         return shaped
+
+
+def _inside(offsets: Sequence[tuple[int, int]], places: Sequence[tuple[int, int]]) -> list[bool]:
+    """Which tokens are in these characters. One without any, such as the end of the sequence, goes with the one before."""
+    found, before = [], any(start == 0 for start, _ in places)
+    for (start, end), number in zip(
+        offsets, token_span_index(offsets, [LabeledSpan(*it) for it in places]), strict=True
+    ):
+        before = number >= 0 if end > start else before
+        found.append(before)
+    return found

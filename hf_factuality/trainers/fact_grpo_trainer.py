@@ -98,7 +98,7 @@ class FactGRPOTrainer(SamplingTrainer, SequenceRatios, GRPOTrainer):
     Args:
         model, reward_funcs, train_dataset, eval_dataset, processing_class, **kwargs:
             As for the parent; without `reward_funcs` factuality is the only reward. These may be names of ours
-            ([`~hf_factuality.rewards.LongFormReward`], or `"klcf"`). Where the verifier needs evidence, the datasets have
+            ([`~hf_factuality.rewards.LongFormReward`], `"klcf"`, `"truthrl"`, `"binary"`, `"target-0.75"`, `"rlcr"`, `"dcpo"`, `"lovec"`). Where the verifier needs evidence, the datasets have
             the column `args.evidence_column`.
         args ([`FactGRPOConfig`], *optional*):
             Settings.
@@ -171,7 +171,7 @@ class FactGRPOTrainer(SamplingTrainer, SequenceRatios, GRPOTrainer):
             return [self._factuality(row) for row in self._judged]
 
         factuality.owner = self
-        own = named_rewards(reward_funcs, self._guard.verifier)
+        own = named_rewards(reward_funcs, None if isinstance(self._guard.verifier, _Nothing) else self._guard.verifier)
         if not own and args.factuality_reward_weight == 0:
             raise ValueError(
                 f"nothing to learn from: pass reward_funcs, or set factuality_reward_weight (0 by variant={args.variant!r})"

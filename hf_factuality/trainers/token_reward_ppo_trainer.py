@@ -87,6 +87,10 @@ class TokenRewardPPOTrainer(CriticFiles, SamplingTrainer, GRPOTrainer):
         args = self._checked_args(args, model)
         given = as_list(token_reward_funcs)
         own = named_rewards(reward_funcs)
+        if placed := [function.__name__ for function in own if hasattr(function, "spans")]:
+            raise ValueError(
+                f"reward_funcs: {placed[0]!r} is paid at its own characters; pass a token reward function, or use FactGRPOTrainer"
+            )
         if not given and not own:
             raise ValueError("nothing to learn from: pass token_reward_funcs, reward_funcs or both")
         if not all(callable(function) and not is_async_callable(function) for function in given):

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from tqdm import tqdm
 
 from hf_factuality.errors import JudgingError
-from hf_factuality.spans import Verification, scope_text
+from hf_factuality.spans import Verification, scope_text, without_confidence
 from hf_factuality.verifiers.base import Verifier, VerifierInput
 from hf_factuality.verifiers.guard import GuardedVerifier
 
@@ -41,7 +41,8 @@ class Row:
 
     @cached_property
     def _part(self) -> tuple[str, list[tuple[int, int]]]:
-        return scope_text(self.input.completion, self.scope, self.opened)
+        # A number that the answer states of itself is no part of what it says.
+        return scope_text(without_confidence(self.input.completion), self.scope, self.opened)
 
     @property
     def ranges(self) -> list[tuple[int, int]]:
@@ -50,7 +51,7 @@ class Row:
 
     @cached_property
     def shown(self) -> VerifierInput:
-        """What the verifier gets: the part in the scope as the completion."""
+        """What the verifier gets: the part in the scope as the completion, without a stated confidence."""
         text = self._part[0]
         return self.input if text == self.input.completion else replace(self.input, completion=text)
 

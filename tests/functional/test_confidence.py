@@ -11,9 +11,8 @@ from hf_factuality.functional.confidence import (
     rlcr,
     sentence_confidences,
     stated_confidence,
-    without_confidence,
 )
-from hf_factuality.spans import Label
+from hf_factuality.spans import Label, without_confidence
 
 
 S, C, U, N = Label.SUPPORTED, Label.CONTRADICTED, Label.UNVERIFIABLE, Label.NO_FACT

@@ -1,12 +1,16 @@
 """Rewards that are paid at their own characters: two advantages in one completion."""
 
+import sys
+
 import pytest
 import torch
+from accelerate import PartialState
 
-from hf_factuality import FactGRPOConfig
+from hf_factuality import FactGRPOConfig, TokenRewardPPOConfig, TokenRewardPPOTrainer
 from hf_factuality.rewards import DCPORewards
+from tests.processes import assert_ended_well, run_ranks
 from tests.tiny import letters_reward, rows
-from tests.trainers.recording import SETTINGS, FactGRPO, WholeCompletion
+from tests.trainers.recording import QUIET, SETTINGS, FactGRPO, WholeCompletion
 
 
 def train(model, folder, rewards, data=None, **settings):
@@ -48,6 +52,26 @@ def test_it_replaces_the_advantage_at_its_tokens_and_nowhere_else(tiny_model, tm
     assert not torch.equal(both.losses[0], plain.losses[0])
 
 
+def test_everywhere_it_is_what_the_parent_computes(tiny_model, tmp_path):
+    """Spans over everything, the end of the sequence included: the parent with that reward alone, to the last bit."""
+    alone = train(tiny_model, tmp_path, lengths)
+    everywhere = train(tiny_model, tmp_path, [letters_reward, paid_at(lambda text: [(0, 10**6)])])
+    assert [torch.equal(*pair) for pair in zip(alone.losses, everywhere.losses, strict=True)] == [True] * 4
+    assert any(bool(loss) for loss in alone.losses)
+
+
+@pytest.mark.parametrize(
+    "settings", [{"loss_type": "dr_grpo"}, {"loss_type": "bnpo"}, {"loss_type": "cispo"},
+                 {"importance_sampling_level": "sequence", "use_bias_correction_kl": False}],
+)  # fmt: skip
+def test_losses_take_two_advantages(tiny_model, tmp_path, settings):
+    plain = train(tiny_model, tmp_path, letters_reward, **settings)
+    none = train(tiny_model, tmp_path, [letters_reward, paid_at(lambda text: [])], **settings)
+    some = train(tiny_model, tmp_path, [letters_reward, paid_at(lambda text: [(0, 1)])], **settings)
+    for a, b, c in zip(plain.losses[:1], none.losses, some.losses, strict=False):
+        assert torch.allclose(a, b, atol=1e-6) and not torch.allclose(a, c, atol=1e-6)
+
+
 def test_a_weight_and_an_unknown_reward(tiny_model, tmp_path):
     reward = paid_at(lambda text: [(0, 10**6)])
     twice = train(tiny_model, tmp_path, [letters_reward, reward], reward_weights=[1.0, 2.0])
@@ -75,6 +99,8 @@ def test_dcpo_by_hand():
     assert rewards.correct(**asked) == [1, 0, 1, 0]
     assert rewards.calibration(**asked) == pytest.approx([0, -0.5, -1, 0])
     assert rewards.calibration.spans(texts[0]) == [(len(texts[0]) - len(stated[0]), len(texts[0]))]
+    assert rewards.calibration.spans(texts[2]) == [(0, len(texts[2]))], "leaving the number out must not go unpunished"
+    assert DCPORewards(power=2).calibration(**asked) == pytest.approx([0, -0.25, -1, 0])
     asked["prompts"] = ["Where?", "Where?", "Where else?", "Where else?"]
     own = DCPORewards(mix=1.0)
     assert own.calibration(**asked) == pytest.approx([-0.25, -0.25, -1, -0.25])
@@ -105,3 +131,52 @@ def test_reward_functions_are_told_what_the_rendered_prompt_opens(tiny_model, tm
     data = rows().map(lambda row, n: {"prompt": "Where?" + "<think>" * (n % 2)}, with_indices=True)
     train(tiny_model, tmp_path, reward, data)
     assert set(told) == {(True, True), (False, False)}
+
+
+def test_another_trainer_refuses_it(tiny_model, tmp_path):
+    with pytest.raises(ValueError, match="'calibration' is paid at its own characters"):
+        TokenRewardPPOTrainer(tiny_model, None, "dcpo", TokenRewardPPOConfig(str(tmp_path), **QUIET), rows())
+
+
+def main():
+    """On two processes, with groups of 4 over both: the mean of a group is over all of it."""
+    torch.set_num_threads(1)
+    found = []
+
+    class Watched(DCPORewards):
+        pass
+
+    def scorer(completions, **columns):
+        return [
+            1.0 if PartialState().process_index == 0 else None if number else 0.0 for number in range(len(completions))
+        ]
+
+    dcpo = Watched(scorer)
+    calibration = dcpo.calibration
+
+    def watched(prompts, completions, **columns):
+        texts = ["<answer>a</answer><confidence>0.5</confidence>"] * len(completions)
+        found.extend(calibration(prompts, texts, **{**columns, "completion_texts": texts}))
+        return found[-len(texts) :]
+
+    watched.spans = calibration.spans
+    config = {
+        **SETTINGS,
+        "per_device_train_batch_size": 2,
+        "gradient_accumulation_steps": 1,
+        "max_steps": 1,
+        "credit": "none",
+    }
+    args = FactGRPOConfig(sys.argv[1], factuality_reward_weight=0.0, **config)
+    trainer = FactGRPO(
+        model=sys.argv[2], reward_funcs=[letters_reward, watched], args=args, verifier=None, train_dataset=rows()
+    )
+    trainer.train()
+    # Of each group's four, two are right, one is wrong and one unknown: 2/3. lambda .5: targets 5/6 and 1/3.
+    expected = [-1 / 3, -1 / 3] if PartialState().process_index == 0 else [-1 / 6, None]
+    assert len(found) >= 2 and found[:2] == [pytest.approx(it) if it else None for it in expected], found
+
+
+@pytest.mark.slow
+def test_the_mean_of_a_group_on_two_processes(tiny_model, tmp_path):
+    assert_ended_well(run_ranks("tests.trainers.test_span_rewards", tmp_path, tiny_model))

@@ -300,7 +300,9 @@ def test_other_things_that_are_refused(tiny_model, tmp_path):
         (bart, "BartForSequenceClassification with num_labels=2"),  # its head has another name
         (AutoModelForCausalLM.from_pretrained(tiny_model), "LlamaForCausalLM"),
     ):
-        with pytest.raises(ValueError, match=f"{named}.*pass its name, or a model ForSequenceClassification of 2 classes"):
+        with pytest.raises(
+            ValueError, match=f"{named}.*pass its name, or a model ForSequenceClassification of 2 classes"
+        ):
             TruthfulnessTrainer(wrong, args, claims(), processing_class=tokenizer)
     with pytest.raises(ValueError, match="PromptTuningConfig cannot be merged.*LoraConfig"):
         make(tiny_model, tmp_path, peft_config=PromptTuningConfig(num_virtual_tokens=4))
