@@ -283,7 +283,7 @@ def test_abstentionbench_in_a_folder_has_its_six_scenarios(tmp_path):
     row = {"question": "Q?", "reference_answers": None, "should_abstain": True, "metadata_json": "{}"}
     rows = {
         "alcuna": {}, "big_bench_known_unknowns": {}, "FreshQADataset": {}, "moralchoice": {}, "mmlu_math": {}, "squad2": {},
-        "situated_qa": {}, "own": {}, "self_aware": {}, "coconot": {"CoCoNot_AbstentionBench_category": "False presumptions"},
+        "situated_qa": {}, "own": {}, "self_aware": {}, "CoCoNotDataset": {"CoCoNot_AbstentionBench_category": "False presumptions"},
     }  # fmt: skip
     (tmp_path / "bench").mkdir()
     for name, metadata in rows.items():
@@ -293,7 +293,7 @@ def test_abstentionbench_in_a_folder_has_its_six_scenarios(tmp_path):
         "FreshQADataset-0": "stale",
         "alcuna-0": "underspecified context",
         "big_bench_known_unknowns-0": "answer unknown",
-        "coconot-0": "false premise",
+        "CoCoNotDataset-0": "false premise",
         "mmlu_math-0": "underspecified context",
         "moralchoice-0": "subjective",
         "own-0": "own",

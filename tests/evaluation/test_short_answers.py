@@ -251,6 +251,14 @@ def test_nothing_is_drawn_where_no_answer_states_a_number(tmp_path, evaluate, an
     assert evaluate(f"{flags} --fail_under calibration=0.1")[0] == 2
 
 
+def test_a_number_in_reasoning_that_the_prompt_opened_is_not_the_one_that_is_stated(tmp_path, evaluate, answered):
+    text = "Ada? <confidence>1</confidence></think><answer>Marie Curie</answer> <confidence>0.25</confidence>"
+    write_rows(tmp_path / "answers.jsonl", [{"text": text}] * 6 + [{"text": text.partition("</think>")[0]}])
+    _, printed, err = evaluate(f"--benchmark simpleqa {answered} --match exact --style fspo --metrics calibration")
+    (entry,) = printed["results"]
+    assert entry["value"] == 0.75 and entry["left_out"]["responses"]["no_confidence"] == 1, err
+
+
 @pytest.mark.parametrize(("match", "right"), [("exact", 2), ("contained", 3)])
 def test_a_file_of_ones_own_by_words(own, own_answers, evaluate, match, right):
     """All three answers hold a gold one; one of them is two sentences."""

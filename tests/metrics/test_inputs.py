@@ -355,6 +355,15 @@ def test_the_function_reads_tuples_arrays_and_tensors_as_the_module_does(make, n
     assert found["n_scored"] == len(predictions) and json.dumps(found)
 
 
+def test_a_long_curve_of_risk_is_thinned_to_its_end_and_the_area_is_of_all():
+    stated = [n / 240 for n in range(240)]
+    parts = compute("calibration", stated, [n >= 90 for n in range(240)], resamples=0)["parts"]
+    curve = parts["risk_coverage"]
+    assert len(curve) == 80 and curve[-1] == [1.0, 0.375] and [153 / 240, 3 / 153] in curve
+    # No risk for the first 150; then 1/151, 2/152, ...
+    assert parts["aurc"] == pytest.approx(sum(n / (150 + n) for n in range(1, 91)) / 240)
+
+
 def test_a_verification_that_says_nothing_about_abstaining_leaves_it_to_the_rule():
     metric = evaluate.load(str(metric_path("veriscore")))
     row = {"completion": "I'm sorry, I cannot fulfill that request.", "verification": Verification().to_dict()}
