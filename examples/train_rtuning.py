@@ -1,7 +1,7 @@
 """R-Tuning (arXiv 2311.09677): SFT on what a model knows and what it does not, by its own answers; TRL's trainer as it is.
 
     python examples/train_rtuning.py                     # a small model in a closed world, minutes on a CPU
-    python examples/train_rtuning.py --variant unknown   # refusals in place of "I am unsure."
+    python examples/train_rtuning.py --variant unsure    # "I am unsure." after the gold answer, in place of a refusal
     hf-factuality build-refusals questions.jsonl --model Qwen/Qwen2.5-7B --out refusals
     accelerate launch --config_file recipes/accelerate/zero3.yaml examples/train_rtuning.py \
         --config recipes/rtuning/qwen2.5-7b.yaml --refusals refusals
@@ -26,7 +26,7 @@ CLOSED_WORLD = Path(__file__).resolve().parent.parent / "recipes" / "rtuning" / 
 @dataclass
 class RTuningArguments(ScriptArguments):
     refusals: str | None = field(default=None, metadata={"help": "Folder of hf-factuality build-refusals."})
-    variant: str = field(default="unsure", metadata={"help": "Of the closed world: unsure, unknown or uncertain."})
+    variant: str = field(default="unknown", metadata={"help": "Of the closed world: unsure, unknown or uncertain."})
 
 
 def load_real(script):
