@@ -9,9 +9,6 @@ from hf_factuality.trainers._settings import require, require_choice, setting
 from hf_factuality.trainers.truthfulness_config import TruthfulnessConfig
 
 
-_END = "{{claim|plain}}"
-
-
 @dataclass
 class ProbeConfig(TruthfulnessConfig):
     r"""
@@ -38,4 +35,5 @@ class ProbeConfig(TruthfulnessConfig):
         require(self, "layer", lambda value: 0 < value <= 1, "in (0, 1]")
         require_choice(self, pool=POOLS)
         require(self, "span_weight", lambda value: value is None or 0 <= value <= 1, "in [0, 1], or None")
-        require(self, "template", lambda value: (value or _END).endswith(_END), f"a text that ends in {_END}")
+        end = "{{claim|plain}}"
+        require(self, "template", lambda value: (value or end).endswith(end), f"a text that ends in {end}")

@@ -264,6 +264,18 @@ def test_resumed_equals_uninterrupted(tiny_model, tmp_path):
     assert all(torch.equal(whole[name], resumed[name]) for name in whole) and figures == again
 
 
+def test_settings_of_others_are_checked(trained):
+    trainer, _, _ = trained
+    found = dict(trainer.model.config.probe)
+    try:
+        for wrong in ({"pool": "min"}, {"threshold": "0.5"}, {"threshold": float("nan")}):
+            trainer.model.config.probe = {**found, **wrong}
+            with pytest.raises(ValueError, match=r"pool=.* must be 'max' or 'mean', threshold=.* in \[0, 1\]"):
+                ProbeJudge(trainer.model, trainer.processing_class)
+    finally:
+        trainer.model.config.probe = found
+
+
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_a_batch_changes_no_score(trained, side):
     _, folder, _ = trained

@@ -71,8 +71,11 @@ class ProbeJudge(TruthfulnessJudge):
     def __post_init__(self):
         given, self.threshold = self.threshold, 0.5 if self.threshold is None else self.threshold
         super().__post_init__()
-        found = {"pool": "max", "threshold": None, **getattr(self.model.config, PROBE)}
-        self.pool, chosen = found["pool"], found["threshold"]
+        self.pool, chosen = (getattr(self.model.config, PROBE).get(name) for name in ("pool", "threshold"))
+        if self.pool not in ("max", "mean") or not (chosen is None or isinstance(chosen, float) and 0 <= chosen <= 1):
+            raise ValueError(
+                f"config.json: pool={self.pool!r} must be 'max' or 'mean', threshold={chosen!r} in [0, 1]"
+            )
         self.threshold = chosen if given is None and chosen is not None else self.threshold
 
     def judge(self, inputs: Sequence[JudgeInput]) -> list[Judgement]:
