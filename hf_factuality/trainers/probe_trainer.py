@@ -107,7 +107,9 @@ class ProbeTrainer(TruthfulnessTrainer):
     def _card(self):
         pool, threshold = (getattr(self.model.config, PROBE)[name] for name in ("pool", "threshold"))
         objective = f"cross-entropy of tokens and of the {pool} of a claim's tokens; threshold of P(true) {threshold}"
-        return super()._card() | {"method": "a head on the tokens of claims", "objective": objective}
+        alone = self.model.peft_config["default"].target_modules == DUMMY_TARGET_MODULES
+        method = f"a head on the tokens of claims, {'alone (the adapter has no layer)' if alone else 'with LoRA'}"
+        return super()._card() | {"method": method, "objective": objective}
 
 
 _TRUTHS = {label: int(label in FREE_OF_HALLUCINATION) for label in Label if label is not Label.NO_FACT}

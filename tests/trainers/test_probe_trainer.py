@@ -115,7 +115,12 @@ def test_card_and_results(trained):
     trainer, folder, _ = trained
     validate_card(folder)
     card = (folder / "README.md").read_text(encoding="utf-8")
-    assert "VerifierPipeline.from_pretrained" in card and "2509.03531" in card and "threshold of P(true) 0." in card
+    assert (
+        "VerifierPipeline.from_pretrained" in card
+        and "2509.03531" in card
+        and "alone (the adapter has no layer)" in card
+        and "threshold of P(true) 0." in card
+    )
     entries = {e["metric"]: e for e in load_results(folder / "results-probe.json")["results"]}
     assert {name: entry["value"] for name, entry in entries.items()} == trainer.figures
     assert entries["auroc"]["n"] == 24, "sentences"
