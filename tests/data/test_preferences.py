@@ -281,5 +281,10 @@ def test_sampling_settings():
             SamplingConfig(**wrong)
 
 
+def test_a_pair_needs_two_responses(tmp_path):
+    with pytest.raises(ValueError, match="num_samples=1: a pair needs at least 2"):
+        build(tmp_path, [{"id": "a", "question": "?"}], LetterSampler(1))
+
+
 def test_an_id_that_utf8_cannot_hold_is_sampled(tmp_path):
     assert len(build(tmp_path, [{"id": "\ud800", "question": "?"}], LetterSampler(32))) == 1
