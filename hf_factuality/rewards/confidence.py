@@ -34,8 +34,9 @@ class _Confidence:
 
     def _read(self, completions, columns, log_metric=None) -> list[tuple[bool | None, float | None]]:
         """Whether each answer is correct, read without its number, and the number."""
-        texts = complete_texts(columns.pop("completion_texts", None) or completions, columns)
-        outcomes = self.outcome(completions=texts, **columns)
+        completions = columns.pop("completion_texts", None) or completions
+        texts = complete_texts(completions, columns)
+        outcomes = self.outcome(completions=completions, **columns)
         rows = [
             (None if one is None else one == "correct", stated_confidence(text))
             for one, text in zip(outcomes, texts, strict=True)
