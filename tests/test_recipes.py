@@ -38,6 +38,9 @@ RLFH = sorted((REPOSITORY / "recipes" / "rlfh").glob("*.yaml"))
 TRUTHFULNESS = sorted((REPOSITORY / "recipes" / "truthfulness").glob("*.yaml"))
 PROBE = sorted((REPOSITORY / "recipes" / "probe").glob("*.yaml"))
 KLCF = sorted((REPOSITORY / "recipes").glob("klcf*/*.yaml"))
+ABSTENTION = sorted(
+    path for kind in ("abstention", "confidence") for path in (REPOSITORY / "recipes" / kind).glob("*.yaml")
+)
 RTUNING = sorted((REPOSITORY / "recipes" / "rtuning").glob("*.yaml"))
 MASK_DPO = sorted((REPOSITORY / "recipes" / "mask_dpo").glob("*.yaml"))
 
@@ -48,6 +51,8 @@ EXAMPLES = {
     "truthfulness": ("train_truthfulness", "TruthfulnessArguments", TruthfulnessConfig),
     "probe": ("train_probe", "ProbeArguments", ProbeConfig),
     "rlfh": ("train_rlfh", "RLFHArguments", TokenRewardPPOConfig),
+    "abstention": ("train_abstention", "AbstentionArguments", FactGRPOConfig),
+    "confidence": ("train_abstention", "AbstentionArguments", FactGRPOConfig),
     "rtuning": ("train_rtuning", "RTuningArguments", SFTConfig),
     "klcf": ("train_klcf", "KLCFArguments", FactGRPOConfig, ServedRoles),
     "klcf-zero": ("train_klcf", "KLCFArguments", FactGRPOConfig, ServedRoles),
@@ -161,6 +166,21 @@ def test_every_truthfulness_recipe_builds_its_trainer(path, tiny_model, tmp_path
     counts = [trainer.train_dataset["labels"].count(kind) for kind in (1, 0)]
     assert training.ratio == 2.0 and counts[0] == pytest.approx(2 * counts[1], abs=1)
     assert hasattr(trainer.model, "peft_config") == (path.stem != "closed-world")
+
+
+@pytest.mark.parametrize("path", ABSTENTION, **stem)
+def test_every_abstention_recipe_builds_its_trainer(path, tiny_model, tmp_path):
+    """TruthRL's rewards 1, 0, -1; RLCR's 32 answers at temperature .7, without KL and scale."""
+    script, training, _ = parse(path, "--output_dir", str(tmp_path), "--dtype", "float32")
+    rewards = load_example("train_abstention").load_rewards(script)
+    trainer = FactGRPOTrainer(tiny_model, rewards, training, rows(), verifier=None)
+    names = {"truthrl": ["truthrl"], "rlcr": ["rlcr"], "dcpo": ["correct", "calibration"]}[script.reward]
+    assert trainer.reward_func_names == [*names, "factuality"] and trainer.reward_weights[-1] == 0
+    if script.reward == "truthrl":
+        assert rewards.rewards == (1, 0, -1) and rewards.threshold == 0.5
+    if script.reward == "rlcr":
+        assert (training.num_generations, training.temperature, training.beta) == (32, 0.7, 0.0)
+        assert training.scale_rewards == "none"
 
 
 @pytest.mark.parametrize("path", RTUNING, **stem)

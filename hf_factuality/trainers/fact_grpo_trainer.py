@@ -287,11 +287,18 @@ class FactGRPOTrainer(SamplingTrainer, SequenceRatios, GRPOTrainer):
     def _card(self):
         args, known = self.args, CREDITS.get(self.args.credit)
         named = args.credit if known else code(args.credit)
+        own = self._span_rewards.found
+        rewards = "rewards " + ", ".join(
+            code(name) + " (at its own characters)" * (column in own)
+            for column, name in enumerate(self.reward_func_names)
+        )
         return {
             "method": (known and known.method) or f"FactGRPO with {named} credit",
-            "verifier": describe_verifier(self._guard.verifier),
+            "verifier": "none"
+            if isinstance(self._guard.verifier, _Nothing)
+            else describe_verifier(self._guard.verifier),
             "objective": f"{args.variant}: factuality reward weight {args.factuality_reward_weight:g}, "
-            f"{args.label_values} labels, {named} credit, {args.loss_type} loss",
+            f"{args.label_values} labels, {named} credit, {args.loss_type} loss; {rewards}",
         }
 
     def _log_factuality(self, flipped: torch.Tensor, mask: torch.Tensor) -> None:

@@ -1,0 +1,79 @@
+"""GRPO that pays for declining, or for a true confidence (docs/abstention.md, docs/confidence.md).
+
+    python examples/train_abstention.py --reward target-0.75     # a small model in a closed world, minutes on a CPU
+    accelerate launch --config_file recipes/accelerate/zero3.yaml examples/train_abstention.py \
+        --config recipes/confidence/qwen2.5-7b-rlcr.yaml --dataset_name my-org/questions
+"""
+
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from datasets import load_dataset
+from trl import ModelConfig, ScriptArguments, TrlParser, get_peft_config, get_quantization_config
+
+from demos.closed_world import KnowledgeDemo
+from hf_factuality import FactGRPOConfig, FactGRPOTrainer
+from hf_factuality.chat.client import ChatClient
+from hf_factuality.rewards import AbstentionReward, DCPORewards, GradedOutcome, RLCRReward
+
+
+CLOSED_WORLD = Path(__file__).resolve().parent.parent / "recipes" / "abstention" / "closed-world.yaml"
+DECLINE = (
+    "Answer the question between <answer> and </answer>. If you do not know the answer, write I don't know there."
+)
+STATE = "Answer the question between <answer> and </answer>. Then write the probability that it is right, from 0 to 1, between <confidence> and </confidence>."
+CONFIDENCE = {"rlcr": RLCRReward, "dcpo": lambda **outcome: DCPORewards(**outcome).both}
+
+
+@dataclass
+class AbstentionArguments(ScriptArguments):
+    reward: str = field(default="truthrl", metadata={"help": "truthrl, binary, knowrl, target-0.75, rlcr or dcpo."})
+    judge: str | None = field(default=None, metadata={"help": "Served model that grades; exact match without one."})
+    judge_base_url: str = field(default="http://localhost:8000/v1", metadata={"help": "Its server."})
+
+
+def load_rewards(script):
+    """Reward functions, checked before any weights are loaded."""
+    outcome = {"outcome": GradedOutcome(ChatClient(script.judge_base_url, script.judge))} if script.judge else {}
+    if script.reward in CONFIDENCE:
+        return CONFIDENCE[script.reward](**outcome)
+    return AbstentionReward(script.reward, **outcome)
+
+
+def load_questions(script):
+    """The columns `question` and `answer`, with the question as a prompt that says what form the answer has."""
+    dataset = load_dataset(script.dataset_name, script.dataset_config, split=script.dataset_train_split)
+    form = {"role": "system", "content": STATE if script.reward in CONFIDENCE else DECLINE}
+    return dataset.map(lambda row: {"prompt": [form, {"role": "user", "content": row["question"]}]})
+
+
+def main():
+    parser = TrlParser((AbstentionArguments, FactGRPOConfig, ModelConfig))
+    given = {argument.partition("=")[0] for argument in sys.argv[1:]}
+    real = given & {"--config", "--model_name_or_path", "--dataset_name"}
+    config = [] if real else ["--config", str(CLOSED_WORLD)]
+    script, training, model = parser.parse_args_and_config([*config, *sys.argv[1:]])
+    rewards, demo = load_rewards(script), None if real else KnowledgeDemo()
+    dataset = demo.train_dataset if demo else load_questions(script)
+    chosen = {"attn_implementation": model.attn_implementation, "dtype": model.dtype, "revision": model.model_revision}
+    training.model_init_kwargs = {**chosen, **(training.model_init_kwargs or {})}
+    trainer = FactGRPOTrainer(
+        demo.model_dir if demo else model.model_name_or_path, rewards, training, dataset, verifier=None,
+        peft_config=get_peft_config(model), quantization_config=get_quantization_config(model),
+    )  # fmt: skip
+    if demo:
+        demo.measure("before", trainer)
+    trainer.train(resume_from_checkpoint=training.resume_from_checkpoint)
+    trainer.save_model()
+    if demo:
+        demo.measure("after", trainer)
+        trainer.card_results = demo.report(training.output_dir)
+    trainer.create_model_card(dataset_name=script.dataset_name)
+    trainer.accelerator.print(f"The model and its card are in {training.output_dir}")
+    if training.push_to_hub:
+        trainer.push_to_hub(dataset_name=script.dataset_name)
+
+
+if __name__ == "__main__":
+    main()
