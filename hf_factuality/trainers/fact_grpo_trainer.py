@@ -28,6 +28,7 @@ from hf_factuality.io.markdown import code
 from hf_factuality.rewards import check_format
 from hf_factuality.rewards._rows import row_evidence, verifier_input
 from hf_factuality.rewards.answers import THINK_OPENED
+from hf_factuality.rewards.confidence import LoVeCReward
 from hf_factuality.spans import LabeledSpan, TokenOffsets, Verification, scope_ranges
 from hf_factuality.trainers._base import COMPLETION_TEXTS, VERIFICATIONS, SamplingTrainer, named_rewards
 from hf_factuality.trainers._overlap import columns_of
@@ -172,6 +173,8 @@ class FactGRPOTrainer(SamplingTrainer, SequenceRatios, GRPOTrainer):
 
         factuality.owner = self
         own = named_rewards(reward_funcs, None if isinstance(self._guard.verifier, _Nothing) else self._guard.verifier)
+        if args.verify_scope == "think" and any(isinstance(function, LoVeCReward) for function in own):
+            raise ValueError("verify_scope='think': LoVeC pays what is found in the answer; set it to 'answer'")
         if not own and args.factuality_reward_weight == 0:
             raise ValueError(
                 f"nothing to learn from: pass reward_funcs, or set factuality_reward_weight (0 by variant={args.variant!r})"

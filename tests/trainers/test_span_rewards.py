@@ -133,6 +133,13 @@ def test_reward_functions_are_told_what_the_rendered_prompt_opens(tiny_model, tm
     assert set(told) == {(True, True), (False, False)}
 
 
+def test_lovec_is_of_the_answer(tiny_model, tmp_path):
+    trainer = train(tiny_model, tmp_path, "lovec", max_steps=1)
+    assert trainer.reward_func_names == ["lovec", "factuality"]
+    with pytest.raises(ValueError, match="verify_scope='think': LoVeC"):
+        train(tiny_model, tmp_path, "lovec", verify_scope="think")
+
+
 def test_another_trainer_refuses_it(tiny_model, tmp_path):
     with pytest.raises(ValueError, match="'calibration' is paid at its own characters"):
         TokenRewardPPOTrainer(tiny_model, None, "dcpo", TokenRewardPPOConfig(str(tmp_path), **QUIET), rows())
