@@ -23,6 +23,7 @@ os.environ.setdefault("MALLOC_MMAP_THRESHOLD_", str(2**31))
 os.environ.setdefault("MALLOC_TRIM_THRESHOLD_", str(2**32))
 
 import front
+import thresholds
 import trade_off
 from harness import BASE, Experiment, Settings, load_experiment, results_folder, run_experiment, summarise
 
@@ -77,6 +78,8 @@ def markdown(
         lines += trade_off.markdown(experiment.trade_off, equal, experiment.baseline)
     if experiment.front:
         lines += front.markdown(experiment.front, results, BASE)
+    if experiment.asked:
+        lines += thresholds.markdown(experiment.asked, results)
     return "\n".join(lines) + "\n"
 
 
@@ -205,6 +208,8 @@ def main(argv: list[str] | None = None) -> int:
         (folder / f"{name}.md").write_text(text, encoding="utf-8")
         print(f"\n{text}\n{folder / name}.json, .md, .png")
         plot(experiment, rows, folder / f"{name}.png")
+        if experiment.asked:
+            thresholds.plot(experiment.asked, results, folder / f"{name}-thresholds.png", experiment.title)
     if failed:
         print(f"{failed} runs failed (see above); the same command runs them again", file=sys.stderr)
     return int(failed > 0)

@@ -89,6 +89,8 @@ class Experiment:
         trade_off ([`TradeOff`]): Two figures that the conditions trade for each other; arms are compared at equal cost.
         front (`tuple[str, str]`): Two figures of which more is better, plotted against each other with their front; the report
             says which arms are on it, and by what each won over the base.
+        asked (`Mapping[str, float]`): Arm -> probability of being right below which its reward pays declining; the figures of one
+            test set then have the `threshold` that was learnt, and `curve`, the points that it was read off.
         published (`Mapping[str, str]`): Arm -> what its paper reports.
         published_what (`str`): What these numbers are.
     """
@@ -107,6 +109,7 @@ class Experiment:
     measure: Callable[[Run, Any, Any], dict[str, float]] | None = None
     trade_off: TradeOff | None = None
     front: tuple[str, str] | None = None
+    asked: Mapping[str, float] = field(default_factory=dict)
     published: Mapping[str, str] = field(default_factory=dict)
     published_what: str = "published"
 

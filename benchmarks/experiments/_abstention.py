@@ -28,7 +28,7 @@ from hf_factuality.verifiers import GoldVerifier
 from hf_factuality.worlds import WorldConfig, WorldModelConfig
 
 
-# As in the examples, but the base declines every other time: it knows nearly all about popular people and little about others.
+# The base knows nearly all about popular people and less about others. It declines every other time, whoever is asked about.
 WORLD = WorldConfig(
     num_people=300,
     popularity_exponent=1.2,
@@ -40,7 +40,7 @@ WORLD = WorldConfig(
     declined=0.5,
 )
 MODEL = WorldModelConfig(
-    hidden_size=128, intermediate_size=352, num_layers=2, steps=900, questions=0.0, short_answers=0.5
+    hidden_size=128, intermediate_size=352, num_layers=2, steps=1300, questions=0.0, short_answers=0.5
 )
 MAX_TOKENS = 12
 WORDS = replace(SURE_WORDS["en"], question="")
@@ -235,7 +235,7 @@ def grpo(name, rate):
             name, lambda: [REWARDS[name]]
         )
         args = FactGRPOConfig(
-            **_settings(run, rate or run.condition[0]), per_device_train_batch_size=128, num_generations=8,
+            **_settings(run, rate or run.condition), per_device_train_batch_size=128, num_generations=8,
             max_completion_length=11 if name in NUMBERS else 6,  # holds "I do not know" with all that is paid for
             temperature=1.0, beta=0.0, scale_rewards="none", credit="none", verify_scope="completion",
             factuality_reward_weight=0.0,
@@ -261,7 +261,7 @@ def sft(variant, rate):
         data = tuned(run, variant, rows) if variant else Dataset.from_list(rows)
         trainer = SFTTrainer(
             str(run.model_dir),
-            SFTConfig(**_settings(run, rate or run.condition[1]), per_device_train_batch_size=64, max_length=64),
+            SFTConfig(**_settings(run, rate or run.condition), per_device_train_batch_size=64, max_length=64),
             train_dataset=data.select_columns(["prompt", "completion"]),
         )
         trainer.train()
@@ -292,8 +292,9 @@ def tuned(run, variant, rows):
     )  # fmt: skip
 
 
-def arms(rate, sft_rate, **others):
-    """All arms, at these learning rates, or those of `others` by name; `None` takes the condition's."""
+def arms(rate, others=()):
+    """All arms, at this learning rate, or that of `others` by name; `None` takes the condition."""
+    rates = dict(others)
     data = {"SFT on gold": None} | {f"R-Tuning, {name}": name for name in VARIANTS}
-    found = {name: sft(variant, others.get(name, sft_rate)) for name, variant in data.items()}
-    return found | {name: grpo(name, others.get(name, rate)) for name in (*REWARDS, *NUMBERS)}
+    found = {name: sft(variant, rates.get(name, rate)) for name, variant in data.items()}
+    return found | {name: grpo(name, rates.get(name, rate)) for name in (*REWARDS, *NUMBERS)}

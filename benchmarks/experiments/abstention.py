@@ -1,18 +1,19 @@
 """Data or reward that lets a model decline or say how sure it is: what does it learn, and is it what was asked for?"""
 
-from _abstention import MAX_TOKENS, MODEL, WORLD, arms, measured, test_sets
+from _abstention import ASKED, MAX_TOKENS, MODEL, WORLD, arms, measured, test_sets
 from harness import Experiment
 
 
 EXPERIMENT = Experiment(
     title="Declining and stated confidence in the closed world",
-    arms=arms(2e-4, 5e-4),
+    arms=arms(1e-4),
     baseline="binary",
     steps=100,
     world=WORLD,
     model=MODEL,
     test_sets=test_sets,
     measure=measured,
+    asked=ASKED,
     figures=(
         "hallucination", "accuracy", "abstention", "false abstention", "accuracy answered", "AP", "ECE", "AUROC", "stated",
         "threshold",

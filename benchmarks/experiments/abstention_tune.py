@@ -11,7 +11,4 @@ from _abstention import arms
 from abstention import EXPERIMENT as REPORT
 
 
-# Of RL, and of SFT.
-EXPERIMENT = replace(
-    REPORT, arms=arms(None, None), conditions={"lower": (2e-4, 3e-4), "higher": (5e-4, 1e-3)}, base_once=True
-)
+EXPERIMENT = replace(REPORT, arms=arms(None), conditions={".0001": 1e-4, ".0003": 3e-4}, base_once=True)

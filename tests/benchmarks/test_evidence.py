@@ -366,6 +366,34 @@ def test_rewards_of_the_long_form_experiment_by_hand():
     assert knowrl_biography(None, found) == [-0.5, 2.5, 1, 1]
 
 
+def test_the_threshold_that_a_policy_learnt_is_where_it_declines_in_half_of_the_cases(folder):
+    sys.path.insert(0, str(ROOT / "benchmarks" / "experiments"))
+    from _abstention import Reading, crossing, curve, outcome
+
+    assert crossing([(0.1, 0.9), (0.3, 0.8), (0.5, 0.2), (0.9, 0.0)]) == pytest.approx(0.4)  # halfway from .8 to .2
+    # Declining more where it is right more often is averaged away: .4 and .8 become .6.
+    assert crossing([(0.1, 0.4), (0.2, 0.8), (0.6, 0.2)]) == pytest.approx(0.3)
+    assert crossing([(0.1, 0.3), (0.9, 0.1)]) == 0.0 and crossing([(0.1, 0.9), (0.9, 0.7)]) == 1.0
+    # 24 questions of which the base grows surer; the policy declines the first 12. Two make a bin.
+    start = [Reading(False, n / 100, 0.5, 0.0) for n in range(24)]
+    own = [Reading(True, 0.2, float(n < 12), n / 24) for n in range(24)]
+    points = curve(start[::-1], own[::-1])
+    assert points[0] == (0.5 / 24, 1.0) and points[5][1] == 1.0 and points[6][1] == 0.0 and len(points) == 12
+    said = "<answer> Vellin </answer><confidence> 70% </confidence>"
+    assert [outcome(said, name) for name in ("Vellin", "Tovton")] == ["correct", "wrong"]
+    assert outcome("<answer> Vellin </answer>. I am unsure.", "Vellin") == "refused"
+    assert (
+        outcome("<answer> I do not know </answer>", "Vellin") == "refused" and outcome("Vellin", "Vellin") == "wrong"
+    )
+
+    figures = [{"threshold": value, "curve": [(0.1, 0.9), (0.9, 0.1)]} for value in (0.4, 0.6)]
+    results = [{"arm": "ternary", "seed": s, "figures": {"all": own, "rare": {}}} for s, own in enumerate(figures)]
+    table = "\n".join(evidence.thresholds.markdown({"ternary": 0.5, "other": 0.25}, results))
+    assert "| ternary | 0.500 | 0.500 ± 0.141 | 0.400, 0.600 |" in table and "other" not in table
+    evidence.thresholds.plot({"ternary": 0.5, "other": 0.25}, results, folder / "plot.png", "Learnt")
+    assert (folder / "plot.png").stat().st_size > 5000
+
+
 def test_the_front_and_what_it_was_won_by(folder):
     experiment = harness.Experiment(
         "T", {"more": None, "short": None}, None, "more", figures=("precision", "correct"), front=("correct", "precision")
