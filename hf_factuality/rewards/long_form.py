@@ -105,7 +105,7 @@ def answer_outcome(
         answer = extract_answer(text)
         for start, end in reversed(scope_ranges(text, "think")):
             text = text[:start] + text[end:]
-        if score is None:
+        if score is None or score != score:  # NaN, as TRL writes what is unknown
             return None
         if extract_answer(text) != answer:  # the scorer read one of the reasoning
             return "wrong"
@@ -146,7 +146,11 @@ class LongFormReward:
         self._per_batch = {name: value for name, value in settings.items() if callable(value)}
         self._formula = partial(formula, **{n: value for n, value in settings.items() if n not in self._per_batch})
         if not self._per_batch:
-            self._formula(())  # refuses values out of range now
+            least = self._formula(())  # refuses values out of range now
+            if settings and least is not None and not isfinite(least):
+                raise ValueError(
+                    f"{self.__name__!r} with {settings} gives {least!r} without any claim; set finite numbers"
+                )
 
     def claims(self, found: Verification) -> list[tuple[LabeledSpan, Any]]:
         """What was judged, in the order in which it ends, and what the formula reads of each."""
@@ -264,7 +268,7 @@ class ChecklistReward(JudgedReward):
         if not callable(getattr(judge, "judge", None)):
             raise TypeError(f"checklists are read by a judge, an object with a method `judge`; got {judge!r:.100}")
         super().__init__(VerifierPipeline(_Lines(), judge), evidence_column=column, **guard)
-        self._asked: Any = None
+        self._asked = self._rows = None
         self._terms: list[KLCFWeights] = []
         self.recall, self.precision = self._term("recall"), self._term("precision")
 
@@ -284,8 +288,9 @@ class ChecklistReward(JudgedReward):
     def _of(self, texts: Sequence[Any], columns: Mapping[str, Any]) -> list[KLCFWeights]:
         if self.evidence_column not in columns:
             raise DataError(f"the rows have no {self.evidence_column!r}; name it: ChecklistReward(judge, column=...)")
-        # By identity: what one process alone has asked before, the others would wait for.
-        if texts is not self._asked:
+        # By identity too: what one process alone has asked before, the others would wait for.
+        asked = list(texts), list(columns[self.evidence_column])
+        if texts is not self._asked or asked != self._rows:
             judged = self.judge(texts, columns)
             # An empty answer, which the judge was not shown, misses every item that there is.
             silent = [row.left_out == "no_evidence" and bool(row.row.ranges) for row in judged]
@@ -293,7 +298,7 @@ class ChecklistReward(JudgedReward):
                 [Label.UNVERIFIABLE] if none else labels_of(row.found)
                 for none, row in zip(silent, judged, strict=True)
             ]
-            self._asked, self._terms = texts, [klcf_terms(labels, ()) for labels in found]
+            self._asked, self._rows, self._terms = texts, asked, [klcf_terms(labels, ()) for labels in found]
         return self._terms
 
 

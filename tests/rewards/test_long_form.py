@@ -228,6 +228,14 @@ def test_an_answer_that_is_hidden_in_the_reasoning_is_none():
     assert answer_outcome()(**columns) == ["wrong"] * 4 + ["correct"] * 2
 
 
+def test_numbers_that_are_none_are_unknown_or_refused():
+    scorer = lambda completions, **columns: [float("nan")]  # noqa: E731
+    assert answer_outcome(scorer)(["<answer>a</answer>"]) == [None]
+    for name in ("precision", "binary_rar"):
+        with pytest.raises(ValueError, match="finite"):
+            long_form_reward(name, empty=float("nan"))
+
+
 def test_knowrl_of_the_released_code():
     reward = long_form_reward("knowrl", released=True, outcome=lambda completions, **columns: ["correct", "wrong"])
     found = [Verification((LabeledSpan(0, 1, C),)), Verification((LabeledSpan(0, 1, S),))]
@@ -269,6 +277,14 @@ def test_a_checklist_whose_judge_fails():
     assert recall == [None, 1 / 3, 1 / 3] and precision == [None, 1.0, 0.5]
     with pytest.raises(JudgingError, match="judged none of the first 2"):
         checked(Reads(broken=["yes"]), "yes a", "yes b")
+
+
+def test_a_list_that_was_changed_is_judged_again():
+    checklist, texts = ChecklistReward(Reads()), ["yes a"]
+    assert checklist.recall(texts, checklist=[["a"]]) == [1.0]
+    assert checklist.recall(texts, checklist=[["a", "b"]]) == [0.5]
+    texts[0] = "nothing"
+    assert checklist.recall(texts, checklist=[["a", "b"]]) == [0.0]
 
 
 def test_a_batch_of_the_same_texts_is_judged_again():
