@@ -100,12 +100,10 @@ def knowrl(outcome: str | None, labels: Sequence[Label | None], released: bool =
     if released and outcome != "wrong":
         return earned
     counts = count_claims(labels)
-    facts = counts.precision if counts.stated else 0.0
-    if facts is None:
-        return None
-    if released and counts.stated:
-        facts *= length_penalty(counts.stated)
-    return earned + facts
+    if not counts.stated:
+        return earned
+    penalty = length_penalty(counts.stated) if released else 1.0
+    return None if counts.precision is None else earned + counts.precision * penalty
 
 
 CORVER_STEPS = ((20, 0.1), (5, 0.0), (1, -0.1), (0, -0.3))
@@ -178,10 +176,8 @@ def klcf_terms(
         claims, are 0: nothing was won. They are `None` where judgements failed.
     """
     recall, precision = checklist_scores(checklist)
-    if precision is None and recall is not None:
-        precision = 0.0
-    mean_truth = mean(truth) if truth else 0.0
-    return KLCFWeights(recall, precision, mean_truth, general, format, length)
+    precision = 0.0 if precision is None and recall is not None else precision
+    return KLCFWeights(recall, precision, mean(truth) if truth else 0.0, general, format, length)
 
 
 def klcf(terms: KLCFWeights, weights: KLCFWeights = KLCF_WEIGHTS) -> float | None:
@@ -205,13 +201,10 @@ def claim_shares(formula: Formula, labels: Sequence[Label | None]) -> list[float
         `list[float]`: one per claim. Where the formula is unknown without any judged claim, the first one that is judged gets
         the whole reward.
     """
-    shares, seen, before = [], [], formula(())
+    shares, seen, before = [], (), formula(())
     for label in labels:
-        if label is None:
-            shares.append(0.0)
-            continue
-        seen.append(label)
-        after = formula(tuple(seen))
+        seen += () if label is None else (label,)
+        after = None if label is None else formula(seen)
         shares.append(0.0 if after is None else after - (before or 0.0))
         before = before if after is None else after
     return shares

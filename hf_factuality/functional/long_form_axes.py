@@ -9,13 +9,12 @@ from math import isfinite
 from typing import Any
 
 from hf_factuality.functional.abstention import is_refusal_sentence
-from hf_factuality.functional.long_form import checklist_scores
+from hf_factuality.functional.long_form import _CONTRADICTED, checklist_scores
 from hf_factuality.functional.scoring import SUPPORTED_LABELS, count_claims, mean
 from hf_factuality.spans import Label
 
 
 _HEDGED = (Label.HEDGED_SUPPORTED, Label.HEDGED_CONTRADICTED)
-_CONTRADICTED = (Label.CONTRADICTED, Label.HEDGED_CONTRADICTED)
 _DECIDED = (*SUPPORTED_LABELS, *_CONTRADICTED)
 _WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|[^\W_]+")  # a character of Chinese or Japanese is a word
 
@@ -176,8 +175,5 @@ def _known(row: Mapping[str, Any]) -> dict[str, float]:
     sentences = known.get("sentences", 0) * (1 - silent)  # of all answers, as claims are
     if sentences > 0:
         known |= {f"{it} per sentence": known[it] / sentences for it in ("claims", "correct") if it in known}
-    if "abstention" in known and "empty" in known:
-        known["abstention or empty"] = silent
-    elif "no_claim" in known:
-        known["abstention or empty"] = known["no_claim"]
-    return known
+    both = silent if "abstention" in known and "empty" in known else known.get("no_claim")
+    return known if both is None else known | {"abstention or empty": both}

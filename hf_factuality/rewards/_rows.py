@@ -82,10 +82,7 @@ class JudgedReward:
                 f"{type(self).__name__} needs completion_texts, which FactGRPOTrainer and TokenRewardPPOTrainer pass"
             )
         lists = {name: values for name, values in columns.items() if isinstance(values, Sequence)}
-        rows = [
-            self._row(text, {name: values[number] for name, values in lists.items()})
-            for number, text in enumerate(texts)
-        ]
+        rows = [self._row(it, {name: values[n] for name, values in lists.items()}) for n, it in enumerate(texts)]
         return self.judging.judge(rows, counts=getattr(self.policy, "training", True))
 
     def ahead(self, texts: Sequence[str], rows: Sequence[Mapping[str, Any]], places: Sequence[int]) -> None:

@@ -295,8 +295,7 @@ class ChecklistReward(JudgedReward):
             # An empty answer, which the judge was not shown, misses every item that there is.
             silent = [row.left_out == "no_evidence" and bool(row.row.ranges) for row in judged]
             found = [
-                [Label.UNVERIFIABLE] if none else labels_of(row.found)
-                for none, row in zip(silent, judged, strict=True)
+                [Label.UNVERIFIABLE] if no else labels_of(it.found) for no, it in zip(silent, judged, strict=True)
             ]
             self._asked, self._rows, self._terms = texts, asked, [klcf_terms(labels, ()) for labels in found]
         return self._terms
