@@ -50,6 +50,7 @@ def check_page(name: str, card: str) -> None:
 
 
 def main() -> None:
+    sys.path.insert(0, str(REPOSITORY / "examples"))
     from demos import closed_world as demo
     from hf_factuality.hub.cards.card import validate_card
     from hf_factuality.worlds import WorldConfig, WorldModelConfig
