@@ -6,9 +6,9 @@ from harness import Experiment
 
 EXPERIMENT = Experiment(
     title="Declining and stated confidence in the closed world",
-    arms=arms(1e-4),
+    arms=arms(3e-4, {"SFT on gold": 1e-4, "R-Tuning, unknown": 1e-4}),
     baseline="binary",
-    steps=100,
+    steps=150,
     world=WORLD,
     model=MODEL,
     test_sets=test_sets,

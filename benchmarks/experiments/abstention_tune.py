@@ -11,4 +11,4 @@ from _abstention import arms
 from abstention import EXPERIMENT as REPORT
 
 
-EXPERIMENT = replace(REPORT, arms=arms(None), conditions={".0001": 1e-4, ".0003": 3e-4}, base_once=True)
+EXPERIMENT = replace(REPORT, arms=arms(None), steps=100, conditions={".0001": 1e-4, ".0003": 3e-4}, base_once=True)
