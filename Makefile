@@ -79,6 +79,7 @@ bench: $(STAMP)
 	$(BIN)/python benchmarks/verifier_speed.py --data $(DATA) --out outputs/bench/verifier_speed.json
 	$(BIN)/python benchmarks/verifier_quality.py --data $(DATA) --train --random --out outputs/bench/verifier_quality.json
 	$(BIN)/python benchmarks/fact_grpo_step.py --out outputs/bench/fact_grpo_step.json
+	PYTHONPATH=. $(BIN)/python benchmarks/rtuning_pararel.py --data $(DATA)/pararel --out outputs/bench/rtuning_pararel
 	$(BIN)/python benchmarks/mask_dpo_step.py --blocks 10 --steps 10 --batch_size 2 --memory_repeats 3 --out outputs/bench/mask_dpo_step.json
 	PYTHONPATH=. $(BIN)/python benchmarks/mask_dpo_tokens.py --data $(DATA) --out outputs/bench/mask_dpo_tokens.json
 	PYTHONPATH=. $(BIN)/python benchmarks/mask_dpo_pararel.py --data $(DATA)/pararel --out outputs/bench/mask_dpo_pararel
