@@ -79,7 +79,7 @@ def markdown(
     if experiment.front:
         lines += front.markdown(experiment.front, results, BASE)
     if experiment.asked:
-        lines += thresholds.markdown(experiment.asked, results)
+        lines += thresholds.markdown(experiment.asked, results, BASE)
     return "\n".join(lines) + "\n"
 
 
@@ -209,7 +209,7 @@ def main(argv: list[str] | None = None) -> int:
         print(f"\n{text}\n{folder / name}.json, .md, .png")
         plot(experiment, rows, folder / f"{name}.png")
         if experiment.asked:
-            thresholds.plot(experiment.asked, results, folder / f"{name}-thresholds.png", experiment.title)
+            thresholds.plot(experiment.asked, results, BASE, folder / f"{name}-thresholds.png", experiment.title)
     if failed:
         print(f"{failed} runs failed (see above); the same command runs them again", file=sys.stderr)
     return int(failed > 0)

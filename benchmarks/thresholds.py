@@ -14,31 +14,36 @@ def _learnt(results: Sequence[Mapping[str, Any]], arm: str) -> list[Mapping[str,
     return [own[0] for own in found if own]
 
 
-def markdown(asked: Mapping[str, float], results: Sequence[Mapping[str, Any]]) -> list[str]:
+def markdown(asked: Mapping[str, float], results: Sequence[Mapping[str, Any]], base: str) -> list[str]:
+    """Lines of a table; the base, which no reward asks for anything, comes first."""
     lines = ["", "## Thresholds", "", "| arm | asked for | learnt, mean ± sd | per seed |", "|---|---|---|---|"]
-    for arm, threshold in asked.items():
+    for arm, threshold in {base: None, **asked}.items():
         if values := [own["threshold"] for own in _learnt(results, arm)]:
             spread = f" ± {statistics.stdev(values):.3f}" if len(values) > 1 else ""
             each = ", ".join(f"{value:.3f}" for value in values)
-            lines.append(f"| {arm} | {threshold:.3f} | {statistics.mean(values):.3f}{spread} | {each} |")
+            lines.append(
+                f"| {arm} | {'-' if threshold is None else f'{threshold:.3f}'} | {statistics.mean(values):.3f}{spread} | {each} |"
+            )
     return lines
 
 
-def plot(asked: Mapping[str, float], results: Sequence[Mapping[str, Any]], path: Path, title: str) -> None:
+def plot(asked: Mapping[str, float], results: Sequence[Mapping[str, Any]], base: str, path: Path, title: str) -> None:
     """Left: how often each arm declines, over how often it is right where it answers, by bins of questions; its threshold is a
-    dotted line. Right: learnt over asked for, a point per seed."""
+    dotted line, the base grey. Right: learnt over asked for, a point per seed."""
     from matplotlib import pyplot
 
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(8.6, 3.8))
     right.plot([0, 1], [0, 1], color="0.7", linestyle=":")
-    for number, (arm, threshold) in enumerate(asked.items()):
+    for number, (arm, threshold) in enumerate({base: None, **asked}.items()):
         own = _learnt(results, arm)
         if not own:
             continue
         places = list(zip(*(figures["curve"] for figures in own), strict=True))
         means = [tuple(map(statistics.mean, zip(*points, strict=True))) for points in places]
-        colour = f"C{number}"
+        colour = f"C{number - 1}" if number else "0.6"
         left.plot(*zip(*means, strict=True), "o-", color=colour, label=arm, markersize=3)
+        if threshold is None:
+            continue
         left.axvline(threshold, color=colour, linestyle=":")
         values = [figures["threshold"] for figures in own]
         right.plot([threshold] * len(values), values, "o", color=colour, alpha=0.4)

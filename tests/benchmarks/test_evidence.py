@@ -388,9 +388,11 @@ def test_the_threshold_that_a_policy_learnt_is_where_it_declines_in_half_of_the_
 
     figures = [{"threshold": value, "curve": [(0.1, 0.9), (0.9, 0.1)]} for value in (0.4, 0.6)]
     results = [{"arm": "ternary", "seed": s, "figures": {"all": own, "rare": {}}} for s, own in enumerate(figures)]
-    table = "\n".join(evidence.thresholds.markdown({"ternary": 0.5, "other": 0.25}, results))
+    table = "\n".join(evidence.thresholds.markdown({"ternary": 0.5, "other": 0.25}, results, "start"))
     assert "| ternary | 0.500 | 0.500 ± 0.141 | 0.400, 0.600 |" in table and "other" not in table
-    evidence.thresholds.plot({"ternary": 0.5, "other": 0.25}, results, folder / "plot.png", "Learnt")
+    start = [{**results[0], "arm": "start"}]
+    assert "| start | - | 0.400 | 0.400 |" in evidence.thresholds.markdown({"ternary": 0.5}, results + start, "start")
+    evidence.thresholds.plot({"ternary": 0.5, "other": 0.25}, results, "start", folder / "plot.png", "Learnt")
     assert (folder / "plot.png").stat().st_size > 5000
 
 
