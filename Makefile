@@ -89,7 +89,7 @@ bench: $(STAMP)
 	$(BIN)/python benchmarks/overlap_step.py --policy server --seconds 0.2 --out outputs/bench/overlap_step.json
 	PYTHONPATH=. $(BIN)/python benchmarks/checklist_samples.py
 	PYTHONPATH=. $(BIN)/python benchmarks/truthfulness.py --base_seed 100 --seeds 100 101 102
-	for experiment in fspo fspo_chain mask_dpo rlfh long_form; do \
+	for experiment in fspo fspo_chain mask_dpo rlfh long_form abstention; do \
 		$(BIN)/python benchmarks/evidence.py --experiment $$experiment --first_seed 100 --base_seed 100 || exit 1; \
 	done
 	for experiment in fspo_hard mask_dpo_ablations; do \
