@@ -16,13 +16,13 @@ from hf_factuality.evaluation.plan import GRADED_METRICS, JUDGED_METRICS, Task
 from hf_factuality.evaluation.verification import answer_row, found_in, gold_answers, opens_reasoning
 from hf_factuality.functional.abstention import abstains
 from hf_factuality.functional.answers import contained_match
-from hf_factuality.functional.confidence import stated_confidence, without_confidence
+from hf_factuality.functional.confidence import stated_confidence
 from hf_factuality.functional.scoring import mean
 from hf_factuality.metrics._claims import Answer, small_answer
 from hf_factuality.metrics._common import Options, make_result
 from hf_factuality.metrics._registry import CLAIM_METRICS, compute
 from hf_factuality.rewards import SCORERS, FSPOAnswerReward, extract_answer
-from hf_factuality.spans import Verification, scope_ranges
+from hf_factuality.spans import Verification, scope_ranges, without_confidence
 
 
 _MATH = ("MATH", "GSM8K")

@@ -33,10 +33,10 @@ def test_stages_are_chained_in_one_call_per_batch():
     found = pipeline.verify(inputs)
     assert judge.calls == [
         [
-            JudgeInput("first", ("one", "two"), "q"),
-            JudgeInput("cd", ("one", "two"), "q"),
-            JudgeInput("first", (), None),
-            JudgeInput("hij", (), None),
+            JudgeInput("first", ("one", "two"), "q", completion="abcd", span=(0, 2)),
+            JudgeInput("cd", ("one", "two"), "q", completion="abcd", span=(2, 4)),
+            JudgeInput("first", (), None, completion="efghij", span=(0, 3)),
+            JudgeInput("hij", (), None, completion="efghij", span=(3, 6)),
         ]
     ]
     first = LabeledSpan(0, 2, Label.SUPPORTED, 0.25, "first", "why"), LabeledSpan(2, 4, None, 0.25, None, "why")
