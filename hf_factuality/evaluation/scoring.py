@@ -103,9 +103,7 @@ class Answers:
         rule = SCORERS.get(source) if self.task.match == "exact" else contained_match
         right = rule(final, gold_answers(item)) if source and final else 0.0
         if right is not None and right < 0.5:
-            return (
-                "refused" if abstains(without_confidence(row.shown.completion)) else "wrong" if source else "answered"
-            )
+            return "refused" if abstains(row.shown.completion) else "wrong" if source else "answered"
         return right and "correct"
 
     def _judged(self, item: BenchmarkItem, sample: Mapping[str, Any]) -> Answer | None:

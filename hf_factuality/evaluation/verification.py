@@ -12,7 +12,7 @@ from hf_factuality.errors import DataError
 from hf_factuality.evaluation.journal import Journal
 from hf_factuality.metrics._common import describe, who_judges
 from hf_factuality.rewards.abstention import GRADES
-from hf_factuality.spans import Verification, opens_think, without_confidence
+from hf_factuality.spans import Verification, opens_think
 from hf_factuality.verifiers.base import VerifierInput
 from hf_factuality.verifiers.guard import GuardedVerifier
 from hf_factuality.verifiers.pipeline import VerifierPipeline
@@ -164,7 +164,7 @@ class AnswerJudge:
         return self._prompt.fill(
             {
                 "question": item.question,
-                "answer": without_confidence(row.shown.completion),
+                "answer": row.shown.completion,
                 "correct": "\n".join(f"- {text}" for text in correct) or None,
                 "incorrect": "\n".join(f"- {text}" for text in item.reference.get("incorrect_answers") or ()) or None,
             }

@@ -159,13 +159,14 @@ class _Ended(StoppingCriteria):
     def __init__(self, eos: list[int], size: int, tell: Callable[[Sequence[int], list[list[int]]], None]):
         self.eos, self.size, self.tell = eos, size, tell
         self.start: int | None = None
+        self.ends: torch.Tensor | None = None
         self.known: set[int] = set()
         self.waiting: list[int] = []
 
     def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor, **kwargs) -> torch.BoolTensor:
         if self.start is None:
-            self.start = input_ids.size(1) - 1
-        ended = torch.isin(input_ids[:, -1], torch.tensor(self.eos, device=input_ids.device))
+            self.start, self.ends = input_ids.size(1) - 1, torch.tensor(self.eos, device=input_ids.device)
+        ended = torch.isin(input_ids[:, -1], self.ends)
         now = [place for place in ended.nonzero()[:, 0].tolist() if place not in self.known]
         self.known.update(now)
         self.waiting += now
