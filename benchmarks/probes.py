@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import random
 import statistics
 import time
 from collections import defaultdict
@@ -104,10 +105,33 @@ def nli(model_dir, train, out, seed):
     return TruthfulnessJudge(trainer.model, trainer.processing_class, max_length=256)
 
 
+def twin(world, row, rng):
+    """The claim in its biography with another value of the same fact: a false one for the true, the true for a false one.
+
+    `None` where it states no fact that can be known.
+    """
+    text, (start, end) = row["input"]
+    read = next(it for it in WorldVerifier(world).read(text, row["question"]) if it.start == start)
+    if read.kind != "fact" or read.relation not in truthfulness.FACTS or read.off_subject:
+        return None
+    true = world.find_person(row["topic"]).facts[read.relation]
+    others = [value for value in world.values[read.relation] if value != true]
+    value, truth = (rng.choice(others), "contradicted") if row["label"] == "supported" else (true, "supported")
+    first, last = read.slot
+    text, end = text[:first] + value + text[last:], end + len(value) - (last - first)
+    return {**row, "input": (text, (start, end)), "claim": text[start:end], "label": truth}
+
+
 def rank(world, model_dir, names, out, seed):
-    """AUROC of each, of all claims, of those that can be known, and the pairs about one fact that are ranked right."""
+    """AUROC of each, of all claims and of those that can be known; how often it prefers, in the same place, the true value."""
     train, test = (sampled(world, model_dir, *part, seed) for part in (("train", 2), ("test", 1)))
-    test = claims(test)
+    test, rng = claims(test), random.Random(seed)
+    number, twins = len(test), {}
+    for place in range(number):
+        other = twin(world, test[place], rng)
+        if other is not None:
+            twins[place] = len(test)
+            test.append(other)
     contexts = [JudgeInput(row["claim"], tuple(row["evidence"]), row["question"], *row["input"]) for row in test]
     found, figures = {}, defaultdict(dict)
     for name in names:
@@ -116,7 +140,7 @@ def rank(world, model_dir, names, out, seed):
         judged = verifier.judge.judge(contexts)
         found[name] = [one.score for one in judged]
         right = {label: [] for label in ("supported", "contradicted")}
-        for one, row in zip(judged, test, strict=True):
+        for one, row in zip(judged[:number], test, strict=False):
             right[row["label"]] += [one.label == Label(row["label"])] * (one.label is not None)
         figures[name]["balanced accuracy at the threshold"] = statistics.mean(map(statistics.mean, right.values()))
         figures[name]["seconds"] = time.time() - started
@@ -130,11 +154,18 @@ def rank(world, model_dir, names, out, seed):
     plain = [[{name: row[name] for name in TEXTS} for row in part] for part in (claims(train), test)]
     simple, relations = truthfulness.baselines(world, model_dir, *plain, template)
     # Texts with words that the tokenizer of words does not know are unknown to a probe.
-    known = [n for n in range(len(test)) if all(scores[n] is not None for scores in found.values())]
-    test, relations = ([column[n] for n in known] for column in (test, relations))
+    judged = [n for n in range(len(test)) if all(scores[n] is not None for scores in found.values())]
+    known = [n for n in judged if n < number]
+    pairs = [(n, twins[n]) for n in known if twins.get(n) in judged]
+    truth = [row["label"] == "supported" for row in test]
+    own, about = ([column[n] for n in known] for column in (test, relations))
     for name, scores in {**found, **simple}.items():
-        figures[name] = {**truthfulness.ranking([scores[n] for n in known], test, relations), **figures[name]}
-    return {name: {"claims": len(test), **values} for name, values in figures.items()}
+        values = truthfulness.ranking([scores[n] for n in known], own, about)
+        values.pop("pairs about one fact")  # few: of one biography a person
+        wins = [((scores[a] > scores[b]) == truth[a]) if scores[a] != scores[b] else 0.5 for a, b in pairs]
+        values["true value preferred"] = statistics.mean(wins)
+        figures[name] = {"claims": len(known), **values, "pairs": len(pairs), **figures[name]}
+    return figures
 
 
 class AtSteps(TrainerCallback):
