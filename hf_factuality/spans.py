@@ -18,28 +18,8 @@ from types import MappingProxyType
 from typing import Any
 
 from hf_factuality.errors import SpanError
-from hf_factuality.offsets import TokenOffsets, token_offsets
-
-
-__all__ = [
-    "ANAH_LABELS",
-    "FACTSCORE_LABELS",
-    "FSPO_LABELS",
-    "LABEL_TABLES",
-    "RLFH_LABELS",
-    "SCOPES",
-    "VERISCORE_LABELS",
-    "Label",
-    "LabeledSpan",
-    "TokenOffsets",
-    "Verification",
-    "map_label",
-    "opens_think",
-    "scope_ranges",
-    "scope_text",
-    "token_offsets",
-    "without_confidence",
-]
+from hf_factuality.offsets import TokenOffsets as TokenOffsets
+from hf_factuality.offsets import token_offsets as token_offsets
 
 
 class Label(str, Enum):
