@@ -42,58 +42,45 @@ class Label(str, Enum):
     """Holds nothing that could be checked."""
 
 
-# Published label sets -> ours. Keys are lower case; `map_label` looks them up case-insensitively and *exactly*: RLFH's
-# released parser searched for substrings and so read "incorrect" as "correct".
-RLFH_LABELS: Mapping[str, Label] = MappingProxyType(
-    {
+_TABLES = {
+    "rlfh": {
         "correct": Label.SUPPORTED,
         "hedged correct": Label.HEDGED_SUPPORTED,
         "vague": Label.UNVERIFIABLE,
         "hedged wrong": Label.HEDGED_CONTRADICTED,
         "wrong": Label.CONTRADICTED,
-    }
-)
-ANAH_LABELS: Mapping[str, Label] = MappingProxyType(
-    {
+    },
+    "anah": {
         "ok": Label.SUPPORTED,
         "contradictory": Label.CONTRADICTED,
         "unverifiable": Label.UNVERIFIABLE,
         "nofact": Label.NO_FACT,
-    }
-)
-FSPO_LABELS: Mapping[str, Label] = MappingProxyType(
-    {
+    },
+    "fspo": {
         "entailed": Label.SUPPORTED,
         "neutral": Label.UNVERIFIABLE,
         "contradicted": Label.CONTRADICTED,
-    }
-)
-FACTSCORE_LABELS: Mapping[str, Label] = MappingProxyType(
-    {
+    },
+    "factscore": {
         "s": Label.SUPPORTED,
         # "Not supported" lumps contradicted and unmentioned facts together; against a knowledge source that is held to
         # be complete, as FActScore holds Wikipedia, both count against the answer.
         "ns": Label.CONTRADICTED,
         # Irrelevant facts are not judged against the source, and count in FActScore's denominator.
         "ir": Label.UNVERIFIABLE,
-    }
-)
-VERISCORE_LABELS: Mapping[str, Label] = MappingProxyType(
-    {
+    },
+    "veriscore": {
         "supported": Label.SUPPORTED,
         "contradicted": Label.CONTRADICTED,
         "inconclusive": Label.UNVERIFIABLE,
-    }
-)
+    },
+}
 LABEL_TABLES: Mapping[str, Mapping[str, Label]] = MappingProxyType(
-    {
-        "rlfh": RLFH_LABELS,
-        "anah": ANAH_LABELS,
-        "fspo": FSPO_LABELS,
-        "factscore": FACTSCORE_LABELS,
-        "veriscore": VERISCORE_LABELS,
-    }
+    {name: MappingProxyType(table) for name, table in _TABLES.items()}
 )
+"""Published label sets -> ours. Keys are lower case; `map_label` looks them up case-insensitively and *exactly*: RLFH's
+released parser searched for substrings and so read "incorrect" as "correct"."""
+RLFH_LABELS, ANAH_LABELS = LABEL_TABLES["rlfh"], LABEL_TABLES["anah"]
 
 
 def map_label(name: str, table: str) -> Label | None:
