@@ -10,7 +10,7 @@ import json
 import math
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from enum import Enum
 from itertools import accumulate
@@ -234,11 +234,7 @@ class Verification:
 
     def shift(self, offset: int) -> Verification:
         """The same findings for a text that has `offset` more characters in front."""
-        return replace(
-            self,
-            spans=tuple(span.shift(offset) for span in self.spans),
-            claims=tuple(claim.shift(offset) for claim in self.claims),
-        )
+        return self._placed(lambda span: (span.start + offset, span.end + offset))
 
     def spread(self, ranges: Sequence[tuple[int, int]]) -> Verification:
         """The findings in [`scope_text`]'s text, as findings in the completion. A span over two ranges holds what is between."""
@@ -251,13 +247,7 @@ class Verification:
             first, last = ranges[number]
             return min(first + place - begins[number], last)
 
-        def moved(spans):
-            return tuple(
-                replace(span, start=at(span.start, span.start), end=at(span.end, max(span.start, span.end - 1)))
-                for span in spans
-            )
-
-        return replace(self, spans=moved(self.spans), claims=moved(self.claims))
+        return self._placed(lambda it: (at(it.start, it.start), at(it.end, max(it.start, it.end - 1))))
 
     def gather(self, ranges: Sequence[tuple[int, int]]) -> Verification:
         """Inverse of [`Verification.spread`]: findings in a completion, as findings in [`scope_text`]'s text."""
@@ -270,10 +260,14 @@ class Verification:
             first, last = ranges[number]
             return begins[number] + min(max(place - first, 0), last - first)
 
-        def moved(spans):
-            return tuple(replace(span, start=at(span.start), end=at(span.end)) for span in spans)
+        return self._placed(lambda span: (at(span.start), at(span.end)))
 
-        return replace(self, spans=moved(self.spans), claims=moved(self.claims))
+    def _placed(self, where: Callable[[LabeledSpan], tuple[int, int]]) -> Verification:
+        def moved(span: LabeledSpan) -> LabeledSpan:
+            start, end = where(span)
+            return replace(span, start=start, end=end)
+
+        return replace(self, spans=tuple(map(moved, self.spans)), claims=tuple(map(moved, self.claims)))
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values only; inverse of [`Verification.from_dict`]."""
