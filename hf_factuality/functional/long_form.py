@@ -13,7 +13,7 @@ from math import log1p
 from typing import NamedTuple
 
 from hf_factuality.functional.abstention import PRESETS
-from hf_factuality.functional.scoring import count_claims, length_penalty, mean
+from hf_factuality.functional.scoring import count_claims, length_penalty
 from hf_factuality.spans import Label
 
 
@@ -156,34 +156,6 @@ KLCFWeights = namedtuple(
 )
 KLCFWeights.__doc__ = "Weights of the terms. 0.1 of the general reward is the paper's Eq. 10; the others are ours."
 KLCF_WEIGHTS = KLCFWeights()
-
-
-def klcf_terms(
-    checklist: Sequence[Label | None], truth: Sequence[float | None], *, general=None, format=None, length=None
-) -> KLCFWeights:
-    """KLCF's terms of one answer, each `None` where it is unknown (our reconstruction of arXiv 2509.23765).
-
-    Args:
-        checklist (`Sequence[Label | None]`):
-            See [`checklist_scores`].
-        truth (`Sequence[float | None]`):
-            Per claim of the answer, the truthfulness model's P(true); `None` if that failed.
-        general, format, length (`float`, *optional*):
-            Of a preference model, of the answer's form, and of its length.
-
-    Returns:
-        [`KLCFWeights`]: by the names of the weights. Precision of an answer that mentions no item, and truth of one without
-        claims, are 0: nothing was won. They are `None` where judgements failed.
-    """
-    recall, precision = checklist_scores(checklist)
-    precision = 0.0 if precision is None and recall is not None else precision
-    return KLCFWeights(recall, precision, mean(truth) if truth else 0.0, general, format, length)
-
-
-def klcf(terms: KLCFWeights, weights: KLCFWeights = KLCF_WEIGHTS) -> float | None:
-    """Weighted sum of the terms; `None` if a term that has a weight is unknown."""
-    pairs = [(term, weight) for term, weight in zip(terms, weights, strict=True) if weight]
-    return None if any(term is None for term, _ in pairs) else sum(term * weight for term, weight in pairs)
 
 
 def claim_shares(formula: Formula, labels: Sequence[Label | None]) -> list[float]:

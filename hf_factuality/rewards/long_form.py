@@ -16,11 +16,12 @@ from hf_factuality.functional.answers import extract_answer
 from hf_factuality.functional.credit import judged_units
 from hf_factuality.functional.long_form import (
     KLCF_WEIGHTS,
+    ChecklistScores,
     Formula,
     KLCFWeights,
     binary_rar,
+    checklist_scores,
     claim_shares,
-    klcf_terms,
     knowrl,
     precision_detail_relevance,
 )
@@ -269,12 +270,12 @@ class ChecklistReward(JudgedReward):
             raise TypeError(f"checklists are read by a judge, an object with a method `judge`; got {judge!r:.100}")
         super().__init__(VerifierPipeline(_Lines(), judge), evidence_column=column, **guard)
         self._asked = self._rows = None
-        self._terms: list[KLCFWeights] = []
+        self._scores: list[ChecklistScores] = []
         self.recall, self.precision = self._term("recall"), self._term("precision")
 
     def _term(self, name: str) -> Reward:
         def reward(completions, completion_texts=None, **columns):
-            return [getattr(terms, name) for terms in self._of(completion_texts or completions, columns)]
+            return [getattr(scores, name) for scores in self._of(completion_texts or completions, columns)]
 
         reward.__name__, reward.owner = f"checklist_{name}", self  # who judges ahead
         return reward
@@ -285,7 +286,7 @@ class ChecklistReward(JudgedReward):
         lines = "\n".join(" ".join(item.split()) for item in items)
         return Row(VerifierInput(lines, None, (answer,) if answer else ()))
 
-    def _of(self, texts: Sequence[Any], columns: Mapping[str, Any]) -> list[KLCFWeights]:
+    def _of(self, texts: Sequence[Any], columns: Mapping[str, Any]) -> list[ChecklistScores]:
         if self.evidence_column not in columns:
             raise DataError(f"the rows have no {self.evidence_column!r}; name it: ChecklistReward(judge, column=...)")
         # By identity too: what one process alone has asked before, the others would wait for.
@@ -297,8 +298,10 @@ class ChecklistReward(JudgedReward):
             found = [
                 [Label.UNVERIFIABLE] if no else labels_of(it.found) for no, it in zip(silent, judged, strict=True)
             ]
-            self._asked, self._rows, self._terms = texts, asked, [klcf_terms(labels, ()) for labels in found]
-        return self._terms
+            self._asked, self._rows, scores = texts, asked, map(checklist_scores, found)
+            # An answer that mentions no item has won nothing, also in precision.
+            self._scores = [it._replace(precision=0.0) if it.recall == 0.0 else it for it in scores]
+        return self._scores
 
 
 def ended_answer_reward(completions, **columns) -> list[float]:

@@ -109,25 +109,6 @@ def test_checklist_scores(labels, recall, precision):
     assert long_form.checklist_scores(labels) == (recall, precision)
 
 
-def test_klcf_by_hand():
-    terms = long_form.klcf_terms([S, S, C, U], [0.9, 0.5, None], general=-3.0, format=1.0)
-    assert terms == (0.5, 2 / 3, pytest.approx(0.7), -3.0, 1.0, None)
-    assert long_form.klcf(terms) == pytest.approx(0.5 + 2 / 3 + 0.7 - 0.3 + 1)
-
-
-def test_klcf_of_nothing():
-    weights = long_form.KLCFWeights(general=0, format=0)
-    silent = long_form.klcf_terms([U, U], [])
-    assert silent[:3] == (0.0, 0.0, 0.0) and long_form.klcf(silent, weights) == 0.0
-    for unknown in (
-        long_form.klcf_terms([None], [0.5]),
-        long_form.klcf_terms([S], [None]),
-        long_form.klcf_terms([], [1]),
-    ):
-        assert long_form.klcf(unknown, weights) is None
-    assert long_form.klcf(silent) is None  # the general reward has a weight and is not there
-
-
 def detail(labels):
     return long_form.precision_detail_relevance(labels)
 
@@ -165,17 +146,18 @@ def test_a_false_claim_pays_under_the_released_knowrl():
     assert long_form.knowrl("wrong", [S, C], released=True) > long_form.knowrl("wrong", [S], released=True)
 
 
-def test_klcf_grows_with_each_consistent_item_and_falls_with_each_contradicted_one():
-    weights = long_form.KLCFWeights(general=0, format=0)
+def test_recall_and_precision_grow_with_each_consistent_item_and_fall_with_each_contradicted_one():
+    def won(labels):
+        recall, precision = long_form.checklist_scores(labels)
+        return recall + (precision or 0.0)
+
     for labels in ALL_LISTS[1:]:
         if None in labels:
             continue
-        value = long_form.klcf(long_form.klcf_terms(labels, [0.5]), weights)
-        assert 0.5 <= value <= 2.5
+        assert 0 <= won(labels) <= 2
         for i in [i for i, label in enumerate(labels) if label is U]:  # of items that were missing
             better, worse = ((*labels[:i], label, *labels[i + 1 :]) for label in (S, C))
-            assert long_form.klcf(long_form.klcf_terms(better, [0.5]), weights) > value
-            assert long_form.klcf(long_form.klcf_terms(worse, [0.5]), weights) <= value
+            assert won(better) > won(labels) >= won(worse)
 
 
 @pytest.mark.parametrize("formula", [long_form.binary_rar, detail, f1])
