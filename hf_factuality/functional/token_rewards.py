@@ -1,4 +1,4 @@
-"""Rewards at characters to rewards at tokens. Nothing is dropped: every row adds up to the values that it was given."""
+"""Rewards at characters to rewards at tokens. Nothing is dropped: a row adds up to the values that it was given."""
 
 from __future__ import annotations
 
@@ -12,9 +12,7 @@ import torch
 _LARGEST = torch.finfo(torch.float32).max
 
 
-def place_spans(
-    offsets: Sequence[Sequence[tuple[int, int]]], spans: Sequence[Sequence[tuple[int, int, float]]], length: int
-) -> torch.Tensor:
+def place_spans(offsets: Sequence[tuple[int, int]], spans: Sequence[tuple[int, int, float]]) -> torch.Tensor:
     """Reward of each token from spans that have a value: the whole value at the token where the span ends.
 
     That is the last token that holds a character before the end: the token after which everything up to there has been
@@ -24,52 +22,37 @@ def place_spans(
     span see [`~hf_factuality.functional.token_values`].
 
     Args:
-        offsets (`Sequence[Sequence[tuple[int, int]]]`, B rows of up to T tokens):
-            Half-open character range per token of each completion; starts never decrease.
-        spans (`Sequence[Sequence[tuple[int, int, float]]]`, B rows):
+        offsets (`Sequence[tuple[int, int]]` of length T):
+            Half-open character range per token of a completion; starts never decrease.
+        spans (`Sequence[tuple[int, int, float]]`):
             `(start, end, value)`: half-open character ranges, in any order; they may overlap. Values that meet at a token
             are added.
-        length (`int`):
-            T, the padded length; positions after a row's last token get 0.
 
     Returns:
-        `torch.Tensor` of shape (B, T), float32; each row adds up to the values of its spans.
+        `torch.Tensor` of shape (T,), float32, which adds up to the values of the spans.
 
     Raises:
-        `ValueError`: the rows do not pair up, a row has more tokens than `length` or has spans and no tokens, a range is
-        not one of ints within the text, a value is not a finite number or too large for float32.
+        `ValueError`: spans without any token, a range is not one of ints within the text, a value is not a finite number or
+            too large for float32.
     """
-    if len(offsets) != len(spans):
-        raise ValueError(f"got offsets of {len(offsets)} completions and spans of {len(spans)}: one row each")
-    rows = []
-    for number, (row_offsets, row_spans) in enumerate(zip(offsets, spans, strict=True)):
-        if len(row_offsets) > length:
-            raise ValueError(f"completion {number} has {len(row_offsets)} tokens, more than length={length}")
-        rows.append(_row(number, row_offsets, row_spans) + [0.0] * (length - len(row_offsets)))
-    return torch.tensor(rows, dtype=torch.float32).reshape(len(rows), length)
-
-
-def _row(number: int, offsets: Sequence[tuple[int, int]], spans: Sequence[tuple[int, int, float]]) -> list[float]:
     text = max((end for _, end in offsets), default=0)
     holding = [token for token, (start, end) in enumerate(offsets) if start < end]
     starts = [offsets[token][0] for token in holding]
     if spans and not offsets:
-        raise ValueError(f"completion {number} has {len(spans)} spans and no token to put them on")
+        raise ValueError(f"{len(spans)} spans and no token to put them on")
     terms: list[list[float]] = [[] for _ in offsets]
     for start, end, value in spans:
         if not (_is_int(start) and _is_int(end) and 0 <= start <= end <= text):
-            raise ValueError(f"completion {number}: span [{start!r}, {end!r}) is not a range of its {text} characters")
+            raise ValueError(f"span [{start!r}, {end!r}) is not a range of its {text} characters")
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not isfinite(value):
-            raise ValueError(
-                f"completion {number}: the value of span [{start}, {end}) is {value!r}; leave out what is unknown"
-            )
+            raise ValueError(f"the value of span [{start}, {end}) is {value!r}; leave out what is unknown")
         before = bisect_left(starts, end) - 1
         terms[holding[max(before, 0)] if holding else 0].append(value)
     row = [fsum(values) for values in terms]
     for token, value in enumerate(row):
         if abs(value) > _LARGEST:
-            raise ValueError(f"completion {number}: the reward of token {token} is {value!r}, too large for float32")
-    return row
+            raise ValueError(f"the reward of token {token} is {value!r}, too large for float32")
+    return torch.tensor(row, dtype=torch.float32)
 
 
 def _is_int(value: object) -> bool:

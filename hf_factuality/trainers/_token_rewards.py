@@ -49,10 +49,8 @@ def _row(given: Any, tokens: TokenOffsets, length: int) -> torch.Tensor:
         row = torch.tensor([float(value) for value in given])
     elif any(isinstance(value, float) and not math.isfinite(value) for *_, value in given):
         row = torch.full((length,), math.inf)
-    elif given:
-        return place_spans([tokens.offsets], [given], length)[0]
     else:
-        row = torch.zeros(length)  # no span with a value
+        row = place_spans(tokens.offsets, given)
     if row.shape != (length,):
         raise ValueError(
             f"rewards of shape {tuple(row.shape)} for {length} tokens; return one number per token, or spans"

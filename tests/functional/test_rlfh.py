@@ -66,7 +66,7 @@ def near(expected):
 
 def on_tokens(offsets, points):
     """Rewards of the tokens, of points at characters: spans that end there."""
-    return place_spans([offsets], [[(0, *point) for point in points]], len(offsets))[0].tolist()
+    return place_spans(offsets, [(0, *point) for point in points]).tolist()
 
 
 @pytest.mark.parametrize("name", PUBLISHED)

@@ -16,7 +16,7 @@ OFFSETS = [(0, 3), (3, 7), (7, 8), (8, 12), (12, 16), (16, 17), (17, 17)]
 
 def placed(points, offsets=OFFSETS):
     """Of spans from the beginning of the text, by where they end."""
-    return place_spans([offsets], [[(0, *point) for point in points]], len(offsets))[0].tolist()
+    return place_spans(offsets, [(0, *point) for point in points]).tolist()
 
 
 def test_a_value_goes_to_the_token_of_the_last_character_before_its_end():
@@ -45,12 +45,10 @@ def test_tokens_that_share_a_character():
     assert placed([(1, 1.0), (2, 4.0)], [(0, 2), (1, 2), (2, 3)]) == [1, 4, 0]
 
 
-def test_rows_are_padded_and_may_be_empty():
-    rewards = place_spans([OFFSETS, [(0, 2)], []], [[(0, 3, 1.0)], [(1, 2, -1.0), (0, 1, 3.0)], []], 8)
-    assert rewards.dtype == torch.float32
-    assert rewards.tolist() == [[1, 0, 0, 0, 0, 0, 0, 0], [2, 0, 0, 0, 0, 0, 0, 0], [0] * 8]
-    assert place_spans([], [], 3).shape == (0, 3)
-    assert place_spans([[]], [[]], 0).shape == (1, 0)
+def test_values_are_added_and_a_row_may_be_empty():
+    rewards = place_spans([(0, 2)], [(1, 2, -1.0), (0, 1, 3.0)])
+    assert rewards.dtype == torch.float32 and rewards.tolist() == [2]
+    assert place_spans([], []).shape == (0,) and place_spans([], []).dtype == torch.float32
 
 
 def test_sums_are_exact_before_they_are_rounded_to_float32():
@@ -86,20 +84,18 @@ def test_random_texts_equal_a_walk_over_the_characters():
 @pytest.mark.parametrize(
     ("offsets", "spans", "message"),
     [
-        ([[]], [[], []], "offsets of 1 completions and spans of 2"),
-        ([[(0, 1), (1, 2)]], [[]], "completion 0 has 2 tokens, more than length=1"),
-        ([[(0, 1)], []], [[], [(0, 1, 1.0)]], "completion 1 has 1 spans and no token"),
-        ([[(0, 3)]], [[(2, 1, 1.0)]], r"completion 0: span \[2, 1\) is not a range"),
-        ([[(0, 3)]], [[(-1, 1, 1.0)]], r"span \[-1, 1\)"),
-        ([[(0, 3)]], [[(0, 4, 1.0)]], r"span \[0, 4\) is not a range of its 3 characters"),
-        ([[(0, 3)]], [[(0, 2.0, 1.0)]], r"span \[0, 2.0\)"),
-        ([[(0, 3)]], [[(True, 2, 1.0)]], r"span \[True, 2\)"),
-        ([[(0, 3)]], [[(0, 2, float("nan"))]], r"value of span \[0, 2\) is nan"),
-        ([[(0, 3)]], [[(0, 2, float("-inf"))]], "is -inf"),
-        ([[(0, 3)]], [[(0, 2, None)]], "is None; leave out what is unknown"),
-        ([[(0, 3)]], [[(0, 2, 2e38), (0, 1, 2e38)]], "reward of token 0 is 4e\\+38, too large for float32"),
+        ([], [(0, 1, 1.0)], "1 spans and no token"),
+        ([(0, 3)], [(2, 1, 1.0)], r"span \[2, 1\) is not a range"),
+        ([(0, 3)], [(-1, 1, 1.0)], r"span \[-1, 1\)"),
+        ([(0, 3)], [(0, 4, 1.0)], r"span \[0, 4\) is not a range of its 3 characters"),
+        ([(0, 3)], [(0, 2.0, 1.0)], r"span \[0, 2.0\)"),
+        ([(0, 3)], [(True, 2, 1.0)], r"span \[True, 2\)"),
+        ([(0, 3)], [(0, 2, float("nan"))], r"value of span \[0, 2\) is nan"),
+        ([(0, 3)], [(0, 2, float("-inf"))], "is -inf"),
+        ([(0, 3)], [(0, 2, None)], "is None; leave out what is unknown"),
+        ([(0, 3)], [(0, 2, 2e38), (0, 1, 2e38)], "reward of token 0 is 4e\\+38, too large for float32"),
     ],
 )
 def test_wrong_spans_are_refused_by_name(offsets, spans, message):
     with pytest.raises(ValueError, match=message):
-        place_spans(offsets, spans, 1)
+        place_spans(offsets, spans)
