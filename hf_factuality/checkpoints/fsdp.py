@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from hf_factuality.checkpoints.pickles import DTENSOR, Record, SavedDTensor, load_torch, stored, verified
-from hf_factuality.checkpoints.tensors import Interval, Piece, Source, address, assembled, check_cover
+from hf_factuality.checkpoints.tensors import Interval, Piece, Source, assembled, check_cover
 from hf_factuality.errors import CheckpointError
 
 
@@ -96,8 +96,7 @@ def _assemble(name: str, parts: Sequence[torch.Tensor], paths: Sequence[Path]) -
         if math.prod(held):  # replicas are equal: the first is read
             pieces.setdefault(intervals, Piece(partial(verified, local), intervals))
     check_cover(name, shape, list(pieces.values()), "shards")
-    identity = (*map(address, locals_), shape, placements)
-    return assembled(shape, locals_[0].dtype, list(pieces.values()), identity=identity)
+    return assembled(shape, locals_[0].dtype, list(pieces.values()))
 
 
 def _placements(name: str, placements: Sequence[Any]) -> tuple[tuple[str, int, int], ...]:

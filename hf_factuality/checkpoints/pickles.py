@@ -22,7 +22,7 @@ import torch
 import torch._weights_only_unpickler
 from torch.serialization import add_safe_globals, clear_safe_globals, get_safe_globals
 
-from hf_factuality.checkpoints.tensors import Source, address, whole
+from hf_factuality.checkpoints.tensors import Piece, Source, assembled
 from hf_factuality.errors import CheckpointError
 
 
@@ -167,8 +167,8 @@ def stored(tensor: torch.Tensor) -> Source:
         fault = "on the meta device, so without numbers; save it as a dense tensor with its numbers"
     elif tensor.layout != torch.strided:
         fault = f"sparse ({tensor.layout}); save it as a dense tensor with its numbers"
-    identity = None if fault else address(tensor)
-    return whole(tensor.shape, tensor.dtype, lambda: verified(tensor), identity=identity, fault=fault)
+    piece = Piece(lambda: verified(tensor), tuple(((0, size),) for size in tensor.shape))
+    return assembled(tensor.shape, tensor.dtype, (piece,), fault=fault)
 
 
 class _Archive:

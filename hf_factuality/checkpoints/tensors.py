@@ -30,15 +30,13 @@ class Piece:
 class Source:
     """A tensor whose shape and dtype are known, and whose numbers `fill` writes into a tensor of that shape and any dtype.
 
-    `identity`, if it is not `None`, is equal for two tensors that are the same bytes of a file. `fault` says why it cannot be
-    read, after "it is". `pieces` are those that `fill` reads, if it only reads.
+    `fault` says why it cannot be read, after "it is". `pieces` are those that `fill` reads, if it only reads.
     """
 
     shape: tuple[int, ...]
     dtype: torch.dtype
     fill: Callable[[torch.Tensor], None]
     pieces: Sequence[Piece] = ()
-    identity: object = None
     fault: str | None = None
 
     def read(self) -> torch.Tensor:
@@ -53,17 +51,11 @@ def assembled(
     dtype: torch.dtype,
     pieces: Sequence[Piece],
     layout: tuple[int, ...] | None = None,
-    identity: object = None,
     fault: str | None = None,
 ) -> Source:
     """A tensor of pieces; `layout` is the shape that their intervals refer to, if it is another (of a flat buffer)."""
     fill = partial(_fill, pieces, tuple(shape) if layout is None else layout)
-    return Source(tuple(shape), dtype, fill, pieces, identity, fault)
-
-
-def whole(shape: Sequence[int], dtype: torch.dtype, read: Callable[[], torch.Tensor], **about: object) -> Source:
-    """A tensor in one piece."""
-    return assembled(shape, dtype, (Piece(read, tuple(((0, size),) for size in shape)),), **about)  # type: ignore[arg-type]
+    return Source(tuple(shape), dtype, fill, pieces, fault)
 
 
 def _fill(pieces: Sequence[Piece], layout: tuple[int, ...], out: torch.Tensor) -> None:
@@ -117,17 +109,10 @@ def _tiles(shape: tuple[int, ...], boxes: Sequence[tuple[Interval, ...]], dim: i
     return all(found and _tiles(shape, found, dim + 1) for found in inside[:-1])
 
 
-def address(tensor: torch.Tensor) -> tuple:
-    """What is equal for two tensors that are the same bytes."""
-    return tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), tensor.dtype
-
-
 def same(first: Source, second: Source) -> bool:
     """Whether two tensors hold the same bytes, shape and dtype; piece by piece, where both are cut alike."""
     if first.shape != second.shape or first.dtype != second.dtype:
         return False
-    if first.identity is not None and first.identity == second.identity:
-        return True
     if [piece.intervals for piece in first.pieces] == [piece.intervals for piece in second.pieces]:
         pairs = [(one.read, other.read) for one, other in zip(first.pieces, second.pieces, strict=True)]
     else:

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from hf_factuality.checkpoints.pickles import DEEPSPEED, load_torch, stored, verified
-from hf_factuality.checkpoints.tensors import Piece, Source, address, assembled
+from hf_factuality.checkpoints.tensors import Piece, Source, assembled
 from hf_factuality.errors import CheckpointError
 
 
@@ -156,7 +156,7 @@ def _flat(folder: Path, name: str, shape: Sequence[int], parts: Sequence[torch.T
     if place != size:
         raise CheckpointError(f"{folder}: the partitions hold {place} of the {size} elements of {name!r}")
     dtype = parts[0].dtype if parts else torch.float32
-    return assembled(shape, dtype, pieces, layout=(size,), identity=tuple(map(address, parts)))
+    return assembled(shape, dtype, pieces, layout=(size,))
 
 
 def _between(buffers: Sequence[torch.Tensor], start: int, stop: int) -> list[torch.Tensor]:
