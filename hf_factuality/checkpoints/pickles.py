@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-import os
+import mmap
 import pickle
 import re
 import struct
@@ -138,9 +138,7 @@ def load_torch(
     lets the file import and call what it likes. `start` and `length` are a place in the larger file, in bytes.
     """
     with reading(path):
-        size = path.stat().st_size
-        mapped = torch.UntypedStorage.from_file(str(path), shared=False, nbytes=size)
-        archive = _Archive(path, mapped[start : size if length is None else start + length], start)
+        archive = _Archive(path, start, 0 if length is None else start + length)
         body = io.BytesIO(archive.member("data.pkl").content)
         if unsafe:
             reader = _free_reader(body, allowed or {})
@@ -172,13 +170,14 @@ def stored(tensor: torch.Tensor) -> Source:
 
 
 class _Archive:
-    """A zip file in memory: its members by name, all but the tensors checked, and storages that are parts of it."""
+    """A zip file, from `first` to `end` (0: its own) of a mapped one: members by name, and storages that are parts of it."""
 
-    def __init__(self, path: Path, mapped: torch.UntypedStorage, offset: int):
-        self.mapped, self.offset = mapped, offset
-        data = memoryview(torch.empty(0, dtype=torch.uint8).set_(mapped).numpy())
-        with zipfile.ZipFile(_View(data)) as archive:
-            entries = archive.infolist()
+    def __init__(self, path: Path, first: int, end: int):
+        with path.open("rb") as file, mmap.mmap(file.fileno(), end, access=mmap.ACCESS_READ) as view:
+            entries = zipfile.ZipFile(view).infolist()  # type: ignore[arg-type]  # what stands before it is no hindrance
+            end = len(view)
+        self.mapped = torch.UntypedStorage.from_file(str(path), shared=False, nbytes=end)  # it keeps no file open
+        data = memoryview(torch.empty(0, dtype=torch.uint8).set_(self.mapped).numpy())
         self.root = entries[0].filename.partition("/")[0]
         self.members: dict[str, _Member] = {}
         self.storages: dict[str, Any] = {}
@@ -193,12 +192,12 @@ class _Archive:
             whole = (
                 signature == b"PK\x03\x04"
                 and saved == entry.orig_filename.encode("utf-8" if entry.flag_bits & 0x800 else "cp437")
-                and 0 <= start <= stop <= len(data)
+                and first <= place < start <= stop <= len(data)
             )
             if name in self.members or entry.compress_type != zipfile.ZIP_STORED or not whole:
                 raise CheckpointError(f"{path} is damaged, or compressed, at {ascii(entry.filename)}")
             crc = entry.CRC if checked else None
-            self.members[name] = _Member(path, entry.filename, offset + start, data[start:stop], crc)
+            self.members[name] = _Member(path, entry.filename, start, data[start:stop], crc)
             if not _TENSOR.search(name):
                 self.members[name].check()
                 _check_depth(data[start:stop])
@@ -218,40 +217,16 @@ class _Archive:
         _, kind, key, _, count = saved
         if key not in self.storages:
             member, dtype = self.member(f"data/{key}"), torch.uint8 if kind is torch.UntypedStorage else kind.dtype
-            size, start = count * dtype.itemsize, member.place - self.offset
+            size = count * dtype.itemsize
             if size != len(member.content):
                 raise ValueError(f"data/{key} has {len(member.content)} bytes, and its tensor {size}")
-            part = self.mapped[start : start + size]
+            part = self.mapped[member.place : member.place + size]
             part.member = member
             if self.order != sys.byteorder:
                 member.check()
                 part.byteswap(dtype)
             self.storages[key] = torch.storage.TypedStorage(wrap_storage=part, dtype=dtype, _internal=True)
         return self.storages[key]
-
-
-class _View(io.RawIOBase):
-    """Memory, as a file that is read without a copy of all of it."""
-
-    def __init__(self, data: memoryview):
-        self.data, self.place = data, 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        base = {os.SEEK_SET: 0, os.SEEK_CUR: self.place, os.SEEK_END: len(self.data)}[whence]
-        self.place = max(0, base + offset)
-        return self.place
-
-    def readinto(self, buffer: Any) -> int:
-        part = self.data[self.place : self.place + len(buffer)]
-        buffer[: len(part)] = part
-        self.place += len(part)
-        return len(part)
 
 
 def _check_depth(content: bytes | memoryview) -> None:
