@@ -44,19 +44,9 @@ class PushedFile:
 
 @dataclass
 class PushPlan:
-    """What a push of a folder would publish; `str()` of it is the list.
+    """What a push of a folder would publish, by path in the repository, and why not the rest; `str()` of it is the list.
 
-    Args:
-        folder (`Path`):
-            The folder.
-        repo_type (`str`):
-            `"model"`, `"dataset"` or `"space"`.
-        files (`dict[str, PushedFile]`):
-            By path in the repository.
-        left_out (`dict[str, str]`):
-            The other files of the folder, and why.
-        resumable (`bool`):
-            Whether the state of a run is among the files, so that the repository has to be private.
+    `resumable`: the state of a run is among the files, so that the repository has to be private.
     """
 
     folder: Path
@@ -86,25 +76,11 @@ def plan_push(
     path_in_repo: str = "",
     resumable: bool = False,
 ) -> PushPlan:
-    """Decide what of a folder is published; nothing is sent.
+    """Decide what of a folder is published: of a model, an adapter, a saved verifier, a dataset or a Space; nothing is sent.
 
-    Args:
-        folder (`str` or `Path`):
-            A model, an adapter, a saved verifier, a dataset or a Space.
-        repo_type (`str`, *optional*, defaults to `"model"`):
-            `"model"`, `"dataset"` or `"space"`.
-        include (`Sequence[str]`, *optional*):
-            Patterns of further files, by path or name. Pickles, logs and states of runs cannot be included.
-        exclude (`Sequence[str]`, *optional*):
-            Patterns of files that are left out.
-        path_in_repo (`str`, *optional*, defaults to `""`):
-            Folder of the repository.
-        resumable (`bool`, *optional*, defaults to `False`):
-            Also the states of optimizer, schedule, random numbers and rollouts, for private repositories; never the
-            arguments of the run.
-
-    Returns:
-        [`PushPlan`].
+    `include` and `exclude` are patterns of further files and of those that are left out, by path or name; pickles, logs and
+    states of runs cannot be included. `path_in_repo` is a folder of the repository. With `resumable` also the states of
+    optimizer, schedule, random numbers and rollouts, for private repositories; never the arguments of the run.
 
     Raises:
         [`~hf_factuality.errors.HubError`]: the folder holds no whole model, a file holds a secret or a path of this
@@ -146,20 +122,7 @@ def push_folder(
     exclude: Sequence[str] = (),
     **kwargs: Any,
 ) -> Published:
-    """Publish a folder in one commit: a reader sees all of it or nothing.
-
-    Args:
-        folder (`str` or `Path`), repo_type (`str`), include, exclude (`Sequence[str]`):
-            As for [`plan_push`].
-        repo_id (`str`), **kwargs:
-            As for [`push_plans`].
-
-    Returns:
-        [`Published`].
-
-    Raises:
-        [`~hf_factuality.errors.HubError`]: see [`plan_push`] and [`push_plans`].
-    """
+    """Publish a folder in one commit, as [`plan_push`] and, with `kwargs`, [`push_plans`] do; they raise the same errors."""
     return push_plans([plan_push(folder, repo_type=repo_type, include=include, exclude=exclude)], repo_id, **kwargs)
 
 
@@ -168,32 +131,17 @@ def push_plans(
     repo_id: str,
     *,
     private: bool | None = None,
-    pull_request: bool = False,
-    revision: str | None = None,
     commit_message: str | None = None,
-    token: str | bool | None = None,
-    patience: float | None = None,
+    **kwargs: Any,
 ) -> Published:
     """Publish several folders in one commit: a model, and beside it the checkpoint that it is resumed from.
 
     Weights of an earlier push that are no part of this one are removed by the same commit; other files of the repository stay.
     Killed, it goes on when it is called again: files that have arrived are not sent again.
 
-    Args:
-        plans (`Sequence[PushPlan]`):
-            Of [`plan_push`]; a file of a later one replaces one of the same name.
-        repo_id (`str`):
-            The repository; made if it does not exist.
-        private (`bool`, *optional*):
-            `None`: a new one is private, and one that exists stays as it is. `True` and `False` also refuse one that is
-            otherwise.
-        commit_message (`str`, *optional*, defaults to the name of the folder):
-            Of the commit; title of the pull request.
-        pull_request, revision, token, patience:
-            As for [`~hf_factuality.io.upload.publish`].
-
-    Returns:
-        [`Published`].
+    A file of a later plan replaces one of the same name. The repository is made if it does not exist, private unless
+    `private` is `False`; one that exists stays as it is, and is refused if `private` is given and it is otherwise. `kwargs`
+    (`pull_request`, `revision`, `token`, `patience`) are as for [`~hf_factuality.io.upload.publish`].
 
     Raises:
         [`~hf_factuality.errors.HubError`]: the state of a run would go to a public repository; or the Hub refuses or cannot
@@ -212,14 +160,11 @@ def push_plans(
         repo_type=repo_type,
         private=private,
         new_private=True,
-        revision=revision,
-        pull_request=pull_request,
         keeps=("README.md",) if unfilled else (),
         replaces=(lambda names: stale_files(names, files)) if repo_type == "model" else None,
         only_private=resumable,
         commit_message=commit_message or f"Upload {plans[0].folder.resolve().name}",
-        token=token,
-        patience=patience,
+        **kwargs,
     )
 
 
