@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from hf_factuality.hub._cli import add_hub_flags
+from hf_factuality.hub._cli import add_hub_flags, hub_flags
 
 
 def add_parser(commands: Any) -> None:
@@ -60,7 +60,14 @@ def add_parser(commands: Any) -> None:
 def _merge(args: argparse.Namespace) -> int:
     from hf_factuality.checkpoints.merge import merge
 
-    _check_push(args)
+    flags, where = hub_flags(args)
+    if args.push_to_hub is None and flags:
+        raise ValueError(f"{flags[0]} is for --push_to_hub REPO")
+    if args.push_to_hub is not None and not args.dry_run:
+        from hf_factuality.hub.push import prepare_repo
+
+        # The work can take hours: whether the account may write to the repository is found out before it.
+        args.push_to_hub = prepare_repo(args.push_to_hub, new_private=True, **where)
     report = merge(
         args.checkpoint,
         args.out,
@@ -76,42 +83,18 @@ def _merge(args: argparse.Namespace) -> int:
     if not args.dry_run:
         print(report.out)
         if args.push_to_hub is not None:
-            _push(args)
+            _push(args, flags, where)
     return 0
 
 
-def _check_push(args: argparse.Namespace) -> None:
-    """Find out before the work, which can take hours, whether the account may write to the repository."""
-    if args.push_to_hub is None:
-        given = [f"--{name}" for name in ("pull_request", "revision") if getattr(args, name)]
-        given += ["--private" if args.private else "--public"] if args.private is not None else []
-        if given:
-            raise ValueError(f"{given[0]} is for --push_to_hub REPO")
-    elif not args.dry_run:
-        from hf_factuality.hub.push import prepare_repo
-
-        args.push_to_hub = prepare_repo(
-            args.push_to_hub,
-            private=args.private,
-            new_private=True,
-            pull_request=args.pull_request,
-            revision=args.revision,
-        )
-
-
-def _push(args: argparse.Namespace) -> None:
+def _push(args: argparse.Namespace, flags: list[str], where: dict[str, Any]) -> None:
     from hf_factuality.errors import HubError
     from hf_factuality.hub.push import push_folder
 
-    flags = ["--pull_request"] if args.pull_request else []
-    flags += ["--revision", args.revision] if args.revision else []
-    flags += [] if args.private is None else ["--private"] if args.private else ["--public"]
     command = shlex.join(["hf-factuality", "push", str(args.out), args.push_to_hub, *flags])
     print(f"pushing; if this is cut, go on with: {command}", file=sys.stderr)
     try:
-        done = push_folder(
-            args.out, args.push_to_hub, pull_request=args.pull_request, revision=args.revision, private=args.private
-        )
+        done = push_folder(args.out, args.push_to_hub, **where)
     except HubError as error:
         raise HubError(f"{error}; the model is in {args.out}; go on with: {command}") from None
     print(done.address)

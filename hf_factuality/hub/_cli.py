@@ -54,12 +54,20 @@ def add_hub_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--revision", metavar="BRANCH", help="branch to write to; made if it does not exist")
 
 
+def hub_flags(args: argparse.Namespace) -> tuple[list[str], dict[str, Any]]:
+    """Those of [`add_hub_flags`] that were given, and all of them as arguments of [`~hf_factuality.hub.push.push_folder`]."""
+    flags = ["--pull_request"] if args.pull_request else []
+    flags += ["--revision", args.revision] if args.revision else []
+    flags += [] if args.private is None else ["--private"] if args.private else ["--public"]
+    return flags, {"private": args.private, "pull_request": args.pull_request, "revision": args.revision}
+
+
 def _push(args: argparse.Namespace) -> int:
     from hf_factuality.hub.cards.card import is_our_card, update_card
     from hf_factuality.hub.push import plan_push, prepare_repo, push_plans
 
     what = {"repo_type": args.repo_type, "include": args.include, "exclude": args.exclude}
-    where = {"private": args.private, "pull_request": args.pull_request, "revision": args.revision}
+    where = hub_flags(args)[1]
     plan = plan_push(args.folder, **what)
     if args.dry_run:
         print(plan)
