@@ -49,10 +49,9 @@ def read_rows(path: str | Path, strict: bool = False) -> Iterator[tuple[int, Any
     with path.open("rb") as file:
         if suffix == ".json" and _begins(file) == b"[":
             file.seek(0)
+            text = _decoded(file.read(), str(path), strict)
             try:
-                rows = json.loads(_decoded(file.read(), strict))
-            except UnicodeDecodeError as error:
-                raise DataError(f"{path} is not UTF-8 ({_why(error)}); save the file as UTF-8") from None
+                rows = json.loads(text)
             except (ValueError, RecursionError) as error:
                 raise DataError(f"{path} is not JSON: {error}") from None
             yield from enumerate(rows)
@@ -92,7 +91,7 @@ def _split(line: bytes) -> list[bytes]:
     if b"\r" not in line.rstrip(b"\r\n"):
         return [line]
     try:
-        json.loads(_decoded(line, False))
+        json.loads(_decoded(line, "", False))
     except (ValueError, RecursionError):
         return re.findall(rb"[^\r]*\r\n?|[^\r]+", line)
     return [line]
@@ -100,19 +99,17 @@ def _split(line: bytes) -> list[bytes]:
 
 def _parse(line: bytes, name: str, number: int, strict: bool) -> list[Any]:
     """The value of a line in a list, which is empty if the line is blank."""
+    text = _decoded(line, f"{name}, line {number}", strict).rstrip("\r\n")
     try:
-        text = _decoded(line, strict).rstrip("\r\n")
         return [json.loads(text)] if text.strip().strip("\ufeff") else []
-    except UnicodeDecodeError as error:
-        raise DataError(f"{name}, line {number} is not UTF-8 ({_why(error)}); save the file as UTF-8") from None
     except (ValueError, RecursionError) as error:
         hint = "; JSON Lines has one object per line, not an array" if line.lstrip()[:1] == b"[" else ""
         raise LineError(name, number, f"{error}{hint}") from None
 
 
-def _decoded(data: bytes, strict: bool) -> str:
-    return data.removeprefix(_MARK).decode("utf-8", "strict" if strict else "surrogatepass")
-
-
-def _why(error: UnicodeDecodeError) -> str:
-    return f"{error.reason} at byte {error.start}"
+def _decoded(data: bytes, name: str, strict: bool) -> str:
+    try:
+        return data.removeprefix(_MARK).decode("utf-8", "strict" if strict else "surrogatepass")
+    except UnicodeDecodeError as error:
+        why = f"{error.reason} at byte {error.start}"
+        raise DataError(f"{name} is not UTF-8 ({why}); save the file as UTF-8") from None
