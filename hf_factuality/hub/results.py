@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import re
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -153,16 +153,10 @@ def _check(
             continue
         value = found[name]
         fine = isinstance(value, kinds) and (bool in kinds or not isinstance(value, bool))
-        if not fine or isinstance(value, _NUMBER) and not _finite(value):
+        # JSON knows integers beyond every float, and Python's reader NaN.
+        if not fine or isinstance(value, _NUMBER) and not abs(value) <= sys.float_info.max:
             names = " or ".join("null" if kind is type(None) else kind.__name__ for kind in kinds)
             raise DataError(f"{place}: {name!r} must be {names}, got {value!r:.100}")
-
-
-def _finite(value: float) -> bool:
-    try:
-        return math.isfinite(value)
-    except OverflowError:  # JSON knows integers beyond every float
-        return False
 
 
 def check_same_model(path: Path, model: Mapping[str, Any]) -> None:
