@@ -103,27 +103,26 @@ def merge(
         tensors = match_names(found.tensors, expected, found.name)
         if found.adapter is not None:
             tensors = found.adapter.fold(tensors, expected)
-    kinds = {
-        name: cast if cast and tensor.dtype.is_floating_point else tensor.dtype for name, tensor in tensors.items()
-    }
-    entries = [Entry(name, tensor, kinds[name]) for name, tensor in tensors.items()]
+    entries = [
+        Entry(name, tensor, cast if cast and tensor.dtype.is_floating_point else tensor.dtype)
+        for name, tensor in tensors.items()
+    ]
     check_dtypes(entries)
     shards = plan_shards(entries, max_bytes)
     sizes = {name: sum(entry.nbytes for entry in held) for name, held in shards.items()}
-    dtypes = Counter(str(entry.dtype).removeprefix("torch.") for entry in entries)
+    dtypes = Counter(entry.dtype for entry in entries).most_common()
     report = MergeReport(
         out,
         found.format,
         expected.architecture,
         sizes,
-        dict(dtypes.most_common()),
+        {str(kind).removeprefix("torch."): count for kind, count in dtypes},
         [alias for alias in expected.tied if alias not in tensors],
         sorted(side.copied),
         [*found.notes, *side.notes],
     )
     check_output(out, sum(sizes.values()))
-    main = max((entry.dtype for entry in entries), key=lambda d: dtypes[str(d).removeprefix("torch.")], default=None)
-    own = own_files(side, expected, main)
+    own = own_files(side, expected, dtypes[0][0] if dtypes else None)
     if dry_run:
         return report
     with whole_folder(out) as folder, _bar(sum(sizes.values()), progress_bar) as bar:
