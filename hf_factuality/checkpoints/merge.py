@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
+from tqdm.auto import tqdm
 
 from hf_factuality.checkpoints.files import find_side_files, own_files, write_side_files
 from hf_factuality.checkpoints.formats import hub_folder, read_checkpoint
@@ -76,7 +77,6 @@ def merge(
     allow_unsafe_pickle: bool = False,
     trust_remote_code: bool = False,
     dry_run: bool = False,
-    progress_bar: bool | None = None,
 ) -> MergeReport:
     """Make a model folder out of a checkpoint of any format that is known here.
 
@@ -121,11 +121,12 @@ def merge(
         sorted(side.copied),
         [*found.notes, *side.notes],
     )
-    check_output(out, sum(sizes.values()))
+    total = sum(sizes.values())
+    check_output(out, total)
     own = own_files(side, expected, dtypes[0][0] if dtypes else None)
     if dry_run:
         return report
-    with whole_folder(out) as folder, _bar(sum(sizes.values()), progress_bar) as bar:
+    with whole_folder(out) as folder, tqdm(total=total, unit="B", unit_scale=True, desc="merge", disable=None) as bar:
         with reading(source, errors=()):
             write_shards(folder, shards, bar.update)
         written = write_side_files(side, own, folder)
@@ -140,9 +141,3 @@ def _dtype(value: str | torch.dtype | None) -> torch.dtype | None:
     if (name := _SHORT.get(name, name)) not in DTYPES:
         raise ValueError(f"dtype {value!r} is unknown; choose one of {', '.join(DTYPES)}")
     return DTYPES[name]
-
-
-def _bar(total: int, shown: bool | None):
-    from tqdm.auto import tqdm
-
-    return tqdm(total=total, unit="B", unit_scale=True, desc="merge", disable=None if shown is None else not shown)

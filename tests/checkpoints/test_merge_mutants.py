@@ -66,7 +66,7 @@ def merged(folder, out):
     """The tensors, or the one line."""
     shutil.rmtree(out, ignore_errors=True)
     try:
-        merge(folder / "adapter" if (folder / "adapter").exists() else folder, out, progress_bar=False)
+        merge(folder / "adapter" if (folder / "adapter").exists() else folder, out)
     except CheckpointError as error:
         line = str(error)
         assert "\n" not in line and str(folder) in line, line
