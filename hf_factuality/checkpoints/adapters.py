@@ -162,9 +162,8 @@ class Adapter:
 
 
 def _add(base: Source, a: Source, b: Source, scale: float, flip: bool, rounded: bool, out: torch.Tensor) -> None:
-    """Fill `out` with a weight and the product of two matrices, of shapes (out, r) and (r, in), the whole of it transposed if `flip`.
-
-    The product is whole and in float32, since parts of it need not round as PEFT's.
+    """Fill `out` with a weight and the product of matrices (out, r) and (r, in), or its transpose if `flip`: the whole
+    product in float32, since parts of it need not round as PEFT's.
     """
     with _ONE_PRODUCT:
         product = b.read().float() @ a.read().float()

@@ -42,8 +42,7 @@ class SideFiles:
 def check_links(folder: Path, paths: Iterable[Path] | None = None) -> None:
     """Raise if something leads out of a folder, or is neither file nor folder: what is read is copied, and may be published.
 
-    The folder may be a link itself. Out of a snapshot in the Hub's cache files may lead to the blobs of the same repository. A
-    link to nothing is left to whoever reads it.
+    Files of a snapshot in the Hub's cache may lead to its repository's blobs. A link to nothing is left to whoever reads it.
     """
     root = Path(os.path.realpath(folder))
     repos = [place.parents[1] for place in (root, *root.parents) if place.parent.name == "snapshots"]
@@ -64,10 +63,7 @@ def check_links(folder: Path, paths: Iterable[Path] | None = None) -> None:
 
 
 def find_side_files(folders: Iterable[Path], checkpoint: Path) -> SideFiles:
-    """Look for the small files: the first folder with a configuration gives that, the first with a tokenizer that and its template.
-
-    Links of a folder inside or above the checkpoint may lead to what is in the checkpoint; those of another to what is in that one.
-    """
+    """Look for the small files: the first folder with a configuration gives that, the first with a tokenizer that and its template."""
     places = [folder for folder in dict.fromkeys(folders) if folder.is_dir()]
 
     def first_with(patterns: Sequence[str], copied: Sequence[str]) -> tuple[Path | None, dict[str, Path]]:
@@ -98,6 +94,7 @@ def _is(name: str, patterns: Sequence[str]) -> bool:
 
 def _matching(folder: Path, patterns: Sequence[str], checkpoint: Path) -> dict[str, Path]:
     place, root = Path(os.path.realpath(folder)), Path(os.path.realpath(checkpoint))
+    # Links of a folder inside or above the checkpoint may lead into the checkpoint; those of another into that one.
     related = root.is_relative_to(place) or place.is_relative_to(root)
     found = {}
     for path in sorted([*folder.iterdir(), *folder.glob("additional_chat_templates/*")]):

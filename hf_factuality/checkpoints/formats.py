@@ -43,10 +43,7 @@ class Checkpoint:
 def read_checkpoint(
     folder: Path, base_model: str | os.PathLike[str] | None = None, unsafe: bool = False
 ) -> Checkpoint:
-    """Recognise the format of a folder, and read what needs no tensor's contents.
-
-    `base_model` is that of an adapter, instead of the one that it names; `unsafe` lets the files run code when they are read.
-    """
+    """Recognise the format of a folder, and read what needs no tensor's contents; `unsafe` lets the files run code."""
     check_links(folder)
     for reader in (_ranks, _distributed, partial(_adapter, base_model=base_model), _model, _zero):
         with reading(folder):
@@ -187,10 +184,7 @@ def _zero(folder: Path, unsafe: bool) -> Checkpoint | None:
 
 
 def hub_folder(model: str | os.PathLike[str], weights: bool = False, revision: str | None = None) -> Path:
-    """A folder, or the local copy of a model on the Hub, whose id may end in `@` and a revision.
-
-    With `weights` also those; pickles of them only where there are no safetensors.
-    """
+    """A folder, or the local copy of a model on the Hub (`id`, `id@revision`): its small files, and with `weights` those."""
     if os.path.isdir(model):
         return Path(model)
     from huggingface_hub import snapshot_download
@@ -202,6 +196,7 @@ def hub_folder(model: str | os.PathLike[str], weights: bool = False, revision: s
         if revision is not None and (not isinstance(revision, str) or ".." in revision or revision.startswith("/")):
             raise ValueError(f"{revision!r} is no revision")  # it would become a path of the cache
         folder = Path(snapshot_download(name, revision=revision, allow_patterns=patterns))
+        # Pickles are had only where there are no safetensors.
         if weights and not any((folder / f"model.safetensors{end}").exists() for end in ("", ".index.json")):
             patterns = ["pytorch_model*.bin", "pytorch_model.bin.index.json"]
             folder = Path(snapshot_download(name, revision=folder.name, allow_patterns=patterns))

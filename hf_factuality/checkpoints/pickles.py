@@ -132,10 +132,9 @@ def load_torch(
     start: int = 0,
     length: int | None = None,
 ) -> Any:
-    """Contents of a file of `torch.save`, or of one inside a larger file, with its tensors mapped, not read; see [`verified`].
+    """Contents of a file of `torch.save`, or of one inside a larger file (bytes), with its tensors mapped, not read.
 
-    Of `allowed`, full names of classes that may occur beside tensors and plain values, each is replaced by its value. `unsafe`
-    lets the file import and call what it likes. `start` and `length` are a place in the larger file, in bytes.
+    Classes of the full names in `allowed` are replaced by its values. `unsafe` lets the file import and call what it likes.
     """
     with reading(path):
         archive = _Archive(path, start, 0 if length is None else start + length)
@@ -235,10 +234,7 @@ def _check_depth(content: bytes | memoryview) -> None:
 
 
 def load_records(path: Path, allowed: Iterable[str]) -> Any:
-    """Contents of a plain pickle, in which each of the classes of the given full names is replaced by a [`Record`].
-
-    `torch.load` reads protocol 2 alone; the index of a torch distributed checkpoint has a newer one.
-    """
+    """Contents of a plain pickle (`torch.load` reads only its protocol 2), with [`Record`]s for classes of the given full names."""
     known = {
         **dict.fromkeys((*allowed, "torch.serialization._get_layout"), Record),
         "torch.Size": torch.Size,

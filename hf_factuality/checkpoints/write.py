@@ -88,9 +88,9 @@ def check_dtypes(entries: Sequence[Entry]) -> None:
 def write_shards(folder: Path, shards: Mapping[str, Sequence[Entry]], advance: Callable[[int], object]) -> None:
     """Write all files and their index; `advance` is called with the bytes of each tensor.
 
-    The tensors of one file are in memory at a time, always the same memory: new pages take longer than what is put there.
     While a file is made, the ones before it go to the disk.
     """
+    # Always the same memory: new pages take longer than what is put there.
     memory = torch.empty(max(sum(entry.nbytes for entry in held) for held in shards.values()), dtype=torch.uint8)
     readers, syncer = ThreadPoolExecutor(_READERS, "merge-read"), ThreadPoolExecutor(1, "merge-sync")
     with readers, syncer:
@@ -190,10 +190,9 @@ def _size(folder: Path) -> int:
 
 @contextmanager
 def whole_folder(out: Path) -> Iterator[Path]:
-    """A folder beside `out` that is renamed to `out` at the end, or removed if something fails.
+    """A folder beside `out` that is renamed to `out` at the end, or removed, with those above it, if something fails.
 
-    Folders above it that were made for it are then removed too. A process that is killed leaves it behind under a hidden
-    name; the next one for the same `out` removes it.
+    A process that is killed leaves it behind under a hidden name; the next one for the same `out` removes what is in it.
     """
     folder, made = _partial(out), []
     lock, ours = None, False
