@@ -95,11 +95,6 @@ def load_results(path: str | Path) -> dict[str, Any]:
     Raises:
         `DataError`: it is no JSON, has another schema, or names the entry that is wrong and how.
         `OSError`: it cannot be read.
-
-    Example:
-
-        >>> load_results("results.json")["results"][0]["value"]
-        0.731
     """
     path = Path(path)
     try:

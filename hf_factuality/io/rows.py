@@ -61,13 +61,11 @@ def read_rows(path: str | Path, strict: bool = False) -> Iterator[tuple[int, Any
 
 
 def read_lines(file: BinaryIO, name: str, strict: bool = False) -> Iterator[tuple[int, int, Any]]:
-    """Lines of JSON: the number of each, counted from 1, the offset of its first byte, and its value.
+    """Lines of JSON that are not blank: the number of each, counted from 1, the offset of its first byte, and its value.
 
-    Lines end at a line feed, or at a carriage return if what they hold is not one value; not at other separators, which JSON
-    may hold. Blank ones are passed over.
-
-    `name` is what messages call the file. `strict` refuses half surrogates that stand there as if UTF-8 knew them, as Python's
-    `surrogatepass` writes them. `DataError` is raised for a line that is not UTF-8, [`LineError`] for one that is not JSON.
+    Lines end at a line feed, or at a carriage return if what they hold is not one value; not at separators that JSON may hold.
+    `strict` refuses half surrogates that stand there as if UTF-8 knew them, as Python's `surrogatepass` writes them.
+    `DataError` is raised for a line that is not UTF-8, [`LineError`] for one that is not JSON; both call the file `name`.
     """
     offset = number = 0
     for lines in file:

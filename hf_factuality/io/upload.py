@@ -136,13 +136,8 @@ def publish(
     A connection that is cut and an overloaded Hub are waited for, `patience` seconds in all. If the process is killed,
     running it again sends only what has not arrived. After an error, nothing of the push is visible.
 
-    Args:
-        keeps (`Collection[str]`, *optional*):
-            Files that are not written where the repository has them.
-        replaces (`Callable`, *optional*):
-            From the names of the repository's files to those that the commit removes.
-        only_private (`bool`, *optional*, defaults to `False`):
-            Upload nothing to a public repository.
+    Files of `keeps` are not written where the repository has them; `replaces` leads from the names of the repository's files
+    to those that the commit removes; with `only_private`, nothing is uploaded to a public repository.
     """
     from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
 

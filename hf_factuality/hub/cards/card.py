@@ -99,9 +99,7 @@ def write_trainer_card(
 ) -> None:
     """Let the parent write its card (`write`), and replace its text by ours, with the results of these weights.
 
-    While training goes on there are no results: they would be of other weights. `named` are settings that the objective
-    names already. A classifier of claims has its own words, and `reliability`: counts, confidences and accuracies, for a table
-    beneath the image `reliability.svg`.
+    `named` are settings that the objective names already; `reliability` holds a classifier's counts, confidences, accuracies.
     """
     origin = dataset_origin(trainer.train_dataset)
     if dataset_name is None and origin is not None:
@@ -117,7 +115,7 @@ def write_trainer_card(
     model = trainer.accelerator.unwrap_model(trainer.model)
     base = _base_of(model)
     results = None
-    if not trainer.is_in_train:
+    if not trainer.is_in_train:  # they would be of other weights
         this = _this(folder, model_name, repo_id)
         results = card_results(trainer.card_results, folder, this, base.identity, repo_id)
     kept = _own_metadata(folder / "README.md")
@@ -155,22 +153,13 @@ def write_trainer_card(
 
 
 def update_card(folder: str | Path, results: Any = None, repo_id: str | None = None) -> Path:
-    """Bring the results of a card up to date, after the model was evaluated; the rest of the card stays.
+    """Bring the results of the card that a trainer of ours wrote up to date; the rest of the card, whose path is returned, stays.
 
-    Args:
-        folder (`str` or `Path`):
-            A model with the card that a trainer of ours wrote, whose path is returned.
-        results (`str`, `Path`, list of them, or `Mapping`, *optional*):
-            Files of results, as for the trainers' `card_results`. `None`: the files `results*.json` in the folder.
-        repo_id (`str`, *optional*):
-            Repository that the folder goes to, for the links and the snippet.
+    `results` are files (a path, a list of paths, or `{"before": path, "after": path}`), as for the trainers' `card_results`;
+    `None`: the files `results*.json` in the folder. `repo_id` is where the folder goes to, for the links and the snippet.
 
     Raises:
         [`HubError`]: there is no such card, it cannot be read or written, or the results are not of this model.
-
-    Example:
-
-        >>> update_card("outputs/fact-grpo", {"before": "before.json", "after": "after.json"})
     """
     from huggingface_hub import ModelCard
 

@@ -60,10 +60,8 @@ class CardResults:
 def card_results(
     given: Any, folder: Path, this: ModelIdentity, base: ModelIdentity, repo_id: str | None = None
 ) -> CardResults | None:
-    """Results for the card of a model, from files alone; `None` if nothing is known of the trained model.
-
-    `given` is as for the trainers' `card_results` (docs/cards.md); `None` takes the files `results*.json` of `folder`
-    whose entry `model` is that of the weights in it, or of the base model.
+    """Results for the card of a model, from files alone, `given` as for the trainers' `card_results` (docs/cards.md); `None` if
+    nothing is known of the trained model.
     """
     files: dict[str, list[tuple[Path, dict[str, Any]]]] = {role: [] for role in ROLES}
     explicit = given is not None
