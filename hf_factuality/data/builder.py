@@ -11,13 +11,12 @@ import json
 import logging
 import os
 import sys
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +29,7 @@ from hf_factuality.io.markdown import cell, escaped
 from hf_factuality.io.upload import publish
 from hf_factuality.spans import Verification
 from hf_factuality.verifiers.base import Verifier, VerifierInput, evidence_passages
-from hf_factuality.verifiers.guard import GuardedVerifier
+from hf_factuality.verifiers.guard import GuardedVerifier, Worker, answer_of
 from hf_factuality.verifiers.service import NO_EVIDENCE, Row, judge_rows
 
 
@@ -164,7 +163,8 @@ def judged_responses(
         stack.callback(verdicts.close)
         bar = stack.enter_context(tqdm(total=len(questions), desc="questions", unit="question", disable=not progress))
         work = _Verification(responses, verdicts, verifier, patience, bar)
-        behind: Future | None = None  # the verification of one batch, while the next is sampled
+        worker, behind = Worker("verification"), None  # of one batch, while the next is sampled
+        stack.callback(worker.close)
         try:
             for batch in batches:
                 if not all(question.id in responses for question in batch):
@@ -173,13 +173,12 @@ def judged_responses(
                     work.judge(batch)
                     continue
                 if behind:
-                    behind.result()
-                behind = work.judge_behind(batch)
+                    answer_of(behind)
+                behind = worker.submit(partial(work.judge, batch))
             if behind:
-                behind.result()
+                answer_of(behind)
         except Exception:
-            if behind:  # the sampler is gone; what it sampled before is still verified
-                behind.exception()
+            answer_of(worker.submit(bool))  # the sampler is gone; what it sampled before is still verified
             raise
         except BaseException:
             work.stopped = True  # a thread that waits for its server ends
@@ -242,19 +241,6 @@ class _Verification:
             self.verdicts.add(found.items())
         if not again:
             self.bar.update(len(questions))
-
-    def judge_behind(self, questions: Sequence[PreferenceQuestion]) -> Future:
-        """The same in a thread. It is a daemon: an interpreter that is told to end does not wait for a server."""
-        done: Future = Future()
-
-        def run():
-            try:
-                done.set_result(self.judge(questions))
-            except BaseException as error:  # raised where the caller waits
-                done.set_exception(error)
-
-        threading.Thread(target=run, name="verification", daemon=True).start()
-        return done
 
 
 def _sample(batch: Sequence[PreferenceQuestion], sampler: Sampler, seed: int, patience: float) -> list[tuple]:
