@@ -122,7 +122,7 @@ class ClosedWorldDemo:
         if not PartialState().is_main_process:
             return paths
         before, after = self._found["before"], self._found["after"]
-        results = before_and_after(before.metrics, after.metrics, self.metrics, before.metrics["n"], self.setting)
+        table = before_and_after(before.metrics, after.metrics, self.metrics, before.metrics["n"])
         folder.mkdir(parents=True, exist_ok=True)
         for name, path in paths.items():
             path.unlink(missing_ok=True)  # of an earlier run, whose weights are gone
@@ -132,7 +132,7 @@ class ClosedWorldDemo:
             ReportSample(row["question"], row.get("answer"), [("before", *first), ("after", *second)])
             for row, first, second in zip(self.test_dataset, *found, strict=True)
         ]
-        title, table = "Before and after training", results["metrics"]
+        title = "Before and after training"
         page = write_report(folder / "report.html", title, self.setting, table, samples[:SAMPLES_SHOWN])
         print(f"\n{format_table(table)}\n\n{self.setting}\nCompletions with labelled sentences: {page}\n")
         return paths

@@ -288,7 +288,7 @@ class ReviewDemo:
         if not PartialState().is_main_process:
             return
         before, after = self._found["before"], self._found["after"]
-        table = before_and_after(before, after, self.metrics, int(before["n"]), self.setting)["metrics"]
+        table = before_and_after(before, after, self.metrics, int(before["n"]))
         folder = Path(output_dir)
         folder.mkdir(parents=True, exist_ok=True)
         record = {"setting": self.setting, "before": before, "after": after}

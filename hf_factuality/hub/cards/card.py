@@ -283,13 +283,10 @@ def _metadata(path: Path, kept: Mapping[str, Any], base: _Base, dataset: str | N
     )
 
 
-def before_and_after(
-    before: Mapping[str, Any], after: Mapping[str, Any], names: Mapping[str, str], n: int, setting: str
-) -> dict[str, Any]:
+def before_and_after(before: Mapping, after: Mapping, names: Mapping[str, str], n: int) -> list[dict[str, Any]]:
     """Two measurements as rows for the screen, of the keys of `names`; a card takes files of results instead."""
     values = [(text, _shown(before[key]), _shown(after[key])) for key, text in names.items()]
-    rows = [{"name": name, "before": first, "after": last, "n": n} for name, first, last in values]
-    return {"metrics": rows, "setting": setting}
+    return [{"name": name, "before": first, "after": last, "n": n} for name, first, last in values]
 
 
 def format_table(rows: Sequence[Mapping[str, Any]]) -> str:
