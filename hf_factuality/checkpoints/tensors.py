@@ -6,7 +6,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import partial
 from itertools import product
 
 import torch
@@ -81,19 +81,14 @@ def _places(intervals: Sequence[Sequence[Interval]]) -> Iterator[tuple[tuple[sli
 
 def check_cover(name: str, shape: tuple[int, ...], pieces: Sequence[Piece], what: str) -> None:
     """Raise unless every element of a tensor lies in exactly one of its pieces."""
-    held = tuple(sorted(piece.intervals for piece in pieces))
-    if not _covered(shape, held):
-        count = sum(math.prod(sum(stop - start for start, stop in dim) for dim in piece) for piece in held)
+    found = [box for piece in pieces for box in product(*piece.intervals)]
+    boxes = [box for box in found if all(stop > start for start, stop in box)]
+    if math.prod(shape) and not _tiles(shape, boxes, 0):
+        count = sum(math.prod(stop - start for start, stop in box) for box in boxes)
         raise CheckpointError(
             f"the {what} of {name!r} do not add up to its shape {list(shape)}: they hold {count} elements of "
             f"{math.prod(shape)}; a part is missing, comes twice or is of another run"
         )
-
-
-@lru_cache(maxsize=1024)
-def _covered(shape: tuple[int, ...], pieces: tuple[tuple[tuple[Interval, ...], ...], ...]) -> bool:
-    boxes = [box for piece in pieces for box in product(*piece) if all(stop > start for start, stop in box)]
-    return not math.prod(shape) or _tiles(shape, boxes, 0)
 
 
 def _tiles(shape: tuple[int, ...], boxes: Sequence[tuple[Interval, ...]], dim: int) -> bool:
