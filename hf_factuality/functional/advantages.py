@@ -1,9 +1,4 @@
-"""Rewards of a group where some are unknown, and advantages of completions turned into advantages of their tokens.
-
-The first three functions take `advantages` (`torch.Tensor` of shape (B,) or (B, T), floating point) of completions or their
-tokens, and `factuality` (`torch.Tensor` of shape (B, T), any dtype), a value per token, of which 0 leaves the token alone.
-They return a `torch.Tensor` of shape (B, T), dtype of `advantages`; `ValueError` where the shapes do not fit.
-"""
+"""Rewards of a group where some are unknown, and advantages of completions turned into advantages of their tokens."""
 
 from __future__ import annotations
 
@@ -21,7 +16,17 @@ def flip_advantages(advantages: torch.Tensor, factuality: torch.Tensor) -> torch
     | A > 0 | A | A | -A |
     | A < 0 | -A | A | A |
 
-    `ValueError` if `factuality` holds anything but -1, 0 and +1, too.
+    Args:
+        advantages (`torch.Tensor` of shape (B,) or (B, T), floating point):
+            Advantage of each completion, or of each of its tokens.
+        factuality (`torch.Tensor` of shape (B, T), any dtype):
+            -1, 0 or +1 per token; 0 leaves the token alone.
+
+    Returns:
+        `torch.Tensor` of shape (B, T), dtype of `advantages`.
+
+    Raises:
+        `ValueError`: the shapes do not fit, or `factuality` holds another value.
     """
     advantages, factuality = _aligned(advantages, factuality)
     if not bool(((factuality == 0) | (factuality.abs() == 1)).all()):
@@ -32,7 +37,19 @@ def flip_advantages(advantages: torch.Tensor, factuality: torch.Tensor) -> torch
 def add_factuality(advantages: torch.Tensor, factuality: torch.Tensor, scale: float = 1.0) -> torch.Tensor:
     """Add `scale * factuality` to each token's advantage: a dense bonus beside the group baseline, not FSPO's flip.
 
-    Values may be in any range; `scale` is in units of the advantage (group-normalised ones have standard deviation 1).
+    Args:
+        advantages (`torch.Tensor` of shape (B,) or (B, T), floating point):
+            Advantage of each completion, or of each of its tokens.
+        factuality (`torch.Tensor` of shape (B, T), any dtype):
+            Value per token, in any range; 0 leaves the token alone.
+        scale (`float`, *optional*, defaults to `1.0`):
+            Size of the bonus in units of the advantage (group-normalised advantages have standard deviation 1).
+
+    Returns:
+        `torch.Tensor` of shape (B, T), dtype of `advantages`.
+
+    Raises:
+        `ValueError`: the shapes do not fit.
     """
     advantages, factuality = _aligned(advantages, factuality)
     return advantages + scale * factuality
@@ -42,8 +59,21 @@ def scale_by_agreement(advantages: torch.Tensor, factuality: torch.Tensor, scale
     """Strengthen tokens whose factuality agrees with the advantage and weaken those where it does not.
 
     `A * (1 + scale * sign(A) * factuality)`: with `scale=1` a factual token of a punished completion gets 0 instead of
-    FSPO's reversed sign, and one of a rewarded completion counts twice. Values are in [-1, 1]; up to a `scale` of 1 no sign
-    changes.
+    FSPO's reversed sign, and one of a rewarded completion counts twice.
+
+    Args:
+        advantages (`torch.Tensor` of shape (B,) or (B, T), floating point):
+            Advantage of each completion, or of each of its tokens.
+        factuality (`torch.Tensor` of shape (B, T), any dtype):
+            Value per token in [-1, 1]; 0 leaves the token alone.
+        scale (`float`, *optional*, defaults to `1.0`):
+            Strength; up to 1 no sign changes.
+
+    Returns:
+        `torch.Tensor` of shape (B, T), dtype of `advantages`.
+
+    Raises:
+        `ValueError`: the shapes do not fit.
     """
     advantages, factuality = _aligned(advantages, factuality)
     return advantages * (1 + scale * torch.sign(advantages) * factuality)
