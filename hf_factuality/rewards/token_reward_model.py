@@ -236,25 +236,19 @@ class TokenRewardModel:
         return _Frame(head, tail[0], False)
 
     def _encode(self, texts: Sequence[str], prompts: Sequence[Any] | None) -> list[_Encoded]:
-        frames = [self._frame(prompt) for prompt in (prompts if prompts is not None else [None] * len(texts))]
-        rows = [_Encoded({}, [], 0)] * len(texts)
-        for special in (True, False):
-            chosen = [i for i, text in enumerate(texts) if text and frames[i].special is special]
-            if not chosen:
-                continue
-            wholes = [
-                f"{frames[i].head}{with_broken_tokens(texts[i], self.tokenizer)}{frames[i].tail}" for i in chosen
-            ]
+        rows = []
+        for text, prompt in zip(texts, [None] * len(texts) if prompts is None else prompts, strict=True):
+            head, tail, special = self._frame(prompt)
+            whole = f"{head}{with_broken_tokens(text, self.tokenizer)}{tail}"
             options = {"add_special_tokens": special, "return_offsets_mapping": True, "verbose": False,
                        "return_special_tokens_mask": True, "return_attention_mask": True}  # fmt: skip
-            for i, whole, encoded in zip(chosen, wholes, _rows(self.tokenizer(wholes, **options)), strict=True):
-                begin = len(frames[i].head)
-                places = all_places = _places(encoded, whole, begin, begin + len(texts[i]))
-                if len(encoded["input_ids"]) > self.max_length:
-                    encoded = _rows(self.tokenizer([whole], truncation=True, max_length=self.max_length, **options))[0]
-                    places = _places(encoded, whole, begin, begin + len(texts[i]))
-                features = {name: encoded[name] for name in self._features if name in encoded}
-                rows[i] = _Encoded(features, places, len(all_places) - len(places))
+            encoded, place = self.tokenizer(whole, **options), (whole, len(head), len(head) + len(text))
+            places = all_places = _places(encoded, *place) if text else []
+            if text and len(encoded["input_ids"]) > self.max_length:
+                encoded = self.tokenizer(whole, truncation=True, max_length=self.max_length, **options)
+                places = _places(encoded, *place)
+            features = {name: encoded[name] for name in self._features if name in encoded}
+            rows.append(_Encoded(features, places, len(all_places) - len(places)))
         return rows
 
     # The model
@@ -305,10 +299,6 @@ class TokenRewardModel:
         if kind not in self._warned:
             self._warned.add(kind)
             logger.warning("%s %s. Said once; see %s/%s in the log", self.name, text, self.name, kind)
-
-
-def _rows(encoded: Any) -> list[dict[str, list]]:
-    return [{name: values[i] for name, values in encoded.items()} for i in range(len(encoded["input_ids"]))]
 
 
 def _places(encoded: Mapping[str, list], whole: str, begin: int, end: int) -> list[tuple[int, int, int]]:
