@@ -16,7 +16,7 @@ from hf_factuality.chat.causal import CausalModel, render
 from hf_factuality.errors import DataError
 from hf_factuality.functional.answers import check_format, exact_match, extract_answer
 from hf_factuality.functional.credit import judged_units
-from hf_factuality.functional.scoring import decided_precision, factual_precision, mean_factuality
+from hf_factuality.functional.scoring import decided_precision, factual_precision, mean, mean_factuality
 from hf_factuality.io.files import write_atomically
 from hf_factuality.io.rows import read_rows
 from hf_factuality.spans import Label, Verification, scope_ranges
@@ -117,23 +117,23 @@ def world_metrics(
     means = [mean_factuality(found) for found in verifications]
     metrics: dict[str, float | int | None] = {
         "n": n,
-        "correct": _mean(true),
-        "wrong": _mean(false),
-        "unverifiable": _mean(unverifiable),
-        "claims": _mean(claims),
+        "correct": mean(true),
+        "wrong": mean(false),
+        "unverifiable": mean(unverifiable),
+        "claims": mean(claims),
         "precision": factual_precision(spans),
         "decided_precision": decided_precision(spans),
-        "factuality_score": _mean([(len(found) - f - u) / len(found) for f, u, found in bad if found]),
-        "mean_factuality": _mean(means),
-        "fact_free": _mean([s.label is Label.NO_FACT for s in flat]),
-        "unparsable": _mean([s.kind == "unparsable" for s in flat]),
-        "no_claim": _mean([not c for c in claims]),
-        "repetition": _mean([any(s.repeated for s in found) for found in sentences]),
-        "off_subject": _mean([any(s.off_subject for s in found) for found in sentences]),
-        "empty": _mean([not text.strip() for text in completions]),
-        "sentences": _mean([len(found.spans) for found in read]),
-        "informativeness": _mean([sum(s.informativeness for s in found if s.label in _TRUE) for found in sentences]),
-        "tokens": _mean(lengths or []),
+        "factuality_score": mean([(len(found) - f - u) / len(found) for f, u, found in bad if found]),
+        "mean_factuality": mean(means),
+        "fact_free": mean([s.label is Label.NO_FACT for s in flat]),
+        "unparsable": mean([s.kind == "unparsable" for s in flat]),
+        "no_claim": mean([not c for c in claims]),
+        "repetition": mean([any(s.repeated for s in found) for found in sentences]),
+        "off_subject": mean([any(s.off_subject for s in found) for found in sentences]),
+        "empty": mean([not text.strip() for text in completions]),
+        "sentences": mean([len(found.spans) for found in read]),
+        "informativeness": mean([sum(s.informativeness for s in found if s.label in _TRUE) for found in sentences]),
+        "tokens": mean(lengths or []),
     }
     if n and all("answer" in row for row in rows):
         formats = [check_format(text) for text in completions]
@@ -142,12 +142,12 @@ def world_metrics(
             for keeps, text, row in zip(formats, completions, rows, strict=True)
         ]
         reasons = [r and t > 0 and f == 0 for r, t, f in zip(right, true, false, strict=True)]
-        metrics["accuracy"] = _mean(right)
-        metrics["right_for_right_reasons"] = _mean(reasons)
-        metrics["wrong_reasons"] = _mean([f > 0 for r, f in zip(right, false, strict=True) if r])
-        metrics["format"] = _mean(formats)
+        metrics["accuracy"] = mean(right)
+        metrics["right_for_right_reasons"] = mean(reasons)
+        metrics["wrong_reasons"] = mean([f > 0 for r, f in zip(right, false, strict=True) if r])
+        metrics["format"] = mean(formats)
         reasoned = [bool(scope_ranges(text, "think")) for text in completions]
-        metrics["reward"] = _mean([r + m * t for r, m, t in zip(right, means, reasoned, strict=True)])
+        metrics["reward"] = mean([r + m * t for r, m, t in zip(right, means, reasoned, strict=True)])
     return metrics
 
 
@@ -293,10 +293,6 @@ def _figures(rows: list[dict[str, Any]], about: WorldEvaluation, answered: World
         "unparsable": kinds.count("unparsable") / len(kinds) if kinds else None,
         **{name: answered.metrics[name] for name in _QUESTIONS},
     }
-
-
-def _mean(values: Sequence[float]) -> float | None:
-    return sum(values) / len(values) if values else None
 
 
 def _cell(value: float | None) -> str:
