@@ -14,7 +14,7 @@ import logging
 import operator
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hf_factuality.errors import SpanError
@@ -356,19 +356,16 @@ def _ranges(tokens: list[str | None], piece: _Piece) -> list[tuple[int, int]]:
                 if starts[index] < 0:
                     starts[index] = position
                 ends[index] = position + 1
-    return _place_empty(starts, ends, len(piece.text))
+    return place_empty(zip(starts, ends, strict=True), len(piece.text))
 
 
-def _place_empty(starts: list[int], ends: list[int], place: int) -> list[tuple[int, int]]:
-    """Put tokens without a character (start -1) where the next token that has one starts; else at `place`, the end."""
-    offsets = []
-    for start, end in zip(reversed(starts), reversed(ends), strict=True):
-        if start < 0:
-            offsets.append((place, place))
-        else:
-            offsets.append((start, end))
-            place = start
-    return offsets[::-1]
+def place_empty(offsets: Iterable[tuple[int, int]], place: int) -> list[tuple[int, int]]:
+    """Put tokens without a character (an empty range) where the next token that has one starts; else at `place`, the end."""
+    result = []
+    for start, end in reversed(list(offsets)):
+        place, end = (place, place) if start == end else (start, end)
+        result.append((place, end))
+    return result[::-1]
 
 
 # Any other decoder.
@@ -396,4 +393,4 @@ def _prefix_ranges(tokenizer: Any, ids: list[int], tokens: list[Any], text: str)
             starts[index], ends[index] = start, end
         # U+FFFD at the end may yet become another character, or take in more bytes.
         settled, previous = len(text[:common].rstrip("\ufffd")), prefix
-    return _place_empty(starts, ends, len(text))
+    return place_empty(zip(starts, ends, strict=True), len(text))

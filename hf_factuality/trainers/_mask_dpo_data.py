@@ -16,6 +16,7 @@ from trl.trainer.dpo_trainer import DataCollatorForPreference
 
 from hf_factuality.errors import DataError, SpanError
 from hf_factuality.functional.preference import IN_SPAN, kept_window, span_token_mask
+from hf_factuality.offsets import place_empty
 from hf_factuality.spans import Label, LabeledSpan
 
 
@@ -152,7 +153,7 @@ def mask_pair(example: Mapping[str, Any], tokenizer, rule: MaskRule, implicit_pr
         encoded = tokenizer(text, add_special_tokens=not is_conversational(example), return_offsets_mapping=True)
         if encoded["input_ids"] != ids:
             raise DataError(f"tokenising the rendered text again gives other tokens than TRL's: {text[:80]!r}")
-        offsets = _monotonic(encoded["offset_mapping"], len(text))
+        offsets = place_empty(encoded["offset_mapping"], len(text))
         n_prompt, n_completion = len(example["prompt_ids"]), len(example[f"{side}_ids"])
         mask = span_token_mask(offsets[n_prompt:], spans, getattr(rule, side), rule.outside)
         kept = mask[slice(*kept_window(n_prompt, n_completion, rule.max_length, rule.truncation_mode))]
@@ -205,15 +206,6 @@ def _read_spans(example: Mapping[str, Any], side: str, content: str) -> list[Lab
                 f"`{column}` has [{span.start}, {span.end}) beyond `{side}` of {len(content)} characters: {content[:80]!r}"
             )
     return spans
-
-
-def _monotonic(offsets: Sequence[tuple[int, int]], length: int) -> list[tuple[int, int]]:
-    """Empty ranges (special tokens that the tokenizer adds have (0, 0)) where the next token starts, else at the end."""
-    result, place = [], length
-    for start, end in reversed(offsets):
-        place, end = (place, place) if start == end else (start, end)
-        result.append((place, end))
-    return result[::-1]
 
 
 # Counting and batching.
