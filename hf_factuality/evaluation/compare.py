@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from hf_factuality.errors import DataError
+from hf_factuality.hub.cards.scores import shown_value
 from hf_factuality.hub.results import changed_measurement, check_results, load_results, measurement
 
 
@@ -38,7 +39,7 @@ def compare_results(before: str | Path | Mapping[str, Any], after: str | Path | 
     for old, new in pairs:
         change = "n/a" if None in (old["value"], new["value"]) else f"{new['value'] - old['value']:+.3f}"
         n = " / ".join(dict.fromkeys(str(it["n_scored"]) for it in (old, new)))
-        cells = (_cell(old["benchmark"]), _cell(old["metric"]), _value(old), _value(new), change, n)
+        cells = (_cell(old["benchmark"]), _cell(old["metric"]), shown_value(old), shown_value(new), change, n)
         lines.append(f"| {' | '.join(cells)} |")
     notes = [
         f"`{name[0]}`, `{name[1]}`: measured with different settings ({_different(name, first, second)}), not compared."
@@ -64,14 +65,6 @@ def _different(name: tuple[str, str], *results: Mapping[str, Any]) -> str:
     """Settings in which the last results of this name differ."""
     old, new = ([entry for entry in it["results"] if _name(entry) == name][-1] for it in results)
     return ", ".join(changed_measurement(old, new))
-
-
-def _value(entry: Mapping[str, Any]) -> str:
-    if entry["value"] is None:
-        return "n/a"
-    interval = entry["confidence_interval"]
-    shown = f" ({interval['low']:.3f} to {interval['high']:.3f})" if interval else ""
-    return f"{entry['value']:.3f}{shown}"
 
 
 def _cell(text: str) -> str:

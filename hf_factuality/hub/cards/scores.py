@@ -133,8 +133,8 @@ def _merge(before: list[tuple], after: list[tuple], folder: Path, repo_id: str |
             {
                 "benchmark": _cell(name[0]),
                 "metric": _cell(entry.get("title") or name[1]),
-                "before": "not measured" if first is None else _value(first),
-                "after": _value(entry),
+                "before": "not measured" if first is None else shown_value(first),
+                "after": shown_value(entry),
                 "n": _count(entry) if first is None or _count(first) == _count(entry) else
                 f"{_count(first)} before, {_count(entry)} after",
             }
@@ -200,7 +200,8 @@ def _arguments(entry: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return found
 
 
-def _value(entry: Mapping[str, Any]) -> str:
+def shown_value(entry: Mapping[str, Any]) -> str:
+    """The value of an entry of results, and its interval."""
     if entry["value"] is None:
         return "n/a"
     interval = entry["confidence_interval"]
