@@ -20,6 +20,7 @@ from rapidfuzz import fuzz
 
 from hf_factuality.data.pairs import hallucination_free_share
 from hf_factuality.data.preferences import pair_features
+from hf_factuality.data.reading import messages_of
 from hf_factuality.errors import DataError
 from hf_factuality.functional.preference import FREE_OF_HALLUCINATION
 from hf_factuality.io.files import writing
@@ -121,12 +122,13 @@ def read_anah(source: str | os.PathLike | Iterable[Mapping[str, Any]], report: A
     rows = []
     for number, row in read_rows(source) if path else enumerate(source):
         place = f"{name}, row {number}"
-        if not isinstance(row, Mapping) or not _is_conversation(row.get("prompt")):
+        prompt = messages_of(row.get("prompt")) if isinstance(row, Mapping) else None
+        if not prompt:
             raise DataError(f"{place} has no 'prompt' (a list of messages): {row!r:.100}")
         topic = row.get("topic")
         pair: dict[str, Any] = {
             "id": str(row.get("id", len(rows))),
-            "prompt": [{"role": m["role"], "content": m["content"]} for m in row["prompt"]],
+            "prompt": prompt,
             "topic": None if topic is None else str(topic),
         }
         for side in _SIDES:
@@ -206,21 +208,15 @@ def _item(pair: Mapping[str, Any], side: str, types: str, unjudged: str, number:
 
 
 def _side(row: Mapping[str, Any], side: str, place: str) -> tuple[str, list[str], list[Any]]:
-    messages, item = row.get(side), row.get(f"{side}_item")
-    if not _is_conversation(messages) or len(messages) != 1:
-        raise DataError(f"{place}: '{side}' must be a list of one message, got {messages!r:.100}")
+    messages, item = messages_of(row.get(side)), row.get(f"{side}_item")
+    if len(messages) != 1:
+        raise DataError(f"{place}: '{side}' must be a list of one message, got {row.get(side)!r:.100}")
     sents, types = (item.get("sents"), item.get("type")) if isinstance(item, Mapping) else (None, None)
     if not isinstance(sents, list) or not isinstance(types, list) or not all(isinstance(s, str) for s in sents):
         raise DataError(f"{place}: '{side}_item' must hold the lists 'sents' (texts) and 'type', got {item!r:.100}")
     if len(sents) != len(types):
         raise DataError(f"{place}: '{side}_item' has {len(sents)} sentences and {len(types)} types")
     return messages[0]["content"], sents, types
-
-
-def _is_conversation(value: Any) -> bool:
-    return isinstance(value, list) and all(
-        isinstance(m, Mapping) and isinstance(m.get("role"), str) and isinstance(m.get("content"), str) for m in value
-    )
 
 
 def _spans(sents: list[str], types: list[Any], text: str, report: ANAHReport) -> list[LabeledSpan]:

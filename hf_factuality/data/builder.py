@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from hf_factuality import __version__
 from hf_factuality.chat.journal import LineFile, only_run
+from hf_factuality.data.reading import messages_of
 from hf_factuality.data.sampling import GivenResponses, Sampler
 from hf_factuality.errors import DataError, HubError, JudgingError
 from hf_factuality.io.files import last_name, write_atomically, writing
@@ -88,14 +89,17 @@ def read_questions(rows: Sequence[Mapping[str, Any]], name: str = "the dataset")
         place = f"row {number} of {name}"
         if not isinstance(row, Mapping):
             raise DataError(f"{place} must be an object with 'prompt' or 'question', got {row!r:.100}")
-        messages = _messages(row.get("prompt") or row.get("question"))
-        if messages is None:
+        prompt = row.get("prompt") or row.get("question")
+        text = isinstance(prompt, str) and prompt.strip()
+        messages = messages_of([{"role": "user", "content": prompt}] if text else prompt)
+        if not messages:
             raise DataError(
-                f"{place} has no question: it needs `prompt` (messages or text) or `question`; it has {sorted(row)}"
+                f"{place} has no question: it needs `prompt` (text, or messages, whose role and content must be "
+                f"text) or `question`; it has {sorted(row)}"
             )
         question = row.get("question") or next((m["content"] for m in reversed(messages) if m["role"] == "user"), "")
-        if not all(isinstance(text, str) for text in (question, *(m["content"] for m in messages))):
-            raise DataError(f"{place}: a question and the content of messages must be text")
+        if not isinstance(question, str):
+            raise DataError(f"{place}: a question must be text")
         evidence = evidence_passages(next((row[key] for key in _EVIDENCE if row.get(key) is not None), None))
         if evidence is None:
             raise DataError(f"{place}: evidence must be text or a list of texts")
@@ -103,20 +107,10 @@ def read_questions(rows: Sequence[Mapping[str, Any]], name: str = "the dataset")
         if key in found:
             raise DataError(f"{place} has the id {key!r} of an earlier row; ids must differ")
         topic = None if row.get("topic") is None else str(row["topic"])
-        found[key] = PreferenceQuestion(key, messages, question, evidence, topic, dict(row))
+        found[key] = PreferenceQuestion(key, tuple(messages), question, evidence, topic, dict(row))
     if not found:
         raise DataError(f"{name} has no rows")
     return list(found.values())
-
-
-def _messages(prompt: Any) -> tuple[Mapping[str, str], ...] | None:
-    if isinstance(prompt, str):
-        return ({"role": "user", "content": prompt},) if prompt.strip() else None
-    if not isinstance(prompt, (list, tuple)) or not prompt:
-        return None
-    if not all(isinstance(m, Mapping) and {"role", "content"} <= set(m) for m in prompt):
-        return None
-    return tuple({"role": m["role"], "content": m["content"]} for m in prompt)
 
 
 def check_evidence(questions: Sequence[PreferenceQuestion], verifier: Verifier, name: str) -> None:

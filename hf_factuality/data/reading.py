@@ -29,6 +29,15 @@ def read_parts(
         raise DataError(f"cannot read the rows: {error}; check the path") from error
 
 
+def messages_of(value: Any) -> list[dict[str, str]]:
+    """Role and content of each message; none unless the value is a list of messages whose roles and contents are text."""
+    try:
+        found = [{name: message[name] for name in ("role", "content")} for message in value]
+    except (TypeError, KeyError):
+        return []
+    return found if all(isinstance(text, str) for message in found for text in message.values()) else []
+
+
 def read_dataset(name: str, config: str | None, split: str, revision: str | None = None) -> Rows:
     """Rows of a dataset on the Hub or in a folder."""
     from datasets import load_dataset

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from hf_factuality.data.benchmarks.base import Benchmark, BenchmarkItem, with_checklist
+from hf_factuality.data.reading import messages_of
 from hf_factuality.errors import DataError
 from hf_factuality.io.rows import read_rows
 from hf_factuality.verifiers.base import evidence_passages
@@ -56,8 +56,8 @@ def _item(row: Any, number: int, place: str) -> BenchmarkItem:
         raise DataError(f"{place} must be an object with the column 'question' or 'prompt', got {row!r:.100}")
     question, answer = row.get("question"), row.get("answer")
     prompt = question if row.get("prompt") is None else row["prompt"]
-    messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
-    if not isinstance(messages, list) or not messages or not all(map(_is_message, messages)):
+    messages = messages_of([{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt)
+    if not messages:
         raise DataError(
             f"{place} needs 'question' (text) or 'prompt' (text, or messages with role and content); it has {sorted(row)}"
         )
@@ -75,7 +75,7 @@ def _item(row: Any, number: int, place: str) -> BenchmarkItem:
             raise DataError(f"{place}: {name} must be {wanted}, got {row[name]!r:.100}")
     item = BenchmarkItem(
         str(number if row.get("id") is None else row["id"]),
-        tuple(dict(role=message["role"], content=message["content"]) for message in messages),
+        tuple(messages),
         question,
         answer=answer,
         evidence=evidence,
@@ -84,7 +84,3 @@ def _item(row: Any, number: int, place: str) -> BenchmarkItem:
         reference={"data_source": row["data_source"]} if row.get("data_source") else {},
     )
     return with_checklist(item, row, place)
-
-
-def _is_message(value: Any) -> bool:
-    return isinstance(value, Mapping) and all(isinstance(value.get(name), str) for name in ("role", "content"))
