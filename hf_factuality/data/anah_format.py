@@ -55,32 +55,21 @@ _SIDES = ("chosen", "rejected")
 
 @dataclass
 class ANAHReport:
-    """What became of the sentences.
-
-    Args:
-        pairs, sentences (`int`): Counts.
-        exact, spaced, aligned, unplaced (`int`): How sentences were found: as they are, but for white space, by alignment, not at all.
-        unknown_types (`Counter`): Types that are none, to their numbers; such sentences have no label.
-    """
+    """What became of the sentences, in numbers."""
 
     pairs: int = 0
     sentences: int = 0
-    exact: int = 0
-    spaced: int = 0
+    exact: int = 0  # found as they are
+    spaced: int = 0  # but for white space
     aligned: int = 0
     unplaced: int = 0
-    unknown_types: Counter = field(default_factory=Counter)
+    unknown_types: Counter = field(default_factory=Counter)  # types that are none; such sentences have no label
 
 
 def place_sentences(
     sentences: Sequence[str], text: str, report: ANAHReport | None = None
 ) -> list[tuple[int, int] | None]:
-    """Where each of the sentences of a text stands in it: ranges in order without overlap, `None` for one not found.
-
-    Each from the end of the one before: its very characters, else the same but for white space, else the stretch that is
-    most like it. If letters lie between the sentence before and an exact match, they are tried first, so that a short
-    sentence that was rewritten is not found far away.
-    """
+    """Where each of the sentences of a text stands in it: ranges in order without overlap, `None` for one not found."""
     report = ANAHReport() if report is None else report
     found: list[tuple[int, int] | None] = []
     end = 0
@@ -241,6 +230,8 @@ def _gap(text: str, start: int, end: int) -> list[LabeledSpan]:
 
 
 def _place(sentence: str, text: str, begin: int) -> tuple[tuple[int, int] | None, str]:
+    """Its very characters, else the same but for white space. Letters before that are tried first, by the stretch of them that
+    is most like it, so that a short sentence that was rewritten is not found far away."""
     start = text.find(sentence, begin)
     if start >= 0:
         place, how = (start, start + len(sentence)), "exact"

@@ -28,17 +28,7 @@ REASONS = {
 
 
 def hallucination_free_share(spans: Sequence[LabeledSpan]) -> float | None:
-    """Share of the judged sentences that are not hallucinated, that is neither contradicted nor unverifiable.
-
-    A sentence without a fact is not hallucinated; one without a label is left out.
-
-    Args:
-        spans (`Sequence[LabeledSpan]`):
-            Sentences of one response.
-
-    Returns:
-        `float` in [0, 1], or `None` if no sentence was judged.
-    """
+    """Share of the judged sentences of a response that are neither contradicted nor unverifiable; `None` without any."""
     counts = count_sentences([span.label for span in spans])
     return counts.correct / counts.judged if counts.judged else None
 
