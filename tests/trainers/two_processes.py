@@ -10,6 +10,7 @@ import sys
 
 import torch
 from accelerate import PartialState
+from accelerate.utils import gather_object
 from trl import GRPOConfig
 
 from hf_factuality import FactGRPOConfig, Label
@@ -22,10 +23,12 @@ from tests.trainers.recording import SETTINGS, FactGRPO, StockGRPO, WholeComplet
 DISTRIBUTED = {**SETTINGS, "per_device_train_batch_size": 2}
 
 
-def run(trainer_class, config_class, model, folder, loss_type, reward=letters_reward, chunks=1, **extra):
+def run(trainer_class, config_class, model, folder, loss_type, reward=letters_reward, chunks=1, tokens=16, **extra):
     own = {"verify_scope": "completion", "factuality_reward_weight": 0.0, "generation_chunks": chunks}
     own = own if config_class is FactGRPOConfig else {}
-    args = config_class(output_dir=folder, loss_type=loss_type, **DISTRIBUTED, **own)
+    args = config_class(
+        output_dir=folder, loss_type=loss_type, **{**DISTRIBUTED, "max_completion_length": tokens}, **own
+    )
     trainer = trainer_class(model=model, reward_funcs=reward, args=args, train_dataset=rows(), **extra)
     if config_class is FactGRPOConfig:
         trainer.judging.unjudged.limit = 1
@@ -107,14 +110,17 @@ def main():
         if differences:
             sys.exit(1)
         state.wait_for_everyone()
-    # Two chunks a process: what is judged ahead is what is judged afterwards, with groups split over both.
+    # Rows that end early are judged while the others are generated: what is judged ahead is what is judged afterwards, with
+    # groups split over both.
     by_text, found = WholeCompletion(lambda number, item: label_of(item.completion)), []
     for kind in (FactGRPO, Afterwards):
         by_text.calls = 0
-        found.append(run(kind, FactGRPOConfig, model, folder, loss_types[0], checked_reward, 2, verifier=by_text))
+        # Long enough for rows to end before the limit.
+        found.append(run(kind, FactGRPOConfig, model, folder, loss_types[0], checked_reward, 2, 96, verifier=by_text))
         found[-1].calls = by_text.calls
-    if (differs := same_to_the_last_bit(*found)) or found[0].calls != 2 * found[1].calls:
-        sys.exit(f"ahead is not afterwards: {differs}, {[trainer.calls for trainer in found]} calls")
+    ahead, afterwards = (sum(gather_object([trainer.calls])) for trainer in found)
+    if (differs := same_to_the_last_bit(*found)) or ahead <= afterwards:
+        sys.exit(f"ahead is not afterwards: {differs}, {ahead} and {afterwards} calls")
     print(f"rank {state.process_index}: ahead", flush=True)
     # A verifier that fails on one process only: training goes on, and both count the failures of both.
     half = run(*ours, model, folder, loss_types[0], verifier=Fails())
