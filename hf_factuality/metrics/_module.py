@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -34,10 +35,13 @@ class FactualityMetric(evaluate.Metric):
     """`evaluate.Metric` whose items may have several forms, also mixed, and whose references may be missing.
 
     `evaluate` keeps items in Arrow tables of one type, read off the first item. Here each travels as a line of JSON.
-    `metric` names the function that computes the result.
+    The function of its name computes the result. `texts` are inputs, citation and homepage, for [`metric_info`].
     """
 
-    metric: str
+    texts: tuple[str, str, str]
+
+    def _info(self):
+        return metric_info(sys.modules[type(self).__module__].__doc__, *self.texts)
 
     def add_batch(self, *, predictions=None, references=None, **kwargs):
         """Add predictions, and references if there are any."""
@@ -58,7 +62,7 @@ class FactualityMetric(evaluate.Metric):
         )
 
     def _compute(self, *, predictions, references, **options):
-        return metric_function(self.metric)(decoded(predictions), decoded(references), **options)
+        return metric_function(self.name)(decoded(predictions), decoded(references), **options)
 
 
 def _encoded(item: Any, place: str) -> str:

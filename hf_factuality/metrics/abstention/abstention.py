@@ -27,7 +27,4 @@ has an answer; precision, recall, f1 of abstention (arXiv 2506.09038), `None` if
 class Abstention(module.FactualityMetric):
     """Rates of correct, abstained and hallucinated answers (TruthRL, arXiv 2509.25760)."""
 
-    metric = "abstention"
-
-    def _info(self):
-        return module.metric_info(__doc__, _INPUTS, _CITATION, "https://arxiv.org/abs/2509.25760")
+    texts = _INPUTS, _CITATION, "https://arxiv.org/abs/2509.25760"

@@ -26,7 +26,4 @@ sentences, empty.
 class Anah(module.FactualityMetric):
     """ANAH-v2's score (arXiv 2407.04693)."""
 
-    metric = "anah"
-
-    def _info(self):
-        return module.metric_info(__doc__, claims.INPUTS + _INPUTS, _CITATION, "https://arxiv.org/abs/2407.04693")
+    texts = claims.INPUTS + _INPUTS, _CITATION, "https://arxiv.org/abs/2407.04693"

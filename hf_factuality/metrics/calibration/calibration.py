@@ -25,7 +25,4 @@ reliability and reliability_mass (per bin count, mean confidence, accuracy), ris
 class Calibration(module.FactualityMetric):
     """Calibration of stated confidence (arXiv 1706.04599)."""
 
-    metric = "calibration"
-
-    def _info(self):
-        return module.metric_info(__doc__, _INPUTS, _CITATION, "https://arxiv.org/abs/1706.04599")
+    texts = _INPUTS, _CITATION, "https://arxiv.org/abs/1706.04599"

@@ -27,7 +27,4 @@ Parts: init_score (without penalty), respond_ratio, num_facts_per_response, empt
 class Factscore(module.FactualityMetric):
     """FActScore (arXiv 2305.14251)."""
 
-    metric = "factscore"
-
-    def _info(self):
-        return module.metric_info(__doc__, claims.INPUTS + _INPUTS, _CITATION, "https://arxiv.org/abs/2305.14251")
+    texts = claims.INPUTS + _INPUTS, _CITATION, "https://arxiv.org/abs/2305.14251"

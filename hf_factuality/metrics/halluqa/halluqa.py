@@ -34,7 +34,4 @@ rate_released (an answer whose votes could not all be read is no success).
 class Halluqa(module.FactualityMetric):
     """HalluQA's non-hallucination rate (arXiv 2310.03368)."""
 
-    metric = "halluqa"
-
-    def _info(self):
-        return module.metric_info(__doc__, _INPUTS, _CITATION, "https://arxiv.org/abs/2310.03368")
+    texts = _INPUTS, _CITATION, "https://arxiv.org/abs/2310.03368"

@@ -36,7 +36,4 @@ accuracy_released (answers read as released: "Yes" or "No" anywhere; what cannot
 class Halueval(module.FactualityMetric):
     """HaluEval accuracy (arXiv 2305.11747)."""
 
-    metric = "halueval"
-
-    def _info(self):
-        return module.metric_info(__doc__, _INPUTS, _CITATION, "https://arxiv.org/abs/2305.11747")
+    texts = _INPUTS, _CITATION, "https://arxiv.org/abs/2305.11747"

@@ -27,7 +27,4 @@ over responses that do not refuse; one without claims counts as a refusal.
 class Longwiki(module.FactualityMetric):
     """LongWiki of HalluLens (arXiv 2504.17550)."""
 
-    metric = "longwiki"
-
-    def _info(self):
-        return module.metric_info(__doc__, claims.INPUTS + _INPUTS, _CITATION, "https://arxiv.org/abs/2504.17550")
+    texts = claims.INPUTS + _INPUTS, _CITATION, "https://arxiv.org/abs/2504.17550"

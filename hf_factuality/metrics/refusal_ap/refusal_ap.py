@@ -30,7 +30,4 @@ scores are what the answers are ranked by.
 class RefusalAp(module.FactualityMetric):
     """R-Tuning's AP score (arXiv 2311.09677)."""
 
-    metric = "refusal_ap"
-
-    def _info(self):
-        return module.metric_info(__doc__, _INPUTS, _CITATION, "https://arxiv.org/abs/2311.09677")
+    texts = _INPUTS, _CITATION, "https://arxiv.org/abs/2311.09677"

@@ -27,7 +27,4 @@ relevant facts), abstained (those of them that decline), empty.
 class Safe(module.FactualityMetric):
     """F1@K of SAFE (arXiv 2403.18802)."""
 
-    metric = "safe"
-
-    def _info(self):
-        return module.metric_info(__doc__, claims.INPUTS + _INPUTS, _CITATION, "https://arxiv.org/abs/2403.18802")
+    texts = claims.INPUTS + _INPUTS, _CITATION, "https://arxiv.org/abs/2403.18802"

@@ -27,7 +27,4 @@ a wrong one; left_out counts the questions where they are not defined.
 class Truthfulqa(module.FactualityMetric):
     """TruthfulQA MC1 and MC2 (arXiv 2109.07958)."""
 
-    metric = "truthfulqa"
-
-    def _info(self):
-        return module.metric_info(__doc__, _INPUTS, _CITATION, "https://arxiv.org/abs/2109.07958")
+    texts = _INPUTS, _CITATION, "https://arxiv.org/abs/2109.07958"

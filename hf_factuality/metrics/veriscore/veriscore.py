@@ -28,7 +28,4 @@ make no claim and score 0), empty.
 class Veriscore(module.FactualityMetric):
     """VeriScore (arXiv 2406.19276)."""
 
-    metric = "veriscore"
-
-    def _info(self):
-        return module.metric_info(__doc__, claims.INPUTS + _INPUTS, _CITATION, "https://arxiv.org/abs/2406.19276")
+    texts = claims.INPUTS + _INPUTS, _CITATION, "https://arxiv.org/abs/2406.19276"

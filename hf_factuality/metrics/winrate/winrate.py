@@ -33,7 +33,4 @@ comparable: a win rate depends on the baseline, the judge and its prompt.
 class Winrate(module.FactualityMetric):
     """Pairwise win rate with both orders, as in MT-bench (arXiv 2306.05685)."""
 
-    metric = "winrate"
-
-    def _info(self):
-        return module.metric_info(__doc__, _INPUTS, _CITATION, "https://arxiv.org/abs/2306.05685")
+    texts = _INPUTS, _CITATION, "https://arxiv.org/abs/2306.05685"
