@@ -6,10 +6,10 @@ Scores of answers that are not made of claims (choices, votes, probabilities) an
 
 from __future__ import annotations
 
-import statistics
 from collections import namedtuple
 from collections.abc import Mapping, Sequence
 from math import exp
+from statistics import median
 
 from hf_factuality.functional.credit import TERNARY_VALUES, span_values
 from hf_factuality.spans import Label, LabeledSpan
@@ -101,11 +101,6 @@ def mean(values: Sequence[float | None]) -> float | None:
     """Mean of the numbers among `values`; `None` if there are none."""
     known = [value for value in values if value is not None]
     return sum(known) / len(known) if known else None
-
-
-def median(values: Sequence[float]) -> float | None:
-    """Middle value, or the mean of the middle two; `None` if there are none."""
-    return float(statistics.median(values)) if values else None
 
 
 def length_penalty(num_facts: int, gamma: float = 10.0) -> float:
@@ -303,10 +298,11 @@ def longwiki(responses: Sequence[Sequence[Label | None] | None], k: float = 32) 
     answered = [labels if labels is not None and count_claims(labels).stated else None for labels in responses]
     result = mean_f1_at_k(answered, [k] * len(answered))
     del result["no_claims"]
+    stated = [count_claims(labels).stated for labels in answered if labels is not None]
     return {
         **result,
         "false_refusal_rate": result["abstained"] / len(answered) if answered else None,
-        "median_claims": median([count_claims(labels).stated for labels in answered if labels is not None]),
+        "median_claims": float(median(stated)) if stated else None,
     }
 
 
