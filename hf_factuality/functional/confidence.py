@@ -42,11 +42,7 @@ def stated_confidence(text: str, opened: bool = False) -> float | None:
     tags = [tag for place in _outside(text, opened) for tag in CONFIDENCE_TAG.finditer(text, *place)]
     if len(spans) != 1 or len(tags) != 2:
         return None
-    return _probability(text[slice(*spans[0])])
-
-
-def _probability(tagged: str) -> float | None:
-    match = _NUMBER.fullmatch(STATED_CONFIDENCE.fullmatch(tagged)[1])
+    match = _NUMBER.fullmatch(STATED_CONFIDENCE.fullmatch(text, *spans[0])[1])
     if match is None:
         return None
     value = float(match[1]) if match[1] else float(match[2]) / 100
