@@ -306,7 +306,7 @@ class FactGRPOTrainer(SamplingTrainer, SequenceRatios, GRPOTrainer):
 
     def _log_factuality(self, flipped: torch.Tensor, mask: torch.Tensor) -> None:
         rows = self._judged
-        checked = [row for row in rows if _has_evidence(row)]
+        checked = [row for row in rows if row.left_out != "no_evidence"]
         units = [unit for row in checked for unit in judged_units(row.verification)]
         known = [[unit for unit in _units(row) if unit.label is not None] for row in rows]
         offsets = [tokens.offsets for tokens in self._tokens]
@@ -339,10 +339,6 @@ class _Nothing:
         return [Verification()] * len(inputs)
 
 
-def _has_evidence(row: JudgedRow) -> bool:
-    return row.left_out != "no_evidence"
-
-
 def _units(row: JudgedRow) -> tuple[LabeledSpan, ...]:
     """Sentences or claims; none where nothing is known."""
     return judged_units(row.verification) if row.verification.judged else ()
@@ -358,7 +354,7 @@ def _refuse_taken(columns: Collection[str]) -> None:
 
 def _describe(row: JudgedRow) -> str:
     """The labelled sentences or claims of a completion, one a line, for the completions table."""
-    if not _has_evidence(row):
+    if row.left_out == "no_evidence":
         return "(no evidence)"
     found = row.verification
     if found.error is not None:
