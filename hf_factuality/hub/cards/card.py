@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +22,6 @@ from hf_factuality.hub.cards.settings import (
     describe_rewards,
     describe_software,
     describe_verifier,
-    exists,
     own_words,
     plain_name,
 )
@@ -104,7 +104,7 @@ def write_trainer_card(
     origin = dataset_origin(trainer.train_dataset)
     if dataset_name is None and origin is not None:
         dataset_name = origin[0]
-    shown = None if dataset_name is None or exists(dataset_name) else dataset_name
+    shown = None if not dataset_name or os.path.exists(dataset_name) else dataset_name
     if not trainer.is_world_process_zero():
         write(model_name, shown, tags)
         return
@@ -232,7 +232,7 @@ def _base_of(model: Any) -> _Base:
     if not name:
         return _Base(None, False, ModelIdentity())
     place = Path(name)
-    if exists(name) or not REPO_ID.fullmatch(name):
+    if os.path.exists(name) or not REPO_ID.fullmatch(name):
         shown = plain_name(str(place.resolve()))
         return _Base(shown, False, ModelIdentity(frozenset({shown}), fingerprint=folder_fingerprint(place)))
     commit = getattr(model.config, "_commit_hash", None)

@@ -76,14 +76,6 @@ def plain_name(text: str) -> str:
     return re.split(r"[/\\]", shown.rstrip("/\\"))[-1] or text
 
 
-def exists(name: str) -> bool:
-    """Whether there is such a file or folder; of what cannot be a path there is none."""
-    try:
-        return Path(name).exists()
-    except (OSError, ValueError):
-        return False
-
-
 def _default(field: Field) -> Any:
     return field.default if field.default_factory is MISSING else field.default_factory()
 
@@ -217,7 +209,7 @@ def _stage(stage: Any) -> str:
     """A stage without a description: its class, and its model if that is one of the Hub."""
     config = getattr(getattr(stage, "model", None), "config", None)
     name, commit = getattr(config, "name_or_path", None) or "", getattr(config, "_commit_hash", None)
-    on_the_hub = _REPO_ID.fullmatch(name) and not exists(name)
+    on_the_hub = _REPO_ID.fullmatch(name) and not os.path.exists(name)
     shown = {"model": name, **({"revision": commit} if commit else {})} if on_the_hub else {}
     return f"{type(stage).__name__}({', '.join(f'{key}={value!r}' for key, value in shown.items())})"
 
