@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import platform
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -57,20 +58,13 @@ def now() -> str:
 
 def environment(device: str | None = None) -> dict[str, Any]:
     """Versions that the results come from, and the names of the devices (`"cuda"`, `"cpu"`) that the model ran on."""
-    import platform
-
-    found: dict[str, Any] = {"python": platform.python_version()}
-    for name in ("torch", "transformers", "datasets"):
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            found[name] = None
-    found["devices"] = [] if device is None else [device]
+    devices = [] if device is None else [device]
     if device == "cuda":
         import torch
 
-        found["devices"] = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
-    return found
+        devices = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
+    versions = {name: version(name) for name in ("torch", "transformers", "datasets")}
+    return {"python": platform.python_version(), **versions, "devices": devices}
 
 
 def public(value: Any) -> Any:
