@@ -82,7 +82,13 @@ class Adapter:
             match = _LORA.fullmatch(name)
             if match is None:
                 name = re.sub(r"\.modules_to_save\.[^.]+", "", name).replace(".base_layer.", ".")
-                found[name] = self._replacement(name, tensor, found, expected)
+                self._check_target(name, found, expected)
+                if tensor.shape != found[name].shape:
+                    raise CheckpointError(
+                        f"{self.where} has {name!r} of shape {list(tensor.shape)}, and the base {list(found[name].shape)}: its "
+                        f"vocabulary was resized, which is not merged here: {_OTHER_WAY}"
+                    )
+                found[name] = tensor
                 continue
             module, embedding, matrix = match.groups()
             if matrix in pairs.setdefault(module, {}):
@@ -132,24 +138,14 @@ class Adapter:
             key = next((key for key in patterns if re.fullmatch(rf"(.*\.)?({key})", module)), None)
             alpha = patterns[key] if key is not None else self.config["lora_alpha"]  # PEFT and verl always write it
             scale = alpha / (math.sqrt(rank) if self.config.get("use_rslora") else rank)
-            if math.isfinite(scale):
-                return scale
-            error: Exception | str = f"{alpha} is not finite"
-        except (re.error, RecursionError, TypeError, ValueError, LookupError, ArithmeticError) as raised:
-            error = raised
-        raise CheckpointError(
-            f"the configuration of the adapter in {self.where} does not say how {module!r} is scaled: lora_alpha or "
-            f"alpha_pattern cannot be used ({error})"
-        )
-
-    def _replacement(self, name: str, tensor: Source, weights: Mapping[str, Source], expected: Expected) -> Source:
-        self._check_target(name, weights, expected)
-        if tensor.shape != weights[name].shape:
+            if not math.isfinite(scale):
+                raise ValueError(f"{alpha} is not finite")
+            return scale
+        except (re.error, RecursionError, TypeError, ValueError, LookupError, ArithmeticError) as error:
             raise CheckpointError(
-                f"{self.where} has {name!r} of shape {list(tensor.shape)}, and the base {list(weights[name].shape)}: its "
-                f"vocabulary was resized, which is not merged here: {_OTHER_WAY}"
-            )
-        return tensor
+                f"the configuration of the adapter in {self.where} does not say how {module!r} is scaled: lora_alpha or "
+                f"alpha_pattern cannot be used ({error})"
+            ) from error
 
     def _check_target(self, name: str, weights: Mapping[str, Source], expected: Expected) -> None:
         if name in expected.tied or name in expected.tied.values():
