@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from hf_factuality.hub.cards.card import format_table
+from hf_factuality.hub.cards.card import format_value as shown
 
 
 def listed(given: Iterable[str] | None) -> list[str]:
@@ -52,10 +53,6 @@ def read_thresholds(
             raise ValueError(f"--fail_under {text}: {name!r} is not computed; {fix}")
         thresholds |= dict.fromkeys([name] if equals else default, share)
     return thresholds
-
-
-def shown(value: float | None) -> str:
-    return "n/a" if value is None else f"{value:.3f}" if isinstance(value, float) else str(value)
 
 
 def shown_interval(interval: Mapping[str, Any] | None) -> str:

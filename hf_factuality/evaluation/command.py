@@ -34,6 +34,7 @@ from hf_factuality.evaluation.run import answer_items, journal_rows, judge_answe
 from hf_factuality.evaluation.scoring import Answers, check_gold, score
 from hf_factuality.evaluation.verification import AnswerJudge, AnswerVerifier
 from hf_factuality.functional.scoring import ClaimCounts, count_claims
+from hf_factuality.hub.cards.scores import shown_count
 from hf_factuality.hub.results import check_same_model, environment, now, public, write_results
 from hf_factuality.io.files import write_atomically
 from hf_factuality.io.svg import plot_svg
@@ -228,7 +229,7 @@ def _row(entry: Mapping[str, Any]) -> dict[str, str]:
         "metric": entry["metric"],
         "value": shown(entry["value"]),
         "interval": shown_interval(entry["confidence_interval"]),
-        "n": f"{entry['n_scored']}" + (f" of {entry['n']}" if entry["n_scored"] < entry["n"] else ""),
+        "n": shown_count(entry),
         "left out or cut": counts({**entry["left_out"]["responses"], "truncated": entry["truncated"]}),
         "parts": numbers({**entry["parts"], **best}),
     }

@@ -9,6 +9,7 @@ from typing import Any
 from hf_factuality.errors import DataError
 from hf_factuality.hub.cards.scores import shown_value
 from hf_factuality.hub.results import changed_measurement, check_results, load_results, measurement
+from hf_factuality.io.markdown import cell
 
 
 def compare_results(before: str | Path | Mapping[str, Any], after: str | Path | Mapping[str, Any]) -> str:
@@ -39,7 +40,7 @@ def compare_results(before: str | Path | Mapping[str, Any], after: str | Path | 
     for old, new in pairs:
         change = "n/a" if None in (old["value"], new["value"]) else f"{new['value'] - old['value']:+.3f}"
         n = " / ".join(dict.fromkeys(str(it["n_scored"]) for it in (old, new)))
-        cells = (_cell(old["benchmark"]), _cell(old["metric"]), shown_value(old), shown_value(new), change, n)
+        cells = (cell(old["benchmark"]), cell(old["metric"]), shown_value(old), shown_value(new), change, n)
         lines.append(f"| {' | '.join(cells)} |")
     notes = [
         f"`{name[0]}`, `{name[1]}`: measured with different settings ({_different(name, first, second)}), not compared."
@@ -65,7 +66,3 @@ def _different(name: tuple[str, str], *results: Mapping[str, Any]) -> str:
     """Settings in which the last results of this name differ."""
     old, new = ([entry for entry in it["results"] if _name(entry) == name][-1] for it in results)
     return ", ".join(changed_measurement(old, new))
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("\n", " ")

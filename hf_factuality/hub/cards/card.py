@@ -285,7 +285,7 @@ def _metadata(path: Path, kept: Mapping[str, Any], base: _Base, dataset: str | N
 
 def before_and_after(before: Mapping, after: Mapping, names: Mapping[str, str], n: int) -> list[dict[str, Any]]:
     """Two measurements as rows for the screen, of the keys of `names`; a card takes files of results instead."""
-    values = [(text, _shown(before[key]), _shown(after[key])) for key, text in names.items()]
+    values = [(text, format_value(before[key]), format_value(after[key])) for key, text in names.items()]
     return [{"name": name, "before": first, "after": last, "n": n} for name, first, last in values]
 
 
@@ -298,7 +298,7 @@ def format_table(rows: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join([lines[0], "  ".join("-" * width for width in widths), *lines[1:]])
 
 
-def _shown(value: Any) -> str:
+def format_value(value: Any) -> str:
     return "n/a" if value is None else f"{value:.3f}" if isinstance(value, float) else str(value)
 
 

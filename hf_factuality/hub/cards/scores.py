@@ -135,8 +135,8 @@ def _merge(before: list[tuple], after: list[tuple], folder: Path, repo_id: str |
                 "metric": _cell(entry.get("title") or name[1]),
                 "before": "not measured" if first is None else shown_value(first),
                 "after": shown_value(entry),
-                "n": _count(entry) if first is None or _count(first) == _count(entry) else
-                f"{_count(first)} before, {_count(entry)} after",
+                "n": shown_count(entry) if first is None or shown_count(first) == shown_count(entry) else
+                f"{shown_count(first)} before, {shown_count(entry)} after",
             }
         )  # fmt: skip
         used += [file] if origin is None else [origin, file]
@@ -209,7 +209,7 @@ def shown_value(entry: Mapping[str, Any]) -> str:
     return f"{entry['value']:.3f}{shown}"
 
 
-def _count(entry: Mapping[str, Any]) -> str:
+def shown_count(entry: Mapping[str, Any]) -> str:
     return str(entry["n_scored"]) + (f" of {entry['n']}" if entry["n_scored"] < entry["n"] else "")
 
 
