@@ -35,12 +35,8 @@ def load_rlfh(
             JSON, JSON Lines or Parquet files with `question`; and, where they are there, `materials`, `extra_materials` or
             `evidence` (texts), `titles` or `topic` (of pages), `answer` (text or texts; none at all, such as `""` or `[]`,
             says that there is no correct answer).
-        dataset_name (`str`, *optional*):
-            Name on the Hub, or folder, of a dataset; give either this or `train_files`.
-        dataset_config (`str`, *optional*):
-            Configuration of `dataset_name`.
-        split (`str`, *optional*, defaults to `"train"`):
-            Split of `dataset_name`.
+        dataset_name, dataset_config, split:
+            Instead of files, as for [`load_fspo`].
         answers (`bool`, *optional*, defaults to `True`):
             Whether a gold answer joins the materials as a sentence, as in RLFH. Without it, answers are not read.
 

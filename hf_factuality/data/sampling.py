@@ -215,12 +215,8 @@ class VLLMSampler(ServedSampler):
     Args:
         model (`vllm.LLM` or `str`):
             The engine, or what to load into one.
-        config ([`SamplingConfig`], *optional*):
-            Settings.
-        revision (`str`, *optional*):
-            Revision of a name on the Hub.
-        model_kwargs (`Mapping[str, Any]`, *optional*):
-            Further arguments of `vllm.LLM`, for example `{"tensor_parallel_size": 4}`.
+        config, revision, model_kwargs:
+            As of [`TransformersSampler`]; further arguments are those of `vllm.LLM`, as `{"tensor_parallel_size": 4}`.
 
     Raises:
         `ImportError`: vLLM is not installed.
