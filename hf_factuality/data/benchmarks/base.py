@@ -60,40 +60,19 @@ def with_checklist(item: BenchmarkItem, row: Mapping[str, Any], place: str) -> B
 
 @dataclass(frozen=True, kw_only=True)
 class Benchmark:
-    """What is known of a benchmark before its rows are read.
-
-    Args:
-        name (`str`):
-            Name on the command line.
-        kind (`str`, *optional*, defaults to `"generate"`):
-            `"generate"` or `"log_likelihood"`.
-        metrics (`tuple[str, ...]`):
-            Default metrics: names of `hf_factuality.metrics`, or `"accuracy"`.
-        repo_id, config, split (`str`, *optional*):
-            Default source on the Hub.
-        data_source (`str`, *optional*):
-            Which rule of the answer reward decides `"accuracy"`.
-        styles (`tuple[str, ...]`, *optional*, defaults to `("chat", "fspo")`):
-            Styles of prompt; the first is the default.
-        max_new_tokens (`int`, *optional*, defaults to `4096`):
-            Most tokens of a completion.
-        temperature (`float`, defaults to `0.0`), top_p (`float`, defaults to `1.0`), n_samples (`int`, defaults to `1`):
-            Sampling of the published evaluation.
-        description, source (`str`):
-            One line, and the paper.
-    """
+    """What is known of a benchmark before its rows are read; sampling is that of the published evaluation."""
 
     name: str
-    metrics: tuple[str, ...]
-    kind: str = "generate"
-    repo_id: str | None = None
+    metrics: tuple[str, ...]  # by default: names of `hf_factuality.metrics`, or "accuracy"
+    kind: str = "generate"  # or "log_likelihood"
+    repo_id: str | None = None  # with `config` and `split`, the default source on the Hub
     config: str | None = None
     split: str | None = None
-    data_source: str | None = None
-    styles: tuple[str, ...] = ("chat", "fspo")
+    data_source: str | None = None  # which rule of the answer reward decides "accuracy"
+    styles: tuple[str, ...] = ("chat", "fspo")  # of prompts; the first is the default
     max_new_tokens: int = 4096
     temperature: float = 0.0
     top_p: float = 1.0
     n_samples: int = 1
-    description: str
-    source: str
+    description: str  # in one line
+    source: str  # the paper
