@@ -56,11 +56,9 @@ class GradedOutcome:
             answers = self.client.chat([ChatRequest((("user", self._text(*row)),), max_tokens=16) for row in asked])
         except ServerError as error:
             answers = [it or ChatAnswer(error=str(error)) for it in error.answers]
-        said = list(map(self._read, answers))
-        why = [it.error or "no verdict" for it in answers]
-        self._unjudged.add(
-            self.client, [Verification(error=None if one else it) for one, it in zip(said, why, strict=True)]
-        )
+        said = [GRADES.get(read_choice(it, tuple(GRADES), nucleus=0.0)[0]) for it in answers]
+        why = [None if one else it.error or "no verdict" for one, it in zip(said, answers, strict=True)]
+        self._unjudged.add(self.client, [Verification(error=error) for error in why])
         verdicts = iter(said)
         return [next(verdicts) if text.strip() else "wrong" for _, _, text in rows]
 
@@ -68,10 +66,6 @@ class GradedOutcome:
         golds = [gold] if isinstance(gold, str) else list(gold or ())
         correct = "\n".join(f"- {one}" for one in golds) or None
         return self._prompt.fill({"question": str(question), "answer": text, "correct": correct})
-
-    def _read(self, answer: Any) -> str | None:
-        said, _ = read_choice(answer, tuple(GRADES), nucleus=0.0) if answer.error is None else (None, None)
-        return said and GRADES[said]
 
 
 class AbstentionReward:
