@@ -120,14 +120,6 @@ class RLFHMaps:
         # Read-only views can be neither pickled nor copied.
         return type(self), (dict(self.truth), dict(self.informativeness), *(getattr(self, name) for name in _SCALARS))
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values only, as in JSON; inverse of [`RLFHMaps.from_dict`]."""
-        return {
-            "truth": {label.value: value for label, value in self.truth.items()},
-            "informativeness": {str(rating): value for rating, value in self.informativeness.items()},
-            **{name: getattr(self, name) for name in _SCALARS},
-        }
-
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> RLFHMaps:
         """Maps as they were read from JSON or YAML: the arguments of this class, or `ValueError`."""

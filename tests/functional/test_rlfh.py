@@ -298,7 +298,7 @@ def test_maps_cannot_change_and_can_be_copied():
         maps.truth[S] = 7.0
     assert maps == RLFH_PRESETS["class"] == copy.deepcopy(maps) == pickle.loads(pickle.dumps(maps))
     assert maps != RLFH_PRESETS["script"]
-    assert all(RLFHMaps.from_dict(preset.to_dict()) == preset for preset in RLFH_PRESETS.values())
+    assert all(RLFHMaps.from_dict(vars(preset)) == preset for preset in RLFH_PRESETS.values())
 
 
 @pytest.mark.parametrize("rating", [0, 6, "3", True])

@@ -119,5 +119,5 @@ def test_missing_files_and_other_types(tmp_path):
 def test_what_is_written_is_read_again(tmp_path):
     maps = load_rlfh_maps(OURS | {"mu": 1.5})
     assert isinstance(maps, RLFHMaps)
-    (tmp_path / "maps.json").write_text(json.dumps(maps.to_dict()))
+    (tmp_path / "maps.json").write_text(json.dumps(vars(maps), default=dict))
     assert load_rlfh_maps(tmp_path / "maps.json") == maps
