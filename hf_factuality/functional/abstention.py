@@ -40,10 +40,6 @@ _NO_RESULTS = (
 )
 
 
-def _generic(text: str) -> bool:
-    return text.startswith("I'm sorry") or "provide more" in text
-
-
 def _perplexity_ai(text: str) -> bool:
     # Decides by the first paragraph: what follows a paragraph without results is cut off, and nothing then remains.
     first = re.sub(r"\s*\[\d+\]\s*", "", text).lower().split("\n\n")[0]
@@ -180,7 +176,7 @@ def abstains(text: str) -> bool:
 
 ABSTENTION: Mapping[str, Callable[[str], bool]] = MappingProxyType(
     {
-        "generic": _generic,
+        "generic": lambda text: text.startswith("I'm sorry") or "provide more" in text,
         "perplexity_ai": _perplexity_ai,
         "veriscore": lambda text: text.strip() in _VERISCORE,
         "knowrl": declines,
