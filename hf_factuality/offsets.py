@@ -28,14 +28,7 @@ logger = logging.getLogger(__name__)
 
 
 class TokenOffsets(NamedTuple):
-    """Decoded text of a completion and the character range of each of its tokens.
-
-    Args:
-        text (`str`):
-            The decoded ids, special tokens skipped.
-        offsets (`list[tuple[int, int]]`):
-            Half-open character range per id, in order; as long as the ids.
-    """
+    """Decoded `text` of a completion, special tokens skipped, and the half-open character range of each of its ids, in order."""
 
     text: str
     offsets: list[tuple[int, int]]

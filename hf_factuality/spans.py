@@ -172,11 +172,7 @@ class LabeledSpan:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> LabeledSpan:
-        """Inverse of [`LabeledSpan.to_dict`].
-
-        Raises:
-            `SpanError`: a key is missing or unknown, or a value is invalid.
-        """
+        """Inverse of [`LabeledSpan.to_dict`]; `SpanError`: a key is missing or unknown, or a value is invalid."""
         unknown = set(data) - set(cls.__dataclass_fields__)
         if unknown or not {"start", "end"} <= set(data):
             raise SpanError(f"a span has the keys {list(cls.__dataclass_fields__)}, got {sorted(data)}")
@@ -220,11 +216,7 @@ class Verification:
         return self.error is None and (not self.spans or any(span.label is not None for span in self.spans))
 
     def validate(self, completion: str) -> Verification:
-        """Check that every span lies inside `completion`; returns itself.
-
-        Raises:
-            `SpanError`: names the first span that does not.
-        """
+        """Check that every span lies inside `completion`; returns itself. `SpanError` names the first that does not."""
         for span in (*self.spans, *self.claims):
             if span.end > len(completion):
                 raise SpanError(
@@ -280,11 +272,7 @@ class Verification:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Verification:
-        """Inverse of [`Verification.to_dict`].
-
-        Raises:
-            `SpanError`: a key is unknown or a span is invalid.
-        """
+        """Inverse of [`Verification.to_dict`]; `SpanError`: a key is unknown or a span is invalid."""
         unknown = set(data) - set(cls.__dataclass_fields__)
         if unknown:
             raise SpanError(f"a verification has the keys {list(cls.__dataclass_fields__)}, got {sorted(data)}")
@@ -299,11 +287,7 @@ class Verification:
 
     @classmethod
     def from_json(cls, text: str) -> Verification:
-        """Inverse of [`Verification.to_json`].
-
-        Raises:
-            `SpanError`: not JSON, or not a verification.
-        """
+        """Inverse of [`Verification.to_json`]; `SpanError`: not JSON, or not a verification."""
         try:
             data = json.loads(text)
         except json.JSONDecodeError as error:

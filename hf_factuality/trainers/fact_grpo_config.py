@@ -116,11 +116,7 @@ class FactGRPOConfig(GRPOConfig):
         require_chunks(self)
 
     def use_credit(self, credit: str | CreditFunction | None = None) -> str | CreditFunction:
-        """What the trainer is to shape advantages with, in place of the field: a name, or a function, whose name it gets.
-
-        Raises:
-            `ValueError`: an unknown name, or one that does not go with another setting.
-        """
+        """What the trainer is to shape advantages with, in place of the field: a name, or a function, whose name it gets."""
         if callable(credit):
             self.credit = credit_name(credit)
             self.refuse_token_advantages(f"credit={self.credit!r}")
