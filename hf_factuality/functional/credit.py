@@ -26,26 +26,24 @@ class Credit:
 
     Args:
         function (`Callable`, *optional*):
-            `(advantages, labels, mask, scale) -> (B, T)`; `None` leaves the advantages as they are, of shape (B,).
+            `(advantages, labels, scale) -> (B, T)`; `None` leaves the advantages as they are, of shape (B,).
         method (`str`, *optional*):
             What a model card calls a run with it, if not "FactGRPO with NAME credit".
         max_scale (`float`, *optional*, defaults to `inf`):
             Largest `scale` that keeps what the name promises.
     """
 
-    function: Callable[[torch.Tensor, torch.Tensor, torch.Tensor, float], torch.Tensor] | None
+    function: Callable[[torch.Tensor, torch.Tensor, float], torch.Tensor] | None
     method: str | None = None
     max_scale: float = math.inf
 
 
 CREDITS: Mapping[str, Credit] = MappingProxyType(
     {
-        "flip": Credit(lambda advantages, labels, mask, scale: flip_advantages(advantages, labels), method="FSPO"),
-        "additive": Credit(lambda advantages, labels, mask, scale: add_factuality(advantages, labels, scale)),
+        "flip": Credit(lambda advantages, labels, scale: flip_advantages(advantages, labels), method="FSPO"),
+        "additive": Credit(add_factuality),
         # Beyond 1 signs would turn, which is what "flip" is for.
-        "scaled": Credit(
-            lambda advantages, labels, mask, scale: scale_by_agreement(advantages, labels, scale), max_scale=1.0
-        ),
+        "scaled": Credit(scale_by_agreement, max_scale=1.0),
         "none": Credit(None),
     }
 )
@@ -100,7 +98,7 @@ def shape_advantages(
     """
     if isinstance(credit, str):
         function = CREDITS[credit].function
-        return advantages if function is None else function(advantages, labels, mask, scale)
+        return advantages if function is None else function(advantages, labels, scale)
     shaped = credit(advantages.clone(), labels, mask)  # which the function may write into
     if not isinstance(shaped, torch.Tensor) or shaped.shape != mask.shape or not shaped.is_floating_point():
         got = f"{tuple(shaped.shape)}, {shaped.dtype}" if isinstance(shaped, torch.Tensor) else f"{shaped!r:.100}"
