@@ -15,18 +15,11 @@ import torch
 
 from hf_factuality.checkpoints.model import Expected, read_json
 from hf_factuality.errors import CheckpointError
+from hf_factuality.hub.files import CONFIGURATION, TOKENIZER
 
 
 _TOKENIZER = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "*.tiktoken", "spiece.model")
-_WITH_TOKENIZER = (
-    *(*_TOKENIZER, "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "merges.txt"),
-    *("chat_template.jinja", "chat_template.json", "additional_chat_templates/*.jinja"),
-    *("preprocessor_config.json", "processor_config.json", "video_preprocessor_config.json"),
-)
-SIDE_FILES = (
-    *("config.json", "generation_config.json", "configuration_*.py", "modeling_*.py", "tokenization_*.py"),
-    *_WITH_TOKENIZER,
-)
+SIDE_FILES = (*CONFIGURATION, *TOKENIZER)
 """Patterns of everything that is copied; optimizers, critics, arguments and logs of a run are not."""
 
 
@@ -80,7 +73,7 @@ def find_side_files(folders: Iterable[Path], checkpoint: Path) -> SideFiles:
             f"there is no config.json in {looked}; pass config= (--config): a folder, or a model on the Hub, with the "
             "configuration and tokenizer of the model"
         )
-    with_tokenizer, found = first_with(_TOKENIZER, _WITH_TOKENIZER)
+    with_tokenizer, found = first_with(_TOKENIZER, TOKENIZER)
     copied |= found
     if "generation_config.json" not in copied:
         copied |= first_with(("generation_config.json",), ("generation_config.json",))[1]

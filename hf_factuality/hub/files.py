@@ -13,21 +13,24 @@ from hf_factuality.errors import HubError
 from hf_factuality.hub.paths import check_metadata
 
 
+CONFIGURATION = "config.json generation_config.json configuration_*.py modeling_*.py tokenization_*.py".split()
+TOKENIZER = """
+    tokenizer.json tokenizer_config.json tokenizer.model special_tokens_map.json added_tokens.json
+    vocab.json vocab.txt merges.txt *.tiktoken spiece.model sentencepiece.bpe.model
+    chat_template*.jinja chat_template.json additional_chat_templates/*.jinja
+    preprocessor_config.json processor_config.json video_preprocessor_config.json
+    """.split()
+"""What makes tokens out of a prompt."""
 _CARD = ("README.md", "LICENSE*", "NOTICE*")
 _KINDS = {
     "model": (
-        *_CARD,
+        *(*_CARD, *CONFIGURATION, *TOKENIZER),
         *"""
         model.safetensors model-*-of-*.safetensors model.safetensors.index.json
         pytorch_model.bin pytorch_model-*-of-*.bin pytorch_model.bin.index.json
-        config.json generation_config.json configuration_*.py modeling_*.py tokenization_*.py
         adapter_config.json adapter_model.safetensors adapter_model.bin
         critic/config.json critic/model.safetensors critic/model-*-of-*.safetensors
         critic/model.safetensors.index.json critic/value_head.pt
-        tokenizer.json tokenizer_config.json tokenizer.model special_tokens_map.json added_tokens.json
-        vocab.json vocab.txt merges.txt *.tiktoken spiece.model sentencepiece.bpe.model
-        chat_template*.jinja chat_template.json additional_chat_templates/*.jinja
-        preprocessor_config.json processor_config.json video_preprocessor_config.json
         results*.json reliability.svg
         verifier_config.json prompts/*.txt prompts/*/*.txt
         verifier/verifier_config.json verifier/config.json verifier/prompts/*.txt verifier/prompts/*/*.txt
