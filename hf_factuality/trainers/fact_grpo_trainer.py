@@ -23,7 +23,7 @@ from hf_factuality.functional import (
     token_values,
 )
 from hf_factuality.functional.sequence_ratio import gspo_token_reference
-from hf_factuality.hub.cards.card import describe_verifier
+from hf_factuality.hub.cards.settings import describe_verifier
 from hf_factuality.io.markdown import code
 from hf_factuality.rewards import check_format
 from hf_factuality.rewards._rows import row_evidence, verifier_input

@@ -22,7 +22,7 @@ from hf_factuality.functional.gae import (
     value_loss,
     whiten,
 )
-from hf_factuality.hub.cards.card import describe_rewards
+from hf_factuality.hub.cards.settings import describe_rewards
 from hf_factuality.spans import TokenOffsets
 from hf_factuality.trainers._base import SamplingTrainer, as_list, named_rewards
 from hf_factuality.trainers._token_rewards import TokenRewardFunc, token_reward_rows

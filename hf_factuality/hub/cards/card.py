@@ -12,16 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from hf_factuality.errors import HubError
-from hf_factuality.hub.cards.check import card_problems, validate_card
+from hf_factuality.hub.cards.check import card_problems
+from hf_factuality.hub.cards.check import validate_card as validate_card
 from hf_factuality.hub.cards.scores import REPO_ID, CardResults, ModelIdentity, card_results
 from hf_factuality.hub.cards.settings import (
     changed_settings,
     dataset_origin,
     describe_adapter,
     describe_hardware,
-    describe_rewards,
     describe_software,
-    describe_verifier,
     own_words,
     plain_name,
 )
@@ -29,15 +28,6 @@ from hf_factuality.hub.results import folder_fingerprint
 from hf_factuality.io.files import write_atomically
 from hf_factuality.io.markdown import cell, code, escaped, one_line, unescaped
 
-
-__all__ = [
-    "describe_rewards",
-    "describe_verifier",
-    "render_card",
-    "update_card",
-    "validate_card",
-    "write_trainer_card",
-]
 
 logger = logging.getLogger(__name__)
 TEMPLATE = Path(__file__).resolve().parents[2] / "MODEL_CARD_TEMPLATE.md"

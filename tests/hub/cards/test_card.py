@@ -21,16 +21,18 @@ from hf_factuality import FactGRPOConfig, MaskDPOConfig, TokenRewardPPOConfig
 from hf_factuality.chat.client import ChatClient
 from hf_factuality.errors import HubError
 from hf_factuality.hub.cards import settings as card_settings
-from hf_factuality.hub.cards.card import _Base, _data_row, changed_settings, describe_verifier, render_card
+from hf_factuality.hub.cards.card import _Base, _data_row, render_card
 from hf_factuality.hub.cards.check import card_problems
 from hf_factuality.hub.cards.scores import CardResults, ModelIdentity
 from hf_factuality.hub.cards.settings import (
     HYPERPARAMETERS,
+    changed_settings,
     dataset_origin,
     describe_adapter,
     describe_hardware,
     describe_rewards,
     describe_software,
+    describe_verifier,
     own_words,
     package_commit,
     plain_name,
