@@ -64,7 +64,7 @@ def _merge(args: argparse.Namespace) -> int:
     if args.push_to_hub is None and flags:
         raise ValueError(f"{flags[0]} is for --push_to_hub REPO")
     if args.push_to_hub is not None and not args.dry_run:
-        from hf_factuality.hub.push import prepare_repo
+        from hf_factuality.io.upload import prepare_repo
 
         # The work can take hours: whether the account may write to the repository is found out before it.
         args.push_to_hub = prepare_repo(args.push_to_hub, new_private=True, **where)

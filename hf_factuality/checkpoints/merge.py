@@ -30,8 +30,6 @@ from hf_factuality.checkpoints.write import (
 from hf_factuality.errors import CheckpointError
 
 
-__all__ = ["MergeReport", "merge"]
-
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 _SHORT = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 

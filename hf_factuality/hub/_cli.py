@@ -64,7 +64,8 @@ def hub_flags(args: argparse.Namespace) -> tuple[list[str], dict[str, Any]]:
 
 def _push(args: argparse.Namespace) -> int:
     from hf_factuality.hub.cards.card import is_our_card, update_card
-    from hf_factuality.hub.push import plan_push, prepare_repo, push_plans
+    from hf_factuality.hub.push import plan_push, push_plans
+    from hf_factuality.io.upload import prepare_repo
 
     what = {"repo_type": args.repo_type, "include": args.include, "exclude": args.exclude}
     where = hub_flags(args)[1]

@@ -14,10 +14,8 @@ from hf_factuality.errors import HubError
 from hf_factuality.hub.files import check_model, find_files, stale_files
 from hf_factuality.hub.paths import published_text
 from hf_factuality.io.manifest import MANIFEST, published_manifest
-from hf_factuality.io.upload import Published, prepare_repo, publish
+from hf_factuality.io.upload import Published, publish
 
-
-__all__ = ["Published", "PushPlan", "PushedFile", "plan_push", "prepare_repo", "push_folder", "push_plans"]
 
 REPO_TYPES = ("model", "dataset", "space")
 _TEMPLATE = b"[More Information Needed]"  # of a card with places that nobody filled in

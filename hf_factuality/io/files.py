@@ -12,8 +12,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 
-__all__ = ["last_name", "sync", "whole_folder", "write_atomically", "writing"]
-
 # What a file system says that has no `fsync`, as those that are read-only, or none for folders.
 _NO_SYNC = {errno.EINVAL, errno.ENOTSUP, errno.EROFS}
 

@@ -11,8 +11,6 @@ from typing import Any, BinaryIO
 from hf_factuality.errors import DataError
 
 
-__all__ = ["LineError", "read_lines", "read_rows"]
-
 _MARK = b"\xef\xbb\xbf"
 _BATCH = 256  # rows of a Parquet file
 

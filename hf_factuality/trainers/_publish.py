@@ -15,8 +15,9 @@ from transformers.trainer_utils import HubStrategy
 from transformers.utils import PushInProgress
 
 from hf_factuality.errors import DataError, HubError
-from hf_factuality.hub.push import Published, plan_push, prepare_repo, push_folder, push_plans
+from hf_factuality.hub.push import plan_push, push_folder, push_plans
 from hf_factuality.hub.results import folder_fingerprint, load_results
+from hf_factuality.io.upload import Published, prepare_repo
 from hf_factuality.verifiers.pipeline import VerifierPipeline, export_pipeline
 
 
@@ -72,7 +73,7 @@ class Publishes:
 
         `token`, `revision` and `private` stand instead of the arguments' (`hub_token`, `hub_revision`, `hub_private_repo`);
         a new repository is private by default, and one that is otherwise than `private` asks is refused. `kwargs` go to
-        `create_model_card`. Returns [`~hf_factuality.hub.push.Published`], unless `blocking` a `Future` of it, and `None` on
+        `create_model_card`. Returns [`~hf_factuality.io.upload.Published`], unless `blocking` a `Future` of it, and `None` on
         other processes than the main one.
 
         Raises:
