@@ -104,7 +104,7 @@ class Engine(Protocol):
         """A completion per request."""
 
     def log_likelihoods(self, items: Sequence[BenchmarkItem]) -> Iterator[tuple[str, list[float]]]:
-        """Per item its id and, per choice, the natural logarithm of its probability, summed over its tokens."""
+        """Per item its id and, per choice, the natural logarithm of its probability, summed over its tokens; not of servers."""
 
 
 class ServerEngine:
@@ -143,11 +143,7 @@ class ServerEngine:
         return {"prompt_format": "server", "chat_template_kwargs": self._template_arguments}
 
     def check(self, items: Sequence[BenchmarkItem], generation: Generation | None) -> None:
-        if generation is None:
-            raise ValueError(
-                "this benchmark needs log-likelihoods, which a chat server does not tell; leave --base_url out to load "
-                "the model in this process"
-            )
+        """A server says itself what it cannot answer; the flags refuse log-likelihoods, which none tells."""
 
     def generate(self, requests: Sequence[Request], generation: Generation) -> Iterator[Completion]:
         from hf_factuality.chat.client import ServerError
@@ -168,10 +164,6 @@ class ServerEngine:
                     raise failure
         finally:
             self._client.close()
-
-    def log_likelihoods(self, items: Sequence[BenchmarkItem]) -> Iterator[tuple[str, list[float]]]:
-        self.check(items, None)  # raises
-        return iter(())
 
 
 class FileEngine:
