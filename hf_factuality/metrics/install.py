@@ -106,7 +106,7 @@ def offer() -> None:
     if os.environ.get("RANK", "0") != "0" or os.environ.get("LOCAL_RANK", "0") != "0":
         return
     try:
-        found = installed(_default_cache())
+        found = installed()
     except OSError:  # a cache that cannot be read is no reason to fail an import
         return
     if len(found) < len(METRIC_NAMES):
@@ -118,7 +118,7 @@ def offer() -> None:
 
 
 def _default_cache() -> Path:
-    """`evaluate.config.HF_MODULES_CACHE` without the second that importing `evaluate` takes."""
+    """`evaluate.config.HF_MODULES_CACHE`, without the second that importing `evaluate` takes."""
     config = getattr(sys.modules.get("evaluate"), "config", None)
     if config is not None:
         return Path(config.HF_MODULES_CACHE)
@@ -128,11 +128,8 @@ def _default_cache() -> Path:
 
 
 def _root(modules_cache: str | os.PathLike | None) -> Path:
-    if modules_cache is None:
-        from evaluate import config
-
-        modules_cache = config.HF_MODULES_CACHE
-    return Path(modules_cache).expanduser() / "evaluate_modules" / "metrics"
+    cache = _default_cache() if modules_cache is None else Path(modules_cache)
+    return cache.expanduser() / "evaluate_modules" / "metrics"
 
 
 def _versions(folder: Path) -> list[Path]:
