@@ -365,21 +365,11 @@ class Answers:
         statistic: Callable[[list], float | None] | None = None,
         resampled: Sequence[Any] | None = None,
     ) -> dict[str, Any]:
-        """The result of the metric.
+        """The result of the metric: the corpus score, and a score per scorable response.
 
-        Args:
-            score (`float`, *optional*):
-                Corpus score.
-            scores (`Sequence[float | None]`):
-                Per scorable response.
-            left_out (`Mapping[str, int]`):
-                Scorable responses that do not count, by reason.
-            published (`Sequence[str]`, *optional*):
-                Judges of the paper.
-            released (`float`, *optional*):
-                The score by the released rule; `None` if the settings are not the published ones.
-            statistic (`Callable`, *optional*), resampled (`Sequence`, *optional*):
-                What the interval is computed with, if not the mean of `scores`.
+        `left_out` counts scorable responses that do not count, by reason. `published` are the judges of the paper, and
+        `released` is the score by the released rule, `None` if the settings are not the published ones. The interval is of
+        the mean of `scores`, or of the `statistic` of what is `resampled`.
         """
         waiting = iter(scores)
         aligned = [None if answer.problem else next(waiting) for answer in self.items]
