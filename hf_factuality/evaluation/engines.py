@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from hf_factuality.chat.base import ChatRequest
+from hf_factuality.chat.base import ChatAnswer, ChatRequest
 from hf_factuality.chat.given import ANSWER_COLUMNS, given_answers, is_header
 from hf_factuality.data.benchmarks.base import BenchmarkItem
 from hf_factuality.errors import DataError
@@ -75,17 +75,6 @@ class Request:
         )
 
 
-@dataclass(frozen=True)
-class Completion:
-    """What came of a [`Request`]: the text without its prefill (`None` if there is none), and why it ended or is missing."""
-
-    id: str
-    sample: int
-    text: str | None
-    finish_reason: str | None = None
-    error: str | None = None
-
-
 class Engine(Protocol):
     """Answers items. Both methods yield as they go, in any order, so that a run that dies keeps what it had."""
 
@@ -100,8 +89,8 @@ class Engine(Protocol):
     def check(self, items: Sequence[BenchmarkItem], generation: Generation | None) -> None:
         """Raise what answering these items would raise in the end; `generation` is `None` for log-likelihoods."""
 
-    def generate(self, requests: Sequence[Request], generation: Generation) -> Iterator[Completion]:
-        """A completion per request."""
+    def generate(self, requests: Sequence[Request], generation: Generation) -> Iterator[tuple[Request, ChatAnswer]]:
+        """A completion per request, without its prefill."""
 
     def log_likelihoods(self, items: Sequence[BenchmarkItem]) -> Iterator[tuple[str, list[float]]]:
         """Per item its id and, per choice, the natural logarithm of its probability, summed over its tokens; not of servers."""
@@ -145,7 +134,7 @@ class ServerEngine:
     def check(self, items: Sequence[BenchmarkItem], generation: Generation | None) -> None:
         """A server says itself what it cannot answer; the flags refuse log-likelihoods, which none tells."""
 
-    def generate(self, requests: Sequence[Request], generation: Generation) -> Iterator[Completion]:
+    def generate(self, requests: Sequence[Request], generation: Generation) -> Iterator[tuple[Request, ChatAnswer]]:
         from hf_factuality.chat.client import ServerError
 
         size = 4 * self._concurrency
@@ -156,10 +145,7 @@ class ServerEngine:
                     answers, failure = self._client.chat([request.chat(generation) for request in part]), None
                 except ServerError as error:
                     answers, failure = error.answers, error
-                for request, answer in zip(part, answers, strict=True):
-                    if answer is not None:
-                        text = None if answer.error else answer.text
-                        yield Completion(request.item.id, request.sample, text, answer.finish_reason, answer.error)
+                yield from (found for found in zip(part, answers, strict=True) if found[1] is not None)
                 if failure is not None:
                     raise failure
         finally:
@@ -251,11 +237,11 @@ class FileEngine:
                     f"numbers, one per choice, got {values!r:.100}"
                 )
 
-    def generate(self, requests: Sequence[Request], generation: Generation) -> Iterator[Completion]:
+    def generate(self, requests: Sequence[Request], generation: Generation) -> Iterator[tuple[Request, ChatAnswer]]:
         for request in requests:
             row = self._by_id.get(request.item.id)
             text = None if row is None else row["completions"][request.sample]
-            yield Completion(request.item.id, request.sample, text, error="not in the file" if text is None else None)
+            yield request, ChatAnswer(error="not in the file") if text is None else ChatAnswer(text)
 
     def log_likelihoods(self, items: Sequence[BenchmarkItem]) -> Iterator[tuple[str, list[float]]]:
         for item in items:

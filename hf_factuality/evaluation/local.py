@@ -11,10 +11,11 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from hf_factuality.chat.base import ChatAnswer
 from hf_factuality.chat.causal import CausalModel, render
 from hf_factuality.data.benchmarks.base import BenchmarkItem
 from hf_factuality.errors import CheckpointError, DataError
-from hf_factuality.evaluation.engines import Completion, Generation, Request
+from hf_factuality.evaluation.engines import Generation, Request
 from hf_factuality.hub.results import folder_fingerprint
 from hf_factuality.io.upload import naming_model
 
@@ -155,13 +156,13 @@ class LocalEngine(CausalModel):
             logger.warning("%d choices merge with their prompt and were encoded apart", self.split_choices)
 
     @torch.inference_mode()
-    def generate(self, requests: Sequence[Request], generation: Generation) -> Iterator[Completion]:
+    def generate(self, requests: Sequence[Request], generation: Generation) -> Iterator[tuple[Request, ChatAnswer]]:
         """A completion per request, the longest prompts first."""
         ids = {request.item.id: self._encode(self.prompt(request.item)) for request in requests}
         seed = generation.seed
         rows = [(it, ids[it.item.id], it.seed(seed), it.chat(generation)) for it in requests]
         for request, text, reason in self._complete(rows):
-            yield Completion(request.item.id, request.sample, text, reason)
+            yield request, ChatAnswer(text, reason)
 
     @torch.inference_mode()
     def log_likelihoods(self, items: Sequence[BenchmarkItem]) -> Iterator[tuple[str, list[float]]]:

@@ -39,13 +39,13 @@ def answer_items(engine: Engine, task: Task, journal: Journal) -> None:
     todo = [request for request in requests if not journal.sample(request.item.id, request.sample)]
     errors = []
     with _bar(len(todo), " completions") as bar:
-        for found in engine.generate(todo, task.generation):
+        for request, found in engine.generate(todo, task.generation):
             bar.update()
-            if found.text is None:
+            if found.error:
                 errors.append(found.error)
                 continue
-            row = {"id": found.id, "prompt": prompts[found.id], "sample": found.sample, "text": found.text}
-            journal.add([{**row, "finish_reason": found.finish_reason}])
+            name, answer = request.item.id, {"text": found.text, "finish_reason": found.finish_reason}
+            journal.add([{"id": name, "prompt": prompts[name], "sample": request.sample, **answer}])
     if errors:
         logger.warning("%d of %d completions are missing; the first: %s", len(errors), len(requests), errors[0])
     if len(errors) == len(requests):

@@ -21,7 +21,8 @@ GENERATION = Generation(16, 1.0, 0.9, 2, seed=5, stop=("END",))
 
 
 def texts(engine, items):
-    return {it.id: it.text for it in engine.generate([Request(x) for x in items], Generation(1, 1.0, 1.0, 1, 0))}
+    found = engine.generate([Request(x) for x in items], Generation(1, 1.0, 1.0, 1, 0))
+    return {request.item.id: None if it.error else it.text for request, it in found}
 
 
 @pytest.fixture
@@ -48,7 +49,7 @@ def test_missing_and_several_answers(joined):
     assert texts(engine, ITEMS) == {"a": None, "b": "B", "c": None} and engine.samples(ITEMS) == 1
     engine = joined([{"id": n, "completions": ["x", n]} for n in "abc"])
     assert engine.samples(ITEMS) == 2
-    assert [it.text for it in engine.generate([Request(ITEMS[0], 1)], GENERATION)] == ["a"]
+    assert [it.text for _, it in engine.generate([Request(ITEMS[0], 1)], GENERATION)] == ["a"]
 
 
 @pytest.mark.parametrize(
@@ -104,7 +105,7 @@ def test_server(tmp_path):
             "fake", server.url, cache=tmp_path / "c.sqlite", template_arguments={"enable_thinking": False}, retry=FAST
         )
         requests = [Request(x, sample) for x in (*ITEMS, prefilled) for sample in range(2)]
-        found = {(it.id, it.sample): it.text for it in engine.generate(requests, GENERATION)}
+        found = {(one.item.id, one.sample): it.text for one, it in engine.generate(requests, GENERATION)}
         bodies = server.bodies
     assert len(found) == 8 and len(bodies) == 8
     for request in requests:
@@ -127,15 +128,16 @@ def test_server_that_dies_gives_what_it_answered(tmp_path):
         with pytest.raises(ServerError):
             for it in engine.generate([Request(x) for x in ITEMS], Generation(16, 0.0, 1.0, 1, 0)):
                 found.append(it)
-    assert [(it.id, it.text) for it in found if it.text] == [("a", "yes")]
+    assert [(request.item.id, it.text) for request, it in found if it.text] == [("a", "yes")]
 
 
 def test_a_rejected_request_is_missing(tmp_path):
     trouble = lambda prompt, count: 400 if prompt == "Qb" else None  # noqa: E731
     with FakeServer(trouble=trouble, reply=lambda prompt, body: "yes") as server:
         engine = ServerEngine("fake", server.url, cache=tmp_path / "c.sqlite", retry=FAST)
-        found = {it.id: it for it in engine.generate([Request(x) for x in ITEMS], Generation(16, 0.0, 1.0, 1, 0))}
-    assert {name: it.text for name, it in found.items()} == {"a": "yes", "b": None, "c": "yes"}
+        asked = engine.generate([Request(x) for x in ITEMS], Generation(16, 0.0, 1.0, 1, 0))
+        found = {request.item.id: it for request, it in asked}
+    assert {name: it.text for name, it in found.items() if not it.error} == {"a": "yes", "c": "yes"}
     assert "400" in found["b"].error
 
 

@@ -119,14 +119,15 @@ def test_a_tokenizer_that_begins_and_ends_every_text(engine, monkeypatch):
 def test_samples_do_not_depend_on_the_batch_and_differ_from_each_other(tiny_model, engine):
     engine.use_format("chat")
     requests = [Request(item, sample) for item in ITEMS for sample in range(3)]
-    together = {(it.id, it.sample): it.text for it in engine.generate(requests, FREE)}
+    together = {(one.item.id, one.sample): it.text for one, it in engine.generate(requests, FREE)}
     assert len(together) == 9
     alone = LocalEngine(tiny_model, device="cpu", batch_size=1)
     for request in requests[::2]:
-        (found,) = alone.generate([request], FREE)
+        ((_, found),) = alone.generate([request], FREE)
         assert found.text == together[request.item.id, request.sample]
     assert len({together["a", sample] for sample in range(3)}) == 3
-    other = {(it.id, it.sample): it.text for it in engine.generate(requests, Generation(12, 1.0, 0.9, 1, seed=4))}
+    again = engine.generate(requests, Generation(12, 1.0, 0.9, 1, seed=4))
+    other = {(one.item.id, one.sample): it.text for one, it in again}
     assert other != together
 
 
@@ -134,9 +135,8 @@ def test_greedy_is_the_models_own_greedy(engine, tiny_model):
     engine.use_format("chat")
     model, tokenizer = AutoModelForCausalLM.from_pretrained(tiny_model), AutoTokenizer.from_pretrained(tiny_model)
     greedy = Generation(12, 0.0, 1.0, 1, seed=0)
-    for found in engine.generate([Request(item) for item in ITEMS], greedy):
-        item = next(item for item in ITEMS if item.id == found.id)
-        ids = tokenizer(f"<|user|>{item.question}<|end|><|assistant|>", return_tensors="pt")["input_ids"]
+    for request, found in engine.generate([Request(item) for item in ITEMS], greedy):
+        ids = tokenizer(f"<|user|>{request.item.question}<|end|><|assistant|>", return_tensors="pt")["input_ids"]
         tokens = ids[0].tolist()
         for _ in range(12):
             with torch.no_grad():
@@ -159,10 +159,10 @@ def test_the_sampler_draws_from_the_softmax():
 
 def test_a_stop_text_ends_a_completion(engine):
     engine.use_format("plain")
-    (whole,) = engine.generate([Request(ITEMS[0])], FREE)
+    ((_, whole),) = engine.generate([Request(ITEMS[0])], FREE)
     assert len(whole.text) > 4
     end = whole.text[3]
-    (cut,) = engine.generate([Request(ITEMS[0])], Generation(12, 1.0, 0.9, 1, 3, stop=(end,)))
+    ((_, cut),) = engine.generate([Request(ITEMS[0])], Generation(12, 1.0, 0.9, 1, 3, stop=(end,)))
     assert cut.text == whole.text[: whole.text.index(end)] and cut.finish_reason == "stop"
 
 

@@ -101,10 +101,9 @@ def test_two_models_and_a_run_that_dies(large_model, tmp_path, evaluate, monkeyp
     asked, generate = [], LocalEngine.generate
 
     def dies(self, requests, generation):
-        topics = {request.item.id: request.item.topic for request in requests}
-        for found in generate(self, requests, generation):
-            asked.append(found.id)
-            yield replace(found, text=f"{topics[found.id]} was born in 1867.")
+        for request, found in generate(self, requests, generation):
+            asked.append(request.item.id)
+            yield request, replace(found, text=f"{request.item.topic} was born in 1867.")
             if len(asked) == 6:  # four of the first model, two of the second
                 raise RuntimeError("power cut")
 
