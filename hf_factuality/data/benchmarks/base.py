@@ -12,41 +12,19 @@ from hf_factuality.verifiers.base import evidence_passages
 
 @dataclass(frozen=True)
 class BenchmarkItem:
-    """One question of a benchmark, ready to be sent to a model.
+    """One question of a benchmark, ready to be sent to a model."""
 
-    Args:
-        id (`str`):
-            The dataset's own id, otherwise the number of the row in the source; it does not depend on `limit` or `seed`.
-        messages (`tuple[dict, ...]`):
-            Messages with `role` and `content`. A last message of the assistant is a prefill: the model continues it.
-        question (`str`):
-            What a verifier is shown.
-        answer (`str` or `list[str]`, *optional*):
-            Gold answer or answers.
-        evidence (`tuple[str, ...]`, *optional*):
-            Passages that the benchmark brings along.
-        topic (`str`, *optional*):
-            Title of a Wikipedia page, for retrieval by topic (FActScore).
-        domain (`str`, *optional*):
-            Domain or category, e.g. for VeriScore's K.
-        choices (`tuple[str, ...]`, *optional*):
-            Continuations of `messages` whose log-likelihood is wanted, to the character.
-        correct (`tuple[bool, ...]`, *optional*):
-            Whether each of `choices` is correct.
-        reference (`dict`, *optional*):
-            What the metric takes as reference. Of any benchmark: `"checklist"`, statements that a good answer holds, and
-            `"answerable"`, whether the question has an answer (by default, if there is a gold one).
-    """
-
-    id: str
-    messages: tuple[dict, ...]
-    question: str
-    answer: str | list[str] | None = None
+    id: str  # the dataset's own, otherwise the number of the row in the source, whatever `limit` and `seed`
+    messages: tuple[dict, ...]  # a last message of the assistant is a prefill: the model continues it
+    question: str  # what a verifier is shown
+    answer: str | list[str] | None = None  # gold
     evidence: tuple[str, ...] = ()
-    topic: str | None = None
-    domain: str | None = None
-    choices: tuple[str, ...] = ()
-    correct: tuple[bool, ...] = ()
+    topic: str | None = None  # title of a Wikipedia page, for retrieval by topic (FActScore)
+    domain: str | None = None  # or category, e.g. for VeriScore's K
+    choices: tuple[str, ...] = ()  # continuations of `messages` whose log-likelihood is wanted, to the character
+    correct: tuple[bool, ...] = ()  # of each of `choices`
+    # What the metric takes as reference. Of any benchmark: "checklist", statements that a good answer holds, and
+    # "answerable", whether the question has an answer (by default, if there is a gold one).
     reference: dict = field(default_factory=dict)
 
 
