@@ -29,20 +29,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         with _ended_by_signals() if getattr(args, "cleans_up", False) else nullcontext():
             return args.run(args)
     except KeyboardInterrupt as error:
-        number = getattr(error, "number", signal.SIGINT)
+        number = error.args[0] if error.args else signal.SIGINT
         print(f"hf-factuality: ended by {signal.Signals(number).name}", file=sys.stderr)
         return 128 + number
     except (FactualityError, ValueError, TypeError, ImportError, OSError) as error:
         print(f"hf-factuality: {error}", file=sys.stderr)
         return 2
-
-
-class _Ended(KeyboardInterrupt):
-    """As Ctrl-C, with the number of another signal."""
-
-    def __init__(self, number: int):
-        super().__init__()
-        self.number = number
 
 
 @contextmanager
@@ -51,24 +43,24 @@ def _ended_by_signals() -> Iterator[None]:
 
     A signal that is ignored, as under `nohup`, or that the program handles itself is left alone.
     """
-    before = {}
+    ours = []
 
     def end(number: int, _) -> None:
-        for each in before:
+        for each in ours:
             signal.signal(each, lambda *_: None)  # a second one would cut the removal short
-        raise _Ended(number)
+        raise KeyboardInterrupt(number)
 
     try:
         if threading.current_thread() is threading.main_thread():  # no other may set handlers
             for name in ("SIGTERM", "SIGHUP"):
                 number = getattr(signal, name, None)  # there is no SIGHUP on Windows
                 if number is not None and signal.getsignal(number) is signal.SIG_DFL:
-                    before[number] = signal.SIG_DFL
+                    ours.append(number)
                     signal.signal(number, end)
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number in ours:
+            signal.signal(number, signal.SIG_DFL)
 
 
 def _with_underscores(argv: Sequence[str]) -> list[str]:
