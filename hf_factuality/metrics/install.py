@@ -21,11 +21,7 @@ logger = logging.getLogger("hf_factuality.metrics")
 
 
 def metric_path(name: str) -> Path:
-    """The module of a metric, which `evaluate.load(str(path))` loads.
-
-    Raises:
-        `ValueError`: no metric has this name.
-    """
+    """The module of a metric, which `evaluate.load(str(path))` loads; `ValueError` if no metric has this name."""
     if name not in METRIC_NAMES:
         raise ValueError(f"unknown metric {name!r}; choose one of {', '.join(METRIC_NAMES)}")
     return Path(__file__).parent / name / f"{name}.py"
@@ -74,14 +70,9 @@ def install(modules_cache: str | os.PathLike | None = None) -> dict[str, Path]:
 
 
 def installed(modules_cache: str | os.PathLike | None = None) -> dict[str, Path]:
-    """The installed metrics whose script is this version's and is the one that `evaluate.load` takes; reads only.
+    """The metrics, with their scripts, that [`install`] has put into this cache and that `evaluate.load` takes; reads only.
 
-    Args:
-        modules_cache (`str` or `os.PathLike`, *optional*):
-            As in [`install`].
-
-    Returns:
-        `dict[str, Path]`: metric -> script. Empty before [`install`], or after an upgrade that changed all scripts.
+    Those of another version do not count: after an upgrade that changed all scripts there are none.
     """
     root = _root(modules_cache)
     found = {}

@@ -27,15 +27,7 @@ def benchmark_names() -> tuple[str, ...]:
 
 
 def get_benchmark(name: str) -> Reader:
-    """What is known of a benchmark.
-
-    Args:
-        name (`str`):
-            One of [`benchmark_names`], otherwise a `DataError` names similar ones.
-
-    Returns:
-        [`Benchmark`]
-    """
+    """What is known of a benchmark; if there is none of this name, a `DataError` names similar ones."""
     if name not in READERS:
         close = difflib.get_close_matches(str(name).lower(), READERS, n=3)
         hint = f"did you mean {' or '.join(map(repr, close))}?" if close else f"choose one of {sorted(READERS)}"
