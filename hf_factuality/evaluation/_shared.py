@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from hf_factuality.hub.cards.card import format_table
@@ -23,6 +25,18 @@ def check_at_least_one(args: argparse.Namespace, *flags: str) -> None:
         value = getattr(args, flag)
         if value is not None and value < 1:
             raise ValueError(f"--{flag} must be at least 1, got {value}")
+
+
+def make_way(path: Path, taken: Sequence[Path], flag: str) -> None:
+    """Make the folder of a file; raises now what writing it would raise in the end, or if it would replace what is read."""
+    if path.is_file() and any(other.exists() and path.samefile(other) for other in taken):
+        raise ValueError(f"{path} would be overwritten while it is in use; name another {flag}")
+    there = next(it for it in (path, *path.absolute().parents) if it.exists())
+    if path.is_dir() or not os.access(there, os.W_OK) or there != path and not there.is_dir():
+        raise OSError(
+            f"{flag} {path} cannot be written: it is a folder, or {there} is no folder or gives no permission"
+        )
+    path.parent.mkdir(parents=True, exist_ok=True)
 
 
 def allowed_missing(args: argparse.Namespace) -> float | None:

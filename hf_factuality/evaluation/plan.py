@@ -5,8 +5,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import json
-import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from hf_factuality.data.benchmarks.base import Benchmark, BenchmarkItem
 from hf_factuality.data.benchmarks.registry import benchmark_names, get_benchmark, load_items
 from hf_factuality.errors import DataError
 from hf_factuality.evaluation import own_file
-from hf_factuality.evaluation._shared import allowed_missing, check_at_least_one, listed, read_thresholds
+from hf_factuality.evaluation._shared import allowed_missing, check_at_least_one, listed, make_way, read_thresholds
 from hf_factuality.evaluation.best_of import parse_best_of
 from hf_factuality.evaluation.engines import Generation
 from hf_factuality.evaluation.verification import AnswerJudge, AnswerVerifier
@@ -104,8 +103,6 @@ def one_run(args: argparse.Namespace) -> argparse.Namespace:
 def make_plan(args: argparse.Namespace) -> Plan:
     """Check the flags; a `ValueError` names the flag, what is wrong with it, and the fix."""
     check_at_least_one(args, "concurrency", "limit", "top_k", "judge_tokens")
-    if args.out.is_dir():
-        raise OSError(f"--out {args.out} is a folder; name a file in it")
     refuse((args.model is None) == (args.answers is None), "give either --model, or --answers with a file of answers")
     datasets = _datasets(args)
     benchmarks = _benchmarks(args, datasets)
@@ -118,7 +115,10 @@ def make_plan(args: argparse.Namespace) -> Plan:
         refuse(name not in CLAIM_METRICS, f"--metric_args: {name} takes none; only {', '.join(CLAIM_METRICS)} do")
     for task in tasks:
         task.metric_args, task.dataset = arguments, datasets.get(task.name, datasets.get(""))
-    _check_out(args.out, [task.answers for task in tasks], args.answers)
+    for path in (args.out, *(task.answers for task in tasks)):
+        make_way(path, [args.answers] if args.answers else [], "--out")
+    if args.out.exists():
+        load_results(args.out)
     computed |= {f"{task.name}.{name}" for task in tasks for name in task.metrics}
     thresholds = read_thresholds(args.fail_under, computed)
     refuse("calibration" in " ".join(thresholds), "--fail_under calibration: it is an error, so lower is better")
@@ -252,7 +252,7 @@ def _task(args: argparse.Namespace, benchmark: Benchmark, metrics: tuple[str, ..
     style = args.style or benchmark.styles[0]
     styles = ", ".join(map(repr, benchmark.styles))
     refuse(style not in benchmark.styles, f"--style {style!r}: {benchmark.name} has {styles}")
-    answers = args.out.with_name(f"{args.out.stem}.{benchmark.name}.answers.jsonl")
+    answers = args.out.parent / f"{args.out.stem}.{benchmark.name}.answers.jsonl"
     generation = _generation(args, benchmark, style) if benchmark.kind == "generate" else None
     task = Task(benchmark, style, metrics, generation, answers, args.scope, checklists=bool(args.suite))
     task.match = args.match
@@ -276,19 +276,6 @@ def _generation(args: argparse.Namespace, benchmark: Benchmark, style: str) -> G
     stop = tuple(args.stop) if args.stop else STOPS.get((benchmark.name, style), ())
     n_samples = 1 if args.answers else given("n_samples")  # of answers, the file tells
     return Generation(given("max_new_tokens"), given("temperature"), given("top_p"), n_samples, args.seed, stop)
-
-
-def _check_out(out: Path, answers: Iterable[Path], source: Path | None) -> None:
-    if out.exists():
-        load_results(out)
-    parent = next(folder for folder in out.parents if folder.exists())
-    if not parent.is_dir() or not os.access(parent, os.W_OK):
-        raise OSError(f"--out {out} cannot be written: no permission in {parent}, or it is no folder")
-    for path in filter(Path.exists, answers):
-        if not os.access(path, os.W_OK):
-            raise OSError(f"{path} cannot be written: no permission")
-        taken = source is not None and source.exists() and path.samefile(source)
-        refuse(taken, f"--answers {source} would be overwritten; name another --out")
 
 
 def _template(text: str | None) -> dict[str, Any]:

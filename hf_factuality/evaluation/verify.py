@@ -6,7 +6,6 @@ Both files are read to their ends before anything is judged, and again while it 
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -155,10 +154,10 @@ def verify_file(args: argparse.Namespace) -> int:
         if verifier.requires_evidence:
             source.require_evidence()
         if args.out:
-            _make_way(args.out, source.paths, "--out")
+            _shared.make_way(args.out, source.paths, "--out")
         out = stack.enter_context(args.out.open("wb")) if args.out else None
         if args.html:
-            _make_way(args.html, [*source.paths, *filter(None, [args.out])], "--html")
+            _shared.make_way(args.html, [*source.paths, *filter(None, [args.out])], "--html")
         page = Page(args.html_rows) if args.html else None
         stack.enter_context(quiet_guard())
         tally = _judge(args, source, verifier, [metrics, page] if page else [metrics], out)
@@ -210,15 +209,6 @@ def _judge(
         kept = f"; {args.out} holds the {tally.report.rows} rows until then" if out else ""
         raise JudgingError(f"{error}{kept}") from None
     return tally
-
-
-def _make_way(path: Path, taken: Sequence[Path], flag: str) -> None:
-    """Make the folder of a file; raises now what writing it would raise in the end."""
-    if path.is_file() and any(other.exists() and path.samefile(other) for other in taken):
-        raise ValueError(f"{path} would be overwritten while it is in use; name another file")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise OSError(f"{flag} {path} cannot be written: a folder, or no permission")
 
 
 def _metric_names(given: Sequence[str] | None) -> list[str]:
