@@ -203,32 +203,21 @@ def mean_f1_at_k(responses: Sequence[Sequence[Label | None] | None], ks: Sequenc
     """
     if not all(k is None or k > 0 for k in ks):
         raise ValueError(f"F1@K needs K > 0, got {min(k for k in ks if k is not None)!r}")
-    rows: list[PrecisionRecallF1 | None] = []
-    stated: list[int | None] = []
-    tally = {"abstained": 0, "no_claims": 0, "unjudged": 0, "no_k": 0}
-    for labels, k in zip(responses, ks, strict=True):
-        counts = None if labels is None else count_claims(labels)
-        if counts is None:
-            reason = "abstained"
-        elif k is None:
-            reason = "no_k"
-        elif counts.stated and not counts.judged:
-            reason = "unjudged"
-        else:
-            reason = None if counts.stated else "no_claims"
-        if reason:
-            tally[reason] += 1
-        scored = reason in (None, "no_claims")
-        rows.append(f1_at_k(labels, k) if scored else None)
-        stated.append(counts.stated if scored else None)
-    f1s = [None if row is None else row.f1 for row in rows]
+    unknown = PrecisionRecallF1(None, None, None)
+    pairs = list(zip(responses, ks, strict=True))
+    rows = [unknown if None in pair else f1_at_k(*pair) for pair in pairs]
+    f1s = [row.f1 for row in rows]
+    stated = [count_claims(labels).stated for labels, f1 in zip(responses, f1s, strict=True) if f1 is not None]
     return {
         "score": mean(f1s),
-        "precision": mean([None if row is None else row.precision for row in rows]),
-        "recall": mean([None if row is None else row.recall for row in rows]),
+        "precision": mean([row.precision for row in rows]),
+        "recall": mean([row.recall for row in rows]),
         "f1s": f1s,
         "facts": mean(stated),
-        **tally,
+        "abstained": sum(labels is None for labels in responses),
+        "no_claims": stated.count(0),
+        "unjudged": sum(None not in pair and f1 is None for pair, f1 in zip(pairs, f1s, strict=True)),
+        "no_k": sum(labels is not None and k is None for labels, k in pairs),
     }
 
 
