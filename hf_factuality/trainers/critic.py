@@ -160,10 +160,8 @@ class CriticFiles:
     """Of a trainer with a critic: it is saved in every checkpoint and in the output, resumed and chosen with the policy."""
 
     def save_model(self, output_dir=None, _internal_call=False):
-        folder = Path(output_dir or self.args.output_dir)
         if self.args.should_save:
-            folder.mkdir(parents=True, exist_ok=True)
-            self.critic.save(folder)
+            self.critic.save(output_dir or self.args.output_dir)
         super().save_model(output_dir, _internal_call)
 
     def _save_optimizer_and_scheduler(self, output_dir):
