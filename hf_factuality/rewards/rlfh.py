@@ -234,14 +234,10 @@ class RLFHReward(JudgedReward):
         for name, value in mean_rlfh_metrics([rlfh_metrics(sentences) for sentences in told]).items():
             if value is not None:
                 log_metric(f"rlfh/{name}", value)
-        paid: dict[str, float] = defaultdict(float)
-        for sentences in told:
-            for sentence in sentences:
-                for _, label, rating in sentence.known:
-                    paid[label.value] += statement_reward(label, rating, self.maps)
-        for label in self.maps.truth:
-            if told:
-                log_metric(f"rlfh/reward/{label.value}", paid[label.value] / len(told))
+        known = [statement for sentences in told for sentence in sentences for statement in sentence.known]
+        for label in self.maps.truth if told else ():
+            paid = sum(statement_reward(label, one.rating, self.maps) for one in known if one.label is label)
+            log_metric(f"rlfh/reward/{label.value}", paid / len(told))
 
 
 def _assess(judge: Any, inputs: Sequence[VerifierInput], found: Sequence[Verification]) -> list[list[int | None]]:
