@@ -34,9 +34,6 @@ class Record:
         self.args = args
         return self
 
-    def __init__(self, *args: Any, **kwargs: Any):
-        pass
-
     def __setstate__(self, state: Any) -> None:
         parts = state if isinstance(state, tuple) and len(state) == 2 else (state, None)
         if not all(part is None or isinstance(part, dict) for part in parts):
