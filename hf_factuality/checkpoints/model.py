@@ -125,9 +125,7 @@ def _written_names(model: Any, state: Mapping[str, torch.Tensor]) -> dict[str, t
 
 
 def match_names(found: Mapping[str, Source], expected: Expected, where: str) -> dict[str, Source]:
-    """The tensors of the model, by the model's names, without what wrappers and savers put in front: of all names what fits
-    best; those without it (an optimizer's) are left out.
-    """
+    """The tensors of the model by its names, without what wrappers and savers put in front; others (an optimizer's) are left out."""
     plain: dict[str, Source] = {}
     for name, tensor in found.items():
         name = str(name)  # a pickle may have other keys

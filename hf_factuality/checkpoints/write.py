@@ -190,7 +190,7 @@ def _size(folder: Path) -> int:
 
 @contextmanager
 def whole_folder(out: Path) -> Iterator[Path]:
-    """A folder beside `out` that is renamed to `out` at the end, or removed, with those above it, if something fails.
+    """A folder beside `out` that is renamed to `out` at the end; if something fails, it and those made above it are removed.
 
     A process that is killed leaves it behind under a hidden name; the next one for the same `out` removes what is in it.
     """
