@@ -99,10 +99,8 @@ def exit_status(
     unjudged: Iterable[tuple[str, int, int, str]],
     allowed: float | None,
 ) -> int:
-    """1 if a score is below its threshold, or more than the allowed share of something was not judged; says which.
-
-    `scores`: name, score, threshold. `unjudged`: a prefix, how many of how many, and what went wrong.
-    """
+    """1 if one of `scores` (name, score, threshold) is too low, or more than the allowed share of one of `unjudged` (prefix,
+    how many of how many, what went wrong); says which."""
     low = [f"{name} {score} is below {least:g}" for name, score, least in scores if score is None or score < least]
     low += [
         f"{prefix}{failed} of {n} {what}"

@@ -27,11 +27,8 @@ PROMPT_FORMATS = ("auto", "chat", "plain")
 
 
 class LocalEngine(CausalModel):
-    """A causal language model by name, a folder or an id on the Hub, of a model or of a PEFT adapter.
-
-    Knows temperature and nucleus alone; each completion has its own seed. A wrong argument is a `ValueError`, a model that
-    cannot be loaded a `CheckpointError`, and an adapter without `peft` an `ImportError`.
-    """
+    """A causal language model by name, a folder or an id on the Hub, of a model or of a PEFT adapter; `CheckpointError` if it
+    cannot be loaded. Knows temperature and nucleus alone; each completion has its own seed."""
 
     generates = True
 
@@ -176,10 +173,8 @@ class LocalEngine(CausalModel):
                 yield name, found.pop(name)
 
     def _pairs(self, item: BenchmarkItem) -> list[tuple[list[int], list[int]]]:
-        """Per choice, tokens of the prompt, which are the same for all, and of the choice.
-
-        Both are encoded together, but where that changes the prompt's tokens; `split_choices` counts how often.
-        """
+        """Per choice, tokens of the prompt and of the choice, encoded together but where that changes the prompt's (which
+        `split_choices` counts)."""
         text = self.prompt(item)
         prompt = self._encode(text)
         pairs = []

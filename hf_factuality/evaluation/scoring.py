@@ -194,11 +194,8 @@ _INPUTS = {"abstention": _abstention, "calibration": _calibration, "halluqa": _h
 
 
 def accuracy(answers: Answers) -> dict[str, Any]:
-    """Share of answers that the answer reward finds right; with several samples, the mean of them per item (pass@1).
-
-    Without a final answer the score is 0, and `unparsable` counts it. The part `reward` is the mean of the training reward,
-    which also wants the format.
-    """
+    """Share of answers that the answer reward finds right, the mean of several samples per item (pass@1); 0 without a final
+    answer. The part `reward` is the mean of the training reward, which also wants the format."""
     benchmark, reward = answers.task.benchmark, FSPOAnswerReward()
     scores: list[float | None] = []
     rewards: list[float | None] = []

@@ -113,10 +113,8 @@ def _axes_of(answers: Answers) -> Iterator[axes.LongFormAnswer]:
 
 
 def lexical_relevance(subject: str, sentences: Sequence[str]) -> float | None:
-    """Share in [0, 1] of the sentences with a content word of the subject, or with a pronoun after such a sentence.
-
-    Our own measure, a weak one; `None` without sentences, or if the subject has no content word.
-    """
+    """Share of the sentences with a content word of the subject, or with a pronoun after such a sentence: a weak measure,
+    and our own. `None` without sentences, or if the subject has no content word."""
     wanted = {token.term for token in tokens(subject) if token.kind > COMMON}
     found, on = [], False
     for sentence in sentences:

@@ -88,10 +88,7 @@ class Answer:
 
 
 def small_answer(text: str, found: Verification, unjudged: str | None = None, domain: str | None = None) -> Answer:
-    """What every metric over claims reads of a verification, and no more: of a hundred thousand, labels are enough.
-
-    `unjudged` is why it was not judged: `"no_evidence"` or `"verifier_failed"`.
-    """
+    """What every metric over claims reads of a verification, and no more; `unjudged` says why there is none."""
     blank = not text.strip()
     answer = Answer(
         text="" if blank else None,

@@ -75,10 +75,7 @@ _ARGUMENTS = {
 
 
 def parse_metric_args(given: Sequence[str] | None, metrics: Collection[str], flag: str) -> dict[str, dict[str, Any]]:
-    """Arguments of metrics, by metric, from `METRIC.ARGUMENT=VALUE`; a value that is no JSON is text.
-
-    `flag` would add a metric, for the error.
-    """
+    """Arguments by metric, from `METRIC.ARGUMENT=VALUE`; a value that is no JSON is text. `flag` would add a metric."""
     arguments: dict[str, dict[str, Any]] = {}
     for text in given or ():
         key, equals, value = text.partition("=")
@@ -101,10 +98,7 @@ def parse_metric_args(given: Sequence[str] | None, metrics: Collection[str], fla
 def check_metric_args(
     name: str, given: Mapping[str, Any], shared: Sequence[str] = (), domains: Collection[str] = ("all",)
 ) -> None:
-    """Try a metric over claims, with its arguments, on a response of each domain, read as a verification will be.
-
-    `shared` are arguments of all metrics that may be given too.
-    """
+    """Try a metric over claims, with its arguments, on a response of each domain; `shared` are those of all metrics."""
     from hf_factuality.metrics._claims import small_answer
 
     function = metric_function(name)

@@ -27,11 +27,8 @@ _EVIDENCE = ("knowledge", "document", "dialogue_history", "evidence")
 
 
 def read_verdict(value: Any) -> bool | None:
-    """A model's answer to "does it contain hallucination?": a bool, or text that says one of the words yes and no.
-
-    `None` if it says neither, both ("Yes or no?"), or takes it back ("I cannot say yes"). The "no" of "no doubt" is not
-    said, unless the answer begins with it ("No hallucination").
-    """
+    """The verdict of a bool, or of text that says yes or no; `None` of neither, both, or what is taken back ("I cannot say
+    yes"). The "no" of "no doubt" is not said, unless the answer begins with it ("No hallucination")."""
     if not isinstance(value, str):
         return value if isinstance(value, bool) else None
     start = re.match(r"[\W_]*", value).end()
@@ -56,10 +53,8 @@ def read_verdict_as_released(value: Any) -> bool | None:
 
 
 def verdict_of_claims(answer: Answer) -> bool | None:
-    """Whether a judged text contains hallucination: a claim that is not supported does.
-
-    `None` without any judged claim, or if none is unsupported and one could not be judged.
-    """
+    """Whether a claim of a judged text is not supported; `None` without any judged claim, or if one that could not be judged
+    decides."""
     if answer.problem or answer.abstained:
         return None
     claims = [label for label in answer.labels if label is not Label.NO_FACT]
