@@ -97,11 +97,8 @@ class Engine(Protocol):
 
 
 class ServerEngine:
-    """A model on an OpenAI-compatible server, through [`~hf_factuality.chat.client.ChatClient`], which gets `kwargs`.
-
-    A prefill is sent with `continue_final_message`, which vLLM and SGLang know. `cache` holds the answers of a batch that is
-    under way, so that a killed run asks for none of them again.
-    """
+    """A model on an OpenAI-compatible server, through [`~hf_factuality.chat.client.ChatClient`], which gets `kwargs`. `cache`
+    holds the answers of a batch that is under way, so that a killed run asks for none of them again."""
 
     generates = True
 

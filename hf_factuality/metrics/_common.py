@@ -63,11 +63,8 @@ def make_result(
     resampled: Sequence[Any] | None = None,
     statistic: Callable[[list], float | None] | None = None,
 ) -> dict[str, Any]:
-    """The dictionary that [`~hf_factuality.metrics._module.RESULT`] describes.
-
-    `scores` are per prediction; `released` is what the released rule makes of the same rows, if all else is as
-    published. The interval is of the mean of the scores, or of the `statistic` of what is `resampled`.
-    """
+    """What [`~hf_factuality.metrics._module.RESULT`] describes. `released` is what the released rule makes of the same rows, if
+    all else is as published. The interval is of the mean of the scores, or of the `statistic` of what is `resampled`."""
     known = [value for value in scores if value is not None]
     interval = options.interval(known if resampled is None else resampled, statistic)
     counted = not any(count and reason not in _LEFT_OUT_AS_RELEASED for reason, count in left_out["responses"].items())

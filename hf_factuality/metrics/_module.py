@@ -32,13 +32,10 @@ Returns a dictionary:
 
 
 class FactualityMetric(evaluate.Metric):
-    """`evaluate.Metric` whose items may have several forms, also mixed, and whose references may be missing.
+    """`evaluate.Metric` whose items may have several forms, also mixed, and whose references may be missing: `evaluate` keeps
+    items in Arrow tables of one type, read off the first item, so that here each travels as a line of JSON."""
 
-    `evaluate` keeps items in Arrow tables of one type, read off the first item. Here each travels as a line of JSON.
-    The function of its name computes the result. `texts` are inputs, citation and homepage, for [`metric_info`].
-    """
-
-    texts: tuple[str, str, str]
+    texts: tuple[str, str, str]  # inputs, citation and homepage, for `metric_info`
 
     def _info(self):
         return metric_info(sys.modules[type(self).__module__].__doc__, *self.texts)

@@ -85,11 +85,8 @@ def build_aime(row: Row, style: str, year: int) -> BenchmarkItem:
 
 
 def build_halueval(row: Row, style: str, pairwise: bool) -> BenchmarkItem:
-    """ "Is this answer hallucinated?", for the drawn candidate; or "which of the two is correct?", in the drawn order.
-
-    The knowledge that the answers were made from is the item's evidence. The draw depends on the row's number in the source
-    alone, by the generator of the metric `halueval`.
-    """
+    """ "Is this answer hallucinated?", for the drawn candidate; or "which of the two is correct?", in the drawn order. The draw
+    is that of the metric `halueval`, by the row's number in the source."""
     question, right, wrong = (row.text(name) for name in ("question", "right_answer", "hallucinated_answer"))
     if right.strip() == wrong.strip():
         raise Unusable("both answers are the same")
@@ -129,11 +126,7 @@ def _targets(row: Row, name: str) -> tuple[list[str], list[bool]]:
 
 
 def build_truthfulqa_choices(row: Row, style: str) -> BenchmarkItem:
-    """All choices of MC1 and MC2, each once.
-
-    `reference` holds the metric's `mc1_targets` and `mc2_targets`, and in `mc1_choices` and `mc2_choices` the positions of
-    their choices in `BenchmarkItem.choices`.
-    """
+    """All choices of MC1 and MC2, each once; `reference` holds the metric's targets, and where their choices stand among all."""
     question = row.text("question")
     places: dict[str, int] = {}
     correct: list[bool] = []
@@ -212,10 +205,8 @@ def split_options(text: str) -> tuple[str, dict[str, str]]:
 
 
 def build_halluqa_choice(row: Row, style: str) -> BenchmarkItem:
-    """A question with lettered options; as released, the letter and "Answer: A" both count.
-
-    "A." is a gold answer too: the training reward takes "A" before a full stop for an article.
-    """
+    """A question with lettered options; as released, the letter and "Answer: A" both count. "A." is a gold answer too: the
+    training reward takes "A" before a full stop for an article."""
     whole = row.text("question").strip()
     question, options = split_options(whole)
     match = _LETTER.fullmatch(row.text("answer").strip())

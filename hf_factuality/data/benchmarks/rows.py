@@ -16,15 +16,12 @@ class Unusable(Exception):
 
 @dataclass(frozen=True)
 class Row:
-    """One row of a source: its values under the names that a [`Reader`] uses, without the columns that are missing.
+    """One row of a source."""
 
-    `group` names the row's file; `drawn` is the seeded choice: whether the hallucinated candidate is shown, or shown first.
-    """
-
-    values: Mapping[str, Any]
+    values: Mapping[str, Any]  # under the names that a `Reader` uses, without the columns that are missing
     id: str
-    group: str | None = None
-    drawn: bool | None = None
+    group: str | None = None  # name of its file
+    drawn: bool | None = None  # the seeded choice: whether the hallucinated candidate is shown, or shown first
 
     def text(self, name: str) -> str:
         """A text as it stands, since training shows it so too; a whole number, `204.0` too, is taken as text."""

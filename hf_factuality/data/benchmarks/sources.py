@@ -30,14 +30,12 @@ _SUFFIXES = (".csv", ".json", ".jsonl", ".parquet", ".txt")
 
 @dataclass(frozen=True)
 class Source:
-    """Rows and their origin: `revision` is the commit, or the SHA-256 of what was read, `None` if unknown.
-
-    `parts` are the rows of each file, with its name without ending where several may be read.
-    """
+    """Rows and their origin."""
 
     name: str
     split: str | None
-    revision: str | None
+    revision: str | None  # the commit, or the SHA-256 of what was read; `None` if unknown
+    # The rows of each file, with its name without ending where several may be read.
     parts: list[tuple[str | None, list[dict[str, Any]]]]
 
 
