@@ -10,7 +10,7 @@ from typing import Any
 
 from hf_factuality.errors import DataError, JudgingError
 from hf_factuality.evaluation.engines import Engine, Request
-from hf_factuality.evaluation.journal import Journal
+from hf_factuality.evaluation.journal import Journal, stored
 from hf_factuality.evaluation.plan import Task
 from hf_factuality.evaluation.verification import AnswerJudge, JournalVerdicts, answer_row
 from hf_factuality.rewards import ChecklistReward
@@ -94,27 +94,22 @@ def _vote(judge: AnswerJudge, rows: Sequence[Row], journal: Journal) -> None:
         if row.ranges and (sample.get("voted") != key or None in sample["votes"]):
             todo.append(row)
     with _bar(len(todo), " judged") as bar:
-        for pairs in judge.vote(todo):
-            for row, votes in pairs:
-                item, number = row.key
-                journal.add([{"id": item.id, "sample": number, "votes": votes, "voted": judge.key(row)}])
-            bar.update(len(pairs))
+        for row, votes in judge.vote(todo):
+            item, number = row.key
+            journal.add([{"id": item.id, "sample": number, "votes": votes, "voted": judge.key(row)}])
+            bar.update()
 
 
 def journal_rows(task: Task, journal: Journal, scores: Mapping[str, Sequence[float | None]]) -> list[dict[str, Any]]:
     """One row per item for [`Journal.finish`]: id, prompt, question, answers with their spans, and a score per metric."""
     rows = []
     for place, item in enumerate(task.items):
-        known = journal.answers.get(item.id, {})
         row: dict[str, Any] = {"id": item.id, "prompt": list(item.messages), "question": item.question}
         if item.answer is not None:
             row["gold"] = item.answer  # not "answer", which is a completion where such a file is read
         if item.choices:
             row |= {"choices": list(item.choices), "correct": list(item.correct)}
-        if "log_likelihoods" in known:
-            row["log_likelihoods"] = known["log_likelihoods"]
-        if known.get("completions"):
-            row["samples"] = known["completions"]
+        row |= stored(journal.answers.get(item.id, {}))
         rows.append({**row, "scores": {name: values[place] for name, values in scores.items()}})
     return rows
 

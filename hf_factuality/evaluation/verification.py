@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -175,8 +176,8 @@ class AnswerJudge:
         said = [self._said.get(vote) for vote in votes]
         return next((it for it in said if 2 * said.count(it) > len(said)), None)
 
-    def vote(self, rows: Sequence[Row]) -> Iterator[list[tuple[Row, list[str | None]]]]:
-        """Chunks of rows with the votes; `None` for one that could not be read or had no answer."""
+    def vote(self, rows: Sequence[Row]) -> Iterator[tuple[Row, list[str | None]]]:
+        """Each row with the votes; `None` for one that could not be read or had no answer."""
         from hf_factuality.chat.client import ChatRequest
         from hf_factuality.verifiers.judges.llm import read_choice
 
@@ -193,6 +194,6 @@ class AnswerJudge:
                 for row in chunk
                 for vote in range(self._votes)
             ]
-            said = self._client.chat(requests)
-            votes = [read_choice(found, words, nucleus=float(several))[0] for found in said]
-            yield [(row, votes[place * self._votes : (place + 1) * self._votes]) for place, row in enumerate(chunk)]
+            votes = (read_choice(found, words, nucleus=float(several))[0] for found in self._client.chat(requests))
+            for row in chunk:
+                yield row, list(islice(votes, self._votes))
