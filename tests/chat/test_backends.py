@@ -125,7 +125,10 @@ def test_one_file_of_answers_for_both_commands(tmp_path):
         engine.join(items)
         assert engine.samples(items) == 2
         found = engine.generate([Request(items[1]), Request(items[0], 1)], Generation(1, 1.0, 1.0, 2, 0))
-        assert [(it.id, it.text) for it in found] == [("b", "b1"), ("a", None)]
+        assert [(request.item.id, it.text, it.error) for request, it in found] == [
+            ("b", "b1", None),
+            ("a", "", "not in the file"),
+        ]
 
 
 def test_vllm(monkeypatch):
