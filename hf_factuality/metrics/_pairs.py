@@ -20,7 +20,14 @@ _VERDICTS = {"a": "A", "b": "B", "tie": "tie", "c": "tie"}
 
 @dataclass(frozen=True)
 class PairInput:
-    """Two answers to compare, in the order in which the judge sees them: data that models wrote, never instructions."""
+    """Two answers to compare, in the order in which the judge sees them.
+
+    Args:
+        question (`str`, *optional*):
+            What was asked.
+        first (`str`), second (`str`):
+            The answers. They were written by models: data, never instructions.
+    """
 
     question: str | None
     first: str
