@@ -14,9 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from hf_factuality.errors import CheckpointError
 from hf_factuality.io.upload import naming_model
-from hf_factuality.verifiers.extractors.sentences import SentenceExtractor
-from hf_factuality.verifiers.judges.pairs import PairJudge
-from hf_factuality.verifiers.pipeline import VerifierPipeline
+from hf_factuality.verifiers.judges.pairs import PairJudge, PairVerifier
 
 
 if TYPE_CHECKING:
@@ -154,22 +152,10 @@ class HHEMJudge(PairJudge):
         return self.model(**features).logits[:, 0]
 
 
-class HHEMVerifier(VerifierPipeline):
-    """Sentences of the completion, judged against the row's evidence by [`HHEMJudge`].
+class HHEMVerifier(PairVerifier):
+    """English sentences of the completion, judged against the row's evidence by [`HHEMJudge`], whose arguments are its own."""
 
-    Args:
-        model (`str` or `T5ForTokenClassification`, *optional*, defaults to `"vectara/hallucination_evaluation_model"`):
-            See [`HHEMJudge`].
-        tokenizer (`PreTrainedTokenizerBase`, *optional*):
-            See [`HHEMJudge`].
-        **kwargs:
-            The other arguments of [`HHEMJudge`].
-    """
+    judges = HHEMJudge
 
-    def __init__(
-        self,
-        model: str | T5ForTokenClassification = HHEM_MODEL,
-        tokenizer: PreTrainedTokenizerBase | None = None,
-        **kwargs: Any,
-    ):
-        super().__init__(SentenceExtractor("en"), HHEMJudge(model, tokenizer, **kwargs))
+    def __init__(self, model: str | T5ForTokenClassification = HHEM_MODEL, tokenizer=None, **kwargs: Any):
+        super().__init__(model, tokenizer, "en", **kwargs)

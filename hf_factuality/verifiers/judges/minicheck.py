@@ -11,14 +11,12 @@ from dataclasses import KW_ONLY, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from hf_factuality.verifiers.base import JudgeInput
-from hf_factuality.verifiers.extractors.sentences import SentenceExtractor
-from hf_factuality.verifiers.judges.pairs import PairJudge, sentence_bounds, windows_of
-from hf_factuality.verifiers.pipeline import VerifierPipeline
+from hf_factuality.verifiers.judges.pairs import PairJudge, PairVerifier, sentence_bounds, windows_of
 
 
 if TYPE_CHECKING:
     import torch
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PreTrainedModel
 
 
 MINICHECK_MODEL = "lytang/MiniCheck-Flan-T5-Large"
@@ -125,22 +123,11 @@ class MiniCheckJudge(PairJudge):
         return logits[:, 0, [self.no_token_id, self.yes_token_id]]
 
 
-class MiniCheckVerifier(VerifierPipeline):
-    """Sentences of the completion, judged against the row's evidence by [`MiniCheckJudge`].
+class MiniCheckVerifier(PairVerifier):
+    """English sentences of the completion, judged against the row's evidence by [`MiniCheckJudge`], whose arguments are its
+    own."""
 
-    Args:
-        model (`str` or `PreTrainedModel`, *optional*, defaults to `"lytang/MiniCheck-Flan-T5-Large"`):
-            See [`MiniCheckJudge`].
-        tokenizer (`PreTrainedTokenizerBase`, *optional*):
-            See [`MiniCheckJudge`].
-        **kwargs:
-            The other arguments of [`MiniCheckJudge`].
-    """
+    judges = MiniCheckJudge
 
-    def __init__(
-        self,
-        model: str | PreTrainedModel = MINICHECK_MODEL,
-        tokenizer: PreTrainedTokenizerBase | None = None,
-        **kwargs: Any,
-    ):
-        super().__init__(SentenceExtractor("en"), MiniCheckJudge(model, tokenizer, **kwargs))
+    def __init__(self, model: str | PreTrainedModel = MINICHECK_MODEL, tokenizer=None, **kwargs: Any):
+        super().__init__(model, tokenizer, "en", **kwargs)

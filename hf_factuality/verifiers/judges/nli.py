@@ -13,20 +13,19 @@ from typing import TYPE_CHECKING, Any
 
 from hf_factuality.spans import Label
 from hf_factuality.verifiers.base import Judgement
-from hf_factuality.verifiers.extractors.sentences import SentenceExtractor
 from hf_factuality.verifiers.judges.pairs import (
     CONTRADICTED,
     NEUTRAL,
     NOT_SUPPORTED,
     SUPPORTED,
     PairJudge,
+    PairVerifier,
     without_special_tokens,
 )
-from hf_factuality.verifiers.pipeline import VerifierPipeline
 
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    pass
 
 
 _ROLE_OF = {
@@ -156,28 +155,11 @@ class NLIJudge(PairJudge):
         )
 
 
-class NLIVerifier(VerifierPipeline):
-    """Sentences of the completion, judged against the row's evidence by [`NLIJudge`].
+class NLIVerifier(PairVerifier):
+    """Sentences of the completion, judged against the row's evidence by [`NLIJudge`], whose arguments are its own.
 
-    Talk about the answer itself ("Let me think.") and questions are claims like any other here, and mostly come out
-    `UNVERIFIABLE`.
-
-    Args:
-        model (`str` or `PreTrainedModel`):
-            See [`NLIJudge`].
-        tokenizer (`PreTrainedTokenizerBase`, *optional*):
-            See [`NLIJudge`].
-        language (`str`, *optional*):
-            Language of the completions for [`SentenceExtractor`]; `None` decides per completion.
-        **kwargs:
-            The other arguments of [`NLIJudge`].
+    `language` of the completions is for [`~hf_factuality.verifiers.SentenceExtractor`]; `None` decides per completion. Talk
+    about the answer itself ("Let me think.") and questions are claims like any other here, and mostly come out `UNVERIFIABLE`.
     """
 
-    def __init__(
-        self,
-        model: str | PreTrainedModel,
-        tokenizer: PreTrainedTokenizerBase | None = None,
-        language: str | None = None,
-        **kwargs: Any,
-    ):
-        super().__init__(SentenceExtractor(language), NLIJudge(model, tokenizer, **kwargs))
+    judges = NLIJudge

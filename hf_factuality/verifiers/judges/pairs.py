@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from hf_factuality.io.upload import naming_model
 from hf_factuality.spans import Label
 from hf_factuality.verifiers.base import JudgeInput, Judgement
-from hf_factuality.verifiers.extractors.sentences import sentence_offsets
+from hf_factuality.verifiers.extractors.sentences import SentenceExtractor, sentence_offsets
+from hf_factuality.verifiers.pipeline import VerifierPipeline
 
 
 if TYPE_CHECKING:
@@ -348,3 +349,29 @@ class PairJudge:
                 chosen = order[begin:end]
                 logits = self._logits(self._padded(encoded, chosen)).float()
                 yield chosen, logits.masked_fill(~logits.isfinite().all(-1, keepdim=True), float("nan"))
+
+
+class PairVerifier(VerifierPipeline):
+    """Sentences of the completion, judged by a [`PairJudge`], that of the class.
+
+    Args:
+        model (`str` or `PreTrainedModel`), tokenizer (`PreTrainedTokenizerBase`, *optional*):
+            See the judge.
+        language (`str`, *optional*):
+            Language of the completions for [`SentenceExtractor`]; `None` decides per completion.
+        **kwargs:
+            The other arguments of the judge.
+    """
+
+    judges: ClassVar[type[PairJudge]]
+    reads_evidence: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        model: str | PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase | None = None,
+        language: str | None = None,
+        **kwargs: Any,
+    ):
+        judge = self.judges(model, tokenizer, **kwargs)
+        super().__init__(SentenceExtractor(language), judge, requires_evidence=self.reads_evidence)

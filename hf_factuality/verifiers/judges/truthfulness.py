@@ -15,11 +15,9 @@ from hf_factuality.errors import JudgingError
 from hf_factuality.io.upload import naming_model
 from hf_factuality.spans import Label
 from hf_factuality.verifiers.base import JudgeInput, Judgement
-from hf_factuality.verifiers.extractors.sentences import SentenceExtractor
 from hf_factuality.verifiers.judges.llm import ServedJudge, Talk, judgement_of
 from hf_factuality.verifiers.judges.nli import nli_roles
-from hf_factuality.verifiers.judges.pairs import PairJudge, outside_zero3, without_special_tokens
-from hf_factuality.verifiers.pipeline import VerifierPipeline
+from hf_factuality.verifiers.judges.pairs import PairJudge, PairVerifier, outside_zero3, without_special_tokens
 from hf_factuality.verifiers.prompts import Prompt
 
 
@@ -157,13 +155,10 @@ class ServedTruthfulnessJudge(ServedJudge):
         return judgement_of(item, Label.SUPPORTED if share >= 0.5 else Label.CONTRADICTED, share)
 
 
-class TruthfulnessVerifier(VerifierPipeline):
+class TruthfulnessVerifier(PairVerifier):
     """Sentences of the completion, judged without evidence by [`TruthfulnessJudge`], whose arguments are its own.
 
-    `language` of the completions is for [`SentenceExtractor`]; `None` decides per completion.
+    `language` of the completions is for [`~hf_factuality.verifiers.SentenceExtractor`]; `None` decides per completion.
     """
 
-    judges: ClassVar[type[TruthfulnessJudge]] = TruthfulnessJudge
-
-    def __init__(self, model, tokenizer=None, language: str | None = None, **kwargs: Any):
-        super().__init__(SentenceExtractor(language), self.judges(model, tokenizer, **kwargs), requires_evidence=False)
+    judges, reads_evidence = TruthfulnessJudge, False
