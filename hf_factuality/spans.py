@@ -6,7 +6,6 @@ each have another tokenizer. This module and [`~hf_factuality.offsets`] import n
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from bisect import bisect_left, bisect_right
@@ -280,21 +279,6 @@ class Verification:
         for name in ("spans", "claims"):
             data[name] = tuple(LabeledSpan.from_dict(span) for span in data.get(name, ()))
         return cls(**data)
-
-    def to_json(self) -> str:
-        """One line of JSON; inverse of [`Verification.from_json`]."""
-        return json.dumps(self.to_dict(), ensure_ascii=False)
-
-    @classmethod
-    def from_json(cls, text: str) -> Verification:
-        """Inverse of [`Verification.to_json`]; `SpanError`: not JSON, or not a verification."""
-        try:
-            data = json.loads(text)
-        except json.JSONDecodeError as error:
-            raise SpanError(f"not a verification: {error}") from None
-        if not isinstance(data, dict):
-            raise SpanError(f"a verification is a JSON object, got {type(data).__name__}")
-        return cls.from_dict(data)
 
 
 SCOPES = ("answer", "think", "completion")

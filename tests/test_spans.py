@@ -82,24 +82,20 @@ SPANS = st.builds(
 
 @given(st.builds(Verification, st.lists(SPANS), st.lists(SPANS), st.booleans(), TEXT))
 def test_json_round_trip(verification):
-    text = verification.to_json()
-    assert "\n" not in text
-    assert Verification.from_json(text) == verification
+    assert Verification.from_dict(json.loads(json.dumps(verification.to_dict()))) == verification
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("data", "message"),
     [
-        ("{", "not a verification"),
-        ("[]", "JSON object, got list"),
-        ('{"span": []}', "keys"),
-        ('{"spans": [{"start": 0}]}', "a span has the keys"),
-        ('{"spans": [{"start": 0, "end": 1, "verdict": "x"}]}', "a span has the keys"),
+        ({"span": []}, "keys"),
+        ({"spans": [{"start": 0}]}, "a span has the keys"),
+        ({"spans": [{"start": 0, "end": 1, "verdict": "x"}]}, "a span has the keys"),
     ],
 )
-def test_wrong_json_is_refused_by_name(text, message):
+def test_other_keys_are_refused_by_name(data, message):
     with pytest.raises(SpanError, match=message):
-        Verification.from_json(text)
+        Verification.from_dict(data)
 
 
 def test_published_labels_map_onto_ours():

@@ -214,8 +214,9 @@ class BiographyDemo(ClosedWorldDemo):
         """
         from accelerate import PartialState
 
+        from hf_factuality.data.builder import read_questions
         from hf_factuality.data.pairs import PairConfig
-        from hf_factuality.data.preferences import build_preferences, load_pairs, read_questions
+        from hf_factuality.data.preferences import build_preferences, load_pairs
         from hf_factuality.data.sampling import SamplingConfig, TransformersSampler
 
         folder = Path(output_dir) / f"pairs-{Path(self.model_dir).name}-seed{seed}"

@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 
-__all__ = ["ChatAnswer", "ChatModel", "ChatRequest", "TokenLogprobs", "cut"]
-
 # Reasons to end that make an answer less than what the model had to say. The last is ours: several choices that differ.
 _INCOMPLETE = frozenset({"length", "max_tokens", "content_filter", "abort", "error", "ambiguous"})
 

@@ -21,8 +21,6 @@ from typing import Any
 from filelock import FileLock
 
 
-__all__ = ["AnswerCache", "content_key", "default_cache_path"]
-
 logger = logging.getLogger(__name__)
 
 # Part of every key: raise it when the meaning of what is stored changes.

@@ -16,9 +16,6 @@ if TYPE_CHECKING:  # both are loaded when a model is asked
     from transformers import LogitsProcessorList
 
 
-__all__ = ["CausalModel", "SeededSampler", "processors", "render"]
-
-
 def render(
     tokenizer: Any,
     messages: Sequence[Mapping[str, str]],

@@ -20,8 +20,6 @@ from hf_factuality.chat.cache import AnswerCache, content_key
 from hf_factuality.chat.transport import Failure, RetryPolicy, ServerError, Transport
 
 
-__all__ = ["ChatAnswer", "ChatClient", "ChatRequest", "ClientStats", "RetryPolicy", "ServerError", "TokenLogprobs"]
-
 logger = logging.getLogger(__name__)
 
 # How servers call a list of allowed answers: vLLM since 0.12 (which silently ignores the older name), and before.

@@ -8,8 +8,6 @@ from typing import Any
 from hf_factuality.errors import DataError
 
 
-__all__ = ["ANSWER_COLUMNS", "RESPONSE_COLUMNS", "given_answers", "is_header"]
-
 ANSWER_COLUMNS = ("completions", "completion", "answer", "text", "output", "responses")
 """Where `evaluate` looks for the answers of a row, the first that it has."""
 RESPONSE_COLUMNS = ("responses", "completions", "completion")

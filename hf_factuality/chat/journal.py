@@ -14,9 +14,6 @@ from typing import Any
 from hf_factuality.errors import DataError
 
 
-__all__ = ["LineFile", "Lines", "dumps", "only_run", "written_ids"]
-
-
 class Lines:
     """A file of JSON objects, one per line, open for adding by several threads of one process.
 

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
-__all__ = ["LocalChat", "bind_policy"]
-
 logger = logging.getLogger(__name__)
 
 # Of a model whose configuration does not say how much it can read.

@@ -30,8 +30,6 @@ from hf_factuality.errors import JudgingError
 from hf_factuality.io.secrets import redact
 
 
-__all__ = ["Failure", "RetryPolicy", "ServerError", "Transport"]
-
 logger = logging.getLogger(__name__)
 
 # Bytes of an answer; more is no answer.

@@ -9,9 +9,6 @@ from typing import Any
 from hf_factuality.chat.base import ChatAnswer, ChatRequest
 
 
-__all__ = ["VLLMChat"]
-
-
 class VLLMChat:
     """Chat requests answered by an engine of vLLM in this process. Choices and log-probabilities are not asked for.
 

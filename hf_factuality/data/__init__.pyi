@@ -1,5 +1,6 @@
 # Public names, which load on first use.
 from hf_factuality.data.anah_format import read_anah as read_anah, write_anah as write_anah
+from hf_factuality.data.builder import read_questions as read_questions
 from hf_factuality.data.checklists import (
     ChecklistConfig as ChecklistConfig,
     build_checklists as build_checklists,
@@ -19,7 +20,6 @@ from hf_factuality.data.preferences import (
     load_pairs as load_pairs,
     pair_features as pair_features,
     push_pairs as push_pairs,
-    read_questions as read_questions,
 )
 from hf_factuality.data.refusals import (
     RefusalConfig as RefusalConfig,

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
 
-__all__ = ["ANAHReport", "place_sentences", "read_anah", "write_anah"]
-
 _TYPES: Mapping[str, Label] = {
     # Two types in place of four: "hallucination" is contradictory or unverifiable, "no_hallucination" ok or nofact.
     "hallucination": Label.CONTRADICTED,

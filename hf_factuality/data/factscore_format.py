@@ -9,9 +9,6 @@ from hf_factuality.errors import DataError
 from hf_factuality.io.rows import read_rows
 
 
-__all__ = ["read_factscore"]
-
-
 def read_factscore(path: str | Path) -> list[dict[str, Any]]:
     """Responses with the labels of their atomic facts, from a file of FActScore's labelled data.
 

@@ -18,7 +18,6 @@ from hf_factuality.data.builder import (
     describe_labels,
     judged_responses,
     push_dataset,
-    read_questions,
     verified,
     write_dataset,
 )
@@ -31,8 +30,6 @@ from hf_factuality.verifiers.base import Verifier
 if TYPE_CHECKING:
     from datasets import Dataset, Features
 
-
-__all__ = ["PreferenceQuestion", "build_preferences", "load_pairs", "pair_features", "push_pairs", "read_questions"]
 
 _FILE = "pairs.parquet"
 _SIDES = ("chosen", "rejected")

@@ -14,8 +14,6 @@ from hf_factuality.verifiers.base import evidence_passages
 if TYPE_CHECKING:
     from datasets import Dataset
 
-__all__ = ["load_rlfh", "rlfh_row"]
-
 _ANSWER = "The correct answer to the question is: {answer}."
 _NO_ANSWER = "The question has no correct answer."
 _TEXTS = ("materials", "extra_materials", "evidence")

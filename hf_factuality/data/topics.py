@@ -21,9 +21,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
-__all__ = ["embed_topics", "questions_by_topic", "select_by_distance", "select_questions", "topic_distances"]
-
-
 def questions_by_topic(questions: Sequence[PreferenceQuestion]) -> dict[str, list[PreferenceQuestion]]:
     """Questions of each topic, both in the order of the questions."""
     found: dict[str, list[PreferenceQuestion]] = {}

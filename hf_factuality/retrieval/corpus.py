@@ -34,8 +34,6 @@ from hf_factuality.verifiers.base import Verifier, VerifierInput
 from hf_factuality.verifiers.pipeline import VerifierPipeline
 
 
-__all__ = ["CorpusRetriever", "PassageCounts", "PassageIndex"]
-
 INDEX_FILE = "retriever.json"
 
 

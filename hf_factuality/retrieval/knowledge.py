@@ -33,8 +33,6 @@ from hf_factuality.retrieval.pages import (
 from hf_factuality.retrieval.passages import stored_text
 
 
-__all__ = ["LOOKUPS", "KnowledgeBase"]
-
 logger = logging.getLogger(__name__)
 
 # Steps of a look-up; each includes those before it.

@@ -21,8 +21,6 @@ from hf_factuality.io.rows import read_lines
 from hf_factuality.retrieval.pages import bare_name, encodable, title_key
 
 
-__all__ = ["DUPLICATES", "is_sqlite", "read_source", "write_base"]
-
 FORMAT = "1"
 """Raised when the tables of a file change their meaning."""
 MAGIC = b"SQLite format 3\0"

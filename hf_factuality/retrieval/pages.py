@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from itertools import chain
 
 
-__all__ = ["Page", "bare_name", "encodable", "spellings_of", "title_key", "wiki_form", "without_qualifier"]
-
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
 _QUALIFIER = re.compile(r"\s*\([^()]*\)$")
 _MARKS = str.maketrans("_‘’ʼ“”‐‑‒–—", " '''\"\"-----")

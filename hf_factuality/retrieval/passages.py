@@ -24,19 +24,6 @@ from hf_factuality.verifiers.extractors.sentences import sentence_offsets
 from hf_factuality.verifiers.judges.lexical_text import FUNCTION_WORDS
 
 
-__all__ = [
-    "FACTSCORE_PASSAGES",
-    "RLFH_PASSAGES",
-    "Passage",
-    "PassageConfig",
-    "best_places",
-    "bm25_index",
-    "bm25_scores",
-    "split_passages",
-    "stored_text",
-    "terms",
-]
-
 # FActScore's mark between its chunks (factscore/retrieval.py).
 SEPARATOR = "####SPECIAL####SEPARATOR####"
 _TAG = re.compile(r"(</?s>)")

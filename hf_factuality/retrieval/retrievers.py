@@ -33,8 +33,6 @@ from hf_factuality.verifiers.base import Retriever, VerifierInput
 from hf_factuality.verifiers.extractors.sentences import sentence_offsets
 
 
-__all__ = ["CombinedRetriever", "CountingRetriever", "DenseRetriever", "TopicRetriever"]
-
 logger = logging.getLogger(__name__)
 
 Claims = Sequence[Sequence[str]]

@@ -19,8 +19,6 @@ from hf_factuality.retrieval.retrievers import Claims, CountingRetriever, query_
 from hf_factuality.verifiers.base import VerifierInput
 
 
-__all__ = ["WebRetriever"]
-
 logger = logging.getLogger(__name__)
 
 

@@ -16,8 +16,6 @@ from hf_factuality.spans import Label
 from hf_factuality.verifiers.base import Judge, JudgeInput, Judgement
 
 
-__all__ = ["CalibratedJudge", "Calibration", "MajorityJudge", "fit_calibration"]
-
 _HEDGED = {Label.HEDGED_SUPPORTED: Label.SUPPORTED, Label.HEDGED_CONTRADICTED: Label.CONTRADICTED}
 _KIND = {label: _HEDGED.get(label, label) for label in Label}
 # Scores are moved this far from 0 and 1 before their log-odds are taken.

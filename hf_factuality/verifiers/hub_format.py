@@ -26,8 +26,6 @@ from hf_factuality.io.secrets import SECRET_SETTING, holds_token
 from hf_factuality.verifiers.prompts import Prompt
 
 
-__all__ = ["BASE_URL_VARIABLE", "CONFIG_NAME", "MODEL_TYPE", "PARTS", "STAGES", "Reader", "Written", "refuse_models"]
-
 BASE_URL_VARIABLE = "HF_FACTUALITY_BASE_URL"
 """Environment variable with the address of the server, where only a name can be given."""
 CONFIG_NAME = "verifier_config.json"

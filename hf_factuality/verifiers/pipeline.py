@@ -21,9 +21,6 @@ from hf_factuality.verifiers.base import Extractor, Judge, JudgeInput, Judgement
 from hf_factuality.verifiers.hub_format import BASE_URL_VARIABLE, CONFIG_NAME, STAGES, Reader, Written, refuse_models
 
 
-__all__ = ["VerifierPipeline", "describe", "export_pipeline", "load_pipeline", "push_pipeline", "save_pipeline"]
-
-
 class VerifierPipeline:
     """Chains extractor, retriever and judge into a [`Verifier`].
 

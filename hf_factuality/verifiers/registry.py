@@ -13,8 +13,6 @@ from hf_factuality.verifiers.hub_format import BASE_URL_VARIABLE
 from hf_factuality.verifiers.pipeline import load_pipeline
 
 
-__all__ = ["VERIFIER_NAMES", "load_verifier"]
-
 # Name -> module and class: the verifiers of `judges/NAME.py`. They are imported on use, as "nli" needs torch and
 # transformers. "self" has none: its model is an object.
 _BUILT_IN = {

@@ -32,8 +32,6 @@ from hf_factuality.verifiers.pipeline import VerifierPipeline
 from hf_factuality.verifiers.registry import load_verifier
 
 
-__all__ = ["TASK", "FactVerificationPipeline"]
-
 TASK = "fact-verification"
 _FIELDS = ("text", "completion", "evidence", "question")
 # What `pipeline` hands on to every pipeline and no verifier takes.

@@ -12,7 +12,8 @@ from datasets import Dataset
 from hf_factuality.chat.base import ChatAnswer
 from hf_factuality.chat.client import ChatClient, RetryPolicy
 from hf_factuality.cli import main
-from hf_factuality.data.preferences import build_preferences, load_pairs, push_pairs, read_questions
+from hf_factuality.data.builder import read_questions
+from hf_factuality.data.preferences import build_preferences, load_pairs, push_pairs
 from hf_factuality.data.sampling import GivenResponses, SamplingConfig, ServedSampler
 from hf_factuality.data.topics import select_questions
 from hf_factuality.errors import DataError, HubError
