@@ -6,6 +6,11 @@ from hf_factuality.data.checklists import (
     build_checklists as build_checklists,
     push_checklists as push_checklists,
 )
+from hf_factuality.data.corrections import (
+    CorrectionConfig as CorrectionConfig,
+    build_corrections as build_corrections,
+    push_corrections as push_corrections,
+)
 from hf_factuality.data.factscore_format import read_factscore as read_factscore
 from hf_factuality.data.fspo import (
     ParsedPrompt as ParsedPrompt,

@@ -1,4 +1,4 @@
-"""The commands `hf-factuality build-preferences`, `build-checklists` and `build-refusals`."""
+"""The commands `hf-factuality build-preferences`, `build-checklists`, `build-refusals` and `build-corrections`."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from hf_factuality.functional.correction import CHECK, REVISE
 from hf_factuality.verifiers.registry import VERIFIER_HELP
 
 
 def add_builders(commands: Any) -> None:
-    """Add `build-preferences`, `build-checklists` and `build-refusals` to the subparsers of the `hf-factuality` command."""
+    """Add `build-preferences`, `build-checklists`, `build-refusals` and `build-corrections` to the subparsers of the `hf-factuality` command."""
     build = _builder(
         commands,
         "preferences",
@@ -52,6 +53,7 @@ def add_builders(commands: Any) -> None:
         "1, greedy; 5 for --variant uncertain",
         "abstention",
         ("0; 0.7 for --variant uncertain", 0, 15),
+        "R-Tuning's",
     )
     build.set_defaults(verifier="gold")
     what = build.add_argument_group("what is written (may change when a run is started again, but for --stop)")
@@ -65,10 +67,39 @@ def add_builders(commands: Any) -> None:
     refusal = "for unknown; may be repeated (default: several in the language)"
     what.add_argument("--refusal", dest="refusals", action="append", metavar="TEXT", help=refusal)
     what.add_argument("--stop", metavar="TEXT", help="that responses end at (default the full stop); '' for none")
+    build = _builder(
+        commands,
+        "corrections",
+        "sample answers, let the model check and revise them, keep what is right, for self-correction",
+        "Samples answers, the model's verdicts on them and revisions of those it finds wrong, compares with the gold answers "
+        "(column 'answer'), and writes conversations in which a model checks itself, or pairs for DPO.",
+        "4",
+        "self-correction",
+        (1.0, 0, 1024),
+        "ours",
+    )
+    build.set_defaults(verifier="gold")
+    what = build.add_argument_group("what is sampled of an answer, and written")
+    output = "conversations for SFT (default) or pairs for DPO (may change when a run is started again)"
+    what.add_argument("--output", choices=("trajectories", "pairs"), default="trajectories", help=output)
+    for name in ("verdicts", "revisions"):
+        of = "an answer" if name == "verdicts" else "an answer that was found wrong"
+        what.add_argument(f"--num_{name}", type=whole_number, default=4, metavar="N", help=f"of {of} (default 4)")
+    misled = "share of the right answers that are found wrong, and kept right (default 0.5)"
+    what.add_argument("--misled", type=float, default=0.5, metavar="SHARE", help=misled)
+    what.add_argument("--check", default=CHECK, metavar="TEXT", help="what asks for a verdict")
+    what.add_argument("--revise", default=REVISE, metavar="TEXT", help="what asks for a revision")
 
 
 def _builder(
-    commands: Any, kind: str, help: str, does: str, samples: str, page: str | None = None, default=(0.8, 40, 512)
+    commands: Any,
+    kind: str,
+    help: str,
+    does: str,
+    samples: str,
+    page: str | None = None,
+    default=(0.8, 40, 512),
+    whose="Mask-DPO's",
 ) -> Any:
     """The command `build-{kind}` with the flags that all builders share; what the defaults of sampling are is only said."""
     build = commands.add_parser(
@@ -106,7 +137,7 @@ def _builder(
     who.add_argument("--concurrency", type=whole_number, help="requests to the server at once (default 32)")
     model_args = "arguments of from_pretrained or vllm.LLM, as '{\"tensor_parallel_size\": 4}'"
     who.add_argument("--model_args", type=json_object, metavar="JSON", help=model_args)
-    how = build.add_argument_group(f"how responses are sampled (defaults are {'R-Tuning' if page else 'Mask-DPO'}'s)")
+    how = build.add_argument_group(f"how responses are sampled (defaults are {whose})")
     how.add_argument("--num_samples", type=int, metavar="N", help=f"responses per question (default {samples})")
     how.add_argument("--temperature", type=float, metavar="T", help=f"default {default[0]}")
     how.add_argument("--top_k", type=int, metavar="K", help=f"default {default[1]}; 0 for all, and servers without it")

@@ -320,14 +320,16 @@ def describe_labels(folder: Path) -> str:
 
 
 def verified(
-    question: PreferenceQuestion, responses: LineFile, verdicts: LineFile, counts: Counter
+    question: PreferenceQuestion, responses: LineFile, verdicts: LineFile, counts: Counter, finished: bool = False
 ) -> list[tuple[str, Verification | None]]:
-    """Text and verification of each response to a question; `counts` gets how many, were cut off, and were lost."""
+    """Text and verification of each response to a question, or of the finished ones; `counts` gets how many there are, were
+    cut off, and were lost."""
     both = list(zip(responses[question.id], verdicts[question.id], strict=True))
     kept = [(*response, verdict) for response, verdict in both if response is not None]
     cut_off = sum(not finished for _, finished, _ in kept)
     counts.update(responses=len(kept), cut_off_responses=cut_off, lost_responses=len(both) - len(kept))
-    return [(text, None if verdict is None else Verification.from_dict(verdict)) for text, _, verdict in kept]
+    kept = [(text, verdict) for text, ended, verdict in kept if ended or not finished]
+    return [(text, None if verdict is None else Verification.from_dict(verdict)) for text, verdict in kept]
 
 
 def write_dataset(

@@ -18,6 +18,7 @@ from typing import Any
 from hf_factuality.chat.journal import written_ids
 from hf_factuality.chat.sureness import SURE_WORDS
 from hf_factuality.data import checklists as lists
+from hf_factuality.data import corrections as correcting
 from hf_factuality.data import refusals as declining
 from hf_factuality.data.builder import PreferenceQuestion, check_evidence, read_questions
 from hf_factuality.data.pairs import REASONS, PairConfig
@@ -95,6 +96,22 @@ def refusals(args: argparse.Namespace) -> int:
 
     make = partial(declining.build_refusals, refusals=config)
     return _build(args, make, declining.push_refusals, head, declining.REASONS, declining.with_golds, **sampling)
+
+
+def corrections(args: argparse.Namespace) -> int:
+    """Run `build-corrections`, likewise."""
+    names = correcting.CorrectionConfig.__dataclass_fields__
+    config = correcting.CorrectionConfig(**{name: getattr(args, name) for name in names})
+    if args.knowledge or args.responses:
+        flag = "--knowledge" if args.knowledge else "--responses"
+        raise ValueError(f"build-corrections asks the model about its own answers, by gold answers; leave {flag} out")
+
+    def head(report: dict[str, Any]) -> dict[str, Any]:
+        return {name: report[name] for name in ("questions", "responses", "rows")} | report["kinds"]
+
+    make = partial(correcting.build_corrections, corrections=config)
+    sampling = {"num_samples": 4, "temperature": 1.0, "top_k": 0, "max_new_tokens": 1024}
+    return _build(args, make, correcting.push_corrections, head, correcting.REASONS, declining.with_golds, **sampling)
 
 
 def _build(

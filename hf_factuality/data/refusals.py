@@ -150,7 +150,7 @@ def build_refusals(
         for question in questions:
             lost = counts["lost_responses"]
             found = verified(question, *journals, counts)
-            right = [_right(text, verdict) for text, verdict in found]
+            right = [response_right(text, verdict) for text, verdict in found]
             known = [value for value in right if value is not None]
             sure = True if True in known else None if None in right else False
             if counts["lost_responses"] > lost or len(found) < least:
@@ -166,7 +166,7 @@ def build_refusals(
         if config.variant == "uncertain":
             _by_entropy(rows, config.max_entropy, seed)
         for row in rows:
-            text = config.completion(row["answer"][0], row["sure"], _draw(seed, row["id"]))
+            text = config.completion(row["answer"][0], row["sure"], drawn(seed, row["id"]))
             row["completion"] = [{"role": "assistant", "content": text}]
         report = {"questions": len(questions), "rows": len(rows), "variant": config.variant}
         for name, sure in (("sure", True), ("unsure", False)):
@@ -198,7 +198,7 @@ def entropy(texts: Sequence[str]) -> float:
     return sum(-n / len(texts) * math.log(n / len(texts)) for n in counts.values()) + 0.0
 
 
-def _right(text: str, verdict: Verification | None) -> bool | None:
+def response_right(text: str, verdict: Verification | None) -> bool | None:
     if not text.strip():
         return False
     labels = [unit.label for unit in judged_units(verdict)] if verdict and not verdict.error else [None]
@@ -207,11 +207,11 @@ def _right(text: str, verdict: Verification | None) -> bool | None:
 
 def _by_entropy(rows: list[dict[str, Any]], most: float | None, seed: int) -> None:
     """Sure is what has at most so much entropy, else half of the rows, rounded down; the seed decides between equal ones."""
-    order = sorted(rows, key=lambda row: (row["entropy"], _draw(seed, row["id"]).random()))
+    order = sorted(rows, key=lambda row: (row["entropy"], drawn(seed, row["id"]).random()))
     for place, row in enumerate(order):
         row["sure"] = place < len(rows) // 2 if most is None else row["entropy"] <= most
 
 
-def _draw(seed: int, key: str) -> random.Random:
+def drawn(seed: int, key: str) -> random.Random:
     digest = hashlib.sha256(f"{seed} {key}".encode("utf-8", "surrogatepass")).digest()
     return random.Random(int.from_bytes(digest[:8], "big"))

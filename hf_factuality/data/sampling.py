@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -294,6 +295,15 @@ class GivenResponses:
     def responses_to(self, ids: Sequence[str]) -> list[list[Response | None]]:
         """Per question its responses."""
         return [[None if text is None else Response(text) for text in self._responses[key]] for key in ids]
+
+
+def resampled(sampler: Sampler, num_samples: int) -> Sampler:
+    """The same sampler with another number of samples, for what is asked about its responses."""
+    if isinstance(sampler, GivenResponses):
+        raise TypeError("responses that exist already cannot be asked about; name the model that is to be sampled")
+    other = copy.copy(sampler)
+    other.config = replace(sampler.config, num_samples=num_samples)
+    return other
 
 
 def _grouped(found: list[Response | None], size: int) -> list[list[Response | None]]:

@@ -1,0 +1,237 @@
+"""From questions to answers that their own model checks and revises: self-rewarding correction (arXiv 2502.19613)."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hf_factuality.data.builder import PreferenceQuestion, judged_responses, push_dataset, verified, write_dataset
+from hf_factuality.data.refusals import drawn, response_right, with_golds
+from hf_factuality.data.sampling import Sampler, resampled
+from hf_factuality.functional.correction import CHECK, CHECKED_WRONG, REVISE, self_verdict
+from hf_factuality.spans import Verification
+from hf_factuality.verifiers.base import Verifier, VerifierInput
+
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+
+_FILE = "corrections.parquet"
+PATTERNS = {
+    (False, False): "wrong, found wrong, corrected",
+    (True, False): "right, found wrong, kept right",
+    (True, True): "right, found right",
+}
+REASONS = {
+    "cut_off": "responses that were cut off or are empty",
+    "not_judged": "answers and revisions that could not be judged",
+    "no_verdict": "right answers without a fitting verdict",
+    "not_noticed": "wrong answers that no verdict found wrong",
+    "not_corrected": "answers found wrong without a right revision",
+    "no_pair": "answers whose samples make no pair",
+}
+_CARD = """# Answers that are checked and revised
+
+{rows} rows on {questions} questions, sampled from the model itself with hf_factuality {version} for
+[self-rewarding correction](https://huggingface.co/papers/2502.19613). An answer ends in a verdict, `[VERIFY] correct` or
+`[VERIFY] wrong`; after the latter a second turn revises it.
+"""
+
+
+@dataclass(frozen=True)
+class CorrectionConfig:
+    """What is sampled of an answer, and what becomes of it.
+
+    Args:
+        output (`str`, *optional*, defaults to `"trajectories"`):
+            `"trajectories"`, conversations for SFT on the assistant's turns, at most one per answer; or `"pairs"`, `prompt`,
+            `chosen` and `rejected` for DPO. A pair shares all before the text that differs, so that the loss on it is that of
+            multi-turn DPO.
+        num_verdicts (`int`, *optional*, defaults to 4), num_revisions (`int`, *optional*, defaults to 4):
+            Verdicts sampled of an answer, and revisions of one that was found wrong.
+        misled (`float`, *optional*, defaults to 0.5):
+            Share of the right answers that are found wrong, by a verdict that was sampled or else by the bare words, so that
+            the model learns to stand by what is right. Ours; the paper does not give one.
+        check, revise (`str`, *optional*):
+            What is said for the user, [`CHECK`] and [`REVISE`] by default.
+
+    Raises:
+        `ValueError`: a value is unknown, out of range or blank.
+    """
+
+    output: str = "trajectories"
+    num_verdicts: int = 4
+    num_revisions: int = 4
+    misled: float = 0.5
+    check: str = CHECK
+    revise: str = REVISE
+
+    def __post_init__(self):
+        if self.output not in ("trajectories", "pairs") or not 0 <= self.misled <= 1:
+            raise ValueError(
+                f"need output 'trajectories' or 'pairs', 0 <= misled <= 1; got {self.output!r}, {self.misled}"
+            )
+        if min(self.num_verdicts, self.num_revisions) < 2:
+            given = f"{self.num_verdicts} and {self.num_revisions}"
+            raise ValueError(f"need at least 2 verdicts and 2 revisions, got {given}")
+        if not self.check.strip() or not self.revise.strip():
+            raise ValueError("check and revise must be texts that are not blank")
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """A sampled answer, or a revision: whose, which, and whether it is right."""
+
+    question: PreferenceQuestion
+    key: str
+    text: str
+    right: bool
+
+    def asked(self, turn: str, request: str) -> PreferenceQuestion:
+        """What the user says after a turn, as a question of its own with the same gold answers."""
+        return replace(self.question, id=self.key, messages=(*self.question.messages, _said(turn), _asks(request)))
+
+
+class _Unjudged:
+    """Judges nothing: a verdict is read off its text."""
+
+    requires_evidence = False
+
+    def verify(self, inputs: Sequence[VerifierInput]) -> list[Verification]:
+        return [Verification()] * len(inputs)
+
+
+def build_corrections(
+    questions: Sequence[PreferenceQuestion],
+    sampler: Sampler,
+    verifier: Verifier,
+    folder: str | os.PathLike,
+    *,
+    corrections: CorrectionConfig | None = None,
+    **run: Any,
+) -> Dataset:
+    """Sample answers, the model's verdicts on them and revisions, and keep what a model should learn to do.
+
+    Args:
+        questions, sampler, verifier, folder, **run:
+            As for [`~hf_factuality.data.build_refusals`]: questions have the gold answers. Verdicts and revisions are sampled
+            with the same settings, in the folders `verdicts` and `revisions` of the run.
+        corrections ([`CorrectionConfig`], *optional*):
+            What is sampled and kept; `output` may differ when a run is continued.
+
+    Returns:
+        `datasets.Dataset`: columns `id` (of question and answer), `kind`, `question`, `answer` (a list), `topic`; and of
+        trajectories `messages`, of pairs `prompt`, `chosen`, `rejected` (conversations).
+
+    Raises:
+        `DataError`, `JudgingError`: as there; no row is left. `TypeError`: responses that exist already.
+    """
+    from datasets import Features, Value
+
+    config, seed, folder = corrections or CorrectionConfig(), run.get("seed", 0), Path(folder)
+    questions, counts, dropped = with_golds(questions), Counter(), Counter()
+    checks, revisions = resampled(sampler, config.num_verdicts), resampled(sampler, config.num_revisions)
+
+    def answers(asked, sampler, folder, verifier=verifier, file=None) -> Iterator[tuple[PreferenceQuestion, list]]:
+        with judged_responses(asked, sampler, verifier, folder, file, **run) as journals:
+            for question in asked:
+                before = counts["responses"]
+                found = verified(question, *journals, counts, finished=True)
+                kept = [(text, verdict) for text, verdict in found if text.strip()]
+                dropped["cut_off"] += counts["responses"] - before - len(kept)
+                counts["cut_off_responses"] = 0  # none is kept
+                yield question, kept
+
+    solved: list[_Answer] = []
+    for question, found in answers(questions, sampler, folder, file=_FILE):
+        for number, (text, verdict) in enumerate(found):
+            right = response_right(text, verdict)
+            if right is None:
+                dropped["not_judged"] += 1
+            else:
+                solved.append(_Answer(question, f"{question.id} {number}", text, right))
+    by_key, rows = {it.key: it for it in solved}, []
+    asked = [it.asked(it.text, config.check) for it in solved]
+    doubted: dict[str, str] = {}  # the first turn of answers that are found wrong
+    for question, found in answers(asked, checks, folder / "verdicts", _Unjudged()) if asked else ():
+        it, said = by_key[question.id], {True: [], False: []}
+        for text, _ in found:
+            if (verdict := self_verdict(text)) is not None:
+                said[verdict].append(_turn(it.text, text))
+        draw = drawn(seed, it.key)
+        misled = it.right and draw.random() < config.misled
+        if config.output == "pairs" and said[True] and said[False]:
+            pair = draw.choice(said[it.right]), draw.choice(said[not it.right])
+            rows.append(_row(it, "verdict") | _pair(it.question.messages, *pair))
+        if not it.right or misled:
+            if not it.right and not said[False]:
+                dropped["not_noticed"] += 1
+                continue
+            doubted[it.key] = draw.choice(said[False] or [_turn(it.text, CHECKED_WRONG)])
+        elif config.output == "trajectories":
+            if said[True]:
+                messages = [*it.question.messages, _said(draw.choice(said[True]))]
+                rows.append(_row(it, PATTERNS[True, True]) | {"messages": messages})
+            else:
+                dropped["no_verdict"] += 1
+    asked = [by_key[key].asked(turn, config.revise) for key, turn in doubted.items()]
+    for question, found in answers(asked, revisions, folder / "revisions") if asked else ():
+        it, made, draw = by_key[question.id], defaultdict(list), drawn(seed, f"revision {question.id}")
+        for text, verdict in found:
+            made[response_right(text, verdict)].append(text)
+        dropped["not_judged"] += len(made[None])
+        if config.output == "pairs" and made[True] and made[False]:
+            pair = draw.choice(made[True]), draw.choice(made[False])
+            rows.append(_row(it, "revision") | _pair(question.messages, *pair))
+        elif config.output == "pairs":
+            dropped["no_pair"] += 1
+        elif made[True]:
+            messages = [*question.messages, _said(draw.choice(made[True]))]
+            rows.append(_row(it, PATTERNS[it.right, False]) | {"messages": messages})
+        else:
+            dropped["not_corrected"] += 1
+    report = {
+        "questions": len(questions), "rows": len(rows), "kinds": dict(Counter(row["kind"] for row in rows)),
+        "dropped": {reason: dropped[reason] for reason in REASONS}, **counts, "correction_settings": asdict(config),
+    }  # fmt: skip
+    text = Value("string")
+    messages = [{"role": text, "content": text}]
+    names = ("prompt", "chosen", "rejected") if config.output == "pairs" else ("messages",)
+    features = dict.fromkeys(("id", "kind", "question", "topic"), text) | {"answer": [text]}
+    return write_dataset(
+        folder, _FILE, rows, Features(features | dict.fromkeys(names, messages)), report, REASONS, template=_CARD,
+        settings={"corrections": asdict(config)}, tags=["self-correction", "factuality"],
+    )  # fmt: skip
+
+
+def push_corrections(folder: str | os.PathLike, repo_id: str, **arguments: Any) -> str:
+    """Publish the dataset of a finished run with its card; see [`~hf_factuality.data.push_pairs`]."""
+    return push_dataset(folder, _FILE, repo_id, "corrections", **arguments)
+
+
+def _turn(answer: str, check: str) -> str:
+    """A first turn as the model should write it: the answer, and below it what was found in checking it."""
+    return f"{answer.rstrip()}\n\n{check.strip()}"
+
+
+def _row(it: _Answer, kind: str) -> dict[str, Any]:
+    question = it.question
+    known = {"question": question.question, "answer": list(question.evidence), "topic": question.topic}
+    return {"id": it.key, "kind": kind, **known}
+
+
+def _pair(messages: Sequence[Mapping[str, str]], chosen: str, rejected: str) -> dict[str, Any]:
+    return {"prompt": list(map(dict, messages)), "chosen": [_said(chosen)], "rejected": [_said(rejected)]}
+
+
+def _said(text: str) -> dict[str, str]:
+    return {"role": "assistant", "content": text}
+
+
+def _asks(text: str) -> dict[str, str]:
+    return {"role": "user", "content": text}

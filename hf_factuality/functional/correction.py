@@ -1,0 +1,56 @@
+"""Answers that are checked and revised by the model that gave them: its verdicts, and what revising changes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from hf_factuality.functional.scoring import mean
+
+
+CHECK = (
+    "Check your answer step by step. End with the line [VERIFY] correct if it is right, or with the line [VERIFY] wrong if "
+    "it is not."
+)
+REVISE = "You found your answer wrong. Find the error, if there is one, and answer the question again."
+"""What is said for the user, in our words: for a verdict, which is taken into the answer, and for a revision."""
+CHECKED_WRONG = "[VERIFY] wrong"
+_VERDICT = re.compile(r"\[VERIFY\]\s*(correct|wrong)\b", re.IGNORECASE)
+
+
+def self_verdict(text: str) -> bool | None:
+    """Whether a text says of itself that it is right, by its last `[VERIFY] correct` or `[VERIFY] wrong`; `None` without."""
+    found = _VERDICT.findall(text)
+    return found[-1].lower() == "correct" if found else None
+
+
+def correction_figures(
+    first: Sequence[bool | None], final: Sequence[bool | None], verdicts: Sequence[bool | None]
+) -> dict[str, float | None]:
+    """What checking and revising does, as in arXiv 2502.19613.
+
+    Args:
+        first, final (`Sequence[bool]` of length N):
+            Whether the first answer and the last one are right; a problem with a `None` is left out.
+        verdicts (`Sequence[bool]` of length N):
+            What the model says of its first answer; `None` where it says nothing, which counts as a verdict that is not right.
+
+    Returns:
+        `dict[str, float]`: shares of the problems, `None` without any: `turn_1` and `final` (accuracies), `difference`,
+        `corrected` (wrong, then right), `spoilt` (right, then wrong), `verdict_accuracy`, `no_verdict`; and `n`.
+    """
+    rows = [
+        (a, b, said)
+        for a, b, said in zip(first, final, verdicts, strict=True)
+        if a is not None and b is not None
+    ]  # fmt: skip
+    found = {
+        "turn_1": mean([float(a) for a, _, _ in rows]),
+        "final": mean([float(b) for _, b, _ in rows]),
+        "difference": mean([float(b) - float(a) for a, b, _ in rows]),
+        "corrected": mean([float(b and not a) for a, b, _ in rows]),
+        "spoilt": mean([float(a and not b) for a, b, _ in rows]),
+        "verdict_accuracy": mean([float(said is a) for a, _, said in rows]),
+        "no_verdict": mean([float(said is None) for _, _, said in rows]),
+    }
+    return {**found, "n": len(rows)}
