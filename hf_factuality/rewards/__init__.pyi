@@ -28,6 +28,7 @@ from hf_factuality.rewards.confidence import (
     LoVeCReward as LoVeCReward,
     RLCRReward as RLCRReward,
 )
+from hf_factuality.rewards.correction import CorrectionReward as CorrectionReward
 from hf_factuality.rewards.long_form import (
     LONG_FORM_REWARDS as LONG_FORM_REWARDS,
     ChecklistReward as ChecklistReward,

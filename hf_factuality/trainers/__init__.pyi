@@ -1,4 +1,5 @@
 # Public names, which load on first use.
+from hf_factuality.trainers.correction_rollout import CorrectionRollout as CorrectionRollout
 from hf_factuality.trainers.fact_grpo_config import FactGRPOConfig as FactGRPOConfig
 from hf_factuality.trainers.fact_grpo_trainer import FactGRPOTrainer as FactGRPOTrainer
 from hf_factuality.trainers.mask_dpo_config import MaskDPOConfig as MaskDPOConfig

@@ -33,6 +33,7 @@ from hf_factuality.spans import LabeledSpan, TokenOffsets, Verification, scope_r
 from hf_factuality.trainers._base import COMPLETION_TEXTS, VERIFICATIONS, SamplingTrainer, named_rewards
 from hf_factuality.trainers._overlap import columns_of
 from hf_factuality.trainers._span_rewards import SpanRewards
+from hf_factuality.trainers.correction_rollout import CorrectionRollout
 from hf_factuality.trainers.fact_grpo_config import FactGRPOConfig
 from hf_factuality.verifiers.base import Verifier, VerifierInput
 from hf_factuality.verifiers.batches import BatchJudge
@@ -196,6 +197,11 @@ class FactGRPOTrainer(SamplingTrainer, SequenceRatios, GRPOTrainer):
                     f"'<think>a</think>' is decoded to {decoded!r}; add its tags as ordinary (not special) tokens"
                 )
         self._values = TERNARY_VALUES if args.label_values == "ternary" else BINARY_VALUES
+
+    def _takes(self, feature, args):
+        # Nothing is labelled, and nothing judged before the last turn has ended.
+        nothing = isinstance(self._guard.verifier, _Nothing) and args.generation_chunks == 1
+        return isinstance(feature, CorrectionRollout) and nothing
 
     def _check_columns(self, dataset, column: str):
         if dataset is None:

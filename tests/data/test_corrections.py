@@ -194,7 +194,16 @@ def test_the_command_on_a_server(tmp_path, capsys):
 
     questions = write(tmp_path / "q.jsonl", [{"id": "g", "question": "How many?", "answer": "9 * 2 = 18\n#### 18"}])
     with FakeServer(answer) as server:
-        argv = ["build-corrections", questions, "--base_url", server.url, "--model", "fake", "--verifier", "gold:GSM8K"]
+        argv = [
+            "build-corrections",
+            questions,
+            "--base_url",
+            server.url,
+            "--model",
+            "fake",
+            "--verifier",
+            "gold:GSM8K",
+        ]
         argv += ["--top_k", "0", "--misled", "0", "--out", tmp_path / "run"]
         assert main([*map(str, argv)]) == 0
         assert main([*map(str, [*argv[:-1], tmp_path / "knowledge", "--knowledge", questions])]) == 2
