@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING, Any
 from hf_factuality.data.builder import PreferenceQuestion, judged_responses, push_dataset, verified, write_dataset
 from hf_factuality.data.refusals import drawn, response_right, with_golds
 from hf_factuality.data.sampling import Sampler, resampled
-from hf_factuality.functional.correction import CHECK, CHECKED_WRONG, REVISE, self_verdict
+from hf_factuality.functional.correction import (
+    CHECK,
+    CHECKED_RIGHT,
+    CHECKED_WRONG,
+    REVISE,
+    self_verdict,
+    without_verdict,
+)
 from hf_factuality.spans import Verification
 from hf_factuality.verifiers.base import Verifier, VerifierInput
 
@@ -96,6 +103,15 @@ class _Answer:
         """What the user says after a turn, as a question of its own with the same gold answers."""
         return replace(self.question, id=self.key, messages=(*self.question.messages, _said(turn), _asks(request)))
 
+    def verdicts(self, both: bool) -> dict[bool, list[str]]:
+        """First turns by their verdict, of an answer that has one already; with `both` the other one in its place, too."""
+        found, own = {True: [], False: []}, self_verdict(self.text)
+        if own is not None:
+            found[own].append(self.text)
+            if both:
+                found[not own].append(_turn(without_verdict(self.text), CHECKED_WRONG if own else CHECKED_RIGHT))
+        return found
+
 
 class _Unjudged:
     """Judges nothing: a verdict is read off its text."""
@@ -120,7 +136,8 @@ def build_corrections(
     Args:
         questions, sampler, verifier, folder, **run:
             As for [`~hf_factuality.data.build_refusals`]: questions have the gold answers. Verdicts and revisions are sampled
-            with the same settings, in the folders `verdicts` and `revisions` of the run.
+            with the same settings, in the folders `verdicts` and `revisions` of the run. An answer that ends in a verdict, of a
+            model that was trained to, is not asked for another.
         corrections ([`CorrectionConfig`], *optional*):
             What is sampled and kept; `output` may differ when a run is continued.
 
@@ -156,26 +173,27 @@ def build_corrections(
             else:
                 solved.append(_Answer(question, f"{question.id} {number}", text, right))
     by_key, rows = {it.key: it for it in solved}, []
-    asked = [it.asked(it.text, config.check) for it in solved]
-    doubted: dict[str, str] = {}  # the first turn of answers that are found wrong
+    said = {it.key: it.verdicts(config.output == "pairs") for it in solved}
+    asked = [it.asked(it.text, config.check) for it in solved if not any(said[it.key].values())]
     for question, found in answers(asked, checks, folder / "verdicts", _Unjudged()) if asked else ():
-        it, said = by_key[question.id], {True: [], False: []}
         for text, _ in found:
             if (verdict := self_verdict(text)) is not None:
-                said[verdict].append(_turn(it.text, text))
+                said[question.id][verdict].append(_turn(by_key[question.id].text, text))
+    doubted: dict[str, str] = {}  # the first turn of answers that are found wrong
+    for it, found in zip(solved, said.values(), strict=True):
         draw = drawn(seed, it.key)
         misled = it.right and draw.random() < config.misled
-        if config.output == "pairs" and said[True] and said[False]:
-            pair = draw.choice(said[it.right]), draw.choice(said[not it.right])
+        if config.output == "pairs" and found[True] and found[False]:
+            pair = draw.choice(found[it.right]), draw.choice(found[not it.right])
             rows.append(_row(it, "verdict") | _pair(it.question.messages, *pair))
         if not it.right or misled:
-            if not it.right and not said[False]:
+            if not it.right and not found[False]:
                 dropped["not_noticed"] += 1
                 continue
-            doubted[it.key] = draw.choice(said[False] or [_turn(it.text, CHECKED_WRONG)])
+            doubted[it.key] = draw.choice(found[False] or [_turn(without_verdict(it.text), CHECKED_WRONG)])
         elif config.output == "trajectories":
-            if said[True]:
-                messages = [*it.question.messages, _said(draw.choice(said[True]))]
+            if found[True]:
+                messages = [*it.question.messages, _said(draw.choice(found[True]))]
                 rows.append(_row(it, PATTERNS[True, True]) | {"messages": messages})
             else:
                 dropped["no_verdict"] += 1

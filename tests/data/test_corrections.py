@@ -135,6 +135,18 @@ def test_pairs_share_all_before_the_text_that_differs(tmp_path):
     assert (revision["chosen"][0]["content"], revision["rejected"][0]["content"]) == ("Ulm it is.", "Rome.")
 
 
+def test_an_answer_with_a_verdict_is_not_asked_for_another(tmp_path):
+    answers = ["It is Ulm.\n[VERIFY] wrong", "It is Bern.\n[VERIFY] wrong"]
+    revisions = {answer.partition("\n")[0]: texts for answer, texts in zip(answers, REVISIONS.values(), strict=True)}
+    right, wrong = build(tmp_path / "sft", script({}, revisions, answers), misled=1.0)
+    assert [turns(row)[1] for row in (right, wrong)] == answers
+    kept, pair, *revised = build(tmp_path / "dpo", script({}, revisions, answers), output="pairs", misled=0.0)
+    said = [[row[side][0]["content"] for side in ("chosen", "rejected")] for row in (kept, pair)]
+    assert said == [["It is Ulm.\n\n[VERIFY] correct", answers[0]], [answers[1], "It is Bern.\n\n[VERIFY] correct"]]
+    assert [row["prompt"][1]["content"] for row in revised] == [answers[1]]
+    assert not (tmp_path / "dpo" / "verdicts").exists()
+
+
 def test_a_killed_run_samples_nothing_twice_and_gives_the_same(tmp_path):
     rows = [{"id": str(n), "question": f"Where {n}?", "answer": "Ulm"} for n in range(6)]
     whole = build(tmp_path / "whole", script(CHECKS, REVISIONS), rows).to_list()

@@ -1,0 +1,84 @@
+"""Self-rewarding correction (arXiv 2502.19613): answers that end in a verdict, and are revised where it is `[VERIFY] wrong`.
+
+    python examples/train_self_correction.py                 # SFT on a small model in a closed world, minutes on a CPU
+    python examples/train_self_correction.py --stage rl      # then RL (or dpo) from what that run has saved
+    hf-factuality build-corrections questions.jsonl --model Qwen/Qwen2.5-Math-7B --verifier gold:MATH --out corrections
+    accelerate launch --config_file recipes/accelerate/zero3.yaml examples/train_self_correction.py \
+        --config recipes/self_correction/qwen2.5-math-7b-sft.yaml --dataset_name corrections
+"""
+
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from datasets import load_dataset
+from trl import DPOConfig, DPOTrainer, ModelConfig, ScriptArguments, SFTConfig, SFTTrainer, TrlParser, get_peft_config
+
+from demos.corrections import REVISE, CorrectionDemo
+from hf_factuality import FactGRPOConfig, FactGRPOTrainer
+from hf_factuality.functional import correction
+from hf_factuality.rewards import CorrectionReward
+from hf_factuality.trainers import CorrectionRollout
+
+
+RECIPES = Path(__file__).resolve().parent.parent / "recipes" / "self_correction"
+CONFIGS = {"sft": SFTConfig, "dpo": DPOConfig, "rl": FactGRPOConfig}
+
+
+@dataclass
+class CorrectionArguments(ScriptArguments):
+    stage: str = field(default="sft", metadata={"help": "sft on trajectories, dpo on pairs, or rl."})
+    scorer: str = field(default="MATH", metadata={"help": "What compares the last answer with the gold answer (rl)."})
+    revise: str = field(
+        default=correction.REVISE, metadata={"help": "What is said for the user between the turns (rl)."}
+    )
+
+
+def make_trainer(script, name, training, dataset, model):
+    more = {"peft_config": get_peft_config(model)}
+    if script.stage == "rl":
+        reward, rollout = CorrectionReward(script.scorer), CorrectionRollout(script.revise)
+        return FactGRPOTrainer(name, reward, training, dataset, verifier=None, rollout_func=rollout, **more)
+    trainer = SFTTrainer if script.stage == "sft" else DPOTrainer
+    return trainer(name, args=training, train_dataset=dataset, **more)
+
+
+def stage_of(argv):
+    """The stage, which decides what the other arguments are."""
+    stage = TrlParser((CorrectionArguments,)).parse_args_and_config(argv, return_remaining_strings=True)[0].stage
+    if stage not in CONFIGS:
+        raise ValueError(f"--stage is one of {sorted(CONFIGS)}, got {stage!r}")
+    return stage
+
+
+def main():
+    stage, argv = stage_of(sys.argv[1:]), sys.argv[1:]
+    real = {argument.partition("=")[0] for argument in argv} & {"--config", "--model_name_or_path", "--dataset_name"}
+    config = [] if real else ["--config", str(RECIPES / f"closed-world-{stage}.yaml")]
+    parser = TrlParser((CorrectionArguments, CONFIGS[stage], ModelConfig))
+    script, training, model = parser.parse_args_and_config([*config, *argv])
+    if real:
+        demo, name = None, model.model_name_or_path
+        dataset = load_dataset(script.dataset_name, script.dataset_config, split=script.dataset_train_split)
+    else:
+        demo = CorrectionDemo(training.output_dir, training.seed)
+        before = Path(training.output_dir).with_name("self-correction-closed-world-sft")
+        name = str(before) if stage != "sft" and (before / "config.json").exists() else demo.base
+        script.revise, script.scorer = REVISE, "world"
+        dataset = (
+            demo.train_dataset if stage == "rl" else demo.build(name, "pairs" if stage == "dpo" else "trajectories")
+        )
+    chosen = {"attn_implementation": model.attn_implementation, "dtype": model.dtype, "revision": model.model_revision}
+    training.model_init_kwargs = {**chosen, **(training.model_init_kwargs or {})}
+    trainer = make_trainer(script, name, training, dataset, model)
+    if demo:
+        demo.two_turns("before", trainer)
+    trainer.train(resume_from_checkpoint=training.resume_from_checkpoint)
+    trainer.save_model()
+    if demo:
+        demo.two_turns("after", trainer)
+    trainer.accelerator.print(f"The model is in {training.output_dir}; hf-factuality push publishes it")
+
+
+if __name__ == "__main__":
+    main()
