@@ -10,6 +10,7 @@
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from datasets import load_dataset
 from trl import DPOConfig, DPOTrainer, ModelConfig, ScriptArguments, SFTConfig, SFTTrainer, TrlParser, get_peft_config
@@ -27,7 +28,7 @@ CONFIGS = {"sft": SFTConfig, "dpo": DPOConfig, "rl": FactGRPOConfig}
 
 @dataclass
 class CorrectionArguments(ScriptArguments):
-    stage: str = field(default="sft", metadata={"help": "sft on trajectories, dpo on pairs, or rl."})
+    stage: Literal["sft", "dpo", "rl"] = field(default="sft", metadata={"help": "On trajectories, on pairs, or RL."})
     scorer: str = field(default="MATH", metadata={"help": "What compares the last answer with the gold answer (rl)."})
     revise: str = field(
         default=correction.REVISE, metadata={"help": "What is said for the user between the turns (rl)."}
@@ -43,20 +44,15 @@ def make_trainer(script, name, training, dataset, model):
     return trainer(name, args=training, train_dataset=dataset, **more)
 
 
-def stage_of(argv):
-    """The stage, which decides what the other arguments are."""
-    stage = TrlParser((CorrectionArguments,)).parse_args_and_config(argv, return_remaining_strings=True)[0].stage
-    if stage not in CONFIGS:
-        raise ValueError(f"--stage is one of {sorted(CONFIGS)}, got {stage!r}")
-    return stage
-
-
 def main():
-    stage, argv = stage_of(sys.argv[1:]), sys.argv[1:]
+    argv = sys.argv[1:]
+    first = TrlParser((CorrectionArguments,), allow_abbrev=False)  # the stage says what the other arguments are
+    stage = first.parse_args_and_config(argv, return_remaining_strings=True)[0].stage
     real = {argument.partition("=")[0] for argument in argv} & {"--config", "--model_name_or_path", "--dataset_name"}
     config = [] if real else ["--config", str(RECIPES / f"closed-world-{stage}.yaml")]
-    parser = TrlParser((CorrectionArguments, CONFIGS[stage], ModelConfig))
-    script, training, model = parser.parse_args_and_config([*config, *argv])
+    script, training, model = TrlParser((CorrectionArguments, CONFIGS[stage], ModelConfig)).parse_args_and_config(
+        [*config, *argv]
+    )
     if real:
         demo, name = None, model.model_name_or_path
         dataset = load_dataset(script.dataset_name, script.dataset_config, split=script.dataset_train_split)

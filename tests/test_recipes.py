@@ -8,7 +8,8 @@ from types import SimpleNamespace
 import pytest
 import yaml
 from datasets import Dataset
-from trl import ModelConfig, SFTConfig, SFTTrainer, TrlParser, get_peft_config
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from trl import DPOConfig, ModelConfig, SFTConfig, SFTTrainer, TrlParser, get_peft_config
 
 from hf_factuality import (
     FactGRPOConfig,
@@ -42,6 +43,7 @@ ABSTENTION = sorted(
     path for kind in ("abstention", "confidence") for path in (REPOSITORY / "recipes" / kind).glob("*.yaml")
 )
 RTUNING = sorted((REPOSITORY / "recipes" / "rtuning").glob("*.yaml"))
+SELF_CORRECTION = sorted((REPOSITORY / "recipes" / "self_correction").glob("*.yaml"))
 MASK_DPO = sorted((REPOSITORY / "recipes" / "mask_dpo").glob("*.yaml"))
 
 
@@ -54,9 +56,20 @@ EXAMPLES = {
     "abstention": ("train_abstention", "AbstentionArguments", FactGRPOConfig),
     "confidence": ("train_abstention", "AbstentionArguments", FactGRPOConfig),
     "rtuning": ("train_rtuning", "RTuningArguments", SFTConfig),
+    "self_correction": (
+        "train_self_correction",
+        "CorrectionArguments",
+        {"sft": SFTConfig, "dpo": DPOConfig, "rl": FactGRPOConfig},
+    ),
     "klcf": ("train_klcf", "KLCFArguments", FactGRPOConfig, ServedRoles),
     "klcf-zero": ("train_klcf", "KLCFArguments", FactGRPOConfig, ServedRoles),
 }
+# The template of the tiny model, which says what the assistant has written.
+GENERATION = (
+    "{% for m in messages %}<|{{ m['role'] }}|>{% if m['role'] == 'assistant' %}{% generation %}{{ m['content'] }}<|end|>"
+    "{% endgeneration %}{% else %}{{ m['content'] }}<|end|>{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
 stem = {"ids": lambda path: path.stem}
 
 
@@ -70,6 +83,7 @@ def load_example(name):
 def parse(path, *options):
     """A recipe as its example reads it."""
     name, arguments, config, *more = EXAMPLES[path.parent.name]
+    config = config[path.stem.rpartition("-")[2]] if isinstance(config, dict) else config
     # A CPU has neither bf16 nor vLLM; whether the recipe says so is checked on the file itself.
     here = ["--use_cpu", "true", "--bf16", "false"] + ["--use_vllm", "false"] * hasattr(config, "use_vllm")
     parser = TrlParser((getattr(load_example(name), arguments), *more, config, ModelConfig))
@@ -247,6 +261,55 @@ def test_every_klcf_recipe_builds_its_trainer(path, tiny_model, tmp_path, monkey
         assert recipe["bf16"] is True and recipe["use_vllm"] is True and recipe["dtype"] == "bfloat16"
         assert path.stem[-3:].strip("-").upper() in model.model_name_or_path
         assert completions_of_a_step(training, "two-nodes.yaml") % training.num_generations == 0
+
+
+@pytest.mark.parametrize("path", SELF_CORRECTION, **stem)
+def test_every_self_correction_recipe_builds_its_trainer(path, tiny_model, tmp_path):
+    here = [
+        "--output_dir",
+        str(tmp_path),
+        "--dtype",
+        "float32",
+        "--attn_implementation",
+        "eager",
+        "--optim",
+        "adamw_torch",
+    ]
+    script, training, _ = parse(path, *here, *["--packing", "false"] * path.stem.endswith("sft"))
+    said = [{"role": role, "content": "?"} for role in ("user", "assistant", "user", "assistant")]
+    pair = {"chosen": [said[1:2]], "rejected": [[{"role": "assistant", "content": "!"}]]}
+    columns = {
+        "sft": {"messages": [said]},
+        "dpo": {"prompt": [said[:1]], **pair},
+        "rl": {"prompt": [said[:1]], "answer": ["1"]},
+    }
+    tokenizer = AutoTokenizer.from_pretrained(tiny_model)
+    tokenizer.chat_template = GENERATION if script.stage == "sft" else tokenizer.chat_template
+    tokenizer.save_pretrained(tmp_path / "model")
+    AutoModelForCausalLM.from_pretrained(tiny_model).save_pretrained(tmp_path / "model")
+    example = load_example("train_self_correction")
+    trainer = example.make_trainer(
+        script, str(tmp_path / "model"), training, Dataset.from_dict(columns[script.stage]), ModelConfig()
+    )
+    if script.stage == "sft":  # the loss is on the turns of the assistant
+        labels = trainer.data_collator([trainer.train_dataset[0]])["labels"][0].tolist()
+        assert sum(label != -100 for label in labels) == 4  # "?" and the end, twice
+
+
+def test_published_self_correction_settings():
+    """Released (axolotl): 3 epochs, 1e-5 cosine, warm-up .05, decay .01, 8,192 tokens packed, 1 x 4, loss on the assistant."""
+    _, training, model = parse(REPOSITORY / "recipes/self_correction/qwen2.5-math-7b-sft.yaml")
+    assert (training.num_train_epochs, training.learning_rate, training.lr_scheduler_type) == (3, 1e-5, "cosine")
+    assert (training.weight_decay, training.max_length, training.packing, training.assistant_only_loss) == (
+        0.01,
+        8192,
+        True,
+        True,
+    )
+    assert (training.per_device_train_batch_size, training.gradient_accumulation_steps) == (1, 4)
+    assert (
+        training.get_warmup_steps(1000) == 50 and training.optim == "paged_adamw_32bit" and model.dtype == "bfloat16"
+    )
 
 
 @pytest.mark.parametrize("path", sorted((REPOSITORY / "recipes/accelerate").glob("*.yaml")), **stem)
