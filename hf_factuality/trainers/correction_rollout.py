@@ -60,7 +60,7 @@ class CorrectionRollout:
         most = int(trainer.accelerator.gather(torch.tensor([len(rows)], device=trainer.accelerator.device)).max())
         if not most:
             return found
-        words = self._words(tokenizer, trainer.chat_template)
+        words = self._words(tokenizer, trainer)
         between = [words[1:] if first[row][-1:] == words[:1] else words for row in rows]
         asked = [[*prompt_ids[row], *first[row], *ids] for row, ids in zip(rows, between, strict=True)]
         asked += [prompt_ids[0]] * (most - len(rows))
@@ -73,13 +73,14 @@ class CorrectionRollout:
                 found["logprobs"][row] = [*logprobs[row], *[0.0] * len(ids), *second_logprobs[place]]
         return found
 
-    def _words(self, tokenizer: Any, template: str | None) -> list[int]:
+    def _words(self, tokenizer: Any, trainer: Any) -> list[int]:
         """Ids of what the template writes from the end of a turn to the beginning of the next one."""
         messages = [{"role": "user", "content": "?"}, {"role": "assistant", "content": _HERE}]
         messages.append({"role": "user", "content": self.request})
         text = tokenizer.apply_chat_template(
-            messages, tokenize=False, add_generation_prompt=True, chat_template=template
-        )
+            messages, tokenize=False, add_generation_prompt=True, chat_template=trainer.chat_template,
+            **(trainer.chat_template_kwargs or {}),
+        )  # fmt: skip
         _, found, after = text.partition(_HERE)
         if not found or self.request not in after:
             raise ValueError("the chat template leaves out a turn before the last; two turns cannot be put together")

@@ -46,7 +46,7 @@ def test_two_turns_are_the_conversation_that_the_template_writes(tiny_model, tem
 
     prompts = [[{"role": "user", "content": f"Where {n}?"}] for n in range(3)]
     trainer = SimpleNamespace(
-        _tokenizer=tokenizer, model=SimpleNamespace(training=True), num_generations=3, chat_template=None,
+        _tokenizer=tokenizer, model=SimpleNamespace(training=True), num_generations=3, chat_template=None, chat_template_kwargs={},
         _tokenize_prompts=lambda it: ([tokenizer.apply_chat_template(p, add_generation_prompt=True, return_dict=False) for p in it], None, {}),
         _generate_single_turn=generate, accelerator=SimpleNamespace(device="cpu", gather=lambda it: it),
     )  # fmt: skip
@@ -86,7 +86,7 @@ def test_two_turns_are_the_conversation_that_the_template_writes(tiny_model, tem
 def test_nothing_is_generated_twice_where_no_process_revises(tiny_model):
     tokenizer, calls = AutoTokenizer.from_pretrained(tiny_model), []
     trainer = SimpleNamespace(
-        _tokenizer=tokenizer, model=SimpleNamespace(training=False), num_generations_eval=1, chat_template=None,
+        _tokenizer=tokenizer, model=SimpleNamespace(training=False), num_generations_eval=1, chat_template=None, chat_template_kwargs={},
         _tokenize_prompts=lambda it: ([[1]], None, {}), accelerator=SimpleNamespace(device="cpu", gather=lambda it: it),
         _generate_single_turn=lambda *a: calls.append(a) or ([[5, 6]], None),
     )  # fmt: skip
