@@ -1,6 +1,7 @@
 """Whether probabilities rank claims, and whether they mean what they say. Plain numbers in, plain numbers out.
 
-A probability is in [0, 1], else `ValueError`; a label is whether the claim is true.
+A probability is in [0, 1], else `ValueError`; a label is whether the claim is true, or the share of cases in which it is, such
+as a step's of right rollouts: where claims are ranked, those of .5 and more are true.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ def auroc(scores: Sequence[float], labels: Sequence[bool]) -> float | None:
 
     `None` unless there are claims of both kinds; `ValueError` if a score is NaN.
     """
-    pairs = sorted(zip(map(float, scores), map(bool, labels), strict=True))
+    pairs = sorted(zip(map(float, scores), map(_is_true, labels), strict=True))
     if any(isnan(score) for score, _ in pairs):
         raise ValueError("a score is NaN: leave unknown claims out")
     true = below = wins = 0.0
@@ -55,13 +56,13 @@ def reliability_bins(
     if bins < 1 or binning not in ("width", "mass"):
         raise ValueError(f"bins={bins!r} must be at least 1, and binning={binning!r} 'width' or 'mass'")
     pairs = sorted(_pairs(probabilities, labels), key=lambda pair: pair[0])
-    found: dict[int, list[tuple[float, bool]]] = {}
+    found: dict[int, list[tuple[float, float]]] = {}
     first: dict[float, int] = {}  # rank of the first claim of a probability
     for rank, pair in enumerate(pairs):
         start = first.setdefault(pair[0], rank)
         place = min(int(pair[0] * bins), bins - 1) if binning == "width" else start * bins // len(pairs)
         found.setdefault(place, []).append(pair)
-    return [Bin(len(own), mean([p for p, _ in own]), mean([float(y) for _, y in own])) for own in found.values()]
+    return [Bin(len(own), mean([p for p, _ in own]), mean([y for _, y in own])) for own in found.values()]
 
 
 def expected_calibration_error(
@@ -82,7 +83,7 @@ def risk_coverage(scores: Sequence[float], labels: Sequence[bool]) -> list[tuple
     of the input. The mean of the risks is the area under the curve, AURC (arXiv 1805.08206); 0 is the best. `ValueError` if a
     score is NaN.
     """
-    pairs = sorted(zip(map(float, scores), map(bool, labels), strict=True), reverse=True)
+    pairs = sorted(zip(map(float, scores), map(_is_true, labels), strict=True), reverse=True)
     if any(isnan(score) for score, _ in pairs):
         raise ValueError("a score is NaN: leave unknown claims out")
     found, false = [], 0
@@ -108,8 +109,8 @@ def fit_temperature(log_odds: Sequence[float], labels: Sequence[bool]) -> float:
     only, or log-odds that are not finite.
     """
     # The log-loss is convex in 1/T; the zero of its derivative is found by halving, in log(1/T).
-    pairs = [(float(z), bool(y)) for z, y in zip(log_odds, labels, strict=True)]
-    if len({y for _, y in pairs}) < 2 or not all(isfinite(z) for z, _ in pairs):
+    pairs = [(float(z), float(y)) for z, y in zip(log_odds, labels, strict=True)]
+    if not 0 < sum(y for _, y in pairs) < len(pairs) or not all(isfinite(z) for z, _ in pairs):
         raise ValueError("a temperature needs finite log-odds of claims that are true and of claims that are false")
     low, high = -log(100), log(100)
     for _ in range(50):
@@ -129,8 +130,12 @@ def best_threshold(scores: Sequence[float], labels: Sequence[bool]) -> float:
     return (best + cuts[max(cuts.index(best) - 1, 0)]) / 2
 
 
-def _pairs(probabilities: Sequence[float], labels: Sequence[bool]) -> list[tuple[float, bool]]:
-    pairs = [(float(p), bool(y)) for p, y in zip(probabilities, labels, strict=True)]
+def _is_true(label: float) -> bool:
+    return label >= 0.5
+
+
+def _pairs(probabilities: Sequence[float], labels: Sequence[float]) -> list[tuple[float, float]]:
+    pairs = [(float(p), float(y)) for p, y in zip(probabilities, labels, strict=True)]
     if wrong := [p for p, _ in pairs if not 0.0 <= p <= 1.0]:
         raise ValueError(f"a probability is in [0, 1], got {wrong[0]!r}")
     return pairs

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-
 from datasets import Dataset
 from peft import LoraConfig
 from peft.utils.constants import DUMMY_TARGET_MODULES
@@ -55,9 +53,6 @@ class ProbeTrainer(TruthfulnessTrainer):
         if peft_config is None:  # an adapter of no layer: the head is all that is trained
             peft_config = LoraConfig(target_modules=DUMMY_TARGET_MODULES)
             args.gradient_checkpointing = False  # no gradient reaches the layers
-        else:
-            peft_config = copy.copy(peft_config)
-            peft_config.exclude_modules = peft_config.exclude_modules or ["score", "classifier"]  # trained whole
         super().__init__(model, args, train_dataset, eval_dataset, processing_class, peft_config, **kwargs)
         getattr(self.model.config, PROBE).update(pool=args.pool, threshold=None)
 

@@ -40,7 +40,10 @@ METRICS = {
     "auroc": ("AUROC", calibration.auroc),
     "ece": ("expected calibration error (10 bins)", calibration.expected_calibration_error),
     "brier": ("Brier score", calibration.brier_score),
-    "accuracy": ("accuracy", lambda p, y: mean([float((q >= 0.5) == true) for q, true in zip(p, y, strict=True)])),
+    "accuracy": (
+        "accuracy",
+        lambda p, y: mean([float((q >= 0.5) == (true >= 0.5)) for q, true in zip(p, y, strict=True)]),
+    ),
 }
 RELIABILITY = "reliability.svg"
 _LABELS = (None, *(label.value for label in Label))
@@ -82,7 +85,7 @@ class TruthfulnessTrainer(FactualityTrainer, _BaseTrainer):
 
     loss_is_scaled_for_ga = False
     _tag_names = ["trl", "truthfulness", "hf_factuality"]
-    _name = "Truthfulness"
+    _name, _unit = "Truthfulness", "claims"
     _config = TruthfulnessConfig
     _task = "text-classification"
     _template_file = "rm_model_card.md"
@@ -112,10 +115,10 @@ class TruthfulnessTrainer(FactualityTrainer, _BaseTrainer):
         rows, rng = self._read(train_dataset, "train"), random.Random(f"claims {args.seed}")
         topics = sorted({row["topic"] for row in rows})
         apart = set(rng.sample(topics, min(len(topics), max(1, round(args.calibration_share * len(topics))))))
-        natural = _both([row for row in rows if row["topic"] not in apart], "train")
-        measured = own = _both([row for row in rows if row["topic"] in apart], "calibration")
+        natural = self._both([row for row in rows if row["topic"] not in apart], "train")
+        measured = own = self._both([row for row in rows if row["topic"] in apart], "calibration")
         if self._held_out:
-            measured = _both(self._read(eval_dataset, "eval"), "eval")
+            measured = self._both(self._read(eval_dataset, "eval"), "eval")
             if shared := {row["topic"] for row in measured} & set(topics):
                 logger.warning("%d topics of the eval dataset are in the train dataset too", len(shared))
         chosen, self._log_odds_added = _at_ratio(natural, args.ratio, rng)
@@ -138,6 +141,8 @@ class TruthfulnessTrainer(FactualityTrainer, _BaseTrainer):
                 raise ValueError(f"a {type(peft_config).__name__} cannot be merged into its base: pass a LoraConfig")
             peft_config = copy.copy(peft_config)
             peft_config.task_type = self._peft_task  # the head is trained and saved too
+            if getattr(peft_config, "exclude_modules", "") is None:
+                peft_config.exclude_modules = ["score", "classifier"]  # trained whole
             model = get_peft_model(model, peft_config)
         super().__init__(
             model, args, self._collator(processing_class), train, test, processing_class,
@@ -171,6 +176,18 @@ class TruthfulnessTrainer(FactualityTrainer, _BaseTrainer):
             topic = (question or claim) if topic in (None, "") else str(topic)
             rows.append({"input_ids": ids, "labels": CLASSES.index(label), "topic": topic})
         return rows
+
+    def _both(self, rows: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
+        labels = [{row["labels"]} if isinstance(row["labels"], int) else {*row["labels"]} for row in rows]
+        truths = [self._is_true(label) for found in labels for label in found if label >= 0]
+        if not 0 < sum(truths) < len(truths):
+            told = f"the {self._unit} for {name} are {sum(truths)} supported and {truths.count(False)} contradicted"
+            raise DataError(f"{told}, and both are needed: label more of them, or topics, or change calibration_share")
+        return rows
+
+    @staticmethod
+    def _is_true(label: int) -> bool:
+        return label % 2 == 1
 
     def _load(self, name: str, args, known: dict[str, Any]):
         return AutoModelForSequenceClassification.from_pretrained(name, num_labels=2, **known)
@@ -255,7 +272,7 @@ class TruthfulnessTrainer(FactualityTrainer, _BaseTrainer):
         where = "that neither training nor temperature saw" if self._held_out else "that the temperature was fitted on"
         same = measured_entry(
             self._settings, "", [(1.0, 1.0)] * len(self._measured), dataset={"split": "held-out"}, generation={},
-            note=f"claims at their natural ratio, on topics {where}.",
+            note=f"{self._unit} at their natural ratio, on topics {where}.",
         )  # fmt: skip
         entries, drawing = [], {"resamples": 200, "seed": 0, "level": 0.95}
         for key, value in self.figures.items():
@@ -296,15 +313,6 @@ def chat_template(tokenizer) -> str:
     if tokenizer("a")["input_ids"][0] == tokenizer.bos_token_id:  # which it adds by itself
         text = text.removeprefix(tokenizer.bos_token or "")
     return text + "{{claim|plain}}"
-
-
-def _both(rows: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
-    labels = [{row["labels"]} if isinstance(row["labels"], int) else {*row["labels"]} for row in rows]
-    truths = [label % 2 for found in labels for label in found if label >= 0]
-    if not 0 < sum(truths) < len(truths):
-        told = f"the claims for {name} are {sum(truths)} supported and {truths.count(0)} contradicted, and both are needed"
-        raise DataError(f"{told}: label more claims or topics, or change calibration_share")
-    return rows
 
 
 def _at_ratio(rows: list[dict[str, Any]], ratio: float | None, rng: random.Random) -> tuple[list[dict], float]:

@@ -38,6 +38,11 @@ from hf_factuality.verifiers.judges.minicheck import (
 )
 from hf_factuality.verifiers.judges.nli import NLIJudge as NLIJudge, NLIVerifier as NLIVerifier
 from hf_factuality.verifiers.judges.probe import ProbeJudge as ProbeJudge, ProbeVerifier as ProbeVerifier
+from hf_factuality.verifiers.judges.process import (
+    ProcessJudge as ProcessJudge,
+    ProcessVerifier as ProcessVerifier,
+    StepExtractor as StepExtractor,
+)
 from hf_factuality.verifiers.judges.self import (
     AssessInput as AssessInput,
     SelfJudge as SelfJudge,

@@ -27,6 +27,7 @@ from hf_factuality.verifiers.hub_format import CONFIG_NAME, MODEL_TYPE
 from hf_factuality.verifiers.judges.lexical import LexicalVerifier
 from hf_factuality.verifiers.judges.nli import NLIVerifier
 from hf_factuality.verifiers.judges.probe import PROBE, ProbeVerifier
+from hf_factuality.verifiers.judges.process import PROCESS, ProcessVerifier
 from hf_factuality.verifiers.judges.truthfulness import SETTINGS, TruthfulnessVerifier
 from hf_factuality.verifiers.pipeline import VerifierPipeline
 from hf_factuality.verifiers.registry import load_verifier
@@ -251,7 +252,7 @@ class _Model:
         if isinstance(config, _SavedConfig):
             trust = bool(kwargs.get("trust_remote_code"))
             return _Later(VerifierPipeline.from_pretrained, name, **known, trust_remote_code=trust)
-        for key, kind in ((SETTINGS, TruthfulnessVerifier), (PROBE, ProbeVerifier)):
+        for key, kind in ((SETTINGS, TruthfulnessVerifier), (PROBE, ProbeVerifier), (PROCESS, ProcessVerifier)):
             if getattr(config, key, None):  # of a whole model, or beside an adapter
                 return _Later(kind, name, **known)
         # A language model would be loaded with a classifier of random weights.

@@ -9,6 +9,7 @@ import logging
 import math
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
+from operator import itemgetter
 from statistics import fmean
 from typing import TYPE_CHECKING, ClassVar
 
@@ -29,6 +30,8 @@ logger = logging.getLogger(__name__)
 
 PROBE = "probe"
 """Entry of the model's `config.json`: `template`, `temperature`, `threshold` and `pool`."""
+# The log-odds of a span by those of its tokens; "last" is of process reward models.
+_POOLS = {"max": min, "mean": fmean, "last": itemgetter(-1)}
 
 
 def encode_completions(
@@ -71,10 +74,10 @@ class ProbeJudge(TruthfulnessJudge):
     def __post_init__(self):
         given, self.threshold = self.threshold, 0.5 if self.threshold is None else self.threshold
         super().__post_init__()
-        self.pool, chosen = (getattr(self.model.config, PROBE).get(name) for name in ("pool", "threshold"))
-        if self.pool not in ("max", "mean") or not (chosen is None or isinstance(chosen, float) and 0 <= chosen <= 1):
+        self.pool, chosen = (getattr(self.model.config, self.settings).get(name) for name in ("pool", "threshold"))
+        if self.pool not in _POOLS or not (chosen is None or isinstance(chosen, float) and 0 <= chosen <= 1):
             raise ValueError(
-                f"config.json: pool={self.pool!r} must be 'max' or 'mean', threshold={chosen!r} in [0, 1]"
+                f"config.json: pool={self.pool!r} must be one of {[*_POOLS]}, threshold={chosen!r} in [0, 1]"
             )
         self.threshold = chosen if given is None and chosen is not None else self.threshold
 
@@ -91,7 +94,7 @@ class ProbeJudge(TruthfulnessJudge):
         for pair, (first, last) in asked:
             own = [value for (start, end), value in zip(*tokens[pair], strict=True) if start < last and end > first]
             known = bool(own) and all(map(math.isfinite, own))
-            score = sigmoid(min(own) if self.pool == "max" else fmean(own)) if known else None
+            score = sigmoid(_POOLS[self.pool](own)) if known else None
             label = known and (Label.SUPPORTED if score >= self.threshold else self.negative_label)
             results.append(Judgement(label or None, score))
         if failed := sum(result.label is None for result in results):

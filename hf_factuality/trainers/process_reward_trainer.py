@@ -1,0 +1,178 @@
+"""A process reward model (ER-PRM, arXiv 2412.11006): P(correct) at the end of every step, by soft labels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from datasets import Dataset
+from transformers import AutoModelForCausalLM, AutoModelForTokenClassification, DataCollatorForTokenClassification
+
+from hf_factuality.data.builder import read_questions
+from hf_factuality.errors import DataError
+from hf_factuality.functional.process import UNIT, process_loss
+from hf_factuality.trainers.process_reward_config import ProcessRewardConfig
+from hf_factuality.trainers.truthfulness_trainer import TruthfulnessTrainer, _heads
+from hf_factuality.verifiers.judges.pairs import with_broken_tokens
+from hf_factuality.verifiers.judges.probe import encode_completions
+from hf_factuality.verifiers.judges.process import PROCESS, ProcessVerifier, mark_steps
+
+
+class ProcessRewardTrainer(TruthfulnessTrainer):
+    """Trains a process reward model for [`~hf_factuality.verifiers.ProcessJudge`] (ER-PRM, arXiv 2412.11006).
+
+    Differs from [`TruthfulnessTrainer`] in that it reads whole solutions, with a label in [0, 1] at the end of every step. The
+    loss is the soft cross-entropy of a two-way softmax there; temperature, expected calibration error and Brier score are
+    against the soft labels, accuracy and AUROC against labels of at least .5. Differs from the paper in that the softmax over
+    two label tokens is kept as a head of two rows, and the other rows of the output layer are dropped.
+
+    Args:
+        model (`str` or `PreTrainedModel`):
+            The base by name, or a token classifier of two classes, whose head is kept.
+        args ([`ProcessRewardConfig`], *optional*):
+            Settings.
+        train_dataset (`Dataset`):
+            Rows as `hf-factuality build-process-labels` makes them: `steps` (texts), `labels` (numbers in [0, 1] or booleans,
+            `None` is unknown), `question` or `prompt`, and maybe `completion` (text or messages, in which the steps stand in
+            order; else they are lines) and `topic`. TRL's `completions` may stand for `steps`. What has no label, is longer
+            than `max_length` or is changed by the tokenizer is left out and counted.
+        eval_dataset, processing_class, peft_config, **kwargs:
+            As for [`TruthfulnessTrainer`], which raises the same errors.
+
+    Raises:
+        `ValueError`: a label that is no single token, a `step_tag` of special tokens, `"label_tokens"` with a loaded model.
+    """
+
+    _tag_names = ["trl", "process-reward", "hf_factuality"]
+    _name, _config, _task, _unit = "ProcessReward", ProcessRewardConfig, "token-classification", "steps"
+    _results = "results-process.json"
+    _paper = {"title": "Entropy-Regularized Process Reward Model", "id": "2412.11006"}
+    _settings, _verifier = PROCESS, ProcessVerifier
+    _kind, _peft_task, _collator = "ForTokenClassification", "TOKEN_CLS", DataCollatorForTokenClassification
+
+    def __init__(
+        self,
+        model, args=None, train_dataset=None, eval_dataset=None, processing_class=None, peft_config=None, **kwargs
+    ):  # fmt: skip
+        args = self._checked_args(args, model)
+        if args.head == "label_tokens" and not isinstance(model, str):
+            raise ValueError("head='label_tokens' takes two rows of the model's output layer: pass the model by name")
+        self._tag = args.step_tag
+        super().__init__(model, args, train_dataset, eval_dataset, processing_class, peft_config, **kwargs)
+        settings = getattr(self.accelerator.unwrap_model(self.model).config, PROCESS)
+        settings.update(pool="last", step_tag=args.step_tag, split=args.split)
+
+    def _load(self, name, args, known):
+        if args.head == "new":
+            return AutoModelForTokenClassification.from_pretrained(name, num_labels=2, **known)
+        tokenize = self._reads[1]
+        good, bad = (tokenize(text, add_special_tokens=False)["input_ids"] for text in args.label_tokens)
+        if not len(good) == len(bad) == 1 or good == bad:
+            told = f"label_tokens={args.label_tokens} are the tokens {good} and {bad}"
+            raise ValueError(f"{told}, and each must be one token of its own; choose others")
+        layer = AutoModelForCausalLM.from_pretrained(name, **known).get_output_embeddings()
+        # In the order of `CLASSES`.
+        rows = {part: value[bad + good].detach().clone() for part, value in layer.named_parameters()}
+        model = AutoModelForTokenClassification.from_pretrained(name, num_labels=2, **known)
+        with torch.no_grad():
+            for part, value in _heads(model)[-1].named_parameters():
+                value.copy_(rows.get(part, torch.zeros(())))
+        return model
+
+    def _read(self, dataset, name):
+        prompt, tokenizer, longest = self._reads
+        if self._tag and with_broken_tokens(self._tag, tokenizer) != self._tag:
+            raise ValueError(
+                f"step_tag={self._tag!r} holds a special token, and those of texts are broken; choose another"
+            )
+        columns = dataset.column_names if isinstance(dataset, Dataset) else ()
+        listed = "steps" if "steps" in columns else "completions"
+        if not {listed, "labels"} <= {*columns}:
+            raise DataError(f"the {name} dataset must be a Dataset with columns 'steps' and 'labels', got {columns}")
+        # A question may have many solutions.
+        given = [{key: row[key] for key in row if key != "id"} for row in dataset]
+        asked, shown, found = read_questions(given, f"the {name} dataset"), [], []
+        for number, (row, question) in enumerate(zip(given, asked, strict=True)):
+            try:
+                steps, labels = row[listed], [_label(label) for label in row["labels"]]
+                text, spans = _placed(row.get("completion"), steps)
+                if len(labels) != len(steps):
+                    raise ValueError(f"{len(steps)} steps have {len(labels)} labels")
+            except (TypeError, ValueError) as error:
+                raise DataError(f"row {number} of the {name} dataset: {error}") from None
+            marked, ends = mark_steps(text, spans, self._tag)
+            shown.append((question.question, marked))
+            found.append((question.topic or question.question, labels, ends))
+        rows = []
+        for ids, places, (topic, labels, ends) in zip(
+            *encode_completions(tokenizer, prompt, shown), found, strict=True
+        ):
+            at = [_last(places or (), end) for _, end in ends]
+            reason = ""
+            if len(ids) > longest:
+                reason = f"longer than {longest} tokens"
+            elif len({*at} - {-1}) < len(ends):
+                reason = "changed by the tokenizer"
+            elif set(labels) <= {None}:
+                reason = "no label"
+            if reason:
+                self.left_out[f"{name}: {reason}"] += 1
+                continue
+            known = {place: label for place, label in zip(at, labels, strict=True) if label is not None}
+            if len(known) < len(labels):
+                self.left_out[f"{name}: step without a label"] += len(labels) - len(known)
+            rows.append({"input_ids": ids, "labels": [known.get(n, -100) for n in range(len(ids))], "topic": topic})
+        return rows
+
+    @staticmethod
+    def _is_true(label):
+        return label >= UNIT / 2
+
+    def _claims(self, found):
+        inside = found.label_ids >= 0
+        margins = found.predictions[..., 1] - found.predictions[..., 0]
+        return [part.tolist() for part in (margins[inside], found.label_ids[inside] / UNIT, inside.nonzero()[0])]
+
+    def _loss(self, outputs, labels, num_items_in_batch=None):
+        return process_loss((outputs.logits[..., 1] - outputs.logits[..., 0]).float(), labels)
+
+    def _card(self):
+        args, temperature = self.args, getattr(self.model.config, PROCESS)["temperature"]
+        read = f"the tag {args.step_tag!r} behind it" if args.step_tag else "its last token"
+        head = f", from the rows of {args.label_tokens}" if args.head == "label_tokens" else ""
+        calibrated = f"temperature {temperature:.3f}" if temperature else "not calibrated"
+        told = {
+            "method": f"a head that reads each step at {read}{head}",
+            "verifier": "the one that judged the rollouts",
+        }
+        return super()._card() | told | {"objective": f"soft cross-entropy at the ends of steps; {calibrated}"}
+
+
+def _label(value: Any) -> int | None:
+    if value is None:
+        return None
+    if not isinstance(value, (bool, int, float)) or not 0 <= value <= 1:
+        raise ValueError(f"a label is a number in [0, 1], a boolean, or None where it is unknown, got {value!r}")
+    return round(value * UNIT)
+
+
+def _placed(completion: Any, steps: Sequence[str]) -> tuple[str, list[tuple[int, int]]]:
+    """The text of a solution, and its steps as ranges of it; `ValueError` if they do not stand there in order."""
+    if not isinstance(steps, list) or not all(isinstance(step, str) and step.strip() for step in steps):
+        raise ValueError(f"steps are a list of texts that are not blank, got {steps!r:.100}")
+    text = "\n".join(steps) if completion is None else completion
+    if not isinstance(text, str):
+        text = text[-1]["content"]
+    found, start = [], 0
+    for step in steps:
+        start = text.find(step, start)
+        if start < 0:
+            raise ValueError(f"the step {step!r:.80} is not in the completion, behind the step before it")
+        found.append((start, start := start + len(step)))
+    return text, found
+
+
+def _last(places: Sequence[tuple[int, int]], end: int) -> int:
+    """The last token that holds the character before `end`; -1 if none does."""
+    return max((n for n, (first, last) in enumerate(places) if first < end <= last), default=-1)
