@@ -26,6 +26,11 @@ from hf_factuality.data.preferences import (
     pair_features as pair_features,
     push_pairs as push_pairs,
 )
+from hf_factuality.data.process_labels import (
+    ProcessLabelConfig as ProcessLabelConfig,
+    build_process_labels as build_process_labels,
+    push_process_labels as push_process_labels,
+)
 from hf_factuality.data.refusals import (
     RefusalConfig as RefusalConfig,
     build_refusals as build_refusals,

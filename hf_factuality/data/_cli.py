@@ -1,4 +1,4 @@
-"""The commands `hf-factuality build-preferences`, `build-checklists`, `build-refusals` and `build-corrections`."""
+"""The commands `hf-factuality build-...`, which make datasets."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from hf_factuality.functional.correction import CHECK, REVISE
+from hf_factuality.functional.process import STEP_LABELS
 from hf_factuality.verifiers.registry import VERIFIER_HELP
 
 
 def add_builders(commands: Any) -> None:
-    """Add `build-preferences`, `build-checklists`, `build-refusals` and `build-corrections` to the subparsers of the `hf-factuality` command."""
+    """Add the builders to the subparsers of the `hf-factuality` command."""
     build = _builder(
         commands,
         "preferences",
@@ -89,6 +90,29 @@ def add_builders(commands: Any) -> None:
     what.add_argument("--misled", type=float, default=0.5, metavar="SHARE", help=misled)
     what.add_argument("--check", default=CHECK, metavar="TEXT", help="what asks for a verdict")
     what.add_argument("--revise", default=REVISE, metavar="TEXT", help="what asks for a revision")
+    build = _builder(
+        commands,
+        "process-labels",
+        "sample solutions and continuations of them, and label their steps, for process rewards",
+        "Samples solutions, continues them from the end of each step, compares with the gold answers (column 'answer'), and "
+        "writes a dataset in which every step has a label: what becomes of solutions that begin so.",
+        "8",
+        "process-rewards",
+        (1.0, 0, 1024),
+        "ER-PRM's",
+    )
+    build.set_defaults(verifier="gold")
+    what = build.add_argument_group(
+        "what a step is, and what it is worth (--how and --eta may change when started again)"
+    )
+    what.add_argument("--rollouts", type=whole_number, default=16, metavar="N", help="of each beginning (default 16)")
+    split = "what ends a step: lines (default), sentences, or a text"
+    what.add_argument("--step_split", default="lines", metavar="WHAT", help=split)
+    label = "entropy: (1/eta) ln mean exp(eta r) (ER-PRM, default); soft: the mean; hard: 1 if any is right"
+    what.add_argument("--how", choices=STEP_LABELS, default="entropy", help=label)
+    what.add_argument(
+        "--eta", type=float, default=1.0, help="any number: 0 is the mean, inf the maximum (default 1.0)"
+    )
 
 
 def _builder(
@@ -200,4 +224,4 @@ def json_object(text: str) -> dict[str, Any]:
 def _build(kind: str, args: argparse.Namespace) -> int:
     from hf_factuality.data import builder_command
 
-    return getattr(builder_command, kind)(args)
+    return getattr(builder_command, kind.replace("-", "_"))(args)

@@ -19,6 +19,7 @@ from hf_factuality.chat.journal import written_ids
 from hf_factuality.chat.sureness import SURE_WORDS
 from hf_factuality.data import checklists as lists
 from hf_factuality.data import corrections as correcting
+from hf_factuality.data import process_labels as stepwise
 from hf_factuality.data import refusals as declining
 from hf_factuality.data.builder import PreferenceQuestion, check_evidence, read_questions
 from hf_factuality.data.pairs import REASONS, PairConfig
@@ -112,6 +113,34 @@ def corrections(args: argparse.Namespace) -> int:
     make = partial(correcting.build_corrections, corrections=config)
     sampling = {"num_samples": 4, "temperature": 1.0, "top_k": 0, "max_new_tokens": 1024}
     return _build(args, make, correcting.push_corrections, head, correcting.REASONS, declining.with_golds, **sampling)
+
+
+def process_labels(args: argparse.Namespace) -> int:
+    """Run `build-process-labels`, likewise."""
+    config = stepwise.ProcessLabelConfig(args.rollouts, args.step_split, args.how, args.eta)
+    if args.knowledge or args.responses:
+        flag = "--knowledge" if args.knowledge else "--responses"
+        raise ValueError(
+            f"build-process-labels lets the model continue its own solutions, by gold answers; leave {flag} out"
+        )
+
+    def head(report: dict[str, Any]) -> dict[str, Any]:
+        names = (
+            "questions",
+            "responses",
+            "right",
+            "rows",
+            "steps",
+            "unknown_steps",
+            "prefixes",
+            "rollouts",
+            "mean_label",
+        )
+        return {name.replace("_", " "): report[name] for name in names}
+
+    make = partial(stepwise.build_process_labels, labels=config)
+    sampling = {"num_samples": 8, "temperature": 1.0, "top_k": 0, "max_new_tokens": 1024}
+    return _build(args, make, stepwise.push_process_labels, head, stepwise.REASONS, declining.with_golds, **sampling)
 
 
 def _build(

@@ -55,11 +55,11 @@ def math_match(prediction: str, golds: Sequence[str]) -> float | None:
 
 def gsm8k_match(prediction: str, golds: Sequence[str]) -> float | None:
     """[`math_match`] of numbers: `,` and `$` are taken out, and of a worked solution the part after `####` counts."""
-    return math_match(_number(prediction), [_number(gold.rsplit("####", 1)[-1]) for gold in golds])
+    return math_match(_number(prediction), list(map(_number, golds)))
 
 
 def _number(text: str) -> str:
-    return text.replace(",", "").replace("\\$", "").replace("$", "").strip()
+    return text.rsplit("####", 1)[-1].replace(",", "").replace("\\$", "").replace("$", "").strip()
 
 
 def math_equal(prediction: str, gold: str) -> bool | None:

@@ -1,0 +1,164 @@
+"""From questions to labels of the steps of solutions, by what becomes of continuations (ER-PRM, arXiv 2412.11006)."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hf_factuality.data.builder import PreferenceQuestion, judged_responses, push_dataset, verified, write_dataset
+from hf_factuality.data.refusals import response_right, with_golds
+from hf_factuality.data.sampling import Messages, Response, Sampler, resampled
+from hf_factuality.functional.process import process_label
+from hf_factuality.functional.scoring import mean
+from hf_factuality.verifiers.base import Verifier
+from hf_factuality.verifiers.judges.process import StepExtractor
+
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+
+_FILE = "process_labels.parquet"
+REASONS = {"blank": "solutions without a step", "not_judged": "solutions of which nothing could be judged"}
+_CARD = """# Steps of solutions, and what they are worth
+
+{rows} solutions of {questions} questions in {steps} steps, made with hf_factuality {version} for a process reward model
+([ER-PRM](https://huggingface.co/papers/2412.11006)): `labels` are what each of `steps` is worth by the final answers of
+{rollouts} continuations; the last step's is whether the solution is right. 1 is good, 0 is bad, and null is unknown.
+"""
+
+
+@dataclass(frozen=True)
+class ProcessLabelConfig:
+    """What a step is, and what it is worth. The defaults are ER-PRM's, but for the steps, which are sentences there.
+
+    Args:
+        rollouts (`int`, *optional*, defaults to `16`):
+            Continuations of each prefix of a solution; equal prefixes of a question share theirs.
+        split (`str`, *optional*, defaults to `"lines"`):
+            See [`~hf_factuality.verifiers.StepExtractor`].
+        how (`str`, *optional*, defaults to `"entropy"`), eta (`float`, *optional*, defaults to `1.0`):
+            See [`~hf_factuality.functional.process.process_label`].
+
+    Raises:
+        `ValueError`: a value is unknown or out of range.
+    """
+
+    rollouts: int = 16
+    split: str = "lines"
+    how: str = "entropy"
+    eta: float = 1.0
+
+    def __post_init__(self):
+        if self.rollouts < 2:
+            raise ValueError(f"rollouts={self.rollouts}: a step needs at least 2 continuations")
+        StepExtractor(self.split)
+        process_label((), self.how, self.eta)
+
+
+class _Continuing:
+    """A sampler whose responses begin with the prefix that they continue, so that whole solutions are judged and kept."""
+
+    def __init__(self, sampler: Sampler):
+        self.describe, self._sample = sampler.describe, sampler.sample
+
+    def sample(self, prompts: Sequence[Messages], seed: int) -> list[list[Response | None]]:
+        found = zip(prompts, self._sample(prompts, seed), strict=True)
+        return [[it and replace(it, text=asked[-1]["content"] + it.text) for it in own] for asked, own in found]
+
+
+def build_process_labels(
+    questions: Sequence[PreferenceQuestion],
+    sampler: Sampler,
+    verifier: Verifier,
+    folder: str | os.PathLike,
+    *,
+    labels: ProcessLabelConfig | None = None,
+    continues: Sampler | None = None,
+    **run: Any,
+) -> Dataset:
+    """Sample solutions, continue each from the end of every step but the last, and label steps by the final answers.
+
+    Args:
+        questions, sampler, verifier, folder, **run:
+            As for [`~hf_factuality.data.build_refusals`]: questions have the gold answers. Continuations are in the folder
+            `rollouts` of the run.
+        labels ([`ProcessLabelConfig`], *optional*):
+            Steps and labels; `how` and `eta` may differ when a run is continued.
+        continues ([`~hf_factuality.data.sampling.Sampler`], *optional*):
+            Who continues, with its own number of samples. `None`: the sampler of the solutions, with `rollouts` samples.
+
+    Returns:
+        `datasets.Dataset`: columns `id`, `prompt`, `completion` (conversations), `steps` (texts), `labels` (numbers in [0, 1],
+        or `None` without any judged continuation), `question`, `answer` (a list), `topic`.
+
+    Raises:
+        `DataError`, `JudgingError`: as there; no row is left. `TypeError`: solutions that exist already, without `continues`.
+    """
+    from datasets import Features, Value
+
+    config, questions = labels or ProcessLabelConfig(), with_golds(questions)
+    extractor, counts, rolled, dropped = StepExtractor(config.split), Counter(), Counter(), Counter()
+    continues = _Continuing(continues or resampled(sampler, config.rollouts))
+    solved, prefixes = [], {}
+    with judged_responses(questions, sampler, verifier, folder, _FILE, **run) as journals:
+        for question in questions:
+            for number, (text, verdict) in enumerate(verified(question, *journals, counts)):
+                steps = extractor.steps(text)
+                before = [_prefix(question, text[:end]) for _, end in steps[:-1]]
+                solved.append((question, number, text, steps, before, response_right(text, verdict)))
+                prefixes |= {prefix.id: prefix for prefix in before}
+        rights: dict[str, list[bool | None]] = {}
+        if prefixes:
+            asked = list(prefixes.values())
+            with judged_responses(asked, continues, verifier, Path(folder) / "rollouts", **run) as rollouts:
+                for prefix in asked:
+                    found = verified(prefix, *rollouts, rolled)
+                    rights[prefix.id] = [response_right(text, verdict) for text, verdict in found]
+        rows = []
+        for question, number, text, steps, before, right in solved:
+            worth = [process_label(rights[prefix.id], config.how, config.eta) for prefix in before]
+            worth.append(None if right is None else float(right))
+            if not steps or set(worth) == {None}:
+                dropped["not_judged" if steps else "blank"] += 1
+                continue
+            rows.append({
+                "id": f"{question.id} {number}", "prompt": list(map(dict, question.messages)),
+                "completion": [{"role": "assistant", "content": text}], "labels": worth,
+                "steps": [text[start:end] for start, end in steps], "question": question.question,
+                "answer": list(question.evidence), "topic": question.topic,
+            })  # fmt: skip
+        known = [label for row in rows for label in row["labels"]]
+        report = {
+            "questions": len(questions), "rows": len(rows), "steps": len(known), "unknown_steps": known.count(None),
+            "mean_label": mean(known), "right": mean([float(it) for *_, it in solved if it is not None]),
+            "prefixes": len(prefixes), "rollouts": rolled.pop("responses", 0),
+            "dropped": {reason: dropped[reason] for reason in REASONS}, **counts,
+            **{name.replace("responses", "rollouts"): count for name, count in rolled.items()},
+            "label_settings": asdict(config),
+        }  # fmt: skip
+        text = Value("string")
+        messages = [{"role": text, "content": text}]
+        features = dict.fromkeys(("id", "question", "topic"), text) | dict.fromkeys(("prompt", "completion"), messages)
+        features |= {"steps": [text], "labels": [Value("float64")], "answer": [text]}
+        return write_dataset(
+            folder, _FILE, rows, Features(features), report, REASONS, template=_CARD,
+            settings={"labels": asdict(config)}, tags=["process-reward", "factuality"],
+        )  # fmt: skip
+
+
+def push_process_labels(folder: str | os.PathLike, repo_id: str, **arguments: Any) -> str:
+    """Publish the dataset of a finished run with its card; see [`~hf_factuality.data.push_pairs`]."""
+    return push_dataset(folder, _FILE, repo_id, "process labels", **arguments)
+
+
+def _prefix(question: PreferenceQuestion, text: str) -> PreferenceQuestion:
+    """A question that begins its answer with the text."""
+    digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+    messages = (*question.messages, {"role": "assistant", "content": text})
+    return replace(question, id=f"{question.id} {digest}", messages=messages)
