@@ -40,6 +40,7 @@ from hf_factuality.rewards.long_form import (
     long_form_reward as long_form_reward,
     truthfulness_reward as truthfulness_reward,
 )
+from hf_factuality.rewards.process import ProcessReward as ProcessReward
 from hf_factuality.rewards.rlfh import RLFHReward as RLFHReward, rlfh_verifier as rlfh_verifier
 from hf_factuality.rewards.rlfh_maps import load_rlfh_maps as load_rlfh_maps
 from hf_factuality.rewards.served import ServedReward as ServedReward, ServedRoles as ServedRoles
