@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from hf_factuality.functional.process import AGGREGATES
 from hf_factuality.spans import SCOPES
 from hf_factuality.verifiers.registry import VERIFIER_HELP
 
@@ -107,9 +108,13 @@ def add_evaluate(commands: Any) -> None:
     flag("--temperature", type=float, metavar="T", help="0 takes the most likely token")
     flag("--top_p", type=float, metavar="P")
     flag("--n_samples", type=int, metavar="N", help="completions per item, for accuracy or --best_of")
-    flag(
-        "--best_of", metavar="N,N,...", help="for metrics over claims: expected score of the best N of the --n_samples"
+    best = "for accuracy and metrics over claims: expected score of the best of N of the --n_samples"
+    flag("--best_of", metavar="N,N,...", help=best)
+    by = (
+        "who chooses for accuracy: majority, or a verifier by its scores, as process:MODEL (default: the gold answers)"
     )
+    flag("--best_of_by", metavar="WHO", help=by)
+    flag("--best_of_steps", choices=AGGREGATES, help="the verifier's scores of the parts as one (default min)")
     flag("--stop", action="append", metavar="TEXT", help="ends a completion; may be repeated")
     flag("--seed", type=int, default=0, help="of samples, of --limit and of HaluEval's candidates (default 0)")
     judging = evaluate.add_argument_group("who judges")

@@ -107,7 +107,9 @@ def _prepare(args: argparse.Namespace, task: Task, stack: ExitStack) -> None:
     if judged:
         evidence = {"knowledge": args.knowledge, "retriever": args.retriever, "top_k": args.top_k}
         task.verifier = AnswerVerifier(args.verifier, task.items, args.verifier_base_url, **evidence)
-    for who in filter(None, (task.verifier, task.judge)):
+    if task.best_of_by not in (None, "majority") and "accuracy" in task.metrics:
+        task.selector = AnswerVerifier(task.best_of_by, task.items)
+    for who in filter(None, (task.verifier, task.judge, task.selector)):
         if args.scope != SCOPES[0]:  # so that results and answers of the default stay what they were
             who.description["scope"] = args.scope
 

@@ -18,6 +18,7 @@ from hf_factuality.evaluation._shared import allowed_missing, check_at_least_one
 from hf_factuality.evaluation.best_of import parse_best_of
 from hf_factuality.evaluation.engines import Generation
 from hf_factuality.evaluation.verification import AnswerJudge, AnswerVerifier
+from hf_factuality.functional.process import AGGREGATES
 from hf_factuality.hub.results import load_results
 from hf_factuality.metrics._cli import parse_metric_args
 from hf_factuality.metrics._registry import CLAIM_METRICS, METRIC_NAMES
@@ -53,11 +54,14 @@ class Task:
     checklists: bool = False  # whether answers are compared with those of the items
     metric_args: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     best_of: tuple[int, ...] = ()
+    best_of_by: str | None = None  # who chooses the answer that accuracy is of
+    best_of_steps: str = AGGREGATES[0]
     match: str | None = None  # how answers are compared with the gold ones, if nobody judges them
     items: Sequence[BenchmarkItem] = ()
     provenance: Mapping[str, Any] = field(default_factory=dict)
     verifier: AnswerVerifier | None = None
     judge: AnswerJudge | None = None
+    selector: AnswerVerifier | None = None
 
     @property
     def name(self) -> str:
@@ -130,10 +134,10 @@ def check_samples(task: Task, source: str) -> None:
     n_samples, claims = task.generation.n_samples, set(CLAIM_METRICS) & set(task.metrics)
     where = f"{source} gives {n_samples} completions per item"
     for name in task.metrics:
-        hint = "; --best_of takes several of metrics over claims" if name in claims else ""
+        hint = "; --best_of takes several" if name in claims else ""
         several = name == "accuracy" or (task.best_of and name in claims)
         refuse(n_samples > 1 and not several, f"{where}: {name} takes one completion per item, accuracy several{hint}")
-    if claims and task.best_of:
+    if task.best_of:
         largest = max(task.best_of)
         refuse(largest > n_samples, f"--best_of {largest} needs that many completions per item, and {where}")
 
@@ -170,11 +174,14 @@ def _check_flags(args: argparse.Namespace, benchmarks: Sequence[Benchmark], want
         (args.judge, ("judge_prompt", "judge_base_url"), "there is no --judge"),
         (args.knowledge, ("retriever",), "there is no --knowledge"),
         (args.verifier, ("verifier_base_url",), "there is no --verifier"),
-        (claims, ("best_of", "knowledge"), f"it is for metrics over claims ({', '.join(CLAIM_METRICS)})"),
+        (claims, ("knowledge",), f"it is for metrics over claims ({', '.join(CLAIM_METRICS)})"),
+        (claims or "accuracy" in wanted, ("best_of",), f"it is for accuracy and {', '.join(CLAIM_METRICS)}"),
+        (args.best_of and "accuracy" in wanted, ("best_of_by",), "it is for accuracy with --best_of"),
+        (_selects(args), ("best_of_steps",), "it is for --best_of_by VERIFIER"),
         ("halluqa" in wanted or graded, ("judge",), f"it is for halluqa and {', '.join(GRADED_METRICS)}; {by_claims}"),
         (graded, ("match",), f"it is for {' and '.join(GRADED_METRICS)}"),
         (judged, ("verifier",), f"nobody judges {names}"),
-        (judged or graded or args.scope == SCOPES[0], ("scope",), f"nobody judges {names}"),
+        (judged or graded or _selects(args) or args.scope == SCOPES[0], ("scope",), f"nobody judges {names}"),
     ):
         for flag in flags:
             given = getattr(args, flag) not in (None, "auto")
@@ -195,6 +202,10 @@ def _check_flags(args: argparse.Namespace, benchmarks: Sequence[Benchmark], want
         ),
     ):
         refuse(wrong, message)
+
+
+def _selects(args: argparse.Namespace) -> bool:
+    return args.best_of_by not in (None, "majority")
 
 
 def _datasets(args: argparse.Namespace) -> dict[str, str]:
@@ -257,6 +268,7 @@ def _task(args: argparse.Namespace, benchmark: Benchmark, metrics: tuple[str, ..
     task = Task(benchmark, style, metrics, generation, answers, args.scope, checklists=bool(args.suite))
     task.match = args.match
     task.best_of = parse_best_of(args.best_of) if args.best_of is not None else ()
+    task.best_of_by, task.best_of_steps = args.best_of_by, args.best_of_steps or AGGREGATES[0]
     if generation is None:
         refuse(
             args.base_url,

@@ -62,6 +62,8 @@ def judge_answers(task: Task, journal: Journal) -> None:
     rows = [answer_row(*found, task.scope) for found in texts if found[2] is not None]
     if task.verifier is not None:
         _verify(task.verifier.guarded, rows, JournalVerdicts(journal, task.verifier))
+    if task.selector is not None:
+        _verify(task.selector.guarded, rows, JournalVerdicts(journal, task.selector, "selection", "selected"))
     if task.checklists:
         verdicts, judge = JournalVerdicts(journal, task.verifier, "checklist", "checked"), task.verifier.judge
         if judge:

@@ -11,12 +11,13 @@ from typing import Any
 
 from hf_factuality.data.benchmarks.base import Benchmark, BenchmarkItem
 from hf_factuality.errors import DataError
-from hf_factuality.evaluation.best_of import best_of_curve
+from hf_factuality.evaluation.best_of import best_of_curve, best_of_n, majority_of_n
 from hf_factuality.evaluation.plan import GRADED_METRICS, JUDGED_METRICS, Task
 from hf_factuality.evaluation.verification import answer_row, found_in, gold_answers, opens_reasoning
 from hf_factuality.functional.abstention import abstains
 from hf_factuality.functional.answers import contained_match
 from hf_factuality.functional.confidence import stated_confidence
+from hf_factuality.functional.process import aggregate_steps
 from hf_factuality.functional.scoring import mean
 from hf_factuality.metrics._claims import Answer, small_answer
 from hf_factuality.metrics._common import Options, make_result
@@ -196,17 +197,20 @@ _INPUTS = {"abstention": _abstention, "calibration": _calibration, "halluqa": _h
 def accuracy(answers: Answers) -> dict[str, Any]:
     """Share of answers that the answer reward finds right, the mean of several samples per item (pass@1); 0 without a final
     answer. The part `reward` is the mean of the training reward, which also wants the format."""
-    benchmark, reward = answers.task.benchmark, FSPOAnswerReward()
+    task, benchmark, reward = answers.task, answers.task.benchmark, FSPOAnswerReward()
     scores: list[float | None] = []
     rewards: list[float | None] = []
     counts: Counter[str] = Counter()
+    rights, chosen = [], []  # of each sample, and by what --best_of chooses
     for item, samples in zip(answers.task.items, answers.samples, strict=True):
         source = item.reference.get("data_source") or benchmark.data_source
         golds = gold_answers(item)
         found: list[float | None] = []
+        finals: list[str | None] = []
         for sample in samples:
             text = sample.get("text")
             final = None if text is None else final_answer(item, text, source)
+            finals.append(final)
             found.append(None if text is None else SCORERS[source](final, golds) if final else 0.0)
             counts["missing"] += text is None
             counts["no_gold"] += text is not None and found[-1] is None
@@ -216,17 +220,49 @@ def accuracy(answers: Answers) -> dict[str, Any]:
         # A sample that is missing must not make the others count for more than they are.
         scores.append(None if None in found else mean(found))
         counts["samples"] += len(found) if scores[-1] is not None else 0
+        if task.best_of:
+            rights.append(found if scores[-1] is not None else [None] * len(found))
+            chosen.append(_chosen_by(task, samples, finals, found, SCORERS[source]))
+    parts: dict[str, Any] = {"samples": counts["samples"], "unparsable": counts["unparsable"], "reward": mean(rewards)}
+    settings = {"data_source": benchmark.data_source}
+    if task.best_of:
+        how = majority_of_n if task.best_of_by == "majority" else best_of_n
+        parts["best_of"] = best_of_curve(rights, task.best_of, chosen, how)
+        parts["not_chosen"] = sum(by is None for own in chosen for by in own)
+        settings |= {"best_of_by": task.best_of_by} | ({"best_of_steps": task.best_of_steps} if task.selector else {})
     return make_result(
         "accuracy",
         mean(scores),
         scores=scores,
-        parts={"samples": counts["samples"], "unparsable": counts["unparsable"], "reward": mean(rewards)},
+        parts=parts,
         left_out={"responses": {name: counts[name] for name in ("missing", "no_gold")}},
-        settings={"data_source": benchmark.data_source},
+        settings=settings,
         extractor=None,
-        judge=None,
+        judge=task.selector.description["judge"] if task.selector else None,
         options=Options(return_scores=True),
     )
+
+
+def _chosen_by(
+    task: Task,
+    samples: Sequence[Mapping[str, Any]],
+    finals: Sequence[str | None],
+    rights: Sequence[float | None],
+    rule: Any,
+) -> list[Any]:
+    """Per sample, what `--best_of` chooses by: the score of a verifier, the answer that it votes for, or whether it is right."""
+    if task.selector:
+        found = [found_in(sample, "selection") for sample in samples]
+        scores = [[span.score for span in one.spans] if one and not one.error else [] for one in found]
+        return [aggregate_steps(own, task.best_of_steps) for own in scores]
+    if task.best_of_by is None:
+        return list(rights)
+    votes: list[str | None] = []
+    for final in finals:  # answers that the rule finds equal are one
+        known = dict.fromkeys(vote for vote in votes if vote)
+        same = (vote for vote in known if vote == final or (rule(final, [vote]) or 0) >= 0.5)
+        votes.append(final and next(same, final))
+    return [vote or None for vote in votes]
 
 
 def check_gold(benchmark: Benchmark, items: Sequence[BenchmarkItem]) -> None:

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import expm1, isinf, isnan, log1p, prod
+from statistics import fmean
 from typing import TYPE_CHECKING
-
-from hf_factuality.functional.scoring import mean
 
 
 if TYPE_CHECKING:
@@ -74,12 +73,12 @@ def process_label(rewards: Sequence[float | None], how: str = "entropy", eta: fl
     if how == "hard":
         return float(max(known) >= 0.5)
     if how == "soft" or abs(eta) < 1e-100:
-        return mean(known)
+        return fmean(known)
     extreme = max(known) if eta > 0 else min(known)
     if isinf(eta):
         return extreme
     # Of differences to the largest exponent, which is 0 then: neither a large eta nor a small one loses digits.
-    value = extreme + log1p(mean([expm1(eta * (reward - extreme)) for reward in known])) / eta
+    value = extreme + log1p(fmean([expm1(eta * (reward - extreme)) for reward in known])) / eta
     return min(max(value, min(known)), max(known))
 
 
@@ -92,7 +91,7 @@ def aggregate_steps(scores: Sequence[float | None], how: str = "min") -> float |
         raise ValueError(f"unknown aggregate {how!r} of steps; choose one of {AGGREGATES}")
     if not scores or any(score is None or isnan(score) for score in scores):
         return None
-    return {"min": min, "product": prod, "last": lambda found: found[-1], "mean": mean}[how](scores)
+    return {"min": min, "product": prod, "last": lambda found: found[-1], "mean": fmean}[how](scores)
 
 
 def process_loss(log_odds: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:

@@ -1,12 +1,14 @@
 """Best-of-N: the estimator against enumeration, and `--best_of` from the flag to the file of results."""
 
+import json
 from itertools import combinations
+from statistics import fmean
 
 import pytest
 
 from hf_factuality.data.benchmarks import get_benchmark
 from hf_factuality.evaluation import load_results
-from hf_factuality.evaluation.best_of import best_of_curve, best_of_n, parse_best_of
+from hf_factuality.evaluation.best_of import best_of_curve, best_of_n, majority_of_n, parse_best_of
 from hf_factuality.evaluation.engines import Generation
 from hf_factuality.evaluation.plan import Task, check_samples
 from hf_factuality.verifiers.judges.lexical import LexicalVerifier
@@ -35,6 +37,46 @@ def enumerated(scores, n):
 )
 def test_equals_the_mean_over_all_draws(scores, n):
     assert best_of_n(scores, n) == pytest.approx(enumerated(scores, n), rel=1e-12)
+
+
+def chosen(scores, n, by):
+    """Mean over all draws, and of equal numbers in `by` over these."""
+    best = []
+    for draw in combinations(range(len(scores)), n):
+        known = [by[place] for place in draw if by[place] is not None]
+        if known:
+            best.append(fmean(scores[place] for place in draw if by[place] == max(known)))
+    return fmean(best)
+
+
+@pytest.mark.parametrize(
+    "by", [[0.2, 0.9, 0.9, None, 0.1], [0.5] * 5, [5, 4, 3, 2, 1], [None, None, None, 0.0, None]], ids=str
+)
+def test_chosen_by_other_numbers(by):
+    scores = [1.0, 0.0, 1.0, 1.0, 0.0]
+    for n in range(1, 6):
+        assert best_of_n(scores, n, by) == pytest.approx(chosen(scores, n, by), rel=1e-12)
+
+
+def voted(scores, n, answers):
+    found = []
+    for draw in combinations(range(len(scores)), n):
+        said = [answers[place] for place in draw if answers[place]]
+        winners = [a for a in set(said) if said.count(a) == max(map(said.count, said))]
+        found.append(fmean(scores[answers.index(a)] for a in winners) if winners else 0.0)
+    return fmean(found)
+
+
+def test_majority():
+    answers = ["7", "8", "7", None, "9", "8", "8"]
+    scores = [float(a == "7") for a in answers]
+    for n in (1, 7):
+        assert majority_of_n(scores, n, answers) == pytest.approx(voted(scores, n, answers)), "every draw is counted"
+    for n in (2, 3, 5):
+        assert majority_of_n(scores, n, answers) == pytest.approx(voted(scores, n, answers), abs=0.1)
+        assert majority_of_n(scores, n, answers) == majority_of_n(scores, n, answers)
+    assert majority_of_n([1.0, 0.0], 2, ["a", "b"]) == 0.5 and majority_of_n([0.0, 0.0], 2, [None, None]) == 0.0
+    assert majority_of_n([1.0, None], 1, ["a", "b"]) is None
 
 
 def test_by_hand():
@@ -134,3 +176,42 @@ def test_halluqa_takes_one_completion():
     task = Task(get_benchmark("halluqa"), "chat", ("halluqa",), Generation(8, 1.0, 1.0, 2, 0), best_of=(1, 2))
     with pytest.raises(ValueError, match="--n_samples gives 2 completions per item: halluqa takes one .* several$"):
         check_samples(task, "--n_samples")
+
+
+SOLUTIONS = [
+    # The last character of a step is its score: tests/rewards/test_process.py.
+    {"id": "0", "completions": ["a9\n\\boxed{72}b8", "c1\n\\boxed{72.0}d9", "e7\n\\boxed{24}f7", "g?\n\\boxed{5}"]},
+    {"id": "1", "completions": ["\\boxed{10}9", "\\boxed{1}8", "\\boxed{1}7", "no box 9"]},
+]
+
+
+@pytest.mark.parametrize(
+    ("flags", "wanted"),
+    [
+        ((), [0.5, 1.0, 0.25, 1.0]),
+        # Right, right, wrong, wrong by .8, .1, .7 and nothing; right, wrong, wrong, wrong by .9, .8, .7 and .9.
+        (("--best_of_by", "tests.rewards.test_process:Steps"), [2 / 3, 1.0, 0.25, 0.5]),
+        (("--best_of_by", "tests.rewards.test_process:Steps", "--best_of_steps", "last"), [2 / 3, 1.0, 0.25, 0.5]),
+        # 72 and 72.0 are one answer; what is in no box has no vote.
+        (("--best_of_by", "majority"), [0.5, 1.0, 0.25, 0.0]),
+    ],
+    ids=["the best", "steps", "last step", "majority"],
+)
+def test_accuracy_of_what_is_chosen(tmp_path, command, flags, wanted):
+    pytest.importorskip("math_verify")
+    gsm8k = [{"question": "How many?", "answer": f"So.\n#### {gold}"} for gold in (72, 10)]
+    data = write_rows(tmp_path / "gsm8k.jsonl", gsm8k)
+    answers, out = write_rows(tmp_path / "answers.jsonl", SOLUTIONS), tmp_path / "r.json"
+    argv = ("--benchmark", "gsm8k", "--dataset", data, "--answers", answers, "--best_of", "1,4", "--out", out, *flags)
+    status, printed, err = command(*argv)
+    assert status == 0, err
+    (accuracy,) = printed["results"]
+    assert accuracy["value"] == pytest.approx((wanted[0] if not flags else 0.5) / 2 + 0.125)
+    assert accuracy["parts"]["best_of"] == {
+        "1": {"value": pytest.approx((wanted[0] + wanted[2]) / 2), "n": 2},
+        "4": {"value": pytest.approx((wanted[1] + wanted[3]) / 2), "n": 2},
+    }
+    if "tests.rewards" in " ".join(flags):
+        assert accuracy["parts"]["not_chosen"] == 1 and accuracy["judge"] and accuracy["settings"]["best_of_steps"]
+        journal = (tmp_path / "r.gsm8k.answers.jsonl").read_text()
+        assert json.loads(journal.splitlines()[1])["samples"][0]["selection"]["spans"][0]["score"] == 0.9
