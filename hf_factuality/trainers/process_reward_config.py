@@ -31,7 +31,7 @@ class ProcessRewardConfig(TruthfulnessConfig):
 
     ratio: float | None = setting(None, "None: solutions are read whole.")
     head: str = setting("new", "'new', or 'label_tokens': the rows of two label tokens of the language model.")
-    label_tokens: list[str] = setting((" +", " -"), "The good label token and the bad one.")
+    label_tokens: list[str] | None = setting(None, "The good label token and the bad one; None: ' +' and ' -'.")
     step_tag: str | None = setting(None, "Text behind each step by which it is judged; None: its last token.")
     split: str = setting("lines", "How the saved verifier finds steps: lines, sentences, or what stands between.")
 
@@ -39,7 +39,7 @@ class ProcessRewardConfig(TruthfulnessConfig):
         super().__post_init__()
         require(self, "ratio", lambda value: value is None, "None: a solution is read whole")
         require_choice(self, head=("new", "label_tokens"))
-        self.label_tokens = list(self.label_tokens)
+        self.label_tokens = list(self.label_tokens or (" +", " -"))
         require(self, "label_tokens", lambda value: len({*value}) == len(value) == 2, "two different texts")
         require(self, "step_tag", lambda value: value is None or value.strip(), "a text that is not blank, or None")
         end = "{{claim|plain}}"

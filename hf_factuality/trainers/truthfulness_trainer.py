@@ -182,7 +182,8 @@ class TruthfulnessTrainer(FactualityTrainer, _BaseTrainer):
         truths = [self._is_true(label) for found in labels for label in found if label >= 0]
         if not 0 < sum(truths) < len(truths):
             told = f"the {self._unit} for {name} are {sum(truths)} supported and {truths.count(False)} contradicted"
-            raise DataError(f"{told}, and both are needed: label more of them, or topics, or change calibration_share")
+            told += f", and both are needed; left out: {dict(self.left_out)}"
+            raise DataError(f"{told}. Label more of them, or topics, or change calibration_share")
         return rows
 
     @staticmethod

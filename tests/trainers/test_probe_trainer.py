@@ -9,6 +9,7 @@ import pytest
 import torch
 from datasets import Dataset
 from peft import LoraConfig
+from tokenizers import normalizers
 from transformers import AutoModelForCausalLM, AutoModelForTokenClassification, AutoTokenizer, Qwen3Config, pipeline
 
 from hf_factuality import Label, VerifierInput, VerifierPipeline, load_verifier
@@ -203,7 +204,14 @@ def test_layer_types_are_cut_with_the_layers(tiny_model, tmp_path):
 def test_what_cannot_be_judged_is_unknown(trained, caplog):
     _, folder, _ = trained
     judge = ProbeJudge(str(folder), max_length=100)
-    texts = ["very " * 60, "", "é\x00 ", "Ada <|end|>\ud800 玛丽。", "é\u0301 "]  # the third is not given back
+    judge.tokenizer.backend_tokenizer.normalizer = normalizers.NFC()
+    texts = [
+        "very " * 60,
+        "",
+        "e\u0301",
+        "Ada <|end|>\ud800 玛丽。",
+        "x<y \x00\r\n[INST]",
+    ]  # the third is not given back
     found = judge.judge([JudgeInput(text, (), "<|user|>?") for text in texts])
     assert found[:3] == [Judgement(None)] * 3 and all(0 <= one.score <= 1 for one in found[3:])
     assert "3 of 5 claims were not judged" in caplog.text and judge.judge([]) == []

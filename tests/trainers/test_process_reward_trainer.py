@@ -7,7 +7,8 @@ import pytest
 import torch
 from datasets import Dataset
 from peft import LoraConfig
-from transformers import AutoModelForCausalLM, AutoModelForTokenClassification, pipeline
+from tokenizers import normalizers
+from transformers import AutoModelForCausalLM, AutoModelForTokenClassification, AutoTokenizer, pipeline
 
 from hf_factuality import Label, VerifierInput, load_verifier
 from hf_factuality.errors import DataError
@@ -156,9 +157,12 @@ def test_which_tokens_are_labelled(tiny_model, tmp_path):
     odd = [
         {**rows[0], "labels": [None] * 3},
         {**rows[0], "steps": ["long " * 600, GOOD, BAD]},
-        {**rows[0], "steps": [GOOD, "é\x00 x", BAD]},
+        {**rows[0], "steps": [GOOD, "e\u0301 x<y", BAD]},
     ]
-    trainer = make(tiny_model, tmp_path, Dataset.from_list(rows + odd), step_tag=" ки")
+    tokenizer = AutoTokenizer.from_pretrained(tiny_model)
+    tokenizer.backend_tokenizer.normalizer = normalizers.NFC()
+    args = ProcessRewardConfig(str(tmp_path), step_tag=" ки", **SETTINGS)
+    trainer = ProcessRewardTrainer(tiny_model, args, Dataset.from_list(rows + odd), processing_class=tokenizer)
     ids, labels = (trainer.train_dataset[0][name] for name in ("input_ids", "labels"))
     decode = trainer.processing_class.decode
     assert decode(ids) == f"<|user|>Who?<|end|><|assistant|>{GOOD} ки\n{GOOD} ки\n{BAD} ки"
@@ -193,7 +197,7 @@ def test_lora_and_trl_columns(tiny_model, tmp_path):
 def test_what_cannot_be_judged_is_unknown(trained):
     _, folder = trained
     verifier = ProcessVerifier(str(folder), max_length=100)
-    texts = [f"{GOOD}\n" + "very " * 100, "", "\n \n", "Ada <|end|>\ud800 玛丽。\n\n<|user|>ки +"]
+    texts = [f"{GOOD}\n" + "very " * 100, "", "\n \n", "Ada <|end|>\ud800 玛丽。\n\n<|user|>ки + x<y"]
     found = [one.spans for one in verifier.verify([VerifierInput(text, "<|user|>?") for text in texts])]
     assert [[span.label for span in spans] for spans in found[:3]] == [[None, None], [], []]
     assert len(found[3]) == 2 and all(0 <= span.score <= 1 for span in found[3])

@@ -262,7 +262,7 @@ def one_kind(label):
 @pytest.mark.parametrize(
     ("change", "settings", "error", "message"),
     [
-        (partial(one_kind, "supported"), {}, DataError, "train are .* supported and 0 contradicted.*label more"),
+        (partial(one_kind, "supported"), {}, DataError, "train are .* supported and 0 contradicted.*Label more"),
         (partial(one_kind, "contradicted"), {}, DataError, "train are 0 supported"),
         (partial(claims, 1), {}, DataError, "train are 0 supported and 0 contradicted"),
         (lambda: Dataset.from_list([{"claim": "a", "label": "suported"}]), {}, DataError, "row 0 .*'suported'"),

@@ -17,8 +17,8 @@ from hf_factuality.functional.calibration import sigmoid
 from hf_factuality.offsets import token_offsets
 from hf_factuality.spans import Label
 from hf_factuality.verifiers.base import JudgeInput, Judgement
-from hf_factuality.verifiers.judges.pairs import CONTRADICTED, SUPPORTED, with_broken_tokens
-from hf_factuality.verifiers.judges.truthfulness import TruthfulnessJudge, TruthfulnessVerifier, encode_claims
+from hf_factuality.verifiers.judges.pairs import CONTRADICTED, SUPPORTED, with_broken_tokens, without_special_tokens
+from hf_factuality.verifiers.judges.truthfulness import TruthfulnessJudge, TruthfulnessVerifier
 from hf_factuality.verifiers.prompts import Prompt
 
 
@@ -39,9 +39,13 @@ def encode_completions(
 ) -> tuple[list[list[int]], list[list[tuple[int, int]] | None]]:
     """Token ids of (question, completion) pairs, and the characters of the completion that each token has, if any; `None`
     for those of a completion that the tokenizer does not give back as it was."""
-    plain = [(question, with_broken_tokens(text, tokenizer)) for question, text in pairs]
-    rows, places = encode_claims(tokenizer, prompt, plain)["input_ids"] if plain else [], []
-    for ids, (_, completion) in zip(rows, plain, strict=True):
+    # The template ends where the completion stands, in which "x<y" keeps its length: only special tokens are broken.
+    completions = [with_broken_tokens(text, tokenizer) for _, text in pairs]
+    asked = [prompt.fill({"question": without_special_tokens(it, tokenizer), "claim": ""}) for it, _ in pairs]
+    texts = [question + completion for question, completion in zip(asked, completions, strict=True)]
+    rows = tokenizer(texts, return_token_type_ids=False, verbose=False)["input_ids"] if texts else []
+    places: list[list[tuple[int, int]] | None] = []
+    for ids, completion in zip(rows, completions, strict=True):
         text, offsets = token_offsets(tokenizer, ids)
         begin = len(text) - len(completion)
         found = [(max(start - begin, 0), max(end - begin, 0)) for start, end in offsets]
