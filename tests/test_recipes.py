@@ -23,13 +23,21 @@ from hf_factuality.chat import SURE_WORDS
 from hf_factuality.functional.long_form import KLCFWeights
 from hf_factuality.functional.rlfh import RLFH_PRESETS
 from hf_factuality.rewards import RLFHReward, ServedRoles, klcf_rewards, load_rlfh_maps, rlfh_verifier
-from hf_factuality.trainers import ProbeConfig, ProbeTrainer, TruthfulnessConfig, TruthfulnessTrainer
+from hf_factuality.trainers import (
+    ProbeConfig,
+    ProbeTrainer,
+    ProcessRewardConfig,
+    ProcessRewardTrainer,
+    TruthfulnessConfig,
+    TruthfulnessTrainer,
+)
 from hf_factuality.verifiers import LexicalVerifier
 from tests.tiny import letters_reward, rows
 from tests.trainers.claims import claims
 from tests.trainers.mask_dpo_recording import pairs
 from tests.trainers.recording import WholeCompletion
 from tests.trainers.test_probe_trainer import completions
+from tests.trainers.test_process_reward_trainer import solutions
 
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -38,6 +46,8 @@ PUBLISHED = [path for path in RECIPES if path.stem != "closed-world"]
 RLFH = sorted((REPOSITORY / "recipes" / "rlfh").glob("*.yaml"))
 TRUTHFULNESS = sorted((REPOSITORY / "recipes" / "truthfulness").glob("*.yaml"))
 PROBE = sorted((REPOSITORY / "recipes" / "probe").glob("*.yaml"))
+PROCESS = sorted((REPOSITORY / "recipes" / "process").glob("*.yaml"))
+RAFT = sorted((REPOSITORY / "recipes" / "raft").glob("*.yaml"))
 KLCF = sorted((REPOSITORY / "recipes").glob("klcf*/*.yaml"))
 ABSTENTION = sorted(
     path for kind in ("abstention", "confidence") for path in (REPOSITORY / "recipes" / kind).glob("*.yaml")
@@ -52,6 +62,8 @@ EXAMPLES = {
     "mask_dpo": ("train_maskdpo", "MaskDPOArguments", MaskDPOConfig),
     "truthfulness": ("train_truthfulness", "TruthfulnessArguments", TruthfulnessConfig),
     "probe": ("train_probe", "ProbeArguments", ProbeConfig),
+    "process": ("train_process_reward", "ScriptArguments", ProcessRewardConfig),
+    "raft": ("train_raft", "RAFTArguments", SFTConfig),
     "rlfh": ("train_rlfh", "RLFHArguments", TokenRewardPPOConfig),
     "abstention": ("train_abstention", "AbstentionArguments", FactGRPOConfig),
     "confidence": ("train_abstention", "AbstentionArguments", FactGRPOConfig),
@@ -216,6 +228,33 @@ def test_every_rtuning_recipe_builds_its_trainer(path, tiny_model, tmp_path):
     assert path.stem == "closed-world" or (
         recipe["bf16"] is True and completions_of_a_step(training, "zero3.yaml") == 64
     )
+
+
+@pytest.mark.parametrize("path", PROCESS, **stem)
+def test_every_process_recipe_builds_its_trainer(path, tiny_model, tmp_path):
+    """ER-PRM's released settings: the label tokens, the step tag, 512 tokens, 64 solutions a step, 5e-7, one epoch."""
+    _, training, _ = parse(path, "--output_dir", str(tmp_path), "--dtype", "float32")
+    if path.stem != "closed-world":
+        read = (training.head, training.label_tokens, training.step_tag, training.max_length)
+        assert read == ("label_tokens", [" +", " -"], " ки", 512)
+        assert (training.learning_rate, training.num_train_epochs, training.lr_scheduler_type) == (5e-7, 1, "cosine")
+        assert completions_of_a_step(training, "ddp.yaml") == 64
+        training.label_tokens = ["a", "b"]  # the tiny tokenizer has no token for a plus and its space
+    trainer = ProcessRewardTrainer(tiny_model, training, solutions())
+    assert trainer.model.config.process["split"] == "sentences"
+
+
+@pytest.mark.parametrize("path", RAFT, **stem)
+def test_every_raft_recipe_builds_its_trainer(path, tiny_model, tmp_path):
+    script, training, _ = parse(path, "--output_dir", str(tmp_path), "--dtype", "float32")
+    rows = {
+        "prompt": [[{"role": "user", "content": "Who?"}]],
+        "completion": [[{"role": "assistant", "content": "Ada."}]],
+    }
+    SFTTrainer(tiny_model, training, train_dataset=Dataset.from_dict(rows))
+    if path.stem != "closed-world":
+        assert (script.num_samples, script.rounds, script.how, training.learning_rate) == (16, 3, "min", 5e-7)
+        assert training.num_train_epochs == 2 and completions_of_a_step(training, "zero3.yaml") == 64
 
 
 @pytest.mark.parametrize("path", PROBE, **stem)

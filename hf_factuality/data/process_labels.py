@@ -113,43 +113,41 @@ def build_process_labels(
                 before = [_prefix(question, text[:end]) for _, end in steps[:-1]]
                 solved.append((question, number, text, steps, before, response_right(text, verdict)))
                 prefixes |= {prefix.id: prefix for prefix in before}
-        rights: dict[str, list[bool | None]] = {}
-        if prefixes:
-            asked = list(prefixes.values())
-            with judged_responses(asked, continues, verifier, Path(folder) / "rollouts", **run) as rollouts:
-                for prefix in asked:
-                    found = verified(prefix, *rollouts, rolled)
-                    rights[prefix.id] = [response_right(text, verdict) for text, verdict in found]
-        rows = []
-        for question, number, text, steps, before, right in solved:
-            worth = [process_label(rights[prefix.id], config.how, config.eta) for prefix in before]
-            worth.append(None if right is None else float(right))
-            if not steps or set(worth) == {None}:
-                dropped["not_judged" if steps else "blank"] += 1
-                continue
-            rows.append({
-                "id": f"{question.id} {number}", "prompt": list(map(dict, question.messages)),
-                "completion": [{"role": "assistant", "content": text}], "labels": worth,
-                "steps": [text[start:end] for start, end in steps], "question": question.question,
-                "answer": list(question.evidence), "topic": question.topic,
-            })  # fmt: skip
-        known = [label for row in rows for label in row["labels"]]
-        report = {
-            "questions": len(questions), "rows": len(rows), "steps": len(known), "unknown_steps": known.count(None),
-            "mean_label": mean(known), "right": mean([float(it) for *_, it in solved if it is not None]),
-            "prefixes": len(prefixes), "rollouts": rolled.pop("responses", 0),
-            "dropped": {reason: dropped[reason] for reason in REASONS}, **counts,
-            **{name.replace("responses", "rollouts"): count for name, count in rolled.items()},
-            "label_settings": asdict(config),
-        }  # fmt: skip
-        text = Value("string")
-        messages = [{"role": text, "content": text}]
-        features = dict.fromkeys(("id", "question", "topic"), text) | dict.fromkeys(("prompt", "completion"), messages)
-        features |= {"steps": [text], "labels": [Value("float64")], "answer": [text]}
-        return write_dataset(
-            folder, _FILE, rows, Features(features), report, REASONS, template=_CARD,
-            settings={"labels": asdict(config)}, tags=["process-reward", "factuality"],
-        )  # fmt: skip
+    rights: dict[str, list[bool | None]] = {}
+    if prefixes:
+        asked = list(prefixes.values())
+        with judged_responses(asked, continues, verifier, Path(folder) / "rollouts", **run) as journals:
+            for prefix in asked:
+                rights[prefix.id] = [response_right(*found) for found in verified(prefix, *journals, rolled)]
+    rows = []
+    for question, number, text, steps, before, right in solved:
+        worth = [process_label(rights[prefix.id], config.how, config.eta) for prefix in before]
+        worth.append(None if right is None else float(right))
+        if not steps or set(worth) == {None}:
+            dropped["not_judged" if steps else "blank"] += 1
+            continue
+        rows.append({
+            "id": f"{question.id} {number}", "prompt": list(map(dict, question.messages)),
+            "completion": [{"role": "assistant", "content": text}], "labels": worth,
+            "steps": [text[start:end] for start, end in steps], "question": question.question,
+            "answer": list(question.evidence), "topic": question.topic,
+        })  # fmt: skip
+    labels = [label for row in rows for label in row["labels"]]
+    report = {
+        "questions": len(questions), "rows": len(rows), "steps": len(labels), "unknown_steps": labels.count(None),
+        "mean_label": mean(labels), "right": mean([right for *_, right in solved]), "prefixes": len(prefixes),
+        "rollouts": 0, "dropped": {reason: dropped[reason] for reason in REASONS}, **counts,
+        **{name.replace("responses", "rollouts"): count for name, count in rolled.items()},
+        "label_settings": asdict(config),
+    }  # fmt: skip
+    text = Value("string")
+    messages = [{"role": text, "content": text}]
+    features = dict.fromkeys(("id", "question", "topic"), text) | dict.fromkeys(("prompt", "completion"), messages)
+    features |= {"steps": [text], "labels": [Value("float64")], "answer": [text]}
+    return write_dataset(
+        folder, _FILE, rows, Features(features), report, REASONS, template=_CARD,
+        settings={"labels": asdict(config)}, tags=["process-reward", "factuality"],
+    )  # fmt: skip
 
 
 def push_process_labels(folder: str | os.PathLike, repo_id: str, **arguments: Any) -> str:

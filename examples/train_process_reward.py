@@ -1,0 +1,63 @@
+"""Process reward model (ER-PRM, arXiv 2412.11006): P(correct) at the end of every step, by labels of continuations.
+
+python examples/train_process_reward.py                # a small model in a closed world, minutes on a CPU
+hf-factuality build-process-labels gsm8k.jsonl --model MODEL --verifier gold:GSM8K --out labels
+accelerate launch --config_file recipes/accelerate/ddp.yaml examples/train_process_reward.py \
+    --config recipes/process/llama3.1-8b-er-prm.yaml --dataset_name labels
+"""
+
+import sys
+from pathlib import Path
+
+from datasets import load_dataset
+from trl import ModelConfig, ScriptArguments, TrlParser, get_peft_config
+
+from demos.closed_world import ClosedWorldDemo
+from hf_factuality.data import ProcessLabelConfig, build_process_labels, read_questions
+from hf_factuality.data.sampling import SamplingConfig, TransformersSampler
+from hf_factuality.trainers import ProcessRewardConfig, ProcessRewardTrainer
+from hf_factuality.verifiers import GoldVerifier
+
+
+CLOSED_WORLD = Path(__file__).resolve().parent.parent / "recipes" / "process" / "closed-world.yaml"
+
+
+def label(demo, rows, folder):
+    """Answers of the small model, sentence by sentence, by what becomes of 8 continuations."""
+    sampling = SamplingConfig(4, 1.0, top_k=0, max_new_tokens=demo.max_new_tokens)
+    return build_process_labels(
+        read_questions(list(rows)), TransformersSampler(demo.model_dir, config=sampling, batch_size=256),
+        GoldVerifier("world"), folder, labels=ProcessLabelConfig(8, "sentences"), questions_per_batch=64,
+    )  # fmt: skip
+
+
+def main():
+    parser = TrlParser((ScriptArguments, ProcessRewardConfig, ModelConfig))
+    given = {argument.partition("=")[0] for argument in sys.argv[1:]}
+    if given & {"--config", "--model_name_or_path", "--dataset_name"}:
+        script, training, model = parser.parse_args_and_config()
+        if not script.dataset_name:
+            raise ValueError("give --dataset_name: a repository, or the folder of hf-factuality build-process-labels")
+        found = load_dataset(script.dataset_name, script.dataset_config)
+        # All of its rows; the released code trains on the first 1,000.
+        name, train, test = model.model_name_or_path, found[script.dataset_train_split], found.get("test")
+    else:
+        script, training, model = parser.parse_args_and_config(["--config", str(CLOSED_WORLD), *sys.argv[1:]])
+        demo, folder = ClosedWorldDemo(), Path(training.output_dir) / "labels"
+        train, test = (label(demo, getattr(demo, f"{it}_dataset"), folder / it) for it in ("train", "test"))
+        name = demo.model_dir
+    chosen = {"attn_implementation": model.attn_implementation, "dtype": model.dtype, "revision": model.model_revision}
+    training.model_init_kwargs = {**chosen, **(training.model_init_kwargs or {})}
+    trainer = ProcessRewardTrainer(name, training, train, test, peft_config=get_peft_config(model))
+    trainer.train(resume_from_checkpoint=training.resume_from_checkpoint)
+    trainer.save_model()
+    trainer.create_model_card(dataset_name=script.dataset_name)
+    for name, value in trainer.figures.items():
+        trainer.accelerator.print(f"{name:18} {value:.3f}")
+    trainer.accelerator.print(f"The process reward model, a verifier pipeline too, is in {training.output_dir}")
+    if training.push_to_hub:
+        trainer.push_to_hub(dataset_name=script.dataset_name)
+
+
+if __name__ == "__main__":
+    main()
