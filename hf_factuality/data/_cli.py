@@ -102,17 +102,13 @@ def add_builders(commands: Any) -> None:
         "ER-PRM's",
     )
     build.set_defaults(verifier="gold")
-    what = build.add_argument_group(
-        "what a step is, and what it is worth (--how and --eta may change when started again)"
-    )
+    what = build.add_argument_group("what a step is, and is worth (--how and --eta may change when started again)")
     what.add_argument("--rollouts", type=whole_number, default=16, metavar="N", help="of each beginning (default 16)")
     split = "what ends a step: lines (default), sentences, or a text"
     what.add_argument("--step_split", default="lines", metavar="WHAT", help=split)
     label = "entropy: (1/eta) ln mean exp(eta r) (ER-PRM, default); soft: the mean; hard: 1 if any is right"
     what.add_argument("--how", choices=STEP_LABELS, default="entropy", help=label)
-    what.add_argument(
-        "--eta", type=float, default=1.0, help="any number: 0 is the mean, inf the maximum (default 1.0)"
-    )
+    what.add_argument("--eta", type=float, default=1.0, help="any number; 0: the mean, inf: the maximum (default 1.0)")
 
 
 def _builder(

@@ -121,21 +121,11 @@ def process_labels(args: argparse.Namespace) -> int:
     if args.knowledge or args.responses:
         flag = "--knowledge" if args.knowledge else "--responses"
         raise ValueError(
-            f"build-process-labels lets the model continue its own solutions, by gold answers; leave {flag} out"
+            f"build-process-labels continues the model's own solutions, by gold answers; leave {flag} out"
         )
 
     def head(report: dict[str, Any]) -> dict[str, Any]:
-        names = (
-            "questions",
-            "responses",
-            "right",
-            "rows",
-            "steps",
-            "unknown_steps",
-            "prefixes",
-            "rollouts",
-            "mean_label",
-        )
+        names = "questions responses right rows steps unknown_steps prefixes rollouts mean_label".split()
         return {name.replace("_", " "): report[name] for name in names}
 
     make = partial(stepwise.build_process_labels, labels=config)

@@ -79,32 +79,29 @@ def build_process_labels(
     folder: str | os.PathLike,
     *,
     labels: ProcessLabelConfig | None = None,
-    continues: Sampler | None = None,
     **run: Any,
 ) -> Dataset:
     """Sample solutions, continue each from the end of every step but the last, and label steps by the final answers.
 
     Args:
         questions, sampler, verifier, folder, **run:
-            As for [`~hf_factuality.data.build_refusals`]: questions have the gold answers. Continuations are in the folder
-            `rollouts` of the run.
+            As for [`~hf_factuality.data.build_refusals`]: questions have the gold answers. Continuations are sampled with the
+            same settings, in the folder `rollouts` of the run.
         labels ([`ProcessLabelConfig`], *optional*):
             Steps and labels; `how` and `eta` may differ when a run is continued.
-        continues ([`~hf_factuality.data.sampling.Sampler`], *optional*):
-            Who continues, with its own number of samples. `None`: the sampler of the solutions, with `rollouts` samples.
 
     Returns:
         `datasets.Dataset`: columns `id`, `prompt`, `completion` (conversations), `steps` (texts), `labels` (numbers in [0, 1],
         or `None` without any judged continuation), `question`, `answer` (a list), `topic`.
 
     Raises:
-        `DataError`, `JudgingError`: as there; no row is left. `TypeError`: solutions that exist already, without `continues`.
+        `DataError`, `JudgingError`: as there; no row is left. `TypeError`: solutions that exist already.
     """
     from datasets import Features, Value
 
     config, questions = labels or ProcessLabelConfig(), with_golds(questions)
     extractor, counts, rolled, dropped = StepExtractor(config.split), Counter(), Counter(), Counter()
-    continues = _Continuing(continues or resampled(sampler, config.rollouts))
+    continues = _Continuing(resampled(sampler, config.rollouts))
     solved, prefixes = [], {}
     with judged_responses(questions, sampler, verifier, folder, _FILE, **run) as journals:
         for question in questions:
@@ -114,8 +111,7 @@ def build_process_labels(
                 solved.append((question, number, text, steps, before, response_right(text, verdict)))
                 prefixes |= {prefix.id: prefix for prefix in before}
     rights: dict[str, list[bool | None]] = {}
-    if prefixes:
-        asked = list(prefixes.values())
+    if asked := list(prefixes.values()):
         with judged_responses(asked, continues, verifier, Path(folder) / "rollouts", **run) as journals:
             for prefix in asked:
                 rights[prefix.id] = [response_right(*found) for found in verified(prefix, *journals, rolled)]

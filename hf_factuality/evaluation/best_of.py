@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from itertools import groupby
 from math import comb
@@ -12,10 +12,6 @@ from operator import itemgetter
 from typing import Any
 
 from hf_factuality.functional.scoring import mean
-
-
-DRAWS = 256
-"""Of N samples, for a majority."""
 
 
 def parse_best_of(text: str) -> tuple[int, ...]:
@@ -53,18 +49,17 @@ def best_of_n(scores: Sequence[float | None], n: int, by: Sequence[float | None]
     return sum(weight * score for weight, score in zip(weights, known, strict=True) if weight)
 
 
-def majority_of_n(scores: Sequence[float | None], n: int, answers: Sequence[Hashable | None]) -> float | None:
+def majority_of_n(scores: Sequence[float | None], n: int, answers: Sequence, draws: int = 256) -> float | None:
     """Expected score of the answer that most of `n` samples give, of equally frequent ones any; nobody's answer scores 0.
 
-    `None` in `answers` has no vote. All draws of one or all samples are counted, else [`DRAWS`] that are seeded.
+    `None` in `answers` has no vote. Of N between 1 and all samples, so many seeded draws are counted, in place of all.
     """
     if None in scores:
         return None
     score = {answer: mean([s for s, own in zip(scores, answers, strict=True) if own == answer]) for answer in answers}
-    rng, places = random.Random(0), range(len(scores))
-    draws = [places] if n == len(scores) else [[i] for i in places] if n == 1 else None
-    found = []
-    for draw in draws or (rng.sample(places, n) for _ in range(DRAWS)):
+    rng, places, found = random.Random(0), range(len(scores)), []
+    every = [places] if n == len(scores) else [[i] for i in places] if n == 1 else None
+    for draw in every or (rng.sample(places, n) for _ in range(draws)):
         votes = Counter(answers[place] for place in draw if answers[place] is not None)
         most = max(votes.values(), default=0)
         found.append(mean([score[answer] for answer, count in votes.items() if count == most]) or 0.0)
@@ -80,10 +75,7 @@ def _weights(samples: int, scored: int, n: int) -> tuple[float, ...]:
 
 
 def best_of_curve(
-    scores: Sequence[Sequence[float | None]],
-    sizes: Sequence[int],
-    by: Sequence[Sequence[Any]] | None = None,
-    chosen: Callable[..., float | None] = best_of_n,
+    scores: Sequence[Sequence[float | None]], sizes: Sequence[int], by: Any = None, chosen: Callable = best_of_n
 ) -> dict[str, dict[str, Any]]:
     """[`best_of_n`] or [`majority_of_n`] per N of `sizes`: mean over items as `value`, and `n`, the items that have a score."""
     curve = {}

@@ -16,10 +16,7 @@ from hf_factuality.io.files import write_atomically
 
 SCHEMA = "hf_factuality.answers/1"
 _MARK = b'{"schema": "hf_factuality.answers/'
-_SAMPLE_KEYS = {
-    *("text", "finish_reason", "verification", "verified", "votes", "voted", "checklist", "checked"),
-    *("selection", "selected"),
-}
+_SAMPLE_KEYS = set("text finish_reason verification verified votes voted checklist checked selection selected".split())
 
 
 class Journal:

@@ -162,6 +162,7 @@ def _check_flags(args: argparse.Namespace, benchmarks: Sequence[Benchmark], want
     claims, judged = sorted(wanted & set(CLAIM_METRICS)), wanted & set(JUDGED_METRICS)
     graded, by_claims = wanted & set(GRADED_METRICS), "metrics over claims take --verifier llm:MODEL"
     own, names = own_file.FILE_BENCHMARK in benchmarks, ", ".join(sorted(wanted))
+    selects = args.best_of_by not in (None, "majority")
     for flag in ("answers", "split"):
         several = len(benchmarks) > 1 and getattr(args, flag) is not None
         refuse(several, f"--{flag} is of one benchmark; run the command once for each")
@@ -177,11 +178,11 @@ def _check_flags(args: argparse.Namespace, benchmarks: Sequence[Benchmark], want
         (claims, ("knowledge",), f"it is for metrics over claims ({', '.join(CLAIM_METRICS)})"),
         (claims or "accuracy" in wanted, ("best_of",), f"it is for accuracy and {', '.join(CLAIM_METRICS)}"),
         (args.best_of and "accuracy" in wanted, ("best_of_by",), "it is for accuracy with --best_of"),
-        (_selects(args), ("best_of_steps",), "it is for --best_of_by VERIFIER"),
+        (selects, ("best_of_steps",), "it is for --best_of_by VERIFIER"),
         ("halluqa" in wanted or graded, ("judge",), f"it is for halluqa and {', '.join(GRADED_METRICS)}; {by_claims}"),
         (graded, ("match",), f"it is for {' and '.join(GRADED_METRICS)}"),
         (judged, ("verifier",), f"nobody judges {names}"),
-        (judged or graded or _selects(args) or args.scope == SCOPES[0], ("scope",), f"nobody judges {names}"),
+        (judged or graded or selects or args.scope == SCOPES[0], ("scope",), f"nobody judges {names}"),
     ):
         for flag in flags:
             given = getattr(args, flag) not in (None, "auto")
@@ -202,10 +203,6 @@ def _check_flags(args: argparse.Namespace, benchmarks: Sequence[Benchmark], want
         ),
     ):
         refuse(wrong, message)
-
-
-def _selects(args: argparse.Namespace) -> bool:
-    return args.best_of_by not in (None, "majority")
 
 
 def _datasets(args: argparse.Namespace) -> dict[str, str]:

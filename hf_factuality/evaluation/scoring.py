@@ -201,12 +201,11 @@ def accuracy(answers: Answers) -> dict[str, Any]:
     scores: list[float | None] = []
     rewards: list[float | None] = []
     counts: Counter[str] = Counter()
-    rights, chosen = [], []  # of each sample, and by what --best_of chooses
+    rights, chosen = [], []  # of the samples of each item, and by what --best_of chooses
     for item, samples in zip(answers.task.items, answers.samples, strict=True):
         source = item.reference.get("data_source") or benchmark.data_source
         golds = gold_answers(item)
-        found: list[float | None] = []
-        finals: list[str | None] = []
+        found, finals = [], []
         for sample in samples:
             text = sample.get("text")
             final = None if text is None else final_answer(item, text, source)
@@ -223,7 +222,7 @@ def accuracy(answers: Answers) -> dict[str, Any]:
         if task.best_of:
             rights.append(found if scores[-1] is not None else [None] * len(found))
             chosen.append(_chosen_by(task, samples, finals, found, SCORERS[source]))
-    parts: dict[str, Any] = {"samples": counts["samples"], "unparsable": counts["unparsable"], "reward": mean(rewards)}
+    parts = {"samples": counts["samples"], "unparsable": counts["unparsable"], "reward": mean(rewards)}
     settings = {"data_source": benchmark.data_source}
     if task.best_of:
         how = majority_of_n if task.best_of_by == "majority" else best_of_n
@@ -243,26 +242,19 @@ def accuracy(answers: Answers) -> dict[str, Any]:
     )
 
 
-def _chosen_by(
-    task: Task,
-    samples: Sequence[Mapping[str, Any]],
-    finals: Sequence[str | None],
-    rights: Sequence[float | None],
-    rule: Any,
-) -> list[Any]:
+def _chosen_by(task: Task, samples: Sequence[Mapping[str, Any]], finals: list, rights: list, rule: Any) -> list[Any]:
     """Per sample, what `--best_of` chooses by: the score of a verifier, the answer that it votes for, or whether it is right."""
     if task.selector:
         found = [found_in(sample, "selection") for sample in samples]
         scores = [[span.score for span in one.spans] if one and not one.error else [] for one in found]
         return [aggregate_steps(own, task.best_of_steps) for own in scores]
     if task.best_of_by is None:
-        return list(rights)
-    votes: list[str | None] = []
-    for final in finals:  # answers that the rule finds equal are one
-        known = dict.fromkeys(vote for vote in votes if vote)
-        same = (vote for vote in known if vote == final or (rule(final, [vote]) or 0) >= 0.5)
-        votes.append(final and next(same, final))
-    return [vote or None for vote in votes]
+        return rights
+    votes: dict[str, str] = {}
+    for final in filter(None, finals):  # answers that the rule finds equal are one
+        same = (vote for vote in dict.fromkeys(votes.values()) if (rule(final, [vote]) or 0) >= 0.5)
+        votes[final] = votes.get(final) or next(same, final)
+    return [votes.get(final) for final in finals]
 
 
 def check_gold(benchmark: Benchmark, items: Sequence[BenchmarkItem]) -> None:

@@ -1,7 +1,6 @@
 """Whether probabilities rank claims, and whether they mean what they say. Plain numbers in, plain numbers out.
 
-A probability is in [0, 1], else `ValueError`; a label is whether the claim is true, or the share of cases in which it is, such
-as a step's of right rollouts: where claims are ranked, those of .5 and more are true.
+A probability is in [0, 1], else `ValueError`; a label is whether the claim is true, or how often: from .5 on it ranks as true.
 """
 
 from __future__ import annotations

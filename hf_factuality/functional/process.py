@@ -97,11 +97,8 @@ def aggregate_steps(scores: Sequence[float | None], how: str = "min") -> float |
 def process_loss(log_odds: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     """Soft cross-entropy of the two-way softmax at the ends of steps: the mean of `-r ln p - (1 - r) ln(1 - p)`.
 
-    Args:
-        log_odds (`torch.Tensor` of shape (B, T)):
-            `ln p - ln(1 - p)`: the logit of the good label minus that of the bad one.
-        labels (`torch.Tensor` of shape (B, T), int64):
-            `r` in [`UNIT`]s, or -100 where no step ends.
+    `log_odds`, of shape (B, T), are the logit of the good label minus that of the bad one; `labels` (B, T), int64, are `r` in
+    [`UNIT`]s, or -100 where no step ends.
     """
     from torch.nn.functional import binary_cross_entropy_with_logits
 

@@ -29,8 +29,8 @@ class ProcessReward(JudgedReward):
         at (`str`, *optional*, defaults to `"end"`):
             `"end"`: one number. `"steps"`: each step's score at its end, so that more steps earn more. `"gains"` (ours): what a
             step adds to the score of the one before, which adds up to the score of the last.
-        scope (`str`, *optional*, defaults to `"answer"`):
-            What is read: `"answer"`, `"think"` or `"completion"`.
+        scope (`str`, *optional*, defaults to `"completion"`):
+            What is read: all, or `"answer"` or `"think"`.
         **judging:
             `question_column` (without it, the last message of the user), `timeout`, `batch_size` and `max_unjudged_batches` of
             [`~hf_factuality.rewards.RLFHReward`].
@@ -42,9 +42,7 @@ class ProcessReward(JudgedReward):
 
     __name__ = "process"
 
-    def __init__(
-        self, verifier: Verifier | str, how: str = "min", at: str = "end", scope: str = "answer", **judging: Any
-    ):
+    def __init__(self, verifier: Verifier | str, how="min", at="end", scope="completion", **judging: Any):
         aggregate_steps((), how)
         if at not in ("end", "steps", "gains"):
             raise ValueError(f"at={at!r} must be 'end', 'steps' or 'gains'")
@@ -54,8 +52,7 @@ class ProcessReward(JudgedReward):
 
     def __call__(self, completions, completion_texts=None, **columns) -> list[Any]:
         """Per completion one number, or `(start, end, value)`, characters of its text; `None` where a step is unknown."""
-        judged = self.judge(completion_texts or complete_texts(completions, {}), columns)
-        return [self._paid(row) for row in judged]
+        return list(map(self._paid, self.judge(completion_texts or complete_texts(completions, {}), columns)))
 
     def _row(self, text: str, columns: Mapping[str, Any]) -> Row:
         item, prompt = super()._row(text, columns).input, columns.get("prompts", columns.get("prompt"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -83,46 +82,35 @@ class ProcessRewardTrainer(TruthfulnessTrainer):
     def _read(self, dataset, name):
         prompt, tokenizer, longest = self._reads
         if self._tag and with_broken_tokens(self._tag, tokenizer) != self._tag:
-            raise ValueError(
-                f"step_tag={self._tag!r} holds a special token, and those of texts are broken; choose another"
-            )
+            raise ValueError(f"step_tag={self._tag!r} holds a special token, which texts must not; choose another")
         columns = dataset.column_names if isinstance(dataset, Dataset) else ()
         listed = "steps" if "steps" in columns else "completions"
         if not {listed, "labels"} <= {*columns}:
             raise DataError(f"the {name} dataset must be a Dataset with columns 'steps' and 'labels', got {columns}")
         # A question may have many solutions.
         given = [{key: row[key] for key in row if key != "id"} for row in dataset]
-        asked, shown, found = read_questions(given, f"the {name} dataset"), [], []
-        for number, (row, question) in enumerate(zip(given, asked, strict=True)):
+        rows = []
+        for number, question in enumerate(read_questions(given, f"the {name} dataset")):
+            row = question.row
             try:
-                steps, labels = row[listed], [_label(label) for label in row["labels"]]
-                text, spans = _placed(row.get("completion"), steps)
-                if len(labels) != len(steps):
-                    raise ValueError(f"{len(steps)} steps have {len(labels)} labels")
+                text, ends = _marked(row.get("completion"), row[listed], row["labels"], self._tag)
             except (TypeError, ValueError) as error:
                 raise DataError(f"row {number} of the {name} dataset: {error}") from None
-            marked, ends = mark_steps(text, spans, self._tag)
-            shown.append((question.question, marked))
-            found.append((question.topic or question.question, labels, ends))
-        rows = []
-        for ids, places, (topic, labels, ends) in zip(
-            *encode_completions(tokenizer, prompt, shown), found, strict=True
-        ):
-            at = [_last(places or (), end) for _, end in ends]
-            reason = ""
+            (ids,), (places,) = encode_completions(tokenizer, prompt, [(question.question, text)])
+            # By the last token that holds the character.
+            at = [max((n for n, (a, b) in enumerate(places or ()) if a < end <= b), default=-1) for end in ends]
+            known = {n: round(r * UNIT) for n, r in zip(at, row["labels"], strict=True) if r is not None}
+            left_out = ["step without a label"] * row["labels"].count(None)
             if len(ids) > longest:
-                reason = f"longer than {longest} tokens"
+                left_out = [f"longer than {longest} tokens"]
             elif len({*at} - {-1}) < len(ends):
-                reason = "changed by the tokenizer"
-            elif set(labels) <= {None}:
-                reason = "no label"
-            if reason:
-                self.left_out[f"{name}: {reason}"] += 1
-                continue
-            known = {place: label for place, label in zip(at, labels, strict=True) if label is not None}
-            if len(known) < len(labels):
-                self.left_out[f"{name}: step without a label"] += len(labels) - len(known)
-            rows.append({"input_ids": ids, "labels": [known.get(n, -100) for n in range(len(ids))], "topic": topic})
+                left_out = ["changed by the tokenizer"]
+            elif not known:
+                left_out = ["no label"]
+            else:
+                labels = [known.get(n, -100) for n in range(len(ids))]
+                rows.append({"input_ids": ids, "labels": labels, "topic": question.topic or question.question})
+            self.left_out.update(f"{name}: {reason}" for reason in left_out)
         return rows
 
     @staticmethod
@@ -137,42 +125,21 @@ class ProcessRewardTrainer(TruthfulnessTrainer):
     def _loss(self, outputs, labels, num_items_in_batch=None):
         return process_loss((outputs.logits[..., 1] - outputs.logits[..., 0]).float(), labels)
 
-    def _card(self):
-        args, temperature = self.args, getattr(self.model.config, PROCESS)["temperature"]
-        read = f"the tag {args.step_tag!r} behind it" if args.step_tag else "its last token"
-        head = f", from the rows of {args.label_tokens}" if args.head == "label_tokens" else ""
-        calibrated = f"temperature {temperature:.3f}" if temperature else "not calibrated"
-        told = {
-            "method": f"a head that reads each step at {read}{head}",
-            "verifier": "the one that judged the rollouts",
-        }
-        return super()._card() | told | {"objective": f"soft cross-entropy at the ends of steps; {calibrated}"}
 
-
-def _label(value: Any) -> int | None:
-    if value is None:
-        return None
-    if not isinstance(value, (bool, int, float)) or not 0 <= value <= 1:
-        raise ValueError(f"a label is a number in [0, 1], a boolean, or None where it is unknown, got {value!r}")
-    return round(value * UNIT)
-
-
-def _placed(completion: Any, steps: Sequence[str]) -> tuple[str, list[tuple[int, int]]]:
-    """The text of a solution, and its steps as ranges of it; `ValueError` if they do not stand there in order."""
+def _marked(completion: Any, steps: Any, labels: Any, tag: str | None) -> tuple[str, list[int]]:
+    """What of a row the model reads, and the ends in it of its steps, or of their tags."""
     if not isinstance(steps, list) or not all(isinstance(step, str) and step.strip() for step in steps):
         raise ValueError(f"steps are a list of texts that are not blank, got {steps!r:.100}")
+    if len(labels) != len(steps) or not all(label is None or 0 <= label <= 1 for label in labels):
+        raise ValueError(
+            f"{len(steps)} steps need as many labels in [0, 1], or None where unknown, got {labels!r:.100}"
+        )
     text = "\n".join(steps) if completion is None else completion
-    if not isinstance(text, str):
-        text = text[-1]["content"]
-    found, start = [], 0
+    text = text if isinstance(text, str) else text[-1]["content"]
+    ends, start = [], 0
     for step in steps:
         start = text.find(step, start)
         if start < 0:
             raise ValueError(f"the step {step!r:.80} is not in the completion, behind the step before it")
-        found.append((start, start := start + len(step)))
-    return text, found
-
-
-def _last(places: Sequence[tuple[int, int]], end: int) -> int:
-    """The last token that holds the character before `end`; -1 if none does."""
-    return max((n for n, (first, last) in enumerate(places) if first < end <= last), default=-1)
+        ends.append(start := start + len(step))
+    return mark_steps(text, ends, tag)

@@ -298,9 +298,9 @@ class TruthfulnessTrainer(FactualityTrainer, _BaseTrainer):
     def _card(self):
         args, temperature = self.args, getattr(self.model.config, self._settings)["temperature"]
         return {
-            "method": "a classification head on claims",
-            "verifier": "the one that labelled the claims",
-            "objective": f"cross-entropy on claims, {f'{args.ratio:g} supported to 1 contradicted' if args.ratio else 'all'}, "
+            "method": f"a classification head on {self._unit}",
+            "verifier": f"the one that labelled the {self._unit}",
+            "objective": f"cross-entropy on {self._unit}, {f'{args.ratio:g} supported to 1 contradicted' if args.ratio else 'all'}, "
             f"corrected to their own ratio; {f'temperature {temperature:.3f}' if temperature else 'not calibrated'}",
             "named": ("ratio",),
             "reliability": self._bins(),

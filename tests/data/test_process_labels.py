@@ -172,4 +172,4 @@ def test_the_command_asks_a_server_to_continue(tmp_path, capsys):
     printed = table(capsys.readouterr().out)
     assert (printed["rows"], printed["rollouts"], printed["right"]) == ("2", "9", "0.5")
     argv = [*argv[:4], "--out", str(tmp_path / "given"), "--responses", str(questions)]
-    assert main(argv) == 2 and "continue its own solutions" in capsys.readouterr().err
+    assert main(argv) == 2 and "continues the model's own solutions" in capsys.readouterr().err

@@ -46,17 +46,19 @@ ASKED = {"prompts": [[{"role": "user", "content": "How many?"}]] * 4}
 @pytest.mark.parametrize(("how", "wanted"), [("min", 0.5), ("product", 0.36), ("last", 0.8), ("mean", 2.2 / 3)])
 def test_one_number(how, wanted):
     verifier = Steps()
-    found = ProcessReward(verifier, how)([[{"role": "assistant", "content": text}] for text in TEXTS], **ASKED)
+    found = ProcessReward(verifier, how, scope="answer")(
+        [[{"role": "assistant", "content": text}] for text in TEXTS], **ASKED
+    )
     assert found == [pytest.approx(wanted), None, 0.0, 0.2], "reasoning is left out"
     assert {item.question for item in verifier.seen} == {"How many?"}
     assert ProcessReward(Steps(), how)(TEXTS, completion_texts=TEXTS, question=list("abcd"), **ASKED)[0] == found[0]
 
 
 def test_paid_where_steps_end():
-    assert ProcessReward(Steps(), at="steps")(TEXTS, **ASKED) == [
+    assert ProcessReward(Steps(), at="steps", scope="answer")(TEXTS, **ASKED) == [
         [(0, 2, 0.9), (4, 6, 0.5), (7, 9, 0.8)], None, [], [(17, 19, 0.2)],
     ]  # fmt: skip
-    assert ProcessReward(Steps(), at="gains", scope="completion")(TEXTS, **ASKED)[0] == [
+    assert ProcessReward(Steps(), at="gains")(TEXTS, **ASKED)[0] == [
         (0, 2, 0.9), (4, 6, pytest.approx(-0.4)), (7, 9, pytest.approx(0.3)),
     ]  # fmt: skip
     for wrong, error in (({"how": "max"}, ValueError), ({"at": "tokens"}, ValueError), ({"scope": "x"}, SpanError)):

@@ -211,8 +211,8 @@ def test_what_cannot_be_judged_is_unknown(trained):
     ("change", "settings", "error", "message"),
     [
         (lambda rows: rows.remove_columns("labels"), {}, DataError, "columns 'steps' and 'labels', got"),
-        (lambda rows: rows.map(lambda row: {"labels": [1.0]}), {}, DataError, "row 0 .*3 steps have 1 labels"),
-        (lambda rows: rows.map(lambda row: {"labels": [1.0, 2.0, 0.0]}), {}, DataError, r"row 0 .*a number in \[0, 1\]"),
+        (lambda rows: rows.map(lambda row: {"labels": [1.0]}), {}, DataError, "row 0 .*3 steps need as many labels"),
+        (lambda rows: rows.map(lambda row: {"labels": [1.0, 2.0, 0.0]}), {}, DataError, r"row 0 .*labels in \[0, 1\].*2.0"),
         (lambda rows: rows.map(lambda row: {"steps": ["x", "y", "z"]}), {}, DataError, "row 0 .*'x' is not in the completion"),
         (lambda rows: rows.map(lambda row: {"steps": ["x", " ", "z"]}), {}, DataError, "row 0 .*texts that are not blank"),
         (lambda rows: rows.map(lambda row: {"labels": [0.1] * 3}), {}, DataError, "steps for train are 0 supported"),

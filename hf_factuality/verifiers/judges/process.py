@@ -5,8 +5,10 @@ Importing this module loads neither torch nor transformers.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any, ClassVar
 
 from hf_factuality.functional.process import solution_steps
@@ -42,16 +44,11 @@ class StepExtractor:
         return [[LabeledSpan(*step) for step in self.steps(item.completion)] for item in inputs]
 
 
-def mark_steps(text: str, steps: Sequence[tuple[int, int]], tag: str | None) -> tuple[str, list[tuple[int, int]]]:
-    """The text as the model reads it, with the tag behind each step, if there is one; and per step the range of the character
-    by whose last token it is judged: the last of the step, or of its tag."""
-    parts, places, done, length = [], [], 0, 0
-    for _, end in steps:
-        parts.append(text[done:end] + (tag or ""))
-        length += len(parts[-1])
-        places.append((length - 1, length))
-        done = end
-    return "".join(parts) + text[done:], places
+def mark_steps(text: str, ends: Sequence[int], tag: str | None) -> tuple[str, list[int]]:
+    """The text as the model reads it, with the tag behind each step, if there is one; and where the steps, or tags, end there."""
+    tag = tag or ""
+    parts = [text[begin:end] for begin, end in pairwise([0, *ends])]
+    return tag.join([*parts, text[ends[-1] :]]), [end + place * len(tag) for place, end in enumerate(ends, 1)]
 
 
 @dataclass(eq=False, repr=False)
@@ -72,19 +69,18 @@ class ProcessJudge(ProbeJudge):
 
     def judge(self, inputs: Sequence[JudgeInput]) -> list[Judgement]:
         """One [`~hf_factuality.verifiers.base.Judgement`] per step, in order."""
-        asked, steps = [], {}
-        for item in inputs:
-            alone = item.completion is None or item.span is None
-            text, span = (item.claim, (0, len(item.claim))) if alone else (item.completion, item.span)
-            asked.append((text, item.question, span))
-            steps.setdefault(asked[-1][:2], set()).add(span)
-        tag, marked = getattr(self.model.config, PROCESS).get("step_tag"), {}
-        for (text, question), spans in steps.items():
-            spans = sorted(spans, key=lambda span: span[::-1])
-            shown, places = mark_steps(text, spans, tag)
-            marked |= {(text, question, span): (shown, at) for span, at in zip(spans, places, strict=True)}
-        shown = [dict(zip(("completion", "span"), marked[key], strict=True)) for key in asked]
-        return super().judge([replace(item, **new) for item, new in zip(inputs, shown, strict=True)])
+        tag, ends, marked = getattr(self.model.config, PROCESS).get("step_tag"), defaultdict(set), {}
+        items = [
+            replace(it, completion=it.claim, span=(0, len(it.claim))) if None in (it.completion, it.span) else it
+            for it in inputs
+        ]
+        for item in items:
+            ends[item.completion].add(item.span[1])
+        for text, own in ends.items():
+            shown, places = mark_steps(text, sorted(own), tag)
+            for end, place in zip(sorted(own), places, strict=True):  # by the last token of the character before
+                marked[text, end] = {"completion": shown, "span": (place - 1, place)}
+        return super().judge([replace(item, **marked[item.completion, item.span[1]]) for item in items])
 
 
 class ProcessVerifier(VerifierPipeline):
