@@ -51,7 +51,7 @@ def process_label(rewards: Sequence[float | None], how: str = "entropy", eta: fl
         rewards (`Sequence[float | None]`):
             In [0, 1], 1 for a right final answer. `None` is unknown, and left out.
         how (`str`, *optional*, defaults to `"entropy"`):
-            `"entropy"`: `(1 / eta) ln mean exp(eta r)` (ER-PRM, Eq. 6). `"soft"`: the mean, `"hard"`: 1 if any is right, else 0
+            `"entropy"`: `(1 / eta) ln mean exp(eta r)` (ER-PRM). `"soft"`: the mean, `"hard"`: 1 if any is right, else 0
             (Math-Shepherd).
         eta (`float`, *optional*, defaults to `1.0`):
             Of `"entropy"`, any number: towards 0 the mean, towards infinity the highest reward, towards minus infinity the
