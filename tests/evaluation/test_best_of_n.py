@@ -197,7 +197,7 @@ SOLUTIONS = [
     ],
     ids=["the best", "steps", "last step", "majority"],
 )
-def test_accuracy_of_what_is_chosen(tmp_path, command, flags, wanted):
+def test_accuracy_of_what_is_chosen(tmp_path, command, monkeypatch, flags, wanted):
     pytest.importorskip("math_verify")
     gsm8k = [{"question": "How many?", "answer": f"So.\n#### {gold}"} for gold in (72, 10)]
     data = write_rows(tmp_path / "gsm8k.jsonl", gsm8k)
@@ -215,3 +215,5 @@ def test_accuracy_of_what_is_chosen(tmp_path, command, flags, wanted):
         assert accuracy["parts"]["not_chosen"] == 1 and accuracy["judge"] and accuracy["settings"]["best_of_steps"]
         journal = (tmp_path / "r.gsm8k.answers.jsonl").read_text()
         assert json.loads(journal.splitlines()[1])["samples"][0]["selection"]["spans"][0]["score"] == 0.9
+        monkeypatch.setattr("tests.rewards.test_process.Steps.verify", lambda *_: 1 / 0)  # what was judged is kept
+        assert command(*argv)[1]["results"][0]["parts"] == accuracy["parts"]
