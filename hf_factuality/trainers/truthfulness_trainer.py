@@ -141,8 +141,8 @@ class TruthfulnessTrainer(FactualityTrainer, _BaseTrainer):
                 raise ValueError(f"a {type(peft_config).__name__} cannot be merged into its base: pass a LoraConfig")
             peft_config = copy.copy(peft_config)
             peft_config.task_type = self._peft_task  # the head is trained and saved too
-            if getattr(peft_config, "exclude_modules", "") is None:
-                peft_config.exclude_modules = ["score", "classifier"]  # trained whole
+            if getattr(peft_config, "target_modules", None) == "all-linear":
+                peft_config.exclude_modules = peft_config.exclude_modules or ["score", "classifier"]  # trained whole
             model = get_peft_model(model, peft_config)
         super().__init__(
             model, args, self._collator(processing_class), train, test, processing_class,
