@@ -105,7 +105,8 @@ def test_card_and_results(trained):
     trainer, folder = trained
     validate_card(folder)
     card = (folder / "README.md").read_text(encoding="utf-8")
-    assert "VerifierPipeline.from_pretrained" in card and "2412.11006" in card and "Reliability" in card
+    assert "VerifierPipeline.from_pretrained" in card and "2412.11006" in card and "KLCF" not in card
+    assert "after each step the probability" in card and "| steps | mean P(true) | true |" in card
     entries = {e["metric"]: e for e in load_results(folder / "results-process.json")["results"]}
     assert {name: entry["value"] for name, entry in entries.items()} == trainer.figures
     assert entries["accuracy"]["n"] == 36 and "steps at their natural ratio" in entries["accuracy"]["note"]

@@ -133,7 +133,7 @@ def write_trainer_card(
             ("software", describe_software()),
         ],
         hyperparameters=hyperparameters,
-        classifies=trainer._task.endswith("classification"),
+        unit=getattr(trainer, "_unit", None),  # of a classifier
         reliability=reliability,
     )
     card.save(folder / "README.md")
