@@ -139,3 +139,17 @@ def test_risk_over_coverage_is_the_mean_over_all_orders_of_ties(seed):
     risks = [[sum(not labels[i] for i in order[:k]) / k for k in range(1, 8)] for order in ranked]
     expected = [sum(column) / len(ranked) for column in zip(*risks, strict=True)]
     assert [risk for _, risk in risk_coverage(scores, labels)] == pytest.approx(expected, abs=1e-12)
+
+
+def test_labels_may_be_shares():
+    """A step's share of right rollouts: ranked by the side of .5 that it is on, calibrated to the share itself."""
+    scores, labels = [0.9, 0.6, 0.2, 0.4], [0.75, 0.3, 0.5, 0.0]
+    assert auroc(scores, labels) == 0.5, "true are .9 and .2: of four pairs two are in order"
+    assert brier_score(scores, labels) == pytest.approx((0.15**2 + 0.3**2 + 0.3**2 + 0.4**2) / 4)
+    assert expected_calibration_error(scores, labels) == pytest.approx((0.15 + 0.3 + 0.3 + 0.4) / 4)
+    rng = random.Random(0)
+    odds = [rng.gauss(0, 2) for _ in range(300)]
+    shares = [1 / (1 + math.exp(-z / 2.5)) for z in odds]
+    assert fit_temperature(odds, shares) == pytest.approx(2.5, rel=1e-6), "that of the shares"
+    with pytest.raises(ValueError, match="claims that are true"):
+        fit_temperature([1.0, 2.0], [0.0, 0.0])
