@@ -61,9 +61,7 @@ def main():
         before = Path(training.output_dir).with_name("self-correction-closed-world-sft")
         name = str(before) if stage != "sft" and (before / "config.json").exists() else demo.base
         script.revise, script.scorer = REVISE, "world"
-        dataset = (
-            demo.train_dataset if stage == "rl" else demo.build(name, "pairs" if stage == "dpo" else "trajectories")
-        )
+        dataset = demo.train_dataset if stage == "rl" else demo.build(name, stage)
     chosen = {"attn_implementation": model.attn_implementation, "dtype": model.dtype, "revision": model.model_revision}
     training.model_init_kwargs = {**chosen, **(training.model_init_kwargs or {})}
     trainer = make_trainer(script, name, training, dataset, model)

@@ -75,8 +75,9 @@ class CorrectionDemo(ClosedWorldDemo):
         trainer.save_model()
         return folder
 
-    def build(self, model: str, output: str) -> Dataset:
-        """Trajectories or pairs of a model's own answers, kept in `output_dir`."""
+    def build(self, model: str, stage: str) -> Dataset:
+        """Trajectories, or pairs for `"dpo"`, of a model's own answers, kept in `output_dir`."""
+        output = "pairs" if stage == "dpo" else "trajectories"
         rows = [{**row, "answer": [row["answer"]]} for row in self.train_dataset]
         config = CorrectionConfig(output, num_verdicts=4, num_revisions=4, revise=REVISE)
         folder = self.output_dir / f"corrections-{Path(model).name}-{output}-seed{self.seed}"

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-
-from hf_factuality.functional.scoring import mean
+from statistics import fmean
 
 
 CHECK = (
@@ -50,13 +49,13 @@ def correction_figures(
         for a, b, said in zip(first, final, verdicts, strict=True)
         if a is not None and b is not None
     ]  # fmt: skip
-    found = {
-        "turn_1": mean([float(a) for a, _, _ in rows]),
-        "final": mean([float(b) for _, b, _ in rows]),
-        "difference": mean([float(b) - float(a) for a, b, _ in rows]),
-        "corrected": mean([float(b and not a) for a, b, _ in rows]),
-        "spoilt": mean([float(a and not b) for a, b, _ in rows]),
-        "verdict_accuracy": mean([float(said is a) for a, _, said in rows]),
-        "no_verdict": mean([float(said is None) for _, _, said in rows]),
+    cases = {
+        "turn_1": [a for a, _, _ in rows],
+        "final": [b for _, b, _ in rows],
+        "difference": [b - a for a, b, _ in rows],
+        "corrected": [b and not a for a, b, _ in rows],
+        "spoilt": [a and not b for a, b, _ in rows],
+        "verdict_accuracy": [said is a for a, _, said in rows],
+        "no_verdict": [said is None for _, _, said in rows],
     }
-    return {**found, "n": len(rows)}
+    return {name: fmean(found) if found else None for name, found in cases.items()} | {"n": len(rows)}
