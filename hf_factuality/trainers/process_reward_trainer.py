@@ -6,7 +6,12 @@ from typing import Any
 
 import torch
 from datasets import Dataset
-from transformers import AutoModelForCausalLM, AutoModelForTokenClassification, DataCollatorForTokenClassification
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForTokenClassification,
+    DataCollatorForTokenClassification,
+)
 
 from hf_factuality.data.builder import read_questions
 from hf_factuality.errors import DataError
@@ -37,10 +42,8 @@ class ProcessRewardTrainer(TruthfulnessTrainer):
             order; else they are lines) and `topic`. TRL's `completions` may stand for `steps`. What has no label, is longer
             than `max_length` or is changed by the tokenizer is left out and counted.
         eval_dataset, processing_class, peft_config, **kwargs:
-            As for [`TruthfulnessTrainer`], which raises the same errors.
-
-    Raises:
-        `ValueError`: a label that is no single token, a `step_tag` of special tokens, `"label_tokens"` with a loaded model.
+            As for [`TruthfulnessTrainer`], which raises the same errors, as it does (`ValueError`) for a label that is no single
+            token, a `step_tag` of special tokens, and `head="label_tokens"` with a loaded model.
     """
 
     _tag_names = ["trl", "process-reward", "hf_factuality"]
@@ -63,19 +66,18 @@ class ProcessRewardTrainer(TruthfulnessTrainer):
         settings.update(pool="last", step_tag=args.step_tag, split=args.split)
 
     def _load(self, name, args, known):
-        if args.head == "new":
-            return AutoModelForTokenClassification.from_pretrained(name, num_labels=2, **known)
-        tokenize = self._reads[1]
-        good, bad = (tokenize(text, add_special_tokens=False)["input_ids"] for text in args.label_tokens)
-        if not len(good) == len(bad) == 1 or good == bad:
-            told = f"label_tokens={args.label_tokens} are the tokens {good} and {bad}"
-            raise ValueError(f"{told}, and each must be one token of its own; choose others")
-        layer = AutoModelForCausalLM.from_pretrained(name, **known).get_output_embeddings()
-        # In the order of `CLASSES`.
-        rows = {part: value[bad + good].detach().clone() for part, value in layer.named_parameters()}
-        model = AutoModelForTokenClassification.from_pretrained(name, num_labels=2, **known)
+        config, rows = AutoConfig.from_pretrained(name, num_labels=2, revision=known.get("revision")), {}
+        config.classifier_dropout = 0.0  # as before the output layer of a language model
+        if args.head == "label_tokens":
+            good, bad = (self._reads[1](text, add_special_tokens=False)["input_ids"] for text in args.label_tokens)
+            if not len(good) == len(bad) == 1 or good == bad:
+                raise ValueError(f"label_tokens={args.label_tokens} are {good} and {bad}; each must be one of its own")
+            layer = AutoModelForCausalLM.from_pretrained(name, **known).get_output_embeddings()
+            # In the order of `CLASSES`.
+            rows = {part: value[bad + good].detach().clone() for part, value in layer.named_parameters()}
+        model = AutoModelForTokenClassification.from_pretrained(name, config=config, **known)
         with torch.no_grad():
-            for part, value in _heads(model)[-1].named_parameters():
+            for part, value in _heads(model)[-1].named_parameters() if rows else ():
                 value.copy_(rows.get(part, torch.zeros(())))
         return model
 

@@ -28,7 +28,7 @@ from tests.trainers.recording import QUIET
 
 GOOD, BAD = "She was born in London.", "She was born in Paris."
 QUESTION = "Where was person 7 born?"
-SETTINGS = {**QUIET, "per_device_train_batch_size": 16, "learning_rate": 1e-2, "max_steps": 60, "calibration_share": 0.3,
+SETTINGS = {**QUIET, "per_device_train_batch_size": 16, "learning_rate": 5e-3, "max_steps": 80, "calibration_share": 0.3,
             "lr_scheduler_type": "constant"}  # fmt: skip
 
 
@@ -127,7 +127,7 @@ def test_two_label_tokens_are_the_models_own_softmax(tiny_model, tmp_path):
     wanted = 1 / (1 + math.exp(logits[bad] - logits[good]))
     judge = ProcessJudge(trainer.model, tokenizer)
     assert judge.judge([JudgeInput(GOOD, (), QUESTION)])[0].score == pytest.approx(wanted, abs=1e-5)
-    with pytest.raises(ValueError, match="each must be one token"):
+    with pytest.raises(ValueError, match="each must be one of its own"):
         make(tiny_model, tmp_path, head="label_tokens", label_tokens=["zqx", "b"])
     with pytest.raises(ValueError, match="pass the model by name"):
         make(trainer.model, tmp_path, head="label_tokens")

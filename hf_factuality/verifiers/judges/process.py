@@ -1,7 +1,4 @@
-"""A process reward model (ER-PRM, arXiv 2412.11006): P(correct) of every step of a solution, all of them in one pass.
-
-Importing this module loads neither torch nor transformers.
-"""
+"""A process reward model (ER-PRM, arXiv 2412.11006): P(correct) of every step of a solution, all of them in one pass."""
 
 from __future__ import annotations
 
