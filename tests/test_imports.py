@@ -26,7 +26,8 @@ LAYERS = [
     {"verifiers"},
     {"retrieval"},
     {"rewards", "metrics", "data", "worlds", "hub", "report"},
-    {"trainers", "checkpoints"},
+    {"checkpoints"},
+    {"trainers"},
     {"evaluation"},
     {"cli"},
 ]
