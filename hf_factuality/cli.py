@@ -87,7 +87,8 @@ def _parser() -> argparse.ArgumentParser:
         add_push_parser,
     ):
         add(commands)
-    commands.choices["merge"].set_defaults(cleans_up=True)
+    for name in ("merge", "average"):
+        commands.choices[name].set_defaults(cleans_up=True)
     return parser
 
 

@@ -1,10 +1,11 @@
-"""The command `hf-factuality merge`."""
+"""The commands `hf-factuality merge` and `average`."""
 
 from __future__ import annotations
 
 import argparse
 import shlex
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from hf_factuality.hub._cli import add_hub_flags, hub_flags
 
 
 def add_parser(commands: Any) -> None:
-    """Add `merge` to the subparsers of the `hf-factuality` command."""
+    """Add `merge` and `average` to the subparsers of the `hf-factuality` command."""
     merge = commands.add_parser(
         "merge",
         help="make a model folder out of the checkpoint of a training run",
@@ -25,41 +26,97 @@ def add_parser(commands: Any) -> None:
         "described in docs/merge.md.",
     )
     merge.add_argument("checkpoint", type=Path, help="folder of the checkpoint")
-    merge.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of the model; new or empty")
-    merge.add_argument("--dtype", help="float32, bfloat16 or float16; by default the checkpoint's")
-    merge.add_argument(
+    _add_common(merge, "checkpoint", "that of the checkpoint")
+    merge.set_defaults(run=_merge)
+    average = commands.add_parser(
+        "average",
+        help="average a model with the one that it was aligned from",
+        description="Makes a folder that from_pretrained loads out of two models: RATIO * BEFORE + (1 - RATIO) * AFTER, with one "
+        "ratio for all tensors, or one for each block of layers, layer or linear module. Reads all that `merge` reads, in as little "
+        "memory.",
+        epilog="Exit status as of `merge`. The formulas are described in docs/averaging.md.",
+    )
+    average.add_argument("before", help="folder or model on the Hub (id, id@revision): before alignment")
+    average.add_argument("after", help="the same of the aligned model; it may be an adapter")
+    ratios = average.add_mutually_exclusive_group(required=True)
+    ratios.add_argument(
+        "--alpha",
+        type=float,
+        nargs="+",
+        metavar="A",
+        help="ratio of all tensors, in [0, 1]; several make a folder each in DIR",
+    )
+    ratios.add_argument(
+        "--alphas", type=float, nargs="+", metavar="A", help="a ratio for each block, or layer, in order"
+    )
+    ratios.add_argument(
+        "--ratios", metavar="FILE", help="ratios.json, or the folder of it, of AdaptiveAveragingTrainer"
+    )
+    average.add_argument("--level", default="block", help="of --alphas: block (default) or layer")
+    average.add_argument("--blocks", type=int, metavar="K", help="of --alphas; by default as many as there are")
+    average.add_argument(
+        "--variant",
+        default="paper",
+        help="of --alphas: paper (default), or released: embeddings and norms of BEFORE, as in the script of AMA",
+    )
+    average.add_argument("--method", default="linear", help="linear (default), or slerp, which needs mergekit")
+    _add_common(average, "model after alignment", "the wider one of the two")
+    average.set_defaults(run=_average)
+
+
+def _add_common(parser: argparse.ArgumentParser, what: str, dtype: str) -> None:
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of the model; new or empty")
+    parser.add_argument("--dtype", help=f"float32, bfloat16 or float16; by default {dtype}")
+    parser.add_argument(
         "--max_shard_size", default="5GB", metavar="SIZE", help="largest file of weights: 5GB (default), 512MiB, ..."
     )
-    merge.add_argument(
+    parser.add_argument(
         "--config",
         metavar="DIR_OR_ID",
-        help="folder, or model on the Hub (id, id@revision), whose configuration, tokenizer and chat template are used instead of the "
-        "checkpoint's",
+        help="folder, or model on the Hub (id, id@revision), whose configuration, tokenizer and chat template are used instead of "
+        f"those of the {what}",
     )
-    merge.add_argument(
+    parser.add_argument(
         "--base_model",
         metavar="DIR_OR_ID",
         help="of an adapter (folder, id, id@revision), instead of the one that its configuration names",
     )
-    merge.add_argument("--dry_run", action="store_true", help="check, print the plan and write nothing")
-    merge.add_argument(
+    parser.add_argument("--dry_run", action="store_true", help="check, print the plan and write nothing")
+    parser.add_argument(
         "--allow_unsafe_pickle",
         action="store_true",
         help="read files that ask for more than tensors; they can then run any code in your name",
     )
-    merge.add_argument("--trust_remote_code", action="store_true", help="run code that the configuration names")
-    merge.add_argument(
+    parser.add_argument("--trust_remote_code", action="store_true", help="run code that the configuration names")
+    parser.add_argument(
         "--push_to_hub",
         metavar="REPO",
         help="publish the model, as `hf-factuality push` does; the account is tried first",
     )
-    add_hub_flags(merge)
-    merge.set_defaults(run=_merge)
+    add_hub_flags(parser)
 
 
 def _merge(args: argparse.Namespace) -> int:
     from hf_factuality.checkpoints.merge import merge
 
+    return _write(args, lambda **common: [merge(args.checkpoint, args.out, **common)])
+
+
+def _average(args: argparse.Namespace) -> int:
+    from hf_factuality.checkpoints.average import Ratios, average
+
+    several = args.alpha is not None and len(args.alpha) > 1
+    if several and args.push_to_hub is not None:
+        raise ValueError("--push_to_hub is of one model, and --alpha makes several; push the folder that you choose")
+    own = {name: getattr(args, name) for name in ("level", "blocks", "variant", "method")}
+    if args.alpha is not None:
+        own["alpha"] = args.alpha if several else args.alpha[0]
+    else:
+        own["ratios"] = args.alphas if args.alphas is not None else Ratios.load(args.ratios)
+    return _write(args, lambda **common: average(args.before, args.after, args.out, **own, **common))
+
+
+def _write(args: argparse.Namespace, work: Callable[..., list[Any]]) -> int:
     flags, where = hub_flags(args)
     if args.push_to_hub is None and flags:
         raise ValueError(f"{flags[0]} is for --push_to_hub REPO")
@@ -68,22 +125,14 @@ def _merge(args: argparse.Namespace) -> int:
 
         # The work can take hours: whether the account may write to the repository is found out before it.
         args.push_to_hub = prepare_repo(args.push_to_hub, new_private=True, **where)
-    report = merge(
-        args.checkpoint,
-        args.out,
-        dtype=args.dtype,
-        max_shard_size=args.max_shard_size,
-        config=args.config,
-        base_model=args.base_model,
-        allow_unsafe_pickle=args.allow_unsafe_pickle,
-        trust_remote_code=args.trust_remote_code,
-        dry_run=args.dry_run,
-    )
-    print(report, file=sys.stderr if not args.dry_run else sys.stdout)
-    if not args.dry_run:
-        print(report.out)
-        if args.push_to_hub is not None:
-            _push(args, flags, where)
+    common = ("dtype", "max_shard_size", "config", "base_model", "allow_unsafe_pickle", "trust_remote_code", "dry_run")
+    reports = work(**{name: getattr(args, name) for name in common})
+    for report in reports:
+        print(report, file=sys.stderr if not args.dry_run else sys.stdout)
+        if not args.dry_run:
+            print(report.out)
+    if args.push_to_hub is not None and not args.dry_run:
+        _push(args, flags, where)
     return 0
 
 

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
 from tqdm.auto import tqdm
 
-from hf_factuality.checkpoints.files import find_side_files, own_files, write_side_files
+from hf_factuality.checkpoints.files import SideFiles, find_side_files, own_files, write_side_files
 from hf_factuality.checkpoints.formats import hub_folder, read_checkpoint
-from hf_factuality.checkpoints.model import check_layers, expected_model, match_names
+from hf_factuality.checkpoints.model import Expected, check_layers, expected_model, match_names
 from hf_factuality.checkpoints.pickles import reading
+from hf_factuality.checkpoints.tensors import Source
 from hf_factuality.checkpoints.write import (
     Entry,
     check_dtypes,
@@ -86,53 +88,97 @@ def merge(
             read, or the folder cannot be written; nothing is left in its place.
         `ValueError`: an argument is wrong.
     """
-    cast = _dtype(dtype)
-    max_bytes = parse_size(max_shard_size)
-    out, source = Path(out), Path(checkpoint)
-    if not source.is_dir():
-        raise CheckpointError(f"{source} is no folder; pass the folder of the checkpoint")
+    cast, max_bytes = parse_dtype(dtype), parse_size(max_shard_size)
+    out = Path(out)
     check_output(out, 0)  # before a base model is downloaded
-    found = read_checkpoint(source, base_model=base_model, unsafe=allow_unsafe_pickle)
+    found = read_model(
+        Path(checkpoint),
+        config,
+        base_model,
+        allow_unsafe_pickle=allow_unsafe_pickle,
+        trust_remote_code=trust_remote_code,
+    )
+    return write_models({out: found}, out, cast, max_bytes, dry_run)[0]
+
+
+@dataclass
+class Model:
+    """A checkpoint that fits its configuration: where it is, its tensors by the model's names, and its small files."""
+
+    folder: Path
+    format: str
+    tensors: Mapping[str, Source]
+    expected: Expected
+    side: SideFiles
+    notes: list[str]
+    own: Mapping[str, bytes] = field(default_factory=dict)  # files that are written beside
+
+
+def read_model(
+    folder: Path,
+    config: str | os.PathLike[str] | None = None,
+    base_model: str | os.PathLike[str] | None = None,
+    *,
+    allow_unsafe_pickle: bool = False,
+    trust_remote_code: bool = False,
+) -> Model:
+    """Read what needs no tensor's contents, and raise unless it is a whole model; the arguments are those of [`merge`]."""
+    if not folder.is_dir():
+        raise CheckpointError(f"{folder} is no folder; pass the folder of the checkpoint")
+    found = read_checkpoint(folder, base_model=base_model, unsafe=allow_unsafe_pickle)
     given = [hub_folder(config)] if config is not None else []
-    with reading(source):
-        side = find_side_files([*given, *found.folders], source)
+    with reading(folder):
+        side = find_side_files([*given, *found.folders], folder)
         check_layers(side.config, len(found.tensors))
         expected = expected_model(side.config, trust_remote_code)
         tensors = match_names(found.tensors, expected, found.name)
         if found.adapter is not None:
             tensors = found.adapter.fold(tensors, expected)
-    entries = [
-        Entry(name, tensor, cast if cast and tensor.dtype.is_floating_point else tensor.dtype)
-        for name, tensor in tensors.items()
-    ]
-    check_dtypes(entries)
-    shards = plan_shards(entries, max_bytes)
-    sizes = {name: sum(entry.nbytes for entry in held) for name, held in shards.items()}
-    dtypes = Counter(entry.dtype for entry in entries).most_common()
-    report = MergeReport(
-        out,
-        found.format,
-        expected.architecture,
-        sizes,
-        {str(kind).removeprefix("torch."): count for kind, count in dtypes},
-        [alias for alias in expected.tied if alias not in tensors],
-        sorted(side.copied),
-        [*found.notes, *side.notes],
-    )
-    total = sum(sizes.values())
+    return Model(folder, found.format, tensors, expected, side, [*found.notes, *side.notes])
+
+
+def write_models(
+    models: Mapping[Path, Model], out: Path, cast: torch.dtype | None, max_bytes: int, dry_run: bool
+) -> list[MergeReport]:
+    """Write models into their folders, which are `out` or in it; `out` appears when everything is in it."""
+    plans, reports, own = {}, [], {}
+    for place, model in models.items():
+        entries = [
+            Entry(name, tensor, cast if cast and tensor.dtype.is_floating_point else tensor.dtype)
+            for name, tensor in model.tensors.items()
+        ]
+        check_dtypes(entries)
+        plans[place] = plan_shards(entries, max_bytes)
+        dtypes = Counter(entry.dtype for entry in entries).most_common()
+        report = MergeReport(
+            place,
+            model.format,
+            model.expected.architecture,
+            {name: sum(entry.nbytes for entry in held) for name, held in plans[place].items()},
+            {str(kind).removeprefix("torch."): count for kind, count in dtypes},
+            [alias for alias in model.expected.tied if alias not in model.tensors],
+            sorted(model.side.copied),
+            model.notes,
+        )
+        reports.append(report)
+        own[place] = {**own_files(model.side, model.expected, dtypes[0][0] if dtypes else None), **model.own}
+    total = sum(sum(report.shards.values()) for report in reports)
     check_output(out, total)
-    own = own_files(side, expected, dtypes[0][0] if dtypes else None)
     if dry_run:
-        return report
-    with whole_folder(out) as folder, tqdm(total=total, unit="B", unit_scale=True, desc="merge", disable=None) as bar:
-        with reading(source, errors=()):
-            write_shards(folder, shards, bar.update)
-        written = write_side_files(side, own, folder)
-    report.files = [name for name in written if name not in sizes]
-    return report
+        return reports
+    with whole_folder(out) as folder, tqdm(total=total, unit="B", unit_scale=True, desc="write", disable=None) as bar:
+        for report, (place, model) in zip(reports, models.items(), strict=True):
+            inside = folder / place.relative_to(out)
+            inside.mkdir(exist_ok=True)
+            with reading(model.folder, errors=()):
+                write_shards(inside, plans[place], bar.update)
+            written = write_side_files(model.side, own[place], inside)
+            report.files = [name for name in written if name not in report.shards]
+    return reports
 
 
-def _dtype(value: str | torch.dtype | None) -> torch.dtype | None:
+def parse_dtype(value: str | torch.dtype | None) -> torch.dtype | None:
+    """A dtype by its name; `ValueError` for one that weights are not written in."""
     if value is None:
         return None
     name = str(value).removeprefix("torch.")

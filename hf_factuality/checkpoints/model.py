@@ -24,7 +24,7 @@ class Expected:
 
     A checkpoint has one of the `shapes`: names and shapes as the class of this version of transformers has them, or, where they
     differ, as it writes them into files. `tied` leads to the names that files have tied weights under; `transposed` are those
-    that are stored as (in, out), `integers` those whose numbers are no floating-point ones.
+    that are stored as (in, out), `linear` those of linear modules, `integers` those whose numbers are no floating-point ones.
     """
 
     architecture: str
@@ -33,6 +33,7 @@ class Expected:
     generation: str | None = None
     transposed: frozenset[str] = frozenset()
     integers: frozenset[str] = frozenset()
+    linear: frozenset[str] = frozenset()
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -102,7 +103,16 @@ def expected_model(folder: Path, trust_remote_code: bool = False) -> Expected:
     tied = dict(getattr(model, "all_tied_weights_keys", None) or {})
     transposed = (f"{name}.weight" for name, module in model.named_modules() if isinstance(module, Conv1D))
     integers = frozenset(key for key, value in state.items() if not value.dtype.is_floating_point)
-    return Expected(type(model).__name__, shapes, tied, generation, frozenset(transposed), integers)
+    linear = linear_names(model)
+    return Expected(type(model).__name__, shapes, tied, generation, frozenset(transposed), integers, linear)
+
+
+def linear_names(model: torch.nn.Module) -> frozenset[str]:
+    """Names of the weights and biases of linear modules, those of GPT-2 too."""
+    from transformers.pytorch_utils import Conv1D
+
+    found = ((name, module) for name, module in model.named_modules() if isinstance(module, (torch.nn.Linear, Conv1D)))
+    return frozenset(f"{name}.{key}" for name, module in found for key, _ in module.named_parameters(recurse=False))
 
 
 def _model_classes() -> set[str]:

@@ -6,7 +6,6 @@ import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import product
 
 import torch
@@ -30,7 +29,8 @@ class Piece:
 class Source:
     """A tensor whose shape and dtype are known, and whose numbers `fill` writes into a tensor of that shape and any dtype.
 
-    `fault` says why it cannot be read, after "it is". `pieces` are those that `fill` reads, if it only reads.
+    `fault` says why it cannot be read, after "it is". `pieces` are those that `fill` reads, if it only reads; `layout` is the
+    shape that their intervals refer to.
     """
 
     shape: tuple[int, ...]
@@ -38,12 +38,31 @@ class Source:
     fill: Callable[[torch.Tensor], None]
     pieces: Sequence[Piece] = ()
     fault: str | None = None
+    layout: tuple[int, ...] = ()
 
     def read(self) -> torch.Tensor:
         """All of it, in new memory."""
         found = torch.empty(self.shape, dtype=self.dtype)
         self.fill(found)
         return found
+
+    def view(self) -> torch.Tensor | None:
+        """All of it without new memory, if it lies in one piece of a file."""
+        if len(self.pieces) != 1 or self.layout != self.shape or any(len(dim) > 1 for dim in self.pieces[0].intervals):
+            return None
+        found = self.pieces[0].read()
+        return found if found.is_contiguous() else None
+
+    def beside(self, *others: torch.Tensor) -> Iterator[tuple[torch.Tensor, ...]]:
+        """Its numbers part by part, each with the same part of other tensors of its shape, which lie in rows."""
+        pieces, layout = self.pieces, self.layout
+        if not pieces and math.prod(self.shape):  # it is computed
+            whole = self.read()
+            pieces, layout = [Piece(lambda: whole, tuple(((0, size),) for size in self.shape))], self.shape
+        for piece in pieces:
+            part = piece.read()
+            for target, inside in _places(piece.intervals):
+                yield (part[inside], *(other.view(layout)[target] for other in others))
 
 
 def assembled(
@@ -54,16 +73,13 @@ def assembled(
     fault: str | None = None,
 ) -> Source:
     """A tensor of pieces; `layout` is the shape that their intervals refer to, if it is another (of a flat buffer)."""
-    fill = partial(_fill, pieces, tuple(shape) if layout is None else layout)
-    return Source(tuple(shape), dtype, fill, pieces, fault)
 
+    def fill(out: torch.Tensor) -> None:
+        for part, place in found.beside(out):
+            place.copy_(part)
 
-def _fill(pieces: Sequence[Piece], layout: tuple[int, ...], out: torch.Tensor) -> None:
-    place = out.view(layout)
-    for piece in pieces:
-        part = piece.read()
-        for target, inside in _places(piece.intervals):
-            place[target].copy_(part[inside])
+    found = Source(tuple(shape), dtype, fill, pieces, fault, tuple(shape) if layout is None else layout)
+    return found
 
 
 def _places(intervals: Sequence[Sequence[Interval]]) -> Iterator[tuple[tuple[slice, ...], tuple[slice, ...]]]:
