@@ -12,6 +12,7 @@ Measured, in alternating order, each in a process of its own:
 - `copy`: `cp` of the rank files, and `sync` of the copies, twice a round. Other times are divided by the mean of the two.
   Its process starts as `merge` does, since memory that was free for longer may be back at a virtual machine's host.
 - `merge`: `hf-factuality merge`; `merge, bfloat16`: with `--dtype bfloat16`, as verl writes; `ZeRO-2`, `ZeRO-3`.
+- `average`: `hf-factuality average --alpha 0.5` of the merged model and the rank files, which gives the merged model again.
 - `command`: as `merge`, with the start of Python and all imports, and their memory.
 - `verl`: `python -m verl.model_merger merge --backend fsdp`, without its imports.
 
@@ -226,6 +227,16 @@ def _merge(checkpoint: str, *options: str) -> None:
         raise SystemExit(f"{checkpoint} could not be merged")
 
 
+def average(warm_up: str, before: str, checkpoint: str, out: str, *options: str) -> Iterator[Any]:
+    """`hf-factuality average`."""
+    from hf_factuality.cli import main
+
+    main(["average", warm_up, warm_up, "--alpha", "0.5", "--out", f"{out}-small"])
+    yield None
+    if main(["average", before, checkpoint, "--alpha", "0.5", "--out", out, *options]):
+        raise SystemExit(f"{checkpoint} could not be averaged")
+
+
 def verl(checkpoint: str, out: str) -> Iterator[Any]:
     """verl's merger."""
     from verl.model_merger import fsdp_model_merger  # noqa: F401
@@ -236,7 +247,7 @@ def verl(checkpoint: str, out: str) -> Iterator[Any]:
     main()
 
 
-MEASURED = {"copy": copy, "merge": merge, "verl": verl}
+MEASURED = {"copy": copy, "merge": merge, "average": average, "verl": verl}
 OTHERS = {"make_ranks": make_ranks, "make_zero": make_zero, "compare": compare}
 
 
@@ -366,6 +377,7 @@ def experiment(args: argparse.Namespace, scratch: Path) -> dict[str, Any]:
     arms: dict[str, tuple[str, tuple]] = {
         "copy": ("copy", (small, ranks, out)),
         "merge": ("merge", (small, ranks, out, *size)),
+        "average": ("average", (small, whole, ranks, out, *size)),
         "command": ("command", ("merge", ranks, "--out", out, *size)),
     }
     if args.dtype == "float32":
@@ -387,14 +399,14 @@ def experiment(args: argparse.Namespace, scratch: Path) -> dict[str, Any]:
             kind, arguments = arms[name]
             set_cache(sorted(sources.get(name, Path(ranks)).glob("*.pt")), args.cache)
             found = bench.command(*arguments) if kind == "command" else bench.measure(kind, *arguments)
-            if kind == "merge":
+            if kind in ("merge", "average"):
                 files = [path.stat().st_size for path in Path(out).glob("*.safetensors")]
                 largest = max(_bytes(part) for part in stored_tensors(Path(out)).values())
                 found |= {"file_mb": max(files) / 1e6, "tensor_mb": largest / 1e6}
                 found["bound_mb"] = max(found["file_mb"], found["tensor_mb"]) * MARGIN
             samples[name].append(found)
             say(f"[{number + 1}/{args.repeats}] {name}: {json.dumps({k: round(v, 2) for k, v in found.items()})}")
-            if number == 0 and name in sources:
+            if number == 0 and (name in sources or name == "average"):
                 compared[f"{name} and merge"] = bench.call("compare", out, whole)
             if number == 0 and name == "verl":
                 ours = str(scratch / "cast")

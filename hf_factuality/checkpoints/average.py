@@ -30,7 +30,7 @@ from hf_factuality.functional.averaging import RatioMap, average_tensors
 RATIOS = "ratios.json"
 METHODS = ("linear", "slerp")
 _FIELDS = {"alpha": float, "level": str, "blocks": int, "variant": str, "ratios": dict}
-_ELEMENTS = 2**18  # averaged together
+_ELEMENTS = 2**16  # averaged together
 _ONE_WHOLE = Lock()  # tensor in memory beside the output at a time
 
 

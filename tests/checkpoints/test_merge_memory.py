@@ -32,6 +32,7 @@ MERGES = {
     "ranks, cast": ("ranks", "--dtype", "bfloat16"),
     "distributed": ("dcp",),
     "adapter": ("adapter", "--max_shard_size", "1GB"),
+    "average": ("ranks dcp", "--alpha", "0.3"),
     "ranks, all kept": ("ranks",),
 }
 LARGE_MATRIX = 2 * 65_536 * 1024  # bytes: embeddings, and the layer that gives the logits
@@ -180,11 +181,13 @@ def _rss(pid: int) -> dict[str, int]:
 
 def _memory(folder: Path, name: str) -> dict:
     """The most that a merge held, and what the same process held before, which had merged a small model."""
-    kind, *options = MERGES[name]
+    kinds, *options = MERGES[name]
+    command = "average" if name == "average" else "merge"
     out = folder / "measured" / name / "out"
     shutil.rmtree(out.parent, ignore_errors=True)
-    argv = ["merge", str(folder / "large" / kind), "--out", str(out), "--max_shard_size", str(SHARD), *options]
-    small = ["merge", str(folder / "small" / kind), "--out", str(out.parent / "small"), *options]
+    large, small = ([str(folder / size / kind) for kind in kinds.split()] for size in ("large", "small"))
+    argv = [command, *large, "--out", str(out), "--max_shard_size", str(SHARD), *options]
+    small = [command, *small, "--out", str(out.parent / "small"), *options]
     child, said, tell = _fork(argv, small, keep=name.endswith("all kept"))
     assert os.read(said, 1) == b"r", name
     before = peak = _rss(child)
