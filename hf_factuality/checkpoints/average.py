@@ -148,10 +148,10 @@ def average(
         if not isinstance(ratios, Ratios):
             keys = {str(number): float(ratio) for number, ratio in enumerate(ratios)}
             ratios = Ratios(keys, math.fsum(keys.values()) / max(1, len(keys)), level, blocks or len(keys), variant)
-        shapes, linear = second.expected.shapes[0], second.expected.linear
-        found = RatioMap(
-            [*shapes, *(pairs.keys() - shapes.keys())], linear, ratios.level, ratios.blocks, ratios.variant
-        )
+        # In the model's order, without the names of tied weights.
+        order = {name: number for number, name in enumerate(second.expected.shapes[0])}
+        names = sorted(pairs, key=lambda name: order.get(name, len(order)))
+        found = RatioMap(names, second.expected.linear, ratios.level, ratios.blocks, ratios.variant)
         points, own = {out: found.ratios(ratios.ratios)}, {RATIOS: ratios.to_bytes()}
     models = {}
     for place, ratio_of in points.items():

@@ -1,4 +1,6 @@
 # Public names, which load on first use.
+from hf_factuality.trainers.averaging_config import AdaptiveAveragingConfig as AdaptiveAveragingConfig
+from hf_factuality.trainers.averaging_trainer import AdaptiveAveragingTrainer as AdaptiveAveragingTrainer
 from hf_factuality.trainers.correction_rollout import CorrectionRollout as CorrectionRollout
 from hf_factuality.trainers.fact_grpo_config import FactGRPOConfig as FactGRPOConfig
 from hf_factuality.trainers.fact_grpo_trainer import FactGRPOTrainer as FactGRPOTrainer
