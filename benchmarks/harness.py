@@ -86,6 +86,8 @@ class Experiment:
             sizes and training, and take the habits of the texts and the shares of their kinds.
         figures (`tuple[str, ...]`): Figures to report; the first is the primary one.
         max_new_tokens (`int` or a function of the run): For measuring.
+        base (`Callable[[WorldConfig, WorldModelConfig], Path]`): Builds the base; `None`: `build_world_model`.
+        modes (`Mapping[str, float]`): Name -> temperature of what is measured; by default greedy, and sampled at 1.
         base_once (`bool`): The conditions change the training only, so that the base is measured under the first alone.
         measure (`Callable[[Run, Dataset, WorldEvaluation], dict[str, float]]`): Figures beside those of the world.
         trade_off ([`TradeOff`]): Two figures that the conditions trade for each other; arms are compared at equal cost.
@@ -109,6 +111,8 @@ class Experiment:
     model: WorldModelConfig | None = None
     figures: tuple[str, ...] = QUESTION_FIGURES
     max_new_tokens: int | Callable[[Run], int] = 48
+    base: Callable[[WorldConfig, WorldModelConfig], Path] | None = None
+    modes: Mapping[str, float] = field(default_factory=lambda: MODES)
     base_once: bool = False
     measure: Callable[[Run, Any, Any], dict[str, float]] | None = None
     trade_off: TradeOff | None = None
@@ -178,6 +182,13 @@ def base_configs(experiment: Experiment, settings: Settings) -> tuple[WorldConfi
     return replace(world, seed=settings.base_seed), replace(model, seed=settings.base_seed)
 
 
+def build_base(experiment: Experiment, world: WorldConfig, model: WorldModelConfig, progress: bool = True) -> Path:
+    """The folder of the base, built if it is not there."""
+    if experiment.base is not None:
+        return experiment.base(world, model)
+    return build_world_model(world, None, model, progress=progress)
+
+
 def results_folder(experiment: Experiment, source: str, settings: Settings) -> Path:
     """Where the results of these settings are; another base, step number or version of the files has another one."""
     world, model = base_configs(experiment, settings)
@@ -229,7 +240,7 @@ def run_job(
 
     torch.set_num_threads(1)
     world_config, model_config = base_configs(experiment, settings)
-    model_dir = build_world_model(world_config, None, model_config, progress=False)
+    model_dir = build_base(experiment, world_config, model_config, progress=False)
     world = World(replace(world_config, split_seed=seed))
     started = time.time()
     with tempfile.TemporaryDirectory() as scratch, contextlib.redirect_stdout(sys.stderr):
@@ -252,7 +263,7 @@ def run_job(
         tokenizer = AutoTokenizer.from_pretrained(model_dir)
         figures = {}
         for test_set, dataset in test_sets.items():
-            for mode, temperature in MODES.items():
+            for mode, temperature in experiment.modes.items():
                 found = evaluate_world(
                     model, tokenizer, world, dataset, temperature=temperature, max_new_tokens=limit, seed=seed
                 )
@@ -292,7 +303,7 @@ def run_experiment(settings: Settings, workers: int) -> tuple[list[dict[str, Any
             raise SystemExit(f"unknown: {', '.join(sorted(unknown))}; choose from: {', '.join(known)}")
     # Built here, with a progress bar, before the workers all wait for it.
     world, model = base_configs(experiment, settings)
-    print(f"base: {build_world_model(world, None, model)}", flush=True)
+    print(f"base: {build_base(experiment, world, model)}", flush=True)
     # Seed by seed, so that a run that is cut short has whole pairs.
     jobs = [(c, arm, seed) for seed in settings.seeds for c in conditions for arm in arms]
     if experiment.base_once:

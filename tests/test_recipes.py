@@ -24,6 +24,8 @@ from hf_factuality.functional.long_form import KLCFWeights
 from hf_factuality.functional.rlfh import RLFH_PRESETS
 from hf_factuality.rewards import RLFHReward, ServedRoles, klcf_rewards, load_rlfh_maps, rlfh_verifier
 from hf_factuality.trainers import (
+    AdaptiveAveragingConfig,
+    AdaptiveAveragingTrainer,
     ProbeConfig,
     ProbeTrainer,
     ProcessRewardConfig,
@@ -50,6 +52,7 @@ RLFH = sorted((REPOSITORY / "recipes" / "rlfh").glob("*.yaml"))
 TRUTHFULNESS = sorted((REPOSITORY / "recipes" / "truthfulness").glob("*.yaml"))
 PROBE = sorted((REPOSITORY / "recipes" / "probe").glob("*.yaml"))
 PROCESS = sorted((REPOSITORY / "recipes" / "process").glob("*.yaml"))
+AMA = sorted((REPOSITORY / "recipes" / "ama").glob("*.yaml"))
 RAG_REWARD = sorted((REPOSITORY / "recipes" / "rag_reward").glob("*.yaml"))
 RAFT = sorted((REPOSITORY / "recipes" / "raft").glob("*.yaml"))
 KLCF = sorted((REPOSITORY / "recipes").glob("klcf*/*.yaml"))
@@ -69,6 +72,7 @@ EXAMPLES = {
     "process": ("train_process_reward", "ScriptArguments", ProcessRewardConfig),
     "rag_reward": ("train_rag_reward", "ScriptArguments", RAGRewardConfig),
     "raft": ("train_raft", "RAFTArguments", SFTConfig),
+    "ama": ("train_ama", "AMAArguments", AdaptiveAveragingConfig),
     "rlfh": ("train_rlfh", "RLFHArguments", TokenRewardPPOConfig),
     "abstention": ("train_abstention", "AbstentionArguments", FactGRPOConfig),
     "confidence": ("train_abstention", "AbstentionArguments", FactGRPOConfig),
@@ -256,6 +260,19 @@ def test_every_rag_reward_recipe_builds_its_trainer(path, tiny_model, tmp_path):
     trainer = RAGRewardTrainer(tiny_model, training, compared_pairs(2, axes=axes))
     assert trainer.model.score.out_features == len(axes) and training.heads == trainer.args.heads
     assert path.stem == "closed-world" or completions_of_a_step(training, "zero3.yaml") == 64
+
+
+@pytest.mark.parametrize("path", AMA, **stem)
+def test_every_ama_recipe_builds_its_trainer(path, tiny_model, tmp_path):
+    """The tiny model has two layers, and so two blocks at most."""
+    _, training, _ = parse(path, "--output_dir", str(tmp_path), "--dtype", "float32", "--blocks", "2")
+    AdaptiveAveragingTrainer(
+        tiny_model, tiny_model, training, Dataset.from_dict({"prompt": ["Who?"], "completion": ["Ada."]})
+    )
+    recipe = yaml.safe_load(path.read_text(encoding="utf-8"))
+    if path.stem != "closed-world":
+        published = ("alpha", 0.2), ("blocks", 3), ("epsilon", 0.2), ("penalty_coef", 1e-4), ("max_length", 512)
+        assert all(recipe[name] == value for name, value in (*published, ("num_train_epochs", 1)))
 
 
 @pytest.mark.parametrize("path", RAFT, **stem)

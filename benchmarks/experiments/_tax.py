@@ -4,26 +4,41 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import random
 from dataclasses import asdict, replace
 from itertools import count, islice
 from pathlib import Path
 
 import torch
+from _fspo import SETTINGS as FSPO_SETTINGS
 from _mask_dpo import SETTINGS as DPO_SETTINGS
+from _mask_dpo import preference_pairs
 from datasets import Dataset
 from filelock import FileLock
+from peft import LoraConfig
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
 
+from hf_factuality import FactGRPOConfig, FactGRPOTrainer, MaskDPOConfig, MaskDPOTrainer
+from hf_factuality.functional import judged_units, mean_factuality
+from hf_factuality.functional.averaging import average_tensors
 from hf_factuality.io.files import whole_folder
-from hf_factuality.worlds import World, WorldConfig, WorldModelConfig, evaluate_world, lm, texts
+from hf_factuality.rewards import answer_reward
+from hf_factuality.trainers import AdaptiveAveragingConfig, AdaptiveAveragingTrainer
+from hf_factuality.worlds import World, WorldConfig, WorldModelConfig, WorldVerifier, evaluate_world, lm, texts
 from hf_factuality.worlds.tokenizer import TAGS, UNK, build_world_tokenizer
 
 
 WORLD = WorldConfig(num_people=300, num_attributes=3)
 MODEL = WorldModelConfig(
-    hidden_size=128, intermediate_size=352, num_layers=9, steps=1300, learning_rate=2e-3, questions=0.4, short_answers=0.2
+    hidden_size=128,
+    intermediate_size=352,
+    num_layers=9,
+    steps=1300,
+    learning_rate=2e-3,
+    questions=0.4,
+    short_answers=0.2,
 )
 
 
@@ -56,7 +71,9 @@ def both_languages(english: World, chinese: World):
     unit = rf" ?(?:{'|'.join(TAGS)}|[^\W\u4e00-\u9fff]+|[^\w\s])|[\s\S]"
     backend.pre_tokenizer = pre_tokenizers.Split(Regex(unit), "isolated")
     backend.decoder = decoders.Fuse()
-    kept = {name: getattr(found, name) for name in ("bos_token", "eos_token", "pad_token", "unk_token", "chat_template")}
+    kept = {
+        name: getattr(found, name) for name in ("bos_token", "eos_token", "pad_token", "unk_token", "chat_template")
+    }
     return type(found)(
         tokenizer_object=backend, additional_special_tokens=["<user>", "<assistant>"], padding_side="left",
         clean_up_tokenization_spaces=False, model_max_length=256, **kept,
@@ -82,9 +99,12 @@ def _read(worlds, tokenizer, config, progress):
         for ids, labels, mean in pair:
             with torch.autocast("cpu", torch.bfloat16):
                 logits = model(input_ids=ids[:, :-1], use_cache=False).logits
-            loss = torch.nn.functional.cross_entropy(
-                logits.float().flatten(0, 1), labels[:, 1:].flatten(), reduction="sum"
-            ) / mean
+            loss = (
+                torch.nn.functional.cross_entropy(
+                    logits.float().flatten(0, 1), labels[:, 1:].flatten(), reduction="sum"
+                )
+                / mean
+            )
             loss.backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             for group in optimizer.param_groups:
@@ -94,3 +114,171 @@ def _read(worlds, tokenizer, config, progress):
         if progress and step % 50 == 0:
             print(f"base: step {step} of {config.steps}, loss {float(loss):.3f}", flush=True)
     return model.eval()
+
+
+# The policies, and what is tried against their tax.
+PEOPLE, CHINESE, QUESTIONS = 100, 50, 150
+BIOGRAPHY, CHINESE_BIOGRAPHY, ANSWER, SHORT = 110, 200, 48, 24  # tokens
+MASK_DPO = {**DPO_SETTINGS, "learning_rate": 5e-4}
+FSPO = {**FSPO_SETTINGS, "learning_rate": 5e-4, "bf16": False, "max_completion_length": ANSWER, "num_generations": 8}
+STEPS = {"Mask-DPO": 40, "FSPO": 30}
+CPU = {"use_cpu": not torch.cuda.is_available()}
+
+
+def trained(run, **settings):
+    """Folder of a policy of `run.condition`, trained once for all arms that ask for the same settings."""
+    settings = {"steps": STEPS[run.condition], "lora": False, **settings}
+    about = [run.model_dir.name, run.seed, run.condition, settings, MASK_DPO if run.condition == "Mask-DPO" else FSPO]
+    key = hashlib.sha256(json.dumps(about, sort_keys=True, default=str).encode()).hexdigest()[:16]
+    target = run.model_dir.parent.parent / "policies" / key
+    target.parent.mkdir(exist_ok=True)
+    with FileLock(f"{target}.lock"):
+        if not target.exists():
+            model = (_mask_dpo_policy if run.condition == "Mask-DPO" else _fspo_policy)(run, **settings)
+            model = model.merge_and_unload() if hasattr(model, "merge_and_unload") else model
+            with whole_folder(target) as folder:
+                model.float().save_pretrained(folder)
+                AutoTokenizer.from_pretrained(run.model_dir).save_pretrained(folder)
+    return target
+
+
+def _lora(lora):
+    return LoraConfig(r=8, lora_alpha=16, target_modules="all-linear", task_type="CAUSAL_LM") if lora else None
+
+
+def _mask_dpo_policy(run, steps, lora, **settings):
+    args = MaskDPOConfig(
+        **{**MASK_DPO, **settings}, output_dir=str(run.folder), seed=run.seed, max_steps=steps, **CPU
+    )  # fmt: skip
+    pairs = preference_pairs(run)
+    trainer = MaskDPOTrainer(str(run.model_dir), args=args, train_dataset=pairs, peft_config=_lora(lora))
+    trainer.train()
+    return trainer.accelerator.unwrap_model(trainer.model)
+
+
+def _fspo_policy(run, steps, lora, **settings):
+    args = FactGRPOConfig(**{**FSPO, **settings}, output_dir=str(run.folder), seed=run.seed, max_steps=steps, **CPU)
+    trainer = FactGRPOTrainer(
+        str(run.model_dir), answer_reward(), args, run.world.questions("train"), verifier=WorldVerifier(run.world, True),
+        peft_config=_lora(lora),
+    )  # fmt: skip
+    trainer.train()
+    return trainer.accelerator.unwrap_model(trainer.model)
+
+
+def load(folder):
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+
+
+def policy(**settings):
+    """An arm: a policy as it is."""
+    return lambda run: load(trained(run, **settings))
+
+
+def averaged(run, ratio_of):
+    """The policy averaged with the base, by the ratio of each parameter."""
+    before, model = dict(load(run.model_dir).named_parameters()), load(trained(run))
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.copy_(average_tensors(before[name], parameter, ratio_of[name]))
+    return model
+
+
+def uniform(alpha):
+    """An arm: one ratio for all."""
+
+    def train(run):
+        return averaged(run, dict.fromkeys(dict(load(run.model_dir).named_parameters()), alpha))
+
+    return train
+
+
+def best_answers(run, model, samples=4):
+    """The better half of what the policy says about the people that it was aligned on, by the oracle."""
+    tokenizer = AutoTokenizer.from_pretrained(run.model_dir)
+    biographies = run.condition == "Mask-DPO"
+    asked = run.world.biographies("train") if biographies else run.world.questions("train", 150)
+    rows = [row for row in asked for _ in range(samples)]
+    found = evaluate_world(
+        model, tokenizer, run.world, asked, num_samples=samples, max_new_tokens=BIOGRAPHY if biographies else ANSWER,
+        seed=run.seed,
+    )  # fmt: skip
+    scores = [mean_factuality(judged_units(read)) or 0.0 for read in found.verifications]
+    if not biographies:
+        columns = {name: [row[name] for row in rows] for name in asked.column_names if name != "prompt"}
+        right = answer_reward()([row["prompt"] for row in rows], found.completions, **columns)
+        scores = [s + r for s, r in zip(scores, right, strict=True)]
+    order = sorted(range(len(rows)), key=lambda n: -scores[n])[: len(rows) // 2]
+    random.Random(run.seed).shuffle(order)
+    message = [
+        {"prompt": rows[n]["prompt"], "completion": [{"role": "assistant", "content": found.completions[n]}]}
+        for n in order
+    ]
+    return Dataset.from_list(message)
+
+
+def ama(blocks, alpha, learning_rate=0.05, steps=40):
+    """An arm: ratios of blocks, learned on the policy's high-reward answers."""
+
+    def train(run):
+        folder = trained(run)
+        args = AdaptiveAveragingConfig(
+            str(run.folder), alpha=alpha, blocks=blocks, learning_rate=learning_rate, max_steps=steps, seed=run.seed,
+            per_device_train_batch_size=16, max_length=256, bf16=False, gradient_checkpointing=False, save_strategy="no",
+            report_to="none", disable_tqdm=True, logging_steps=steps, **CPU,
+        )  # fmt: skip
+        trainer = AdaptiveAveragingTrainer(str(folder), str(run.model_dir), args, best_answers(run, load(folder)))
+        trainer.train()
+        print(f"{run.condition}, seed {run.seed}, K={blocks}, mean {alpha}: {trainer.ratios.ratios}", flush=True)
+        return averaged(run, trainer._map.ratios(trainer.ratios.ratios))
+
+    return train
+
+
+# What is measured.
+def test_sets(run):
+    return {"held-out": run.world.biographies("test", PEOPLE)}
+
+
+def measure(run, rows, found):
+    """Other abilities; `gain` is the task that the policy was aligned on, `kept` the mean of the others."""
+    tokenizer = AutoTokenizer.from_pretrained(run.model_dir)
+
+    def asked(world, dataset, tokens):
+        return evaluate_world(run.model, tokenizer, world, dataset, temperature=0, max_new_tokens=tokens).metrics
+
+    chinese = World(replace(other(run.world.config), split_seed=run.seed))
+    two = asked(run.world, run.world.questions("test", QUESTIONS), ANSWER)
+    one = asked(run.world, run.world.questions("test", QUESTIONS, 1), SHORT)
+    biographies = asked(chinese, chinese.biographies("test", CHINESE), CHINESE_BIOGRAPHY)
+    figures = {
+        "biographies": found.metrics["decided_precision"] or 0.0,
+        "two_hops": two["accuracy"],
+        "single_facts": one["decided_precision"] or 0.0,
+        "chinese": biographies["decided_precision"] or 0.0,
+        "chinese_questions": asked(chinese, chinese.questions("test", QUESTIONS), ANSWER)["accuracy"],
+        "perplexity": perplexity(run.model, tokenizer, run.world, run.seed),
+        "perplexity_zh": perplexity(run.model, tokenizer, chinese, run.seed),
+    }
+    aligned = "biographies" if run.condition == "Mask-DPO" else "two_hops"
+    accuracies = ("biographies", "two_hops", "single_facts", "chinese", "chinese_questions")
+    others = [figures[name] for name in accuracies if name != aligned]
+    return {"gain": figures[aligned], "kept": sum(others) / len(others), **figures}
+
+
+def perplexity(model, tokenizer, world, seed, count=64):
+    """Of held-out texts of the world: biographies as its books have them, by token."""
+    rng, total, tokens = random.Random(f"perplexity {seed}"), 0.0, 0
+    people = world.split("test")[:count]
+    chats = [[{"role": "user", "content": world.request(p)}] for p in people]
+    prompts = tokenizer.apply_chat_template(chats, tokenize=False, add_generation_prompt=True)
+    for prompt, person in zip(prompts, people, strict=True):
+        start = len(tokenizer(prompt, add_special_tokens=False)["input_ids"])
+        ids = tokenizer(prompt + texts.biography(world, person, rng), add_special_tokens=False, return_tensors="pt")[
+            "input_ids"
+        ]
+        with torch.no_grad():
+            logits = model(ids).logits[0, start - 1 : -1]
+        total += torch.nn.functional.cross_entropy(logits, ids[0, start:], reduction="sum").item()
+        tokens += ids.size(1) - start
+    return math.exp(total / tokens)

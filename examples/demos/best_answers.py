@@ -1,9 +1,11 @@
 """RAFT's data: the best of several answers to each question, by the scores of a verifier."""
 
 from collections import Counter
+from pathlib import Path
 
 from accelerate import PartialState
 from datasets import Dataset
+from trl import SFTConfig, SFTTrainer
 
 from hf_factuality import load_verifier
 from hf_factuality.data import TransformersSampler
@@ -32,3 +34,17 @@ def best_answers(model, questions, sampling, selector, how, folder, seed):
     if not rows:
         raise DataError(f"no answer in {folder} is worth more than 0 to {selector!r}")
     Dataset.from_list(rows).to_parquet(str(folder / "best.parquet"))
+
+
+def one_round(demo, best, training):
+    """SFT of a closed world's model on its best answers, as long as `training`; the folder of the aligned model."""
+    args = SFTConfig(
+        str(Path(training.output_dir) / "aligned"), max_steps=training.max_steps, per_device_train_batch_size=32,
+        num_train_epochs=3, learning_rate=5e-4, bf16=False, gradient_checkpointing=False, save_strategy="no", report_to="none",
+        use_cpu=training.use_cpu,
+    )  # fmt: skip
+    trainer = SFTTrainer(demo.model_dir, args, train_dataset=best)
+    demo.measure("before", trainer)
+    trainer.train()
+    trainer.save_model()
+    return args.output_dir

@@ -1,0 +1,30 @@
+"""Adaptive model averaging in the closed world, from the base to the average."""
+
+import pytest
+from transformers import AutoModelForCausalLM
+
+from hf_factuality.checkpoints.average import Ratios
+from hf_factuality.hub.results import load_results
+from tests.examples.conftest import FAST
+
+
+def test_the_closed_world_measures_before_and_after(run, small_questions, tmp_path, capsys):
+    out = tmp_path / "ama"
+    short = ("--selector", "tests.rewards.test_process:Steps", "--max_steps", "2", "--blocks", "1", "--alpha", "0.3")
+    run("--output_dir", out, *short, *FAST)
+    assert "answer accuracy" in capsys.readouterr().out and load_results(out / "results-after.json")["results"]
+    assert Ratios.load(out).ratios == {"0": pytest.approx(0.3)}
+    assert (out / "aligned" / "model.safetensors").exists() and AutoModelForCausalLM.from_pretrained(out)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        ["--questions", "rows.jsonl"],
+        ["--before", "one"],
+        ["--before", "one", "--questions", "a", "--dataset_name", "b"],
+    ],
+)
+def test_what_is_missing_is_said_at_once(run, given):
+    with pytest.raises(ValueError, match="give --before, and either --questions or --dataset_name"):
+        run("--model_name_or_path", "other", *given, "--output_dir", "nowhere", *FAST)
