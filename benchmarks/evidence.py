@@ -77,8 +77,9 @@ def markdown(
                 lines.append(_line([row["condition"]] * conditions + [row["arm"], *cells]))
     if experiment.trade_off:
         lines += trade_off.markdown(experiment.trade_off, equal, experiment.baseline)
-    if experiment.front:
-        lines += front.markdown(experiment.front, results, BASE)
+    for condition in dict.fromkeys(result["condition"] for result in results) if experiment.front else ():
+        own = [result for result in results if result["condition"] == condition]
+        lines += front.markdown(experiment.front, own, BASE, condition)
     if experiment.asked:
         lines += thresholds.markdown(experiment.asked, results, BASE)
     if experiment.curves:
@@ -101,15 +102,16 @@ def plot(experiment: Experiment, rows: list[dict], path: Path) -> None:
     conditions = list(dict.fromkeys(row["condition"] for row in rows))
     numbers = all(condition.replace(".", "").isdigit() for condition in conditions)
     places = {condition: float(condition) if numbers else index for index, condition in enumerate(conditions)}
-    figure, axes = pyplot.subplots(1, len(wheres), figsize=(3.6 * len(wheres), 3.4), sharey=True, squeeze=False)
-    for axis, where in zip(axes[0], wheres, strict=True):
-        here = [row for row in rows if row["where"] == where]
+    panels = [(where, condition) for where in wheres for condition in (conditions if experiment.front else [None])]
+    figure, axes = pyplot.subplots(1, len(panels), figsize=(3.6 * len(panels), 3.4), sharey=True, squeeze=False)
+    for axis, (where, condition) in zip(axes[0], panels, strict=True):
+        here = [row for row in rows if row["where"] == where and condition in (None, row["condition"])]
         arms = list(dict.fromkeys(row["arm"] for row in here))
         if experiment.trade_off:
             trade_off.plot(axis, experiment.trade_off, rows, where, BASE, str)
             continue
         if experiment.front:
-            front.plot(axis, experiment.front, rows, where, BASE)
+            front.plot(axis, experiment.front, here, where, BASE, condition)
             continue
         for number, arm in enumerate(arms):
             own = {row["condition"]: row["figures"][name] for row in here if row["arm"] == arm}

@@ -14,8 +14,8 @@ from hf_factuality.functional.long_form_axes import detect_hacks, pareto_front
 Axes = tuple[str, str]
 
 
-def markdown(axes: Axes, results: Sequence[Mapping[str, Any]], base: str) -> list[str]:
-    """Lines of a table per test set: the two figures of each arm, whether no other has more of both, and the hacks.
+def markdown(axes: Axes, results: Sequence[Mapping[str, Any]], base: str, condition: str = "") -> list[str]:
+    """Lines of a table per test set, of one condition: the two figures of each arm, whether no other has more of both, and the hacks.
 
     On the front are the means over the seeds, and how many of the seeds have the arm on theirs; a hack stands with the number
     of seeds in which it is found against the base of the same seed.
@@ -31,7 +31,7 @@ def markdown(axes: Axes, results: Sequence[Mapping[str, Any]], base: str) -> lis
         for seed in bases:
             here = [arm for arm in arms if seed in own[arm]]
             seeds.update(here[number] for number in pareto_front([own[arm][seed] for arm in here], axes))
-        lines += ["", f"## {axes[1]} over {axes[0]}: {where}", "",
+        lines += ["", f"## {axes[1]} over {axes[0]}: {', '.join(filter(None, (where, condition)))}", "",
                   f"| arm | {axes[0]} | {axes[1]} | on the front | of the seeds | won by (seeds) |",
                   "|---|---|---|---|---|---|"]  # fmt: skip
         for arm, found in own.items():
@@ -50,7 +50,9 @@ def _mean(rows: Any, name: str) -> float | None:
     return sum(known) / len(known) if known else None
 
 
-def plot(axis: Any, axes: Axes, rows: Sequence[Mapping[str, Any]], where: str, base: str) -> None:
+def plot(
+    axis: Any, axes: Axes, rows: Sequence[Mapping[str, Any]], where: str, base: str, condition: str | None = None
+) -> None:
     """A point per arm, mean and standard deviation over the seeds, and the front, for `summarise`'s rows."""
     x, y = axes
     points = {
@@ -66,4 +68,4 @@ def plot(axis: Any, axes: Axes, rows: Sequence[Mapping[str, Any]], where: str, b
     axis.plot(*zip(*front, strict=True), "k--", linewidth=0.8, zorder=0)
     axis.set_xlabel(x)
     axis.set_ylabel(y)
-    axis.set_title(where)
+    axis.set_title(", ".join(filter(None, (where, condition))))

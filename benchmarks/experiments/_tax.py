@@ -122,12 +122,15 @@ BIOGRAPHY, CHINESE_BIOGRAPHY, ANSWER, SHORT = 110, 200, 48, 24  # tokens
 MASK_DPO = {**DPO_SETTINGS, "learning_rate": 5e-4}
 FSPO = {**FSPO_SETTINGS, "learning_rate": 5e-4, "bf16": False, "max_completion_length": ANSWER, "num_generations": 8}
 STEPS = {"Mask-DPO": 40, "FSPO": 30}
+# DPO's own beta, and that of the KL term of GRPO's loss.
+BETAS = {"weak": {"Mask-DPO": 0.3, "FSPO": 0.05}, "strong": {"Mask-DPO": 1.0, "FSPO": 0.2}}
 CPU = {"use_cpu": not torch.cuda.is_available()}
 
 
-def trained(run, **settings):
+def trained(run, faster=1, **settings):
     """Folder of a policy of `run.condition`, trained once for all arms that ask for the same settings."""
-    settings = {"steps": STEPS[run.condition], "lora": False, **settings}
+    rate = faster * (MASK_DPO if run.condition == "Mask-DPO" else FSPO)["learning_rate"]
+    settings = {"steps": STEPS[run.condition], "lora": False, "learning_rate": rate, **settings}
     about = [run.model_dir.name, run.seed, run.condition, settings, MASK_DPO if run.condition == "Mask-DPO" else FSPO]
     key = hashlib.sha256(json.dumps(about, sort_keys=True, default=str).encode()).hexdigest()[:16]
     target = run.model_dir.parent.parent / "policies" / key
@@ -173,6 +176,16 @@ def load(folder):
 def policy(**settings):
     """An arm: a policy as it is."""
     return lambda run: load(trained(run, **settings))
+
+
+def kl(name):
+    """An arm: a policy that is held nearer to the base."""
+    return lambda run: load(trained(run, beta=BETAS[name][run.condition]))
+
+
+def early(share):
+    """An arm: a policy that is stopped before the end."""
+    return lambda run: load(trained(run, steps=round(share * STEPS[run.condition])))
 
 
 def averaged(run, ratio_of):

@@ -188,6 +188,8 @@ def test_slerp_is_that_of_mergekit(tmp_path, monkeypatch):
         ({"ratios": [0.1, 0.2], "variant": "published"}, "'published'"),
         ({"ratios": Ratios({"a": 0.1}, 0.1, "linear")}, "15 ratios are needed"),
         ({"alpha": 0.1, "method": "ties"}, "'ties' is unknown"),
+        ({"alpha": 0.1, "blocks": 3}, "are of ratios in order"),
+        ({"ratios": Ratios({"0": 0.1}, 0.1), "variant": "released"}, "are of ratios in order"),
     ],
 )
 def test_arguments_that_are_wrong(arguments, message, tmp_path):
