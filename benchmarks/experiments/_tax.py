@@ -35,7 +35,7 @@ MODEL = WorldModelConfig(
     hidden_size=128,
     intermediate_size=352,
     num_layers=9,
-    steps=1300,
+    steps=480,
     learning_rate=2e-3,
     questions=0.4,
     short_answers=0.2,
@@ -122,8 +122,8 @@ BIOGRAPHY, CHINESE_BIOGRAPHY, ANSWER, SHORT = 110, 200, 48, 24  # tokens
 MASK_DPO = {**DPO_SETTINGS, "learning_rate": 5e-4}
 FSPO = {**FSPO_SETTINGS, "learning_rate": 5e-4, "bf16": False, "max_completion_length": ANSWER, "num_generations": 8}
 STEPS = {"Mask-DPO": 40, "FSPO": 30}
-# DPO's own beta, and that of the KL term of GRPO's loss.
-BETAS = {"weak": {"Mask-DPO": 0.3, "FSPO": 0.05}, "strong": {"Mask-DPO": 1.0, "FSPO": 0.2}}
+# DPO's own beta (.1 in the policy), and that of the KL term of GRPO's loss (0 there).
+BETA = {"Mask-DPO": 0.5, "FSPO": 0.1}
 CPU = {"use_cpu": not torch.cuda.is_available()}
 
 
@@ -178,9 +178,9 @@ def policy(**settings):
     return lambda run: load(trained(run, **settings))
 
 
-def kl(name):
+def kl():
     """An arm: a policy that is held nearer to the base."""
-    return lambda run: load(trained(run, beta=BETAS[name][run.condition]))
+    return lambda run: load(trained(run, beta=BETA[run.condition]))
 
 
 def early(share):
