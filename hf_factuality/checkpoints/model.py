@@ -35,6 +35,11 @@ class Expected:
     integers: frozenset[str] = frozenset()
     linear: frozenset[str] = frozenset()
 
+    @property
+    def names(self) -> list[str]:
+        """Of its tensors, one for those that are tied."""
+        return [name for name in self.shapes[0] if name not in self.tied]
+
 
 def read_json(path: Path) -> dict[str, Any]:
     """A JSON object from a file; `CheckpointError` if there is none."""

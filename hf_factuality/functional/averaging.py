@@ -61,10 +61,10 @@ class RatioMap:
             raise ValueError(f"level is one of {LEVELS} and variant of {VARIANTS}, got {level!r} and {variant!r}")
         names = list(names)
         self.layers, depth = _layers(names)
-        released, modules = (
-            variant == "released",
-            list(dict.fromkeys(map(_module, filter(linear.__contains__, names)))),
-        )
+        released = variant == "released"
+        # The script's output layer has no ratio of its own.
+        own = (name for name in names if name in linear and (name in self.layers or not released))
+        modules = list(dict.fromkeys(map(_module, own)))
         if level == "block":
             if not 1 <= blocks <= depth:
                 raise ValueError(f"{blocks} blocks cannot be made of {depth} layers; choose 1 to {depth}")

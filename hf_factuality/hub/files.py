@@ -31,7 +31,7 @@ _KINDS = {
         adapter_config.json adapter_model.safetensors adapter_model.bin
         critic/config.json critic/model.safetensors critic/model-*-of-*.safetensors
         critic/model.safetensors.index.json critic/value_head.pt
-        results*.json reliability.svg
+        results*.json reliability.svg ratios.json
         verifier_config.json prompts/*.txt prompts/*/*.txt
         verifier/verifier_config.json verifier/config.json verifier/prompts/*.txt verifier/prompts/*/*.txt
         """.split(),

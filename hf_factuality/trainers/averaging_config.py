@@ -7,50 +7,63 @@ from dataclasses import dataclass
 from trl import SFTConfig
 
 from hf_factuality.functional.averaging import LEVELS, PENALTIES, VARIANTS
-from hf_factuality.trainers._settings import is_weight, require, require_choice, setting
+from hf_factuality.trainers._settings import is_weight, refuse, require, require_choice, setting
 
 
 @dataclass
 class AdaptiveAveragingConfig(SFTConfig):
     r"""
-    [`~trl.SFTConfig`] for ratios instead of weights; all `SFTConfig` fields keep their meaning.
-
-    `learning_rate` is 0.01 by default. The released script of AMA has 2e-5, with which Adam moves the logit of a ratio by at most
-    2e-5 a step: after an epoch of 1,000 steps the ratios are what they were.
+    [`~trl.SFTConfig`] plus which ratios are learned; the defaults are those of AMA, K = 3.
 
     Parameters:
         alpha (`float`, *optional*, defaults to `0.2`):
-            Mean of the ratios, which stays as it is: the weight of the model before alignment, in [0, 1].
+            Mean of the ratios, which are weights of the model before alignment; between 0 and 1.
         level (`str`, *optional*, defaults to `"block"`):
-            What has a ratio of its own: a `"block"` of layers, a `"layer"` (the default of the released script), or a `"linear"`
-            module.
+            What has a ratio: `"block"`, `"layer"` (the default of AMA's script) or `"linear"` (a linear module).
         blocks (`int`, *optional*, defaults to `3`):
-            Number of blocks, K, at level `"block"`.
+            Number of ratios at level `"block"`, at least 2.
         variant (`str`, *optional*, defaults to `"paper"`):
-            `"paper"`, or `"released"`, see [`~hf_factuality.functional.averaging.RatioMap`].
-        penalty_coef (`float`, *optional*, defaults to `1e-4`):
-            Weight of the penalty for ratios that are not the mean.
+            `"paper"`, or `"released"`; see [`~hf_factuality.functional.averaging.RatioMap`].
         penalty (`str`, *optional*, defaults to `"uniform"`):
-            Weight of a linear module in the penalty: 1, or `"middle"`: `25 / (|layer - 13| + 1)`.
+            What the deviation of a ratio from `alpha` costs for each of its linear modules: `"uniform"`, 1, or `"middle"`,
+            more in the layers around 13.
+        penalty_coef (`float`, *optional*, defaults to `1e-4`):
+            Weight of the penalty in the loss.
         epsilon (`float`, *optional*, defaults to `0.2`):
-            How little a ratio can become, see [`~hf_factuality.functional.averaging.adaptive_ratios`].
+            The larger, the less ratios can differ.
     """
 
-    learning_rate: float = setting(1e-2, "Of the logits of the ratios; the released script has 2e-5.")
-    alpha: float = setting(0.2, "Mean of the ratios: the weight of the model before alignment.")
-    level: str = setting("block", "What has a ratio of its own: 'block', 'layer' or 'linear'.", LEVELS)
-    blocks: int = setting(3, "Number of blocks, K.")
-    variant: str = setting(
-        "paper", "Which tensor has which ratio: 'paper', or 'released' as in AMA's script.", VARIANTS
-    )
-    penalty_coef: float = setting(1e-4, "Weight of the penalty for ratios that are not the mean.")
-    penalty: str = setting("uniform", "Weight of a linear module in the penalty: 'uniform' or 'middle'.", PENALTIES)
-    epsilon: float = setting(0.2, "How little a ratio can become.")
+    num_train_epochs: float = setting(1.0, "AMA's.")
+    hub_strategy: str = setting("end", "Checkpoints hold no model.", ["end"])
     sync_ref_model = False  # `trainers/_checkpoints.py` asks
+
+    alpha: float = setting(0.2, "Mean ratio: weight of the model before alignment.")
+    level: str = setting("block", "What has a ratio: 'block', 'layer' or 'linear'.", LEVELS)
+    blocks: int = setting(3, "Number of ratios at level 'block'.")
+    variant: str = setting("paper", "'paper', or 'released': embeddings and norms of the model before.", VARIANTS)
+    penalty: str = setting(
+        "uniform", "Cost of a linear module: 'uniform', or 'middle' (more around layer 13).", PENALTIES
+    )
+    penalty_coef: float = setting(1e-4, "Weight of the penalty on ratios that differ from alpha.")
+    epsilon: float = setting(0.2, "The larger, the less ratios can differ.")
 
     def __post_init__(self):
         super().__post_init__()
+        require(self, "alpha", lambda value: 0 < value < 1, "between 0 and 1; at 0 and 1 nothing can be learned")
         require_choice(self, level=LEVELS, variant=VARIANTS, penalty=PENALTIES)
-        require(self, "alpha", lambda value: 0 <= value <= 1, "in [0, 1]: the weight of the model before alignment")
-        require(self, "penalty_coef epsilon", is_weight, "a finite number, at least 0")
-        require(self, "blocks", lambda value: value >= 1, "at least 1")
+        require(self, "blocks", lambda value: value >= 2, "at least 2; one ratio is `hf-factuality average --alpha`")
+        require(self, "penalty_coef epsilon", is_weight, "at least 0 and finite")
+        template = self.chat_template_path
+        reentrant = (self.gradient_checkpointing_kwargs or {}).get("use_reentrant")
+        full = "would round the ratios too; load the models in that dtype (model_init_kwargs)"
+        refuse(
+            self,
+            hub_strategy=self.hub_strategy != "end" and "would push checkpoints, which hold no model; set it to 'end'",
+            eos_token=self.eos_token is not None and "is not written with the model; set it in the folder of `model`",
+            chat_template_path=template
+            and not template.endswith((".jinja", ".j2"))
+            and "would add tokens; pass a .jinja",
+            gradient_checkpointing_kwargs=reentrant and "needs inputs with gradients; leave out use_reentrant",
+            bf16_full_eval=self.bf16_full_eval and full,
+            fp16_full_eval=self.fp16_full_eval and full,
+        )

@@ -1,256 +1,262 @@
-"""Adaptive model averaging: ratios of two models, learned on high-reward answers, with both models frozen."""
+"""Adaptive model averaging: how much of the model before alignment each block of layers keeps, learned from good answers."""
 
 from __future__ import annotations
 
-import math
 import os
 import shutil
-import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
-from torch.nn.utils import parametrize
-from transformers import AutoModelForCausalLM, AutoTokenizer
-from transformers.integrations import is_deepspeed_zero3_enabled
+from torch import nn
+from torch.nn.utils.parametrize import register_parametrization
+from transformers import AutoTokenizer
 from trl import SFTTrainer
+from trl.trainer.utils import create_model_from_path
 
-from hf_factuality.checkpoints.average import RATIOS, Ratios, average
-from hf_factuality.checkpoints.model import linear_names
+from hf_factuality.checkpoints.adapters import ADAPTER_CONFIG
+from hf_factuality.checkpoints.average import Ratios, average
+from hf_factuality.checkpoints.formats import hub_folder
+from hf_factuality.checkpoints.merge import Model, read_model
+from hf_factuality.errors import CheckpointError
 from hf_factuality.functional.averaging import RatioMap, adaptive_ratios, average_tensors, ratio_penalty
-from hf_factuality.io.files import sync
 from hf_factuality.trainers._base import FactualityTrainer
 from hf_factuality.trainers.averaging_config import AdaptiveAveragingConfig
 
 
-LOGITS = "averaging_logits.safetensors"
+_LOGITS, _FILE = "ratio_logits", "ratio_logits.safetensors"
+_ELEMENTS = 2**24  # of a tensor that are averaged together, in float32
 
 
 class AdaptiveAveragingTrainer(FactualityTrainer, SFTTrainer):
-    """Learns with which ratio each block of an aligned model is averaged with the model before alignment (AMA).
+    """Learns the ratios by which a model is averaged with the one it was aligned from (AMA, arXiv 2309.06256).
 
-    Differs from [`~trl.SFTTrainer`] in what is trained: K ratios with a fixed mean, by the loss of the completions plus a penalty
-    ([arXiv 2309.06256](https://huggingface.co/papers/2309.06256)); both models stay as they are. Each pass runs with
-    `ratio * before + (1 - ratio) * after` in place of every weight, embeddings and norms among them. A process holds both models
-    whole, and of their averages what its gradients need: with gradient checkpointing a layer's, without it all of them.
-
-    Checkpoints hold the logits of the ratios alone. `save_model` writes `ratios.json` and the averaged model, out of the files of the
-    two ([`~hf_factuality.checkpoints.average.average`]).
+    Differs from [`~trl.SFTTrainer`] in what is trained: K logits. Every forward pass is that of the averaged model, whose
+    tensors are computed where they are used. Both models stay as they are. Unlike AMA's script, embeddings and norms are
+    averaged too (`variant`), and the data are prompts with completions.
 
     Args:
         model (`str`):
-            The aligned model: a folder, or a name on the Hub. It may be a PEFT adapter.
+            The aligned model: a folder or a name on the Hub (`id`, `id@revision`); an adapter with its base too.
         before_model (`str`):
-            The model before alignment.
+            The model that it was aligned from, of the same tensors.
         args ([`AdaptiveAveragingConfig`], *optional*):
-            Settings. `model_init_kwargs` are those of both models.
-        train_dataset (`Dataset`):
-            High-reward answers, as the parent reads them: `prompt` and `completion`, for example.
-        eval_dataset, processing_class, **kwargs:
-            As for the parent.
+            Settings. `model_init_kwargs` load both models; what is trained is what is written if `dtype` is that of the files.
+        train_dataset, eval_dataset, processing_class, **kwargs:
+            As for the parent. Rows are `prompt` and `completion`, answers of high reward.
 
     Attributes:
-        ratios ([`~hf_factuality.checkpoints.average.Ratios`]): As they are now.
+        ratios ([`~hf_factuality.checkpoints.average.Ratios`]): As they are now; their mean is `alpha`.
 
     Raises:
-        `TypeError`: `args` is not an [`AdaptiveAveragingConfig`], or a model is not given by its name.
-        `ValueError`: the models are not of one architecture, are quantised, or have fewer layers than blocks; an adapter to be
-            trained; ZeRO-3 or FSDP.
+        `TypeError`: `args` is not an [`AdaptiveAveragingConfig`]; a model is not given by name.
+        `ValueError`: a feature that cannot work with averages, or more blocks than layers.
+        `CheckpointError`: a model cannot be read, or the two do not have the same tensors.
         `NonFiniteError`: during training, at a loss or gradient that is not finite.
     """
 
-    _tag_names = ["trl", "ama", "model-averaging", "hf_factuality"]
-    _name = "AdaptiveAveraging"
-    _config = AdaptiveAveragingConfig
+    _tag_names = ["trl", "sft", "adaptive-averaging", "hf_factuality"]
+    _name, _config = "AdaptiveAveraging", AdaptiveAveragingConfig
     _paper = {"title": "Mitigating the Alignment Tax of RLHF", "id": "2309.06256"}
 
     def __init__(
         self,
-        model: str,
-        before_model: str,
-        args: AdaptiveAveragingConfig | None = None,
-        train_dataset=None,
-        eval_dataset=None,
-        processing_class=None,
-        **kwargs,
-    ):
-        for name, given in (("model", model), ("before_model", before_model)):
+        model, before_model, args=None, train_dataset=None, eval_dataset=None, processing_class=None, **kwargs
+    ):  # fmt: skip
+        for name, given in {"model": model, "before_model": before_model}.items():
             if not isinstance(given, (str, os.PathLike)):
-                raise TypeError(
-                    f"{name} must be a folder or a name on the Hub, not a {type(given).__name__}: the average is written from files"
-                )
-        if kwargs.get("peft_config") is not None:
-            raise ValueError("peft_config: only ratios are trained here; leave it out")
-        if is_deepspeed_zero3_enabled():
-            raise ValueError(
-                "ZeRO-3 would shard both models apart; use plain data parallelism, or DeepSpeed's stage 2"
-            )
+                raise TypeError(f"{name} is a {type(given).__name__}; pass a folder or a name on the Hub: the average is "
+                                "written from the files")  # fmt: skip
         args = self._checked_args(args, str(model))
-        known = {"dtype": torch.float32, "trust_remote_code": args.trust_remote_code, **(args.model_init_kwargs or {})}
-        self._sources = (str(before_model), str(model))
-        before, after = (_load(name, known) for name in self._sources)
+        self._refuse_processor(processing_class)
+        options = {"trust_remote_code": args.trust_remote_code, **(args.model_init_kwargs or {}), "device_map": None}
+        for name in ("peft_config", "quantization_config", "revision"):
+            if kwargs.get(name) or options.get(name):
+                advice = {"revision": "pass the model as 'id@revision'"}.get(
+                    name, "leave it out: only ratios are trained"
+                )
+                raise ValueError(f"AdaptiveAveragingTrainer does not support {name}; {advice}")
+        if args.deepspeed_plugin or args.fsdp or os.environ.get("ACCELERATE_USE_FSDP", "").lower() == "true":
+            raise ValueError("AdaptiveAveragingTrainer does not support DeepSpeed and FSDP; launch it with DDP")
+        self._folders = [hub_folder(name, weights=True) for name in (before_model, model)]
+        if Path(args.output_dir).resolve() in [folder.resolve() for folder in self._folders]:
+            raise ValueError(f"output_dir={args.output_dir!r} is one of the models; choose another folder")
+        self._average = partial(average, *self._folders, trust_remote_code=args.trust_remote_code)
+        self._average(Path(args.output_dir) / ".averaged", alpha=args.alpha, dry_run=True)  # raises if they differ
+        before, after = (read_model(folder, trust_remote_code=args.trust_remote_code) for folder in self._folders)
+        expected = after.expected
+        self._map = RatioMap(expected.names, expected.linear, args.level, args.blocks, args.variant)
+        self._weights = self._map.penalty_weights(expected.linear, args.penalty)
+        if args.level == "block" and not self._weights.all():
+            raise ValueError(f"variant={args.variant!r} leaves a block of this model without layers; choose 'paper'")
+        policy, old = (_load(found, options) for found in (after, before))
+        start = torch.full([len(self._map.keys)], args.alpha).logit()
+        members = {name: self._map.members[expected.tied.get(name, name)] for name in policy.state_dict()}
+        ratios = partial(adaptive_ratios, alpha=args.alpha, epsilon=args.epsilon)
+        _average_in_place(policy, old.state_dict(), members, start, ratios)
         if processing_class is None:
-            processing_class = AutoTokenizer.from_pretrained(model, trust_remote_code=args.trust_remote_code)
-        linear = linear_names(after)
-        self._map = RatioMap(dict(after.named_parameters()), linear, args.level, args.blocks, args.variant)
-        weights = self._map.penalty_weights(linear, args.penalty)
-        self._averaging = _Averaging(len(self._map.keys), args.alpha, args.epsilon, weights)
-        _average_in_place(before, after, self._averaging, self._map)
-        args.model_init_kwargs, kept = None, args.model_init_kwargs  # the parent would warn of them
-        super().__init__(after, args, None, train_dataset, eval_dataset, processing_class, **kwargs)
-        self.args.model_init_kwargs = kept
-        self._refuse_processor(self.processing_class)
-        if self.is_fsdp_enabled:
-            raise ValueError("FSDP would shard both models apart; use plain data parallelism")
+            # Of an adapter it may lie with the base.
+            place = after.side.copied.get("tokenizer_config.json", self._folders[1] / "config.json").parent
+            processing_class = AutoTokenizer.from_pretrained(place, trust_remote_code=args.trust_remote_code)
+        args.model_init_kwargs, policy.config._name_or_path = None, str(model).partition("@")[0]  # of the card
+        data = {"train_dataset": train_dataset, "eval_dataset": eval_dataset, "processing_class": processing_class}
+        super().__init__(policy, args, **data, **kwargs)
+
+    @property
+    def _logits(self) -> nn.Parameter:
+        return getattr(self.accelerator.unwrap_model(self.model), _LOGITS)
+
+    def _ratios(self) -> torch.Tensor:
+        return adaptive_ratios(self._logits.double(), self.args.alpha, self.args.epsilon)
 
     @property
     def ratios(self) -> Ratios:
-        """As they are now; their mean is `args.alpha`."""
-        args, values = self.args, self._averaging.ratios(torch.float64).tolist()
+        args, listed = self.args, self._ratios().tolist()
         return Ratios(
-            dict(zip(self._map.keys, values, strict=True)), args.alpha, args.level, args.blocks, args.variant
+            dict(zip(self._map.keys, listed, strict=True)), args.alpha, args.level, args.blocks, args.variant
         )
 
-    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
-        found = super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
-        if not self.model.training:
-            return found
-        ratios, args = self._averaging.ratios(), self.args
-        penalty = args.penalty_coef * ratio_penalty(ratios, args.alpha, self._averaging.weights)
-        metrics = self._metrics["train"]
-        for key, value in zip(self._map.keys, ratios.tolist(), strict=True):
-            metrics[f"ratios/{key}"].append(value)
-        metrics["ratios/penalty"].append(penalty.item())
-        # The loss of the completions is divided among the micro-batches of a step already.
-        penalty = penalty / (1 if num_items_in_batch is None else self.current_gradient_accumulation_steps)
-        return (found[0] + penalty, found[1]) if return_outputs else found + penalty
+    def _penalty(self) -> torch.Tensor:
+        return ratio_penalty(self._ratios(), self.args.alpha, self._weights.to(self._logits.device))
 
-    # Saving: the logits in a checkpoint, the average at the end.
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        output = super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+        if not self.model.training:
+            return output
+        loss, *outputs = output if return_outputs else (output,)
+        # With `num_items_in_batch` the parent's losses of all micro-batches are summed.
+        steps = 1 if num_items_in_batch is None else self.current_gradient_accumulation_steps
+        loss = loss + (self.args.penalty_coef * self._penalty() / steps).to(loss.dtype)
+        return (loss, *outputs) if return_outputs else loss
+
+    def log(self, logs, start_time=None):
+        if self.model.training:
+            found = self.ratios.ratios
+            mean, penalty = sum(found.values()) / len(found), self._penalty().item()
+            logs |= {f"ratio/{key}": value for key, value in found.items()} | {
+                "ratio/mean": mean,
+                "ratio/penalty": penalty,
+            }
+        super().log(logs, start_time)
+
+    # Saving
     def _save(self, output_dir=None, state_dict=None):
+        if not self.args.should_save:
+            return
         folder = Path(output_dir or self.args.output_dir)
         folder.mkdir(parents=True, exist_ok=True)
-        save_file({"logits": self._averaging.logits.detach().cpu().contiguous()}, folder / LOGITS)
-        ratios = self.ratios
+        self.ratios.save(folder)
         if self._saving:
-            ratios.save(folder)
+            save_file({_LOGITS: self._logits.detach().cpu()}, folder / _FILE)
             return
-        if _is_written(folder, ratios):
-            return
-        (folder / "config.json").unlink(missing_ok=True)  # nothing loads the folder until it is whole
-        for old in folder.glob("model*.safetensors*"):
-            old.unlink()
-        with tempfile.TemporaryDirectory(prefix=".average-", dir=folder) as scratch:
-            out = Path(scratch) / "model"
-            average(*self._sources, out, ratios=ratios, trust_remote_code=self.args.trust_remote_code)
-            for path in sorted(out.iterdir(), key=lambda it: it.name == "config.json"):
-                shutil.move(path, folder / path.name)
-        self.processing_class.save_pretrained(folder)
-        sync(folder)
+        new = folder / ".averaged"
+        shutil.rmtree(new, ignore_errors=True)  # of a process that was killed
+        self._average(new, ratios=self.ratios)
+        for stale in folder.glob("model*.safetensors*"):
+            stale.unlink()
+        for path in [path for path in new.rglob("*") if path.is_file()]:
+            (folder / path.relative_to(new)).parent.mkdir(parents=True, exist_ok=True)
+            os.replace(path, folder / path.relative_to(new))
+        shutil.rmtree(new)
 
     def _load_from_checkpoint(self, resume_from_checkpoint, model=None):
-        state = load_file(Path(resume_from_checkpoint) / LOGITS)
+        found, own = Ratios.load(resume_from_checkpoint), self.ratios
+        if changed := [
+            name for name in ("alpha", "level", "blocks", "variant") if getattr(found, name) != getattr(own, name)
+        ]:
+            was = ", ".join(f"{name}={getattr(found, name)!r}" for name in changed)
+            raise CheckpointError(f"{resume_from_checkpoint} was written with {was}; set it so, or start anew")
         with torch.no_grad():
-            self._averaging.logits.copy_(state["logits"])
+            self._logits.copy_(load_file(Path(resume_from_checkpoint) / _FILE)[_LOGITS])
 
     def _load_best_model(self):
         self._load_from_checkpoint(self.state.best_model_checkpoint)
 
     def _card(self):
-        args, ratios = self.args, self.ratios.ratios
-        shown = (
-            ", ".join(f"{value:.3f}" for value in ratios.values()) if len(ratios) <= 12 else f"{len(ratios)} ratios"
-        )
+        args = self.args
         return {
-            "method": "Adaptive model averaging (AMA)",
+            "method": f"adaptive model averaging with {self._folders[0].name}, ratios per {args.level}",
             "verifier": "the one that chose the answers",
-            "objective": f"ratios of mean {args.alpha:g} by {args.level} ({args.variant}): {shown}; loss of high-reward answers, "
-            f"{args.penalty} penalty of {args.penalty_coef:g}",
+            "objective": f"language-model loss of the average on answers of high reward, mean ratio {args.alpha}, "
+            f"{args.penalty} penalty",
+            "named": ("alpha", "level", "penalty"),
         }
 
 
-class _Averaging(torch.nn.Module):
-    """The logits of the ratios, float32 whatever the models are."""
+def _load(found: Model, options: Mapping[str, Any]) -> nn.Module:
+    """The model of a folder; an adapter is merged into its base as `average` merges it."""
+    model = create_model_from_path(str(found.side.config), **options)
+    if getattr(model.config, "quantization_config", None) is not None:
+        raise ValueError(f"{found.folder} is quantised, and has no average; pass the model in 16 or 32 bits")
+    if (found.folder / ADAPTER_CONFIG).is_file():
+        state = model.state_dict()
+        for name, source in found.tensors.items():
+            state[name].copy_(source.read())
+    return model
 
-    def __init__(self, count: int, alpha: float, epsilon: float, weights: torch.Tensor):
+
+def _average_in_place(
+    model: nn.Module,
+    before: Mapping[str, torch.Tensor],
+    members: Mapping[str, tuple[int, ...]],
+    start: torch.Tensor,
+    ratios: Callable[[torch.Tensor], torch.Tensor],
+) -> None:
+    """Make all tensors of a model averages, which are computed at every access, of its own frozen ones and those `before`."""
+    model.requires_grad_(False)
+    model.register_parameter(_LOGITS, nn.Parameter(start.float()))
+
+    def ratio(at: tuple[int, ...]) -> torch.Tensor:
+        found = ratios(getattr(model, _LOGITS).double())  # so that what is written is the same to the last bit
+        return found[at[0]] if len(at) == 1 else torch.stack([found[place] for place in at]).mean()
+
+    for name, at in members.items():
+        parent, _, key = name.rpartition(".")
+        tensor = getattr(model.get_submodule(parent), key)
+        if not tensor.is_floating_point():
+            continue
+        if at:
+            mixed = _Averaged(before[name], partial(ratio, at))
+            register_parametrization(model.get_submodule(parent), key, mixed, unsafe=True)
+        else:
+            tensor.data = before[name]
+
+
+class _Averaged(nn.Module):
+    def __init__(self, before: torch.Tensor, ratio: Callable[[], torch.Tensor]):
         super().__init__()
-        start = min(max(alpha, 0.01), 0.99)
-        self.logits = torch.nn.Parameter(torch.full((count,), math.log(start / (1 - start))))
-        self.alpha, self.epsilon = alpha, epsilon
-        self.register_buffer("weights", weights, persistent=False)
-
-    def ratios(self, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-        return adaptive_ratios(self.logits.to(dtype), self.alpha, self.epsilon)
-
-
-class _Average(torch.nn.Module):
-    """Stands for a weight: its average with the one before, by the mean of some ratios (by 1, of none)."""
-
-    def __init__(self, before: torch.nn.Parameter, averaging: _Averaging, members: tuple[int, ...]):
-        super().__init__()
-        self.before, self.members = before, list(members)
-        object.__setattr__(self, "averaging", averaging)  # a part of the model itself
+        self.before = nn.Parameter(before, requires_grad=False)  # no buffer, which DDP would send before every pass
+        self.ratio = ratio
 
     def forward(self, after: torch.Tensor) -> torch.Tensor:
-        if not self.members:
-            return self.before.to(after.dtype)
-        ratio = self.averaging.ratios()[self.members].mean()
-        return _Mix.apply(ratio, self.before, after)
+        return _Average.apply(self.ratio(), self.before, after)
 
 
-class _Mix(torch.autograd.Function):
-    """`average_tensors` that keeps nothing for its gradient but the two weights."""
+class _Average(torch.autograd.Function):
+    """The average in the dtype of `after`; it has one gradient, of the ratio."""
 
     @staticmethod
     def forward(ctx, ratio, before, after):
         ctx.save_for_backward(before, after)
-        return average_tensors(before, after, ratio).to(after.dtype)
+        found = torch.empty_like(after)
+        for old, new, place in _parts(before, after, found):
+            place.copy_(average_tensors(old, new, ratio))
+        return found
 
     @staticmethod
     def backward(ctx, gradient):
-        before, after = (tensor.to(torch.promote_types(tensor.dtype, torch.float32)) for tensor in ctx.saved_tensors)
-        return (gradient.to(before.dtype) * (before - after)).sum().float(), None, None
-
-
-def _load(name: str, known: dict[str, Any]) -> torch.nn.Module:
-    if os.path.isfile(os.path.join(name, "adapter_config.json")):
-        from peft import AutoPeftModelForCausalLM
-
-        return AutoPeftModelForCausalLM.from_pretrained(name, **known).merge_and_unload()
-    model = AutoModelForCausalLM.from_pretrained(name, **known)
-    if getattr(model, "is_quantized", False):
-        raise ValueError(f"{name} is quantised; average the models in 16 or 32 bits, and quantise the result")
-    return model
-
-
-def _average_in_place(before: torch.nn.Module, after: torch.nn.Module, averaging: _Averaging, found: RatioMap) -> None:
-    old, new = dict(before.named_parameters()), dict(after.named_parameters())
-    tied = before.get_output_embeddings()
-    if tied is not None and "lm_head.weight" in new:
-        old.setdefault("lm_head.weight", tied.weight)
-    wrong = sorted(
-        name
-        for name in old.keys() | new.keys()
-        if name not in old or name not in new or old[name].shape != new[name].shape
-    )
-    if wrong:
-        raise ValueError(
-            f"the two models are not of one architecture: {wrong[0]!r} differs in name or shape ({len(wrong)} such names); "
-            "before_model is the model that the other was trained from"
+        wide = torch.promote_types(gradient.dtype, torch.float32)
+        parts = _parts(gradient, *ctx.saved_tensors)
+        sums = (
+            (towards.to(wide) * (old.to(wide) - new.to(wide))).sum(dtype=torch.float64) for towards, old, new in parts
         )
-    places = {id(parameter): name for name, parameter in new.items()}
-    for module in list(after.modules()):
-        for name, parameter in list(module.named_parameters(recurse=False)):
-            whole = places[id(parameter)]  # of a tied weight its first name, whose ratio it has
-            old[whole].requires_grad_(False)
-            parameter.requires_grad_(False)
-            part = _Average(old[whole], averaging, found.members[whole])
-            parametrize.register_parametrization(module, name, part, unsafe=True)
-    after.averaging = averaging
+        return sum(sums), None, None
 
 
-def _is_written(folder: Path, ratios: Ratios) -> bool:
-    try:
-        return (folder / "config.json").exists() and (folder / RATIOS).read_bytes() == ratios.to_bytes()
-    except OSError:
-        return False
+def _parts(*tensors: torch.Tensor) -> Iterator[tuple[torch.Tensor, ...]]:
+    """The same rows of several tensors together, so that little of them is held in float32."""
+    rows = max(1, _ELEMENTS // max(1, tensors[0][0].numel() if tensors[0].dim() else 1))
+    return zip(*(torch.atleast_1d(tensor).split(rows) for tensor in tensors), strict=True)

@@ -59,6 +59,8 @@ def test_linear_modules_have_a_ratio_with_their_bias_and_norms_the_mean_of_their
     assert ratios["model.layers.1.input_layernorm.weight"] == pytest.approx((values[q_proj] + values[up_proj]) / 2)
     assert ratios["model.norm.weight"] == ratios["model.layers.1.input_layernorm.weight"]
     assert ratios["lm_head.weight"] == values["lm_head"]
+    released = RatioMap(given, linear(given), "linear", variant="released")
+    assert len(released.keys) == 4 and released.members["lm_head.weight"] == (0, 1, 2, 3)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 import torch
 import trl
 from packaging.version import Version
-from trl import DPOConfig, DPOTrainer, GRPOConfig, GRPOTrainer
+from trl import DPOConfig, DPOTrainer, GRPOConfig, GRPOTrainer, SFTConfig, SFTTrainer
 from trl.trainer.base_config import _BaseConfig
 from trl.trainer.base_trainer import _BaseTrainer
 
@@ -19,7 +19,13 @@ from hf_factuality import (
     TokenRewardPPOConfig,
     TokenRewardPPOTrainer,
 )
-from hf_factuality.trainers import ProbeConfig, TruthfulnessConfig, TruthfulnessTrainer
+from hf_factuality.trainers import (
+    AdaptiveAveragingConfig,
+    AdaptiveAveragingTrainer,
+    ProbeConfig,
+    TruthfulnessConfig,
+    TruthfulnessTrainer,
+)
 from hf_factuality.trainers._base import FactualityTrainer, SamplingTrainer
 from hf_factuality.trainers._checkpoints import ResumableRollouts, WholeCheckpoints
 from hf_factuality.trainers._finite import CheckedRollouts, StopsAtNonFinite
@@ -107,6 +113,13 @@ HOOKS = {
         "train": ["self", "resume_from_checkpoint", "trial", "ignore_keys_for_eval"],
         "_save": ["self", "output_dir", "state_dict"],
     },
+    (SFTTrainer, AdaptiveAveragingTrainer): {
+        "compute_loss": CHECKING["compute_loss"],
+        "log": ["self", "logs", "start_time"],
+        "_save": ["self", "output_dir", "state_dict"],
+        "_load_from_checkpoint": ["self", "resume_from_checkpoint", "model"],
+        "_load_best_model": ["self"],
+    },
     (_BaseTrainer, FactualityTrainer): CARDS,
     (_BaseTrainer, WholeCheckpoints): CHECKPOINTS,
     (_BaseTrainer, StopsAtNonFinite): CHECKING,
@@ -143,6 +156,7 @@ def test_nothing_else_is_overridden(parent, child):
         (GRPOConfig, FactGRPOConfig),
         (GRPOConfig, TokenRewardPPOConfig),
         (DPOConfig, MaskDPOConfig),
+        (SFTConfig, AdaptiveAveragingConfig),
         (_BaseConfig, TruthfulnessConfig),
         (TruthfulnessConfig, ProbeConfig),
     ],
