@@ -13,15 +13,16 @@ from hf_factuality.trainers._settings import is_weight, refuse, require, require
 @dataclass
 class AdaptiveAveragingConfig(SFTConfig):
     r"""
-    [`~trl.SFTConfig`] plus which ratios are learned; the defaults are those of AMA, K = 3.
+    [`~trl.SFTConfig`] for ratios instead of weights; the defaults are AMA's, with K = 3, but for `learning_rate`: 0.01. AMA's
+    script has 2e-5, by which Adam moves the logit of a ratio at a step: in 1,000 steps a ratio of .2 would change by .002.
 
     Parameters:
         alpha (`float`, *optional*, defaults to `0.2`):
-            Mean of the ratios, which are weights of the model before alignment; between 0 and 1.
+            Mean of the ratios, which stays as it is: the weight of the model before alignment, in [0, 1].
         level (`str`, *optional*, defaults to `"block"`):
             What has a ratio: `"block"`, `"layer"` (the default of AMA's script) or `"linear"` (a linear module).
         blocks (`int`, *optional*, defaults to `3`):
-            Number of ratios at level `"block"`, at least 2.
+            Number of ratios, K, at level `"block"`.
         variant (`str`, *optional*, defaults to `"paper"`):
             `"paper"`, or `"released"`; see [`~hf_factuality.functional.averaging.RatioMap`].
         penalty (`str`, *optional*, defaults to `"uniform"`):
@@ -33,7 +34,8 @@ class AdaptiveAveragingConfig(SFTConfig):
             The larger, the less ratios can differ.
     """
 
-    num_train_epochs: float = setting(1.0, "AMA's.")
+    learning_rate: float = setting(1e-2, "Of the logits of the ratios; AMA's script has 2e-5.")
+    num_train_epochs: float = setting(1.0, "As in AMA.")
     hub_strategy: str = setting("end", "Checkpoints hold no model.", ["end"])
     sync_ref_model = False  # `trainers/_checkpoints.py` asks
 
@@ -49,9 +51,9 @@ class AdaptiveAveragingConfig(SFTConfig):
 
     def __post_init__(self):
         super().__post_init__()
-        require(self, "alpha", lambda value: 0 < value < 1, "between 0 and 1; at 0 and 1 nothing can be learned")
+        require(self, "alpha", lambda value: 0 <= value <= 1, "in [0, 1]: the weight of the model before alignment")
         require_choice(self, level=LEVELS, variant=VARIANTS, penalty=PENALTIES)
-        require(self, "blocks", lambda value: value >= 2, "at least 2; one ratio is `hf-factuality average --alpha`")
+        require(self, "blocks", lambda value: value >= 1, "at least 1")
         require(self, "penalty_coef epsilon", is_weight, "at least 0 and finite")
         template = self.chat_template_path
         reentrant = (self.gradient_checkpointing_kwargs or {}).get("use_reentrant")

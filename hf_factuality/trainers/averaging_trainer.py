@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -60,6 +61,7 @@ class AdaptiveAveragingTrainer(FactualityTrainer, SFTTrainer):
 
     _tag_names = ["trl", "sft", "adaptive-averaging", "hf_factuality"]
     _name, _config = "AdaptiveAveraging", AdaptiveAveragingConfig
+    _written: tuple[Path, Ratios] | None = None
     _paper = {"title": "Mitigating the Alignment Tax of RLHF", "id": "2309.06256"}
 
     def __init__(
@@ -75,9 +77,7 @@ class AdaptiveAveragingTrainer(FactualityTrainer, SFTTrainer):
         options = {"trust_remote_code": args.trust_remote_code, **(args.model_init_kwargs or {}), "device_map": None}
         for name in ("peft_config", "quantization_config", "revision"):
             if kwargs.get(name) or options.get(name):
-                advice = {"revision": "pass the model as 'id@revision'"}.get(
-                    name, "leave it out: only ratios are trained"
-                )
+                advice = "pass 'id@revision'" if name == "revision" else "leave it out: only ratios are trained"
                 raise ValueError(f"AdaptiveAveragingTrainer does not support {name}; {advice}")
         if args.deepspeed_plugin or args.fsdp or os.environ.get("ACCELERATE_USE_FSDP", "").lower() == "true":
             raise ValueError("AdaptiveAveragingTrainer does not support DeepSpeed and FSDP; launch it with DDP")
@@ -93,7 +93,7 @@ class AdaptiveAveragingTrainer(FactualityTrainer, SFTTrainer):
         if args.level == "block" and not self._weights.all():
             raise ValueError(f"variant={args.variant!r} leaves a block of this model without layers; choose 'paper'")
         policy, old = (_load(found, options) for found in (after, before))
-        start = torch.full([len(self._map.keys)], args.alpha).logit()
+        start = torch.full([len(self._map.keys)], args.alpha).logit(eps=0.01)
         members = {name: self._map.members[expected.tied.get(name, name)] for name in policy.state_dict()}
         ratios = partial(adaptive_ratios, alpha=args.alpha, epsilon=args.epsilon)
         _average_in_place(policy, old.state_dict(), members, start, ratios)
@@ -101,7 +101,8 @@ class AdaptiveAveragingTrainer(FactualityTrainer, SFTTrainer):
             # Of an adapter it may lie with the base.
             place = after.side.copied.get("tokenizer_config.json", self._folders[1] / "config.json").parent
             processing_class = AutoTokenizer.from_pretrained(place, trust_remote_code=args.trust_remote_code)
-        args.model_init_kwargs, policy.config._name_or_path = None, str(model).partition("@")[0]  # of the card
+        args.model_init_kwargs = None
+        policy.config._name_or_path = str(model) if os.path.isdir(model) else model.partition("@")[0]  # of the card
         data = {"train_dataset": train_dataset, "eval_dataset": eval_dataset, "processing_class": processing_class}
         super().__init__(policy, args, **data, **kwargs)
 
@@ -134,33 +135,34 @@ class AdaptiveAveragingTrainer(FactualityTrainer, SFTTrainer):
 
     def log(self, logs, start_time=None):
         if self.model.training:
-            found = self.ratios.ratios
-            mean, penalty = sum(found.values()) / len(found), self._penalty().item()
-            logs |= {f"ratio/{key}": value for key, value in found.items()} | {
-                "ratio/mean": mean,
-                "ratio/penalty": penalty,
-            }
+            found = {f"ratios/{key}": value for key, value in self.ratios.ratios.items()}
+            penalty = self.args.penalty_coef * self._penalty().item()
+            logs |= {**found, "ratios/mean": fmean(found.values()), "ratios/penalty": penalty}
         super().log(logs, start_time)
 
     # Saving
     def _save(self, output_dir=None, state_dict=None):
         if not self.args.should_save:
             return
-        folder = Path(output_dir or self.args.output_dir)
+        folder, ratios = Path(output_dir or self.args.output_dir), self.ratios
         folder.mkdir(parents=True, exist_ok=True)
-        self.ratios.save(folder)
         if self._saving:
+            ratios.save(folder)
             save_file({_LOGITS: self._logits.detach().cpu()}, folder / _FILE)
-            return
-        new = folder / ".averaged"
-        shutil.rmtree(new, ignore_errors=True)  # of a process that was killed
-        self._average(new, ratios=self.ratios)
-        for stale in folder.glob("model*.safetensors*"):
-            stale.unlink()
-        for path in [path for path in new.rglob("*") if path.is_file()]:
-            (folder / path.relative_to(new)).parent.mkdir(parents=True, exist_ok=True)
-            os.replace(path, folder / path.relative_to(new))
-        shutil.rmtree(new)
+        elif self._written != (folder, ratios):  # a push saves again
+            ratios.save(folder)  # first: the average can be made of it by the command
+            new = folder / ".averaged"
+            shutil.rmtree(new, ignore_errors=True)  # of a process that was killed
+            self._average(new, ratios=ratios)
+            # Nothing loads the folder until it is whole.
+            for stale in (folder / "config.json", *folder.glob("model*.safetensors*")):
+                stale.unlink(missing_ok=True)
+            for path in sorted(filter(Path.is_file, new.rglob("*")), key=lambda it: it.name == "config.json"):
+                (folder / path.relative_to(new)).parent.mkdir(parents=True, exist_ok=True)
+                os.replace(path, folder / path.relative_to(new))
+            shutil.rmtree(new)
+            self.processing_class.save_pretrained(folder)
+            self._written = (folder, ratios)
 
     def _load_from_checkpoint(self, resume_from_checkpoint, model=None):
         found, own = Ratios.load(resume_from_checkpoint), self.ratios
@@ -176,13 +178,14 @@ class AdaptiveAveragingTrainer(FactualityTrainer, SFTTrainer):
         self._load_from_checkpoint(self.state.best_model_checkpoint)
 
     def _card(self):
-        args = self.args
+        args, ratios = self.args, self.ratios.ratios.values()
+        shown = ", ".join(f"{ratio:.3f}" for ratio in ratios) if len(ratios) <= 12 else f"{len(ratios)} ratios"
         return {
-            "method": f"adaptive model averaging with {self._folders[0].name}, ratios per {args.level}",
+            "method": f"Adaptive model averaging (AMA) with {self._folders[0].name}",
             "verifier": "the one that chose the answers",
-            "objective": f"language-model loss of the average on answers of high reward, mean ratio {args.alpha}, "
+            "objective": f"ratios of mean {args.alpha:g} by {args.level} ({args.variant}): {shown}; loss of high-reward answers, "
             f"{args.penalty} penalty",
-            "named": ("alpha", "level", "penalty"),
+            "named": ("alpha", "level", "variant", "penalty"),
         }
 
 

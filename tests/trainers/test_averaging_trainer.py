@@ -1,288 +1,299 @@
-"""Adaptive model averaging: gradients of the ratios, what is trained and what is not, and what is written."""
+"""Ratios of an average: their gradients, what they learn, and that the model trained is the model written."""
 
 import json
-import shutil
-import sys
+import math
+from hashlib import sha256
 from pathlib import Path
+from statistics import fmean
 
 import pytest
 import torch
 from datasets import Dataset
-from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM
-from trl import SFTConfig, SFTTrainer
+from peft import LoraConfig, get_peft_model
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 from hf_factuality.checkpoints.average import Ratios
 from hf_factuality.errors import CheckpointError
+from hf_factuality.hub.cards.card import validate_card
 from hf_factuality.trainers import AdaptiveAveragingConfig, AdaptiveAveragingTrainer
+from tests.hub.loopback import TOKEN
 from tests.processes import assert_ended_well, run_ranks
-from tests.tiny import save_tiny_model
+from tests.trainers.recording import QUIET
 
 
-SETTINGS = {
-    "per_device_train_batch_size": 2, "max_steps": 3, "report_to": "none", "bf16": False, "use_cpu": True, "max_length": 48,
-    "save_strategy": "no", "logging_steps": 1, "blocks": 2, "disable_tqdm": True, "gradient_checkpointing": False,
-}  # fmt: skip
+LAYERS = 4
+SETTINGS = {**QUIET, "blocks": 2, "learning_rate": 0.1, "per_device_train_batch_size": 4, "max_steps": 4,
+            "lr_scheduler_type": "constant", "logging_steps": 1}  # fmt: skip
 
 
-def answers(n=16):
-    rows = [
-        {"prompt": f"Where was person {k} born?", "completion": f" In {'London' if k % 2 else 'Warsaw'}."}
-        for k in range(n)
-    ]
-    return Dataset.from_list(rows)
+def save_pair(folder, tiny_model, tied=True, dtype=torch.float32, noise=0.05):
+    """The model before alignment and after, as folders."""
+    tokenizer = AutoTokenizer.from_pretrained(tiny_model)
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=len(tokenizer), hidden_size=32, intermediate_size=48, num_hidden_layers=LAYERS, num_attention_heads=2,
+        num_key_value_heads=1, tie_word_embeddings=tied, initializer_range=0.2, bos_token_id=None,
+        pad_token_id=tokenizer.pad_token_id, eos_token_id=tokenizer.eos_token_id,
+    )  # fmt: skip
+    model = LlamaForCausalLM(config).to(dtype)
+    for name in ("before", "after"):
+        model.save_pretrained(folder / name)
+        tokenizer.save_pretrained(folder / name)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter += noise * torch.randn_like(parameter)
+    return folder / "before", folder / "after"
 
 
-@pytest.fixture(scope="module")
-def models(tmp_path_factory):
-    """Folders of a model before and after alignment, which differ in every tensor."""
-    folder = tmp_path_factory.mktemp("averaging")
-    before = Path(save_tiny_model(folder / "before"))
-    shutil.copytree(before, folder / "after")
-    generator = torch.Generator().manual_seed(1)
-    tensors = {
-        name: tensor + 0.1 * torch.randn(tensor.shape, generator=generator)
-        for name, tensor in load_file(before / "model.safetensors").items()
+def rows(n=16):
+    return Dataset.from_dict({
+        "prompt": [[{"role": "user", "content": f"Where was person {number} born?"}] for number in range(n)],
+        "completion": [[{"role": "assistant", "content": "In Warsaw." if number % 2 else "It is not known."}]
+                       for number in range(n)],
+    })  # fmt: skip
+
+
+def make(pair, out, data=None, **settings):
+    before, after = pair
+    args = AdaptiveAveragingConfig(str(out), **{**SETTINGS, **settings})
+    return AdaptiveAveragingTrainer(str(after), str(before), args, rows() if data is None else data, rows(4))
+
+
+def files_of(folder):
+    return {path.name: sha256(path.read_bytes()).hexdigest() for path in Path(folder).iterdir()}
+
+
+def loss_of(trainer):
+    torch.manual_seed(0)
+    trainer.model.train()
+    batch = trainer._prepare_inputs(next(iter(trainer.get_train_dataloader())))
+    trainer.current_gradient_accumulation_steps = 1
+    return trainer.compute_loss(trainer.model, batch)
+
+
+def gradient(trainer):
+    trainer.model.zero_grad()
+    loss_of(trainer).backward()
+    return trainer._logits.grad.clone()
+
+
+def by_hand(pair, ratio_of):
+    """All tensors of the average in float64, by a function of their names."""
+    before, after = (load_file(folder / "model.safetensors") for folder in pair)
+    return {
+        name: ratio_of(name) * before[name].double() + (1 - ratio_of(name)) * after[name].double() for name in before
     }
-    save_file(tensors, folder / "after" / "model.safetensors", {"format": "pt"})
-    return before, folder / "after"
 
 
-def make(models, out, dtype=None, **settings):
-    before, after = models
-    args = AdaptiveAveragingConfig(str(out), **{**SETTINGS, **settings}, model_init_kwargs=dtype and {"dtype": dtype})
-    return AdaptiveAveragingTrainer(str(after), str(before), args, answers())
-
-
-def mixed(models, ratio_of):
-    """The model whose tensors are averages, made another way."""
-    old, new = (load_file(path / "model.safetensors") for path in models)
-    model = AutoModelForCausalLM.from_pretrained(models[1], dtype=torch.float64)
-    state = {n: ratio_of(n) * old[n].double() + (1 - ratio_of(n)) * new[n].double() for n in old}
-    model.load_state_dict(state, strict=False)
-    return model
-
-
-def batch_of(trainer):
-    return trainer._prepare_inputs(next(iter(trainer.get_train_dataloader())))
+@pytest.mark.parametrize(
+    ("level", "variant", "tied"),
+    [("block", "paper", True), ("layer", "paper", False), ("linear", "paper", True), ("linear", "released", False)],
+)
+def test_gradients_are_those_of_finite_differences(tiny_model, tmp_path, level, variant, tied):
+    pair = save_pair(tmp_path, tiny_model, tied)
+    settings = dict(level=level, variant=variant, penalty_coef=0.01, penalty="middle")
+    exact = {"model_init_kwargs": {"dtype": torch.float64}}
+    trainer = make(pair, tmp_path / "out", **settings, **exact)
+    logits = trainer._logits
+    with torch.no_grad():
+        logits.copy_(1.0 - 2.0 * (torch.arange(len(logits)) % 2))  # away from the kink of the penalty
+    found = gradient(trainer)
+    assert not any(p.requires_grad for p in trainer.model.parameters() if p is not logits)
+    for place in {0, len(logits) // 3, len(logits) - 1}:
+        losses = []
+        for step in (0.4, -0.4, 0.2, -0.2):  # large: norms and loss are float32
+            logits.data[place] += step
+            losses.append(loss_of(trainer).item())
+            logits.data[place] -= step
+        coarse, fine = (losses[0] - losses[1]) / 0.8, (losses[2] - losses[3]) / 0.4
+        assert found[place].item() == pytest.approx((4 * fine - coarse) / 3, rel=1e-3, abs=1e-5)
+    assert found.abs().min() > 1e-7  # no ratio is without effect
+    if level == "block":  # the loss is that of the model made by hand
+        parts = torch.sigmoid(logits.detach().double()) + 0.2
+        ratios = (0.4 * parts / parts.sum()).tolist()
+        model = AutoModelForCausalLM.from_pretrained(pair[1], dtype=torch.float64)
+        model.load_state_dict(by_hand(pair, by_block(ratios)), strict=False)
+        batch = trainer._prepare_inputs(next(iter(trainer.get_train_dataloader())))
+        trainer._metrics["train"].clear()
+        expected = model(batch["input_ids"], attention_mask=batch["attention_mask"], labels=batch["labels"]).loss
+        # Two layers a block, of seven linear modules; the output layer is tied.
+        costs = [7 * sum(25 / (abs(layer - 13) + 1) for layer in layers) for layers in ((0, 1), (2, 3))]
+        penalty = sum(cost * abs(ratio - 0.2) for cost, ratio in zip(costs, ratios, strict=True))
+        trainer.model.train()
+        loss = trainer.compute_loss(trainer.model, batch)
+        assert loss.item() == pytest.approx(expected.item() + 0.01 * penalty, abs=1e-5)
+    checkpointed = make(pair, tmp_path / "other", gradient_checkpointing=True, **settings, **exact)
+    checkpointed._logits.data.copy_(logits.data)
+    assert torch.equal(gradient(checkpointed), found)
 
 
 def by_block(ratios):
     def ratio_of(name):
-        return ratios[1] if ".layers.1." in name or name == "model.norm.weight" else ratios[0]
+        layer = int(name.split(".")[2]) if ".layers." in name else 0 if "embed" in name else LAYERS - 1
+        return ratios[layer // (LAYERS // 2)]
 
     return ratio_of
 
 
-@pytest.mark.parametrize("checkpointing", [False, True])
-def test_gradients_are_those_of_finite_differences(models, tmp_path, checkpointing):
-    trainer = make(models, tmp_path, alpha=0.3, penalty_coef=0.02, gradient_checkpointing=checkpointing)
-    trainer.model.train()
-    batch = batch_of(trainer)
-    logits = torch.tensor([0.4, -0.9])
-    trainer._averaging.logits.data.copy_(logits)
-    loss = trainer.compute_loss(trainer.model, dict(batch))
-    loss.backward()
-    assert [n for n, p in trainer.model.named_parameters() if p.grad is not None] == ["averaging.logits"]
-
-    def direct(logits):
-        parts = torch.sigmoid(logits) + 0.2
-        ratios = (0.3 * 2 * parts / parts.sum()).tolist()
-        assert sum(ratios) / 2 == pytest.approx(0.3, abs=1e-15)
-        with torch.no_grad():
-            output = mixed(models, by_block(ratios))(batch["input_ids"], attention_mask=batch["attention_mask"]).logits
-        kept = batch["labels"][:, 1:] != -100
-        loss = torch.nn.functional.cross_entropy(output[:, :-1][kept], batch["labels"][:, 1:][kept])
-        # Seven linear modules a layer; the output layer is tied to the embeddings.
-        return loss.item() + 0.02 * 7 * sum(abs(ratio - 0.3) for ratio in ratios)
-
-    assert loss.item() == pytest.approx(direct(logits.double()), abs=1e-5)
-    for k in range(2):
-        step = torch.zeros(2, dtype=torch.float64)
-        step[k] = 4e-3  # norms are computed in float32, so that smaller steps drown in rounding
-        slope = (direct(logits.double() + step) - direct(logits.double() - step)) / 8e-3
-        assert trainer._averaging.logits.grad[k].item() == pytest.approx(slope, rel=1e-3, abs=5e-5)
-
-
-def test_both_models_stay_and_the_average_is_written(models, tmp_path):
-    trainer = make(models, tmp_path / "out", max_steps=5, learning_rate=0.5)
-    frozen = {n: p.detach().clone() for n, p in trainer.model.named_parameters() if n != "averaging.logits"}
-    assert trainer.ratios.ratios == {"0": pytest.approx(0.2), "1": pytest.approx(0.2)}
+@pytest.mark.parametrize(("tied", "dtype"), [(True, torch.float32), (False, torch.bfloat16)])
+def test_what_is_trained_is_what_is_written_and_the_models_stay(tiny_model, tmp_path, tied, dtype):
+    pair = save_pair(tmp_path, tiny_model, tied, dtype)
+    kept = [files_of(folder) for folder in pair]
+    trainer = make(pair, tmp_path / "out", model_init_kwargs={"dtype": dtype})
     trainer.train()
-    assert all(torch.equal(p, frozen[n]) for n, p in trainer.model.named_parameters() if n in frozen)
-    ratios = list(trainer.ratios.ratios.values())
-    assert abs(ratios[0] - 0.2) > 0.01 and sum(ratios) / 2 == pytest.approx(0.2, abs=1e-16)
-    logged = [entry for entry in trainer.state.log_history if "ratios/0" in entry]
-    assert (
-        len(logged) == 5
-        and logged[0]["ratios/0"] == pytest.approx(0.2, abs=1e-6)
-        and logged[0]["ratios/penalty"] < 1e-9
-    )
+    held = dict(trainer.model.named_parameters())
+    for folder, end in zip(pair, ("0.before", "original"), strict=True):
+        for name, value in load_file(folder / "model.safetensors").items():
+            parent, _, key = name.rpartition(".")
+            assert torch.equal(held[f"{parent}.parametrizations.{key}.{end}"], value), name
     trainer.save_model()
-    assert Ratios.load(tmp_path / "out") == trainer.ratios
-    loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "out", dtype=torch.float32)
-    expected = mixed(models, by_block(ratios))
-    for name, tensor in loaded.state_dict().items():
-        assert torch.allclose(tensor, expected.state_dict()[name].float(), rtol=1e-6, atol=1e-7), name
-    batch = batch_of(trainer)
-    trainer.model.eval()
-    with torch.no_grad():
-        pair = [
-            m(batch["input_ids"], attention_mask=batch["attention_mask"]).logits
-            for m in (trainer.model, loaded.eval())
-        ]
-    assert torch.allclose(*pair, atol=1e-5)
-    assert {"config.json", "tokenizer.json", "ratios.json", "model.safetensors"} <= {
-        p.name for p in (tmp_path / "out").iterdir()
-    }
-    written = (tmp_path / "out" / "model.safetensors").stat().st_mtime_ns
-    trainer.save_model()  # a push saves again
-    assert (tmp_path / "out" / "model.safetensors").stat().st_mtime_ns == written
-    trainer._averaging.logits.data += torch.tensor([0.0, 1.0])
-    trainer.save_model()
-    assert (tmp_path / "out" / "model.safetensors").stat().st_mtime_ns != written
+    assert [files_of(folder) for folder in pair] == kept
+    found = json.loads((tmp_path / "out" / "ratios.json").read_text())
+    assert (found["alpha"], found["level"], found["blocks"], found["variant"]) == (0.2, "block", 2, "paper")
+    ratios = [found["ratios"][key] for key in "01"]
+    assert abs(fmean(ratios) - 0.2) < 1e-15 and abs(ratios[0] - ratios[1]) > 0.001
+    written = load_file(tmp_path / "out" / "model.safetensors")
+    for name, value in by_hand(pair, by_block(ratios)).items():
+        torch.testing.assert_close(written[name].double(), value, rtol=1e-6 if tied else 2**-8, atol=1e-7)
+    assert_same_model(trainer, tmp_path / "out")
     trainer.create_model_card()
-    card = (tmp_path / "out" / "README.md").read_text()
-    assert "Adaptive model averaging" in card and "2309.06256" in card
-
-
-def test_ratios_move_to_the_better_model(models, tmp_path):
-    """Before knows the answers, and after is the same but for noise in its second layer: its block alone is to give way."""
-    before, worse = tmp_path / "before", tmp_path / "worse"
-    trained = SFTTrainer(
-        str(models[0]), SFTConfig(str(before), **{n: v for n, v in SETTINGS.items() if n != "blocks"} | {"max_steps": 30, "learning_rate": 5e-3}),
-        train_dataset=answers(),
-    )  # fmt: skip
-    trained.train()
-    trained.save_model()
-    shutil.copytree(before, worse)
-    tensors = load_file(worse / "model.safetensors")
-    noisy = {n: t + 0.2 * torch.randn_like(t) if ".layers.1." in n else t for n, t in tensors.items()}
-    save_file(noisy, worse / "model.safetensors", {"format": "pt"})
-    trainer = make(
-        (before, worse), tmp_path / "out", max_steps=30, learning_rate=0.2, alpha=0.5, per_device_train_batch_size=8
-    )
-    trainer.train()
-    first, second = trainer.ratios.ratios.values()
-    assert second > 0.7 and first + second == pytest.approx(1.0)
-
-
-@pytest.mark.parametrize(("level", "count"), [("layer", 2), ("linear", 14)])
-@pytest.mark.parametrize("variant", ["paper", "released"])
-def test_levels_and_variants_are_written_as_they_were_trained(models, tmp_path, level, variant, count):
-    trainer = make(models, tmp_path / "out", level=level, variant=variant, learning_rate=0.5, penalty="middle")
-    trainer.train()
+    validate_card(tmp_path / "out")
+    assert ", ".join(f"{ratio:.3f}" for ratio in ratios) in (tmp_path / "out" / "README.md").read_text()
+    first = (tmp_path / "out" / "model.safetensors").stat().st_ino
+    trainer.save_model()  # a push saves again
+    assert (tmp_path / "out" / "model.safetensors").stat().st_ino == first
+    trainer._logits.data[0] += 1
     trainer.save_model()
-    found = Ratios.load(tmp_path / "out")
-    assert len(found.ratios) == count and (found.level, found.variant) == (level, variant)
-    loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "out", dtype=torch.float32).eval()
-    batch = batch_of(trainer)
-    trainer.model.eval()
+    assert_same_model(trainer, tmp_path / "out")
+
+
+def assert_same_model(trainer, folder):
+    ids = torch.randint(5, 200, (2, 20))
     with torch.no_grad():
-        pair = [m(batch["input_ids"], attention_mask=batch["attention_mask"]).logits for m in (trainer.model, loaded)]
-    assert torch.allclose(*pair, atol=1e-5)
+        written = AutoModelForCausalLM.from_pretrained(folder)(input_ids=ids).logits
+        assert torch.equal(trainer.model.eval()(input_ids=ids).logits, written)
 
 
-def test_in_bfloat16_ratios_are_float32_and_weights_rounded_once(models, tmp_path):
-    for path in models:
-        shutil.copytree(path, tmp_path / path.name)
-        save_file(
-            {n: t.bfloat16() for n, t in load_file(path / "model.safetensors").items()},
-            tmp_path / path.name / "model.safetensors",
-            {"format": "pt"},
-        )
-    trainer = make(
-        (tmp_path / "before", tmp_path / "after"), tmp_path / "out", dtype=torch.bfloat16, learning_rate=0.5
-    )
+@pytest.mark.parametrize(("level", "count"), [("layer", LAYERS), ("linear", 7 * LAYERS)])
+@pytest.mark.parametrize("variant", ["paper", "released"])
+def test_levels_and_variants_are_written_as_they_were_trained(tiny_model, tmp_path, level, count, variant):
+    pair = save_pair(tmp_path, tiny_model, variant == "paper")
+    trainer = make(pair, tmp_path / "out", level=level, variant=variant)
     trainer.train()
-    assert trainer._averaging.logits.dtype == torch.float32
     trainer.save_model()
-    loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "out", dtype="auto")
-    assert load_file(tmp_path / "out" / "model.safetensors")["model.norm.weight"].dtype == torch.bfloat16
-    weight = trainer.model.model.layers[0].mlp.up_proj.weight
-    assert weight.dtype == torch.bfloat16
-    assert torch.allclose(weight.float(), loaded.model.layers[0].mlp.up_proj.weight.float(), rtol=2**-7)
+    assert len(Ratios.load(tmp_path / "out").ratios) == count
+    assert_same_model(trainer, tmp_path / "out")
+    norm = "model.layers.1.input_layernorm.weight"
+    written, before = (load_file(path / "model.safetensors")[norm] for path in (tmp_path / "out", pair[0]))
+    assert torch.equal(written, before) == (variant == "released")
 
 
-def test_a_resumed_run_ends_with_the_same_ratios(models, tmp_path):
-    settings = {"max_steps": 4, "learning_rate": 0.3, "save_strategy": "steps", "save_steps": 2}
-    whole = make(models, tmp_path / "whole", **settings)
+def test_ratios_go_to_the_better_model_of_each_block(tiny_model, tmp_path):
+    """Before is good in the first block, after in the last: answers are drawn from the model that is good in both."""
+    before, after = save_pair(tmp_path, tiny_model, noise=0.0)
+    good = AutoModelForCausalLM.from_pretrained(before)
+    for folder, spoilt in ((before, (2, 3)), (after, (0, 1))):
+        bad = AutoModelForCausalLM.from_pretrained(before)
+        torch.manual_seed(1)
+        for layer in spoilt:
+            for parameter in bad.model.layers[layer].parameters():
+                parameter.data += 0.1 * torch.randn_like(parameter)
+        bad.save_pretrained(folder)
+    drawn = good.generate(torch.randint(5, 200, (64, 3)), do_sample=True, min_new_tokens=24, max_new_tokens=24)
+    data = Dataset.from_dict({"input_ids": drawn.tolist()})
+    trainer = make((before, after), tmp_path / "out", data, alpha=0.5, max_steps=40, per_device_train_batch_size=16)
+    trainer.train()
+    log = [entry for entry in trainer.state.log_history if "loss" in entry]
+    assert log[0]["ratios/0"] < log[9]["ratios/0"] < log[-1]["ratios/0"] and log[-1]["ratios/0"] > 0.7
+    assert fmean(entry["loss"] for entry in log[:4]) > fmean(entry["loss"] for entry in log[-4:]) + 0.02
+    for entry in log:
+        assert entry["ratios/mean"] == pytest.approx(0.5, abs=1e-15)
+        # A block has 2 layers of 7 linear modules.
+        distance = abs(entry["ratios/0"] - 0.5) + abs(entry["ratios/1"] - 0.5)
+        assert entry["ratios/penalty"] == pytest.approx(1e-4 * 14 * distance, abs=1e-12)
+
+
+def test_a_resumed_run_ends_with_the_same_bits_and_checkpoints_hold_no_model(tiny_model, tmp_path):
+    pair = save_pair(tmp_path, tiny_model)
+    saves = dict(save_strategy="steps", save_steps=2, level="layer", gradient_accumulation_steps=2)
+    whole = make(pair, tmp_path / "run", **saves)
     whole.train()
-    saved = {path.name for path in (tmp_path / "whole" / "checkpoint-2").iterdir()}
-    assert "averaging_logits.safetensors" in saved and not any(name.startswith("model") for name in saved)
-    again = make(models, tmp_path / "whole", **settings)
-    again.train(resume_from_checkpoint=str(tmp_path / "whole" / "checkpoint-2"))
-    assert torch.equal(again._averaging.logits, whole._averaging.logits)
-    (tmp_path / "whole" / "checkpoint-2" / "averaging_logits.safetensors").write_bytes(b"")
-    with pytest.raises(CheckpointError, match="averaging_logits"):
-        make(models, tmp_path / "whole", **settings).train(
-            resume_from_checkpoint=str(tmp_path / "whole" / "checkpoint-2")
-        )
+    assert not any(path.stat().st_size > 50_000 for path in (tmp_path / "run" / "checkpoint-2").iterdir())
+    again = make(pair, tmp_path / "run", **saves)
+    again.train(resume_from_checkpoint=str(tmp_path / "run" / "checkpoint-2"))
+    assert torch.equal(again._logits, whole._logits) and again._logits.std() > 0
+    best = make(pair, tmp_path / "best", **saves, eval_strategy="steps", eval_steps=2, load_best_model_at_end=True,
+                metric_for_best_model="loss", greater_is_better=True)  # fmt: skip
+    best.train()  # of a loss that falls, the first
+    held = load_file(best.state.best_model_checkpoint + "/ratio_logits.safetensors")["ratio_logits"]
+    assert best.state.best_global_step == 2 and torch.equal(best._logits, held)
+    with pytest.raises(CheckpointError, match=r"was written with alpha=0\.2; set it so"):
+        make(pair, tmp_path / "run", alpha=0.3, **saves).train(resume_from_checkpoint=True)
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
+def test_an_adapter_is_averaged_with_its_base_in_one_commit_of_the_hub(tiny_model, tmp_path, hub):
+    before, _ = save_pair(tmp_path, tiny_model)
+    lora = LoraConfig(r=4, target_modules="all-linear", init_lora_weights=False, task_type="CAUSAL_LM")
+    adapted = get_peft_model(AutoModelForCausalLM.from_pretrained(before), lora)
+    adapted.save_pretrained(tmp_path / "adapter")
+    trainer = make((before, tmp_path / "adapter"), tmp_path / "out", level="linear", hub_model_id="someone/averaged",
+                   hub_token=TOKEN)  # fmt: skip
+    trainer.train()
+    merged = adapted.merge_and_unload().state_dict()
+    for name, parameter in trainer.model.named_parameters():
+        if name.endswith(".original"):
+            torch.testing.assert_close(
+                parameter, merged[name.replace(".parametrizations", "").removesuffix(".original")]
+            )
+    trainer.push_to_hub()
+    found = hub.repos["model", "someone/averaged"].files("main")
+    assert {"model.safetensors", "ratios.json", "README.md", "tokenizer.json"} <= found.keys()
+    assert len(Ratios.load(tmp_path / "out").ratios) == 7 * LAYERS  # the tied output layer has none of its own
+
+
+def test_what_cannot_work_is_refused_before_a_model_is_loaded(tiny_model, tmp_path):
+    pair = before, after = save_pair(tmp_path, tiny_model)
+    for settings, told in [
         ({"alpha": 1.2}, r"alpha=1.2 must be in \[0, 1\]"),
-        ({"blocks": 3}, "3 blocks cannot be made of 2 layers"),
-        ({"penalty_coef": -1.0}, "penalty_coef=-1.0"),
-        ({"level": "row"}, "level='row' is unknown"),
-    ],
-)
-def test_settings_that_are_refused(models, tmp_path, settings, message):
-    with pytest.raises(ValueError, match=message):
-        make(models, tmp_path, **settings)
-
-
-def test_models_that_are_refused(models, tmp_path):
-    with pytest.raises(TypeError, match="before_model must be a folder or a name on the Hub, not a Linear"):
-        AdaptiveAveragingTrainer(str(models[1]), torch.nn.Linear(1, 1), None, answers())
-    config = json.loads((models[0] / "config.json").read_text())
-    other = AutoModelForCausalLM.from_config(
-        type(AutoModelForCausalLM.from_pretrained(models[0]).config)(**{**config, "vocab_size": 7})
-    )
-    other.save_pretrained(tmp_path / "other")
-    with pytest.raises(ValueError, match="not of one architecture: 'model.embed_tokens.weight'"):
-        make((tmp_path / "other", models[1]), tmp_path / "out")
-    args = AdaptiveAveragingConfig(str(tmp_path), **SETTINGS)
-    with pytest.raises(ValueError, match="peft_config"):
-        AdaptiveAveragingTrainer(str(models[1]), str(models[0]), args, answers(), peft_config=object())
-
-
-def test_an_adapter_is_the_model_after(models, tmp_path):
-    from peft import LoraConfig, get_peft_model
-
-    base = AutoModelForCausalLM.from_pretrained(models[0])
-    torch.manual_seed(2)
-    wrapped = get_peft_model(base, LoraConfig(target_modules=["q_proj"], init_lora_weights=False))
-    wrapped.save_pretrained(tmp_path / "adapter")
-    shutil.copy(models[0] / "tokenizer.json", tmp_path / "adapter")
-    shutil.copy(models[0] / "tokenizer_config.json", tmp_path / "adapter")
-    trainer = make((models[0], tmp_path / "adapter"), tmp_path / "out", alpha=0.5)
-    trainer.train()
-    trainer.save_model()
-    merged = wrapped.merge_and_unload().state_dict()
-    found = load_file(tmp_path / "out" / "model.safetensors")
-    old = load_file(models[0] / "model.safetensors")
-    name = "model.layers.0.self_attn.q_proj.weight"
-    ratio = trainer.ratios.ratios["0"]
-    assert torch.allclose(found[name], ratio * old[name] + (1 - ratio) * merged[name], atol=1e-6)
-
-
-def main():
-    torch.set_num_threads(1)
-    before, after, out, size = sys.argv[1:]
-    size = int(size)
-    trainer = make((Path(before), Path(after)), out, per_device_train_batch_size=size, learning_rate=0.3, max_steps=3)
-    trainer.train()
-    print(json.dumps(trainer._averaging.logits.tolist()))
+        ({"blocks": 0}, "blocks=0 must be at least 1"),
+        ({"blocks": 5}, "5 blocks cannot be made of 4 layers"),
+        ({"variant": "released", "blocks": 3}, "leaves a block of this model without layers"),
+        ({"level": "tensor"}, "level='tensor' is unknown"),
+        ({"penalty_coef": math.inf}, "penalty_coef=inf must be"),
+        ({"chat_template_path": "org/model"}, "would add tokens"),
+        ({"hub_strategy": "every_save"}, "would push checkpoints"),
+        ({"gradient_checkpointing_kwargs": {"use_reentrant": True}}, "leave out use_reentrant"),
+        ({"model_init_kwargs": {"revision": "main"}}, "pass 'id@revision'"),
+        ({"output_dir": str(after)}, "is one of the models"),
+    ]:
+        with pytest.raises(ValueError, match=told):
+            make(pair, settings.pop("output_dir", tmp_path / "out"), **settings)
+    model = AutoModelForCausalLM.from_pretrained(before)
+    args = AdaptiveAveragingConfig(str(tmp_path / "out"), **SETTINGS)
+    with pytest.raises(TypeError, match="model is a LlamaForCausalLM; pass a folder"):
+        AdaptiveAveragingTrainer(model, str(before), args, rows())
+    with pytest.raises(ValueError, match="does not support peft_config"):
+        AdaptiveAveragingTrainer(str(after), str(before), args, rows(), peft_config=LoraConfig())
+    model.resize_token_embeddings(500)
+    model.save_pretrained(tmp_path / "larger")
+    with pytest.raises(CheckpointError, match="was the vocabulary resized"):
+        make((before, tmp_path / "larger"), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.slow
-def test_two_processes_learn_what_one_does(models, tmp_path):
-    found = []
-    for ranks, size in ((1, 4), (2, 2)):
-        done = run_ranks("tests.trainers.test_averaging_trainer", *models, tmp_path / str(ranks), size, ranks=ranks)
-        assert_ended_well(done)
-        found.append([json.loads(rank.stdout.splitlines()[-1]) for rank in done])
-    assert found[1][0] == found[1][1] and found[1][0] == pytest.approx(found[0][0], abs=1e-4)
+@pytest.mark.parametrize("checkpointing", ["on", "off"])
+def test_two_processes_learn_what_one_learns(tiny_model, tmp_path, checkpointing):
+    from tests.trainers.averaging_processes import run
+
+    save_pair(tmp_path, tiny_model)
+    assert_ended_well(run_ranks("tests.trainers.averaging_processes", tmp_path, checkpointing))
+    (logits, losses), (other, _) = (torch.load(tmp_path / f"rank{rank}.pt", weights_only=True) for rank in (0, 1))
+    expected, expected_losses = run(tmp_path, tmp_path / "one", checkpointing == "on", 1)
+    way = (expected - torch.tensor(0.2).logit()).norm()
+    assert torch.equal(logits, other) and way > 0.003 and (logits - expected).norm() < 1e-3 * way
+    assert losses == pytest.approx(expected_losses, rel=1e-5)
+    one, two = (Ratios.load(tmp_path / name).ratios.values() for name in ("one", "two"))
+    assert list(two) == pytest.approx(list(one), abs=1e-5)
+    assert AutoModelForCausalLM.from_pretrained(tmp_path / "two")
