@@ -28,6 +28,7 @@ EXTRAS = {
     "math": MATH,
     "serving": SERVING,
     "test": TEST,
+    "tax": ["lm_eval>=0.4.13,<0.5"],
     "bench": ["matplotlib>=3.8"],
     "dev": [*TEST, "matplotlib>=3.8", "ruff>=0.14"],
 }

@@ -73,7 +73,7 @@ def add_evaluate(commands: Any) -> None:
     what = evaluate.add_argument_group("what is measured")
     flag = what.add_argument
     flag("--benchmark", action="append", metavar="NAME", help="several with commas or by repeating the flag")
-    flag("--suite", metavar="NAME", help="long-form: several --model or --answers on all its axes, docs/evaluate.md")
+    flag("--suite", metavar="NAME", help="several --model (long-form: or --answers) side by side: long-form, tax")
     flag(
         "--dataset",
         action="append",

@@ -32,6 +32,7 @@ from hf_factuality.evaluation.plan import (
 )
 from hf_factuality.evaluation.run import answer_items, journal_rows, judge_answers
 from hf_factuality.evaluation.scoring import Answers, check_gold, score
+from hf_factuality.evaluation.tax import Ability
 from hf_factuality.evaluation.verification import AnswerJudge, AnswerVerifier
 from hf_factuality.functional.scoring import ClaimCounts, count_claims
 from hf_factuality.hub.cards.scores import shown_count
@@ -47,8 +48,9 @@ from hf_factuality.verifiers.guard import quiet_guard
 _NOT_JUDGED = ("missing", "no_evidence", "verifier_failed", "unjudged")
 
 
-def evaluate(args: argparse.Namespace, collected: list[Answers] | None = None) -> int:
-    """Run the command; 0, or 1 below a threshold. Into `collected`, if given, go the answers, and nothing is printed."""
+def evaluate(args: argparse.Namespace, collected: list[tuple[Answers | None, list[Any]]] | None = None) -> int:
+    """Run the command; 0, or 1 below a threshold. Into `collected`, if given, go the answers (of other abilities `None`) with
+    their results, and nothing is printed."""
     args = one_run(args)
     plan = make_plan(args)
     with ExitStack() as stack:
@@ -58,6 +60,7 @@ def evaluate(args: argparse.Namespace, collected: list[Answers] | None = None) -
         stack.enter_context(quiet_guard())
         for task in plan.tasks:
             _prepare(args, task, stack)
+        abilities = [Ability(*it, args.limit, args.seed) for it in plan.abilities.items()]
         engine = _engine(args, plan)
         model = engine.identity()
         check_same_model(args.out, model)
@@ -72,10 +75,15 @@ def evaluate(args: argparse.Namespace, collected: list[Answers] | None = None) -
             found, answers = _measure(args, task, engine, model)
             entries, claims[task.name] = entries + found, _claims(answers)
             if collected is not None:
-                collected.append(answers)
+                collected.append((answers, found))
             write_results(args.out, model, entries, machine, _command(args))
             for entry in (it for it in found if it["metric"] == "calibration" and it["n_scored"]):
                 notes += _plots(args.out, entry)
+        for ability in abilities:
+            entries.append(ability.measure(engine, args.out, args.overwrite))
+            write_results(args.out, model, entries, machine, _command(args))
+            if collected is not None:
+                collected.append((None, entries[-1:]))
         if isinstance(engine, ServerEngine):
             _remove(engine.cache)  # the files of answers hold it all by now
     if collected is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import importlib.util
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -29,7 +30,18 @@ JUDGED_METRICS = (*CLAIM_METRICS, "halluqa")
 """Metrics that need a verifier or a judge."""
 GRADED_METRICS = ("abstention", "calibration")
 """Metrics that need to know which answers are right."""
-SUITES = {"long-form": ("biographies", "longfact", "factory", "longwiki", own_file.NAME)}
+ABILITIES = {
+    **dict.fromkeys(("arc_easy", "arc_challenge"), ("accuracy", "allenai/ai2_arc")),
+    "race": ("accuracy", "EleutherAI/race"),
+    "piqa": ("accuracy", "baber/piqa"),
+    "squadv2": ("f1", "lighteval/squad_v2"),
+    "drop": ("f1", "EleutherAI/drop"),
+}
+"""Tasks of lm-evaluation-harness that the alignment tax is measured by: metric and dataset."""
+SUITES = {
+    "long-form": ("biographies", "longfact", "factory", "longwiki", own_file.NAME),
+    "tax": (*benchmark_names(), own_file.NAME, *ABILITIES),
+}
 # The prompts of these are a text that ends in "A:", which is no message of a chat.
 PLAIN = {("truthfulqa", "published"), ("truthfulqa-generation", "published")}
 # After an answer, a model that is no chat model goes on with the next question.
@@ -84,6 +96,7 @@ class Plan:
 
     tasks: Sequence[Task]
     thresholds: Mapping[str, float]  # by `metric` or `benchmark.metric`
+    abilities: Mapping[str, str | None]  # their files by name, of the suite "tax"
     allowed_missing: float | None
     template_arguments: Mapping[str, Any]
 
@@ -99,7 +112,7 @@ def metrics_of(benchmark: Benchmark) -> tuple[str, ...]:
 def one_run(args: argparse.Namespace) -> argparse.Namespace:
     """The flags of a run, which is of one model."""
     for flag in ("model", "answers"):
-        refuse(len(getattr(args, flag) or ()) > 1, f"several --{flag} are compared by --suite long-form")
+        refuse(len(getattr(args, flag) or ()) > 1, f"several --{flag} are compared by --suite {' or '.join(SUITES)}")
     one = {flag: (getattr(args, flag) or [None])[0] for flag in ("model", "answers")}
     return argparse.Namespace(**{**vars(args), **one})
 
@@ -112,6 +125,10 @@ def make_plan(args: argparse.Namespace) -> Plan:
     benchmarks = _benchmarks(args, datasets)
     metrics = _metrics(args, benchmarks)
     _check_flags(args, benchmarks, {name for names in metrics.values() for name in names})
+    named = {*datasets, *listed(args.benchmark)} & {*ABILITIES} or {*ABILITIES}
+    abilities = {name: datasets.get(name) for name in ABILITIES if name in named and args.suite == "tax"}
+    if abilities and importlib.util.find_spec("lm_eval") is None:
+        raise ImportError("--suite tax runs tasks of lm-evaluation-harness: pip install hf_factuality[tax]")
     tasks = [_task(args, benchmark, metrics[benchmark.name]) for benchmark in benchmarks]
     computed = {*(name for task in tasks for name in task.metrics)}
     arguments = parse_metric_args(args.metric_args, computed, "--metrics")
@@ -124,9 +141,10 @@ def make_plan(args: argparse.Namespace) -> Plan:
     if args.out.exists():
         load_results(args.out)
     computed |= {f"{task.name}.{name}" for task in tasks for name in task.metrics}
+    computed |= {text for name in abilities for text in (ABILITIES[name][0], f"{name}.{ABILITIES[name][0]}")}
     thresholds = read_thresholds(args.fail_under, computed)
     refuse("calibration" in " ".join(thresholds), "--fail_under calibration: it is an error, so lower is better")
-    return Plan(tasks, thresholds, allowed_missing(args), _template(args.chat_template_kwargs))
+    return Plan(tasks, thresholds, abilities, allowed_missing(args), _template(args.chat_template_kwargs))
 
 
 def check_samples(task: Task, source: str) -> None:
@@ -162,7 +180,7 @@ def _check_flags(args: argparse.Namespace, benchmarks: Sequence[Benchmark], want
     claims, judged = sorted(wanted & set(CLAIM_METRICS)), wanted & set(JUDGED_METRICS)
     graded, by_claims = wanted & set(GRADED_METRICS), "metrics over claims take --verifier llm:MODEL"
     own, names = own_file.FILE_BENCHMARK in benchmarks, ", ".join(sorted(wanted))
-    selects = args.best_of_by not in (None, "majority")
+    long_form, selects = args.suite == "long-form", args.best_of_by not in (None, "majority")
     for flag in ("answers", "split"):
         several = len(benchmarks) > 1 and getattr(args, flag) is not None
         refuse(several, f"--{flag} is of one benchmark; run the command once for each")
@@ -171,6 +189,7 @@ def _check_flags(args: argparse.Namespace, benchmarks: Sequence[Benchmark], want
         (args.answers, ("model_name",), "--model is the name"),
         (args.model, ("base_url",), "there is no --model, its name on that server"),
         (not args.base_url, _LOADING, "the server has loaded the model, and renders the prompts"),
+        (args.suite != "tax", ("answers", "base_url"), "--suite tax needs the log-likelihood of given texts"),
         (not own, ("split", "dataset_revision"), "a file of your own has neither splits nor revisions"),
         (args.judge, ("judge_prompt", "judge_base_url"), "there is no --judge"),
         (args.knowledge, ("retriever",), "there is no --knowledge"),
@@ -188,7 +207,11 @@ def _check_flags(args: argparse.Namespace, benchmarks: Sequence[Benchmark], want
             given = getattr(args, flag) not in (None, "auto")
             refuse(given and not used, f"--{flag} is not used: {reason}; leave it out")
     for wrong, message in (
-        (args.suite and wanted - set(claims), f"--suite takes metrics over claims ({', '.join(CLAIM_METRICS)})"),
+        (long_form and wanted - set(claims), f"--suite takes metrics over claims ({', '.join(CLAIM_METRICS)})"),
+        (
+            args.suite == "tax" and "calibration" in wanted,
+            "--suite tax: of calibration, lower is better; take another",
+        ),
         (claims and not args.verifier, f"{'/'.join(claims)} needs someone who judges claims: --verifier lexical, ..."),
         (
             "halluqa" in wanted and not (args.judge or args.verifier),
@@ -208,9 +231,10 @@ def _check_flags(args: argparse.Namespace, benchmarks: Sequence[Benchmark], want
 def _datasets(args: argparse.Namespace) -> dict[str, str]:
     """The paths of `--dataset` by the benchmark that it names; by `""` without a name."""
     found: dict[str, str] = {}
+    known = SUITES["tax"] if args.suite == "tax" else (*benchmark_names(), own_file.NAME)
     for text in args.dataset or ():
         name, equals, path = text.partition("=")
-        found |= {name: path} if equals and name in (*benchmark_names(), own_file.NAME) else {"": text}
+        found |= {name: path} if equals and name in known else {"": text}
     return found
 
 
@@ -220,12 +244,14 @@ def _benchmarks(args: argparse.Namespace, datasets: Mapping[str, str]) -> list[B
         refuse(args.suite not in SUITES, f"--suite {args.suite!r}: choose of {', '.join(SUITES)}")
         among = SUITES[args.suite]
         refuse(set(names) - {*among}, f"--suite {args.suite} has {', '.join(among)}; --benchmark {', '.join(names)}")
+    if args.suite == "tax":
+        names, among = ([name for name in it if name not in ABILITIES] for it in (names, among))
     if not names:
         raise DataError(f"give --benchmark, one or several of {', '.join(among)}; or --dataset FILE")
     given = len(args.dataset or ())
     unclear = len(datasets) < given or "" in datasets and max(given, len(names)) > 1
     refuse(unclear, "--dataset is of one benchmark; give --dataset NAME=PATH for each")
-    unused = ", ".join(sorted(set(datasets) - {"", *names}))
+    unused = ", ".join(sorted(set(datasets) - {"", *names, *ABILITIES}))
     refuse(unused, f"--dataset of {unused} is not used: --benchmark has {', '.join(names)}")
     found = [own_file.FILE_BENCHMARK if name == own_file.NAME else get_benchmark(name) for name in names]
     for benchmark in found:
@@ -245,7 +271,8 @@ def _metrics(args: argparse.Namespace, benchmarks: Sequence[Benchmark]) -> dict[
     found = {}
     for benchmark in benchmarks:
         defined = metrics_of(benchmark)
-        own = ("factscore",) if args.suite and benchmark is own_file.FILE_BENCHMARK else benchmark.metrics
+        long_form = args.suite == "long-form" and benchmark is own_file.FILE_BENCHMARK
+        own = ("factscore",) if long_form else benchmark.metrics
         own += ("calibration",) if args.style == "confidence" and args.style in benchmark.styles else ()
         found[benchmark.name] = tuple(name for name in wanted if name in defined) if wanted else own
         here = f"defined for {benchmark.name}, which has {', '.join(defined)}"
@@ -262,7 +289,7 @@ def _task(args: argparse.Namespace, benchmark: Benchmark, metrics: tuple[str, ..
     refuse(style not in benchmark.styles, f"--style {style!r}: {benchmark.name} has {styles}")
     answers = args.out.parent / f"{args.out.stem}.{benchmark.name}.answers.jsonl"
     generation = _generation(args, benchmark, style) if benchmark.kind == "generate" else None
-    task = Task(benchmark, style, metrics, generation, answers, args.scope, checklists=bool(args.suite))
+    task = Task(benchmark, style, metrics, generation, answers, args.scope, checklists=args.suite == "long-form")
     task.match = args.match
     task.best_of = parse_best_of(args.best_of) if args.best_of is not None else ()
     task.best_of_by, task.best_of_steps = args.best_of_by, args.best_of_steps or AGGREGATES[0]

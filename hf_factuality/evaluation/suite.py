@@ -10,7 +10,7 @@ import os
 import re
 import sys
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from hf_factuality.evaluation._shared import print_results, shown
 from hf_factuality.evaluation.command import evaluate
 from hf_factuality.evaluation.plan import make_plan, one_run, refuse
 from hf_factuality.evaluation.scoring import Answers
+from hf_factuality.evaluation.tax import add_tax, tax_cells, tax_rows
 from hf_factuality.evaluation.verification import answer_row, found_in
 from hf_factuality.functional import long_form_axes as axes
 from hf_factuality.functional.scoring import mean
@@ -30,7 +31,10 @@ from hf_factuality.verifiers.judges.lexical_text import COMMON, PRONOUNS, tokens
 
 
 SCHEMA = "hf_factuality.suite/1"
-_COLUMNS = "precision correct recall relevance words repetition abstention empty unknown n".split()
+_COLUMNS = (
+    "benchmark model precision correct recall relevance words repetition abstention empty unknown n front".split()
+)
+_LABELS = {"correct": "true facts per answer", "mean": "mean of the other abilities"}
 
 
 def evaluate_suite(args: argparse.Namespace) -> int:
@@ -45,33 +49,45 @@ def evaluate_suite(args: argparse.Namespace) -> int:
     runs = list(_runs(args))
     for _, run in runs:
         make_plan(one_run(run))
+    tax = args.suite == "tax"
+    both = ("mean", "value") if tax else ("correct", "precision")  # axes of the plot
     found: dict[str, list[dict[str, Any]]] = {}  # rows by benchmark
     status = 0
     for name, run in runs:
         print(f"{name}:", file=sys.stderr)
         status |= evaluate(run, answers := [])
         gc.collect()  # of the model, before the next one is loaded
-        for it in answers:
-            row = {"benchmark": it.task.name, "model": name, **axes.long_form_axes(list(_axes_of(it)))}
-            found.setdefault(it.task.name, []).append(row)
-    rows, hacks = [row for here in found.values() for row in here], []
+        told = ({"benchmark": it.task.name, **axes.long_form_axes(list(_axes_of(it)))} for it, _ in answers)
+        for row in tax_rows(answers) if tax else told:
+            found.setdefault(row["benchmark"], []).append({"model": name, **row})
+    rows = [row for here in found.values() for row in here]
     for here in found.values():
-        front = axes.pareto_front(here)
+        front = axes.pareto_front([[row[axis] for axis in both] for row in here])
         for number, row in enumerate(here):
             row["front"] = number in front
-            where = {"benchmark": row["benchmark"], "model": row["model"], "before": here[0]["model"]}
-            hacks += [{**where, **hack._asdict()} for hack in axes.detect_hacks(here[0], row)]
-    summary = {"schema": SCHEMA, "suite": args.suite, "created": now(), "rows": rows, "hacks": hacks}
+    more, notes = add_tax(found.values()) if tax else _hacks(found.values())
+    summary = {"schema": SCHEMA, "suite": args.suite, "created": now(), "rows": rows, **more}
     write_atomically(out, json.dumps(summary, indent=2) + "\n")
-    notes = [f"{it['model']} on {it['benchmark']}: {it['message']}" for it in hacks] or ["no hack was detected"]
-    if min(row["n"] for row in rows) < axes.HACK_THRESHOLDS["answers"]:
-        notes.append("fewer than 10 answers tell nothing of hacks")
-    table = [{name: shown(row[name]) for name in ("benchmark", "model", *_COLUMNS, "front")} for row in rows]
+    table = [tax_cells(row) if tax else {name: shown(row[name]) for name in _COLUMNS} for row in rows]
     lines = [list(table[0]), ["---"] * len(table[0]), *(row.values() for row in table)]
     text = [*(f"| {' | '.join(line)} |" for line in lines), "", *(f"- {note}" for note in notes), ""]
     write_atomically(page, "\n".join(text))
-    print_results(summary, table, [*notes, _plot(rows, plot), str(out)], args.json)
+    print_results(summary, table, [*notes, _plot(rows, plot, *both), str(out)], args.json)
     return status
+
+
+def _hacks(groups: Iterable[Sequence[Mapping[str, Any]]]) -> tuple[dict[str, Any], list[str]]:
+    """What each model won against the first one by other than by knowing more, and the same in words."""
+    hacks = [
+        {"benchmark": row["benchmark"], "model": row["model"], "before": here[0]["model"], **hack._asdict()}
+        for here in groups
+        for row in here
+        for hack in axes.detect_hacks(here[0], row)
+    ]
+    notes = [f"{it['model']} on {it['benchmark']}: {it['message']}" for it in hacks] or ["no hack was detected"]
+    if min(row["n"] for here in groups for row in here) < axes.HACK_THRESHOLDS["answers"]:
+        notes.append("fewer than 10 answers tell nothing of hacks")
+    return {"hacks": hacks}, notes
 
 
 def _runs(args: argparse.Namespace) -> Iterator[tuple[str, argparse.Namespace]]:
@@ -124,8 +140,8 @@ def lexical_relevance(subject: str, sentences: Sequence[str]) -> float | None:
     return mean(found) if wanted else None
 
 
-def _plot(rows: Sequence[Mapping[str, Any]], path: Path) -> str:
-    """Draw precision over true facts, with the front; returns a line that says where it is, or why not."""
+def _plot(rows: Sequence[Mapping[str, Any]], path: Path, x: str, y: str) -> str:
+    """Draw the two axes, with the front; returns a line that says where it is, or why not."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
@@ -133,13 +149,17 @@ def _plot(rows: Sequence[Mapping[str, Any]], path: Path) -> str:
     names = list(dict.fromkeys(row["benchmark"] for row in rows))
     figure = Figure(figsize=(4.5 * len(names), 4), layout="constrained")
     for axis, name in zip(figure.subplots(1, len(names), squeeze=False)[0], names, strict=True):
-        here = [row for row in rows if row["benchmark"] == name and None not in (row["correct"], row["precision"])]
+        here = [row for row in rows if row["benchmark"] == name and None not in (row[x], row[y])]
         for row in here:
-            axis.plot(row["correct"], row["precision"], "o")
-            axis.annotate(row["model"], (row["correct"], row["precision"]))
-        front = sorted((row["correct"], row["precision"]) for row in here if row["front"])
-        axis.plot([x for x, _ in front], [y for _, y in front], "--", color="gray")
-        axis.set(title=name, xlabel="true facts per answer", ylabel="precision", ylim=(-0.05, 1.05))
+            axis.errorbar(
+                row[x], row[y], xerr=row["abilities"]["mean"]["standard_error"] if x == "mean" else None, fmt="o"
+            )
+            axis.annotate(row["model"], (row[x], row[y]))
+        front = sorted((row[x], row[y]) for row in here if row["front"])
+        axis.plot([it[0] for it in front], [it[1] for it in front], "--", color="gray")
+        axis.set(title=name, xlabel=_LABELS[x], ylabel=y)
+        if y == "precision":
+            axis.set_ylim(-0.05, 1.05)
     # Fonts lack characters of some names.
     with warnings.catch_warnings(action="ignore"), writing(path, ".png") as partial:
         figure.savefig(partial, dpi=110)
