@@ -1,4 +1,4 @@
-"""Which learning rate the two policies have in `tax`: of three each, the one with the largest gain on seeds 0 and 1.
+"""Which learning rate the two policies have in `tax`: of three each, the one with the largest gain on seed 0.
 
 The gain is the primary figure of the aligned task: decided precision of biographies, accuracy of two hops. Of rates within
 .01 of each other the lower one. Nothing else is tuned: KL, LoRA and stopping early are tried at several strengths, all of
