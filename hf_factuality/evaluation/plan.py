@@ -250,7 +250,8 @@ def _benchmarks(args: argparse.Namespace, datasets: Mapping[str, str]) -> list[B
         raise DataError(f"give --benchmark, one or several of {', '.join(among)}; or --dataset FILE")
     given = len(args.dataset or ())
     unclear = len(datasets) < given or "" in datasets and max(given, len(names)) > 1
-    refuse(unclear, "--dataset is of one benchmark; give --dataset NAME=PATH for each")
+    known = ", ".join(SUITES.get(args.suite, among))
+    refuse(unclear, f"--dataset is of one benchmark; give --dataset NAME=PATH for each, with a NAME of {known}")
     unused = ", ".join(sorted(set(datasets) - {"", *names, *ABILITIES}))
     refuse(unused, f"--dataset of {unused} is not used: --benchmark has {', '.join(names)}")
     found = [own_file.FILE_BENCHMARK if name == own_file.NAME else get_benchmark(name) for name in names]

@@ -39,6 +39,8 @@ class Ability:
                 text, target = task.doc_to_text(doc), task.doc_to_target(doc)
                 if task.OUTPUT_TYPE == "multiple_choice" and not 0 <= target < len(task.doc_to_choice(doc)):
                     raise ValueError(f"there is no choice {target} in answer to {text!r}")
+                if name == "squadv2" and not isinstance(doc["answers"]["text"], list):
+                    raise ValueError(f"answers.text must be a list, got {doc['answers']['text']!r:.100}")
         # The harness and datasets raise all sorts.
         except Exception as error:
             said = f"{place} of {source} cannot be read ({type(error).__name__}: {error!s:.300})"

@@ -136,6 +136,14 @@ def test_a_killed_run_goes_on(evaluate, tmp_path, monkeypatch):
             "--model before --dataset piqa=label.jsonl",
             "piqa: row 0 of label.jsonl cannot be read (ValueError: there is no choice 2",
         ),
+        (
+            "--model before --dataset squadv2=squad.jsonl",
+            "row 0 of squad.jsonl cannot be read (ValueError: answers.text",
+        ),
+        (
+            "--model before --dataset arc_esay=own.jsonl",
+            "give --dataset NAME=PATH for each, with a NAME of aa-omniscience",
+        ),
         ("--model before --dataset piqa=empty.jsonl", "piqa: the rows of empty.jsonl cannot be read"),
     ],
 )
@@ -145,6 +153,7 @@ def test_files_are_checked_before_a_model_is_loaded(evaluate, tmp_path, monkeypa
     (tmp_path / "own.txt").write_text("?")
     (tmp_path / "empty.jsonl").write_text("")
     write_rows(tmp_path / "wrong.jsonl", [rows_of("arc_easy", 0), {**rows_of("arc_easy", 1), "answerKey": "E"}])
+    write_rows(tmp_path / "squad.jsonl", [{**rows_of("squadv2", 0), "answers": {"text": "Warsaw"}}])
     write_rows(tmp_path / "label.jsonl", [{**rows_of("piqa", 0), "label": 2}])
     status, _, err = evaluate(flags)
     assert status == 2 and says in err
