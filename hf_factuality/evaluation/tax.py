@@ -43,22 +43,14 @@ class Ability:
                     raise ValueError(f"answers.text must be a list, got {doc['answers']['text']!r:.100}")
         # The harness and datasets raise all sorts.
         except Exception as error:
-            said = f"{place} of {source} cannot be read ({type(error).__name__}: {error!s:.300})"
-            raise DataError(
-                f"{name}: {said}; a file for --dataset {name}=FILE has the columns of {dataset}"
-            ) from error
+            said = f"{name}: {place} of {source} cannot be read ({type(error).__name__}: {error!s:.300})"
+            raise DataError(f"{said}; a file for --dataset {name}=FILE has the columns of {dataset}") from error
         task.set_config("num_fewshot", 0)
         split = None if path else task.config.test_split or task.config.validation_split
         used = {"rows": len(docs), "used": len(self.rows), "seed": seed if limit else None}
-        how = {
-            "dataset": {"dataset": source, "split": split, "revision": digest, **used},
-            "generation": {
-                "prompt_format": "plain",
-                "harness": f"lm_eval {lm_eval.__version__}",
-                "task": task.VERSION,
-            },
-        }
-        self._result = functools.partial(measured_entry, name, metric, **how)  # of scores
+        how = {"prompt_format": "plain", "harness": f"lm_eval {lm_eval.__version__}", "task_version": task.VERSION}
+        where = {"dataset": source, "split": split, "revision": digest, **used}
+        self._result = functools.partial(measured_entry, name, metric, dataset=where, generation=how)  # of scores
 
     def measure(self, engine: Any, out: Path, overwrite: bool) -> dict[str, Any]:
         """The result of a model that is loaded; one that `out` holds already is taken from there."""
