@@ -43,9 +43,7 @@ class AdaptiveAveragingConfig(SFTConfig):
     level: str = setting("block", "What has a ratio: 'block', 'layer' or 'linear'.", LEVELS)
     blocks: int = setting(3, "Number of ratios at level 'block'.")
     variant: str = setting("paper", "'paper', or 'released': embeddings and norms of the model before.", VARIANTS)
-    penalty: str = setting(
-        "uniform", "Cost of a linear module: 'uniform', or 'middle' (more around layer 13).", PENALTIES
-    )
+    penalty: str = setting("uniform", "Of a linear module: 'uniform', or 'middle': more around layer 13.", PENALTIES)
     penalty_coef: float = setting(1e-4, "Weight of the penalty on ratios that differ from alpha.")
     epsilon: float = setting(0.2, "The larger, the less ratios can differ.")
 
@@ -55,16 +53,14 @@ class AdaptiveAveragingConfig(SFTConfig):
         require_choice(self, level=LEVELS, variant=VARIANTS, penalty=PENALTIES)
         require(self, "blocks", lambda value: value >= 1, "at least 1")
         require(self, "penalty_coef epsilon", is_weight, "at least 0 and finite")
-        template = self.chat_template_path
+        adds = not (self.chat_template_path or ".jinja").endswith((".jinja", ".j2"))
         reentrant = (self.gradient_checkpointing_kwargs or {}).get("use_reentrant")
         full = "would round the ratios too; load the models in that dtype (model_init_kwargs)"
         refuse(
             self,
             hub_strategy=self.hub_strategy != "end" and "would push checkpoints, which hold no model; set it to 'end'",
             eos_token=self.eos_token is not None and "is not written with the model; set it in the folder of `model`",
-            chat_template_path=template
-            and not template.endswith((".jinja", ".j2"))
-            and "would add tokens; pass a .jinja",
+            chat_template_path=adds and "would add tokens; pass a .jinja",
             gradient_checkpointing_kwargs=reentrant and "needs inputs with gradients; leave out use_reentrant",
             bf16_full_eval=self.bf16_full_eval and full,
             fp16_full_eval=self.fp16_full_eval and full,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from statistics import fmean
@@ -22,6 +23,7 @@ from hf_factuality.checkpoints.adapters import ADAPTER_CONFIG
 from hf_factuality.checkpoints.average import Ratios, average
 from hf_factuality.checkpoints.formats import hub_folder
 from hf_factuality.checkpoints.merge import Model, read_model
+from hf_factuality.checkpoints.model import read_json
 from hf_factuality.errors import CheckpointError
 from hf_factuality.functional.averaging import RatioMap, adaptive_ratios, average_tensors, ratio_penalty
 from hf_factuality.trainers._base import FactualityTrainer
@@ -70,8 +72,8 @@ class AdaptiveAveragingTrainer(FactualityTrainer, SFTTrainer):
     ):  # fmt: skip
         for name, given in {"model": model, "before_model": before_model}.items():
             if not isinstance(given, (str, os.PathLike)):
-                raise TypeError(f"{name} is a {type(given).__name__}; pass a folder or a name on the Hub: the average is "
-                                "written from the files")  # fmt: skip
+                kind = type(given).__name__
+                raise TypeError(f"{name} is a {kind}; pass a folder or a name on the Hub: files are what is averaged")
         args = self._checked_args(args, str(model))
         self._refuse_processor(processing_class)
         options = {"trust_remote_code": args.trust_remote_code, **(args.model_init_kwargs or {}), "device_map": None}
@@ -115,10 +117,8 @@ class AdaptiveAveragingTrainer(FactualityTrainer, SFTTrainer):
 
     @property
     def ratios(self) -> Ratios:
-        args, listed = self.args, self._ratios().tolist()
-        return Ratios(
-            dict(zip(self._map.keys, listed, strict=True)), args.alpha, args.level, args.blocks, args.variant
-        )
+        args, found = self.args, dict(zip(self._map.keys, self._ratios().tolist(), strict=True))
+        return Ratios(found, args.alpha, args.level, args.blocks, args.variant)
 
     def _penalty(self) -> torch.Tensor:
         return ratio_penalty(self._ratios(), self.args.alpha, self._weights.to(self._logits.device))
@@ -165,12 +165,11 @@ class AdaptiveAveragingTrainer(FactualityTrainer, SFTTrainer):
             self._written = (folder, ratios)
 
     def _load_from_checkpoint(self, resume_from_checkpoint, model=None):
-        found, own = Ratios.load(resume_from_checkpoint), self.ratios
-        if changed := [
-            name for name in ("alpha", "level", "blocks", "variant") if getattr(found, name) != getattr(own, name)
-        ]:
-            was = ", ".join(f"{name}={getattr(found, name)!r}" for name in changed)
-            raise CheckpointError(f"{resume_from_checkpoint} was written with {was}; set it so, or start anew")
+        found, own = (replace(it, ratios={}) for it in (Ratios.load(resume_from_checkpoint), self.ratios))
+        if found != own:
+            raise CheckpointError(
+                f"{resume_from_checkpoint} is of {found}, and not of {own}; set it so, or start anew"
+            )
         with torch.no_grad():
             self._logits.copy_(load_file(Path(resume_from_checkpoint) / _FILE)[_LOGITS])
 
@@ -191,9 +190,9 @@ class AdaptiveAveragingTrainer(FactualityTrainer, SFTTrainer):
 
 def _load(found: Model, options: Mapping[str, Any]) -> nn.Module:
     """The model of a folder; an adapter is merged into its base as `average` merges it."""
-    model = create_model_from_path(str(found.side.config), **options)
-    if getattr(model.config, "quantization_config", None) is not None:
+    if read_json(found.side.config / "config.json").get("quantization_config"):
         raise ValueError(f"{found.folder} is quantised, and has no average; pass the model in 16 or 32 bits")
+    model = create_model_from_path(str(found.side.config), **options)
     if (found.folder / ADAPTER_CONFIG).is_file():
         state = model.state_dict()
         for name, source in found.tensors.items():
@@ -214,18 +213,16 @@ def _average_in_place(
 
     def ratio(at: tuple[int, ...]) -> torch.Tensor:
         found = ratios(getattr(model, _LOGITS).double())  # so that what is written is the same to the last bit
-        return found[at[0]] if len(at) == 1 else torch.stack([found[place] for place in at]).mean()
+        return torch.stack([found[place] for place in at]).mean()
 
     for name, at in members.items():
         parent, _, key = name.rpartition(".")
         tensor = getattr(model.get_submodule(parent), key)
-        if not tensor.is_floating_point():
-            continue
-        if at:
+        if not at:
+            tensor.data = before[name]
+        elif tensor.is_floating_point():
             mixed = _Averaged(before[name], partial(ratio, at))
             register_parametrization(model.get_submodule(parent), key, mixed, unsafe=True)
-        else:
-            tensor.data = before[name]
 
 
 class _Averaged(nn.Module):
@@ -251,12 +248,11 @@ class _Average(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, gradient):
-        wide = torch.promote_types(gradient.dtype, torch.float32)
-        parts = _parts(gradient, *ctx.saved_tensors)
-        sums = (
-            (towards.to(wide) * (old.to(wide) - new.to(wide))).sum(dtype=torch.float64) for towards, old, new in parts
-        )
-        return sum(sums), None, None
+        wide, total = torch.promote_types(gradient.dtype, torch.float32), 0.0
+        for part in _parts(gradient, *ctx.saved_tensors):
+            towards, old, new = (tensor.to(wide) for tensor in part)
+            total = total + (towards * (old - new)).sum(dtype=torch.float64)
+        return total, None, None
 
 
 def _parts(*tensors: torch.Tensor) -> Iterator[tuple[torch.Tensor, ...]]:

@@ -78,6 +78,15 @@ def gradient(trainer):
     return trainer._logits.grad.clone()
 
 
+def weights_kept(trainer, shape):
+    """Averages of a shape that the backward pass finds in memory; the two models' own weights are left out."""
+    kept = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda it: kept.append(it) or it, lambda it: it):
+        loss_of(trainer)
+    own = {parameter.data_ptr() for parameter in trainer.model.parameters()}
+    return len({it.data_ptr() for it in kept if it.shape in (shape, shape[::-1])} - own)
+
+
 def by_hand(pair, ratio_of):
     """All tensors of the average in float64, by a function of their names."""
     before, after = (load_file(folder / "model.safetensors") for folder in pair)
@@ -125,7 +134,10 @@ def test_gradients_are_those_of_finite_differences(tiny_model, tmp_path, level, 
         assert loss.item() == pytest.approx(expected.item() + 0.01 * penalty, abs=1e-5)
     checkpointed = make(pair, tmp_path / "other", gradient_checkpointing=True, **settings, **exact)
     checkpointed._logits.data.copy_(logits.data)
+    checkpointed.model.gradient_checkpointing_enable()
     assert torch.equal(gradient(checkpointed), found)
+    shape = trainer.model.model.layers[0].mlp.up_proj.weight.shape
+    assert (weights_kept(trainer, shape), weights_kept(checkpointed, shape)) == (3 * LAYERS, 0)
 
 
 def by_block(ratios):
@@ -228,7 +240,7 @@ def test_a_resumed_run_ends_with_the_same_bits_and_checkpoints_hold_no_model(tin
     best.train()  # of a loss that falls, the first
     held = load_file(best.state.best_model_checkpoint + "/ratio_logits.safetensors")["ratio_logits"]
     assert best.state.best_global_step == 2 and torch.equal(best._logits, held)
-    with pytest.raises(CheckpointError, match=r"was written with alpha=0\.2; set it so"):
+    with pytest.raises(CheckpointError, match=r"is of .*alpha=0.2.*, and not of .*alpha=0.3.*; set it so"):
         make(pair, tmp_path / "run", alpha=0.3, **saves).train(resume_from_checkpoint=True)
 
 
@@ -275,6 +287,12 @@ def test_what_cannot_work_is_refused_before_a_model_is_loaded(tiny_model, tmp_pa
         AdaptiveAveragingTrainer(model, str(before), args, rows())
     with pytest.raises(ValueError, match="does not support peft_config"):
         AdaptiveAveragingTrainer(str(after), str(before), args, rows(), peft_config=LoraConfig())
+    model.config.quantization_config = {"quant_method": "bitsandbytes", "load_in_4bit": True}
+    model.config.save_pretrained(before)
+    with pytest.raises(ValueError, match="is quantised, and has no average"):
+        make(pair, tmp_path / "out")
+    del model.config.quantization_config
+    model.save_pretrained(before)
     model.resize_token_embeddings(500)
     model.save_pretrained(tmp_path / "larger")
     with pytest.raises(CheckpointError, match="was the vocabulary resized"):
