@@ -226,7 +226,8 @@ def _command(args: argparse.Namespace) -> str:
         if name in ("run", "base_url", "judge_base_url", "verifier_base_url") or value is None or value is False:
             continue
         for item in value if isinstance(value, list) else [value]:
-            words += [f"--{name}"] if item is True else [f"--{name}", str(public(item))]
+            parts = item.split("=", 1) if isinstance(item, str) else [item]  # NAME=PATH
+            words += [f"--{name}"] if item is True else [f"--{name}", "=".join(str(public(it)) for it in parts)]
     return shlex.join(words)
 
 

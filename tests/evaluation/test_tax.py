@@ -66,7 +66,8 @@ MODELS = "--model before --model after --model avg/alpha-0.2"
 
 def test_tax_of_three_models(evaluate, tmp_path, monkeypatch):
     harness.install(monkeypatch)
-    status, printed, err = evaluate(f"{MODELS} {files('arc_easy', 'squadv2')} --fail_under arc_easy.accuracy=0.6")
+    named = files("arc_easy", "squadv2").replace("=arc", f"={tmp_path}/arc")
+    status, printed, err = evaluate(f"{MODELS} {named} --fail_under arc_easy.accuracy=0.6")
     assert status == 1 and "arc_easy: accuracy 0.5 is below 0.6" in err
     assert json.loads((tmp_path / "tax.json").read_text()) == printed
     before, after, other = printed["rows"]
@@ -89,6 +90,7 @@ def test_tax_of_three_models(evaluate, tmp_path, monkeypatch):
     ]  # fmt: skip
     assert found["results"][1]["parts"] == {"standard_error": pytest.approx(error), "acc_norm": 0.25}
     assert found["results"][1]["dataset"]["used"] == 4 and "--suite tax" in found["command"]
+    assert "--dataset file=own.jsonl --dataset arc_easy=arc_easy.jsonl" in found["command"], "names no folder"
     # All of it is known to a second run; a sample is another measurement.
     assert [name for name, _ in harness.asked] == ["arc_easy", "squadv2"] * 3
     harness.asked.clear()
