@@ -248,35 +248,45 @@ def ama(blocks, alpha, learning_rate=0.05, steps=40):
     return train
 
 
-# What is measured.
+# What is measured, all of it at temperature 1.
+FACTS = 6  # that a biography of the base states, about
+FIGURES = (
+    "gain", "kept", "correct", "wrong", "decided_precision", "two_hops", "single_facts", "chinese", "chinese_questions",
+    "perplexity", "perplexity_zh",
+)  # fmt: skip
+
+
 def test_sets(run):
     return {"held-out": run.world.biographies("test", PEOPLE)}
 
 
 def measure(run, rows, found):
-    """Other abilities; `gain` is the task that the policy was aligned on, `kept` the mean of the others."""
+    """`gain` is of the task that the policy was aligned on: true less false facts of a biography, or the share of two-hop
+    questions that are answered right. `kept` is the mean of the other abilities, all of which count what is right: declining
+    wins nothing. Biographies count as true facts of six.
+    """
     tokenizer = AutoTokenizer.from_pretrained(run.model_dir)
 
     def asked(world, dataset, tokens):
-        return evaluate_world(run.model, tokenizer, world, dataset, temperature=0, max_new_tokens=tokens).metrics
+        return evaluate_world(run.model, tokenizer, world, dataset, max_new_tokens=tokens, seed=run.seed).metrics
 
     chinese = World(replace(other(run.world.config), split_seed=run.seed))
-    two = asked(run.world, run.world.questions("test", QUESTIONS), ANSWER)
-    one = asked(run.world, run.world.questions("test", QUESTIONS, 1), SHORT)
-    biographies = asked(chinese, chinese.biographies("test", CHINESE), CHINESE_BIOGRAPHY)
+    correct, wrong = found.metrics["correct"], found.metrics["wrong"]
     figures = {
-        "biographies": found.metrics["decided_precision"] or 0.0,
-        "two_hops": two["accuracy"],
-        "single_facts": one["decided_precision"] or 0.0,
-        "chinese": biographies["decided_precision"] or 0.0,
+        "two_hops": asked(run.world, run.world.questions("test", QUESTIONS), ANSWER)["accuracy"],
+        "single_facts": asked(run.world, run.world.questions("test", QUESTIONS, 1), SHORT)["correct"],
+        "chinese": asked(chinese, chinese.biographies("test", CHINESE), CHINESE_BIOGRAPHY)["correct"] / FACTS,
         "chinese_questions": asked(chinese, chinese.questions("test", QUESTIONS), ANSWER)["accuracy"],
+    }
+    biographies = run.condition == "Mask-DPO"
+    kept = [figures[name] for name in figures if biographies or name != "two_hops"] + [correct / FACTS] * (
+        not biographies
+    )
+    return {
+        **figures, "gain": correct - wrong if biographies else figures["two_hops"], "kept": sum(kept) / len(kept),
         "perplexity": perplexity(run.model, tokenizer, run.world, run.seed),
         "perplexity_zh": perplexity(run.model, tokenizer, chinese, run.seed),
-    }
-    aligned = "biographies" if run.condition == "Mask-DPO" else "two_hops"
-    accuracies = ("biographies", "two_hops", "single_facts", "chinese", "chinese_questions")
-    others = [figures[name] for name in accuracies if name != aligned]
-    return {"gain": figures[aligned], "kept": sum(others) / len(others), **figures}
+    }  # fmt: skip
 
 
 def perplexity(model, tokenizer, world, seed, count=64):

@@ -1,6 +1,6 @@
 """The alignment tax, and what lowers it: averages with the model before, learned ratios, KL, LoRA, stopping early."""
 
-from _tax import MODEL, STEPS, WORLD, ama, bilingual_base, early, kl, measure, policy, test_sets, uniform
+from _tax import FIGURES, MODEL, STEPS, WORLD, ama, bilingual_base, early, kl, measure, policy, test_sets, uniform
 from harness import Experiment
 
 
@@ -20,22 +20,10 @@ EXPERIMENT = Experiment(
     world=WORLD,
     model=MODEL,
     base=bilingual_base,
-    modes={"greedy": 0.0},
+    modes={"T=1": 1.0},
     front=("gain", "kept"),
     test_sets=test_sets,
     measure=measure,
-    figures=(
-        "gain",
-        "kept",
-        "biographies",
-        "correct",
-        "wrong",
-        "two_hops",
-        "single_facts",
-        "chinese",
-        "chinese_questions",
-        "perplexity",
-        "perplexity_zh",
-    ),  # fmt: skip
+    figures=FIGURES,
     max_new_tokens=110,
 )

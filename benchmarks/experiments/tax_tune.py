@@ -1,11 +1,11 @@
 """Which learning rate the two policies have in `tax`: of three each, the one with the largest gain on seed 0.
 
-The gain is the primary figure of the aligned task: decided precision of biographies, accuracy of two hops. Of rates within
+The gain is the primary figure of the aligned task: true less false facts of a biography, two-hop questions answered right. Of rates within
 .01 of each other the lower one. Rates of 2e-4 and more, as with the wider and shallower base of the other experiments, were
 tried before: policies said nothing any more. Nothing else is tuned: KL, LoRA and stopping early have one strength each.
 """
 
-from _tax import MODEL, STEPS, WORLD, bilingual_base, measure, policy, test_sets
+from _tax import FIGURES, MODEL, STEPS, WORLD, bilingual_base, measure, policy, test_sets
 from harness import Experiment
 
 
@@ -18,21 +18,9 @@ EXPERIMENT = Experiment(
     world=WORLD,
     model=MODEL,
     base=bilingual_base,
-    modes={"greedy": 0.0},
+    modes={"T=1": 1.0},
     test_sets=test_sets,
     measure=measure,
-    figures=(
-        "gain",
-        "kept",
-        "biographies",
-        "correct",
-        "wrong",
-        "two_hops",
-        "single_facts",
-        "chinese",
-        "chinese_questions",
-        "perplexity",
-        "perplexity_zh",
-    ),  # fmt: skip
+    figures=FIGURES,
     max_new_tokens=110,
 )
