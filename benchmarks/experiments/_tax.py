@@ -121,7 +121,7 @@ PEOPLE, CHINESE, QUESTIONS = 100, 50, 150
 BIOGRAPHY, CHINESE_BIOGRAPHY, ANSWER, SHORT = 110, 200, 48, 24  # tokens
 MASK_DPO = {**DPO_SETTINGS, "learning_rate": 5e-4}
 FSPO = {**FSPO_SETTINGS, "learning_rate": 5e-4, "bf16": False, "max_completion_length": ANSWER, "num_generations": 8}
-STEPS = {"Mask-DPO": 40, "FSPO": 30}
+STEPS = {"Mask-DPO": 40, "FSPO": 60}
 # DPO's own beta (.1 in the policy), and that of the KL term of GRPO's loss (0 there).
 BETA = {"Mask-DPO": 0.5, "FSPO": 0.1}
 CPU = {"use_cpu": not torch.cuda.is_available()}

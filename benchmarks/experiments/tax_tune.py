@@ -1,4 +1,4 @@
-"""Which learning rate the two policies have in `tax`: of three each, the one with the largest gain on seed 0.
+"""Which learning rate the two policies have in `tax`: of five each, the one with the largest gain on seed 0.
 
 The gain is the primary figure of the aligned task: true less false facts of a biography, two-hop questions answered right. Of
 rates within .01 of each other the lower one. Nothing else is tuned: KL, LoRA and stopping early have one strength each.
@@ -10,7 +10,7 @@ from harness import Experiment
 
 EXPERIMENT = Experiment(
     title="The alignment tax: learning rates of the policies",
-    arms={f"learning rate {rate:g}": policy(learning_rate=rate) for rate in (2e-5, 5e-5, 2e-4)},
+    arms={f"learning rate {rate:g}": policy(learning_rate=rate) for rate in (2e-5, 5e-5, 2e-4, 5e-4, 1e-3)},
     conditions={name: name for name in STEPS},
     baseline="learning rate 2e-05",
     steps=40,
