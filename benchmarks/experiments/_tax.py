@@ -119,8 +119,8 @@ def _read(worlds, tokenizer, config, progress):
 # The policies, and what is tried against their tax.
 PEOPLE, CHINESE, QUESTIONS = 100, 50, 150
 BIOGRAPHY, CHINESE_BIOGRAPHY, ANSWER, SHORT = 110, 200, 48, 24  # tokens
-MASK_DPO = {**DPO_SETTINGS, "learning_rate": 5e-4}
-FSPO = {**FSPO_SETTINGS, "learning_rate": 5e-4, "bf16": False, "max_completion_length": ANSWER, "num_generations": 8}
+MASK_DPO = {**DPO_SETTINGS, "learning_rate": 2e-4}
+FSPO = {**FSPO_SETTINGS, "learning_rate": 2e-4, "bf16": False, "max_completion_length": ANSWER, "num_generations": 8}
 STEPS = {"Mask-DPO": 40, "FSPO": 60}
 # DPO's own beta (.1 in the policy), and that of the KL term of GRPO's loss (0 there).
 BETA = {"Mask-DPO": 0.5, "FSPO": 0.1}
@@ -261,8 +261,8 @@ def test_sets(run):
 
 
 def measure(run, rows, found):
-    """`gain` is of the task that the policy was aligned on: true less false facts of a biography, or the share of two-hop
-    questions that are answered right. `kept` is the mean of the other abilities, all of which count what is right: declining
+    """`gain` is of the task that the policy was aligned on: true less false facts of a biography, or FSPO's reward of two-hop
+    questions. `kept` is the mean of the other abilities, all of which count what is right: declining
     wins nothing. Biographies count as true facts of six.
     """
     tokenizer = AutoTokenizer.from_pretrained(run.model_dir)
@@ -272,8 +272,9 @@ def measure(run, rows, found):
 
     chinese = World(replace(other(run.world.config), split_seed=run.seed))
     correct, wrong = found.metrics["correct"], found.metrics["wrong"]
+    two_hops = asked(run.world, run.world.questions("test", QUESTIONS), ANSWER)
     figures = {
-        "two_hops": asked(run.world, run.world.questions("test", QUESTIONS), ANSWER)["accuracy"],
+        "two_hops": two_hops["accuracy"],
         "single_facts": asked(run.world, run.world.questions("test", QUESTIONS, 1), SHORT)["correct"],
         "chinese": asked(chinese, chinese.biographies("test", CHINESE), CHINESE_BIOGRAPHY)["correct"] / FACTS,
         "chinese_questions": asked(chinese, chinese.questions("test", QUESTIONS), ANSWER)["accuracy"],
@@ -283,7 +284,7 @@ def measure(run, rows, found):
         not biographies
     )
     return {
-        **figures, "gain": correct - wrong if biographies else figures["two_hops"], "kept": sum(kept) / len(kept),
+        **figures, "gain": correct - wrong if biographies else two_hops["reward"], "kept": sum(kept) / len(kept),
         "perplexity": perplexity(run.model, tokenizer, run.world, run.seed),
         "perplexity_zh": perplexity(run.model, tokenizer, chinese, run.seed),
     }  # fmt: skip

@@ -1,6 +1,6 @@
 """Which learning rate the two policies have in `tax`: of five each, the one with the largest gain on seed 0.
 
-The gain is the primary figure of the aligned task: true less false facts of a biography, two-hop questions answered right. Of
+The gain is the primary figure of the aligned task: true less false facts of a biography, FSPO's reward of two-hop questions. Of
 rates within .01 of each other the lower one. Nothing else is tuned: KL, LoRA and stopping early have one strength each.
 """
 
