@@ -103,7 +103,9 @@ def plot(experiment: Experiment, rows: list[dict], path: Path) -> None:
     numbers = all(condition.replace(".", "").isdigit() for condition in conditions)
     places = {condition: float(condition) if numbers else index for index, condition in enumerate(conditions)}
     panels = [(where, condition) for where in wheres for condition in (conditions if experiment.front else [None])]
-    figure, axes = pyplot.subplots(1, len(panels), figsize=(3.6 * len(panels), 3.4), sharey=True, squeeze=False)
+    legend = len({row["arm"] for row in rows}) if experiment.front else 0
+    size = (3.6 * len(panels), max(3.4, 0.3 * legend))
+    figure, axes = pyplot.subplots(1, len(panels), figsize=size, sharey=True, squeeze=False)
     for axis, (where, condition) in zip(axes[0], panels, strict=True):
         here = [row for row in rows if row["where"] == where and condition in (None, row["condition"])]
         arms = list(dict.fromkeys(row["arm"] for row in here))

@@ -54,12 +54,15 @@ def plot(
     axis: Any, axes: Axes, rows: Sequence[Mapping[str, Any]], where: str, base: str, condition: str | None = None
 ) -> None:
     """A point per arm, mean and standard deviation over the seeds, and the front, for `summarise`'s rows."""
+    from matplotlib import colormaps
+
     x, y = axes
     points = {
         row["arm"]: tuple(row["figures"][name][of] for of in ("mean", "sd") for name in axes)
         for row in rows
         if row["where"] == where and None not in [row["figures"][name]["mean"] for name in axes]
     }
+    axis.set_prop_cycle(color=colormaps["tab20"].colors)
     for arm, (right, up, dx, dy) in points.items():
         marker = "ks" if arm == base else "o"
         axis.errorbar(right, up, xerr=dx or 0.0, yerr=dy or 0.0, fmt=marker, capsize=2, label=arm)

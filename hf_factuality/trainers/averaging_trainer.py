@@ -159,7 +159,7 @@ class AdaptiveAveragingTrainer(FactualityTrainer, SFTTrainer):
                 stale.unlink(missing_ok=True)
             for path in sorted(filter(Path.is_file, new.rglob("*")), key=lambda it: it.name == "config.json"):
                 (folder / path.relative_to(new)).parent.mkdir(parents=True, exist_ok=True)
-                os.replace(path, folder / path.relative_to(new))
+                shutil.move(path, folder / path.relative_to(new))
             shutil.rmtree(new)
             self.processing_class.save_pretrained(folder)
             self._written = (folder, ratios)
