@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from hf_factuality.functional.advantages import add_factuality, flip_advantages, scale_by_agreement
+from hf_factuality.functional.group_credit import GroupCredit, own_credit, process_advantages, to_go_credit
 from hf_factuality.spans import Label, LabeledSpan, Verification
 
 
@@ -22,7 +23,7 @@ CreditFunction = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tens
 
 @dataclass(frozen=True)
 class Credit:
-    """A named way to change advantages by labels.
+    """A named way to change advantages by labels, or by what the tokens earn.
 
     Args:
         function (`Callable`, *optional*):
@@ -31,11 +32,20 @@ class Credit:
             What a model card calls a run with it, if not "FactGRPO with NAME credit".
         max_scale (`float`, *optional*, defaults to `inf`):
             Largest `scale` that keeps what the name promises.
+        rewards (`Callable`, *optional*):
+            Instead of `function`: `(advantages, group, scale) -> (B, T)`, with a
+            [`~hf_factuality.functional.group_credit.GroupRewards`].
     """
 
     function: Callable[[torch.Tensor, torch.Tensor, float], torch.Tensor] | None
     method: str | None = None
     max_scale: float = math.inf
+    rewards: GroupCredit | None = None
+
+    @property
+    def by_token(self) -> bool:
+        """Whether every token gets an advantage of its own."""
+        return self.function is not None or self.rewards is not None
 
 
 CREDITS: Mapping[str, Credit] = MappingProxyType(
@@ -45,6 +55,12 @@ CREDITS: Mapping[str, Credit] = MappingProxyType(
         # Beyond 1 signs would turn, which is what "flip" is for.
         "scaled": Credit(scale_by_agreement, max_scale=1.0),
         "none": Credit(None),
+        "own": Credit(None, rewards=own_credit(centred=False)),
+        "own_centred": Credit(None, rewards=own_credit(centred=True)),
+        "to_go": Credit(None, max_scale=1.0, rewards=to_go_credit("token")),
+        "to_go_statement": Credit(None, max_scale=1.0, rewards=to_go_credit("statement")),
+        "to_go_share": Credit(None, max_scale=1.0, rewards=to_go_credit("share")),
+        "process": Credit(None, rewards=lambda advantages, group, scale: process_advantages(group)),
     }
 )
 """What `credit` may name; the configuration, the trainer and the card read this table."""

@@ -1,4 +1,4 @@
-"""What token reward functions return, as one number per token."""
+"""What token reward functions return, as one number per token, and how the parent calls and logs them."""
 
 from __future__ import annotations
 
@@ -7,13 +7,66 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from trl.trainer.utils import get_callable_name, is_async_callable
 
 from hf_factuality.functional.token_rewards import place_spans
 from hf_factuality.spans import TokenOffsets
+from hf_factuality.trainers._base import as_list
 
 
 TokenRewards = Sequence["Sequence[tuple[int, int, float]] | Sequence[float] | torch.Tensor | None"]
 TokenRewardFunc = Callable[..., TokenRewards]
+
+
+class PaysTokens:
+    """Beneath the trainers that take `token_reward_funcs`: keeps what they pay each token; the parent gets the sums."""
+
+    _token_rewards: dict[int, list[torch.Tensor | None]]
+    _statement_ends: dict[int, list[torch.Tensor | None]]
+    _tokens: Sequence[TokenOffsets] = ()
+
+    def _scalars(
+        self, functions: TokenRewardFunc | list[TokenRewardFunc] | None
+    ) -> list[Callable[..., list[float | None]]]:
+        """Token reward functions as the parent calls them."""
+        self._token_rewards, self._statement_ends, given = {}, {}, as_list(functions)
+        if not all(callable(function) and not is_async_callable(function) for function in given):
+            raise ValueError(f"token_reward_funcs must be plain functions, not async, got {given!r:.200}")
+        return [self._scalar(number, function) for number, function in enumerate(given)]
+
+    def _scalar(self, number: int, function: TokenRewardFunc) -> Callable[..., list[float | None]]:
+        def reward(prompts, completions, completion_ids, **columns):
+            if not self._tokens:
+                self._tokens = self._offsets(completion_ids)
+            columns["completion_texts"] = [tokens.text for tokens in self._tokens]
+            found = function(prompts=prompts, completions=completions, completion_ids=completion_ids, **columns)
+            rows = token_reward_rows(reward.__name__, found, self._tokens, completion_ids)
+            self._token_rewards[number] = rows
+            self._statement_ends[number] = [
+                row if row is None else statement_ends(given, row, tokens)
+                for given, row, tokens in zip(found, rows, self._tokens, strict=True)
+            ]
+            return [None if row is None else row.sum().item() for row in rows]
+
+        reward.__name__, reward.__wrapped__ = get_callable_name(function), function
+        return reward
+
+    def _bind_policy(self, functions: Sequence[Callable[..., Any]]) -> None:
+        for function in functions:
+            own = getattr(function, "__wrapped__", None)
+            if callable(getattr(own, "bind_policy", None)):
+                own.bind_policy(self.model, self._tokenizer)
+
+    def _paid(self, mask: torch.Tensor, weights: Sequence[float]) -> tuple[torch.Tensor, torch.Tensor]:
+        """Token rewards of shape (B, T), and which completions have any that is known, (B,)."""
+        rewards = torch.zeros(mask.shape, device=mask.device)
+        known = torch.zeros(len(mask), dtype=bool, device=mask.device)
+        for number, rows in self._token_rewards.items():
+            for index, row in enumerate(rows):
+                if row is not None:
+                    rewards[index, : len(row)] += weights[number] * row.to(mask.device)
+                    known[index] = True
+        return rewards, known
 
 
 def token_reward_rows(
@@ -56,3 +109,10 @@ def _row(given: Any, tokens: TokenOffsets, length: int) -> torch.Tensor:
             f"rewards of shape {tuple(row.shape)} for {length} tokens; return one number per token, or spans"
         )
     return row if torch.isfinite(row).all() else torch.full_like(row, math.inf)
+
+
+def statement_ends(given: Any, row: torch.Tensor, tokens: TokenOffsets) -> torch.Tensor:
+    """Tokens at which a statement ends, bool: the ends of spans, whatever they earn, or where a number is not 0."""
+    if isinstance(given, torch.Tensor) or not len(given) or not isinstance(given[0], Sequence):
+        return row != 0
+    return place_spans(tokens.offsets, [(start, end, 1.0) for start, end, *_ in given]) != 0

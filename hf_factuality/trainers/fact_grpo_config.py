@@ -46,11 +46,13 @@ class FactGRPOConfig(GRPOConfig):
             With 1, the tokens of a wrong answer get a positive advantage.
         credit (`str`, *optional*, defaults to `"flip"`):
             How token factuality changes the advantage: `"flip"` (FSPO), `"additive"` (`A + credit_scale * f`),
-            `"scaled"` (`A * (1 + credit_scale * sign(A) * f)`) or `"none"` (the reward term alone). Where the evidence
+            `"scaled"` (`A * (1 + credit_scale * sign(A) * f)`) or `"none"` (the reward term alone); or, by what each statement
+            earns, `"own"`, `"own_centred"`, `"to_go"`, `"to_go_statement"`, `"to_go_share"`, `"process"` (docs/credit.md). Where the evidence
             also supports sentences beside the question, `"flip"` pays for these (docs/closed-world.md). A function of your
             own goes to the trainer (docs/experiments.md).
         credit_scale (`float`, *optional*, defaults to `1.0`):
-            Strength of `"additive"` and `"scaled"`; `"flip"` has none.
+            Strength of `"additive"`, `"scaled"`, `"own"`; share of `"to_go"` beside the completion's advantage. `"flip"` and
+            `"process"` have none.
         verify_scope (`str`, *optional*, defaults to `"think"`):
             What is verified: `"think"`, what all `<think>` blocks together hold ([`~hf_factuality.spans.scope_ranges`]),
             `"answer"`, what stands outside of them, or `"completion"`, everything.
@@ -85,9 +87,11 @@ class FactGRPOConfig(GRPOConfig):
         None, "Factuality of tokens outside every sentence, 0 or 1. None takes the variant's."
     )
     credit: str = setting(
-        "flip", "How token factuality changes the advantage: 'flip' (FSPO), 'additive', 'scaled' or 'none'.", CREDITS
+        "flip",
+        "How labels change the advantage: 'flip' (FSPO), 'additive', 'scaled' or 'none'; or by rewards (docs/credit.md).",
+        CREDITS,
     )
-    credit_scale: float = setting(1.0, "Strength of the 'additive' and 'scaled' credit.")
+    credit_scale: float = setting(1.0, "Strength of the 'additive', 'scaled' and 'own' credit; share of 'to_go'.")
     verify_scope: str = setting(
         "think", "What is verified: 'think' (all think blocks together), 'answer' (the rest) or 'completion'.", SCOPES
     )
@@ -135,7 +139,7 @@ class FactGRPOConfig(GRPOConfig):
             raise ValueError(
                 f"credit_scale={self.credit_scale!r} is above {largest:g}; lower it for credit={self.credit!r}"
             )
-        if CREDITS[self.credit].function is not None:
+        if CREDITS[self.credit].by_token:
             self.refuse_token_advantages(f"credit={self.credit!r}")
 
     def refuse_token_advantages(self, what: str) -> None:

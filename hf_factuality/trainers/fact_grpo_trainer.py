@@ -29,10 +29,12 @@ from hf_factuality.rewards import check_format
 from hf_factuality.rewards._rows import row_evidence, verifier_input
 from hf_factuality.rewards.answers import THINK_OPENED
 from hf_factuality.rewards.confidence import LoVeCReward
-from hf_factuality.spans import LabeledSpan, TokenOffsets, Verification, scope_ranges
+from hf_factuality.spans import LabeledSpan, Verification, scope_ranges
 from hf_factuality.trainers._base import COMPLETION_TEXTS, VERIFICATIONS, SamplingTrainer, named_rewards
+from hf_factuality.trainers._group_rewards import CreditsRewards
 from hf_factuality.trainers._overlap import columns_of
 from hf_factuality.trainers._span_rewards import SpanRewards
+from hf_factuality.trainers._token_rewards import TokenRewardFunc
 from hf_factuality.trainers.correction_rollout import CorrectionRollout
 from hf_factuality.trainers.fact_grpo_config import FactGRPOConfig
 from hf_factuality.verifiers.base import Verifier, VerifierInput
@@ -77,7 +79,7 @@ class SequenceRatios:
         return output
 
 
-class FactGRPOTrainer(SamplingTrainer, SequenceRatios, GRPOTrainer):
+class FactGRPOTrainer(CreditsRewards, SamplingTrainer, SequenceRatios, GRPOTrainer):
     """GRPO whose advantages are per token: a verifier labels the sentences, and each token's sign follows its sentence.
 
     Differs from [`~trl.GRPOTrainer`] in two places only. A reward named `factuality` (mean over the sentences, FSPO Eq.
@@ -112,6 +114,9 @@ class FactGRPOTrainer(SamplingTrainer, SequenceRatios, GRPOTrainer):
             Instead of `args.credit`: a name, or a function `(advantages, labels, mask) -> (B, T)`; see
             [`~hf_factuality.functional.shape_advantages`] for what it gets. `args.credit` becomes its qualified name; a
             resumed run is given the function again.
+        token_reward_funcs (`Callable` or `list[Callable]`, *optional*):
+            What each token earns, as for [`TokenRewardPPOTrainer`]; a completion's sum joins its rewards with weight 1. Credits
+            by rewards (docs/credit.md) pay it where it was earned.
 
     Attributes:
         card_results (`str`, `Path`, list of them, or `dict`, *optional*):
@@ -147,13 +152,15 @@ class FactGRPOTrainer(SamplingTrainer, SequenceRatios, GRPOTrainer):
         *,
         verifier: Verifier | str | None = "lexical",
         credit: str | CreditFunction | None = None,
+        token_reward_funcs: TokenRewardFunc | list[TokenRewardFunc] | None = None,
         **kwargs,
     ):
         args = self._checked_args(args, model)
         self._credit = args.use_credit(credit)
-        if verifier is None and (self._credit != "none" or args.factuality_reward_weight):
+        paid, by_rewards = self._scalars(token_reward_funcs), self._by_rewards
+        if verifier is None and (not (self._credit == "none" or by_rewards) or args.factuality_reward_weight):
             raise ValueError(
-                "verifier=None: nothing is labelled; pass one, or credit='none' and factuality_reward_weight=0"
+                "verifier=None: nothing is labelled; pass one, or factuality_reward_weight=0 and a credit that reads no labels"
             )
         verifier = load_verifier(verifier) if isinstance(verifier, str) else verifier or _Nothing()
         if not isinstance(verifier, GuardedVerifier):
@@ -164,7 +171,6 @@ class FactGRPOTrainer(SamplingTrainer, SequenceRatios, GRPOTrainer):
         evaluated = eval_dataset.values() if isinstance(eval_dataset, dict) else [eval_dataset]
         for dataset in (train_dataset, *evaluated):
             self._check_columns(dataset, args.evidence_column)
-        self._tokens: list[TokenOffsets] = []
         self._judged: list[JudgedRow] = []
         self.judging = BatchJudge(self._guard, UnjudgedBatches())
 
@@ -176,14 +182,17 @@ class FactGRPOTrainer(SamplingTrainer, SequenceRatios, GRPOTrainer):
         own = named_rewards(reward_funcs, None if isinstance(self._guard.verifier, _Nothing) else self._guard.verifier)
         if args.verify_scope == "think" and any(isinstance(function, LoVeCReward) for function in own):
             raise ValueError("verify_scope='think': LoVeC pays what is found in the answer; set it to 'answer'")
-        if not own and args.factuality_reward_weight == 0:
+        if not own and not paid and args.factuality_reward_weight == 0:
             raise ValueError(
                 f"nothing to learn from: pass reward_funcs, or set factuality_reward_weight (0 by variant={args.variant!r})"
             )
-        weights = [args.factuality_reward_weight]
+        weights = [*[1.0] * len(paid), args.factuality_reward_weight]
         super().__init__(
-            model, own, [factuality], weights, args, train_dataset, eval_dataset, processing_class, **kwargs
+            model, own, [*paid, factuality], weights, args, train_dataset, eval_dataset, processing_class, **kwargs
         )
+        self._bind_policy(paid)
+        if by_rewards:
+            self._require_statements(paid, args.factuality_reward_weight)
         self._span_rewards = SpanRewards(self)
         if self._span_rewards.found:
             self.args.refuse_token_advantages("a reward that is paid at its own spans")
@@ -270,6 +279,7 @@ class FactGRPOTrainer(SamplingTrainer, SequenceRatios, GRPOTrainer):
         here = self.accelerator.process_index * len(prompts)
         found = self._span_rewards.advantages(rewards_per_func, group_size)
         self._own_advantages = {column: values[here : here + len(prompts)] for column, values in found.items()}
+        self._keep_earned(rewards_per_func, len(prompts))
         # Column by column in memory, as each function's rewards are without ours: the parent logs the mean of each
         # column, and a sum over strided memory rounds differently in the last bit.
         return rewards_per_func.t().contiguous().t()
@@ -283,6 +293,8 @@ class FactGRPOTrainer(SamplingTrainer, SequenceRatios, GRPOTrainer):
         labels = token_values(offsets, units, self._values, mask.size(1), outside, mask.device)
         before = output["advantages"]
         shaped = shape_advantages(self._credit, before, labels, mask, self.args.credit_scale)
+        if self._by_rewards:
+            shaped = self._credited(before, mask, units)
         own, opened = self._own_advantages, self._opened
         output["advantages"] = self._span_rewards.paid(shaped, own, self._tokens, opened, mask)
         if output["advantages"].dim() == 2:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,6 @@ from torch.nn.functional import pad
 from transformers.integrations import is_deepspeed_zero3_enabled
 from trl import GRPOTrainer
 from trl.models.utils import disable_gradient_checkpointing
-from trl.trainer.utils import get_callable_name, is_async_callable
 
 from hf_factuality.functional.gae import (
     explained_variance,
@@ -23,14 +21,13 @@ from hf_factuality.functional.gae import (
     whiten,
 )
 from hf_factuality.hub.cards.settings import describe_rewards
-from hf_factuality.spans import TokenOffsets
-from hf_factuality.trainers._base import SamplingTrainer, as_list, named_rewards
-from hf_factuality.trainers._token_rewards import TokenRewardFunc, token_reward_rows
+from hf_factuality.trainers._base import SamplingTrainer, named_rewards
+from hf_factuality.trainers._token_rewards import PaysTokens, TokenRewardFunc
 from hf_factuality.trainers.critic import CriticFiles, make_critic
 from hf_factuality.trainers.token_reward_ppo_config import TokenRewardPPOConfig
 
 
-class TokenRewardPPOTrainer(CriticFiles, SamplingTrainer, GRPOTrainer):
+class TokenRewardPPOTrainer(CriticFiles, PaysTokens, SamplingTrainer, GRPOTrainer):
     """PPO whose rewards are per token: what a statement earns is paid at the token where it ends (RLFH).
 
     Differs from [`~trl.GRPOTrainer`] in where advantages come from: a critic values every token, GAE turns token rewards
@@ -85,7 +82,7 @@ class TokenRewardPPOTrainer(CriticFiles, SamplingTrainer, GRPOTrainer):
         **kwargs,
     ):
         args = self._checked_args(args, model)
-        given = as_list(token_reward_funcs)
+        given = self._scalars(token_reward_funcs)
         own = named_rewards(reward_funcs)
         if placed := [function.__name__ for function in own if hasattr(function, "spans")]:
             raise ValueError(
@@ -93,18 +90,13 @@ class TokenRewardPPOTrainer(CriticFiles, SamplingTrainer, GRPOTrainer):
             )
         if not given and not own:
             raise ValueError("nothing to learn from: pass token_reward_funcs, reward_funcs or both")
-        if not all(callable(function) and not is_async_callable(function) for function in given):
-            raise ValueError(f"token_reward_funcs must be plain functions, not async, got {given!r:.200}")
         weights = [1.0] * len(given) if args.token_reward_weights is None else args.token_reward_weights
         if len(weights) != len(given):
             raise ValueError(f"token_reward_weights={weights} must have one weight for each of {len(given)} functions")
         if args.critic_model != "value_head" and is_deepspeed_zero3_enabled():
             raise ValueError(f"critic_model={args.critic_model!r} is sharded by ZeRO-3; set critic_model='value_head'")
-        self._token_rewards: dict[int, list[torch.Tensor | None]] = {}
-        self._tokens: list[TokenOffsets] = []
         self._plain: torch.Tensor | None = None
-        wrapped = [self._scalar(number, function) for number, function in enumerate(given)]
-        super().__init__(model, own, wrapped, weights, args, train_dataset, eval_dataset, processing_class, **kwargs)
+        super().__init__(model, own, given, weights, args, train_dataset, eval_dataset, processing_class, **kwargs)
         if self.is_deepspeed_enabled and args.freezing_actor_steps and args.weight_decay:
             raise ValueError(
                 f"freezing_actor_steps with weight_decay={args.weight_decay} under DeepSpeed; set one of them to 0"
@@ -125,26 +117,9 @@ class TokenRewardPPOTrainer(CriticFiles, SamplingTrainer, GRPOTrainer):
         self.critic.to(self.accelerator.device).prepare(
             args.critic_learning_rate, (args.adam_beta1, args.adam_beta2), args.adam_epsilon, args.weight_decay
         )
-        for function in given:
-            if callable(getattr(function, "bind_policy", None)):
-                function.bind_policy(self.model, self._tokenizer)
+        self._bind_policy(given)
 
     # Rewards
-    def _scalar(self, number: int, function: TokenRewardFunc) -> Callable[..., list[float | None]]:
-        """A token reward function as the parent calls them: it keeps the token rewards and returns their sums."""
-
-        def reward(prompts, completions, completion_ids, **columns):
-            if not self._tokens:
-                self._tokens = self._offsets(completion_ids)
-            columns["completion_texts"] = [tokens.text for tokens in self._tokens]
-            found = function(prompts=prompts, completions=completions, completion_ids=completion_ids, **columns)
-            rows = token_reward_rows(reward.__name__, found, self._tokens, completion_ids)
-            self._token_rewards[number] = rows
-            return [None if row is None else row.sum().item() for row in rows]
-
-        reward.__name__, reward.__wrapped__ = get_callable_name(function), function
-        return reward
-
     def _calculate_rewards(self, inputs, prompts, completions, completion_ids_list):
         self._token_rewards, self._tokens = {}, []
         rewards_per_func = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
@@ -154,14 +129,7 @@ class TokenRewardPPOTrainer(CriticFiles, SamplingTrainer, GRPOTrainer):
 
     def _place_rewards(self, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Token rewards of shape (B, T), and which completions have any that is known, (B,)."""
-        rewards = torch.zeros(mask.shape, device=mask.device)
-        known = torch.zeros(len(mask), dtype=bool, device=mask.device)
-        weights = self.reward_weights.tolist()
-        for number, rows in self._token_rewards.items():
-            for index, row in enumerate(rows):
-                if row is not None:
-                    rewards[index, : len(row)] += weights[self._num_plain + number] * row.to(mask.device)
-                    known[index] = True
+        rewards, known = self._paid(mask, self.reward_weights[self._num_plain :].tolist())
         if self._num_plain:
             plain_weights = self.reward_weights[: self._num_plain].to(mask.device)
             last = (mask.sum(dim=1) - 1).clamp(min=0)

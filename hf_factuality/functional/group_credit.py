@@ -1,0 +1,181 @@
+"""Advantages of tokens from rewards of statements, against the other completions of the group instead of a critic."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+
+PLACES = ("token", "statement", "share")
+"""What the same place of another completion is, see [`group_to_go`]."""
+
+
+@dataclass(frozen=True)
+class GroupRewards:
+    r"""What the tokens of whole groups of completions earn.
+
+    Which credits are unbiased. Let `R` be all that a completion earns, `r_k` what its token `k` earns, and `b_t` any number that
+    is known before token `t` is drawn. Given what stands before it, `E[grad log pi(a_t)] = 0`, so that terms known by then
+    fall out: the gradient of `E[R]` is `E[sum_t grad log pi(a_t) (sum_{k >= t} r_k - b_t)]`, and the same with `R - b_t`. Other
+    completions of the group are drawn independently, and how many statements have ended before a token is known before it. So
+    `"sum"` and `to_go` with the places `"token"` and `"statement"` are unbiased (before they are divided by a standard
+    deviation). Biased are `"share"` (the length, of which a share is taken, is decided by later tokens), a discount below 1,
+    `"own"` (it adds the gradient of each statement's reward by its own tokens alone, `scale` times) and `"process"` (each
+    number is divided by the spread of numbers that the completion itself is among, and a mean is taken off every statement,
+    so that another statement of average worth costs what it would have earned).
+
+    Args:
+        rewards (`torch.Tensor` of shape (B, T), float32):
+            Reward of each token; rows add up to what the completion earns. B is a multiple of `group_size`, groups in order.
+        own (`torch.Tensor` of shape (B, T), float32):
+            The part of `rewards` that is paid for statements, each at the token where its statement ends.
+        ends (`torch.Tensor` of shape (B, T), bool):
+            True on tokens where a statement ends, also where it earns 0.
+        mask (`torch.Tensor` of shape (B, T), bool):
+            True on the tokens of completions, false on padding.
+        known (`torch.Tensor` of shape (B,), bool):
+            False where nothing is known of the completion: its advantage is 0, and it is in no baseline.
+        group_size (`int`):
+            Completions per prompt, at least 2.
+        spread (`str`, *optional*, defaults to `"group"`):
+            TRL's `scale_rewards`: advantages are divided by the root of their mean square over the tokens of the `"group"` or of
+            the `"batch"`, or by nothing (`"none"`).
+    """
+
+    rewards: torch.Tensor
+    own: torch.Tensor
+    ends: torch.Tensor
+    mask: torch.Tensor
+    known: torch.Tensor
+    group_size: int
+    spread: str = "group"
+
+    @property
+    def learned(self) -> torch.Tensor:
+        """Tokens of known completions, (B, T)."""
+        return self.mask & self.known.unsqueeze(1)
+
+    def normalised(self, values: torch.Tensor, where: torch.Tensor) -> torch.Tensor:
+        """Values of shape (B, T), of which those at some learned tokens count, over the root of their mean square."""
+        values = values.masked_fill(~(where & self.learned), 0.0)
+        if self.spread == "none":
+            return values
+        mean, _ = _moments(
+            values.square(), where & self.learned, self.group_size if self.spread == "group" else len(values)
+        )
+        return values / (mean.sqrt() + 1e-4)
+
+
+def rewards_to_go(rewards: torch.Tensor, discount: float = 1.0) -> torch.Tensor:
+    """Sum of the rewards of each token and of those after it, (B, T); each token further away counts `discount` times as much."""
+    if discount == 1.0:
+        return rewards.flip(1).cumsum(1).flip(1)
+    columns, carried = [], torch.zeros_like(rewards[:, 0])
+    for column in rewards.flip(1).unbind(1):
+        carried = column + discount * carried
+        columns.append(carried)
+    return torch.stack(columns, 1).flip(1)
+
+
+def statement_index(ends: torch.Tensor) -> torch.Tensor:
+    """How many statements have ended before each token, (B, T), int64; `ends` as in [`GroupRewards`]."""
+    return ends.cumsum(1) - ends.long()
+
+
+def group_to_go(group: GroupRewards, place: str = "token", discount: float = 1.0) -> torch.Tensor:
+    """Reward to go less the mean reward to go of the other completions at the same place; RLOO, token by token.
+
+    Args:
+        group ([`GroupRewards`]):
+            Rewards.
+        place (`str`, *optional*, defaults to `"token"`):
+            The same place is as many tokens from the start (`"token"`), after as many statements (`"statement"`), or the same
+            share of the completion (`"share"`). Completions that have ended before have 0 to go.
+        discount (`float`, *optional*, defaults to `1.0`):
+            Per token.
+
+    Returns:
+        `torch.Tensor` of shape (B, T), float32, not divided by a standard deviation; 0 where none of the others is known.
+
+    Raises:
+        `ValueError`: an unknown place.
+    """
+    to_go = rewards_to_go(group.rewards, discount)
+    length, steps = to_go.size(1), torch.arange(to_go.size(1), device=to_go.device)
+    if place == "token":
+        table, index = to_go, steps.expand(to_go.shape)
+    elif place == "statement":
+        index = statement_index(group.ends)
+        # What is to go where statement k begins, at the first token with k ends before it.
+        first = (index.unsqueeze(1) < torch.arange(int(index.max()) + 1, device=index.device).view(1, -1, 1)).sum(2)
+        table = torch.cat([to_go, torch.zeros_like(to_go[:, :1])], 1).gather(1, first)
+    elif place == "share":
+        lengths = group.mask.sum(1, keepdim=True).clamp(min=1)
+        table = to_go.gather(1, steps * lengths // length)
+        index = (steps * length // lengths).clamp(max=length - 1)
+    else:
+        raise ValueError(f"place={place!r} is unknown; choose one of {PLACES}")
+    return (to_go - _others(table, group).gather(1, index)) * (_others_known(group) > 0) * group.learned
+
+
+def process_advantages(group: GroupRewards) -> torch.Tensor:
+    """Process supervision (DeepSeekMath, arXiv 2402.03300, section 4.1.3): step rewards normalised over the group, summed from
+    the step on. A step is a statement, or a token that earns something else. Shape (B, T)."""
+    steps = (group.ends | (group.rewards != 0)) & group.learned
+    mean, sd = _moments(group.rewards, steps, group.group_size)
+    return rewards_to_go(((group.rewards - mean) / (sd + 1e-4)).masked_fill(~steps, 0.0)) * group.learned
+
+
+GroupCredit = Callable[[torch.Tensor, GroupRewards, float], torch.Tensor]
+"""`(advantages, group, scale) -> (B, T)`, where `advantages` are the parent's, of shape (B,)."""
+
+
+def own_credit(centred: bool) -> GroupCredit:
+    """The group's advantage, plus `scale` times what the statement of each token earns itself, over the spread of that; `centred`:
+    less the mean over the statements of the group. 0 is added after the last statement."""
+
+    def credit(advantages: torch.Tensor, group: GroupRewards, scale: float) -> torch.Tensor:
+        ends = group.ends & group.learned
+        values = group.own - _moments(group.own, ends, group.group_size)[0] if centred else group.own
+        index = statement_index(group.ends)
+        worth = torch.zeros(len(index), index.size(1) + 1, device=index.device)
+        worth = worth.scatter_add_(1, index, group.normalised(values, ends)).gather(1, index)
+        return (advantages.unsqueeze(1) + scale * worth) * group.learned
+
+    return credit
+
+
+def to_go_credit(place: str) -> GroupCredit:
+    """A share `scale` of [`group_to_go`] at this place, and the rest of the completion's sum less the mean of the others'."""
+
+    def credit(advantages: torch.Tensor, group: GroupRewards, scale: float) -> torch.Tensor:
+        found = group_to_go(group, place)
+        if scale < 1:
+            sums = group.rewards.sum(1, keepdim=True)
+            whole = (sums - _others(sums, group)) * (_others_known(group) > 0)
+            found = scale * found + (1 - scale) * whole * group.learned
+        return group.normalised(found, group.mask)
+
+    return credit
+
+
+def _others_known(group: GroupRewards) -> torch.Tensor:
+    known = group.known.view(-1, group.group_size).long()
+    return (known.sum(1, keepdim=True) - known).view(-1, 1)
+
+
+def _others(table: torch.Tensor, group: GroupRewards) -> torch.Tensor:
+    """Mean of the known others of the group, (B, K)."""
+    groups = (table * group.known.unsqueeze(1)).view(-1, group.group_size, table.size(1))
+    return (groups.sum(1, keepdim=True) - groups).view_as(table) / _others_known(group).clamp(min=1)
+
+
+def _moments(values: torch.Tensor, where: torch.Tensor, rows: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Mean and standard deviation of `values` of shape (B, T) at some tokens of `rows` completions each, of shape (B, 1)."""
+    grouped, where = values.reshape(-1, rows * values.size(1)), where.reshape(-1, rows * values.size(1))
+    count = where.sum(1, keepdim=True)
+    mean = (grouped * where).sum(1, keepdim=True) / count.clamp(min=1)
+    spread = ((grouped - mean).square() * where).sum(1, keepdim=True) / (count - 1).clamp(min=1)
+    return tuple(moment.repeat_interleave(rows, 0) for moment in (mean, spread.sqrt()))

@@ -1,0 +1,80 @@
+"""Advantages of FactGRPO from what the tokens of a group earn, where its `credit` asks for that."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from hf_factuality.functional.credit import CREDITS, span_values
+from hf_factuality.functional.group_credit import GroupRewards
+from hf_factuality.functional.token_rewards import place_spans
+from hf_factuality.spans import LabeledSpan
+from hf_factuality.trainers._token_rewards import PaysTokens
+
+
+class CreditsRewards(PaysTokens):
+    """Turns what a batch earned into [`GroupRewards`]: token reward functions pay where their spans end, and the mean
+    factuality in equal parts where the sentences end; the rest of the parent's sum is paid at the last token."""
+
+    _earned: torch.Tensor
+
+    @property
+    def _by_rewards(self) -> bool:
+        return isinstance(self._credit, str) and CREDITS[self._credit].rewards is not None
+
+    def _require_statements(self, functions: list[Callable], weight: float) -> None:
+        if not functions and not weight:
+            raise ValueError(
+                f"credit={self._credit!r} needs statements that are paid: pass token_reward_funcs, or set "
+                "factuality_reward_weight above 0"
+            )
+        if self.num_generations < 2 or self.args.multi_objective_aggregation != "sum_then_normalize":
+            raise ValueError(
+                f"credit={self._credit!r} compares sums within a group: num_generations must be at least 2 and "
+                "multi_objective_aggregation 'sum_then_normalize'"
+            )
+
+    def _keep_earned(self, rewards_per_func: torch.Tensor, count: int) -> None:
+        """The parent's sums of this process, NaN where nothing is known."""
+        sums = (rewards_per_func * self.reward_weights.to(rewards_per_func.device)).nansum(dim=1)
+        sums[torch.isnan(rewards_per_func).all(dim=1)] = torch.nan
+        here = self.accelerator.process_index * count
+        self._earned = sums[here : here + count].float()
+
+    def _credited(
+        self, advantages: torch.Tensor, mask: torch.Tensor, units: list[tuple[LabeledSpan, ...]]
+    ) -> torch.Tensor:
+        """Advantages of shape (B, T) by the credit of this name."""
+        *_, weight = weights = self.reward_weights.tolist()
+        own, _ = self._paid(mask, weights[-1 - len(self._token_rewards) : -1])
+        ends = torch.zeros_like(mask)
+        for rows in self._statement_ends.values():
+            for number, row in enumerate(rows):
+                if row is not None:
+                    ends[number, : len(row)] |= row.to(mask.device)
+        for number, (found, tokens) in enumerate(zip(units, self._tokens, strict=True)):
+            judged = [unit for unit in found if unit.label is not None]
+            if not weight or not judged:
+                continue
+            values = [weight / len(judged) * value for value in span_values(judged, self._values)]
+            for total, paid in ((own, values), (ends, [1.0] * len(judged))):
+                spans = [(unit.start, unit.end, value) for unit, value in zip(judged, paid, strict=True)]
+                row = place_spans(tokens.offsets, spans).to(mask.device)
+                total[number, : len(row)] += row.to(total.dtype)
+        known = ~torch.isnan(self._earned)
+        rewards, last = own.clone(), (mask.sum(1, keepdim=True) - 1).clamp(min=0)
+        rest = torch.nan_to_num(self._earned).unsqueeze(1) - own.sum(1, keepdim=True)
+        rewards.scatter_add_(1, last, torch.where(rest.abs() > 1e-6 * own.abs().sum(1, keepdim=True), rest, 0.0))
+        # Groups may be spread over the processes.
+        here = self.accelerator.process_index * len(mask)
+        everywhere = [
+            self.accelerator.gather(self.accelerator.pad_across_processes(x.float(), dim=1))
+            for x in (advantages.unsqueeze(1), rewards, own, ends, mask, known.unsqueeze(1))
+        ]
+        before, rewards, own = everywhere[0].squeeze(1), everywhere[1], everywhere[2]
+        ends, full, known = everywhere[3].bool(), everywhere[4].bool(), everywhere[5].squeeze(1).bool()
+        size = self.num_generations if self.model.training else self.num_generations_eval
+        group = GroupRewards(rewards, own, ends, full, known, size, self.scale_rewards)
+        shaped = CREDITS[self._credit].rewards(before, group, self.args.credit_scale)
+        return shaped[here : here + len(mask), : mask.size(1)].to(advantages.dtype)

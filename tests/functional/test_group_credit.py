@@ -1,0 +1,235 @@
+"""Credit by what tokens earn: hand arithmetic, a slow second implementation, and exact gradients of a small bandit."""
+
+import itertools
+import statistics
+
+import pytest
+import torch
+
+from hf_factuality.functional.group_credit import (
+    PLACES,
+    GroupRewards,
+    group_to_go,
+    own_credit,
+    process_advantages,
+    rewards_to_go,
+    statement_index,
+    to_go_credit,
+)
+
+
+def group(rewards, ends=None, lengths=None, known=None, size=None, own=None, spread="none"):
+    rewards = torch.tensor(rewards, dtype=torch.float32)
+    lengths = lengths or [rewards.size(1)] * len(rewards)
+    mask = torch.arange(rewards.size(1)) < torch.tensor(lengths).unsqueeze(1)
+    ends = rewards != 0 if ends is None else torch.tensor(ends, dtype=bool)
+    known = torch.ones(len(rewards), dtype=bool) if known is None else torch.tensor(known)
+    own = rewards if own is None else torch.tensor(own, dtype=torch.float32)
+    return GroupRewards(rewards, own, ends, mask, known, size or len(rewards), spread)
+
+
+def test_rewards_to_go_by_hand():
+    rewards = torch.tensor([[1.0, 0.0, 2.0, -4.0]])
+    assert rewards_to_go(rewards).tolist() == [[-1.0, -2.0, -2.0, -4.0]]
+    assert rewards_to_go(rewards, 0.5).tolist() == [[1.0, 0.0, 0.0, -4.0]]
+
+
+def test_statements_are_counted_by_their_ends():
+    assert statement_index(torch.tensor([[0, 1, 0, 0, 1, 0]], dtype=bool)).tolist() == [[0, 0, 1, 1, 1, 2]]
+
+
+def test_to_go_by_hand():
+    # Two statements of 2 tokens each against one of 3 tokens that earns 1.
+    found = group([[0, 2, 0, 4], [0, 0, 1, 0]], lengths=[4, 3])
+    assert group_to_go(found, "token").tolist() == [[5, 5, 3, 4], [-5, -5, -3, 0]]
+    # Where its second statement begins, the other has ended with 0 to go; its last token is after the statement.
+    assert group_to_go(found, "statement").tolist() == [[5, 5, 4, 4], [-5, -5, -5, 0]]
+
+
+def slow_to_go(found, place, discount=1.0):
+    rewards, mask = found.rewards.tolist(), found.mask.tolist()
+    length = len(rewards[0])
+
+    def to_go(row, at):
+        return sum(rewards[row][k] * discount ** (k - at) for k in range(at, length)) if at < length else 0.0
+
+    def statement(row, at):
+        return sum(found.ends[row][:at].tolist())
+
+    out = [[0.0] * length for _ in rewards]
+    for row, at in itertools.product(range(len(rewards)), range(length)):
+        first = row // found.group_size * found.group_size
+        others = [k for k in range(first, first + found.group_size) if k != row and found.known[k]]
+        if not (mask[row][at] and found.known[row] and others):
+            continue
+        same = []
+        for other in others:
+            lengths = [max(sum(mask[k]), 1) for k in (row, other)]
+            if place == "token":
+                there = at
+            elif place == "statement":
+                there = next((t for t in range(length) if statement(other, t) >= statement(row, at)), length)
+            else:
+                there = at * length // lengths[0] * lengths[1] // length
+            same.append(to_go(other, there))
+        out[row][at] = to_go(row, at) - sum(same) / len(same)
+    return torch.tensor(out)
+
+
+def random_group(seed, size=4, groups=3, length=9):
+    rng = torch.Generator().manual_seed(seed)
+    lengths = torch.randint(0, length + 1, (size * groups,), generator=rng)
+    mask = torch.arange(length) < lengths.unsqueeze(1)
+    ends = (torch.rand(mask.shape, generator=rng) < 0.3) & mask
+    rewards = torch.randn(mask.shape, generator=rng) * ends * (torch.rand(mask.shape, generator=rng) < 0.8)
+    known = torch.rand(len(mask), generator=rng) < 0.8
+    return GroupRewards(rewards, rewards, ends, mask, known, size, "none")
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("seed", range(8))
+def test_to_go_is_that_of_a_slow_loop(place, seed):
+    found = random_group(seed)
+    torch.testing.assert_close(group_to_go(found, place), slow_to_go(found, place), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(group_to_go(found, place, 0.9), slow_to_go(found, place, 0.9), atol=1e-5, rtol=1e-5)
+
+
+def test_unknown_place_is_named():
+    with pytest.raises(ValueError, match="place='word' is unknown"):
+        group_to_go(random_group(0), "word")
+
+
+def test_process_supervision_by_hand():
+    # Steps 1, 3 and 2, 2: mean 2, standard deviation of (1, 3, 2, 2).
+    found = process_advantages(group([[0, 1, 3], [2, 0, 2]]))
+    z = 1 / (statistics.stdev([1, 3, 2, 2]) + 1e-4)
+    torch.testing.assert_close(found, torch.tensor([[0, 0, z], [0, 0, 0]]), atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_process_supervision_is_that_of_a_slow_loop(seed):
+    found, expected = random_group(seed), []
+    for first in range(0, len(found.rewards), found.group_size):
+        rows = [row for row in range(first, first + found.group_size) if found.known[row]]
+        steps = {row: found.ends[row].nonzero().flatten().tolist() for row in rows}
+        values = [found.rewards[row, at].item() for row in rows for at in steps[row]]
+        sd = statistics.stdev(values) if len(values) > 1 else 0.0
+        for row in range(first, first + found.group_size):
+            z = {
+                at: (found.rewards[row, at].item() - statistics.mean(values)) / (sd + 1e-4)
+                for at in steps.get(row, ())
+            }
+            width = found.mask[row].sum().item() if row in steps else 0
+            expected.append(
+                [sum(z[k] for k in z if k >= at) if at < width else 0.0 for at in range(found.rewards.size(1))]
+            )
+    torch.testing.assert_close(process_advantages(found), torch.tensor(expected), atol=1e-3, rtol=1e-4)
+
+
+def test_own_adds_what_the_statement_earns_to_its_tokens():
+    found = group([[0, 2, 0, -2, 0], [0, 0, 2, 0, 0]], lengths=[5, 4], own=[[0, 2, 0, -2, 0], [0, 0, 2, 0, 0]])
+    advantages = torch.tensor([0.5, -0.5])
+    added = own_credit(False)(advantages, found, 0.25)
+    assert added.tolist() == [[1.0, 1.0, 0.0, 0.0, 0.5], [0.0, 0.0, 0.0, -0.5, 0.0]]
+    # Less the mean of 2, -2 and 2, over the tokens of each.
+    found = group([[0, 2, 0, -2, 0], [0, 0, 3, 0, 0]], lengths=[5, 4])
+    centred = own_credit(True)(advantages, found, 0.5)  # the mean is 1
+    assert centred.tolist() == [[1.0, 1.0, -1.0, -1.0, 0.5], [0.5, 0.5, 0.5, -0.5, 0.0]]
+    found = group([[0, 2, 0, -2, 0], [0, 0, 2, 0, 0]], lengths=[5, 4])
+    # Over the root mean square, 2: as much as one of 1 without it.
+    divided = own_credit(False)(advantages, group(found.rewards.tolist(), lengths=[5, 4], spread="group"), 0.5)
+    torch.testing.assert_close(divided, added, atol=1e-4, rtol=1e-4)
+
+
+def test_a_share_of_to_go_and_the_rest_of_the_whole():
+    found = group([[0, 2, 0, 4], [0, 0, 1, 0]], lengths=[4, 3])
+    mixed = to_go_credit("token")(torch.zeros(2), found, 0.5)
+    assert mixed.tolist() == [[5, 5, 4, 4.5], [-5, -5, -4, 0]]
+
+
+@pytest.mark.parametrize("spread", ["group", "batch", "none"])
+@pytest.mark.parametrize("seed", range(4))
+def test_nothing_is_learnt_where_nothing_is_known(spread, seed):
+    found = random_group(seed)
+    found = GroupRewards(found.rewards, found.own, found.ends, found.mask, found.known, found.group_size, spread)
+    for credit in (own_credit(False), own_credit(True), *map(to_go_credit, PLACES)):
+        shaped = credit(torch.ones(len(found.mask)), found, 0.5)
+        assert torch.isfinite(shaped).all() and not shaped[~found.learned].any() and shaped.any()
+        # A group's advantages are bounded, however alike its rewards are.
+        assert shaped.abs().max() < 50
+
+
+# A bandit whose gradients are exact: a policy draws tokens until it draws the last one or has drawn four.
+WORDS, LENGTH, SIZE = 3, 4, 2
+REWARDS = torch.tensor([[1.0, -0.5, 0.3], [0.7, 0.2, -1.0], [-0.4, 2.0, 0.5], [0.6, -0.8, 1.5]])
+
+
+def completions():
+    for words in itertools.product(range(WORDS), repeat=LENGTH):
+        stop = next((at for at, word in enumerate(words) if word == WORDS - 1), LENGTH - 1)
+        if all(word == 0 for word in words[stop + 1 :]):  # each completion once
+            yield words[: stop + 1]
+
+
+def log_prob(theta, words):
+    """Of each token; it depends on the token before, so that an early choice moves what later ones earn."""
+    before = [WORDS, *words[:-1]]
+    return torch.stack([torch.log_softmax(theta[b], 0)[w] for b, w in zip(before, words, strict=True)])
+
+
+def expected_gradients(advantages):
+    """The exact mean over all pairs of completions, and the gradient of the mean reward."""
+    theta = torch.randn(
+        WORDS + 1, WORDS, generator=torch.Generator().manual_seed(0), dtype=torch.float64
+    ).requires_grad_()
+    all_words = list(completions())
+    logs = [log_prob(theta, words) for words in all_words]
+    chances = [log.sum().exp() for log in logs]
+    earned = [[REWARDS[at, word].item() for at, word in enumerate(words)] for words in all_words]
+    assert sum(chances).item() == pytest.approx(1)
+    goal = sum(chance * sum(row) for chance, row in zip(chances, earned, strict=True))
+    truth = torch.autograd.grad(goal, theta, retain_graph=True)[0]
+    surrogate = 0.0
+    for one, other in itertools.product(range(len(all_words)), repeat=2):
+        rows = [
+            earned[one] + [0.0] * (LENGTH - len(earned[one])),
+            earned[other] + [0.0] * (LENGTH - len(earned[other])),
+        ]
+        # Every other token ends a statement.
+        ends = [[at < len(all_words[k]) and all_words[k][at] != 0 for at in range(LENGTH)] for k in (one, other)]
+        found = group(rows, ends, [len(all_words[k]) for k in (one, other)])
+        shaped = advantages(found).double()
+        pair = sum((shaped[number, : len(logs[k])] * logs[k]).sum() for number, k in enumerate((one, other)))
+        surrogate = surrogate + (chances[one] * chances[other]).detach() * pair / SIZE
+    return torch.autograd.grad(surrogate, theta)[0], truth
+
+
+def sum_credit(found):
+    sums = found.rewards.sum(1, keepdim=True)
+    return (sums - sums.flip(0)) * found.mask
+
+
+UNBIASED = {
+    "sum": sum_credit,
+    "token": lambda found: group_to_go(found, "token"),
+    "statement": lambda found: group_to_go(found, "statement"),
+    "half": lambda found: to_go_credit("token")(None, found, 0.5),
+}
+BIASED = {
+    "share": lambda found: group_to_go(found, "share"),
+    "discount": lambda found: group_to_go(found, "token", 0.5),
+    "own": lambda found: own_credit(False)(sum_credit(found)[:, 0], found, 0.5),
+    "process": process_advantages,
+}
+
+
+@pytest.mark.parametrize("name", UNBIASED)
+def test_unbiased(name):
+    found, truth = expected_gradients(UNBIASED[name])
+    torch.testing.assert_close(found, truth, atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", BIASED)
+def test_biased(name):
+    found, truth = expected_gradients(BIASED[name])
+    assert (found - truth).abs().max() > 1e-2 * truth.abs().max()

@@ -1,0 +1,178 @@
+"""FactGRPO with credit by what tokens earn, against a slow computation from the texts."""
+
+import math
+import sys
+
+import pytest
+from accelerate import PartialState
+from accelerate.utils import gather_object
+
+from hf_factuality import FactGRPOConfig, FactGRPOTrainer, Label, LabeledSpan, Verification
+from hf_factuality.rewards import RLFHReward
+from tests.processes import assert_ended_well, run_ranks
+from tests.tiny import letters_reward, rows
+from tests.trainers.recording import SETTINGS, WholeCompletion, vowels
+
+
+class Keeps(FactGRPOTrainer):
+    """Keeps what each batch came to, before it is shuffled."""
+
+    kept = ()
+
+    def _generate_and_score_completions(self, inputs):
+        output = super()._generate_and_score_completions(inputs)
+        rows = zip(self._tokens, output["advantages"], output["completion_mask"].sum(1).tolist(), strict=True)
+        self.kept = (*self.kept, [(tokens, row.tolist(), length) for tokens, row, length in rows])
+        return output
+
+
+def train(model, folder, token_reward_funcs=None, reward_funcs=None, verifier=None, **settings):
+    own = {
+        "verify_scope": "completion",
+        "credit": "to_go",
+        "scale_rewards": "none",
+        "max_steps": 2,
+        "num_iterations": 1,
+    }
+    own |= {} if verifier else {"factuality_reward_weight": 0.0}
+    args = FactGRPOConfig(str(folder), **{**SETTINGS, **own, **settings})
+    trainer = Keeps(
+        model=model, reward_funcs=reward_funcs, args=args, train_dataset=rows(), verifier=verifier,
+        token_reward_funcs=token_reward_funcs,
+    )  # fmt: skip
+    trainer.train()
+    return trainer
+
+
+def paid_rows(kept, points):
+    """Per completion a reward per token: each point at the last token with a character before its end."""
+    found = []
+    for tokens, _, length in kept:
+        row = [0.0] * length
+        for _, end, value in points(tokens.text):
+            row[max(at for at, (a, b) in enumerate(tokens.offsets) if a < b and a < end)] += value
+        found.append(row)
+    return found
+
+
+def to_go(paid, size=4):
+    out = []
+    for number, row in enumerate(paid):
+        if row is None:
+            out.append(None)
+            continue
+        first = number // size * size
+        others = [paid[k] for k in range(first, first + size) if k != number and paid[k] is not None]
+        out.append([sum(row[t:]) - sum(sum(one[t:]) for one in others) / len(others) for t in range(len(row))])
+    return out
+
+
+def assert_advantages(kept, expected):
+    assert any(any(row) for row in expected if row)
+    for (_, advantages, length), row in zip(kept, expected, strict=True):
+        assert advantages[:length] == pytest.approx(row or [0.0] * length, abs=1e-4) and not any(advantages[length:])
+
+
+def vowel_points(text):
+    return vowels([text])[0]
+
+
+def test_token_rewards_are_paid_against_the_group(tiny_model, tmp_path):
+    trainer = train(tiny_model, tmp_path, vowels)
+    for kept in trainer.kept:
+        assert_advantages(kept, to_go(paid_rows(kept, vowel_points)))
+    assert any(entry["rewards/vowels/mean"] for entry in trainer.state.log_history if "loss" in entry)
+
+
+def test_other_rewards_are_paid_at_the_end(tiny_model, tmp_path):
+    kept = train(tiny_model, tmp_path, vowels, letters_reward, reward_weights=[0.5]).kept[0]
+    paid = paid_rows(kept, vowel_points)
+    for row, (tokens, *_) in zip(paid, kept, strict=True):
+        row[-1] += 0.5 * letters_reward([""], [[{"content": tokens.text}]])[0]
+    assert_advantages(kept, to_go(paid))
+
+
+def halves(text):
+    """Two sentences; the first is true where the text has an even length."""
+    middle, even = len(text) // 2, len(text) % 2 == 0
+    return [(0, middle, 1 if even else -1), (middle, len(text), -1)] if middle else []
+
+
+class Halves(WholeCompletion):
+    def verify(self, inputs):
+        labels = {1: Label.SUPPORTED, -1: Label.CONTRADICTED}
+        return [
+            Verification(spans=tuple(LabeledSpan(a, b, labels[value]) for a, b, value in halves(item.completion)))
+            for item in inputs
+        ]
+
+
+def test_the_mean_factuality_is_paid_where_its_sentences_end(tiny_model, tmp_path):
+    kept = train(tiny_model, tmp_path, verifier=Halves(), factuality_reward_weight=2.0).kept[0]
+    paid = paid_rows(kept, lambda text: [(a, b, float(value)) for a, b, value in halves(text)])  # 2 / 2 sentences
+    assert_advantages(kept, to_go(paid))
+
+
+def test_a_completion_of_which_nothing_is_known_learns_nothing(tiny_model, tmp_path):
+    def known(completion_texts, **columns):
+        found = vowels(completion_texts)
+        return [None if number == 1 or number > 4 else points for number, points in enumerate(found)]
+
+    # One has its group's mean, at its end; with fewer than two known ones the term is dropped.
+    kept = train(tiny_model, tmp_path, known, max_steps=1).kept[0]
+    first, second = kept[:4], kept[4:]
+    assert any(any(advantages) for _, advantages, _ in first)
+    assert not any(any(advantages) for _, advantages, _ in second)
+
+
+@pytest.mark.parametrize("credit", ["own", "own_centred", "to_go", "to_go_statement", "to_go_share", "process"])
+def test_each_credit_trains(tiny_model, tmp_path, credit):
+    trainer = train(tiny_model, tmp_path, vowels, credit=credit, scale_rewards="group", credit_scale=0.5)
+    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    assert any(losses) and all(map(math.isfinite, losses))
+    card = (tmp_path / "README.md").exists() or trainer._card()["method"]
+    assert card == f"FactGRPO with {credit} credit"
+
+
+def test_nothing_that_earns_leaves_the_parents_advantages(tiny_model, tmp_path):
+    """`own` with statements that earn nothing is the parent's, token by token."""
+    none = train(tiny_model, tmp_path, lambda completion_texts, **columns: [[] for _ in completion_texts], letters_reward,
+                 credit="own")  # fmt: skip
+    plain = train(tiny_model, tmp_path, None, letters_reward, credit="none")
+    for ours, parents in zip(none.kept[0], plain.kept[0], strict=True):
+        assert ours[0].text == parents[0].text and set(ours[1][: ours[2]]) == {parents[1]}
+
+
+def test_what_cannot_work_is_refused(tiny_model, tmp_path):
+    with pytest.raises(ValueError, match="credit='to_go' needs statements that are paid"):
+        train(tiny_model, tmp_path, None, letters_reward)
+    with pytest.raises(ValueError, match="num_generations must be at least 2 and"):
+        train(tiny_model, tmp_path, vowels, multi_objective_aggregation="normalize_then_sum")
+    with pytest.raises(ValueError, match="credit_scale=1.5 is above 1"):
+        FactGRPOConfig(str(tmp_path), bf16=False, credit="to_go", credit_scale=1.5)
+    with pytest.raises(ValueError, match="loss_type='vespo' does not go with credit='own'"):
+        FactGRPOConfig(str(tmp_path), bf16=False, credit="own", loss_type="vespo")
+    with pytest.raises(ValueError, match="must be plain functions"):
+        train(tiny_model, tmp_path, ["vowels"])
+
+
+def test_rlfhs_reward_is_one(tiny_model, tmp_path):
+    trainer = train(tiny_model, tmp_path, RLFHReward(Halves(), rate=3), credit="own", max_steps=1)
+    assert any(any(advantages) for _, advantages, _ in trainer.kept[0])
+
+
+def test_groups_that_are_spread_over_two_processes(tiny_model, tmp_path):
+    found = run_ranks("tests.trainers.test_group_rewards", tiny_model, tmp_path, OMP_NUM_THREADS="1")
+    assert_ended_well(found)
+
+
+def main():
+    state = PartialState(cpu=True)
+    model, folder = sys.argv[1:]
+    kept = train(model, folder, vowels, per_device_train_batch_size=2, gradient_accumulation_steps=1).kept[0]
+    everywhere = gather_object([[(tokens, row, length)] for tokens, row, length in kept])
+    everywhere = [one[0] for one in everywhere]
+    assert len(everywhere) == 4 > len(kept)
+    here = state.process_index * len(kept)
+    assert_advantages(kept, to_go(paid_rows(everywhere, vowel_points))[here : here + len(kept)])
+    state.destroy_process_group()
