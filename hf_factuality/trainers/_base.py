@@ -23,6 +23,7 @@ from hf_factuality.spans import opens_think
 from hf_factuality.trainers._checkpoints import ResumableRollouts, WholeCheckpoints
 from hf_factuality.trainers._finite import CheckedRollouts, StopsAtNonFinite
 from hf_factuality.trainers._overlap import GeneratesInChunks
+from hf_factuality.trainers._padding import SkipsPadding
 from hf_factuality.trainers._publish import Publishes
 
 
@@ -77,7 +78,7 @@ class FactualityTrainer(WholeCheckpoints, Publishes, StopsAtNonFinite):
         write_trainer_card(self, super().create_model_card, model_name, dataset_name, tags, **self._card())
 
 
-class SamplingTrainer(FactualityTrainer, ResumableRollouts, CheckedRollouts, GeneratesInChunks):
+class SamplingTrainer(FactualityTrainer, ResumableRollouts, CheckedRollouts, GeneratesInChunks, SkipsPadding):
     """Beneath the trainers that sample: reward functions of `ours`, which the parent calls and logs after the user's.
 
     They are added once the parent is made, as TRL adds the rewards of environments, so that `args.reward_weights` keeps

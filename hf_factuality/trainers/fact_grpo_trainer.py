@@ -79,7 +79,7 @@ class SequenceRatios:
         return output
 
 
-class FactGRPOTrainer(CreditsRewards, SamplingTrainer, SequenceRatios, GRPOTrainer):
+class FactGRPOTrainer(CreditsRewards, SequenceRatios, SamplingTrainer, GRPOTrainer):
     """GRPO whose advantages are per token: a verifier labels the sentences, and each token's sign follows its sentence.
 
     Differs from [`~trl.GRPOTrainer`] in two places only. A reward named `factuality` (mean over the sentences, FSPO Eq.

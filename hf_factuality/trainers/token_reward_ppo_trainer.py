@@ -22,6 +22,7 @@ from hf_factuality.functional.gae import (
 )
 from hf_factuality.hub.cards.settings import describe_rewards
 from hf_factuality.trainers._base import SamplingTrainer, named_rewards
+from hf_factuality.trainers._padding import by_length, without_padding
 from hf_factuality.trainers._token_rewards import PaysTokens, TokenRewardFunc
 from hf_factuality.trainers.critic import CriticFiles, make_critic
 from hf_factuality.trainers.token_reward_ppo_config import TokenRewardPPOConfig
@@ -143,20 +144,21 @@ class TokenRewardPPOTrainer(CriticFiles, PaysTokens, SamplingTrainer, GRPOTraine
         args, critic = self.args, self.critic
         size = args.per_device_train_batch_size if self.model.training else args.per_device_eval_batch_size
         count = batch["completion_ids"].size(1)
-        values, found = [], []
+        values, found, order = [], [], by_length(batch["completion_mask"], size)
         with torch.no_grad(), ExitStack() as stack:
             stack.enter_context(disable_gradient_checkpointing(self.model, args.gradient_checkpointing_kwargs))
             if not critic.reads_policy:
                 stack.enter_context(disable_gradient_checkpointing(critic.model, {"use_reentrant": False}))
-            for start in range(0, len(batch["completion_ids"]), size):
-                part = without_padding({name: tensor[start : start + size] for name, tensor in batch.items()})
+            for rows in order:
+                part = without_padding({name: tensor[rows] for name, tensor in batch.items()})
                 inputs = _joined(part)
                 with critic.watch():
                     if logps or critic.reads_policy:
                         found.append(self._get_per_token_logps_and_entropies(self.model, *inputs)[0])
                     values.append(self._values(*inputs))
         values, found = ([pad(row, (0, count - row.size(1))) for row in rows] for rows in (values, found))
-        return torch.cat(values), torch.cat(found) if found else None
+        back = torch.cat(order).argsort()
+        return torch.cat(values)[back], torch.cat(found)[back] if found else None
 
     def _values(self, *inputs: Any) -> torch.Tensor:
         with nullcontext() if self.critic.reads_policy else self.accelerator.autocast():
@@ -288,25 +290,3 @@ def _joined(inputs: dict[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor
         torch.cat([inputs[f"prompt_{name}"], inputs[f"completion_{name}"]], dim=1) for name in ("ids", "mask")
     )
     return ids, attention, inputs["completion_ids"].size(1)
-
-
-def without_padding(inputs: dict[str, Any]) -> dict[str, Any]:
-    """Cut off the columns of a micro-batch that are padding in all of its rows: nothing is computed from them.
-
-    A generation batch is padded to its longest prompt (on the left) and completion (on the right) before it is split, and
-    with few rows per micro-batch most passes would be over padding. At least one column of each stays.
-    """
-    prompts, completions = inputs["prompt_mask"], inputs["completion_mask"]
-    used = prompts.any(dim=0).nonzero()
-    first = int(used[0]) if len(used) else prompts.size(1) - 1
-    used = completions.any(dim=0).nonzero()
-    end = int(used[-1]) + 1 if len(used) else 1
-
-    def cut(name: str, value: Any) -> Any:
-        if not torch.is_tensor(value) or value.dim() != 2:
-            return value
-        if name in ("prompt_ids", "prompt_mask"):
-            return value[:, first:]
-        return value[:, :end] if value.size(1) == completions.size(1) else value
-
-    return {name: cut(name, value) for name, value in inputs.items()}

@@ -30,6 +30,7 @@ from hf_factuality.trainers._base import FactualityTrainer, SamplingTrainer
 from hf_factuality.trainers._checkpoints import ResumableRollouts, WholeCheckpoints
 from hf_factuality.trainers._finite import CheckedRollouts, StopsAtNonFinite
 from hf_factuality.trainers._overlap import GeneratesInChunks
+from hf_factuality.trainers._padding import SkipsPadding
 from hf_factuality.trainers._publish import Publishes
 from hf_factuality.trainers.critic import CriticFiles
 from hf_factuality.trainers.fact_grpo_trainer import SequenceRatios
@@ -56,6 +57,16 @@ CHECKPOINTS = {
     "_save_optimizer_and_scheduler": ["self", "output_dir"],
     "_load_optimizer_and_scheduler": ["self", "checkpoint"],
     "_load_best_model": ["self"],
+}
+GENERATING = {
+    "_generate_single_turn": [
+        "self",
+        "prompt_ids",
+        "images",
+        "multimodal_fields",
+        "num_generations",
+        "has_tool_images",
+    ]
 }
 HOOKS = {
     (GRPOTrainer, FactGRPOTrainer): {
@@ -85,17 +96,8 @@ HOOKS = {
         "_save_optimizer_and_scheduler": ["self", "output_dir"],
         "_load_optimizer_and_scheduler": ["self", "checkpoint"],
     },
-    (GRPOTrainer, GeneratesInChunks): {
-        "_generate_and_score_completions": ["self", "inputs"],
-        "_generate_single_turn": [
-            "self",
-            "prompt_ids",
-            "images",
-            "multimodal_fields",
-            "num_generations",
-            "has_tool_images",
-        ],
-    },
+    (GRPOTrainer, GeneratesInChunks): {"_generate_and_score_completions": ["self", "inputs"], **GENERATING},
+    (GRPOTrainer, SkipsPadding): {"_prepare_inputs": ["self", "generation_batch"], **GENERATING},
     (GRPOTrainer, CheckedRollouts): {
         "_calculate_rewards": ["self", "inputs", "prompts", "completions", "completion_ids_list"],
         "_generate_and_score_completions": ["self", "inputs"],

@@ -1,0 +1,88 @@
+"""Training of the credit experiments: one reward per world, paid for in many ways, by GRPO's engine and by PPO."""
+
+from dataclasses import replace
+
+import _fspo
+import _rlfh
+import torch
+
+from hf_factuality import FactGRPOConfig, FactGRPOTrainer, TokenRewardPPOConfig, TokenRewardPPOTrainer
+from hf_factuality.functional import TERNARY_VALUES, judged_units
+from hf_factuality.rewards import answer_reward
+from hf_factuality.spans import scope_ranges
+from hf_factuality.verifiers import VerifierInput
+from hf_factuality.worlds import WorldVerifier
+
+
+# Biographies: simple sentences, and three in ten that join two or three facts.
+BIOGRAPHIES = replace(_rlfh.WORLD, compound=0.3)
+
+
+def _shared(run):
+    # TRL saves nothing here, and every arm draws the same prompts for a seed.
+    return {
+        "output_dir": str(run.folder),
+        "seed": run.seed,
+        "max_steps": run.steps,
+        "use_cpu": not torch.cuda.is_available(),
+    }
+
+
+def biography_arm(credit="none", **settings):
+    """FactGRPO on RLFH's reward, which is a token reward function; the credits by labels read the same oracle."""
+
+    def train(run):
+        world = run.world
+        labels = credit in ("flip", "additive", "scaled")
+        args = FactGRPOConfig(
+            **{**_rlfh.SETTINGS, "max_completion_length": _rlfh.MAX_TOKENS, "num_generations": 8, **settings, **_shared(run)},
+            credit=credit, factuality_reward_weight=0.0, verify_scope="completion",
+        )  # fmt: skip
+        trainer = FactGRPOTrainer(
+            str(run.model_dir), None, args, world.biographies("train"), token_reward_funcs=_rlfh.reward(world),
+            verifier=WorldVerifier(world) if labels else None,
+        )  # fmt: skip
+        trainer.train()
+        return trainer.model
+
+    return train
+
+
+def chain_reward(world, granularity="token"):
+    """Mean factuality of the reasoning as a token reward function: each sentence pays its part where it ends."""
+    verifier = WorldVerifier(world, True)
+
+    def factuality(completion_texts, question, think_opened, **columns):
+        inputs = [VerifierInput(*both) for both in zip(completion_texts, question, strict=True)]
+        judged = zip(inputs, think_opened, verifier.verify(inputs), strict=True)
+        return [_chain_points(item.completion, opened, found, granularity) for item, opened, found in judged]
+
+    return factuality
+
+
+def _chain_points(text, opened, found, granularity):
+    units = judged_units(found) if scope_ranges(text, "think", opened) else ()
+    points = [(unit.start, unit.end, TERNARY_VALUES[unit.label] / len(units)) for unit in units]
+    if granularity == "token" or not points:
+        return points
+    return [(0, len(text), sum(value for *_, value in points))]
+
+
+def chain_ppo(granularity, **settings):
+    """PPO: sentences pay where they end (or all at the end), the answer at the end."""
+
+    def train(run):
+        own = {**_fspo.SETTINGS, "per_device_train_batch_size": 64, "gradient_accumulation_steps": 2,
+               "max_completion_length": _fspo.max_tokens(run), "beta": 0.0, "lam": 0.95, **settings}  # fmt: skip
+        trainer = TokenRewardPPOTrainer(
+            str(run.model_dir), chain_reward(run.world, granularity), answer_reward(),
+            TokenRewardPPOConfig(**own, **_shared(run)), run.world.questions("train", hops=_fspo.hops(run)),
+        )  # fmt: skip
+        trainer.train()
+        return trainer.model
+
+    return train
+
+
+def chain_arm(credit="none", **settings):
+    return _fspo.arm(credit=credit, **settings)

@@ -1,0 +1,187 @@
+"""Less padding: the same completions, losses and gradients, from shorter passes."""
+
+import pytest
+import torch
+from peft import LoraConfig
+from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, GPT2LMHeadModel
+
+from hf_factuality import FactGRPOConfig, Label
+from hf_factuality.trainers._padding import _LiveRows, by_length, ordered
+from tests.tiny import letters_reward, rows
+from tests.trainers.recording import SETTINGS, FactGRPO, WholeCompletion
+
+
+LIMIT = 48
+
+
+class Everything(FactGRPO):
+    """Notes how many rows and columns each pass of the model has."""
+
+    def train(self, *args, **kwargs):
+        self.passes, self.decoded = [], []
+
+        def note(module, args, kwargs):
+            if "labels" in kwargs:
+                self.passes.append(tuple(kwargs["input_ids"].shape))
+
+        def note_decoded(module, args):
+            if args[0].size(1) == 1:
+                self.decoded.append(tuple(args[0].shape))
+
+        self.model.register_forward_pre_hook(note, with_kwargs=True)
+        self.model.get_input_embeddings().register_forward_pre_hook(note_decoded)
+        return super().train(*args, **kwargs)
+
+
+def train(model, folder, skip, **settings):
+    # Ends that are likely enough for completions of 1 to 48 tokens.
+    own = {"verify_scope": "completion", "max_completion_length": LIMIT, "max_steps": 3, "per_device_train_batch_size": 2,
+           "gradient_accumulation_steps": 4, "num_iterations": 1, "generation_kwargs": {"sequence_bias": [[[1], 3.0]]}}  # fmt: skip
+    peft_config = settings.pop("peft_config", None)
+    args = FactGRPOConfig(str(folder), **{**SETTINGS, **own, **settings})
+    verifier = WholeCompletion(
+        lambda number, item: Label.SUPPORTED if len(item.completion) % 2 else Label.CONTRADICTED
+    )
+    trainer = Everything(
+        model=model, reward_funcs=letters_reward, args=args, verifier=verifier, train_dataset=rows(), peft_config=peft_config
+    )  # fmt: skip
+    trainer.skip_padding = skip
+    trainer.train()
+    return trainer
+
+
+def completions(trainer):
+    return sorted(
+        tuple(ids[mask.bool()].tolist())
+        for batch in trainer.batches
+        for ids, mask in zip(batch["completion_ids"], batch["completion_mask"], strict=True)
+    )
+
+
+def columns(passes):
+    return sum(rows * width for rows, width in passes)
+
+
+CASES = [
+    {},
+    {"num_iterations": 2},  # old log-probabilities
+    {"steps_per_generation": 8},
+    {"importance_sampling_level": "sequence", "use_bias_correction_kl": False},
+    {"loss_type": "grpo"},
+    {"loss_type": "dr_grpo"},
+    {"loss_type": "bnpo"},
+    {"loss_type": "cispo"},
+    {"mask_truncated_completions": True},
+    {"credit": "none"},
+    {"peft_config": LoraConfig(r=2)},
+]
+
+
+@pytest.mark.parametrize("settings", CASES, ids=str)
+def test_the_same_is_learnt_from_shorter_passes(tiny_model, tmp_path, settings):
+    ours, other = (train(tiny_model, tmp_path, skip, **settings) for skip in (True, False))
+    # The first generation, before weights can differ in their last bits.
+    first = other.args.steps_per_generation * other.num_iterations
+    ours.batches, other.batches = ours.batches[:first], other.batches[:first]
+    assert completions(ours) == completions(other)
+    lengths = [len(ids) for ids in completions(ours)]
+    assert min(lengths) < LIMIT / 2 < max(lengths)
+    assert columns(ours.passes) < 0.9 * columns(other.passes)
+    for one, same in zip(ours.recorder.gradients, other.recorder.gradients, strict=True):
+        size = max(gradient.abs().max() for gradient in same.values())
+        for name, gradient in same.items():
+            assert (one[name] - gradient).abs().max() <= 1e-5 * size + 1e-9, name
+    sums = [torch.stack(one.losses).view(-1, other.args.gradient_accumulation_steps).sum(1) for one in (ours, other)]
+    torch.testing.assert_close(*sums, rtol=1e-4, atol=1e-6)
+
+
+def test_nothing_is_changed_where_nothing_is_padding(tiny_model, tmp_path):
+    never = {"generation_kwargs": {"min_new_tokens": LIMIT}}
+    ours, other = (train(tiny_model, tmp_path, skip, **never) for skip in (True, False))
+    assert ours.passes == other.passes and ours.decoded == other.decoded
+    assert all(map(torch.equal, ours.losses, other.losses)) and any(map(bool, ours.losses))
+    for one, same in zip(ours.recorder.gradients, other.recorder.gradients, strict=True):
+        assert all(torch.equal(one[name], same[name]) for name in same)
+
+
+@pytest.mark.parametrize("settings", [{"loss_type": "bnpo"}, {"top_entropy_quantile": 0.5}], ids=str)
+def test_micro_batches_stay_as_they_are_where_the_loss_depends_on_them(tiny_model, tmp_path, settings):
+    ours, other = (train(tiny_model, tmp_path, skip, **settings, max_steps=1) for skip in (True, False))
+    assert all(
+        torch.equal(a["completion_ids"], b["completion_ids"]) for a, b in zip(ours.batches, other.batches, strict=True)
+    )
+    ours = train(tiny_model, tmp_path, True, max_steps=1)
+    assert not all(
+        torch.equal(a["completion_ids"], b["completion_ids"]) for a, b in zip(ours.batches, other.batches, strict=True)
+    )
+
+
+def test_rows_that_have_ended_are_decoded_no_further(tiny_model, tmp_path):
+    ours, other = (train(tiny_model, tmp_path, skip, max_steps=1) for skip in (True, False))
+    assert completions(ours) == completions(other)
+    assert len(ours.decoded) == len(other.decoded) and columns(ours.decoded) < 0.8 * columns(other.decoded)
+    rows_left = [rows for rows, _ in ours.decoded]
+    assert rows_left == sorted(rows_left, reverse=True) and rows_left[0] > rows_left[-1]
+
+
+def generate(model, tokenizer, live=None, **settings):
+    prompts = tokenizer(
+        ["Ada", "Where was Marie Curie born?", "x", "He"] * 4, return_tensors="pt", padding=True, padding_side="left"
+    )
+    torch.manual_seed(0)
+    hooks = (
+        [
+            model.register_forward_pre_hook(live.before, with_kwargs=True),
+            model.register_forward_hook(live.after, with_kwargs=True),
+        ]
+        if live
+        else []
+    )
+    out = model.generate(**prompts, max_new_tokens=40, do_sample=True, sequence_bias=[[[1], 3.0]], **settings)
+    for hook in hooks:
+        hook.remove()
+    return out
+
+
+@pytest.mark.parametrize("settings", [{}, {"top_k": 5}, {"cache_implementation": "static"}, {"num_beams": 2}, {"use_cache": False},
+                                      {"num_return_sequences": 2}, {"repetition_penalty": 1.3}], ids=str)  # fmt: skip
+def test_generation_draws_what_it_would(tiny_model, settings):
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(tiny_model), AutoTokenizer.from_pretrained(tiny_model)
+    expected = generate(model, tokenizer, **settings)
+    live = _LiveRows([tokenizer.eos_token_id])
+    for _ in range(2):  # once more, as a later batch does
+        assert torch.equal(generate(model, tokenizer, live, **settings), expected)
+
+
+def test_positions_that_are_not_rotary_stay(tmp_path, tiny_model):
+    tokenizer = AutoTokenizer.from_pretrained(tiny_model)
+    config = GPT2Config(
+        vocab_size=len(tokenizer),
+        n_positions=128,
+        n_embd=16,
+        n_layer=2,
+        n_head=2,
+        resid_pdrop=0.0,
+        embd_pdrop=0.0,
+        attn_pdrop=0.0,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    torch.manual_seed(0)
+    GPT2LMHeadModel(config).save_pretrained(tmp_path / "gpt2")
+    tokenizer.save_pretrained(tmp_path / "gpt2")
+    ours, other = (train(str(tmp_path / "gpt2"), tmp_path, skip, max_steps=1) for skip in (True, False))
+    assert completions(ours) == completions(other) and columns(ours.passes) < columns(other.passes)
+    sums = [torch.stack(one.losses).sum() for one in (ours, other)]
+    torch.testing.assert_close(*sums, rtol=1e-4, atol=1e-6)
+
+
+def test_order():
+    mask = torch.tensor([[1, 1, 1], [1, 0, 0], [1, 1, 0], [1, 0, 0]])
+    assert [rows.tolist() for rows in by_length(mask, 2)] == [[1, 3], [2, 0]]
+    assert [rows.tolist() for rows in by_length(mask, None)] == [[0, 1, 2, 3]]
+    halves = [{"completion_mask": mask[k : k + 2], "advantages": torch.tensor([k, k + 1]), "num_items_in_batch": torch.tensor(7),
+               "none": None} for k in (0, 2)]  # fmt: skip
+    found = ordered(halves)
+    assert [batch["advantages"].tolist() for batch in found] == [[1, 3], [2, 0]]
+    assert all(batch["num_items_in_batch"] == 7 and batch["none"] is None for batch in found)
