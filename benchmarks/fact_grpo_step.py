@@ -1,10 +1,13 @@
-"""Time of a FactGRPO step over a stock GRPO step, and what verification costs.
+"""Time of a FactGRPO step over a stock GRPO step, generation included, and what its parts take.
 
-    python benchmarks/fact_grpo_step.py --repeats 16
+    python benchmarks/fact_grpo_step.py --lengths lognormal --trl /tmp/trl-1.12
+    python benchmarks/fact_grpo_step.py --lengths equal
 
-Both train the closed world's model with learning rate 0 and the same seed, so both generate the same completions and do
-the same work. Short runs alternate, and each pair gives one ratio, of wall time and of processor time: where a machine is
-shared its speed drifts from minute to minute. The first step of a run (memory, caches) is left out.
+Both train a model of random weights with learning rate 0 and the same seed on the closed world's questions. How long a
+completion is is drawn, the same for both: log-normally with a mean of a quarter of the limit, as in reasoning data, or all
+as long as the limit. Short runs alternate, and each pair gives one ratio, of wall time and of processor time: where a machine
+is shared its speed drifts from minute to minute. The first step of a run (memory, caches) is left out. With `--trl`, the
+folder of TRL 1.12 (see `ppo_step.py`), TokenRewardPPO against the last PPOTrainer of TRL too, for the same lengths.
 """
 
 import argparse
@@ -20,17 +23,44 @@ from pathlib import Path
 os.environ.setdefault("CI", "1")
 
 import torch
+from _lengths import draw_lengths, save_random_model
 from transformers import TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
 from hf_factuality import FactGRPOConfig, FactGRPOTrainer
 from hf_factuality.rewards import answer_reward
-from hf_factuality.worlds import WorldVerifier, build_world_model, load_world
+from hf_factuality.worlds import WorldVerifier
 
 
 class Clock(TrainerCallback):
+    """Seconds of each step, and of its parts: whole methods of the trainer, less those that they call and that are parts too."""
+
+    parts = {"_generate": "generate", "_calculate_rewards": "verify and reward", "_generate_and_score_completions": "old and "
+             "reference passes", "training_step": "update"}  # fmt: skip
+
     def __init__(self):
-        self.ends = []
+        self.ends, self.spent, self.inner = [], [], []
+
+    def watch(self, trainer):
+        for method, name in self.parts.items():
+            setattr(trainer, method, self._timed(getattr(trainer, method), name))
+
+    def _timed(self, method, name):
+        def run(*args, **kwargs):
+            started = time.perf_counter()
+            self.inner.append(0.0)
+            try:
+                return method(*args, **kwargs)
+            finally:
+                whole = time.perf_counter() - started
+                self.spent[-1][name] = self.spent[-1].get(name, 0.0) + whole - self.inner.pop()
+                if self.inner:
+                    self.inner[-1] += whole
+
+        return run
+
+    def on_step_begin(self, *args, **kwargs):
+        self.spent.append({})
 
     def on_step_end(self, *args, **kwargs):
         self.ends.append((time.perf_counter(), time.process_time()))
@@ -39,29 +69,34 @@ class Clock(TrainerCallback):
         """Seconds from the end of the first step to the end of the last; `kind` 0 is wall time, 1 processor time."""
         return self.ends[-1][kind] - self.ends[0][kind]
 
+    def shares(self) -> dict[str, float]:
+        """Seconds of each part, and of what is none of them, after the first step."""
+        found = {name: sum(spent.get(name, 0.0) for spent in self.spent[1:]) for name in self.parts.values()}
+        return found | {"rest": self.total(0) - sum(found.values())}
 
-def run(trainer_class, config_class, model_dir, dataset, seed, steps, batch_size, **extra):
+
+def run(trainer_class, config_class, model_dir, dataset, seed, args, **extra):
     with tempfile.TemporaryDirectory() as folder:
-        args = config_class(
-            folder, learning_rate=0.0, max_steps=steps + 1, per_device_train_batch_size=batch_size, num_generations=8,
-            max_completion_length=48, logging_steps=1, seed=seed, bf16=False, gradient_checkpointing=False,
-            report_to="none", save_strategy="no", disable_tqdm=True,
+        config = config_class(
+            folder, learning_rate=0.0, max_steps=args.steps + 1, per_device_train_batch_size=args.batch_size,
+            gradient_accumulation_steps=args.accumulation, num_generations=8, max_completion_length=args.limit,
+            logging_steps=1, seed=seed, bf16=False, gradient_checkpointing=False, report_to="none", save_strategy="no",
+            disable_tqdm=True, beta=0.05,
         )  # fmt: skip
         clock = Clock()
-        trainer = trainer_class(str(model_dir), answer_reward(), args, dataset, callbacks=[clock], **extra)
+        trainer = trainer_class(str(model_dir), answer_reward(), config, dataset, callbacks=[clock], **extra)
+        clock.watch(trainer)
+        draw_lengths(trainer.model, trainer.processing_class.eos_token_id, args.limit, args.lengths, seed)
         with contextlib.redirect_stdout(None):
             trainer.train()
-    logged = [
-        entry["factuality/verify_seconds"] for entry in trainer.state.log_history if "step_time" in entry and extra
-    ]
     lengths = [entry["completions/mean_length"] for entry in trainer.state.log_history if "step_time" in entry]
-    return clock, logged[1:], lengths
+    return clock, lengths
 
 
 def summary(values):
     return {
         "mean": statistics.mean(values),
-        "sd": statistics.stdev(values),
+        "sd": statistics.stdev(values) if len(values) > 1 else 0.0,
         "median": statistics.median(values),
         "values": values,
     }
@@ -69,39 +104,48 @@ def summary(values):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--repeats", type=int, default=16)
-    parser.add_argument("--steps", type=int, default=12)
-    parser.add_argument("--batch_size", type=int, default=64)
+    parser.add_argument("--lengths", choices=["lognormal", "equal"], default="lognormal")
+    parser.add_argument("--limit", type=int, default=128, help="most tokens of a completion")
+    parser.add_argument("--repeats", type=int, default=10)
+    parser.add_argument("--steps", type=int, default=2)
+    parser.add_argument("--batch_size", type=int, default=8)
+    parser.add_argument("--accumulation", type=int, default=8)
+    parser.add_argument("--trl", type=Path, help="folder that TRL 1.12.0 was installed into; PPO is compared too")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
-    model_dir = build_world_model(size="demo")
-    world = load_world(model_dir)
-    dataset = world.questions("train")
-    settings = (model_dir, dataset)
-    found = {"wall": [], "processor": [], "verification": []}
+    found, parts = {"wall": [], "processor": []}, {"stock": [], "ours": []}
     torch.set_num_threads(1)
-    for seed in range(args.repeats):
-        runs = {}
-        # Which one goes first alternates, so that a drift of the machine's speed favours neither.
-        for name in ("stock", "ours") if seed % 2 else ("ours", "stock"):
-            classes = (FactGRPOTrainer, FactGRPOConfig) if name == "ours" else (GRPOTrainer, GRPOConfig)
-            extra = {"verifier": WorldVerifier(world)} if name == "ours" else {}
-            runs[name] = run(*classes, *settings, seed, args.steps, args.batch_size, **extra)
-        (stock, _, lengths), (ours, verification, our_lengths) = runs["stock"], runs["ours"]
-        assert lengths == our_lengths, "both must generate the same completions"
-        for kind, name in enumerate(("wall", "processor")):
-            found[name].append((ours.total(kind) - sum(verification)) / stock.total(kind))
-        found["verification"].append(sum(verification) / stock.total(0))
-    names = {
-        "wall": "step over stock step, verification excluded, wall time",
-        "processor": "step over stock step, verification excluded, processor time",
-        "verification": "verification over stock step",
-    }
-    result = {names[name]: summary(values) for name, values in found.items()}
+    with tempfile.TemporaryDirectory() as folder:
+        world = save_random_model(folder)
+        dataset = world.questions("train")
+        for seed in range(args.repeats):
+            runs = {}
+            # Which one goes first alternates, so that a drift of the machine's speed favours neither.
+            for name in ("stock", "ours") if seed % 2 else ("ours", "stock"):
+                classes = (FactGRPOTrainer, FactGRPOConfig) if name == "ours" else (GRPOTrainer, GRPOConfig)
+                extra = {"verifier": WorldVerifier(world)} if name == "ours" else {}
+                runs[name] = run(*classes, folder, dataset, seed, args, **extra)
+            (stock, lengths), (ours, our_lengths) = runs["stock"], runs["ours"]
+            assert lengths == our_lengths, "both must generate completions of the same lengths"
+            for kind, name in enumerate(("wall", "processor")):
+                found[name].append(ours.total(kind) / stock.total(kind))
+            for name, (clock, _) in runs.items():
+                parts[name].append({part: value / stock.total(0) for part, value in clock.shares().items()})
+    result = {f"FactGRPO's step over stock GRPO's, {name} time": summary(values) for name, values in found.items()}
+    for name in runs:
+        for part in parts[name][0]:
+            label = f"share of a stock step, {'FactGRPO' if name == 'ours' else 'stock GRPO'}: {part}"
+            result[label] = summary([spent[part] for spent in parts[name]])
     for name, value in result.items():
         print(
             f"{name}: mean {value['mean']:.4f}, sd {value['sd']:.4f}, median {value['median']:.4f} (n={args.repeats})"
         )
+    if args.trl:
+        import ppo_step
+
+        ppo = ["--trl", str(args.trl), "--lengths", args.lengths, "--repeats", str(args.repeats), "--updates", str(args.steps),
+               "--batch_size", str(args.batch_size), "--accumulation", str(args.accumulation), "--length", str(args.limit)]  # fmt: skip
+        result["TokenRewardPPO over TRL's PPO"] = ppo_step.main(ppo)
     if args.out:
         args.out.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
 

@@ -28,27 +28,31 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
 
 
-def save_models(folder: Path) -> None:
-    """The closed world's model as policy, a reward model of its size, which is the critic's start too, and prompts."""
+def save_models(folder: Path, lengths: str) -> None:
+    """The policy (the closed world's model, or one of random weights), a reward model of its size, which is the critic's start
+    too, and prompts."""
     import shutil
 
     import torch
     from transformers import AutoConfig, AutoTokenizer, LlamaForSequenceClassification
 
-    sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "examples"))
-    from demos.closed_world import RLFHDemo
+    if lengths == "model":
+        sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "examples"))
+        from demos.closed_world import RLFHDemo
 
-    demo = RLFHDemo()
-    shutil.copytree(demo.model_dir, folder / "policy")
+        demo = RLFHDemo()
+        shutil.copytree(demo.model_dir, folder / "policy")
+        rows = demo.train_dataset
+    else:
+        from _lengths import save_random_model
+
+        rows = save_random_model(folder / "policy").biographies("train")
     tokenizer = AutoTokenizer.from_pretrained(folder / "policy")
     torch.manual_seed(0)
     config = AutoConfig.from_pretrained(folder / "policy", num_labels=1)
     LlamaForSequenceClassification(config).save_pretrained(folder / "reward")
     tokenizer.save_pretrained(folder / "reward")
-    texts = [
-        tokenizer.apply_chat_template(row["prompt"], tokenize=False, add_generation_prompt=True)
-        for row in demo.train_dataset
-    ]
+    texts = [tokenizer.apply_chat_template(row["prompt"], tokenize=False, add_generation_prompt=True) for row in rows]
     (folder / "prompts.json").write_text(json.dumps(texts), encoding="utf-8")
 
 
@@ -129,6 +133,11 @@ def one(args: argparse.Namespace) -> None:
     callback = clock()
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(sys.stderr):
         trainer = (build_ours if args.one == "ours" else build_trl)(args, folder, callback)
+        if args.lengths != "model":
+            from _lengths import draw_lengths
+
+            policy = getattr(trainer.model, "policy", trainer.model)
+            draw_lengths(policy, trainer.processing_class.eos_token_id, args.length, args.lengths, args.seed)
         before = resident(peak=False)
         trainer.train()
         import trl
@@ -147,7 +156,7 @@ def one(args: argparse.Namespace) -> None:
 
 
 def launch(which: str, args: argparse.Namespace, models: Path) -> dict:
-    names = ("batch_size", "accumulation", "length", "epochs", "updates")
+    names = ("batch_size", "accumulation", "length", "epochs", "updates", "lengths", "seed")
     options = [part for name in names for part in (f"--{name}", str(getattr(args, name)))]
     paths = [str(Path(__file__).resolve().parent.parent)] if which == "ours" else [str(args.trl)]
     command = [sys.executable, __file__, "--one", which, "--models", str(models), *options]
@@ -166,7 +175,7 @@ def summary(values: list[float]) -> dict:
     return {"mean": statistics.mean(values), "sd": sd, "median": statistics.median(values), "values": values}
 
 
-def main() -> None:
+def main(argv: list[str] | None = None) -> dict:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--trl", type=Path, help="folder that TRL 1.12.0 was installed into")
     parser.add_argument("--repeats", type=int, default=5)
@@ -175,19 +184,24 @@ def main() -> None:
     parser.add_argument("--accumulation", type=int, default=4)
     parser.add_argument("--epochs", type=int, default=1, help="over each batch of completions")
     parser.add_argument("--length", type=int, default=110)
+    parser.add_argument("--lengths", choices=["model", "lognormal", "equal"], default="model", help="of completions: those that "
+                        "the closed world's model gives them, or drawn, with a model of random weights")  # fmt: skip
+    parser.add_argument("--seed", type=int, default=0, help="of the drawn lengths")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--one", choices=["ours", "trl"], help="only train this one, in this process")
     parser.add_argument("--models", type=Path, help="folder of the models, with --one")
-    args = parser.parse_args()
+    args = parser.parse_args(argv)
     if args.one:
-        return one(args)
+        one(args)
+        return {}
     if args.trl is None:
         parser.error("--trl names the folder with TRL 1.12.0, see the first lines of this file")
     found: dict[str, list[float]] = {name: [] for name in FIGURES}
     with tempfile.TemporaryDirectory() as folder:
-        save_models(Path(folder))
+        save_models(Path(folder), args.lengths)
         for number in range(args.repeats):
             order = ("ours", "trl") if number % 2 else ("trl", "ours")
+            args.seed = number
             pair = {which: launch(which, args, Path(folder)) for which in order}
             for name, values in found.items():
                 values.append(pair["ours"][name] / pair["trl"][name])
@@ -206,6 +220,7 @@ def main() -> None:
     if args.out:
         args.out.parent.mkdir(parents=True, exist_ok=True)
         args.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    return record
 
 
 if __name__ == "__main__":

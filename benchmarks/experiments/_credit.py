@@ -86,3 +86,45 @@ def chain_ppo(granularity, **settings):
 
 def chain_arm(credit="none", **settings):
     return _fspo.arm(credit=credit, **settings)
+
+
+# Four tries for every arm; of PPO the critic's rate, its warm-up and lambda are among them.
+_RATES = [{"learning_rate": rate} for rate in (1.5e-4, 3e-4, 6e-4, 1e-3)]
+_SCALED = [{"learning_rate": rate, "credit_scale": scale} for rate in (3e-4, 6e-4) for scale in (0.5, 1.0)]
+_CRITICS = [
+    {"learning_rate": 3e-4, "critic_learning_rate": 3e-4, "lam": 0.95},
+    {"learning_rate": 3e-4, "critic_learning_rate": 1e-3, "lam": 0.95, "freezing_actor_steps": 5},
+    {"learning_rate": 3e-4, "critic_learning_rate": 1e-3, "lam": 1.0, "freezing_actor_steps": 5},
+    {"learning_rate": 6e-4, "critic_learning_rate": 1e-3, "lam": 0.95, "freezing_actor_steps": 5},
+]
+GRPO = "GRPO, summed reward"
+_CREDITS = {
+    GRPO: ("none", _RATES),
+    "own": ("own", _SCALED),
+    "to_go": ("to_go", _RATES),
+    "FSPO": ("flip", _RATES),
+    "own_centred": ("own_centred", _SCALED),
+    "additive": ("additive", _SCALED),
+    "process": ("process", _RATES),
+    "to_go_statement": ("to_go_statement", _RATES),
+    "scaled": ("scaled", _SCALED),
+}
+_PPO = {"PPO, token": "token", "PPO, response": "paragraph", "PPO, sentence": "sentence"}
+
+
+def biography_tries():
+    """Name of an arm -> its tries."""
+    found = {name: [biography_arm(credit, **own) for own in tries] for name, (credit, tries) in _CREDITS.items()}
+    return found | {name: [_rlfh.ppo(where, **own) for own in _CRITICS] for name, where in _PPO.items()}
+
+
+def chain_tries():
+    found = {name: [chain_arm(credit, **own) for own in tries] for name, (credit, tries) in _CREDITS.items()}
+    return found | {
+        name: [chain_ppo(_PPO[name], **own) for own in _CRITICS] for name in ("PPO, token", "PPO, response")
+    }
+
+
+def tuned(tries):
+    """Arms of a tuning experiment: `own 2` is the third try of `own`."""
+    return {f"{name} {number}": train for name, found in tries.items() for number, train in enumerate(found)}
