@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 
-from hf_factuality.functional.credit import CREDITS, span_values
+from hf_factuality.functional.credit import CREDITS, judged_units
 from hf_factuality.functional.group_credit import GroupRewards
-from hf_factuality.functional.token_rewards import place_spans
-from hf_factuality.spans import LabeledSpan
 from hf_factuality.trainers._token_rewards import PaysTokens
+from hf_factuality.verifiers.service import JudgedRow
 
 
 class CreditsRewards(PaysTokens):
@@ -42,26 +41,24 @@ class CreditsRewards(PaysTokens):
         here = self.accelerator.process_index * count
         self._earned = sums[here : here + count].float()
 
-    def _credited(
-        self, advantages: torch.Tensor, mask: torch.Tensor, units: list[tuple[LabeledSpan, ...]]
-    ) -> torch.Tensor:
+    def _pay_factuality(self, rows: Sequence[JudgedRow], completion_ids: list[list[int]]) -> None:
+        """The mean factuality in equal parts, each where its sentence ends; after those of the token reward functions."""
+        found = []
+        for row in rows if self._by_rewards and self.args.factuality_reward_weight else ():
+            units = [unit for unit in judged_units(row.verification) if unit.label is not None]
+            points = [(unit.start, unit.end, self._values[unit.label] / len(units)) for unit in units]
+            found.append(points if row.verification.judged else None)
+        if found:
+            self._pay(len(self.reward_funcs) - self._num_plain - 1, "factuality", found, completion_ids)
+
+    def _credited(self, advantages: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         """Advantages of shape (B, T) by the credit of this name."""
-        *_, weight = weights = self.reward_weights.tolist()
-        own, _ = self._paid(mask, weights[-1 - len(self._token_rewards) : -1])
+        own, _ = self._paid(mask)
         ends = torch.zeros_like(mask)
         for rows in self._statement_ends.values():
             for number, row in enumerate(rows):
                 if row is not None:
                     ends[number, : len(row)] |= row.to(mask.device)
-        for number, (found, tokens) in enumerate(zip(units, self._tokens, strict=True)):
-            judged = [unit for unit in found if unit.label is not None]
-            if not weight or not judged:
-                continue
-            values = [weight / len(judged) * value for value in span_values(judged, self._values)]
-            for total, paid in ((own, values), (ends, [1.0] * len(judged))):
-                spans = [(unit.start, unit.end, value) for unit, value in zip(judged, paid, strict=True)]
-                row = place_spans(tokens.offsets, spans).to(mask.device)
-                total[number, : len(row)] += row.to(total.dtype)
         known = ~torch.isnan(self._earned)
         rewards, last = own.clone(), (mask.sum(1, keepdim=True) - 1).clamp(min=0)
         rest = torch.nan_to_num(self._earned).unsqueeze(1) - own.sum(1, keepdim=True)

@@ -24,6 +24,7 @@ class PaysTokens:
     _token_rewards: dict[int, list[torch.Tensor | None]]
     _statement_ends: dict[int, list[torch.Tensor | None]]
     _tokens: Sequence[TokenOffsets] = ()
+    _num_plain: int  # reward functions before them
 
     def _scalars(
         self, functions: TokenRewardFunc | list[TokenRewardFunc] | None
@@ -40,16 +41,19 @@ class PaysTokens:
                 self._tokens = self._offsets(completion_ids)
             columns["completion_texts"] = [tokens.text for tokens in self._tokens]
             found = function(prompts=prompts, completions=completions, completion_ids=completion_ids, **columns)
-            rows = token_reward_rows(reward.__name__, found, self._tokens, completion_ids)
-            self._token_rewards[number] = rows
-            self._statement_ends[number] = [
-                row if row is None else statement_ends(given, row, tokens)
-                for given, row, tokens in zip(found, rows, self._tokens, strict=True)
-            ]
-            return [None if row is None else row.sum().item() for row in rows]
+            return self._pay(number, reward.__name__, found, completion_ids)
 
         reward.__name__, reward.__wrapped__ = get_callable_name(function), function
         return reward
+
+    def _pay(self, number: int, name: str, found: TokenRewards, completion_ids: list[list[int]]) -> list[float | None]:
+        """Keep what a function pays; the sums."""
+        self._token_rewards[number] = rows = token_reward_rows(name, found, self._tokens, completion_ids)
+        both = zip(found, rows, self._tokens, strict=True)
+        self._statement_ends[number] = [
+            row if row is None else statement_ends(own, row, its) for own, row, its in both
+        ]
+        return [None if row is None else row.sum().item() for row in rows]
 
     def _bind_policy(self, functions: Sequence[Callable[..., Any]]) -> None:
         for function in functions:
@@ -57,10 +61,11 @@ class PaysTokens:
             if callable(getattr(own, "bind_policy", None)):
                 own.bind_policy(self.model, self._tokenizer)
 
-    def _paid(self, mask: torch.Tensor, weights: Sequence[float]) -> tuple[torch.Tensor, torch.Tensor]:
+    def _paid(self, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Token rewards of shape (B, T), and which completions have any that is known, (B,)."""
         rewards = torch.zeros(mask.shape, device=mask.device)
         known = torch.zeros(len(mask), dtype=bool, device=mask.device)
+        weights = self.reward_weights[self._num_plain :].tolist()
         for number, rows in self._token_rewards.items():
             for index, row in enumerate(rows):
                 if row is not None:

@@ -174,7 +174,8 @@ class FactGRPOTrainer(CreditsRewards, SequenceRatios, SamplingTrainer, GRPOTrain
         self._judged: list[JudgedRow] = []
         self.judging = BatchJudge(self._guard, UnjudgedBatches())
 
-        def factuality(prompts, completions, log_extra, **columns):
+        def factuality(prompts, completions, completion_ids, log_extra, **columns):
+            self._pay_factuality(self._judged, completion_ids)
             log_extra("factuality_labels", [_describe(row) for row in self._judged])
             return [self._factuality(row) for row in self._judged]
 
@@ -186,6 +187,7 @@ class FactGRPOTrainer(CreditsRewards, SequenceRatios, SamplingTrainer, GRPOTrain
             raise ValueError(
                 f"nothing to learn from: pass reward_funcs, or set factuality_reward_weight (0 by variant={args.variant!r})"
             )
+        self._num_plain = len(own)
         weights = [*[1.0] * len(paid), args.factuality_reward_weight]
         super().__init__(
             model, own, [*paid, factuality], weights, args, train_dataset, eval_dataset, processing_class, **kwargs
@@ -294,7 +296,7 @@ class FactGRPOTrainer(CreditsRewards, SequenceRatios, SamplingTrainer, GRPOTrain
         before = output["advantages"]
         shaped = shape_advantages(self._credit, before, labels, mask, self.args.credit_scale)
         if self._by_rewards:
-            shaped = self._credited(before, mask, units)
+            shaped = self._credited(before, mask)
         own, opened = self._own_advantages, self._opened
         output["advantages"] = self._span_rewards.paid(shaped, own, self._tokens, opened, mask)
         if output["advantages"].dim() == 2:

@@ -130,7 +130,7 @@ class TokenRewardPPOTrainer(CriticFiles, PaysTokens, SamplingTrainer, GRPOTraine
 
     def _place_rewards(self, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Token rewards of shape (B, T), and which completions have any that is known, (B,)."""
-        rewards, known = self._paid(mask, self.reward_weights[self._num_plain :].tolist())
+        rewards, known = self._paid(mask)
         if self._num_plain:
             plain_weights = self.reward_weights[: self._num_plain].to(mask.device)
             last = (mask.sum(dim=1) - 1).clamp(min=0)

@@ -113,6 +113,15 @@ def test_the_mean_factuality_is_paid_where_its_sentences_end(tiny_model, tmp_pat
     assert_advantages(kept, to_go(paid))
 
 
+def test_sentences_that_earn_nothing_are_no_statements(tiny_model, tmp_path):
+    """Labels without a weight change nothing where token rewards are paid."""
+    labelled = train(
+        tiny_model, tmp_path, vowels, verifier=Halves(), credit="to_go_statement", factuality_reward_weight=0.0
+    )
+    plain = train(tiny_model, tmp_path, vowels, credit="to_go_statement")
+    assert [row for _, row, _ in labelled.kept[0]] == [row for _, row, _ in plain.kept[0]]
+
+
 def test_a_completion_of_which_nothing_is_known_learns_nothing(tiny_model, tmp_path):
     def known(completion_texts, **columns):
         found = vowels(completion_texts)
