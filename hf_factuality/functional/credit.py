@@ -110,9 +110,11 @@ def shape_advantages(
         gives to padding is replaced by 0.
 
     Raises:
-        `ValueError`: the function returned something else.
+        `ValueError`: the function returned something else, or the name reads rewards and no labels.
     """
     if isinstance(credit, str):
+        if CREDITS[credit].rewards is not None:
+            raise ValueError(f"credit={credit!r} reads what tokens earn; call CREDITS[{credit!r}].rewards")
         function = CREDITS[credit].function
         return advantages if function is None else function(advantages, labels, scale)
     shaped = credit(advantages.clone(), labels, mask)  # which the function may write into

@@ -294,9 +294,10 @@ class FactGRPOTrainer(CreditsRewards, SequenceRatios, SamplingTrainer, GRPOTrain
         offsets = [tokens.offsets for tokens in self._tokens]
         labels = token_values(offsets, units, self._values, mask.size(1), outside, mask.device)
         before = output["advantages"]
-        shaped = shape_advantages(self._credit, before, labels, mask, self.args.credit_scale)
         if self._by_rewards:
             shaped = self._credited(before, mask)
+        else:
+            shaped = shape_advantages(self._credit, before, labels, mask, self.args.credit_scale)
         own, opened = self._own_advantages, self._opened
         output["advantages"] = self._span_rewards.paid(shaped, own, self._tokens, opened, mask)
         if output["advantages"].dim() == 2:

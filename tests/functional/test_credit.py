@@ -89,7 +89,10 @@ def test_credit_by_name_and_by_function():
         "scaled": [[3, 2, 1], [-0.5, -1, -1.5]],
         "none": [2, -1],
     }
-    assert {name: shape_advantages(name, advantages, labels, mask, 0.5).tolist() for name in CREDITS} == expected
+    by_labels = [name for name, credit in CREDITS.items() if credit.rewards is None]
+    assert {name: shape_advantages(name, advantages, labels, mask, 0.5).tolist() for name in by_labels} == expected
+    with pytest.raises(ValueError, match="credit='to_go' reads what tokens earn"):
+        shape_advantages("to_go", advantages, labels, mask)
 
     def doubled(advantages, labels, mask):
         return 2 * advantages[:, None].double() * mask.log()
