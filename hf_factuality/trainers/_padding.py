@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from torch.nn.functional import pad
-from transformers import DynamicCache
+from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
 
 class SkipsPadding:
@@ -102,7 +102,10 @@ class _LiveRows:
 
     def before(self, module: Any, args: tuple, kwargs: dict[str, Any]) -> tuple | None:
         ids, cache = kwargs.get("input_ids"), kwargs.get("past_key_values")
-        if ids is None or type(cache) is not DynamicCache or ids.size(1) != 1 or not cache.get_seq_length():
+        # Other layers, of linear attention or quantised, do not select all of their states.
+        kinds = {type(layer) for layer in getattr(cache, "layers", ())}
+        plain = kinds and kinds <= {DynamicLayer, DynamicSlidingWindowLayer}
+        if ids is None or not plain or ids.size(1) != 1 or not cache.get_seq_length():
             self.rows = None
             return None
         if self.rows is None:

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from peft import LoraConfig
-from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, GPT2LMHeadModel
+from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, GPT2LMHeadModel, MambaConfig
 
 from hf_factuality import FactGRPOConfig, Label
 from hf_factuality.trainers._padding import _LiveRows, by_length, ordered
@@ -151,6 +151,16 @@ def test_generation_draws_what_it_would(tiny_model, settings):
     live = _LiveRows([tokenizer.eos_token_id])
     for _ in range(2):  # once more, as a later batch does
         assert torch.equal(generate(model, tokenizer, live, **settings), expected)
+
+
+def test_states_that_cannot_be_selected_stay(tiny_model):
+    """A cache of linear attention keeps its rows."""
+    tokenizer = AutoTokenizer.from_pretrained(tiny_model)
+    config = MambaConfig(
+        vocab_size=len(tokenizer), hidden_size=32, num_hidden_layers=2, state_size=4, pad_token_id=0, eos_token_id=1
+    )
+    model = AutoModelForCausalLM.from_config(config).eval()
+    assert torch.equal(generate(model, tokenizer, _LiveRows([1])), generate(model, tokenizer))
 
 
 def test_positions_that_are_not_rotary_stay(tmp_path, tiny_model):
