@@ -5,7 +5,7 @@ from _rlfh import MAX_TOKENS, MODEL, biographies, measured_reward
 from harness import BIOGRAPHY_FIGURES, Experiment
 
 
-# Which of the four tries of each arm, by `credit_tune`.
+# Which of the three tries of each arm, by `credit_tune`.
 CHOSEN: dict[str, int] = {}
 
 EXPERIMENT = Experiment(

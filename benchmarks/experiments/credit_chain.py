@@ -10,7 +10,7 @@ def held_out(run):
     return {"held-out": questions(run)["held-out"]}
 
 
-# Which of the four tries of each arm, by `credit_chain_tune`.
+# Which of the three tries of each arm, by `credit_chain_tune`.
 CHOSEN: dict[str, int] = {}
 
 EXPERIMENT = Experiment(

@@ -1,4 +1,4 @@
-"""Which of four settings each arm of `credit_chain` has: the one with the largest reward on chains of 8 facts, seed 0."""
+"""Which of three settings each arm of `credit_chain` has: the one with the largest reward on chains of 8 facts, seed 0."""
 
 from dataclasses import replace
 

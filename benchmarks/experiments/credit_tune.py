@@ -1,4 +1,4 @@
-"""Which of four settings each arm of `credit` has: the one with the largest reward on seed 0."""
+"""Which of three settings each arm of `credit` has: the one with the largest reward on seed 0."""
 
 from dataclasses import replace
 

@@ -20,10 +20,25 @@ class SkipsPadding:
     """
 
     skip_padding = True
+    _old_are_new = False
+
+    def _generate_and_score_completions(self, inputs):
+        # Where no weight changes before the first pass of the loss over these completions has ended, their old log-probabilities
+        # are what that pass finds: none are computed before.
+        steps, args = self.args.steps_per_generation, self.args
+        aligned = args.gradient_accumulation_steps % steps == 0 and args.gradient_accumulation_steps % (
+            steps * self.num_iterations
+        )
+        self._old_are_new = bool(self.skip_padding and self.model.training and aligned and not self.use_vllm)
+        self._asks_for_old = self._old_are_new
+        return super()._generate_and_score_completions(inputs)
 
     def _get_per_token_logps_and_entropies(
         self, model, input_ids, attention_mask, logits_to_keep, batch_size=None, *args, **kwargs
     ):
+        if self._old_are_new and self._asks_for_old:
+            self._asks_for_old = False
+            return None, None, None
         # Positions count from the first column unless they are rotary, so that it may not move.
         rotary = getattr(self.model.config.get_text_config(), "rope_parameters", None) is not None
         if (
@@ -43,6 +58,10 @@ class SkipsPadding:
             cut = attention_mask.size(1) - end
             *each, aux = super()._get_per_token_logps_and_entropies(model, *part, count - cut, None, **kwargs)
             found.append(([None if numbers is None else pad(numbers, (0, cut)) for numbers in each], aux))
+        if self._old_are_new and torch.is_grad_enabled():
+            batch = self._buffered_inputs[self._step % self.args.steps_per_generation]
+            width = batch["completion_ids"].size(1) - count
+            batch.setdefault("old_per_token_logps", pad(found[0][0][0].detach(), (0, width)))
         if len(found) == 1:
             return *found[0][0], found[0][1]
         back = torch.cat(order).argsort()

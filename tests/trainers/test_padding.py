@@ -95,6 +95,17 @@ def test_the_same_is_learnt_from_shorter_passes(tiny_model, tmp_path, settings):
     torch.testing.assert_close(*sums, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.parametrize(("settings", "fewer"), [({"num_iterations": 2}, True), ({"num_iterations": 3, "steps_per_generation": 2}, True),
+                                                ({"num_iterations": 2, "steps_per_generation": 8}, False), ({}, False)], ids=str)  # fmt: skip
+def test_old_log_probabilities_that_are_the_new_ones_need_no_pass(tiny_model, tmp_path, settings, fewer):
+    ours, other = (train(tiny_model, tmp_path, skip, beta=0.0, **settings) for skip in (True, False))
+    rows_passed = [sum(rows for rows, _ in one.passes) for one in (ours, other)]
+    assert (rows_passed[0] < rows_passed[1]) == fewer
+    for one, same in zip(ours.recorder.gradients[:2], other.recorder.gradients[:2], strict=True):
+        size = max(gradient.abs().max() for gradient in same.values())
+        assert all((one[name] - same[name]).abs().max() <= 1e-5 * size for name in same)
+
+
 def test_nothing_is_changed_where_nothing_is_padding(tiny_model, tmp_path):
     never = {"generation_kwargs": {"min_new_tokens": LIMIT}}
     ours, other = (train(tiny_model, tmp_path, skip, **never) for skip in (True, False))

@@ -97,7 +97,11 @@ HOOKS = {
         "_load_optimizer_and_scheduler": ["self", "checkpoint"],
     },
     (GRPOTrainer, GeneratesInChunks): {"_generate_and_score_completions": ["self", "inputs"], **GENERATING},
-    (GRPOTrainer, SkipsPadding): {"_prepare_inputs": ["self", "generation_batch"], **GENERATING},
+    (GRPOTrainer, SkipsPadding): {
+        "_prepare_inputs": ["self", "generation_batch"],
+        "_generate_and_score_completions": ["self", "inputs"],
+        **GENERATING,
+    },
     (GRPOTrainer, CheckedRollouts): {
         "_calculate_rewards": ["self", "inputs", "prompts", "completions", "completion_ids_list"],
         "_generate_and_score_completions": ["self", "inputs"],
