@@ -34,31 +34,27 @@ class SkipsPadding:
         return super()._generate_and_score_completions(inputs)
 
     def _get_per_token_logps_and_entropies(
-        self, model, input_ids, attention_mask, logits_to_keep, batch_size=None, *args, **kwargs
+        self, model, input_ids, attention_mask, logits_to_keep, batch_size=None, **kwargs
     ):
         if self._old_are_new and self._asks_for_old:
             self._asks_for_old = False
             return None, None, None
         # Positions count from the first column unless they are rotary, so that it may not move.
         rotary = getattr(self.model.config.get_text_config(), "rope_parameters", None) is not None
-        if (
-            not self.skip_padding
-            or args
-            or any(value is not None for name, value in kwargs.items() if "compute" not in name)
-        ):
+        if not self.skip_padding or any(value is not None for name, value in kwargs.items() if "compute" not in name):
             return super()._get_per_token_logps_and_entropies(
-                model, input_ids, attention_mask, logits_to_keep, batch_size, *args, **kwargs
+                model, input_ids, attention_mask, logits_to_keep, batch_size, **kwargs
             )
         count, found, order = logits_to_keep, [], by_length(attention_mask, batch_size)
         for rows in order:
-            used = attention_mask[rows].any(0).nonzero()
-            start = min(int(used[0]) if len(used) and rotary else 0, attention_mask.size(1) - count - 1)
-            end = max(int(used[-1]) + 1 if len(used) else 0, attention_mask.size(1) - count + 1)
+            start, end = used_columns(attention_mask[rows])
+            start = min(start, attention_mask.size(1) - count - 1) if rotary else 0
+            end = max(end, attention_mask.size(1) - count + 1)
             part = (tensor[rows, start:end] for tensor in (input_ids, attention_mask))
             cut = attention_mask.size(1) - end
             *each, aux = super()._get_per_token_logps_and_entropies(model, *part, count - cut, None, **kwargs)
             found.append(([None if numbers is None else pad(numbers, (0, cut)) for numbers in each], aux))
-        if self._old_are_new and torch.is_grad_enabled():
+        if self._old_are_new and self._buffered_inputs and torch.is_grad_enabled():
             batch = self._buffered_inputs[self._step % self.args.steps_per_generation]
             width = batch["completion_ids"].size(1) - count
             batch.setdefault("old_per_token_logps", pad(found[0][0][0].detach(), (0, width)))
@@ -174,22 +170,21 @@ def ordered(batches: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def without_padding(inputs: dict[str, Any]) -> dict[str, Any]:
-    """Cut off the columns of a micro-batch that are padding in all of its rows: nothing is computed from them.
-
-    A generation batch is padded to its longest prompt (on the left) and completion (on the right) before it is split, and
-    with few rows per micro-batch most passes would be over padding. At least one column of each stays.
-    """
-    prompts, completions = inputs["prompt_mask"], inputs["completion_mask"]
-    used = prompts.any(dim=0).nonzero()
-    first = int(used[0]) if len(used) else prompts.size(1) - 1
-    used = completions.any(dim=0).nonzero()
-    end = int(used[-1]) + 1 if len(used) else 1
+    """A micro-batch without the columns that are padding in all of its rows; at least one of prompts and completions stays."""
+    count = inputs["completion_mask"].size(1)
+    first, end = used_columns(inputs["prompt_mask"])[0], used_columns(inputs["completion_mask"])[1]
 
     def cut(name: str, value: Any) -> Any:
         if not torch.is_tensor(value) or value.dim() != 2:
             return value
         if name in ("prompt_ids", "prompt_mask"):
             return value[:, first:]
-        return value[:, :end] if value.size(1) == completions.size(1) else value
+        return value[:, :end] if value.size(1) == count else value
 
     return {name: cut(name, value) for name, value in inputs.items()}
+
+
+def used_columns(mask: torch.Tensor) -> tuple[int, int]:
+    """The first column of a mask of shape (B, T) that any row uses, and one past the last; the last and 1 if none does."""
+    used = mask.any(dim=0).nonzero()
+    return (int(used[0]), int(used[-1]) + 1) if len(used) else (mask.size(1) - 1, 1)

@@ -38,8 +38,8 @@ class TokenRewardPPOConfig(GRPOConfig):
     Parameters:
         gamma (`float`, *optional*, defaults to `1.0`):
             Discount per token.
-        lam (`float`, *optional*, defaults to `0.95`):
-            Lambda of GAE.
+        lam (`float`, *optional*, defaults to `1.0`):
+            Lambda of GAE. RLFH has .95, with which completions run on while the critic is new (docs/rlfh.md).
         kl_estimator (`str`, *optional*, defaults to `"k3"`):
             `"k1"`, `"k2"` or `"k3"`, see [`~hf_factuality.functional.gae.kl_estimate`].
         reward_clip (`float`, *optional*, defaults to `10.0`):
@@ -69,7 +69,7 @@ class TokenRewardPPOConfig(GRPOConfig):
     num_generations: int = setting(1, "Completions per prompt and generation batch. PPO needs one.")
     beta: float = setting(0.01, "Weight of the KL penalty in the token rewards; 0 loads no reference model.")
     gamma: float = setting(1.0, "Discount per token.")
-    lam: float = setting(0.95, "Lambda of GAE.")
+    lam: float = setting(1.0, "Lambda of GAE.")
     kl_estimator: str = setting("k3", "Estimator of the KL penalty: 'k1', 'k2' or 'k3'.", KL_ESTIMATORS)
     reward_clip: float | None = setting(
         10.0, "Largest absolute reward of a token, before the KL penalty. None: no limit."

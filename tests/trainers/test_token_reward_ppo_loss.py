@@ -61,6 +61,7 @@ def batch_and_oracle(trainer, rewards, size):
     """A generation batch of `size` rows, sampled by a policy that is not its reference any more."""
     stir(trainer.model.parameters(), 0.02, 1)
     stir(trainer.critic.parameters(), 0.05, 2)
+    trainer.skip_padding = False  # weights move before the first pass: old log-probabilities are not what it finds
     batch = trainer._generate_and_score_completions([rows()[number] for number in range(size)])
     prompts = [ids[mask.bool()].tolist() for ids, mask in zip(batch["prompt_ids"], batch["prompt_mask"], strict=True)]
     oracle = Oracle(
