@@ -35,6 +35,7 @@ def run(trainer_class, config_class, model, folder, verifier=None, config=None, 
     args = config_class(output_dir=str(folder), **{**SETTINGS, **settings}, **(config or {}))
     extra = {} if verifier is None else {"verifier": verifier}
     trainer = trainer_class(model=model, reward_funcs=letters_reward, args=args, train_dataset=rows(), **extra)
+    trainer.skip_padding = False  # which changes the order of sums
     trainer.train()
     return trainer
 

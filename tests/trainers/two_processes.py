@@ -30,6 +30,7 @@ def run(trainer_class, config_class, model, folder, loss_type, reward=letters_re
         output_dir=folder, loss_type=loss_type, **{**DISTRIBUTED, "max_completion_length": tokens}, **own
     )
     trainer = trainer_class(model=model, reward_funcs=reward, args=args, train_dataset=rows(), **extra)
+    trainer.skip_padding = False  # which changes the order of sums
     if config_class is FactGRPOConfig:
         trainer.judging.unjudged.limit = 1
     trainer.train()
