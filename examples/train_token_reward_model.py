@@ -18,7 +18,7 @@ from hf_factuality.rewards import TokenRewardModel
 
 # 64 reviews a step. Their tokens are words; those of the reward model, which marks praise and complaints, pieces of words.
 DEMO = """--output_dir outputs/token-reward-model --per_device_train_batch_size 64 --max_steps 40 --max_completion_length 32
-    --learning_rate 5e-4 --critic_learning_rate 5e-3 --lr_scheduler_type constant_with_warmup --warmup_steps 5 --beta 0.3
+    --learning_rate 5e-4 --critic_learning_rate 5e-3 --lam 0.95 --lr_scheduler_type constant_with_warmup --warmup_steps 5 --beta 0.3
     --bf16 false --gradient_checkpointing false --logging_steps 5 --save_strategy no --report_to none""".split()
 
 

@@ -89,11 +89,11 @@ def chain_arm(credit="none", **settings):
 
 
 # Three tries for every arm; of PPO lambda is among them, and all granularities have what is best for tokens.
-_RATES = [{"learning_rate": rate} for rate in (2e-4, 4e-4, 8e-4)]
-_SCALED = [{"learning_rate": rate, "credit_scale": scale} for rate, scale in ((4e-4, 0.5), (4e-4, 1.0), (8e-4, 0.5))]
+_RATES = [{"learning_rate": rate} for rate in (4e-4, 8e-4, 1.6e-3)]
+_SCALED = [{"learning_rate": rate, "credit_scale": scale} for rate, scale in ((4e-4, 0.5), (8e-4, 0.5), (8e-4, 1.0))]
 _CRITICS = [
-    {"learning_rate": rate, "critic_learning_rate": 1e-3, "lam": lam, "freezing_actor_steps": 10}
-    for rate, lam in ((4e-4, 1.0), (4e-4, 0.95), (8e-4, 1.0))
+    {"learning_rate": rate, "critic_learning_rate": 1e-3, "lam": lam, "freezing_actor_steps": 5}
+    for rate, lam in ((4e-4, 1.0), (8e-4, 1.0), (8e-4, 0.95))
 ]
 GRPO = "GRPO, summed reward"
 _CREDITS = {

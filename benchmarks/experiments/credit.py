@@ -12,7 +12,7 @@ EXPERIMENT = Experiment(
     title="Credit for the reward of a biography",
     arms={name: tries[CHOSEN.get(name, 0)] for name, tries in biography_tries().items()},
     baseline=GRPO,
-    steps=60,
+    steps=30,
     world=BIOGRAPHIES,
     model=MODEL,
     modes={"T=1": 1.0},
