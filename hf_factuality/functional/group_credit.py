@@ -109,7 +109,8 @@ def group_to_go(group: GroupRewards, place: str = "token", discount: float = 1.0
     elif place == "statement":
         index = statement_index(group.ends)
         # What is to go where statement k begins, at the first token with k ends before it.
-        first = (index.unsqueeze(1) < torch.arange(int(index.max()) + 1, device=index.device).view(1, -1, 1)).sum(2)
+        numbers = torch.arange(int(index.max()) + 1, device=index.device).expand(len(index), -1).contiguous()
+        first = torch.searchsorted(index.contiguous(), numbers)
         table = torch.cat([to_go, torch.zeros_like(to_go[:, :1])], 1).gather(1, first)
     elif place == "share":
         lengths = group.mask.sum(1, keepdim=True).clamp(min=1)
