@@ -78,18 +78,20 @@ bench: $(STAMP)
 	$(BIN)/python benchmarks/lexical_verifier.py --data $(DATA) --out outputs/bench/lexical_verifier.json
 	$(BIN)/python benchmarks/verifier_speed.py --data $(DATA) --out outputs/bench/verifier_speed.json
 	$(BIN)/python benchmarks/verifier_quality.py --data $(DATA) --train --random --out outputs/bench/verifier_quality.json
-	$(BIN)/python benchmarks/fact_grpo_step.py --out outputs/bench/fact_grpo_step.json
 	PYTHONPATH=. $(BIN)/python benchmarks/rtuning_pararel.py --data $(DATA)/pararel --out outputs/bench/rtuning_pararel
 	$(BIN)/python benchmarks/mask_dpo_step.py --blocks 10 --steps 10 --batch_size 2 --memory_repeats 3 --out outputs/bench/mask_dpo_step.json
 	PYTHONPATH=. $(BIN)/python benchmarks/mask_dpo_tokens.py --data $(DATA) --out outputs/bench/mask_dpo_tokens.json
 	PYTHONPATH=. $(BIN)/python benchmarks/mask_dpo_pararel.py --data $(DATA)/pararel --out outputs/bench/mask_dpo_pararel
 	$(BIN)/python benchmarks/token_reward_chain.py --first_seed 100 --out outputs/bench/token_reward_chain.json
 	$(BIN)/python -m pip install -q --no-deps --upgrade --target outputs/bench/trl-1.12 'trl==1.12.0'
+	for lengths in lognormal equal; do \
+		$(BIN)/python benchmarks/fact_grpo_step.py --lengths $$lengths --trl outputs/bench/trl-1.12 --out outputs/bench/fact_grpo_step-$$lengths.json || exit 1; \
+	done
 	$(BIN)/python benchmarks/ppo_step.py --trl outputs/bench/trl-1.12 --out outputs/bench/ppo_step.json
 	$(BIN)/python benchmarks/overlap_step.py --policy server --seconds 0.2 --out outputs/bench/overlap_step.json
 	PYTHONPATH=. $(BIN)/python benchmarks/checklist_samples.py
 	PYTHONPATH=. $(BIN)/python benchmarks/truthfulness.py --base_seed 100 --seeds 100 101 102
-	for experiment in fspo fspo_chain mask_dpo rlfh long_form abstention; do \
+	for experiment in fspo fspo_chain mask_dpo rlfh long_form abstention credit credit_chain run_on; do \
 		$(BIN)/python benchmarks/evidence.py --experiment $$experiment --first_seed 100 --base_seed 100 || exit 1; \
 	done
 	for experiment in fspo_hard mask_dpo_ablations; do \
