@@ -359,7 +359,7 @@ def test_training_is_the_same_and_passes_are_shorter(tiny_model, tmp_path, criti
         trainer.train()
         found[cut] = (trainer, columns)
     (ours, short), (other, long) = found[True], found[False]
-    assert len(short) == len(long) and sum(short) < sum(long) and max(short) == max(long)
+    assert len(short) <= len(long) and sum(short) < sum(long) and max(short) == max(long)
     for one, same in zip(state(ours), state(other), strict=True):
         for name in one:
             assert torch.allclose(one[name], same[name], rtol=1e-4, atol=1e-6), name
