@@ -59,6 +59,7 @@ CREDITS: Mapping[str, Credit] = MappingProxyType(
         "own_centred": Credit(None, rewards=own_credit(centred=True)),
         "to_go": Credit(None, max_scale=1.0, rewards=to_go_credit("token")),
         "to_go_statement": Credit(None, max_scale=1.0, rewards=to_go_credit("statement")),
+        "to_go_discounted": Credit(None, max_scale=1.0, rewards=to_go_credit("token", discounted=True)),
         "to_go_share": Credit(None, max_scale=1.0, rewards=to_go_credit("share")),
         "process": Credit(None, rewards=lambda advantages, group, scale: process_advantages(group)),
     }

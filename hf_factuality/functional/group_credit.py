@@ -9,7 +9,6 @@ import torch
 
 
 PLACES = ("token", "statement", "share")
-"""What the same place of another completion is, see [`group_to_go`]."""
 
 
 @dataclass(frozen=True)
@@ -148,12 +147,13 @@ def own_credit(centred: bool) -> GroupCredit:
     return credit
 
 
-def to_go_credit(place: str) -> GroupCredit:
-    """A share `scale` of [`group_to_go`] at this place, and the rest of the completion's sum less the mean of the others'."""
+def to_go_credit(place: str, discounted: bool = False) -> GroupCredit:
+    """A share `scale` of [`group_to_go`] at this place, and the rest of the completion's sum less the mean of the others'; if
+    `discounted` all of it, with `scale` as the discount per token."""
 
     def credit(advantages: torch.Tensor, group: GroupRewards, scale: float) -> torch.Tensor:
-        found = group_to_go(group, place)
-        if scale < 1:
+        found = group_to_go(group, place, scale if discounted else 1.0)
+        if scale < 1 and not discounted:
             sums = group.rewards.sum(1, keepdim=True)
             whole = (sums - _others(sums, group)) * (_others_known(group) > 0)
             found = scale * found + (1 - scale) * whole * group.learned

@@ -46,13 +46,12 @@ class FactGRPOConfig(GRPOConfig):
             With 1, the tokens of a wrong answer get a positive advantage.
         credit (`str`, *optional*, defaults to `"flip"`):
             How token factuality changes the advantage: `"flip"` (FSPO), `"additive"` (`A + credit_scale * f`),
-            `"scaled"` (`A * (1 + credit_scale * sign(A) * f)`) or `"none"` (the reward term alone); or, by what each statement
-            earns, `"own"`, `"own_centred"`, `"to_go"`, `"to_go_statement"`, `"to_go_share"`, `"process"` (docs/credit.md). Where the evidence
-            also supports sentences beside the question, `"flip"` pays for these (docs/closed-world.md). A function of your
-            own goes to the trainer (docs/experiments.md).
+            `"scaled"` (`A * (1 + credit_scale * sign(A) * f)`) or `"none"` (the reward term alone); or a name that reads
+            what each statement earns, of `CREDITS` (docs/credit.md). Where the evidence also supports sentences beside the
+            question, `"flip"` pays for these (docs/closed-world.md). A function of your own goes to the trainer.
         credit_scale (`float`, *optional*, defaults to `1.0`):
-            Strength of `"additive"`, `"scaled"`, `"own"`; share of `"to_go"` beside the completion's advantage. `"flip"` and
-            `"process"` have none.
+            Strength of `"additive"`, `"scaled"`, `"own"`; share of `"to_go"` beside the completion's advantage; discount per
+            token of `"to_go_discounted"`. `"flip"` and `"process"` have none.
         verify_scope (`str`, *optional*, defaults to `"think"`):
             What is verified: `"think"`, what all `<think>` blocks together hold ([`~hf_factuality.spans.scope_ranges`]),
             `"answer"`, what stands outside of them, or `"completion"`, everything.

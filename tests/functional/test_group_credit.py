@@ -147,6 +147,13 @@ def test_a_share_of_to_go_and_the_rest_of_the_whole():
     assert mixed.tolist() == [[5, 5, 4, 4.5], [-5, -5, -4, 0]]
 
 
+def test_discounted_to_go_by_hand():
+    # .5 per token: 2 and 4 are two tokens apart, and the other's 1 is two tokens from its start.
+    found = group([[2, 0, 4], [0, 0, 1]])
+    shaped = to_go_credit("token", discounted=True)(torch.zeros(2), found, 0.5)
+    assert shaped.tolist() == [[2.75, 1.5, 3], [-2.75, -1.5, -3]]
+
+
 @pytest.mark.parametrize("spread", ["group", "batch", "none"])
 @pytest.mark.parametrize("seed", range(4))
 def test_nothing_is_learnt_where_nothing_is_known(spread, seed):

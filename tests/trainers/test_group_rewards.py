@@ -134,7 +134,9 @@ def test_a_completion_of_which_nothing_is_known_learns_nothing(tiny_model, tmp_p
     assert not any(any(advantages) for _, advantages, _ in second)
 
 
-@pytest.mark.parametrize("credit", ["own", "own_centred", "to_go", "to_go_statement", "to_go_share", "process"])
+@pytest.mark.parametrize(
+    "credit", ["own", "own_centred", "to_go", "to_go_statement", "to_go_share", "to_go_discounted", "process"]
+)
 def test_each_credit_trains(tiny_model, tmp_path, credit):
     trainer = train(tiny_model, tmp_path, vowels, credit=credit, scale_rewards="group", credit_scale=0.5)
     losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
