@@ -13,7 +13,13 @@ from typing import Any
 import torch
 
 from hf_factuality.functional.advantages import add_factuality, flip_advantages, scale_by_agreement
-from hf_factuality.functional.group_credit import GroupCredit, own_credit, process_advantages, to_go_credit
+from hf_factuality.functional.group_credit import (
+    GroupCredit,
+    discounted_credit,
+    own_credit,
+    process_advantages,
+    to_go_credit,
+)
 from hf_factuality.spans import Label, LabeledSpan, Verification
 
 
@@ -55,11 +61,10 @@ CREDITS: Mapping[str, Credit] = MappingProxyType(
         # Beyond 1 signs would turn, which is what "flip" is for.
         "scaled": Credit(scale_by_agreement, max_scale=1.0),
         "none": Credit(None),
-        "own": Credit(None, rewards=own_credit(centred=False)),
-        "own_centred": Credit(None, rewards=own_credit(centred=True)),
+        "own": Credit(None, rewards=own_credit),
+        "discounted": Credit(None, max_scale=1.0, rewards=discounted_credit),
         "to_go": Credit(None, max_scale=1.0, rewards=to_go_credit("token")),
         "to_go_statement": Credit(None, max_scale=1.0, rewards=to_go_credit("statement")),
-        "to_go_discounted": Credit(None, max_scale=1.0, rewards=to_go_credit("token", discounted=True)),
         "to_go_share": Credit(None, max_scale=1.0, rewards=to_go_credit("share")),
         "process": Credit(None, rewards=lambda advantages, group, scale: process_advantages(group)),
     }

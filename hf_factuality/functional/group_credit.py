@@ -35,9 +35,11 @@ class GroupRewards:
         mask (`torch.Tensor` of shape (B, T), bool):
             True on the tokens of completions, false on padding.
         known (`torch.Tensor` of shape (B,), bool):
-            False where nothing is known of the completion: its advantage is 0, and it is in no baseline.
+            False where what the completion earns is not known: its advantage is 0, and it is in no baseline.
         group_size (`int`):
-            Completions per prompt, at least 2.
+            Completions per prompt.
+        others_paid (`bool`, *optional*, defaults to `False`):
+            Whether last tokens earn something beside statements, also where it is 0.
         spread (`str`, *optional*, defaults to `"group"`):
             TRL's `scale_rewards`: advantages are divided by the root of their mean square over the tokens of the `"group"` or of
             the `"batch"`, or by nothing (`"none"`).
@@ -49,12 +51,13 @@ class GroupRewards:
     mask: torch.Tensor
     known: torch.Tensor
     group_size: int
+    others_paid: bool = False
     spread: str = "group"
 
     @property
     def learned(self) -> torch.Tensor:
-        """Tokens of known completions, (B, T)."""
-        return self.mask & self.known.unsqueeze(1)
+        """Tokens of known completions with which another of the group can be compared, (B, T)."""
+        return self.mask & self.known.unsqueeze(1) & (_others_known(self) > 0)
 
     def normalised(self, values: torch.Tensor, where: torch.Tensor) -> torch.Tensor:
         """Values of shape (B, T), of which those at some learned tokens count, over the root of their mean square."""
@@ -69,13 +72,10 @@ class GroupRewards:
 
 def rewards_to_go(rewards: torch.Tensor, discount: float = 1.0) -> torch.Tensor:
     """Sum of the rewards of each token and of those after it, (B, T); each token further away counts `discount` times as much."""
-    if discount == 1.0:
-        return rewards.flip(1).cumsum(1).flip(1)
-    columns, carried = [], torch.zeros_like(rewards[:, 0])
-    for column in rewards.flip(1).unbind(1):
-        carried = column + discount * carried
-        columns.append(carried)
-    return torch.stack(columns, 1).flip(1)
+    found = rewards.clone()
+    for at in reversed(range(rewards.size(1) - 1)):
+        found[:, at] += discount * found[:, at + 1]
+    return found
 
 
 def statement_index(ends: torch.Tensor) -> torch.Tensor:
@@ -117,13 +117,14 @@ def group_to_go(group: GroupRewards, place: str = "token", discount: float = 1.0
         index = (steps * length // lengths).clamp(max=length - 1)
     else:
         raise ValueError(f"place={place!r} is unknown; choose one of {PLACES}")
-    return (to_go - _others(table, group).gather(1, index)) * (_others_known(group) > 0) * group.learned
+    return (to_go - _others(table, group).gather(1, index)) * group.learned
 
 
 def process_advantages(group: GroupRewards) -> torch.Tensor:
     """Process supervision (DeepSeekMath, arXiv 2402.03300, section 4.1.3): step rewards normalised over the group, summed from
-    the step on. A step is a statement, or a token that earns something else. Shape (B, T)."""
-    steps = (group.ends | (group.rewards != 0)) & group.learned
+    the step on. A step is a statement, and the last token if it is paid for something else. Shape (B, T)."""
+    last = group.mask & (group.mask.cumsum(1) == group.mask.sum(1, keepdim=True))
+    steps = (group.ends | (last & group.others_paid)) & group.learned
     mean, sd = _moments(group.rewards, steps, group.group_size)
     return rewards_to_go(((group.rewards - mean) / (sd + 1e-4)).masked_fill(~steps, 0.0)) * group.learned
 
@@ -132,32 +133,27 @@ GroupCredit = Callable[[torch.Tensor, GroupRewards, float], torch.Tensor]
 """`(advantages, group, scale) -> (B, T)`, where `advantages` are the parent's, of shape (B,)."""
 
 
-def own_credit(centred: bool) -> GroupCredit:
-    """The group's advantage, plus `scale` times what the statement of each token earns itself, over the spread of that; `centred`:
-    less the mean over the statements of the group. 0 is added after the last statement."""
+def own_credit(advantages: torch.Tensor, group: GroupRewards, scale: float) -> torch.Tensor:
+    """The group's advantage, plus `scale` times what the statement of each token earns itself, over the spread of that; nothing
+    is added after the last statement."""
+    index = statement_index(group.ends)
+    worth = torch.zeros(len(index), index.size(1) + 1, device=index.device)
+    worth = worth.scatter_add_(1, index, group.normalised(group.own, group.ends)).gather(1, index)
+    return (advantages.unsqueeze(1) + scale * worth) * group.learned
+
+
+def discounted_credit(advantages: torch.Tensor, group: GroupRewards, scale: float) -> torch.Tensor:
+    """The group's advantage, plus [`group_to_go`] by tokens with `scale` as the discount."""
+    return advantages.unsqueeze(1) * group.learned + group.normalised(group_to_go(group, "token", scale), group.mask)
+
+
+def to_go_credit(place: str) -> GroupCredit:
+    """A share `scale` of [`group_to_go`] at this place, and the rest of the completion's sum less the mean of the others'."""
 
     def credit(advantages: torch.Tensor, group: GroupRewards, scale: float) -> torch.Tensor:
-        ends = group.ends & group.learned
-        values = group.own - _moments(group.own, ends, group.group_size)[0] if centred else group.own
-        index = statement_index(group.ends)
-        worth = torch.zeros(len(index), index.size(1) + 1, device=index.device)
-        worth = worth.scatter_add_(1, index, group.normalised(values, ends)).gather(1, index)
-        return (advantages.unsqueeze(1) + scale * worth) * group.learned
-
-    return credit
-
-
-def to_go_credit(place: str, discounted: bool = False) -> GroupCredit:
-    """A share `scale` of [`group_to_go`] at this place, and the rest of the completion's sum less the mean of the others'; if
-    `discounted` all of it, with `scale` as the discount per token."""
-
-    def credit(advantages: torch.Tensor, group: GroupRewards, scale: float) -> torch.Tensor:
-        found = group_to_go(group, place, scale if discounted else 1.0)
-        if scale < 1 and not discounted:
-            sums = group.rewards.sum(1, keepdim=True)
-            whole = (sums - _others(sums, group)) * (_others_known(group) > 0)
-            found = scale * found + (1 - scale) * whole * group.learned
-        return group.normalised(found, group.mask)
+        sums = group.rewards.sum(1, keepdim=True)
+        mixed = scale * group_to_go(group, place) + (1 - scale) * (sums - _others(sums, group))
+        return group.normalised(mixed, group.mask)
 
     return credit
 

@@ -34,12 +34,13 @@ class CreditsRewards(PaysTokens):
                 "multi_objective_aggregation 'sum_then_normalize'"
             )
 
-    def _keep_earned(self, rewards_per_func: torch.Tensor, count: int) -> None:
-        """The parent's sums of this process, NaN where nothing is known."""
+    def _keep_earned(self, rewards_per_func: torch.Tensor, count: int, group_size: int) -> None:
+        """The parent's sums of this process before unknown rewards are filled, NaN where one that others of the group have is."""
+        found = ~torch.isnan(rewards_per_func).view(-1, group_size, rewards_per_func.size(1))
+        known = (found | ~found.any(1, keepdim=True)).all(2) & found.any(2)
         sums = (rewards_per_func * self.reward_weights.to(rewards_per_func.device)).nansum(dim=1)
-        sums[torch.isnan(rewards_per_func).all(dim=1)] = torch.nan
         here = self.accelerator.process_index * count
-        self._earned = sums[here : here + count].float()
+        self._earned = sums.masked_fill(~known.view(-1), torch.nan)[here : here + count].float()
 
     def _pay_factuality(self, rows: Sequence[JudgedRow], completion_ids: list[list[int]]) -> None:
         """The mean factuality in equal parts, each where its sentence ends; after those of the token reward functions."""
@@ -60,18 +61,20 @@ class CreditsRewards(PaysTokens):
                 if row is not None:
                     ends[number, : len(row)] |= row.to(mask.device)
         known = ~torch.isnan(self._earned)
-        rewards, last = own.clone(), (mask.sum(1, keepdim=True) - 1).clamp(min=0)
+        # Completions that are left out since they were cut have no mask, but are compared with.
+        lengths = torch.tensor([[len(tokens.offsets)] for tokens in self._tokens], device=mask.device)
+        whole = torch.arange(mask.size(1), device=mask.device) < lengths
         rest = torch.nan_to_num(self._earned).unsqueeze(1) - own.sum(1, keepdim=True)
-        rewards.scatter_add_(1, last, torch.where(rest.abs() > 1e-6 * own.abs().sum(1, keepdim=True), rest, 0.0))
+        rewards = own.scatter_add(1, (lengths - 1).clamp(min=0), rest)
         # Groups may be spread over the processes.
         here = self.accelerator.process_index * len(mask)
         everywhere = [
             self.accelerator.gather(self.accelerator.pad_across_processes(x.float(), dim=1))
-            for x in (advantages.unsqueeze(1), rewards, own, ends, mask, known.unsqueeze(1))
+            for x in (advantages.unsqueeze(1), rewards, own, ends, whole, known.unsqueeze(1))
         ]
         before, rewards, own = everywhere[0].squeeze(1), everywhere[1], everywhere[2]
         ends, full, known = everywhere[3].bool(), everywhere[4].bool(), everywhere[5].squeeze(1).bool()
         size = self.num_generations if self.model.training else self.num_generations_eval
-        group = GroupRewards(rewards, own, ends, full, known, size, self.scale_rewards)
+        group = GroupRewards(rewards, own, ends, full, known, size, self._num_plain > 0, self.scale_rewards)
         shaped = CREDITS[self._credit].rewards(before, group, self.args.credit_scale)
-        return shaped[here : here + len(mask), : mask.size(1)].to(advantages.dtype)
+        return (shaped[here : here + len(mask), : mask.size(1)] * mask).to(advantages.dtype)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -14,22 +12,28 @@ from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 class SkipsPadding:
     """Passes over rows of like length, without the columns that are padding in all of them; generation without rows that have ended.
 
-    A generation batch is padded to its longest completion before it is split, so that most of a stock trainer's passes are over
-    padding where lengths vary. Losses and gradients stay what they are but for the order of sums (within 1e-5 of their
-    size in float32, docs/speed.md), and nothing is changed where nothing is padding. `skip_padding = False` leaves all to the parent.
+    Losses and gradients are those of the parent but for the order of sums (within 1e-5 of their size in float32, docs/speed.md),
+    and nothing is changed where nothing is padding. `skip_padding = False` leaves all to the parent.
     """
 
     skip_padding = True
     _old_are_new = False
 
+    @property
+    def _cuts(self) -> tuple[bool, bool]:
+        """Whether columns may be cut on the left, where positions count from the first unless they are rotary, and on the right,
+        where rotary frequencies may depend on the largest."""
+        config = self.model.config.get_text_config().to_dict()
+        rope = repr(config.get("rope_parameters"))
+        right = self.skip_padding and not any(kind in rope for kind in ("dynamic", "longrope"))
+        by_position = config.get("attn_temperature_tuning") or "llama_4_scaling" in rope
+        return right and rope != "None" and not by_position, right
+
     def _generate_and_score_completions(self, inputs):
-        # Where no weight changes before the first pass of the loss over these completions has ended, their old log-probabilities
-        # are what that pass finds: none are computed before.
-        steps, args = self.args.steps_per_generation, self.args
-        aligned = args.gradient_accumulation_steps % steps == 0 and args.gradient_accumulation_steps % (
-            steps * self.num_iterations
-        )
-        self._old_are_new = bool(self.skip_padding and self.model.training and aligned and not self.use_vllm)
+        # Where no weight changes before the loss has passed over these completions, it finds their old log-probabilities itself.
+        steps, every = self.args.steps_per_generation, self.args.gradient_accumulation_steps
+        aligned = every % steps == 0 and every % (steps * self.num_iterations)
+        self._old_are_new = bool(self._cuts[1] and self.model.training and aligned and not self.use_vllm)
         self._asks_for_old = self._old_are_new
         return super()._generate_and_score_completions(inputs)
 
@@ -39,16 +43,14 @@ class SkipsPadding:
         if self._old_are_new and self._asks_for_old:
             self._asks_for_old = False
             return None, None, None
-        # Positions count from the first column unless they are rotary, so that it may not move.
-        rotary = getattr(self.model.config.get_text_config(), "rope_parameters", None) is not None
-        if not self.skip_padding or any(value is not None for name, value in kwargs.items() if "compute" not in name):
+        if not any(self._cuts) or any(value is not None for name, value in kwargs.items() if "compute" not in name):
             return super()._get_per_token_logps_and_entropies(
                 model, input_ids, attention_mask, logits_to_keep, batch_size, **kwargs
             )
         count, found, order = logits_to_keep, [], by_length(attention_mask, batch_size)
         for rows in order:
             start, end = used_columns(attention_mask[rows])
-            start = min(start, attention_mask.size(1) - count - 1) if rotary else 0
+            start = min(start, attention_mask.size(1) - count - 1) if self._cuts[0] else 0
             end = max(end, attention_mask.size(1) - count + 1)
             part = (tensor[rows, start:end] for tensor in (input_ids, attention_mask))
             cut = attention_mask.size(1) - end
@@ -65,39 +67,48 @@ class SkipsPadding:
         joined = [None if column[0] is None else torch.cat(column)[back] for column in columns]
         return *joined, None if found[0][1] is None else torch.stack([aux for _, aux in found]).mean()
 
+    def _without_padding(self, inputs: dict[str, Any]) -> dict[str, Any]:
+        """A micro-batch without the columns that are padding in all of its rows; at least one of prompts and completions stays."""
+        (left, right), count = self._cuts, inputs["completion_mask"].size(1)
+        first = used_columns(inputs["prompt_mask"])[0] if left else 0
+        end = used_columns(inputs["completion_mask"])[1] if right else count
+
+        def cut(name: str, value: Any) -> Any:
+            if not torch.is_tensor(value) or value.dim() != 2:
+                return value
+            if name in ("prompt_ids", "prompt_mask"):
+                return value[:, first:]
+            return value[:, :end] if value.size(1) == count else value
+
+        return {name: cut(name, value) for name, value in inputs.items()}
+
     def _prepare_inputs(self, generation_batch):
         before = self._buffered_inputs
         inputs = super()._prepare_inputs(generation_batch)
-        # Of these the loss of a micro-batch depends on what else is in it.
-        mixed = self.args.loss_type == "bnpo" or self.args.top_entropy_quantile < 1.0
+        # Of these the loss of a micro-batch depends on what else is in it, or rows would move to another optimizer step.
+        args, steps, every = self.args, self.args.steps_per_generation, self.args.gradient_accumulation_steps
+        mixed = self._entropy_bonus_enabled or self.aux_loss_enabled or (steps % every and every % steps)
+        mixed = mixed or args.loss_type == "bnpo" or args.top_entropy_quantile < 1.0
         if not self.model.training or self._buffered_inputs is before or mixed or not self.skip_padding:
             return inputs
-        batches, step = (
-            self._buffered_inputs,
-            min(self.args.gradient_accumulation_steps, self.args.steps_per_generation),
-        )
+        batches, step = self._buffered_inputs, min(every, steps)
         self._buffered_inputs = [
             batch for start in range(0, len(batches), step) for batch in ordered(batches[start : start + step])
         ]
-        return self._buffered_inputs[self._step % self.args.steps_per_generation]
+        return self._buffered_inputs[self._step % steps]
 
     def _generate_single_turn(self, prompt_ids, images, multimodal_fields, num_generations, has_tool_images=False):
-        with self._without_ended() if self.skip_padding else nullcontext():
+        hooks, config = [], None if self.use_vllm else self.generation_config
+        # Rows of beams are no completions, and guidance has passes without the prompt.
+        if config and self._cuts[1] and config.num_beams in (None, 1) and config.guidance_scale in (None, 1):
+            model, live = self.accelerator.unwrap_model(self.model_wrapped), _LiveRows(self.eos_token_ids)
+            model = model.get_base_model() if hasattr(model, "get_base_model") else model
+            hooks.append(model.register_forward_pre_hook(live.before, with_kwargs=True))
+            hooks.append(model.register_forward_hook(live.after, with_kwargs=True))
+        try:
             return super()._generate_single_turn(
                 prompt_ids, images, multimodal_fields, num_generations, has_tool_images
             )
-
-    @contextmanager
-    def _without_ended(self) -> Iterator[None]:
-        model = self.accelerator.unwrap_model(self.model_wrapped)
-        model = model.get_base_model() if hasattr(model, "get_base_model") else model
-        live = _LiveRows(self.eos_token_ids)
-        hooks = [
-            model.register_forward_pre_hook(live.before, with_kwargs=True),
-            model.register_forward_hook(live.after, with_kwargs=True),
-        ]
-        try:
-            yield
         finally:
             for hook in hooks:
                 hook.remove()
@@ -167,21 +178,6 @@ def ordered(batches: list[dict[str, Any]]) -> list[dict[str, Any]]:
         {name: value[rows] if torch.is_tensor(value) and value.dim() else value for name, value in joined.items()}
         for rows in order
     ]
-
-
-def without_padding(inputs: dict[str, Any]) -> dict[str, Any]:
-    """A micro-batch without the columns that are padding in all of its rows; at least one of prompts and completions stays."""
-    count = inputs["completion_mask"].size(1)
-    first, end = used_columns(inputs["prompt_mask"])[0], used_columns(inputs["completion_mask"])[1]
-
-    def cut(name: str, value: Any) -> Any:
-        if not torch.is_tensor(value) or value.dim() != 2:
-            return value
-        if name in ("prompt_ids", "prompt_mask"):
-            return value[:, first:]
-        return value[:, :end] if value.size(1) == count else value
-
-    return {name: cut(name, value) for name, value in inputs.items()}
 
 
 def used_columns(mask: torch.Tensor) -> tuple[int, int]:

@@ -272,6 +272,7 @@ class FactGRPOTrainer(CreditsRewards, SequenceRatios, SamplingTrainer, GRPOTrain
         group_size = self.num_generations if self.model.training else self.num_generations_eval
         # A completion that no reward function could score stays out, whatever its sentences are: with the factuality term
         # alone, its unknown answer would count as a wrong one.
+        self._keep_earned(rewards_per_func, len(prompts), group_size)
         others = rewards_per_func[:, :-1]
         unscored = torch.isnan(others).all(dim=1) & (others.size(1) > 0)
         for column, function in enumerate(self.reward_funcs):
@@ -281,7 +282,6 @@ class FactGRPOTrainer(CreditsRewards, SequenceRatios, SamplingTrainer, GRPOTrain
         here = self.accelerator.process_index * len(prompts)
         found = self._span_rewards.advantages(rewards_per_func, group_size)
         self._own_advantages = {column: values[here : here + len(prompts)] for column, values in found.items()}
-        self._keep_earned(rewards_per_func, len(prompts))
         # Column by column in memory, as each function's rewards are without ours: the parent logs the mean of each
         # column, and a sum over strided memory rounds differently in the last bit.
         return rewards_per_func.t().contiguous().t()

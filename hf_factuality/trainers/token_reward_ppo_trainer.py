@@ -22,7 +22,7 @@ from hf_factuality.functional.gae import (
 )
 from hf_factuality.hub.cards.settings import describe_rewards
 from hf_factuality.trainers._base import SamplingTrainer, named_rewards
-from hf_factuality.trainers._padding import by_length, without_padding
+from hf_factuality.trainers._padding import by_length
 from hf_factuality.trainers._token_rewards import PaysTokens, TokenRewardFunc
 from hf_factuality.trainers.critic import CriticFiles, make_critic
 from hf_factuality.trainers.token_reward_ppo_config import TokenRewardPPOConfig
@@ -150,7 +150,7 @@ class TokenRewardPPOTrainer(CriticFiles, PaysTokens, SamplingTrainer, GRPOTraine
             if not critic.reads_policy:
                 stack.enter_context(disable_gradient_checkpointing(critic.model, {"use_reentrant": False}))
             for rows in order:
-                part = without_padding({name: tensor[rows] for name, tensor in batch.items()})
+                part = self._without_padding({name: tensor[rows] for name, tensor in batch.items()})
                 inputs = _joined(part)
                 with critic.watch():
                     if logps or critic.reads_policy:
@@ -224,7 +224,7 @@ class TokenRewardPPOTrainer(CriticFiles, PaysTokens, SamplingTrainer, GRPOTraine
     def _compute_loss(self, model, inputs):
         training, own = self.model.training, not self.critic.reads_policy
         frozen = training and self.state.global_step < self.args.freezing_actor_steps
-        inputs = without_padding(inputs)
+        inputs = self._without_padding(inputs)
         if own:
             critic_loss = self._critic_loss(inputs)
             if training:

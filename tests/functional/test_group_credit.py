@@ -9,6 +9,7 @@ import torch
 from hf_factuality.functional.group_credit import (
     PLACES,
     GroupRewards,
+    discounted_credit,
     group_to_go,
     own_credit,
     process_advantages,
@@ -25,7 +26,7 @@ def group(rewards, ends=None, lengths=None, known=None, size=None, own=None, spr
     ends = rewards != 0 if ends is None else torch.tensor(ends, dtype=bool)
     known = torch.ones(len(rewards), dtype=bool) if known is None else torch.tensor(known)
     own = rewards if own is None else torch.tensor(own, dtype=torch.float32)
-    return GroupRewards(rewards, own, ends, mask, known, size or len(rewards), spread)
+    return GroupRewards(rewards, own, ends, mask, known, size or len(rewards), False, spread)
 
 
 def test_rewards_to_go_by_hand():
@@ -83,7 +84,7 @@ def random_group(seed, size=4, groups=3, length=9):
     ends = (torch.rand(mask.shape, generator=rng) < 0.3) & mask
     rewards = torch.randn(mask.shape, generator=rng) * ends * (torch.rand(mask.shape, generator=rng) < 0.8)
     known = torch.rand(len(mask), generator=rng) < 0.8
-    return GroupRewards(rewards, rewards, ends, mask, known, size, "none")
+    return GroupRewards(rewards, rewards, ends, mask, known, size, False, "none")
 
 
 @pytest.mark.parametrize("place", PLACES)
@@ -127,17 +128,12 @@ def test_process_supervision_is_that_of_a_slow_loop(seed):
 
 
 def test_own_adds_what_the_statement_earns_to_its_tokens():
-    found = group([[0, 2, 0, -2, 0], [0, 0, 2, 0, 0]], lengths=[5, 4], own=[[0, 2, 0, -2, 0], [0, 0, 2, 0, 0]])
-    advantages = torch.tensor([0.5, -0.5])
-    added = own_credit(False)(advantages, found, 0.25)
-    assert added.tolist() == [[1.0, 1.0, 0.0, 0.0, 0.5], [0.0, 0.0, 0.0, -0.5, 0.0]]
-    # Less the mean of 2, -2 and 2, over the tokens of each.
-    found = group([[0, 2, 0, -2, 0], [0, 0, 3, 0, 0]], lengths=[5, 4])
-    centred = own_credit(True)(advantages, found, 0.5)  # the mean is 1
-    assert centred.tolist() == [[1.0, 1.0, -1.0, -1.0, 0.5], [0.5, 0.5, 0.5, -0.5, 0.0]]
     found = group([[0, 2, 0, -2, 0], [0, 0, 2, 0, 0]], lengths=[5, 4])
+    advantages = torch.tensor([0.5, -0.5])
+    added = own_credit(advantages, found, 0.25)
+    assert added.tolist() == [[1.0, 1.0, 0.0, 0.0, 0.5], [0.0, 0.0, 0.0, -0.5, 0.0]]
     # Over the root mean square, 2: as much as one of 1 without it.
-    divided = own_credit(False)(advantages, group(found.rewards.tolist(), lengths=[5, 4], spread="group"), 0.5)
+    divided = own_credit(advantages, group(found.rewards.tolist(), lengths=[5, 4], spread="group"), 0.5)
     torch.testing.assert_close(divided, added, atol=1e-4, rtol=1e-4)
 
 
@@ -147,19 +143,35 @@ def test_a_share_of_to_go_and_the_rest_of_the_whole():
     assert mixed.tolist() == [[5, 5, 4, 4.5], [-5, -5, -4, 0]]
 
 
-def test_discounted_to_go_by_hand():
+def test_discounted_by_hand():
     # .5 per token: 2 and 4 are two tokens apart, and the other's 1 is two tokens from its start.
     found = group([[2, 0, 4], [0, 0, 1]])
-    shaped = to_go_credit("token", discounted=True)(torch.zeros(2), found, 0.5)
-    assert shaped.tolist() == [[2.75, 1.5, 3], [-2.75, -1.5, -3]]
+    shaped = discounted_credit(torch.tensor([0.25, -1.0]), found, 0.5)
+    assert shaped.tolist() == [[3.0, 1.75, 3.25], [-3.75, -2.5, -4]]
+
+
+def test_process_counts_the_end_where_it_may_be_paid():
+    """Every statement is alike, the answers differ: without the ends there would be nothing to learn from."""
+    rewards = [[1, 1, 1], [1, 1, 0]]
+    found = process_advantages(group(rewards, ends=[[1, 1, 0], [1, 1, 0]]))
+    assert not found.any()
+    paid = group(rewards, ends=[[1, 1, 0], [1, 1, 0]])
+    paid = GroupRewards(
+        *(getattr(paid, name) for name in ("rewards", "own", "ends", "mask", "known", "group_size")), True
+    )
+    z = [(value - 5 / 6) / (statistics.stdev([1, 1, 1, 1, 1, 0]) + 1e-4) for value in (1, 0)]
+    expected = torch.tensor([[3 * z[0], 2 * z[0], z[0]], [2 * z[0] + z[1], z[0] + z[1], z[1]]])
+    torch.testing.assert_close(process_advantages(paid), expected, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("spread", ["group", "batch", "none"])
 @pytest.mark.parametrize("seed", range(4))
 def test_nothing_is_learnt_where_nothing_is_known(spread, seed):
     found = random_group(seed)
-    found = GroupRewards(found.rewards, found.own, found.ends, found.mask, found.known, found.group_size, spread)
-    for credit in (own_credit(False), own_credit(True), *map(to_go_credit, PLACES)):
+    found = GroupRewards(
+        found.rewards, found.own, found.ends, found.mask, found.known, found.group_size, False, spread
+    )
+    for credit in (own_credit, discounted_credit, *map(to_go_credit, PLACES)):
         shaped = credit(torch.ones(len(found.mask)), found, 0.5)
         assert torch.isfinite(shaped).all() and not shaped[~found.learned].any() and shaped.any()
         # A group's advantages are bounded, however alike its rewards are.
@@ -225,7 +237,7 @@ UNBIASED = {
 BIASED = {
     "share": lambda found: group_to_go(found, "share"),
     "discount": lambda found: group_to_go(found, "token", 0.5),
-    "own": lambda found: own_credit(False)(sum_credit(found)[:, 0], found, 0.5),
+    "own": lambda found: own_credit(sum_credit(found)[:, 0], found, 0.5),
     "process": process_advantages,
 }
 

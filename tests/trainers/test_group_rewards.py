@@ -122,21 +122,50 @@ def test_sentences_that_earn_nothing_are_no_statements(tiny_model, tmp_path):
     assert [row for _, row, _ in labelled.kept[0]] == [row for _, row, _ in plain.kept[0]]
 
 
-def test_a_completion_of_which_nothing_is_known_learns_nothing(tiny_model, tmp_path):
-    def known(completion_texts, **columns):
-        found = vowels(completion_texts)
-        return [None if number == 1 or number > 4 else points for number, points in enumerate(found)]
-
-    # One has its group's mean, at its end; with fewer than two known ones the term is dropped.
-    kept = train(tiny_model, tmp_path, known, max_steps=1).kept[0]
-    first, second = kept[:4], kept[4:]
-    assert any(any(advantages) for _, advantages, _ in first)
-    assert not any(any(advantages) for _, advantages, _ in second)
+def left_out(kept, points, known):
+    return [row if know else None for row, know in zip(paid_rows(kept, points), known, strict=True)]
 
 
-@pytest.mark.parametrize(
-    "credit", ["own", "own_centred", "to_go", "to_go_statement", "to_go_share", "to_go_discounted", "process"]
-)
+@pytest.mark.parametrize("credit", ["to_go", "process", "own"])
+def test_a_completion_of_which_something_is_unknown_learns_nothing(tiny_model, tmp_path, credit):
+    known = [True, False, True, True, False, False, True, False]
+
+    def some(completion_texts, **columns):
+        return [points if know else None for points, know in zip(vowels(completion_texts), known, strict=True)]
+
+    kept = train(tiny_model, tmp_path, some, letters_reward, max_steps=1, credit=credit).kept[0]
+    # The second, and all of the second group, where there is nothing to compare with.
+    learns = [any(advantages) for _, advantages, _ in kept]
+    assert not learns[1] and not any(learns[4:]) and any(learns[:4])
+
+
+def test_a_judge_that_fails_on_one_completion_leaves_it_out(tiny_model, tmp_path):
+    class Fails(Halves):
+        def verify(self, inputs):
+            found = super().verify(inputs)
+            found[1] = Verification(error="no judge")
+            return found
+
+    kept = train(tiny_model, tmp_path, verifier=Fails(), max_steps=1).kept[0]
+    paid = left_out(kept, lambda text: [(a, b, value / 2) for a, b, value in halves(text)], [k != 1 for k in range(8)])
+    assert_advantages(kept, to_go(paid))
+
+
+def test_completions_that_were_cut_are_compared_with_and_learn_nothing(tiny_model, tmp_path):
+    trainer = train(tiny_model, tmp_path, vowels, letters_reward, mask_truncated_completions=True,
+                    max_completion_length=32, generation_kwargs={"sequence_bias": [[[1], 3.0]]}, max_steps=1)  # fmt: skip
+    kept = [(tokens, advantages, len(tokens.offsets)) for tokens, advantages, _ in trainer.kept[0]]
+    cut = [length == 0 for *_, length in trainer.kept[0]]
+    assert any(cut) and not all(cut)
+    paid = paid_rows(kept, vowel_points)
+    for row, (tokens, *_) in zip(paid, kept, strict=True):
+        row[-1] += letters_reward([""], [[{"content": tokens.text}]])[0]
+    expected = to_go(paid)
+    for (_, advantages, length), row, was_cut in zip(kept, expected, cut, strict=True):
+        assert advantages[:length] == pytest.approx([0.0] * length if was_cut else row, abs=1e-4)
+
+
+@pytest.mark.parametrize("credit", ["own", "discounted", "to_go", "to_go_statement", "to_go_share", "process"])
 def test_each_credit_trains(tiny_model, tmp_path, credit):
     trainer = train(tiny_model, tmp_path, vowels, credit=credit, scale_rewards="group", credit_scale=0.5)
     losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]

@@ -2,6 +2,7 @@
 
 import logging
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,8 +11,7 @@ from transformers import AutoModelForCausalLM, AutoModelForTokenClassification
 
 from hf_factuality import TokenRewardPPOTrainer
 from hf_factuality.errors import CheckpointError, NonFiniteError
-from hf_factuality.trainers import token_reward_ppo_trainer
-from hf_factuality.trainers._padding import without_padding
+from hf_factuality.trainers._padding import SkipsPadding
 from tests.tiny import letters_reward, rows
 from tests.trainers.recording import RecordsLosses, vowels
 from tests.trainers.token_reward_ppo_oracle import GivenCompletions, completions, make
@@ -326,7 +326,8 @@ def test_columns_that_no_row_uses_are_cut():
         "per_completion": torch.tensor([1.0, 2.0]),
         "nothing": None,
     }
-    found = without_padding(inputs)
+    cuts = SimpleNamespace(_cuts=(True, True))
+    found = SkipsPadding._without_padding(cuts, inputs)
     assert found["prompt_ids"].tolist() == [[5, 6], [0, 7]] and found["prompt_mask"].tolist() == [[1, 1], [0, 1]]
     assert found["completion_ids"].tolist() == [[8, 0], [9, 8]]
     assert found["completion_mask"].tolist() == [[1, 0], [1, 1]]
@@ -335,7 +336,7 @@ def test_columns_that_no_row_uses_are_cut():
     assert found["nothing"] is None and inputs["completion_ids"].shape == (2, 4)
     nothing = {name: torch.zeros(2, 3, dtype=torch.long) for name in ("prompt_ids", "prompt_mask")}
     nothing |= {name: torch.zeros(2, 5, dtype=torch.long) for name in ("completion_ids", "completion_mask")}
-    found = without_padding(nothing)
+    found = SkipsPadding._without_padding(cuts, nothing)
     assert found["prompt_ids"].shape == (2, 1) and found["completion_ids"].shape == (2, 1)
 
 
@@ -344,7 +345,6 @@ def test_training_is_the_same_and_passes_are_shorter(tiny_model, tmp_path, criti
     found = {}
     for cut in (True, False):
         if not cut:
-            monkeypatch.setattr(token_reward_ppo_trainer, "without_padding", lambda inputs: inputs)
             monkeypatch.setattr(RecordingGiven, "skip_padding", False)
         trainer = make(
             tiny_model, tmp_path, ids_as_rewards, trainer=RecordingGiven, critic_model=critic, max_steps=2,
