@@ -91,6 +91,9 @@ def chain_arm(credit="none", **settings):
 # Three tries for every arm; of PPO lambda is among them, and all granularities have what is best for tokens.
 _RATES = [{"learning_rate": rate} for rate in (4e-4, 8e-4, 1.6e-3)]
 _SCALED = [{"learning_rate": rate, "credit_scale": scale} for rate, scale in ((4e-4, 0.5), (8e-4, 0.5), (8e-4, 1.0))]
+_DISCOUNTED = [
+    {"learning_rate": rate, "credit_scale": discount} for rate, discount in ((4e-4, 0.95), (4e-4, 0.97), (8e-4, 0.97))
+]
 _CRITICS = [
     {"learning_rate": rate, "critic_learning_rate": 1e-3, "lam": lam, "freezing_actor_steps": 5}
     for rate, lam in ((4e-4, 1.0), (8e-4, 1.0), (8e-4, 0.95))
@@ -101,7 +104,7 @@ _CREDITS = {
     "own": ("own", _SCALED),
     "to_go": ("to_go", _RATES),
     "FSPO": ("flip", _RATES),
-    "own_centred": ("own_centred", _SCALED),
+    "discounted": ("discounted", _DISCOUNTED),
     "additive": ("additive", _SCALED),
     "process": ("process", _RATES),
     "to_go_statement": ("to_go_statement", _RATES),

@@ -1,14 +1,26 @@
 """Less padding: the same completions, losses and gradients, from shorter passes."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
+from datasets import Dataset
 from peft import LoraConfig
-from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, GPT2LMHeadModel, MambaConfig
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    GPT2Config,
+    GPT2LMHeadModel,
+    Llama4TextConfig,
+    LlamaConfig,
+    MambaConfig,
+    Ministral3Config,
+)
 
-from hf_factuality import FactGRPOConfig, Label
-from hf_factuality.trainers._padding import _LiveRows, by_length, ordered
+from hf_factuality import FactGRPOConfig, Label, TokenRewardPPOConfig, TokenRewardPPOTrainer
+from hf_factuality.trainers._padding import SkipsPadding, _LiveRows, by_length, ordered
 from tests.tiny import letters_reward, rows
-from tests.trainers.recording import SETTINGS, FactGRPO, WholeCompletion
+from tests.trainers.recording import QUIET, SETTINGS, FactGRPO, WholeCompletion, vowels
 
 
 LIMIT = 48
@@ -174,27 +186,90 @@ def test_states_that_cannot_be_selected_stay(tiny_model):
     assert torch.equal(generate(model, tokenizer, _LiveRows([1])), generate(model, tokenizer))
 
 
-def test_positions_that_are_not_rotary_stay(tmp_path, tiny_model):
+@pytest.fixture
+def learnt_positions(tmp_path, tiny_model):
+    """A GPT-2 whose positions matter much."""
     tokenizer = AutoTokenizer.from_pretrained(tiny_model)
     config = GPT2Config(
-        vocab_size=len(tokenizer),
-        n_positions=128,
-        n_embd=16,
-        n_layer=2,
-        n_head=2,
-        resid_pdrop=0.0,
-        embd_pdrop=0.0,
-        attn_pdrop=0.0,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-    )
+        vocab_size=len(tokenizer), n_positions=256, n_embd=16, n_layer=2, n_head=2, resid_pdrop=0.0, embd_pdrop=0.0,
+        attn_pdrop=0.0, eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id,
+    )  # fmt: skip
     torch.manual_seed(0)
-    GPT2LMHeadModel(config).save_pretrained(tmp_path / "gpt2")
+    model = GPT2LMHeadModel(config)
+    with torch.no_grad():
+        model.transformer.wpe.weight.mul_(20.0)
+    model.save_pretrained(tmp_path / "gpt2")
     tokenizer.save_pretrained(tmp_path / "gpt2")
-    ours, other = (train(str(tmp_path / "gpt2"), tmp_path, skip, max_steps=1) for skip in (True, False))
+    return str(tmp_path / "gpt2")
+
+
+def test_positions_that_are_not_rotary_stay(learnt_positions, tmp_path):
+    ours, other = (train(learnt_positions, tmp_path, skip, max_steps=1) for skip in (True, False))
     assert completions(ours) == completions(other) and columns(ours.passes) < columns(other.passes)
     sums = [torch.stack(one.losses).sum() for one in (ours, other)]
     torch.testing.assert_close(*sums, rtol=1e-4, atol=1e-6)
+
+
+def test_ppo_starts_with_ratios_of_one_whatever_the_positions(learnt_positions, tmp_path):
+    """Old log-probabilities, of a whole generation batch, and new ones, of a micro-batch, have the same positions."""
+    prompts = [
+        f"Where was person {number} born? {'Warsaw is in Poland. ' * (3 * (number % 3))}" for number in range(8)
+    ]
+    args = TokenRewardPPOConfig(
+        str(tmp_path), **QUIET, per_device_train_batch_size=2, gradient_accumulation_steps=2, steps_per_generation=4,
+        max_completion_length=24, max_steps=1, beta=0.05, generation_kwargs={"sequence_bias": [[[1], 3.0]]},
+    )  # fmt: skip
+    trainer = TokenRewardPPOTrainer(
+        learnt_positions, vowels, args=args, train_dataset=Dataset.from_dict({"prompt": prompts})
+    )
+    trainer.train()
+    logged = trainer.state.log_history[0]
+    assert logged["clip_ratio/region_mean"] == 0 and abs(logged["kl"]) < 1e-4
+
+
+@pytest.mark.parametrize("settings", [{"entropy_coef": 0.1}, {"steps_per_generation": 6}, {"gradient_accumulation_steps": 3,
+                                      "steps_per_generation": 2}], ids=str)  # fmt: skip
+def test_rows_stay_where_the_step_depends_on_them(tiny_model, tmp_path, settings):
+    """With an entropy bonus a micro-batch's loss does; and where a generation is no whole number of steps, a step's rows do."""
+    ours, other = (train(tiny_model, tmp_path, skip, **settings) for skip in (True, False))
+    assert columns(ours.passes) < columns(other.passes)
+    for one, same in zip(ours.recorder.gradients, other.recorder.gradients, strict=True):
+        size = max(gradient.abs().max() for gradient in same.values())
+        assert all((one[name] - same[name]).abs().max() <= 1e-5 * size for name in same)
+
+
+@pytest.mark.parametrize("settings", [{"num_beams": 2, "top_k": 2}, {"guidance_scale": 1.5}], ids=str)
+def test_rows_of_other_passes_are_left_alone(tiny_model, tmp_path, settings):
+    settings = {"generation_kwargs": {"sequence_bias": [[[1], 3.0]], **settings}, "max_steps": 1}
+    ours, other = (train(tiny_model, tmp_path, skip, **settings) for skip in (True, False))
+    assert completions(ours) == completions(other) and ours.decoded == other.decoded
+
+
+SCALED = {
+    "rope_type": "yarn",
+    "factor": 2.0,
+    "rope_theta": 1e4,
+    "original_max_position_embeddings": 64,
+    "llama_4_scaling_beta": 0.1,
+}
+
+
+@pytest.mark.parametrize(
+    ("config", "cuts"),
+    [
+        (LlamaConfig(), (True, True)),
+        (GPT2Config(), (False, True)),
+        (LlamaConfig(rope_parameters={"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}), (False, False)),
+        (Ministral3Config(rope_parameters=SCALED), (False, True)),
+        (Llama4TextConfig(), (False, True)),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_columns_that_positions_depend_on_stay(config, cuts):
+    trainer = SimpleNamespace(model=SimpleNamespace(config=config), skip_padding=True)
+    assert SkipsPadding._cuts.fget(trainer) == cuts
+    trainer.skip_padding = False
+    assert SkipsPadding._cuts.fget(trainer) == (False, False)
 
 
 def test_order():
