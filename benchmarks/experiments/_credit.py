@@ -5,6 +5,7 @@ from dataclasses import replace
 import _fspo
 import _rlfh
 import torch
+from datasets import concatenate_datasets
 
 from hf_factuality import FactGRPOConfig, FactGRPOTrainer, TokenRewardPPOConfig, TokenRewardPPOTrainer
 from hf_factuality.functional import TERNARY_VALUES, judged_units
@@ -16,6 +17,11 @@ from hf_factuality.worlds import WorldVerifier
 
 # Biographies: simple sentences, and three in ten that join two or three facts.
 BIOGRAPHIES = replace(_rlfh.WORLD, compound=0.3)
+
+
+def sampled(test_sets):
+    """Five answers to every prompt: with one, what is drawn hides most of what the credits differ in."""
+    return lambda run: {name: concatenate_datasets([rows] * 5) for name, rows in test_sets(run).items()}
 
 
 def _shared(run):
@@ -88,45 +94,53 @@ def chain_arm(credit="none", **settings):
     return _fspo.arm(credit=credit, **settings)
 
 
-# Three tries for every arm; of PPO lambda is among them, and all granularities have what is best for tokens.
-_RATES = [{"learning_rate": rate} for rate in (4e-4, 8e-4, 1.6e-3)]
-_SCALED = [{"learning_rate": rate, "credit_scale": scale} for rate, scale in ((4e-4, 0.5), (8e-4, 0.5), (8e-4, 1.0))]
-_DISCOUNTED = [
-    {"learning_rate": rate, "credit_scale": discount} for rate, discount in ((4e-4, 0.95), (4e-4, 0.97), (8e-4, 0.97))
-]
-_CRITICS = [
-    {"learning_rate": rate, "critic_learning_rate": 1e-3, "lam": lam, "freezing_actor_steps": 5}
-    for rate, lam in ((4e-4, 1.0), (8e-4, 1.0), (8e-4, 0.95))
-]
 GRPO = "GRPO, summed reward"
+# Three tries for every arm: learning rates, and what else it has; all granularities of PPO have what is best for tokens.
+BIOGRAPHY_RATES, CHAIN_RATES = (2e-4, 4e-4, 8e-4), (4e-4, 8e-4, 1.6e-3)
 _CREDITS = {
-    GRPO: ("none", _RATES),
-    "own": ("own", _SCALED),
-    "to_go": ("to_go", _RATES),
-    "FSPO": ("flip", _RATES),
-    "discounted": ("discounted", _DISCOUNTED),
-    "additive": ("additive", _SCALED),
-    "process": ("process", _RATES),
-    "to_go_statement": ("to_go_statement", _RATES),
-    "scaled": ("scaled", _SCALED),
-}
+    GRPO: "none", "FSPO": "flip", "additive": "additive", "scaled": "scaled", "process": "process",
+    "own": "own", "to_go": "to_go", "gae": "gae",
+}  # fmt: skip
 _PPO = {"PPO, token": "token", "PPO, response": "paragraph", "PPO, sentence": "sentence"}
+
+
+def _tries(credit, rates):
+    low, middle, high = rates
+    if credit in ("additive", "scaled", "own"):
+        own = ((low, {"credit_scale": 0.5}), (middle, {"credit_scale": 0.5}), (middle, {"credit_scale": 1.0}))
+    elif credit == "gae":
+        first = (middle, high) if rates == CHAIN_RATES else (low, middle)
+        own = (*((rate, {"credit_scale": 0.95}) for rate in first), (first[1], {"credit_scale": 0.98}))
+    elif credit == "ppo":
+        critic = {"critic_learning_rate": 1e-3, "freezing_actor_steps": 5}
+        own = tuple((rate, {**critic, "lam": lam}) for rate, lam in ((middle, 1.0), (middle, 0.95), (high, 0.95)))
+    else:
+        own = tuple((rate, {}) for rate in rates)
+    return [{"learning_rate": rate, **settings} for rate, settings in own]
 
 
 def biography_tries():
     """Name of an arm -> its tries."""
-    found = {name: [biography_arm(credit, **own) for own in tries] for name, (credit, tries) in _CREDITS.items()}
-    return found | {name: [_rlfh.ppo(where, **own) for own in _CRITICS] for name, where in _PPO.items()}
+    found = {n: [biography_arm(c, **own) for own in _tries(c, BIOGRAPHY_RATES)] for n, c in _CREDITS.items()}
+    return found | {
+        n: [_rlfh.ppo(where, **own) for own in _tries("ppo", BIOGRAPHY_RATES)] for n, where in _PPO.items()
+    }
 
 
 def chain_tries():
-    found = {name: [chain_arm(credit, **own) for own in tries] for name, (credit, tries) in _CREDITS.items()}
-    return found | {
-        name: [chain_ppo(_PPO[name], **own) for own in _CRITICS] for name in ("PPO, token", "PPO, response")
-    }
+    found = {n: [chain_arm(c, **own) for own in _tries(c, CHAIN_RATES)] for n, c in _CREDITS.items()}
+    ppo = {
+        name: where for name, where in _PPO.items() if name != "PPO, sentence"
+    }  # a sentence is a token's reward here
+    return found | {n: [chain_ppo(where, **own) for own in _tries("ppo", CHAIN_RATES)] for n, where in ppo.items()}
 
 
 def tuned(tries):
     """Arms of a tuning experiment: `own 2` is the third try of `own`."""
     own = {name: found for name, found in tries.items() if name not in ("PPO, sentence", "PPO, response")}
     return {f"{name} {number}": train for name, found in own.items() for number, train in enumerate(found)}
+
+
+def chosen(tries, numbers):
+    """Arms of the report; every granularity of PPO has the number of `PPO, token`."""
+    return {name: found[numbers.get("PPO, token" if name in _PPO else name, 0)] for name, found in tries.items()}

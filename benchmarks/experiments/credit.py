@@ -1,6 +1,6 @@
 """Where a reward is paid and against what: biographies with simple and compound sentences, one reward, equal samples."""
 
-from _credit import BIOGRAPHIES, GRPO, biography_tries
+from _credit import BIOGRAPHIES, GRPO, biography_tries, chosen, sampled
 from _rlfh import MAX_TOKENS, MODEL, biographies, measured_reward
 from harness import BIOGRAPHY_FIGURES, Experiment
 
@@ -10,13 +10,13 @@ CHOSEN: dict[str, int] = {}
 
 EXPERIMENT = Experiment(
     title="Credit for the reward of a biography",
-    arms={name: tries[CHOSEN.get(name, 0)] for name, tries in biography_tries().items()},
+    arms=chosen(biography_tries(), CHOSEN),
     baseline=GRPO,
     steps=30,
     world=BIOGRAPHIES,
     model=MODEL,
     modes={"T=1": 1.0},
-    test_sets=biographies,
+    test_sets=sampled(biographies),
     measure=measured_reward,
     figures=("reward", "precision", *BIOGRAPHY_FIGURES),
     max_new_tokens=MAX_TOKENS,

@@ -1,6 +1,6 @@
 """Where a reward is paid and against what: worked answers of 4 and 8 facts, paid for the answer and for each fact."""
 
-from _credit import GRPO, chain_tries
+from _credit import GRPO, chain_tries, chosen, sampled
 from _fspo import max_tokens, questions
 from fspo_chain import EXPERIMENT as CHAINS
 from harness import QUESTION_FIGURES, Experiment
@@ -15,14 +15,14 @@ CHOSEN: dict[str, int] = {}
 
 EXPERIMENT = Experiment(
     title="Credit for a chain of facts",
-    arms={name: tries[CHOSEN.get(name, 0)] for name, tries in chain_tries().items()},
+    arms=chosen(chain_tries(), CHOSEN),
     baseline=GRPO,
-    steps=20,  # with more, most arms are near the ceiling of 2
+    steps=10,  # with more, most arms are near the ceiling of 2
     conditions={str(n): {"hops": n} for n in (4, 8)},
     world=CHAINS.world,
     model=CHAINS.model,
     modes={"T=1": 1.0},
-    test_sets=held_out,
+    test_sets=sampled(held_out),
     figures=("reward", *(figure for figure in QUESTION_FIGURES if figure != "reward")),
     max_new_tokens=max_tokens,
 )

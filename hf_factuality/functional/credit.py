@@ -15,7 +15,7 @@ import torch
 from hf_factuality.functional.advantages import add_factuality, flip_advantages, scale_by_agreement
 from hf_factuality.functional.group_credit import (
     GroupCredit,
-    discounted_credit,
+    gae_credit,
     own_credit,
     process_advantages,
     to_go_credit,
@@ -62,7 +62,7 @@ CREDITS: Mapping[str, Credit] = MappingProxyType(
         "scaled": Credit(scale_by_agreement, max_scale=1.0),
         "none": Credit(None),
         "own": Credit(None, rewards=own_credit),
-        "discounted": Credit(None, max_scale=1.0, rewards=discounted_credit),
+        "gae": Credit(None, max_scale=1.0, rewards=gae_credit),
         "to_go": Credit(None, max_scale=1.0, rewards=to_go_credit("token")),
         "to_go_statement": Credit(None, max_scale=1.0, rewards=to_go_credit("statement")),
         "to_go_share": Credit(None, max_scale=1.0, rewards=to_go_credit("share")),

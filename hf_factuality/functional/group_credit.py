@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 import torch
 
+from .gae import generalized_advantages
+
 
 PLACES = ("token", "statement", "share")
 
@@ -20,10 +22,10 @@ class GroupRewards:
     fall out: the gradient of `E[R]` is `E[sum_t grad log pi(a_t) (sum_{k >= t} r_k - b_t)]`, and the same with `R - b_t`. Other
     completions of the group are drawn independently, and how many statements have ended before a token is known before it. So
     `"sum"` and `to_go` with the places `"token"` and `"statement"` are unbiased (before they are divided by a standard
-    deviation). Biased are `"share"` (the length, of which a share is taken, is decided by later tokens), a discount below 1,
-    `"own"` (it adds the gradient of each statement's reward by its own tokens alone, `scale` times) and `"process"` (each
-    number is divided by the spread of numbers that the completion itself is among, and a mean is taken off every statement,
-    so that another statement of average worth costs what it would have earned).
+    deviation). Biased are `"share"` (the length, of which a share is taken, is decided by later tokens), `"gae"` with lambda
+    below 1, `"own"` (it adds the gradient of each statement's reward by its own tokens alone, `scale` times) and `"process"`
+    (each number is divided by the spread of numbers that the completion itself is among, and a mean is taken off every
+    statement, so that another statement of average worth costs what it would have earned).
 
     Args:
         rewards (`torch.Tensor` of shape (B, T), float32):
@@ -70,12 +72,9 @@ class GroupRewards:
         return values / (mean.sqrt() + 1e-4)
 
 
-def rewards_to_go(rewards: torch.Tensor, discount: float = 1.0) -> torch.Tensor:
-    """Sum of the rewards of each token and of those after it, (B, T); each token further away counts `discount` times as much."""
-    found = rewards.clone()
-    for at in reversed(range(rewards.size(1) - 1)):
-        found[:, at] += discount * found[:, at + 1]
-    return found
+def rewards_to_go(rewards: torch.Tensor) -> torch.Tensor:
+    """Sum of the rewards of each token and of those after it, (B, T)."""
+    return rewards.flip(1).cumsum(1).flip(1)
 
 
 def statement_index(ends: torch.Tensor) -> torch.Tensor:
@@ -83,7 +82,7 @@ def statement_index(ends: torch.Tensor) -> torch.Tensor:
     return ends.cumsum(1) - ends.long()
 
 
-def group_to_go(group: GroupRewards, place: str = "token", discount: float = 1.0) -> torch.Tensor:
+def group_to_go(group: GroupRewards, place: str = "token") -> torch.Tensor:
     """Reward to go less the mean reward to go of the other completions at the same place; RLOO, token by token.
 
     Args:
@@ -92,8 +91,6 @@ def group_to_go(group: GroupRewards, place: str = "token", discount: float = 1.0
         place (`str`, *optional*, defaults to `"token"`):
             The same place is as many tokens from the start (`"token"`), after as many statements (`"statement"`), or the same
             share of the completion (`"share"`). Completions that have ended before have 0 to go.
-        discount (`float`, *optional*, defaults to `1.0`):
-            Per token.
 
     Returns:
         `torch.Tensor` of shape (B, T), float32, not divided by a standard deviation; 0 where none of the others is known.
@@ -101,7 +98,7 @@ def group_to_go(group: GroupRewards, place: str = "token", discount: float = 1.0
     Raises:
         `ValueError`: an unknown place.
     """
-    to_go = rewards_to_go(group.rewards, discount)
+    to_go = rewards_to_go(group.rewards)
     length, steps = to_go.size(1), torch.arange(to_go.size(1), device=to_go.device)
     if place == "token":
         table, index = to_go, steps.expand(to_go.shape)
@@ -142,9 +139,12 @@ def own_credit(advantages: torch.Tensor, group: GroupRewards, scale: float) -> t
     return (advantages.unsqueeze(1) + scale * worth) * group.learned
 
 
-def discounted_credit(advantages: torch.Tensor, group: GroupRewards, scale: float) -> torch.Tensor:
-    """The group's advantage, plus [`group_to_go`] by tokens with `scale` as the discount."""
-    return advantages.unsqueeze(1) * group.learned + group.normalised(group_to_go(group, "token", scale), group.mask)
+def gae_credit(advantages: torch.Tensor, group: GroupRewards, scale: float) -> torch.Tensor:
+    """GAE with lambda `scale` and without a critic: a state is worth the mean reward to go of the others at the same token, and
+    nothing after the end. With lambda 1, [`group_to_go`]."""
+    values = _others(rewards_to_go(group.rewards), group)
+    found, _ = generalized_advantages(group.rewards, values, group.mask, lam=scale)
+    return group.normalised(found, group.mask)
 
 
 def to_go_credit(place: str) -> GroupCredit:

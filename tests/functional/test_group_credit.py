@@ -9,7 +9,7 @@ import torch
 from hf_factuality.functional.group_credit import (
     PLACES,
     GroupRewards,
-    discounted_credit,
+    gae_credit,
     group_to_go,
     own_credit,
     process_advantages,
@@ -32,7 +32,6 @@ def group(rewards, ends=None, lengths=None, known=None, size=None, own=None, spr
 def test_rewards_to_go_by_hand():
     rewards = torch.tensor([[1.0, 0.0, 2.0, -4.0]])
     assert rewards_to_go(rewards).tolist() == [[-1.0, -2.0, -2.0, -4.0]]
-    assert rewards_to_go(rewards, 0.5).tolist() == [[1.0, 0.0, 0.0, -4.0]]
 
 
 def test_statements_are_counted_by_their_ends():
@@ -47,12 +46,12 @@ def test_to_go_by_hand():
     assert group_to_go(found, "statement").tolist() == [[5, 5, 4, 4], [-5, -5, -5, 0]]
 
 
-def slow_to_go(found, place, discount=1.0):
+def slow_to_go(found, place):
     rewards, mask = found.rewards.tolist(), found.mask.tolist()
     length = len(rewards[0])
 
     def to_go(row, at):
-        return sum(rewards[row][k] * discount ** (k - at) for k in range(at, length)) if at < length else 0.0
+        return sum(rewards[row][k] for k in range(at, length)) if at < length else 0.0
 
     def statement(row, at):
         return sum(found.ends[row][:at].tolist())
@@ -92,7 +91,6 @@ def random_group(seed, size=4, groups=3, length=9):
 def test_to_go_is_that_of_a_slow_loop(place, seed):
     found = random_group(seed)
     torch.testing.assert_close(group_to_go(found, place), slow_to_go(found, place), atol=1e-5, rtol=1e-5)
-    torch.testing.assert_close(group_to_go(found, place, 0.9), slow_to_go(found, place, 0.9), atol=1e-5, rtol=1e-5)
 
 
 def test_unknown_place_is_named():
@@ -143,11 +141,19 @@ def test_a_share_of_to_go_and_the_rest_of_the_whole():
     assert mixed.tolist() == [[5, 5, 4, 4.5], [-5, -5, -4, 0]]
 
 
-def test_discounted_by_hand():
-    # .5 per token: 2 and 4 are two tokens apart, and the other's 1 is two tokens from its start.
-    found = group([[2, 0, 4], [0, 0, 1]])
-    shaped = discounted_credit(torch.tensor([0.25, -1.0]), found, 0.5)
-    assert shaped.tolist() == [[3.0, 1.75, 3.25], [-3.75, -2.5, -4]]
+def test_gae_by_hand():
+    # To go are 6, 4, 4 and 1, 1; each is what the other's state is worth, and nothing is worth something after the end.
+    found = group([[2, 0, 4], [0, 1, 0]], lengths=[3, 2])
+    assert gae_credit(torch.zeros(2), found, 0.0).tolist() == [[2, -1, 4], [-2, -3, 0]]
+    assert gae_credit(torch.zeros(2), found, 0.5).tolist() == [[2.5, 1, 4], [-3.5, -3, 0]]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_gae_with_lambda_one_is_to_go(seed):
+    found = random_group(seed)
+    torch.testing.assert_close(
+        gae_credit(torch.zeros(len(found.mask)), found, 1.0), group_to_go(found, "token"), atol=1e-5, rtol=1e-5
+    )
 
 
 def test_process_counts_the_end_where_it_may_be_paid():
@@ -171,7 +177,7 @@ def test_nothing_is_learnt_where_nothing_is_known(spread, seed):
     found = GroupRewards(
         found.rewards, found.own, found.ends, found.mask, found.known, found.group_size, False, spread
     )
-    for credit in (own_credit, discounted_credit, *map(to_go_credit, PLACES)):
+    for credit in (own_credit, gae_credit, *map(to_go_credit, PLACES)):
         shaped = credit(torch.ones(len(found.mask)), found, 0.5)
         assert torch.isfinite(shaped).all() and not shaped[~found.learned].any() and shaped.any()
         # A group's advantages are bounded, however alike its rewards are.
@@ -236,7 +242,7 @@ UNBIASED = {
 }
 BIASED = {
     "share": lambda found: group_to_go(found, "share"),
-    "discount": lambda found: group_to_go(found, "token", 0.5),
+    "gae": lambda found: gae_credit(sum_credit(found)[:, 0], found, 0.5),
     "own": lambda found: own_credit(sum_credit(found)[:, 0], found, 0.5),
     "process": process_advantages,
 }
