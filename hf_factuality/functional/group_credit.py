@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from .gae import generalized_advantages
+from hf_factuality.functional.gae import generalized_advantages
 
 
 PLACES = ("token", "statement", "share")
