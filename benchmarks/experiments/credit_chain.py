@@ -11,7 +11,9 @@ def held_out(run):
 
 
 # Which of the three tries of each arm, by `credit_chain_tune`.
-CHOSEN: dict[str, int] = {}
+CHOSEN = {
+    GRPO: 1, "FSPO": 1, "additive": 2, "scaled": 1, "process": 1, "own": 1, "to_go": 2, "gae": 2, "PPO, token": 2,
+}  # fmt: skip
 
 EXPERIMENT = Experiment(
     title="Credit for a chain of facts",
