@@ -6,18 +6,21 @@ import json
 import logging
 import os
 import shutil
+import signal
 from pathlib import Path
 from zipfile import ZipFile
 
 import torch
 from accelerate.utils import broadcast_object_list, gather_object
 from safetensors import safe_open
+from transformers import TrainerCallback
 from transformers.integrations import is_deepspeed_zero3_enabled
 from transformers.trainer_utils import SaveStrategy, sort_checkpoints
 
 from hf_factuality.errors import CheckpointError
 from hf_factuality.io.files import sync
 from hf_factuality.io.manifest import MANIFEST, find_damage, read_manifest, write_manifest
+from hf_factuality.io.signals import on_signals
 
 
 logger = logging.getLogger(__name__)
@@ -31,13 +34,29 @@ _SETTINGS = (
 """Settings that decide which rows make a step, and what a batch holds."""
 
 
+class _EndsOnSignal(TrainerCallback):
+    """Ends a run with a checkpoint after the step in which any of its processes was asked to."""
+
+    def __init__(self, accelerator):
+        self.accelerator, self.asked = accelerator, False
+
+    def ask(self, number: int) -> None:
+        self.asked = True
+
+    def on_step_end(self, args, state, control, **kwargs):
+        asked = torch.tensor(float(self.asked), device=self.accelerator.device)
+        if self.accelerator.reduce(asked, reduction="sum").item():
+            self.asked = control.should_save = control.should_training_stop = True
+
+
 class WholeCheckpoints:
     """Writes a checkpoint under another name, gives it a manifest, and renames it once it is complete.
 
     A run that is resumed checks every file first. With `True` it takes the last checkpoint that is whole and says which
-    it passed over; one that was asked for by name is refused if it is not. Checkpoints without a manifest, of TRL's own
-    trainers, are taken with a warning if nothing is missing. A reference model that follows the policy (`sync_ref_model`)
-    is saved and restored.
+    it passed over, with `"auto"` too, or starts anew if there is none yet; one that was asked for by name is refused if it is
+    not whole. Checkpoints without a manifest, of TRL's own trainers, are taken with a warning if nothing is missing. A
+    reference model that follows the policy (`sync_ref_model`) is saved and restored. SIGTERM ends a run that saves after its
+    step, with a checkpoint and the exit status 143.
     """
 
     _saving = False
@@ -49,7 +68,15 @@ class WholeCheckpoints:
             raise ValueError("sync_ref_model=True under ZeRO-3 or FSDP cannot be resumed; set save_only_model=True")
         if resume_from_checkpoint:
             resume_from_checkpoint = self._find_checkpoint(resume_from_checkpoint)
-        return super().train(resume_from_checkpoint, trial, ignore_keys_for_eval)
+        ending = _EndsOnSignal(self.accelerator)
+        self.add_callback(ending)
+        with on_signals(("SIGTERM",) if saves else (), ending.ask):
+            output = super().train(resume_from_checkpoint, trial, ignore_keys_for_eval)
+        self.remove_callback(ending)
+        if ending.asked:
+            logger.warning("ended by SIGTERM after step %d, with a checkpoint", self.state.global_step)
+            raise SystemExit(128 + signal.SIGTERM)
+        return output
 
     # Saving
     def _get_output_dir(self, trial):
@@ -124,9 +151,9 @@ class WholeCheckpoints:
             raise CheckpointError(f"the best checkpoint, {best}, cannot be loaded: {damage}")
         super()._load_best_model()
 
-    def _find_checkpoint(self, asked: str | os.PathLike[str] | bool) -> str | bool:
-        """The folder to resume from; `True` if there is none, which the parent says."""
-        latest = asked is True or str(asked).lower() == "true"  # from a command line
+    def _find_checkpoint(self, asked: str | os.PathLike[str] | bool) -> str | bool | None:
+        """The folder to resume from. If there is none: `True`, which the parent refuses, or `None` for `"auto"`."""
+        latest = str(asked).lower() in ("true", "auto")  # from a command line, too
         folders = [asked]
         if latest:
             run = Path(self.args.output_dir)
@@ -146,7 +173,7 @@ class WholeCheckpoints:
                 logger.warning("%s is passed over: %s", folder, reason)
         if folders:
             raise CheckpointError(f"no checkpoint in {run} can be resumed; {folder}: {reason}")
-        return True
+        return None if asked == "auto" else True
 
     def _why_not(self, folder: Path) -> str | None:
         if not folder.is_dir():

@@ -104,7 +104,11 @@ def run(method, model, folder, resume=False, point=None, step=None, rank=0, **se
     """Train to the end, or to a point; the weights go beside the folder, one file per process."""
     torch.set_num_threads(1)
     trainer = make(method, model, folder, **{**SETTINGS, **settings})
-    if point == "small files":
+    if point == "SIGTERM":
+        trainer.training_step = lambda *args, step_of=trainer.training_step, **kwargs: (
+            (trainer.state.global_step == step and signal.raise_signal(signal.SIGTERM)) or step_of(*args, **kwargs)
+        )
+    elif point == "small files":
         trainer.add_callback(_SmallFiles(step))
     elif point is not None:
         _die_at(point, trainer, step)

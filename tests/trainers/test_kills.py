@@ -146,3 +146,17 @@ def test_one_of_two_processes_is_killed(tiny_model, tmp_path, method):
     for rank in (0, 1):
         found, expected = (torch.load(tmp_path / f"{name}.{rank}.pt", weights_only=True) for name in ("run", "whole"))
         assert differ(found, expected) == []
+
+
+@pytest.mark.parametrize("method", ["value_head", "mask_dpo"])
+def test_one_of_two_processes_is_asked_to_end(tiny_model, tmp_path, method):
+    """Both save after the same step and end; the other was never asked."""
+    assert launch(method, tiny_model, tmp_path / "whole", False, "-", 0).returncode == 0
+    ended = launch(method, tiny_model, tmp_path / "run", False, "SIGTERM", 3)
+    assert ended.returncode != 0 and "exitcode  : 143" in ended.stderr, ended.stderr[-3000:]
+    assert max(int(path.name[11:]) for path in (tmp_path / "run").glob("checkpoint-*")) == 4
+    resumed = launch(method, tiny_model, tmp_path / "run", True, "-", 0)
+    assert resumed.returncode == 0, resumed.stderr[-3000:]
+    for rank in (0, 1):
+        found, expected = (torch.load(tmp_path / f"{name}.{rank}.pt", weights_only=True) for name in ("run", "whole"))
+        assert differ(found, expected) == []

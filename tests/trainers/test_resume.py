@@ -2,6 +2,7 @@
 
 import functools
 import shutil
+import signal
 from pathlib import Path
 
 import pytest
@@ -197,3 +198,40 @@ def test_a_reference_that_follows_the_policy_is_restored(tiny_model, tmp_path, m
     write_manifest(stopped, read_manifest(stopped))  # as of a run without it
     with pytest.raises(CheckpointError, match="reference.pt is missing"):
         resumed(method, tiny_model, tmp_path, stopped, **follows)
+
+
+@pytest.mark.parametrize("method", ["policy", "fact_grpo", "mask_dpo"])
+def test_sigterm_ends_a_run_with_a_checkpoint(tiny_model, tmp_path, method):
+    """In the middle of its third step: that step is made whole and saved, and resumed to what nobody stopped."""
+    settings = dict(max_steps=5, save_steps=100)
+    expected = make(method, tiny_model, tmp_path / "whole", **settings)
+    expected.train()
+    stopped = make(method, tiny_model, tmp_path / "run", **settings)
+    step = stopped.training_step
+
+    def asked_to_end(*args, **kwargs):
+        if stopped.state.global_step == 2:
+            signal.raise_signal(signal.SIGTERM)
+        return step(*args, **kwargs)
+
+    stopped.training_step = asked_to_end
+    with pytest.raises(SystemExit) as ended:
+        stopped.train(resume_from_checkpoint="auto")  # there is none yet
+    assert ended.value.code == 143 and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    assert [path.name for path in (tmp_path / "run").glob("checkpoint-*")] == ["checkpoint-3"]
+    resumed = make(method, tiny_model, tmp_path / "run", **settings)
+    resumed.train(resume_from_checkpoint="auto")
+    assert differ(weights(resumed), weights(expected)) == []
+
+
+def test_sigterm_is_left_alone_where_nothing_is_saved(tiny_model, tmp_path):
+    trainer = make("policy", tiny_model, tmp_path, max_steps=1, save_strategy="no")
+    step, seen = trainer.training_step, []
+
+    def watched(*args, **kwargs):
+        seen.append(signal.getsignal(signal.SIGTERM))
+        return step(*args, **kwargs)
+
+    trainer.training_step = watched
+    trainer.train()
+    assert seen == [signal.SIG_DFL]
