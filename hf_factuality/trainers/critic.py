@@ -5,32 +5,45 @@ from __future__ import annotations
 import math
 import os
 import pickle
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_model_state_dict,
+    get_optimizer_state_dict,
+    set_model_state_dict,
+    set_optimizer_state_dict,
+)
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from transformers import AutoModelForTokenClassification, PreTrainedModel
 
 from hf_factuality.errors import CheckpointError
+from hf_factuality.trainers.memory import decoder_layers
+from hf_factuality.verifiers.judges.pairs import outside_zero3
 
 
 CRITIC_FOLDER = "critic"
 """Folder inside a checkpoint, beside the policy's files."""
 _HEAD_FILE, _OPTIMIZER_FILE = "value_head.pt", "critic_optimizer.pt"
+_WHOLE = StateDictOptions(full_state_dict=True, cpu_offload=True)
 
 
 class Critic(nn.Module):
     """What both kinds share: an optimizer of their own, gradients averaged over processes, files of their own.
 
     A critic is never a part of the policy's module, so none of its names reaches the policy's files, its optimizer or a
-    generation server. It is replicated on every process.
+    generation server. It stands whole on every process, unless it is split ([`BackboneCritic.shard`]).
     """
 
     reads_policy: bool
     """Whether it needs a pass of the policy, inside [`Critic.watch`], before its values."""
     optimizer: torch.optim.Optimizer
+    sharded = False
 
     def prepare(self, learning_rate: float, betas: tuple[float, float], eps: float, weight_decay: float) -> None:
         """Make the optimizer (AdamW), over the parameters that are there now; the schedule is the policy's."""
@@ -46,11 +59,12 @@ class Critic(nn.Module):
         gradients before it was clipped.
         """
         gradients = [p.grad for p in self.parameters() if p.grad is not None]
-        if accelerator.num_processes > 1:
+        if accelerator.num_processes > 1 and not self.sharded:
             for gradient in gradients:
                 gradient.copy_(accelerator.reduce(gradient, reduction="mean"))
         limit = max_grad_norm if max_grad_norm > 0 else torch.inf
-        norm = torch.nn.utils.clip_grad_norm_(self.parameters(), limit).item()
+        norm = torch.nn.utils.clip_grad_norm_(self.parameters(), limit)
+        norm = (norm.full_tensor() if self.sharded else norm).item()
         for group in self.optimizer.param_groups:
             group["lr"] = self.learning_rate * schedule
         if math.isfinite(norm):
@@ -58,10 +72,13 @@ class Critic(nn.Module):
         self.optimizer.zero_grad(set_to_none=True)
         return norm
 
-    def save_optimizer(self, folder: str | os.PathLike[str]) -> None:
-        path = Path(folder) / CRITIC_FOLDER
-        path.mkdir(parents=True, exist_ok=True)
-        torch.save(self.optimizer.state_dict(), path / _OPTIMIZER_FILE)
+    def save_optimizer(self, folder: str | os.PathLike[str], writes: bool = True) -> None:
+        """Every process calls it if the critic is split; one of them `writes`."""
+        state = get_optimizer_state_dict(self, self.optimizer, options=_WHOLE) if writes or self.sharded else None
+        if writes:
+            path = Path(folder) / CRITIC_FOLDER
+            path.mkdir(parents=True, exist_ok=True)
+            torch.save(state, path / _OPTIMIZER_FILE)
 
     def load(self, folder: str | os.PathLike[str]) -> None:
         """Weights and, if it is there, the state of the optimizer from a checkpoint; else `CheckpointError`."""
@@ -70,7 +87,7 @@ class Critic(nn.Module):
             self._load_weights(path)
             if (path / _OPTIMIZER_FILE).is_file():
                 state = torch.load(path / _OPTIMIZER_FILE, map_location="cpu", weights_only=True)
-                self.optimizer.load_state_dict(state)
+                set_optimizer_state_dict(self, self.optimizer, state, options=_WHOLE)
         except (OSError, RuntimeError, ValueError, KeyError, EOFError, pickle.UnpicklingError) as error:
             raise CheckpointError(
                 f"{path} holds no critic for this run ({error}); resume with its own critic_model"
@@ -99,17 +116,40 @@ class BackboneCritic(Critic):
         logits = self.model(input_ids=input_ids, attention_mask=attention_mask, use_cache=False).logits
         return logits[:, -count - 1 : -1, 0].float()
 
-    def save(self, folder: str | os.PathLike[str]) -> None:
-        """As `from_pretrained` loads it."""
-        self.model.save_pretrained(Path(folder) / CRITIC_FOLDER)
+    def shard(self, device: torch.device, half: bool) -> None:
+        """Split the model over the processes, a layer at a time, by torch's `fully_shard`, whatever splits the policy.
+
+        What the first process holds is taken: the others may have loaded nothing. Weights are float32, as those that DeepSpeed
+        learns are: steps of a learning rate of 1e-5 are lost in bfloat16. `half`: compute in bfloat16.
+        """
+        self.model.float()
+        first = torch.distributed.get_rank() == 0
+        whole = {name: tensor.clone() for name, tensor in self.model.state_dict().items()} if first else {}
+        policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16 if half else None)
+        for layer in decoder_layers(self.model):
+            fully_shard(layer, mp_policy=policy)
+        fully_shard(self.model, mp_policy=policy)
+        set_model_state_dict(
+            self.model.to(device), whole, options=StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
+        )
+        self.sharded = True
+
+    def save(self, folder: str | os.PathLike[str], writes: bool = True) -> None:
+        """As `from_pretrained` loads it. Every process calls it if the critic is split; one of them `writes`."""
+        state = get_model_state_dict(self.model, options=_WHOLE) if self.sharded else None
+        if writes:
+            self.model.save_pretrained(Path(folder) / CRITIC_FOLDER, state_dict=state)
 
     def _load_weights(self, path: Path) -> None:
         if not (path / "config.json").is_file():
             raise OSError("there is no config.json")
-        found, report = type(self.model).from_pretrained(path, dtype=self.model.dtype, output_loading_info=True)
+        with outside_zero3():
+            found, report = AutoModelForTokenClassification.from_pretrained(
+                path, num_labels=1, dtype=self.model.dtype, output_loading_info=True
+            )
         if report["missing_keys"]:
             raise ValueError(f"there are no weights for {sorted(report['missing_keys'])[:3]}")
-        self.model.load_state_dict(found.state_dict())
+        set_model_state_dict(self.model, found.state_dict(), options=_WHOLE)
 
 
 class ValueHead(Critic):
@@ -147,10 +187,11 @@ class ValueHead(Critic):
         """As [`BackboneCritic.forward`], from the hidden states of the policy's last pass over the same inputs."""
         return self.head(self.hidden[:, -count - 1 : -1].to(self.head.weight)).squeeze(-1)
 
-    def save(self, folder: str | os.PathLike[str]) -> None:
-        path = Path(folder) / CRITIC_FOLDER
-        path.mkdir(parents=True, exist_ok=True)
-        torch.save({name: tensor.cpu() for name, tensor in self.state_dict().items()}, path / _HEAD_FILE)
+    def save(self, folder: str | os.PathLike[str], writes: bool = True) -> None:
+        if writes:
+            path = Path(folder) / CRITIC_FOLDER
+            path.mkdir(parents=True, exist_ok=True)
+            torch.save({name: tensor.cpu() for name, tensor in self.state_dict().items()}, path / _HEAD_FILE)
 
     def _load_weights(self, path: Path) -> None:
         self.load_state_dict(torch.load(path / _HEAD_FILE, map_location="cpu", weights_only=True))
@@ -160,14 +201,12 @@ class CriticFiles:
     """Of a trainer with a critic: it is saved in every checkpoint and in the output, resumed and chosen with the policy."""
 
     def save_model(self, output_dir=None, _internal_call=False):
-        if self.args.should_save:
-            self.critic.save(output_dir or self.args.output_dir)
+        self.critic.save(output_dir or self.args.output_dir, self.args.should_save)
         super().save_model(output_dir, _internal_call)
 
     def _save_optimizer_and_scheduler(self, output_dir):
         super()._save_optimizer_and_scheduler(output_dir)
-        if self.args.should_save:
-            self.critic.save_optimizer(output_dir)
+        self.critic.save_optimizer(output_dir, self.args.should_save)
 
     def _load_optimizer_and_scheduler(self, checkpoint):
         super()._load_optimizer_and_scheduler(checkpoint)
@@ -193,7 +232,7 @@ def make_critic(
     if source == "value_head":
         return ValueHead(policy)
     # The random state of the run is not touched: it would be another run than one with a value head.
-    with torch.random.fork_rng(devices=list(range(torch.cuda.device_count()))):
+    with torch.random.fork_rng(devices=list(range(torch.cuda.device_count()))), outside_zero3():
         model = _from_policy(policy) if source == "policy" else _from_source(source, policy, trust_remote_code)
     for module in model.modules():
         if isinstance(module, nn.Dropout):
@@ -217,7 +256,7 @@ def _from_policy(policy: PreTrainedModel) -> PreTrainedModel:
     # Adapters stand between the names of a layer and its weight, and add names of their own.
     plain = {
         name.replace(".base_layer.", ".").replace(".original_module.", "."): tensor
-        for name, tensor in policy.base_model.state_dict().items()
+        for name, tensor in _whole_weights(policy.base_model)
     }
     try:
         backbone.load_state_dict({name: plain[name] for name in wanted})
@@ -227,6 +266,19 @@ def _from_policy(policy: PreTrainedModel) -> PreTrainedModel:
         ) from error
     _zero_head(model)
     return model
+
+
+def _whole_weights(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """Names and weights; those that ZeRO-3 has split are gathered, one at a time, on the CPU."""
+    for name, tensor in model.state_dict(keep_vars=True).items():
+        if not hasattr(tensor, "ds_id"):
+            yield name, tensor.detach()
+            continue
+        from deepspeed.runtime.zero import GatheredParameters
+
+        with GatheredParameters([tensor]):
+            gathered = tensor.detach().cpu().clone()
+        yield name, gathered
 
 
 def _from_source(source: str, policy: PreTrainedModel, trust_remote_code: bool) -> PreTrainedModel:

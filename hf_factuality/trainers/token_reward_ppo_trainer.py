@@ -94,8 +94,6 @@ class TokenRewardPPOTrainer(CriticFiles, PaysTokens, SamplingTrainer, GRPOTraine
         weights = [1.0] * len(given) if args.token_reward_weights is None else args.token_reward_weights
         if len(weights) != len(given):
             raise ValueError(f"token_reward_weights={weights} must have one weight for each of {len(given)} functions")
-        if args.critic_model != "value_head" and is_deepspeed_zero3_enabled():
-            raise ValueError(f"critic_model={args.critic_model!r} is sharded by ZeRO-3; set critic_model='value_head'")
         self._plain: torch.Tensor | None = None
         super().__init__(model, own, given, weights, args, train_dataset, eval_dataset, processing_class, **kwargs)
         if self.is_deepspeed_enabled and args.freezing_actor_steps and args.weight_decay:
@@ -115,6 +113,8 @@ class TokenRewardPPOTrainer(CriticFiles, PaysTokens, SamplingTrainer, GRPOTraine
         policy = self.accelerator.unwrap_model(self.model)
         policy = policy.get_base_model() if hasattr(policy, "get_base_model") else policy
         self.critic = make_critic(args.critic_model, policy, args.trust_remote_code, args.gradient_checkpointing)
+        if not self.critic.reads_policy and (is_deepspeed_zero3_enabled() or self.is_fsdp_enabled):
+            self.critic.shard(self.accelerator.device, args.bf16)
         self.critic.to(self.accelerator.device).prepare(
             args.critic_learning_rate, (args.adam_beta1, args.adam_beta2), args.adam_epsilon, args.weight_decay
         )
@@ -250,13 +250,17 @@ class TokenRewardPPOTrainer(CriticFiles, PaysTokens, SamplingTrainer, GRPOTraine
         losses, clipped = value_loss(values, inputs["old_values"], inputs["returns"], self.args.value_clip, mask)
         # The mean over the tokens of a step, over all processes, as in the parent's loss.
         tokens = inputs["num_items_in_batch"].clamp(min=1) / self.accelerator.num_processes
+        steps = self.current_gradient_accumulation_steps if training else 1
         if training:
-            tokens = tokens * self.current_gradient_accumulation_steps / self.args.steps_per_generation
-        sums = {
-            "value/loss": (losses.detach().sum(), mask.sum()),
-            "value/clip_ratio": (clipped.sum(), mask.sum()),
-        }
-        self._log_sums(sums, empty=0.0)
+            tokens = tokens * steps / self.args.steps_per_generation
+        # Over the same tokens: the log is the mean over micro-batches, which differ in theirs.
+        self._log_sums(
+            {
+                "value/loss": (losses.detach().sum(), tokens / steps),
+                "value/clip_ratio": (clipped.sum(), tokens / steps),
+            },
+            empty=0.0,
+        )
         return losses.sum() / tokens
 
     def training_step(self, model, inputs, num_items_in_batch):
