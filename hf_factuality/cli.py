@@ -6,9 +6,7 @@ import argparse
 import re
 import signal
 import sys
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Sequence
 from pathlib import Path
 
 from hf_factuality import __version__
@@ -17,16 +15,22 @@ from hf_factuality.data._cli import add_builders
 from hf_factuality.errors import FactualityError
 from hf_factuality.evaluation._cli import add_evaluate, add_verify
 from hf_factuality.hub._cli import add_parser as add_push_parser
+from hf_factuality.io.signals import on_signals
 from hf_factuality.metrics._cli import add_parser as add_metrics_parser
 from hf_factuality.retrieval._cli import add_parser as add_index_parser
+from hf_factuality.trainers._cli import add_parser as add_plan_parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit status: 0, 1 (below a threshold), 2 (bad input, or a verifier that failed) or 128
     and the number of the signal that ended it (130 for Ctrl-C)."""
-    args = _parser().parse_args(_with_underscores(sys.argv[1:] if argv is None else argv))
+    parser = _parser()
+    args, others = parser.parse_known_args(_with_underscores(sys.argv[1:] if argv is None else argv))
+    if others and not hasattr(args, "settings"):
+        parser.error(f"unrecognized arguments: {' '.join(others)}")
+    args.settings = others
     try:
-        with _ended_by_signals() if getattr(args, "cleans_up", False) else nullcontext():
+        with on_signals(("SIGTERM", "SIGHUP") if getattr(args, "cleans_up", False) else (), _interrupt):
             return args.run(args)
     except KeyboardInterrupt as error:
         number = error.args[0] if error.args else signal.SIGINT
@@ -37,30 +41,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
 
 
-@contextmanager
-def _ended_by_signals() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP end the command as Ctrl-C does, so that what it has begun is removed.
-
-    A signal that is ignored, as under `nohup`, or that the program handles itself is left alone.
-    """
-    ours = []
-
-    def end(number: int, _) -> None:
-        for each in ours:
-            signal.signal(each, lambda *_: None)  # a second one would cut the removal short
-        raise KeyboardInterrupt(number)
-
-    try:
-        if threading.current_thread() is threading.main_thread():  # no other may set handlers
-            for name in ("SIGTERM", "SIGHUP"):
-                number = getattr(signal, name, None)  # there is no SIGHUP on Windows
-                if number is not None and signal.getsignal(number) is signal.SIG_DFL:
-                    ours.append(number)
-                    signal.signal(number, end)
-        yield
-    finally:
-        for number in ours:
-            signal.signal(number, signal.SIG_DFL)
+def _interrupt(number: int) -> None:
+    """End the command as Ctrl-C does, so that what it has begun is removed."""
+    raise KeyboardInterrupt(number)
 
 
 def _with_underscores(argv: Sequence[str]) -> list[str]:
@@ -85,6 +68,7 @@ def _parser() -> argparse.ArgumentParser:
         add_builders,
         add_merge_parser,
         add_push_parser,
+        add_plan_parser,
     ):
         add(commands)
     for name in ("merge", "average"):
