@@ -9,12 +9,11 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from transformers import AutoConfig, AutoTokenizer
+from transformers import AutoTokenizer
 from trl import ModelConfig, ScriptArguments, TrlParser, get_peft_config, get_quantization_config
 
 from demos.closed_world import ClosedWorldDemo
 from hf_factuality import FactGRPOConfig, FactGRPOTrainer, load_fspo, load_verifier
-from hf_factuality.data import check_prompt_lengths
 from hf_factuality.rewards import answer_reward
 
 
@@ -40,8 +39,6 @@ def load_data(script, training, model):
         style=script.style, known_sources=reward.scorers, empty_answers="drop",
     )  # fmt: skip
     reward.check(dataset)
-    context = AutoConfig.from_pretrained(model.model_name_or_path, **origin).get_text_config().max_position_embeddings
-    check_prompt_lengths(dataset, tokenizer, context - training.max_completion_length)
     return dataset, verifier
 
 

@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
+from datasets import Dataset
 from transformers import ProcessorMixin
 
+from hf_factuality.data.fspo import check_prompt_lengths
 from hf_factuality.hub.cards.card import write_trainer_card
 from hf_factuality.hub.results import folder_fingerprint
 from hf_factuality.rewards._rows import JudgedReward
@@ -115,10 +117,26 @@ class SamplingTrainer(FactualityTrainer, ResumableRollouts, CheckedRollouts, Gen
             self.reward_processing_classes = [*self.reward_processing_classes, *[None] * len(ours)]
             self.reward_weights = torch.cat([self.reward_weights, weights])
         self._check_overlap()
+        self._check_prompts()
         for function in map(inspect.unwrap, self.reward_funcs):
             owner = getattr(function, "owner", function)
             if isinstance(owner, JudgedReward):
                 owner.policy = self.model
+
+    def _check_prompts(self) -> None:
+        """Whether all prompts leave room for a completion, which the parent finds out when it comes to them."""
+        config, args = self.model.config.get_text_config(), self.args
+        limits = [
+            getattr(config, "max_position_embeddings", None),
+            args.vllm_max_model_length if args.use_vllm else None,
+        ]
+        limit, evaluation = min(filter(None, limits), default=None), self.eval_dataset
+        for dataset in (self.train_dataset, *(evaluation.values() if isinstance(evaluation, dict) else [evaluation])):
+            if (
+                limit and args.max_completion_length and isinstance(dataset, Dataset)
+            ):  # what is streamed has no rows yet
+                left = limit - args.max_completion_length
+                check_prompt_lengths(dataset, self._tokenizer, left, self.chat_template_kwargs)
 
     def _takes(self, feature: Any, args: Any) -> bool:
         """Whether a feature of the parent's is supported that generates text which the policy did not write."""
