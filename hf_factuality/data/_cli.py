@@ -10,6 +10,7 @@ from typing import Any
 
 from hf_factuality.functional.correction import CHECK, REVISE
 from hf_factuality.functional.process import STEP_LABELS
+from hf_factuality.io.ray import add_engine
 from hf_factuality.verifiers.judges.compare import AXES
 from hf_factuality.verifiers.registry import VERIFIER_HELP
 
@@ -201,6 +202,7 @@ def _builder(
     judging.add_argument("--passages", type=whole_number, metavar="N", help="passages per claim (default 5)")
     patience = "how long to wait for a server that is down (default 3600)"
     judging.add_argument("--patience", type=seconds, default=3600.0, metavar="SECONDS", help=patience)
+    add_engine(build.add_argument_group("where it runs"))
     topics = build.add_argument_group("which questions are taken, by their topics")
     topics.add_argument("--topics", type=whole_number, metavar="N", help="N topics, drawn by the seed")
     topics.add_argument("--questions_per_topic", type=whole_number, metavar="N", help="at most N of each, likewise")

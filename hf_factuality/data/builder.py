@@ -10,10 +10,8 @@ import hashlib
 import json
 import logging
 import os
-import sys
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -22,16 +20,16 @@ from typing import TYPE_CHECKING, Any
 
 from hf_factuality import __version__
 from hf_factuality.chat.journal import LineFile, only_run
+from hf_factuality.data.batches import BatchVerification, over_ray, sample_batch
 from hf_factuality.data.reading import messages_of
-from hf_factuality.data.sampling import GivenResponses, Sampler
-from hf_factuality.errors import DataError, HubError, JudgingError
+from hf_factuality.data.sampling import Sampler
+from hf_factuality.errors import DataError, HubError
 from hf_factuality.io.files import last_name, write_atomically, writing
 from hf_factuality.io.markdown import cell, escaped
 from hf_factuality.io.upload import publish
 from hf_factuality.spans import Verification
 from hf_factuality.verifiers.base import Verifier, VerifierInput, evidence_passages
-from hf_factuality.verifiers.guard import GuardedVerifier, Worker, answer_of
-from hf_factuality.verifiers.service import NO_EVIDENCE, Row, judge_rows
+from hf_factuality.verifiers.guard import Worker, answer_of
 
 
 if TYPE_CHECKING:
@@ -141,6 +139,7 @@ def judged_responses(
     patience: float = 3600.0,
     progress: bool = True,
     overlap: bool | None = None,
+    workers: int = 0,
 ) -> Iterator[tuple[LineFile, LineFile]]:
     """Sample and verify what the folder does not hold yet; yields responses and verdicts by the id of the question.
 
@@ -162,13 +161,16 @@ def judged_responses(
         stack.callback(responses.close)
         stack.callback(verdicts.close)
         bar = stack.enter_context(tqdm(total=len(questions), desc="questions", unit="question", disable=not progress))
-        work = _Verification(responses, verdicts, verifier, patience, bar)
+        work = BatchVerification(responses, verdicts, verifier, patience, bar)
+        if workers:
+            over_ray(batches, sampler, seed, work, workers)
+            batches = []
         worker, behind = Worker("verification"), None  # of one batch, while the next is sampled
         stack.callback(worker.close)
         try:
             for batch in batches:
                 if not all(question.id in responses for question in batch):
-                    responses.add(_sample(batch, sampler, seed, patience))
+                    responses.add(sample_batch(batch, sampler, seed, patience))
                 if not (work.served if overlap is None else overlap):
                     work.judge(batch)
                     continue
@@ -197,92 +199,6 @@ class Unjudged:
 
     def verify(self, inputs: Sequence[VerifierInput]) -> list[Verification]:
         return [Verification()] * len(inputs)
-
-
-class _Verification:
-    """Verifies responses and writes down what was found."""
-
-    def __init__(self, responses: LineFile, verdicts: LineFile, verifier: Verifier, patience: float, bar: Any):
-        from hf_factuality.chat.client import ChatClient
-
-        self.responses, self.verdicts, self.patience, self.bar = responses, verdicts, patience, bar
-        # The verifier gets the responses of a batch of questions in one call, however many these are.
-        self.guard = GuardedVerifier(verifier, None, sys.maxsize, raises=(JudgingError, OSError))
-        self.served = isinstance(getattr(getattr(verifier, "judge", None), "client", None), ChatClient)
-        self.stopped = False
-
-    def failed(self, verdict: dict[str, Any] | None) -> bool:
-        """Whether to try again: an error, or nothing judged by a server, which may have refused every request."""
-        if verdict is None:
-            return False
-        if verdict["error"] is not None:
-            return verdict["error"] != NO_EVIDENCE
-        return self.served and bool(verdict["spans"]) and all(span["label"] is None for span in verdict["spans"])
-
-    def judge(self, questions: Sequence[PreferenceQuestion], again: bool = False) -> None:
-        """Judge the responses to questions that were not verified; with `again`, those on which the verifier failed."""
-        rows = []
-        found: dict[str, list] = {}
-        for question in questions:
-            if question.id in self.verdicts and not again:
-                continue
-            responses = self.responses[question.id]
-            verdicts = self.verdicts[question.id] if again else [None] * len(responses)
-            for number, (response, verdict) in enumerate(zip(responses, verdicts, strict=True)):
-                if response is not None and (verdict is None or self.failed(verdict)):
-                    item = VerifierInput(response[0], question.question, question.evidence, question.row)
-                    rows.append(Row(item, key=(question.id, number)))
-            found[question.id] = verdicts
-        if rows:
-            (judged,) = _patiently(
-                lambda: list(judge_rows(self.guard, rows, chunk=None)),
-                self.patience,
-                "verification",
-                lambda: self.stopped,
-            )
-            sent = [it.found.error for it in judged if it.left_out is None]
-            if not self.verdicts and sent and all(sent):
-                raise JudgingError(f"the verifier failed on all {len(sent)} responses of the first batch: {sent[0]}")
-            for it in judged:
-                key, number = it.row.key
-                found[key][number] = it.found.to_dict()
-        if found:
-            self.verdicts.add(found.items())
-        if not again:
-            self.bar.update(len(questions))
-
-
-def _sample(batch: Sequence[PreferenceQuestion], sampler: Sampler, seed: int, patience: float) -> list[tuple]:
-    if isinstance(sampler, GivenResponses):
-        found = sampler.responses_to([question.id for question in batch])
-    else:
-        key = f"{seed} {batch[0].id}".encode("utf-8", "surrogatepass")
-        batch_seed = int.from_bytes(hashlib.sha256(key).digest()[:4], "big") >> 1
-        messages = [question.messages for question in batch]
-        found = _patiently(lambda: sampler.sample(messages, batch_seed), patience, "sampling")
-    return [
-        (question.id, [None if r is None else [r.text, r.finished] for r in rows])
-        for question, rows in zip(batch, found, strict=True)
-    ]
-
-
-def _patiently(call, patience: float, what: str, stopped: Callable[[], bool] = lambda: False) -> Any:
-    """The result of `call`; while a server is down, tries again until `patience` seconds are over."""
-    start, delay = time.monotonic(), 2.0
-    while True:
-        try:
-            return call()
-        except (JudgingError, OSError) as error:
-            waited = time.monotonic() - start
-            if stopped():
-                raise
-            if waited >= patience:
-                raise JudgingError(
-                    f"{what} has failed for {waited:.0f} seconds: {error}; what is done is kept: start the run again to go on"
-                ) from error
-            logger.warning("%s failed, trying again in %.0f seconds: %s", what, delay, error)
-            time.sleep(min(delay, patience - waited))
-            delay = min(2 * delay, 60.0)
 
 
 def _check_settings(path: Path, questions, sampler: Sampler, verifier: Verifier, made: Mapping[str, Any]) -> None:

@@ -38,6 +38,7 @@ from hf_factuality.data.sampling import (
 from hf_factuality.data.topics import embed_topics, select_by_distance, select_questions, topic_distances
 from hf_factuality.errors import DataError, JudgingError
 from hf_factuality.io.files import write_atomically
+from hf_factuality.io.ray import workers_of
 from hf_factuality.io.rows import read_rows
 from hf_factuality.io.upload import prepare_repo
 from hf_factuality.verifiers.base import Verifier, VerifierInput
@@ -183,7 +184,7 @@ def _build(
             make(
                 questions, sampler, verifier, args.out, seed=args.seed,
                 questions_per_batch=args.questions_per_batch or together,
-                patience=args.patience, progress=sys.stderr.isatty(),
+                patience=args.patience, progress=sys.stderr.isatty(), workers=workers_of(args),
             )  # fmt: skip
     except KeyboardInterrupt:
         print(f"\nhf-factuality: stopped; {args.out} keeps it all: start the same command again", file=sys.stderr)
@@ -215,6 +216,9 @@ def _kind(args: argparse.Namespace) -> str:
     near, targets, with_knowledge = args.topic_distance, args.topic_targets, args.retriever or args.passages
     of_dataset = args.config or args.dataset_revision or args.split != "train"
     elsewhere = kind in ("server", "given") and not args.topic_model
+    here = (
+        f"--engine ray samples from a server (--base_url) or reads --responses; {named} has its model in one process"
+    )
     wrong = {
         "--model names who answers; or give --responses FILE made elsewhere": not args.model and kind != "given",
         **{
@@ -226,6 +230,7 @@ def _kind(args: argparse.Namespace) -> str:
         "--topic_targets and --topic_model are for --topic_distance": not near and (targets or args.topic_model),
         f"--topic_distance embeds topics here; with {named}, name the model by --topic_model": near and elsewhere,
         "--retriever and --passages are for --knowledge FILE": with_knowledge and not args.knowledge,
+        here: args.engine == "ray" and kind not in ("server", "given"),
         "--private is for --push_to_hub REPO": args.private and not args.push_to_hub,
     }
     for message in filter(wrong.get, wrong):

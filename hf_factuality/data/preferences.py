@@ -84,6 +84,8 @@ def build_preferences(
             Whether the responses to one batch are verified, in a thread, while those to the next are sampled. By default
             if the verifier asks a server; one that runs a model here would compete with the sampler, and could disturb
             its random state.
+        workers (`int`, *optional*, defaults to `0`):
+            If not 0, batches are sampled and verified in so many processes of Ray (docs/annotation.md).
 
     Returns:
         `datasets.Dataset`: columns of [`pair_features`].

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hf_factuality.functional.process import AGGREGATES
+from hf_factuality.io.ray import add_engine
 from hf_factuality.spans import SCOPES
 from hf_factuality.verifiers.registry import VERIFIER_HELP
 
@@ -41,6 +42,7 @@ def add_verify(commands: Any) -> None:
         help="column that joins a file of evidence to the answers (default 'id', else by the order of rows)",
     )
     flag("--question_column", default="question", help="shown to the verifier if it is there")
+    add_engine(verify)
     metrics = "anah, factscore, longwiki, safe, veriscore, or your own module:function; several with commas"
     flag("--metric", action="append", metavar="NAME", help=metrics)
     _add_metric_args(verify)

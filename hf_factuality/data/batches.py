@@ -1,0 +1,151 @@
+"""Batches of questions: sampled and verified, in this process or in Ray's."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from hf_factuality.chat.journal import LineFile
+from hf_factuality.data.sampling import GivenResponses, Sampler
+from hf_factuality.errors import JudgingError
+from hf_factuality.io.ray import ray_map
+from hf_factuality.verifiers.base import Verifier, VerifierInput
+from hf_factuality.verifiers.guard import GuardedVerifier
+from hf_factuality.verifiers.service import NO_EVIDENCE, Row, judge_rows
+
+
+if TYPE_CHECKING:
+    from hf_factuality.data.builder import PreferenceQuestion
+
+
+logger = logging.getLogger(__name__)
+
+
+class BatchVerification:
+    """Verifies responses and writes down what was found."""
+
+    def __init__(self, responses: LineFile, verdicts: LineFile, verifier: Verifier, patience: float, bar: Any):
+        from hf_factuality.chat.client import ChatClient
+
+        self.responses, self.verdicts, self.patience, self.bar = responses, verdicts, patience, bar
+        # The verifier gets the responses of a batch of questions in one call, however many these are.
+        self.guard = GuardedVerifier(verifier, None, sys.maxsize, raises=(JudgingError, OSError))
+        self.served = isinstance(getattr(getattr(verifier, "judge", None), "client", None), ChatClient)
+        self.stopped = False
+
+    def failed(self, verdict: dict[str, Any] | None) -> bool:
+        """Whether to try again: an error, or nothing judged by a server, which may have refused every request."""
+        if verdict is None:
+            return False
+        if verdict["error"] is not None:
+            return verdict["error"] != NO_EVIDENCE
+        return self.served and bool(verdict["spans"]) and all(span["label"] is None for span in verdict["spans"])
+
+    def judge(self, questions: Sequence[PreferenceQuestion], again: bool = False) -> None:
+        """Judge the responses to questions that were not verified; with `again`, those on which the verifier failed."""
+        rows = []
+        found: dict[str, list] = {}
+        for question in questions:
+            if question.id in self.verdicts and not again:
+                continue
+            responses = self.responses[question.id]
+            verdicts = self.verdicts[question.id] if again else [None] * len(responses)
+            for number, (response, verdict) in enumerate(zip(responses, verdicts, strict=True)):
+                if response is not None and (verdict is None or self.failed(verdict)):
+                    item = VerifierInput(response[0], question.question, question.evidence, question.row)
+                    rows.append(Row(item, key=(question.id, number)))
+            found[question.id] = verdicts
+        if rows:
+            (judged,) = _patiently(
+                lambda: list(judge_rows(self.guard, rows, chunk=None)),
+                self.patience,
+                "verification",
+                lambda: self.stopped,
+            )
+            sent = [it.found.error for it in judged if it.left_out is None]
+            if not self.verdicts and sent and all(sent):
+                raise JudgingError(f"the verifier failed on all {len(sent)} responses of the first batch: {sent[0]}")
+            for it in judged:
+                key, number = it.row.key
+                found[key][number] = it.found.to_dict()
+        if found:
+            self.verdicts.add(found.items())
+        if not again:
+            self.bar.update(len(questions))
+
+
+def sample_batch(batch: Sequence[PreferenceQuestion], sampler: Sampler, seed: int, patience: float) -> list[tuple]:
+    if isinstance(sampler, GivenResponses):
+        found = sampler.responses_to([question.id for question in batch])
+    else:
+        key = f"{seed} {batch[0].id}".encode("utf-8", "surrogatepass")
+        batch_seed = int.from_bytes(hashlib.sha256(key).digest()[:4], "big") >> 1
+        messages = [question.messages for question in batch]
+        found = _patiently(lambda: sampler.sample(messages, batch_seed), patience, "sampling")
+    return [
+        (question.id, [None if r is None else [r.text, r.finished] for r in rows])
+        for question, rows in zip(batch, found, strict=True)
+    ]
+
+
+def _patiently(call, patience: float, what: str, stopped: Callable[[], bool] = lambda: False) -> Any:
+    """The result of `call`; while a server is down, tries again until `patience` seconds are over."""
+    start, delay = time.monotonic(), 2.0
+    while True:
+        try:
+            return call()
+        except (JudgingError, OSError) as error:
+            waited = time.monotonic() - start
+            if stopped():
+                raise
+            if waited >= patience:
+                raise JudgingError(
+                    f"{what} has failed for {waited:.0f} seconds: {error}; what is done is kept: start the run again to go on"
+                ) from error
+            logger.warning("%s failed, trying again in %.0f seconds: %s", what, delay, error)
+            time.sleep(min(delay, patience - waited))
+            delay = min(2 * delay, 60.0)
+
+
+def over_ray(batches, sampler: Sampler, seed: int, work: BatchVerification, workers: int) -> None:
+    """Sample and verify batches in Ray's workers; this process writes down what comes back."""
+    todo = [batch for batch in batches if not all(question.id in work.verdicts for question in batch)]
+    work.bar.update(sum(map(len, batches)) - sum(map(len, todo)))
+    known = [(batch, [(q.id, work.responses[q.id]) for q in batch if q.id in work.responses]) for batch in todo]
+    remote = _Remote(sampler, work.guard.verifier, seed, work.patience)
+    for number, (sampled, judged) in ray_map(remote, known, workers):
+        work.responses.add((key, items) for key, items in sampled if key not in work.responses)
+        work.verdicts.add((key, items) for key, items in judged if key not in work.verdicts)
+        work.bar.update(len(todo[number]))
+
+
+@dataclass
+class _Remote:
+    """What is done to a batch in a process of Ray, where nothing is written but into the caches of servers' answers."""
+
+    sampler: Sampler
+    verifier: Verifier
+    seed: int
+    patience: float
+
+    def __call__(self, task: tuple[Sequence[PreferenceQuestion], list]) -> tuple[list, list]:
+        from tqdm.auto import tqdm
+
+        batch, known = task
+        responses, verdicts = _Held(known), _Held()
+        if len(responses) < len(batch):
+            responses.add(sample_batch(batch, self.sampler, self.seed, self.patience))
+        work = BatchVerification(responses, verdicts, self.verifier, self.patience, tqdm(disable=True))
+        work.judge(batch)
+        return list(responses.items()), list(verdicts.items())
+
+
+class _Held(dict):
+    """A [`LineFile`] that is none."""
+
+    add = dict.update
