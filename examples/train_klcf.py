@@ -1,7 +1,7 @@
 """KLCF (arXiv 2509.23765; the formulas are our reconstruction): GRPO on what an answer recalls of a checklist and on its truth.
 
     python examples/train_klcf.py                        # a small model in a closed world, minutes on a CPU
-    accelerate launch --config_file recipes/accelerate/two-nodes.yaml examples/train_klcf.py \
+    accelerate launch --config_file recipes/accelerate/multi-node.yaml examples/train_klcf.py \
         --config recipes/klcf-zero/qwen2.5-7b.yaml --dataset_name my-org/checklists
 """
 

@@ -1,6 +1,8 @@
 """Recipes are code: each is read by the parser of its example, and its trainer is built on a tiny model."""
 
 import importlib.util
+import os
+import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -182,7 +184,7 @@ def test_published_rlfh_settings():
     assert path.stem == "qwen2.5-7b-instruct"
     recipe = yaml.safe_load(path.read_text(encoding="utf-8"))
     script, training, model = parse(path)
-    a_step = completions_of_a_step(training, "two-nodes.yaml")
+    a_step = completions_of_a_step(training, "multi-node.yaml")
     assert (a_step, training.num_generations, training.num_iterations, training.num_train_epochs) == (128, 1, 1, 1)
     assert (training.learning_rate, training.critic_learning_rate) == (3e-7, 9e-6)
     assert (training.gamma, training.lam, training.beta, training.kl_estimator) == (1.0, 0.95, 0.01, "k3")
@@ -331,7 +333,7 @@ def test_every_klcf_recipe_builds_its_trainer(path, tiny_model, tmp_path, monkey
         recipe = yaml.safe_load(path.read_text(encoding="utf-8"))
         assert recipe["bf16"] is True and recipe["use_vllm"] is True and recipe["dtype"] == "bfloat16"
         assert path.stem[-3:].strip("-").upper() in model.model_name_or_path
-        assert completions_of_a_step(training, "two-nodes.yaml") % training.num_generations == 0
+        assert completions_of_a_step(training, "multi-node.yaml") % training.num_generations == 0
 
 
 @pytest.mark.parametrize("path", SELF_CORRECTION, **stem)
@@ -388,7 +390,42 @@ def test_accelerate_configs_are_read(path):
     from accelerate.commands.config.config_args import load_config_from_file
 
     config = load_config_from_file(str(path))
-    assert config.num_processes == (16 if path.stem == "two-nodes" else 4) and config.mixed_precision == "bf16"
+    assert config.num_processes == (16 if path.stem == "multi-node" else 4) and config.mixed_precision == "bf16"
+
+
+@pytest.mark.parametrize(("nodes", "vllm"), [(3, "1"), (2, "0")])
+def test_the_slurm_script_starts_every_node(tmp_path, nodes, vllm):
+    """`srun` and `trl` are written down; `accelerate` reads its flags by its own parser."""
+    from accelerate.commands.launch import launch_command_parser
+
+    tools = {
+        "scontrol": f"for n in $(seq {nodes}); do echo host$n; done",
+        "srun": 'echo "srun $*" >> "$LOG"; while [[ $1 == --* ]]; do shift; done; SLURM_PROCID=0 "$@"',
+        "trl": 'echo "trl $*" >> "$LOG"; sleep 5',
+        "accelerate": 'echo "accelerate $*" >> "$LOG"; sleep 1',
+    }
+    for name, body in tools.items():
+        (tmp_path / name).write_text(f"#!/bin/bash\n{body}\n", encoding="utf-8")
+        (tmp_path / name).chmod(0o755)
+    log = tmp_path / "log"
+    environment = {
+        "PATH": f"{tmp_path}:{os.environ['PATH']}",
+        "LOG": str(log),
+        "SLURM_JOB_NODELIST": "host[1-3]",
+        "USE_VLLM": vllm,
+    }
+    command = ["bash", "recipes/slurm/train.sbatch", "examples/train_fspo.py", "MODEL", "--config", "my recipe.yaml"]
+    subprocess.run(command, cwd=REPOSITORY, env=environment, check=True, timeout=60)
+    lines = log.read_text(encoding="utf-8").splitlines()
+    (started,) = [line for line in lines if line.startswith("accelerate launch ")]
+    found = launch_command_parser().parse_args(started.split()[2:])
+    assert (int(found.num_machines), int(found.num_processes), int(found.machine_rank)) == (2, 16, 0)
+    assert (found.main_process_ip, found.training_script) == ("host1", "examples/train_fspo.py")
+    assert (REPOSITORY / found.config_file).is_file()
+    rest = " ".join(found.training_script_args)
+    assert rest.startswith("--resume_from_checkpoint auto") and rest.endswith("--config my recipe.yaml")
+    served = [line for line in lines if line.startswith("trl vllm-serve --model MODEL")]
+    assert len(served) == int(vllm) and ("--vllm_server_host host3" in rest) == (vllm == "1")
 
 
 def test_example_is_short():
