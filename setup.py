@@ -23,7 +23,8 @@ TEST = [
 EXTRAS = {
     "peft": ["peft>=0.18"],
     "deepspeed": ["deepspeed>=0.18"],
-    "vllm": ["trl[vllm]>=1.16,<1.17"],
+    "vllm": ["trl[vllm]>=1.16,<1.17", "vllm<0.31"],  # 0.31 wants transformers below 5.18
+    "ray": ["ray[data]>=2.50,<3"],
     "dense": ["sentence-transformers>=5"],
     "math": MATH,
     "serving": SERVING,
