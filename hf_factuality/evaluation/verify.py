@@ -10,7 +10,6 @@ import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -20,15 +19,14 @@ from hf_factuality.evaluation import _shared
 from hf_factuality.evaluation._shared import counts, numbers, shown, shown_interval
 from hf_factuality.evaluation.verify_input import Source, read_source
 from hf_factuality.functional.scoring import decided_precision, factual_precision
-from hf_factuality.io.ray import ray_map, workers_of
+from hf_factuality.io.ray import workers_of
 from hf_factuality.metrics._claims import Answer, small_answer
 from hf_factuality.metrics._cli import check_metric_args, parse_metric_args
 from hf_factuality.metrics._common import who_judges
 from hf_factuality.metrics._registry import CLAIM_METRICS, METRIC_NAMES, add_metric, compute
 from hf_factuality.report import ReportSample, write_report
 from hf_factuality.spans import Label, LabeledSpan, Verification
-from hf_factuality.verifiers.base import Verifier, VerifierInput
-from hf_factuality.verifiers.guard import GuardedVerifier, quiet_guard
+from hf_factuality.verifiers.guard import GuardedVerifier, OverRay, quiet_guard
 from hf_factuality.verifiers.registry import load_verifier
 from hf_factuality.verifiers.service import CHUNK, GIVE_UP_AFTER, JudgedRow, JudgingReport, Row, judge_rows
 
@@ -201,7 +199,7 @@ def _judge(
     rows = (Row(item, args.scope, key=place) for place, item in source)
     flags = {"give_up_after": GIVE_UP_AFTER, "progress": " answers", "total": source.total}
     if workers := workers_of(args):
-        verifier = GuardedVerifier(_OverRay(verifier.verifier, workers), None, sys.maxsize)
+        verifier = GuardedVerifier(OverRay(verifier.verifier, workers), None, sys.maxsize)
         flags["chunk"] = _RAY_CHUNK
     try:
         for chunk in judge_rows(verifier, rows, report=tally.report, **flags):
@@ -217,22 +215,6 @@ def _judge(
         kept = f"; {args.out} holds the {tally.report.rows} rows until then" if out else ""
         raise JudgingError(f"{error}{kept}") from None
     return tally
-
-
-@dataclass
-class _OverRay:
-    """A verifier whose inputs are judged in Ray's workers, each behind a guard of its own."""
-
-    verifier: Verifier
-    workers: int
-
-    def __post_init__(self):
-        self.requires_evidence = getattr(self.verifier, "requires_evidence", True)
-
-    def verify(self, inputs: Sequence[VerifierInput]) -> list[Verification]:
-        pieces = [inputs[start : start + CHUNK] for start in range(0, len(inputs), CHUNK)]
-        found = dict(ray_map(GuardedVerifier(self.verifier).verify, pieces, self.workers))
-        return [verification for number in range(len(pieces)) for verification in found[number]]
 
 
 def _metric_names(given: Sequence[str] | None) -> list[str]:

@@ -132,11 +132,10 @@ class SamplingTrainer(FactualityTrainer, ResumableRollouts, CheckedRollouts, Gen
         ]
         limit, evaluation = min(filter(None, limits), default=None), self.eval_dataset
         for dataset in (self.train_dataset, *(evaluation.values() if isinstance(evaluation, dict) else [evaluation])):
-            if (
-                limit and args.max_completion_length and isinstance(dataset, Dataset)
-            ):  # what is streamed has no rows yet
-                left = limit - args.max_completion_length
-                check_prompt_lengths(dataset, self._tokenizer, left, self.chat_template_kwargs)
+            if limit and isinstance(dataset, Dataset):  # what is streamed has no rows yet
+                # Who asks for more than there is wants completions up to the end of the context.
+                completion = args.max_completion_length if (args.max_completion_length or limit) < limit else 1
+                check_prompt_lengths(dataset, self._tokenizer, limit - completion, self.chat_template_kwargs)
 
     def _takes(self, feature: Any, args: Any) -> bool:
         """Whether a feature of the parent's is supported that generates text which the policy did not write."""

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hf_factuality.errors import JudgingError, SpanError
+from hf_factuality.io.ray import ray_map
 from hf_factuality.io.secrets import redact
 from hf_factuality.spans import Verification
 from hf_factuality.verifiers.base import Verifier, VerifierInput
@@ -33,6 +34,7 @@ def quiet_guard() -> Iterator[None]:
         logger.setLevel(level)
 
 
+_PIECE = 64  # inputs that a worker of Ray gets at once
 # A verifier that times out this often in a row is taken to be down, and the rest of the batch is not sent to it.
 MAX_TIMEOUTS_IN_A_ROW = 2
 # Generation batches in a row of which nothing is judged, before a training stops.
@@ -260,3 +262,19 @@ def _usable(result: Any, item: VerifierInput) -> Verification:
         return result.validate(item.completion)
     except SpanError as error:
         return Verification(error=f"SpanError: {error}")
+
+
+@dataclass
+class OverRay:
+    """A verifier whose inputs are judged in Ray's workers, each behind a guard of its own."""
+
+    verifier: Verifier
+    workers: int
+
+    def __post_init__(self):
+        self.requires_evidence = getattr(self.verifier, "requires_evidence", True)
+
+    def verify(self, inputs: Sequence[VerifierInput]) -> list[Verification]:
+        pieces = [inputs[start : start + _PIECE] for start in range(0, len(inputs), _PIECE)]
+        found = dict(ray_map(GuardedVerifier(self.verifier).verify, pieces, self.workers))
+        return [verification for number in range(len(pieces)) for verification in found[number]]
