@@ -82,7 +82,7 @@ class _Attention(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, query, key, value):
-        output = torch.empty_like(query)
+        output = query.new_empty(*query.shape[:-1], value.size(-1))
         ctx.save_for_backward(query, key, value, output, query.new_empty(query.shape[:-1], dtype=torch.float32))
         return output
 
@@ -169,8 +169,8 @@ def _trace(config: Any, rows: int, length: int, mixed: bool, peft_config: Any) -
                 tied=head is base.get_input_embeddings().weight,
                 cache=2 * len(layers) * heads * width * (2 if mixed else dtype.itemsize),
             )  # fmt: skip
-    except (RuntimeError, NotImplementedError) as error:
-        raise ValueError(f"{type(config).__name__} cannot be planned: {error!s:.200}") from error
+    except (RuntimeError, NotImplementedError, AttributeError, KeyError) as error:
+        raise ValueError(f"{type(config).__name__} cannot be planned: {error!r:.200}") from error
 
 
 def memory_plan(

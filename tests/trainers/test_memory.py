@@ -3,7 +3,7 @@ import json
 import pytest
 import torch
 from peft import LoraConfig
-from transformers import AutoModelForCausalLM, LlamaConfig, Qwen3MoeConfig
+from transformers import AutoModelForCausalLM, DeepseekV3Config, FalconConfig, LlamaConfig, MambaConfig, Qwen3MoeConfig
 
 from hf_factuality import FactGRPOConfig, MaskDPOConfig, TokenRewardPPOConfig
 from hf_factuality.cli import main
@@ -138,6 +138,33 @@ def test_peak_is_of_one_phase():
     terms = [Term("a", 5, PHASES, ""), Term("b", 7, ("generate",), ""), Term("c", 4, ("backward", "step"), ""),
              Term("d", 4, ("step",), "")]  # fmt: skip
     assert peak(terms) == (13, "step")
+
+
+def test_values_of_another_width_than_keys():
+    latent = {"q_lora_rank": 16, "kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 16, "v_head_dim": 16}
+    experts = {
+        "moe_intermediate_size": 32,
+        "n_routed_experts": 8,
+        "n_group": 2,
+        "topk_group": 1,
+        "num_experts_per_tok": 2,
+    }
+    config = DeepseekV3Config(**{**SMALL, "num_key_value_heads": 4, "dtype": "bfloat16"}, **latent, **experts)
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config)
+    assert trace(config, 2, 8).parameters == sum(p.numel() for p in model.parameters())
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        MambaConfig(hidden_size=32, num_hidden_layers=2),
+        FalconConfig(hidden_size=32, num_hidden_layers=2, num_attention_heads=4),
+    ],
+)
+def test_what_cannot_be_traced_is_said(config):
+    with pytest.raises(ValueError, match=f"{type(config).__name__} cannot be planned"):
+        trace(config, 1, 8)
 
 
 def test_an_unknown_way_is_named():
