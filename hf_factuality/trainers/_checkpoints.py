@@ -38,7 +38,7 @@ class _EndsOnSignal(TrainerCallback):
     """Ends a run with a checkpoint after the step in which any of its processes was asked to."""
 
     def __init__(self, accelerator):
-        self.accelerator, self.asked = accelerator, False
+        self.accelerator, self.asked, self.ended = accelerator, False, False
 
     def ask(self, number: int) -> None:
         self.asked = True
@@ -46,7 +46,7 @@ class _EndsOnSignal(TrainerCallback):
     def on_step_end(self, args, state, control, **kwargs):
         asked = torch.tensor(float(self.asked), device=self.accelerator.device)
         if self.accelerator.reduce(asked, reduction="sum").item():
-            self.asked = control.should_save = control.should_training_stop = True
+            self.ended = control.should_save = control.should_training_stop = True
 
 
 class WholeCheckpoints:
@@ -73,7 +73,7 @@ class WholeCheckpoints:
         with on_signals(("SIGTERM",) if saves else (), ending.ask):
             output = super().train(resume_from_checkpoint, trial, ignore_keys_for_eval)
         self.remove_callback(ending)
-        if ending.asked:
+        if ending.ended:
             logger.warning("ended by SIGTERM after step %d, with a checkpoint", self.state.global_step)
             raise SystemExit(128 + signal.SIGTERM)
         return output

@@ -224,6 +224,21 @@ def test_sigterm_ends_a_run_with_a_checkpoint(tiny_model, tmp_path, method):
     assert differ(weights(resumed), weights(expected)) == []
 
 
+def test_sigterm_after_the_last_step_changes_nothing(tiny_model, tmp_path):
+    """It comes while the last checkpoint is written: the run ends as it would have."""
+    trainer = make("policy", tiny_model, tmp_path, max_steps=2, save_steps=1)
+    save = trainer._save_checkpoint
+
+    def asked_to_end(*args, **kwargs):
+        if trainer.state.global_step == 2:
+            signal.raise_signal(signal.SIGTERM)
+        return save(*args, **kwargs)
+
+    trainer._save_checkpoint = asked_to_end
+    trainer.train()
+    assert (tmp_path / "checkpoint-2").is_dir()
+
+
 def test_sigterm_is_left_alone_where_nothing_is_saved(tiny_model, tmp_path):
     trainer = make("policy", tiny_model, tmp_path, max_steps=1, save_strategy="no")
     step, seen = trainer.training_step, []
