@@ -46,8 +46,12 @@ class BatchVerification:
             return verdict["error"] != NO_EVIDENCE
         return self.served and bool(verdict["spans"]) and all(span["label"] is None for span in verdict["spans"])
 
-    def judge(self, questions: Sequence[PreferenceQuestion], again: bool = False) -> None:
-        """Judge the responses to questions that were not verified; with `again`, those on which the verifier failed."""
+    def judge(self, questions: Sequence[PreferenceQuestion], again: bool = False, first: bool | None = None) -> None:
+        """Judge the responses to questions that were not verified; with `again`, those on which the verifier failed.
+
+        `JudgingError` if it fails on all responses of the `first` questions, by default those before which there is no verdict.
+        """
+        first = not self.verdicts if first is None else first
         rows = []
         found: dict[str, list] = {}
         for question in questions:
@@ -68,7 +72,7 @@ class BatchVerification:
                 lambda: self.stopped,
             )
             sent = [it.found.error for it in judged if it.left_out is None]
-            if not self.verdicts and sent and all(sent):
+            if first and sent and all(sent):
                 raise JudgingError(f"the verifier failed on all {len(sent)} responses of the first batch: {sent[0]}")
             for it in judged:
                 key, number = it.row.key
@@ -116,11 +120,19 @@ def over_ray(batches, sampler: Sampler, seed: int, work: BatchVerification, work
     """Sample and verify batches in Ray's workers; this process writes down what comes back."""
     todo = [batch for batch in batches if not all(question.id in work.verdicts for question in batch)]
     work.bar.update(sum(map(len, batches)) - sum(map(len, todo)))
-    known = [(batch, [(q.id, work.responses[q.id]) for q in batch if q.id in work.responses]) for batch in todo]
+    known = work.responses, work.verdicts
+    tasks = [
+        (
+            batch,
+            *([(q.id, found[q.id]) for q in batch if q.id in found] for found in known),
+            batch is todo[0] and not known[1],
+        )
+        for batch in todo
+    ]
     remote = _Remote(sampler, work.guard.verifier, seed, work.patience)
-    for number, (sampled, judged) in ray_map(remote, known, workers):
-        work.responses.add((key, items) for key, items in sampled if key not in work.responses)
-        work.verdicts.add((key, items) for key, items in judged if key not in work.verdicts)
+    for number, (sampled, judged) in ray_map(remote, tasks, workers):
+        work.responses.add(sampled)
+        work.verdicts.add(judged)
         work.bar.update(len(todo[number]))
 
 
@@ -133,16 +145,18 @@ class _Remote:
     seed: int
     patience: float
 
-    def __call__(self, task: tuple[Sequence[PreferenceQuestion], list]) -> tuple[list, list]:
+    def __call__(self, task: tuple[Sequence[PreferenceQuestion], list, list, bool]) -> tuple[list, list]:
         from tqdm.auto import tqdm
 
-        batch, known = task
-        responses, verdicts = _Held(known), _Held()
-        if len(responses) < len(batch):
-            responses.add(sample_batch(batch, self.sampler, self.seed, self.patience))
-        work = BatchVerification(responses, verdicts, self.verifier, self.patience, tqdm(disable=True))
-        work.judge(batch)
-        return list(responses.items()), list(verdicts.items())
+        batch, answered, known, first = task
+        responses, verdicts = _Held(answered), _Held(known)
+        sampled = [] if len(responses) == len(batch) else sample_batch(batch, self.sampler, self.seed, self.patience)
+        responses.add(sampled)
+        BatchVerification(responses, verdicts, self.verifier, self.patience, tqdm(disable=True)).judge(
+            batch, first=first
+        )
+        before = dict(known)
+        return sampled, [(key, items) for key, items in verdicts.items() if key not in before]
 
 
 class _Held(dict):

@@ -15,6 +15,7 @@ from hf_factuality.data import build_preferences
 from hf_factuality.data.builder import read_questions
 from hf_factuality.data.sampling import GivenResponses
 from hf_factuality.errors import JudgingError
+from hf_factuality.spans import LabeledSpan, Verification
 from hf_factuality.verifiers import SentenceExtractor, VerifierPipeline
 from hf_factuality.verifiers.judges.llm import LLMJudge
 from tests.chat.fake_server import FAST, FakeServer
@@ -199,6 +200,29 @@ def test_an_error_of_a_worker_is_that_of_the_command(tmp_path):
     sampler = GivenResponses({question.id: ["a", "b"] for question in asked})
     with pytest.raises(JudgingError, match="verification has failed .* no judge at all"):
         build_preferences(asked, sampler, Down(), tmp_path, workers=2, patience=0, progress=False)
+
+
+class Moody:
+    """Fails on whatever is about an odd number."""
+
+    requires_evidence = False
+
+    def verify(self, inputs):
+        if any(int(it.question.split()[-1].rstrip("?")) % 2 for it in inputs):
+            raise ValueError("odd")
+        spans = [(LabeledSpan(0, 1, "supported" if it.completion == "a" else "contradicted"),) for it in inputs]
+        return [Verification(own) for own in spans]
+
+
+@pytest.mark.slow
+def test_a_batch_on_which_the_verifier_fails_ends_nothing(tmp_path):
+    pytest.importorskip("ray")
+    asked = read_questions([{"id": str(n), "question": f"Who was {n}?"} for n in range(8)])
+    sampler, found = GivenResponses({question.id: ["a", "b"] for question in asked}), []
+    for workers in (0, 2):
+        run = build_preferences(asked, sampler, Moody(), tmp_path / str(workers), workers=workers, progress=False)
+        found.append([row["id"] for row in run])
+    assert found[0] == found[1] == ["0", "2", "4", "6"]
 
 
 @pytest.mark.slow
