@@ -15,9 +15,12 @@ SIGMA = 0.8
 
 
 def drawn_lengths(count: int, limit: int, rng: torch.Generator) -> torch.Tensor:
-    """Log-normal with a mean of a quarter of the limit (before those above it are cut), in [1, limit]."""
-    mu = math.log(limit / 4) - SIGMA**2 / 2
-    return torch.exp(mu + SIGMA * torch.randn(count, generator=rng)).round().long().clamp(1, limit)
+    """Log-normal with a mean of a quarter of the limit (before those above it are cut), in [1, limit].
+
+    They are drawn one by one, so that who generates a batch in parts gets the same lengths as who generates it at once.
+    """
+    mu, drawn = math.log(limit / 4) - SIGMA**2 / 2, torch.stack([torch.randn((), generator=rng) for _ in range(count)])
+    return torch.exp(mu + SIGMA * drawn).round().long().clamp(1, limit)
 
 
 class DrawnLengths(LogitsProcessor):

@@ -5,9 +5,10 @@
 
 Both train a model of random weights with learning rate 0 and the same seed on the closed world's questions. How long a
 completion is is drawn, the same for both: log-normally with a mean of a quarter of the limit, as in reasoning data, or all
-as long as the limit. Short runs alternate, and each pair gives one ratio, of wall time and of processor time: where a machine
-is shared its speed drifts from minute to minute. The first step of a run (memory, caches) is left out. With `--trl`, the
-folder of TRL 1.12 (see `ppo_step.py`), TokenRewardPPO against the last PPOTrainer of TRL too, for the same lengths.
+as long as the limit. Both trainers of a pair live in one process and take their steps in turns, since the speed of a shared
+machine drifts within seconds, and each pair gives one ratio, of wall time and of processor time. The first step of a run
+(memory, caches) is left out. With `--trl`, the folder of TRL 1.12 (see `ppo_step.py`), TokenRewardPPO against the last
+PPOTrainer of TRL too, for the same lengths.
 """
 
 import argparse
@@ -16,7 +17,10 @@ import json
 import os
 import statistics
 import tempfile
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 
@@ -39,7 +43,7 @@ class Clock(TrainerCallback):
              "reference passes", "training_step": "update"}  # fmt: skip
 
     def __init__(self):
-        self.ends, self.spent, self.inner = [], [], []
+        self.ends, self.spent, self.inner, self.away = [], [], [], lambda: None
 
     def watch(self, trainer):
         for method, name in self.parts.items():
@@ -63,11 +67,13 @@ class Clock(TrainerCallback):
         self.spent.append({})
 
     def on_step_end(self, *args, **kwargs):
-        self.ends.append((time.perf_counter(), time.process_time()))
+        end = time.perf_counter(), time.process_time()
+        self.away()
+        self.ends.append((end, (time.perf_counter(), time.process_time())))
 
     def total(self, kind: int) -> float:
-        """Seconds from the end of the first step to the end of the last; `kind` 0 is wall time, 1 processor time."""
-        return self.ends[-1][kind] - self.ends[0][kind]
+        """Seconds of the steps after the first; `kind` 0 is wall time, 1 processor time."""
+        return sum(end[kind] - start[kind] for (_, start), (end, _) in zip(self.ends, self.ends[1:], strict=False))
 
     def shares(self) -> dict[str, float]:
         """Seconds of each part, and of what is none of them, after the first step."""
@@ -75,7 +81,30 @@ class Clock(TrainerCallback):
         return found | {"rest": self.total(0) - sum(found.values())}
 
 
-def run(trainer_class, config_class, model_dir, dataset, seed, args, **extra):
+def in_turns(runs: dict, first: str) -> dict:
+    """The results of two functions, which get one to call whenever it is the other's turn."""
+    turns = {name: threading.Semaphore(0) for name in runs}
+
+    def take(name):
+        (other,) = set(runs) - {name}
+
+        def away():
+            turns[other].release()
+            turns[name].acquire()
+
+        turns[name].acquire()
+        try:
+            return runs[name](away)
+        finally:
+            turns[other].release()
+
+    with ThreadPoolExecutor(len(runs), initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        found = {name: pool.submit(take, name) for name in runs}
+        turns[first].release()
+        return {name: future.result() for name, future in found.items()}
+
+
+def run(trainer_class, config_class, model_dir, dataset, seed, args, away, **extra):
     with tempfile.TemporaryDirectory() as folder:
         config = config_class(
             folder, learning_rate=0.0, max_steps=args.steps + 1, per_device_train_batch_size=args.batch_size,
@@ -84,11 +113,11 @@ def run(trainer_class, config_class, model_dir, dataset, seed, args, **extra):
             disable_tqdm=True, beta=0.05,
         )  # fmt: skip
         clock = Clock()
+        clock.away = away
         trainer = trainer_class(str(model_dir), answer_reward(), config, dataset, callbacks=[clock], **extra)
         clock.watch(trainer)
         draw_lengths(trainer.model, trainer.processing_class.eos_token_id, args.limit, args.lengths, seed)
-        with contextlib.redirect_stdout(None):
-            trainer.train()
+        trainer.train()
     lengths = [entry["completions/mean_length"] for entry in trainer.state.log_history if "step_time" in entry]
     return clock, lengths
 
@@ -119,12 +148,12 @@ def main():
         world = save_random_model(folder)
         dataset = world.questions("train")
         for seed in range(args.repeats):
-            runs = {}
-            # Which one goes first alternates, so that a drift of the machine's speed favours neither.
-            for name in ("stock", "ours") if seed % 2 else ("ours", "stock"):
-                classes = (FactGRPOTrainer, FactGRPOConfig) if name == "ours" else (GRPOTrainer, GRPOConfig)
-                extra = {"verifier": WorldVerifier(world)} if name == "ours" else {}
-                runs[name] = run(*classes, folder, dataset, seed, args, **extra)
+            classes = {"stock": (GRPOTrainer, GRPOConfig), "ours": (FactGRPOTrainer, FactGRPOConfig)}
+            extra = {"stock": {}, "ours": {"verifier": WorldVerifier(world)}}
+            runs = {name: partial(run, *classes[name], folder, dataset, seed, args, **extra[name]) for name in classes}
+            with contextlib.redirect_stdout(None):
+                # Who goes first alternates, so that a drift of the machine's speed favours neither.
+                runs = in_turns(runs, first=("ours", "stock")[seed % 2])
             (stock, lengths), (ours, our_lengths) = runs["stock"], runs["ours"]
             assert lengths == our_lengths, "both must generate completions of the same lengths"
             for kind, name in enumerate(("wall", "processor")):

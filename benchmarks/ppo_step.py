@@ -21,6 +21,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import ClassVar
 
 
 os.environ.setdefault("CI", "1")
@@ -64,12 +65,46 @@ def clock():
     from transformers import TrainerCallback
 
     class Clock(TrainerCallback):
-        ends: list[tuple[float, float]] = []
+        ends: list[tuple[float, ...]] = []
+        spent: ClassVar = dict.fromkeys(("generate", "prepare", "update"), 0.0)
 
         def on_step_end(self, *args, **kwargs):
-            self.ends.append((time.perf_counter(), time.process_time()))
+            self.ends.append((time.perf_counter(), time.process_time(), *self.spent.values()))
 
     return Clock()
+
+
+def watch(trainer, which: str, spent: dict[str, float]) -> None:
+    """Add up the seconds of generation, and of all that makes a batch of completions (ours) or of the update (TRL's)."""
+
+    @contextlib.contextmanager
+    def timing(name):
+        start = time.perf_counter()
+        yield
+        spent[name] += time.perf_counter() - start
+
+    def timed(function, name):
+        def run(*args, **kwargs):
+            with timing(name):
+                return function(*args, **kwargs)
+
+        return run
+
+    if which == "ours":
+        trainer._generate = timed(trainer._generate, "generate")
+        trainer._prepare_inputs = timed(trainer._prepare_inputs, "prepare")
+        return
+    from trl.experimental.ppo import ppo_trainer
+
+    ppo_trainer.batch_generation = timed(ppo_trainer.batch_generation, "generate")
+    own = trainer.accelerator.accumulate
+
+    @contextlib.contextmanager
+    def accumulate(*models):
+        with timing("update"), own(*models):
+            yield
+
+    trainer.accelerator.accumulate = accumulate
 
 
 FIGURES = ("samples per second", "samples per second of a processor", "peak", "peak above the start")
@@ -138,6 +173,7 @@ def one(args: argparse.Namespace) -> None:
 
             policy = getattr(trainer.model, "policy", trainer.model)
             draw_lengths(policy, trainer.processing_class.eos_token_id, args.length, args.lengths, args.seed)
+        watch(trainer, args.one, callback.spent)
         before = resident(peak=False)
         trainer.train()
         import trl
@@ -146,12 +182,14 @@ def one(args: argparse.Namespace) -> None:
     ends = callback.ends[per_update - 1 :: per_update]
     assert len(ends) == args.updates + 1, f"{len(ends)} updates ended, expected {args.updates + 1}"
     samples = args.updates * args.batch_size * args.accumulation
-    wall, processor = (last - first for first, last in zip(ends[0], ends[-1], strict=True))
+    wall, processor, generate, prepare, update = (last - first for first, last in zip(ends[0], ends[-1], strict=True))
+    update = update or wall - prepare
     on_device = torch.cuda.max_memory_allocated() / 2**20 if torch.cuda.is_available() else 0
     print(json.dumps({
         "trl": trl.__version__, "samples per second": samples / wall,
         "samples per second of a processor": samples / processor, "peak": on_device or resident(peak=True), "peak above the start": on_device or resident(peak=True) - before,
         "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU",
+        "seconds": {"generate": generate, "passes and rewards": wall - generate - update, "update": update},
     }))  # fmt: skip
 
 
@@ -197,6 +235,7 @@ def main(argv: list[str] | None = None) -> dict:
     if args.trl is None:
         parser.error("--trl names the folder with TRL 1.12.0, see the first lines of this file")
     found: dict[str, list[float]] = {name: [] for name in FIGURES}
+    parts: dict[str, list[float]] = {}
     with tempfile.TemporaryDirectory() as folder:
         save_models(Path(folder), args.lengths)
         for number in range(args.repeats):
@@ -205,12 +244,19 @@ def main(argv: list[str] | None = None) -> dict:
             pair = {which: launch(which, args, Path(folder)) for which in order}
             for name, values in found.items():
                 values.append(pair["ours"][name] / pair["trl"][name])
+            whole = sum(pair["trl"]["seconds"].values())
+            for which, run in pair.items():
+                for part, seconds in run["seconds"].items():
+                    parts.setdefault(f"{which}: {part}", []).append(seconds / whole)
     versions = {which: pair[which]["trl"] for which in pair}
     record = {
         "settings": {k: str(v) for k, v in vars(args).items()},
         "trl": versions,
         "device": pair["ours"]["device"],
     }
+    record["share of TRL's step"] = {name: summary(parts[name]) for name in sorted(parts)}
+    for name, value in record["share of TRL's step"].items():
+        print(f"share of TRL's step, {name}: mean {value['mean']:.3f}")
     record["ours over TRL's"] = {name: summary(values) for name, values in found.items()}
     for name, value in record["ours over TRL's"].items():
         sd = "" if value["sd"] is None else f", sd {value['sd']:.3f}"

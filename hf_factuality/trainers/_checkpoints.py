@@ -173,7 +173,7 @@ class WholeCheckpoints:
                 logger.warning("%s is passed over: %s", folder, reason)
         if folders:
             raise CheckpointError(f"no checkpoint in {run} can be resumed; {folder}: {reason}")
-        return None if asked == "auto" else True
+        return None if str(asked).lower() == "auto" else True
 
     def _why_not(self, folder: Path) -> str | None:
         if not folder.is_dir():
