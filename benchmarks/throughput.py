@@ -129,7 +129,8 @@ def plot(rows, path, device) -> None:
             points = [(row["length"], row["tokens_per_second"]) for row in own if row["batch_size"] == batch]
             above.plot(*zip(*points, strict=True), marker="o", label=f"batch size {batch}")
         above.set(title=name, xlabel="tokens of a completion", xscale="log", ylim=(0, None))
-        above.set_xticks(sorted({row["length"] for row in own}), sorted({row["length"] for row in own}), minor=False)
+        above.minorticks_off()
+        above.set_xticks(sorted({row["length"] for row in own}), sorted({row["length"] for row in own}))
         above.legend()
         largest = [row for row in own if row["batch_size"] == max(each["batch_size"] for each in own)]
         bottom = [0.0] * len(largest)
@@ -140,9 +141,9 @@ def plot(rows, path, device) -> None:
         below.set(xlabel=f"tokens of a completion, batch size {largest[0]['batch_size']}", ylim=(0, 1))
     axes[0, 0].set_ylabel("completion tokens per second")
     axes[1, 0].set_ylabel("share of a step")
-    axes[1, 0].legend(fontsize=8)
     figure.suptitle(f"A step of each trainer, {device}")
-    figure.tight_layout()
+    figure.legend(*axes[1, 0].get_legend_handles_labels(), loc="lower center", ncols=len(largest[0]["parts"]))
+    figure.tight_layout(rect=(0, 0.05, 1, 1))
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=110)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import pickle
+import signal
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from importlib.util import find_spec
 from typing import Any
@@ -48,7 +50,10 @@ def ray_map(function: Callable[[Any], Any], items: Sequence[Any], workers: int) 
         return
     if not ray.is_initialized():
         own = {} if os.environ.get("RAY_ADDRESS") else {"num_cpus": workers, "include_dashboard": False}
+        before = signal.getsignal(signal.SIGTERM)
         ray.init(log_to_driver=False, logging_level="ERROR", **own)
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, before)  # Ray's own ends this process with a trace of its stack
     ray.data.DataContext.get_current().enable_progress_bars = False
     logging.getLogger("ray.data").setLevel(logging.WARNING)
     packed = [{"number": number, "item": pickle.dumps(item)} for number, item in enumerate(items)]

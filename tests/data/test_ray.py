@@ -3,6 +3,8 @@
 import json
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 
@@ -186,6 +188,27 @@ def test_a_run_that_was_interrupted_goes_on_with_the_other_engine(tmp_path, own_
     assert rows_of(tmp_path / "run", "pairs") == whole
 
 
+@pytest.mark.slow
+def test_the_command_may_be_killed_twice(tmp_path, own_cache):
+    pytest.importorskip("ray")
+    file = questions(tmp_path, 300)
+    with FakeServer(reply) as sampler, FakeServer(judged) as judging:
+        for number, after in ((signal.SIGKILL, 200), (signal.SIGTERM, 500)):
+            argv = [file, tmp_path / "run", sampler.url, judging.url]
+            run = subprocess.Popen([sys.executable, "-m", __name__, *map(str, argv)])
+            while sum(judging.received.values()) < after:
+                time.sleep(0.005)
+                assert run.poll() is None, "it should still run"
+            run.send_signal(number)
+            assert run.wait(60) == -number
+        assert build("preferences", file, tmp_path / "run", sampler, judging, "--engine", "ray", "--workers", 2) == 0
+        asked = {prompt: count for prompt, count in judging.received.items() if "Person" in prompt}
+        # What was under way when the command died had no verdict yet.
+        assert len(asked) > 600 and sum(asked.values()) - len(asked) <= 2 * 2 * CONCURRENCY
+        assert build("preferences", file, tmp_path / "local", sampler, judging) == 0
+    assert rows_of(tmp_path / "run", "pairs") == rows_of(tmp_path / "local", "pairs")
+
+
 class Down:
     requires_evidence = False
 
@@ -235,3 +258,13 @@ def test_verify(tmp_path):
     for out, engine in (("local", []), ("ray", ["--engine", "ray", "--workers", "2"])):
         assert main(["verify", file, "--out", str(tmp_path / out), *engine]) == 0
     assert (tmp_path / "local").read_bytes() == (tmp_path / "ray").read_bytes()
+
+
+class At:
+    def __init__(self, url):
+        self.url = url
+
+
+if __name__ == "__main__":
+    file, out, *urls = sys.argv[1:]
+    sys.exit(build("preferences", file, out, *map(At, urls), "--engine", "ray", "--workers", 2))
