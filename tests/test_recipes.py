@@ -2,8 +2,10 @@
 
 import importlib.util
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -393,29 +395,45 @@ def test_accelerate_configs_are_read(path):
     assert config.num_processes == (16 if path.stem == "multi-node" else 4) and config.mixed_precision == "bf16"
 
 
+@pytest.fixture
+def slurm(tmp_path, monkeypatch):
+    """Starts the script of Slurm: `srun` and `trl` are written down, and so is what the training does."""
+    log = tmp_path / "log"
+
+    def start(nodes, vllm, training):
+        tools = {
+            "scontrol": f'echo "scontrol $*" >> "$LOG"; for n in $(seq {nodes}); do echo host$n; done',
+            "srun": 'echo "srun $*" >> "$LOG"; while [[ $1 == --* ]]; do shift; done; SLURM_PROCID=0 exec "$@"',
+            "trl": """trap 'echo vLLM ended >> "$LOG"; exit' TERM; echo "trl $*" >> "$LOG"; for i in {1..100}; do sleep .1; done""",
+            "accelerate": f'echo "accelerate $*" >> "$LOG"; {training}',
+        }
+        for name, body in tools.items():
+            (tmp_path / name).write_text(f"#!/bin/bash\n{body}\n", encoding="utf-8")
+            (tmp_path / name).chmod(0o755)
+        environment = {
+            "PATH": f"{tmp_path}:{os.environ['PATH']}", "LOG": str(log), "SLURM_JOB_NODELIST": "host[1-3]", "USE_VLLM": vllm,
+            "SLURM_JOB_ID": "7",
+        }  # fmt: skip
+        command = [
+            "bash",
+            "recipes/slurm/train.sbatch",
+            "examples/train_fspo.py",
+            "MODEL",
+            "--config",
+            "my recipe.yaml",
+        ]
+        return subprocess.Popen(command, cwd=REPOSITORY, env=environment), log
+
+    return start
+
+
 @pytest.mark.parametrize(("nodes", "vllm"), [(3, "1"), (2, "0")])
-def test_the_slurm_script_starts_every_node(tmp_path, nodes, vllm):
-    """`srun` and `trl` are written down; `accelerate` reads its flags by its own parser."""
+def test_the_slurm_script_starts_every_node(slurm, nodes, vllm):
+    """`accelerate` reads its flags by its own parser."""
     from accelerate.commands.launch import launch_command_parser
 
-    tools = {
-        "scontrol": f"for n in $(seq {nodes}); do echo host$n; done",
-        "srun": 'echo "srun $*" >> "$LOG"; while [[ $1 == --* ]]; do shift; done; SLURM_PROCID=0 "$@"',
-        "trl": 'echo "trl $*" >> "$LOG"; sleep 5',
-        "accelerate": 'echo "accelerate $*" >> "$LOG"; sleep 1',
-    }
-    for name, body in tools.items():
-        (tmp_path / name).write_text(f"#!/bin/bash\n{body}\n", encoding="utf-8")
-        (tmp_path / name).chmod(0o755)
-    log = tmp_path / "log"
-    environment = {
-        "PATH": f"{tmp_path}:{os.environ['PATH']}",
-        "LOG": str(log),
-        "SLURM_JOB_NODELIST": "host[1-3]",
-        "USE_VLLM": vllm,
-    }
-    command = ["bash", "recipes/slurm/train.sbatch", "examples/train_fspo.py", "MODEL", "--config", "my recipe.yaml"]
-    subprocess.run(command, cwd=REPOSITORY, env=environment, check=True, timeout=60)
+    job, log = slurm(nodes, vllm, "sleep 1")
+    assert job.wait(60) == 0
     lines = log.read_text(encoding="utf-8").splitlines()
     (started,) = [line for line in lines if line.startswith("accelerate launch ")]
     found = launch_command_parser().parse_args(started.split()[2:])
@@ -426,6 +444,29 @@ def test_the_slurm_script_starts_every_node(tmp_path, nodes, vllm):
     assert rest.startswith("--resume_from_checkpoint auto") and rest.endswith("--config my recipe.yaml")
     served = [line for line in lines if line.startswith("trl vllm-serve --model MODEL")]
     assert len(served) == int(vllm) and ("--vllm_server_host host3" in rest) == (vllm == "1")
+    assert "scontrol requeue 7" not in lines
+
+
+@pytest.mark.parametrize(("status", "again"), [(143, True), (0, False)])
+def test_a_job_whose_time_is_over_saves_while_vllm_serves_and_is_queued_again(slurm, status, again):
+    """`status` 0: the run came to its own end meanwhile."""
+    saves = f"""trap 'sleep 1; echo "saved, $TORCH_ELASTIC_SHUTDOWN_TIMEOUT" >> "$LOG"; exit {status}' TERM; """
+    job, log = slurm(3, "1", saves + "for i in {1..100}; do sleep .1; done")
+
+    def wait_for(text):
+        until = time.monotonic() + 30
+        while not (log.exists() and text in log.read_text(encoding="utf-8")):
+            assert time.monotonic() < until
+            time.sleep(0.05)
+
+    wait_for("accelerate")
+    time.sleep(0.3)
+    job.send_signal(signal.SIGUSR1)
+    assert job.wait(60) == status
+    wait_for("vLLM ended")
+    lines = log.read_text(encoding="utf-8").splitlines()
+    assert ("scontrol requeue 7" in lines) == again and "saved, 290" in lines
+    assert lines.index("saved, 290") < lines.index("vLLM ended")
 
 
 def test_example_is_short():
