@@ -201,6 +201,7 @@ def test_rlfhs_reward_is_one(tiny_model, tmp_path):
     assert any(any(advantages) for _, advantages, _ in trainer.kept[0])
 
 
+@pytest.mark.slow
 def test_groups_that_are_spread_over_two_processes(tiny_model, tmp_path):
     found = run_ranks("tests.trainers.test_group_rewards", tiny_model, tmp_path, OMP_NUM_THREADS="1")
     assert_ended_well(found)
