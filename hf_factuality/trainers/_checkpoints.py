@@ -78,6 +78,12 @@ class WholeCheckpoints:
             raise SystemExit(128 + signal.SIGTERM)
         return output
 
+    def _run_epoch(self, *args, **kwargs):
+        if self.state.global_step < self.state.max_steps:
+            super()._run_epoch(*args, **kwargs)
+        else:  # it was resumed at its end, and the parent would train a step more
+            self.control.should_training_stop = True
+
     # Saving
     def _get_output_dir(self, trial):
         folder = super()._get_output_dir(trial)

@@ -224,6 +224,20 @@ def test_sigterm_ends_a_run_with_a_checkpoint(tiny_model, tmp_path, method):
     assert differ(weights(resumed), weights(expected)) == []
 
 
+@pytest.mark.parametrize("method", ["policy", "fact_grpo", "mask_dpo"])
+def test_a_run_that_came_to_its_end_is_resumed_to_nothing(tiny_model, tmp_path, method):
+    """In the middle of an epoch, where a stock trainer takes a step more: a job may be queued again after its last step."""
+    expected = make(method, tiny_model, tmp_path, max_steps=3)
+    expected.train()
+    again = make(method, tiny_model, tmp_path, max_steps=3)
+    again.train(resume_from_checkpoint="auto")
+    assert again.state.global_step == 3 and not (tmp_path / "checkpoint-4").exists()
+    assert differ(weights(again), weights(expected)) == []
+    longer = make(method, tiny_model, tmp_path, max_steps=4)
+    longer.train(resume_from_checkpoint="auto")
+    assert longer.state.global_step == 4
+
+
 def test_sigterm_after_the_last_step_changes_nothing(tiny_model, tmp_path):
     """It comes while the last checkpoint is written: the run ends as it would have."""
     trainer = make("policy", tiny_model, tmp_path, max_steps=2, save_steps=1)

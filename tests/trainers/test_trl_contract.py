@@ -136,7 +136,7 @@ HOOKS = {
     },
 }
 # Overridden with another signature on purpose, or new names of ours.
-OWN = {"__init__", "_get_per_token_logps_and_entropies"}
+OWN = {"__init__", "_get_per_token_logps_and_entropies", "_run_epoch"}
 
 
 def test_trl_version_is_the_one_these_hooks_were_read_from():
