@@ -8,13 +8,14 @@ os.environ.update(HF_HUB_OFFLINE="1", CI="1")
 
 import json
 import random
+import signal
 import sys
 from pathlib import Path
 
 import torch
 from datasets import Dataset
 from peft import LoraConfig
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM, TrainerCallback
 
 from hf_factuality import (
     FactGRPOConfig,
@@ -110,8 +111,16 @@ def pairs(world) -> Dataset:
     return Dataset.from_list(rows)
 
 
+class Asked(TrainerCallback):
+    """Sends SIGTERM to the last process in the step `ASKED_AT`."""
+
+    def on_step_begin(self, args, state, control, **kwargs):
+        if os.environ.get("ASKED_AT") == str(state.global_step) and args.process_index == args.world_size - 1:
+            signal.raise_signal(signal.SIGTERM)
+
+
 def run(method, model, folder, processes, peft, deepspeed=None):
-    """Three steps, a checkpoint after the last; returns the trainer."""
+    """Three steps, a checkpoint after the last; what was stopped goes on. Returns the trainer."""
     world = make_world()
     settings = {
         **QUIET, "max_steps": STEPS, "per_device_train_batch_size": 4 // processes, "gradient_accumulation_steps": 2,
@@ -138,7 +147,8 @@ def run(method, model, folder, processes, peft, deepspeed=None):
             peft_config=lora,
         )  # fmt: skip
     trainer.world = world
-    trainer.train()
+    trainer.add_callback(Asked())
+    trainer.train(resume_from_checkpoint="auto")
     return trainer
 
 

@@ -93,14 +93,19 @@ FSDP2 = {
 }  # fmt: skip
 
 
-def compare(method, way, peft, model, folder, expected):
+def compare(method, way, peft, model, folder, expected, asked_at=None):
     flags, environment = [], {"fsdp2": FSDP2}.get(way, {"DS_ACCELERATOR": "cpu"})
     if way == "zero3":
         pytest.importorskip("deepspeed")
         Path(folder, "zero3.json").write_text(json.dumps(ZERO3), encoding="utf-8")
         flags = [Path(folder, "zero3.json")]
     out = Path(folder, "two")
-    assert_ended_well(run_ranks("tests.trainers.distributed", method, model, out, peft, *flags, **environment))
+    command = ("tests.trainers.distributed", method, model, out, peft, *flags)
+    if asked_at is not None:
+        ended = run_ranks(*command, **environment, ASKED_AT=str(asked_at))
+        assert [rank.returncode for rank in ended] == [143, 143], ended
+        assert [path.name for path in out.glob("checkpoint-*")] == [f"checkpoint-{asked_at + 1}"]
+    assert_ended_well(run_ranks(*command, **environment))
     policy, values, log = expected
     start = dict(AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).named_parameters())
     apart = differences(weights(out, model, peft), policy, start)
@@ -120,6 +125,13 @@ def compare(method, way, peft, model, folder, expected):
 def test_two_processes_train_what_one_trains(model, alone, tmp_path, method, way, peft):
     for difference in compare(method, way, peft, model, tmp_path, alone(method, peft)):
         assert difference is None or difference <= TOLERANCE, (method, way, peft, difference)
+
+
+@pytest.mark.parametrize(("method", "way"), [("rlfh", "zero3"), ("mask_dpo", "zero3"), ("credit", "ddp")])
+def test_one_of_two_is_asked_to_end_and_both_go_on_later(model, alone, tmp_path, method, way):
+    """By a scheduler, in the second step; the model, its optimizer and the critic are split (zero3)."""
+    for difference in compare(method, way, "full", model, tmp_path, alone(method, "full"), asked_at=1):
+        assert difference is None or difference <= TOLERANCE, (method, way, difference)
 
 
 @pytest.mark.gpu
