@@ -82,7 +82,8 @@ class _Attention(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, query, key, value):
-        output = query.new_empty(*query.shape[:-1], value.size(-1))
+        rows, heads, length, _ = query.shape
+        output = query.new_empty(rows, length, heads, value.size(-1)).transpose(1, 2)  # so that no copy turns it back
         ctx.save_for_backward(query, key, value, output, query.new_empty(query.shape[:-1], dtype=torch.float32))
         return output
 
