@@ -12,10 +12,12 @@ from tests.servers import checks
 from tests.servers.running import CountingProxy, transformers_serve
 
 
-pytestmark = pytest.mark.skipif(
-    not all(map(importlib.util.find_spec, ("fastapi", "uvicorn", "openai"))),
-    reason="needs transformers[serving]",
-)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        not all(map(importlib.util.find_spec, ("fastapi", "uvicorn", "openai"))), reason="needs transformers[serving]"
+    ),
+]
 
 
 @pytest.fixture(scope="module")
