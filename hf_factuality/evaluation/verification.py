@@ -65,12 +65,7 @@ class AnswerVerifier:
         retriever: str | None = None,
         top_k: int = 5,
     ):
-        try:
-            verifier = load_verifier(name, **({"base_url": base_url} if base_url else {}))
-        except TypeError as error:
-            if not base_url:
-                raise
-            raise ValueError(f"--verifier {name} does not take --verifier_base_url: {error}") from error
+        verifier = load_verifier(name, **({"base_url": base_url} if base_url else {}))
         self.description: dict[str, Any] = {"name": name}
         if knowledge is not None:
             from hf_factuality.retrieval.corpus import with_knowledge

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import inspect
 import os
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from hf_factuality._lazy import load_name, read_stub
@@ -52,7 +53,7 @@ def load_verifier(name: str | Verifier, **kwargs: Any) -> Verifier:
 
     Raises:
         `ValueError`: the name is unknown, a dotted path leads nowhere or to something that cannot verify, a model or the
-        address of its server is missing, or arguments come with a finished object.
+        address of its server is missing, it takes no such argument, or arguments come with a finished object.
 
     Example:
 
@@ -87,9 +88,9 @@ def load_verifier(name: str | Verifier, **kwargs: Any) -> Verifier:
                     f"variable {BASE_URL_VARIABLE}"
                 )
             kwargs["base_url"] = os.environ[BASE_URL_VARIABLE]
-        return made(**kwargs)
+        return _make(name, made, kwargs)
     if colon and head and rest:
-        verifier = _load(name)(**kwargs)
+        verifier = _make(name, _load(name), kwargs)
         if not callable(getattr(verifier, "verify", None)):
             raise ValueError(f"{name!r} gives a {type(verifier).__name__}, which has no `verify` method")
         return verifier
@@ -103,6 +104,14 @@ def _choices() -> str:
         f"{', '.join(map(repr, VERIFIER_NAMES))} (with ':MODEL_ID' where there is a model), 'pipeline:FOLDER_OR_REPO', "
         "'package.module:ClassName' or an object"
     )
+
+
+def _make(name: str, made: Callable[..., Any], kwargs: Mapping[str, Any]) -> Any:
+    try:
+        inspect.signature(made).bind(**kwargs)
+    except TypeError as error:
+        raise ValueError(f"the verifier {name!r}: {error}") from error
+    return made(**kwargs)
 
 
 def _load(path: str) -> Any:

@@ -77,6 +77,12 @@ def test_served_models_need_an_address(made, monkeypatch, name):
     assert made == [{"model": "org/m", "base_url": "http://a/v1"}, {"model": "org/m", "base_url": "http://b/v1"}]
 
 
+@pytest.mark.parametrize("name", ["lexical", "citations:lexical", f"{__name__}:Constant"])
+def test_an_argument_that_a_verifier_does_not_take(name):
+    with pytest.raises(ValueError, match="the verifier '.*': got an unexpected keyword argument 'base_url'"):
+        load_verifier(name, base_url="http://a/v1")
+
+
 def test_a_model_is_given_once():
     with pytest.raises(ValueError, match="the model is given twice: 'nli:a' and model='b'"):
         load_verifier("nli:a", model="b")
