@@ -7,7 +7,7 @@ import logging
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from hf_factuality.chat.journal import LineFile
@@ -116,7 +116,9 @@ def _patiently(call, patience: float, what: str, stopped: Callable[[], bool] = l
             delay = min(2 * delay, 60.0)
 
 
-def over_ray(batches, sampler: Sampler, seed: int, work: BatchVerification, workers: int) -> None:
+def over_ray(
+    batches, sampler: Sampler, seed: int, work: BatchVerification, workers: int, gpus_per_worker: float
+) -> None:
     """Sample and verify batches in Ray's workers; this process writes down what comes back."""
     todo = [batch for batch in batches if not all(question.id in work.verdicts for question in batch)]
     work.bar.update(sum(map(len, batches)) - sum(map(len, todo)))
@@ -129,34 +131,36 @@ def over_ray(batches, sampler: Sampler, seed: int, work: BatchVerification, work
         )
         for batch in todo
     ]
-    remote = _Remote(sampler, work.guard.verifier, seed, work.patience)
-    for number, (sampled, judged) in ray_map(remote, tasks, workers):
-        work.responses.add(sampled)
+    for_sampler = gpus_per_worker if getattr(sampler, "in_worker", False) else 0.0
+    stages = [(partial(_judge_task, work.guard.verifier, work.patience), gpus_per_worker - for_sampler)]
+    sample = partial(_sample_task, sampler, seed, work.patience)
+    if isinstance(sampler, GivenResponses):
+        tasks = list(map(sample, tasks))
+    else:
+        stages.insert(0, (sample, for_sampler))
+    for number, (sampled, judged) in ray_map(stages, tasks, workers):
+        if not all(question.id in work.responses for question in todo[number]):
+            work.responses.add(sampled)
         work.verdicts.add(judged)
         work.bar.update(len(todo[number]))
 
 
-@dataclass
-class _Remote:
-    """What is done to a batch in a process of Ray, where nothing is written but into the caches of servers' answers."""
+# What is done to a batch in a process of Ray, where nothing is written but into the caches of servers' answers.
+def _sample_task(sampler: Sampler, seed: int, patience: float, task: tuple) -> tuple:
+    batch, answered, known, first = task
+    if len(answered) < len(batch):
+        answered = sample_batch(batch, sampler, seed, patience)
+    return batch, answered, known, first
 
-    sampler: Sampler
-    verifier: Verifier
-    seed: int
-    patience: float
 
-    def __call__(self, task: tuple[Sequence[PreferenceQuestion], list, list, bool]) -> tuple[list, list]:
-        from tqdm.auto import tqdm
+def _judge_task(verifier: Verifier, patience: float, task: tuple) -> tuple[list, list]:
+    from tqdm.auto import tqdm
 
-        batch, answered, known, first = task
-        responses, verdicts = _Held(answered), _Held(known)
-        sampled = [] if len(responses) == len(batch) else sample_batch(batch, self.sampler, self.seed, self.patience)
-        responses.add(sampled)
-        BatchVerification(responses, verdicts, self.verifier, self.patience, tqdm(disable=True)).judge(
-            batch, first=first
-        )
-        before = dict(known)
-        return sampled, [(key, items) for key, items in verdicts.items() if key not in before]
+    batch, answered, known, first = task
+    verdicts = _Held(known)
+    BatchVerification(_Held(answered), verdicts, verifier, patience, tqdm(disable=True)).judge(batch, first=first)
+    before = dict(known)
+    return answered, [(key, items) for key, items in verdicts.items() if key not in before]
 
 
 class _Held(dict):

@@ -140,6 +140,7 @@ def judged_responses(
     progress: bool = True,
     overlap: bool | None = None,
     workers: int = 0,
+    gpus_per_worker: float = 0.0,
 ) -> Iterator[tuple[LineFile, LineFile]]:
     """Sample and verify what the folder does not hold yet; yields responses and verdicts by the id of the question.
 
@@ -163,7 +164,7 @@ def judged_responses(
         bar = stack.enter_context(tqdm(total=len(questions), desc="questions", unit="question", disable=not progress))
         work = BatchVerification(responses, verdicts, verifier, patience, bar)
         if workers:
-            over_ray(batches, sampler, seed, work, workers)
+            over_ray(batches, sampler, seed, work, workers, gpus_per_worker)
             batches = []
         worker, behind = Worker("verification"), None  # of one batch, while the next is sampled
         stack.callback(worker.close)

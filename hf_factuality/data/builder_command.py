@@ -6,6 +6,7 @@ import argparse
 import gc
 import hashlib
 import json
+import math
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -34,13 +35,14 @@ from hf_factuality.data.sampling import (
     ServedSampler,
     TransformersSampler,
     VLLMSampler,
+    WorkerSampler,
 )
 from hf_factuality.data.topics import embed_topics, select_by_distance, select_questions, topic_distances
 from hf_factuality.errors import DataError, JudgingError
 from hf_factuality.io.files import write_atomically
-from hf_factuality.io.ray import workers_of
+from hf_factuality.io.ray import engine_of
 from hf_factuality.io.rows import read_rows
-from hf_factuality.io.upload import prepare_repo
+from hf_factuality.io.upload import naming_model, prepare_repo
 from hf_factuality.verifiers.base import Verifier, VerifierInput
 from hf_factuality.verifiers.guard import GuardedVerifier, quiet_guard
 from hf_factuality.verifiers.judges.compare import AXES
@@ -155,7 +157,7 @@ def _build(
 ) -> int:
     """The run of a builder on what `prepare` makes of the questions; of its report these names, what `more` makes of it, and
     what was dropped are printed."""
-    kind = _kind(args)
+    kind, engine = _kind(args), engine_of(args)
     together = 16 if kind != "transformers" or defaults.get("num_samples") == 1 else 1
     given = {name: value for name in _SAMPLING if (value := getattr(args, name)) is not None}
     sampling = SamplingConfig(**defaults | given)
@@ -171,9 +173,13 @@ def _build(
         _try_verifier(verifier, questions, args.verifier)
     if args.push_to_hub:
         prepare_repo(args.push_to_hub, repo_type="dataset", private=args.private)
-    sampler = _sampler(args, kind, sampling) if kind == "transformers" else None
+    here = kind == "transformers" and not engine["workers"]
+    sampler = _sampler(args, kind, sampling) if here else None
     if args.topic_distance:
         questions = _nearest(args, questions, targets, None if args.topic_model else sampler)
+    if engine["workers"] and kind in ("transformers", "vllm"):
+        sampler = _worker_sampler(args, kind, sampling)
+        engine["gpus_per_worker"] = _gpus(args)
     sampler = sampler or _sampler(args, kind, sampling)  # vLLM wants the memory of the model that embeds
     if isinstance(sampler, GivenResponses):
         sampler.check([question.id for question in questions])
@@ -184,7 +190,7 @@ def _build(
             make(
                 questions, sampler, verifier, args.out, seed=args.seed,
                 questions_per_batch=args.questions_per_batch or together,
-                patience=args.patience, progress=sys.stderr.isatty(), workers=workers_of(args),
+                patience=args.patience, progress=sys.stderr.isatty(), **engine,
             )  # fmt: skip
     except KeyboardInterrupt:
         print(f"\nhf-factuality: stopped; {args.out} keeps it all: start the same command again", file=sys.stderr)
@@ -216,9 +222,6 @@ def _kind(args: argparse.Namespace) -> str:
     near, targets, with_knowledge = args.topic_distance, args.topic_targets, args.retriever or args.passages
     of_dataset = args.config or args.dataset_revision or args.split != "train"
     elsewhere = kind in ("server", "given") and not args.topic_model
-    here = (
-        f"--engine ray samples from a server (--base_url) or reads --responses; {named} has its model in one process"
-    )
     wrong = {
         "--model names who answers; or give --responses FILE made elsewhere": not args.model and kind != "given",
         **{
@@ -230,7 +233,6 @@ def _kind(args: argparse.Namespace) -> str:
         "--topic_targets and --topic_model are for --topic_distance": not near and (targets or args.topic_model),
         f"--topic_distance embeds topics here; with {named}, name the model by --topic_model": near and elsewhere,
         "--retriever and --passages are for --knowledge FILE": with_knowledge and not args.knowledge,
-        here: args.engine == "ray" and kind not in ("server", "given"),
         "--private is for --push_to_hub REPO": args.private and not args.push_to_hub,
     }
     for message in filter(wrong.get, wrong):
@@ -257,6 +259,37 @@ def _sampler(args: argparse.Namespace, kind: str, sampling: SamplingConfig) -> S
         cache=args.out / "sampling.sqlite", extra_body=ServedSampler.extra_body(sampling),
     )  # fmt: skip
     return ServedSampler(client, sampling)
+
+
+def _worker_sampler(args: argparse.Namespace, kind: str, sampling: SamplingConfig) -> WorkerSampler:
+    """`_sampler` in the workers; what it is called is found here, where a name that leads nowhere is an error at once."""
+    from transformers import AutoConfig
+    from transformers.utils import find_adapter_config_file
+
+    with naming_model(args.model):
+        adapter = find_adapter_config_file(args.model, revision=args.revision)
+        base = json.loads(Path(adapter).read_bytes())["base_model_name_or_path"] if adapter else args.model
+        trust = (args.model_args or {}).get("trust_remote_code", False)
+        config = AutoConfig.from_pretrained(base, revision=None if adapter else args.revision, trust_remote_code=trust)
+    if kind == "vllm":
+        name = Path(args.model).name if Path(args.model).exists() else args.model
+        identity = {"sampler": VLLMSampler.name, "model": name, "revision": args.revision}
+    else:
+        identity = TransformersSampler.identity(
+            args.model, getattr(config, "_commit_hash", None), args.batch_size or 32
+        )
+    return WorkerSampler(partial(_sampler, args, kind), identity, sampling)
+
+
+def _gpus(args: argparse.Namespace) -> float:
+    """Of a worker that samples: if nothing is said, as many as vLLM's engine takes, where there are any."""
+    import torch
+
+    if args.gpus_per_worker is not None:
+        return args.gpus_per_worker
+    engine = args.model_args or {}
+    parts = (int(engine.get(f"{kind}_parallel_size", 1)) for kind in ("tensor", "pipeline"))
+    return float(math.prod(parts)) if torch.cuda.is_available() else 0.0
 
 
 def _placement(args: argparse.Namespace) -> dict[str, Any]:

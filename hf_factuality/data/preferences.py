@@ -85,7 +85,9 @@ def build_preferences(
             if the verifier asks a server; one that runs a model here would compete with the sampler, and could disturb
             its random state.
         workers (`int`, *optional*, defaults to `0`):
-            If not 0, batches are sampled and verified in so many processes of Ray (docs/annotation.md).
+            If not 0, batches are sampled and verified in so many processes of Ray each (docs/annotation.md).
+        gpus_per_worker (`float`, *optional*, defaults to `0.0`):
+            Of Ray, for a model that samples in the workers, or else for one that judges there.
 
     Returns:
         `datasets.Dataset`: columns of [`pair_features`].

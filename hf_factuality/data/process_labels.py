@@ -66,6 +66,7 @@ class _Continuing:
 
     def __init__(self, sampler: Sampler):
         self.describe, self._sample = sampler.describe, sampler.sample
+        self.in_worker = getattr(sampler, "in_worker", False)
 
     def sample(self, prompts: Sequence[Messages], seed: int) -> list[list[Response | None]]:
         found = zip(prompts, self._sample(prompts, seed), strict=True)

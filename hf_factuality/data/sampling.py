@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -142,9 +142,13 @@ class TransformersSampler(CausalModel):
     def describe(self) -> dict[str, Any]:
         """Model and settings; see [`Sampler`]."""
         commit = getattr(self.model.config, "_commit_hash", None)
-        name = Path(str(self.model.name_or_path)).name if commit is None else str(self.model.name_or_path)
-        own = {"sampler": "transformers", "model": name, "revision": commit, "batch_size": self.batch_size}
-        return {**own, **self.config.describe()}
+        return {**self.identity(str(self.model.name_or_path), commit, self.batch_size), **self.config.describe()}
+
+    @staticmethod
+    def identity(model: str, commit: str | None, batch_size: int = 32) -> dict[str, Any]:
+        """What of [`TransformersSampler.describe`] is not settings."""
+        name = Path(model).name if commit is None else model
+        return {"sampler": "transformers", "model": name, "revision": commit, "batch_size": batch_size}
 
     def sample(self, prompts: Sequence[Messages], seed: int) -> list[list[Response | None]]:
         """Per prompt, its responses. The global random state is left alone."""
@@ -234,6 +238,39 @@ class VLLMSampler(ServedSampler):
         model_kwargs: Mapping[str, Any] | None = None,
     ):
         super().__init__(VLLMChat(model, revision, **(model_kwargs or {})), config)
+
+
+@dataclass
+class WorkerSampler:
+    """A sampler that each process which gets a copy makes for itself: `make(config)`; here there is none.
+
+    Args:
+        make (`Callable[[SamplingConfig], Sampler]`):
+            Makes it.
+        identity (`Mapping[str, Any]`):
+            What its `describe` says beside the settings.
+        config ([`SamplingConfig`]):
+            Settings.
+    """
+
+    make: Callable[[SamplingConfig], Sampler]
+    identity: Mapping[str, Any]
+    config: SamplingConfig
+    in_worker = True
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return self.make, (self.config,)
+
+    def __copy__(self) -> WorkerSampler:
+        return replace(self)
+
+    def describe(self) -> dict[str, Any]:
+        """Model and settings; see [`Sampler`]."""
+        return {**self.identity, **self.config.describe()}
+
+    def sample(self, prompts: Sequence[Messages], seed: int) -> list[list[Response | None]]:
+        """Not possible in this process."""
+        raise TypeError("this sampler samples in workers only")
 
 
 class GivenResponses:

@@ -19,7 +19,7 @@ from hf_factuality.evaluation import _shared
 from hf_factuality.evaluation._shared import counts, numbers, shown, shown_interval
 from hf_factuality.evaluation.verify_input import Source, read_source
 from hf_factuality.functional.scoring import decided_precision, factual_precision
-from hf_factuality.io.ray import workers_of
+from hf_factuality.io.ray import engine_of
 from hf_factuality.metrics._claims import Answer, small_answer
 from hf_factuality.metrics._cli import check_metric_args, parse_metric_args
 from hf_factuality.metrics._common import who_judges
@@ -198,8 +198,8 @@ def _judge(
     tally = Tally()
     rows = (Row(item, args.scope, key=place) for place, item in source)
     flags = {"give_up_after": GIVE_UP_AFTER, "progress": " answers", "total": source.total}
-    if workers := workers_of(args):
-        verifier = GuardedVerifier(OverRay(verifier.verifier, workers), None, sys.maxsize)
+    if (engine := engine_of(args))["workers"]:
+        verifier = GuardedVerifier(OverRay(verifier.verifier, **engine), None, sys.maxsize)
         flags["chunk"] = _RAY_CHUNK
     try:
         for chunk in judge_rows(verifier, rows, report=tally.report, **flags):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import os
 import pickle
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from importlib.util import find_spec
@@ -16,33 +18,43 @@ _BLOCKS = 1000  # at most; of a worker that is lost, one is done again
 
 
 def add_engine(parser: Any) -> None:
-    """The flags `--engine` and `--workers`."""
+    """The flags `--engine`, `--workers` and `--gpus_per_worker`."""
     engine = "who runs the work: this process (local, default) or Ray's workers, on a cluster with RAY_ADDRESS (ray)"
     parser.add_argument("--engine", choices=("local", "ray"), default="local", help=engine)
     parser.add_argument("--workers", type=int, metavar="N", help="of Ray (default: as many as there are CPUs here)")
+    gpus = "for models that run in the worker: 1, or 0.25 where four share one (default 0; see docs/annotation.md)"
+    parser.add_argument("--gpus_per_worker", type=float, metavar="G", help=gpus)
 
 
-def workers_of(args: Any) -> int:
-    """How many workers the flags ask for; 0 without Ray."""
+def engine_of(args: Any) -> dict[str, Any]:
+    """`workers` that the flags ask for, 0 without Ray, and `gpus_per_worker`."""
+    workers, gpus = args.workers, args.gpus_per_worker
     if args.engine == "local":
-        if args.workers is not None:
-            raise ValueError(f"--workers={args.workers} is for --engine ray")
-        return 0
+        for name, value in (("workers", workers), ("gpus_per_worker", gpus)):
+            if value is not None:
+                raise ValueError(f"--{name}={value} is for --engine ray")
+        return {"workers": 0, "gpus_per_worker": 0.0}
     if find_spec("ray") is None:
         raise ImportError("--engine ray needs Ray: pip install 'hf_factuality[ray]'")
-    if args.workers is not None and args.workers < 1:
-        raise ValueError(f"--workers={args.workers} must be positive")
-    return args.workers or os.cpu_count() or 1
+    if workers is not None and workers < 1:
+        raise ValueError(f"--workers={workers} must be positive")
+    if gpus is not None and not (0 <= gpus <= 1 or gpus > 0 == gpus % 1):
+        raise ValueError(f"--gpus_per_worker={gpus} must be a share of one GPU, or a whole number of them")
+    return {"workers": workers or os.cpu_count() or 1, "gpus_per_worker": gpus or 0.0}
 
 
-def ray_map(function: Callable[[Any], Any], items: Sequence[Any], workers: int) -> Iterator[tuple[int, Any]]:
-    """Number and result of each item, as they are ready: of `function(item)`, in `workers` processes of Ray.
+def ray_map(
+    stages: Sequence[tuple[Callable[[Any], Any], float]], items: Sequence[Any], workers: int
+) -> Iterator[tuple[int, Any]]:
+    """Number and result of each item, as they are ready, after the functions of all stages, in processes of Ray.
 
-    Each worker has a copy of `function` for all its items. Results come when the block that holds them is done; what a worker
-    that died had in hand, others do again. `RAY_ADDRESS` names a cluster that runs; without it Ray starts on this machine.
+    A stage is a function and the GPUs of a worker; each has `workers` of them, with a copy of the function for all their
+    items, whose models are on the worker's device. One stage works while the next does. Results come when the block that
+    holds them is done; what a worker that died had in hand, others do again. `RAY_ADDRESS` names a cluster that runs; without
+    it Ray starts on this machine.
 
     Raises:
-        What `function` raises.
+        `ValueError`: no machine has so many GPUs. Otherwise what a function raises.
     """
     import ray
 
@@ -56,10 +68,17 @@ def ray_map(function: Callable[[Any], Any], items: Sequence[Any], workers: int) 
             signal.signal(signal.SIGTERM, before)  # Ray's own ends this process with a trace of its stack
     ray.data.DataContext.get_current().enable_progress_bars = False
     logging.getLogger("ray.data").setLevel(logging.WARNING)
-    packed = [{"number": number, "item": pickle.dumps(item)} for number, item in enumerate(items)]
-    blocks = ray.data.from_items(packed, override_num_blocks=min(len(packed), _BLOCKS))
-    pool = ray.data.ActorPoolStrategy(size=workers)
-    done = blocks.map(_Work, fn_constructor_args=[pickle.dumps(function)], compute=pool, num_cpus=1)
+    for gpus in (gpus for _, gpus in stages if gpus):
+        most = max(node["Resources"].get("GPU", 0) for node in ray.nodes() if node["Alive"])
+        if most < gpus:
+            raise ValueError(
+                f"a worker needs {gpus:g} GPUs, and no machine of Ray has more than {most:g}: --gpus_per_worker"
+            )
+    packed = [{"number": number, "found": pickle.dumps((item, None))} for number, item in enumerate(items)]
+    done = ray.data.from_items(packed, override_num_blocks=min(len(packed), _BLOCKS))
+    for function, gpus in stages:
+        pool, share = ray.data.ActorPoolStrategy(size=workers), 1 / len(stages)
+        done = done.map(_Work, fn_constructor_args=[_packed(function)], compute=pool, num_cpus=share, num_gpus=gpus)
     for row in done.iter_rows():
         found, error = pickle.loads(row["found"])
         if error is not None:
@@ -69,11 +88,49 @@ def ray_map(function: Callable[[Any], Any], items: Sequence[Any], workers: int) 
 
 class _Work:
     def __init__(self, packed: bytes):
-        self.function = pickle.loads(packed)
+        self.failed = None
+        try:
+            self.function = pickle.loads(packed)
+        except Exception as error:  # which Ray would wrap until nothing tells what it was
+            self.failed = error
 
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
-        try:
-            both = self.function(pickle.loads(row["item"])), None
-        except Exception as error:  # which Ray would wrap until nothing tells what it was
-            both = None, error
-        return {"number": row["number"], "found": pickle.dumps(both)}
+        item, error = pickle.loads(row["found"])
+        if error is None:
+            try:
+                if self.failed is not None:
+                    raise self.failed
+                item = self.function(item)
+            except Exception as own:
+                item, error = None, own
+        return {"number": row["number"], "found": pickle.dumps((item, error))}
+
+
+class _Pickler(pickle.Pickler):
+    """Takes tensors from the GPU, which the worker may not have, and models to the device that it has."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        torch = sys.modules.get("torch")
+        if torch is None or isinstance(obj, type):
+            return NotImplemented
+        if isinstance(obj, torch.nn.Module):
+            return *(tuple(obj.__reduce_ex__(4)) + (None,) * 3)[:5], _set_and_place
+        if isinstance(obj, torch.Tensor) and obj.device.type != "cpu":
+            kept = obj.detach().cpu()
+            return (
+                torch.nn.Parameter(kept, obj.requires_grad) if isinstance(obj, torch.nn.Parameter) else kept
+            ).__reduce_ex__(4)
+        return NotImplemented
+
+
+def _set_and_place(module: Any, state: Any) -> None:
+    import torch
+
+    module.__setstate__(state)
+    module.to("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def _packed(value: Any) -> bytes:
+    into = io.BytesIO()
+    _Pickler(into).dump(value)
+    return into.getvalue()

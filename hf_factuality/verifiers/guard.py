@@ -270,11 +270,12 @@ class OverRay:
 
     verifier: Verifier
     workers: int
+    gpus_per_worker: float = 0.0
 
     def __post_init__(self):
         self.requires_evidence = getattr(self.verifier, "requires_evidence", True)
 
     def verify(self, inputs: Sequence[VerifierInput]) -> list[Verification]:
         pieces = [inputs[start : start + _PIECE] for start in range(0, len(inputs), _PIECE)]
-        found = dict(ray_map(GuardedVerifier(self.verifier).verify, pieces, self.workers))
+        found = dict(ray_map([(GuardedVerifier(self.verifier).verify, self.gpus_per_worker)], pieces, self.workers))
         return [verification for number in range(len(pieces)) for verification in found[number]]

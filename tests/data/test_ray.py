@@ -2,6 +2,7 @@
 
 import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import threading
 import time
 
 import pytest
+import torch
 from datasets import Dataset
 
 from hf_factuality.chat.client import ChatClient
@@ -17,6 +19,7 @@ from hf_factuality.data import build_preferences
 from hf_factuality.data.builder import read_questions
 from hf_factuality.data.sampling import GivenResponses
 from hf_factuality.errors import JudgingError
+from hf_factuality.io.ray import _packed
 from hf_factuality.spans import LabeledSpan, Verification
 from hf_factuality.verifiers import SentenceExtractor, VerifierPipeline
 from hf_factuality.verifiers.judges.llm import LLMJudge
@@ -85,6 +88,7 @@ def rows_of(folder, name):
     ("flags", "message"),
     [
         (["--workers", "2"], "--workers=2 is for --engine ray"),
+        (["--gpus_per_worker", "1"], "--gpus_per_worker=1.0 is for --engine ray"),
         (["--engine", "ray"], "pip install 'hf_factuality[ray]'"),
     ],
 )
@@ -94,18 +98,53 @@ def test_flags_are_refused(tmp_path, flags, message, monkeypatch, capsys):
     assert main(["verify", file, *flags]) == 2 and message in capsys.readouterr().err
 
 
-def test_a_model_in_this_process_is_refused(tmp_path, capsys):
+def test_a_model_that_is_nowhere_is_an_error_before_anything_is_written(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("hf_factuality.io.ray.find_spec", lambda name: True)
     argv = [
         "build-preferences",
         questions(tmp_path, 1),
         "--model",
-        "m",
+        str(tmp_path / "m"),
         "--engine",
         "ray",
         "--out",
         str(tmp_path / "o"),
     ]
-    assert main(argv) == 2 and "--engine ray samples from a server" in capsys.readouterr().err
+    assert main(argv) == 2 and "the model" in capsys.readouterr().err
+    assert not list((tmp_path / "o").glob("*"))
+
+
+@pytest.mark.parametrize(("here", "device"), [(False, "cpu"), (True, "cuda")])
+def test_models_go_to_the_device_of_the_worker(monkeypatch, here, device):
+    inner = torch.nn.Linear(3, 3)
+    judge = {"model": torch.nn.ModuleDict({"first": inner, "again": inner}), "name": "judge", "bias": torch.ones(2)}
+    packed, weights, places = _packed(judge), judge["model"].state_dict(), []
+    monkeypatch.setattr("torch.cuda.is_available", lambda: here)
+    monkeypatch.setattr(torch.nn.Module, "to", lambda self, device: places.append(device))
+    found = pickle.loads(packed)
+    assert set(places) == {device} and found["model"]["first"] is found["model"]["again"]
+    assert all(torch.equal(value, weights[name]) for name, value in found["model"].state_dict().items())
+    assert found["name"] == "judge" and torch.equal(found["bias"], torch.ones(2))
+
+
+@pytest.mark.gpu
+def test_a_model_on_the_gpu_goes_to_a_worker_without_one(monkeypatch):
+    judge = {"model": torch.nn.Linear(3, 3).cuda(), "bias": torch.ones(2, device="cuda")}
+    packed = _packed(judge)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    found = pickle.loads(packed)
+    assert {found["model"].weight.device.type, found["bias"].device.type} == {"cpu"}
+    assert torch.equal(found["model"].weight, judge["model"].weight.cpu())
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [["--workers", "0"], ["--gpus_per_worker", "1.5"], ["--gpus_per_worker", "-1"], ["--gpus_per_worker", "nan"]],
+)
+def test_flags_with_ray_are_refused(tmp_path, flags, monkeypatch, capsys):
+    monkeypatch.setattr("hf_factuality.io.ray.find_spec", lambda name: True)
+    file = write(tmp_path / "rows.jsonl", [{"completion": "a b", "evidence": "a b"}])
+    assert main(["verify", file, "--engine", "ray", *flags]) == 2 and f"{flags[0]}=" in capsys.readouterr().err
 
 
 # With it
@@ -258,6 +297,57 @@ def test_verify(tmp_path):
     for out, engine in (("local", []), ("ray", ["--engine", "ray", "--workers", "2"])):
         assert main(["verify", file, "--out", str(tmp_path / out), *engine]) == 0
     assert (tmp_path / "local").read_bytes() == (tmp_path / "ray").read_bytes()
+
+
+class Whereabouts:
+    """Finds wrong what a worker without a GPU of its own sees."""
+
+    requires_evidence = False
+
+    def verify(self, inputs):
+        own = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+        time.sleep(0.02)
+        return [
+            Verification((LabeledSpan(0, 1, "supported" if own in ("0", "1") else "contradicted", claim=own),))
+            for _ in inputs
+        ]
+
+
+@pytest.mark.slow
+def test_workers_have_gpus_of_their_own(tmp_path, capsys):
+    ray = pytest.importorskip("ray")
+    ray.shutdown()
+    ray.init(num_cpus=2, num_gpus=2, include_dashboard=False, log_to_driver=False)  # Ray counts what it is told
+    try:
+        file = write(tmp_path / "rows.jsonl", [{"id": n, "completion": f"a{n}"} for n in range(3000)])
+        argv = ["verify", file, "--verifier", "tests.data.test_ray:Whereabouts", "--engine", "ray", "--workers", "2"]
+        assert main([*argv, "--gpus_per_worker", "1", "--out", str(tmp_path / "out")]) == 0
+        rows = map(json.loads, (tmp_path / "out").read_text().splitlines())
+        assert {row["verification"]["spans"][0]["claim"] for row in rows} == {"0", "1"}
+        assert main([*argv, "--gpus_per_worker", "4", "--out", str(tmp_path / "none")]) == 2
+        assert "a worker needs 4 GPUs, and no machine of Ray has more than 2" in capsys.readouterr().err
+    finally:
+        ray.shutdown()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["preferences", "process-labels"])
+def test_a_model_samples_in_the_workers(tmp_path, tiny_model, command):
+    pytest.importorskip("ray")
+    rows = [{"id": n, "question": f"Where was Person{n} born?", "evidence": "Ada Lovelace was born in London. Marie Curie", "answer": "a"}
+            for n in range(24)]  # fmt: skip
+    more = ["--rollouts", "2", "--verifier", "gold"] if command == "process-labels" else ["--temperature", "1.0"]
+    argv = [f"build-{command}", write(tmp_path / "rows.jsonl", rows), "--model", tiny_model, "--dtype", "float32", "--device", "cpu",
+            "--num_samples", "4", "--max_new_tokens", "24", *more]  # fmt: skip
+    for out, engine in (("local", []), ("ray", ["--engine", "ray", "--workers", "2"])):
+        assert main([*argv, "--out", str(tmp_path / out), *engine]) == 0
+    for name in ("responses.jsonl", "rollouts/responses.jsonl")[: 1 + (command == "process-labels")]:
+        local, ray = (sorted((tmp_path / out / name).read_text().splitlines()) for out in ("local", "ray"))
+        assert local == ray and local
+    (made,) = (tmp_path / "local").glob("*.parquet")
+    assert made.read_bytes() == (tmp_path / "ray" / made.name).read_bytes()
+    settings = [json.loads((tmp_path / out / "settings.json").read_text()) for out in ("local", "ray")]
+    assert settings[0] == settings[1]
 
 
 class At:
