@@ -2,6 +2,7 @@
 
 import gc
 import os
+import signal
 
 
 # Set before any Hugging Face library is imported.
@@ -16,6 +17,9 @@ import pytest
 
 
 REPOSITORY = Path(__file__).resolve().parent.parent
+
+# A job in a shell's background ignores Ctrl-C, and Python would too.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def searched(few: int, many: int):

@@ -87,7 +87,9 @@ def compare(trainer, batch, oracle):
         for name, parameter in ours.named_parameters():
             gradient = expected_gradients[name].grad
             assert gradient.norm() > 0, name
-            assert (parameter.grad - gradient).norm() <= 1e-5 * gradient.norm(), name
+            # The errors of single values, of either sign, may leave little of the head's bias.
+            size = oracle.errors if name == "bias" else gradient.norm()
+            assert (parameter.grad - gradient).norm() <= 1e-5 * size, name
 
 
 def check(tiny_model, tmp_path, token_funcs=(), plain=(), weights=(), plain_weights=(), size=3, **settings):

@@ -151,8 +151,8 @@ class Oracle:
         return found
 
     def loss(self):
-        """The loss with the weights of now. Notes how many tokens the two clips held back, and the sum of absolute terms:
-        rounding is relative to that, as terms of both signs cancel."""
+        """The loss with the weights of now. Notes how many tokens the two clips held back, and the sum of absolute terms
+        (`size`) and of absolute errors of values: rounding is relative to these, as terms of both signs cancel."""
         args, found = self.args, self.advantages()
         flat = [a for pair in found if pair is not None for a in pair[0]]
         mean = sum(flat) / len(flat)
@@ -160,7 +160,7 @@ class Oracle:
         policy_loss = value_loss = torch.zeros((), dtype=torch.float64)
         self.ratios_clipped = self.values_clipped = 0
         weight = args.vf_coef if args.critic_model == "value_head" else 1.0
-        self.size = 0.0
+        self.size = self.errors = 0.0
         for row, pair in zip(self.rows, found, strict=True):
             if pair is None:
                 continue
@@ -172,6 +172,7 @@ class Oracle:
                 self.ratios_clipped += int(surrogate != ratio * advantage)
                 policy_loss = policy_loss - surrogate / len(flat)
                 error = (values[t] - target) ** 2
+                self.errors += weight * abs(values[t].item() - target) / len(flat)
                 if args.value_clip is not None:
                     old = row.old_values[t]
                     near = values[t].clamp(old - args.value_clip, old + args.value_clip)
