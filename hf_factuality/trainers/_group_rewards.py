@@ -34,13 +34,15 @@ class CreditsRewards(PaysTokens):
                 "multi_objective_aggregation 'sum_then_normalize'"
             )
 
-    def _keep_earned(self, rewards_per_func: torch.Tensor, count: int, group_size: int) -> None:
-        """The parent's sums of this process before unknown rewards are filled, NaN where one that others of the group have is."""
-        found = ~torch.isnan(rewards_per_func).view(-1, group_size, rewards_per_func.size(1))
-        known = (found | ~found.any(1, keepdim=True)).all(2) & found.any(2)
-        sums = (rewards_per_func * self.reward_weights.to(rewards_per_func.device)).nansum(dim=1)
-        here = self.accelerator.process_index * count
-        self._earned = sums.masked_fill(~known.view(-1), torch.nan)[here : here + count].float()
+    def _keep_earned(self, rewards_per_func: torch.Tensor, count: int, group_size: int) -> torch.Tensor:
+        """Keeps the parent's sums of this process before unknown rewards are filled, NaN where one that others of the group
+        have is unknown. Returns where that is, of all processes, (B,). Rewards of weight 0 are for the log."""
+        weights = self.reward_weights.to(rewards_per_func.device)
+        found = (~torch.isnan(rewards_per_func) & (weights != 0)).view(-1, group_size, len(weights))
+        known = ((found | ~found.any(1, keepdim=True)).all(2) & found.any(2)).view(-1)
+        here = slice(self.accelerator.process_index * count, (self.accelerator.process_index + 1) * count)
+        self._earned = (rewards_per_func * weights).nansum(dim=1).masked_fill(~known, torch.nan)[here].float()
+        return ~known
 
     def _pay_factuality(self, rows: Sequence[JudgedRow], completion_ids: list[list[int]]) -> None:
         """The mean factuality in equal parts, each where its sentence ends; after those of the token reward functions."""
@@ -72,9 +74,11 @@ class CreditsRewards(PaysTokens):
             self.accelerator.gather(self.accelerator.pad_across_processes(x.float(), dim=1))
             for x in (advantages.unsqueeze(1), rewards, own, ends, whole, known.unsqueeze(1))
         ]
-        before, rewards, own = everywhere[0].squeeze(1), everywhere[1], everywhere[2]
-        ends, full, known = everywhere[3].bool(), everywhere[4].bool(), everywhere[5].squeeze(1).bool()
+        before, rewards, own, ends, whole, known = everywhere
         size = self.num_generations if self.model.training else self.num_generations_eval
-        group = GroupRewards(rewards, own, ends, full, known, size, self._num_plain > 0, self.scale_rewards)
-        shaped = CREDITS[self._credit].rewards(before, group, self.args.credit_scale)
+        others_paid = bool(self.reward_weights[: self._num_plain].any())
+        group = GroupRewards(
+            rewards, own, ends.bool(), whole.bool(), known.squeeze(1).bool(), size, others_paid, self.scale_rewards
+        )
+        shaped = CREDITS[self._credit].rewards(before.squeeze(1), group, self.args.credit_scale)
         return (shaped[here : here + len(mask), : mask.size(1)] * mask).to(advantages.dtype)

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch.nn.functional import pad
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
+
+
+# Their positions are rotary, and yet what they compute depends on how many columns stand before a text.
+_BY_COLUMN = ("beam", "deepseek_v4", "recurrent_gemma")
 
 
 class SkipsPadding:
@@ -23,11 +28,20 @@ class SkipsPadding:
     def _cuts(self) -> tuple[bool, bool]:
         """Whether columns may be cut on the left, where positions count from the first unless they are rotary, and on the right,
         where rotary frequencies may depend on the largest."""
-        config = self.model.config.get_text_config().to_dict()
-        rope = repr(config.get("rope_parameters"))
-        right = self.skip_padding and not any(kind in rope for kind in ("dynamic", "longrope"))
-        by_position = config.get("attn_temperature_tuning") or "llama_4_scaling" in rope
-        return right and rope != "None" and not by_position, right
+        return self._may_cut if self.skip_padding else (False, False)
+
+    @cached_property
+    def _may_cut(self) -> tuple[bool, bool]:
+        critic = getattr(self, "critic", None)
+        # The virtual tokens of a prompt that is learnt stand before the padding.
+        left, right = not getattr(getattr(self.model, "active_peft_config", None), "is_prompt_learning", False), True
+        for model in [self.model] if critic is None or critic.reads_policy else [self.model, critic.model]:
+            config = model.config.get_text_config().to_dict()
+            rope = repr(config.get("rope_parameters"))
+            by_position = config.get("attn_temperature_tuning") or "llama_4_scaling" in rope
+            left = left and rope != "None" and not by_position and config["model_type"] not in _BY_COLUMN
+            right = right and not any(kind in rope for kind in ("dynamic", "longrope"))
+        return left and right, right
 
     def _generate_and_score_completions(self, inputs):
         # Where no weight changes before the loss has passed over these completions, it finds their old log-probabilities itself.
@@ -99,8 +113,9 @@ class SkipsPadding:
 
     def _generate_single_turn(self, prompt_ids, images, multimodal_fields, num_generations, has_tool_images=False):
         hooks, config = [], None if self.use_vllm else self.generation_config
-        # Rows of beams are no completions, and guidance has passes without the prompt.
-        if config and self._cuts[1] and config.num_beams in (None, 1) and config.guidance_scale in (None, 1):
+        # Rows of beams are no completions, guidance has passes without the prompt, and a chunk may have one token of it.
+        plain = config and config.num_beams in (None, 1) and config.guidance_scale in (None, 1)
+        if plain and self._cuts[1] and not config.prefill_chunk_size:
             model, live = self.accelerator.unwrap_model(self.model_wrapped), _LiveRows(self.eos_token_ids)
             model = model.get_base_model() if hasattr(model, "get_base_model") else model
             hooks.append(model.register_forward_pre_hook(live.before, with_kwargs=True))
@@ -128,9 +143,9 @@ class _LiveRows:
 
     def before(self, module: Any, args: tuple, kwargs: dict[str, Any]) -> tuple | None:
         ids, cache = kwargs.get("input_ids"), kwargs.get("past_key_values")
-        # Other layers, of linear attention or quantised, do not select all of their states.
+        # Other layers, of linear attention or quantised, do not select all of their states; nor do those that are elsewhere.
         kinds = {type(layer) for layer in getattr(cache, "layers", ())}
-        plain = kinds and kinds <= {DynamicLayer, DynamicSlidingWindowLayer}
+        plain = kinds and kinds <= {DynamicLayer, DynamicSlidingWindowLayer} and not cache.offloading
         if ids is None or not plain or ids.size(1) != 1 or not cache.get_seq_length():
             self.rows = None
             return None

@@ -62,7 +62,7 @@ class PaysTokens:
                 own.bind_policy(self.model, self._tokenizer)
 
     def _paid(self, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Token rewards of shape (B, T), and which completions have any that is known, (B,)."""
+        """Token rewards of shape (B, T), and which completions have any that is known, (B,); weight 0 is for the log."""
         rewards = torch.zeros(mask.shape, device=mask.device)
         known = torch.zeros(len(mask), dtype=bool, device=mask.device)
         weights = self.reward_weights[self._num_plain :].tolist()
@@ -70,7 +70,7 @@ class PaysTokens:
             for index, row in enumerate(rows):
                 if row is not None:
                     rewards[index, : len(row)] += weights[number] * row.to(mask.device)
-                    known[index] = True
+                    known[index] |= weights[number] != 0
         return rewards, known
 
 

@@ -235,6 +235,9 @@ def make_critic(
     with torch.random.fork_rng(devices=list(range(torch.cuda.device_count()))), outside_zero3():
         model = _from_policy(policy) if source == "policy" else _from_source(source, policy, trust_remote_code)
     for module in model.modules():
+        # Attention drops out by a number of its own.
+        for name in [name for name, value in vars(module).items() if "dropout" in name and isinstance(value, float)]:
+            setattr(module, name, 0.0)
         if isinstance(module, nn.Dropout):
             module.p = 0.0
     if gradient_checkpointing:

@@ -272,13 +272,13 @@ class FactGRPOTrainer(CreditsRewards, SequenceRatios, SamplingTrainer, GRPOTrain
         group_size = self.num_generations if self.model.training else self.num_generations_eval
         # A completion that no reward function could score stays out, whatever its sentences are: with the factuality term
         # alone, its unknown answer would count as a wrong one.
-        self._keep_earned(rewards_per_func, len(prompts), group_size)
+        unknown = self._keep_earned(rewards_per_func, len(prompts), group_size)
         others = rewards_per_func[:, :-1]
         unscored = torch.isnan(others).all(dim=1) & (others.size(1) > 0)
         for column, function in enumerate(self.reward_funcs):
             if column == len(self.reward_funcs) - 1 or self._reads_judgements(function):
                 rewards_per_func[:, column] = fill_unjudged(rewards_per_func[:, column], group_size)
-        rewards_per_func[unscored] = torch.nan
+        rewards_per_func[unscored | (unknown & self._by_rewards)] = torch.nan
         here = self.accelerator.process_index * len(prompts)
         found = self._span_rewards.advantages(rewards_per_func, group_size)
         self._own_advantages = {column: values[here : here + len(prompts)] for column, values in found.items()}

@@ -131,12 +131,10 @@ class TokenRewardPPOTrainer(CriticFiles, PaysTokens, SamplingTrainer, GRPOTraine
     def _place_rewards(self, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Token rewards of shape (B, T), and which completions have any that is known, (B,)."""
         rewards, known = self._paid(mask)
-        if self._num_plain:
-            plain_weights = self.reward_weights[: self._num_plain].to(mask.device)
-            last = (mask.sum(dim=1) - 1).clamp(min=0)
-            rewards[torch.arange(len(mask), device=mask.device), last] += (self._plain * plain_weights).nansum(dim=1)
-            known |= ~torch.isnan(self._plain).all(dim=1)
-        return rewards, known
+        weights = self.reward_weights[: self._num_plain].to(mask.device)
+        last = (mask.sum(dim=1) - 1).clamp(min=0)
+        rewards[torch.arange(len(mask), device=mask.device), last] += (self._plain * weights).nansum(dim=1)
+        return rewards, known | (~torch.isnan(self._plain) & (weights != 0)).any(dim=1)
 
     # Values
     def _old_values(self, batch: dict[str, torch.Tensor], logps: bool):

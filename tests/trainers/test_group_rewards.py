@@ -139,6 +139,32 @@ def test_a_completion_of_which_something_is_unknown_learns_nothing(tiny_model, t
     assert not learns[1] and not any(learns[4:]) and any(learns[:4])
 
 
+def test_an_unknown_completion_is_in_nobodys_mean(tiny_model, tmp_path):
+    known = [True, False, True, True] * 2
+
+    def some(completion_texts, **columns):
+        return [points if know else None for points, know in zip(vowels(completion_texts), known, strict=True)]
+
+    kept = train(tiny_model, tmp_path, some, max_steps=1, credit="own", credit_scale=1e-9).kept[0]
+    sums = [sum(row) for row in paid_rows(kept, vowel_points)]
+    mean = sum(total for total, know in zip(sums[:4], known, strict=False) if know) / 3
+    expected = [total - mean if know else 0.0 for total, know in zip(sums[:4], known, strict=False)]
+    assert any(expected) and [advantages[0] for _, advantages, _ in kept[:4]] == pytest.approx(expected, abs=1e-4)
+
+
+@pytest.mark.parametrize("credit", ["to_go", "process", "own"])
+def test_a_reward_without_weight_is_for_the_log(tiny_model, tmp_path, credit):
+    """Also where it is unknown."""
+
+    def fails(completions, **columns):
+        return [None if number == 1 else 7.0 for number in range(len(completions))]
+
+    logged = train(tiny_model, tmp_path, vowels, fails, reward_weights=[0.0], max_steps=1, credit=credit)
+    plain = train(tiny_model, tmp_path, vowels, max_steps=1, credit=credit)
+    assert [row for _, row, _ in logged.kept[0]] == [row for _, row, _ in plain.kept[0]]
+    assert logged.state.log_history[0]["rewards/fails/mean"] == 7.0
+
+
 def test_a_judge_that_fails_on_one_completion_leaves_it_out(tiny_model, tmp_path):
     class Fails(Halves):
         def verify(self, inputs):

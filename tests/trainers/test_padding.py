@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from datasets import Dataset
-from peft import LoraConfig
+from peft import LoraConfig, PrefixTuningConfig
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
@@ -15,6 +15,7 @@ from transformers import (
     LlamaConfig,
     MambaConfig,
     Ministral3Config,
+    RecurrentGemmaConfig,
 )
 
 from hf_factuality import FactGRPOConfig, Label, TokenRewardPPOConfig, TokenRewardPPOTrainer
@@ -49,13 +50,13 @@ def train(model, folder, skip, **settings):
     # Ends that are likely enough for completions of 1 to 48 tokens.
     own = {"verify_scope": "completion", "max_completion_length": LIMIT, "max_steps": 3, "per_device_train_batch_size": 2,
            "gradient_accumulation_steps": 4, "num_iterations": 1, "generation_kwargs": {"sequence_bias": [[[1], 3.0]]}}  # fmt: skip
-    peft_config = settings.pop("peft_config", None)
+    peft_config, dataset = settings.pop("peft_config", None), settings.pop("dataset", None) or rows()
     args = FactGRPOConfig(str(folder), **{**SETTINGS, **own, **settings})
     verifier = WholeCompletion(
         lambda number, item: Label.SUPPORTED if len(item.completion) % 2 else Label.CONTRADICTED
     )
     trainer = Everything(
-        model=model, reward_funcs=letters_reward, args=args, verifier=verifier, train_dataset=rows(), peft_config=peft_config
+        model=model, reward_funcs=letters_reward, args=args, verifier=verifier, train_dataset=dataset, peft_config=peft_config
     )  # fmt: skip
     trainer.skip_padding = skip
     trainer.train()
@@ -262,14 +263,39 @@ SCALED = {
         (LlamaConfig(rope_parameters={"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}), (False, False)),
         (Ministral3Config(rope_parameters=SCALED), (False, True)),
         (Llama4TextConfig(), (False, True)),
+        (RecurrentGemmaConfig(), (False, True)),
     ],
     ids=lambda value: type(value).__name__,
 )
 def test_columns_that_positions_depend_on_stay(config, cuts):
-    trainer = SimpleNamespace(model=SimpleNamespace(config=config), skip_padding=True)
-    assert SkipsPadding._cuts.fget(trainer) == cuts
-    trainer.skip_padding = False
-    assert SkipsPadding._cuts.fget(trainer) == (False, False)
+    model, llama = SimpleNamespace(config=config), SimpleNamespace(config=LlamaConfig())
+    critic = SimpleNamespace(reads_policy=False, model=model)
+    for own in ({"model": model}, {"model": llama, "critic": critic}):
+        trainer = SkipsPadding()
+        vars(trainer).update(own)
+        assert trainer._cuts == cuts
+        trainer.skip_padding = False
+        assert trainer._cuts == (False, False)
+
+
+def test_a_learnt_prefix_stays_as_far_away(tiny_model, tmp_path):
+    prefix = PrefixTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=3)
+    ours, other = (train(tiny_model, tmp_path, skip, peft_config=prefix, max_steps=1) for skip in (True, False))
+    assert completions(ours) == completions(other)
+    for one, same in zip(ours.recorder.gradients, other.recorder.gradients, strict=True):
+        size = max(gradient.abs().max() for gradient in same.values())
+        assert size and all((one[name] - same[name]).abs().max() <= 1e-5 * size for name in same)
+
+
+def test_a_last_token_of_a_prompt_is_not_taken_for_a_completion(tiny_model, tmp_path):
+    """The prompt is read a token at a time, and ends in one that would end a completion."""
+    prompts = Dataset.from_dict({"prompt": ["a<eos>", "Ada<eos>", "e<eos>", "Eve<eos>"] * 2})
+    given = {"sequence_bias": [[[1], 3.0]], "prefill_chunk_size": 1}
+    ours, other = (
+        train(tiny_model, tmp_path, skip, dataset=prompts, generation_kwargs=given, max_steps=1)
+        for skip in (True, False)
+    )
+    assert completions(ours) == completions(other)
 
 
 def test_order():

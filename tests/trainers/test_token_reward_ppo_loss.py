@@ -43,7 +43,7 @@ def expected_rewards(trainer, token_funcs, plain, token_weights, plain_weights):
     for number, (ids, (text, _)) in enumerate(zip(trainer.given, TEXTS, strict=True)):
         row, known = [0.0] * len(ids), False
         for function, weight in zip(token_funcs, token_weights, strict=True):
-            if function is but_the_second and number == 1:
+            if not weight or (function is but_the_second and number == 1):
                 continue
             if function is numbers:
                 earned = [(token % 5) / 4 - 0.4 for token in ids]
@@ -52,7 +52,7 @@ def expected_rewards(trainer, token_funcs, plain, token_weights, plain_weights):
             row, known = [a + weight * b for a, b in zip(row, earned, strict=True)], True
         for _, weight in zip(plain, plain_weights, strict=True):
             row[-1] += weight * len(text) / 10
-            known = True
+            known |= weight != 0
         rows.append(row if known else None)
     return rows
 
@@ -125,6 +125,15 @@ def test_both_with_weights(tiny_model, tmp_path, critic):
         tiny_model, tmp_path, [spans, numbers], [length], [2.0, -0.5], [0.7], critic_model=critic,
         token_reward_weights=[2.0, -0.5], reward_weights=[0.7],
     )  # fmt: skip
+
+
+def test_a_reward_without_weight_is_for_the_log(tiny_model, tmp_path):
+    """What nothing else knows stays unknown."""
+    _, batch, _ = check(
+        tiny_model, tmp_path, [but_the_second, numbers], [length], [1.0, 0.0], [0.0], token_reward_weights=[1.0, 0.0],
+        reward_weights=[0.0],
+    )  # fmt: skip
+    assert batch["tool_mask"].any(1).tolist() == [True, False, True]
 
 
 @pytest.mark.parametrize("critic", CRITICS)
