@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import copy
 import json
 from collections.abc import Callable
 from dataclasses import asdict
@@ -41,6 +40,8 @@ def add_parser(commands: Any) -> None:
 
 def _plan(args: argparse.Namespace) -> int:
     import torch
+    import yaml
+    from huggingface_hub.errors import StrictDataclassError
     from transformers import AutoConfig
     from trl import ModelConfig, TrlParser, get_peft_config
 
@@ -48,22 +49,30 @@ def _plan(args: argparse.Namespace) -> int:
     from hf_factuality.trainers.memory import SHARDINGS, USABLE, memory_plan, peak
 
     for name in ("gpus", "gpu_memory", "prompt_length"):
-        if getattr(args, name) <= 0:
+        if not getattr(args, name) > 0:
             raise ValueError(f"--{name}={getattr(args, name)} must be positive")
     flags = [*(("--config", str(args.config)) if args.config else ()), *args.settings]
     if not torch.cuda.is_available():
         flags += ["--use_cpu", "true"]  # or bf16 would be refused here
-    # Settings are checked for as many processes as there will be.
-    own = {"world_size": property(lambda _: args.gpus)}
-    parser = TrlParser((type("Training", (getattr(hf_factuality, METHODS[args.method]),), own), ModelConfig))
-    training, model, *_ = parser.parse_args_and_config(["--output_dir", "plan", *flags], fail_with_unknown_args=False)
+
+    def settings(gpus, **changed):
+        # As the script would read them, and checked for as many processes as there will be.
+        own = {"world_size": property(lambda _: gpus)}
+        parser = TrlParser((type("Training", (getattr(hf_factuality, METHODS[args.method]),), own), ModelConfig))
+        more = [text for name, value in changed.items() for text in (f"--{name}", str(value))]
+        return parser.parse_args_and_config(["--output_dir", "plan", *flags, *more], fail_with_unknown_args=False)[:2]
+
+    try:
+        training, model = settings(args.gpus)
+    except yaml.YAMLError as error:
+        raise ValueError(f"--config {args.config} is no YAML: {error}") from error
     name = args.model or model.model_name_or_path
     if not name:
         raise ValueError("name the model with --model, or with model_name_or_path in --config")
     own = {"trust_remote_code": getattr(training, "trust_remote_code", False), "revision": model.model_revision}
     try:
         config = AutoConfig.from_pretrained(name, **own)
-    except OSError as error:
+    except (OSError, StrictDataclassError) as error:
         raise ValueError(f"no configuration of the model {name!r} can be read: {error}") from error
     if model.dtype not in (None, "auto"):
         config.dtype = getattr(torch, model.dtype)
@@ -74,13 +83,16 @@ def _plan(args: argparse.Namespace) -> int:
     given = {"processes": args.gpus, "prompt_length": args.prompt_length, "peft_config": get_peft_config(model),
              "critic_config": critic, "gpu_memory": args.gpu_memory * 1e9}  # fmt: skip
 
-    def plans(**changed):
-        gpus = changed.pop("processes", args.gpus)
+    def plans(gpus=args.gpus, **changed):
+        try:
+            own = settings(gpus, **changed)[0]
+        except ValueError:
+            if changed or gpus != args.gpus:
+                return  # does not go with the other settings
+            raise
         ways = (args.sharding,) if args.sharding else SHARDINGS if gpus > 1 else SHARDINGS[:1]
         for sharding in ways:
-            settings = copy.copy(training)
-            vars(settings).update(changed)
-            terms = memory_plan(config, settings, sharding, **{**given, "processes": gpus})
+            terms = memory_plan(config, own, sharding, **{**given, "processes": gpus})
             yield sharding, terms, peak(terms)[0] <= USABLE * args.gpu_memory * 1e9
 
     tried = []
@@ -106,6 +118,8 @@ def _plan(args: argparse.Namespace) -> int:
         )
     if fits:
         print(f"\naccelerate launch --config_file recipes/accelerate/{sharding}.yaml --num_processes {args.gpus} ...")
+        if args.gpus > 8:
+            print("on several machines: docs/scaling.md#schedulers")
     else:
         print(f"\nWould fit: {advice}")
     return 0 if fits else 1
@@ -113,19 +127,16 @@ def _plan(args: argparse.Namespace) -> int:
 
 def _advice(plans: Callable, training: Any, gpus: int) -> str:
     """The smallest change that makes it fit: less is kept, fewer texts at a time, more GPUs."""
-    less = {"gradient_checkpointing": True}
-    halves = [2**power for power in range(1, training.per_device_train_batch_size.bit_length())]
+    less = {} if training.gradient_checkpointing else {"gradient_checkpointing": True}
+    batch, accumulated = training.per_device_train_batch_size, training.gradient_accumulation_steps
+    halves = [half for half in (2**power for power in range(1, batch.bit_length())) if batch % half == 0]
     for changed in (
-        less,
-        *(
-            {**less, "per_device_train_batch_size": training.per_device_train_batch_size // half,
-             "gradient_accumulation_steps": training.gradient_accumulation_steps * half}
-            for half in halves if training.per_device_train_batch_size % half == 0
-        ),
-        *({**less, "processes": gpus * 2**power} for power in range(1, 8)),
+        *([less] if less else ()),
+        *({**less, "per_device_train_batch_size": batch // half, "gradient_accumulation_steps": accumulated * half} for half in halves),
+        *({**less, "gpus": gpus * 2**power} for power in range(1, 8)),
     ):  # fmt: skip
         for sharding, _, fits in plans(**changed):
             if fits:
-                changed = {"gpus" if name == "processes" else name: value for name, value in changed.items()}
                 return " ".join([f"--sharding {sharding}", *(f"--{name} {value}" for name, value in changed.items())])
-    return "nothing of gradient_checkpointing, smaller batches and 128 times the GPUs; take adapters (--use_peft)"
+    vllm = "" if getattr(training, "use_vllm", True) else ", or generate with vLLM (--use_vllm true)"
+    return f"nothing of gradient_checkpointing, smaller batches and 128 times the GPUs; take adapters (--use_peft){vllm}"

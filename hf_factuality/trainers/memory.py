@@ -122,6 +122,7 @@ def trace(config: Any, rows: int, length: int, mixed: bool = False, peft_config:
 def _trace(config: Any, rows: int, length: int, mixed: bool, peft_config: Any) -> Pass:
     from torch._subclasses.fake_tensor import FakeTensorMode
     from transformers import AutoModelForCausalLM
+    from transformers.integrations import moe
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
     ALL_ATTENTION_FUNCTIONS.register(_ATTENTION, _attention)
@@ -129,6 +130,8 @@ def _trace(config: Any, rows: int, length: int, mixed: bool, peft_config: Any) -
     config.use_cache = False
     dtype = config.dtype or torch.float32
     where, kept, stream = [-1], {}, 0
+    # The grouped product of experts is for real bfloat16 tensors; what stands in for it keeps the same.
+    grouped, moe._can_use_grouped_mm = getattr(moe, "_can_use_grouped_mm", None), lambda *_: False
     try:
         with torch.device("meta"):
             model = base = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation=_ATTENTION)
@@ -172,6 +175,8 @@ def _trace(config: Any, rows: int, length: int, mixed: bool, peft_config: Any) -
             )  # fmt: skip
     except (RuntimeError, NotImplementedError, AttributeError, KeyError) as error:
         raise ValueError(f"{type(config).__name__} cannot be planned: {error!r:.200}") from error
+    finally:
+        moe._can_use_grouped_mm = grouped
 
 
 def memory_plan(
@@ -208,22 +213,28 @@ def memory_plan(
             Whether TRL's kernels run on a GPU; without one they take more.
 
     Raises:
-        `ValueError`: an unknown sharding, or a model that cannot be traced.
+        `ValueError`: an unknown sharding, a model that cannot be traced, or settings that no training has.
     """
     if sharding not in SHARDINGS:
         raise ValueError(f"sharding={sharding!r} is unknown; choose one of {SHARDINGS}")
+    for name in ("max_completion_length", "max_length", "gradient_accumulation_steps", "per_device_train_batch_size"):
+        if (getattr(args, name, None) or 0) < 1 and hasattr(args, name):
+            raise ValueError(f"{name}={getattr(args, name)} must be positive")
     samples = hasattr(args, "max_completion_length")
     rows = args.per_device_train_batch_size * (1 if samples else 2)
     completion = args.max_completion_length if samples else args.max_length
     length = prompt_length + completion if samples else completion
     loaded = config.dtype or torch.float32
     zero = sharding.startswith("zero")
-    half = loaded.itemsize == 2 or (zero and args.bf16)
+    autocast = args.bf16 or args.fp16
+    half = loaded.itemsize == 2 or (zero and autocast)
     config = copy.deepcopy(config)
     bits = _bits(getattr(config, "quantization_config", None))
+    if bits and peft_config is None:
+        raise ValueError(f"weights of {bits} bits are not learnt; add adapters (--use_peft)")
     config.quantization_config = None
     config.dtype = torch.bfloat16 if half else torch.float32
-    mixed = args.bf16 and not half
+    mixed = autocast and not half
     weight, compute = (2 if half else 4), (2 if half or mixed else 4)
     split = {"ddp": 1, "zero2": 1}.get(sharding, processes)  # of weights
     parts = 1 if sharding == "ddp" else processes  # of gradients and the optimizer
@@ -231,7 +242,7 @@ def memory_plan(
     # Adapters are float32, whatever the model is.
     learnt = 4 if peft_config is not None else weight
     # DeepSpeed holds a float32 copy of what it learns, with float32 moments.
-    moments = 2 if "8bit" in args.optim else 12 if zero and half else 2 * learnt
+    moments = (4 if zero and half else 0) + (2 if "8bit" in args.optim else 8 if zero and half else 2 * learnt)
     accumulates = args.gradient_accumulation_steps > 1
     terms, always = [], PHASES
 
@@ -275,10 +286,11 @@ def memory_plan(
          f"tiles of {min(scored, _TILE_TOKENS)} tokens x {_TILE_ENTRIES} entries, and gradients of the head in float32")  # fmt: skip
     if getattr(args, "critic_model", "value_head") != "value_head":
         own = copy.deepcopy(critic_config or config)
-        own.dtype = config.dtype
-        critic = trace(own, rows, length, mixed)
+        # DeepSpeed casts the policy only; split, the critic is float32, brought together in the dtype of the passes.
+        size = 4 if split > 1 else loaded.itemsize
+        own.dtype = config.dtype if split > 1 else loaded
+        critic = trace(own, rows, length, autocast and own.dtype == torch.float32)
         number = critic.parameters - (0 if critic.tied else critic.head)
-        size = 4 if split > 1 else weight  # split, it is float32
         for name, times, phases in (("weights", 1, always), ("gradients", 1, PHASES[1:]), ("optimizer", 2, always)):
             term(f"critic's {name}", number * times * size / split, phases,
                  f"{billions(number)} x {times * size} bytes{over(split)}")  # fmt: skip

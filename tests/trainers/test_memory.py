@@ -102,9 +102,40 @@ def test_adapters_learn_little_and_need_no_reference():
 )
 def test_quantized_layers(quantization, bits):
     plain, quantized = LlamaConfig(**SMALL), LlamaConfig(**SMALL, quantization_config=quantization)
-    layers = sum(trace(plain, 1, 8).layers)
-    less = plan(plain)["weights"].bytes - plan(quantized)["weights"].bytes
+    given = {"peft_config": LoraConfig(r=2, target_modules=["q_proj"], task_type="CAUSAL_LM")}
+    layers = sum(trace(plain, 1, 8, **given).layers)
+    less = plan(plain, given=given)["weights"].bytes - plan(quantized, given=given)["weights"].bytes
     assert less == layers * (32 - bits) // 8
+    with pytest.raises(ValueError, match=f"weights of {bits} bits are not learnt; add adapters"):
+        plan(quantized)
+
+
+@pytest.mark.parametrize(("sharding", "dtype", "optim", "bytes"), [
+    ("zero2", "float32", "adamw_torch", 12), ("zero2", "bfloat16", "adamw_8bit", 6), ("ddp", "bfloat16", "adamw_8bit", 2),
+    ("ddp", "bfloat16", "adamw_torch", 4), ("ddp", "float32", "adamw_torch", 8),
+])  # fmt: skip
+def test_deepspeed_keeps_a_float32_copy_of_what_it_learns(sharding, dtype, optim, bytes):
+    config = LlamaConfig(**SMALL, dtype=dtype)
+    terms = plan(config, sharding=sharding, processes=1, bf16=True, optim=optim)
+    assert terms["optimizer"].bytes == bytes * trace(config, 1, 8).parameters
+
+
+def test_experts_in_float32_keep_what_those_in_bfloat16_do_beside_their_casts():
+    moe = {**SMALL, "head_dim": 8, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16,
+           "decoder_sparse_step": 1, "mlp_only_layers": []}  # fmt: skip
+    half, mixed = trace(Qwen3MoeConfig(**moe, dtype="bfloat16"), 2, 8), trace(Qwen3MoeConfig(**moe), 2, 8, mixed=True)
+    assert mixed.parameters == half.parameters and sum(mixed.kept) > sum(half.kept) > 0
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("max_completion_length", 0), ("max_completion_length", -5), ("gradient_accumulation_steps", 0)],
+)
+def test_settings_that_no_training_has(name, value):
+    args = FactGRPOConfig("out", use_cpu=True, bf16=False, report_to="none")
+    setattr(args, name, value)
+    with pytest.raises(ValueError, match=f"{name}={value} must be positive"):
+        memory_plan(LlamaConfig(**SMALL), args)
 
 
 def test_the_critic_of_token_rewards():
@@ -114,6 +145,8 @@ def test_the_critic_of_token_rewards():
     assert terms["critic's weights"].bytes == 2 * number and terms["critic's optimizer"].bytes == 4 * number
     whole = plan(config, TokenRewardPPOConfig, "zero2", 2)
     assert whole["critic's weights"].bytes == 4 * number and whole["critic's optimizer"].bytes == 8 * number
+    # DeepSpeed casts the policy, not the critic.
+    assert plan(config, TokenRewardPPOConfig, "zero2", 2, bf16=True)["critic's weights"].bytes == 4 * number
     assert not {name for name in plan(config, TokenRewardPPOConfig, critic_model="value_head") if "critic" in name}
 
 
@@ -222,15 +255,41 @@ def test_what_does_not_fit_says_what_would(folder, capsys):
     assert status == 0, output.out
 
 
+@pytest.mark.parametrize("given", ["--gpu_memory 24", "--gpu_memory 40 --gradient_accumulation_steps 4",
+                                   "--gpu_memory 40 --generation_batch_size 512", "--gpu_memory 6 --gpus 3"])  # fmt: skip
+def test_advice_fits_when_it_is_followed(tmp_path, capsys, given):
+    """Also where it is generation that does not fit: smaller batches of which more are accumulated generate as much at a time."""
+    LlamaConfig(**{**BIG, "hidden_size": 1024, "num_hidden_layers": 4, "num_attention_heads": 16, "num_key_value_heads": 16,
+                   "intermediate_size": 2048}).save_pretrained(tmp_path)  # fmt: skip
+    flags = ["--model", str(tmp_path), "--method", "fspo", "--per_device_train_batch_size", "256", "--num_generations", "2",
+             "--max_completion_length", "1024", "--bf16", "true", *given.split()]  # fmt: skip
+    status, output = command(capsys, *flags)
+    assert status == 1
+    advice = output.out.split("Would fit: ")[1].strip()
+    if advice.startswith("--"):
+        status, output = command(capsys, *flags, *advice.split())
+        assert status == 0, output.out
+    else:
+        assert advice.endswith(", or generate with vLLM (--use_vllm true)")
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
         (("--method", "fspo"), "name the model"),
         (("--model", "x", "--method", "fspo", "--gpus", "0"), "--gpus=0 must be positive"),
+        (("--model", "x", "--method", "fspo", "--gpu_memory", "nan"), "--gpu_memory=nan must be positive"),
+        (("--model", "BROKEN", "--method", "fspo"), "no configuration of the model"),
+        (("--model", "x", "--method", "fspo", "--config", "BROKEN/recipe.yaml"), "recipe.yaml is no YAML"),
         (("--model", "no/such", "--method", "fspo"), "no/such"),
         (("--model", "FOLDER", "--method", "fspo", "--sharding", "zero1"), "zero1"),
     ],
 )
-def test_bad_input(folder, flags, message, capsys):
-    status, output = command(capsys, *[folder if flag == "FOLDER" else flag for flag in flags])
+def test_bad_input(folder, tmp_path, flags, message, capsys):
+    (tmp_path / "recipe.yaml").write_text("a: [", encoding="utf-8")
+    (tmp_path / "config.json").write_text('{"model_type": "llama", "hidden_size": "wide"}', encoding="utf-8")
+    places = {"FOLDER": folder, "BROKEN": str(tmp_path)}
+    for name, place in places.items():
+        flags = [flag.replace(name, place) for flag in flags]
+    status, output = command(capsys, *flags)
     assert status == 2 and message in output.err
