@@ -403,8 +403,11 @@ def slurm(tmp_path, monkeypatch):
     def start(nodes, vllm, training):
         tools = {
             "scontrol": f'echo "scontrol $*" >> "$LOG"; for n in $(seq {nodes}); do echo host$n; done',
-            "srun": 'echo "srun $*" >> "$LOG"; while [[ $1 == --* ]]; do shift; done; SLURM_PROCID=0 exec "$@"',
-            "trl": """trap 'echo vLLM ended >> "$LOG"; exit' TERM; echo "trl $*" >> "$LOG"; for i in {1..100}; do sleep .1; done""",
+            # As Slurm's does, it kills what it started when it is asked to end, and passes USR1 on to every process of it.
+            "srun": """echo "srun $*" >> "$LOG"; while [[ $1 == --* ]]; do shift; done; set -m; export SLURM_PROCID=0
+                "$@" & trap 'kill -9 -- -$!' TERM; trap 'again=1; kill -USR1 -- -$!' USR1; again=1
+                while (( again )); do again=0; wait $!; status=$?; done; exit $status""",
+            "trl": 'echo "trl $*" >> "$LOG"; for i in {1..100}; do sleep .1; echo serves >> "$LOG"; done',
             "accelerate": f'echo "accelerate $*" >> "$LOG"; {training}',
         }
         for name, body in tools.items():
@@ -450,7 +453,7 @@ def test_the_slurm_script_starts_every_node(slurm, nodes, vllm):
 @pytest.mark.parametrize(("status", "again"), [(143, True), (0, False)])
 def test_a_job_whose_time_is_over_saves_while_vllm_serves_and_is_queued_again(slurm, status, again):
     """`status` 0: the run came to its own end meanwhile."""
-    saves = f"""trap 'sleep 1; echo "saved, $TORCH_ELASTIC_SHUTDOWN_TIMEOUT" >> "$LOG"; exit {status}' TERM; """
+    saves = f"""trap 'echo asked >> "$LOG"; sleep 1; echo "saved, $TORCH_ELASTIC_SHUTDOWN_TIMEOUT" >> "$LOG"; exit {status}' TERM; """
     job, log = slurm(3, "1", saves + "for i in {1..100}; do sleep .1; done")
 
     def wait_for(text):
@@ -463,10 +466,12 @@ def test_a_job_whose_time_is_over_saves_while_vllm_serves_and_is_queued_again(sl
     time.sleep(0.3)
     job.send_signal(signal.SIGUSR1)
     assert job.wait(60) == status
-    wait_for("vLLM ended")
     lines = log.read_text(encoding="utf-8").splitlines()
     assert ("scontrol requeue 7" in lines) == again and "saved, 290" in lines
-    assert lines.index("saved, 290") < lines.index("vLLM ended")
+    # Between the question and the checkpoint, and no longer than the job.
+    assert "serves" in lines[lines.index("asked") : lines.index("saved, 290")]
+    time.sleep(0.5)
+    assert log.read_text(encoding="utf-8").splitlines().count("serves") <= lines.count("serves") + 1
 
 
 def test_example_is_short():
