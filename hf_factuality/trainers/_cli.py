@@ -139,4 +139,6 @@ def _advice(plans: Callable, training: Any, gpus: int) -> str:
             if fits:
                 return " ".join([f"--sharding {sharding}", *(f"--{name} {value}" for name, value in changed.items())])
     vllm = "" if getattr(training, "use_vllm", True) else ", or generate with vLLM (--use_vllm true)"
-    return f"nothing of gradient_checkpointing, smaller batches and 128 times the GPUs; take adapters (--use_peft){vllm}"
+    return (
+        f"nothing of gradient_checkpointing, smaller batches and 128 times the GPUs; take adapters (--use_peft){vllm}"
+    )

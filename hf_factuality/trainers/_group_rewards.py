@@ -56,12 +56,7 @@ class CreditsRewards(PaysTokens):
 
     def _credited(self, advantages: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         """Advantages of shape (B, T) by the credit of this name."""
-        own, _ = self._paid(mask)
-        ends = torch.zeros_like(mask)
-        for rows in self._statement_ends.values():
-            for number, row in enumerate(rows):
-                if row is not None:
-                    ends[number, : len(row)] |= row.to(mask.device)
+        own, ends, _ = self._paid(mask)
         known = ~torch.isnan(self._earned)
         # Completions that are left out since they were cut have no mask, but are compared with.
         lengths = torch.tensor([[len(tokens.offsets)] for tokens in self._tokens], device=mask.device)

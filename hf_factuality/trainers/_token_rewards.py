@@ -16,29 +16,27 @@ from hf_factuality.trainers._base import as_list
 
 TokenRewards = Sequence["Sequence[tuple[int, int, float]] | Sequence[float] | torch.Tensor | None"]
 TokenRewardFunc = Callable[..., TokenRewards]
+PaidRow = tuple[torch.Tensor, torch.Tensor]
 
 
 class PaysTokens:
     """Beneath the trainers that take `token_reward_funcs`: keeps what they pay each token; the parent gets the sums."""
 
-    _token_rewards: dict[int, list[torch.Tensor | None]]
-    _statement_ends: dict[int, list[torch.Tensor | None]]
-    _tokens: Sequence[TokenOffsets] = ()
+    _token_rewards: dict[int, list[PaidRow | None]]
+    _tokens: Sequence[TokenOffsets]
     _num_plain: int  # reward functions before them
 
     def _scalars(
         self, functions: TokenRewardFunc | list[TokenRewardFunc] | None
     ) -> list[Callable[..., list[float | None]]]:
         """Token reward functions as the parent calls them."""
-        self._token_rewards, self._statement_ends, given = {}, {}, as_list(functions)
+        self._token_rewards, given = {}, as_list(functions)
         if not all(callable(function) and not is_async_callable(function) for function in given):
             raise ValueError(f"token_reward_funcs must be plain functions, not async, got {given!r:.200}")
         return [self._scalar(number, function) for number, function in enumerate(given)]
 
     def _scalar(self, number: int, function: TokenRewardFunc) -> Callable[..., list[float | None]]:
         def reward(prompts, completions, completion_ids, **columns):
-            if not self._tokens:
-                self._tokens = self._offsets(completion_ids)
             columns["completion_texts"] = [tokens.text for tokens in self._tokens]
             found = function(prompts=prompts, completions=completions, completion_ids=completion_ids, **columns)
             return self._pay(number, reward.__name__, found, completion_ids)
@@ -49,35 +47,34 @@ class PaysTokens:
     def _pay(self, number: int, name: str, found: TokenRewards, completion_ids: list[list[int]]) -> list[float | None]:
         """Keep what a function pays; the sums."""
         self._token_rewards[number] = rows = token_reward_rows(name, found, self._tokens, completion_ids)
-        both = zip(found, rows, self._tokens, strict=True)
-        self._statement_ends[number] = [
-            row if row is None else statement_ends(own, row, its) for own, row, its in both
-        ]
-        return [None if row is None else row.sum().item() for row in rows]
+        return [None if paid is None else paid[0].sum().item() for paid in rows]
 
     def _bind_policy(self, functions: Sequence[Callable[..., Any]]) -> None:
         for function in functions:
-            own = getattr(function, "__wrapped__", None)
-            if callable(getattr(own, "bind_policy", None)):
-                own.bind_policy(self.model, self._tokenizer)
+            if callable(getattr(function.__wrapped__, "bind_policy", None)):
+                function.__wrapped__.bind_policy(self.model, self._tokenizer)
 
-    def _paid(self, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Token rewards of shape (B, T), and which completions have any that is known, (B,); weight 0 is for the log."""
-        rewards = torch.zeros(mask.shape, device=mask.device)
+    def _paid(self, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Token rewards and the ends of their statements, of shape (B, T), and which completions have any that is known, (B,);
+        weight 0 is for the log."""
+        rewards, ends = torch.zeros(mask.shape, device=mask.device), torch.zeros_like(mask)
         known = torch.zeros(len(mask), dtype=bool, device=mask.device)
         weights = self.reward_weights[self._num_plain :].tolist()
         for number, rows in self._token_rewards.items():
-            for index, row in enumerate(rows):
-                if row is not None:
-                    rewards[index, : len(row)] += weights[number] * row.to(mask.device)
+            for index, paid in enumerate(rows):
+                if paid is not None:
+                    row, own = (tensor.to(mask.device) for tensor in paid)
+                    rewards[index, : len(row)] += weights[number] * row
+                    ends[index, : len(row)] |= own
                     known[index] |= weights[number] != 0
-        return rewards, known
+        return rewards, ends, known
 
 
 def token_reward_rows(
     name: str, found: TokenRewards, tokens: Sequence[TokenOffsets], completion_ids: Sequence[Sequence[int]]
-) -> list[torch.Tensor | None]:
-    """Rewards of the function `name`, one row per completion: float32 of shape (T,) with its own T, `None` if unknown.
+) -> list[PaidRow | None]:
+    """Rewards of the function `name` per completion, `None` if unknown: float32 of shape (T,) with its own T, and the tokens at
+    which a statement ends, bool: the ends of spans, whatever they earn, or where a number is not 0.
 
     A row is all infinite where one number is not finite: the trainer stops at it, on all processes at once. `ValueError`
     for another number of results or of tokens, or a span outside the text.
@@ -100,7 +97,8 @@ def token_reward_rows(
     return rows
 
 
-def _row(given: Any, tokens: TokenOffsets, length: int) -> torch.Tensor:
+def _row(given: Any, tokens: TokenOffsets, length: int) -> PaidRow:
+    ends = None
     if isinstance(given, torch.Tensor):
         row = given.detach().float().cpu()
     elif len(given) and not isinstance(given[0], Sequence):
@@ -109,15 +107,10 @@ def _row(given: Any, tokens: TokenOffsets, length: int) -> torch.Tensor:
         row = torch.full((length,), math.inf)
     else:
         row = place_spans(tokens.offsets, given)
+        ends = place_spans(tokens.offsets, [(start, end, 1.0) for start, end, _ in given]) != 0
     if row.shape != (length,):
         raise ValueError(
             f"rewards of shape {tuple(row.shape)} for {length} tokens; return one number per token, or spans"
         )
-    return row if torch.isfinite(row).all() else torch.full_like(row, math.inf)
-
-
-def statement_ends(given: Any, row: torch.Tensor, tokens: TokenOffsets) -> torch.Tensor:
-    """Tokens at which a statement ends, bool: the ends of spans, whatever they earn, or where a number is not 0."""
-    if isinstance(given, torch.Tensor) or not len(given) or not isinstance(given[0], Sequence):
-        return row != 0
-    return place_spans(tokens.offsets, [(start, end, 1.0) for start, end, *_ in given]) != 0
+    row = row if torch.isfinite(row).all() else torch.full_like(row, math.inf)
+    return row, row != 0 if ends is None else ends

@@ -122,7 +122,7 @@ class TokenRewardPPOTrainer(CriticFiles, PaysTokens, SamplingTrainer, GRPOTraine
 
     # Rewards
     def _calculate_rewards(self, inputs, prompts, completions, completion_ids_list):
-        self._token_rewards, self._tokens = {}, []
+        self._tokens = self._offsets(completion_ids_list)
         rewards_per_func = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
         here = self.accelerator.process_index * len(prompts)
         self._plain = rewards_per_func[here : here + len(prompts), : self._num_plain]
@@ -130,7 +130,7 @@ class TokenRewardPPOTrainer(CriticFiles, PaysTokens, SamplingTrainer, GRPOTraine
 
     def _place_rewards(self, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Token rewards of shape (B, T), and which completions have any that is known, (B,)."""
-        rewards, known = self._paid(mask)
+        rewards, _, known = self._paid(mask)
         weights = self.reward_weights[: self._num_plain].to(mask.device)
         last = (mask.sum(dim=1) - 1).clamp(min=0)
         rewards[torch.arange(len(mask), device=mask.device), last] += (self._plain * weights).nansum(dim=1)
