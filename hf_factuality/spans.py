@@ -55,11 +55,7 @@ _TABLES = {
         "unverifiable": Label.UNVERIFIABLE,
         "nofact": Label.NO_FACT,
     },
-    "fspo": {
-        "entailed": Label.SUPPORTED,
-        "neutral": Label.UNVERIFIABLE,
-        "contradicted": Label.CONTRADICTED,
-    },
+    "fspo": {"entailed": Label.SUPPORTED, "neutral": Label.UNVERIFIABLE, "contradicted": Label.CONTRADICTED},
     "factscore": {
         "s": Label.SUPPORTED,
         # "Not supported" lumps contradicted and unmentioned facts together; against a knowledge source that is held to

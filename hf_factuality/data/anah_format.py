@@ -162,10 +162,7 @@ def write_anah(
         raise ValueError(f"types is 'mask_dpo' or 'anah' and unjudged 'masked' or 'null', got {types!r}, {unjudged!r}")
     count = 0
     path = Path(path)
-    with (
-        writing(path) as partial,
-        partial.open("w", encoding="utf-8", errors="surrogatepass", newline="\n") as file,
-    ):
+    with writing(path) as partial, partial.open("w", encoding="utf-8", errors="surrogatepass", newline="\n") as file:
         for number, pair in enumerate(pairs):
             row = {"prompt": pair["prompt"]}
             for side in _SIDES:

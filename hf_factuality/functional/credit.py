@@ -18,6 +18,7 @@ from hf_factuality.functional.group_credit import (
     gae_credit,
     own_credit,
     process_advantages,
+    signed_gae_credit,
     to_go_credit,
 )
 from hf_factuality.spans import Label, LabeledSpan, Verification
@@ -63,6 +64,7 @@ CREDITS: Mapping[str, Credit] = MappingProxyType(
         "none": Credit(None),
         "own": Credit(None, rewards=own_credit),
         "gae": Credit(None, max_scale=1.0, rewards=gae_credit),
+        "signed_gae": Credit(None, max_scale=1.0, rewards=signed_gae_credit),
         "to_go": Credit(None, max_scale=1.0, rewards=to_go_credit("token")),
         "to_go_statement": Credit(None, max_scale=1.0, rewards=to_go_credit("statement")),
         "to_go_share": Credit(None, max_scale=1.0, rewards=to_go_credit("share")),

@@ -23,7 +23,7 @@ class GroupRewards:
     completions of the group are drawn independently, and how many statements have ended before a token is known before it. So
     `"sum"` and `to_go` with the places `"token"` and `"statement"` are unbiased (before they are divided by a standard
     deviation). Biased are `"share"` (the length, of which a share is taken, is decided by later tokens), `"gae"` with lambda
-    below 1, `"own"` (it adds the gradient of each statement's reward by its own tokens alone, `scale` times) and `"process"`
+    below 1, `"signed_gae"` (by its signs), `"own"` (it adds the gradient of each statement's reward by its own tokens alone, `scale` times) and `"process"`
     (each number is divided by the spread of numbers that the completion itself is among, and a mean is taken off every
     statement, so that another statement of average worth costs what it would have earned).
 
@@ -133,9 +133,7 @@ GroupCredit = Callable[[torch.Tensor, GroupRewards, float], torch.Tensor]
 def own_credit(advantages: torch.Tensor, group: GroupRewards, scale: float) -> torch.Tensor:
     """The group's advantage, plus `scale` times what the statement of each token earns itself, over the spread of that; nothing
     is added after the last statement."""
-    index = statement_index(group.ends)
-    worth = torch.zeros(len(index), index.size(1) + 1, device=index.device)
-    worth = worth.scatter_add_(1, index, group.normalised(group.own, group.ends)).gather(1, index)
+    worth = _of_statements(group.normalised(group.own, group.ends), group)
     return (advantages.unsqueeze(1) + scale * worth) * group.learned
 
 
@@ -147,6 +145,38 @@ def gae_credit(advantages: torch.Tensor, group: GroupRewards, scale: float) -> t
     return group.normalised(found, group.mask)
 
 
+def signed_gae_credit(advantages: torch.Tensor, group: GroupRewards, scale: float) -> torch.Tensor:
+    """GAE with lambda `scale` on the values of [`regressed_values`]; the tokens of a statement that earns something itself have
+    the sign of that, as FSPO's (arXiv 2505.24630, Eq. 11) have the sign of its label."""
+    found, _ = generalized_advantages(group.rewards, regressed_values(group), group.mask, lam=scale)
+    found, sign = group.normalised(found, group.mask), _of_statements(group.own, group).sign()
+    return torch.where(sign == 0, found, sign * found.abs())
+
+
+def regressed_values(group: GroupRewards) -> torch.Tensor:
+    """What the others of the group still earn at the same token, and what those usually earn beside who have earned as much more
+    as this completion: a linear critic in closed form.
+
+    `V_t = G_t + b_t (c_t - C_t)`, with the means `G_t` of what the others still earn and `C_t` of what they have earned before,
+    and `c_t` of this completion. The slope `b_t` is that of least squares of the one difference from the others on the other: the
+    sum of products over the other groups of the batch, so that it is known before token `t` of this one is drawn, over the
+    sum of squares of all, so that few groups say little; 0 if there are no others.
+
+    Returns:
+        `torch.Tensor` of shape (B, T), float32, also after the end of a completion.
+    """
+    left, before = rewards_to_go(group.rewards), group.rewards.cumsum(1) - group.rewards
+    others = _others(left, group)
+    more = before - _others(before, group)
+    counted = group.known.unsqueeze(1) & (_others_known(group) > 0)
+    both, squares = (
+        (product * counted).view(-1, group.group_size, left.size(1)).sum(1)
+        for product in (more * (left - others), more.square())
+    )
+    slope = (both.sum(0) - both) / (squares.sum(0) + 1e-4)
+    return others + slope.repeat_interleave(group.group_size, 0) * more
+
+
 def to_go_credit(place: str) -> GroupCredit:
     """A share `scale` of [`group_to_go`] at this place, and the rest of the completion's sum less the mean of the others'."""
 
@@ -156,6 +186,13 @@ def to_go_credit(place: str) -> GroupCredit:
         return group.normalised(mixed, group.mask)
 
     return credit
+
+
+def _of_statements(values: torch.Tensor, group: GroupRewards) -> torch.Tensor:
+    """The sum of the values of each token's statement, at all of its tokens; 0 after the last."""
+    index = statement_index(group.ends)
+    sums = torch.zeros(len(index), index.size(1) + 1, device=index.device)
+    return sums.scatter_add_(1, index, values * group.ends).gather(1, index)
 
 
 def _others_known(group: GroupRewards) -> torch.Tensor:

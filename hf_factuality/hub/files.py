@@ -66,11 +66,7 @@ _WEIGHTS = re.compile(
 
 
 def find_files(
-    folder: Path,
-    repo_type: str,
-    include: Sequence[str] = (),
-    exclude: Sequence[str] = (),
-    resumable: bool = False,
+    folder: Path, repo_type: str, include: Sequence[str] = (), exclude: Sequence[str] = (), resumable: bool = False
 ) -> tuple[dict[str, Path], dict[str, str]]:
     """Path in the folder -> file to publish; and path -> why it is left out. A link out of the folder is refused."""
     kinds = _KINDS[repo_type]

@@ -53,9 +53,7 @@ class FactualityMetric(evaluate.Metric):
     def add(self, *, prediction=None, reference=None, **kwargs):
         """Add one prediction, and its reference if there is one."""
         super().add(
-            prediction=_encoded(prediction, "the prediction"),
-            reference=_encoded(reference, "the reference"),
-            **kwargs,
+            prediction=_encoded(prediction, "the prediction"), reference=_encoded(reference, "the reference"), **kwargs
         )
 
     def _compute(self, *, predictions, references, **options):

@@ -51,7 +51,7 @@ class FactGRPOConfig(GRPOConfig):
             question, `"flip"` pays for these (docs/closed-world.md). A function of your own goes to the trainer.
         credit_scale (`float`, *optional*, defaults to `1.0`):
             Strength of `"additive"`, `"scaled"`, `"own"`; share of `"to_go"` beside the completion's advantage; lambda
-            of `"gae"`. `"flip"` and `"process"` have none.
+            of `"gae"` and `"signed_gae"`. `"flip"` and `"process"` have none.
         verify_scope (`str`, *optional*, defaults to `"think"`):
             What is verified: `"think"`, what all `<think>` blocks together hold ([`~hf_factuality.spans.scope_ranges`]),
             `"answer"`, what stands outside of them, or `"completion"`, everything.

@@ -68,10 +68,7 @@ class MaskDPOTrainer(FactualityTrainer, DPOTrainer):
     _tag_names = ["trl", "mask-dpo", "hf_factuality"]
     _name = "MaskDPO"
     _config = MaskDPOConfig
-    _paper = {
-        "title": "Mask-DPO: Generalizable Fine-grained Factuality Alignment of LLMs",
-        "id": "2503.02846",
-    }
+    _paper = {"title": "Mask-DPO: Generalizable Fine-grained Factuality Alignment of LLMs", "id": "2503.02846"}
 
     def __init__(
         self,

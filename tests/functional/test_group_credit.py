@@ -13,7 +13,9 @@ from hf_factuality.functional.group_credit import (
     group_to_go,
     own_credit,
     process_advantages,
+    regressed_values,
     rewards_to_go,
+    signed_gae_credit,
     statement_index,
     to_go_credit,
 )
@@ -156,6 +158,60 @@ def test_gae_with_lambda_one_is_to_go(seed):
     )
 
 
+def slow_values(found):
+    rewards, size = found.rewards.tolist(), found.group_size
+    rows, length = range(len(rewards)), range(len(rewards[0]))
+
+    def others(row):
+        first = row // size * size
+        return [k for k in range(first, first + size) if k != row and found.known[k]]
+
+    def means(row, at):
+        both = [(sum(rewards[k][at:]), sum(rewards[k][:at])) for k in others(row)]
+        return [statistics.mean(column) for column in zip(*both, strict=True)] if both else (0.0, 0.0)
+
+    out = [[0.0] * len(length) for _ in rows]
+    for row, at in itertools.product(rows, length):
+        both = squares = 0.0
+        for other in rows:
+            if found.known[other] and others(other):
+                left, before = means(other, at)
+                squares += (sum(rewards[other][:at]) - before) ** 2
+                if other // size != row // size:
+                    both += (sum(rewards[other][:at]) - before) * (sum(rewards[other][at:]) - left)
+        left, before = means(row, at)
+        out[row][at] = left + both / (squares + 1e-4) * (sum(rewards[row][:at]) - before)
+    return torch.tensor(out)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_regressed_values_against_a_slow_loop(seed):
+    found = random_group(seed)
+    values = regressed_values(found)[found.learned]
+    torch.testing.assert_close(values, slow_values(found)[found.learned], atol=1e-4, rtol=1e-4)
+
+
+def test_a_slope_by_hand():
+    """In both groups who has earned 1 more earns 3 more. Products of 2 x 3 and 2 x 12, squares of 2 + 8."""
+    rewards = [[0, 0, 1], [1, 0, 4], [0, 0, 5], [2, 0, 11]]
+    values = regressed_values(group(rewards, size=2))
+    # Before anything is earned there is nothing to tell them apart.
+    assert values[:, 0].tolist() == [5, 1, 13, 5]
+    expected = torch.tensor([4 - 2.4 * 1, 1 + 2.4 * 1, 11 - 0.6 * 2, 5 + 0.6 * 2])
+    torch.testing.assert_close(values[:, 2], expected, atol=1e-3, rtol=0)
+
+
+def test_statements_have_the_sign_of_what_they_earn():
+    rewards = [[0, 1, 0, -1, 0, 3], [0, 1, 0, 0, 0, 0]]
+    ends = [[0, 1, 0, 1, 0, 0], [0, 1, 0, 1, 0, 0]]
+    own = [[0, 1, 0, -1, 0, 0], [0, 1, 0, 0, 0, 0]]
+    found = group(rewards, ends, own=own)
+    plain, signed = gae_credit(None, found, 0.9), signed_gae_credit(None, found, 0.9)
+    torch.testing.assert_close(signed.abs(), plain.abs())  # one group: no slope
+    assert (signed[:, :2] > 0).all() and (signed[0, 2:4] < 0).all() and (plain[0, 2:4] > 0).all()
+    assert torch.equal(signed[1, 2:], plain[1, 2:]) and torch.equal(signed[0, 4:], plain[0, 4:])
+
+
 def test_process_counts_the_end_where_it_may_be_paid():
     """Every statement is alike, the answers differ: without the ends there would be nothing to learn from."""
     rewards = [[1, 1, 1], [1, 1, 0]]
@@ -177,7 +233,7 @@ def test_nothing_is_learnt_where_nothing_is_known(spread, seed):
     found = GroupRewards(
         found.rewards, found.own, found.ends, found.mask, found.known, found.group_size, False, spread
     )
-    for credit in (own_credit, gae_credit, *map(to_go_credit, PLACES)):
+    for credit in (own_credit, gae_credit, signed_gae_credit, *map(to_go_credit, PLACES)):
         shaped = credit(torch.ones(len(found.mask)), found, 0.5)
         assert torch.isfinite(shaped).all() and not shaped[~found.learned].any() and shaped.any()
         # A group's advantages are bounded, however alike its rewards are.
@@ -189,9 +245,9 @@ WORDS, LENGTH, SIZE = 3, 4, 2
 REWARDS = torch.tensor([[1.0, -0.5, 0.3], [0.7, 0.2, -1.0], [-0.4, 2.0, 0.5], [0.6, -0.8, 1.5]])
 
 
-def completions():
-    for words in itertools.product(range(WORDS), repeat=LENGTH):
-        stop = next((at for at, word in enumerate(words) if word == WORDS - 1), LENGTH - 1)
+def completions(length=LENGTH):
+    for words in itertools.product(range(WORDS), repeat=length):
+        stop = next((at for at, word in enumerate(words) if word == WORDS - 1), length - 1)
         if all(word == 0 for word in words[stop + 1 :]):  # each completion once
             yield words[: stop + 1]
 
@@ -202,12 +258,12 @@ def log_prob(theta, words):
     return torch.stack([torch.log_softmax(theta[b], 0)[w] for b, w in zip(before, words, strict=True)])
 
 
-def expected_gradients(advantages):
-    """The exact mean over all pairs of completions, and the gradient of the mean reward."""
+def expected_gradients(advantages, length=LENGTH, groups=1):
+    """The exact mean over all pairs of completions (of all groups), and the gradient of the mean reward."""
     theta = torch.randn(
         WORDS + 1, WORDS, generator=torch.Generator().manual_seed(0), dtype=torch.float64
     ).requires_grad_()
-    all_words = list(completions())
+    all_words = list(completions(length))
     logs = [log_prob(theta, words) for words in all_words]
     chances = [log.sum().exp() for log in logs]
     earned = [[REWARDS[at, word].item() for at, word in enumerate(words)] for words in all_words]
@@ -215,17 +271,15 @@ def expected_gradients(advantages):
     goal = sum(chance * sum(row) for chance, row in zip(chances, earned, strict=True))
     truth = torch.autograd.grad(goal, theta, retain_graph=True)[0]
     surrogate = 0.0
-    for one, other in itertools.product(range(len(all_words)), repeat=2):
-        rows = [
-            earned[one] + [0.0] * (LENGTH - len(earned[one])),
-            earned[other] + [0.0] * (LENGTH - len(earned[other])),
-        ]
+    for drawn in itertools.product(range(len(all_words)), repeat=SIZE * groups):
+        rows = [earned[k] + [0.0] * (length - len(earned[k])) for k in drawn]
         # Every other token ends a statement.
-        ends = [[at < len(all_words[k]) and all_words[k][at] != 0 for at in range(LENGTH)] for k in (one, other)]
-        found = group(rows, ends, [len(all_words[k]) for k in (one, other)])
+        ends = [[at < len(all_words[k]) and all_words[k][at] != 0 for at in range(length)] for k in drawn]
+        found = group(rows, ends, [len(all_words[k]) for k in drawn], size=SIZE)
         shaped = advantages(found).double()
-        pair = sum((shaped[number, : len(logs[k])] * logs[k]).sum() for number, k in enumerate((one, other)))
-        surrogate = surrogate + (chances[one] * chances[other]).detach() * pair / SIZE
+        terms = sum((shaped[number, : len(logs[k])] * logs[k]).sum() for number, k in enumerate(drawn))
+        chance = torch.stack([chances[k] for k in drawn]).prod().detach()
+        surrogate = surrogate + chance * terms / len(drawn)
     return torch.autograd.grad(surrogate, theta)[0], truth
 
 
@@ -244,6 +298,7 @@ BIASED = {
     "share": lambda found: group_to_go(found, "share"),
     "gae": lambda found: gae_credit(sum_credit(found)[:, 0], found, 0.5),
     "own": lambda found: own_credit(sum_credit(found)[:, 0], found, 0.5),
+    "signed_gae": lambda found: signed_gae_credit(None, found, 1.0),
     "process": process_advantages,
 }
 
@@ -251,6 +306,16 @@ BIASED = {
 @pytest.mark.parametrize("name", UNBIASED)
 def test_unbiased(name):
     found, truth = expected_gradients(UNBIASED[name])
+    torch.testing.assert_close(found, truth, atol=1e-6, rtol=1e-5)
+
+
+def test_regressed_values_are_a_baseline():
+    """Two groups, each of which gives the other its slope."""
+
+    def advantages(found):
+        return (rewards_to_go(found.rewards) - regressed_values(found)) * found.mask
+
+    found, truth = expected_gradients(advantages, length=2, groups=2)
     torch.testing.assert_close(found, truth, atol=1e-6, rtol=1e-5)
 
 

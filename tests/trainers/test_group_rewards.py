@@ -191,7 +191,7 @@ def test_completions_that_were_cut_are_compared_with_and_learn_nothing(tiny_mode
         assert advantages[:length] == pytest.approx([0.0] * length if was_cut else row, abs=1e-4)
 
 
-@pytest.mark.parametrize("credit", ["own", "gae", "to_go", "to_go_statement", "to_go_share", "process"])
+@pytest.mark.parametrize("credit", ["own", "gae", "signed_gae", "to_go", "to_go_statement", "to_go_share", "process"])
 def test_each_credit_trains(tiny_model, tmp_path, credit):
     trainer = train(tiny_model, tmp_path, vowels, credit=credit, scale_rewards="group", credit_scale=0.5)
     losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]

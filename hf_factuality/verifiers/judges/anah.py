@@ -152,12 +152,7 @@ class ANAHVerifier(VerifierPipeline):
     """
 
     def __init__(
-        self,
-        model: str,
-        base_url: str,
-        language: str | None = None,
-        prompts: str | Path | None = None,
-        **kwargs: Any,
+        self, model: str, base_url: str, language: str | None = None, prompts: str | Path | None = None, **kwargs: Any
     ):
         super().__init__(
             SentenceExtractor(language), ANAHJudge(ChatClient(base_url, model, **kwargs), language, prompts)
