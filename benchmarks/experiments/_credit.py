@@ -99,7 +99,7 @@ GRPO = "GRPO, summed reward"
 BIOGRAPHY_RATES, CHAIN_RATES = (2e-4, 4e-4, 8e-4), (4e-4, 8e-4, 1.6e-3)
 _CREDITS = {
     GRPO: "none", "FSPO": "flip", "additive": "additive", "scaled": "scaled", "process": "process",
-    "own": "own", "to_go": "to_go", "gae": "gae",
+    "own": "own", "to_go": "to_go", "gae": "gae", "signed_gae": "signed_gae",
 }  # fmt: skip
 _PPO = {"PPO, token": "token", "PPO, response": "paragraph", "PPO, sentence": "sentence"}
 
@@ -108,7 +108,7 @@ def _tries(credit, rates):
     low, middle, high = rates
     if credit in ("additive", "scaled", "own"):
         own = ((low, {"credit_scale": 0.5}), (middle, {"credit_scale": 0.5}), (middle, {"credit_scale": 1.0}))
-    elif credit == "gae":
+    elif credit in ("gae", "signed_gae"):
         first = (middle, high) if rates == CHAIN_RATES else (low, middle)
         own = (*((rate, {"credit_scale": 0.95}) for rate in first), (first[1], {"credit_scale": 0.98}))
     elif credit == "ppo":

@@ -7,7 +7,8 @@ from harness import BIOGRAPHY_FIGURES, Experiment
 
 # Which of the three tries of each arm, by `credit_tune`.
 CHOSEN = {
-    GRPO: 1, "FSPO": 1, "additive": 1, "scaled": 1, "process": 1, "own": 1, "to_go": 1, "gae": 1, "PPO, token": 0,
+    GRPO: 1, "FSPO": 1, "additive": 1, "scaled": 1, "process": 1, "own": 1, "to_go": 1, "gae": 1, "signed_gae": 1,
+    "PPO, token": 0,
 }  # fmt: skip
 
 EXPERIMENT = Experiment(
