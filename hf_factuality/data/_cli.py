@@ -18,13 +18,11 @@ from hf_factuality.verifiers.registry import VERIFIER_HELP
 def add_builders(commands: Any) -> None:
     """Add the builders to the subparsers of the `hf-factuality` command."""
     build = _builder(
-        commands,
-        "preferences",
-        "sample answers, label their sentences and pair the best with the worst, for Mask-DPO",
+        commands, "preferences", "sample answers, label their sentences and pair the best with the worst, for Mask-DPO",
         "Samples responses to each question, labels their sentences with a verifier, and writes the pairs of a preference "
         "dataset.",
         "32, the paper's",
-    )
+    )  # fmt: skip
     pairs = build.add_argument_group("what makes a pair (may change when a run is started again)")
     pairs.add_argument("--pairs_per_question", type=int, default=1, metavar="N", help="N best, N worst (default 1)")
     correct = (
@@ -33,13 +31,11 @@ def add_builders(commands: Any) -> None:
     pairs.add_argument("--correct", choices=("free", "supported"), default="free", help=correct)
     pairs.add_argument("--min_margin", type=float, default=0.0, metavar="SHARE", help="least difference of the scores")
     build = _builder(
-        commands,
-        "checklists",
-        "sample answers and list what they state truly, each statement once, for KLCF",
+        commands, "checklists", "sample answers and list what they state truly, each statement once, for KLCF",
         "Samples responses to each question, verifies what they state, and writes a dataset with the supported statements of "
         "each question, most often stated first.",
         "8: one alone under-covers what a model knows",
-    )
+    )  # fmt: skip
     items = build.add_argument_group("what becomes an item (may change when a run is started again)")
     items.add_argument("--max_items", type=whole_number, default=20, metavar="N", help="per question (default 20)")
     items.add_argument("--min_samples", type=whole_number, default=1, metavar="N", help="that state it (default 1)")
@@ -48,16 +44,11 @@ def add_builders(commands: Any) -> None:
     items.add_argument("--merge_threshold", type=float, default=0.95, metavar="COSINE", help="near (default 0.95)")
     items.add_argument("--keep_empty", action="store_true", help="keep questions without any item, with an empty list")
     build = _builder(
-        commands,
-        "refusals",
-        "ask a model, compare with gold answers and write what it should decline, for R-Tuning",
+        commands, "refusals", "ask a model, compare with gold answers and write what it should decline, for R-Tuning",
         "Asks each question, compares the responses with the gold answers (column 'answer'), and writes a dataset in which a "
         "model says what it knows, and says so or declines where it does not know.",
-        "1, greedy; 5 for --variant uncertain",
-        "abstention",
-        ("0; 0.7 for --variant uncertain", 0, 15),
-        "R-Tuning's",
-    )
+        "1, greedy; 5 for --variant uncertain", "abstention", ("0; 0.7 for --variant uncertain", 0, 15), "R-Tuning's",
+    )  # fmt: skip
     build.set_defaults(verifier="gold")
     what = build.add_argument_group("what is written (may change when a run is started again, but for --stop)")
     variants = "unsure: the gold answer and 'I am sure.' or 'I am unsure.' (default); unknown: a refusal where the model is wrong; "
@@ -71,16 +62,11 @@ def add_builders(commands: Any) -> None:
     what.add_argument("--refusal", dest="refusals", action="append", metavar="TEXT", help=refusal)
     what.add_argument("--stop", metavar="TEXT", help="that responses end at (default the full stop); '' for none")
     build = _builder(
-        commands,
-        "corrections",
-        "sample answers, let the model check and revise them, keep what is right, for self-correction",
+        commands, "corrections", "sample answers, let the model check and revise them, keep what is right, for self-correction",
         "Samples answers, the model's verdicts on them and revisions of those it finds wrong, compares with the gold answers "
         "(column 'answer'), and writes conversations in which a model checks itself, or pairs for DPO.",
-        "4",
-        "self-correction",
-        (1.0, 0, 1024),
-        "ours",
-    )
+        "4", "self-correction", (1.0, 0, 1024), "ours",
+    )  # fmt: skip
     build.set_defaults(verifier="gold")
     what = build.add_argument_group("what is sampled of an answer, and written")
     output = "conversations for SFT (default) or pairs for DPO (may change when a run is started again)"
@@ -93,16 +79,11 @@ def add_builders(commands: Any) -> None:
     what.add_argument("--check", default=CHECK, metavar="TEXT", help="what asks for a verdict")
     what.add_argument("--revise", default=REVISE, metavar="TEXT", help="what asks for a revision")
     build = _builder(
-        commands,
-        "process-labels",
-        "sample solutions and continuations of them, and label their steps, for process rewards",
+        commands, "process-labels", "sample solutions and continuations of them, and label their steps, for process rewards",
         "Samples solutions, continues them from the end of each step, compares with the gold answers (column 'answer'), and "
         "writes a dataset in which every step has a label: what becomes of solutions that begin so.",
-        "8",
-        "process-rewards",
-        (1.0, 0, 1024),
-        "ER-PRM's",
-    )
+        "8", "process-rewards", (1.0, 0, 1024), "ER-PRM's",
+    )  # fmt: skip
     build.set_defaults(verifier="gold")
     what = build.add_argument_group("what a step is, and is worth (--how and --eta may change when started again)")
     what.add_argument("--rollouts", type=whole_number, default=16, metavar="N", help="of each beginning (default 16)")
@@ -112,16 +93,11 @@ def add_builders(commands: Any) -> None:
     what.add_argument("--how", choices=STEP_LABELS, default="entropy", help=label)
     what.add_argument("--eta", type=float, default=1.0, help="any number; 0: the mean, inf: the maximum (default 1.0)")
     build = _builder(
-        commands,
-        "rag-preferences",
-        "sample answers to questions with passages and compare them on four axes, for RAG-Reward",
+        commands, "rag-preferences", "sample answers to questions with passages and compare them on four axes, for RAG-Reward",
         "Samples answers to questions with passages (column 'evidence'), compares pairs of them on each axis, by a judge of pairs in "
         "both orders or by what a verifier finds in each answer, and writes preferences for a reward model.",
-        "4",
-        "rag-reward",
-        (1.0, 0, 1024),
-        "ours",
-    )
+        "4", "rag-reward", (1.0, 0, 1024), "ours",
+    )  # fmt: skip
     pairs = build.add_argument_group("what is compared")
     axis = f"compare on this axis alone ({', '.join(AXES)}), or another, and maybe not by --verifier but by this one; may be "
     pairs.add_argument(
@@ -207,9 +183,9 @@ def _builder(
     topics.add_argument("--topics", type=whole_number, metavar="N", help="N topics, drawn by the seed")
     topics.add_argument("--questions_per_topic", type=whole_number, metavar="N", help="at most N of each, likewise")
     distance = (
-        "instead of drawn topics, the N nearest to those of --topic_targets or farthest from them, by the model's "
+        "instead of drawn topics, the N nearest to those of --topic_targets or farthest from them, by the mean of the "
     )
-    distance += "last hidden layer, its mean over their questions"
+    distance += "model's last hidden layer over their questions"
     topics.add_argument("--topic_distance", choices=("nearest", "farthest"), help=distance)
     topics.add_argument("--topic_targets", type=Path, metavar="FILE", help="questions, as QUESTIONS, with topics")
     topics.add_argument("--topic_model", help="model that embeds them (default --model); needed with --base_url")
