@@ -23,10 +23,7 @@ from hf_factuality.chat.transport import Failure, RetryPolicy, ServerError, Tran
 logger = logging.getLogger(__name__)
 
 # How servers call a list of allowed answers: vLLM since 0.12 (which silently ignores the older name), and before.
-CHOICE_FIELDS = {
-    "structured_outputs": lambda choices: {"choice": list(choices)},
-    "guided_choice": list,
-}
+CHOICE_FIELDS = {"structured_outputs": lambda choices: {"choice": list(choices)}, "guided_choice": list}
 # Asked once per client to see whether the server keeps to a list of allowed answers: no free answer is among these.
 PROBE_MESSAGES = (("user", "Say hello."),)
 PROBE_CHOICES = ("quartz-seven", "velvet-nine")

@@ -149,7 +149,7 @@ def verify_file(args: argparse.Namespace) -> int:
     names = _metric_names(args.metric)
     thresholds = _shared.read_thresholds(args.fail_under, (*SHARES, *names), names or ["precision"])
     metrics = Metrics(names, parse_metric_args(args.metric_args, names, "--metric"))
-    allowed = _shared.allowed_missing(args)
+    allowed, engine = _shared.allowed_missing(args), engine_of(args)
     _shared.check_at_least_one(args, "html_rows")
     with ExitStack() as stack:
         source = stack.enter_context(read_source(args))
@@ -163,7 +163,7 @@ def verify_file(args: argparse.Namespace) -> int:
             _shared.make_way(args.html, [*source.paths, *filter(None, [args.out])], "--html")
         page = Page(args.html_rows) if args.html else None
         stack.enter_context(quiet_guard())
-        tally = _judge(args, source, verifier, [metrics, page] if page else [metrics], out)
+        tally = _judge(args, source, verifier, engine, [metrics, page] if page else [metrics], out)
         summary = tally.summary()
         if names:
             summary["metrics"] = metrics.compute(verifier)
@@ -191,6 +191,7 @@ def _judge(
     args: argparse.Namespace,
     source: Source,
     verifier: GuardedVerifier,
+    engine: Mapping[str, Any],
     readers: Sequence[Metrics | Page],
     out: BinaryIO | None,
 ) -> Tally:
@@ -198,8 +199,10 @@ def _judge(
     tally = Tally()
     rows = (Row(item, args.scope, key=place) for place, item in source)
     flags = {"give_up_after": GIVE_UP_AFTER, "progress": " answers", "total": source.total}
-    if (engine := engine_of(args))["workers"]:
-        verifier = GuardedVerifier(OverRay(verifier.verifier, **engine), None, sys.maxsize)
+    if engine["workers"]:
+        # What goes wrong with an answer is said in the worker; here, with Ray.
+        over_ray = OverRay(verifier.verifier, GIVE_UP_AFTER, **engine)
+        verifier = GuardedVerifier(over_ray, None, sys.maxsize, (Exception,))
         flags["chunk"] = _RAY_CHUNK
     try:
         for chunk in judge_rows(verifier, rows, report=tally.report, **flags):

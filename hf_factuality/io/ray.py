@@ -10,11 +10,15 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
+from hf_factuality.errors import JudgingError
+
 
 _BLOCKS = 1000  # at most; of a worker that is lost, one is done again
+_RETRIES = 3  # by Ray's default for ever, also of what kills every worker
 
 
 def add_engine(parser: Any) -> None:
@@ -54,20 +58,25 @@ def ray_map(
     it Ray starts on this machine.
 
     Raises:
-        `ValueError`: no machine has so many GPUs. Otherwise what a function raises.
+        `ValueError`: no machine has so many GPUs, or a function cannot be pickled. `JudgingError`: an item ended every worker that
+        had it. Otherwise what a function raises.
     """
     import ray
 
     if not items:
         return
     if not ray.is_initialized():
-        own = {} if os.environ.get("RAY_ADDRESS") else {"num_cpus": workers, "include_dashboard": False}
+        own = (
+            {}
+            if os.environ.get("RAY_ADDRESS")
+            else {"num_cpus": workers, "include_dashboard": False, "address": "local"}
+        )
         before = signal.getsignal(signal.SIGTERM)
         ray.init(log_to_driver=False, logging_level="ERROR", **own)
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, before)  # Ray's own ends this process with a trace of its stack
     ray.data.DataContext.get_current().enable_progress_bars = False
-    logging.getLogger("ray.data").setLevel(logging.WARNING)
+    logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # what ends it is raised
     for gpus in (gpus for _, gpus in stages if gpus):
         most = max(node["Resources"].get("GPU", 0) for node in ray.nodes() if node["Alive"])
         if most < gpus:
@@ -78,12 +87,20 @@ def ray_map(
     done = ray.data.from_items(packed, override_num_blocks=min(len(packed), _BLOCKS))
     for function, gpus in stages:
         pool, share = ray.data.ActorPoolStrategy(size=workers), 1 / len(stages)
-        done = done.map(_Work, fn_constructor_args=[_packed(function)], compute=pool, num_cpus=share, num_gpus=gpus)
-    for row in done.iter_rows():
-        found, error = pickle.loads(row["found"])
-        if error is not None:
-            raise error
-        yield row["number"], found
+        done = done.map(
+            _Work, fn_constructor_args=[_packed(function)], compute=pool, num_cpus=share, num_gpus=gpus,
+            ray_remote_args_fn=partial(dict, max_task_retries=_RETRIES),
+        )  # fmt: skip
+    try:
+        for row in done.iter_rows():
+            found, error = pickle.loads(row["found"])
+            if error is not None:
+                raise error
+            yield row["number"], found
+    except ray.exceptions.RayError as error:
+        raise JudgingError(
+            f"{_RETRIES + 1} workers of Ray ended over the same work (out of memory?): {error!s:.300}"
+        ) from error
 
 
 class _Work:
@@ -132,5 +149,8 @@ def _set_and_place(module: Any, state: Any) -> None:
 
 def _packed(value: Any) -> bytes:
     into = io.BytesIO()
-    _Pickler(into).dump(value)
+    try:
+        _Pickler(into).dump(value)
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        raise ValueError(f"this cannot be sent to workers of Ray: {error}") from error
     return into.getvalue()

@@ -266,9 +266,11 @@ def _usable(result: Any, item: VerifierInput) -> Verification:
 
 @dataclass
 class OverRay:
-    """A verifier whose inputs are judged in Ray's workers, each behind a guard of its own."""
+    """A verifier whose inputs are judged in Ray's workers, each behind a guard of its own. After so many failures in a row the
+    others are not sent."""
 
     verifier: Verifier
+    give_up_after: int
     workers: int
     gpus_per_worker: float = 0.0
 
@@ -277,5 +279,10 @@ class OverRay:
 
     def verify(self, inputs: Sequence[VerifierInput]) -> list[Verification]:
         pieces = [inputs[start : start + _PIECE] for start in range(0, len(inputs), _PIECE)]
-        found = dict(ray_map([(GuardedVerifier(self.verifier).verify, self.gpus_per_worker)], pieces, self.workers))
-        return [verification for number in range(len(pieces)) for verification in found[number]]
+        found = [[Verification(error="not sent: the verifier is down")] * len(piece) for piece in pieces]
+        failed, stages = 0, [(GuardedVerifier(self.verifier).verify, self.gpus_per_worker)]
+        for number, found[number] in ray_map(stages, pieces, self.workers):
+            failed = 0 if any(one.judged for one in found[number]) else failed + len(found[number])
+            if failed >= self.give_up_after:
+                break
+        return [verification for piece in found for verification in piece]

@@ -94,8 +94,10 @@ def rows_of(folder, name):
 )
 def test_flags_are_refused(tmp_path, flags, message, monkeypatch, capsys):
     monkeypatch.setattr("hf_factuality.io.ray.find_spec", lambda name: None)
-    file = write(tmp_path / "rows.jsonl", [{"completion": "a b", "evidence": "a b"}])
-    assert main(["verify", file, *flags]) == 2 and message in capsys.readouterr().err
+    file, kept = write(tmp_path / "rows.jsonl", [{"completion": "a b", "evidence": "a b"}]), tmp_path / "kept.jsonl"
+    kept.write_text("labelled before", encoding="utf-8")
+    assert main(["verify", file, "--out", str(kept), *flags]) == 2 and message in capsys.readouterr().err
+    assert kept.read_text(encoding="utf-8") == "labelled before"
 
 
 def test_a_model_that_is_nowhere_is_an_error_before_anything_is_written(tmp_path, monkeypatch, capsys):
@@ -358,3 +360,69 @@ class At:
 if __name__ == "__main__":
     file, out, *urls = sys.argv[1:]
     sys.exit(build("preferences", file, out, *map(At, urls), "--engine", "ray", "--workers", 2))
+
+
+class Dies:
+    """Ends the process of whoever asks about the third person."""
+
+    requires_evidence = False
+
+    def verify(self, inputs):
+        if any(" 3?" in it.question for it in inputs):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return [Verification((LabeledSpan(0, 1, "supported"),)) for _ in inputs]
+
+
+@pytest.mark.slow
+def test_what_ends_every_worker_ends_the_command(tmp_path):
+    pytest.importorskip("ray")
+    asked = read_questions([{"id": str(n), "question": f"Who was {n}?"} for n in range(6)])
+    sampler = GivenResponses({question.id: ["a", "b"] for question in asked})
+    with pytest.raises(JudgingError, match="4 workers of Ray ended over the same work"):
+        build_preferences(asked, sampler, Dies(), tmp_path, workers=2, progress=False)
+
+
+class Fails:
+    """From the 300th answer on."""
+
+    requires_evidence = False
+
+    def verify(self, inputs):
+        time.sleep(0.05)
+        if any(int(it.completion[1:]) >= 300 for it in inputs):
+            raise RuntimeError("no judge")
+        return [Verification((LabeledSpan(0, 1, "supported"),)) for _ in inputs]
+
+
+@pytest.mark.slow
+def test_a_verifier_that_is_down_is_given_up_as_by_the_local_engine(tmp_path, capsys):
+    """What was judged is written; the rest is not sent."""
+    pytest.importorskip("ray")
+    file = write(tmp_path / "rows.jsonl", [{"id": n, "completion": f"a{n}"} for n in range(5000)])
+    argv = ["verify", file, "--verifier", "tests.data.test_ray:Fails", "--engine", "ray", "--workers", "2"]
+    assert main([*argv, "--out", str(tmp_path / "out")]) == 2
+    assert "the verifier is down" in capsys.readouterr().err
+    found = [json.loads(line)["verification"] for line in (tmp_path / "out").read_text().splitlines()]
+    assert [one.get("error") is None for one in found[:300]] == [True] * 300
+    tried = sum("no judge" in (one.get("error") or "") for one in found)
+    assert 0 < tried <= 1000 and found[-1]["error"] == "not sent: the verifier is down"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("flags", [["--gpus_per_worker", "1"], ["--verifier", "tests.data.test_ray:local"]], ids=str)
+def test_what_ray_cannot_run_is_said_and_is_no_verdict(tmp_path, flags, capsys):
+    pytest.importorskip("ray")
+    file = write(tmp_path / "rows.jsonl", [{"completion": "a"}])
+    argv = ["verify", file, "--verifier", "tests.data.test_ray:Down", "--engine", "ray", "--workers", "1", *flags]
+    assert main([*argv, "--out", str(tmp_path / "out")]) == 2
+    message = "a worker needs 1 GPUs" if "--gpus_per_worker" in flags else "cannot be sent to workers of Ray"
+    assert message in capsys.readouterr().err and not (tmp_path / "out").read_bytes()
+
+
+def local():
+    """A verifier that has no name to be found by."""
+
+    class Local(Down):
+        pass
+
+    return Local()
