@@ -187,11 +187,7 @@ def _chunks(rows: Iterable[_Read], size: int | None) -> Iterator[list[_Read]]:
 
 
 def _judge(
-    guard: GuardedVerifier,
-    rows: Sequence[_Read],
-    verdicts: Verdicts | None,
-    report: JudgingReport,
-    needs_label: bool,
+    guard: GuardedVerifier, rows: Sequence[_Read], verdicts: Verdicts | None, report: JudgingReport, needs_label: bool
 ) -> list[JudgedRow]:
     sent = [row for row, result in rows if result is None]
     found = guard.verify([row.shown for row in sent])
