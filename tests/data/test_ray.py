@@ -3,11 +3,13 @@
 import json
 import os
 import pickle
+import random
 import signal
 import subprocess
 import sys
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -19,7 +21,7 @@ from hf_factuality.data import build_preferences
 from hf_factuality.data.builder import read_questions
 from hf_factuality.data.sampling import GivenResponses
 from hf_factuality.errors import JudgingError
-from hf_factuality.io.ray import _packed
+from hf_factuality.io.ray import _packed, ray_map
 from hf_factuality.spans import LabeledSpan, Verification
 from hf_factuality.verifiers import SentenceExtractor, VerifierPipeline
 from hf_factuality.verifiers.judges.llm import LLMJudge
@@ -147,6 +149,63 @@ def test_flags_with_ray_are_refused(tmp_path, flags, monkeypatch, capsys):
     monkeypatch.setattr("hf_factuality.io.ray.find_spec", lambda name: True)
     file = write(tmp_path / "rows.jsonl", [{"completion": "a b", "evidence": "a b"}])
     assert main(["verify", file, "--engine", "ray", *flags]) == 2 and f"{flags[0]}=" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("address", "own"), [(None, {"address": "local", "num_cpus": 2}), ("auto", {})])
+def test_ray_is_one_of_its_own_without_an_address(monkeypatch, address, own):
+    """Also where another runs, which `ray.init` would take."""
+    given = {}
+
+    def init(**settings):
+        given.update(settings)
+        raise ConnectionError("no Ray here")
+
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(is_initialized=lambda: False, init=init))
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    if address:
+        monkeypatch.setenv("RAY_ADDRESS", address)
+    with pytest.raises(ConnectionError):
+        next(ray_map([(len, 0.0)], ["a"], 2))
+    assert {name: given[name] for name in ("address", "num_cpus") if name in given} == own
+
+
+class Fails:
+    """On what begins with "f"."""
+
+    requires_evidence = True
+
+    def verify(self, inputs):
+        if any(it.completion.startswith("f") for it in inputs):
+            raise RuntimeError("no judge")
+        labels = ["supported" if "7" in it.completion else "contradicted" for it in inputs]
+        return [Verification((LabeledSpan(0, 1, label),)) for label in labels]
+
+
+def rows_that_fail(folder, first, last):
+    """500 rows, of which some are empty or have no evidence."""
+    rows = [{"id": n, "completion": f"{'f' if first <= n < last else 'a'}{n}" if n % 9 else " ", "evidence": "x" if n % 7 else None}
+            for n in range(500)]  # fmt: skip
+    return ["verify", write(folder / "rows.jsonl", rows), "--verifier", "tests.data.test_ray:Fails"]
+
+
+@pytest.mark.parametrize(("first", "last", "status"), [(500, 500, 0), (200, 260, 0), (100, 500, 2), (0, 500, 2)])
+def test_rows_are_written_in_order_and_given_up_as_by_the_local_engine(
+    tmp_path, first, last, status, monkeypatch, capsys
+):
+    """Workers that are started anew for every 192 rows, and whose results come in any order."""
+    argv, found = rows_that_fail(tmp_path, first, last), []
+
+    def shuffled(stages, pieces, workers):
+        for number in random.Random(0).sample(range(len(pieces)), len(pieces)):
+            yield number, stages[0][0](pieces[number])
+
+    monkeypatch.setattr("hf_factuality.verifiers.guard._AHEAD", 192)
+    monkeypatch.setattr("hf_factuality.verifiers.guard.ray_map", shuffled)
+    monkeypatch.setattr("hf_factuality.io.ray.find_spec", lambda name: True)
+    for engine in ([], ["--engine", "ray", "--workers", "2"]):
+        assert main([*argv, "--json", "--out", str(tmp_path / "out"), *engine]) == status
+        found.append((capsys.readouterr(), (tmp_path / "out").read_bytes()))
+    assert found[0] == found[1] and (found[0][1].count(b"\n") == 500 if status == 0 else "no judge" in found[0][0].err)
 
 
 # With it
@@ -352,16 +411,6 @@ def test_a_model_samples_in_the_workers(tmp_path, tiny_model, command):
     assert settings[0] == settings[1]
 
 
-class At:
-    def __init__(self, url):
-        self.url = url
-
-
-if __name__ == "__main__":
-    file, out, *urls = sys.argv[1:]
-    sys.exit(build("preferences", file, out, *map(At, urls), "--engine", "ray", "--workers", 2))
-
-
 class Dies:
     """Ends the process of whoever asks about the third person."""
 
@@ -374,49 +423,47 @@ class Dies:
 
 
 @pytest.mark.slow
-def test_what_ends_every_worker_ends_the_command(tmp_path):
+def test_what_ends_every_worker_ends_the_command(tmp_path, capsys):
+    """With what is done kept; Ray's default is to try for ever."""
     pytest.importorskip("ray")
     asked = read_questions([{"id": str(n), "question": f"Who was {n}?"} for n in range(6)])
     sampler = GivenResponses({question.id: ["a", "b"] for question in asked})
-    with pytest.raises(JudgingError, match="4 workers of Ray ended over the same work"):
-        build_preferences(asked, sampler, Dies(), tmp_path, workers=2, progress=False)
-
-
-class Fails:
-    """From the 300th answer on."""
-
-    requires_evidence = False
-
-    def verify(self, inputs):
-        time.sleep(0.05)
-        if any(int(it.completion[1:]) >= 300 for it in inputs):
-            raise RuntimeError("no judge")
-        return [Verification((LabeledSpan(0, 1, "supported"),)) for _ in inputs]
+    with pytest.raises(JudgingError, match="workers of Ray died before they were done"):
+        build_preferences(asked, sampler, Dies(), tmp_path / "run", workers=2, progress=False)
+    rows = [{"completion": "a", "question": f"Who was {n // 400}?"} for n in range(1600)]
+    argv = [
+        "verify",
+        write(tmp_path / "rows.jsonl", rows),
+        "--verifier",
+        "tests.data.test_ray:Dies",
+        "--engine",
+        "ray",
+    ]
+    assert main([*argv, "--workers", "2", "--out", str(tmp_path / "out")]) == 2
+    kept = (tmp_path / "out").read_bytes().count(b"supported")
+    assert 640 <= kept <= 1152 and f"out holds the {kept} rows until then" in capsys.readouterr().err
 
 
 @pytest.mark.slow
-def test_a_verifier_that_is_down_is_given_up_as_by_the_local_engine(tmp_path, capsys):
-    """What was judged is written; the rest is not sent."""
+def test_a_verifier_that_goes_down_is_given_up_as_by_the_local_engine(tmp_path, capsys):
     pytest.importorskip("ray")
-    file = write(tmp_path / "rows.jsonl", [{"id": n, "completion": f"a{n}"} for n in range(5000)])
-    argv = ["verify", file, "--verifier", "tests.data.test_ray:Fails", "--engine", "ray", "--workers", "2"]
-    assert main([*argv, "--out", str(tmp_path / "out")]) == 2
-    assert "the verifier is down" in capsys.readouterr().err
-    found = [json.loads(line)["verification"] for line in (tmp_path / "out").read_text().splitlines()]
-    assert [one.get("error") is None for one in found[:300]] == [True] * 300
-    tried = sum("no judge" in (one.get("error") or "") for one in found)
-    assert 0 < tried <= 1000 and found[-1]["error"] == "not sent: the verifier is down"
+    argv, found = rows_that_fail(tmp_path, 100, 500), []
+    for engine in ([], ["--engine", "ray", "--workers", "2"]):
+        assert main([*argv, "--out", str(tmp_path / "out"), *engine]) == 2
+        found.append(((tmp_path / "out").read_bytes(), capsys.readouterr().err.splitlines()[-1]))
+    assert found[0] == found[1]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("flags", [["--gpus_per_worker", "1"], ["--verifier", "tests.data.test_ray:local"]], ids=str)
 def test_what_ray_cannot_run_is_said_and_is_no_verdict(tmp_path, flags, capsys):
     pytest.importorskip("ray")
-    file = write(tmp_path / "rows.jsonl", [{"completion": "a"}])
+    file, kept = write(tmp_path / "rows.jsonl", [{"completion": "a"}]), tmp_path / "kept.jsonl"
+    kept.write_text("labelled before", encoding="utf-8")
     argv = ["verify", file, "--verifier", "tests.data.test_ray:Down", "--engine", "ray", "--workers", "1", *flags]
-    assert main([*argv, "--out", str(tmp_path / "out")]) == 2
+    assert main([*argv, "--out", str(kept)]) == 2
     message = "a worker needs 1 GPUs" if "--gpus_per_worker" in flags else "cannot be sent to workers of Ray"
-    assert message in capsys.readouterr().err and not (tmp_path / "out").read_bytes()
+    assert message in capsys.readouterr().err and kept.read_text(encoding="utf-8") == "labelled before"
 
 
 def local():
@@ -426,3 +473,13 @@ def local():
         pass
 
     return Local()
+
+
+class At:
+    def __init__(self, url):
+        self.url = url
+
+
+if __name__ == "__main__":
+    file, out, *urls = sys.argv[1:]
+    sys.exit(build("preferences", file, out, *map(At, urls), "--engine", "ray", "--workers", 2))
