@@ -54,8 +54,8 @@ class ChatClient:
     they do not know without a word, so the first request that wants either is preceded by up to four tiny probes.
 
     Identical requests of a batch are sent once, and none that the cache knows. A client may be used from several
-    threads; they share the bound on concurrency. It survives a fork and pickling, but a key given as argument is not
-    pickled.
+    threads; they share the bound on concurrency. It survives a fork, and pickling unless it has a key that was given as
+    argument.
 
     Args:
         base_url (`str`):
@@ -136,6 +136,7 @@ class ChatClient:
         else:
             self.cache = cache if isinstance(cache, AnswerCache) else AnswerCache(cache)
         key = api_key if api_key is not None else os.environ.get(api_key_env) or None
+        self._own_key = key != (os.environ.get(api_key_env) or None)
         self._transport = Transport(base_url, key, timeout, concurrency, self._settings["retry"])
         self.stats = ClientStats()
         self._choice_field: str | None = _UNKNOWN
@@ -146,6 +147,9 @@ class ChatClient:
         return f"{type(self).__name__}({self.server!r}, {self.model!r}, revision={self.revision!r})"
 
     def __getstate__(self) -> dict[str, Any]:
+        if self._own_key:
+            name = self._settings["api_key_env"]
+            raise ValueError(f"a key given in code is not sent to other processes; set {name} there and here instead")
         own = {name: getattr(self, name) for name in ("model", "revision", "extra_body", "max_prompt_chars")}
         return {**self._settings, **own, "cache": False if self.cache is None else self.cache}
 

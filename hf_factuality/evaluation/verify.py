@@ -9,9 +9,10 @@ import argparse
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
+from itertools import tee
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from hf_factuality.chat.journal import dumps
 from hf_factuality.errors import JudgingError
@@ -28,12 +29,10 @@ from hf_factuality.report import ReportSample, write_report
 from hf_factuality.spans import Label, LabeledSpan, Verification
 from hf_factuality.verifiers.guard import GuardedVerifier, OverRay, quiet_guard
 from hf_factuality.verifiers.registry import load_verifier
-from hf_factuality.verifiers.service import CHUNK, GIVE_UP_AFTER, JudgedRow, JudgingReport, Row, judge_rows
+from hf_factuality.verifiers.service import CHUNK, GIVE_UP_AFTER, JudgedRow, JudgingReport, Row, judge_rows, left_out
 
 
 SHARES = ("precision", "decided_precision")
-_RAY_CHUNK = 20_000
-"""Rows for which Ray's workers are started, and after which they are written."""
 _SHORT = 3
 """Claims of an answer up to which equal ones are kept once: most rows of a long file are alike to a metric."""
 
@@ -158,12 +157,12 @@ def verify_file(args: argparse.Namespace) -> int:
             source.require_evidence()
         if args.out:
             _shared.make_way(args.out, source.paths, "--out")
-        out = stack.enter_context(args.out.open("wb")) if args.out else None
+            args.out.open("ab").close()  # what it holds stays until a row is judged
         if args.html:
             _shared.make_way(args.html, [*source.paths, *filter(None, [args.out])], "--html")
         page = Page(args.html_rows) if args.html else None
         stack.enter_context(quiet_guard())
-        tally = _judge(args, source, verifier, engine, [metrics, page] if page else [metrics], out)
+        tally = _judge(args, source, verifier, engine, [metrics, page] if page else [metrics])
         summary = tally.summary()
         if names:
             summary["metrics"] = metrics.compute(verifier)
@@ -193,29 +192,30 @@ def _judge(
     verifier: GuardedVerifier,
     engine: Mapping[str, Any],
     readers: Sequence[Metrics | Page],
-    out: BinaryIO | None,
 ) -> Tally:
     """Feed each row to the readers as it is judged, and write it."""
     tally = Tally()
     rows = (Row(item, args.scope, key=place) for place, item in source)
     flags = {"give_up_after": GIVE_UP_AFTER, "progress": " answers", "total": source.total}
+    judge = verifier
     if engine["workers"]:
+        rows, again = tee(rows)
+        ahead = (row.shown for row in again if left_out(verifier, row, None) is None)
         # What goes wrong with an answer is said in the worker; here, with Ray.
-        over_ray = OverRay(verifier.verifier, GIVE_UP_AFTER, **engine)
-        verifier = GuardedVerifier(over_ray, None, sys.maxsize, (Exception,))
-        flags["chunk"] = _RAY_CHUNK
+        judge = GuardedVerifier(OverRay(verifier.verifier, ahead, **engine), None, raises=(Exception,))
     try:
-        for chunk in judge_rows(verifier, rows, report=tally.report, **flags):
-            for judged in chunk:
-                tally.add(judged)
-                for reader in readers:
-                    reader.add(judged)
+        with args.out.open("wb") if args.out else nullcontext() as out:
+            for chunk in judge_rows(judge, rows, report=tally.report, **flags):
+                for judged in chunk:
+                    tally.add(judged)
+                    for reader in readers:
+                        reader.add(judged)
+                    if out:
+                        out.write(dumps({**judged.row.input.row, "verification": judged.verification.to_dict()}))
                 if out:
-                    out.write(dumps({**judged.row.input.row, "verification": judged.verification.to_dict()}))
-            if out:
-                out.flush()
+                    out.flush()
     except JudgingError as error:
-        kept = f"; {args.out} holds the {tally.report.rows} rows until then" if out else ""
+        kept = f"; {args.out} holds the {tally.report.rows} rows until then" if args.out else ""
         raise JudgingError(f"{error}{kept}") from None
     return tally
 

@@ -18,7 +18,7 @@ from hf_factuality.errors import JudgingError
 
 
 _BLOCKS = 1000  # at most; of a worker that is lost, one is done again
-_RETRIES = 3  # by Ray's default for ever, also of what kills every worker
+_RETRIES = 3  # of a block; Ray Data's default is no bound
 
 
 def add_engine(parser: Any) -> None:
@@ -54,23 +54,19 @@ def ray_map(
 
     A stage is a function and the GPUs of a worker; each has `workers` of them, with a copy of the function for all their
     items, whose models are on the worker's device. One stage works while the next does. Results come when the block that
-    holds them is done; what a worker that died had in hand, others do again. `RAY_ADDRESS` names a cluster that runs; without
-    it Ray starts on this machine.
+    holds them is done; what a worker that died had in hand is done again, three times. `RAY_ADDRESS` names a cluster that runs;
+    without it Ray starts on this machine.
 
     Raises:
-        `ValueError`: no machine has so many GPUs, or a function cannot be pickled. `JudgingError`: an item ended every worker that
-        had it. Otherwise what a function raises.
+        `ValueError`: no machine has so many GPUs, or a function cannot be pickled. `JudgingError`: workers ended too often.
+        Otherwise what a function raises.
     """
     import ray
 
     if not items:
         return
     if not ray.is_initialized():
-        own = (
-            {}
-            if os.environ.get("RAY_ADDRESS")
-            else {"num_cpus": workers, "include_dashboard": False, "address": "local"}
-        )
+        own = {} if os.environ.get("RAY_ADDRESS") else dict(address="local", num_cpus=workers, include_dashboard=False)
         before = signal.getsignal(signal.SIGTERM)
         ray.init(log_to_driver=False, logging_level="ERROR", **own)
         if threading.current_thread() is threading.main_thread():
@@ -86,11 +82,9 @@ def ray_map(
     packed = [{"number": number, "found": pickle.dumps((item, None))} for number, item in enumerate(items)]
     done = ray.data.from_items(packed, override_num_blocks=min(len(packed), _BLOCKS))
     for function, gpus in stages:
-        pool, share = ray.data.ActorPoolStrategy(size=workers), 1 / len(stages)
-        done = done.map(
-            _Work, fn_constructor_args=[_packed(function)], compute=pool, num_cpus=share, num_gpus=gpus,
-            ray_remote_args_fn=partial(dict, max_task_retries=_RETRIES),
-        )  # fmt: skip
+        needs = {"compute": ray.data.ActorPoolStrategy(size=workers), "num_cpus": 1 / len(stages), "num_gpus": gpus}
+        bound = partial(dict, max_task_retries=_RETRIES)
+        done = done.map(_Work, fn_constructor_args=[_packed(function)], ray_remote_args_fn=bound, **needs)
     try:
         for row in done.iter_rows():
             found, error = pickle.loads(row["found"])
@@ -98,9 +92,7 @@ def ray_map(
                 raise error
             yield row["number"], found
     except ray.exceptions.RayError as error:
-        raise JudgingError(
-            f"{_RETRIES + 1} workers of Ray ended over the same work (out of memory?): {error!s:.300}"
-        ) from error
+        raise JudgingError(f"workers of Ray died before they were done: {str(error).splitlines()[-1]}") from error
 
 
 class _Work:

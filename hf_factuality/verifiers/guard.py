@@ -11,6 +11,7 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain, islice
 from typing import Any
 
 from hf_factuality.errors import JudgingError, SpanError
@@ -35,6 +36,7 @@ def quiet_guard() -> Iterator[None]:
 
 
 _PIECE = 64  # inputs that a worker of Ray gets at once
+_AHEAD = 20_000  # for which workers are started
 # A verifier that times out this often in a row is taken to be down, and the rest of the batch is not sent to it.
 MAX_TIMEOUTS_IN_A_ROW = 2
 # Generation batches in a row of which nothing is judged, before a training stops.
@@ -264,25 +266,26 @@ def _usable(result: Any, item: VerifierInput) -> Verification:
         return Verification(error=f"SpanError: {error}")
 
 
-@dataclass
 class OverRay:
-    """A verifier whose inputs are judged in Ray's workers, each behind a guard of its own. After so many failures in a row the
-    others are not sent."""
+    """A verifier that gets the inputs `ahead`, in order: they are judged in Ray's workers, each behind a guard of its own.
 
-    verifier: Verifier
-    give_up_after: int
-    workers: int
-    gpus_per_worker: float = 0.0
+    What Ray cannot run raises here.
+    """
 
-    def __post_init__(self):
-        self.requires_evidence = getattr(self.verifier, "requires_evidence", True)
+    def __init__(self, verifier: Verifier, ahead: Iterator[VerifierInput], workers: int, gpus_per_worker: float = 0.0):
+        self.requires_evidence = getattr(verifier, "requires_evidence", True)
+        found = _judged_ahead([(GuardedVerifier(verifier).verify, gpus_per_worker)], ahead, workers)
+        self._found = chain(list(islice(found, 1)), found)
 
     def verify(self, inputs: Sequence[VerifierInput]) -> list[Verification]:
-        pieces = [inputs[start : start + _PIECE] for start in range(0, len(inputs), _PIECE)]
-        found = [[Verification(error="not sent: the verifier is down")] * len(piece) for piece in pieces]
-        failed, stages = 0, [(GuardedVerifier(self.verifier).verify, self.gpus_per_worker)]
-        for number, found[number] in ray_map(stages, pieces, self.workers):
-            failed = 0 if any(one.judged for one in found[number]) else failed + len(found[number])
-            if failed >= self.give_up_after:
-                break
-        return [verification for piece in found for verification in piece]
+        return list(islice(self._found, len(inputs)))
+
+
+def _judged_ahead(stages: Sequence[Any], ahead: Iterator[VerifierInput], workers: int) -> Iterator[Verification]:
+    while some := list(islice(ahead, _AHEAD)):
+        pieces = [some[start : start + _PIECE] for start in range(0, len(some), _PIECE)]
+        came, found = ray_map(stages, pieces, workers), {}
+        for number in range(len(pieces)):
+            while number not in found:
+                found.update([next(came)])
+            yield from found.pop(number)

@@ -146,7 +146,7 @@ def judge_rows(
     report = JudgingReport() if report is None else report
     hidden = progress is None or total == 0 or not sys.stderr.isatty()
     with tqdm(total=total, unit=progress or "", disable=hidden, file=sys.stderr) as bar:
-        read = ((row, _left_out(guard, row, verdicts)) for row in rows)
+        read = ((row, left_out(guard, row, verdicts)) for row in rows)
         for taken in _chunks(read, chunk):
             judged = _judge(guard, taken, verdicts, report, needs_label)
             yield judged
@@ -161,7 +161,7 @@ _Read = tuple[Row, JudgedRow | None]
 """A row, and what it is without being sent; `None` if it is to be sent."""
 
 
-def _left_out(guard: GuardedVerifier, row: Row, verdicts: Verdicts | None) -> JudgedRow | None:
+def left_out(guard: GuardedVerifier, row: Row, verdicts: Verdicts | None) -> JudgedRow | None:
     if guard.requires_evidence and not row.input.evidence:
         return JudgedRow(row, Verification(error=NO_EVIDENCE), "no_evidence")
     if not row.ranges:

@@ -381,6 +381,22 @@ def test_the_key_is_nowhere_to_be_seen(caplog, monkeypatch, tmp_path):
     assert secret.encode() not in (tmp_path / "c").read_bytes()
 
 
+def test_a_client_with_a_key_of_its_own_is_not_pickled(monkeypatch):
+    """Its copy in another process would have no key, and the server would refuse all of its requests."""
+    monkeypatch.delenv("HF_FACTUALITY_API_KEY", raising=False)
+    settings = {"base_url": "http://x/v1", "model": "m", "cache": False}
+    pickle.dumps(ChatClient(**settings))
+    for client in (
+        ChatClient(**settings, api_key="key-1"),
+        ChatClient(**settings, api_key="key-1", api_key_env="OTHER"),
+    ):
+        with pytest.raises(ValueError, match="set (HF_FACTUALITY_API_KEY|OTHER)") as caught:
+            pickle.dumps(client)
+        assert "key-1" not in str(caught.value)
+    monkeypatch.setenv("HF_FACTUALITY_API_KEY", "key-1")
+    pickle.dumps(ChatClient(**settings, api_key="key-1"))
+
+
 def test_another_services_key_is_not_taken(monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "openai-key")
     monkeypatch.delenv("HF_FACTUALITY_API_KEY", raising=False)

@@ -4,6 +4,7 @@ import random
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from itertools import islice
 
 import pytest
 import torch
@@ -43,16 +44,31 @@ def dialogue(pick):
     return [prompt("judge").fill(values), LABELS[CITIES.index(home)]]
 
 
+def verdicts(pick, count):
+    """Dialogues that end in a verdict."""
+    found = (dialogue(pick) for _ in iter(int, 1))
+    return list(islice((turns for turns in found if turns[1] in LABELS), count))
+
+
 @pytest.fixture(scope="module")
 def talker(judge_model, tmp_path_factory):
     """The judge's model, taught to be the policy, its extractor and the reader of its checklists.
 
-    It need not be good at it: what it says must differ from answer to answer, and be of the right form.
+    It need not be good at it: what it says must differ from answer to answer, and be of the right form. Which verdict it likes
+    most changes with the steps; it is taken where it says "supported" of some answers and not of others.
     """
     tokenizer, pick = AutoTokenizer.from_pretrained(judge_model), random.Random(0)
     model = AutoModelForCausalLM.from_pretrained(judge_model, dtype=torch.float32)
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
-    for _ in range(200):
+    asked_of = [encode(tokenizer, turns) for turns in verdicts(random.Random(1), 24)]
+    first = [tokenizer(label, add_special_tokens=False)["input_ids"][0] for label in LABELS]
+    for step in range(1000):
+        if step >= 200 and step % 5 == 0:
+            with torch.no_grad():
+                after = [model(input_ids=torch.tensor([ids])).logits[0, own.index(True) - 1] for ids, own in asked_of]
+            said = [logits[first].argmax().item() for logits in after]
+            if 0.25 < said.count(0) / len(said) < 0.75:
+                break
         examples = [encode(tokenizer, dialogue(pick)) for _ in range(16)]
         length = max(len(ids) for ids, _ in examples)
         ids = torch.tensor([ids + [tokenizer.pad_token_id] * (length - len(ids)) for ids, _ in examples])
