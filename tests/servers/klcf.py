@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from transformers import AutoTokenizer, Qwen2Config, Qwen2ForSequenceClassification
+from transformers import AutoTokenizer, Qwen2Config, Qwen2ForCausalLM, Qwen2ForSequenceClassification
 
 from hf_factuality import FactGRPOConfig, FactGRPOTrainer
 from hf_factuality.rewards import ServedRoles, truthfulness_reward
@@ -13,9 +13,9 @@ TEMPLATE = "Q: {{question|plain}} A: {{claim|plain}}"
 
 
 def save_classifier(tokenizer, folder, classes):
-    """A Qwen2 of random weights that tells texts apart; of two classes, a truthfulness model."""
+    """A Qwen2 of random weights that tells texts apart; of two classes, a truthfulness model, and of none a language model."""
     tokenizer = AutoTokenizer.from_pretrained(tokenizer)
-    torch.manual_seed(classes)
+    torch.manual_seed(classes or 17)  # the language model finds some claims supported by some answers
     config = Qwen2Config(
         vocab_size=len(tokenizer),
         hidden_size=64,
@@ -31,7 +31,7 @@ def save_classifier(tokenizer, folder, classes):
         eos_token_id=tokenizer.eos_token_id,
         truthfulness={"template": TEMPLATE},
     )
-    Qwen2ForSequenceClassification(config).save_pretrained(folder)
+    (Qwen2ForSequenceClassification if classes else Qwen2ForCausalLM)(config).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return str(folder)
 

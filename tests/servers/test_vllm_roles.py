@@ -4,7 +4,6 @@ import random
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from itertools import islice
 
 import pytest
 import torch
@@ -44,31 +43,16 @@ def dialogue(pick):
     return [prompt("judge").fill(values), LABELS[CITIES.index(home)]]
 
 
-def verdicts(pick, count):
-    """Dialogues that end in a verdict."""
-    found = (dialogue(pick) for _ in iter(int, 1))
-    return list(islice((turns for turns in found if turns[1] in LABELS), count))
-
-
 @pytest.fixture(scope="module")
 def talker(judge_model, tmp_path_factory):
     """The judge's model, taught to be the policy, its extractor and the reader of its checklists.
 
-    It need not be good at it: what it says must differ from answer to answer, and be of the right form. Which verdict it likes
-    most changes with the steps; it is taken where it says "supported" of some answers and not of others.
+    It need not be good at it: what it says must differ from answer to answer, and be of the right form.
     """
     tokenizer, pick = AutoTokenizer.from_pretrained(judge_model), random.Random(0)
     model = AutoModelForCausalLM.from_pretrained(judge_model, dtype=torch.float32)
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
-    asked_of = [encode(tokenizer, turns) for turns in verdicts(random.Random(1), 24)]
-    first = [tokenizer(label, add_special_tokens=False)["input_ids"][0] for label in LABELS]
-    for step in range(1000):
-        if step >= 200 and step % 5 == 0:
-            with torch.no_grad():
-                after = [model(input_ids=torch.tensor([ids])).logits[0, own.index(True) - 1] for ids, own in asked_of]
-            said = [logits[first].argmax().item() for logits in after]
-            if 0.25 < said.count(0) / len(said) < 0.75:
-                break
+    for _ in range(200):
         examples = [encode(tokenizer, dialogue(pick)) for _ in range(16)]
         length = max(len(ids) for ids, _ in examples)
         ids = torch.tensor([ids + [tokenizer.pad_token_id] * (length - len(ids)) for ids, _ in examples])
@@ -84,10 +68,10 @@ def talker(judge_model, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def models(talker, tmp_path_factory):
-    """Of each role; the two of language models are one, on one server."""
+    """Of each role. What reads checklists has random weights: the verdict of one that was taught is the same of all answers."""
     folder = tmp_path_factory.mktemp("classifiers")
-    truth, general = (save_classifier(talker, folder / str(classes), classes) for classes in (2, 1))
-    return {"claim_extractor": talker, "checklist_rm": talker, "truthfulness_rm": truth, "general_rm": general}
+    truth, general, reader = (save_classifier(talker, folder / str(classes), classes) for classes in (2, 1, 0))
+    return {"claim_extractor": talker, "checklist_rm": reader, "truthfulness_rm": truth, "general_rm": general}
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +80,7 @@ def servers(vllm_python, models, tmp_path_factory):
     log = tmp_path_factory.mktemp("vllm")
     made = {}
     for number, model in enumerate(dict.fromkeys(models.values())):
-        more = ("--runner", "pooling") if number else ()
+        more = ("--runner", "pooling") if model in (models["truthfulness_rm"], models["general_rm"]) else ()
         made[model] = vllm_server(vllm_python, model, log / f"{number}.txt", *more)
     with ExitStack() as stack, ThreadPoolExecutor() as pool:
         for server in made.values():
