@@ -443,7 +443,7 @@ def test_ppo_pays_at_the_claims(tiny_model, tmp_path):
     verifier = Claims({"Marie won.": (C, S), "No": (None,), "": ()})
     trainer = make_ppo(tiny_model, tmp_path, ClaimReward("binary_rar", verifier), texts=texts)
     trainer._generate_and_score_completions([trainer.train_dataset[0]] * 3)
-    first, unknown, empty = trainer._token_rewards[0]
+    first, unknown, empty = (paid and paid[0] for paid in trainer._token_rewards[0])
     assert unknown is None and first.sum() == 0 and first[0] == -1 and empty.tolist() == [1.0]
     assert trainer.reward_func_names == ["binary_rar"]
 
