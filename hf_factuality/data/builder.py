@@ -213,7 +213,8 @@ def _check_settings(path: Path, questions, sampler: Sampler, verifier: Verifier,
         write_atomically(path, json.dumps({**settings, "hf_factuality": __version__}, indent=2) + "\n")
         return
     try:
-        before = {} | json.loads(path.read_text(encoding="utf-8"))
+        # Once only pairs were made, and no dataset was named.
+        before = {"dataset": "pairs.parquet"} | json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, TypeError) as error:
         raise DataError(f"{path} is no file of settings ({error}); use another folder") from None
     for key, value in settings.items():

@@ -92,7 +92,9 @@ def ray_map(
                 raise error
             yield row["number"], found
     except ray.exceptions.RayError as error:
-        raise JudgingError(f"workers of Ray died before they were done: {str(error).splitlines()[-1]}") from error
+        raise JudgingError(
+            f"workers of Ray died before they were done: {(str(error).splitlines() or [repr(error)])[-1]}"
+        ) from error
 
 
 class _Work:

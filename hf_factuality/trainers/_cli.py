@@ -87,9 +87,7 @@ def _plan(args: argparse.Namespace) -> int:
         try:
             own = settings(gpus, **changed)[0]
         except ValueError:
-            if changed or gpus != args.gpus:
-                return  # does not go with the other settings
-            raise
+            return  # what is changed does not go with the other settings
         ways = (args.sharding,) if args.sharding else SHARDINGS if gpus > 1 else SHARDINGS[:1]
         for sharding in ways:
             terms = memory_plan(config, own, sharding, **{**given, "processes": gpus})

@@ -218,7 +218,7 @@ def memory_plan(
     if sharding not in SHARDINGS:
         raise ValueError(f"sharding={sharding!r} is unknown; choose one of {SHARDINGS}")
     for name in ("max_completion_length", "max_length", "gradient_accumulation_steps", "per_device_train_batch_size"):
-        if (getattr(args, name, None) or 0) < 1 and hasattr(args, name):
+        if hasattr(args, name) and (getattr(args, name) or 0) < 1:
             raise ValueError(f"{name}={getattr(args, name)} must be positive")
     samples = hasattr(args, "max_completion_length")
     rows = args.per_device_train_batch_size * (1 if samples else 2)

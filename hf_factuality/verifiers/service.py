@@ -158,10 +158,11 @@ def judge_rows(
 
 
 _Read = tuple[Row, JudgedRow | None]
-"""A row, and what it is without being sent; `None` if it is to be sent."""
+"""A row, and what [`left_out`] says of it."""
 
 
 def left_out(guard: GuardedVerifier, row: Row, verdicts: Verdicts | None) -> JudgedRow | None:
+    """What a row is without being sent; `None` if it is to be sent."""
     if guard.requires_evidence and not row.input.evidence:
         return JudgedRow(row, Verification(error=NO_EVIDENCE), "no_evidence")
     if not row.ranges:

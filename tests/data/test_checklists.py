@@ -199,6 +199,11 @@ def test_two_builders_in_one_folder(tmp_path):
     ):
         build_preferences(*given, progress=False)
     assert (tmp_path / "README.md").read_bytes() == before
+    settings = json.loads((tmp_path / "settings.json").read_text())
+    del settings["dataset"], settings["hf_factuality"]  # as a run of pairs before there were other builders
+    (tmp_path / "settings.json").write_text(json.dumps(settings))
+    with pytest.raises(DataError, match="dataset was 'pairs.parquet', now 'checklists.parquet'"):
+        build_checklists(*given, progress=False)
     (tmp_path / "settings.json").write_text("[]")
     with pytest.raises(DataError, match="is no file of settings"):
         build_checklists(*given, progress=False)

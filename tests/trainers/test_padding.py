@@ -288,8 +288,8 @@ def test_a_learnt_prefix_stays_as_far_away(tiny_model, tmp_path):
 
 
 def test_a_last_token_of_a_prompt_is_not_taken_for_a_completion(tiny_model, tmp_path):
-    """The prompt is read a token at a time, and ends in one that would end a completion."""
-    prompts = Dataset.from_dict({"prompt": ["a<eos>", "Ada<eos>", "e<eos>", "Eve<eos>"] * 2})
+    """Prompts are read a token at a time, and half of them end in one that would end a completion."""
+    prompts = Dataset.from_dict({"prompt": ["a<|end|>", "Ada", "e<|end|>", "Eve"] * 2})
     given = {"sequence_bias": [[[1], 3.0]], "prefill_chunk_size": 1}
     ours, other = (
         train(tiny_model, tmp_path, skip, dataset=prompts, generation_kwargs=given, max_steps=1)

@@ -119,6 +119,16 @@ def test_zero3_with_a_critic_in_shards(tiny_model, tmp_path, zero3):
         assert [name for name in whole if not torch.equal(resumed[name], whole[name])] == []
 
 
+def test_a_critic_drops_nothing_out(tiny_model):
+    """Neither by layers of dropout nor by the number that attention has."""
+    policy = AutoModelForCausalLM.from_pretrained(tiny_model, attention_dropout=0.5)
+    critic = make_critic("policy", policy)
+    torch.nn.init.ones_(critic.model.score.weight)
+    ids = torch.arange(16).view(2, 8) + 5
+    assert critic.training and policy.config.attention_dropout == 0.5
+    assert torch.equal(*(critic(ids, torch.ones_like(ids), 4) for _ in range(2)))
+
+
 def test_a_critic_in_shards_learns_in_float32(tiny_model):
     """In bfloat16 a step of 1e-5 changes next to no weight."""
     policy = AutoModelForCausalLM.from_pretrained(tiny_model, dtype=torch.bfloat16)
