@@ -33,6 +33,14 @@ def add_parser(commands: Any) -> None:
     push.add_argument(
         "--exclude", action="append", default=[], metavar="PATTERN", help="files to leave out; may be repeated"
     )
+    push.add_argument(
+        "--allow_secret",
+        action="append",
+        default=[],
+        metavar="FILE:LINE",
+        help="a place, as the error names it, that looks like a secret and is none, or that could not be searched; may be "
+        "repeated",
+    )
     push.add_argument("--commit_message", metavar="TEXT", help="of the commit; title of the pull request")
     push.add_argument("--dry_run", action="store_true", help="list the files and send nothing; needs no account")
     add_hub_flags(push)
@@ -68,6 +76,7 @@ def _push(args: argparse.Namespace) -> int:
     from hf_factuality.io.upload import prepare_repo
 
     what = {"repo_type": args.repo_type, "include": args.include, "exclude": args.exclude}
+    what["allow_secrets"] = args.allow_secret
     where = hub_flags(args)[1]
     plan = plan_push(args.folder, **what)
     if args.dry_run:

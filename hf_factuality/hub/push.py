@@ -14,7 +14,7 @@ from hf_factuality.errors import HubError
 from hf_factuality.hub.files import check_model, find_files, stale_files
 from hf_factuality.hub.paths import published_text
 from hf_factuality.io.manifest import MANIFEST, published_manifest
-from hf_factuality.io.upload import Published, publish
+from hf_factuality.io.upload import Published, publish, refuse_secrets
 
 
 REPO_TYPES = ("model", "dataset", "space")
@@ -44,7 +44,8 @@ class PushedFile:
 class PushPlan:
     """What a push of a folder would publish, by path in the repository, and why not the rest; `str()` of it is the list.
 
-    `resumable`: the state of a run is among the files, so that the repository has to be private.
+    `resumable`: the state of a run is among the files, so that the repository has to be private. `allow_secrets`: places in
+    the repository that look like a secret and are none.
     """
 
     folder: Path
@@ -52,6 +53,7 @@ class PushPlan:
     files: dict[str, PushedFile]
     left_out: dict[str, str] = field(default_factory=dict)
     resumable: bool = False
+    allow_secrets: Sequence[str] = ()
 
     def __str__(self) -> str:
         width = max(map(len, [*self.files, *self.left_out]), default=0)
@@ -73,14 +75,16 @@ def plan_push(
     exclude: Sequence[str] = (),
     path_in_repo: str = "",
     resumable: bool = False,
+    allow_secrets: Sequence[str] = (),
 ) -> PushPlan:
     """Decide what of a folder is published: of a model, an adapter, a saved verifier, a dataset or a Space; nothing is sent.
 
     `include` and `exclude` are patterns of further files and of those that are left out, by path or name; pickles, logs and
     states of runs cannot be included. `path_in_repo` is a folder of the repository. With `resumable` also the states of
     optimizer, schedule, random numbers and rollouts, for private repositories; never the arguments of the run.
-    [`~hf_factuality.errors.HubError`]: the folder holds no whole model, a file holds a secret or a path of this machine that
-    cannot be replaced, or a link leaves the folder.
+    `allow_secrets` are places (`FILE:LINE`, as errors name them) that look like a secret, or could not be searched, and are
+    published all the same. [`~hf_factuality.errors.HubError`]: the folder holds no whole model, a file holds a secret or a path
+    of this machine that cannot be replaced, a place of `allow_secrets` is none, or a link leaves the folder.
     """
     folder = Path(folder)
     if repo_type not in REPO_TYPES:
@@ -91,8 +95,9 @@ def plan_push(
     if repo_type == "model":
         check_model(folder, found, left_out)
     start = f"{path_in_repo.strip('/')}/" if path_in_repo.strip("/") else ""
-    files = {}
+    files, allowed = {}, set(allow_secrets)
     for name, path in sorted(found.items()):
+        allowed.difference_update(refuse_secrets(name, path, allow_secrets))
         file = files[start + name] = PushedFile(path, *published_text(name, path))
         if name == "README.md":
             if _TEMPLATE in file.read():
@@ -106,7 +111,13 @@ def plan_push(
         files[start + MANIFEST] = PushedFile(found[MANIFEST], content)
     if not files:
         raise HubError(f"{folder} holds nothing that is published as a {repo_type}; see --dry_run, or add --include")
-    return PushPlan(folder, repo_type, files, dict(sorted(left_out.items())), resumable)
+    if allowed:
+        what = f"there is nothing to let through at {', '.join(sorted(allowed))}"
+        raise HubError(
+            f"{what}; leave out --allow_secret (allow_secrets), or name the place as the error does: FILE:LINE"
+        )
+    places = tuple(start + place for place in allow_secrets)
+    return PushPlan(folder, repo_type, files, dict(sorted(left_out.items())), resumable, places)
 
 
 def push_folder(
@@ -116,10 +127,12 @@ def push_folder(
     repo_type: str = "model",
     include: Sequence[str] = (),
     exclude: Sequence[str] = (),
+    allow_secrets: Sequence[str] = (),
     **kwargs: Any,
 ) -> Published:
     """Publish a folder in one commit, as [`plan_push`] and, with `kwargs`, [`push_plans`] do; they raise the same errors."""
-    return push_plans([plan_push(folder, repo_type=repo_type, include=include, exclude=exclude)], repo_id, **kwargs)
+    plan = plan_push(folder, repo_type=repo_type, include=include, exclude=exclude, allow_secrets=allow_secrets)
+    return push_plans([plan], repo_id, **kwargs)
 
 
 def push_plans(
@@ -159,6 +172,7 @@ def push_plans(
         keeps=("README.md",) if unfilled else (),
         replaces=(lambda names: stale_files(names, files)) if repo_type == "model" else None,
         only_private=resumable,
+        allow_secrets=[place for plan in plans for place in plan.allow_secrets],
         commit_message=commit_message or f"Upload {plans[0].folder.resolve().name}",
         **kwargs,
     )

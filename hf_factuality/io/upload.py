@@ -11,13 +11,13 @@ import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from hf_factuality.errors import HubError
-from hf_factuality.io.secrets import find_in_file, redact
+from hf_factuality.io.secrets import find_secrets, redact, search_file
 
 
 if TYPE_CHECKING:
@@ -128,6 +128,7 @@ def publish(
     keeps: Collection[str] = (),
     replaces: Callable[[frozenset[str]], Iterable[str]] | None = None,
     only_private: bool = False,
+    allow_secrets: Collection[str] = (),
     token: str | bool | None = None,
     patience: float | None = None,
 ) -> Published:
@@ -137,12 +138,13 @@ def publish(
     running it again sends only what has not arrived. After an error, nothing of the push is visible.
 
     Files of `keeps` are not written where the repository has them; `replaces` leads from the names of the repository's files
-    to those that the commit removes; with `only_private`, nothing is uploaded to a public repository.
+    to those that the commit removes; with `only_private`, nothing is uploaded to a public repository. `allow_secrets` are
+    places that [`refuse_secrets`] lets through.
     """
     from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
 
     for name, content in files.items():
-        refuse_secrets(name, content)
+        refuse_secrets(name, content, allow_secrets)
     repo_id = prepare_repo(
         repo_id, repo_type=repo_type, private=private, new_private=new_private, pull_request=pull_request,
         revision=revision, token=token,
@@ -198,11 +200,30 @@ def publish(
         return _patiently(attempt, PATIENCE if patience is None else patience)
 
 
-def refuse_secrets(name: str, file: str | Path | bytes) -> None:
-    """Refuse a file, or its contents, that holds an access token, a private key or a password; what it is, is not shown."""
-    if (found := find_in_file(file)) is not None:
-        line = "" if found[0] is None else f", line {found[0]},"
-        raise HubError(f"{name}{line} holds what looks like a secret ({found[1]}); take it out, and revoke it")
+def refuse_secrets(name: str, file: str | Path | bytes, allowed: Collection[str] = ()) -> list[str]:
+    """Refuse a file, or its contents, whose text or name holds an access token, a private key or a password, which is not shown.
+
+    So is one of which a part could not be searched. `allowed` are places to let through, as errors name them: `FILE:LINE`,
+    or the file, and in it the member or column, where there are no lines. Returns those of `allowed` that were there.
+    """
+    seen = []
+    named = [replace(one, line=None) for one in find_secrets(name)]
+    for one in [*named, *search_file(file)]:
+        text = f"{name}/{one.place}" if one.place else name
+        for part in find_secrets(text):  # a name may be the secret
+            text = text.replace(part.text, "***")
+        at = text if one.line is None else f"{text}:{one.line}"
+        if at in allowed:
+            seen.append(at)
+            continue
+        let = f"to let it through, pass --allow_secret {at!r} (allow_secrets=[{at!r}])"
+        if one.problem:
+            raise HubError(
+                f"{text} could not be searched for secrets ({redact(one.problem)}); leave it out or unpack it; {let}"
+            )
+        line = "" if one.line is None else f", line {one.line},"
+        raise HubError(f"{text}{line} holds what looks like a secret ({one.kind}); take it out, and revoke it; {let}")
+    return seen
 
 
 def _check_card(api: HfApi, files: Mapping[str, str | Path | bytes], repo_type: str) -> None:

@@ -18,7 +18,7 @@ import torch
 from hf_factuality.cli import main
 from hf_factuality.errors import HubError
 from hf_factuality.hub.push import plan_push
-from hf_factuality.io.secrets import find_in_file, find_secret
+from hf_factuality.io.secrets import find_secrets, search_file
 from hf_factuality.io.upload import publish
 from hf_factuality.metrics.push import push_metrics
 from tests.hub.push_inputs import write, write_model
@@ -51,9 +51,11 @@ def test_every_kind_is_refused_in_models_datasets_and_spaces(hub, tmp_path, caps
 
 def test_the_line_is_named_and_the_first_secret_counts():
     text = "one\r\n" * 5000 + f"x {TOKEN}\n" + KEY
-    assert find_secret(text) == (5001, "Hugging Face token")
-    assert find_secret("é" * 3000 + "\n" + KEY) == (2, "private key")
-    assert find_secret("") is None and find_in_file(b"") is None
+    (first, second) = find_secrets(text)
+    assert (first.line, first.kind, first.text) == (5001, "huggingface-access-token", TOKEN)
+    assert (second.line, second.kind) == (5002, "private key") and TOKEN not in repr(first)
+    assert [one.line for one in find_secrets("é" * 3000 + "\n" + KEY)] == [2]
+    assert find_secrets("") == search_file(b"") == []
 
 
 # ---- files
@@ -119,17 +121,18 @@ def test_secrets_are_found_in_files_of_every_form(tmp_path, name, secret):
     padding = b"plain words and nothing else\n" * 40
     for data, found in ((padding, False), (padding + secret.encode() + b"\n" + padding, True)):
         path = write(tmp_path, {name: FORMS[name](data)}) / name
-        assert (find_in_file(path) is not None) is found
-        assert (find_in_file(path.read_bytes()) is not None) is found
+        for file in (path, path.read_bytes()):
+            secrets = [one for one in search_file(file) if not one.problem]
+            assert (secrets != []) is found
 
 
 def test_lines_are_counted_over_blocks_and_in_other_encodings(tmp_path):
     text = "上 a\n" * 1_500_000 + TOKEN
     for encoding in ("utf-8", "utf-16"):
         (tmp_path / "a").write_bytes(text.encode(encoding))
-        assert find_in_file(tmp_path / "a") == (1_500_001, "Hugging Face token")
+        assert [(one.line, one.text) for one in search_file(tmp_path / "a")] == [(1_500_001, TOKEN)]
     (tmp_path / "a").write_bytes(b"mended")
-    assert find_in_file(tmp_path / "a") is None
+    assert search_file(tmp_path / "a") == []
 
 
 def test_a_large_file_is_read_in_pieces(tmp_path):
@@ -140,7 +143,7 @@ def test_a_large_file_is_read_in_pieces(tmp_path):
         file.seek(0, 2)
         file.write(TOKEN.encode())
     tracemalloc.start()
-    assert find_in_file(tmp_path / "a.bin") == (None, "Hugging Face token")
+    assert [(one.line, one.text) for one in search_file(tmp_path / "a.bin")] == [(None, TOKEN)]
     assert tracemalloc.get_traced_memory()[1] < 100_000_000
     tracemalloc.stop()
 
@@ -152,7 +155,7 @@ def test_a_large_file_is_read_in_pieces(tmp_path):
 )  # fmt: skip
 @pytest.mark.timeout(120)
 def test_hostile_lines_take_no_time(part):
-    find_secret(part * (500_000 // len(part)) + "?")  # where the time grows with the square it would take hours
+    find_secrets(part * (500_000 // len(part)) + "?")  # where the time grows with the square it would take hours
 
 
 # ---- names and links
@@ -211,7 +214,7 @@ def test_our_own_pages_and_programs_are_not_refused():
     pages = [
         page for kind in ("*.md", "docs/**/*.md", "examples/*.py", "hf_factuality/**/*.py") for page in root.glob(kind)
     ]
-    assert len(pages) > 40 and [page for page in pages if find_in_file(page)] == []
+    assert len(pages) > 40 and [page for page in pages if search_file(page)] == []
 
 
 # ---- every way out
@@ -254,4 +257,4 @@ def test_the_header_of_a_file_of_weights_counts_and_its_tensors_do_not(tmp_path)
     data = header(format="pt")
     length = struct.unpack("<Q", data[:8])[0]
     write(tmp_path, {"a.safetensors": data, "b.safetensors": data[: 8 + length] + TOKEN.encode()})
-    assert find_in_file(tmp_path / "a.safetensors") is find_in_file(tmp_path / "b.safetensors") is None
+    assert search_file(tmp_path / "a.safetensors") == search_file(tmp_path / "b.safetensors") == []

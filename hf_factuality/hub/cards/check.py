@@ -12,7 +12,7 @@ from typing import Any
 
 from hf_factuality.errors import HubError
 from hf_factuality.hub.paths import find_path
-from hf_factuality.io.secrets import find_secret
+from hf_factuality.io.secrets import find_secrets
 
 
 LICENSES = frozenset(
@@ -113,8 +113,8 @@ def _told(text: str) -> Iterator[str]:
         yield "the login of an address"
     if server := _SERVER.search(text):
         yield f"the address of a server ({server[0][:60]!r})"
-    if (secret := find_secret(text)) is not None:
-        yield f"what looks like a secret ({secret[1]})"  # which is not repeated
+    for secret in find_secrets(text)[:1]:
+        yield f"what looks like a secret ({secret.kind})"  # which is not repeated
 
 
 def _load_strictly(text: str) -> Any:
