@@ -101,19 +101,12 @@ _WORDS = re.compile(r"\w{2,6}(?:[-_.]+(?:[A-Z]?[a-z]{0,15}|[0-9]{1,4}))+")
 _BODY = re.compile(
     r"""(?: BLOCK)?-{0,5} ?-{0,5}(?>\\[nrt]|<br ?/?>|[\s"'+,;>|\\]|[A-Z][A-Za-z-]+: [^\n\\]*+)*+[A-Za-z0-9+/]{16,}+(?!\.\.)"""
 )
-_COLOURS = re.compile(rb"(?:\x1b|\^\[|\\{1,4}(?:u001b|x1b|033|e))\[[0-9;?]*[A-Za-z]", re.IGNORECASE)
-_COLOUR_MARKS = b"\x1b[", b"^[[", b"001b[", b"001B[", b"x1b[", b"x1B[", b"033[", rb"\e["
-_CODES = re.compile(rb"\\{1,4}(?:u00([2-7][0-9A-Fa-f])|x([2-7][0-9A-Fa-f]))")
-_ESCAPES = {
-    rb"\n": b" ",
-    rb"\r": b" ",
-    rb"\t": b" ",
-    rb"\"": b'"',
-    rb"\'": b"'",
-    rb"\/": b"/",
-    rb"\_": b"_",
-    b"&quot;": b'"',
-}
+_COLOURS = re.compile(rb"(?:\x1b|\^\[)\[[0-9;?]*[A-Za-z]")
+_CODES = re.compile(rb"\\{1,4}(?:u00|x)([2-7][0-9A-Fa-f]|1[bB])|\\{1,4}033")
+_CODE_MARKS = b"\\x", b"\\033", *(b"\\u00%d" % digit for digit in range(1, 8))
+_PERCENT = re.compile(rb"%([2-7][0-9A-Fa-f])")
+_PICKLED = re.compile(rb"^[a-z(]{0,3}V(?=[^\n]{6,}\np\d+$)", re.MULTILINE)
+"""What stands before the strings of a pickle of protocol 0."""
 
 
 @dataclass(frozen=True)
@@ -161,9 +154,10 @@ def find_secrets(data: str | bytes) -> list[Secret]:
             if _is_secret(kind, hit.secret, text, start, end, hit.captures):
                 found.setdefault(start, (kind, hit.secret))
         elif start not in found:
-            kind, neighbours = glued[number]
-            if _is_random(hit.secret) and _stands_alone(text, start, end, neighbours):
-                alone = known.scan(f"\n{hit.secret}\n", timeout=_SECONDS)
+            kind, neighbours, known_alone = glued[number]
+            joined = text[start - 1 : start].isalnum() or text[end : end + 1].isalnum()
+            if _stands_alone(text, start, end, neighbours) and (not joined or _is_random(hit.secret)):
+                alone = [hit] if known_alone else known.scan(f"\n{hit.secret}\n", timeout=_SECONDS)
                 if any(one.visible and _is_known(kind, one.secret, False) for one in alone):
                     found[start] = kind, hit.secret
     # The hashes of a list of files hold whatever letters there are.
@@ -209,38 +203,45 @@ def _search(file: Path | bytes) -> list[Secret]:
 
 def _plain(text: bytes) -> bytes:
     """Without colours and the escapes of JSON and of programs, on the same lines, in a line of its own."""
-    if any(mark in text for mark in _COLOUR_MARKS):
+    if b"\\" in text:
+        if any(mark in text for mark in _CODE_MARKS):
+            text = _CODES.sub(_character, text)
+        text = text.replace(rb"\n", b" ").replace(rb"\r", b" ").replace(rb"\t", b" ")
+        text = text.translate(None, b"\\")  # of quotes, also of JSON in JSON
+    if b"&quot;" in text:
+        text = text.replace(b"&quot;", b'"')
+    if b"\x1b[" in text or b"^[[" in text:
         text = _COLOURS.sub(b" ", text)
-    if b"\\" in text or b"&quot;" in text:
-        if b"\\u00" in text or b"\\x" in text:
-            text = _CODES.sub(lambda match: bytes([int(match[1] or match[2], 16)]), text)
-        for _ in range(3):  # JSON in JSON in JSON
-            before = text
-            for escape, plain in _ESCAPES.items():
-                text = text.replace(escape, plain)
-            if text == before:
-                break
+    if re.search(rb"%[2-7][0-9A-Fa-f]", text):
+        text = _PERCENT.sub(lambda match: bytes([int(match[1], 16)]), text)
+    if b"\np1\n" in text:
+        text = _PICKLED.sub(b" ", text)
     return b"\n%s\n" % text  # so that no mark at its start is taken for one of an encoding
 
 
+def _character(match: re.Match[bytes]) -> bytes:
+    return b"\x1b" if match[1] is None else bytes([int(match[1], 16)])
+
+
 @cache
-def _scanners() -> tuple[Any, Any, list[tuple[str, re.Pattern[bytes]]]]:
+def _scanners() -> tuple[Any, Any, list[tuple[str, re.Pattern[bytes], bool]]]:
     """Rules of Kingfisher; ours, and its own without what has to stand around a token; the kinds of these."""
     from kingfisher_sdk import Rules, Scanner
 
     rules = Rules(confidence="low")
     glued, patterns = [], []
     for about in rules.metadata():
-        pattern = rules.detail(about["id"])["detection_regex"] if about["visible"] else ""
-        match = _AROUND.fullmatch(pattern)
-        if match is None or not (match["start"] or match["end"]):
+        rule = rules.detail(about["id"])
+        pair, match = bool(rule["depends_on_rule"]), _AROUND.fullmatch(rule["detection_regex"])
+        if not about["visible"] or match is None or not (match["start"] or match["end"] or pair):
             continue
         parts = match.groupdict("")
         # `sk-ant-` begins a token wherever it stands, `ion_` may also be the end of a name, `EXO` the middle of a hash.
         core = parts["core"]
-        neighbours = rb"(?!)" if _APART.match(core) else rb"[A-Za-z]" if _SHORT.match(core) else rb"[A-Za-z0-9+/=]"
-        glued.append((_kind(about["id"]), re.compile(neighbours)))
-        patterns.append(f"{parts['flags']}{'' if len(neighbours) < 10 else parts['start']}{core}")
+        neighbours = rb"(?!)" if _APART.match(core) else rb"[A-Za-z]" if _SHORT.match(core) else rb"[A-Za-z0-9+/]"
+        known_alone = neighbours != rb"[A-Za-z0-9+/]" and pair  # Kingfisher waits for the other half
+        glued.append((_kind(about["id"]), re.compile(neighbours), known_alone))
+        patterns.append(parts["flags"] + core)
     if len(glued) < 100:
         raise RuntimeError(
             "the rules of kingfisher-secret-scanner are not what they were; install a version that setup.py allows"

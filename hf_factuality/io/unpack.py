@@ -28,7 +28,7 @@ DEPTH = 8
 """How often a file may be packed."""
 _FACTOR, _SPARE = 200, 1 << 30
 """A file may be unpacked to so many times its own size, and so many bytes more."""
-_SPOOL = 1 << 26
+_SPOOL, _CHUNK = 1 << 26, 1 << 16
 _TENSOR = re.compile(r"(?:^|/)data/\d+$")
 _KEYED = re.compile(r"key$|secret|passw|authoriz|credential|bearer|token$", re.IGNORECASE)
 _WIDE = re.compile(rb"(?:[\x20-\x7e]\0{3}){8,}|(?:[\x20-\x7e]\0){8,}|(?:\0[\x20-\x7e]){8,}")
@@ -167,7 +167,7 @@ class _Reader:
                 archive.comment,
                 *(part for m in members for part in (m.filename.encode("utf-8", "replace"), m.comment)),
             ]
-            yield Piece(place, b"\n".join(texts))
+            yield Piece(place, b"\n".join(texts).replace(b"/", b"\n"))
             weights = any(
                 m.filename.rpartition("/")[2] == "data.pkl" for m in members
             )  # of torch: tensors hold no text
@@ -196,7 +196,7 @@ class _Reader:
         with tarfile.open(fileobj=stream, mode="r:", errors="surrogateescape", ignore_zeros=True) as archive:
             for member in archive:
                 texts = (member.name, member.linkname, member.uname, member.gname, *member.pax_headers.values())
-                yield Piece(place, "\n".join(texts).encode("utf-8", "replace"))
+                yield Piece(place, "\n".join(texts).replace("/", "\n").encode("utf-8", "replace"))
                 opened = archive.extractfile(member) if member.isfile() else None
                 if opened is not None:
                     covered.append((member.offset_data, member.offset_data + member.size))
@@ -245,12 +245,7 @@ class _Reader:
         yield from self._batches(batches, place, depth)
 
     def _schema(self, schema: Any, place: str) -> Iterator[Piece]:
-        texts = [
-            str(schema.remove_metadata()).encode(),
-            *(part for item in (schema.metadata or {}).items() for part in item),
-        ]
-        texts += [part for one in schema for item in (one.metadata or {}).items() for part in item]
-        yield Piece(place, b"\n".join(texts))
+        yield Piece(place, b"\n".join(_texts_of_fields(schema)))
 
     def _batches(self, batches: Iterable[Any], place: str, depth: int) -> Iterator[Piece]:
         for batch in batches:
@@ -502,25 +497,42 @@ def _reason(error: Exception) -> str:
     return text[:200] if isinstance(error, _Unreadable) else f"{type(error).__name__}: {text}"[:200]
 
 
+def _texts_of_fields(fields: Any) -> Iterator[bytes]:
+    """Names and metadata of a schema, or of a field with those in it."""
+    yield from (part for item in (fields.metadata or {}).items() for part in item)
+    inner = fields
+    if hasattr(fields, "type"):
+        yield fields.name.encode("utf-8", "replace")
+        inner = [fields.type.field(number) for number in range(fields.type.num_fields)]
+    for one in inner:
+        yield from _texts_of_fields(one)
+
+
 def _blocks(place: str, text: bytes) -> Iterator[Piece]:
     for start in range(0, max(len(text), 1), BLOCK):
         yield Piece(place, text[start : start + BLOCK + OVERLAP])
 
 
 def _decoded(data: bytes, encoding: str | None) -> bytes:
-    """In UTF-8. Of what is no text, each run of characters of 2 or 4 bytes becomes a line."""
+    """In UTF-8. Of what is no text, what lies around some letters in a row, where a run of wide ones becomes a line."""
     if encoding is not None:
         return data if encoding == "utf-8" else data.decode(encoding, "replace").encode("utf-8")
-    if b"\0" not in data:
-        return data
     import pyarrow as pa
     import pyarrow.compute as compute
 
-    # RE2 passes over tensors twenty times as fast as `re` does; what it leaves is short.
-    chunks = [data[start : start + (1 << 16) + 64] for start in range(0, len(data), 1 << 16)]
-    if not compute.any(compute.match_substring_regex(pa.array(chunks, pa.large_binary()), pattern=_WIDE_RE2)).as_py():
-        return data
-    return _WIDE.sub(lambda match: b"\n%s\n" % match[0].replace(b"\0", b""), data)
+    # RE2 passes over tensors in no time; what it leaves is short.
+    chunks = pa.array([data[start : start + _CHUNK + 64] for start in range(0, len(data), _CHUNK)], pa.large_binary())
+    wide = compute.match_substring_regex(chunks, pattern=_WIDE_RE2).to_pylist()
+    written = compute.match_substring_regex(chunks, pattern=r"[\x20-\x7e]{16}").to_pylist()
+    texts, start, last = [], 0, 0
+    for number in [n for n, one in enumerate(zip(wide, written, strict=True)) if any(one)]:
+        first = max(last, number * _CHUNK - OVERLAP)
+        if first > last:
+            texts.append(data[start:last])
+            start = first
+        last = min(len(data), (number + 1) * _CHUNK + OVERLAP)
+    text = b"\n".join([*texts, data[start:last]])
+    return _WIDE.sub(lambda match: b"\n%s\n" % match[0].replace(b"\0", b""), text) if any(wide) else text
 
 
 def _strings(data: bytes) -> Iterator[bytes]:

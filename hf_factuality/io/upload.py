@@ -207,10 +207,10 @@ def refuse_secrets(name: str, file: str | Path | bytes, allowed: Collection[str]
     or the file, and in it the member or column, where there are no lines. Returns those of `allowed` that were there.
     """
     seen = []
-    named = [replace(one, line=None) for one in find_secrets(name)]
+    named = [replace(one, line=None) for one in find_secrets(name.replace("/", "\n"))]
     for one in [*named, *search_file(file)]:
         text = f"{name}/{one.place}" if one.place else name
-        for part in find_secrets(text):  # a name may be the secret
+        for part in find_secrets(text.replace("/", "\n")):  # a name may be the secret
             text = text.replace(part.text, "***")
         at = text if one.line is None else f"{text}:{one.line}"
         if at in allowed:
