@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hf_factuality.errors import HubError
-from hf_factuality.io.unpack import text_encoding
+from hf_factuality.io.tables import text_encoding
 
 
 # Vocabularies and rows of data may hold any text; nobody's paths are written there by a library.

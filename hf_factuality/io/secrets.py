@@ -16,6 +16,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from hf_factuality.errors import HubError
 from hf_factuality.io.unpack import pieces
 
 
@@ -185,7 +186,7 @@ def _search_file(path: Path, size: int, _changed: int) -> list[Secret]:
 
 def _search(file: Path | bytes) -> list[Secret]:
     found: dict[tuple[str, str], Secret] = {}
-    for piece in pieces(file):
+    for piece in pieces(file, MAYBE_SECRET_SETTING):
         problem, secrets = piece.problem, []
         if not problem:
             try:
@@ -226,8 +227,13 @@ def _character(match: re.Match[bytes]) -> bytes:
 @cache
 def _scanners() -> tuple[Any, Any, list[tuple[str, re.Pattern[bytes], bool]]]:
     """Rules of Kingfisher; ours, and its own without what has to stand around a token; the kinds of these."""
-    from kingfisher_sdk import Rules, Scanner
-
+    try:
+        from kingfisher_sdk import Rules, Scanner
+    except ImportError as error:
+        what = f"kingfisher-secret-scanner cannot be imported ({error})"
+        raise HubError(
+            f"{what}, and nothing is published without a search for secrets; install it with pip"
+        ) from error
     rules = Rules(confidence="low")
     glued, patterns = [], []
     for about in rules.metadata():
@@ -243,9 +249,7 @@ def _scanners() -> tuple[Any, Any, list[tuple[str, re.Pattern[bytes], bool]]]:
         glued.append((_kind(about["id"]), re.compile(neighbours), known_alone))
         patterns.append(parts["flags"] + core)
     if len(glued) < 100:
-        raise RuntimeError(
-            "the rules of kingfisher-secret-scanner are not what they were; install a version that setup.py allows"
-        )
+        raise HubError("the rules of kingfisher-secret-scanner are not as expected; install version 1.5 of it")
     own = [
         *((f"ours.{n}", rule) for n, rule in enumerate(_OURS.values())),
         *((f"glued.{n}", rule) for n, rule in enumerate(patterns)),

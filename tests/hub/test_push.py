@@ -1,8 +1,11 @@
 """What a push publishes and what it does not, with the real client against a Hub on this machine."""
 
+import io
 import json
 import os
 
+import pyarrow as pa
+import pyarrow.parquet as parquet
 import pytest
 
 from hf_factuality.cli import main
@@ -321,7 +324,14 @@ def test_the_state_of_a_run_goes_to_private_repositories_only(hub, model):
 
 
 def test_datasets_and_spaces(hub, tmp_path):
-    run = {"pairs.parquet": b"PAR1", "README.md": b"# Pairs", "responses.jsonl": b"{}", "settings.json": b"{}"}
+    pairs = io.BytesIO()
+    parquet.write_table(pa.table({"chosen": ["a"]}), pairs)
+    run = {
+        "pairs.parquet": pairs.getvalue(),
+        "README.md": b"# Pairs",
+        "responses.jsonl": b"{}",
+        "settings.json": b"{}",
+    }
     push_folder(write(tmp_path / "pairs", run), "someone/pairs", repo_type="dataset")
     assert set(published(hub, "someone/pairs", kind="dataset")) == {"pairs.parquet", "README.md"}
     rows = {"data/train.jsonl": b'{"path": "/home/me/x"}\n', "notes.docx": b""}
