@@ -10,6 +10,7 @@ import base64
 import json
 import re
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 from itertools import pairwise
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from hf_factuality.errors import HubError
+from hf_factuality.io.tables import OVERLAP
 from hf_factuality.io.unpack import pieces
 
 
@@ -36,8 +38,8 @@ SECRET_SETTING = re.compile(
 """Names of settings that hold a key or a password."""
 MAYBE_SECRET_SETTING = re.compile(r"key$|secret|passw|authoriz|credential|bearer|token$", re.IGNORECASE)
 """Names of settings that may hold one, and are not shown; `hf_tokenizer` and `access_token_budget` are none."""
-_SECONDS = 60.0
-"""For a block, which takes 0.1 s; a text that takes longer was made to."""
+_SCAN, _SECONDS = 1 << 18, 30.0
+"""Bytes of a scan, and for how long it may go on; it takes some milliseconds, if its text was not made to take longer."""
 
 _ASSIGNED = r"""["'\]]{0,3}\s{0,3}(?:=>?|:=?|,)\s{0,3}["']?"""
 _END = r"""(?:["'\s,;)}\\&<]|$)"""
@@ -142,13 +144,12 @@ def find_secrets(data: str | bytes) -> list[Secret]:
     text = _plain(data.encode("utf-8", "replace") if isinstance(data, str) else data)
     known, ours, glued = _scanners()
     found: dict[int, tuple[str, str]] = {}
-    for hit in known.scan(text, timeout=_SECONDS):
+    for start, _, hit in _hits(known, text):
         kind = _kind(hit.rule_id)
         # What is encoded as base64 is known in its plain form alone.
         if hit.visible and _is_known(kind, hit.secret, hit.is_base64_encoded):
-            found.setdefault(hit.location["start_offset"], (kind, hit.secret))
-    for hit in ours.scan(text, timeout=_SECONDS):
-        start, end = hit.location["start_offset"], hit.location["end_offset"]
+            found.setdefault(start, (kind, hit.secret))
+    for start, end, hit in _hits(ours, text):
         number = int(hit.rule_id.rpartition(".")[2])
         if hit.rule_id.startswith("ours"):
             kind = list(_OURS)[number]
@@ -163,9 +164,21 @@ def find_secrets(data: str | bytes) -> list[Secret]:
                     found[start] = kind, hit.secret
     # The hashes of a list of files hold whatever letters there are.
     found = {start: one for start, one in found.items() if not _HASH.search(text, max(0, start - 150), start)}
-    return [
-        Secret(text.count(b"\n", 1, start) + 1, *found[start][:1], text=found[start][1]) for start in sorted(found)
-    ]
+    secrets, line, last = [], 1, 1
+    for start in sorted(found):
+        line, last = line + text.count(b"\n", last, start), start
+        secrets.append(Secret(line, found[start][0], text=found[start][1]))
+    return secrets
+
+
+def _hits(scanner: Any, text: bytes) -> Iterator[tuple[int, int, Any]]:
+    """Where each hit begins and ends. The time of a scan grows with the square of its hits, so that scans are short."""
+    for first in range(0, len(text), _SCAN):
+        # A line of its own, so that no mark at its start is taken for one of an encoding.
+        for hit in scanner.scan(b"\n" + text[first : first + _SCAN + OVERLAP], timeout=_SECONDS):
+            start, end = (first + hit.location[name] - 1 for name in ("start_offset", "end_offset"))
+            if start > first or first == 0:  # else it is the rest of what began before
+                yield start, end, hit
 
 
 def search_file(file: str | Path | bytes) -> list[Secret]:
@@ -217,7 +230,7 @@ def _plain(text: bytes) -> bytes:
         text = _PERCENT.sub(lambda match: bytes([int(match[1], 16)]), text)
     if b"\np1\n" in text:
         text = _PICKLED.sub(b" ", text)
-    return b"\n%s\n" % text  # so that no mark at its start is taken for one of an encoding
+    return b"\n%s\n" % text
 
 
 def _character(match: re.Match[bytes]) -> bytes:

@@ -151,7 +151,7 @@ def test_a_large_file_is_read_in_pieces(tmp_path):
 @pytest.mark.parametrize(
     "part",
     ["eyJ-", "eyJhbGciOiJIUzI1NiJ9.a ", "://a:b", "://:", "\\", "\\\\u0068", "-----BEGIN A PRIVATE KEY-----\\n", "A-b: ", "aws key",
-     "machine ", "hf_", "xoxb-1-", "api_key=", "bearer ", "https://hooks.slack.com/services/T", "0" * 9 + ":", "sk-a-"],
+     "machine ", "hf_", "xoxb-1-", "api_key=", "bearer ", "https://hooks.slack.com/services/T", "0" * 9 + ":", "sk-a-", "AKIA", "figd_"],
 )  # fmt: skip
 @pytest.mark.timeout(120)
 def test_hostile_lines_take_no_time(part):
