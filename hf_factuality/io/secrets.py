@@ -49,6 +49,8 @@ _OURS = {
     "Hugging Face token": r"(?:hf_(?:oauth_)?|api_org_)[A-Za-z0-9]{20,}",
     "key of OpenAI, Anthropic or the like": r"sk-[A-Za-z0-9_-]{32,}",
     "Google key": r"GOCSPX-[A-Za-z0-9_-]{28}|ya29\.[A-Za-z0-9_-]{30,}",
+    "API key": r"(?:r8|gsk)_[A-Za-z0-9_]{30,}|(?:xai|pplx|nvapi|tvly)-[A-Za-z0-9_-]{30,}|dckr_pat_[A-Za-z0-9_-]{20,}|dapi[0-9a-f]{32}"
+    r"|hvs\.[A-Za-z0-9_-]{24,}",
     "AWS access key": r"(?:A3T[A-Z0-9]|AKIA|ASIA|ABIA|ACCA)[A-Z0-9]{16}",
     "AWS secret key": r"(?:(?i:aws).{0,20}?(?i:key|secret|pw|pass|token)|(?i:secret_?access_?key)).{0,20}?[\s'\":=,(]"
     r"(?P<TOKEN>[0-9a-zA-Z/+]{40})(?:[^0-9A-Za-z_/+=]|$)",
@@ -72,7 +74,7 @@ _OURS = {
     "key of Kaggle": r"\"username\"\s*:\s*\"[^\"]{1,80}\"\s*,\s*\"key\"\s*:\s*\"(?P<TOKEN>[0-9a-f]{32})\"",
     "password of a .netrc": r"machine\s+\S{1,100}\s+login\s+\S{1,100}\s+password\s+(?P<TOKEN>[^\s{}\"']{3,100})",
 }
-_RANDOM = {"bearer token", "key or password", "token", "key on a command line", "Telegram token"}
+_RANDOM = {"API key", "bearer token", "key or password", "token", "key on a command line", "Telegram token"}
 _BOUNDED = {
     "AWS access key",
     "Telegram token",

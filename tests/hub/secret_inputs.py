@@ -109,6 +109,8 @@ KINDS = {
     "Replicate": _joined("r8_", _some(WORD, 37)),
     "Groq": _joined("gsk_", _some(WORD, 52)),
     "Vault": _joined("hvs.", _some(WORD, 90)),
+    "Tavily": _joined("tvly-", _some(WORD, 32)),
+    "Vault, short": _joined("hvs.", _some(WORD, 24)),
     "setting": _joined("api_token=", _some(WORD, 32)),
     "Postgres": _joined("PGPASSWORD=", lambda rng: "h7" + _some(WORD, 4)(rng) + "!Kq", " psql"),
     "curl": _joined("curl -u admin:", _some(WORD, 14), " https://a.b/c"),
