@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from accelerate import PartialState
-from datasets import Dataset, load_dataset
+from datasets import load_dataset
 from trl import ModelConfig, ScriptArguments, TrlParser
 
-from demos.best_answers import best_answers, one_round
+from demos.best_answers import best_answers, kept_answers, one_round
 from demos.closed_world import ClosedWorldDemo
 from hf_factuality.data import SamplingConfig, read_questions
 from hf_factuality.data.refusals import with_golds
@@ -57,7 +57,7 @@ def main():
             questions = with_golds(read_questions(rows))
             best_answers(name, questions, sampling, script.selector, script.how, folder, training.seed)
         state.wait_for_everyone()
-        return Dataset.from_parquet(str(folder / "best.parquet"))
+        return kept_answers(folder)
 
     before = demo.model_dir if demo else script.before
     after = one_round(demo, chosen(demo.model_dir, "before"), training) if demo else model.model_name_or_path
@@ -68,8 +68,9 @@ def main():
     trainer.save_model()
     if demo:
         demo.measure("after", trainer)
-        demo.report(training.output_dir)
-    trainer.accelerator.print(f"{trainer.ratios.ratios}: the averaged model is in {training.output_dir}")
+        trainer.card_results = demo.report(training.output_dir)["after"]  # before is the model before alignment
+    trainer.create_model_card(dataset_name=script.dataset_name)
+    trainer.accelerator.print(f"{trainer.ratios.ratios}: the averaged model and its card are in {training.output_dir}")
 
 
 if __name__ == "__main__":

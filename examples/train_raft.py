@@ -11,10 +11,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from accelerate import PartialState
-from datasets import Dataset
 from trl import ModelConfig, ScriptArguments, SFTConfig, SFTTrainer, TrlParser, get_peft_config
 
-from demos.best_answers import best_answers
+from demos.best_answers import best_answers, kept_answers, write_card
 from demos.closed_world import ClosedWorldDemo
 from hf_factuality.data import SamplingConfig, read_questions
 from hf_factuality.data.rag_preferences import with_passages
@@ -62,8 +61,7 @@ def main():
         state.wait_for_everyone()
         last = number == script.rounds - 1
         args = replace(training, output_dir=str(out if last else out / f"round-{number}"))
-        best = Dataset.from_parquet(str(folder / "best.parquet"))
-        trainer = SFTTrainer(name, args, train_dataset=best, peft_config=get_peft_config(model))
+        trainer = SFTTrainer(name, args, train_dataset=kept_answers(folder), peft_config=get_peft_config(model))
         if demo and not number:
             demo.measure("before", trainer)
         trainer.train()
@@ -71,8 +69,8 @@ def main():
         name = args.output_dir
     if demo:
         demo.measure("after", trainer)
-        demo.report(training.output_dir)
-    trainer.accelerator.print(f"The model is in {training.output_dir}; hf-factuality push publishes it")
+    write_card(trainer, script, demo.model_dir if demo else model.model_name_or_path, demo and demo.report(str(out)))
+    trainer.accelerator.print(f"The model and its card are in {out}; hf-factuality push sends both")
 
 
 if __name__ == "__main__":

@@ -15,8 +15,9 @@ from typing import Literal
 from datasets import load_dataset
 from trl import DPOConfig, DPOTrainer, ModelConfig, ScriptArguments, SFTConfig, SFTTrainer, TrlParser, get_peft_config
 
-from demos.corrections import REVISE, CorrectionDemo
+from demos.corrections import REVISE, CorrectionDemo, write_card
 from hf_factuality import FactGRPOConfig, FactGRPOTrainer
+from hf_factuality.data.builder import describe_run
 from hf_factuality.functional import correction
 from hf_factuality.rewards import CorrectionReward
 from hf_factuality.trainers import CorrectionRollout
@@ -56,6 +57,7 @@ def main():
     if real:
         demo, name = None, model.model_name_or_path
         dataset = load_dataset(script.dataset_name, script.dataset_config, split=script.dataset_train_split)
+        dataset.info.description = describe_run(script.dataset_name) or dataset.info.description  # for the card
     else:
         demo = CorrectionDemo(training.output_dir, training.seed)
         before = Path(training.output_dir).with_name("self-correction-closed-world-sft")
@@ -69,9 +71,8 @@ def main():
         demo.two_turns("before", trainer)
     trainer.train(resume_from_checkpoint=training.resume_from_checkpoint)
     trainer.save_model()
-    if demo:
-        demo.two_turns("after", trainer)
-    trainer.accelerator.print(f"The model is in {training.output_dir}; hf-factuality push publishes it")
+    write_card(trainer, script, demo)
+    trainer.accelerator.print(f"The model and its card are in {training.output_dir}; hf-factuality push sends both")
 
 
 if __name__ == "__main__":

@@ -251,6 +251,20 @@ def describe_labels(folder: Path) -> str:
     return f", labelled by {verifier.get('class')}" + (f" ({stages})" if stages else "")
 
 
+def describe_run(folder: str | os.PathLike) -> str:
+    """What a run has made, for `info.description` of a dataset that was read from its folder and the card of a model that is
+    trained on it; empty if the folder holds no finished run."""
+    try:
+        report = json.loads((Path(folder) / "report.json").read_text(encoding="utf-8"))
+        item, settings = next(
+            (name.removesuffix("_settings"), it) for name, it in report.items() if name.endswith("_settings")
+        )
+        kind = settings.get("variant") or settings.get("output")
+    except (OSError, ValueError, AttributeError, StopIteration):
+        return ""
+    return f"{item}s that a model's own answers made" + (f" ({kind})" if kind else "") + describe_labels(Path(folder))
+
+
 def verified(
     question: PreferenceQuestion, responses: LineFile, verdicts: LineFile, counts: Counter, finished: bool = False
 ) -> list[tuple[str, Verification | None]]:
@@ -312,6 +326,7 @@ class DatasetKind:
             found = {name: [row[name] for row in own] for name in features}
             plain = json.loads(json.dumps(found, ensure_ascii=False).encode("utf-8", "replace"))
             dataset = Dataset.from_dict(plain, features=features)
+            dataset.info.description = describe_run(folder)
             with writing(folder / file) as partial:
                 dataset.to_parquet(str(partial))
         dropped["responses that were cut off, and kept"] = report["cut_off_responses"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +82,7 @@ def _push(args: argparse.Namespace) -> int:
         update_card(args.folder, repo_id=repo_id)
         plan = plan_push(args.folder, **what)
     print(plan, file=sys.stderr)
+    plan = replace(plan, warnings=())  # they have been shown
     done = push_plans([plan], repo_id, commit_message=args.commit_message, **where)
     for name in done.deleted:
         print(f"removed {name}, which was of an earlier model", file=sys.stderr)

@@ -5,7 +5,8 @@ Unlike `upload_folder`, which sends whatever it finds, a file is published if it
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,13 @@ from hf_factuality.io.manifest import MANIFEST, published_manifest
 from hf_factuality.io.upload import Published, publish
 
 
+logger = logging.getLogger(__name__)
 REPO_TYPES = ("model", "dataset", "space")
 _TEMPLATE = b"[More Information Needed]"  # of a card with places that nobody filled in
+_WRITES = (
+    "`trainer.create_model_card()` of our trainers writes one, and of TRL's own "
+    "`hf_factuality.hub.cards.card.write_method_card(trainer, method)`; a card that is in the repository stays (docs/push.md)"
+)
 _UNFILLED = "a template that was not filled in; does not replace a card that is there"
 
 
@@ -44,7 +50,8 @@ class PushedFile:
 class PushPlan:
     """What a push of a folder would publish, by path in the repository, and why not the rest; `str()` of it is the list.
 
-    `resumable`: the state of a run is among the files, so that the repository has to be private.
+    `resumable`: the state of a run is among the files, so that the repository has to be private. `warnings`: what a reader of
+    the repository would miss, in sentences; the push goes on.
     """
 
     folder: Path
@@ -52,6 +59,7 @@ class PushPlan:
     files: dict[str, PushedFile]
     left_out: dict[str, str] = field(default_factory=dict)
     resumable: bool = False
+    warnings: Sequence[str] = ()
 
     def __str__(self) -> str:
         width = max(map(len, [*self.files, *self.left_out]), default=0)
@@ -62,6 +70,7 @@ class PushPlan:
         if self.left_out:
             lines.append("left out:")
             lines += [f"  {name:{width}}  {reason}" for name, reason in self.left_out.items()]
+        lines += [f"warning: {warning}" for warning in self.warnings]
         return "\n".join(lines)
 
 
@@ -106,7 +115,9 @@ def plan_push(
         files[start + MANIFEST] = PushedFile(found[MANIFEST], content)
     if not files:
         raise HubError(f"{folder} holds nothing that is published as a {repo_type}; see --dry_run, or add --include")
-    return PushPlan(folder, repo_type, files, dict(sorted(left_out.items())), resumable)
+    alone = repo_type == "model" and not start and not resumable
+    warnings = _card_warnings(files.get("README.md"), left_out) if alone else []
+    return PushPlan(folder, repo_type, files, dict(sorted(left_out.items())), resumable, warnings)
 
 
 def push_folder(
@@ -147,6 +158,8 @@ def push_plans(
     card = files.get("README.md")
     unfilled = card is not None and _TEMPLATE in card.read()  # as it is now, not as it was planned
     resumable = any(plan.resumable for plan in plans)
+    for warning in (text for plan in plans for text in plan.warnings):
+        logger.warning("%s", warning)
     if resumable and private is False:
         raise HubError("the state of a run goes to private repositories only; leave out private=False")
     repo_type = plans[0].repo_type
@@ -171,6 +184,22 @@ def _check_card(text: str, path: Path) -> None:
 
     if is_our_card(text) and (problems := card_problems(text)):
         raise HubError(f"the model card {path} cannot be published: {'; '.join(problems)}")
+
+
+def _card_warnings(card: PushedFile | None, left_out: Mapping[str, str]) -> list[str]:
+    """What a model without a card, or with one that says nothing to the Hub, is published without."""
+    if card is None:
+        # Who excludes the card wants the one that is there to stay.
+        return [] if "README.md" in left_out else [f"the folder has no model card (README.md); {_WRITES}"]
+    content = card.read()
+    if _TEMPLATE in content:
+        return [f"the model card is a template that nobody filled in; {_WRITES}"]
+    if not content.startswith(b"---"):
+        return [
+            "the model card has no header between lines of ---, so that the Hub knows neither base model, library nor "
+            "licence; begin README.md with one (docs/cards.md)"
+        ]
+    return []
 
 
 def _check_value_head(path: Path) -> None:

@@ -132,7 +132,7 @@ class DCPORewards(_Confidence):
                 for (correct, q), group in self._rows
             ]
 
-        reward.__name__ = name
+        reward.__name__, reward.owner = name, self
         return reward
 
 

@@ -142,7 +142,10 @@ class LongFormReward:
             settings.setdefault("outcome", answer_outcome())
         self.__name__ = reward if isinstance(reward, str) else getattr(reward, "__name__", type(reward).__name__)
         self._reads_spans = reward in _OF_SPANS
-        formula = {**LONG_FORM_REWARDS, **_OF_SPANS}.get(reward, reward)
+        known = {**LONG_FORM_REWARDS, **_OF_SPANS}
+        # What it is on a card, whatever it is logged as; of a formula of the user's `None`.
+        self.formula_name = next((name for name, own in known.items() if reward == name or reward is own), None)
+        formula = known.get(reward, reward)
         inspect.signature(formula).bind((), **settings)
         self._per_batch = {name: value for name, value in settings.items() if callable(value)}
         self._formula = partial(formula, **{n: value for n, value in settings.items() if n not in self._per_batch})

@@ -15,7 +15,10 @@ from transformers import ProcessorMixin
 
 from hf_factuality.data.fspo import check_prompt_lengths
 from hf_factuality.hub.cards.card import write_trainer_card
+from hf_factuality.hub.cards.methods import CardMethod
+from hf_factuality.hub.cards.settings import describe_rewards, describe_verifier
 from hf_factuality.hub.results import folder_fingerprint
+from hf_factuality.io.markdown import code, escaped
 from hf_factuality.rewards._rows import JudgedReward
 from hf_factuality.rewards.abstention import AbstentionReward
 from hf_factuality.rewards.answers import THINK_OPENED
@@ -42,7 +45,13 @@ class FactualityTrainer(WholeCheckpoints, Publishes, StopsAtNonFinite):
     _config: ClassVar[type]
     _name: ClassVar[str]
     _task = "text-generation"
+    _method: CardMethod
     card_results: Any = None
+
+    def _use_method(self, method: CardMethod) -> None:
+        """What this run is on its card; before the parent's `__init__`, which tags the model."""
+        self._method, self._paper = method, method.of_trl
+        self._tag_names = [*type(self)._tag_names[:-1], *method.tags, type(self)._tag_names[-1]]
 
     @classmethod
     def _checked_args(cls, args: Any, model: Any) -> Any:
@@ -156,6 +165,16 @@ class SamplingTrainer(FactualityTrainer, ResumableRollouts, CheckedRollouts, Gen
     def _reads_judgements(self, function: Any) -> bool:
         """Whether a reward function takes what was judged, or the text to judge: its `None` is a judgement that failed."""
         return bool({VERIFICATIONS, COMPLETION_TEXTS} & set(inspect.signature(function).parameters))
+
+    def _shown_reward(self, name: str, weight: Any) -> str:
+        """A reward for the card, with what it pays; its weight is among the settings, unless it is only logged."""
+        detail = self._method.details.get(name)
+        return code(name) + (f" ({escaped(detail)})" if detail else "") + " (logged only)" * (not weight)
+
+    def _verifiers(self, labels: Sequence[Any] = ()) -> str:
+        """For the card: who labels for the trainer, then who judges for single rewards."""
+        rewards = describe_rewards(self.reward_funcs, self.reward_func_names)
+        return "; ".join(filter(None, [*map(describe_verifier, labels), rewards])) or "none"
 
     def _log_sums(self, sums: dict[str, tuple[Any, Any]], empty: float = math.nan) -> None:
         """Log `{name: (sum, count)}` as ratios over all processes, `empty` where there is none; sums, for a count of `None`."""

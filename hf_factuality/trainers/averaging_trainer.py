@@ -26,6 +26,8 @@ from hf_factuality.checkpoints.merge import Model, read_model
 from hf_factuality.checkpoints.model import read_json
 from hf_factuality.errors import CheckpointError
 from hf_factuality.functional.averaging import RatioMap, adaptive_ratios, average_tensors, ratio_penalty
+from hf_factuality.hub.cards.methods import METHODS, describe_method
+from hf_factuality.io.markdown import code
 from hf_factuality.trainers._base import FactualityTrainer
 from hf_factuality.trainers.averaging_config import AdaptiveAveragingConfig
 
@@ -64,7 +66,7 @@ class AdaptiveAveragingTrainer(FactualityTrainer, SFTTrainer):
     _tag_names = ["trl", "sft", "adaptive-averaging", "hf_factuality"]
     _name, _config = "AdaptiveAveraging", AdaptiveAveragingConfig
     _written: tuple[Path, Ratios] | None = None
-    _paper = {"title": "Mitigating the Alignment Tax of RLHF", "id": "2309.06256"}
+    _paper = METHODS["ama"].paper.of_trl
 
     def __init__(
         self,
@@ -177,10 +179,10 @@ class AdaptiveAveragingTrainer(FactualityTrainer, SFTTrainer):
         self._load_from_checkpoint(self.state.best_model_checkpoint)
 
     def _card(self):
-        args, ratios = self.args, self.ratios.ratios.values()
+        args, ratios, method = self.args, self.ratios.ratios.values(), describe_method(["ama"], "averaging")
         shown = ", ".join(f"{ratio:.3f}" for ratio in ratios) if len(ratios) <= 12 else f"{len(ratios)} ratios"
         return {
-            "method": f"Adaptive model averaging (AMA) with {self._folders[0].name}",
+            "method": replace(method, title=f"{method.title} with {code(self._folders[0].name)}"),
             "verifier": "the one that chose the answers",
             "objective": f"ratios of mean {args.alpha:g} by {args.level} ({args.variant}): {shown}; loss of high-reward answers, "
             f"{args.penalty} penalty",

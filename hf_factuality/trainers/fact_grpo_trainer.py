@@ -23,15 +23,16 @@ from hf_factuality.functional import (
     token_values,
 )
 from hf_factuality.functional.sequence_ratio import gspo_token_reference
-from hf_factuality.hub.cards.settings import describe_verifier
+from hf_factuality.hub.cards.methods import CardMethod
 from hf_factuality.io.markdown import code
 from hf_factuality.rewards import check_format
 from hf_factuality.rewards._rows import row_evidence, verifier_input
 from hf_factuality.rewards.answers import THINK_OPENED
 from hf_factuality.rewards.confidence import LoVeCReward
 from hf_factuality.spans import LabeledSpan, Verification, scope_ranges
-from hf_factuality.trainers._base import COMPLETION_TEXTS, VERIFICATIONS, SamplingTrainer, named_rewards
+from hf_factuality.trainers._base import COMPLETION_TEXTS, VERIFICATIONS, SamplingTrainer, as_list, named_rewards
 from hf_factuality.trainers._group_rewards import CreditsRewards
+from hf_factuality.trainers._methods import reward_method
 from hf_factuality.trainers._overlap import columns_of
 from hf_factuality.trainers._span_rewards import SpanRewards
 from hf_factuality.trainers._token_rewards import TokenRewardFunc
@@ -133,13 +134,9 @@ class FactGRPOTrainer(CreditsRewards, SequenceRatios, SamplingTrainer, GRPOTrain
         `NonFiniteError`: during training, at an infinite reward, loss or gradient.
     """
 
-    _tag_names = ["trl", "fact-grpo", "fspo", "hf_factuality"]
+    _tag_names = ["trl", "fact-grpo", "hf_factuality"]
     _name = "FactGRPO"
     _config = FactGRPOConfig
-    _paper = {
-        "title": "Reasoning Models Hallucinate More: Factuality-Aware Reinforcement Learning for Large Reasoning Models",
-        "id": "2505.24630",
-    }
 
     def __init__(
         self,
@@ -188,6 +185,7 @@ class FactGRPOTrainer(CreditsRewards, SequenceRatios, SamplingTrainer, GRPOTrain
                 f"nothing to learn from: pass reward_funcs, or set factuality_reward_weight (0 by variant={args.variant!r})"
             )
         self._num_plain = len(own)
+        self._use_method(self._method_of(args, own, as_list(token_reward_funcs), kwargs.get("rollout_func")))
         weights = [*[1.0] * len(paid), args.factuality_reward_weight]
         super().__init__(
             model, own, [*paid, factuality], weights, args, train_dataset, eval_dataset, processing_class, **kwargs
@@ -308,21 +306,35 @@ class FactGRPOTrainer(CreditsRewards, SequenceRatios, SamplingTrainer, GRPOTrain
         self._log_factuality(flipped, mask)
         return output
 
+    def _method_of(self, args, own: Sequence[Any], paid: Sequence[Any], rollout: Any) -> CardMethod:
+        """FSPO is its credit with its factuality reward, which the released code only logs."""
+        labelled = not isinstance(self._guard.verifier, _Nothing)
+        rewarded = labelled and args.factuality_reward_weight > 0
+        fspo = labelled and args.credit == "flip" and (rewarded or args.variant == "released")
+        weights = [*(args.reward_weights or [1.0] * len(own)), *[1.0] * len(paid)]
+        return reward_method(
+            [*own, *paid], weights, "GRPO",
+            more=["fspo"] * fspo + ["factuality"] * (rewarded and not fspo),
+            credit=None if fspo or args.credit == "none" else self._named_credit(args),
+            revises=isinstance(rollout, CorrectionRollout),
+        )  # fmt: skip
+
+    def _named_credit(self, args) -> str:
+        return args.credit if args.credit in CREDITS else code(args.credit)
+
     def _card(self):
-        args, known = self.args, CREDITS.get(self.args.credit)
-        named = args.credit if known else code(args.credit)
-        own = self._span_rewards.found
-        rewards = "rewards " + ", ".join(
-            code(name) + " (at its own characters)" * (column in own)
-            for column, name in enumerate(self.reward_func_names)
-        )
+        args, own = self.args, self._span_rewards.found
+        labelled = not isinstance(self._guard.verifier, _Nothing)
+        weights = [own[column][1] if column in own else weight for column, weight in enumerate(self.reward_weights)]
+        shown = [self._shown_reward(name, weight) + " (at its own characters)" * (column in own)
+                 for column, (name, weight) in enumerate(zip(self.reward_func_names, weights, strict=True))
+                 if labelled or name != REWARD_NAME]  # fmt: skip
+        labels = f"factuality reward weight {args.factuality_reward_weight:g}, {args.label_values} labels, "
         return {
-            "method": (known and known.method) or f"FactGRPO with {named} credit",
-            "verifier": "none"
-            if isinstance(self._guard.verifier, _Nothing)
-            else describe_verifier(self._guard.verifier),
-            "objective": f"{args.variant}: factuality reward weight {args.factuality_reward_weight:g}, "
-            f"{args.label_values} labels, {named} credit, {args.loss_type} loss; {rewards}",
+            "method": self._method,
+            "verifier": self._verifiers([self._guard.verifier] if labelled else []),
+            "objective": f"{args.variant}: {labels}" * labelled
+            + f"{self._named_credit(args)} credit, {args.loss_type} loss; rewards {', '.join(shown)}",
         }
 
     def _log_factuality(self, flipped: torch.Tensor, mask: torch.Tensor) -> None:

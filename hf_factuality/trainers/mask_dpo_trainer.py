@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 
 from datasets import Dataset
 from transformers import TrainerCallback
@@ -10,6 +11,7 @@ from trl import DPOTrainer
 from trl.trainer.utils import global_then_local_main_first
 
 from hf_factuality.errors import DataError
+from hf_factuality.hub.cards.methods import describe_method
 from hf_factuality.spans import Label
 from hf_factuality.trainers._base import FactualityTrainer
 from hf_factuality.trainers._mask_dpo_data import (
@@ -65,10 +67,9 @@ class MaskDPOTrainer(FactualityTrainer, DPOTrainer):
         `NonFiniteError`: during training, at a loss or gradient that is not finite.
     """
 
-    _tag_names = ["trl", "mask-dpo", "hf_factuality"]
+    _tag_names = ["trl", "hf_factuality"]
     _name = "MaskDPO"
     _config = MaskDPOConfig
-    _paper = {"title": "Mask-DPO: Generalizable Fine-grained Factuality Alignment of LLMs", "id": "2503.02846"}
 
     def __init__(
         self,
@@ -94,6 +95,11 @@ class MaskDPOTrainer(FactualityTrainer, DPOTrainer):
         # tokenizer is known once the datasets are prepared.
         collator = MaskedPreferenceCollator(pad_token_id=-1, pad_to_multiple_of=args.pad_to_multiple_of, **window)
         self._masked_collator = collator
+        method, masked = describe_method(["mask_dpo" if chosen or rejected else "dpo"], "DPO"), (chosen, rejected)
+        if None in masked and any(masked):
+            side = "preferred" if chosen else "rejected"
+            method = replace(method, title=f"{method.title} of which only the {side} completion is masked")
+        self._use_method(method)
         super().__init__(model, ref_model, args, collator, train_dataset, eval_dataset, processing_class, **kwargs)
         self.add_callback(_LogMasks(self._metrics["train"], self.mask_statistics["train"]))
 
@@ -152,7 +158,7 @@ class MaskDPOTrainer(FactualityTrainer, DPOTrainer):
     def _card(self):
         args = self.args
         return {
-            "method": "Mask-DPO",
+            "method": self._method,
             "verifier": "the one that labelled the pairs",
             "objective": f"{' + '.join(args.loss_type)} loss on {', '.join(args.chosen_labels)} spans of the preferred "
             f"and {', '.join(args.rejected_labels)} spans of the rejected completion; tokens outside: "

@@ -14,6 +14,7 @@ from trl.trainer.reward_trainer import DataCollatorForPreference
 from hf_factuality.errors import DataError
 from hf_factuality.functional import calibration
 from hf_factuality.functional.scoring import mean
+from hf_factuality.hub.cards.methods import METHODS
 from hf_factuality.hub.results import environment, measured_entry, write_results
 from hf_factuality.trainers._base import FactualityTrainer
 from hf_factuality.trainers._settings import require, setting
@@ -74,7 +75,7 @@ class RAGRewardTrainer(FactualityTrainer, RewardTrainer):
     _name, _config, _unit = "RAGReward", RAGRewardConfig, "pairs"
     _tag_names = ["trl", "reward-trainer", "rag-reward", "hf_factuality"]
     _task, _results = "text-classification", "results-reward.json"
-    _paper = {"title": "RAG-Reward: Optimizing RAG with Reward Modeling and RLHF", "id": "2501.13264"}
+    _paper = METHODS["rag_reward"].paper.of_trl
 
     def __init__(
         self,

@@ -23,6 +23,7 @@ from hf_factuality.functional import calibration
 from hf_factuality.functional.metrics import bootstrap_interval
 from hf_factuality.functional.probe import pool_spans
 from hf_factuality.functional.scoring import mean
+from hf_factuality.hub.cards.methods import METHODS
 from hf_factuality.hub.results import environment, measured_entry, write_results
 from hf_factuality.io.files import write_atomically
 from hf_factuality.io.svg import plot_svg
@@ -91,10 +92,7 @@ class TruthfulnessTrainer(FactualityTrainer, _BaseTrainer):
     _template_file = "rm_model_card.md"
     _settings, _verifier, _results = SETTINGS, TruthfulnessVerifier, "results-truthfulness.json"
     _kind, _peft_task, _collator = "ForSequenceClassification", "SEQ_CLS", DataCollatorWithPadding
-    _paper = {
-        "title": "Knowledge-Level Consistency Reinforcement Learning: Dual-Fact Alignment for Long-Form Factuality",
-        "id": "2509.23765",
-    }
+    _paper = METHODS["truthfulness_model"].paper.of_trl
 
     def __init__(
         self,

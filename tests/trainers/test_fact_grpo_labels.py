@@ -121,8 +121,8 @@ def test_settings_and_card_name_the_function(tiny_model, tmp_path):
     assert pickle.loads(pickle.dumps(trainer.args)).credit == name  # noqa: S301 - made one call earlier
     trainer.create_model_card()
     card = (tmp_path / "README.md").read_text(encoding="utf-8")
-    assert f"FactGRPO with `{name}` credit" in card and f"`credit` | `{name}`" in card
-    for credit, method in (("flip", "FSPO"), ("none", "FactGRPO with none credit")):
+    assert f"and `{name}` credit" in card and f"`credit` | `{name}`" in card and "FSPO" not in card
+    for credit, method in (("flip", "FSPO combined with"), ("none", "GRPO with the sentences' mean factuality")):
         make(tiny_model, tmp_path, WholeCompletion(), credit=credit).create_model_card()
         card = (tmp_path / "README.md").read_text(encoding="utf-8")
         assert method in card and f"{credit} credit, dapo loss" in card

@@ -210,6 +210,11 @@ def test_cards_name_method_verifier_and_settings(tiny_model, tmp_path):
     found += card(trainer, dataset_name=str(tmp_path))
     assert "hf_secret" not in found and "10.0.0.3" not in found and str(tmp_path) not in found
     found = card(ppo(tiny_model, tmp_path, critic_learning_rate=0.00012345), dataset_name=str(tmp_path))
-    for text in ("2406.12221", "PPO with token rewards", "vowels", "`critic_learning_rate` | `0.00012345`"):
+    assert "2406.12221" not in found and "rlfh" not in found
+    for text in (
+        "PPO with custom rewards (`vowels`)",
+        "critic policy, dapo loss; rewards `vowels`",
+        "`critic_learning_rate` | `0.00012345`",
+    ):
         assert text in found, text
     assert str(tmp_path) not in found
