@@ -60,6 +60,7 @@ class ClosedWorldDemo:
     setting = "Questions about people held out from training, one completion each at temperature 1."
     max_new_tokens = 48
     count_repeats = False
+    compared: frozenset[str] = frozenset()
 
     def __init__(self):
         import torch
@@ -155,7 +156,9 @@ class ClosedWorldDemo:
         entries = []
         for key, title in self.metrics.items():
             items = [_numerator_and_weight(figures, key) for figures in single]
-            entry = self._entry(key, items, title, None if key in _NEITHER else key not in _LESS_IS_BETTER)
+            better = None if key in _NEITHER else key not in _LESS_IS_BETTER
+            judged = {} if key not in self.compared else {"verifier": None}  # with the gold answers, not by the oracle
+            entry = self._entry(key, items, title, better, **judged)
             if key == "tokens":  # counted while sampling, of all completions together
                 entry |= {"value": found.metrics[key], "n_scored": len(rows), "confidence_interval": None}
                 entry["left_out"] = {"responses": {}}
@@ -262,6 +265,7 @@ class KnowledgeDemo(ClosedWorldDemo):
     benchmark = "closed-world-facts"
     data = "questions for single facts about people of a closed world"
     max_new_tokens = 32
+    compared = frozenset(("correct", "wrong", "refused"))
 
     def _build(self) -> Path:
         return build_world_model(

@@ -179,15 +179,20 @@ def _measure(
         journal.finish(journal_rows(task, journal, scores))
     finally:
         journal.close()
+    # The seed is in the settings of the answers, and in a result only where it drew something.
+    every = source["used"] == source["rows"] - sum(source["dropped"].values())
+    drawn = None if every and not getattr(task.benchmark, "draws", False) else source["seed"]
+    if task.generation is not None and not engine.generates:
+        how["n_samples"] = task.generation.n_samples
     samples = [sample for known in answers.known for sample in known.get("completions", [])]
     common = {
         "truncated": sum((it or {}).get("finish_reason") == "length" for it in samples) if sampled else None,
         "seeds": {
-            "dataset": source["seed"],
-            "generation": args.seed if sampled else None,
+            "dataset": drawn,
+            "generation": args.seed if sampled and task.generation.temperature else None,
             "interval": 0,  # the metrics' default; of a result without an interval too, which may replace one
         },
-        "dataset": source,
+        "dataset": {**source, "seed": drawn},
         "generation": how,
         "created": now(),
     }

@@ -23,6 +23,8 @@ from hf_factuality.verifiers.service import CHUNK, JudgedRow, Row
 
 # What each word of a judge says of an answer; of `halluqa` the metric reads it.
 _SAID = {"yes": "refused", "no": "answered", "是": "refused", "否": "answered"}
+JUDGE_TOKENS = 16
+"""Room for a vote by default."""
 JUDGE_PROMPTS = {"halluqa": ("judge_answer_zh.txt", _SAID), "truthfulqa-generation": ("judge_answer_en.txt", _SAID),
                  "abstentionbench": ("judge_abstention.txt", _SAID)}  # fmt: skip
 
@@ -129,7 +131,9 @@ class AnswerJudge:
     the benchmark, for yes or no (是 or 否), or for CORRECT, INCORRECT or NOT_ATTEMPTED. Anything else is no vote.
     """
 
-    def __init__(self, benchmark: str, model: str, base_url: str, *, prompt: Path | None = None, votes=1, tokens=16):
+    def __init__(
+        self, benchmark: str, model: str, base_url: str, *, prompt: Path | None = None, votes=1, tokens=JUDGE_TOKENS
+    ):
         from hf_factuality.chat.client import ChatClient
         from hf_factuality.verifiers.prompts import load_prompt
 
@@ -148,7 +152,7 @@ class AnswerJudge:
             "prompt": self._prompt.name,
             "prompt_key": content_key({"prompt": self._prompt.text}),
             "votes": votes,
-        }
+        } | ({} if tokens == JUDGE_TOKENS else {"tokens": tokens})  # so that what the default judged stays judged
 
     def key(self, row: Row) -> str:
         """Names everything that the votes depend on."""
