@@ -329,11 +329,12 @@ class FactGRPOTrainer(CreditsRewards, SequenceRatios, SamplingTrainer, GRPOTrain
         shown = [self._shown_reward(name, weight) + " (at its own characters)" * (column in own)
                  for column, (name, weight) in enumerate(zip(self.reward_func_names, weights, strict=True))
                  if labelled or name != REWARD_NAME]  # fmt: skip
+        reads_labels = args.factuality_reward_weight > 0 or args.credit != "none" and not self._by_rewards
         labels = f"factuality reward weight {args.factuality_reward_weight:g}, {args.label_values} labels, "
         return {
             "method": self._method,
             "verifier": self._verifiers([self._guard.verifier] if labelled else []),
-            "objective": f"{args.variant}: {labels}" * labelled
+            "objective": f"{args.variant}: {labels}" * (labelled and reads_labels)
             + f"{self._named_credit(args)} credit, {args.loss_type} loss; rewards {', '.join(shown)}",
         }
 

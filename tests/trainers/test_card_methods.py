@@ -195,6 +195,9 @@ def test_what_was_checked_against_what(tiny_model, tmp_path):
     _, text = card_of(make(tiny_model, tmp_path, WholeCompletion(), None, None, {}), tmp_path)
     limits = said(text)[2]
     assert "what the verifier labels" in limits and "closed book" not in limits
+    assert "| objective | paper: factuality reward weight 1, ternary labels, flip credit," in text
+    _, text = card_of(make(tiny_model, tmp_path, WholeCompletion(), None, ["binary_rar"], PLAIN), tmp_path)
+    assert "| objective | none credit, dapo loss; rewards `binary_rar`, `factuality` (logged only) |" in text
 
 
 def test_who_judges_for_single_rewards(tiny_model, tmp_path):
