@@ -23,7 +23,6 @@ from hf_factuality.checkpoints.adapters import ADAPTER_CONFIG
 from hf_factuality.checkpoints.average import Ratios, average
 from hf_factuality.checkpoints.formats import hub_folder
 from hf_factuality.checkpoints.merge import Model, read_model
-from hf_factuality.checkpoints.model import read_json
 from hf_factuality.errors import CheckpointError
 from hf_factuality.functional.averaging import RatioMap, adaptive_ratios, average_tensors, ratio_penalty
 from hf_factuality.hub.cards.methods import METHODS, describe_method
@@ -192,8 +191,11 @@ class AdaptiveAveragingTrainer(FactualityTrainer, SFTTrainer):
 
 def _load(found: Model, options: Mapping[str, Any]) -> nn.Module:
     """The model of a folder; an adapter is merged into its base as `average` merges it."""
-    if read_json(found.side.config / "config.json").get("quantization_config"):
-        raise ValueError(f"{found.folder} is quantised, and has no average; pass the model in 16 or 32 bits")
+    if found.expected.settings:
+        raise ValueError(
+            f"{found.folder} is an adapter that changes the vocabulary, or whether embeddings are tied; make a model of it with "
+            "hf-factuality merge first"
+        )
     model = create_model_from_path(str(found.side.config), **options)
     if (found.folder / ADAPTER_CONFIG).is_file():
         state = model.state_dict()
