@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -41,6 +42,10 @@ _NOT_ADDED = (
 _OTHER_WAY = "load it with peft and call merge_and_unload()"
 # Python reads these otherwise than RE2, or not at all.
 _READ_OTHERWISE = re.compile(r"\{,|\[:|\\[QEC]")
+_WITHOUT_REPEATS = re.compile(r"[\w.\\^$|()-]*")
+_LONGEST = 1_000  # characters of a pattern
+_SECONDS = 30  # for patterns that repeat something, which are matched against a few names at a time
+_TOGETHER = 64
 
 
 def split_adapter(tensors: Mapping[str, Source]) -> tuple[dict[str, Source], dict[str, Source]]:
@@ -367,26 +372,37 @@ class Adapter:
 def _first_matches(patterns: Sequence[str], modules: Sequence[str]) -> dict[str, str]:
     """The first of PEFT's patterns that matches, by module; `ValueError` for one that cannot be used.
 
-    Patterns are somebody else's, and Python's `re` may take years for one. RE2, by way of pyarrow, takes time that does not grow
-    with what a pattern repeats; what it cannot read is refused.
+    Patterns are somebody else's, and Python's `re` may take years for one. The time of RE2, by way of pyarrow, grows with the
+    lengths of pattern and name only; what it cannot read is refused.
     """
     if not patterns:
         return {}
     import pyarrow as pa
     import pyarrow.compute as compute
 
-    found, left = {}, pa.array(modules, pa.string())
+    found, left, end = {}, pa.array(modules, pa.string()), time.monotonic() + _SECONDS
     for pattern in patterns:
         try:
-            re.compile(pattern)  # what neither PEFT can use
+            if len(pattern) > _LONGEST:
+                raise ValueError(f"it has {len(pattern)} characters")
+            whole = rf"(.*\.)?({pattern})$"
+            re.compile(whole)  # what PEFT cannot use
             if _READ_OTHERWISE.search(pattern):
-                raise ValueError("it would be read otherwise")
-            hit = compute.match_substring_regex(left, rf"^(?:(.*\.)?({pattern})$)")
+                raise ValueError("RE2 reads it otherwise than Python")
+            step, hits = (
+                max(1, len(left)) if _WITHOUT_REPEATS.fullmatch(pattern) else _TOGETHER,
+                [pa.array([], pa.bool_())],
+            )
+            for start in range(0, len(left), step):
+                if step == _TOGETHER and time.monotonic() > end:
+                    raise ValueError(f"the patterns take more than {_SECONDS} s")
+                hits.append(compute.match_substring_regex(left[start : start + step], f"^(?:{whole})"))
         except (re.error, RecursionError, ArithmeticError, ValueError) as error:
             reason = " ".join(str(error).split())[:120]
             raise ValueError(
                 f"{pattern[:60]!r}: {reason}; write names of modules there, or patterns that RE2 reads"
             ) from error
+        hit = pa.concat_arrays(hits)
         found |= dict.fromkeys(left.filter(hit).to_pylist(), pattern)
         left = left.filter(compute.invert(hit))
     return found
