@@ -34,6 +34,13 @@ def add_parser(commands: Any) -> None:
     push.add_argument(
         "--exclude", action="append", default=[], metavar="PATTERN", help="files to leave out; may be repeated"
     )
+    push.add_argument(
+        "--allow_path",
+        action="append",
+        default=[],
+        metavar="FILE:LINE",
+        help="publish a path that was refused there (of JSON and headers of weights: FILE:KEY); may be repeated",
+    )
     push.add_argument("--commit_message", metavar="TEXT", help="of the commit; title of the pull request")
     push.add_argument("--dry_run", action="store_true", help="list the files and send nothing; needs no account")
     add_hub_flags(push)
@@ -68,7 +75,12 @@ def _push(args: argparse.Namespace) -> int:
     from hf_factuality.hub.push import plan_push, push_plans
     from hf_factuality.io.upload import prepare_repo
 
-    what = {"repo_type": args.repo_type, "include": args.include, "exclude": args.exclude}
+    what = {
+        "repo_type": args.repo_type,
+        "include": args.include,
+        "exclude": args.exclude,
+        "allow_paths": args.allow_path,
+    }
     where = hub_flags(args)[1]
     plan = plan_push(args.folder, **what)
     if args.dry_run:

@@ -13,7 +13,7 @@ from typing import Any
 
 from hf_factuality.errors import HubError
 from hf_factuality.hub.files import check_model, find_files, stale_files
-from hf_factuality.hub.paths import published_text
+from hf_factuality.hub.published import check_allowed, published_text
 from hf_factuality.io.manifest import MANIFEST, published_manifest
 from hf_factuality.io.upload import Published, publish
 
@@ -82,12 +82,14 @@ def plan_push(
     exclude: Sequence[str] = (),
     path_in_repo: str = "",
     resumable: bool = False,
+    allow_paths: Sequence[str] = (),
 ) -> PushPlan:
     """Decide what of a folder is published: of a model, an adapter, a saved verifier, a dataset or a Space; nothing is sent.
 
     `include` and `exclude` are patterns of further files and of those that are left out, by path or name; pickles, logs and
     states of runs cannot be included. `path_in_repo` is a folder of the repository. With `resumable` also the states of
-    optimizer, schedule, random numbers and rollouts, for private repositories; never the arguments of the run.
+    optimizer, schedule, random numbers and rollouts, for private repositories; never the arguments of the run. `allow_paths` are
+    places, as `README.md:12` or `config.json:KEY`, where a path is published although it looks like one of this machine.
     [`~hf_factuality.errors.HubError`]: the folder holds no whole model, a file holds a secret or a path of this machine that
     cannot be replaced, or a link leaves the folder.
     """
@@ -98,16 +100,17 @@ def plan_push(
         raise HubError(f"{folder} is no folder; pass the folder of the model")
     found, left_out = find_files(folder, repo_type, include, exclude, resumable)
     if repo_type == "model":
-        check_model(folder, found, left_out)
+        check_model(folder, found, left_out, allow_paths)
     start = f"{path_in_repo.strip('/')}/" if path_in_repo.strip("/") else ""
+    check_allowed(allow_paths, found)
     files = {}
     for name, path in sorted(found.items()):
-        file = files[start + name] = PushedFile(path, *published_text(name, path))
+        file = files[start + name] = PushedFile(path, *published_text(name, path, allow_paths))
         if name == "README.md":
             if _TEMPLATE in file.read():
                 files[start + name] = replace(file, notes=[*file.notes, _UNFILLED])
             if repo_type == "model":
-                _check_card(file.read().decode("utf-8"), path)
+                _check_card(file.read().decode("utf-8"), path, allow_paths)
         if path.name == "value_head.pt":
             _check_value_head(path)
     if resumable and MANIFEST in found:
@@ -127,10 +130,12 @@ def push_folder(
     repo_type: str = "model",
     include: Sequence[str] = (),
     exclude: Sequence[str] = (),
+    allow_paths: Sequence[str] = (),
     **kwargs: Any,
 ) -> Published:
     """Publish a folder in one commit, as [`plan_push`] and, with `kwargs`, [`push_plans`] do; they raise the same errors."""
-    return push_plans([plan_push(folder, repo_type=repo_type, include=include, exclude=exclude)], repo_id, **kwargs)
+    plan = plan_push(folder, repo_type=repo_type, include=include, exclude=exclude, allow_paths=allow_paths)
+    return push_plans([plan], repo_id, **kwargs)
 
 
 def push_plans(
@@ -177,13 +182,21 @@ def push_plans(
     )
 
 
-def _check_card(text: str, path: Path) -> None:
+def _check_card(text: str, path: Path, allowed: Sequence[str]) -> None:
     """Refuse a card of ours that the Hub would refuse, or that tells what is nobody's business."""
     from hf_factuality.hub.cards.card import is_our_card
     from hf_factuality.hub.cards.check import card_problems
 
-    if is_our_card(text) and (problems := card_problems(text)):
-        raise HubError(f"the model card {path} cannot be published: {'; '.join(problems)}")
+    lines = {
+        int(line)
+        for name, _, line in (place.rpartition(":") for place in allowed)
+        if name == path.name and line.isdecimal()
+    }
+    if is_our_card(text) and (problems := card_problems(text, lines)):
+        raise HubError(
+            f"the model card {path} cannot be published: {'; '.join(problems)} (a path that is nobody's is let through with "
+            f"--allow-path {path.name}:LINE)"
+        )
 
 
 def _card_warnings(card: PushedFile | None, left_out: Mapping[str, str]) -> list[str]:
