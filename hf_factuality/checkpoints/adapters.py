@@ -120,6 +120,7 @@ class Adapter:
         # The configuration may be the base's, or the adapter's, which is of the resized model.
         of_base = build(vocab_size=held) if held != plain.vocab_size == rows else plain
         weights = match_names(base, of_base, where)
+        weights = {of_base.written.get(name, name): tensor for name, tensor in weights.items()}
         apart = self._join_tied(changes, plain)
         settings = {} if rows == plain.vocab_size else {"vocab_size": rows}
         settings |= {"tied": False} if apart else {}
@@ -184,7 +185,7 @@ class Adapter:
             if pair.keys() != {"A", "B"}:
                 module = name.removesuffix(".weight")
                 raise CheckpointError(f"{self.where} has only one of the two matrices of {module!r}")
-        for name in sorted(known):
+        for name in sorted(expected.shapes[0]):
             if _is_in(name, entries) and not any(other in found.whole for other in _names(name, expected)):
                 raise CheckpointError(f"{self.where} lacks {name!r}, which belongs to its modules_to_save")
         if self.config.get("trainable_token_indices") and not found.tokens:
@@ -193,10 +194,11 @@ class Adapter:
 
     def _indices(self, module: str, expected: Expected) -> list[int]:
         """Which tokens the rows of a module are."""
-        found = self.config.get("trainable_token_indices")
-        if isinstance(found, dict):
-            found = next((held for key, held in found.items() if module.endswith(key)), None)
-        elif f"{module}.weight" not in expected.vocabulary:
+        found, names = self.config.get("trainable_token_indices"), _names(f"{module}.weight", expected)
+        if isinstance(found, dict):  # a tied module has them by another name
+            modules = [module, *(name.removesuffix(".weight") for name in names)]
+            found = next((held for one in modules for key, held in found.items() if one.endswith(key)), None)
+        elif not set(names).intersection(expected.vocabulary[:1]):
             found = None
         if not isinstance(found, list) or not all(type(index) is int for index in found):
             raise CheckpointError(f"{self.where} does not say which tokens the rows of {module!r} are")
@@ -223,56 +225,64 @@ class Adapter:
         for kept in dict.fromkeys(expected.tied.values()):
             names = _names(kept, expected)
             own = changes.own(names)
-            places = sorted({name for held in own.values() for name in held})
             rows = [changes.tokens[name][1] for name in names if name in changes.tokens]
             alike = all(row == rows[0] for row in rows)
             if len(own) > 1 and (ensured or rows) or ensured and not alike:
+                places = sorted({name for held in own.values() for name in held})
                 raise CheckpointError(
                     f"{self.where} trains {' and '.join(map(repr, places))} by {' and '.join(own)}, and the base ties them; "
                     "this is not merged here"
                 )
-            separate = bool(own) and not ensured
             if rows:  # PEFT ties rows of output embeddings to equal ones of the input embeddings
                 separate = not alike or not any(name in changes.tokens for name in expected.vocabulary[:1])
+            elif "modules_to_save" in own:
+                separate = not (ensured and _named_by_peft(self.config["modules_to_save"]))
+            else:
+                separate = bool(own) and not (ensured and self._trained_as_one(changes, names))
             if separate:
                 apart.append(names)
             shared: dict[str, Source] = {}
-            for held in (changes.copies, changes.whole):
-                for name in names:
-                    if name in held and not (separate and held is changes.whole and name in changes.saved):
-                        self._put(shared, kept, name, held.pop(name))
+            # What was trained replaces the copy from before, of the names that it was trained for.
+            for name in names:
+                if name in changes.copies and (separate or not own.get("modules_to_save")):
+                    self._put(shared, kept, name, changes.copies[name])
+                if name in changes.whole and not (separate and name in changes.saved):
+                    self._put(shared, kept, name, changes.whole.pop(name))
             receivers = [name for name in names if name not in changes.whole] if separate else [kept]
             changes.whole |= {name: tensor for name in receivers for tensor in shared.values()}
             if not separate:
-                self._join_rows(changes, names)
-                self._join_pairs(changes, names)
+                self._join(changes, names)
         return apart
 
-    def _join_rows(self, changes: _Changes, names: Sequence[str]) -> None:
-        found: dict[str, Source] = {}
-        held = [(name, *changes.tokens.pop(name)) for name in names if name in changes.tokens]
-        for name, delta, indices in held:
-            self._put(found, names[0], name, delta)
-            changes.tokens[names[0]] = (delta, indices)
-
-    def _join_pairs(self, changes: _Changes, names: Sequence[str]) -> None:
-        """Of a weight that was trained under several names with the same matrices, keep them once."""
-        held = [(name, changes.pairs.pop(name)) for name in names if name in changes.pairs]
-        scales = self._scales(dict(held))
-        products = []
-        for name, pair in held:
+    def _trained_as_one(self, changes: _Changes, names: Sequence[str]) -> bool:
+        """Whether the matrices of all names of a weight are the same, and so are their scales."""
+        held = {name: changes.pairs[name] for name in names if name in changes.pairs}
+        if len(held) == 1:
+            return _named_by_peft([name.removesuffix(".weight") for name in held])
+        scales, found = self._scales(held), []
+        for name, pair in held.items():
             a, b = pair["A"].read(), pair["B"].read()
-            products.append((scales[name], *((b.T, a.T) if name in changes.embeddings else (a, b))))
-        for (name, _), found in zip(held, products, strict=True):
-            if found[0] != products[0][0] or not all(map(torch.equal, found[1:], products[0][1:])):
-                raise CheckpointError(
-                    f"{self.where} has other matrices for {name!r} than for {held[0][0]!r}, which ensure_weight_tying ties"
-                )
+            found.append((scales[name], *((b.T, a.T) if name in changes.embeddings else (a, b))))
+        first = found[0]
+        return all(
+            scale == first[0] and torch.equal(a, first[1]) and torch.equal(b, first[2]) for scale, a, b in found[1:]
+        )
+
+    def _join(self, changes: _Changes, names: Sequence[str]) -> None:
+        """Bring rows and matrices, which are the same for all names of a weight, under the first of them."""
+        deltas: dict[str, Source] = {}
+        for name in names:
+            if name in changes.tokens:
+                delta, indices = changes.tokens.pop(name)
+                self._put(deltas, names[0], name, delta)
+                changes.tokens[names[0]] = (delta, indices)
+        held = [name for name in names if name in changes.pairs]
         if held:
-            changes.embeddings = (changes.embeddings - set(names)) | (
-                {names[0]} if held[0][0] in changes.embeddings else set()
-            )
-            changes.pairs[names[0]] = held[0][1]
+            pair, embedding = changes.pairs[held[0]], held[0] in changes.embeddings
+            changes.pairs = {name: other for name, other in changes.pairs.items() if name not in names} | {
+                names[0]: pair
+            }
+            changes.embeddings = changes.embeddings.difference(names) | ({names[0]} if embedding else set())
 
     def _put(self, found: dict[str, Source], key: str, name: str, tensor: Source) -> None:
         if key in found and not same(found[key], tensor):
@@ -406,6 +416,11 @@ def _first_matches(patterns: Sequence[str], modules: Sequence[str]) -> dict[str,
         found |= dict.fromkeys(left.filter(hit).to_pylist(), pattern)
         left = left.filter(compute.invert(hit))
     return found
+
+
+def _named_by_peft(modules: Sequence[str]) -> bool:
+    """Whether PEFT ties what was trained for a module to what is tied to it: by these names alone."""
+    return any(module.rpartition(".")[2] in ("embed_tokens", "lm_head") for module in modules)
 
 
 def _is_vocabulary(name: str, tensor: Source, expected: Expected) -> bool:

@@ -25,7 +25,7 @@ class Expected:
     A checkpoint has one of the `shapes`: names and shapes as the class of this version of transformers has them, or, where they
     differ, as it writes them into files. `tied` leads to the names that files have tied weights under; `transposed` are those
     that are stored as (in, out), `linear` those of linear modules, `integers` those whose numbers are no floating-point ones.
-    `vocabulary` are those with a row per token, the input embeddings first; `settings` what the file of the configuration must
+    `written` leads from names in files to those of the class, where transformers only renames a tensor; `vocabulary` are those with a row per token, the input embeddings first; `settings` what the file of the configuration must
     say otherwise, by its keys.
     """
 
@@ -36,6 +36,7 @@ class Expected:
     transposed: frozenset[str] = frozenset()
     integers: frozenset[str] = frozenset()
     linear: frozenset[str] = frozenset()
+    written: dict[str, str] = field(default_factory=dict)
     vocabulary: tuple[str, ...] = ()
     settings: dict[tuple[str, ...], Any] = field(default_factory=dict)
 
@@ -130,10 +131,13 @@ def expected_model(
         reason = " ".join(str(error).split())[:200]
         raise CheckpointError(f"no model can be built from {folder / 'config.json'}: {reason}") from error
     state = model.state_dict()
-    shapes = [{key: tuple(value.shape) for key, value in state.items()}]
-    written_shapes = _written_names(model, state)
-    if written_shapes and written_shapes != shapes[0]:
+    shapes, renamed = [{key: tuple(value.shape) for key, value in state.items()}], {}
+    written = _written_names(model, state)
+    written_shapes = {key: tuple(value.shape) for key, value in written.items()}
+    if written and written_shapes != shapes[0]:
         shapes.append(written_shapes)
+        names = {id(value): key for key, value in state.items()}
+        renamed = {key: names[id(value)] for key, value in written.items() if names.get(id(value), key) != key}
     aliases = dict(getattr(model, "all_tied_weights_keys", None) or {})
     transposed = (f"{name}.weight" for name, module in model.named_modules() if isinstance(module, Conv1D))
     integers = frozenset(key for key, value in state.items() if not value.dtype.is_floating_point)
@@ -146,6 +150,7 @@ def expected_model(
         frozenset(transposed),
         integers,
         linear,
+        renamed,
         vocabulary,
         settings,
     )
@@ -199,14 +204,14 @@ def _model_classes() -> set[str]:
     return {name for entry in entries for name in ((entry,) if isinstance(entry, str) else entry)}
 
 
-def _written_names(model: Any, state: Mapping[str, torch.Tensor]) -> dict[str, tuple[int, ...]] | None:
-    """Names and shapes under which transformers would write the model; experts that it fuses are apart there."""
+def _written_names(model: Any, state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The tensors as transformers would write them; experts that it fuses are apart there. Empty if it cannot be told."""
     try:
         from transformers.core_model_loading import revert_weight_conversion
 
-        return {key: tuple(value.shape) for key, value in revert_weight_conversion(model, dict(state)).items()}
+        return dict(revert_weight_conversion(model, dict(state)))
     except Exception:  # another version of transformers, or a conversion that needs the numbers
-        return None
+        return {}
 
 
 def match_names(found: Mapping[str, Source], expected: Expected, where: str) -> dict[str, Source]:

@@ -8,6 +8,7 @@ import warnings
 
 import pytest
 import torch
+import transformers
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
@@ -33,7 +34,13 @@ CASES = {
     "head": ({"modules_to_save": ["lm_head"]}, None, {}),
     "both": ({"modules_to_save": BOTH}, None, {}),
     "embeddings, tied": ({"modules_to_save": ["embed_tokens"], "ensure_weight_tying": True}, None, {}),
+    "both, tied, grown": (
+        {"modules_to_save": ["embed_tokens", "norm"], "ensure_weight_tying": True},
+        41,
+        {"save_embedding_layers": True},
+    ),
     "tokens": (TOKENS, None, {}),
+    "tokens by name, grown": ({"trainable_token_indices": {"embed_tokens": [38, 2]}}, 41, {}),
     "tokens of both": ({"trainable_token_indices": {"embed_tokens": [3, 1], "lm_head": [3, 1]}}, None, {}),
     "new tokens": ({"trainable_token_indices": [37, 40, 38]}, 41, {}),
     "LoRA, head": ({"target_modules": ["embed_tokens", "q_proj"], "modules_to_save": ["lm_head"]}, None, {}),
@@ -43,6 +50,11 @@ LORA = {
     "LoRA of the head": ({"target_modules": ["lm_head"]}, None, {}),
     "LoRA of both": ({"target_modules": BOTH}, None, {}),
     "LoRA, tied": ({"target_modules": ["embed_tokens"], "ensure_weight_tying": True}, None, {}),
+    "LoRA, tied, of other scales": (
+        {"target_modules": ["embed_tokens"], "ensure_weight_tying": True, "alpha_pattern": {"lm_head": 2}},
+        None,
+        {},
+    ),
     "other tokens of both": ({"trainable_token_indices": {"embed_tokens": [3, 1], "lm_head": [1, 3]}}, None, {}),
     "tokens of the head": ({"trainable_token_indices": {"lm_head": [3, 1]}}, None, {}),
 }
@@ -56,9 +68,10 @@ def loaded(base, rows):
 
 
 def adapter(tmp_path, tied, settings, rows=None, save=None, dtype="float32", change=0.0):
-    """A base and an adapter of random numbers, written by PEFT; the folder of the adapter, and PEFT's model, not merged."""
+    """A base (`tied`: or a model) and an adapter of random numbers, written by PEFT; its folder, and PEFT's model, not merged."""
     base = tmp_path / "base"
-    make_model("Qwen2", {"tie_word_embeddings": tied, "dtype": dtype}).save_pretrained(base)
+    model = make_model("Qwen2", {"tie_word_embeddings": tied, "dtype": dtype}) if isinstance(tied, bool) else tied
+    model.save_pretrained(base)
     settings = {"r": 3, "lora_alpha": 7, "target_modules": ["q_proj", "down_proj"], **settings}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -113,7 +126,7 @@ def test_what_was_trained_for_one_of_two_tied_weights_changes_that_one(case, tie
         return
     with torch.no_grad():  # PEFT's merge is another model
         assert not torch.allclose(merged(IDS).logits, trained, rtol=1e-1, atol=1e-1)
-    together = settings.get("ensure_weight_tying", False)
+    together = case == "LoRA, tied"
     assert found.config.tie_word_embeddings is together
     assert any("lm_head.weight" in note and "tied" in note for note in report.notes) is not together
 
@@ -131,6 +144,29 @@ def test_lora_of_embeddings_by_hand(tmp_path):
         for column in range(16):
             expected[row, column] += 7 / 3 * sum(a[k, row] * b[column, k] for k in range(3))
     assert torch.allclose(found["model.embed_tokens.weight"], expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied base"])
+@pytest.mark.parametrize(
+    ("model", "settings", "rows"),
+    [
+        ("GPTNeoX", {"target_modules": ["query_key_value", "embed_in"], "modules_to_save": ["lm_head"]}, 41),
+        ("GPT2", {"target_modules": ["c_attn"], "modules_to_save": ["wte"], "ensure_weight_tying": True}, None),
+    ],
+)  # fmt: skip
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_embeddings_of_other_names(model, settings, rows, tied, tmp_path):
+    """GPT-NeoX has its output layer by another name in files; PEFT ties modules of some names only."""
+    config = getattr(transformers, f"{model}Config")(
+        vocab_size=37, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8,
+        max_position_embeddings=16, tie_word_embeddings=tied, bos_token_id=1, eos_token_id=2,
+    )  # fmt: skip
+    folder, trained = adapter(tmp_path, AutoModelForCausalLM.from_config(config), settings, rows)
+    expected = trained.merge_and_unload()
+    merge(folder, tmp_path / "model")
+    found = AutoModelForCausalLM.from_pretrained(tmp_path / "model")
+    assert_same(found.state_dict(), expected.state_dict())
+    assert found.config.tie_word_embeddings is False and found.config.vocab_size == (rows or 37)
 
 
 @pytest.mark.parametrize("case", ["grown, both", "new tokens", "saved beside"])
@@ -231,7 +267,7 @@ def test_files_that_do_not_say_what_they_hold(tmp_path):
         [],
         [3, 1, "20"],
         [3, 1, True],
-        {"lm_head": [3, 1, 20]},
+        {"q_proj": [3, 1, 20]},
         None,
         "3",
         3,
