@@ -31,11 +31,15 @@ class AbstentionArguments(ScriptArguments):
     reward: str = field(default="truthrl", metadata={"help": "truthrl, binary, knowrl, target-0.75, rlcr or dcpo."})
     judge: str | None = field(default=None, metadata={"help": "Served model that grades; exact match without one."})
     judge_base_url: str = field(default="http://localhost:8000/v1", metadata={"help": "Its server."})
+    judge_tokens: int = field(default=16, metadata={"help": "Longest verdict, thoughts included."})
 
 
 def load_rewards(script):
     """Reward functions, checked before any weights are loaded."""
-    outcome = {"outcome": GradedOutcome(ChatClient(script.judge_base_url, script.judge))} if script.judge else {}
+    outcome = {}
+    if script.judge:
+        client = ChatClient(script.judge_base_url, script.judge)
+        outcome = {"outcome": GradedOutcome(client, max_tokens=script.judge_tokens)}
     if script.reward in CONFIDENCE:
         return CONFIDENCE[script.reward](**outcome)
     return AbstentionReward(script.reward, **outcome)

@@ -46,7 +46,7 @@ from hf_factuality.io.upload import naming_model, prepare_repo
 from hf_factuality.verifiers.base import Verifier, VerifierInput
 from hf_factuality.verifiers.guard import GuardedVerifier, quiet_guard
 from hf_factuality.verifiers.judges.compare import AXES
-from hf_factuality.verifiers.registry import load_verifier
+from hf_factuality.verifiers.registry import load_verifier, served_arguments
 from hf_factuality.verifiers.service import Row, judge_rows
 
 
@@ -256,7 +256,7 @@ def _sampler(args: argparse.Namespace, kind: str, sampling: SamplingConfig) -> S
     # costs none of its responses, and the file goes when the run is done.
     client = ChatClient(
         args.base_url, args.model, revision=args.revision, concurrency=args.concurrency or 32,
-        cache=args.out / "sampling.sqlite", extra_body=ServedSampler.extra_body(sampling),
+        cache=args.out / "sampling.sqlite", extra_body=ServedSampler.extra_body(sampling), keep_cut=True,
     )  # fmt: skip
     return ServedSampler(client, sampling)
 
@@ -311,7 +311,7 @@ def _questions(args: argparse.Namespace) -> list[PreferenceQuestion]:
 
 
 def _verifier(args: argparse.Namespace, questions: Sequence[PreferenceQuestion]) -> Verifier:
-    verifier = load_verifier(args.verifier, **({"base_url": args.verifier_base_url} if args.verifier_base_url else {}))
+    verifier = load_verifier(args.verifier, **served_arguments(args.verifier_base_url, args.verifier_tokens))
     if args.knowledge is not None:
         from hf_factuality.retrieval.corpus import with_knowledge
 

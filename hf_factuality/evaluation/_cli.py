@@ -10,7 +10,7 @@ from typing import Any
 from hf_factuality.functional.process import AGGREGATES
 from hf_factuality.io.ray import add_engine
 from hf_factuality.spans import SCOPES
-from hf_factuality.verifiers.registry import VERIFIER_HELP
+from hf_factuality.verifiers.registry import TOKENS_HELP, VERIFIER_HELP
 
 
 def add_verify(commands: Any) -> None:
@@ -27,6 +27,7 @@ def add_verify(commands: Any) -> None:
     flag = verify.add_argument
     flag("file", type=Path, help="JSON Lines file; - for standard input")
     flag("--verifier", default="lexical", help=VERIFIER_HELP)
+    flag("--verifier_tokens", type=int, metavar="N", help=TOKENS_HELP)
     _add_scope(verify)
     flag("--completion_column", default="completion")
     flag(
@@ -123,6 +124,7 @@ def add_evaluate(commands: Any) -> None:
     flag = judging.add_argument
     flag("--verifier", help=f"for metrics over claims: {VERIFIER_HELP}")
     flag("--verifier_base_url", metavar="URL", help="server of 'llm:MODEL' and 'anah:MODEL'")
+    flag("--verifier_tokens", type=int, metavar="N", help=TOKENS_HELP)
     _add_scope(judging)
     flag("--knowledge", type=Path, metavar="FILE", help="knowledge base that evidence is taken from")
     flag(

@@ -16,6 +16,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from hf_factuality.chat.base import ended_at_limit
 from hf_factuality.chat.journal import only_run
 from hf_factuality.evaluation._shared import counts, exit_status, numbers, print_results, shown, shown_interval
 from hf_factuality.evaluation.engines import Engine, FileEngine, ServerEngine
@@ -114,6 +115,7 @@ def _prepare(args: argparse.Namespace, task: Task, stack: ExitStack) -> None:
         stack.callback(task.judge.close)
     if judged:
         evidence = {"knowledge": args.knowledge, "retriever": args.retriever, "top_k": args.top_k}
+        evidence["tokens"] = args.verifier_tokens
         task.verifier = AnswerVerifier(args.verifier, task.items, args.verifier_base_url, **evidence)
     if task.best_of_by not in (None, "majority") and "accuracy" in task.metrics:
         task.selector = AnswerVerifier(task.best_of_by, task.items)
@@ -186,7 +188,7 @@ def _measure(
         how["n_samples"] = task.generation.n_samples
     samples = [sample for known in answers.known for sample in known.get("completions", [])]
     common = {
-        "truncated": sum((it or {}).get("finish_reason") == "length" for it in samples) if sampled else None,
+        "truncated": sum(ended_at_limit((it or {}).get("finish_reason")) for it in samples) if sampled else None,
         "seeds": {
             "dataset": drawn,
             "generation": args.seed if sampled and task.generation.temperature else None,

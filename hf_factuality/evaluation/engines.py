@@ -119,7 +119,7 @@ class ServerEngine:
         self._template_arguments = dict(template_arguments or {})
         body = {"chat_template_kwargs": self._template_arguments} if self._template_arguments else {}
         self._client = ChatClient(
-            base_url, model, concurrency=concurrency, cache=cache or False, extra_body=body, **kwargs
+            base_url, model, concurrency=concurrency, cache=cache or False, extra_body=body, keep_cut=True, **kwargs
         )
 
     def identity(self) -> dict[str, Any]:

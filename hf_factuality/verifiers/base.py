@@ -68,11 +68,14 @@ class Judgement:
             Confidence in [0, 1] that the claim is supported.
         evidence (`str`, *optional*):
             The passage that decided.
+        cut (`bool`, *optional*, defaults to `False`):
+            Whether there is no label because the verdict ended at the judge's limit of tokens.
     """
 
     label: Label | None
     score: float | None = None
     evidence: str | None = None
+    cut: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from hf_factuality.errors import JudgingError
@@ -36,7 +36,11 @@ class _Ensemble:
 
     def judge(self, inputs: Sequence[JudgeInput]) -> list[Judgement]:
         """One [`~hf_factuality.verifiers.base.Judgement`] per input, in order."""
-        return [self._decide(row) for row in self._ask(inputs)]
+        decided = [(row, self._decide(row)) for row in self._ask(inputs)]
+        return [
+            replace(found, cut=True) if found.label is None and any(one.cut for one in row) else found
+            for row, found in decided
+        ]
 
     def _ask(self, inputs: Sequence[JudgeInput]) -> list[tuple[Judgement, ...]]:
         """Per input, the judgements of all judges, in their order."""

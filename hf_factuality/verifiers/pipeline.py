@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -75,7 +75,8 @@ class VerifierPipeline:
         found = self.judge.judge([requests[i] for i in sent]) if sent else []
         judged = dict(zip(sent, _checked(found, sent, JudgingError, "judge"), strict=True))
         verdicts = iter([judged.get(i, Judgement(None)) for i in range(len(requests))])
-        return [Verification(tuple(_labelled(span, next(verdicts)) for span in found)) for found in spans]
+        units = getattr(getattr(self.extractor, "last_report", None), "cut_inputs", {})
+        return [_verification(found, verdicts, units.get(number, 0)) for number, found in enumerate(spans)]
 
     def save_pretrained(self, folder: str | Path) -> Path:
         """Write the settings into a folder; see [`save_pipeline`]."""
@@ -91,8 +92,14 @@ class VerifierPipeline:
         return push_pipeline(self, repo_id, **kwargs)
 
 
-def _labelled(span: LabeledSpan, verdict: Judgement) -> LabeledSpan:
-    return replace(span, label=verdict.label, score=verdict.score, evidence=verdict.evidence)
+def _verification(spans: Sequence[LabeledSpan], verdicts: Iterator[Judgement], cut: int) -> Verification:
+    """The spans with the next verdicts; `cut` answers of the extractor ended at its limit."""
+    own = [next(verdicts) for _ in spans]
+    labelled = (
+        replace(span, label=verdict.label, score=verdict.score, evidence=verdict.evidence)
+        for span, verdict in zip(spans, own, strict=True)
+    )
+    return Verification(tuple(labelled), cut=cut + sum(getattr(verdict, "cut", False) for verdict in own))
 
 
 def _checked(results: Any, inputs: Sequence[Any], error: type[Exception], stage: str) -> Any:

@@ -26,7 +26,16 @@ VERIFIER_HELP = (
     "'lexical', 'gold' (the evidence is the gold answers; or 'gold:SCORER'), 'citations' (cited passages, by the judge of another: 'citations:NAME'), 'hhem' or 'minicheck' (or with :MODEL), 'nli:MODEL', 'truthfulness:MODEL', 'probe:MODEL', 'process:MODEL', 'reward:MODEL' (a reward model), 'compare:MODEL' (of pairs), 'llm:MODEL' or 'anah:MODEL' on a server (whose address is "
     f"in {BASE_URL_VARIABLE}), 'pipeline:FOLDER_OR_REPO' or 'package.module:Class'"
 )
+TOKENS_HELP = (
+    "longest verdict of 'llm:MODEL', 'anah:MODEL' or 'compare:MODEL' (default 16; 32 for anah), thoughts included"
+)
 """For the help of commands."""
+
+
+def served_arguments(base_url: str | None, tokens: int | None) -> dict[str, Any]:
+    """Arguments of [`load_verifier`] for what the commands' flags `--verifier_base_url` and `--verifier_tokens` say."""
+    given = {"base_url": base_url, "max_tokens": tokens}
+    return {name: value for name, value in given.items() if value}
 
 
 def load_verifier(name: str | Verifier, **kwargs: Any) -> Verifier:
