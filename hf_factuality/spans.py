@@ -190,16 +190,16 @@ class Verification:
         error (`str`, *optional*):
             Why the completion could not be judged. Such a verification carries no information: it is excluded from
             rewards and metrics, and counted.
-        cut (`int`, *optional*, defaults to `0`):
-            Answers of a model that ended at its limit of tokens, so that something here is unknown. Runs that keep verdicts
-            ask again for such a verification.
+        unanswered (`int`, *optional*, defaults to `0`):
+            Claims (or sentences without their claims) about which a model gave no whole answer: it was cut at its length, or
+            the request failed. Runs that keep verdicts ask again for such a verification.
     """
 
     spans: tuple[LabeledSpan, ...] = ()
     claims: tuple[LabeledSpan, ...] = field(default=())
     abstained: bool = False
     error: str | None = None
-    cut: int = 0
+    unanswered: int = 0
 
     def __post_init__(self):
         for name in ("spans", "claims"):
@@ -267,7 +267,7 @@ class Verification:
             "claims": [claim.to_dict() for claim in self.claims],
             "abstained": self.abstained,
             "error": self.error,
-            **({"cut": self.cut} if self.cut else {}),
+            **({"unanswered": self.unanswered} if self.unanswered else {}),
         }
 
     @classmethod
@@ -279,7 +279,7 @@ class Verification:
         data = dict(data)
         for name in ("spans", "claims"):
             data[name] = tuple(LabeledSpan.from_dict(span) for span in data.get(name, ()))
-        data["cut"] = data.get("cut") or 0  # tables write null where others have a number
+        data["unanswered"] = data.get("unanswered") or 0  # tables write null where others have a number
         return cls(**data)
 
 

@@ -39,13 +39,13 @@ class BatchVerification:
         self.stopped = False
 
     def failed(self, verdict: dict[str, Any] | None) -> bool:
-        """Whether to try again: an error, an answer of the verifier's model that was cut at its length, or nothing judged by a
-        server, which may have refused every request."""
+        """Whether to try again: an error, a model without a whole answer to a claim, or nothing judged by a server, which
+        may have refused every request."""
         if verdict is None:
             return False
         if verdict["error"] is not None:
             return verdict["error"] != NO_EVIDENCE
-        if verdict.get("cut"):
+        if verdict.get("unanswered"):
             return True
         return self.served and bool(verdict["spans"]) and all(span["label"] is None for span in verdict["spans"])
 

@@ -108,9 +108,9 @@ class JournalVerdicts:
         return self._journal.sample(item.id, number)
 
     def get(self, row: Row) -> Verification | None:
-        """What the journal holds; a failure may have been the server's, and is no verdict, nor is what was cut."""
+        """What the journal holds; a failure may have been the server's, and is no verdict, nor is a cut answer."""
         found = self._known(row)
-        return None if found is None or found.cut else found
+        return None if found is None or found.unanswered else found
 
     def _known(self, row: Row) -> Verification | None:
         sample = self._sample(row)

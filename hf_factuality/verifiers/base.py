@@ -68,14 +68,14 @@ class Judgement:
             Confidence in [0, 1] that the claim is supported.
         evidence (`str`, *optional*):
             The passage that decided.
-        cut (`bool`, *optional*, defaults to `False`):
-            Whether there is no label because the verdict ended at the judge's limit of tokens.
+        unanswered (`bool`, *optional*, defaults to `False`):
+            Whether there is no label because a model gave no whole answer: it was cut at its length, or the request failed.
     """
 
     label: Label | None
     score: float | None = None
     evidence: str | None = None
-    cut: bool = field(default=False, compare=False)
+    unanswered: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True)

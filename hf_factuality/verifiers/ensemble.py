@@ -38,7 +38,7 @@ class _Ensemble:
         """One [`~hf_factuality.verifiers.base.Judgement`] per input, in order."""
         decided = [(row, self._decide(row)) for row in self._ask(inputs)]
         return [
-            replace(found, cut=True) if found.label is None and any(one.cut for one in row) else found
+            replace(found, unanswered=True) if found.label is None and any(one.unanswered for one in row) else found
             for row, found in decided
         ]
 

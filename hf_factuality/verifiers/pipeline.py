@@ -75,7 +75,7 @@ class VerifierPipeline:
         found = self.judge.judge([requests[i] for i in sent]) if sent else []
         judged = dict(zip(sent, _checked(found, sent, JudgingError, "judge"), strict=True))
         verdicts = iter([judged.get(i, Judgement(None)) for i in range(len(requests))])
-        units = getattr(getattr(self.extractor, "last_report", None), "cut_inputs", {})
+        units = getattr(getattr(self.extractor, "last_report", None), "unanswered", {})
         return [_verification(found, verdicts, units.get(number, 0)) for number, found in enumerate(spans)]
 
     def save_pretrained(self, folder: str | Path) -> Path:
@@ -92,14 +92,15 @@ class VerifierPipeline:
         return push_pipeline(self, repo_id, **kwargs)
 
 
-def _verification(spans: Sequence[LabeledSpan], verdicts: Iterator[Judgement], cut: int) -> Verification:
-    """The spans with the next verdicts; `cut` answers of the extractor ended at its limit."""
+def _verification(spans: Sequence[LabeledSpan], verdicts: Iterator[Judgement], unanswered: int) -> Verification:
+    """The spans with the next verdicts; `unanswered` units have no claims for want of an answer."""
     own = [next(verdicts) for _ in spans]
     labelled = (
         replace(span, label=verdict.label, score=verdict.score, evidence=verdict.evidence)
         for span, verdict in zip(spans, own, strict=True)
     )
-    return Verification(tuple(labelled), cut=cut + sum(getattr(verdict, "cut", False) for verdict in own))
+    unanswered += sum(getattr(verdict, "unanswered", False) for verdict in own)
+    return Verification(tuple(labelled), unanswered=unanswered)
 
 
 def _checked(results: Any, inputs: Sequence[Any], error: type[Exception], stage: str) -> Any:

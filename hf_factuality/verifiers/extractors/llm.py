@@ -59,7 +59,7 @@ class ExtractionReport:
     """Counts of one call: units asked about (sentences, or whole completions), units whose answer could not be read,
     units without any answer, claims, claims by how they were anchored, claims left out because they repeat another of
     their sentence or hold a number that the completion does not; units whose answer was cut at its length, of those that
-    could not be read, in all and by the number of the input."""
+    could not be read; units without a whole answer, by the number of the input."""
 
     units: int = 0
     unparsed: int = 0
@@ -71,12 +71,8 @@ class ExtractionReport:
     repeated: int = 0
     invented: int = 0
     first_error: str | None = None
-    cut_inputs: Counter = field(default_factory=Counter)
-
-    @property
-    def cut(self) -> int:
-        """Units whose answer was cut at its length."""
-        return self.cut_inputs.total()
+    cut: int = 0
+    unanswered: Counter = field(default_factory=Counter)
 
 
 def parse_claims(text: str, nothing: str) -> list[str] | None:
@@ -259,7 +255,9 @@ class LLMExtractor:
         report.failed += len(found.errors)
         report.unparsed += found.results.count(None) - len(found.errors)
         report.first_error = report.first_error or next(iter(found.errors), None)
-        report.cut_inputs.update(owners[number] for number in found.cut if found.results[number] is None)
+        cut = {number for number in found.cut if found.results[number] is None}
+        report.cut += len(cut)
+        report.unanswered.update(owners[number] for number in cut | found.failed)
         return found.results
 
     def _anchored(

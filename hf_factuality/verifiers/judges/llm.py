@@ -134,11 +134,12 @@ def read_choice(
 @dataclass(frozen=True)
 class Conversed:
     """What came of conversations: their results in order, the errors of the requests that failed, and the numbers of those
-    whose last answer was cut at its length."""
+    whose last answer was cut at its length or whose request failed."""
 
     results: list[Any]
     errors: list[str]
     cut: set[int]
+    failed: set[int]
 
 
 def converse(client: ChatModel, talk: Callable[[Any], Talk], inputs: Sequence[Any]) -> Conversed:
@@ -150,6 +151,7 @@ def converse(client: ChatModel, talk: Callable[[Any], Talk], inputs: Sequence[An
     results: list[Any] = [None] * len(inputs)
     errors: list[str] = []
     cut: set[int] = set()
+    failed: set[int] = set()
     for start in range(0, len(inputs), SLICE):
         numbers = range(start, min(start + SLICE, len(inputs)))
         talks = {number: talk(inputs[number]) for number in numbers}
@@ -161,6 +163,7 @@ def converse(client: ChatModel, talk: Callable[[Any], Talk], inputs: Sequence[An
                 try:
                     if answer is not None and answer.error is not None:
                         errors.append(answer.error)
+                        failed.add(number)
                         talks[number].throw(Unanswered())
                     else:
                         requests[number] = talks[number].send(answer)
@@ -169,7 +172,7 @@ def converse(client: ChatModel, talk: Callable[[Any], Talk], inputs: Sequence[An
                 except Unanswered:
                     pass
             answers = requests and dict(zip(requests, client.chat(list(requests.values())), strict=True))
-    return Conversed(results, errors, cut)
+    return Conversed(results, errors, cut, failed)
 
 
 def evidence_text(item: JudgeInput) -> str:
@@ -251,8 +254,9 @@ class ServedJudge:
         self.last_report = JudgeReport.of(labels, found.errors, found.cut)
         log_unknown(self.last_report, f"%d of {len(inputs)} claims have no verdict", self, self.limits)
         results = (result or Judgement(None) for result in found.results)
+        lost = found.cut | found.failed
         return [
-            replace(result, cut=True) if result.label is None and number in found.cut else result
+            replace(result, unanswered=True) if result.label is None and number in lost else result
             for number, result in enumerate(results)
         ]
 
