@@ -14,6 +14,7 @@ from hf_factuality.data.reading import messages_of, read_dataset
 from hf_factuality.errors import DataError
 from hf_factuality.functional.metrics import bootstrap_interval
 from hf_factuality.functional.scoring import mean
+from hf_factuality.io.refusals import run_script
 from hf_factuality.io.rows import read_rows
 
 
@@ -64,4 +65,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

@@ -15,6 +15,7 @@ from trl import ModelConfig, ScriptArguments, TrlParser, get_peft_config, get_qu
 from demos.closed_world import KnowledgeDemo
 from hf_factuality import FactGRPOConfig, FactGRPOTrainer
 from hf_factuality.chat.client import ChatClient
+from hf_factuality.io.refusals import run_script
 from hf_factuality.rewards import AbstentionReward, DCPORewards, GradedOutcome, RLCRReward
 
 
@@ -80,4 +81,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

@@ -14,6 +14,7 @@ from trl import ModelConfig, ScriptArguments, TrlParser, get_peft_config, get_qu
 
 from demos.closed_world import ClosedWorldDemo
 from hf_factuality import FactGRPOConfig, FactGRPOTrainer, load_fspo, load_verifier
+from hf_factuality.io.refusals import run_script
 from hf_factuality.rewards import answer_reward
 
 
@@ -73,4 +74,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

@@ -15,6 +15,7 @@ from trl import ModelConfig, ScriptArguments, TrlParser, get_peft_config, get_qu
 from demos.closed_world import KLCFDemo
 from hf_factuality import FactGRPOConfig, FactGRPOTrainer, load_verifier
 from hf_factuality.functional.long_form import KLCFWeights
+from hf_factuality.io.refusals import run_script
 from hf_factuality.rewards import ServedRoles, klcf_rewards
 
 
@@ -75,4 +76,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

@@ -15,6 +15,7 @@ from trl import ModelConfig, ScriptArguments, TrlParser, get_peft_config, get_qu
 from demos.closed_world import BiographyDemo
 from hf_factuality import MaskDPOConfig, MaskDPOTrainer
 from hf_factuality.data.preferences import load_pairs
+from hf_factuality.io.refusals import run_script
 
 
 CLOSED_WORLD = Path(__file__).resolve().parent.parent / "recipes" / "mask_dpo" / "closed-world.yaml"
@@ -76,4 +77,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

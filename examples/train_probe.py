@@ -14,6 +14,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import ModelConfig, ScriptArguments, TrlParser, get_peft_config
 
 from demos.closed_world import BiographyDemo
+from hf_factuality.io.refusals import run_script
 from hf_factuality.io.rows import read_rows
 from hf_factuality.trainers import ProbeConfig, ProbeTrainer
 from hf_factuality.worlds import evaluate_world
@@ -74,4 +75,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

@@ -15,6 +15,7 @@ from trl import ModelConfig, ScriptArguments, TrlParser, get_peft_config
 from demos.closed_world import ClosedWorldDemo
 from hf_factuality.data import ProcessLabelConfig, build_process_labels, read_questions
 from hf_factuality.data.sampling import SamplingConfig, TransformersSampler
+from hf_factuality.io.refusals import run_script
 from hf_factuality.trainers import ProcessRewardConfig, ProcessRewardTrainer
 from hf_factuality.verifiers import GoldVerifier
 
@@ -60,4 +61,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

@@ -18,6 +18,7 @@ from demos.closed_world import ClosedWorldDemo
 from hf_factuality.data import SamplingConfig, read_questions
 from hf_factuality.data.rag_preferences import with_passages
 from hf_factuality.data.refusals import with_golds
+from hf_factuality.io.refusals import run_script
 from hf_factuality.io.rows import read_rows
 
 
@@ -74,4 +75,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

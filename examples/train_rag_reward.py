@@ -16,6 +16,7 @@ from demos.closed_world import BiographyDemo
 from demos.comparing import SaysMore
 from hf_factuality.data import build_rag_preferences, read_questions
 from hf_factuality.data.sampling import SamplingConfig, TransformersSampler
+from hf_factuality.io.refusals import run_script
 from hf_factuality.trainers import RAGRewardConfig, RAGRewardTrainer
 
 
@@ -61,4 +62,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

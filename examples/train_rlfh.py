@@ -14,6 +14,7 @@ from trl import ModelConfig, ScriptArguments, TrlParser, get_peft_config, get_qu
 from demos.closed_world import RLFHDemo
 from hf_factuality import TokenRewardPPOConfig, TokenRewardPPOTrainer
 from hf_factuality.data import load_rlfh
+from hf_factuality.io.refusals import run_script
 from hf_factuality.rewards import RLFHReward, rlfh_verifier
 
 
@@ -73,4 +74,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

@@ -17,6 +17,7 @@ from trl import ModelConfig, ScriptArguments, SFTConfig, SFTTrainer, TrlParser, 
 from demos.closed_world import KnowledgeDemo
 from hf_factuality.data.builder import describe_run
 from hf_factuality.hub.cards.card import write_method_card
+from hf_factuality.io.refusals import run_script
 
 
 CLOSED_WORLD = Path(__file__).resolve().parent.parent / "recipes" / "rtuning" / "closed-world.yaml"
@@ -64,4 +65,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

@@ -19,6 +19,7 @@ from demos.corrections import REVISE, CorrectionDemo, write_card
 from hf_factuality import FactGRPOConfig, FactGRPOTrainer
 from hf_factuality.data.builder import describe_run
 from hf_factuality.functional import correction
+from hf_factuality.io.refusals import run_script
 from hf_factuality.rewards import CorrectionReward
 from hf_factuality.trainers import CorrectionRollout
 
@@ -76,4 +77,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

@@ -13,6 +13,7 @@ from trl import ModelConfig, ScriptArguments, TrlParser, get_peft_config, get_qu
 
 from demos.token_rewards import ReviewDemo
 from hf_factuality import TokenRewardPPOConfig, TokenRewardPPOTrainer
+from hf_factuality.io.refusals import run_script
 from hf_factuality.rewards import TokenRewardModel
 
 
@@ -71,4 +72,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

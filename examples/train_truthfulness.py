@@ -16,6 +16,7 @@ from demos.claims import read_claims
 from demos.closed_world import BiographyDemo
 from hf_factuality.data.builder import judged_responses, read_questions
 from hf_factuality.data.sampling import SamplingConfig, TransformersSampler
+from hf_factuality.io.refusals import run_script
 from hf_factuality.io.rows import read_rows
 from hf_factuality.trainers import TruthfulnessConfig, TruthfulnessTrainer
 
@@ -75,4 +76,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)
