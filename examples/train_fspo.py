@@ -13,6 +13,7 @@ from transformers import AutoTokenizer
 from trl import ModelConfig, ScriptArguments, TrlParser, get_peft_config, get_quantization_config
 
 from demos.closed_world import ClosedWorldDemo
+from demos.inputs import given, model_name, set_model_kwargs
 from hf_factuality import FactGRPOConfig, FactGRPOTrainer, load_fspo, load_verifier
 from hf_factuality.io.refusals import run_script
 from hf_factuality.rewards import answer_reward
@@ -30,8 +31,7 @@ class FSPOArguments(ScriptArguments):
 
 def load_data(script, training, model):
     """Dataset and verifier of a real run, checked before any weights are loaded."""
-    if not model.model_name_or_path:
-        raise ValueError("name the model to train with --model_name_or_path")
+    model_name(model)
     verifier, reward = load_verifier(script.verifier or "lexical"), answer_reward()
     origin = {"revision": model.model_revision, "trust_remote_code": training.trust_remote_code}
     tokenizer = AutoTokenizer.from_pretrained(model.model_name_or_path, **origin)
@@ -45,8 +45,7 @@ def load_data(script, training, model):
 
 def main():
     parser = TrlParser((FSPOArguments, FactGRPOConfig, ModelConfig))
-    given = {argument.partition("=")[0] for argument in sys.argv[1:]}
-    if given & {"--config", "--model_name_or_path", "--train_files", "--dataset_name"}:
+    if given("--train_files", "--dataset_name"):
         script, training, model = parser.parse_args_and_config()
         demo, name = None, model.model_name_or_path
         dataset, verifier = load_data(script, training, model)
@@ -54,8 +53,7 @@ def main():
         script, training, model = parser.parse_args_and_config(["--config", str(CLOSED_WORLD), *sys.argv[1:]])
         demo = ClosedWorldDemo()
         name, dataset, verifier = demo.model_dir, demo.train_dataset, load_verifier(script.verifier or demo.verifier)
-    chosen = {"attn_implementation": model.attn_implementation, "dtype": model.dtype, "revision": model.model_revision}
-    training.model_init_kwargs = {**chosen, **(training.model_init_kwargs or {})}
+    set_model_kwargs(training, model)
     trainer = FactGRPOTrainer(
         name, answer_reward(), training, dataset, verifier=verifier,
         peft_config=get_peft_config(model), quantization_config=get_quantization_config(model),

@@ -22,8 +22,10 @@ REFUSALS = (FactualityError, ValueError, TypeError, ImportError, OSError)
 """Classes of the errors by which input is refused."""
 # Who checks input with a `raise`; anybody else's ValueError is a bug of somebody.
 _CHECKS = {
-    "hf_factuality", "trl", "transformers", "datasets", "peft", "accelerate", "huggingface_hub", "pyarrow", "yaml", "json"
+    "hf_factuality", "trl", "transformers", "datasets", "peft", "accelerate", "huggingface_hub"
 }  # fmt: skip
+# Whose errors say that a file is not what it should be.
+_READERS = {"json", "yaml", "pyarrow"}
 # The frame of transformers in which a training runs: hours after its input was checked.
 _TRAINING = "_inner_training_loop"
 
@@ -50,19 +52,21 @@ def run_script(main: Callable[[], Any], program: str | None = None) -> None:
         `SystemExit`: with status 2, if the input is refused. Every other error, with its traceback.
     """
     try:
+        if sys.argv[-1:] == ["--config"]:  # TRL's parser would fall over it
+            raise ValueError("--config needs the name of a file")
         main()
     except Exception as error:
-        if not is_refusal(error):
+        if not is_refusal(error, getattr(main, "__module__", "__main__")):
             raise
         sys.exit(refuse(program or Path(sys.argv[0]).name, error))
 
 
-def is_refusal(error: BaseException) -> bool:
+def is_refusal(error: BaseException, script: str = "__main__") -> bool:
     """Whether an error says what is wrong with the input, so that its traceback adds nothing.
 
     So are all errors of this package; and, until a training runs, a file, a module or a repository that is not there, a
     configuration or a dataset that cannot be read, and a `ValueError` or `TypeError` that a check has raised (in this package,
-    in the libraries that read configurations, or in the script). An error that the interpreter or another library raised is a
+    in the libraries that read configurations, or in the module `script`). An error that the interpreter or another library raised is a
     bug, and keeps its traceback.
     """
     if isinstance(error, FactualityError):
@@ -72,10 +76,10 @@ def is_refusal(error: BaseException) -> bool:
         return False
     if isinstance(error, (ImportError, OSError)):
         return True
-    package = type(error).__module__.partition(".")[0]
-    if package == "yaml" or type(error).__module__ == "datasets.exceptions":
+    module = type(error).__module__
+    if module == "datasets.exceptions" or module.partition(".")[0] in _READERS:
         return True
-    return isinstance(error, (ValueError, TypeError)) and bool(frames) and _checks(frames[-1])
+    return isinstance(error, (ValueError, TypeError)) and bool(frames) and _checks(frames[-1], script)
 
 
 def _frames(traceback: TracebackType | None) -> list[TracebackType]:
@@ -86,10 +90,10 @@ def _frames(traceback: TracebackType | None) -> list[TracebackType]:
     return found
 
 
-def _checks(frame: TracebackType) -> bool:
+def _checks(frame: TracebackType, script: str) -> bool:
     """Whether the statement that failed is a `raise` of somebody who checks input."""
     name = str(frame.tb_frame.f_globals.get("__name__", ""))
     line = linecache.getline(frame.tb_frame.f_code.co_filename, frame.tb_lineno)
     return line.lstrip().startswith("raise ") and (
-        name.partition(".")[0] in _CHECKS or name == "__main__" or name.startswith("demos.")
+        name.partition(".")[0] in _CHECKS or name == script or name.startswith("demos.")
     )
