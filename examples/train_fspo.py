@@ -17,6 +17,7 @@ from demos.inputs import given, model_name, set_model_kwargs
 from hf_factuality import FactGRPOConfig, FactGRPOTrainer, load_fspo, load_verifier
 from hf_factuality.io.refusals import run_script
 from hf_factuality.rewards import answer_reward
+from hf_factuality.verifiers.judges.gold import SCORERS_HELP
 
 
 CLOSED_WORLD = Path(__file__).resolve().parent.parent / "recipes" / "fspo" / "closed-world.yaml"
@@ -26,18 +27,20 @@ CLOSED_WORLD = Path(__file__).resolve().parent.parent / "recipes" / "fspo" / "cl
 class FSPOArguments(ScriptArguments):
     train_files: list[str] | None = field(default=None, metadata={"help": "Parquet or JSON Lines files to train on."})
     verifier: str | None = field(default=None, metadata={"help": "'lexical', 'nli:MODEL' or 'package.module:Class'."})
+    default_data_source: str | None = field(default=None, metadata={"help": "Of rows without data_source: a rule."})
+    scorers: list[str] | None = field(default=None, metadata={"help": SCORERS_HELP})
     style: str = field(default="auto", metadata={"help": "How to ask: 'auto', 'instruct' (chat template) or 'base'."})
 
 
 def load_data(script, training, model):
     """Dataset and verifier of a real run, checked before any weights are loaded."""
     model_name(model)
-    verifier, reward = load_verifier(script.verifier or "lexical"), answer_reward()
+    verifier, reward = load_verifier(script.verifier or "lexical"), answer_reward(script.scorers)
     origin = {"revision": model.model_revision, "trust_remote_code": training.trust_remote_code}
     tokenizer = AutoTokenizer.from_pretrained(model.model_name_or_path, **origin)
     dataset = load_fspo(
         script.train_files, script.dataset_name, script.dataset_config, script.dataset_train_split, tokenizer,
-        style=script.style, known_sources=reward.scorers, empty_answers="drop",
+        style=script.style, known_sources=reward.scorers, empty_answers="drop", default_data_source=script.default_data_source,
     )  # fmt: skip
     reward.check(dataset)
     return dataset, verifier
@@ -55,7 +58,7 @@ def main():
         name, dataset, verifier = demo.model_dir, demo.train_dataset, load_verifier(script.verifier or demo.verifier)
     set_model_kwargs(training, model)
     trainer = FactGRPOTrainer(
-        name, answer_reward(), training, dataset, verifier=verifier,
+        name, answer_reward(script.scorers), training, dataset, verifier=verifier,
         peft_config=get_peft_config(model), quantization_config=get_quantization_config(model),
     )  # fmt: skip
     if demo:

@@ -12,6 +12,7 @@ from hf_factuality.functional.correction import CHECK, REVISE
 from hf_factuality.functional.process import STEP_LABELS
 from hf_factuality.io.ray import add_engine
 from hf_factuality.verifiers.judges.compare import AXES
+from hf_factuality.verifiers.judges.gold import SCORERS_HELP
 from hf_factuality.verifiers.registry import TOKENS_HELP, VERIFIER_HELP
 
 
@@ -172,6 +173,9 @@ def _builder(
     judging = build.add_argument_group("who judges")
     judging.add_argument("--verifier", default="lexical", help=f"{VERIFIER_HELP} (default %(default)s)")
     judging.add_argument("--verifier_base_url", metavar="URL", help="server of 'llm:MODEL' and 'anah:MODEL'")
+    judging.add_argument(
+        "--scorers", action="append", metavar="SOURCE=RULE", help=f"with --verifier gold, {SCORERS_HELP}"
+    )
     judging.add_argument("--verifier_tokens", type=whole_number, metavar="N", help=TOKENS_HELP)
     judging.add_argument("--knowledge", type=Path, metavar="FILE", help="knowledge base that evidence is taken from")
     retriever = "the page of the question's topic (default if every question has one), or all pages, by FILE.bm25"

@@ -233,8 +233,10 @@ def _describe(verifier: Verifier) -> dict[str, Any]:
         if part is not None:
             found[stage] = {"class": type(part).__name__}
             for source in (part, getattr(part, "client", None), getattr(part, "base", None)):
-                for name in ("model", "revision", "scorer", "threshold", "fingerprint", "top_k"):
+                for name in ("model", "revision", "scorer", "scorers", "threshold", "fingerprint", "top_k"):
                     value = getattr(source, name, None)
+                    if name == "scorers" and isinstance(value, list):
+                        value = ",".join(value)
                     if isinstance(value, (str, int, float)):
                         local = name == "model" and Path(str(value)).exists()
                         found[stage][name] = Path(str(value)).name if local else value

@@ -311,7 +311,10 @@ def _questions(args: argparse.Namespace) -> list[PreferenceQuestion]:
 
 
 def _verifier(args: argparse.Namespace, questions: Sequence[PreferenceQuestion]) -> Verifier:
-    verifier = load_verifier(args.verifier, **served_arguments(args.verifier_base_url, args.verifier_tokens))
+    by_source = {"scorers": args.scorers} if args.scorers else {}
+    verifier = load_verifier(
+        args.verifier, **served_arguments(args.verifier_base_url, args.verifier_tokens), **by_source
+    )
     if args.knowledge is not None:
         from hf_factuality.retrieval.corpus import with_knowledge
 

@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 from hf_factuality.data.reading import Rows, read_parts
 from hf_factuality.errors import DataError
+from hf_factuality.verifiers._math import gsm8k_match, math_match
 from hf_factuality.verifiers.base import evidence_passages
+from hf_factuality.verifiers.judges.gold import RULES
 
 
 if TYPE_CHECKING:
@@ -52,7 +54,7 @@ _INSTRUCTIONS = {
 }
 _BASE_OPENING = "This is a conversation between a user and an assistant."
 _SAMPLE_NUMBER, _SAMPLE_NAME = "42", "Lake Victoria"
-_NUMERIC_SOURCES = ("MATH", "GSM8K")
+_NUMERIC_SOURCES = ("MATH", "GSM8K", "math", "gsm8k")
 
 # Each takes one question out of one kind of markup: what the markup adds around it, and not a character of the question.
 # The user's header is the first in the text and the assistant's the last, whatever the question may quote. The files of
@@ -186,7 +188,8 @@ def prepare_rows(
         default_data_source (`str`, *optional*):
             Data source of rows that have none.
         known_sources (`Collection[str]`, *optional*):
-            Data sources that the reward can score; others are refused.
+            Data sources that the reward can score, as its `scorers`; others are refused. Of a mapping, a source that is scored
+            as mathematics is asked for a number.
         system_prompt (`str`, *optional*):
             Instructions instead of the own ones, which depend on the kind of question.
         chat_template_kwargs (`Mapping[str, Any]`, *optional*):
@@ -228,14 +231,19 @@ def prepare_rows(
             question, answer = _question(row, place), _answer(row, place)
             source = row.get("data_source") or default_data_source
             if not isinstance(source, str):
-                raise DataError(f"{place}: data_source must be text, got {source!r}; pass default_data_source")
+                raise DataError(
+                    f"{place}: data_source must be text, got {source!r}; say it for all such rows by "
+                    "default_data_source (--default_data_source)"
+                )
             if known_sources is not None and source not in known_sources:
                 raise DataError(
-                    f"{place}: unknown data_source {source!r}; known are {sorted(known_sources)}: rename it, or give the "
-                    "answer reward a scorer for it"
+                    f"{place}: unknown data_source {source!r}; known are {sorted(known_sources)}: rename it, or say how it "
+                    f"is scored, by --scorers {source}=RULE or FSPOAnswerReward(scorers={{{source!r}: RULE}}); a RULE is one "
+                    f"of {list(RULES)}"
                 )
             if answer:
-                prompt = render(question, source)
+                numeric = isinstance(known_sources, Mapping) and known_sources[source] in (math_match, gsm8k_match)
+                prompt = render(question, "MATH" if numeric else source)
                 rows.append((prompt, question, answer, _evidence(row, place), source))
             elif empty_answers == "drop":
                 empty.append(place)

@@ -18,6 +18,7 @@ from typing import Any
 
 from hf_factuality.chat.base import ended_at_limit
 from hf_factuality.chat.journal import only_run
+from hf_factuality.evaluation import own_file
 from hf_factuality.evaluation._shared import counts, exit_status, numbers, print_results, shown, shown_interval
 from hf_factuality.evaluation.engines import Engine, FileEngine, ServerEngine
 from hf_factuality.evaluation.journal import Journal
@@ -103,6 +104,8 @@ def lock_path(out: Path) -> Path:
 def _prepare(args: argparse.Namespace, task: Task, stack: ExitStack) -> None:
     """Read the items of a task, and load who judges them."""
     task.items, task.provenance = load_task_items(args, task, args.limit)
+    if task.name == own_file.NAME:
+        task.items = own_file.with_rules(task.items, args.scorers, args.default_data_source)
     for name in sorted(task.metric_args.keys() & set(task.metrics)):
         check_metric_args(name, task.metric_args[name], domains=sorted({it.domain or "all" for it in task.items}))
     graded = {*GRADED_METRICS} & {*task.metrics}

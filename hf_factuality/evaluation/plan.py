@@ -181,6 +181,11 @@ def _check_flags(args: argparse.Namespace, benchmarks: Sequence[Benchmark], want
     graded, by_claims = wanted & set(GRADED_METRICS), "metrics over claims take --verifier llm:MODEL"
     own, names = own_file.FILE_BENCHMARK in benchmarks, ", ".join(sorted(wanted))
     long_form, selects = args.suite == "long-form", args.best_of_by not in (None, "majority")
+    by_source = args.scorers or args.default_data_source
+    refuse(
+        by_source and not own,
+        "--scorers and --default_data_source are for a --dataset of your own, without --benchmark",
+    )
     for flag in ("answers", "split"):
         several = len(benchmarks) > 1 and getattr(args, flag) is not None
         refuse(several, f"--{flag} is of one benchmark; run the command once for each")

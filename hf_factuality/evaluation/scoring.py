@@ -26,7 +26,7 @@ from hf_factuality.rewards import SCORERS, FSPOAnswerReward, extract_answer
 from hf_factuality.spans import SCOPES, Verification, scope_ranges, without_confidence
 
 
-_MATH = ("MATH", "GSM8K")
+_MATH = ("MATH", "GSM8K", "math", "gsm8k")
 # A letter alone or after "Answer", whatever stands around it: "(A)", "**A**", "Answer: A", "A。".
 _LETTER = re.compile(r"\W*(?:(?:answer|答案)\W*)?([a-h])\W*", re.IGNORECASE)
 

@@ -48,6 +48,8 @@ class JudgeInput:
             What was asked.
         completion (`str`, *optional*), span (`tuple[int, int]`, *optional*):
             The text that states the claim, and the characters where it does, for judges that read it there.
+        row (`Mapping[str, Any]`, *optional*):
+            The row of the input.
     """
 
     claim: str
@@ -55,6 +57,7 @@ class JudgeInput:
     question: str | None = None
     completion: str | None = None
     span: tuple[int, int] | None = None
+    row: Mapping[str, Any] | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True)

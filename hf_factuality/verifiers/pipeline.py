@@ -63,7 +63,7 @@ class VerifierPipeline:
         ]
         passages = _checked(self.retriever.retrieve(inputs, claims), inputs, RetrievalError, "retriever")
         requests = [
-            JudgeInput(claim, tuple(evidence), item.question, item.completion, (span.start, span.end))
+            JudgeInput(claim, tuple(evidence), item.question, item.completion, (span.start, span.end), item.row)
             for item, own, texts, found in zip(inputs, spans, claims, passages, strict=True)
             for span, claim, evidence in zip(
                 own, texts, _checked(found, texts, RetrievalError, "retriever"), strict=True
