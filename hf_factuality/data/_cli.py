@@ -24,13 +24,13 @@ def add_builders(commands: Any) -> None:
         "dataset.",
         "32, the paper's",
     )  # fmt: skip
-    pairs = build.add_argument_group("what makes a pair (may change when a run is started again)")
-    pairs.add_argument("--pairs_per_question", type=int, default=1, metavar="N", help="N best, N worst (default 1)")
+    pairs = build.add_argument_group("what makes a pair (may change when a run is started again; not of --pairs)")
+    pairs.add_argument("--pairs_per_question", type=int, metavar="N", help="N best, N worst (default 1)")
     correct = (
         "what the chosen response must have a sentence of: free of hallucination (the paper, default) or supported"
     )
-    pairs.add_argument("--correct", choices=("free", "supported"), default="free", help=correct)
-    pairs.add_argument("--min_margin", type=float, default=0.0, metavar="SHARE", help="least difference of the scores")
+    pairs.add_argument("--correct", choices=("free", "supported"), help=correct)
+    pairs.add_argument("--min_margin", type=float, metavar="SHARE", help="least difference of the scores")
     build = _builder(
         commands, "checklists", "sample answers and list what they state truly, each statement once, for KLCF",
         "Samples responses to each question, verifies what they state, and writes a dataset with the supported statements of "
@@ -138,6 +138,11 @@ def _builder(
         help="a .jsonl, .json or .parquet file with 'prompt' or 'question', and as they are known 'id', 'topic', 'evidence'",
     )
     asked.add_argument("--dataset", metavar="PATH", help="instead, a dataset: a repository on the Hub or a folder")
+    if kind == "preferences":
+        given = (
+            "instead, pairs that exist, to be labelled as they are: a file or a dataset with 'chosen' and 'rejected'"
+        )
+        asked.add_argument("--pairs", metavar="FILE", help=given)
     what.add_argument("--config", help="its configuration")
     what.add_argument("--split", default="train", help="its split (default train)")
     what.add_argument("--dataset_revision", help="its branch, tag or commit")

@@ -302,10 +302,11 @@ class DatasetKind:
         config: Any,
         shown: Mapping[str, Any] | None = None,
         apart: tuple[Sequence[Mapping[str, Any]], str] | None = None,
+        texts: frozenset[str] = frozenset(),
     ) -> Dataset:
         """Write report and dataset of a run with its card, which loads with `datasets.load_dataset(folder)`.
 
-        Of the rows these columns are kept; `apart` are the rows and columns of the other file. The card shows `config`, but for
+        Of the rows these columns are kept, those in `texts` as text; `apart` are the rows and columns of the other file. The card shows `config`, but for
         what `shown` says instead.
         """
         from datasets import Dataset
@@ -323,7 +324,7 @@ class DatasetKind:
             raise DataError(f"nothing is left for {folder / self.file}; dropped: {why}")
         parts = ({self.apart: apart} if apart else {}) | {self.file: (rows, columns)}
         for file, (own, names) in parts.items():
-            features = features_of(names)
+            features = features_of(names, texts)
             # Parquet holds no half surrogates; a question mark in their place keeps the offsets of spans.
             found = {name: [row[name] for row in own] for name in features}
             plain = json.loads(json.dumps(found, ensure_ascii=False).encode("utf-8", "replace"))
@@ -377,8 +378,9 @@ class DatasetKind:
             raise HubError(f"the {self.what} in {folder} could not be pushed, and stay there: {error}") from None
 
 
-def features_of(columns: str) -> Features:
-    """Columns by their names, which mean the same in all datasets that builders make; `Value("string")` unless said here."""
+def features_of(columns: str, texts: frozenset[str] = frozenset()) -> Features:
+    """Columns by their names, which mean the same in all datasets that builders make; `Value("string")` unless said here, or
+    among `texts`."""
     from datasets import Features, Value
 
     text, number, place = Value("string"), Value("float64"), Value("int64")
@@ -394,7 +396,7 @@ def features_of(columns: str) -> Features:
         "sure": Value("bool"),
     }
     known = {name: kind for names, kind in kinds.items() for name in names.split()}
-    return Features({name: known.get(name, text) for name in columns.split()})
+    return Features({name: text if name in texts else known.get(name, text) for name in columns.split()})
 
 
 def _call(**part: Any) -> str:
