@@ -108,6 +108,14 @@ def evidence_passages(value: Any) -> tuple[str, ...] | None:
     return tuple(passage for passage in passages if passage and passage.strip())
 
 
+def require_method(given: Any, method: str, what: str) -> None:
+    """`TypeError` unless `given` is an object with the method that makes it `what`, such as "a verifier"; a class is none."""
+    if isinstance(given, type):
+        raise TypeError(f"{what} is an object, got the class {given.__name__}; pass {given.__name__}(...)")
+    if not callable(getattr(given, method, None)):
+        raise TypeError(f"{what} needs a method `{method}`; {type(given).__name__} has none")
+
+
 @runtime_checkable
 class Verifier(Protocol):
     """Reads completions, returns labelled spans. Any object with this method is a verifier.

@@ -13,7 +13,7 @@ from typing import Any
 from hf_factuality.errors import JudgingError
 from hf_factuality.functional.calibration import sigmoid
 from hf_factuality.spans import Label
-from hf_factuality.verifiers.base import Judge, JudgeInput, Judgement
+from hf_factuality.verifiers.base import Judge, JudgeInput, Judgement, require_method
 
 
 _HEDGED = {Label.HEDGED_SUPPORTED: Label.SUPPORTED, Label.HEDGED_CONTRADICTED: Label.CONTRADICTED}
@@ -31,8 +31,7 @@ class _Ensemble:
         if not self.judges:
             raise ValueError("an ensemble needs at least one judge")
         for judge in self.judges:
-            if isinstance(judge, type) or not callable(getattr(judge, "judge", None)):
-                raise ValueError(f"{judge!r} is no judge: it needs a `judge` method")
+            require_method(judge, "judge", "a judge")
 
     def judge(self, inputs: Sequence[JudgeInput]) -> list[Judgement]:
         """One [`~hf_factuality.verifiers.base.Judgement`] per input, in order."""

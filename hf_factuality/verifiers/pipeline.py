@@ -17,7 +17,16 @@ from typing import Any
 from hf_factuality.errors import ExtractionError, HubError, JudgingError, RetrievalError
 from hf_factuality.io.upload import hub_errors, naming_model, prepare_repo, publish
 from hf_factuality.spans import LabeledSpan, Verification
-from hf_factuality.verifiers.base import Extractor, Judge, JudgeInput, Judgement, Retriever, RowEvidence, VerifierInput
+from hf_factuality.verifiers.base import (
+    Extractor,
+    Judge,
+    JudgeInput,
+    Judgement,
+    Retriever,
+    RowEvidence,
+    VerifierInput,
+    require_method,
+)
 from hf_factuality.verifiers.hub_format import BASE_URL_VARIABLE, CONFIG_NAME, STAGES, Reader, Written, refuse_models
 
 
@@ -35,6 +44,9 @@ class VerifierPipeline:
             Finds evidence.
         requires_evidence (`bool`, *optional*):
             Whether rows without evidence are left out. By default they are, unless a retriever finds it.
+
+    Raises:
+        `TypeError`: a stage is a class, or lacks its method.
     """
 
     def __init__(
@@ -44,6 +56,10 @@ class VerifierPipeline:
         retriever: Retriever | None = None,
         requires_evidence: bool | None = None,
     ):
+        require_method(extractor, "extract", "an extractor")
+        require_method(judge, "judge", "a judge")
+        if retriever is not None:
+            require_method(retriever, "retrieve", "a retriever")
         self.extractor = extractor
         self.judge = judge
         self.retriever = retriever if retriever is not None else RowEvidence()

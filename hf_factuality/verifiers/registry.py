@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from hf_factuality._lazy import load_name, read_stub
-from hf_factuality.verifiers.base import Verifier
+from hf_factuality.verifiers.base import Verifier, require_method
 from hf_factuality.verifiers.hub_format import BASE_URL_VARIABLE
 from hf_factuality.verifiers.pipeline import load_pipeline
 
@@ -69,8 +69,10 @@ def load_verifier(name: str | Verifier, **kwargs: Any) -> Verifier:
         >>> verifier = load_verifier("lexical", threshold=0.6)
     """
     if not isinstance(name, str):
-        if isinstance(name, type) or not callable(getattr(name, "verify", None)):
-            raise ValueError(f"{name!r} is no verifier: it needs a `verify` method, or a name of {_choices()}")
+        try:
+            require_method(name, "verify", "a verifier")
+        except TypeError as error:
+            raise ValueError(f"{name!r:.100} is no verifier: {error}; or choose {_choices()}") from None
         if kwargs:
             raise ValueError(f"{type(name).__name__} is already made; it takes no arguments, got {sorted(kwargs)}")
         return name
