@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hf_factuality.data.reading import Rows, read_parts
+from hf_factuality.data.reading import Rows, read_parts, refuse_unrendered
 from hf_factuality.errors import DataError
 from hf_factuality.verifiers._math import gsm8k_match, math_match
 from hf_factuality.verifiers.base import evidence_passages
@@ -260,24 +260,29 @@ def prepare_rows(
 
 
 def check_prompt_lengths(
-    dataset: Dataset, tokenizer: Any, max_length: int, chat_template_kwargs: Mapping[str, Any] | None = None
+    dataset: Dataset, tokenizer: Any, max_length: float, chat_template_kwargs: Mapping[str, Any] | None = None
 ) -> int:
     """Check that every prompt fits, tokenized as TRL does it.
 
     Prompts are the column `prompt`, texts or messages, and may have `max_length` tokens: the context of the model less the
     completion. `chat_template_kwargs` are passed to `apply_chat_template`. Returns the tokens of the longest prompt; raises
-    `DataError`, which names its row, its tokens and the limit, if it is too long.
+    `DataError`, which names the row, for one that is too long, that has no token, or that the chat template refuses.
     """
     lengths: list[int] = []
+    settings = {"add_generation_prompt": True, **(chat_template_kwargs or {})}
     for start in range(0, len(dataset), 1000):
         prompts = dataset[start : start + 1000]["prompt"]
         if isinstance(prompts[0], str):
             encoded = tokenizer(text=prompts)
         else:
-            encoded = tokenizer.apply_chat_template(
-                prompts, add_generation_prompt=True, tokenize=True, return_dict=True, **(chat_template_kwargs or {})
-            )
+            try:
+                encoded = tokenizer.apply_chat_template(prompts, tokenize=True, return_dict=True, **settings)
+            except Exception:  # whatever a template raises
+                refuse_unrendered([[(prompt, settings)] for prompt in dataset["prompt"]], tokenizer)
+                raise
         lengths.extend(len(ids) for ids in encoded["input_ids"])
+    if 0 in lengths:
+        raise DataError(f"row {lengths.index(0)}: the prompt has no token; drop such rows")
     longest = max(lengths, default=0)
     if longest > max_length:
         too_long = sum(length > max_length for length in lengths)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +40,31 @@ def messages_of(value: Any) -> list[dict[str, str]]:
     except (TypeError, KeyError):
         return []
     return found if all(isinstance(text, str) for message in found for text in message.values()) else []
+
+
+def refuse_unrendered(
+    rows: Iterable[Sequence[tuple[Sequence[Mapping[str, Any]], Mapping[str, Any]]]], tokenizer: Any, place: str = ""
+) -> None:
+    """Raise `DataError` for the first row of which a chat template refuses a conversation.
+
+    Args:
+        rows (`Iterable`):
+            Per row its conversations, each with its arguments of `apply_chat_template`.
+        tokenizer (`PreTrainedTokenizerBase`):
+            Has the chat template.
+        place (`str`, *optional*):
+            What the message says before the number of the row.
+    """
+    for number, conversations in enumerate(rows):
+        for messages, settings in conversations:
+            try:
+                tokenizer.apply_chat_template(messages, tokenize=False, **settings)
+            except Exception as error:  # whatever a template raises
+                roles = [message.get("role") for message in messages if isinstance(message, Mapping)]
+                raise DataError(
+                    f"{place}row {number}: the chat template refuses messages of the roles {roles}: {error}; where it takes "
+                    "no system message, put its text before the first message of the user"
+                ) from error
 
 
 def read_dataset(name: str, config: str | None, split: str, revision: str | None = None) -> Rows:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -27,7 +27,6 @@ from hf_factuality.hub.cards.methods import CardMethod
 from hf_factuality.io.markdown import code
 from hf_factuality.rewards import check_format
 from hf_factuality.rewards._rows import row_evidence, verifier_input
-from hf_factuality.rewards.answers import THINK_OPENED
 from hf_factuality.rewards.confidence import LoVeCReward
 from hf_factuality.spans import LabeledSpan, Verification, scope_ranges
 from hf_factuality.trainers._base import COMPLETION_TEXTS, VERIFICATIONS, SamplingTrainer, as_list, named_rewards
@@ -36,7 +35,7 @@ from hf_factuality.trainers._methods import reward_method
 from hf_factuality.trainers._overlap import columns_of
 from hf_factuality.trainers._span_rewards import SpanRewards
 from hf_factuality.trainers._token_rewards import TokenRewardFunc
-from hf_factuality.trainers.correction_rollout import CorrectionRollout
+from hf_factuality.trainers.correction_rollout import TURNS, CorrectionRollout
 from hf_factuality.trainers.fact_grpo_config import FactGRPOConfig
 from hf_factuality.verifiers.base import Verifier, VerifierInput
 from hf_factuality.verifiers.batches import BatchJudge
@@ -128,7 +127,8 @@ class FactGRPOTrainer(CreditsRewards, SequenceRatios, SamplingTrainer, GRPOTrain
         `TypeError`: `args` is not a [`FactGRPOConfig`], or `verifier` has no `verify` method.
         `ValueError`: an unknown verifier; a feature that cannot work with spans; think tags that decoding would drop;
             nothing to learn from; a `credit` that returns something else than (B, T).
-        `DataError`: the evidence column is missing, or holds something else than text; a column is named `verifications`.
+        `DataError`: the evidence column is missing, or holds something else than text; a dataset is empty, or has fewer prompts than a generation batch; a
+            column is named as something that reward functions get, such as `completions`.
         `JudgingError`: during training, if the verifier fails on the whole first batch, or on
             3 in a row.
         `NonFiniteError`: during training, at an infinite reward, loss or gradient.
@@ -165,9 +165,7 @@ class FactGRPOTrainer(CreditsRewards, SequenceRatios, SamplingTrainer, GRPOTrain
         self._guard = verifier
         if self._guard.requires_evidence and args.remove_unused_columns:
             raise ValueError("remove_unused_columns=True drops the verifier's evidence; set it to False")
-        evaluated = eval_dataset.values() if isinstance(eval_dataset, dict) else [eval_dataset]
-        for dataset in (train_dataset, *evaluated):
-            self._check_columns(dataset, args.evidence_column)
+        self._evidence_column, self._turns = args.evidence_column, kwargs.get("rollout_func") is not None
         self._judged: list[JudgedRow] = []
         self.judging = BatchJudge(self._guard, UnjudgedBatches())
 
@@ -196,8 +194,6 @@ class FactGRPOTrainer(CreditsRewards, SequenceRatios, SamplingTrainer, GRPOTrain
         self._span_rewards = SpanRewards(self)
         if self._span_rewards.found:
             self.args.refuse_token_advantages("a reward that is paid at its own spans")
-        if self.reward_func_names.count(REWARD_NAME) > 1:
-            raise ValueError(f"a reward function is named {REWARD_NAME!r}, which is the name of ours; rename it")
         if args.verify_scope == "think":
             ids = self._tokenizer("<think>a</think>", add_special_tokens=False)["input_ids"]
             decoded = self._tokenizer.decode(ids, skip_special_tokens=True)
@@ -212,15 +208,15 @@ class FactGRPOTrainer(CreditsRewards, SequenceRatios, SamplingTrainer, GRPOTrain
         nothing = isinstance(self._guard.verifier, _Nothing) and args.generation_chunks == 1
         return isinstance(feature, CorrectionRollout) and nothing
 
-    def _check_columns(self, dataset, column: str):
-        if dataset is None:
-            return
-        names = getattr(dataset, "column_names", None)
-        _refuse_taken(names or ())
+    def _check_columns(self, dataset, columns, name):
+        super()._check_columns(dataset, columns, name)
+        if self._turns and TURNS in columns:
+            raise DataError(f"the {name} dataset has a column {TURNS!r}, which CorrectionRollout fills; rename it")
         if not self._guard.requires_evidence:
             return
-        if names is not None and column not in names:
-            raise DataError(f"the verifier needs a column {column!r}; set evidence_column to one of {list(names)}")
+        column = self._evidence_column
+        if column not in columns:
+            raise DataError(f"the verifier needs a column {column!r}; set evidence_column to one of {list(columns)}")
         for row in dataset.select_columns(column) if isinstance(dataset, Dataset) else ():
             row_evidence(row[column], column)
 
@@ -258,7 +254,6 @@ class FactGRPOTrainer(CreditsRewards, SequenceRatios, SamplingTrainer, GRPOTrain
         return check_format(text) and (self.args.variant == "released" or bool(_NOTHING_ELSE.fullmatch(text.strip())))
 
     def _calculate_rewards(self, inputs, prompts, completions, completion_ids_list):
-        _refuse_taken(inputs[0])
         self._tokens = self._offsets(completion_ids_list)
         asked = self._rows([tokens.text for tokens in self._tokens], columns_of(inputs), range(len(inputs)))
         self._judged = self.judging.judge(asked, counts=self.model.training)
@@ -376,14 +371,6 @@ class _Nothing:
 def _units(row: JudgedRow) -> tuple[LabeledSpan, ...]:
     """Sentences or claims; none where nothing is known."""
     return judged_units(row.verification) if row.verification.judged else ()
-
-
-def _refuse_taken(columns: Collection[str]) -> None:
-    for name in (VERIFICATIONS, COMPLETION_TEXTS, THINK_OPENED):
-        if name in columns:
-            raise DataError(
-                f"the dataset has a column {name!r}, in which reward functions get what was judged; rename it"
-            )
 
 
 def _describe(row: JudgedRow) -> str:

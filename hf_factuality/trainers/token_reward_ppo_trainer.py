@@ -61,6 +61,8 @@ class TokenRewardPPOTrainer(CriticFiles, PaysTokens, SamplingTrainer, GRPOTraine
     Raises:
         `TypeError`: `args` is not a [`TokenRewardPPOConfig`].
         `ValueError`: no reward at all, weights of another number, or a feature that cannot work with token rewards.
+        `DataError`: a dataset is empty, or has fewer prompts than a generation batch; a column is named as something that
+            reward functions get, such as `completions`.
         `CheckpointError`: the critic cannot be loaded.
         `NonFiniteError`: during training, at a reward, value, loss or gradient that is not finite.
     """
@@ -100,15 +102,6 @@ class TokenRewardPPOTrainer(CriticFiles, PaysTokens, SamplingTrainer, GRPOTraine
             raise ValueError(
                 f"freezing_actor_steps with weight_decay={args.weight_decay} under DeepSpeed; set one of them to 0"
             )
-        prompts = args.generation_batch_size // args.num_generations
-        if hasattr(self.train_dataset, "__len__") and len(self.train_dataset) < prompts:
-            raise ValueError(
-                f"{len(self.train_dataset)} prompts are fewer than the {prompts} of a generation batch; lower "
-                f"generation_batch_size={args.generation_batch_size}"
-            )
-        shared = {name for name in self.reward_func_names if self.reward_func_names.count(name) > 1}
-        if shared:
-            raise ValueError(f"several reward functions are named {sorted(shared)}; give each a name of its own")
         self._num_plain = len(own)
         policy = self.accelerator.unwrap_model(self.model)
         policy = policy.get_base_model() if hasattr(policy, "get_base_model") else policy

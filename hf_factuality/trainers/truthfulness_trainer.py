@@ -79,7 +79,8 @@ class TruthfulnessTrainer(FactualityTrainer, _BaseTrainer):
 
     Raises:
         `TypeError`: `args` is not a [`TruthfulnessConfig`].
-        `ValueError`: ZeRO-3 or FSDP, a tokenizer that cannot pad, an adapter of prompts, a model of other than two classes.
+        `ValueError`: ZeRO-3 or FSDP, a tokenizer that cannot pad, an adapter of prompts, a model of other than two classes, an
+            argument that the trainer sets itself (`compute_metrics`, `data_collator`).
         `DataError`: no such columns, an unknown label, or claims of one kind only.
         `NonFiniteError`: during training, at a loss or gradient that is not finite.
     """
@@ -99,6 +100,9 @@ class TruthfulnessTrainer(FactualityTrainer, _BaseTrainer):
         model, args=None, train_dataset=None, eval_dataset=None, processing_class=None, peft_config=None, **kwargs
     ):  # fmt: skip
         args = self._checked_args(args, model)
+        self._refuse_own(
+            kwargs, "data_collator", "compute_metrics", "compute_loss_func", "preprocess_logits_for_metrics"
+        )
         known = {"dtype": torch.float32, **(args.model_init_kwargs or {})}
         if processing_class is None and isinstance(model, str):
             processing_class = AutoTokenizer.from_pretrained(model, revision=known.get("revision"))
@@ -143,8 +147,8 @@ class TruthfulnessTrainer(FactualityTrainer, _BaseTrainer):
                 peft_config.exclude_modules = peft_config.exclude_modules or ["score", "classifier"]  # trained whole
             model = get_peft_model(model, peft_config)
         super().__init__(
-            model, args, self._collator(processing_class), train, test, processing_class,
-            compute_metrics=self._metrics, compute_loss_func=self._loss, **kwargs,
+            model, args, self._collator(processing_class), train_dataset=train, eval_dataset=test,
+            processing_class=processing_class, compute_metrics=self._metrics, compute_loss_func=self._loss, **kwargs,
         )  # fmt: skip
         if self.is_fsdp_enabled or is_deepspeed_zero3_enabled():
             raise ValueError("FSDP and ZeRO-3 split the head that is calibrated: take DDP or ZeRO-2, with LoRA")
