@@ -5,21 +5,24 @@ python examples/evaluate_reward_model.py --verifier reward:MODEL --data jinzhuor
 """
 
 import argparse
-import json
 from collections import defaultdict
 from pathlib import Path
 
 from hf_factuality import VerifierInput, load_verifier
+from hf_factuality.data._cli import json_object
 from hf_factuality.data.reading import messages_of, read_dataset
 from hf_factuality.errors import DataError
 from hf_factuality.functional.metrics import bootstrap_interval
 from hf_factuality.functional.scoring import mean
+from hf_factuality.io.refusals import run_script
 from hf_factuality.io.rows import read_rows
 
 
 def read_pairs(rows):
     """(subset, chosen, rejected) of each row, both as inputs of a verifier."""
     for number, row in rows:
+        if not isinstance(row, dict):
+            raise DataError(f"row {number} must be an object with prompt, chosen and rejected, got {row!r:.100}")
         texts = []
         for side in ("chosen", "rejected"):
             text = row.get(side)
@@ -49,10 +52,12 @@ def main():
     parser.add_argument("--verifier", required=True, help="reward:MODEL, or another verifier that gives scores")
     parser.add_argument("--data", required=True, help="a .jsonl, .json or .parquet file, or a dataset")
     parser.add_argument("--split", default="train", help="of a dataset")
-    parser.add_argument("--settings", type=json.loads, default={}, help="of the verifier: '{\"max_length\": 4096}'")
+    parser.add_argument("--settings", type=json_object, default={}, help="of the verifier: '{\"max_length\": 4096}'")
     args = parser.parse_args()
     rows = read_rows(args.data) if Path(args.data).is_file() else read_dataset(args.data, None, args.split)
     pairs = list(read_pairs(rows))
+    if not pairs:
+        raise DataError(f"--data {args.data} holds no rows")
     found = accuracies(load_verifier(args.verifier, **args.settings), pairs)
     found["all"] = [won for own in found.values() for won in own] if found.keys() != {"all"} else found["all"]
     for subset, own in sorted(found.items(), key=lambda it: (it[0] == "all", it[0])):
@@ -64,4 +69,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

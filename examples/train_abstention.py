@@ -9,12 +9,13 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from datasets import load_dataset
 from trl import ModelConfig, ScriptArguments, TrlParser, get_peft_config, get_quantization_config
 
 from demos.closed_world import KnowledgeDemo
+from demos.inputs import given, load_split, model_name, set_model_kwargs
 from hf_factuality import FactGRPOConfig, FactGRPOTrainer
 from hf_factuality.chat.client import ChatClient
+from hf_factuality.io.refusals import run_script
 from hf_factuality.rewards import AbstentionReward, DCPORewards, GradedOutcome, RLCRReward
 
 
@@ -31,35 +32,34 @@ class AbstentionArguments(ScriptArguments):
     reward: str = field(default="truthrl", metadata={"help": "truthrl, binary, knowrl, target-0.75, rlcr or dcpo."})
     judge: str | None = field(default=None, metadata={"help": "Served model that grades; exact match without one."})
     judge_base_url: str = field(default="http://localhost:8000/v1", metadata={"help": "Its server."})
+    judge_tokens: int = field(default=16, metadata={"help": "Longest verdict, thoughts included."})
 
 
 def load_rewards(script):
     """Reward functions, checked before any weights are loaded."""
-    outcome = {"outcome": GradedOutcome(ChatClient(script.judge_base_url, script.judge))} if script.judge else {}
-    if script.reward in CONFIDENCE:
-        return CONFIDENCE[script.reward](**outcome)
-    return AbstentionReward(script.reward, **outcome)
+    client = ChatClient(script.judge_base_url, script.judge) if script.judge else None
+    outcome = {"outcome": GradedOutcome(client, max_tokens=script.judge_tokens)} if client else {}
+    known = script.reward in CONFIDENCE
+    return CONFIDENCE[script.reward](**outcome) if known else AbstentionReward(script.reward, **outcome)
 
 
 def load_questions(script):
     """The columns `question` and `answer`, with the question as a prompt that says what form the answer has."""
-    dataset = load_dataset(script.dataset_name, script.dataset_config, split=script.dataset_train_split)
+    dataset = load_split(script, ("question", "answer"))
     form = {"role": "system", "content": STATE if script.reward in CONFIDENCE else DECLINE}
     return dataset.map(lambda row: {"prompt": [form, {"role": "user", "content": row["question"]}]})
 
 
 def main():
     parser = TrlParser((AbstentionArguments, FactGRPOConfig, ModelConfig))
-    given = {argument.partition("=")[0] for argument in sys.argv[1:]}
-    real = given & {"--config", "--model_name_or_path", "--dataset_name"}
-    config = [] if real else ["--config", str(CLOSED_WORLD)]
+    config = [] if given("--dataset_name") else ["--config", str(CLOSED_WORLD)]
     script, training, model = parser.parse_args_and_config([*config, *sys.argv[1:]])
-    rewards, demo = load_rewards(script), None if real else KnowledgeDemo()
+    rewards, demo = load_rewards(script), KnowledgeDemo() if config else None
+    name = demo.model_dir if demo else model_name(model)
     dataset = demo.train_dataset if demo else load_questions(script)
-    chosen = {"attn_implementation": model.attn_implementation, "dtype": model.dtype, "revision": model.model_revision}
-    training.model_init_kwargs = {**chosen, **(training.model_init_kwargs or {})}
+    set_model_kwargs(training, model)
     trainer = FactGRPOTrainer(
-        demo.model_dir if demo else model.model_name_or_path, rewards, training, dataset, verifier=None,
+        name, rewards, training, dataset, verifier=None,
         peft_config=get_peft_config(model), quantization_config=get_quantization_config(model),
     )  # fmt: skip
     if demo:
@@ -76,4 +76,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

@@ -10,13 +10,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from accelerate import PartialState
-from datasets import Dataset, load_dataset
 from trl import ModelConfig, ScriptArguments, TrlParser
 
-from demos.best_answers import best_answers, one_round
+from demos.best_answers import best_answers, kept_answers, one_round
 from demos.closed_world import ClosedWorldDemo
+from demos.inputs import given, load_split, model_name
 from hf_factuality.data import SamplingConfig, read_questions
 from hf_factuality.data.refusals import with_golds
+from hf_factuality.io.refusals import run_script
 from hf_factuality.io.rows import read_rows
 from hf_factuality.trainers import AdaptiveAveragingConfig, AdaptiveAveragingTrainer
 
@@ -40,11 +41,9 @@ class AMAArguments(ScriptArguments):
 
 def main():
     parser = TrlParser((AMAArguments, AdaptiveAveragingConfig, ModelConfig))
-    given = {argument.partition("=")[0] for argument in sys.argv[1:]}
-    own = given & {"--config", "--model_name_or_path", "--before", "--questions"}
-    script, training, model = parser.parse_args_and_config(
-        None if own else ["--config", str(CLOSED_WORLD), *sys.argv[1:]]
-    )
+    own = given("--before", "--questions")
+    config = [] if own else ["--config", str(CLOSED_WORLD)]
+    script, training, model = parser.parse_args_and_config([*config, *sys.argv[1:]])
     demo, state = None if own else ClosedWorldDemo(), PartialState()
     if own and (script.before is None or bool(script.questions) == bool(script.dataset_name)):
         raise ValueError("give --before, and either --questions or --dataset_name (rows of prompt and completion)")
@@ -57,20 +56,24 @@ def main():
             questions = with_golds(read_questions(rows))
             best_answers(name, questions, sampling, script.selector, script.how, folder, training.seed)
         state.wait_for_everyone()
-        return Dataset.from_parquet(str(folder / "best.parquet"))
+        return kept_answers(folder)
 
     before = demo.model_dir if demo else script.before
-    after = one_round(demo, chosen(demo.model_dir, "before"), training) if demo else model.model_name_or_path
-    answers = load_dataset(script.dataset_name, split="train") if script.dataset_name else chosen(after, "after")
+    after = one_round(demo, chosen(demo.model_dir, "before"), training) if demo else model_name(model)
+    if script.dataset_name:
+        answers = load_split(script, ("prompt", "completion"))
+    else:
+        answers = chosen(after, "after")
     training.model_init_kwargs = {"dtype": model.dtype, "attn_implementation": model.attn_implementation}
     trainer = AdaptiveAveragingTrainer(after, before, training, answers)
     trainer.train(resume_from_checkpoint=training.resume_from_checkpoint)
     trainer.save_model()
     if demo:
         demo.measure("after", trainer)
-        demo.report(training.output_dir)
-    trainer.accelerator.print(f"{trainer.ratios.ratios}: the averaged model is in {training.output_dir}")
+        trainer.card_results = demo.report(training.output_dir)["after"]  # before is the model before alignment
+    trainer.create_model_card(dataset_name=script.dataset_name)
+    trainer.accelerator.print(f"{trainer.ratios.ratios}: the averaged model and its card are in {training.output_dir}")
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

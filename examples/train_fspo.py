@@ -13,8 +13,11 @@ from transformers import AutoTokenizer
 from trl import ModelConfig, ScriptArguments, TrlParser, get_peft_config, get_quantization_config
 
 from demos.closed_world import ClosedWorldDemo
+from demos.inputs import given, model_name, set_model_kwargs
 from hf_factuality import FactGRPOConfig, FactGRPOTrainer, load_fspo, load_verifier
+from hf_factuality.io.refusals import run_script
 from hf_factuality.rewards import answer_reward
+from hf_factuality.verifiers.judges.gold import SCORERS_HELP
 
 
 CLOSED_WORLD = Path(__file__).resolve().parent.parent / "recipes" / "fspo" / "closed-world.yaml"
@@ -24,19 +27,20 @@ CLOSED_WORLD = Path(__file__).resolve().parent.parent / "recipes" / "fspo" / "cl
 class FSPOArguments(ScriptArguments):
     train_files: list[str] | None = field(default=None, metadata={"help": "Parquet or JSON Lines files to train on."})
     verifier: str | None = field(default=None, metadata={"help": "'lexical', 'nli:MODEL' or 'package.module:Class'."})
+    default_data_source: str | None = field(default=None, metadata={"help": "Of rows without data_source: a rule."})
+    scorers: list[str] | None = field(default=None, metadata={"help": SCORERS_HELP})
     style: str = field(default="auto", metadata={"help": "How to ask: 'auto', 'instruct' (chat template) or 'base'."})
 
 
 def load_data(script, training, model):
     """Dataset and verifier of a real run, checked before any weights are loaded."""
-    if not model.model_name_or_path:
-        raise ValueError("name the model to train with --model_name_or_path")
-    verifier, reward = load_verifier(script.verifier or "lexical"), answer_reward()
+    model_name(model)
+    verifier, reward = load_verifier(script.verifier or "lexical"), answer_reward(script.scorers)
     origin = {"revision": model.model_revision, "trust_remote_code": training.trust_remote_code}
     tokenizer = AutoTokenizer.from_pretrained(model.model_name_or_path, **origin)
     dataset = load_fspo(
         script.train_files, script.dataset_name, script.dataset_config, script.dataset_train_split, tokenizer,
-        style=script.style, known_sources=reward.scorers, empty_answers="drop",
+        style=script.style, known_sources=reward.scorers, empty_answers="drop", default_data_source=script.default_data_source,
     )  # fmt: skip
     reward.check(dataset)
     return dataset, verifier
@@ -44,8 +48,7 @@ def load_data(script, training, model):
 
 def main():
     parser = TrlParser((FSPOArguments, FactGRPOConfig, ModelConfig))
-    given = {argument.partition("=")[0] for argument in sys.argv[1:]}
-    if given & {"--config", "--model_name_or_path", "--train_files", "--dataset_name"}:
+    if given("--train_files", "--dataset_name"):
         script, training, model = parser.parse_args_and_config()
         demo, name = None, model.model_name_or_path
         dataset, verifier = load_data(script, training, model)
@@ -53,10 +56,9 @@ def main():
         script, training, model = parser.parse_args_and_config(["--config", str(CLOSED_WORLD), *sys.argv[1:]])
         demo = ClosedWorldDemo()
         name, dataset, verifier = demo.model_dir, demo.train_dataset, load_verifier(script.verifier or demo.verifier)
-    chosen = {"attn_implementation": model.attn_implementation, "dtype": model.dtype, "revision": model.model_revision}
-    training.model_init_kwargs = {**chosen, **(training.model_init_kwargs or {})}
+    set_model_kwargs(training, model)
     trainer = FactGRPOTrainer(
-        name, answer_reward(), training, dataset, verifier=verifier,
+        name, answer_reward(script.scorers), training, dataset, verifier=verifier,
         peft_config=get_peft_config(model), quantization_config=get_quantization_config(model),
     )  # fmt: skip
     if demo:
@@ -73,4 +75,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

@@ -9,12 +9,13 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from datasets import load_dataset
 from trl import ModelConfig, ScriptArguments, TrlParser, get_peft_config, get_quantization_config
 
 from demos.closed_world import KLCFDemo
+from demos.inputs import given, load_split, model_name, set_model_kwargs
 from hf_factuality import FactGRPOConfig, FactGRPOTrainer, load_verifier
 from hf_factuality.functional.long_form import KLCFWeights
+from hf_factuality.io.refusals import run_script
 from hf_factuality.rewards import ServedRoles, klcf_rewards
 
 
@@ -33,7 +34,7 @@ class KLCFArguments(ScriptArguments):
 
 def load_real(script, roles):
     """Dataset, verifier and checklist's judge of a real run, checked before any weights are loaded."""
-    dataset = load_dataset(script.dataset_name, script.dataset_config, split=script.dataset_train_split)
+    dataset = load_split(script, ("prompt", "checklist"))
     roles.check()
     verifier = load_verifier(script.verifier) if script.verifier else roles.verifier()
     return dataset, verifier, roles.checklist() or load_verifier(script.checklist_verifier).judge
@@ -41,22 +42,22 @@ def load_real(script, roles):
 
 def main():
     parser = TrlParser((KLCFArguments, ServedRoles, FactGRPOConfig, ModelConfig))
-    given = {argument.partition("=")[0] for argument in sys.argv[1:]}
-    if given & {"--config", "--model_name_or_path", "--dataset_name"}:
+    if given("--dataset_name"):
         script, roles, training, model = parser.parse_args_and_config()
-        demo, name = None, model.model_name_or_path
+        demo, name = None, model_name(model)
         dataset, verifier, checklist = load_real(script, roles)
     else:
         script, roles, training, model = parser.parse_args_and_config(["--config", str(CLOSED_WORLD), *sys.argv[1:]])
         demo = KLCFDemo()
         name, dataset, checklist = demo.model_dir, demo.train_dataset, demo.checklist_judge
         verifier = load_verifier(script.verifier or demo.verifier)
+    if len(script.weights) > len(KLCFWeights._fields):
+        raise ValueError(f"--weights are at most {len(KLCFWeights._fields)} numbers, got {script.weights}")
     general, weights = roles.general() or script.general_reward, KLCFWeights(*script.weights)
     rewards, settings = klcf_rewards(checklist, general, weights=weights)
     for setting, value in settings.items():
         setattr(training, setting, value)
-    chosen = {"attn_implementation": model.attn_implementation, "dtype": model.dtype, "revision": model.model_revision}
-    training.model_init_kwargs = {**chosen, **(training.model_init_kwargs or {})}
+    set_model_kwargs(training, model)
     trainer = FactGRPOTrainer(
         name, rewards, training, dataset, verifier=verifier,
         peft_config=get_peft_config(model), quantization_config=get_quantization_config(model),
@@ -75,4 +76,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

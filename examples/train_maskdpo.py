@@ -9,12 +9,14 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from datasets import load_dataset
 from trl import ModelConfig, ScriptArguments, TrlParser, get_peft_config, get_quantization_config
 
 from demos.closed_world import BiographyDemo
+from demos.inputs import given, load_split, model_name, set_model_kwargs
 from hf_factuality import MaskDPOConfig, MaskDPOTrainer
 from hf_factuality.data.preferences import load_pairs
+from hf_factuality.data.reading import open_dataset
+from hf_factuality.io.refusals import run_script
 
 
 CLOSED_WORLD = Path(__file__).resolve().parent.parent / "recipes" / "mask_dpo" / "closed-world.yaml"
@@ -30,34 +32,29 @@ class MaskDPOArguments(ScriptArguments):
 
 def load_data(script, model):
     """The pairs of a real run, read before any weights are loaded; docs/mask-dpo.md describes the columns."""
-    if not model.model_name_or_path:
-        raise ValueError("name the model to train with --model_name_or_path")
+    model_name(model)
     if bool(script.train_files) == bool(script.dataset_name):
         raise ValueError("give either --train_files or --dataset_name")
     if script.dataset_name:
-        return load_dataset(
-            script.dataset_name, script.dataset_config, split=script.dataset_train_split, streaming=script.dataset_streaming
-        )  # fmt: skip
+        return load_split(script, streaming=script.dataset_streaming)
     if [Path(name).is_dir() for name in script.train_files] == [True]:
         return load_pairs(script.train_files[0])
     kinds = {"parquet" if name.endswith(".parquet") else "json" for name in script.train_files}
     if len(kinds) > 1:
         raise ValueError(f"--train_files must be all Parquet or all JSON Lines, got {script.train_files}")
-    return load_dataset(*kinds, data_files=script.train_files, split="train")
+    return open_dataset(*kinds, data_files=script.train_files)
 
 
 def main():
     parser = TrlParser((MaskDPOArguments, MaskDPOConfig, ModelConfig))
-    given = {argument.partition("=")[0] for argument in sys.argv[1:]}
-    if given & {"--config", "--model_name_or_path", "--train_files", "--dataset_name"}:
+    if given("--train_files", "--dataset_name"):
         script, training, model = parser.parse_args_and_config()
         demo, name, dataset = None, model.model_name_or_path, load_data(script, model)
     else:
         script, training, model = parser.parse_args_and_config(["--config", str(CLOSED_WORLD), *sys.argv[1:]])
         demo = BiographyDemo()
         name, dataset = demo.model_dir, demo.preference_pairs(training.output_dir, training.seed)
-    chosen = {"attn_implementation": model.attn_implementation, "dtype": model.dtype, "revision": model.model_revision}
-    training.model_init_kwargs = {**chosen, **(training.model_init_kwargs or {})}
+    set_model_kwargs(training, model)
     trainer = MaskDPOTrainer(
         name, args=training, train_dataset=dataset,
         peft_config=get_peft_config(model), quantization_config=get_quantization_config(model),
@@ -76,4 +73,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

@@ -9,11 +9,13 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from datasets import Dataset, load_dataset
+from datasets import Dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import ModelConfig, ScriptArguments, TrlParser, get_peft_config
 
 from demos.closed_world import BiographyDemo
+from demos.inputs import given, load_split, model_name, set_model_kwargs
+from hf_factuality.io.refusals import run_script
 from hf_factuality.io.rows import read_rows
 from hf_factuality.trainers import ProbeConfig, ProbeTrainer
 from hf_factuality.worlds import evaluate_world
@@ -33,8 +35,10 @@ def load_data(script) -> Dataset:
     if bool(script.labelled_file) == bool(script.dataset_name):
         raise ValueError("give either --dataset_name or --labelled_file")
     if script.dataset_name:
-        return load_dataset(script.dataset_name, script.dataset_config, split=script.dataset_train_split)
+        return load_split(script)
     rows = [row for _, row in read_rows(script.labelled_file)]
+    if not all(isinstance(row, dict) for row in rows):
+        raise ValueError(f"--labelled_file {script.labelled_file}: every row must be an object with columns")
     return Dataset.from_list([{name: row[name] for name in COLUMNS if name in row} for row in rows])
 
 
@@ -52,16 +56,14 @@ def sample(demo, rows, samples) -> Dataset:
 
 def main():
     parser = TrlParser((ProbeArguments, ProbeConfig, ModelConfig))
-    given = {argument.partition("=")[0] for argument in sys.argv[1:]}
-    if given & {"--config", "--model_name_or_path", "--labelled_file", "--dataset_name"}:
+    if given("--labelled_file", "--dataset_name"):
         script, training, model = parser.parse_args_and_config()
-        name, train, test = model.model_name_or_path, load_data(script), None
+        name, train, test = model_name(model), load_data(script), None
     else:
         script, training, model = parser.parse_args_and_config(["--config", str(CLOSED_WORLD), *sys.argv[1:]])
         demo = BiographyDemo()
         name, train, test = demo.model_dir, sample(demo, demo.train_dataset, 4), sample(demo, demo.test_dataset, 1)
-    chosen = {"attn_implementation": model.attn_implementation, "dtype": model.dtype, "revision": model.model_revision}
-    training.model_init_kwargs = {**chosen, **(training.model_init_kwargs or {})}
+    set_model_kwargs(training, model)
     trainer = ProbeTrainer(name, training, train, test, peft_config=get_peft_config(model))
     trainer.train(resume_from_checkpoint=training.resume_from_checkpoint)
     trainer.save_model()
@@ -74,4 +76,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

@@ -9,12 +9,15 @@ accelerate launch --config_file recipes/accelerate/ddp.yaml examples/train_proce
 import sys
 from pathlib import Path
 
-from datasets import load_dataset
+from datasets import get_dataset_split_names
 from trl import ModelConfig, ScriptArguments, TrlParser, get_peft_config
 
 from demos.closed_world import ClosedWorldDemo
+from demos.inputs import given, load_split, model_name, set_model_kwargs
 from hf_factuality.data import ProcessLabelConfig, build_process_labels, read_questions
+from hf_factuality.data.reading import open_dataset
 from hf_factuality.data.sampling import SamplingConfig, TransformersSampler
+from hf_factuality.io.refusals import run_script
 from hf_factuality.trainers import ProcessRewardConfig, ProcessRewardTrainer
 from hf_factuality.verifiers import GoldVerifier
 
@@ -33,21 +36,20 @@ def label(demo, rows, folder):
 
 def main():
     parser = TrlParser((ScriptArguments, ProcessRewardConfig, ModelConfig))
-    given = {argument.partition("=")[0] for argument in sys.argv[1:]}
-    if given & {"--config", "--model_name_or_path", "--dataset_name"}:
+    if given("--dataset_name"):
         script, training, model = parser.parse_args_and_config()
         if not script.dataset_name:
             raise ValueError("give --dataset_name: a repository, or the folder of hf-factuality build-process-labels")
-        found = load_dataset(script.dataset_name, script.dataset_config)
+        name, train = model_name(model), load_split(script)
         # All of its rows; the released code trains on the first 1,000.
-        name, train, test = model.model_name_or_path, found[script.dataset_train_split], found.get("test")
+        tested = "test" in get_dataset_split_names(script.dataset_name, script.dataset_config)
+        test = open_dataset(script.dataset_name, script.dataset_config, "test") if tested else None
     else:
         script, training, model = parser.parse_args_and_config(["--config", str(CLOSED_WORLD), *sys.argv[1:]])
         demo, folder = ClosedWorldDemo(), Path(training.output_dir) / "labels"
         train, test = (label(demo, getattr(demo, f"{it}_dataset"), folder / it) for it in ("train", "test"))
         name = demo.model_dir
-    chosen = {"attn_implementation": model.attn_implementation, "dtype": model.dtype, "revision": model.model_revision}
-    training.model_init_kwargs = {**chosen, **(training.model_init_kwargs or {})}
+    set_model_kwargs(training, model)
     trainer = ProcessRewardTrainer(name, training, train, test, peft_config=get_peft_config(model))
     trainer.train(resume_from_checkpoint=training.resume_from_checkpoint)
     trainer.save_model()
@@ -60,4 +62,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

@@ -11,14 +11,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from accelerate import PartialState
-from datasets import Dataset
 from trl import ModelConfig, ScriptArguments, SFTConfig, SFTTrainer, TrlParser, get_peft_config
 
-from demos.best_answers import best_answers
+from demos.best_answers import best_answers, kept_answers, write_card
 from demos.closed_world import ClosedWorldDemo
+from demos.inputs import given, model_name
 from hf_factuality.data import SamplingConfig, read_questions
 from hf_factuality.data.rag_preferences import with_passages
 from hf_factuality.data.refusals import with_golds
+from hf_factuality.io.refusals import run_script
 from hf_factuality.io.rows import read_rows
 
 
@@ -27,9 +28,7 @@ CLOSED_WORLD = Path(__file__).resolve().parent.parent / "recipes" / "raft" / "cl
 
 @dataclass
 class RAFTArguments(ScriptArguments):
-    questions: str | None = field(
-        default=None, metadata={"help": "File of rows with 'question' (or 'prompt'), 'answer'."}
-    )
+    questions: str | None = field(default=None, metadata={"help": "File with 'question' (or 'prompt'), 'answer'."})
     selector: str = field(
         default="gold:GSM8K", metadata={"help": "Verifier whose scores choose: gold:..., process:MODEL, reward:MODEL."}
     )
@@ -42,16 +41,15 @@ class RAFTArguments(ScriptArguments):
 
 def main():
     parser = TrlParser((RAFTArguments, SFTConfig, ModelConfig))
-    given = {argument.partition("=")[0] for argument in sys.argv[1:]}
-    demo, own = None, given & {"--config", "--model_name_or_path", "--questions"}
-    script, training, model = parser.parse_args_and_config(
-        None if own else ["--config", str(CLOSED_WORLD), *sys.argv[1:]]
-    )
-    if not own:
-        demo = ClosedWorldDemo()
+    own = given("--questions")
+    config = [] if own else ["--config", str(CLOSED_WORLD)]
+    script, training, model = parser.parse_args_and_config([*config, *sys.argv[1:]])
+    if script.rounds < 1 or own and not script.questions:
+        raise ValueError(f"give --questions FILE, and --rounds of at least 1; got {script.questions}, {script.rounds}")
+    demo = None if own else ClosedWorldDemo()
     rows = list(demo.train_dataset) if demo else [row for _, row in read_rows(script.questions)]
     questions = (with_passages if script.grounded else with_golds)(read_questions(rows))
-    name = demo.model_dir if demo else model.model_name_or_path
+    name = demo.model_dir if demo else model_name(model)
     sampling = SamplingConfig(script.num_samples, 1.0, top_k=0, max_new_tokens=script.max_new_tokens)
     out, state = Path(training.output_dir), PartialState()
     training.model_init_kwargs = {"dtype": model.dtype, "attn_implementation": model.attn_implementation}
@@ -62,8 +60,7 @@ def main():
         state.wait_for_everyone()
         last = number == script.rounds - 1
         args = replace(training, output_dir=str(out if last else out / f"round-{number}"))
-        best = Dataset.from_parquet(str(folder / "best.parquet"))
-        trainer = SFTTrainer(name, args, train_dataset=best, peft_config=get_peft_config(model))
+        trainer = SFTTrainer(name, args, train_dataset=kept_answers(folder), peft_config=get_peft_config(model))
         if demo and not number:
             demo.measure("before", trainer)
         trainer.train()
@@ -71,9 +68,9 @@ def main():
         name = args.output_dir
     if demo:
         demo.measure("after", trainer)
-        demo.report(training.output_dir)
-    trainer.accelerator.print(f"The model is in {training.output_dir}; hf-factuality push publishes it")
+    write_card(trainer, script, demo.model_dir if demo else model.model_name_or_path, demo and demo.report(str(out)))
+    trainer.accelerator.print(f"The model and its card are in {out}; hf-factuality push sends both")
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

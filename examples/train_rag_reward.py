@@ -9,13 +9,14 @@ accelerate launch --config_file recipes/accelerate/zero3.yaml examples/train_rag
 import sys
 from pathlib import Path
 
-from datasets import load_dataset
 from trl import ModelConfig, ScriptArguments, TrlParser, get_peft_config
 
 from demos.closed_world import BiographyDemo
 from demos.comparing import SaysMore
+from demos.inputs import given, load_split, model_name, set_model_kwargs
 from hf_factuality.data import build_rag_preferences, read_questions
 from hf_factuality.data.sampling import SamplingConfig, TransformersSampler
+from hf_factuality.io.refusals import run_script
 from hf_factuality.trainers import RAGRewardConfig, RAGRewardTrainer
 
 
@@ -32,23 +33,25 @@ def compare(demo, rows, folder):
 
 def main():
     parser = TrlParser((ScriptArguments, RAGRewardConfig, ModelConfig))
-    given = {argument.partition("=")[0] for argument in sys.argv[1:]}
-    if given & {"--config", "--model_name_or_path", "--dataset_name"}:
+    if given("--dataset_name"):
         script, training, model = parser.parse_args_and_config()
         if not script.dataset_name:
             raise ValueError("give --dataset_name: a repository, or the folder of hf-factuality build-rag-preferences")
-        found = load_dataset(script.dataset_name, script.dataset_config, split=script.dataset_train_split)
+        found = load_split(script, ("question", "chosen", "rejected"))
         # By questions: the pairs of one are never on both sides.
         apart = sorted({*found["question"]})[::20]
-        name, train = model.model_name_or_path, found.filter(lambda row: row["question"] not in apart)
+        name, train = model_name(model), found.filter(lambda row: row["question"] not in apart)
+        if not len(train):
+            raise ValueError(
+                f"{script.dataset_name} has {len({*found['question']})} question, and one is kept apart to measure"
+            )
         test = found.filter(lambda row: row["question"] in apart)
     else:
         script, training, model = parser.parse_args_and_config(["--config", str(CLOSED_WORLD), *sys.argv[1:]])
         demo, folder = BiographyDemo(), Path(training.output_dir) / "pairs"
         train, test = (compare(demo, getattr(demo, f"{it}_dataset"), folder / it) for it in ("train", "test"))
         name = demo.model_dir
-    chosen = {"attn_implementation": model.attn_implementation, "dtype": model.dtype, "revision": model.model_revision}
-    training.model_init_kwargs = {**chosen, **(training.model_init_kwargs or {})}
+    set_model_kwargs(training, model)
     trainer = RAGRewardTrainer(name, training, train, test, peft_config=get_peft_config(model))
     trainer.train(resume_from_checkpoint=training.resume_from_checkpoint)
     trainer.save_model()
@@ -61,4 +64,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

@@ -12,8 +12,10 @@ from pathlib import Path
 from trl import ModelConfig, ScriptArguments, TrlParser, get_peft_config, get_quantization_config
 
 from demos.closed_world import RLFHDemo
+from demos.inputs import given, model_name, set_model_kwargs
 from hf_factuality import TokenRewardPPOConfig, TokenRewardPPOTrainer
 from hf_factuality.data import load_rlfh
+from hf_factuality.io.refusals import run_script
 from hf_factuality.rewards import RLFHReward, rlfh_verifier
 
 
@@ -40,12 +42,9 @@ class RLFHArguments(ScriptArguments):
 
 def main():
     parser = TrlParser((RLFHArguments, TokenRewardPPOConfig, ModelConfig))
-    given = {argument.partition("=")[0] for argument in sys.argv[1:]}
-    if given & {"--config", "--model_name_or_path", "--train_files", "--dataset_name"}:
+    if given("--train_files", "--dataset_name"):
         script, training, model = parser.parse_args_and_config()
-        if not model.model_name_or_path:
-            raise ValueError("name the model to train with --model_name_or_path")
-        demo, name = None, model.model_name_or_path
+        demo, name = None, model_name(model)
         verifier = rlfh_verifier(script.judge_model, script.judge_base_url, script.knowledge, training)
         source = script.train_files, script.dataset_name, script.dataset_config, script.dataset_train_split
         dataset = load_rlfh(*source)
@@ -53,8 +52,7 @@ def main():
         script, training, model = parser.parse_args_and_config(["--config", str(CLOSED_WORLD), *sys.argv[1:]])
         demo = RLFHDemo()
         name, verifier, dataset = demo.model_dir, demo.verifier, demo.train_dataset
-    chosen = {"attn_implementation": model.attn_implementation, "dtype": model.dtype, "revision": model.model_revision}
-    training.model_init_kwargs = {**chosen, **(training.model_init_kwargs or {})}
+    set_model_kwargs(training, model)
     trainer = TokenRewardPPOTrainer(
         name, RLFHReward(verifier, script.reward_maps, script.granularity), None, training, dataset,
         peft_config=get_peft_config(model), quantization_config=get_quantization_config(model),
@@ -73,4 +71,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

@@ -10,14 +10,16 @@
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
-from datasets import load_dataset
 from trl import ModelConfig, ScriptArguments, SFTConfig, SFTTrainer, TrlParser, get_peft_config
 
 from demos.closed_world import KnowledgeDemo
-from hf_factuality.data import RefusalConfig, build_refusals, read_questions
-from hf_factuality.data.sampling import SamplingConfig, TransformersSampler
-from hf_factuality.verifiers import GoldVerifier
+from demos.inputs import given, model_name, set_model_kwargs
+from hf_factuality.data.builder import describe_run
+from hf_factuality.data.reading import open_dataset
+from hf_factuality.hub.cards.card import write_method_card
+from hf_factuality.io.refusals import run_script
 
 
 CLOSED_WORLD = Path(__file__).resolve().parent.parent / "recipes" / "rtuning" / "closed-world.yaml"
@@ -26,7 +28,7 @@ CLOSED_WORLD = Path(__file__).resolve().parent.parent / "recipes" / "rtuning" / 
 @dataclass
 class RTuningArguments(ScriptArguments):
     refusals: str | None = field(default=None, metadata={"help": "Folder of hf-factuality build-refusals."})
-    variant: str = field(default="unknown", metadata={"help": "Of the closed world: unsure, unknown or uncertain."})
+    variant: Literal["unsure", "unknown", "uncertain"] = field(default="unknown", metadata={"help": "Closed world's."})
 
 
 def load_real(script):
@@ -34,44 +36,34 @@ def load_real(script):
     if bool(script.refusals) == bool(script.dataset_name):
         raise ValueError("give either --refusals FOLDER or --dataset_name")
     name = script.refusals or script.dataset_name
-    return load_dataset(name, script.dataset_config, split=script.dataset_train_split)
-
-
-def ask_the_base(demo, variant, output_dir, seed):
-    """What the model of the closed world knows. Gold answers stand between tags, as it writes them."""
-    rows = [{**row, "answer": [f"<answer> {row['answer']} </answer>", row["answer"]]} for row in demo.train_dataset]
-    drawn = (5, 0.7) if variant == "uncertain" else (1, 0.0)
-    sampling = SamplingConfig(*drawn, top_k=0, max_new_tokens=12, stop=("<confidence>",))
-    words = {"refusals": ("<answer> I do not know </answer>",)} if variant == "unknown" else {"question": ""}
-    folder = Path(output_dir) / f"refusals-{Path(demo.model_dir).name}-{drawn[0]}-seed{seed}"
-    return build_refusals(
-        read_questions(rows), TransformersSampler(demo.model_dir, config=sampling, batch_size=256), GoldVerifier("world"),
-        folder, refusals=RefusalConfig(variant, **words), seed=seed, questions_per_batch=256,
-    )  # fmt: skip
+    columns = [("prompt", "completion"), ("messages",), ("text",)]
+    dataset = open_dataset(name, script.dataset_config, script.dataset_train_split, columns=columns)
+    dataset.info.description = describe_run(name) or dataset.info.description  # for the card
+    return dataset
 
 
 def main():
     parser = TrlParser((RTuningArguments, SFTConfig, ModelConfig))
-    given = {argument.partition("=")[0] for argument in sys.argv[1:]}
-    if given & {"--config", "--model_name_or_path", "--refusals", "--dataset_name"}:
+    if given("--refusals", "--dataset_name"):
         script, training, model = parser.parse_args_and_config()
-        demo, name, dataset = None, model.model_name_or_path, load_real(script)
+        demo, name, dataset = None, model_name(model), load_real(script)
     else:
         script, training, model = parser.parse_args_and_config(["--config", str(CLOSED_WORLD), *sys.argv[1:]])
         demo = KnowledgeDemo()
-        name, dataset = demo.model_dir, ask_the_base(demo, script.variant, training.output_dir, training.seed)
-    chosen = {"attn_implementation": model.attn_implementation, "dtype": model.dtype, "revision": model.model_revision}
-    training.model_init_kwargs = {**chosen, **(training.model_init_kwargs or {})}
+        name, dataset = demo.model_dir, demo.refusals(script.variant, training.output_dir, training.seed)
+    set_model_kwargs(training, model)
     trainer = SFTTrainer(name, training, train_dataset=dataset, peft_config=get_peft_config(model))
+    results = None
     if demo:
         demo.measure("before", trainer)
     trainer.train(resume_from_checkpoint=training.resume_from_checkpoint)
     trainer.save_model()
     if demo:
         demo.measure("after", trainer)
-        demo.report(training.output_dir)
-    trainer.accelerator.print(f"The model is in {training.output_dir}; hf-factuality push publishes it")
+        results = demo.report(training.output_dir)
+    write_method_card(trainer, "rtuning", dataset_name=script.dataset_name, results=results)
+    trainer.accelerator.print(f"The model and its card are in {training.output_dir}; hf-factuality push sends both")
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

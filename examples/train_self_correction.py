@@ -12,17 +12,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from datasets import load_dataset
 from trl import DPOConfig, DPOTrainer, ModelConfig, ScriptArguments, SFTConfig, SFTTrainer, TrlParser, get_peft_config
 
-from demos.corrections import REVISE, CorrectionDemo
+from demos.corrections import REVISE, CorrectionDemo, write_card
+from demos.inputs import given, load_split, model_name, set_model_kwargs
 from hf_factuality import FactGRPOConfig, FactGRPOTrainer
+from hf_factuality.data.builder import describe_run
 from hf_factuality.functional import correction
+from hf_factuality.io.refusals import run_script
 from hf_factuality.rewards import CorrectionReward
 from hf_factuality.trainers import CorrectionRollout
 
 
 RECIPES = Path(__file__).resolve().parent.parent / "recipes" / "self_correction"
+TRAJECTORIES = ("messages",), ("prompt", "completion"), ("text",)
+COLUMNS = {"sft": TRAJECTORIES, "dpo": [("chosen", "rejected")], "rl": [("prompt", "answer")]}
 CONFIGS = {"sft": SFTConfig, "dpo": DPOConfig, "rl": FactGRPOConfig}
 
 
@@ -48,31 +52,28 @@ def main():
     argv = sys.argv[1:]
     first = TrlParser((CorrectionArguments,), allow_abbrev=False)  # the stage says what the other arguments are
     stage = first.parse_args_and_config(argv, return_remaining_strings=True)[0].stage
-    real = {argument.partition("=")[0] for argument in argv} & {"--config", "--model_name_or_path", "--dataset_name"}
-    config = [] if real else ["--config", str(RECIPES / f"closed-world-{stage}.yaml")]
+    config = [] if given("--dataset_name") else ["--config", str(RECIPES / f"closed-world-{stage}.yaml")]
     script, training, model = TrlParser((CorrectionArguments, CONFIGS[stage], ModelConfig)).parse_args_and_config(
         [*config, *argv]
     )
-    if real:
-        demo, name = None, model.model_name_or_path
-        dataset = load_dataset(script.dataset_name, script.dataset_config, split=script.dataset_train_split)
+    if not config:
+        demo, name, dataset = None, model_name(model), load_split(script, *COLUMNS[stage])
+        dataset.info.description = describe_run(script.dataset_name) or dataset.info.description  # for the card
     else:
         demo = CorrectionDemo(training.output_dir, training.seed)
         before = Path(training.output_dir).with_name("self-correction-closed-world-sft")
         name = str(before) if stage != "sft" and (before / "config.json").exists() else demo.base
         script.revise, script.scorer = REVISE, "world"
         dataset = demo.train_dataset if stage == "rl" else demo.build(name, stage)
-    chosen = {"attn_implementation": model.attn_implementation, "dtype": model.dtype, "revision": model.model_revision}
-    training.model_init_kwargs = {**chosen, **(training.model_init_kwargs or {})}
+    set_model_kwargs(training, model)
     trainer = make_trainer(script, name, training, dataset, model)
     if demo:
         demo.two_turns("before", trainer)
     trainer.train(resume_from_checkpoint=training.resume_from_checkpoint)
     trainer.save_model()
-    if demo:
-        demo.two_turns("after", trainer)
-    trainer.accelerator.print(f"The model is in {training.output_dir}; hf-factuality push publishes it")
+    write_card(trainer, script, demo)
+    trainer.accelerator.print(f"The model and its card are in {training.output_dir}; hf-factuality push sends both")
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

@@ -8,11 +8,12 @@
 import sys
 from dataclasses import dataclass, field
 
-from datasets import load_dataset
 from trl import ModelConfig, ScriptArguments, TrlParser, get_peft_config, get_quantization_config
 
+from demos.inputs import given, load_split, set_model_kwargs
 from demos.token_rewards import ReviewDemo
 from hf_factuality import TokenRewardPPOConfig, TokenRewardPPOTrainer
+from hf_factuality.io.refusals import run_script
 from hf_factuality.rewards import TokenRewardModel
 
 
@@ -34,15 +35,12 @@ class TokenRewardModelArguments(ScriptArguments):
 
 def main():
     parser = TrlParser((TokenRewardModelArguments, TokenRewardPPOConfig, ModelConfig))
-    given = {argument.partition("=")[0] for argument in sys.argv[1:]}
-    if given & {"--config", "--model_name_or_path", "--reward_model", "--dataset_name"}:
+    if given("--reward_model", "--dataset_name"):
         script, training, model = parser.parse_args_and_config()
         if not (model.model_name_or_path and script.reward_model and script.dataset_name):
             raise ValueError("name all three: --model_name_or_path, --reward_model and --dataset_name")
         demo, name, judge = None, model.model_name_or_path, script.reward_model
-        dataset = load_dataset(script.dataset_name, script.dataset_config, split=script.dataset_train_split)
-        if "prompt" not in dataset.column_names:
-            raise ValueError(f"{script.dataset_name} has no column 'prompt', only {dataset.column_names}")
+        dataset = load_split(script, ("prompt",))
     else:
         script, training, model = parser.parse_args_and_config([*DEMO, *sys.argv[1:]])
         demo = ReviewDemo(training.output_dir)
@@ -51,8 +49,7 @@ def main():
         judge, label=script.reward_label, process=script.reward_process, scale=script.reward_scale,
         baseline=script.reward_baseline, differences=script.reward_differences,
     )  # fmt: skip
-    chosen = {"attn_implementation": model.attn_implementation, "dtype": model.dtype, "revision": model.model_revision}
-    training.model_init_kwargs = {**chosen, **(training.model_init_kwargs or {})}
+    set_model_kwargs(training, model)
     trainer = TokenRewardPPOTrainer(
         name, reward, None, training, dataset,
         peft_config=get_peft_config(model), quantization_config=get_quantization_config(model),
@@ -71,4 +68,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

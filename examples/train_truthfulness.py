@@ -9,13 +9,15 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from datasets import Dataset, load_dataset
+from datasets import Dataset
 from trl import ModelConfig, ScriptArguments, TrlParser, get_peft_config
 
 from demos.claims import read_claims
 from demos.closed_world import BiographyDemo
+from demos.inputs import given, load_split, model_name, set_model_kwargs
 from hf_factuality.data.builder import judged_responses, read_questions
 from hf_factuality.data.sampling import SamplingConfig, TransformersSampler
+from hf_factuality.io.refusals import run_script
 from hf_factuality.io.rows import read_rows
 from hf_factuality.trainers import TruthfulnessConfig, TruthfulnessTrainer
 
@@ -34,7 +36,7 @@ def load_data(script) -> Dataset:
     if bool(script.claims_run) == bool(script.dataset_name) or bool(script.claims_run) != bool(script.questions_file):
         raise ValueError("give either --dataset_name or both --claims_run and --questions_file")
     if script.dataset_name:
-        return load_dataset(script.dataset_name, script.dataset_config, split=script.dataset_train_split)
+        return load_split(script)
     questions = read_questions([row for _, row in read_rows(script.questions_file)], script.questions_file)
     return read_claims(script.claims_run, questions)
 
@@ -52,17 +54,15 @@ def sample_claims(demo, split, output_dir, seed) -> Dataset:
 
 def main():
     parser = TrlParser((TruthfulnessArguments, TruthfulnessConfig, ModelConfig))
-    given = {argument.partition("=")[0] for argument in sys.argv[1:]}
-    if given & {"--config", "--model_name_or_path", "--claims_run", "--dataset_name"}:
+    if given("--claims_run", "--dataset_name"):
         script, training, model = parser.parse_args_and_config()
-        name, train, test = model.model_name_or_path, load_data(script), None
+        name, train, test = model_name(model), load_data(script), None
     else:
         script, training, model = parser.parse_args_and_config(["--config", str(CLOSED_WORLD), *sys.argv[1:]])
         demo = BiographyDemo()
         name, out = demo.model_dir, training.output_dir
         train, test = (sample_claims(demo, split, out, training.seed) for split in ("train", "test"))
-    chosen = {"attn_implementation": model.attn_implementation, "dtype": model.dtype, "revision": model.model_revision}
-    training.model_init_kwargs = {**chosen, **(training.model_init_kwargs or {})}
+    set_model_kwargs(training, model)
     trainer = TruthfulnessTrainer(name, training, train, test, peft_config=get_peft_config(model))
     trainer.train(resume_from_checkpoint=training.resume_from_checkpoint)
     trainer.save_model()
@@ -75,4 +75,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

@@ -12,9 +12,9 @@ from pathlib import Path
 from hf_factuality import __version__
 from hf_factuality.checkpoints._cli import add_parser as add_merge_parser
 from hf_factuality.data._cli import add_builders
-from hf_factuality.errors import FactualityError
 from hf_factuality.evaluation._cli import add_evaluate, add_verify
 from hf_factuality.hub._cli import add_parser as add_push_parser
+from hf_factuality.io.refusals import REFUSALS, refuse
 from hf_factuality.io.signals import on_signals
 from hf_factuality.metrics._cli import add_parser as add_metrics_parser
 from hf_factuality.retrieval._cli import add_parser as add_index_parser
@@ -36,9 +36,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         number = error.args[0] if error.args else signal.SIGINT
         print(f"hf-factuality: ended by {signal.Signals(number).name}", file=sys.stderr)
         return 128 + number
-    except (FactualityError, ValueError, TypeError, ImportError, OSError) as error:
-        print(f"hf-factuality: {error}", file=sys.stderr)
-        return 2
+    except REFUSALS as error:
+        return refuse("hf-factuality", error)
 
 
 def _interrupt(number: int) -> None:

@@ -190,12 +190,16 @@ class Verification:
         error (`str`, *optional*):
             Why the completion could not be judged. Such a verification carries no information: it is excluded from
             rewards and metrics, and counted.
+        unanswered (`int`, *optional*, defaults to `0`):
+            Claims (or sentences without their claims) about which a model gave no whole answer: it was cut at its length, or
+            the request failed. Runs that keep verdicts ask again for such a verification.
     """
 
     spans: tuple[LabeledSpan, ...] = ()
     claims: tuple[LabeledSpan, ...] = field(default=())
     abstained: bool = False
     error: str | None = None
+    unanswered: int = 0
 
     def __post_init__(self):
         for name in ("spans", "claims"):
@@ -263,6 +267,7 @@ class Verification:
             "claims": [claim.to_dict() for claim in self.claims],
             "abstained": self.abstained,
             "error": self.error,
+            **({"unanswered": self.unanswered} if self.unanswered else {}),
         }
 
     @classmethod
@@ -274,6 +279,7 @@ class Verification:
         data = dict(data)
         for name in ("spans", "claims"):
             data[name] = tuple(LabeledSpan.from_dict(span) for span in data.get(name, ()))
+        data["unanswered"] = data.get("unanswered") or 0  # tables write null where others have a number
         return cls(**data)
 
 

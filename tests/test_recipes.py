@@ -127,7 +127,7 @@ def test_there_is_a_recipe_for_each_published_model():
 @pytest.mark.parametrize("path", RECIPES, **stem)
 def test_every_recipe_builds_its_trainer(path, tiny_model, tmp_path):
     script, training, model = parse(path, "--output_dir", str(tmp_path), "--dtype", "float32")
-    trainer = FactGRPOTrainer(tiny_model, letters_reward, training, rows(), verifier=WholeCompletion())
+    trainer = FactGRPOTrainer(tiny_model, letters_reward, training, rows(128), verifier=WholeCompletion())
     assert trainer.args.variant == "paper" and trainer.args.credit == "flip"
     assert trainer.reward_weights.tolist() == [1.0, 1.0]
 
@@ -213,7 +213,7 @@ def test_every_abstention_recipe_builds_its_trainer(path, tiny_model, tmp_path):
     """TruthRL's rewards 1, 0, -1; RLCR's 32 answers at temperature .7, without KL and scale."""
     script, training, _ = parse(path, "--output_dir", str(tmp_path), "--dtype", "float32")
     rewards = load_example("train_abstention").load_rewards(script)
-    trainer = FactGRPOTrainer(tiny_model, rewards, training, rows(), verifier=None)
+    trainer = FactGRPOTrainer(tiny_model, rewards, training, rows(128), verifier=None)
     names = {"truthrl": ["truthrl"], "rlcr": ["rlcr"], "dcpo": ["correct", "calibration"]}[script.reward]
     assert trainer.reward_func_names == [*names, "factuality"] and trainer.reward_weights[-1] == 0
     if script.reward == "truthrl":
@@ -320,7 +320,7 @@ def test_every_klcf_recipe_builds_its_trainer(path, tiny_model, tmp_path, monkey
     )
     for name, value in settings.items():
         setattr(training, name, value)
-    data = rows().add_column("checklist", [["A fact."]] * len(rows()))
+    data = rows(128).add_column("checklist", [["A fact."]] * 128)
     with monkeypatch.context() as patch:  # what a model of the reader's own says of itself
         config = SimpleNamespace(truthfulness={"template": "{{claim|plain}}"})
         patch.setattr("transformers.AutoConfig.from_pretrained", lambda *_, **__: config)
@@ -356,7 +356,7 @@ def test_every_self_correction_recipe_builds_its_trainer(path, tiny_model, tmp_p
     columns = {
         "sft": {"messages": [said]},
         "dpo": {"prompt": [said[:1]], **pair},
-        "rl": {"prompt": [said[:1]], "answer": ["1"]},
+        "rl": {"prompt": [said[:1]] * 32, "answer": ["1"] * 32},
     }
     tokenizer = AutoTokenizer.from_pretrained(tiny_model)
     tokenizer.chat_template = GENERATION if script.stage == "sft" else tokenizer.chat_template

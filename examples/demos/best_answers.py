@@ -9,9 +9,12 @@ from trl import SFTConfig, SFTTrainer
 
 from hf_factuality import load_verifier
 from hf_factuality.data import TransformersSampler
-from hf_factuality.data.builder import judged_responses, verified
+from hf_factuality.data.builder import describe_labels, judged_responses, verified
 from hf_factuality.errors import DataError
 from hf_factuality.functional.process import aggregate_steps
+from hf_factuality.hub.cards.card import write_method_card
+from hf_factuality.hub.results import public
+from hf_factuality.io.markdown import code
 
 
 def best_answers(model, questions, sampling, selector, how, folder, seed):
@@ -34,6 +37,20 @@ def best_answers(model, questions, sampling, selector, how, folder, seed):
     if not rows:
         raise DataError(f"no answer in {folder} is worth more than 0 to {selector!r}")
     Dataset.from_list(rows).to_parquet(str(folder / "best.parquet"))
+
+
+def kept_answers(folder):
+    """What [`best_answers`] has kept, with a word on it for the card."""
+    best = Dataset.from_parquet(str(folder / "best.parquet"))
+    best.info.description = f"the best of a model's own answers to each question{describe_labels(folder)}"
+    return best
+
+
+def write_card(trainer, script, base, results):
+    """The card of RAFT: of the last round's model, with the base of the first."""
+    each = f"{script.rounds} rounds of the best of {script.num_samples} answers, each by the model of the round before"
+    selector = f"{code(public(script.selector))}, by the {script.how} of its scores"
+    write_method_card(trainer, "raft", objective=f"SFT, {each}", verifier=selector, results=results, base_model=base)
 
 
 def one_round(demo, best, training):

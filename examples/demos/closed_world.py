@@ -60,6 +60,7 @@ class ClosedWorldDemo:
     setting = "Questions about people held out from training, one completion each at temperature 1."
     max_new_tokens = 48
     count_repeats = False
+    compared: frozenset[str] = frozenset()
 
     def __init__(self):
         import torch
@@ -96,11 +97,16 @@ class ClosedWorldDemo:
         )
         figures = self._figures(list(self.test_dataset), found.completions, found.sentences)
         self._found[name] = replace(found, metrics={**figures, "tokens": found.metrics["tokens"]})
+        self._note_model(name, trainer)
+
+    def _note_model(self, name: str, trainer: Trainer) -> None:
+        """What the files of results say of the model that was measured."""
+        model = trainer.accelerator.unwrap_model(trainer.model, keep_fp32_wrapper=False)
         adapter = hasattr(model, "peft_config")
-        folder = Path(self.model_dir if name == "before" else trainer.args.output_dir).resolve()
+        folder = Path(model.config.name_or_path if name == "before" else trainer.args.output_dir).resolve()
         fingerprint = folder_fingerprint(folder)
         self._model[name] = {
-            "name": Path(self.model_dir).name if adapter else folder.name,
+            "name": Path(model.config.name_or_path).name if adapter else folder.name,
             "revision": None,
             "adapter": folder.name if adapter and name == "after" else None,
             "dtype": str(model.dtype).removeprefix("torch."),
@@ -123,10 +129,7 @@ class ClosedWorldDemo:
             return paths
         before, after = self._found["before"], self._found["after"]
         table = before_and_after(before.metrics, after.metrics, self.metrics, before.metrics["n"])
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, path in paths.items():
-            path.unlink(missing_ok=True)  # of an earlier run, whose weights are gone
-            write_results(path, self._model[name], self._entries(self._found[name]), environment(self._device))
+        self._write(paths)
         found = [zip(it.completions, it.verifications, strict=True) for it in (before, after)]
         samples = [
             ReportSample(row["question"], row.get("answer"), [("before", *first), ("after", *second)])
@@ -137,35 +140,45 @@ class ClosedWorldDemo:
         print(f"\n{format_table(table)}\n\n{self.setting}\nCompletions with labelled sentences: {page}\n")
         return paths
 
-    def _entries(self, found: WorldEvaluation) -> list[dict[str, Any]]:
+    def _write(self, paths: Mapping[str, Path]) -> None:
+        for name, path in paths.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.unlink(missing_ok=True)  # of an earlier run, whose weights are gone
+            write_results(path, self._model[name], self._entries(name), environment(self._device))
+
+    def _entries(self, name: str) -> list[dict[str, Any]]:
         """Entries of the file of results. Their values are computed again, from one figure per completion."""
-        rows = [dict(row) for row in self.test_dataset]
+        found, rows = self._found[name], [dict(row) for row in self.test_dataset]
         single = [
             self._figures([row], [text], [sentences])
             for row, text, sentences in zip(rows, found.completions, found.sentences, strict=True)
         ]
-        digest = hashlib.sha256(json.dumps(rows, sort_keys=True, default=str).encode()).hexdigest()
         entries = []
         for key, title in self.metrics.items():
             items = [_numerator_and_weight(figures, key) for figures in single]
-            entry = measured_entry(
-                self.benchmark,
-                key,
-                items,
-                dataset={"dataset": self.benchmark, "split": "test", "revision": digest, "rows": len(rows),
-                         "used": len(rows), "style": None, "seed": None, "dropped": {}},
-                generation={"prompt_format": "chat", "chat_template_kwargs": {}, "max_new_tokens": self.max_new_tokens,
-                            "temperature": 1.0, "top_p": 1.0, "n_samples": 1, "seed": 0, "stop": []},
-                verifier={"name": "WorldVerifier", "extractor": None, "judge": None},
-                higher_is_better=None if key in _NEITHER else key not in _LESS_IS_BETTER,
-                title=title,
-                note=self.setting,
-            )  # fmt: skip
+            better = None if key in _NEITHER else key not in _LESS_IS_BETTER
+            judged = {} if key not in self.compared else {"verifier": None}  # with the gold answers, not by the oracle
+            entry = self._entry(key, items, title, better, **judged)
             if key == "tokens":  # counted while sampling, of all completions together
                 entry |= {"value": found.metrics[key], "n_scored": len(rows), "confidence_interval": None}
                 entry["left_out"] = {"responses": {}}
             entries.append(entry)
         return entries
+
+    def _entry(
+        self, key: str, items: Sequence[tuple[float, float]], title: str, better: bool | None, **other: Any
+    ) -> dict[str, Any]:
+        rows = [dict(row) for row in self.test_dataset]
+        digest = hashlib.sha256(json.dumps(rows, sort_keys=True, default=str).encode()).hexdigest()
+        how = {
+            "dataset": {"dataset": self.benchmark, "split": "test", "revision": digest, "rows": len(rows),
+                        "used": len(rows), "style": None, "seed": None, "dropped": {}},
+            "generation": {"prompt_format": "chat", "chat_template_kwargs": {}, "max_new_tokens": self.max_new_tokens,
+                           "temperature": 1.0, "top_p": 1.0, "n_samples": 1, "seed": 0, "stop": []},
+            "verifier": {"name": "WorldVerifier", "extractor": None, "judge": None},
+            "note": self.setting,
+        }  # fmt: skip
+        return measured_entry(self.benchmark, key, items, higher_is_better=better, title=title, **{**how, **other})
 
 
 def _numerator_and_weight(figures: Mapping[str, Any], key: str) -> tuple[float, float]:
@@ -252,6 +265,7 @@ class KnowledgeDemo(ClosedWorldDemo):
     benchmark = "closed-world-facts"
     data = "questions for single facts about people of a closed world"
     max_new_tokens = 32
+    compared = frozenset(("correct", "wrong", "refused"))
 
     def _build(self) -> Path:
         return build_world_model(
@@ -279,6 +293,24 @@ class KnowledgeDemo(ClosedWorldDemo):
         said = ["refused" if unsure in text else outcome for text, outcome in zip(texts, found, strict=True)]
         shares = {name: said.count(name) / len(said) for name in ("correct", "wrong", "refused")}
         return {**super()._figures(rows, texts, sentences), **shares}
+
+    def refusals(self, variant: str, output_dir: str, seed: int) -> Dataset:
+        """R-Tuning's data: what the model knows. Gold answers stand between tags, as it writes them."""
+        from hf_factuality.data import RefusalConfig, build_refusals, read_questions
+        from hf_factuality.data.sampling import SamplingConfig, TransformersSampler
+        from hf_factuality.verifiers import GoldVerifier
+
+        rows = [
+            {**row, "answer": [f"<answer> {row['answer']} </answer>", row["answer"]]} for row in self.train_dataset
+        ]
+        drawn = (5, 0.7) if variant == "uncertain" else (1, 0.0)
+        sampling = SamplingConfig(*drawn, top_k=0, max_new_tokens=12, stop=("<confidence>",))
+        words = {"refusals": ("<answer> I do not know </answer>",)} if variant == "unknown" else {"question": ""}
+        folder = Path(output_dir) / f"refusals-{Path(self.model_dir).name}-{drawn[0]}-seed{seed}"
+        return build_refusals(
+            read_questions(rows), TransformersSampler(self.model_dir, config=sampling, batch_size=256),
+            GoldVerifier("world"), folder, refusals=RefusalConfig(variant, **words), seed=seed, questions_per_batch=256,
+        )  # fmt: skip
 
 
 class RLFHDemo(BiographyDemo):

@@ -6,6 +6,7 @@ import random
 from pathlib import Path
 from typing import Any
 
+from accelerate import PartialState
 from datasets import Dataset
 from tokenizers import AddedToken
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -16,21 +17,32 @@ from hf_factuality.data import CorrectionConfig, build_corrections, read_questio
 from hf_factuality.data.sampling import SamplingConfig, TransformersSampler
 from hf_factuality.functional.answers import exact_match, extract_answer
 from hf_factuality.functional.correction import CHECKED_RIGHT, CHECKED_WRONG, correction_figures, self_verdict
+from hf_factuality.hub.cards.card import write_method_card
 from hf_factuality.verifiers import GoldVerifier
 
 
+FIGURES = {
+    "turn_1": ("first answers that are right", True),
+    "final": ("last answers that are right", True),
+    "corrected": ("wrong, then right", True),
+    "spoilt": ("right, then wrong", False),
+    "verdict_accuracy": ("verdicts that are right", True),
+}
 REVISE, VERDICTS = "[REVISE]", (CHECKED_RIGHT, CHECKED_WRONG)
 
 
 class CorrectionDemo(ClosedWorldDemo):
     """Two-hop questions. The base is taught the form of two turns: its own answers with verdicts and revisions at random."""
 
+    benchmark = "closed-world-corrections"
     data = "two-hop questions about people of a closed world"
+    setting = "Questions about people held out from training, one answer each at temperature 1, revised where it says that it is wrong."
     max_new_tokens = 72
 
     def __init__(self, output_dir: str, seed: int):
         super().__init__()
         self.output_dir, self.seed = Path(output_dir), seed
+        self._rows: dict[str, list[tuple[bool, bool, bool | None]]] = {}
         self.base = str(self._taught(self.output_dir / f"form-{Path(self.model_dir).name}-seed{seed}"))
 
     def _sampler(self, model: Any, tokenizer: Any = None, number: int = 4) -> TransformersSampler:
@@ -106,8 +118,38 @@ class CorrectionDemo(ClosedWorldDemo):
             for texts in (first, final)
         ]
         found = correction_figures(*right, verdicts)
+        self._rows[name] = list(zip(*right, verdicts, strict=True))
+        self._note_model(name, trainer)
         trainer.accelerator.print(name, {key: round(value, 3) for key, value in found.items()})
         return found
+
+    def write(self, output_dir: str) -> dict[str, Path]:
+        """Write `results-before.json` and `results-after.json`, for the card."""
+        paths = {name: Path(output_dir) / f"results-{name}.json" for name in self._rows}
+        if PartialState().is_main_process:
+            self._write(paths)
+        return paths
+
+    def _entries(self, name: str) -> list[dict[str, Any]]:
+        rows = self._rows[name]
+        shares = {key: [correction_figures(*([it] for it in row))[key] for row in rows] for key in FIGURES}
+        return [
+            self._entry(key, [(float(value), 1.0) for value in shares[key]], title, better, verifier=None)
+            for key, (title, better) in FIGURES.items()
+        ]
+
+
+def write_card(trainer: Any, script: Any, demo: CorrectionDemo | None) -> None:
+    """Measure the trained model in the closed world, and write the card of a stage, of which RL has a trainer of ours."""
+    results, named = None, {"dataset_name": script.dataset_name}
+    if demo:
+        demo.two_turns("after", trainer)
+        results = demo.write(trainer.args.output_dir)
+    if script.stage == "rl":
+        trainer.card_results = results
+        trainer.create_model_card(**named)
+    else:
+        write_method_card(trainer, f"correction_{script.stage}", results=results, **named)
 
 
 def _cuda() -> bool:

@@ -11,8 +11,13 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 
+# What servers call an answer that ended at a limit: OpenAI and vLLM, Anthropic and Gemini, Mistral, and a full context.
+_CUT = frozenset(
+    "length max_tokens max_output_tokens max_completion_tokens model_length max_length context_length token_limit "
+    "model_context_window_exceeded".split()
+)
 # Reasons to end that make an answer less than what the model had to say. The last is ours: several choices that differ.
-_INCOMPLETE = frozenset({"length", "max_tokens", "content_filter", "abort", "error", "ambiguous"})
+_INCOMPLETE = _CUT | {"content_filter", "abort", "error", "ambiguous"}
 
 
 class ChatModel(Protocol):
@@ -100,6 +105,12 @@ class ChatAnswer:
         """Whether this is one whole answer: not cut short, filtered, or one of several that differ."""
         return self.error is None and (self.finish_reason or "").lower() not in _INCOMPLETE
 
+    @property
+    def was_cut(self) -> bool:
+        """Whether it ended at a limit of tokens, before the model had said all. This is the only place that knows it: what
+        was cut is no verdict, and may be whole with a larger limit."""
+        return self.error is None and ended_at_limit(self.finish_reason)
+
     def to_dict(self) -> dict[str, Any]:
         """As the cache stores it."""
         tokens = None if self.logprobs is None else [[token.token, token.candidates] for token in self.logprobs]
@@ -118,6 +129,11 @@ class ChatAnswer:
         if not isinstance(text, str) or not (reason is None or isinstance(reason, str)):
             return None
         return cls(text, reason, tokens, cached=True)
+
+
+def ended_at_limit(finish_reason: str | None) -> bool:
+    """Whether a reason to end, as a server or a file of answers spells it, is a limit of tokens."""
+    return (finish_reason or "").lower() in _CUT
 
 
 def cut(text: str, stop: Sequence[str]) -> tuple[str, bool]:

@@ -32,19 +32,22 @@ _FEW_LOGPROBS = 5
 # Requests in hand per request under way: the others wait for their turn, or to try again.
 WORKERS_PER_SLOT = 16
 _RESERVED = {"model", "messages", "stream", "n"}
+# Fields of a request that limit its answer.
+_LIMITS = ("max_tokens", "max_completion_tokens")
 _UNKNOWN: Any = object()
 
 
 @dataclass
 class ClientStats:
     """Counts since the client was made: requests sent (attempts and probes), answers, answers from the cache, attempts
-    after the first, requests without an answer."""
+    after the first, requests without an answer, answers that ended at the limit of tokens."""
 
     sent: int = 0
     answered: int = 0
     cached: int = 0
     retried: int = 0
     failed: int = 0
+    cut: int = 0
 
 
 class ChatClient:
@@ -53,8 +56,8 @@ class ChatClient:
     Constrained choice and log-probabilities are used where the server has them. Servers differ, and several ignore what
     they do not know without a word, so the first request that wants either is preceded by up to four tiny probes.
 
-    Identical requests of a batch are sent once, and none that the cache knows. A client may be used from several
-    threads; they share the bound on concurrency. It survives a fork, and pickling unless it has a key that was given as
+    Identical requests of a batch are sent once, and none that the cache knows. An answer that was cut at its length, or is
+    otherwise not whole, is not kept: it is asked for again. A client may be used from several threads; they share the bound on concurrency. It survives a fork, and pickling unless it has a key that was given as
     argument.
 
     Args:
@@ -82,6 +85,8 @@ class ChatClient:
         extra_body (`Mapping[str, Any]`, *optional*):
             Further fields of every request, such as `{"chat_template_kwargs": {"enable_thinking": False}}`; a `None`
             takes a field out (`{"max_tokens": None, "max_completion_tokens": 64}`). Part of the cache's key.
+        keep_cut (`bool`, *optional*, defaults to `False`):
+            Whether the cache keeps answers that are not whole too: for samples of a model, which are what they are.
 
     Raises:
         `ValueError`: an argument is out of range, or the address is none or holds a login.
@@ -112,6 +117,7 @@ class ChatClient:
         cache: AnswerCache | str | Path | bool = True,
         max_prompt_chars: int = 400_000,
         extra_body: Mapping[str, Any] | None = None,
+        keep_cut: bool = False,
     ):
         if not model:
             raise ValueError("model must name the model on the server")
@@ -131,6 +137,7 @@ class ChatClient:
         self.revision = revision
         self.extra_body = dict(extra_body or {})
         self.max_prompt_chars = max_prompt_chars
+        self.keep_cut = keep_cut
         if isinstance(cache, bool):
             self.cache = AnswerCache() if cache else None
         else:
@@ -150,7 +157,9 @@ class ChatClient:
         if self._own_key:
             name = self._settings["api_key_env"]
             raise ValueError(f"a key given in code is not sent to other processes; set {name} there and here instead")
-        own = {name: getattr(self, name) for name in ("model", "revision", "extra_body", "max_prompt_chars")}
+        own = {
+            name: getattr(self, name) for name in ("model", "revision", "extra_body", "max_prompt_chars", "keep_cut")
+        }
         return {**self._settings, **own, "cache": False if self.cache is None else self.cache}
 
     def __setstate__(self, state: Mapping[str, Any]):
@@ -194,7 +203,7 @@ class ChatClient:
         keys = [self.key(request) for request in requests]
         known = {} if self.cache is None else self.cache.get_many(keys)
         read = {key: ChatAnswer.from_dict(value) for key, value in known.items()}
-        answers = {key: answer for key, answer in read.items() if answer is not None}
+        answers = {key: answer for key, answer in read.items() if answer is not None and self._final(answer)}
         self.stats.cached += sum(key in answers for key in keys)
         missing = {key: request for key, request in zip(keys, requests, strict=True) if key not in answers}
         if missing:
@@ -222,8 +231,10 @@ class ChatClient:
                     answers[key] = ChatAnswer(error=failure.reason)
                     continue
                 self.stats.answered += 1
+                self.stats.cut += answer.was_cut
                 answers[key] = answer
-                if self.cache is not None and answer.text:  # an empty answer may be the server's failure
+                # An empty answer may be the server's failure.
+                if self.cache is not None and answer.text and self._final(answer):
                     self.cache.put(key, answer.to_dict())
 
         with self._transport.gate.batch() as epoch:
@@ -236,6 +247,11 @@ class ChatClient:
                     worker.cancel()
                 await asyncio.gather(*workers, return_exceptions=True)
 
+    def _final(self, answer: ChatAnswer) -> bool:
+        """Whether there is nothing to gain by asking again. The limit of a request is part of the key, but the context of the
+        server, which may cut as well, is not."""
+        return answer.complete or self.keep_cut
+
     async def _answer(self, request: ChatRequest, epoch: int) -> ChatAnswer:
         length = sum(len(content) for _, content in request.messages)
         if length > self.max_prompt_chars:
@@ -247,7 +263,7 @@ class ChatClient:
         logprobs = min(request.logprobs, self._top_logprobs) if request.logprobs else 0
         answer = await self._send(request, field, logprobs, epoch)
         said = answer.text.strip()
-        if field is not None and answer.finish_reason == "length":
+        if field is not None and answer.was_cut:
             # `max_tokens` was just enough for an allowed answer, and the server allows nothing after it.
             if [choice for choice in request.choices if choice.startswith(said)] == [said]:
                 answer = replace(answer, finish_reason="stop")
@@ -289,7 +305,16 @@ class ChatClient:
 
     async def _send(self, request: ChatRequest, field: str | None, logprobs: int, epoch: int) -> ChatAnswer:
         body, hello = self._body(request, field, logprobs), self._body(self._hello)
-        return await self._transport.post(self._path, body, hello, epoch, self._read, self.stats)
+        limit = next((body[name] for name in _LIMITS if isinstance(body.get(name), int)), None)
+
+        def read(payload: Any) -> ChatAnswer:
+            answer = self._read(payload)
+            # A server that gives no reason still counts tokens.
+            if answer.finish_reason is None and limit is not None and _tokens_of(payload) >= limit:
+                return replace(answer, finish_reason="length")
+            return answer
+
+        return await self._transport.post(self._path, body, hello, epoch, read, self.stats)
 
     def _body(self, request: ChatRequest, field: str | None = None, logprobs: int = 0) -> dict[str, Any]:
         body: dict[str, Any] = {
@@ -339,6 +364,13 @@ def _ended(answer: ChatAnswer | None, request: ChatRequest) -> ChatAnswer | None
         return answer
     text, stopped = cut(answer.text, request.stop)
     return replace(answer, text=text, finish_reason="stop") if stopped else answer
+
+
+def _tokens_of(payload: Any) -> int:
+    """How many tokens the answer has, as the server counts them; 0 if it does not say."""
+    usage = payload.get("usage") if isinstance(payload, dict) else None
+    count = usage.get("completion_tokens") if isinstance(usage, dict) else None
+    return count if isinstance(count, int) else 0
 
 
 def _read_content(choice: Any) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from hf_factuality.chat.base import ended_at_limit
 from hf_factuality.errors import DataError
 
 
@@ -38,3 +39,12 @@ def given_answers(row: Mapping[str, Any], columns: Sequence[str], place: str) ->
     if not isinstance(texts, list) or not all(text is None or isinstance(text, str) for text in texts):
         raise DataError(f"{place}: an answer is text or null, several must all be text or null, got {texts!r:.100}")
     return texts
+
+
+def cut_answers(row: Mapping[str, Any]) -> list[bool] | None:
+    """Which of [`given_answers`] ended at a limit of tokens; `None` where the row does not say it."""
+    samples = row.get("samples")
+    if not isinstance(samples, list):
+        return None
+    reasons = [sample.get("finish_reason") if isinstance(sample, Mapping) else None for sample in samples]
+    return [isinstance(reason, str) and ended_at_limit(reason) for reason in reasons]

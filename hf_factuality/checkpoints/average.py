@@ -21,7 +21,7 @@ import torch
 from hf_factuality.checkpoints.formats import hub_folder
 from hf_factuality.checkpoints.merge import MergeReport, Model, parse_dtype, read_model, write_models
 from hf_factuality.checkpoints.model import read_json
-from hf_factuality.checkpoints.tensors import Source
+from hf_factuality.checkpoints.tensors import WITHOUT_SCALE, Source
 from hf_factuality.checkpoints.write import check_output, parse_size
 from hf_factuality.errors import CheckpointError
 from hf_factuality.functional.averaging import RatioMap, average_tensors
@@ -174,6 +174,11 @@ def _pairs(before: Model, after: Model) -> dict[str, tuple[Source, Source]]:
             f"names); {advice}"
         )
     for name, source in after.tensors.items():
+        for model, one in ((before, old[name]), (after, source)):
+            if one.needs_scale:
+                raise CheckpointError(
+                    f"{name!r} is {one.dtype} in {model.folder}, {WITHOUT_SCALE}; average the models in 16 or 32 bits"
+                )
         if old[name].shape != source.shape:
             raise CheckpointError(
                 f"{name!r} has shape {list(old[name].shape)} in {before.folder}, and {list(source.shape)} in {after.folder}; "
@@ -184,8 +189,6 @@ def _pairs(before: Model, after: Model) -> dict[str, tuple[Source, Source]]:
 
 def _averaged(name: str, before: Source, after: Source, ratio: float, slerp: Callable | None) -> Source:
     fault = before.fault or after.fault
-    if after.dtype.is_floating_point and min(before.dtype.itemsize, after.dtype.itemsize) == 1:
-        fault = f"{after.dtype}, which means nothing without its scale; average the models in 16 or 32 bits"
     dtype = after.dtype if fault else torch.promote_types(before.dtype, after.dtype)
     return Source(after.shape, dtype, partial(_fill, name, before, after, ratio, slerp), fault=fault)
 

@@ -109,6 +109,11 @@ def own_files(found: SideFiles, expected: Expected, dtype: torch.dtype | None) -
     """What is written and not copied: the configuration with the dtype of the weights, and that of generation if there is none."""
     config = read_json(found.config / "config.json")
     config["architectures"] = config.get("architectures") or [expected.architecture]
+    for (*inside, key), value in expected.settings.items():
+        part = config
+        for name in inside:
+            part = part.setdefault(name, {})
+        part[key] = value
     if dtype is not None:
         config["torch_dtype" if "torch_dtype" in config else "dtype"] = str(dtype).removeprefix("torch.")
     texts = {} if "generation_config.json" in found.copied else {"generation_config.json": expected.generation}

@@ -10,6 +10,7 @@ import os
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -17,7 +18,7 @@ from tqdm.auto import tqdm
 
 from hf_factuality.checkpoints.files import SideFiles, find_side_files, own_files, write_side_files
 from hf_factuality.checkpoints.formats import hub_folder, read_checkpoint
-from hf_factuality.checkpoints.model import Expected, check_layers, expected_model, match_names
+from hf_factuality.checkpoints.model import Expected, check_layers, check_not_quantised, expected_model, match_names
 from hf_factuality.checkpoints.pickles import reading
 from hf_factuality.checkpoints.tensors import Source
 from hf_factuality.checkpoints.write import (
@@ -129,12 +130,19 @@ def read_model(
     given = [hub_folder(config)] if config is not None else []
     with reading(folder):
         side = find_side_files([*given, *found.folders], folder)
+        base = (
+            [Path(found.name)] if found.adapter is not None else []
+        )  # which may be quantised while the adapter is not
+        for place in (side.config, *(place for place in base if (place / "config.json").is_file())):
+            check_not_quantised(place)
         check_layers(side.config, len(found.tensors))
-        expected = expected_model(side.config, trust_remote_code)
-        tensors = match_names(found.tensors, expected, found.name)
-        if found.adapter is not None:
-            tensors = found.adapter.fold(tensors, expected)
-    return Model(folder, found.format, tensors, expected, side, [*found.notes, *side.notes])
+        build, notes = partial(expected_model, side.config, trust_remote_code), []
+        if found.adapter is None:
+            expected = build()
+            tensors = match_names(found.tensors, expected, found.name)
+        else:
+            tensors, expected, notes = found.adapter.fold(found.tensors, build, found.name)
+    return Model(folder, found.format, tensors, expected, side, [*found.notes, *side.notes, *notes])
 
 
 def write_models(

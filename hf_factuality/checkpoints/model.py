@@ -25,6 +25,8 @@ class Expected:
     A checkpoint has one of the `shapes`: names and shapes as the class of this version of transformers has them, or, where they
     differ, as it writes them into files. `tied` leads to the names that files have tied weights under; `transposed` are those
     that are stored as (in, out), `linear` those of linear modules, `integers` those whose numbers are no floating-point ones.
+    `written` leads from names in files to those of the class, where transformers only renames a tensor; `vocabulary` are those with a row per token, the input embeddings first; `settings` what the file of the configuration must
+    say otherwise, by its keys.
     """
 
     architecture: str
@@ -34,6 +36,14 @@ class Expected:
     transposed: frozenset[str] = frozenset()
     integers: frozenset[str] = frozenset()
     linear: frozenset[str] = frozenset()
+    written: dict[str, str] = field(default_factory=dict)
+    vocabulary: tuple[str, ...] = ()
+    settings: dict[tuple[str, ...], Any] = field(default_factory=dict)
+
+    @property
+    def vocab_size(self) -> int | None:
+        """Rows of the input embeddings."""
+        return self.shapes[0][self.vocabulary[0]][0] if self.vocabulary else None
 
     @property
     def names(self) -> list[str]:
@@ -50,6 +60,20 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise CheckpointError(f"{path} holds a {type(found).__name__}, not a JSON object")
     return found
+
+
+def check_not_quantised(folder: Path) -> None:
+    """Raise if the configuration of a folder says that its weights are quantised: the numbers mean nothing by themselves."""
+    config = read_json(folder / "config.json")
+    for part in (config, *(value for value in config.values() if isinstance(value, dict))):
+        for key in ("quantization_config", "compression_config"):
+            if found := part.get(key):
+                kind = found.get("quant_method") if isinstance(found, dict) else None
+                raise CheckpointError(
+                    f"{folder / 'config.json'} has a {key} ({kind or 'of no named method'}): quantised weights cannot be cast, "
+                    "averaged or added to; pass the model in 16 or 32 bits (of an adapter as base_model=, --base-model), or the "
+                    "folder of a configuration without it as config= (--config) if the weights are not quantised"
+                )
 
 
 def check_layers(folder: Path, most: int) -> None:
@@ -70,8 +94,13 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def expected_model(folder: Path, trust_remote_code: bool = False) -> Expected:
-    """Build the model of a folder's `config.json` without memory for its weights."""
+def expected_model(
+    folder: Path, trust_remote_code: bool = False, vocab_size: int | None = None, tied: bool = True
+) -> Expected:
+    """Build the model of a folder's `config.json` without memory for its weights.
+
+    `vocab_size` replaces that of the configuration; `tied=False` builds it with an output layer of its own.
+    """
     import transformers
     from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
     from transformers.pytorch_utils import Conv1D
@@ -85,6 +114,7 @@ def expected_model(folder: Path, trust_remote_code: bool = False) -> Expected:
     try:
         config = AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
         config._attn_implementation = "eager"  # another may be a kernel, to be downloaded and run
+        settings = _set(config, vocab_size, tied)
         name = next(iter(written.get("architectures") or ()), None)
         with torch.device("meta"):
             if written.get("auto_map"):
@@ -101,15 +131,60 @@ def expected_model(folder: Path, trust_remote_code: bool = False) -> Expected:
         reason = " ".join(str(error).split())[:200]
         raise CheckpointError(f"no model can be built from {folder / 'config.json'}: {reason}") from error
     state = model.state_dict()
-    shapes = [{key: tuple(value.shape) for key, value in state.items()}]
-    written_shapes = _written_names(model, state)
-    if written_shapes and written_shapes != shapes[0]:
+    shapes, renamed = [{key: tuple(value.shape) for key, value in state.items()}], {}
+    written = _written_names(model, state)
+    written_shapes = {key: tuple(value.shape) for key, value in written.items()}
+    if written and written_shapes != shapes[0]:
         shapes.append(written_shapes)
-    tied = dict(getattr(model, "all_tied_weights_keys", None) or {})
+        names = {id(value): key for key, value in state.items()}
+        renamed = {key: names[id(value)] for key, value in written.items() if names.get(id(value), key) != key}
+    aliases = dict(getattr(model, "all_tied_weights_keys", None) or {})
     transposed = (f"{name}.weight" for name, module in model.named_modules() if isinstance(module, Conv1D))
     integers = frozenset(key for key, value in state.items() if not value.dtype.is_floating_point)
-    linear = linear_names(model)
-    return Expected(type(model).__name__, shapes, tied, generation, frozenset(transposed), integers, linear)
+    linear, vocabulary = linear_names(model), _vocabulary(model)
+    expected = Expected(
+        type(model).__name__,
+        shapes,
+        aliases,
+        generation,
+        frozenset(transposed),
+        integers,
+        linear,
+        renamed,
+        vocabulary,
+        settings,
+    )
+    if vocab_size not in (None, expected.vocab_size):
+        raise CheckpointError(
+            f"{vocabulary[0]!r} of the {expected.architecture} in {folder / 'config.json'} has {expected.vocab_size} rows, and "
+            f"not {vocab_size}, with that vocab_size"
+        )
+    return expected
+
+
+def _set(config: Any, vocab_size: int | None, tied: bool) -> dict[tuple[str, ...], Any]:
+    """Change a configuration; what was changed, by the keys of its file."""
+    settings: dict[tuple[str, ...], Any] = {}
+    text = config.get_text_config()
+    if vocab_size is not None:
+        inside = [key for key in config.sub_configs if getattr(config, key, None) is text]
+        settings[(*inside[:1], text.attribute_map.get("vocab_size", "vocab_size"))] = text.vocab_size = vocab_size
+    if not tied:
+        config.tie_word_embeddings = settings[("tie_word_embeddings",)] = False
+    return settings
+
+
+def _vocabulary(model: torch.nn.Module) -> tuple[str, ...]:
+    """Names of the weights and biases of the input and the output embeddings."""
+    try:
+        modules = [model.get_input_embeddings(), model.get_output_embeddings()]
+    except (AttributeError, NotImplementedError):  # of a model that reads no tokens
+        return ()
+    if not isinstance(getattr(modules[0], "weight", None), torch.Tensor):
+        return ()
+    held = [modules[0].weight, *(p for module in modules if module is not None for p in module.parameters())]
+    names = list(model.named_parameters(remove_duplicate=False))
+    return tuple(dict.fromkeys(name for tensor in held for name, parameter in names if parameter is tensor))
 
 
 def linear_names(model: torch.nn.Module) -> frozenset[str]:
@@ -129,14 +204,14 @@ def _model_classes() -> set[str]:
     return {name for entry in entries for name in ((entry,) if isinstance(entry, str) else entry)}
 
 
-def _written_names(model: Any, state: Mapping[str, torch.Tensor]) -> dict[str, tuple[int, ...]] | None:
-    """Names and shapes under which transformers would write the model; experts that it fuses are apart there."""
+def _written_names(model: Any, state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The tensors as transformers would write them; experts that it fuses are apart there. Empty if it cannot be told."""
     try:
         from transformers.core_model_loading import revert_weight_conversion
 
-        return {key: tuple(value.shape) for key, value in revert_weight_conversion(model, dict(state)).items()}
+        return dict(revert_weight_conversion(model, dict(state)))
     except Exception:  # another version of transformers, or a conversion that needs the numbers
-        return None
+        return {}
 
 
 def match_names(found: Mapping[str, Source], expected: Expected, where: str) -> dict[str, Source]:
@@ -192,18 +267,19 @@ def _check(found: Mapping[str, Source], shapes: Mapping[str, tuple], expected: E
     spare = [name for name in found if name not in shapes]
     model = f"{expected.architecture} of the config.json"
     advice = "the config.json is of another model, or the checkpoint is not whole; see config= (--config)"
-    wrong = [name for name, shape in shapes.items() if name in found and found[name].shape != shape]
-    if wrong:
-        name = wrong[0]
-        raise CheckpointError(
-            f"{where}: {name!r} has shape {list(found[name].shape)}, and {list(shapes[name])} in the {model}{_more(wrong)}; {advice}"
-        )
     odd = [
         name for name in shapes if name in found and found[name].dtype.is_floating_point == (name in expected.integers)
     ]
     if odd:
         raise CheckpointError(
-            f"{where}: {odd[0]!r} is {found[odd[0]].dtype}, and of another kind in the {model}{_more(odd)}"
+            f"{where}: {odd[0]!r} is {found[odd[0]].dtype}, and of another kind in the {model}{_more(odd)}; quantised weights "
+            "are not read: pass the model in 16 or 32 bits"
+        )
+    wrong = [name for name, shape in shapes.items() if name in found and found[name].shape != shape]
+    if wrong:
+        name = wrong[0]
+        raise CheckpointError(
+            f"{where}: {name!r} has shape {list(found[name].shape)}, and {list(shapes[name])} in the {model}{_more(wrong)}; {advice}"
         )
     if missing or spare:
         parts = [

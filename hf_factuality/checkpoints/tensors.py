@@ -7,12 +7,15 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
+from threading import RLock
 
 import torch
 
 from hf_factuality.errors import CheckpointError
 
 
+WITHOUT_SCALE = "whose numbers mean nothing without their scale"
+_ONE_CHANGE = RLock()  # what a change needs is in memory once; one change may be made of another's result
 Interval = tuple[int, int]
 """Half-open: start, stop."""
 
@@ -39,6 +42,11 @@ class Source:
     pieces: Sequence[Piece] = ()
     fault: str | None = None
     layout: tuple[int, ...] = ()
+
+    @property
+    def needs_scale(self) -> bool:
+        """Whether its numbers are of a dtype that is used with a scale beside it, which is not known here."""
+        return self.dtype.is_floating_point and self.dtype.itemsize == 1
 
     def read(self) -> torch.Tensor:
         """All of it, in new memory."""
@@ -80,6 +88,24 @@ def assembled(
 
     found = Source(tuple(shape), dtype, fill, pieces, fault, tuple(shape) if layout is None else layout)
     return found
+
+
+def changed(base: Source, change: Callable[[torch.Tensor], None], *others: Source) -> Source:
+    """A tensor with a change that is made in its dtype, in place and one tensor at a time; `others` are read by the change."""
+
+    def fill(out: torch.Tensor) -> None:
+        with _ONE_CHANGE:
+            whole = out if out.dtype == base.dtype else torch.empty(base.shape, dtype=base.dtype)
+            base.fill(whole)
+            change(whole)
+            if whole is not out:
+                out.copy_(whole)
+
+    fault = next((source.fault for source in (base, *others) if source.fault), None)
+    for source in (base, *others):
+        if source.needs_scale and not fault:
+            fault = f"made of {source.dtype}, {WITHOUT_SCALE}; pass a base and an adapter in 16 or 32 bits"
+    return Source(base.shape, base.dtype, fill, fault=fault)
 
 
 def _places(intervals: Sequence[Sequence[Interval]]) -> Iterator[tuple[tuple[slice, ...], tuple[slice, ...]]]:

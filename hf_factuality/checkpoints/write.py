@@ -19,7 +19,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 
-from hf_factuality.checkpoints.tensors import Source
+from hf_factuality.checkpoints.tensors import WITHOUT_SCALE, Source
 from hf_factuality.errors import CheckpointError
 from hf_factuality.io.files import sync, umask
 
@@ -79,6 +79,11 @@ def check_dtypes(entries: Sequence[Entry]) -> None:
     for entry in entries:
         if entry.source.fault:
             raise CheckpointError(f"{entry.name!r} is {entry.source.fault}")
+        if entry.source.needs_scale and entry.dtype != entry.source.dtype:
+            raise CheckpointError(
+                f"{entry.name!r} is {entry.source.dtype}, {WITHOUT_SCALE}, so it is not cast to {entry.dtype}; leave out dtype "
+                "(--dtype), or take the model in 16 or 32 bits"
+            )
         if entry.dtype not in _WRITABLE:
             raise CheckpointError(
                 f"{entry.name!r} is {entry.dtype}, which cannot be written to safetensors; pass a dtype"

@@ -19,6 +19,7 @@ from hf_factuality.data.fspo import (
     parse_prompt as parse_prompt,
     prepare_rows as prepare_rows,
 )
+from hf_factuality.data.given_pairs import GivenPair as GivenPair, label_pairs as label_pairs, read_pairs as read_pairs
 from hf_factuality.data.pairs import PairConfig as PairConfig, choose_pairs as choose_pairs
 from hf_factuality.data.preferences import (
     build_preferences as build_preferences,

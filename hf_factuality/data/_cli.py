@@ -12,7 +12,8 @@ from hf_factuality.functional.correction import CHECK, REVISE
 from hf_factuality.functional.process import STEP_LABELS
 from hf_factuality.io.ray import add_engine
 from hf_factuality.verifiers.judges.compare import AXES
-from hf_factuality.verifiers.registry import VERIFIER_HELP
+from hf_factuality.verifiers.judges.gold import SCORERS_HELP
+from hf_factuality.verifiers.registry import TOKENS_HELP, VERIFIER_HELP
 
 
 def add_builders(commands: Any) -> None:
@@ -23,13 +24,13 @@ def add_builders(commands: Any) -> None:
         "dataset.",
         "32, the paper's",
     )  # fmt: skip
-    pairs = build.add_argument_group("what makes a pair (may change when a run is started again)")
-    pairs.add_argument("--pairs_per_question", type=int, default=1, metavar="N", help="N best, N worst (default 1)")
+    pairs = build.add_argument_group("what makes a pair (may change when a run is started again; not of --pairs)")
+    pairs.add_argument("--pairs_per_question", type=int, metavar="N", help="N best, N worst (default 1)")
     correct = (
         "what the chosen response must have a sentence of: free of hallucination (the paper, default) or supported"
     )
-    pairs.add_argument("--correct", choices=("free", "supported"), default="free", help=correct)
-    pairs.add_argument("--min_margin", type=float, default=0.0, metavar="SHARE", help="least difference of the scores")
+    pairs.add_argument("--correct", choices=("free", "supported"), help=correct)
+    pairs.add_argument("--min_margin", type=float, metavar="SHARE", help="least difference of the scores")
     build = _builder(
         commands, "checklists", "sample answers and list what they state truly, each statement once, for KLCF",
         "Samples responses to each question, verifies what they state, and writes a dataset with the supported statements of "
@@ -137,6 +138,11 @@ def _builder(
         help="a .jsonl, .json or .parquet file with 'prompt' or 'question', and as they are known 'id', 'topic', 'evidence'",
     )
     asked.add_argument("--dataset", metavar="PATH", help="instead, a dataset: a repository on the Hub or a folder")
+    if kind == "preferences":
+        given = (
+            "instead, pairs that exist, to be labelled as they are: a file or a dataset with 'chosen' and 'rejected'"
+        )
+        asked.add_argument("--pairs", metavar="FILE", help=given)
     what.add_argument("--config", help="its configuration")
     what.add_argument("--split", default="train", help="its split (default train)")
     what.add_argument("--dataset_revision", help="its branch, tag or commit")
@@ -172,6 +178,10 @@ def _builder(
     judging = build.add_argument_group("who judges")
     judging.add_argument("--verifier", default="lexical", help=f"{VERIFIER_HELP} (default %(default)s)")
     judging.add_argument("--verifier_base_url", metavar="URL", help="server of 'llm:MODEL' and 'anah:MODEL'")
+    judging.add_argument(
+        "--scorers", action="append", metavar="SOURCE=RULE", help=f"with --verifier gold, {SCORERS_HELP}"
+    )
+    judging.add_argument("--verifier_tokens", type=whole_number, metavar="N", help=TOKENS_HELP)
     judging.add_argument("--knowledge", type=Path, metavar="FILE", help="knowledge base that evidence is taken from")
     retriever = "the page of the question's topic (default if every question has one), or all pages, by FILE.bm25"
     judging.add_argument("--retriever", choices=("topic", "corpus"), help=retriever)

@@ -39,11 +39,14 @@ class BatchVerification:
         self.stopped = False
 
     def failed(self, verdict: dict[str, Any] | None) -> bool:
-        """Whether to try again: an error, or nothing judged by a server, which may have refused every request."""
+        """Whether to try again: an error, a model without a whole answer to a claim, or nothing judged by a server, which
+        may have refused every request."""
         if verdict is None:
             return False
         if verdict["error"] is not None:
             return verdict["error"] != NO_EVIDENCE
+        if verdict.get("unanswered"):
+            return True
         return self.served and bool(verdict["spans"]) and all(span["label"] is None for span in verdict["spans"])
 
     def judge(self, questions: Sequence[PreferenceQuestion], again: bool = False, first: bool | None = None) -> None:
@@ -76,7 +79,8 @@ class BatchVerification:
                 raise JudgingError(f"the verifier failed on all {len(sent)} responses of the first batch: {sent[0]}")
             for it in judged:
                 key, number = it.row.key
-                found[key][number] = it.found.to_dict()
+                if found[key][number] is None or it.found.error is None:  # a failure replaces no labels
+                    found[key][number] = it.found.to_dict()
         if found:
             self.verdicts.add(found.items())
         if not again:

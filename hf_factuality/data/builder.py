@@ -233,8 +233,10 @@ def _describe(verifier: Verifier) -> dict[str, Any]:
         if part is not None:
             found[stage] = {"class": type(part).__name__}
             for source in (part, getattr(part, "client", None), getattr(part, "base", None)):
-                for name in ("model", "revision", "scorer", "threshold", "fingerprint", "top_k"):
+                for name in ("model", "revision", "scorer", "scorers", "threshold", "fingerprint", "top_k"):
                     value = getattr(source, name, None)
+                    if name == "scorers" and isinstance(value, list):
+                        value = ",".join(value)
                     if isinstance(value, (str, int, float)):
                         local = name == "model" and Path(str(value)).exists()
                         found[stage][name] = Path(str(value)).name if local else value
@@ -249,6 +251,20 @@ def describe_labels(folder: Path) -> str:
         return ""
     stages = ", ".join(_call(**part) for part in verifier.values() if isinstance(part, dict))
     return f", labelled by {verifier.get('class')}" + (f" ({stages})" if stages else "")
+
+
+def describe_run(folder: str | os.PathLike) -> str:
+    """What a run has made, for `info.description` of a dataset that was read from its folder and the card of a model that is
+    trained on it; empty if the folder holds no finished run."""
+    try:
+        report = json.loads((Path(folder) / "report.json").read_text(encoding="utf-8"))
+        item, settings = next(
+            (name.removesuffix("_settings"), it) for name, it in report.items() if name.endswith("_settings")
+        )
+        kind = settings.get("variant") or settings.get("output")
+    except (OSError, ValueError, AttributeError, StopIteration):
+        return ""
+    return f"{item}s that a model's own answers made" + (f" ({kind})" if kind else "") + describe_labels(Path(folder))
 
 
 def verified(
@@ -286,10 +302,11 @@ class DatasetKind:
         config: Any,
         shown: Mapping[str, Any] | None = None,
         apart: tuple[Sequence[Mapping[str, Any]], str] | None = None,
+        texts: frozenset[str] = frozenset(),
     ) -> Dataset:
         """Write report and dataset of a run with its card, which loads with `datasets.load_dataset(folder)`.
 
-        Of the rows these columns are kept; `apart` are the rows and columns of the other file. The card shows `config`, but for
+        Of the rows these columns are kept, those in `texts` as text; `apart` are the rows and columns of the other file. The card shows `config`, but for
         what `shown` says instead.
         """
         from datasets import Dataset
@@ -307,11 +324,12 @@ class DatasetKind:
             raise DataError(f"nothing is left for {folder / self.file}; dropped: {why}")
         parts = ({self.apart: apart} if apart else {}) | {self.file: (rows, columns)}
         for file, (own, names) in parts.items():
-            features = features_of(names)
+            features = features_of(names, texts)
             # Parquet holds no half surrogates; a question mark in their place keeps the offsets of spans.
             found = {name: [row[name] for row in own] for name in features}
             plain = json.loads(json.dumps(found, ensure_ascii=False).encode("utf-8", "replace"))
             dataset = Dataset.from_dict(plain, features=features)
+            dataset.info.description = describe_run(folder)
             with writing(folder / file) as partial:
                 dataset.to_parquet(str(partial))
         dropped["responses that were cut off, and kept"] = report["cut_off_responses"]
@@ -360,8 +378,9 @@ class DatasetKind:
             raise HubError(f"the {self.what} in {folder} could not be pushed, and stay there: {error}") from None
 
 
-def features_of(columns: str) -> Features:
-    """Columns by their names, which mean the same in all datasets that builders make; `Value("string")` unless said here."""
+def features_of(columns: str, texts: frozenset[str] = frozenset()) -> Features:
+    """Columns by their names, which mean the same in all datasets that builders make; `Value("string")` unless said here, or
+    among `texts`."""
     from datasets import Features, Value
 
     text, number, place = Value("string"), Value("float64"), Value("int64")
@@ -377,7 +396,7 @@ def features_of(columns: str) -> Features:
         "sure": Value("bool"),
     }
     known = {name: kind for names, kind in kinds.items() for name in names.split()}
-    return Features({name: known.get(name, text) for name in columns.split()})
+    return Features({name: text if name in texts else known.get(name, text) for name in columns.split()})
 
 
 def _call(**part: Any) -> str:

@@ -21,6 +21,7 @@ from hf_factuality.chat.journal import written_ids
 from hf_factuality.chat.sureness import SURE_WORDS
 from hf_factuality.data import checklists as lists
 from hf_factuality.data import corrections as correcting
+from hf_factuality.data import given_pairs as existing
 from hf_factuality.data import preferences as pairing
 from hf_factuality.data import process_labels as stepwise
 from hf_factuality.data import rag_preferences as grounded
@@ -39,14 +40,14 @@ from hf_factuality.data.sampling import (
 )
 from hf_factuality.data.topics import embed_topics, select_by_distance, select_questions, topic_distances
 from hf_factuality.errors import DataError, JudgingError
-from hf_factuality.io.files import write_atomically
+from hf_factuality.io.files import last_name, write_atomically
 from hf_factuality.io.ray import engine_of
 from hf_factuality.io.rows import read_rows
 from hf_factuality.io.upload import naming_model, prepare_repo
 from hf_factuality.verifiers.base import Verifier, VerifierInput
 from hf_factuality.verifiers.guard import GuardedVerifier, quiet_guard
 from hf_factuality.verifiers.judges.compare import AXES
-from hf_factuality.verifiers.registry import load_verifier
+from hf_factuality.verifiers.registry import load_verifier, served_arguments
 from hf_factuality.verifiers.service import Row, judge_rows
 
 
@@ -61,7 +62,8 @@ _ONLY_FOR = {
     "model_args": ("transformers", "vllm"),
     "revision": ("transformers", "vllm", "server"),
     "concurrency": ("server",),
-    **dict.fromkeys((*_SAMPLING, "questions_per_batch"), ("transformers", "vllm", "server")),
+    **dict.fromkeys(_SAMPLING, ("transformers", "vllm", "server")),
+    "questions_per_batch": ("transformers", "vllm", "server", "pairs"),
 }
 
 
@@ -71,8 +73,17 @@ def preferences(args: argparse.Namespace) -> int:
     def scores(report: dict[str, Any]) -> dict[str, Any]:
         return {f"{side} score, mean": f"{report[f'{side}_score']:.3f}" for side in ("chosen", "rejected")}
 
-    make = partial(pairing.build_preferences, pairs=_config(PairConfig, args))
-    return _build(args, pairing.KIND, make, "questions responses pairs", scores)
+    if args.pairs is None:
+        make = partial(pairing.build_preferences, pairs=_config(PairConfig, args))
+        return _build(args, pairing.KIND, make, "questions responses pairs", scores)
+    for flag in ("pairs_per_question", "correct", "min_margin"):
+        if getattr(args, flag) is not None:
+            raise ValueError(f"--pairs keeps every pair that can be judged; leave --{flag} out")
+
+    def label(pairs, sampler, verifier, folder, **run):
+        return existing.label_pairs(pairs, verifier, folder, name=args.model, **run)
+
+    return _build(args, existing.KIND, label, "questions pairs contrary without_signal", scores)
 
 
 def checklists(args: argparse.Namespace) -> int:
@@ -169,7 +180,7 @@ def _build(
     args.out.mkdir(parents=True, exist_ok=True)
     if not os.access(args.out, os.W_OK):
         raise OSError(f"--out {args.out} cannot be written to")
-    if _missing(args.out / "verifications.jsonl", questions):
+    if _missing(args.out / "verifications.jsonl", [it for it in questions if not getattr(it, "problem", None)]):
         _try_verifier(verifier, questions, args.verifier)
     if args.push_to_hub:
         prepare_repo(args.push_to_hub, repo_type="dataset", private=args.private)
@@ -180,7 +191,8 @@ def _build(
     if engine["workers"] and kind in ("transformers", "vllm"):
         sampler = _worker_sampler(args, kind, sampling)
         engine["gpus_per_worker"] = _gpus(args)
-    sampler = sampler or _sampler(args, kind, sampling)  # vLLM wants the memory of the model that embeds
+    if kind != "pairs":
+        sampler = sampler or _sampler(args, kind, sampling)  # vLLM wants the memory of the model that embeds
     if isinstance(sampler, GivenResponses):
         sampler.check([question.id for question in questions])
     if kind == "server" and _missing(args.out / "responses.jsonl", questions):
@@ -218,17 +230,24 @@ def _build(
 def _kind(args: argparse.Namespace) -> str:
     """Who answers; refuses flags that it would not heed."""
     kind = "server" if args.base_url is not None else "given" if args.responses else args.backend or "transformers"
-    named = {"server": "--base_url", "given": "--responses"}.get(kind, f"--backend {kind}")
+    pairs = getattr(args, "pairs", None)
+    if pairs is not None:
+        if args.base_url is not None or args.responses or args.backend:
+            raise ValueError("--pairs has the answers already; leave --base_url, --responses and --backend out")
+        kind = "pairs"
+    named = {"server": "--base_url", "given": "--responses", "pairs": "--pairs"}.get(kind, f"--backend {kind}")
     near, targets, with_knowledge = args.topic_distance, args.topic_targets, args.retriever or args.passages
     of_dataset = args.config or args.dataset_revision or args.split != "train"
-    elsewhere = kind in ("server", "given") and not args.topic_model
+    elsewhere = kind in ("server", "given", "pairs") and not args.topic_model
     wrong = {
-        "--model names who answers; or give --responses FILE made elsewhere": not args.model and kind != "given",
+        "--model names who answers; or give --responses FILE made elsewhere": not args.model
+        and kind not in ("given", "pairs"),
         **{
             f"--{flag} means nothing to {named}; leave it out": getattr(args, flag) is not None and kind not in kinds
             for flag, kinds in _ONLY_FOR.items()
         },
-        "--config, --split and --dataset_revision are for --dataset, not for a file": args.questions and of_dataset,
+        "--config, --split and --dataset_revision are for --dataset, not for a file": of_dataset
+        and (args.questions or pairs is not None and Path(pairs).is_file()),
         "--topic_distance needs --topic_targets FILE and --topics N": near and not (targets and args.topics),
         "--topic_targets and --topic_model are for --topic_distance": not near and (targets or args.topic_model),
         f"--topic_distance embeds topics here; with {named}, name the model by --topic_model": near and elsewhere,
@@ -256,7 +275,7 @@ def _sampler(args: argparse.Namespace, kind: str, sampling: SamplingConfig) -> S
     # costs none of its responses, and the file goes when the run is done.
     client = ChatClient(
         args.base_url, args.model, revision=args.revision, concurrency=args.concurrency or 32,
-        cache=args.out / "sampling.sqlite", extra_body=ServedSampler.extra_body(sampling),
+        cache=args.out / "sampling.sqlite", extra_body=ServedSampler.extra_body(sampling), keep_cut=True,
     )  # fmt: skip
     return ServedSampler(client, sampling)
 
@@ -304,6 +323,12 @@ def _read(path: Path, limit: int | None = None) -> list[PreferenceQuestion]:
 
 
 def _questions(args: argparse.Namespace) -> list[PreferenceQuestion]:
+    if getattr(args, "pairs", None) is not None:
+        if Path(args.pairs).suffix in (".jsonl", ".json", ".parquet"):
+            rows = list(islice(read_rows(args.pairs), args.limit))
+        else:
+            rows = read_dataset(args.pairs, args.config, args.split, args.dataset_revision)[: args.limit]
+        return existing.read_pairs([row for _, row in rows], last_name(args.pairs))
     if args.questions is not None:
         return _read(args.questions, args.limit)
     rows = read_dataset(args.dataset, args.config, args.split, args.dataset_revision)
@@ -311,7 +336,10 @@ def _questions(args: argparse.Namespace) -> list[PreferenceQuestion]:
 
 
 def _verifier(args: argparse.Namespace, questions: Sequence[PreferenceQuestion]) -> Verifier:
-    verifier = load_verifier(args.verifier, **({"base_url": args.verifier_base_url} if args.verifier_base_url else {}))
+    by_source = {"scorers": args.scorers} if args.scorers else {}
+    verifier = load_verifier(
+        args.verifier, **served_arguments(args.verifier_base_url, args.verifier_tokens), **by_source
+    )
     if args.knowledge is not None:
         from hf_factuality.retrieval.corpus import with_knowledge
 

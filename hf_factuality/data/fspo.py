@@ -14,9 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hf_factuality.data.reading import Rows, read_parts
+from hf_factuality.data.reading import Rows, read_parts, refuse_unrendered
 from hf_factuality.errors import DataError
+from hf_factuality.verifiers._math import gsm8k_match, math_match
 from hf_factuality.verifiers.base import evidence_passages
+from hf_factuality.verifiers.judges.gold import RULES
 
 
 if TYPE_CHECKING:
@@ -52,7 +54,7 @@ _INSTRUCTIONS = {
 }
 _BASE_OPENING = "This is a conversation between a user and an assistant."
 _SAMPLE_NUMBER, _SAMPLE_NAME = "42", "Lake Victoria"
-_NUMERIC_SOURCES = ("MATH", "GSM8K")
+_NUMERIC_SOURCES = ("MATH", "GSM8K", "math", "gsm8k")
 
 # Each takes one question out of one kind of markup: what the markup adds around it, and not a character of the question.
 # The user's header is the first in the text and the assistant's the last, whatever the question may quote. The files of
@@ -186,7 +188,8 @@ def prepare_rows(
         default_data_source (`str`, *optional*):
             Data source of rows that have none.
         known_sources (`Collection[str]`, *optional*):
-            Data sources that the reward can score; others are refused.
+            Data sources that the reward can score, as its `scorers`; others are refused. Of a mapping, a source that is scored
+            as mathematics is asked for a number.
         system_prompt (`str`, *optional*):
             Instructions instead of the own ones, which depend on the kind of question.
         chat_template_kwargs (`Mapping[str, Any]`, *optional*):
@@ -228,14 +231,19 @@ def prepare_rows(
             question, answer = _question(row, place), _answer(row, place)
             source = row.get("data_source") or default_data_source
             if not isinstance(source, str):
-                raise DataError(f"{place}: data_source must be text, got {source!r}; pass default_data_source")
+                raise DataError(
+                    f"{place}: data_source must be text, got {source!r}; say it for all such rows by "
+                    "default_data_source (--default_data_source)"
+                )
             if known_sources is not None and source not in known_sources:
                 raise DataError(
-                    f"{place}: unknown data_source {source!r}; known are {sorted(known_sources)}: rename it, or give the "
-                    "answer reward a scorer for it"
+                    f"{place}: unknown data_source {source!r}; known are {sorted(known_sources)}: rename it, or say how it "
+                    f"is scored, by --scorers {source}=RULE or FSPOAnswerReward(scorers={{{source!r}: RULE}}); a RULE is one "
+                    f"of {list(RULES)}"
                 )
             if answer:
-                prompt = render(question, source)
+                numeric = isinstance(known_sources, Mapping) and known_sources[source] in (math_match, gsm8k_match)
+                prompt = render(question, "MATH" if numeric else source)
                 rows.append((prompt, question, answer, _evidence(row, place), source))
             elif empty_answers == "drop":
                 empty.append(place)
@@ -252,24 +260,29 @@ def prepare_rows(
 
 
 def check_prompt_lengths(
-    dataset: Dataset, tokenizer: Any, max_length: int, chat_template_kwargs: Mapping[str, Any] | None = None
+    dataset: Dataset, tokenizer: Any, max_length: float, chat_template_kwargs: Mapping[str, Any] | None = None
 ) -> int:
     """Check that every prompt fits, tokenized as TRL does it.
 
     Prompts are the column `prompt`, texts or messages, and may have `max_length` tokens: the context of the model less the
     completion. `chat_template_kwargs` are passed to `apply_chat_template`. Returns the tokens of the longest prompt; raises
-    `DataError`, which names its row, its tokens and the limit, if it is too long.
+    `DataError`, which names the row, for one that is too long, that has no token, or that the chat template refuses.
     """
     lengths: list[int] = []
+    settings = {"add_generation_prompt": True, **(chat_template_kwargs or {})}
     for start in range(0, len(dataset), 1000):
         prompts = dataset[start : start + 1000]["prompt"]
         if isinstance(prompts[0], str):
             encoded = tokenizer(text=prompts)
         else:
-            encoded = tokenizer.apply_chat_template(
-                prompts, add_generation_prompt=True, tokenize=True, return_dict=True, **(chat_template_kwargs or {})
-            )
+            try:
+                encoded = tokenizer.apply_chat_template(prompts, tokenize=True, return_dict=True, **settings)
+            except Exception:  # whatever a template raises
+                refuse_unrendered([[(prompt, settings)] for prompt in dataset["prompt"]], tokenizer)
+                raise
         lengths.extend(len(ids) for ids in encoded["input_ids"])
+    if 0 in lengths:
+        raise DataError(f"row {lengths.index(0)}: the prompt has no token; drop such rows")
     longest = max(lengths, default=0)
     if longest > max_length:
         too_long = sum(length > max_length for length in lengths)

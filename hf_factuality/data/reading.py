@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hf_factuality.errors import DataError
 from hf_factuality.io.rows import read_rows
+
+
+if TYPE_CHECKING:
+    from datasets import Dataset
 
 
 Rows = list[tuple[int, Any]]
@@ -38,14 +42,88 @@ def messages_of(value: Any) -> list[dict[str, str]]:
     return found if all(isinstance(text, str) for message in found for text in message.values()) else []
 
 
+def refuse_unrendered(
+    rows: Iterable[Sequence[tuple[Sequence[Mapping[str, Any]], Mapping[str, Any]]]], tokenizer: Any, place: str = ""
+) -> None:
+    """Raise `DataError` for the first row of which a chat template refuses a conversation.
+
+    Args:
+        rows (`Iterable`):
+            Per row its conversations, each with its arguments of `apply_chat_template`.
+        tokenizer (`PreTrainedTokenizerBase`):
+            Has the chat template.
+        place (`str`, *optional*):
+            What the message says before the number of the row.
+    """
+    for number, conversations in enumerate(rows):
+        for messages, settings in conversations:
+            try:
+                tokenizer.apply_chat_template(messages, tokenize=False, **settings)
+            except Exception as error:  # whatever a template raises
+                roles = [message.get("role") for message in messages if isinstance(message, Mapping)]
+                raise DataError(
+                    f"{place}row {number}: the chat template refuses messages of the roles {roles}: {error}; where it takes "
+                    "no system message, put its text before the first message of the user"
+                ) from error
+
+
 def read_dataset(name: str, config: str | None, split: str, revision: str | None = None) -> Rows:
     """Rows of a dataset on the Hub or in a folder."""
+    return list(enumerate(open_dataset(name, config, split, revision=revision)))
+
+
+def open_dataset(
+    name: str,
+    config: str | None = None,
+    split: str = "train",
+    columns: Sequence[Sequence[str]] = (),
+    **arguments: Any,
+) -> Dataset:
+    """A split of a dataset on the Hub or in a folder, checked before anything is done with it.
+
+    Args:
+        name (`str`), config (`str`, *optional*), split (`str`, *optional*, defaults to `"train"`):
+            As of `datasets.load_dataset`.
+        columns (`Sequence[Sequence[str]]`, *optional*):
+            Columns that it must have, with text or messages in them; of several lists, one.
+        **arguments:
+            Further arguments of `load_dataset`.
+
+    Returns:
+        `datasets.Dataset`, or `datasets.IterableDataset` with `streaming=True`.
+
+    Raises:
+        `DataError`: it cannot be loaded, has no rows or none of the lists of columns.
+    """
     from datasets import load_dataset
 
+    files = arguments.get("data_files")
+    shown = f"{files}" if files else f"dataset {name!r} (configuration {config!r}, split {split!r})"
     try:
-        return list(enumerate(load_dataset(name, config, split=split, revision=revision)))
+        found = load_dataset(name, config, split=split, **arguments)
     except Exception as error:  # what the Hub, a format or a name raises
-        raise DataError(
-            f"dataset {name!r} (configuration {config!r}, split {split!r}) cannot be loaded; check the names, and the "
-            f"network: {type(error).__name__}: {error}"
-        ) from error
+        # `datasets` hides what is wrong with a file behind "An error occurred while generating the dataset".
+        cause = error.__cause__ or error
+        why = "it has no rows" if isinstance(cause, StopIteration) else f"{type(cause).__name__}: {cause}"
+        raise DataError(f"{shown} cannot be loaded; check the names, the files and the network: {why}") from error
+    if hasattr(found, "__len__") and not len(found):
+        raise DataError(f"{shown} has no rows")
+    if columns and found.features is not None:
+        lacking = [[f"{one} ({problem})" for one in wanted if (problem := _lacks(found, one))] for wanted in columns]
+        if all(lacking):
+            wanted = " or ".join(" and ".join(map(repr, names)) for names in columns)
+            why = "; ".join(dict.fromkeys(problem for problems in lacking for problem in problems))
+            raise DataError(f"{shown} needs the columns {wanted}: {why}; it has {sorted(found.column_names)}")
+    return found
+
+
+def _lacks(dataset: Dataset, column: str) -> str | None:
+    """Why a column holds neither text nor messages; `None` if it does."""
+    from datasets import Value
+
+    if column not in dataset.column_names:
+        return "not there"
+    kind = dataset.features[column]
+    if isinstance(kind, Value) and "string" not in kind.dtype:
+        return "empty" if kind.dtype == "null" else f"holds {kind.dtype}"
+    return None

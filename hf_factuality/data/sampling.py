@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from hf_factuality.chat.base import ChatRequest, cut
 from hf_factuality.chat.causal import CausalModel, render
-from hf_factuality.chat.given import RESPONSE_COLUMNS, given_answers, is_header
+from hf_factuality.chat.given import RESPONSE_COLUMNS, cut_answers, given_answers, is_header
 from hf_factuality.chat.vllm import VLLMChat
 from hf_factuality.errors import DataError
 from hf_factuality.io.rows import read_rows
@@ -210,7 +210,7 @@ class ServedSampler:
     def sample(self, prompts: Sequence[Messages], seed: int) -> list[list[Response | None]]:
         """Per prompt, its responses; `ServerError` if the server is gone."""
         answers = self.client.chat(self.requests(prompts, seed))
-        found = [None if a.error is not None else Response(a.text, a.finish_reason != "length") for a in answers]
+        found = [None if a.error is not None else Response(a.text, a.complete) for a in answers]
         return _grouped(found, self.config.num_samples)
 
 
@@ -283,12 +283,24 @@ class GivenResponses:
             Who wrote them.
         stop (`Sequence[str]`, *optional*):
             Texts that they are cut at.
+        unfinished (`Mapping[str, Sequence[bool]]`, *optional*):
+            Id of a question to which of its responses ended at a limit of tokens.
     """
 
     def __init__(
-        self, responses: Mapping[str, Sequence[str | None]], name: str | None = None, stop: Sequence[str] = ()
+        self,
+        responses: Mapping[str, Sequence[str | None]],
+        name: str | None = None,
+        stop: Sequence[str] = (),
+        unfinished: Mapping[str, Sequence[bool]] | None = None,
     ):
         self._responses = {str(key): [t and cut(t, stop)[0] for t in texts] for key, texts in responses.items()}
+        self._unfinished = {
+            str(key): [
+                told and not (text and cut(text, stop)[1]) for told, text in zip(found, responses[key], strict=True)
+            ]
+            for key, found in (unfinished or {}).items()
+        }
         self._name = name
 
     @classmethod
@@ -297,6 +309,7 @@ class GivenResponses:
         `hf-factuality evaluate`; several rows of an id add up. `DataError`: names the row that is none. `OSError`: the file
         cannot be read."""
         found: dict[str, list[str | None]] = {}
+        unfinished: dict[str, list[bool]] = {}
         for number, row in read_rows(path):
             if isinstance(row, dict) and is_header(row):
                 continue
@@ -305,7 +318,8 @@ class GivenResponses:
             if texts is None or row.get("id") is None:
                 raise DataError(f"{place}: needs 'id' and 'responses' (a list of texts), got {row!r:.100}")
             found.setdefault(str(row["id"]), []).extend(texts)
-        return cls(found, name, stop)
+            unfinished.setdefault(str(row["id"]), []).extend(cut_answers(row) or [False] * len(texts))
+        return cls(found, name, stop, unfinished)
 
     def check(self, ids: Sequence[str]) -> None:
         """`DataError` if a question has no responses."""
@@ -327,7 +341,13 @@ class GivenResponses:
 
     def responses_to(self, ids: Sequence[str]) -> list[list[Response | None]]:
         """Per question its responses."""
-        return [[None if text is None else Response(text) for text in self._responses[key]] for key in ids]
+        return [
+            [
+                None if text is None else Response(text, not unfinished)
+                for text, unfinished in zip(found, self._unfinished.get(key) or [False] * len(found), strict=True)
+            ]
+            for key, found in ((key, self._responses[key]) for key in ids)
+        ]
 
 
 def resampled(sampler: Sampler, num_samples: int) -> Sampler:

@@ -10,7 +10,8 @@ from typing import Any
 from hf_factuality.functional.process import AGGREGATES
 from hf_factuality.io.ray import add_engine
 from hf_factuality.spans import SCOPES
-from hf_factuality.verifiers.registry import VERIFIER_HELP
+from hf_factuality.verifiers.judges.gold import SCORERS_HELP
+from hf_factuality.verifiers.registry import TOKENS_HELP, VERIFIER_HELP
 
 
 def add_verify(commands: Any) -> None:
@@ -27,6 +28,7 @@ def add_verify(commands: Any) -> None:
     flag = verify.add_argument
     flag("file", type=Path, help="JSON Lines file; - for standard input")
     flag("--verifier", default="lexical", help=VERIFIER_HELP)
+    flag("--verifier_tokens", type=int, metavar="N", help=TOKENS_HELP)
     _add_scope(verify)
     flag("--completion_column", default="completion")
     flag(
@@ -123,6 +125,7 @@ def add_evaluate(commands: Any) -> None:
     flag = judging.add_argument
     flag("--verifier", help=f"for metrics over claims: {VERIFIER_HELP}")
     flag("--verifier_base_url", metavar="URL", help="server of 'llm:MODEL' and 'anah:MODEL'")
+    flag("--verifier_tokens", type=int, metavar="N", help=TOKENS_HELP)
     _add_scope(judging)
     flag("--knowledge", type=Path, metavar="FILE", help="knowledge base that evidence is taken from")
     flag(
@@ -134,6 +137,9 @@ def add_evaluate(commands: Any) -> None:
     flag("--judge", metavar="MODEL", help="for halluqa, abstention and calibration: a served model that sees the gold")
     flag("--judge_base_url", metavar="URL", help="its server")
     flag("--judge_prompt", type=Path, metavar="FILE", help="a .txt prompt instead of the built-in one")
+    flag("--scorers", action="append", metavar="SOURCE=RULE", help=f"for a file of your own, {SCORERS_HELP}")
+    rule = "the rule of its rows without data_source (default exact)"
+    flag("--default_data_source", metavar="RULE", help=f"for a file of your own: {rule}")
     flag("--match", choices=("exact", "contained"), help="instead of --judge: words of gold answers, stock phrases")
     flag("--judge_votes", type=int, default=1, metavar="N", help="votes per answer, odd (default 1)")
     flag("--judge_tokens", type=int, default=16, metavar="N", help="room for a vote (default 16), and its thoughts")

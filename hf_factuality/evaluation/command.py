@@ -16,7 +16,9 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from hf_factuality.chat.base import ended_at_limit
 from hf_factuality.chat.journal import only_run
+from hf_factuality.evaluation import own_file
 from hf_factuality.evaluation._shared import counts, exit_status, numbers, print_results, shown, shown_interval
 from hf_factuality.evaluation.engines import Engine, FileEngine, ServerEngine
 from hf_factuality.evaluation.journal import Journal
@@ -102,6 +104,8 @@ def lock_path(out: Path) -> Path:
 def _prepare(args: argparse.Namespace, task: Task, stack: ExitStack) -> None:
     """Read the items of a task, and load who judges them."""
     task.items, task.provenance = load_task_items(args, task, args.limit)
+    if task.name == own_file.NAME:
+        task.items = own_file.with_rules(task.items, args.scorers, args.default_data_source)
     for name in sorted(task.metric_args.keys() & set(task.metrics)):
         check_metric_args(name, task.metric_args[name], domains=sorted({it.domain or "all" for it in task.items}))
     graded = {*GRADED_METRICS} & {*task.metrics}
@@ -114,6 +118,7 @@ def _prepare(args: argparse.Namespace, task: Task, stack: ExitStack) -> None:
         stack.callback(task.judge.close)
     if judged:
         evidence = {"knowledge": args.knowledge, "retriever": args.retriever, "top_k": args.top_k}
+        evidence["tokens"] = args.verifier_tokens
         task.verifier = AnswerVerifier(args.verifier, task.items, args.verifier_base_url, **evidence)
     if task.best_of_by not in (None, "majority") and "accuracy" in task.metrics:
         task.selector = AnswerVerifier(task.best_of_by, task.items)
@@ -179,15 +184,20 @@ def _measure(
         journal.finish(journal_rows(task, journal, scores))
     finally:
         journal.close()
+    # The seed is in the settings of the answers, and in a result only where it drew something.
+    every = source["used"] == source["rows"] - sum(source["dropped"].values())
+    drawn = None if every and not getattr(task.benchmark, "draws", False) else source["seed"]
+    if task.generation is not None and not engine.generates:
+        how["n_samples"] = task.generation.n_samples
     samples = [sample for known in answers.known for sample in known.get("completions", [])]
     common = {
-        "truncated": sum((it or {}).get("finish_reason") == "length" for it in samples) if sampled else None,
+        "truncated": sum(ended_at_limit((it or {}).get("finish_reason")) for it in samples) if sampled else None,
         "seeds": {
-            "dataset": source["seed"],
-            "generation": args.seed if sampled else None,
+            "dataset": drawn,
+            "generation": args.seed if sampled and task.generation.temperature else None,
             "interval": 0,  # the metrics' default; of a result without an interval too, which may replace one
         },
-        "dataset": source,
+        "dataset": {**source, "seed": drawn},
         "generation": how,
         "created": now(),
     }

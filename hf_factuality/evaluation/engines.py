@@ -16,6 +16,7 @@ from hf_factuality.chat.base import ChatAnswer, ChatRequest
 from hf_factuality.chat.given import ANSWER_COLUMNS, given_answers, is_header
 from hf_factuality.data.benchmarks.base import BenchmarkItem
 from hf_factuality.errors import DataError
+from hf_factuality.functional.metrics import require_log_likelihoods
 from hf_factuality.io.rows import read_lines
 
 
@@ -119,7 +120,7 @@ class ServerEngine:
         self._template_arguments = dict(template_arguments or {})
         body = {"chat_template_kwargs": self._template_arguments} if self._template_arguments else {}
         self._client = ChatClient(
-            base_url, model, concurrency=concurrency, cache=cache or False, extra_body=body, **kwargs
+            base_url, model, concurrency=concurrency, cache=cache or False, extra_body=body, keep_cut=True, **kwargs
         )
 
     def identity(self) -> dict[str, Any]:
@@ -233,6 +234,10 @@ class FileEngine:
                     f"{self._path.name}: item {item.id!r} needs 'log_likelihoods', a list of {len(item.choices)} "
                     f"numbers, one per choice, got {values!r:.100}"
                 )
+            try:
+                require_log_likelihoods(values)
+            except ValueError as error:
+                raise DataError(f"{self._path.name}: item {item.id!r}: {error}") from error
 
     def generate(self, requests: Sequence[Request], generation: Generation) -> Iterator[tuple[Request, ChatAnswer]]:
         for request in requests:

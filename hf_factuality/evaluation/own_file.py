@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ from hf_factuality.data.reading import messages_of
 from hf_factuality.errors import DataError
 from hf_factuality.io.rows import read_rows
 from hf_factuality.verifiers.base import evidence_passages
+from hf_factuality.verifiers.judges.gold import RULES, named_scorers
 
 
 NAME = "file"
@@ -49,6 +52,24 @@ def load_own_items(path: Path, limit: int | None = None) -> tuple[list[Benchmark
         "seed": None,
         "dropped": {},
     }
+
+
+def with_rules(
+    items: Sequence[BenchmarkItem], scorers: Sequence[str] | None, default: str | None
+) -> list[BenchmarkItem]:
+    """The items, of which each source that is among `scorers` (texts as [`named_scorers`] takes them) is named by its rule, and
+    those without one by the `default`. `ValueError`: an unknown rule."""
+    by_scorer = {scorer: rule for rule, scorer in RULES.items()}
+    rules = {source: by_scorer[scorer] for source, scorer in named_scorers(scorers).items()}
+    if default is not None and default not in rules:
+        named_scorers({"--default_data_source": default})
+    default = rules.get(default, default)
+    found = []
+    for item in items:
+        source = item.reference.get("data_source")
+        rule = default if source is None else rules.get(source)
+        found.append(item if rule is None else replace(item, reference={**item.reference, "data_source": rule}))
+    return found
 
 
 def _item(row: Any, number: int, place: str) -> BenchmarkItem:

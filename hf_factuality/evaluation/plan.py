@@ -119,7 +119,7 @@ def one_run(args: argparse.Namespace) -> argparse.Namespace:
 
 def make_plan(args: argparse.Namespace) -> Plan:
     """Check the flags; a `ValueError` names the flag, what is wrong with it, and the fix."""
-    check_at_least_one(args, "concurrency", "limit", "top_k", "judge_tokens")
+    check_at_least_one(args, "concurrency", "limit", "top_k", "judge_tokens", "verifier_tokens")
     refuse((args.model is None) == (args.answers is None), "give either --model, or --answers with a file of answers")
     datasets = _datasets(args)
     benchmarks = _benchmarks(args, datasets)
@@ -181,6 +181,11 @@ def _check_flags(args: argparse.Namespace, benchmarks: Sequence[Benchmark], want
     graded, by_claims = wanted & set(GRADED_METRICS), "metrics over claims take --verifier llm:MODEL"
     own, names = own_file.FILE_BENCHMARK in benchmarks, ", ".join(sorted(wanted))
     long_form, selects = args.suite == "long-form", args.best_of_by not in (None, "majority")
+    by_source = args.scorers or args.default_data_source
+    refuse(
+        by_source and not own,
+        "--scorers and --default_data_source are for a --dataset of your own, without --benchmark",
+    )
     for flag in ("answers", "split"):
         several = len(benchmarks) > 1 and getattr(args, flag) is not None
         refuse(several, f"--{flag} is of one benchmark; run the command once for each")
@@ -193,7 +198,7 @@ def _check_flags(args: argparse.Namespace, benchmarks: Sequence[Benchmark], want
         (not own, ("split", "dataset_revision"), "a file of your own has neither splits nor revisions"),
         (args.judge, ("judge_prompt", "judge_base_url"), "there is no --judge"),
         (args.knowledge, ("retriever",), "there is no --knowledge"),
-        (args.verifier, ("verifier_base_url",), "there is no --verifier"),
+        (args.verifier, ("verifier_base_url", "verifier_tokens"), "there is no --verifier"),
         (claims, ("knowledge",), f"it is for metrics over claims ({', '.join(CLAIM_METRICS)})"),
         (claims or "accuracy" in wanted, ("best_of",), f"it is for accuracy and {', '.join(CLAIM_METRICS)}"),
         (args.best_of and "accuracy" in wanted, ("best_of_by",), "it is for accuracy with --best_of"),

@@ -23,10 +23,10 @@ from hf_factuality.metrics._claims import Answer, small_answer
 from hf_factuality.metrics._common import Options, make_result
 from hf_factuality.metrics._registry import CLAIM_METRICS, compute
 from hf_factuality.rewards import SCORERS, FSPOAnswerReward, extract_answer
-from hf_factuality.spans import Verification, scope_ranges, without_confidence
+from hf_factuality.spans import SCOPES, Verification, scope_ranges, without_confidence
 
 
-_MATH = ("MATH", "GSM8K")
+_MATH = ("MATH", "GSM8K", "math", "gsm8k")
 # A letter alone or after "Answer", whatever stands around it: "(A)", "**A**", "Answer: A", "A。".
 _LETTER = re.compile(r"\W*(?:(?:answer|答案)\W*)?([a-h])\W*", re.IGNORECASE)
 
@@ -42,6 +42,17 @@ def boxed(text: str) -> str | None:
                 return text[start + len("\\boxed{") : place].strip()
         start = text.rfind("\\boxed{", 0, start)
     return None
+
+
+def rule_name(benchmark: Benchmark, item: BenchmarkItem) -> str | None:
+    """The data source whose rule compares the answers to an item: its row's, else the benchmark's."""
+    return item.reference.get("data_source") or benchmark.data_source
+
+
+def applied_rules(task: Task) -> dict[str, Any]:
+    """For the settings of a result, by which rule answers were compared: `data_source`, or of several how many items each has."""
+    counted = Counter(rule_name(task.benchmark, item) for item in task.items)
+    return {"data_source": next(iter(counted)) if len(counted) == 1 else dict(sorted(counted.items()))}
 
 
 def final_answer(item: BenchmarkItem, completion: str, data_source: str | None) -> str | None:
@@ -94,12 +105,11 @@ class Answers:
     def _outcome(self, item: BenchmarkItem, sample: Mapping[str, Any]) -> str | None:
         if sample.get("text") is None:
             return None
-        row, source = answer_row(item, 0, sample["text"], self.task.scope), self.task.benchmark.data_source
+        row, source = answer_row(item, 0, sample["text"], self.task.scope), rule_name(self.task.benchmark, item)
         if not row.ranges:
             return "wrong" if source else "answered"
         if self.task.judge:
             return self.task.judge.outcome(sample.get("votes") or ())
-        source = source and item.reference.get("data_source", source)
         final = final_answer(item, sample["text"], source)
         rule = SCORERS.get(source) if self.task.match == "exact" else contained_match
         right = rule(final, gold_answers(item)) if source and final else 0.0
@@ -134,6 +144,12 @@ def score(name: str, answers: Answers) -> dict[str, Any]:
         found["judge"] = who.description if who is task.judge else who.description["judge"]
     if name in GRADED_METRICS:
         found["judge"] = task.judge.description if task.judge else {"name": f"match {task.match}"}
+        # Without a judge, which has its scope in its description. Where nothing has a gold answer nothing was compared.
+        if not task.judge and task.benchmark.data_source:
+            rules = applied_rules(task)["data_source"]  # which also says where the final answer of a text is
+            found["settings"] |= {"data_source" if task.match == "exact" else "final_answer_of": rules}
+        if not task.judge and task.scope != SCOPES[0]:
+            found["settings"] |= {"scope": task.scope}
     if task.best_of and name in CLAIM_METRICS:
         flat = [answer for samples in answers.judged for answer in samples]
         scores = iter(compute(name, flat, return_scores=True, **{**options, "resamples": 0})["scores"])
@@ -162,7 +178,7 @@ def _halueval(answers: Answers) -> tuple[list[Any], list[Any], dict[str, Any]]:
     task = answers.task
     texts = [samples[0].get("text") for samples in answers.samples]
     predictions = [
-        None if text is None else final_answer(item, text, task.benchmark.data_source) or ""
+        None if text is None else final_answer(item, text, rule_name(task.benchmark, item)) or ""
         for item, text in zip(task.items, texts, strict=True)
     ]
     return predictions, [item.reference for item in task.items], {}
@@ -203,7 +219,7 @@ def accuracy(answers: Answers) -> dict[str, Any]:
     counts: Counter[str] = Counter()
     rights, chosen = [], []  # of the samples of each item, and by what --best_of chooses
     for item, samples in zip(answers.task.items, answers.samples, strict=True):
-        source = item.reference.get("data_source") or benchmark.data_source
+        source = rule_name(benchmark, item)
         golds = gold_answers(item)
         found, finals = [], []
         for sample in samples:
@@ -223,12 +239,14 @@ def accuracy(answers: Answers) -> dict[str, Any]:
             rights.append(found if scores[-1] is not None else [None] * len(found))
             chosen.append(_chosen_by(task, samples, finals, found, SCORERS[source]))
     parts = {"samples": counts["samples"], "unparsable": counts["unparsable"], "reward": mean(rewards)}
-    settings = {"data_source": benchmark.data_source}
+    settings = applied_rules(task)
     if task.best_of:
         how = majority_of_n if task.best_of_by == "majority" else best_of_n
         parts["best_of"] = best_of_curve(rights, task.best_of, chosen, how)
         parts["not_chosen"] = sum(by is None for own in chosen for by in own)
         settings |= {"best_of_by": task.best_of_by} | ({"best_of_steps": task.best_of_steps} if task.selector else {})
+        if task.selector and task.scope != SCOPES[0]:
+            settings |= {"scope": task.scope}
     return make_result(
         "accuracy",
         mean(scores),
@@ -263,5 +281,5 @@ def check_gold(benchmark: Benchmark, items: Sequence[BenchmarkItem]) -> None:
     if without:
         lacking = f"item {without[0]!r} and {len(without) - 1} more have none"
         raise DataError(f"accuracy needs a gold answer in 'answer'; {lacking}")
-    sources = [item.reference.get("data_source") or benchmark.data_source for item in items]
+    sources = [rule_name(benchmark, item) for item in items]
     FSPOAnswerReward().check({"answer": [item.answer for item in items], "data_source": sources})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
@@ -17,12 +18,16 @@ from hf_factuality.spans import Verification, opens_think
 from hf_factuality.verifiers.base import VerifierInput
 from hf_factuality.verifiers.guard import GuardedVerifier
 from hf_factuality.verifiers.pipeline import VerifierPipeline
-from hf_factuality.verifiers.registry import load_verifier
+from hf_factuality.verifiers.registry import load_verifier, served_arguments
 from hf_factuality.verifiers.service import CHUNK, JudgedRow, Row
 
 
+logger = logging.getLogger(__name__)
+
 # What each word of a judge says of an answer; of `halluqa` the metric reads it.
 _SAID = {"yes": "refused", "no": "answered", "是": "refused", "否": "answered"}
+JUDGE_TOKENS = 16
+"""Room for a vote by default."""
 JUDGE_PROMPTS = {"halluqa": ("judge_answer_zh.txt", _SAID), "truthfulqa-generation": ("judge_answer_en.txt", _SAID),
                  "abstentionbench": ("judge_abstention.txt", _SAID)}  # fmt: skip
 
@@ -64,8 +69,9 @@ class AnswerVerifier:
         knowledge: Path | None = None,
         retriever: str | None = None,
         top_k: int = 5,
+        tokens: int | None = None,
     ):
-        verifier = load_verifier(name, **({"base_url": base_url} if base_url else {}))
+        verifier = load_verifier(name, **served_arguments(base_url, tokens))
         self.description: dict[str, Any] = {"name": name}
         if knowledge is not None:
             from hf_factuality.retrieval.corpus import with_knowledge
@@ -102,7 +108,11 @@ class JournalVerdicts:
         return self._journal.sample(item.id, number)
 
     def get(self, row: Row) -> Verification | None:
-        """What the journal holds; a failure may have been the server's, and is no verdict."""
+        """What the journal holds; a failure may have been the server's, and is no verdict, nor is a cut answer."""
+        found = self._known(row)
+        return None if found is None or found.unanswered else found
+
+    def _known(self, row: Row) -> Verification | None:
         sample = self._sample(row)
         found = found_in(sample, self._found)
         known = found is not None and found.error is None and sample.get(self._by) == self._key(row)
@@ -110,6 +120,8 @@ class JournalVerdicts:
 
     def add(self, judged: Sequence[JudgedRow]) -> None:
         for it in judged:
+            if it.found.error is not None and self._known(it.row) is not None:
+                continue  # a failure replaces no labels
             item, number = it.row.key
             line = {"id": item.id, "sample": number, self._found: it.verification.to_dict()}
             self._journal.add([{**line, self._by: self._key(it.row)}])
@@ -129,7 +141,11 @@ class AnswerJudge:
     the benchmark, for yes or no (是 or 否), or for CORRECT, INCORRECT or NOT_ATTEMPTED. Anything else is no vote.
     """
 
-    def __init__(self, benchmark: str, model: str, base_url: str, *, prompt: Path | None = None, votes=1, tokens=16):
+    limit_flag = "--judge_tokens"
+
+    def __init__(
+        self, benchmark: str, model: str, base_url: str, *, prompt: Path | None = None, votes=1, tokens=JUDGE_TOKENS
+    ):
         from hf_factuality.chat.client import ChatClient
         from hf_factuality.verifiers.prompts import load_prompt
 
@@ -141,14 +157,14 @@ class AnswerJudge:
         self._prompt = load_prompt(path, fields, fields[:3])
         self._client = ChatClient(base_url, model)
         self.close = self._client.close
-        self._votes, self._tokens = votes, tokens
+        self._votes, self.tokens = votes, tokens
         self.description = {
             **(describe(self._client) or {}),
             "name": "AnswerJudge",
             "prompt": self._prompt.name,
             "prompt_key": content_key({"prompt": self._prompt.text}),
             "votes": votes,
-        }
+        } | ({} if tokens == JUDGE_TOKENS else {"tokens": tokens})  # so that what the default judged stays judged
 
     def key(self, row: Row) -> str:
         """Names everything that the votes depend on."""
@@ -174,7 +190,7 @@ class AnswerJudge:
     def vote(self, rows: Sequence[Row]) -> Iterator[tuple[Row, list[str | None]]]:
         """Each row with the votes; `None` for one that could not be read or had no answer."""
         from hf_factuality.chat.client import ChatRequest
-        from hf_factuality.verifiers.judges.llm import read_choice
+        from hf_factuality.verifiers.judges.llm import raise_limit, read_choice
 
         words, several = tuple(self._said), self._votes > 1
         for start in range(0, len(rows), CHUNK):
@@ -183,12 +199,15 @@ class AnswerJudge:
                 ChatRequest(
                     (("user", self._text(row)),),
                     temperature=float(several),
-                    max_tokens=self._tokens,
+                    max_tokens=self.tokens,
                     seed=vote if several else None,
                 )
                 for row in chunk
                 for vote in range(self._votes)
             ]
-            votes = (read_choice(found, words, nucleus=float(several))[0] for found in self._client.chat(requests))
+            answers = self._client.chat(requests)
+            if cut := sum(answer.was_cut for answer in answers):
+                logger.warning("%s", raise_limit(cut, self, ("tokens",)))
+            votes = (read_choice(found, words, nucleus=float(several))[0] for found in answers)
             for row in chunk:
                 yield row, list(islice(votes, self._votes))

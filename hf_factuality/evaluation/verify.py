@@ -28,7 +28,7 @@ from hf_factuality.metrics._registry import CLAIM_METRICS, METRIC_NAMES, add_met
 from hf_factuality.report import ReportSample, write_report
 from hf_factuality.spans import Label, LabeledSpan, Verification
 from hf_factuality.verifiers.guard import GuardedVerifier, OverRay, quiet_guard
-from hf_factuality.verifiers.registry import load_verifier
+from hf_factuality.verifiers.registry import load_verifier, served_arguments
 from hf_factuality.verifiers.service import CHUNK, GIVE_UP_AFTER, JudgedRow, JudgingReport, Row, judge_rows, left_out
 
 
@@ -149,10 +149,10 @@ def verify_file(args: argparse.Namespace) -> int:
     thresholds = _shared.read_thresholds(args.fail_under, (*SHARES, *names), names or ["precision"])
     metrics = Metrics(names, parse_metric_args(args.metric_args, names, "--metric"))
     allowed, engine = _shared.allowed_missing(args), engine_of(args)
-    _shared.check_at_least_one(args, "html_rows")
+    _shared.check_at_least_one(args, "html_rows", "verifier_tokens")
     with ExitStack() as stack:
         source = stack.enter_context(read_source(args))
-        verifier = GuardedVerifier(load_verifier(args.verifier))
+        verifier = GuardedVerifier(load_verifier(args.verifier, **served_arguments(None, args.verifier_tokens)))
         if verifier.requires_evidence:
             source.require_evidence()
         if args.out:

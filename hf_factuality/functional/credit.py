@@ -35,8 +35,6 @@ class Credit:
     Args:
         function (`Callable`, *optional*):
             `(advantages, labels, scale) -> (B, T)`; `None` leaves the advantages as they are, of shape (B,).
-        method (`str`, *optional*):
-            What a model card calls a run with it, if not "FactGRPO with NAME credit".
         max_scale (`float`, *optional*, defaults to `inf`):
             Largest `scale` that keeps what the name promises.
         rewards (`Callable`, *optional*):
@@ -45,7 +43,6 @@ class Credit:
     """
 
     function: Callable[[torch.Tensor, torch.Tensor, float], torch.Tensor] | None
-    method: str | None = None
     max_scale: float = math.inf
     rewards: GroupCredit | None = None
 
@@ -57,7 +54,7 @@ class Credit:
 
 CREDITS: Mapping[str, Credit] = MappingProxyType(
     {
-        "flip": Credit(lambda advantages, labels, scale: flip_advantages(advantages, labels), method="FSPO"),
+        "flip": Credit(lambda advantages, labels, scale: flip_advantages(advantages, labels)),
         "additive": Credit(add_factuality),
         # Beyond 1 signs would turn, which is what "flip" is for.
         "scaled": Credit(scale_by_agreement, max_scale=1.0),

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from math import log1p
 from typing import NamedTuple
 
+from hf_factuality.functional._numbers import require_number
 from hf_factuality.functional.abstention import PRESETS
 from hf_factuality.functional.scoring import count_claims, length_penalty
 from hf_factuality.spans import Label
@@ -119,10 +120,10 @@ def corver(count: int | None) -> float:
             not the -0.3 of a pair that the corpus does not have.
 
     Raises:
-        `ValueError`: a negative count.
+        `ValueError`: a count that is negative or no finite number.
     """
-    if count is not None and count < 0:
-        raise ValueError(f"a count of co-occurrences is at least 0, or None where it is unknown; got {count!r}")
+    if count is not None:
+        require_number("count", count, least=0)
     return 0.0 if count is None else next(value for least, value in CORVER_STEPS if count >= least)
 
 

@@ -7,6 +7,7 @@ from math import exp, inf, isfinite, isnan
 
 import torch
 
+from hf_factuality.functional._numbers import is_number
 from hf_factuality.functional.scoring import mean
 
 
@@ -89,9 +90,24 @@ def non_hallucination_rate(hallucinated: Sequence[bool | None], released: Sequen
     }
 
 
+_ROUNDING = 1e-3
+"""What the logarithm of a probability near 1 may come to in 16 bits."""
+
+
+def require_log_likelihoods(values: Sequence[float | None]) -> None:
+    """`ValueError` for the first that is none: a finite number above 0, or no number; `None`, NaN and infinity are unknown."""
+    for value in values:
+        if not (value is None or hasattr(value, "__float__")) or (is_number(value) and value > _ROUNDING):
+            raise ValueError(
+                f"{value!r:.100} is no log-likelihood, which is at most 0: pass natural logarithms of probabilities, not "
+                "probabilities, and not negative log-likelihoods"
+            )
+
+
 def _usable(log_likelihoods: Sequence[float | None], correct: Sequence[bool]) -> bool:
     if len(log_likelihoods) != len(correct):
         raise ValueError(f"{len(log_likelihoods)} log-likelihoods for {len(correct)} choices")
+    require_log_likelihoods(log_likelihoods)
     known = all(value is not None and not isnan(value) and value < inf for value in log_likelihoods)
     return known and any(correct) and not all(correct) and max(log_likelihoods) > -inf
 
@@ -102,6 +118,7 @@ def mc1(log_likelihoods: Sequence[float | None], correct: Sequence[bool]) -> flo
     Args:
         log_likelihoods (`Sequence[float | None]`):
             Natural logarithm of the probability of each choice, summed over its tokens (not a mean).
+            Above 0 it is none: `ValueError`.
         correct (`Sequence[bool]`, as long, or `ValueError`):
             Exactly one is `True`.
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from math import exp
 from statistics import median
 
+from hf_factuality.functional._numbers import is_number, require_number
 from hf_factuality.functional.credit import TERNARY_VALUES, span_values
 from hf_factuality.spans import Label, LabeledSpan
 
@@ -176,8 +177,7 @@ def f1_at_k(labels: Sequence[Label | None], k: float) -> PrecisionRecallF1:
         and F1 0: it supports nothing, and that is known. If there are claims and none could be judged, all three are
         `None`. Unjudged claims among judged ones are left out of S and N, so that recall is then a lower bound.
     """
-    if not k > 0:
-        raise ValueError(f"F1@K needs K > 0, got {k!r}")
+    require_number("k", k, above=0)
     counts = count_claims(labels)
     if counts.unjudged and not counts.judged:
         return PrecisionRecallF1(None, None, None)
@@ -201,8 +201,9 @@ def mean_f1_at_k(responses: Sequence[Sequence[Label | None] | None], ks: Sequenc
         be averaged; `f1s`, per response; `facts` (mean number of claims of the scored responses); numbers of
         responses: `abstained`, `no_claims` (scored, with F1 0), `unjudged` and `no_k` (left out).
     """
-    if not all(k is None or k > 0 for k in ks):
-        raise ValueError(f"F1@K needs K > 0, got {min(k for k in ks if k is not None)!r}")
+    for k in ks:
+        if k is not None:
+            require_number("k", k, above=0)
     unknown = PrecisionRecallF1(None, None, None)
     pairs = list(zip(responses, ks, strict=True))
     rows = [unknown if None in pair else f1_at_k(*pair) for pair in pairs]
@@ -263,7 +264,7 @@ def veriscore(
     else:
         given = k if isinstance(k, Mapping) else dict.fromkeys(members, k)
         missing = [name for name in members if name not in given]
-        if missing or not all(given[name] > 0 for name in members):
+        if missing or not all(is_number(given[name]) and given[name] > 0 for name in members):
             raise ValueError(f"k must give a number above 0 for each of the domains {list(members)}, got {k!r}")
         k_of = {name: given[name] for name in members}
     result = mean_f1_at_k(responses, [k_of[name] or None for name in names])

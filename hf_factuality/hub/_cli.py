@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,13 @@ def add_parser(commands: Any) -> None:
     )
     push.add_argument(
         "--exclude", action="append", default=[], metavar="PATTERN", help="files to leave out; may be repeated"
+    )
+    push.add_argument(
+        "--allow_path",
+        action="append",
+        default=[],
+        metavar="FILE:LINE",
+        help="publish a path that was refused there (of JSON and headers of weights: FILE:KEY); may be repeated",
     )
     push.add_argument(
         "--allow_secret",
@@ -75,8 +83,13 @@ def _push(args: argparse.Namespace) -> int:
     from hf_factuality.hub.push import plan_push, push_plans
     from hf_factuality.io.upload import prepare_repo
 
-    what = {"repo_type": args.repo_type, "include": args.include, "exclude": args.exclude}
-    what["allow_secrets"] = args.allow_secret
+    what = {
+        "repo_type": args.repo_type,
+        "include": args.include,
+        "exclude": args.exclude,
+        "allow_paths": args.allow_path,
+        "allow_secrets": args.allow_secret,
+    }
     where = hub_flags(args)[1]
     plan = plan_push(args.folder, **what)
     if args.dry_run:
@@ -90,6 +103,7 @@ def _push(args: argparse.Namespace) -> int:
         update_card(args.folder, repo_id=repo_id)
         plan = plan_push(args.folder, **what)
     print(plan, file=sys.stderr)
+    plan = replace(plan, warnings=())  # they have been shown
     done = push_plans([plan], repo_id, commit_message=args.commit_message, **where)
     for name in done.deleted:
         print(f"removed {name}, which was of an earlier model", file=sys.stderr)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from hf_factuality.errors import HubError
-from hf_factuality.hub.paths import check_metadata
+from hf_factuality.hub.published import check_metadata
 
 
 CONFIGURATION = "config.json generation_config.json configuration_*.py modeling_*.py tokenization_*.py".split()
@@ -38,7 +38,7 @@ _KINDS = {
     ),
     "dataset": (*_CARD, "**/*.parquet", "**/*.jsonl", "**/*.csv", "**/*.json"),
     "pairs": ("README.md", "LICENSE*", "pairs.parquet"),
-    "space": ("README.md", "LICENSE*", "**/*.py", "**/*.json", "**/*.txt", "**/*.md"),
+    "space": ("README.md", "LICENSE*", "Dockerfile", "**/*.py", "**/*.json", "**/*.txt", "**/*.md"),
 }
 _STATE = "state of a run, which only resuming it needs"
 _NEVER = {
@@ -165,8 +165,8 @@ def _is_results(path: Path) -> bool:
     return isinstance(content, dict) and str(content.get("schema", "")).startswith("hf_factuality.results/")
 
 
-def check_model(folder: Path, files: dict[str, Path], left_out: dict[str, str]) -> None:
-    """Leave out weights that do not count (both arguments are changed), and refuse a model that is not whole."""
+def check_model(folder: Path, files: dict[str, Path], left_out: dict[str, str], allowed: Sequence[str] = ()) -> None:
+    """Leave out weights that do not count (`files` and `left_out` are changed), and refuse a model that is not whole."""
     adapter = any(name in files for name in ("adapter_model.safetensors", "adapter_model.bin"))
     whole = any(re.fullmatch(r"(?:pytorch_)?model.*\.(?:safetensors|bin)", name) for name in files)
     if not (adapter or whole or "verifier_config.json" in files):
@@ -175,10 +175,12 @@ def check_model(folder: Path, files: dict[str, Path], left_out: dict[str, str]) 
         if because and needed not in files:
             raise HubError(f"{folder} holds weights and no {needed}, so nobody could load them")
     for start in ("", "critic/"):
-        _check_weights(folder, start, files, left_out)
+        _check_weights(folder, start, files, left_out, allowed)
 
 
-def _check_weights(folder: Path, start: str, files: dict[str, Path], left_out: dict[str, str]) -> None:
+def _check_weights(
+    folder: Path, start: str, files: dict[str, Path], left_out: dict[str, str], allowed: Sequence[str]
+) -> None:
     for stem, suffix in (("model", "safetensors"), ("pytorch_model", "bin")):
         single, index = f"{start}{stem}.{suffix}", f"{start}{stem}.{suffix}.index.json"
         shards = {name for name in files if re.fullmatch(rf"{start}{stem}-\d+-of-\d+\.{suffix}", name)}
@@ -202,7 +204,7 @@ def _check_weights(folder: Path, start: str, files: dict[str, Path], left_out: d
                 del files[name]
     for name, path in files.items():
         if name.startswith(start) and name.endswith(".safetensors"):
-            _check_safetensors(name, path)
+            _check_safetensors(name, path, allowed)
 
 
 def _shards(index: Path) -> set[str]:
@@ -216,7 +218,7 @@ def _shards(index: Path) -> set[str]:
     raise HubError(f"{index} is no index of weights; copy it again, or save the model again")
 
 
-def _check_safetensors(name: str, path: Path) -> None:
+def _check_safetensors(name: str, path: Path, allowed: Sequence[str]) -> None:
     """Refuse a file that was cut off (its header says how long it is), or whose header tells of the machine."""
     size, texts = path.stat().st_size, {}
     try:
@@ -230,7 +232,7 @@ def _check_safetensors(name: str, path: Path) -> None:
         whole = False
     if not whole:
         raise HubError(f"{path} is cut off or damaged; make or copy {name} again")
-    check_metadata(texts, name)
+    check_metadata(texts, name, allowed)
 
 
 def stale_files(names: Iterable[str], pushed: Iterable[str]) -> list[str]:

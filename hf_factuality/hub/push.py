@@ -5,20 +5,26 @@ Unlike `upload_folder`, which sends whatever it finds, a file is published if it
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from hf_factuality.errors import HubError
 from hf_factuality.hub.files import check_model, find_files, stale_files
-from hf_factuality.hub.paths import published_text
+from hf_factuality.hub.published import check_allowed, published_text
 from hf_factuality.io.manifest import MANIFEST, published_manifest
 from hf_factuality.io.upload import Published, publish, refuse_secrets
 
 
+logger = logging.getLogger(__name__)
 REPO_TYPES = ("model", "dataset", "space")
 _TEMPLATE = b"[More Information Needed]"  # of a card with places that nobody filled in
+_WRITES = (
+    "`trainer.create_model_card()` of our trainers writes one, and of TRL's own "
+    "`hf_factuality.hub.cards.card.write_method_card(trainer, method)`; a card that is in the repository stays (docs/push.md)"
+)
 _UNFILLED = "a template that was not filled in; does not replace a card that is there"
 
 
@@ -44,8 +50,9 @@ class PushedFile:
 class PushPlan:
     """What a push of a folder would publish, by path in the repository, and why not the rest; `str()` of it is the list.
 
-    `resumable`: the state of a run is among the files, so that the repository has to be private. `allow_secrets`: places in
-    the repository that look like a secret and are none.
+    `resumable`: the state of a run is among the files, so that the repository has to be private. `warnings`: what a reader of
+    the repository would miss, in sentences; the push goes on. `allow_secrets`: places in the repository that look like a secret
+    and are none.
     """
 
     folder: Path
@@ -53,6 +60,7 @@ class PushPlan:
     files: dict[str, PushedFile]
     left_out: dict[str, str] = field(default_factory=dict)
     resumable: bool = False
+    warnings: Sequence[str] = ()
     allow_secrets: Sequence[str] = ()
 
     def __str__(self) -> str:
@@ -64,6 +72,7 @@ class PushPlan:
         if self.left_out:
             lines.append("left out:")
             lines += [f"  {name:{width}}  {reason}" for name, reason in self.left_out.items()]
+        lines += [f"warning: {warning}" for warning in self.warnings]
         return "\n".join(lines)
 
 
@@ -75,16 +84,18 @@ def plan_push(
     exclude: Sequence[str] = (),
     path_in_repo: str = "",
     resumable: bool = False,
+    allow_paths: Sequence[str] = (),
     allow_secrets: Sequence[str] = (),
 ) -> PushPlan:
     """Decide what of a folder is published: of a model, an adapter, a saved verifier, a dataset or a Space; nothing is sent.
 
     `include` and `exclude` are patterns of further files and of those that are left out, by path or name; pickles, logs and
     states of runs cannot be included. `path_in_repo` is a folder of the repository. With `resumable` also the states of
-    optimizer, schedule, random numbers and rollouts, for private repositories; never the arguments of the run.
+    optimizer, schedule, random numbers and rollouts, for private repositories; never the arguments of the run. `allow_paths` are
+    places, as `README.md:12` or `config.json:KEY`, where a path is published although it looks like one of this machine;
     `allow_secrets` are places (`FILE:LINE`, as errors name them) that look like a secret, or could not be searched, and are
     published all the same. [`~hf_factuality.errors.HubError`]: the folder holds no whole model, a file holds a secret or a path
-    of this machine that cannot be replaced, a place of `allow_secrets` is none, or a link leaves the folder.
+    of this machine that cannot be replaced, a place of these is none, or a link leaves the folder.
     """
     folder = Path(folder)
     if repo_type not in REPO_TYPES:
@@ -93,17 +104,18 @@ def plan_push(
         raise HubError(f"{folder} is no folder; pass the folder of the model")
     found, left_out = find_files(folder, repo_type, include, exclude, resumable)
     if repo_type == "model":
-        check_model(folder, found, left_out)
+        check_model(folder, found, left_out, allow_paths)
     start = f"{path_in_repo.strip('/')}/" if path_in_repo.strip("/") else ""
+    check_allowed(allow_paths, found)
     files, allowed = {}, set(allow_secrets)
     for name, path in sorted(found.items()):
         allowed.difference_update(refuse_secrets(name, path, allow_secrets))
-        file = files[start + name] = PushedFile(path, *published_text(name, path))
+        file = files[start + name] = PushedFile(path, *published_text(name, path, allow_paths))
         if name == "README.md":
             if _TEMPLATE in file.read():
                 files[start + name] = replace(file, notes=[*file.notes, _UNFILLED])
             if repo_type == "model":
-                _check_card(file.read().decode("utf-8"), path)
+                _check_card(file.read().decode("utf-8"), path, allow_paths)
         if path.name == "value_head.pt":
             _check_value_head(path)
     if resumable and MANIFEST in found:
@@ -116,8 +128,10 @@ def plan_push(
         raise HubError(
             f"{what}; leave out --allow_secret (allow_secrets), or name the place as the error does: FILE:LINE"
         )
+    alone = repo_type == "model" and not start and not resumable
+    warnings = _card_warnings(files.get("README.md"), left_out) if alone else []
     places = tuple(start + place for place in allow_secrets)
-    return PushPlan(folder, repo_type, files, dict(sorted(left_out.items())), resumable, places)
+    return PushPlan(folder, repo_type, files, dict(sorted(left_out.items())), resumable, warnings, places)
 
 
 def push_folder(
@@ -127,11 +141,13 @@ def push_folder(
     repo_type: str = "model",
     include: Sequence[str] = (),
     exclude: Sequence[str] = (),
+    allow_paths: Sequence[str] = (),
     allow_secrets: Sequence[str] = (),
     **kwargs: Any,
 ) -> Published:
     """Publish a folder in one commit, as [`plan_push`] and, with `kwargs`, [`push_plans`] do; they raise the same errors."""
-    plan = plan_push(folder, repo_type=repo_type, include=include, exclude=exclude, allow_secrets=allow_secrets)
+    allowed = {"allow_paths": allow_paths, "allow_secrets": allow_secrets}
+    plan = plan_push(folder, repo_type=repo_type, include=include, exclude=exclude, **allowed)
     return push_plans([plan], repo_id, **kwargs)
 
 
@@ -160,6 +176,8 @@ def push_plans(
     card = files.get("README.md")
     unfilled = card is not None and _TEMPLATE in card.read()  # as it is now, not as it was planned
     resumable = any(plan.resumable for plan in plans)
+    for warning in (text for plan in plans for text in plan.warnings):
+        logger.warning("%s", warning)
     if resumable and private is False:
         raise HubError("the state of a run goes to private repositories only; leave out private=False")
     repo_type = plans[0].repo_type
@@ -178,13 +196,37 @@ def push_plans(
     )
 
 
-def _check_card(text: str, path: Path) -> None:
+def _check_card(text: str, path: Path, allowed: Sequence[str]) -> None:
     """Refuse a card of ours that the Hub would refuse, or that tells what is nobody's business."""
     from hf_factuality.hub.cards.card import is_our_card
     from hf_factuality.hub.cards.check import card_problems
 
-    if is_our_card(text) and (problems := card_problems(text)):
-        raise HubError(f"the model card {path} cannot be published: {'; '.join(problems)}")
+    lines = {
+        int(line)
+        for name, _, line in (place.rpartition(":") for place in allowed)
+        if name == path.name and line.isdecimal()
+    }
+    if is_our_card(text) and (problems := card_problems(text, lines)):
+        raise HubError(
+            f"the model card {path} cannot be published: {'; '.join(problems)} (a path that is nobody's is let through with "
+            f"--allow-path {path.name}:LINE)"
+        )
+
+
+def _card_warnings(card: PushedFile | None, left_out: Mapping[str, str]) -> list[str]:
+    """What a model without a card, or with one that says nothing to the Hub, is published without."""
+    if card is None:
+        # Who excludes the card wants the one that is there to stay.
+        return [] if "README.md" in left_out else [f"the folder has no model card (README.md); {_WRITES}"]
+    content = card.read()
+    if _TEMPLATE in content:
+        return [f"the model card is a template that nobody filled in; {_WRITES}"]
+    if not content.startswith(b"---"):
+        return [
+            "the model card has no header between lines of ---, so that the Hub knows neither base model, library nor "
+            "licence; begin README.md with one (docs/cards.md)"
+        ]
+    return []
 
 
 def _check_value_head(path: Path) -> None:

@@ -43,6 +43,7 @@ def read_manifest(folder: Path) -> dict[str, Any] | None:
         manifest = json.loads(path.read_text(encoding="utf-8"))
         whole = manifest["schema"] == _SCHEMA and isinstance(manifest["settings"], dict) and manifest["files"] != {}
         whole &= isinstance(manifest["trainer"], str) and isinstance(manifest["resumable"], bool)
+        whole &= type(manifest.get("num_tokens", 0)) is int
         for name, (size, checksum) in manifest["files"].items():
             place = PurePosixPath(name)
             whole &= type(size) is type(checksum) is int and not place.is_absolute() and ".." not in place.parts

@@ -15,6 +15,8 @@ from hf_factuality.metrics._common import Options, called_as_before, is_publishe
 
 # `exp` of less loses digits, then everything, and the authors' code divides 0 by 0.
 _UNDERFLOW = -700.0
+_ROUNDING = 1e-3
+"""How far a mean of probabilities in 16 bits may come to lie outside of [0, 1]."""
 _JUDGES = ("published prompts",)
 
 
@@ -61,7 +63,10 @@ def _confidence(item: Any, place: str) -> tuple[float | None, float | None]:
         return _number(item, place), None
     if not {"p_pred", "p_sure"} <= set(item):
         raise DataError(f"{place} needs `p_pred` and `p_sure`; it has {sorted(item)}")
-    pred, sure = _number(item["p_pred"], place), _number(item["p_sure"], place)
+    pred, sure = (_number(item[name], f"{place}: {name}") for name in ("p_pred", "p_sure"))
+    for name, value in (("p_pred", pred), ("p_sure", sure)):
+        if value is not None and not -_ROUNDING <= value <= 1 + _ROUNDING:
+            raise DataError(f"{place}: {name}={value!r} must be a probability, in [0, 1]")
     return (None if pred is None or sure is None else (pred + sure) / 2), sure
 
 
@@ -83,7 +88,10 @@ def truthfulqa(predictions: Sequence[Any], references: Sequence[Any], **options:
             else:
                 flags = [bool(_flag(label, f"reference {row}")) for label in labels]
                 numbers = [_number(value, f"prediction {row}") for value in values]
-                score = function(numbers, flags)
+                try:
+                    score = function(numbers, flags)
+                except ValueError as error:
+                    raise DataError(f"prediction {row}: {error}") from error
                 if kind == "mc2" and score is not None:
                     plain = plain and max(numbers) > _UNDERFLOW
                 reasons[f"{kind}_undefined"] += score is None

@@ -11,7 +11,7 @@ from hf_factuality.errors import DataError
 from hf_factuality.functional.metrics import win_rate
 from hf_factuality.io.secrets import redact
 from hf_factuality.metrics._common import Options, called_as_before, describe, make_result, named, read_options
-from hf_factuality.verifiers.base import PairInput, PairJudge
+from hf_factuality.verifiers.base import PairInput, PairJudge, require_method
 
 
 logger = logging.getLogger(__name__)
@@ -45,6 +45,8 @@ def _compare(judge: PairJudge, pairs: Sequence[PairInput]) -> list[str | None]:
 def winrate(predictions: Sequence[Any], references: Sequence[Any], **options: Any) -> dict[str, Any]:
     """Result of the metric `winrate`; its module describes the inputs."""
     given = read_options(PairOptions, options)
+    if given.pair_judge is not None:
+        require_method(given.pair_judge, "compare", "pair_judge")  # a failure of `compare` would leave all pairs out
     if given.questions is not None and len(given.questions) != len(predictions):
         raise DataError(f"there are {len(predictions)} predictions and {len(given.questions)} questions")
     verdicts: list[tuple[Any, Any]] = [(None, None)] * len(predictions)

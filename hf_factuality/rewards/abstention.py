@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -19,9 +20,11 @@ from hf_factuality.rewards.answers import complete_texts, exact_reward
 from hf_factuality.rewards.long_form import Reward, answer_outcome
 from hf_factuality.spans import Verification, scope_text, without_confidence
 from hf_factuality.verifiers.guard import UnjudgedBatches
-from hf_factuality.verifiers.judges.llm import read_choice
+from hf_factuality.verifiers.judges.llm import raise_limit, read_choice
 from hf_factuality.verifiers.prompts import load_prompt
 
+
+logger = logging.getLogger(__name__)
 
 OUTCOMES = ("correct", "refused", "wrong")
 GRADES = {"CORRECT": "correct", "INCORRECT": "wrong", "NOT_ATTEMPTED": "refused", "NOT ATTEMPTED": "refused"}
@@ -38,10 +41,18 @@ class GradedOutcome:
             Of the judge.
         question_column (`str`, *optional*, defaults to `"question"`):
             Dataset column with the question.
+        max_tokens (`int`, *optional*, defaults to `16`):
+            Longest verdict. A model that thinks first needs thousands.
+
+    Raises:
+        `ValueError`: `max_tokens` is less than 1.
     """
 
-    def __init__(self, client: ChatModel, question_column: str = "question"):
+    def __init__(self, client: ChatModel, question_column: str = "question", max_tokens: int = 16):
+        if max_tokens < 1:
+            raise ValueError(f"max_tokens must be at least 1, got {max_tokens!r}")
         fields = ("question", "answer", "correct")
+        self.max_tokens = max_tokens
         self.client, self.question_column, self._unjudged = client, question_column, UnjudgedBatches()
         self._prompt = load_prompt("grade_answer", fields, fields)
 
@@ -53,11 +64,19 @@ class GradedOutcome:
         rows = list(zip(columns[self.question_column], answer, map(without_confidence, texts), strict=True))
         asked = [row for row in rows if row[2].strip()]
         try:
-            answers = self.client.chat([ChatRequest((("user", self._text(*row)),), max_tokens=16) for row in asked])
+            limit = {"max_tokens": self.max_tokens}
+            answers = self.client.chat([ChatRequest((("user", self._text(*row)),), **limit) for row in asked])
         except ServerError as error:
             answers = [it or ChatAnswer(error=str(error)) for it in error.answers]
         said = [GRADES.get(read_choice(it, tuple(GRADES), nucleus=0.0)[0]) for it in answers]
-        why = [None if one else it.error or "no verdict" for one, it in zip(said, answers, strict=True)]
+        lost = [it for one, it in zip(said, answers, strict=True) if not one]
+        if cut := sum(it.was_cut for it in lost):
+            logger.warning("%s", raise_limit(cut, self))
+        ended = f"cut at max_tokens={self.max_tokens}"
+        why = [
+            None if one else it.error or (ended if it.was_cut else "no verdict")
+            for one, it in zip(said, answers, strict=True)
+        ]
         self._unjudged.add(self.client, [Verification(error=error) for error in why])
         verdicts = iter(said)
         return [next(verdicts) if text.strip() else "wrong" for _, _, text in rows]

@@ -13,7 +13,7 @@ from typing import Any
 from hf_factuality.errors import DataError
 from hf_factuality.functional.answers import check_format, exact_match, extract_answer, halueval_match, hotpot_f1
 from hf_factuality.verifiers._math import gsm8k_match, math_match, require_math, warn_once
-from hf_factuality.verifiers.judges.gold import SCORERS, Scorer
+from hf_factuality.verifiers.judges.gold import RULES, SCORERS, Scorer, named_scorers
 
 
 _NEED_MATH = (math_match, gsm8k_match)
@@ -184,8 +184,9 @@ class FSPOAnswerReward:
     A completion that violates the format has reward 0, as in the released code.
 
     Args:
-        scorers (`Mapping[str, Scorer]`, *optional*):
-            More data sources, or others for those of [`SCORERS`]: name -> [`Scorer`].
+        scorers (`Mapping[str, str | Scorer]` or `Sequence[str]`, *optional*):
+            More data sources, or others for those of [`SCORERS`]: name -> [`Scorer`] or its name, or texts such as
+            `"my_trivia=hotpot_f1"` ([`~hf_factuality.verifiers.judges.gold.named_scorers`]).
         require_format (`bool`, *optional*, defaults to `True`):
             Whether a format violation makes the reward 0. Without it, an answer between tags is enough.
         think_in_prompt (`bool`, *optional*):
@@ -194,7 +195,8 @@ class FSPOAnswerReward:
             Data source of rows without one.
 
     Raises:
-        `DataError`: `default_data_source` is not known. `TypeError`: a scorer is not callable.
+        `DataError`: `default_data_source` is not known. `ValueError`: a scorer is no name of `SCORERS`. `TypeError`: it is
+        neither a name nor callable.
 
     Example:
 
@@ -214,15 +216,12 @@ class FSPOAnswerReward:
 
     def __init__(
         self,
-        scorers: Mapping[str, Scorer] | None = None,
+        scorers: Mapping[str, str | Scorer] | Sequence[str] | None = None,
         require_format: bool = True,
         think_in_prompt: bool | None = None,
         default_data_source: str | None = None,
     ):
-        self.scorers: dict[str, Scorer] = {**SCORERS, **(scorers or {})}
-        for name, scorer in self.scorers.items():
-            if not callable(scorer):
-                raise TypeError(f"the scorer of data source {name!r} must be callable, got {scorer!r}")
+        self.scorers: dict[str, Scorer] = {**SCORERS, **named_scorers(scorers)}
         self.require_format, self.think_in_prompt = require_format, think_in_prompt
         self.default_data_source = default_data_source
         if default_data_source is not None:
@@ -232,8 +231,9 @@ class FSPOAnswerReward:
         name = self.default_data_source if data_source is None else data_source
         if not isinstance(name, str) or name not in self.scorers:
             raise DataError(
-                f"unknown data_source {name!r}{place}; known are {sorted(self.scorers)}. Rename it, or pass "
-                f"FSPOAnswerReward(scorers={{{name!r}: scorer}})"
+                f"unknown data_source {name!r}{place}; known are {sorted(self.scorers)}. Say how it is scored, by "
+                f"--scorers {name}=RULE or FSPOAnswerReward(scorers={{{name!r}: RULE}}), or for rows without one by "
+                f"default_data_source (--default_data_source); a RULE is one of {list(RULES)}"
             )
         return self.scorers[name]
 

@@ -7,6 +7,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from hf_factuality.functional._numbers import require_number
 from hf_factuality.functional.confidence import (
     confidence_spans,
     dcpo_calibration,
@@ -103,15 +104,15 @@ class DCPORewards(_Confidence):
             Of the distance. The published code has 2, and a weight of .5.
 
     Raises:
-        `ValueError`: `mix` out of range.
+        `ValueError`: `mix` or `power` out of range.
     """
 
     def __init__(
         self, scorer: Reward = exact_reward, outcome: Outcome | None = None, mix: float = 0.5, power: float = 1.0
     ):
         super().__init__(scorer, outcome)
-        if not 0 <= mix <= 1:
-            raise ValueError(f"mix={mix!r} must be from 0 (the answer's own correctness) to 1 (its group's)")
+        require_number("mix", mix, least=0, most=1)  # of the answer's own correctness to that of its group
+        require_number("power", power, above=0)
         self.mix, self.power = mix, power
         self._asked, self._rows = None, []
         self.correct, self.calibration = self._reward("correct"), self._reward("calibration")
@@ -132,7 +133,7 @@ class DCPORewards(_Confidence):
                 for (correct, q), group in self._rows
             ]
 
-        reward.__name__ = name
+        reward.__name__, reward.owner = name, self
         return reward
 
 
@@ -164,6 +165,9 @@ class LoVeCReward:
             Reward functions whose values are added before the power, the paper's two other terms; `None` adds nothing.
         weight (`float`, *optional*, defaults to `1.0`), power (`float`, *optional*, defaults to `1.5`):
             See [`~hf_factuality.functional.confidence.lovec`].
+
+    Raises:
+        `ValueError`: a negative weight, or a power that is not positive.
     """
 
     __name__ = "lovec"
@@ -171,6 +175,8 @@ class LoVeCReward:
     def __init__(
         self, informative: Reward | None = None, format: Reward | None = None, weight: float = 1.0, power: float = 1.5
     ):
+        require_number("weight", weight, least=0)
+        require_number("power", power, above=0)
         self.terms = [term for term in (informative, format) if term is not None]
         self.weight, self.power = weight, power
 

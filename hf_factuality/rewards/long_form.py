@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 from hf_factuality.errors import DataError
+from hf_factuality.functional._numbers import require_number
 from hf_factuality.functional.abstention import declines
 from hf_factuality.functional.answers import extract_answer
 from hf_factuality.functional.credit import judged_units
@@ -95,7 +96,11 @@ def answer_outcome(
             Whether an answer that is not correct declines. No answer at all is wrong, and so is one within the reasoning.
         threshold (`float`, *optional*, defaults to `0.5`):
             See `scorer`.
+
+    Raises:
+        `ValueError`: `threshold` is no finite number.
     """
+    require_number("threshold", threshold)
 
     def outcome(completions: Sequence[Any], **columns: Any) -> list[str | None]:
         bare = [_without_confidence(completion) for completion in completions]
@@ -142,8 +147,14 @@ class LongFormReward:
             settings.setdefault("outcome", answer_outcome())
         self.__name__ = reward if isinstance(reward, str) else getattr(reward, "__name__", type(reward).__name__)
         self._reads_spans = reward in _OF_SPANS
-        formula = {**LONG_FORM_REWARDS, **_OF_SPANS}.get(reward, reward)
+        known = {**LONG_FORM_REWARDS, **_OF_SPANS}
+        # What it is on a card, whatever it is logged as; of a formula of the user's `None`.
+        self.formula_name = next((name for name, own in known.items() if reward == name or reward is own), None)
+        formula = known.get(reward, reward)
         inspect.signature(formula).bind((), **settings)
+        for name, value in settings.items() if isinstance(reward, str) else ():
+            if not (callable(value) or isinstance(value, bool) or (name == "empty" and value is None)):
+                require_number(name, value)
         self._per_batch = {name: value for name, value in settings.items() if callable(value)}
         self._formula = partial(formula, **{n: value for n, value in settings.items() if n not in self._per_batch})
         if not self._per_batch:
@@ -266,8 +277,6 @@ class ChecklistReward(JudgedReward):
     """
 
     def __init__(self, judge: Judge, column: str = "checklist", **guard: Any):
-        if not callable(getattr(judge, "judge", None)):
-            raise TypeError(f"checklists are read by a judge, an object with a method `judge`; got {judge!r:.100}")
         super().__init__(VerifierPipeline(_Lines(), judge), evidence_column=column, **guard)
         self._asked = self._rows = None
         self._scores: list[ChecklistScores] = []
@@ -338,8 +347,10 @@ def klcf_rewards(
         each term counts in standard deviations of its group, so that the general model's scale cannot dominate.
 
     Raises:
-        `ValueError`: a length without a weight, or a weight without a length.
+        `ValueError`: a length without a weight, a weight without a length, or one that is no finite number.
     """
+    for name, weight in zip(weights._fields, weights, strict=True):
+        require_number(f"weights.{name}", weight)
     if (length is None) == bool(weights.length):
         raise ValueError(f"length={length!r} has weight {weights.length!r}; set both or none: KLCFWeights(length=1)")
     own = checklist if isinstance(checklist, ChecklistReward) else ChecklistReward(checklist)

@@ -5,17 +5,24 @@ from __future__ import annotations
 import difflib
 import inspect
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
-from datasets import Dataset
+from datasets import Dataset, IterableDataset
+from jinja2 import TemplateError
 from transformers import ProcessorMixin
 
 from hf_factuality.data.fspo import check_prompt_lengths
+from hf_factuality.data.reading import refuse_unrendered
+from hf_factuality.errors import DataError
 from hf_factuality.hub.cards.card import write_trainer_card
+from hf_factuality.hub.cards.methods import CardMethod
+from hf_factuality.hub.cards.settings import describe_rewards, describe_verifier
 from hf_factuality.hub.results import folder_fingerprint
+from hf_factuality.io.markdown import code, escaped
 from hf_factuality.rewards._rows import JudgedReward
 from hf_factuality.rewards.abstention import AbstentionReward
 from hf_factuality.rewards.answers import THINK_OPENED
@@ -23,6 +30,7 @@ from hf_factuality.rewards.confidence import CONFIDENCE_REWARDS, LoVeCReward
 from hf_factuality.rewards.long_form import REWARD_NAMES, LongFormReward, klcf_rewards
 from hf_factuality.spans import opens_think
 from hf_factuality.trainers._checkpoints import ResumableRollouts, WholeCheckpoints
+from hf_factuality.trainers._data import ChecksDatasets, named_datasets
 from hf_factuality.trainers._finite import CheckedRollouts, StopsAtNonFinite
 from hf_factuality.trainers._overlap import GeneratesInChunks
 from hf_factuality.trainers._padding import SkipsPadding
@@ -31,10 +39,16 @@ from hf_factuality.trainers._publish import Publishes
 
 VERIFICATIONS, COMPLETION_TEXTS = "verifications", "completion_texts"
 """Columns in which reward functions get what the verifier found, and in which text: what the ids decode to."""
+_TAKEN = frozenset({
+    *("prompts", "completions", "completion_ids", "trainer_state", "log_extra", "log_metric", "environments"),
+    *(VERIFICATIONS, COMPLETION_TEXTS, THINK_OPENED),
+})  # fmt: skip
+"""Names under which reward functions get something else than a column of the dataset: the parent's, and ours."""
 
 
-class FactualityTrainer(WholeCheckpoints, Publishes, StopsAtNonFinite):
-    """Beneath all trainers: whole checkpoints, one-commit pushes, an end at numbers that are not finite, and the card.
+class FactualityTrainer(ChecksDatasets, WholeCheckpoints, Publishes, StopsAtNonFinite):
+    """Beneath all trainers: checked datasets, whole checkpoints, one-commit pushes, an end at numbers that are not finite, and
+    the card.
 
     A trainer names its `_config` class and its `_name`, and says in `_card` what it did.
     """
@@ -42,7 +56,13 @@ class FactualityTrainer(WholeCheckpoints, Publishes, StopsAtNonFinite):
     _config: ClassVar[type]
     _name: ClassVar[str]
     _task = "text-generation"
+    _method: CardMethod
     card_results: Any = None
+
+    def _use_method(self, method: CardMethod) -> None:
+        """What this run is on its card; before the parent's `__init__`, which tags the model."""
+        self._method, self._paper = method, method.of_trl
+        self._tag_names = [*type(self)._tag_names[:-1], *method.tags, type(self)._tag_names[-1]]
 
     @classmethod
     def _checked_args(cls, args: Any, model: Any) -> Any:
@@ -61,6 +81,12 @@ class FactualityTrainer(WholeCheckpoints, Publishes, StopsAtNonFinite):
             raise ValueError(
                 f"{self._name}Trainer does not support vision-language models (a processor was passed); pass a tokenizer"
             )
+
+    def _refuse_own(self, given: Mapping[str, Any], *names: str) -> None:
+        """`ValueError` for an argument of the parent that this trainer fills itself."""
+        for name in names:
+            if given.get(name) is not None:
+                raise ValueError(f"{self._name}Trainer does not take {name}, which it sets itself; leave it out")
 
     def _card(self) -> dict[str, Any]:
         """`method`, `verifier` and `objective` of this run, for [`~hf_factuality.hub.cards.card.write_trainer_card`]."""
@@ -94,9 +120,16 @@ class SamplingTrainer(FactualityTrainer, ResumableRollouts, CheckedRollouts, Gen
         ours: Sequence[Callable[..., list[float | None]]],
         our_weights: Sequence[float],
         args: Any,
-        *datasets_and_processor: Any,
+        train_dataset: Any = None,
+        eval_dataset: Any = None,
+        processing_class: Any = None,
         **kwargs: Any,
     ):
+        for function in [*reward_funcs, *map(inspect.unwrap, ours)]:
+            if isinstance(function, type):
+                raise TypeError(
+                    f"the reward function {function.__name__} is a class; pass an object: {function.__name__}(...)"
+                )
         for feature in ("tools", "environment_factory", "rollout_func"):
             if kwargs.get(feature) and not self._takes(kwargs[feature], args):
                 raise ValueError(
@@ -106,7 +139,10 @@ class SamplingTrainer(FactualityTrainer, ResumableRollouts, CheckedRollouts, Gen
             raise ValueError(
                 "reward_weights without reward_funcs; set token_reward_weights or factuality_reward_weight"
             )
-        super().__init__(model, reward_funcs or list(ours), args, *datasets_and_processor, **kwargs)
+        super().__init__(
+            model, reward_funcs or list(ours), args, train_dataset=train_dataset, eval_dataset=eval_dataset,
+            processing_class=processing_class, **kwargs,
+        )  # fmt: skip
         self._refuse_processor(self.processing_class)
         weights = torch.tensor(our_weights, dtype=torch.float32)
         if not reward_funcs:
@@ -116,6 +152,7 @@ class SamplingTrainer(FactualityTrainer, ResumableRollouts, CheckedRollouts, Gen
             self.reward_func_names = [*self.reward_func_names, *(function.__name__ for function in ours)]
             self.reward_processing_classes = [*self.reward_processing_classes, *[None] * len(ours)]
             self.reward_weights = torch.cat([self.reward_weights, weights])
+        self._refuse_shared_names()
         self._check_overlap()
         self._check_prompts()
         for function in map(inspect.unwrap, self.reward_funcs):
@@ -123,19 +160,56 @@ class SamplingTrainer(FactualityTrainer, ResumableRollouts, CheckedRollouts, Gen
             if isinstance(owner, JudgedReward):
                 owner.policy = self.model
 
+    _required = ("prompt",)
+
+    def _check_columns(self, dataset, columns, name):
+        super()._check_columns(dataset, columns, name)
+        if taken := _TAKEN.intersection(columns):
+            raise DataError(
+                f"the {name} dataset has a column {min(taken)!r}, under which reward functions get something else; rename it"
+            )
+
+    def _rows_of_a_step(self):
+        args, group = self.args, self.num_generations
+        how = f"generation_batch_size={args.generation_batch_size} completions, {group} per prompt, over all processes"
+        return args.generation_batch_size // group, f"of a generation batch ({how}); add prompts, or lower it"
+
+    def _rows_of_an_evaluation(self):
+        needed, why = super()._rows_of_an_evaluation()
+        return math.ceil(needed / self.num_generations_eval), why
+
+    def _require_rows(self, dataset, name, needed, why):
+        if isinstance(dataset, IterableDataset):  # nothing is left out of it
+            self._refuse_few(sum(1 for _ in islice(dataset, needed)), name, needed, why)
+        super()._require_rows(dataset, name, needed, why)
+
+    def _refuse_shared_names(self) -> None:
+        """Rewards of one name would be logged in one column."""
+        names = self.reward_func_names
+        if shared := sorted({name for name in names if names.count(name) > 1}):
+            raise ValueError(
+                f"several reward functions are named {shared}, and would share one column of the log; give each a "
+                "`__name__` of its own (for a lambda, a functools.partial or a model, a `def` around it)"
+            )
+
     def _check_prompts(self) -> None:
-        """Whether all prompts leave room for a completion, which the parent finds out when it comes to them."""
+        """Whether all prompts leave room for a completion, and the chat template takes them; the parent finds out when it
+        comes to them."""
         config, args = self.model.config.get_text_config(), self.args
         limits = [
             getattr(config, "max_position_embeddings", None),
             args.vllm_max_model_length if args.use_vllm else None,
         ]
-        limit, evaluation = min(filter(None, limits), default=None), self.eval_dataset
-        for dataset in (self.train_dataset, *(evaluation.values() if isinstance(evaluation, dict) else [evaluation])):
-            if limit and isinstance(dataset, Dataset):  # what is streamed has no rows yet
+        limit = min(filter(None, limits), default=math.inf)
+        for dataset in (self.train_dataset, *named_datasets(self.eval_dataset).values()):
+            if isinstance(dataset, Dataset):  # what is streamed has no rows yet
                 # Who asks for more than there is wants completions up to the end of the context.
                 completion = args.max_completion_length if (args.max_completion_length or limit) < limit else 1
-                check_prompt_lengths(dataset, self._tokenizer, limit - completion, self.chat_template_kwargs)
+                check_prompt_lengths(dataset, self._tokenizer, limit - completion, self._template_settings)
+
+    @property
+    def _template_settings(self) -> dict[str, Any]:
+        return {"chat_template": self.chat_template, **(self.chat_template_kwargs or {})}
 
     def _takes(self, feature: Any, args: Any) -> bool:
         """Whether a feature of the parent's is supported that generates text which the policy did not write."""
@@ -144,7 +218,12 @@ class SamplingTrainer(FactualityTrainer, ResumableRollouts, CheckedRollouts, Gen
     _opened: Sequence[bool] = ()
 
     def _tokenize_prompts(self, prompts):
-        output = super()._tokenize_prompts(prompts)
+        try:
+            output = super()._tokenize_prompts(prompts)
+        except TemplateError:  # of a stream; other prompts are checked at construction
+            settings = {"add_generation_prompt": True, **self._template_settings}
+            refuse_unrendered([[(prompt, settings)] for prompt in prompts], self._tokenizer, "a batch of prompts, ")
+            raise
         # Of the rendered prompt: many chat templates open the block.
         self._opened = [opens_think(self._tokenizer.decode(ids[-32:])) for ids in output[0]]
         return output
@@ -156,6 +235,16 @@ class SamplingTrainer(FactualityTrainer, ResumableRollouts, CheckedRollouts, Gen
     def _reads_judgements(self, function: Any) -> bool:
         """Whether a reward function takes what was judged, or the text to judge: its `None` is a judgement that failed."""
         return bool({VERIFICATIONS, COMPLETION_TEXTS} & set(inspect.signature(function).parameters))
+
+    def _shown_reward(self, name: str, weight: Any) -> str:
+        """A reward for the card, with what it pays; its weight is among the settings, unless it is only logged."""
+        detail = self._method.details.get(name)
+        return code(name) + (f" ({escaped(detail)})" if detail else "") + " (logged only)" * (not weight)
+
+    def _verifiers(self, labels: Sequence[Any] = ()) -> str:
+        """For the card: who labels for the trainer, then who judges for single rewards."""
+        rewards = describe_rewards(self.reward_funcs, self.reward_func_names)
+        return "; ".join(filter(None, [*map(describe_verifier, labels), rewards])) or "none"
 
     def _log_sums(self, sums: dict[str, tuple[Any, Any]], empty: float = math.nan) -> None:
         """Log `{name: (sum, count)}` as ratios over all processes, `empty` where there is none; sums, for a count of `None`."""
@@ -200,10 +289,4 @@ def named_rewards(functions: Any, verifier: Any = None) -> list[Any]:
             found.append(AbstentionReward(name))
         else:
             found.append(LongFormReward(name) if name in REWARD_NAMES else function)
-    ours = [reward.__name__ for reward in found if isinstance(reward, LongFormReward)]
-    shared = sorted({name for name in ours if ours.count(name) > 1})
-    if shared:
-        raise ValueError(
-            f"reward_funcs: several rewards are named {shared}, and would share one log; set __name__ of each"
-        )
     return found

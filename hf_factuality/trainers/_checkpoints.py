@@ -7,7 +7,10 @@ import logging
 import os
 import shutil
 import signal
+from enum import Enum
+from itertools import chain
 from pathlib import Path
+from typing import Any
 from zipfile import ZipFile
 
 import torch
@@ -17,6 +20,7 @@ from transformers import TrainerCallback
 from transformers.integrations import is_deepspeed_zero3_enabled
 from transformers.trainer_utils import SaveStrategy, sort_checkpoints
 
+from hf_factuality.checkpoints.adapters import ADAPTER_CONFIG
 from hf_factuality.errors import CheckpointError
 from hf_factuality.io.files import sync
 from hf_factuality.io.manifest import MANIFEST, find_damage, read_manifest, write_manifest
@@ -32,6 +36,21 @@ _SETTINGS = (
     *("num_iterations", "beta", "loss_type", "use_vllm", "sync_ref_model", "seed", "data_seed"),
 )
 """Settings that decide which rows make a step, and what a batch holds."""
+_ADAPTER = (
+    *(
+        "peft_type",
+        "r",
+        "rank_pattern",
+        "lora_alpha",
+        "alpha_pattern",
+        "use_rslora",
+        "use_dora",
+        "bias",
+        "target_modules",
+    ),
+    *("exclude_modules", "layers_to_transform", "modules_to_save", "target_parameters", "trainable_token_indices"),
+)
+"""What decides which tensors an adapter has, and what they do."""
 
 
 class _EndsOnSignal(TrainerCallback):
@@ -55,7 +74,8 @@ class WholeCheckpoints:
     A run that is resumed checks every file first. With `True` it takes the last checkpoint that is whole and says which
     it passed over, with `"auto"` too, or starts anew if there is none yet; one that was asked for by name is refused if it is
     not whole. Checkpoints without a manifest, of TRL's own trainers, are taken with a warning if nothing is missing. A
-    reference model that follows the policy (`sync_ref_model`) is saved and restored. SIGTERM ends a run that saves after its
+    reference model that follows the policy (`sync_ref_model`) is saved and restored, and so is the number of tokens that some
+    parents count beside their state (`num_tokens`). A checkpoint of another adapter is not resumed. SIGTERM ends a run that saves after its
     step, with a checkpoint and the exit status 143.
     """
 
@@ -132,6 +152,8 @@ class WholeCheckpoints:
     def _complete(self, folder: Path, final: Path) -> None:
         self.state.save_to_json(str(folder / "trainer_state.json"))  # with the name of the best one
         about = {"trainer": self._kind, "resumable": not self.args.save_only_model, "settings": self._batch_settings()}
+        if hasattr(self, "_total_train_tokens"):
+            about["num_tokens"] = self._total_train_tokens
         write_manifest(folder, about)
         if os.path.lexists(final):
             os.replace(final, folder.parent / "replaced")
@@ -147,6 +169,9 @@ class WholeCheckpoints:
     # Resuming
     def _load_optimizer_and_scheduler(self, checkpoint):
         super()._load_optimizer_and_scheduler(checkpoint)
+        manifest = None if checkpoint is None else read_manifest(Path(checkpoint))
+        if manifest and "num_tokens" in manifest:
+            self._total_train_tokens = manifest["num_tokens"]
         if checkpoint is not None and self.args.sync_ref_model:
             state = torch.load(Path(checkpoint) / _REFERENCE, map_location="cpu", weights_only=True)
             self.accelerator.unwrap_model(self.ref_model).load_state_dict(state)
@@ -189,14 +214,42 @@ class WholeCheckpoints:
         except CheckpointError as error:
             return str(error)
         if manifest is None:
-            return self._find_gap(folder)
+            return self._find_gap(folder) or self._other_adapter(folder)
         if not manifest["resumable"]:
             return "it holds the model only (save_only_model=True); a new run may start from it, as `model`"
         if manifest["trainer"] != self._kind:
             return f"a {manifest['trainer']} wrote it; a {self._kind} may start from it, as `model`"
         if self.args.sync_ref_model and _REFERENCE not in manifest["files"]:
             return f"{_REFERENCE} is missing: no reference model was synchronised (sync_ref_model=False)"
-        return find_damage(folder, manifest)
+        return find_damage(folder, manifest) or self._other_adapter(folder)
+
+    def _other_adapter(self, folder: Path) -> str | None:
+        """How the adapter of a checkpoint, or that it has none, differs from what this run trains."""
+        adapters, path = (
+            getattr(self.accelerator.unwrap_model(self.model), "peft_config", None),
+            folder / ADAPTER_CONFIG,
+        )
+        if not adapters:
+            return (
+                "it is of an adapter, and this run trains none; pass the same `peft_config`"
+                if path.is_file()
+                else None
+            )
+        if not path.is_file():  # what FSDP and ZeRO-3 save in parts does not tell
+            whole = any(chain(folder.glob("model*.safetensors"), folder.glob("pytorch_model*.bin")))
+            return (
+                "it is of a whole model, and this run trains an adapter; start from it, as `model`" if whole else None
+            )
+        before = json.loads(path.read_text(encoding="utf-8"))
+        now = adapters.get("default", next(iter(adapters.values()))).to_dict()
+        changed = [
+            f"{name}={_plain(before[name])} (now {_plain(now[name])})"
+            for name in _ADAPTER
+            if name in before and name in now and _plain(before[name]) != _plain(now[name])
+        ]
+        if not changed:
+            return None
+        return f"it is of an adapter with {', '.join(changed)}; pass the same `peft_config`, or start a new run"
 
     def _find_gap(self, folder: Path) -> str | None:
         """What a checkpoint without a manifest lacks."""
@@ -272,6 +325,13 @@ class ResumableRollouts:
         device = self.accelerator.device  # torch cannot load onto "cpu:0"
         state = torch.load(path, map_location="cpu" if device.type == "cpu" else device, weights_only=True)
         self._step, self._buffered_inputs = state["step"], state["batches"]
+
+
+def _plain(value: Any) -> Any:
+    """A setting of an adapter as it is read from its file; the order of names does not matter."""
+    if isinstance(value, (set, list, tuple)):
+        return sorted(map(_plain, value), key=str)
+    return value.value if isinstance(value, Enum) else value
 
 
 def _remove(path: Path) -> None:

@@ -53,11 +53,11 @@ def _plan(args: argparse.Namespace) -> int:
             raise ValueError(f"--{name}={getattr(args, name)} must be positive")
     flags = [*(("--config", str(args.config)) if args.config else ()), *args.settings]
     if not torch.cuda.is_available():
-        flags += ["--use_cpu", "true"]  # or bf16 would be refused here
+        flags += ["--use_cpu", "true"]  # or bf16: true of a recipe would be refused here
 
     def settings(gpus, **changed):
         # As the script would read them, and checked for as many processes as there will be.
-        own = {"world_size": property(lambda _: gpus)}
+        own = {"world_size": property(lambda _: gpus), "_takes_bf16": lambda _: True}
         parser = TrlParser((type("Training", (getattr(hf_factuality, METHODS[args.method]),), own), ModelConfig))
         more = [text for name, value in changed.items() for text in (f"--{name}", str(value))]
         return parser.parse_args_and_config(["--output_dir", "plan", *flags, *more], fail_with_unknown_args=False)[:2]

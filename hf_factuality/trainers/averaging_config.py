@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from trl import SFTConfig
 
 from hf_factuality.functional.averaging import LEVELS, PENALTIES, VARIANTS
-from hf_factuality.trainers._settings import is_weight, refuse, require, require_choice, setting
+from hf_factuality.trainers._settings import Precision, is_weight, refuse, require, require_choice, setting
 
 
 @dataclass
-class AdaptiveAveragingConfig(SFTConfig):
+class AdaptiveAveragingConfig(Precision, SFTConfig):
     r"""
     [`~trl.SFTConfig`] for ratios instead of weights; the defaults are AMA's, with K = 3, but for `learning_rate`: 0.01. AMA's
     script has 2e-5, by which Adam moves the logit of a ratio at a step: in 1,000 steps a ratio of .2 would change by .002.

@@ -23,10 +23,12 @@ from hf_factuality.checkpoints.adapters import ADAPTER_CONFIG
 from hf_factuality.checkpoints.average import Ratios, average
 from hf_factuality.checkpoints.formats import hub_folder
 from hf_factuality.checkpoints.merge import Model, read_model
-from hf_factuality.checkpoints.model import read_json
-from hf_factuality.errors import CheckpointError
+from hf_factuality.errors import CheckpointError, DataError
 from hf_factuality.functional.averaging import RatioMap, adaptive_ratios, average_tensors, ratio_penalty
+from hf_factuality.hub.cards.methods import METHODS, describe_method
+from hf_factuality.io.markdown import code
 from hf_factuality.trainers._base import FactualityTrainer
+from hf_factuality.trainers._data import FORMAT_COLUMNS
 from hf_factuality.trainers.averaging_config import AdaptiveAveragingConfig
 
 
@@ -64,7 +66,7 @@ class AdaptiveAveragingTrainer(FactualityTrainer, SFTTrainer):
     _tag_names = ["trl", "sft", "adaptive-averaging", "hf_factuality"]
     _name, _config = "AdaptiveAveraging", AdaptiveAveragingConfig
     _written: tuple[Path, Ratios] | None = None
-    _paper = {"title": "Mitigating the Alignment Tax of RLHF", "id": "2309.06256"}
+    _paper = METHODS["ama"].paper.of_trl
 
     def __init__(
         self,
@@ -105,8 +107,27 @@ class AdaptiveAveragingTrainer(FactualityTrainer, SFTTrainer):
             processing_class = AutoTokenizer.from_pretrained(place, trust_remote_code=args.trust_remote_code)
         args.model_init_kwargs = None
         policy.config._name_or_path = str(model) if os.path.isdir(model) else model.partition("@")[0]  # of the card
+        self._reads_any = kwargs.get("formatting_func") is not None
+        self._text_field = args.dataset_text_field
         data = {"train_dataset": train_dataset, "eval_dataset": eval_dataset, "processing_class": processing_class}
         super().__init__(policy, args, **data, **kwargs)
+
+    @property
+    def _misread(self):
+        # The parent ends the text column instead of the completion, and takes labels for those of tokens.
+        return FORMAT_COLUMNS | {"conversations", "labels", "completion_mask", "assistant_masks", self._text_field}
+
+    def _text_columns(self, columns):
+        if self._reads_any or "input_ids" in columns:
+            return None  # read by a function of the user's, or tokenized
+        if "prompt" in columns:
+            return ("prompt", "completion")
+        return next(((name,) for name in ("messages", "conversations", self._text_field) if name in columns), ())
+
+    def _check_columns(self, dataset, columns, name):
+        super()._check_columns(dataset, columns, name)
+        if missing := set(self._text_columns(columns) or ()).difference(columns):
+            raise DataError(f"the {name} dataset has no column {min(missing)!r}, only {sorted(columns)}; add it")
 
     @property
     def _logits(self) -> nn.Parameter:
@@ -177,10 +198,10 @@ class AdaptiveAveragingTrainer(FactualityTrainer, SFTTrainer):
         self._load_from_checkpoint(self.state.best_model_checkpoint)
 
     def _card(self):
-        args, ratios = self.args, self.ratios.ratios.values()
+        args, ratios, method = self.args, self.ratios.ratios.values(), describe_method(["ama"], "averaging")
         shown = ", ".join(f"{ratio:.3f}" for ratio in ratios) if len(ratios) <= 12 else f"{len(ratios)} ratios"
         return {
-            "method": f"Adaptive model averaging (AMA) with {self._folders[0].name}",
+            "method": replace(method, title=f"{method.title} with {code(self._folders[0].name)}"),
             "verifier": "the one that chose the answers",
             "objective": f"ratios of mean {args.alpha:g} by {args.level} ({args.variant}): {shown}; loss of high-reward answers, "
             f"{args.penalty} penalty",
@@ -190,8 +211,11 @@ class AdaptiveAveragingTrainer(FactualityTrainer, SFTTrainer):
 
 def _load(found: Model, options: Mapping[str, Any]) -> nn.Module:
     """The model of a folder; an adapter is merged into its base as `average` merges it."""
-    if read_json(found.side.config / "config.json").get("quantization_config"):
-        raise ValueError(f"{found.folder} is quantised, and has no average; pass the model in 16 or 32 bits")
+    if found.expected.settings:
+        raise ValueError(
+            f"{found.folder} is an adapter that changes the vocabulary, or whether embeddings are tied; make a model of it with "
+            "hf-factuality merge first"
+        )
     model = create_model_from_path(str(found.side.config), **options)
     if (found.folder / ADAPTER_CONFIG).is_file():
         state = model.state_dict()

@@ -11,6 +11,8 @@ from hf_factuality.functional.correction import REVISE, self_verdict
 
 
 _HERE = "a turn of the assistant"
+TURNS = "turns"
+"""Column in which reward functions get the texts of the turns."""
 
 
 def found_wrong(text: str) -> bool:
@@ -54,7 +56,7 @@ class CorrectionRollout:
         rows = [place for place, text in enumerate(texts) if self.revised(text)]
         found = {
             "prompt_ids": prompt_ids, "completion_ids": list(first), "logprobs": logprobs and list(logprobs),
-            "env_mask": [[1] * len(ids) for ids in first], "turns": [[text] for text in texts],
+            "env_mask": [[1] * len(ids) for ids in first], TURNS: [[text] for text in texts],
         }  # fmt: skip
         # All processes generate as many rows: FSDP, ZeRO-3 and vLLM's server wait for each other.
         most = int(trainer.accelerator.gather(torch.tensor([len(rows)], device=trainer.accelerator.device)).max())
@@ -68,7 +70,7 @@ class CorrectionRollout:
         for place, (row, ids) in enumerate(zip(rows, between, strict=True)):
             found["completion_ids"][row] = [*first[row], *ids, *second[place]]
             found["env_mask"][row] = [1] * len(first[row]) + [0] * len(ids) + [1] * len(second[place])
-            found["turns"][row].append(tokenizer.decode(second[place], skip_special_tokens=True))
+            found[TURNS][row].append(tokenizer.decode(second[place], skip_special_tokens=True))
             if logprobs:
                 found["logprobs"][row] = [*logprobs[row], *[0.0] * len(ids), *second_logprobs[place]]
         return found

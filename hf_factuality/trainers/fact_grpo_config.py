@@ -9,7 +9,15 @@ from trl import GRPOConfig
 from hf_factuality.functional.credit import CREDITS, CreditFunction, credit_name
 from hf_factuality.spans import SCOPES
 from hf_factuality.trainers._overlap import CHUNKS, require_chunks
-from hf_factuality.trainers._settings import is_positive, is_weight, refuse, require, require_choice, setting
+from hf_factuality.trainers._settings import (
+    Precision,
+    is_positive,
+    is_weight,
+    refuse,
+    require,
+    require_choice,
+    setting,
+)
 
 
 # What `variant` stands for: the paper, and what the published code does instead (methods differ, so both are named).
@@ -21,7 +29,7 @@ VARIANTS = {
 
 
 @dataclass
-class FactGRPOConfig(GRPOConfig):
+class FactGRPOConfig(Precision, GRPOConfig):
     r"""
     [`~trl.GRPOConfig`] plus what happens with the labelled spans; all `GRPOConfig` fields keep their meaning.
 

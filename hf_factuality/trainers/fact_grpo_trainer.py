@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -23,19 +23,19 @@ from hf_factuality.functional import (
     token_values,
 )
 from hf_factuality.functional.sequence_ratio import gspo_token_reference
-from hf_factuality.hub.cards.settings import describe_verifier
+from hf_factuality.hub.cards.methods import CardMethod
 from hf_factuality.io.markdown import code
 from hf_factuality.rewards import check_format
 from hf_factuality.rewards._rows import row_evidence, verifier_input
-from hf_factuality.rewards.answers import THINK_OPENED
 from hf_factuality.rewards.confidence import LoVeCReward
 from hf_factuality.spans import LabeledSpan, Verification, scope_ranges
-from hf_factuality.trainers._base import COMPLETION_TEXTS, VERIFICATIONS, SamplingTrainer, named_rewards
+from hf_factuality.trainers._base import COMPLETION_TEXTS, VERIFICATIONS, SamplingTrainer, as_list, named_rewards
 from hf_factuality.trainers._group_rewards import CreditsRewards
+from hf_factuality.trainers._methods import reward_method
 from hf_factuality.trainers._overlap import columns_of
 from hf_factuality.trainers._span_rewards import SpanRewards
 from hf_factuality.trainers._token_rewards import TokenRewardFunc
-from hf_factuality.trainers.correction_rollout import CorrectionRollout
+from hf_factuality.trainers.correction_rollout import TURNS, CorrectionRollout
 from hf_factuality.trainers.fact_grpo_config import FactGRPOConfig
 from hf_factuality.verifiers.base import Verifier, VerifierInput
 from hf_factuality.verifiers.batches import BatchJudge
@@ -127,19 +127,16 @@ class FactGRPOTrainer(CreditsRewards, SequenceRatios, SamplingTrainer, GRPOTrain
         `TypeError`: `args` is not a [`FactGRPOConfig`], or `verifier` has no `verify` method.
         `ValueError`: an unknown verifier; a feature that cannot work with spans; think tags that decoding would drop;
             nothing to learn from; a `credit` that returns something else than (B, T).
-        `DataError`: the evidence column is missing, or holds something else than text; a column is named `verifications`.
+        `DataError`: the evidence column is missing, or holds something else than text; a dataset is empty, or has fewer prompts than a generation batch; a
+            column is named as something that reward functions get, such as `completions`.
         `JudgingError`: during training, if the verifier fails on the whole first batch, or on
             3 in a row.
         `NonFiniteError`: during training, at an infinite reward, loss or gradient.
     """
 
-    _tag_names = ["trl", "fact-grpo", "fspo", "hf_factuality"]
+    _tag_names = ["trl", "fact-grpo", "hf_factuality"]
     _name = "FactGRPO"
     _config = FactGRPOConfig
-    _paper = {
-        "title": "Reasoning Models Hallucinate More: Factuality-Aware Reinforcement Learning for Large Reasoning Models",
-        "id": "2505.24630",
-    }
 
     def __init__(
         self,
@@ -168,9 +165,7 @@ class FactGRPOTrainer(CreditsRewards, SequenceRatios, SamplingTrainer, GRPOTrain
         self._guard = verifier
         if self._guard.requires_evidence and args.remove_unused_columns:
             raise ValueError("remove_unused_columns=True drops the verifier's evidence; set it to False")
-        evaluated = eval_dataset.values() if isinstance(eval_dataset, dict) else [eval_dataset]
-        for dataset in (train_dataset, *evaluated):
-            self._check_columns(dataset, args.evidence_column)
+        self._evidence_column, self._turns = args.evidence_column, kwargs.get("rollout_func") is not None
         self._judged: list[JudgedRow] = []
         self.judging = BatchJudge(self._guard, UnjudgedBatches())
 
@@ -188,6 +183,7 @@ class FactGRPOTrainer(CreditsRewards, SequenceRatios, SamplingTrainer, GRPOTrain
                 f"nothing to learn from: pass reward_funcs, or set factuality_reward_weight (0 by variant={args.variant!r})"
             )
         self._num_plain = len(own)
+        self._use_method(self._method_of(args, own, as_list(token_reward_funcs), kwargs.get("rollout_func")))
         weights = [*[1.0] * len(paid), args.factuality_reward_weight]
         super().__init__(
             model, own, [*paid, factuality], weights, args, train_dataset, eval_dataset, processing_class, **kwargs
@@ -198,8 +194,6 @@ class FactGRPOTrainer(CreditsRewards, SequenceRatios, SamplingTrainer, GRPOTrain
         self._span_rewards = SpanRewards(self)
         if self._span_rewards.found:
             self.args.refuse_token_advantages("a reward that is paid at its own spans")
-        if self.reward_func_names.count(REWARD_NAME) > 1:
-            raise ValueError(f"a reward function is named {REWARD_NAME!r}, which is the name of ours; rename it")
         if args.verify_scope == "think":
             ids = self._tokenizer("<think>a</think>", add_special_tokens=False)["input_ids"]
             decoded = self._tokenizer.decode(ids, skip_special_tokens=True)
@@ -214,15 +208,15 @@ class FactGRPOTrainer(CreditsRewards, SequenceRatios, SamplingTrainer, GRPOTrain
         nothing = isinstance(self._guard.verifier, _Nothing) and args.generation_chunks == 1
         return isinstance(feature, CorrectionRollout) and nothing
 
-    def _check_columns(self, dataset, column: str):
-        if dataset is None:
-            return
-        names = getattr(dataset, "column_names", None)
-        _refuse_taken(names or ())
+    def _check_columns(self, dataset, columns, name):
+        super()._check_columns(dataset, columns, name)
+        if self._turns and TURNS in columns:
+            raise DataError(f"the {name} dataset has a column {TURNS!r}, which CorrectionRollout fills; rename it")
         if not self._guard.requires_evidence:
             return
-        if names is not None and column not in names:
-            raise DataError(f"the verifier needs a column {column!r}; set evidence_column to one of {list(names)}")
+        column = self._evidence_column
+        if column not in columns:
+            raise DataError(f"the verifier needs a column {column!r}; set evidence_column to one of {list(columns)}")
         for row in dataset.select_columns(column) if isinstance(dataset, Dataset) else ():
             row_evidence(row[column], column)
 
@@ -260,7 +254,6 @@ class FactGRPOTrainer(CreditsRewards, SequenceRatios, SamplingTrainer, GRPOTrain
         return check_format(text) and (self.args.variant == "released" or bool(_NOTHING_ELSE.fullmatch(text.strip())))
 
     def _calculate_rewards(self, inputs, prompts, completions, completion_ids_list):
-        _refuse_taken(inputs[0])
         self._tokens = self._offsets(completion_ids_list)
         asked = self._rows([tokens.text for tokens in self._tokens], columns_of(inputs), range(len(inputs)))
         self._judged = self.judging.judge(asked, counts=self.model.training)
@@ -308,21 +301,36 @@ class FactGRPOTrainer(CreditsRewards, SequenceRatios, SamplingTrainer, GRPOTrain
         self._log_factuality(flipped, mask)
         return output
 
+    def _method_of(self, args, own: Sequence[Any], paid: Sequence[Any], rollout: Any) -> CardMethod:
+        """FSPO is its credit with its factuality reward, which the released code only logs."""
+        labelled = not isinstance(self._guard.verifier, _Nothing)
+        rewarded = labelled and args.factuality_reward_weight > 0
+        fspo = labelled and args.credit == "flip" and (rewarded or args.variant == "released")
+        weights = [*(args.reward_weights or [1.0] * len(own)), *[1.0] * len(paid)]
+        return reward_method(
+            [*own, *paid], weights, "GRPO",
+            more=["fspo"] * fspo + ["factuality"] * (rewarded and not fspo),
+            credit=None if fspo or args.credit == "none" else self._named_credit(args),
+            revises=isinstance(rollout, CorrectionRollout),
+        )  # fmt: skip
+
+    def _named_credit(self, args) -> str:
+        return args.credit if args.credit in CREDITS else code(args.credit)
+
     def _card(self):
-        args, known = self.args, CREDITS.get(self.args.credit)
-        named = args.credit if known else code(args.credit)
-        own = self._span_rewards.found
-        rewards = "rewards " + ", ".join(
-            code(name) + " (at its own characters)" * (column in own)
-            for column, name in enumerate(self.reward_func_names)
-        )
+        args, own = self.args, self._span_rewards.found
+        labelled = not isinstance(self._guard.verifier, _Nothing)
+        weights = [own[column][1] if column in own else weight for column, weight in enumerate(self.reward_weights)]
+        shown = [self._shown_reward(name, weight) + " (at its own characters)" * (column in own)
+                 for column, (name, weight) in enumerate(zip(self.reward_func_names, weights, strict=True))
+                 if labelled or name != REWARD_NAME]  # fmt: skip
+        reads_labels = args.factuality_reward_weight > 0 or args.credit != "none" and not self._by_rewards
+        labels = f"factuality reward weight {args.factuality_reward_weight:g}, {args.label_values} labels, "
         return {
-            "method": (known and known.method) or f"FactGRPO with {named} credit",
-            "verifier": "none"
-            if isinstance(self._guard.verifier, _Nothing)
-            else describe_verifier(self._guard.verifier),
-            "objective": f"{args.variant}: factuality reward weight {args.factuality_reward_weight:g}, "
-            f"{args.label_values} labels, {named} credit, {args.loss_type} loss; {rewards}",
+            "method": self._method,
+            "verifier": self._verifiers([self._guard.verifier] if labelled else []),
+            "objective": f"{args.variant}: {labels}" * (labelled and reads_labels)
+            + f"{self._named_credit(args)} credit, {args.loss_type} loss; rewards {', '.join(shown)}",
         }
 
     def _log_factuality(self, flipped: torch.Tensor, mask: torch.Tensor) -> None:
@@ -363,14 +371,6 @@ class _Nothing:
 def _units(row: JudgedRow) -> tuple[LabeledSpan, ...]:
     """Sentences or claims; none where nothing is known."""
     return judged_units(row.verification) if row.verification.judged else ()
-
-
-def _refuse_taken(columns: Collection[str]) -> None:
-    for name in (VERIFICATIONS, COMPLETION_TEXTS, THINK_OPENED):
-        if name in columns:
-            raise DataError(
-                f"the dataset has a column {name!r}, in which reward functions get what was judged; rename it"
-            )
 
 
 def _describe(row: JudgedRow) -> str:

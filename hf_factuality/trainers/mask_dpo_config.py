@@ -8,7 +8,7 @@ from trl import DPOConfig
 
 from hf_factuality.functional.preference import FREE_OF_HALLUCINATION, HALLUCINATED, OUTSIDE_RULES
 from hf_factuality.spans import Label
-from hf_factuality.trainers._settings import refuse, require_choice, setting
+from hf_factuality.trainers._settings import Precision, refuse, require_choice, setting
 
 
 ALL = "all"
@@ -18,7 +18,7 @@ _NAMES = [label.value for label in Label]
 
 
 @dataclass
-class MaskDPOConfig(DPOConfig):
+class MaskDPOConfig(Precision, DPOConfig):
     r"""
     [`~trl.DPOConfig`] plus which tokens count; the defaults are the objective of Mask-DPO's paper.
 

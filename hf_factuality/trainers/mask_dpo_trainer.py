@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 
 from datasets import Dataset
 from transformers import TrainerCallback
@@ -10,8 +11,10 @@ from trl import DPOTrainer
 from trl.trainer.utils import global_then_local_main_first
 
 from hf_factuality.errors import DataError
+from hf_factuality.hub.cards.methods import describe_method
 from hf_factuality.spans import Label
 from hf_factuality.trainers._base import FactualityTrainer
+from hf_factuality.trainers._data import PAIRS
 from hf_factuality.trainers._mask_dpo_data import (
     COUNTS,
     SIDES,
@@ -65,10 +68,9 @@ class MaskDPOTrainer(FactualityTrainer, DPOTrainer):
         `NonFiniteError`: during training, at a loss or gradient that is not finite.
     """
 
-    _tag_names = ["trl", "mask-dpo", "hf_factuality"]
+    _tag_names = ["trl", "hf_factuality"]
     _name = "MaskDPO"
     _config = MaskDPOConfig
-    _paper = {"title": "Mask-DPO: Generalizable Fine-grained Factuality Alignment of LLMs", "id": "2503.02846"}
 
     def __init__(
         self,
@@ -84,8 +86,6 @@ class MaskDPOTrainer(FactualityTrainer, DPOTrainer):
         args = self._checked_args(args, model)
         if data_collator is not None:
             raise ValueError(f"data_collator={data_collator!r:.80}: leave it out, MaskDPOTrainer's own one masks")
-        if train_dataset is not None and {"image", "images"} & set(_columns(train_dataset)):
-            raise ValueError("MaskDPOTrainer does not support images, whose pairs have no offsets that place spans")
         self.mask_statistics: dict[str, MaskStatistics] = {}
         window = {"max_length": args.max_length, "truncation_mode": args.truncation_mode}
         chosen, rejected = _labels(args.chosen_labels), _labels(args.rejected_labels)
@@ -94,8 +94,26 @@ class MaskDPOTrainer(FactualityTrainer, DPOTrainer):
         # tokenizer is known once the datasets are prepared.
         collator = MaskedPreferenceCollator(pad_token_id=-1, pad_to_multiple_of=args.pad_to_multiple_of, **window)
         self._masked_collator = collator
-        super().__init__(model, ref_model, args, collator, train_dataset, eval_dataset, processing_class, **kwargs)
+        method, masked = describe_method(["mask_dpo" if chosen or rejected else "dpo"], "DPO"), (chosen, rejected)
+        if None in masked and any(masked):
+            side = "preferred" if chosen else "rejected"
+            method = replace(method, title=f"{method.title} of which only the {side} completion is masked")
+        self._use_method(method)
+        super().__init__(
+            model, ref_model, args, collator, train_dataset=train_dataset, eval_dataset=eval_dataset,
+            processing_class=processing_class, **kwargs,
+        )  # fmt: skip
         self.add_callback(_LogMasks(self._metrics["train"], self.mask_statistics["train"]))
+
+    _required = ("chosen", "rejected", "chosen_spans", "rejected_spans")
+
+    def _text_columns(self, columns):
+        return PAIRS
+
+    def _check_columns(self, dataset, columns, name):
+        super()._check_columns(dataset, columns, name)
+        if {"image", "images"}.intersection(columns):
+            raise ValueError("MaskDPOTrainer does not support images, whose pairs have no offsets that place spans")
 
     def _prepare_dataset(self, dataset, processing_class, args, dataset_name):
         self._refuse_processor(processing_class)
@@ -104,12 +122,7 @@ class MaskDPOTrainer(FactualityTrainer, DPOTrainer):
         if self._tokenizer.pad_token_id is None:
             raise ValueError("the tokenizer has neither a padding token nor an end-of-sequence token; set `pad_token`")
         self._masked_collator.pad_token_id = self._tokenizer.pad_token_id
-        columns = _columns(dataset)
-        missing = {"chosen", "rejected", "chosen_spans", "rejected_spans"}.difference(columns)
-        if missing:
-            raise DataError(
-                f"the {dataset_name} dataset has no column {min(missing)!r}, only {sorted(columns)}; add it"
-            )
+        columns = dataset.column_names or list(next(iter(dataset)))
         map_style = isinstance(dataset, Dataset)
         n_pairs = len(dataset) if map_style else 0
         dataset = super()._prepare_dataset(dataset, processing_class, args, dataset_name)
@@ -152,7 +165,7 @@ class MaskDPOTrainer(FactualityTrainer, DPOTrainer):
     def _card(self):
         args = self.args
         return {
-            "method": "Mask-DPO",
+            "method": self._method,
             "verifier": "the one that labelled the pairs",
             "objective": f"{' + '.join(args.loss_type)} loss on {', '.join(args.chosen_labels)} spans of the preferred "
             f"and {', '.join(args.rejected_labels)} spans of the rejected completion; tokens outside: "
@@ -175,7 +188,3 @@ class _LogMasks(TrainerCallback):
 
 def _labels(names: list[str]) -> tuple[Label, ...] | None:
     return None if names == [ALL] else tuple(sorted({Label(name) for name in names}))
-
-
-def _columns(dataset) -> list[str]:
-    return dataset.column_names or list(next(iter(dataset)))

@@ -12,6 +12,7 @@ from hf_factuality.errors import DataError, SpanError
 from hf_factuality.functional.credit import judged_units, separate_spans, token_span_index
 from hf_factuality.functional.preference import FREE_OF_HALLUCINATION
 from hf_factuality.functional.probe import probe_loss, span_labels
+from hf_factuality.hub.cards.methods import METHODS
 from hf_factuality.spans import Label, Verification, scope_text
 from hf_factuality.trainers.probe_config import ProbeConfig
 from hf_factuality.trainers.truthfulness_trainer import TruthfulnessTrainer
@@ -41,7 +42,7 @@ class ProbeTrainer(TruthfulnessTrainer):
 
     _tag_names = ["trl", "probe", "hf_factuality"]
     _name, _config, _task, _results = "Probe", ProbeConfig, "token-classification", "results-probe.json"
-    _paper = {"title": "Real-Time Detection of Hallucinated Entities in Long-Form Generation", "id": "2509.03531"}
+    _paper = METHODS["probe"].paper.of_trl
     _settings, _verifier = PROBE, ProbeVerifier
     _kind, _peft_task, _collator = "ForTokenClassification", "TOKEN_CLS", DataCollatorForTokenClassification
 

@@ -16,6 +16,7 @@ from transformers import (
 from hf_factuality.data.builder import read_questions
 from hf_factuality.errors import DataError
 from hf_factuality.functional.process import UNIT, process_loss
+from hf_factuality.hub.cards.methods import METHODS
 from hf_factuality.trainers.process_reward_config import ProcessRewardConfig
 from hf_factuality.trainers.truthfulness_trainer import TruthfulnessTrainer, _heads
 from hf_factuality.verifiers.judges.pairs import with_broken_tokens
@@ -49,7 +50,7 @@ class ProcessRewardTrainer(TruthfulnessTrainer):
     _tag_names = ["trl", "process-reward", "hf_factuality"]
     _name, _config, _task, _unit = "ProcessReward", ProcessRewardConfig, "token-classification", "steps"
     _results = "results-process.json"
-    _paper = {"title": "Entropy-Regularized Process Reward Model", "id": "2412.11006"}
+    _paper = METHODS["process_reward"].paper.of_trl
     _settings, _verifier = PROCESS, ProcessVerifier
     _kind, _peft_task, _collator = "ForTokenClassification", "TOKEN_CLS", DataCollatorForTokenClassification
 

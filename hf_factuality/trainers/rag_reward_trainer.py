@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from datasets import IterableDataset
 from transformers import AutoModelForSequenceClassification, set_seed
 from trl import RewardConfig, RewardTrainer
 from trl.trainer.reward_trainer import DataCollatorForPreference
@@ -14,13 +15,15 @@ from trl.trainer.reward_trainer import DataCollatorForPreference
 from hf_factuality.errors import DataError
 from hf_factuality.functional import calibration
 from hf_factuality.functional.scoring import mean
+from hf_factuality.hub.cards.methods import METHODS
 from hf_factuality.hub.results import environment, measured_entry, write_results
 from hf_factuality.trainers._base import FactualityTrainer
-from hf_factuality.trainers._settings import require, setting
+from hf_factuality.trainers._data import PAIRS
+from hf_factuality.trainers._settings import Precision, require, setting
 
 
 @dataclass
-class RAGRewardConfig(RewardConfig):
+class RAGRewardConfig(Precision, RewardConfig):
     r"""
     All `RewardConfig` fields keep their meaning.
 
@@ -67,20 +70,26 @@ class RAGRewardTrainer(FactualityTrainer, RewardTrainer):
             calibration error and Brier score of sigmoid(reward difference) as P(the preferred answer is preferred).
 
     Raises:
-        `TypeError`: `args` is not a [`RAGRewardConfig`]. `DataError`: a pair of an axis that has no head.
+        `TypeError`: `args` is not a [`RAGRewardConfig`]. `DataError`: a stream, an empty dataset, a pair of an axis that has no head.
         `NonFiniteError`: during training, at a loss or gradient that is not finite.
     """
 
     _name, _config, _unit = "RAGReward", RAGRewardConfig, "pairs"
     _tag_names = ["trl", "reward-trainer", "rag-reward", "hf_factuality"]
     _task, _results = "text-classification", "results-reward.json"
-    _paper = {"title": "RAG-Reward: Optimizing RAG with Reward Modeling and RLHF", "id": "2501.13264"}
+    _paper = METHODS["rag_reward"].paper.of_trl
 
     def __init__(
         self,
         model, args=None, train_dataset=None, eval_dataset=None, processing_class=None, peft_config=None, **kwargs
     ):  # fmt: skip
         args = self._checked_args(args, model)
+        self._refuse_own(kwargs, "data_collator")
+        for name, dataset in (("train", train_dataset), ("eval", eval_dataset)):
+            if isinstance(dataset, IterableDataset):
+                raise DataError(
+                    f"the {name} dataset is a stream, whose axes are not known; pass a Dataset (streaming=False)"
+                )
         self._refuse_processor(processing_class)
         self.figures: dict[str, float] = {}
         self._margins: list[list[float]] | None = None  # and axes, while they are measured
@@ -106,13 +115,9 @@ class RAGRewardTrainer(FactualityTrainer, RewardTrainer):
                         f"the {name} dataset has pairs of {lacking}; each needs a column 'axis' of {heads}"
                     )
         super().__init__(
-            model, args, None, train_dataset, eval_dataset, processing_class,
+            model, args, train_dataset=train_dataset, eval_dataset=eval_dataset, processing_class=processing_class,
             peft_config=peft_config, **kwargs,
         )  # fmt: skip
-        for name in ("train_dataset", "eval_dataset"):
-            if (left := getattr(self, name)) is not None and not len(left):
-                told = f"no pair of the {name} is left: all are longer than max_length={args.max_length} tokens"
-                raise DataError(f"{told}, or there were none")
         if heads:
             config = self.accelerator.unwrap_model(self.model).config
             config.id2label, config.label2id = dict(enumerate(heads)), {name: n for n, name in enumerate(heads)}
@@ -120,6 +125,11 @@ class RAGRewardTrainer(FactualityTrainer, RewardTrainer):
         both = [own for own in (self.train_dataset, self.eval_dataset) if own is not None]
         told = {*sum((own["axis"][:] for own in both), [])} if all("axis" in own.column_names for own in both) else ()
         self.data_collator = _ByAxis(**pad, axes=tuple(heads or sorted(told)))
+
+    _required = ("chosen", "rejected")
+
+    def _text_columns(self, columns):
+        return PAIRS
 
     @property
     def _tokenizer(self):

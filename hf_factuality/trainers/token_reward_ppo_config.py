@@ -8,7 +8,15 @@ from trl import GRPOConfig
 
 from hf_factuality.functional.gae import KL_ESTIMATORS
 from hf_factuality.trainers._overlap import CHUNKS, require_chunks
-from hf_factuality.trainers._settings import is_positive, is_weight, refuse, require, require_choice, setting
+from hf_factuality.trainers._settings import (
+    Precision,
+    is_positive,
+    is_weight,
+    refuse,
+    require,
+    require_choice,
+    setting,
+)
 
 
 # Losses whose gradient is a ratio or a log-probability times the advantage of the same token.
@@ -26,7 +34,7 @@ class _One(int):
 
 
 @dataclass
-class TokenRewardPPOConfig(GRPOConfig):
+class TokenRewardPPOConfig(Precision, GRPOConfig):
     r"""
     [`~trl.GRPOConfig`] plus PPO's: a critic, GAE, and a penalty for leaving the reference that stands in the reward.
 

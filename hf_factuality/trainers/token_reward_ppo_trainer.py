@@ -20,8 +20,8 @@ from hf_factuality.functional.gae import (
     value_loss,
     whiten,
 )
-from hf_factuality.hub.cards.settings import describe_rewards
-from hf_factuality.trainers._base import SamplingTrainer, named_rewards
+from hf_factuality.trainers._base import SamplingTrainer, as_list, named_rewards
+from hf_factuality.trainers._methods import reward_method
 from hf_factuality.trainers._padding import by_length
 from hf_factuality.trainers._token_rewards import PaysTokens, TokenRewardFunc
 from hf_factuality.trainers.critic import CriticFiles, make_critic
@@ -61,15 +61,15 @@ class TokenRewardPPOTrainer(CriticFiles, PaysTokens, SamplingTrainer, GRPOTraine
     Raises:
         `TypeError`: `args` is not a [`TokenRewardPPOConfig`].
         `ValueError`: no reward at all, weights of another number, or a feature that cannot work with token rewards.
+        `DataError`: a dataset is empty, or has fewer prompts than a generation batch; a column is named as something that
+            reward functions get, such as `completions`.
         `CheckpointError`: the critic cannot be loaded.
         `NonFiniteError`: during training, at a reward, value, loss or gradient that is not finite.
     """
 
-    _tag_names = ["trl", "token-reward-ppo", "rlfh", "hf_factuality"]
+    _tag_names = ["trl", "token-reward-ppo", "hf_factuality"]
     _name = "TokenRewardPPO"
     _config = TokenRewardPPOConfig
-    _paper = {"title": "On-Policy Self-Alignment with Fine-grained Knowledge Feedback for Hallucination Mitigation",
-              "id": "2406.12221"}  # fmt: skip
 
     def __init__(
         self,
@@ -95,20 +95,13 @@ class TokenRewardPPOTrainer(CriticFiles, PaysTokens, SamplingTrainer, GRPOTraine
         if len(weights) != len(given):
             raise ValueError(f"token_reward_weights={weights} must have one weight for each of {len(given)} functions")
         self._plain: torch.Tensor | None = None
+        paid = [*own, *as_list(token_reward_funcs)]
+        self._use_method(reward_method(paid, [*(args.reward_weights or [1.0] * len(own)), *weights], "PPO"))
         super().__init__(model, own, given, weights, args, train_dataset, eval_dataset, processing_class, **kwargs)
         if self.is_deepspeed_enabled and args.freezing_actor_steps and args.weight_decay:
             raise ValueError(
                 f"freezing_actor_steps with weight_decay={args.weight_decay} under DeepSpeed; set one of them to 0"
             )
-        prompts = args.generation_batch_size // args.num_generations
-        if hasattr(self.train_dataset, "__len__") and len(self.train_dataset) < prompts:
-            raise ValueError(
-                f"{len(self.train_dataset)} prompts are fewer than the {prompts} of a generation batch; lower "
-                f"generation_batch_size={args.generation_batch_size}"
-            )
-        shared = {name for name in self.reward_func_names if self.reward_func_names.count(name) > 1}
-        if shared:
-            raise ValueError(f"several reward functions are named {sorted(shared)}; give each a name of its own")
         self._num_plain = len(own)
         policy = self.accelerator.unwrap_model(self.model)
         policy = policy.get_base_model() if hasattr(policy, "get_base_model") else policy
@@ -279,10 +272,11 @@ class TokenRewardPPOTrainer(CriticFiles, PaysTokens, SamplingTrainer, GRPOTraine
     def _card(self):
         args = self.args
         return {
-            "method": "PPO with token rewards",
-            "verifier": describe_rewards(self.reward_funcs, self.reward_func_names),
+            "method": self._method,
+            "verifier": self._verifiers(),
             "objective": f"GAE (gamma {args.gamma:g}, lambda {args.lam:g}), {args.kl_estimator} penalty of {args.beta:g} "
-            f"in the reward, critic {Path(args.critic_model).name}, {args.loss_type} loss",
+            f"in the reward, critic {Path(args.critic_model).name}, {args.loss_type} loss; rewards "
+            + ", ".join(map(self._shown_reward, self.reward_func_names, self.reward_weights)),
         }
 
 

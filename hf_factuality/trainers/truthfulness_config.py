@@ -7,12 +7,12 @@ from typing import Any
 
 from trl.trainer.base_config import _BaseConfig
 
-from hf_factuality.trainers._settings import is_positive, require, setting
+from hf_factuality.trainers._settings import Precision, is_positive, require, setting
 from hf_factuality.verifiers.judges.truthfulness import claim_prompt
 
 
 @dataclass
-class TruthfulnessConfig(_BaseConfig):
+class TruthfulnessConfig(Precision, _BaseConfig):
     r"""
     [`~transformers.TrainingArguments`] with TRL's defaults, and which claims are trained on and how they are read.
 
@@ -46,6 +46,7 @@ class TruthfulnessConfig(_BaseConfig):
         require(self, "ratio", lambda value: value is None or is_positive(value), "positive and finite, or None")
         require(self, "calibration_share", lambda value: 0 < value < 1, "between 0 and 1")
         require(self, "remove_unused_columns", bool, "True: topics are texts, and none is a tensor")
+        require(self, "dataloader_drop_last", lambda value: not value, "False: what is dropped would not be measured")
         require(self, "max_length", lambda value: value >= 2, "at least 2")
         if self.template is not None:
             claim_prompt(self.template)

@@ -23,6 +23,7 @@ from hf_factuality.functional import calibration
 from hf_factuality.functional.metrics import bootstrap_interval
 from hf_factuality.functional.probe import pool_spans
 from hf_factuality.functional.scoring import mean
+from hf_factuality.hub.cards.methods import METHODS
 from hf_factuality.hub.results import environment, measured_entry, write_results
 from hf_factuality.io.files import write_atomically
 from hf_factuality.io.svg import plot_svg
@@ -78,7 +79,8 @@ class TruthfulnessTrainer(FactualityTrainer, _BaseTrainer):
 
     Raises:
         `TypeError`: `args` is not a [`TruthfulnessConfig`].
-        `ValueError`: ZeRO-3 or FSDP, a tokenizer that cannot pad, an adapter of prompts, a model of other than two classes.
+        `ValueError`: ZeRO-3 or FSDP, a tokenizer that cannot pad, an adapter of prompts, a model of other than two classes, an
+            argument that the trainer sets itself (`compute_metrics`, `data_collator`).
         `DataError`: no such columns, an unknown label, or claims of one kind only.
         `NonFiniteError`: during training, at a loss or gradient that is not finite.
     """
@@ -91,16 +93,16 @@ class TruthfulnessTrainer(FactualityTrainer, _BaseTrainer):
     _template_file = "rm_model_card.md"
     _settings, _verifier, _results = SETTINGS, TruthfulnessVerifier, "results-truthfulness.json"
     _kind, _peft_task, _collator = "ForSequenceClassification", "SEQ_CLS", DataCollatorWithPadding
-    _paper = {
-        "title": "Knowledge-Level Consistency Reinforcement Learning: Dual-Fact Alignment for Long-Form Factuality",
-        "id": "2509.23765",
-    }
+    _paper = METHODS["truthfulness_model"].paper.of_trl
 
     def __init__(
         self,
         model, args=None, train_dataset=None, eval_dataset=None, processing_class=None, peft_config=None, **kwargs
     ):  # fmt: skip
         args = self._checked_args(args, model)
+        self._refuse_own(
+            kwargs, "data_collator", "compute_metrics", "compute_loss_func", "preprocess_logits_for_metrics"
+        )
         known = {"dtype": torch.float32, **(args.model_init_kwargs or {})}
         if processing_class is None and isinstance(model, str):
             processing_class = AutoTokenizer.from_pretrained(model, revision=known.get("revision"))
@@ -145,8 +147,8 @@ class TruthfulnessTrainer(FactualityTrainer, _BaseTrainer):
                 peft_config.exclude_modules = peft_config.exclude_modules or ["score", "classifier"]  # trained whole
             model = get_peft_model(model, peft_config)
         super().__init__(
-            model, args, self._collator(processing_class), train, test, processing_class,
-            compute_metrics=self._metrics, compute_loss_func=self._loss, **kwargs,
+            model, args, self._collator(processing_class), train_dataset=train, eval_dataset=test,
+            processing_class=processing_class, compute_metrics=self._metrics, compute_loss_func=self._loss, **kwargs,
         )  # fmt: skip
         if self.is_fsdp_enabled or is_deepspeed_zero3_enabled():
             raise ValueError("FSDP and ZeRO-3 split the head that is calibrated: take DDP or ZeRO-2, with LoRA")

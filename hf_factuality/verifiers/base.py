@@ -48,6 +48,8 @@ class JudgeInput:
             What was asked.
         completion (`str`, *optional*), span (`tuple[int, int]`, *optional*):
             The text that states the claim, and the characters where it does, for judges that read it there.
+        row (`Mapping[str, Any]`, *optional*):
+            The row of the input.
     """
 
     claim: str
@@ -55,6 +57,7 @@ class JudgeInput:
     question: str | None = None
     completion: str | None = None
     span: tuple[int, int] | None = None
+    row: Mapping[str, Any] | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True)
@@ -68,11 +71,14 @@ class Judgement:
             Confidence in [0, 1] that the claim is supported.
         evidence (`str`, *optional*):
             The passage that decided.
+        unanswered (`bool`, *optional*, defaults to `False`):
+            Whether there is no label because a model gave no whole answer: it was cut at its length, or the request failed.
     """
 
     label: Label | None
     score: float | None = None
     evidence: str | None = None
+    unanswered: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True)
@@ -100,6 +106,14 @@ def evidence_passages(value: Any) -> tuple[str, ...] | None:
     if not isinstance(passages, (list, tuple)) or not all(p is None or isinstance(p, str) for p in passages):
         return None
     return tuple(passage for passage in passages if passage and passage.strip())
+
+
+def require_method(given: Any, method: str, what: str) -> None:
+    """`TypeError` unless `given` is an object with the method that makes it `what`, such as "a verifier"; a class is none."""
+    if isinstance(given, type):
+        raise TypeError(f"{what} is an object, got the class {given.__name__}; pass {given.__name__}(...)")
+    if not callable(getattr(given, method, None)):
+        raise TypeError(f"{what} needs a method `{method}`; {type(given).__name__} has none")
 
 
 @runtime_checkable

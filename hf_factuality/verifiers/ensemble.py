@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from hf_factuality.errors import JudgingError
 from hf_factuality.functional.calibration import sigmoid
 from hf_factuality.spans import Label
-from hf_factuality.verifiers.base import Judge, JudgeInput, Judgement
+from hf_factuality.verifiers.base import Judge, JudgeInput, Judgement, require_method
 
 
 _HEDGED = {Label.HEDGED_SUPPORTED: Label.SUPPORTED, Label.HEDGED_CONTRADICTED: Label.CONTRADICTED}
@@ -31,12 +31,15 @@ class _Ensemble:
         if not self.judges:
             raise ValueError("an ensemble needs at least one judge")
         for judge in self.judges:
-            if isinstance(judge, type) or not callable(getattr(judge, "judge", None)):
-                raise ValueError(f"{judge!r} is no judge: it needs a `judge` method")
+            require_method(judge, "judge", "a judge")
 
     def judge(self, inputs: Sequence[JudgeInput]) -> list[Judgement]:
         """One [`~hf_factuality.verifiers.base.Judgement`] per input, in order."""
-        return [self._decide(row) for row in self._ask(inputs)]
+        decided = [(row, self._decide(row)) for row in self._ask(inputs)]
+        return [
+            replace(found, unanswered=True) if found.label is None and any(one.unanswered for one in row) else found
+            for row, found in decided
+        ]
 
     def _ask(self, inputs: Sequence[JudgeInput]) -> list[tuple[Judgement, ...]]:
         """Per input, the judgements of all judges, in their order."""

@@ -18,7 +18,7 @@ from hf_factuality.errors import JudgingError, SpanError
 from hf_factuality.io.ray import ray_map
 from hf_factuality.io.secrets import redact
 from hf_factuality.spans import Verification
-from hf_factuality.verifiers.base import Verifier, VerifierInput
+from hf_factuality.verifiers.base import Verifier, VerifierInput, require_method
 
 
 logger = logging.getLogger(__name__)
@@ -124,8 +124,7 @@ class GuardedVerifier:
         batch_size: int = 64,
         raises: tuple[type[Exception], ...] = (),
     ):
-        if not callable(getattr(verifier, "verify", None)):
-            raise TypeError(f"a verifier needs a `verify(inputs)` method; {type(verifier).__name__} has none")
+        require_method(verifier, "verify", "a verifier")
         if timeout is not None and not 0 < timeout < math.inf:
             raise ValueError(f"timeout must be a finite positive number of seconds, or None, got {timeout!r}")
         if batch_size < 1:

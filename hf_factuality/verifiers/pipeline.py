@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,16 @@ from typing import Any
 from hf_factuality.errors import ExtractionError, HubError, JudgingError, RetrievalError
 from hf_factuality.io.upload import hub_errors, naming_model, prepare_repo, publish
 from hf_factuality.spans import LabeledSpan, Verification
-from hf_factuality.verifiers.base import Extractor, Judge, JudgeInput, Judgement, Retriever, RowEvidence, VerifierInput
+from hf_factuality.verifiers.base import (
+    Extractor,
+    Judge,
+    JudgeInput,
+    Judgement,
+    Retriever,
+    RowEvidence,
+    VerifierInput,
+    require_method,
+)
 from hf_factuality.verifiers.hub_format import BASE_URL_VARIABLE, CONFIG_NAME, STAGES, Reader, Written, refuse_models
 
 
@@ -35,6 +44,9 @@ class VerifierPipeline:
             Finds evidence.
         requires_evidence (`bool`, *optional*):
             Whether rows without evidence are left out. By default they are, unless a retriever finds it.
+
+    Raises:
+        `TypeError`: a stage is a class, or lacks its method.
     """
 
     def __init__(
@@ -44,6 +56,10 @@ class VerifierPipeline:
         retriever: Retriever | None = None,
         requires_evidence: bool | None = None,
     ):
+        require_method(extractor, "extract", "an extractor")
+        require_method(judge, "judge", "a judge")
+        if retriever is not None:
+            require_method(retriever, "retrieve", "a retriever")
         self.extractor = extractor
         self.judge = judge
         self.retriever = retriever if retriever is not None else RowEvidence()
@@ -63,7 +79,7 @@ class VerifierPipeline:
         ]
         passages = _checked(self.retriever.retrieve(inputs, claims), inputs, RetrievalError, "retriever")
         requests = [
-            JudgeInput(claim, tuple(evidence), item.question, item.completion, (span.start, span.end))
+            JudgeInput(claim, tuple(evidence), item.question, item.completion, (span.start, span.end), item.row)
             for item, own, texts, found in zip(inputs, spans, claims, passages, strict=True)
             for span, claim, evidence in zip(
                 own, texts, _checked(found, texts, RetrievalError, "retriever"), strict=True
@@ -75,7 +91,8 @@ class VerifierPipeline:
         found = self.judge.judge([requests[i] for i in sent]) if sent else []
         judged = dict(zip(sent, _checked(found, sent, JudgingError, "judge"), strict=True))
         verdicts = iter([judged.get(i, Judgement(None)) for i in range(len(requests))])
-        return [Verification(tuple(_labelled(span, next(verdicts)) for span in found)) for found in spans]
+        units = getattr(getattr(self.extractor, "last_report", None), "unanswered", {})
+        return [_verification(found, verdicts, units.get(number, 0)) for number, found in enumerate(spans)]
 
     def save_pretrained(self, folder: str | Path) -> Path:
         """Write the settings into a folder; see [`save_pipeline`]."""
@@ -91,8 +108,15 @@ class VerifierPipeline:
         return push_pipeline(self, repo_id, **kwargs)
 
 
-def _labelled(span: LabeledSpan, verdict: Judgement) -> LabeledSpan:
-    return replace(span, label=verdict.label, score=verdict.score, evidence=verdict.evidence)
+def _verification(spans: Sequence[LabeledSpan], verdicts: Iterator[Judgement], unanswered: int) -> Verification:
+    """The spans with the next verdicts; `unanswered` units have no claims for want of an answer."""
+    own = [next(verdicts) for _ in spans]
+    labelled = (
+        replace(span, label=verdict.label, score=verdict.score, evidence=verdict.evidence)
+        for span, verdict in zip(spans, own, strict=True)
+    )
+    unanswered += sum(getattr(verdict, "unanswered", False) for verdict in own)
+    return Verification(tuple(labelled), unanswered=unanswered)
 
 
 def _checked(results: Any, inputs: Sequence[Any], error: type[Exception], stage: str) -> Any:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from hf_factuality._lazy import load_name, read_stub
-from hf_factuality.verifiers.base import Verifier
+from hf_factuality.verifiers.base import Verifier, require_method
 from hf_factuality.verifiers.hub_format import BASE_URL_VARIABLE
 from hf_factuality.verifiers.pipeline import load_pipeline
 
@@ -26,7 +26,16 @@ VERIFIER_HELP = (
     "'lexical', 'gold' (the evidence is the gold answers; or 'gold:SCORER'), 'citations' (cited passages, by the judge of another: 'citations:NAME'), 'hhem' or 'minicheck' (or with :MODEL), 'nli:MODEL', 'truthfulness:MODEL', 'probe:MODEL', 'process:MODEL', 'reward:MODEL' (a reward model), 'compare:MODEL' (of pairs), 'llm:MODEL' or 'anah:MODEL' on a server (whose address is "
     f"in {BASE_URL_VARIABLE}), 'pipeline:FOLDER_OR_REPO' or 'package.module:Class'"
 )
+TOKENS_HELP = (
+    "longest verdict of 'llm:MODEL', 'anah:MODEL' or 'compare:MODEL' (default 16; 32 for anah), thoughts included"
+)
 """For the help of commands."""
+
+
+def served_arguments(base_url: str | None, tokens: int | None) -> dict[str, Any]:
+    """Arguments of [`load_verifier`] for what the commands' flags `--verifier_base_url` and `--verifier_tokens` say."""
+    given = {"base_url": base_url, "max_tokens": tokens}
+    return {name: value for name, value in given.items() if value}
 
 
 def load_verifier(name: str | Verifier, **kwargs: Any) -> Verifier:
@@ -60,8 +69,10 @@ def load_verifier(name: str | Verifier, **kwargs: Any) -> Verifier:
         >>> verifier = load_verifier("lexical", threshold=0.6)
     """
     if not isinstance(name, str):
-        if isinstance(name, type) or not callable(getattr(name, "verify", None)):
-            raise ValueError(f"{name!r} is no verifier: it needs a `verify` method, or a name of {_choices()}")
+        try:
+            require_method(name, "verify", "a verifier")
+        except TypeError as error:
+            raise ValueError(f"{name!r:.100} is no verifier: {error}; or choose {_choices()}") from None
         if kwargs:
             raise ValueError(f"{type(name).__name__} is already made; it takes no arguments, got {sorted(kwargs)}")
         return name

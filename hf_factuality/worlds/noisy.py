@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from hf_factuality.spans import Label, Verification
-from hf_factuality.verifiers.base import Verifier, VerifierInput
+from hf_factuality.verifiers.base import Verifier, VerifierInput, require_method
 
 
 _OPPOSITE = {
@@ -46,6 +46,7 @@ class NoisyVerifier:
         for name, rate in (("false_positive", false_positive), ("false_negative", false_negative)):
             if not 0.0 <= rate <= 1.0:
                 raise ValueError(f"{name} is a share and must be in [0, 1], got {rate}")
+        require_method(verifier, "verify", "a verifier")
         self.verifier = verifier
         self.requires_evidence = getattr(verifier, "requires_evidence", True)
         self.false_positive = false_positive

@@ -4,6 +4,7 @@ import importlib.util
 import json
 import math
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
 
+from hf_factuality.checkpoints.adapters import _first_matches
 from hf_factuality.checkpoints.merge import merge
 from hf_factuality.errors import CheckpointError
 from tests.checkpoints.merge_inputs import make_model
@@ -303,8 +305,6 @@ def test_adapters_that_cannot_simply_be_added(tmp_path):
         assert "does not say how 'model.layers.0." in refused(**scale)
     assert "is no folder, and could not be had from the Hub" in refused(base_model_name_or_path="nobody/nothing")
     tensors = load_file(folder / "adapter_model.safetensors")
-    save_file(tensors | {"base_model.model.lm_head.weight": torch.ones(37, 16)}, folder / "adapter_model.safetensors")
-    assert "changes 'lm_head.weight', which the base ties" in refused()
     save_file(tensors | {"base_model.model.other.weight": torch.ones(2)}, folder / "adapter_model.safetensors")
     assert "has 'other.weight', which the model does not have" in refused()
     name = next(name for name in tensors if name.endswith("lora_A.weight"))
@@ -498,3 +498,38 @@ def test_old_binary_files(tmp_path):
     torch.save(state, run / "pytorch_model.bin", _use_new_zipfile_serialization=False)
     with pytest.raises(CheckpointError, match="is no zip file of torch.save"):
         merge(run, tmp_path / "third")
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "q_proj", "layers.1.mlp.up_proj", r"layers\.(0|1)\..*_proj", r"model\.layers\.\d{1,2}\.self_attn\.[qk]_proj", "proj",
+        r".*\.mlp\.(up|down)_proj", "up_proj|q_proj", r"^model.*q_proj", r"(?:model\.)?layers\.[01]\.mlp\.\w+", "mlp", "",
+    ],
+)  # fmt: skip
+def test_patterns_match_as_pefts_do(pattern):
+    get_pattern_key = pytest.importorskip("peft").utils.other.get_pattern_key
+    names = [
+        f"model.layers.{i}.{kind}" for i in (0, 1, 10, 11) for kind in ("self_attn.q_proj", "mlp.up_proj", "mlp.gate")
+    ]
+    for patterns in ([pattern], [pattern, "mlp.gate"], ["gate", pattern], ["layers.1.*", pattern]):
+        expected = {name: get_pattern_key(patterns, name) for name in (*names, "lm_head")}
+        assert _first_matches(patterns, list(expected)) == {name: key for name, key in expected.items() if key != name}
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("pattern", ["(([a-z_.0-9]+)*)*X", "(.*)*(.*)*(.*)*(.*)*(.*)*x"])
+def test_patterns_made_to_hang_do_not(pattern, tmp_path):
+    folder, merged = adapter(tmp_path, {"tie_word_embeddings": False}, **LORA)
+    config = json.loads((folder / "adapter_config.json").read_text())
+    (folder / "adapter_config.json").write_text(json.dumps(config | {"alpha_pattern": {pattern: 1}}))
+    merge(folder, tmp_path / "model")
+    assert_same(stored(tmp_path / "model"), merged.state_dict())  # none of them matches
+
+
+@pytest.mark.parametrize(
+    "pattern", ["(?=q)q_proj", r"(q)\1_proj", "q_proj{,1}", "[[:alpha:]]_proj", "q" * 2000, "(", "a**"]
+)
+def test_patterns_that_cannot_be_read_alike_are_named(pattern):
+    with pytest.raises(ValueError, match=re.escape(repr(pattern[:20])[:10])):
+        _first_matches([pattern], ["model.layers.0.self_attn.q_proj"])

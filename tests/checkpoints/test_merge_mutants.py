@@ -38,11 +38,11 @@ def formats(shards, tmp_path_factory):
 BUILT = {}
 
 
-def built_once(folder, trust_remote_code):
+def built_once(folder, trust_remote_code, **settings):
     """Most mutants have the configuration of the one before: half of the time goes into its model."""
-    key = (folder / "config.json").read_bytes()
+    key = ((folder / "config.json").read_bytes(), *settings.items())
     if key not in BUILT:
-        BUILT[key] = expected_model(folder, trust_remote_code)
+        BUILT[key] = expected_model(folder, trust_remote_code, **settings)
     return BUILT[key]
 
 

@@ -93,6 +93,8 @@ def test_log_likelihoods_of_a_file(joined):
     assert list(engine.log_likelihoods(items)) == [("a", [-1.0, -2.5])]
     with pytest.raises(DataError, match="a list of 2 numbers"):
         joined([{"id": "a", "log_likelihoods": [-1]}], items).check(items, None)
+    with pytest.raises(DataError, match="item 'a': 2.5 is no log-likelihood"):
+        joined([{"id": "a", "log_likelihoods": [1, 2.5][::-1]}], items).check(items, None)
 
 
 def test_server(tmp_path):

@@ -144,8 +144,8 @@ def test_truthfulqa():
     }
     items = [item("q", None, choices=("a", "b", "c"), reference=reference)] * 2
     task = Task(get_benchmark("truthfulqa"), "chat", ("truthfulqa",), None, items=items)
-    # Weights 1, 3, 4: MC2 is (1 + 3) / 8; the correct choice of MC1 is less likely than the wrong one.
-    known = [{"log_likelihoods": [0.0, 1.0986122886681098, 1.3862943611198906]}, {}]
+    # Probabilities 1/8, 3/8, 4/8: MC2 is (1 + 3) / 8; the correct choice of MC1 is less likely than the wrong one.
+    known = [{"log_likelihoods": [-2.0794415416798357, -0.9808292530117262, -0.6931471805599453]}, {}]
     found = score("truthfulqa", Answers(task, known))
     assert found["value"] == pytest.approx(0.5) and found["parts"]["mc1"] == 0.0 and found["n_scored"] == 1
     assert found["comparable_to_published"] is False

@@ -70,7 +70,7 @@ def test_graded_by_a_judge(tmp_path, evaluate, answered, name):
         asked = sum(server.received.values())
         assert status == 0, err
         assert evaluate(flags)[0] == 0
-        assert sum(server.received.values()) == asked
+        assert sum(server.received.values()) == asked + 1, "only the verdict that was cut is asked for again"
         limit = evaluate(f"{flags} --max_not_judged 0.2")
     (entry,) = printed["results"]
     # Two right, two wrong (one says nothing), one declines, two unknown: T = (2 - 2) / 5.

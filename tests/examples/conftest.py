@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from demos import closed_world as demo
+from hf_factuality.hub.cards.card import validate_card
 from hf_factuality.worlds import WorldConfig, WorldModelConfig
 from tests.test_recipes import load_example
 
@@ -14,6 +15,12 @@ FAST = [
     "--use_cpu", "true", "--bf16", "false", "--gradient_checkpointing", "false", "--report_to", "none", "--logging_steps", "1",
     "--save_strategy", "no", "--dtype", "float32", "--disable_tqdm", "true", "--per_device_train_batch_size", "4",
 ]  # fmt: skip
+
+
+def checked_card(folder):
+    """Text of the card that a run wrote, which the Hub would take."""
+    validate_card(folder, ask_hub=False)
+    return (folder / "README.md").read_text(encoding="utf-8")
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from transformers import AutoModelForCausalLM
 
 from hf_factuality.checkpoints.average import Ratios
 from hf_factuality.hub.results import load_results
-from tests.examples.conftest import FAST
+from tests.examples.conftest import FAST, checked_card
 
 
 def test_the_closed_world_measures_before_and_after(run, small_questions, tmp_path, capsys):
@@ -13,6 +13,8 @@ def test_the_closed_world_measures_before_and_after(run, small_questions, tmp_pa
     short = ("--selector", "tests.rewards.test_process:Steps", "--max_steps", "2", "--blocks", "1", "--alpha", "0.3")
     run("--output_dir", out, *short, *FAST)
     assert "answer accuracy" in capsys.readouterr().out and load_results(out / "results-after.json")["results"]
+    card = checked_card(out)
+    assert "papers/2309.06256" in card and "| answer accuracy | not measured | 0." in card
     assert Ratios.load(out).ratios == {"0": pytest.approx(0.3)}
     assert (out / "aligned" / "model.safetensors").exists() and AutoModelForCausalLM.from_pretrained(out)
 

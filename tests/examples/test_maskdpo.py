@@ -85,7 +85,7 @@ def test_a_run_needs_model_and_data(run, tiny_model, tmp_path):
         run("--train_files", tmp_path / "pairs.parquet", *FEW)
     with pytest.raises(ValueError, match="all Parquet or all JSON Lines"):
         run("--model_name_or_path", tiny_model, "--train_files", "a.parquet", "b.jsonl", *FEW)
-    with pytest.raises(FileNotFoundError, match="no-such-file.parquet"):
+    with pytest.raises(DataError, match="no-such-file.parquet"):
         run("--model_name_or_path", tiny_model, "--train_files", tmp_path / "no-such-file.parquet", *FEW)
     with pytest.raises(DataError, match="there is no .*pairs.parquet"):
         run("--model_name_or_path", tiny_model, "--train_files", tmp_path, *FEW)

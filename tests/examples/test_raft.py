@@ -8,13 +8,17 @@ from hf_factuality.data import SamplingConfig, read_questions
 from hf_factuality.data.sampling import Response
 from hf_factuality.errors import DataError
 from hf_factuality.hub.results import load_results
-from tests.examples.conftest import FAST
+from tests.examples.conftest import FAST, checked_card
 
 
 def test_the_closed_world_measures_before_and_after(run, small_questions, tmp_path, capsys):
     out = tmp_path / "raft"
     run("--output_dir", out, "--selector", "tests.rewards.test_process:Steps", "--max_steps", "2", *FAST)
     assert "answer accuracy" in capsys.readouterr().out and load_results(out / "results-after.json")["results"]
+    card = checked_card(out)
+    assert "trained with RAFT, the method of [" in card and "papers/2304.06767" in card and "- raft" in card
+    assert "| base model | `closed-world`," in card, "not the round before the last"
+    assert "`tests.rewards.test_process:Steps`, by the min of its scores" in card and "| answer accuracy | 0." in card
     assert (out / "round-0" / "model.safetensors").exists() and (out / "model.safetensors").exists()
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from hf_factuality.hub.results import load_results
 from tests.data.test_refusals import GREEDY, build, said
-from tests.examples.conftest import FAST
+from tests.examples.conftest import FAST, checked_card
 
 
 FEW = ["--max_steps", "2", *FAST]
@@ -19,6 +19,9 @@ def test_the_closed_world_measures_before_and_after(run, small_questions, tmp_pa
     for name in ("before", "after"):
         metrics = {entry["metric"] for entry in load_results(out / f"results-{name}.json")["results"]}
         assert {"correct", "wrong", "refused"} <= metrics
+    card = checked_card(out)
+    assert "trained with R-Tuning, the method of [" in card and "papers/2311.09677" in card and "- r-tuning" in card
+    assert f"({variant}), labelled by GoldVerifier" in card and "| closed-world-facts | right answers | 0." in card
     (folder,) = out.glob("refusals-*")
     texts = said(datasets.Dataset.from_parquet(str(folder / "refusals.parquet")))
     ends = {"unsure": ("sure.",), "uncertain": ("sure.",), "unknown": ("</answer>",)}[variant]
@@ -30,5 +33,10 @@ def test_the_folder_of_a_run(run, tmp_path, tiny_model):
     given = ["--model_name_or_path", tiny_model, "--output_dir", tmp_path / "out", *FEW]
     run(*given, "--refusals", tmp_path / "refusals")
     assert (tmp_path / "out" / "model.safetensors").exists()
+    card = checked_card(tmp_path / "out")
+    assert (
+        "| data | refusals that a model's own answers made (unsure), labelled by" in card and "None recorded" in card
+    )
+    assert str(tmp_path) not in card
     with pytest.raises(ValueError, match="either --refusals"):
         run(*given)

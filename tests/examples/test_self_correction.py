@@ -1,11 +1,14 @@
 """The example, as a user runs it: its stages in the closed world, and on the folder of `build-corrections`."""
 
+import ast
+
 import pytest
 from datasets import Dataset
 
 from demos import closed_world
+from hf_factuality.hub.results import load_results
 from hf_factuality.worlds import WorldConfig, WorldModelConfig
-from tests.examples.conftest import FAST
+from tests.examples.conftest import FAST, checked_card
 
 
 FEW = ["--max_steps", "2", *FAST]
@@ -28,6 +31,12 @@ def test_the_stages_in_the_closed_world(run, tmp_path, capsys, monkeypatch):
         run("--stage", stage, "--output_dir", tmp_path / f"self-correction-closed-world-{stage}", *FEW, *batch)
         printed = capsys.readouterr().out
         assert "before {'turn_1'" in printed and "after {'turn_1'" in printed
+        out = tmp_path / f"self-correction-closed-world-{stage}"
+        card, results = checked_card(out), load_results(out / "results-after.json")["results"]
+        assert "papers/2502.19613" in card and "- self-rewarding-correction" in card and "fspo" not in card
+        shown = ast.literal_eval(printed.split("after ")[1].split("\n")[0])
+        assert {it["metric"]: round(it["value"], 3) for it in results}.items() <= shown.items()
+        assert "| last answers that are right | 0." in card
     folders = {path.name for path in tmp_path.glob("self-correction-closed-world-dpo/corrections-*")}
     assert folders == {
         "corrections-self-correction-closed-world-sft-pairs-seed42"
@@ -43,6 +52,6 @@ def test_the_folder_of_a_run(run, tmp_path, tiny_model):
     rows.to_parquet(tmp_path / "data" / "corrections.parquet")
     given = ["--model_name_or_path", tiny_model, "--dataset_name", tmp_path / "data", "--output_dir", tmp_path / "out"]
     run("--stage", "dpo", *given, *FEW)
-    assert (tmp_path / "out" / "model.safetensors").exists()
+    assert (tmp_path / "out" / "model.safetensors").exists() and "2502.19613" in checked_card(tmp_path / "out")
     with pytest.raises(SystemExit):
         run("--stage", "ppo", *given)

@@ -110,7 +110,11 @@ def test_refused_before_training_starts(run, tiny_model, tmp_path):
     for options, error, message in [
         ([], ValueError, "name all three"),
         (["--reward_model", tiny_model], ValueError, "name all three"),
-        (["--reward_model", tiny_model, "--dataset_name", tmp_path / "data"], ValueError, "no column 'prompt'"),
+        (
+            ["--reward_model", tiny_model, "--dataset_name", tmp_path / "data"],
+            ValueError,
+            "needs the columns 'prompt'",
+        ),
     ]:
         with pytest.raises(error, match=message):
             run(*named, *options)

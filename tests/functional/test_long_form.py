@@ -92,6 +92,9 @@ def test_corver():
     assert [long_form.corver(count) for count in counts] == [0, -0.3, -0.1, -0.1, 0, 0, 0.1, 0.1]
     with pytest.raises(ValueError, match="-1"):
         long_form.corver(-1)
+    for count in (math.nan, math.inf, "20"):
+        with pytest.raises(ValueError, match=f"count={count!r} must be a finite number"):
+            long_form.corver(count)
 
 
 @pytest.mark.parametrize(

@@ -79,6 +79,13 @@ def test_multiple_choice_at_its_edges(likelihoods, correct, one, two):
     assert metrics.mc2(likelihoods, correct) == (None if two is None else pytest.approx(two))
 
 
+@pytest.mark.parametrize("values", [[0.5, -1.0], [-1.0, 3], ["-1", -2.0]])  # a probability, a negative one, a text
+def test_what_is_no_log_likelihood_is_refused(values):
+    for score in (metrics.mc1, metrics.mc2):
+        with pytest.raises(ValueError, match="is no log-likelihood"):
+            score(values, [True, False])
+
+
 def slow_average_precision(confidences, correct):
     """Sum over every threshold of the step in recall times precision."""
     area, recall_before = Fraction(0), Fraction(0)

@@ -111,7 +111,13 @@ def test_against_slow_loops():
 
 
 def test_what_a_border_refuses():
-    with pytest.raises(ValueError, match="K > 0, got -1"):
+    with pytest.raises(ValueError, match="k=-1 must be .*above 0"):
         scoring.mean_f1_at_k([[S], [S]], [None, -1])
+    for k in ("32", float("nan"), float("inf"), [1]):
+        for refuses in (scoring.f1_at_k, scoring.longwiki):
+            with pytest.raises(ValueError, match="k=.* must be a finite number"):
+                refuses([S] if refuses is scoring.f1_at_k else [[S]], k)
+        with pytest.raises(ValueError, match="k must give a number above 0"):
+            scoring.veriscore([[S]], ["a"], {"a": k})
     with pytest.raises(ValueError, match="length_penalty needs"):
         scoring.length_penalty(3, -1)

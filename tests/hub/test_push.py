@@ -385,6 +385,48 @@ def test_a_template_that_nobody_filled_in_does_not_replace_a_card(hub, model):
     assert published(hub)["README.md"] == b"# Mine, changed"
 
 
+@pytest.mark.parametrize(
+    ("card", "exclude", "said"),
+    [
+        (None, [], "the folder has no model card (README.md)"),
+        (b"# Mine\n", [], "the model card has no header"),
+        (
+            b"---\nlibrary_name: peft\n---\n\n- **License:** [More Information Needed]\n",
+            [],
+            "a template that nobody filled in",
+        ),
+        (b"---\nlicense: mit\n---\n# Mine\n", [], None),
+        (None, ["README.md"], "the folder has no model card (README.md)"),  # there is none to exclude
+        (b"# Mine\n", ["README.md"], None),
+    ],
+)
+def test_a_card_that_is_missing_or_says_nothing_is_said(hub, model, caplog, capsys, card, exclude, said):
+    folder, _ = model
+    (folder / "README.md").unlink()
+    if card is not None:
+        write(folder, {"README.md": card})
+    flags = [flag for pattern in exclude for flag in ("--exclude", pattern)]
+    assert main(["push", str(folder), REPO, "--dry_run", *flags]) == 0
+    shown = capsys.readouterr().out
+    assert ("warning: " in shown) == (said is not None) and (said or "") in shown
+    assert main(["push", str(folder), REPO, *flags]) == 0
+    assert capsys.readouterr().err.count("warning: ") == (said is not None) and not caplog.records, "once"
+    push_folder(folder, REPO, exclude=exclude)
+    ours = [record.message for record in caplog.records if record.name.startswith("hf_factuality")]
+    assert len(ours) == (said is not None) and (said or "") in "".join(ours)
+    if said:
+        assert "create_model_card" in shown or "docs/cards.md" in shown, "and how there will be one"
+
+
+def test_what_is_no_model_needs_no_model_card(hub, model, tmp_path, caplog):
+    write(tmp_path / "data", {"rows.jsonl": b'{"a": 1}\n'})
+    push_folder(tmp_path / "data", "someone/data", repo_type="dataset")
+    folder, _ = model
+    (folder / "README.md").unlink()
+    state = plan_push(folder, path_in_repo="last-checkpoint", resumable=True)
+    assert not state.warnings and not caplog.records
+
+
 # ---- the command
 
 

@@ -282,6 +282,12 @@ def test_winrate_asks_in_both_orders(caplog):
     assert result["winrate"] == 1.0 and result["n_scored"] == 1 and "sk-abc" not in caplog.text
 
 
+def test_a_class_that_compares_is_refused():
+    """Every pair would be left out."""
+    with pytest.raises(TypeError, match="got the class Longer; pass Longer"):
+        compute("winrate", predictions=["a"], references=["b"], pair_judge=Longer)
+
+
 @pytest.mark.parametrize("case", CASES["refused"], ids=lambda case: case["metric"])
 def test_bad_input_is_named(case):
     with pytest.raises(ValueError, match=case["message"]):

@@ -205,7 +205,7 @@ def test_answer_reward_extends():
     assert reward(["Q"] * 2, [tagged("hi"), tagged("ho")], answer=["HI", "HI"]) == [0.25, None]
     assert set(reward.scorers) == {*SCORERS, "mine"}
     assert "mine" not in SCORERS
-    with pytest.raises(TypeError, match="'mine' must be callable"):
+    with pytest.raises(TypeError, match="'mine' must be a name or callable"):
         FSPOAnswerReward(scorers={"mine": 3})
     with pytest.raises(DataError, match="unknown data_source 'nowhere'"):
         FSPOAnswerReward(default_data_source="nowhere")

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from hf_factuality.rewards import LoVeCReward, RLCRReward
+from hf_factuality.rewards import DCPORewards, LoVeCReward, RLCRReward
 from hf_factuality.spans import Label, LabeledSpan, Verification
 from hf_factuality.verifiers import SentenceExtractor
 from hf_factuality.verifiers.base import Judgement, VerifierInput
@@ -76,3 +76,13 @@ def test_one_number_for_claims_of_which_one_is_false():
     found = Verification(claims[:1], claims)
     reward = LoVeCReward(power=1)(completions=[text], verifications=[found], completion_texts=[text])
     assert reward == [pytest.approx(0, abs=1e-9)]
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, "1", None, -1])
+def test_settings_that_are_no_numbers_are_refused(value):
+    for make in (
+        lambda: DCPORewards(mix=value), lambda: DCPORewards(power=value), lambda: LoVeCReward(weight=value),
+        lambda: LoVeCReward(power=value),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=f"(mix|power|weight)={value!r} must be a finite number"):
+            make()

@@ -159,7 +159,7 @@ def test_names_that_are_none(tiny_model, tmp_path, monkeypatch):
         make(tiny_model, tmp_path, Claims({}), reward_funcs=["binary-rar"])
     with pytest.raises(ValueError, match="'precision_detail_relevance' needs relevance"):
         make(tiny_model, tmp_path, Claims({}), reward_funcs="precision_detail_relevance")
-    with pytest.raises(TypeError, match="read by a judge.*None"):
+    with pytest.raises(TypeError, match="a judge needs a method `judge`; NoneType"):
         make(tiny_model, tmp_path, Claims({}), reward_funcs="klcf")
     for rewards in ("binary_rar", [long_form_reward("binary_rar")], "klcf"):
         with pytest.raises(ValueError, match="'(binary_rar|klcf)' reads what a verifier found.*ClaimReward"):
@@ -173,7 +173,23 @@ def test_names_that_are_none(tiny_model, tmp_path, monkeypatch):
 def test_settings_are_refused_when_they_are_made():
     for name, settings, error, match in (
         ("rar", {}, ValueError, "unknown reward 'rar'; choose one of .*'binary_rar'.*'corver'"),
-        ("f1_at_k", {"k": 0}, ValueError, "K > 0, got 0"),
+        ("f1_at_k", {"k": 0}, ValueError, "k=0 must be"),
+        ("f1_at_k", {"k": "32"}, ValueError, "k='32' must be"),
+        ("precision_detail", {"detail_weight": math.nan}, ValueError, "detail_weight=nan must be"),
+        # Not only where the formula can be tried without any completion.
+        (
+            "precision_detail_relevance",
+            {"relevance": letters_reward, "detail_weight": math.nan},
+            ValueError,
+            "=nan must",
+        ),
+        (
+            "precision_detail_relevance",
+            {"relevance": letters_reward, "relevance_weight": "1"},
+            ValueError,
+            "='1' must",
+        ),
+        ("knowrl", {"released": math.nan}, ValueError, "released=nan must be"),
         ("binary_rar", {"k": 3}, TypeError, "'k'"),
         ("binary_rar", {"outcome": letters_reward}, TypeError, "'outcome'"),
     ):
@@ -475,12 +491,13 @@ def test_a_formula_that_gives_no_number_ends_the_run(tiny_model, tmp_path):
         trainer._generate_and_score_completions([trainer.train_dataset[0]] * 3)
 
 
-def test_two_rewards_of_ours_have_two_names():
+def test_two_rewards_of_ours_have_two_names(tiny_model, tmp_path):
     short, long = long_form_reward("f1_at_k", k=8), long_form_reward("f1_at_k", k=64)
-    with pytest.raises(ValueError, match="several rewards are named .'f1_at_k'."):
-        named_rewards([short, long], Claims({}))
+    with pytest.raises(ValueError, match="several reward functions are named .'f1_at_k'."):
+        make(tiny_model, tmp_path, Claims({}), reward_funcs=[short, long])
     long.__name__ = "f1_at_64"
-    assert named_rewards([short, long], Claims({})) == [short, long]
+    trainer = make(tiny_model, tmp_path, Claims({}), reward_funcs=[short, long])
+    assert trainer.reward_func_names == ["f1_at_k", "f1_at_64", "factuality"]
 
 
 def test_batches_of_an_evaluation_do_not_end_a_training(tiny_model, tmp_path):

@@ -212,7 +212,7 @@ def test_flags_win_over_variables(monkeypatch):
     assert off.claim_extractor_server is None and not off._clients
     with pytest.raises(ValueError, match="set claim_extractor_server and truthfulness_rm_server, or pass"):
         roles.verifier()
-    assert roles.verifier(judge=client).verifier.extractor.client.model == "from-flag"
+    assert roles.verifier(judge=roles.checklist().verifier.judge).verifier.extractor.client.model == "from-flag"
 
 
 @pytest.mark.parametrize(

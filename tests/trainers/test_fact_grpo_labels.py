@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from datasets import IterableDataset
 
 from hf_factuality import FactGRPOConfig, FactGRPOTrainer, Label, LabeledSpan, Verification
 from hf_factuality.errors import DataError
@@ -121,8 +122,8 @@ def test_settings_and_card_name_the_function(tiny_model, tmp_path):
     assert pickle.loads(pickle.dumps(trainer.args)).credit == name  # noqa: S301 - made one call earlier
     trainer.create_model_card()
     card = (tmp_path / "README.md").read_text(encoding="utf-8")
-    assert f"FactGRPO with `{name}` credit" in card and f"`credit` | `{name}`" in card
-    for credit, method in (("flip", "FSPO"), ("none", "FactGRPO with none credit")):
+    assert f"and `{name}` credit" in card and f"`credit` | `{name}`" in card and "FSPO" not in card
+    for credit, method in (("flip", "FSPO combined with"), ("none", "GRPO with the sentences' mean factuality")):
         make(tiny_model, tmp_path, WholeCompletion(), credit=credit).create_model_card()
         card = (tmp_path / "README.md").read_text(encoding="utf-8")
         assert method in card and f"{credit} credit, dapo loss" in card
@@ -224,10 +225,13 @@ def test_a_dataset_with_such_a_column_is_refused(tiny_model, tmp_path):
         make(tiny_model, tmp_path, WholeCompletion(), data)
     with pytest.raises(DataError, match="has a column 'verifications'"):
         make(tiny_model, tmp_path, WholeCompletion(), eval_dataset={"one": data})
-    trainer = make(tiny_model, tmp_path, WholeCompletion())
-    trainer.train_dataset = data  # as a stream that does not know its columns would deliver them
+    stream = IterableDataset.from_generator(data.to_list)  # which does not know its columns
+    assert stream.column_names is None
     with pytest.raises(DataError, match="has a column 'verifications'"):
-        one_generation(trainer)
+        make(tiny_model, tmp_path, WholeCompletion(), stream)
+    trainer = make(tiny_model, tmp_path, WholeCompletion())
+    with pytest.raises(DataError, match="has a column 'verifications'"):
+        trainer.evaluate(data)
 
 
 # Claims

@@ -121,7 +121,7 @@ def test_bad_input_is_refused_before_training(tiny_model, tmp_path):
         make(tiny_model, tmp_path, pairs(2).remove_columns("axis"), heads=AXES)
     with pytest.raises(ValueError, match="heads"):
         make(tiny_model, tmp_path, heads=["a", "a"])
-    with pytest.raises(DataError, match="no pair of the eval_dataset is left: all are longer than max_length=60"):
+    with pytest.raises(DataError, match="no row of the eval dataset is left.* max_length=60"):
         long = pairs(2).map(lambda row: {"chosen": [{"role": "assistant", "content": "word " * 90}]})
         make(tiny_model, tmp_path, pairs(2, axes=["verbosity"]), long, max_length=60)
     with pytest.raises(ValueError, match="one eval_dataset"):

@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from peft import LoraConfig
 
 from hf_factuality import (
     FactGRPOConfig,
     FactGRPOTrainer,
     Label,
+    MaskDPOConfig,
     MaskDPOTrainer,
     TokenRewardPPOConfig,
     TokenRewardPPOTrainer,
@@ -21,6 +23,9 @@ from hf_factuality.io.manifest import read_manifest, write_manifest
 from tests.tiny import letters_reward, rows
 from tests.trainers import mask_dpo_recording
 from tests.trainers.recording import QUIET, WholeCompletion, vowels
+from tests.trainers.test_averaging_trainer import make as make_averaging
+from tests.trainers.test_averaging_trainer import save_pair
+from tests.trainers.test_rag_reward_trainer import make as make_rag
 
 
 # A generation batch of 4 completions, of which each step takes 2. The 8 prompts are an epoch of 2 generation batches
@@ -264,3 +269,59 @@ def test_sigterm_is_left_alone_where_nothing_is_saved(tiny_model, tmp_path):
     trainer.training_step = watched
     trainer.train()
     assert seen == [signal.SIG_DFL]
+
+
+@pytest.mark.parametrize("method", ["mask_dpo", "averaging", "rag"])
+def test_tokens_are_counted_on(tiny_model, tmp_path, method):
+    """The parents count them beside their state."""
+
+    def trainer(folder, **settings):
+        settings = {
+            "per_device_train_batch_size": 2,
+            "max_steps": 3,
+            "save_strategy": "steps",
+            "save_steps": 1,
+            **settings,
+        }
+        if method == "mask_dpo":
+            return make(method, tiny_model, tmp_path / folder, **settings)
+        if method == "rag":
+            return make_rag(tiny_model, tmp_path / folder, **settings)
+        return make_averaging(pair, tmp_path / folder, **settings)
+
+    def counted(done):
+        return [entry["num_tokens"] for entry in done.state.log_history if "num_tokens" in entry]
+
+    pair = save_pair(tmp_path, tiny_model) if method == "averaging" else None
+    whole, again = trainer("whole"), trainer("again", save_strategy="no")
+    whole.train()
+    again.train(resume_from_checkpoint=str(tmp_path / "whole" / "checkpoint-2"))
+    assert len(counted(whole)) == 3 and 0 < counted(whole)[0] < counted(whole)[1] < counted(whole)[2]
+    assert counted(again) == counted(whole)
+
+
+def test_an_adapter_is_resumed_as_it_was(tiny_model, tmp_path):
+    def trainer(folder, **lora):
+        config = LoraConfig(**{**mask_dpo_recording.LORA, **lora}) if lora else None
+        settings = {**mask_dpo_recording.SETTINGS, "save_strategy": "steps", "save_steps": 1, "max_steps": 2}
+        args = MaskDPOConfig(str(tmp_path / folder), **settings)
+        return MaskDPOTrainer(tiny_model, args=args, train_dataset=mask_dpo_recording.pairs(), peft_config=config)
+
+    for folder, lora in (("lora", {"r": 2}), ("whole", {})):
+        trainer(folder, **lora).train()
+    adapter, whole = tmp_path / "lora" / "checkpoint-1", tmp_path / "whole" / "checkpoint-1"
+    trainer("again", r=2, target_modules=["v_proj", "q_proj"]).train(str(adapter))  # in another order
+    for other, message in (
+        ({"r": 4}, r"r=2 \(now 4\)"),
+        ({"lora_alpha": 16}, r"lora_alpha=8 \(now 16\)"),
+        ({"target_modules": ["q_proj"]}, "target_modules"),
+    ):
+        with pytest.raises(CheckpointError, match=f"it is of an adapter with {message}"):
+            trainer("again", **other).train(str(adapter))
+    with pytest.raises(CheckpointError, match="it is of an adapter, and this run trains none"):
+        trainer("again").train(str(adapter))
+    with pytest.raises(CheckpointError, match="it is of a whole model, and this run trains an adapter"):
+        trainer("again", r=2).train(str(whole))
+    (adapter / "checkpoint_manifest.json").unlink()  # as a stock trainer leaves it
+    with pytest.raises(CheckpointError, match=r"r=2 \(now 4\)"):
+        trainer("again", r=4).train(str(adapter))

@@ -17,6 +17,13 @@ from hf_factuality import (
 )
 from hf_factuality.errors import DataError
 from hf_factuality.hub.results import measured_entry, write_results
+from hf_factuality.trainers import (
+    AdaptiveAveragingConfig,
+    ProbeConfig,
+    ProcessRewardConfig,
+    RAGRewardConfig,
+    TruthfulnessConfig,
+)
 from tests.tiny import letters_reward, rows
 from tests.trainers import mask_dpo_recording, token_reward_ppo_oracle
 from tests.trainers.mask_dpo_recording import pairs
@@ -52,6 +59,33 @@ def test_the_config_names_the_bad_value(tmp_path, config, settings, message):
 )
 def test_without_token_credit_the_parents_settings_stay(tmp_path, settings):
     FactGRPOConfig(str(tmp_path), credit="none", **{**ONE_BATCH, **settings})
+
+
+@pytest.mark.parametrize(
+    "config",
+    [*CONFIGS, AdaptiveAveragingConfig, RAGRewardConfig, TruthfulnessConfig, ProbeConfig, ProcessRewardConfig],
+)
+def test_sixteen_bits_are_the_default_where_an_accelerator_has_them(config, tmp_path, monkeypatch):
+    """TRL's default is bfloat16, which transformers refuses on a CPU unless it is asked to train there."""
+    settings = {"generation_batch_size": 8, "num_generations": 2} if issubclass(config, GRPOConfig) else {}
+    for has, use_cpu, expected in (
+        (False, False, False),
+        (False, True, False),
+        (True, False, True),
+        (True, True, False),
+    ):
+        for module in ("hf_factuality.trainers._settings", "transformers.training_args"):
+            monkeypatch.setattr(f"{module}.is_torch_bf16_gpu_available", lambda has=has: has)
+        assert config(str(tmp_path), use_cpu=use_cpu, **settings).bf16 is expected
+    assert config(str(tmp_path), use_cpu=True, bf16=True, **settings).bf16 is True
+    with pytest.raises(ValueError, match="bf16"):
+        monkeypatch.setattr("transformers.training_args.is_torch_bf16_gpu_available", lambda: False)
+        config(str(tmp_path), bf16=True, **settings)
+
+
+def test_a_text_where_a_number_is_wanted_is_named(tmp_path):
+    with pytest.raises(ValueError, match="credit_scale='1' must be"):
+        FactGRPOConfig(str(tmp_path), credit_scale="1", use_cpu=True)
 
 
 def test_defaults_and_the_command_line(tmp_path):
@@ -120,7 +154,11 @@ REFUSED = [
     (lambda m, f: grpo(m, f, config={"remove_unused_columns": True}), ValueError, "remove_unused_columns=True drops"),
     (lambda m, f: grpo(m, f, config={"variant": "released"}, reward_funcs=None), ValueError, "nothing to learn from"),
     (lambda m, f: grpo(m, f, config={"reward_weights": [3.0]}, reward_funcs=None), ValueError, "without reward_funcs"),
-    (lambda m, f: grpo(m, f, reward_funcs=factuality), ValueError, "a reward function is named 'factuality'"),
+    (
+        lambda m, f: grpo(m, f, reward_funcs=factuality),
+        ValueError,
+        r"several reward functions are named \['factuality'\]",
+    ),
     (lambda m, f: grpo(m, f, tools=[len]), ValueError, "does not support `tools`"),
     (lambda m, f: ppo(m, f, extra={"tools": [len]}), ValueError, "TokenRewardPPOTrainer does not support `tools`"),
     (lambda m, f: ppo(m, f, extra={"rollout_func": print}), ValueError, "does not support `rollout_func`"),
@@ -138,7 +176,7 @@ REFUSED = [
     (
         lambda m, f: ppo(m, f, per_device_train_batch_size=18, num_generations=2),
         ValueError,
-        "8 prompts are fewer than the 9 .* generation_batch_size=18",
+        "8 rows, fewer than the 9 .*generation_batch_size=18",
     ),
     (lambda m, f: dpo(m, f, data_collator=print), ValueError, "MaskDPOTrainer's own one masks"),
     (lambda m, f: dpo(m, f, pairs().remove_columns("chosen_spans")), DataError, "no column 'chosen_spans'"),
@@ -210,6 +248,11 @@ def test_cards_name_method_verifier_and_settings(tiny_model, tmp_path):
     found += card(trainer, dataset_name=str(tmp_path))
     assert "hf_secret" not in found and "10.0.0.3" not in found and str(tmp_path) not in found
     found = card(ppo(tiny_model, tmp_path, critic_learning_rate=0.00012345), dataset_name=str(tmp_path))
-    for text in ("2406.12221", "PPO with token rewards", "vowels", "`critic_learning_rate` | `0.00012345`"):
+    assert "2406.12221" not in found and "rlfh" not in found
+    for text in (
+        "PPO with custom rewards (`vowels`)",
+        "critic policy, dapo loss; rewards `vowels`",
+        "`critic_learning_rate` | `0.00012345`",
+    ):
         assert text in found, text
     assert str(tmp_path) not in found

@@ -7,7 +7,7 @@ import pytest
 import torch
 import trl
 from packaging.version import Version
-from trl import DPOConfig, DPOTrainer, GRPOConfig, GRPOTrainer, SFTConfig, SFTTrainer
+from trl import DPOConfig, DPOTrainer, GRPOConfig, GRPOTrainer, RewardTrainer, SFTConfig, SFTTrainer
 from trl.trainer.base_config import _BaseConfig
 from trl.trainer.base_trainer import _BaseTrainer
 
@@ -28,6 +28,7 @@ from hf_factuality.trainers import (
 )
 from hf_factuality.trainers._base import FactualityTrainer, SamplingTrainer
 from hf_factuality.trainers._checkpoints import ResumableRollouts, WholeCheckpoints
+from hf_factuality.trainers._data import ChecksDatasets
 from hf_factuality.trainers._finite import CheckedRollouts, StopsAtNonFinite
 from hf_factuality.trainers._overlap import GeneratesInChunks
 from hf_factuality.trainers._padding import SkipsPadding
@@ -57,6 +58,10 @@ CHECKPOINTS = {
     "_save_optimizer_and_scheduler": ["self", "output_dir"],
     "_load_optimizer_and_scheduler": ["self", "checkpoint"],
     "_load_best_model": ["self"],
+}
+DATASETS = {
+    "train": CHECKPOINTS["train"],
+    "evaluate": ["self", "eval_dataset", "ignore_keys", "metric_key_prefix"],
 }
 GENERATING = {
     "_generate_single_turn": [
@@ -91,6 +96,8 @@ HOOKS = {
         "_tokenize_prompts": ["self", "prompts"],
         "_calculate_rewards": ["self", "inputs", "prompts", "completions", "completion_ids_list"],
     },
+    (GRPOTrainer, ChecksDatasets): DATASETS,
+    (_BaseTrainer, ChecksDatasets): DATASETS,
     (GRPOTrainer, ResumableRollouts): {
         "_get_train_sampler": ["self", "dataset"],
         "_save_optimizer_and_scheduler": ["self", "output_dir"],
@@ -154,6 +161,13 @@ def test_hooks_exist_with_the_same_signature(parent, child):
 def test_nothing_else_is_overridden(parent, child):
     overridden = {name for name, value in vars(child).items() if callable(value) and hasattr(parent, name)}
     assert overridden - OWN == set(HOOKS[parent, child])
+
+
+@pytest.mark.parametrize("parent", [DPOTrainer, SFTTrainer, RewardTrainer])
+def test_datasets_are_prepared_under_a_name(parent):
+    """`ChecksDatasets` overrides this for three parents, whose signatures differ in between."""
+    names = list(inspect.signature(parent._prepare_dataset).parameters)
+    assert names[:4] == ["self", "dataset", "processing_class", "args"] and names[-1] == "dataset_name"
 
 
 @pytest.mark.parametrize(

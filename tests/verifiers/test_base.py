@@ -1,8 +1,23 @@
 import pytest
 
 from hf_factuality.errors import ExtractionError, JudgingError, RetrievalError
+from hf_factuality.rewards import ChecklistReward, ClaimReward
 from hf_factuality.spans import Label, LabeledSpan, Verification
-from hf_factuality.verifiers import JudgeInput, Judgement, RowEvidence, Verifier, VerifierInput, VerifierPipeline
+from hf_factuality.verifiers import (
+    JudgeInput,
+    Judgement,
+    LexicalJudge,
+    LexicalVerifier,
+    MajorityJudge,
+    RowEvidence,
+    SentenceExtractor,
+    Verifier,
+    VerifierInput,
+    VerifierPipeline,
+)
+from hf_factuality.verifiers.guard import GuardedVerifier
+from hf_factuality.verifiers.service import judge_rows
+from hf_factuality.worlds import NoisyVerifier
 
 
 class Halves:
@@ -84,3 +99,23 @@ def test_a_retriever_that_loses_a_claim_is_an_error():
 
     with pytest.raises(RetrievalError, match="returned 1 results for 2"):
         VerifierPipeline(Halves(), Recorder(), Short()).verify([VerifierInput("abcd")])
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: GuardedVerifier(LexicalVerifier),
+        lambda: VerifierPipeline(SentenceExtractor, LexicalJudge()),
+        lambda: VerifierPipeline(SentenceExtractor(), LexicalJudge),
+        lambda: VerifierPipeline(SentenceExtractor(), LexicalJudge(), RowEvidence),
+        lambda: MajorityJudge([LexicalJudge(), LexicalJudge]),
+        lambda: NoisyVerifier(LexicalVerifier, 0.1, 0.1),
+        lambda: ClaimReward("precision", LexicalVerifier),
+        lambda: ChecklistReward(LexicalJudge),
+        lambda: list(judge_rows(LexicalVerifier, [])),
+    ],
+)
+def test_a_class_is_no_verifier_and_no_part_of_one(make):
+    """It has the method, and would fail on every completion."""
+    with pytest.raises(TypeError, match=r"got the class (\w+); pass \1\(...\)"):
+        make()

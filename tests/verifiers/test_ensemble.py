@@ -66,7 +66,6 @@ def test_order_and_empty_batch():
     ("make", "message"),
     [
         (lambda: MajorityJudge([]), "at least one judge"),
-        (lambda: MajorityJudge([Fixed]), "is no judge"),
         (lambda: MajorityJudge([Fixed(S)], [0]), "must be positive"),
         (lambda: MajorityJudge([Fixed(S)], [1, 2]), "must be 1 finite"),
         (lambda: MajorityJudge([Fixed(S)], [math.nan]), "finite"),

@@ -107,8 +107,8 @@ def test_object_is_returned_as_it_is():
         *CASES["unknown_names"],
         (f"{__name__}:Missing", "cannot load the verifier .*has no attribute 'Missing'; choose .*'lexical'"),
         (f"{__name__}:NoVerifier", "gives a NoVerifier, which has no `verify` method"),
-        (NoVerifier(), "is no verifier: it needs a `verify` method"),
-        (Constant, "is no verifier: it needs a `verify` method"),
+        (NoVerifier(), "is no verifier: .* needs a method `verify`"),
+        (Constant, r"is no verifier: .* got the class Constant; pass Constant\("),
         (None, "None is no verifier"),
     ],
 )

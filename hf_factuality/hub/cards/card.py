@@ -14,6 +14,7 @@ from typing import Any
 from hf_factuality.errors import HubError
 from hf_factuality.hub.cards.check import card_problems
 from hf_factuality.hub.cards.check import validate_card as validate_card
+from hf_factuality.hub.cards.methods import METHODS, CardMethod, Paper, describe_method
 from hf_factuality.hub.cards.scores import REPO_ID, CardResults, ModelIdentity, card_results
 from hf_factuality.hub.cards.settings import (
     changed_settings,
@@ -81,15 +82,19 @@ def write_trainer_card(
     dataset_name: str | None,
     tags: Any,
     *,
-    method: str,
+    method: CardMethod | str,
     verifier: str,
     objective: str,
     named: tuple[str, ...] = (),
     reliability: Sequence[tuple[int, float, float]] = (),
+    results: Any = None,
+    base_model: str | None = None,
 ) -> None:
     """Let the parent write its card (`write`), and replace its text by ours, with the results of these weights.
 
-    `named` are settings that the objective names already; `reliability` holds a classifier's counts, confidences, accuracies.
+    `method` may be the text of a trainer that has one method, with its `_paper`. `named` are settings that the objective names
+    already; `reliability` holds a classifier's counts, confidences, accuracies. `results` stand instead of the trainer's
+    `card_results`, and `base_model` instead of what the model was loaded from.
     """
     origin = dataset_origin(trainer.train_dataset)
     if dataset_name is None and origin is not None:
@@ -103,14 +108,24 @@ def write_trainer_card(
     model_name = one_line(plain_name(model_name) if model_name else "") or one_line(folder.resolve().name)
     repo_id = getattr(trainer, "hub_model_id", None) or args.hub_model_id
     model = trainer.accelerator.unwrap_model(trainer.model)
-    base = _base_of(model)
+    base = _base_of(model, base_model)
+    given = results if results is not None else getattr(trainer, "card_results", None)
     results = None
     if not trainer.is_in_train:  # they would be of other weights
         this = _this(folder, model_name, repo_id)
-        results = card_results(trainer.card_results, folder, this, base.identity, repo_id)
+        results = card_results(given, folder, this, base.identity, repo_id)
+    if isinstance(method, str):
+        method = CardMethod(method, (Paper(trainer._paper["id"], trainer._paper["title"]),))
     kept = _own_metadata(folder / "README.md")
     write(model_name, shown, tags)
-    data = _metadata(folder / "README.md", kept, base, shown, hasattr(model, "peft_config"), trainer._task)
+    data = _metadata(
+        folder / "README.md",
+        kept,
+        base,
+        shown,
+        hasattr(model, "peft_config"),
+        getattr(trainer, "_task", "text-generation"),
+    )
     hyperparameters = [item for item in changed_settings(args) if item[0] not in named] + describe_adapter(model)
     card = render_card(
         data,
@@ -121,8 +136,6 @@ def write_trainer_card(
         adapter=hasattr(model, "peft_config"),
         base=base.link(),
         method=method,
-        paper_title=trainer._paper["title"],
-        paper_id=trainer._paper["id"],
         training=[
             ("objective", objective),
             ("base model", base.row()),
@@ -140,6 +153,51 @@ def write_trainer_card(
     problems = card_problems(str(card))
     if problems:
         logger.warning("the model card needs a look before it is published: %s", "; ".join(problems))
+
+
+def write_method_card(
+    trainer: Any,
+    method: str,
+    *,
+    objective: str | None = None,
+    verifier: str | None = None,
+    model_name: str | None = None,
+    dataset_name: str | None = None,
+    tags: str | Sequence[str] | None = None,
+    results: Any = None,
+    base_model: str | None = None,
+) -> None:
+    """Write the card of a method that one of TRL's own trainers has trained, such as R-Tuning by `SFTTrainer`.
+
+    The card is that of our trainers: method and paper, base model, data, changed settings, machine, versions, results, limits.
+
+    Args:
+        trainer ([`~transformers.Trainer`] of TRL):
+            After training; the card goes into its `output_dir`, where the model was saved.
+        method (`str`):
+            A key of [`~hf_factuality.hub.cards.methods.METHODS`]: `"rtuning"`, `"raft"`, `"correction_sft"`, ...
+        objective, verifier (`str`, *optional*):
+            In Markdown: what was learnt, and who labelled or chose the data; by default what the table says.
+        model_name, dataset_name, tags (*optional*):
+            As for TRL's `create_model_card`.
+        results (*optional*):
+            Files, as for the trainers' `card_results` (docs/cards.md).
+        base_model (`str`, *optional*):
+            Where training began, if the model was loaded from something in between, such as a round before.
+
+    Raises:
+        `ValueError`: no such method. [`HubError`]: the results are not of this model.
+    """
+    known = sorted(key for key, one in METHODS.items() if one.objective)
+    if method not in known:
+        raise ValueError(f"method={method!r} is unknown; choose one of {known}")
+    row = METHODS[method]
+    found = describe_method([method], row.base)
+    tags = [*([tags] if isinstance(tags, str) else tags or ()), *found.tags, "hf_factuality"]
+    write_trainer_card(
+        trainer, trainer.create_model_card, model_name, dataset_name, tags, method=found,
+        verifier=verifier or row.labelled, objective=objective or row.objective, results=results, base_model=base_model,
+    )  # fmt: skip
 
 
 def update_card(folder: str | Path, results: Any = None, repo_id: str | None = None) -> Path:
@@ -217,15 +275,16 @@ class _Base:
         return self.link() + (f" at `{revision}`" if revision else unknown)
 
 
-def _base_of(model: Any) -> _Base:
-    name = getattr(model.config, "name_or_path", None)
+def _base_of(model: Any, given: str | None = None) -> _Base:
+    loaded = getattr(model.config, "name_or_path", None)
+    name = given or loaded
     if not name:
         return _Base(None, False, ModelIdentity())
     place = Path(name)
     if os.path.exists(name) or not REPO_ID.fullmatch(name):
         shown = plain_name(str(place.resolve()))
         return _Base(shown, False, ModelIdentity(frozenset({shown}), fingerprint=folder_fingerprint(place)))
-    commit = getattr(model.config, "_commit_hash", None)
+    commit = getattr(model.config, "_commit_hash", None) if name == loaded else None
     return _Base(name, True, ModelIdentity(frozenset({name}), commit))
 
 

@@ -242,6 +242,12 @@ def _how_one(entry: Mapping[str, Any]) -> str:
         parts.append(f"temperature {generation['temperature']:g}")
     if "max_new_tokens" in generation:
         parts.append(f"up to {generation['max_new_tokens']} new tokens")
+    if generation.get("n_samples", 1) != 1:
+        parts.append(f"{generation['n_samples']} samples per item")
+    if rule := entry["settings"].get("data_source"):
+        rules = rule.items() if isinstance(rule, Mapping) else [(rule, None)]
+        shown = [f"{name} ({count} of {entry['n']} items)" if count else str(name) for name, count in rules]
+        parts.append(f"answers compared by the rule of {', '.join(shown)}")
     judge = entry["judge"] or {}
     names = [it.get("name") if not it.get("model") else f"{it.get('name')} {it['model']}" for it in (verifier, judge)]
     names = list(dict.fromkeys(name for name in names if name))

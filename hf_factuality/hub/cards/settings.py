@@ -27,8 +27,8 @@ from hf_factuality.io.secrets import MAYBE_SECRET_SETTING
 # another, and says so when a new one appears. The fields that our own configurations add are shown.
 HYPERPARAMETERS = frozenset(
     """
-    adam_beta1 adam_beta2 adam_epsilon auto_find_batch_size average_tokens_across_devices beta bf16
-    cache_implementation cast_lm_head_to_fp32 chat_template_kwargs data_seed dataloader_drop_last delta
+    adam_beta1 adam_beta2 adam_epsilon assistant_only_loss auto_find_batch_size average_tokens_across_devices beta bf16
+    cache_implementation cast_lm_head_to_fp32 chat_template_kwargs completion_only_loss data_seed dataloader_drop_last delta
     disable_dropout discopop_tau entropy_coef entropy_coef_delta entropy_coef_max entropy_coef_min entropy_target
     epsilon epsilon_high f_alpha_divergence_coef f_divergence_type fp16 full_determinism generation_batch_size
     generation_kwargs gradient_accumulation_steps gradient_checkpointing greater_is_better
@@ -36,7 +36,7 @@ HYPERPARAMETERS = frozenset(
     loss_type loss_weights lr_scheduler_kwargs lr_scheduler_type mask_truncated_completions max_completion_length
     max_grad_norm max_length max_steps max_tool_calling_iterations metric_for_best_model min_p model_init_kwargs
     multi_objective_aggregation neftune_noise_alpha num_generations num_iterations num_train_epochs
-    off_policy_mask_threshold optim optim_args optim_target_modules padding_free per_device_train_batch_size
+    off_policy_mask_threshold optim optim_args optim_target_modules packing packing_strategy padding_free per_device_train_batch_size
     precompute_ref_log_probs ref_model_mixup_alpha ref_model_sync_steps repetition_penalty reward_weights
     router_aux_loss_coef sapo_temperature_neg sapo_temperature_pos scale_rewards seed shuffle_dataset
     steps_per_generation sync_ref_model temperature tf32 top_entropy_quantile top_k top_p train_sampling_strategy
@@ -179,13 +179,16 @@ def own_words(dataset: Any) -> str | None:
 
 
 def describe_rewards(functions: Sequence[Any], names: Sequence[str]) -> str:
-    """Reward functions by their names, each with the verifier that it asks, if it says so (attribute `verifier`)."""
-    shown = []
+    """Reward functions that ask a verifier of their own (attribute `verifier`, of them or of their `owner`), by their names, with
+    that verifier; those of one verifier together. Empty if there are none."""
+    asked: dict[int, tuple[Any, list[str]]] = {}
     for function, name in zip(functions, names, strict=True):
         # A function that wraps another may name it, as `functools.wraps` does.
-        verifier = getattr(getattr(function, "__wrapped__", function), "verifier", None)
-        shown.append(escaped(name) + (f" by {describe_verifier(verifier)}" if verifier is not None else ""))
-    return "; ".join(shown)
+        function = getattr(function, "__wrapped__", function)
+        verifier = getattr(getattr(function, "owner", function), "verifier", None)
+        if verifier is not None:
+            asked.setdefault(id(verifier), (verifier, []))[1].append(escaped(name))
+    return "; ".join(f"{', '.join(own)} by {describe_verifier(verifier)}" for verifier, own in asked.values())
 
 
 def _parts(verifier: Any) -> list[str]:

@@ -58,7 +58,8 @@ class Extraction:
 class ExtractionReport:
     """Counts of one call: units asked about (sentences, or whole completions), units whose answer could not be read,
     units without any answer, claims, claims by how they were anchored, claims left out because they repeat another of
-    their sentence or hold a number that the completion does not."""
+    their sentence or hold a number that the completion does not; units whose answer was cut at its length, of those that
+    could not be read; units without a whole answer, by the number of the input."""
 
     units: int = 0
     unparsed: int = 0
@@ -70,6 +71,8 @@ class ExtractionReport:
     repeated: int = 0
     invented: int = 0
     first_error: str | None = None
+    cut: int = 0
+    unanswered: Counter = field(default_factory=Counter)
 
 
 def parse_claims(text: str, nothing: str) -> list[str] | None:
@@ -186,13 +189,14 @@ class LLMExtractor:
         report = self.last_report = ExtractionReport()
         results: list[Extraction] = []
         for start in range(0, len(inputs), SLICE):
-            results += self._extract(inputs[start : start + SLICE])
+            results += self._extract(inputs[start : start + SLICE], start)
         log_unknown(report, f"the claims of %d of {report.units} units are unknown", self)
         return results
 
-    def _extract(self, inputs: Sequence[VerifierInput]) -> list[Extraction]:
+    def _extract(self, inputs: Sequence[VerifierInput], first: int) -> list[Extraction]:
         units = [self._units(item, sentence_offsets(item.completion)) for item in inputs]
-        answers = iter(self._ask([self.prompt.fill(values) for found in units for values, _ in found]))
+        owners = [number for number, found in enumerate(units, first) for _ in found]
+        answers = iter(self._ask([self.prompt.fill(values) for found in units for values, _ in found], owners))
         results = []
         for item, found in zip(inputs, units, strict=True):
             # Words of the completion and its question.
@@ -231,8 +235,8 @@ class LLMExtractor:
         """The claims of a unit, from its answer as `parse` reads it."""
         return self._anchored(answer, item, sentences[0], around)
 
-    def _ask(self, prompts: Sequence[str]) -> list[list | None]:
-        """Per prompt, the answer as `parse` reads it; `None` if it never could."""
+    def _ask(self, prompts: Sequence[str], owners: Sequence[int]) -> list[list | None]:
+        """Per prompt, the answer as `parse` reads it; `None` if it never could. `owners` are the numbers of their inputs."""
 
         def talk(prompt: str) -> Talk:
             for attempt in range(self.retries + 1):
@@ -245,13 +249,16 @@ class LLMExtractor:
                 if found is not None:
                     return found
 
-        results, errors = converse(self.client, talk, prompts)
+        found = converse(self.client, talk, prompts)
         report = self.last_report
         report.units += len(prompts)
-        report.failed += len(errors)
-        report.unparsed += results.count(None) - len(errors)
-        report.first_error = report.first_error or next(iter(errors), None)
-        return results
+        report.failed += len(found.errors)
+        report.unparsed += found.results.count(None) - len(found.errors)
+        report.first_error = report.first_error or next(iter(found.errors), None)
+        cut = {number for number in found.cut if found.results[number] is None}
+        report.cut += len(cut)
+        report.unanswered.update(owners[number] for number in cut | found.failed)
+        return found.results
 
     def _anchored(
         self, claims: Sequence[str], item: VerifierInput, sentence: Sentence, around: frozenset[str]

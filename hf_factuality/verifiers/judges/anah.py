@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from hf_factuality.chat.base import ChatAnswer, ChatRequest
 from hf_factuality.chat.client import ChatClient
@@ -81,6 +81,8 @@ class ANAHJudge(ServedJudge):
             Folder with `anah_{fact,reference,type}_{en,zh}.txt` to use instead of the package's.
         max_reference_tokens (`int`, *optional*, defaults to `1024`):
             Longest answer of turn 2.
+        max_tokens (`int`, *optional*, defaults to `32`):
+            Longest answer of turns 1 and 3.
 
     Raises:
         `ValueError`: the language is neither, or a prompt lacks a value.
@@ -90,8 +92,14 @@ class ANAHJudge(ServedJudge):
     language: str | None = None
     prompts: str | Path | None = None
     max_reference_tokens: int = 1024
+    max_tokens: int = 32
+
+    limits: ClassVar[tuple[str, ...]] = ("max_tokens", "max_reference_tokens")
 
     def __post_init__(self):
+        if min(self.max_tokens, self.max_reference_tokens) < 1:
+            given = f"{self.max_tokens} and {self.max_reference_tokens}"
+            raise ValueError(f"max_tokens and max_reference_tokens must be at least 1, got {given}")
         if self.language not in (None, "en", "zh"):
             raise ValueError(f'language must be "en", "zh" or None, got {self.language!r}')
         names = {(turn, language): f"anah_{turn}_{language}" for turn in _FIELDS for language in ("en", "zh")}
@@ -111,9 +119,8 @@ class ANAHJudge(ServedJudge):
             values = {"question": item.question, "sentence": item.claim, **values}
             messages.append(("user", _separated(self.prompts[turn, language].fill(values))))
             choices = tuple(tags[language]) if tags else ()
-            return ChatRequest(
-                tuple(messages), choices=choices, max_tokens=32 if choices else self.max_reference_tokens
-            )
+            limit = self.max_tokens if choices else self.max_reference_tokens
+            return ChatRequest(tuple(messages), choices=choices, max_tokens=limit)
 
         answer = yield ask("fact", FACT_TAGS)
         said = _said(answer, FACT_TAGS)
@@ -149,11 +156,19 @@ class ANAHVerifier(VerifierPipeline):
             `"en"` or `"zh"`; `None` decides per completion and claim.
         prompts (`str` or `Path`, *optional*):
             See [`ANAHJudge`].
+        max_tokens (`int`, *optional*):
+            Longest answer of a turn: of 1 and 3 instead of 32, and of 2 where it is more than 1024.
     """
 
     def __init__(
-        self, model: str, base_url: str, language: str | None = None, prompts: str | Path | None = None, **kwargs: Any
+        self,
+        model: str,
+        base_url: str,
+        language: str | None = None,
+        prompts: str | Path | None = None,
+        max_tokens: int = 32,
+        **kwargs: Any,
     ):
-        super().__init__(
-            SentenceExtractor(language), ANAHJudge(ChatClient(base_url, model, **kwargs), language, prompts)
-        )
+        client, passages = ChatClient(base_url, model, **kwargs), max(max_tokens, ANAHJudge.max_reference_tokens)
+        judge = ANAHJudge(client, language, prompts, max_reference_tokens=passages, max_tokens=max_tokens)
+        super().__init__(SentenceExtractor(language), judge)

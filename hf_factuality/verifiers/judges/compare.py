@@ -108,4 +108,7 @@ class CompareVerifier:
         """One [`~hf_factuality.Verification`] per input, in order: a span over all of it."""
         pairs = [PairInput(it.question, it.completion, it.row.get("other", ""), it.evidence) for it in inputs]
         found = zip(inputs, self.judge.judge(pairs), strict=True)
-        return [Verification((LabeledSpan(0, len(it.completion), one.label),)) for it, one in found]
+        return [
+            Verification((LabeledSpan(0, len(it.completion), one.label),), unanswered=int(one.unanswered))
+            for it, one in found
+        ]

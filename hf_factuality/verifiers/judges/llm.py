@@ -9,10 +9,10 @@ from __future__ import annotations
 import logging
 import math
 import re
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from hf_factuality.chat.base import ChatAnswer, ChatModel, ChatRequest, TokenLogprobs
 from hf_factuality.chat.client import ChatClient
@@ -131,14 +131,27 @@ def read_choice(
     return said, shares
 
 
-def converse(client: ChatModel, talk: Callable[[Any], Talk], inputs: Sequence[Any]) -> tuple[list[Any], list[str]]:
+@dataclass(frozen=True)
+class Conversed:
+    """What came of conversations: their results in order, the errors of the requests that failed, and the numbers of those
+    whose last answer was cut at its length or whose request failed."""
+
+    results: list[Any]
+    errors: list[str]
+    cut: set[int]
+    failed: set[int]
+
+
+def converse(client: ChatModel, talk: Callable[[Any], Talk], inputs: Sequence[Any]) -> Conversed:
     """Conversations about many inputs, side by side: all that wait for an answer are sent together.
 
-    Returns the results in order and the errors of the requests that failed. [`Unanswered`] is raised in a conversation
-    whose request failed, and ends it: with a result if it returns one, else with `None`.
+    [`Unanswered`] is raised in a conversation whose request failed, and ends it: with a result if it returns one, else with
+    `None`.
     """
     results: list[Any] = [None] * len(inputs)
     errors: list[str] = []
+    cut: set[int] = set()
+    failed: set[int] = set()
     for start in range(0, len(inputs), SLICE):
         numbers = range(start, min(start + SLICE, len(inputs)))
         talks = {number: talk(inputs[number]) for number in numbers}
@@ -146,9 +159,11 @@ def converse(client: ChatModel, talk: Callable[[Any], Talk], inputs: Sequence[An
         while answers:
             requests = {}
             for number, answer in answers.items():
+                (cut.add if answer is not None and answer.was_cut else cut.discard)(number)
                 try:
                     if answer is not None and answer.error is not None:
                         errors.append(answer.error)
+                        failed.add(number)
                         talks[number].throw(Unanswered())
                     else:
                         requests[number] = talks[number].send(answer)
@@ -157,7 +172,7 @@ def converse(client: ChatModel, talk: Callable[[Any], Talk], inputs: Sequence[An
                 except Unanswered:
                     pass
             answers = requests and dict(zip(requests, client.chat(list(requests.values())), strict=True))
-    return results, errors
+    return Conversed(results, errors, cut, failed)
 
 
 def evidence_text(item: JudgeInput) -> str:
@@ -175,19 +190,22 @@ def judgement_of(item: JudgeInput, label: Label | None, score: float | None) -> 
 
 @dataclass(frozen=True)
 class JudgeReport:
-    """What one call of a judge met: claims, answers that were none of the allowed ones, requests that failed after all
-    retries, and the first of their errors."""
+    """What one call of a judge met: claims, answers that were none of the allowed ones (`cut`: those of them that ended at the
+    limit of tokens), requests that failed after all retries, and the first of their errors."""
 
     claims: int = 0
     unparsed: int = 0
     failed: int = 0
     first_error: str | None = None
+    cut: int = 0
 
     @classmethod
-    def of(cls, verdicts: Sequence[Any], errors: Sequence[str]) -> JudgeReport:
-        """Of all verdicts of a call, `None` where unknown, and the errors of the requests that failed."""
-        unknown = sum(verdict is None for verdict in verdicts)
-        return cls(len(verdicts), unknown - len(errors), len(errors), errors[0] if errors else None)
+    def of(cls, verdicts: Sequence[Any], errors: Sequence[str], cut: Collection[int] = ()) -> JudgeReport:
+        """Of all verdicts of a call, `None` where unknown, the errors of the requests that failed, and the numbers of the inputs
+        whose answer was cut."""
+        unknown = [number for number, verdict in enumerate(verdicts) if verdict is None]
+        failed = len(errors), errors[0] if errors else None
+        return cls(len(verdicts), len(unknown) - len(errors), *failed, sum(number in cut for number in unknown))
 
     @property
     def unknown(self) -> int:
@@ -195,15 +213,26 @@ class JudgeReport:
         return self.unparsed + self.failed
 
 
-def log_unknown(report: Any, what: str, who: Any):
-    """Warn of what could not be read or answered in a report; `what` has a place for their number."""
+def log_unknown(report: Any, what: str, who: Any, limits: Sequence[str] = ("max_tokens",)):
+    """Warn of what could not be read or answered in a report; `what` has a place for their number, and `limits` are the
+    attributes of `who` that limit its answers."""
     unknown = report.unparsed + report.failed
     if unknown:
         why = f"; the first error: {report.first_error}" if report.first_error else ""
+        if report.cut:
+            why += f"; {raise_limit(report.cut, who, limits)}"
         logger.warning(
             f"%s: {what}: %d answers could not be read, %d requests failed%s",
             type(who).__name__, unknown, report.unparsed, report.failed, why,
         )  # fmt: skip
+
+
+def raise_limit(cut: int, who: Any, limits: Sequence[str] = ("max_tokens",)) -> str:
+    """What to do about answers that were cut: the settings of `who` by their names, with their values."""
+    settings = " or ".join(f"{name}={getattr(who, name)}" for name in limits)
+    told = f"{cut} answers were cut at their length: raise {settings} of {type(who).__name__}"
+    flag = getattr(who, "limit_flag", None)
+    return f"{told} ({flag})" if flag else told
 
 
 @dataclass(eq=False, repr=False)
@@ -214,13 +243,22 @@ class ServedJudge:
     client: ChatModel
     last_report: JudgeReport = field(default_factory=JudgeReport, init=False)
 
+    limits: ClassVar[tuple[str, ...]] = ("max_tokens",)
+    limit_flag: ClassVar[str] = "--verifier_tokens"
+
     def judge(self, inputs: Sequence[JudgeInput]) -> list[Judgement]:
         """One [`~hf_factuality.verifiers.base.Judgement`] per input, in order. [`~hf_factuality.chat.client.ServerError`]: the
         server is gone; what was answered is in the cache."""
-        results, errors = converse(self.client, self._talk, inputs)
-        self.last_report = JudgeReport.of([result and result.label for result in results], errors)
-        log_unknown(self.last_report, f"%d of {len(inputs)} claims have no verdict", self)
-        return [result or Judgement(None) for result in results]
+        found = converse(self.client, self._talk, inputs)
+        labels = [result and result.label for result in found.results]
+        self.last_report = JudgeReport.of(labels, found.errors, found.cut)
+        log_unknown(self.last_report, f"%d of {len(inputs)} claims have no verdict", self, self.limits)
+        results = (result or Judgement(None) for result in found.results)
+        lost = found.cut | found.failed
+        return [
+            replace(result, unanswered=True) if result.label is None and number in lost else result
+            for number, result in enumerate(results)
+        ]
 
     def _talk(self, item: JudgeInput) -> Talk:
         """The conversation about a claim; returns its judgement."""
@@ -306,7 +344,7 @@ class LLMVerifier(VerifierPipeline):
             `None`: whole sentences.
         retriever ([`~hf_factuality.verifiers.base.Retriever`], *optional*):
             `None`: the row's own evidence.
-        prompt (`str` or `Path`, *optional*, defaults to `"judge"`):
+        prompt (`str` or `Path`, *optional*, defaults to `"judge"`), max_tokens (`int`, *optional*, defaults to `16`):
             See [`LLMJudge`].
     """
 
@@ -317,7 +355,8 @@ class LLMVerifier(VerifierPipeline):
         extractor: Extractor | None = None,
         retriever: Retriever | None = None,
         prompt: str | Path = "judge",
+        max_tokens: int = 16,
         **kwargs: Any,
     ):
-        judge = LLMJudge(ChatClient(base_url, model, **kwargs), prompt)
+        judge = LLMJudge(ChatClient(base_url, model, **kwargs), prompt, max_tokens=max_tokens)
         super().__init__(extractor or SentenceExtractor(), judge, retriever)

@@ -160,10 +160,10 @@ class SelfJudge(ServedJudge):
         Raises:
             [`~hf_factuality.chat.client.ServerError`]: the server is gone.
         """
-        results, errors = converse(self.client, self._rate, inputs)
-        self.last_assessment = JudgeReport.of(results, errors)
+        found = converse(self.client, self._rate, inputs)
+        self.last_assessment = JudgeReport.of(found.results, found.errors, found.cut)
         log_unknown(self.last_assessment, f"%d of {len(inputs)} claims have no verdict", self)
-        return results
+        return found.results
 
     def _rate(self, item: AssessInput) -> Talk:
         values = {"question": item.question, "response": item.response, "statement": item.statement}

@@ -15,7 +15,7 @@ from datasets import Dataset, concatenate_datasets
 from huggingface_hub import ModelCardData
 from markdown_it import MarkdownIt
 from peft import LoraConfig
-from trl import DPOConfig, GRPOConfig
+from trl import DPOConfig, GRPOConfig, SFTConfig
 
 from hf_factuality import FactGRPOConfig, MaskDPOConfig, TokenRewardPPOConfig
 from hf_factuality.chat.client import ChatClient
@@ -38,6 +38,7 @@ from hf_factuality.hub.cards.settings import (
     plain_name,
 )
 from hf_factuality.io.markdown import escaped
+from hf_factuality.trainers import AdaptiveAveragingConfig
 from hf_factuality.verifiers import LexicalVerifier, LLMJudge, NLIVerifier, SentenceExtractor, VerifierPipeline
 from tests.hub.cards.card_oracle import assert_valid_header, header_and_text
 from tests.trainers.test_mask_dpo_trainer import MaskDPOTrainer, make
@@ -46,11 +47,11 @@ from tests.trainers.test_mask_dpo_trainer import MaskDPOTrainer, make
 WITHHELD = frozenset(
     """
     accelerator_config activation_checkpointing activation_checkpointing_kwargs activation_offloading
-    batch_eval_metrics bf16_full_eval dataloader_in_order dataloader_multiprocessing_context dataloader_num_workers
-    dataloader_persistent_workers dataloader_pin_memory dataloader_prefetch_factor dataset_num_proc ddp_backend
+    batch_eval_metrics bf16_full_eval chat_template_path dataloader_in_order dataloader_multiprocessing_context dataloader_num_workers
+    dataloader_persistent_workers dataloader_pin_memory dataloader_prefetch_factor dataset_kwargs dataset_num_proc dataset_text_field ddp_backend
     ddp_broadcast_buffers ddp_bucket_cap_mb ddp_find_unused_parameters ddp_static_graph ddp_timeout debug deepspeed
-    disable_tqdm do_eval do_predict do_train ds3_gather_for_generation enable_jit_checkpoint
-    eval_accumulation_steps eval_delay eval_do_concat_batches eval_on_start eval_steps eval_strategy
+    disable_tqdm do_eval do_predict do_train ds3_gather_for_generation enable_jit_checkpoint eos_token
+    eval_accumulation_steps eval_delay eval_do_concat_batches eval_on_start eval_packing eval_steps eval_strategy
     eval_use_gather_object fp16_full_eval fsdp fsdp_config gradient_checkpointing_kwargs hub_always_push
     hub_model_id hub_private_repo hub_revision hub_strategy hub_token ignore_data_skip include_for_metrics
     include_num_input_tokens_seen label_names length_column_name liger_kernel_config local_rank log_completions
@@ -125,10 +126,10 @@ def test_names_that_are_no_paths(tmp_path, monkeypatch):
     assert dict(changed_settings(args))["generation_kwargs"]["stop"] == [".", "~me", "x" * 300, "~nobody-here/x"]
 
 
-@pytest.mark.parametrize("config", [FactGRPOConfig, MaskDPOConfig, TokenRewardPPOConfig])
+@pytest.mark.parametrize("config", [FactGRPOConfig, MaskDPOConfig, TokenRewardPPOConfig, AdaptiveAveragingConfig])
 def test_every_setting_of_the_parents_is_shown_or_withheld(config):
     """A field that TRL adds fails here, until somebody says whether it is a hyper-parameter."""
-    parent = DPOConfig if issubclass(config, DPOConfig) else GRPOConfig
+    parent = next(it for it in (DPOConfig, SFTConfig, GRPOConfig) if issubclass(config, it))
     names = {field.name for field in fields(parent)}
     assert not HYPERPARAMETERS & WITHHELD
     assert not names - HYPERPARAMETERS - WITHHELD
@@ -187,7 +188,10 @@ def test_a_verifier_is_its_repository_or_its_parts(tmp_path):
     assert "Qwen/Qwen2.5-7B-Instruct" in text and "LLMJudge" in text
     assert not any(word in text for word in ("10.1.2.3", "8000", "sk-0123", "http"))
     reward = SimpleNamespace(verifier=LexicalVerifier())
-    assert describe_rewards([reward, len], ["rlfh", "len"]) == f"rlfh by {describe_verifier(LexicalVerifier())}; len"
+    assert describe_rewards([reward, len], ["rlfh", "len"]) == f"rlfh by {describe_verifier(LexicalVerifier())}"
+    part, whole = SimpleNamespace(owner=reward), describe_verifier(LexicalVerifier())
+    assert describe_rewards([reward, len, part], ["a", "len", "b"]) == f"a, b by {whole}", "of one object: once"
+    assert describe_rewards([len], ["len"]) == ""
 
 
 def test_a_judge_with_a_model_of_the_hub_or_of_a_folder(tmp_path):
