@@ -222,7 +222,9 @@ def refuse_secrets(name: str, file: str | Path | bytes, allowed: Collection[str]
                 f"{text} could not be searched for secrets ({redact(one.problem)}); leave it out or unpack it; {let}"
             )
         line = "" if one.line is None else f", line {one.line},"
-        raise HubError(f"{text}{line} holds what looks like a secret ({one.kind}); take it out, and revoke it; {let}")
+        raise HubError(
+            f"{text}{line} holds what looks like a secret ({one.kind.replace('-', ' ')}); take it out, and revoke it; {let}"
+        )
     return seen
 
 
