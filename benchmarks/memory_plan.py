@@ -296,8 +296,8 @@ def sizes() -> None:
 
 def smallest(config, args, peft_config) -> str:
     for gpus in GPUS:
-        # Without DeepSpeed there is no float32 copy of bfloat16 weights, which few learning rates bear.
-        ways = SHARDINGS if peft_config else ("zero2", "zero3")
+        # DDP has no float32 copy of bfloat16 weights, without which few learning rates do.
+        ways = SHARDINGS if peft_config else SHARDINGS[1:]
         for sharding in ways if gpus > 1 else SHARDINGS[:1] if peft_config else ():
             size, _ = peak(memory_plan(config, args, sharding, gpus, 512, peft_config))
             if size <= USABLE * 80e9:

@@ -7,6 +7,7 @@ import json
 import math
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -165,7 +166,6 @@ def trace(config: Any, rows: int, length: int, mixed: bool = False, peft_config:
 def _trace(config: Any, rows: int, length: int, mixed: bool, peft_config: Any) -> Pass:
     from torch._subclasses.fake_tensor import FakeTensorMode
     from transformers import AutoModelForCausalLM
-    from transformers.integrations import moe
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
     ALL_ATTENTION_FUNCTIONS.register(_ATTENTION, _attention)
@@ -173,8 +173,6 @@ def _trace(config: Any, rows: int, length: int, mixed: bool, peft_config: Any) -
     config.use_cache = False
     dtype = config.dtype or torch.float32
     where, kept, stream = [-1], {}, 0
-    # The grouped product of experts is for real bfloat16 tensors; what stands in for it keeps the same.
-    grouped, moe._can_use_grouped_mm = getattr(moe, "_can_use_grouped_mm", None), lambda *_: False
     try:
         with torch.device("meta"):
             model = base = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation=_ATTENTION)
@@ -183,7 +181,7 @@ def _trace(config: Any, rows: int, length: int, mixed: bool, peft_config: Any) -
 
                 model = get_peft_model(model, peft_config)
         layers = decoder_layers(model)
-        with FakeTensorMode():
+        with FakeTensorMode(), _plain_experts():
             _without_memory(model)
             own = {p.untyped_storage()._cdata for p in model.parameters()}
 
@@ -220,6 +218,16 @@ def _trace(config: Any, rows: int, length: int, mixed: bool, peft_config: Any) -
             )  # fmt: skip
     except (RuntimeError, NotImplementedError, AttributeError, KeyError) as error:
         raise ValueError(f"{type(config).__name__} cannot be planned: {error!r:.200}") from error
+
+
+@contextmanager
+def _plain_experts() -> Iterator[None]:
+    """The grouped product of experts is for real bfloat16 tensors; what stands in for it keeps the same."""
+    from transformers.integrations import moe
+
+    grouped, moe._can_use_grouped_mm = getattr(moe, "_can_use_grouped_mm", None), lambda *_: False
+    try:
+        yield
     finally:
         moe._can_use_grouped_mm = grouped
 
@@ -538,17 +546,18 @@ def _inference(verifier: VerifierModel) -> tuple[int, int, int]:
         with torch.device("meta"):
             model = build(verifier.config, dtype=dtype).eval()
         number = sum(p.numel() for p in model.parameters())
-        with FakeTensorMode(), torch.inference_mode():
+        with FakeTensorMode(), _plain_experts(), torch.inference_mode():
             _without_memory(model)
             ids = torch.ones(verifier.rows, verifier.length, dtype=torch.long)
             given = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
             if verifier.architecture.endswith("Seq2SeqLM"):
                 given["decoder_input_ids"] = ids[:, :1]
             with Watch():
-                model(**given)
+                model.base_model(**given)  # heads are small, and some of them look for values
     except (RuntimeError, NotImplementedError, AttributeError, KeyError) as error:
         raise ValueError(
-            f"the verifier's {type(verifier.config).__name__} cannot be planned: {error!r:.200}"
+            f"the verifier's {type(verifier.config).__name__} cannot be planned ({error!r:.200}); plan without it "
+            "(--verifier lexical), and leave room for it"
         ) from error
     _traces[key] = number, dtype.itemsize, live["most"]
     return _traces[key]
