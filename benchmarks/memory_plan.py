@@ -1,20 +1,24 @@
 """Peak memory of trainings of small models of random weights against what `hf-factuality plan` says of them.
 
     PYTHONPATH=. python benchmarks/memory_plan.py
+    PYTHONPATH=. python benchmarks/memory_plan.py --fsdp2
     PYTHONPATH=. python benchmarks/memory_plan.py --sizes
 
 Each training is a process of its own, of two optimizer steps, all completions as long as the limit. Measured is the most
-that torch's allocator gave out at a time, of the CPU (by torch's profiler) or of the GPU. `--sizes` prints how many GPUs of 80 GB the planner wants for published models; nothing is run.
+that torch's allocator gave out at a time, of the CPU (by torch's profiler) or of the GPU. `--fsdp2`: what accelerate's own
+FSDP2 keeps on each of two processes over gloo. `--sizes` prints how many GPUs of 80 GB the planner wants for published models; nothing is run.
 """
 
 import argparse
 import contextlib
+import itertools
 import json
 import os
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 
 
 os.environ.setdefault("CI", "1")
@@ -23,7 +27,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import torch
 from _lengths import draw_lengths
 from datasets import Dataset
-from peft import LoraConfig
+from peft import LoraConfig, get_peft_model
 from torch.profiler import ProfilerActivity, profile
 from transformers import AutoConfig, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
@@ -150,6 +154,121 @@ def one(method, case) -> None:
     print(json.dumps(found))
 
 
+def fsdp2(out: Path | None) -> None:
+    """Bytes that each of two processes keeps, by accelerate's `fsdp2_prepare_model` and by the plan."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "rows.json"
+        torch.multiprocessing.spawn(_keep_split, args=(str(Path(folder) / "store"), str(file)), nprocs=2)
+        rows = json.loads(file.read_text(encoding="utf-8"))
+    print(
+        "| loaded in | mixed_precision | learnt | term | kept, MB | planned, MB | planned / kept |\n|---|---|---|---|---|---|---|"
+    )
+    for row in rows:
+        for term, kept in row["kept"].items():
+            planned = row["planned"][term]
+            print(f"| {row['dtype']} | {row['mixed']} | {row['learnt']} | {term} | {kept / 1e6:.2f} | {planned / 1e6:.2f} "
+                  f"| {planned / kept:.2f} |")  # fmt: skip
+    if out:
+        out.write_text(json.dumps(rows, indent=1), encoding="utf-8")
+
+
+def _keep_split(rank: int, store: str, file: str) -> None:
+    """One of the processes: accelerate makes DDP of FSDP on CPUs, so that its helper is called by itself."""
+    from accelerate import PartialState
+
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
+    PartialState(cpu=True)
+    settings = itertools.product(("bfloat16", "float32"), ("bf16", "no"), ("whole", "LoRA"))
+    rows = [_kept_split(*one) for one in settings]
+    if rank == 0:
+        Path(file).write_text(json.dumps(rows), encoding="utf-8")
+    torch.distributed.destroy_process_group()
+
+
+def _kept_split(dtype: str, mixed: str, learnt: str) -> dict:
+    from accelerate.utils import FullyShardedDataParallelPlugin
+    from accelerate.utils.fsdp_utils import fsdp2_prepare_model
+    from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+
+    hidden, inner, layers, heads, key_heads, vocabulary = (256, 704, 6, 4, 2, 4000)
+    config = LlamaConfig(
+        vocab_size=vocabulary, hidden_size=hidden, intermediate_size=inner, num_hidden_layers=layers,
+        num_attention_heads=heads, num_key_value_heads=key_heads, dtype=dtype,
+    )  # fmt: skip
+    lora = LoraConfig(r=8, target_modules="all-linear", task_type="CAUSAL_LM") if learnt == "LoRA" else None
+    model = LlamaForCausalLM(config).to(getattr(torch, dtype))
+    model = get_peft_model(model, lora) if lora else model
+    plugin = FullyShardedDataParallelPlugin(
+        fsdp_version=2,
+        auto_wrap_policy="transformer_based_wrap",
+        cpu_ram_efficient_loading=False,
+        reshard_after_forward=True,
+    )
+    if mixed != "no":
+        plugin.set_mixed_precision(mixed)
+    mesh = torch.distributed.init_device_mesh("cpu", (2,), mesh_dim_names=("all",))
+    accelerator = SimpleNamespace(
+        state=SimpleNamespace(fsdp_plugin=plugin), mixed_precision=mixed, is_main_process=False, device=torch.device("cpu"),
+        torch_device_mesh={("all",): mesh}, parallelism_config=SimpleNamespace(fsdp_dim_names=["all"]),
+    )  # fmt: skip
+    model = fsdp2_prepare_model(accelerator, model)
+    learns = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    optimizer = torch.optim.AdamW(learns, lr=1e-4)
+    ids = torch.zeros(1, 2, dtype=torch.long)
+    model.set_requires_gradient_sync(
+        False
+    )  # as accelerate's `no_sync`, in all of the accumulated batches but the last
+    model(input_ids=ids, labels=ids).loss.backward()
+    units = {id(state): state for state in (m._get_fsdp_state() for m in model.modules() if isinstance(m, FSDPModule))}
+    whole = 0
+    for unit in (group for state in units.values() for group in state._fsdp_param_groups):
+        for parameter in unit.fsdp_params:
+            gradient = parameter.unsharded_accumulated_grad
+            if gradient is None and hasattr(parameter, "_unsharded_param"):
+                gradient = parameter._unsharded_param.grad
+            whole += 0 if gradient is None else gradient.nbytes
+    model.set_requires_gradient_sync(True)
+    model(input_ids=ids, labels=ids).loss.backward()
+    optimizer.step()
+    moments = [value for state in optimizer.state.values() for value in state.values() if value.dim()]
+    kept = {
+        "weights": sum(own(parameter).nbytes for parameter in model.parameters()),
+        "gradients": sum(own(parameter.grad).nbytes for parameter in learns),
+        "optimizer": sum(own(moment).nbytes for moment in moments),
+        "gradients before they are split": whole,
+    }
+    if lora is None:
+        # The reference, as TRL's prepare_fsdp splits it.
+        frozen = LlamaForCausalLM(config).to(getattr(torch, dtype))
+        fully_shard(
+            frozen,
+            reshard_after_forward=True,
+            mesh=mesh,
+            mp_policy=plugin.mixed_precision_policy or MixedPrecisionPolicy(),
+        )
+        kept["reference"] = sum(own(parameter).nbytes for parameter in frozen.parameters())
+        with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled, torch.no_grad():
+            frozen(input_ids=ids)
+        kept["gathered reference"] = allocated(profiled)
+    args = FactGRPOConfig("out", use_cpu=True, bf16=mixed == "bf16", beta=0.1, gradient_accumulation_steps=2,
+                          per_device_train_batch_size=1, num_generations=2, report_to="none")  # fmt: skip
+    terms = memory_plan(config, args, "fsdp2", 2, peft_config=lora, gpu=False)
+    planned = {term.name: term.bytes for term in terms}
+    return {
+        "dtype": dtype,
+        "mixed": mixed,
+        "learnt": learnt,
+        "kept": kept,
+        "planned": {name: planned[name] for name in kept},
+    }
+
+
+def own(tensor: torch.Tensor) -> torch.Tensor:
+    """The part of a split tensor that this process has."""
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
+
+
 def sizes() -> None:
     """The fewest GPUs that fit: bfloat16, gradient checkpointing, one text at a time, prompts of 512 tokens, up to 2,048 more."""
     own = {"output_dir": "out", "report_to": "none", "use_cpu": True, "bf16": True, "gradient_checkpointing": True,
@@ -177,8 +296,8 @@ def sizes() -> None:
 
 def smallest(config, args, peft_config) -> str:
     for gpus in GPUS:
-        # Without DeepSpeed there is no float32 copy of bfloat16 weights, which few learning rates bear.
-        ways = SHARDINGS if peft_config else ("zero2", "zero3")
+        # DDP has no float32 copy of bfloat16 weights, without which few learning rates do.
+        ways = SHARDINGS if peft_config else SHARDINGS[1:]
         for sharding in ways if gpus > 1 else SHARDINGS[:1] if peft_config else ():
             size, _ = peak(memory_plan(config, args, sharding, gpus, 512, peft_config))
             if size <= USABLE * 80e9:
@@ -190,10 +309,14 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--one", nargs=2, metavar=("METHOD", "CASE"), help=argparse.SUPPRESS)
     parser.add_argument("--sizes", action="store_true")
+    parser.add_argument("--fsdp2", action="store_true")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     if args.sizes:
         sizes()
+        return
+    if args.fsdp2:
+        fsdp2(args.out)
         return
     if args.one:
         one(*args.one)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable
-from dataclasses import asdict
+import shlex
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 
 METHODS = {"fspo": "FactGRPOConfig", "rlfh": "TokenRewardPPOConfig", "mask_dpo": "MaskDPOConfig"}
-_PHASES = {"generate": "while completions are generated", "critic": "in the critic's passes", "backward": "in the policy's passes",
+_PHASES = {"generate": "while completions are generated", "score": "while completions are scored", "critic": "in the critic's passes", "backward": "in the policy's passes",
            "step": "in the optimizer's step"}  # fmt: skip
 
 
@@ -38,15 +39,20 @@ def add_parser(commands: Any) -> None:
     parser.set_defaults(run=_plan, settings=[])
 
 
+@dataclass
+class _Script:
+    """Of the arguments of a training's script, those that matter for memory."""
+
+    verifier: str | None = None
+
+
 def _plan(args: argparse.Namespace) -> int:
     import torch
     import yaml
-    from huggingface_hub.errors import StrictDataclassError
-    from transformers import AutoConfig
-    from trl import ModelConfig, TrlParser, get_peft_config
+    from trl import ModelConfig, TrlParser
 
     import hf_factuality
-    from hf_factuality.trainers.memory import SHARDINGS, USABLE, memory_plan, peak
+    from hf_factuality.trainers.memory import Plan, advise, as_flag, best_plan, plan_training
 
     for name in ("gpus", "gpu_memory", "prompt_length"):
         if not getattr(args, name) > 0:
@@ -55,88 +61,87 @@ def _plan(args: argparse.Namespace) -> int:
     if not torch.cuda.is_available():
         flags += ["--use_cpu", "true"]  # or bf16: true of a recipe would be refused here
 
-    def settings(gpus, **changed):
+    processes = [args.gpus]
+    own = {"world_size": property(lambda _: processes[0]), "_takes_bf16": lambda _: True}
+    parser = TrlParser((type("Training", (getattr(hf_factuality, METHODS[args.method]),), own), ModelConfig, _Script))
+
+    def settings(changed: Mapping[str, Any]) -> Any:
         # As the script would read them, and checked for as many processes as there will be.
-        own = {"world_size": property(lambda _: gpus), "_takes_bf16": lambda _: True}
-        parser = TrlParser((type("Training", (getattr(hf_factuality, METHODS[args.method]),), own), ModelConfig))
-        more = [text for name, value in changed.items() for text in (f"--{name}", str(value))]
-        return parser.parse_args_and_config(["--output_dir", "plan", *flags, *more], fail_with_unknown_args=False)[:2]
+        processes[0] = changed.get("gpus", args.gpus)
+        more = [word for name in changed if name not in ("gpus", "sharding") for word in as_flag(name, changed[name])]
+        words = ["--output_dir", "plan", *flags, *more]
+        return parser.parse_args_and_config(words, fail_with_unknown_args=False)[:3]
 
     try:
-        training, model = settings(args.gpus)
+        training, model, script = settings({})
     except yaml.YAMLError as error:
         raise ValueError(f"--config {args.config} is no YAML: {error}") from error
     name = args.model or model.model_name_or_path
     if not name:
         raise ValueError("name the model with --model, or with model_name_or_path in --config")
-    own = {"trust_remote_code": getattr(training, "trust_remote_code", False), "revision": model.model_revision}
-    try:
-        config = AutoConfig.from_pretrained(name, **own)
-    except (OSError, StrictDataclassError) as error:
-        raise ValueError(f"no configuration of the model {name!r} can be read: {error}") from error
-    if model.dtype not in (None, "auto"):
-        config.dtype = getattr(torch, model.dtype)
-    if model.load_in_4bit or model.load_in_8bit:
-        config.quantization_config = {"load_in_4bit": model.load_in_4bit, "load_in_8bit": model.load_in_8bit}
-    critic = getattr(training, "critic_model", "policy")
-    critic = None if critic in ("policy", "value_head") else AutoConfig.from_pretrained(critic)
-    given = {"processes": args.gpus, "prompt_length": args.prompt_length, "peft_config": get_peft_config(model),
-             "critic_config": critic, "gpu_memory": args.gpu_memory * 1e9}  # fmt: skip
+    trust = getattr(training, "trust_remote_code", False)
+    config = _configuration("model", name, trust_remote_code=trust, revision=model.model_revision)
+    given = {"prompt_length": args.prompt_length, "gpu_memory": args.gpu_memory * 1e9}
+    given["verifier"] = _verifier(script.verifier)
 
-    def plans(gpus=args.gpus, **changed):
-        try:
-            own = settings(gpus, **changed)[0]
-        except ValueError:
-            return  # what is changed does not go with the other settings
-        ways = (args.sharding,) if args.sharding else SHARDINGS if gpus > 1 else SHARDINGS[:1]
-        for sharding in ways:
-            terms = memory_plan(config, own, sharding, **{**given, "processes": gpus})
-            yield sharding, terms, peak(terms)[0] <= USABLE * args.gpu_memory * 1e9
+    def read(changed: Mapping[str, Any]) -> tuple[Any, Any, list[Plan]]:
+        training, model, _ = settings(changed)
+        critic = getattr(training, "critic_model", "policy")
+        critic = None if critic in ("policy", "value_head") else _configuration("critic", critic)
+        gpus, sharding = changed.get("gpus", args.gpus), changed.get("sharding", args.sharding)
+        return training, model, plan_training(config, training, model, gpus, sharding, critic_config=critic, **given)
 
-    tried = []
-    for found in plans():
-        tried.append(found)
-        if found[2]:
-            break
-    sharding, terms, fits = tried[-1]
-    advice = None if fits else _advice(plans, training, args.gpus)
+    plans = read({})[2]
+    plan = best_plan(plans)
+    advice = [] if plan.fits else advise(read, args.gpus, args.sharding)
     if args.json:
-        rows = [{"sharding": way, "peak": peak(them)[0], "phase": peak(them)[1], "fits": good,
-                 "terms": [asdict(term) for term in them]} for way, them, good in tried]  # fmt: skip
-        print(json.dumps({"model": name, "method": args.method, "gpus": args.gpus, "plans": rows, "advice": advice}))
-        return 0 if fits else 1
+        rows = [{"sharding": one.sharding, "peak": one.peak, "phase": one.phase, "fits": one.fits,
+                 "terms": [asdict(term) for term in one.terms]} for one in plans]  # fmt: skip
+        more = [{"settings": one.settings, "flags": one.flags, "sharding": one.plan.sharding, "peak": one.plan.peak,
+                 "fits": one.plan.fits} for one in advice]  # fmt: skip
+        print(json.dumps({"model": name, "method": args.method, "gpus": args.gpus, "plans": rows, "advice": more}))
+        return 0 if plan.fits else 1
     print(f"{args.method} with {name} on {args.gpus} x {args.gpu_memory:g} GB\n")
-    for way, them, good in tried:
-        size, phase = peak(them)
-        print(f"{way:6} {size / 1e9:8.1f} GB at most, {_PHASES[phase]}{'' if good else ': does not fit'}")
-    print(f"\n{sharding}, GB on each GPU:")
-    for term in terms:
+    for one in plans:
+        ending = "" if one.fits else ": does not fit"
+        print(f"{one.sharding:6} {one.peak / 1e9:8.1f} GB at most, {_PHASES[one.phase]}{ending}")
+    print(f"\n{plan.sharding}, GB on each GPU:")
+    for term in plan.terms:
+        elsewhere = "" if plan.phase in term.phases else " (not at the peak)"
+        print(f"{term.bytes / 1e9:8.2f}  {term.name}: {term.why}{elsewhere}")
+    if plan.fits:
         print(
-            f"{term.bytes / 1e9:8.2f}  {term.name}: {term.why}{'' if phase in term.phases else ' (not at the peak)'}"
+            f"\naccelerate launch --config_file recipes/accelerate/{plan.sharding}.yaml --num_processes {args.gpus} ..."
         )
-    if fits:
-        print(f"\naccelerate launch --config_file recipes/accelerate/{sharding}.yaml --num_processes {args.gpus} ...")
         if args.gpus > 8:
             print("on several machines: docs/scaling.md#schedulers")
-    else:
-        print(f"\nWould fit: {advice}")
-    return 0 if fits else 1
+        return 0
+    print("\nWould take less, GB on each GPU:" if advice else "\nNo change that is known here takes less.")
+    for one in advice:
+        words, verdict = shlex.join(one.flags), "fits" if one.plan.fits else "does not fit"
+        print(f"{one.plan.peak / 1e9:8.1f}  {words} ({one.plan.sharding}): {verdict}")
+    return 1
 
 
-def _advice(plans: Callable, training: Any, gpus: int) -> str:
-    """The smallest change that makes it fit: less is kept, fewer texts at a time, more GPUs."""
-    less = {} if training.gradient_checkpointing else {"gradient_checkpointing": True}
-    batch, accumulated = training.per_device_train_batch_size, training.gradient_accumulation_steps
-    halves = [half for half in (2**power for power in range(1, batch.bit_length())) if batch % half == 0]
-    for changed in (
-        *([less] if less else ()),
-        *({**less, "per_device_train_batch_size": batch // half, "gradient_accumulation_steps": accumulated * half} for half in halves),
-        *({**less, "gpus": gpus * 2**power} for power in range(1, 8)),
-    ):  # fmt: skip
-        for sharding, _, fits in plans(**changed):
-            if fits:
-                return " ".join([f"--sharding {sharding}", *(f"--{name} {value}" for name, value in changed.items())])
-    vllm = "" if getattr(training, "use_vllm", True) else ", or generate with vLLM (--use_vllm true)"
-    return (
-        f"nothing of gradient_checkpointing, smaller batches and 128 times the GPUs; take adapters (--use_peft){vllm}"
-    )
+def _configuration(what: str, name: str, **own: Any) -> Any:
+    from huggingface_hub.errors import StrictDataclassError
+    from transformers import AutoConfig
+
+    try:
+        return AutoConfig.from_pretrained(name, **own)
+    except (OSError, StrictDataclassError) as error:
+        raise ValueError(f"no configuration of the {what} {name!r} can be read: {error}") from error
+
+
+def _verifier(name: str | None) -> Any:
+    """What a verifier of this name runs in the training's process."""
+    from hf_factuality.trainers.memory import VerifierModel
+    from hf_factuality.verifiers.registry import model_in_process
+
+    found = model_in_process(name) if name else None
+    if found is None:
+        return None
+    model, judge = found
+    config = _configuration("verifier", model)
+    positions = getattr(config, "max_position_embeddings", None) or 512
+    return VerifierModel(config, judge.architecture, judge.batch_size, judge.max_length or min(positions, 512))

@@ -110,6 +110,30 @@ def load_verifier(name: str | Verifier, **kwargs: Any) -> Verifier:
     raise ValueError(f"unknown verifier {name!r}; choose {_choices()}{hint}")
 
 
+def model_in_process(name: str) -> tuple[str, type] | None:
+    """The model that a verifier of this name loads in the process itself, and the judge that runs it; `None` if there is none.
+
+    Nothing is loaded. The model is that whose configuration describes the judge's: of HHEM its foundation. Of pipelines and
+    classes of your own nothing is known.
+    """
+    from hf_factuality.verifiers.judges.pairs import PairJudge
+
+    head, _, rest = name.partition(":")
+    if head == "citations" and rest:
+        return model_in_process(rest)
+    if head not in _BUILT_IN:
+        return None
+    module, _, verifier = _BUILT_IN[head].partition(":")
+    try:
+        judge = _load(f"{module}:{verifier.removesuffix('Verifier')}Judge")
+    except ValueError:
+        return None
+    if not issubclass(judge, PairJudge):
+        return None
+    model = getattr(judge, "foundation", None) or rest or getattr(judge, "model", None)
+    return (model, judge) if model else None
+
+
 def _choices() -> str:
     return (
         f"{', '.join(map(repr, VERIFIER_NAMES))} (with ':MODEL_ID' where there is a model), 'pipeline:FOLDER_OR_REPO', "

@@ -131,6 +131,8 @@ class HHEMJudge(PairJudge):
     foundation_revision: str | None = None
     max_length: int = 512
 
+    architecture = "T5ForTokenClassification"
+
     def _load(self, name: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase, dict[str, Any]]:
         places = {"foundation": self.foundation, "foundation_revision": self.foundation_revision}
         return load_hhem(name, **places, revision=self.revision, dtype=self.dtype, token=self.token)

@@ -1,0 +1,25 @@
+"""What a training takes of a GPU's memory, from configurations alone: nothing is loaded or run."""
+
+from hf_factuality.trainers.memory.advice import Advice, Plan, advise, as_flag, best_plan, plan_training
+from hf_factuality.trainers.memory.passes import Pass, VerifierModel, decoder_layers, trace
+from hf_factuality.trainers.memory.terms import PHASES, SHARDINGS, USABLE, Term, memory_plan, peak
+
+
+__all__ = [
+    "PHASES",
+    "SHARDINGS",
+    "USABLE",
+    "Advice",
+    "Pass",
+    "Plan",
+    "Term",
+    "VerifierModel",
+    "advise",
+    "as_flag",
+    "best_plan",
+    "decoder_layers",
+    "memory_plan",
+    "peak",
+    "plan_training",
+    "trace",
+]
