@@ -116,7 +116,7 @@ def _told(text: str, allowed: Collection[int] = ()) -> Iterator[str]:
     if server := _SERVER.search(text):
         yield f"the address of a server ({server[0][:60]!r})"
     for secret in find_secrets(text)[:1]:
-        yield f"what looks like a secret ({secret.kind})"  # which is not repeated
+        yield f"what looks like a secret ({secret.kind.replace('-', ' ')})"  # which is not repeated
 
 
 def _load_strictly(text: str) -> Any:
