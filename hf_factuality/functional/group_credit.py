@@ -90,7 +90,8 @@ def group_to_go(group: GroupRewards, place: str = "token") -> torch.Tensor:
             Rewards.
         place (`str`, *optional*, defaults to `"token"`):
             The same place is as many tokens from the start (`"token"`), after as many statements (`"statement"`), or the same
-            share of the completion (`"share"`). Completions that have ended before have 0 to go.
+            share of the completion (`"share"`: the share `t / L` of `L` tokens is token `t * L' // L` of `L'`). Completions that
+            have ended before have 0 to go.
 
     Returns:
         `torch.Tensor` of shape (B, T), float32, not divided by a standard deviation; 0 where none of the others is known.
@@ -99,22 +100,35 @@ def group_to_go(group: GroupRewards, place: str = "token") -> torch.Tensor:
         `ValueError`: an unknown place.
     """
     to_go = rewards_to_go(group.rewards)
-    length, steps = to_go.size(1), torch.arange(to_go.size(1), device=to_go.device)
     if place == "token":
-        table, index = to_go, steps.expand(to_go.shape)
+        others = _others(to_go, group)
     elif place == "statement":
         index = statement_index(group.ends)
         # What is to go where statement k begins, at the first token with k ends before it.
         numbers = torch.arange(int(index.max()) + 1, device=index.device).expand(len(index), -1).contiguous()
         first = torch.searchsorted(index.contiguous(), numbers)
         table = torch.cat([to_go, torch.zeros_like(to_go[:, :1])], 1).gather(1, first)
+        others = _others(table, group).gather(1, index)
     elif place == "share":
-        lengths = group.mask.sum(1, keepdim=True).clamp(min=1)
-        table = to_go.gather(1, steps * lengths // length)
-        index = (steps * length // lengths).clamp(max=length - 1)
+        others = _at_the_same_share(to_go, group)
     else:
         raise ValueError(f"place={place!r} is unknown; choose one of {PLACES}")
-    return (to_go - _others(table, group).gather(1, index)) * group.learned
+    return (to_go - others) * group.learned
+
+
+def _at_the_same_share(to_go: torch.Tensor, group: GroupRewards) -> torch.Tensor:
+    """Mean of what the known others still earn at the same share of their own tokens, (B, T)."""
+    groups = to_go.view(-1, group.group_size, to_go.size(1))
+    lengths = group.mask.sum(1).clamp(min=1).view(-1, group.group_size, 1)
+    known, steps = group.known.view(-1, group.group_size, 1), torch.arange(to_go.size(1), device=to_go.device)
+    total = torch.zeros_like(groups)
+    # Each other completion in turn, by its own length: a table of shares that all read would need a width, and what a row
+    # gets would depend on how far the batch is padded.
+    for shift in range(1, group.group_size):
+        other, its, counts = (tensor.roll(shift, 1) for tensor in (groups, lengths, known))
+        at = (steps * its // lengths).clamp(max=to_go.size(1) - 1)
+        total += torch.where(counts, other.gather(2, at), 0.0)
+    return total.view_as(to_go) / _others_known(group).clamp(min=1)
 
 
 def process_advantages(group: GroupRewards) -> torch.Tensor:

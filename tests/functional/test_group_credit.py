@@ -1,11 +1,14 @@
 """Credit by what tokens earn: hand arithmetic, a slow second implementation, and exact gradients of a small bandit."""
 
+import dataclasses
 import itertools
 import statistics
 
 import pytest
 import torch
+from torch.nn.functional import pad
 
+from hf_factuality.functional.credit import CREDITS
 from hf_factuality.functional.group_credit import (
     PLACES,
     GroupRewards,
@@ -48,6 +51,14 @@ def test_to_go_by_hand():
     assert group_to_go(found, "statement").tolist() == [[5, 5, 4, 4], [-5, -5, -5, 0]]
 
 
+@pytest.mark.parametrize("width", [3, 4, 16])
+def test_the_same_share_by_hand(width):
+    """To go are 3, 2, 2 and 4, 3; of 3 tokens the second is at the first of 2, of 2 the second at the second of 3."""
+    rewards = [[1, 0, 2] + [0] * (width - 3), [1, 3] + [0] * (width - 2)]
+    found = group_to_go(group(rewards, lengths=[3, 2]), "share")
+    assert found[:, :3].tolist() == [[-1, -2, -1], [1, 1, 0]] and not found[:, 3:].any()
+
+
 def slow_to_go(found, place):
     rewards, mask = found.rewards.tolist(), found.mask.tolist()
     length = len(rewards[0])
@@ -72,7 +83,7 @@ def slow_to_go(found, place):
             elif place == "statement":
                 there = next((t for t in range(length) if statement(other, t) >= statement(row, at)), length)
             else:
-                there = at * length // lengths[0] * lengths[1] // length
+                there = at * lengths[1] // lengths[0]
             same.append(to_go(other, there))
         out[row][at] = to_go(row, at) - sum(same) / len(same)
     return torch.tensor(out)
@@ -86,6 +97,38 @@ def random_group(seed, size=4, groups=3, length=9):
     rewards = torch.randn(mask.shape, generator=rng) * ends * (torch.rand(mask.shape, generator=rng) < 0.8)
     known = torch.rand(len(mask), generator=rng) < 0.8
     return GroupRewards(rewards, rewards, ends, mask, known, size, False, "none")
+
+
+BY_REWARDS = {name: credit.rewards for name, credit in CREDITS.items() if credit.rewards}
+
+
+@pytest.mark.parametrize("name", BY_REWARDS)
+@pytest.mark.parametrize("seed", range(8))
+def test_what_a_row_gets_does_not_depend_on_its_padding(name, seed):
+    found = random_group(seed)
+    before = torch.randn(len(found.mask), generator=torch.Generator().manual_seed(seed))
+    narrow = BY_REWARDS[name](before, found, 0.9)
+    for more in (1, 4, 23):
+        tensors = {key: pad(getattr(found, key), (0, more)) for key in ("rewards", "own", "ends", "mask")}
+        wide = BY_REWARDS[name](before, dataclasses.replace(found, **tensors), 0.9)
+        torch.testing.assert_close(wide, pad(narrow, (0, more)), atol=1e-5, rtol=1e-5)
+
+
+# The slope of "signed_gae" is that of the other groups.
+@pytest.mark.parametrize("name", sorted(BY_REWARDS.keys() - {"signed_gae"}))
+@pytest.mark.parametrize("seed", range(8))
+def test_what_a_group_gets_does_not_depend_on_the_others(name, seed):
+    found, size = random_group(seed), 4
+    before = torch.randn(len(found.mask), generator=torch.Generator().manual_seed(seed))
+    together = BY_REWARDS[name](before, found, 0.9)
+    for start in range(0, len(before), size):
+        rows = slice(start, start + size)
+        width = max(int(found.mask[rows].sum(1).max()), 1)
+        tensors = {key: getattr(found, key)[rows, :width] for key in ("rewards", "own", "ends", "mask")}
+        alone = dataclasses.replace(found, known=found.known[rows], **tensors)
+        torch.testing.assert_close(
+            BY_REWARDS[name](before[rows], alone, 0.9), together[rows, :width], atol=1e-5, rtol=1e-5
+        )
 
 
 @pytest.mark.parametrize("place", PLACES)
