@@ -199,6 +199,19 @@ def test_each_credit_trains(tiny_model, tmp_path, credit):
     assert trainer._card()["method"].title == f"FactGRPO with custom rewards (`vowels`) and {credit} credit"
 
 
+@pytest.mark.parametrize("credit", ["own", "signed_gae", "to_go_statement", "to_go_share", "process"])
+def test_a_wider_batch_pays_the_same(tiny_model, tmp_path, credit):
+    given = {"generation_kwargs": {"sequence_bias": [[[1], 3.0]]}, "max_completion_length": 24, "max_steps": 1}
+    narrow, wide = (
+        train(tiny_model, tmp_path, vowels, letters_reward, credit=credit, pad_to_multiple_of=multiple, **given).kept[0]
+        for multiple in (None, 64)
+    )
+    assert [tokens.text for tokens, *_ in wide] == [tokens.text for tokens, *_ in narrow]
+    assert len({length for *_, length in narrow}) > 3 and {len(row) for _, row, _ in wide} == {64}
+    for (_, more, length), (_, row, _) in zip(wide, narrow, strict=True):
+        assert more[:length] == pytest.approx(row[:length], abs=1e-5) and not any(more[length:])
+
+
 def test_nothing_that_earns_leaves_the_parents_advantages(tiny_model, tmp_path):
     """`own` with statements that earn nothing is the parent's, token by token."""
     none = train(tiny_model, tmp_path, lambda completion_texts, **columns: [[] for _ in completion_texts], letters_reward,
