@@ -12,17 +12,22 @@ from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
 # Their positions are rotary, and yet what they compute depends on how many columns stand before a text.
 _BY_COLUMN = ("beam", "deepseek_v4", "recurrent_gemma")
+# Beside the entropy and the KL of its loss, what the parent logs as a mean over the tokens of each micro-batch, if each token
+# has a ratio of its own.
+_OF_RATIOS = ("clip_ratio/low_mean", "clip_ratio/high_mean", "clip_ratio/region_mean", "cispo_clip_ratio")
 
 
 class SkipsPadding:
     """Passes over rows of like length, without the columns that are padding in all of them; generation without rows that have ended.
 
     Losses and gradients are those of the parent but for the order of sums (within 1e-5 of their size in float32, docs/speed.md),
-    and nothing is changed where nothing is padding. `skip_padding = False` leaves all to the parent.
+    and nothing is changed where nothing is padding. `skip_padding = False` leaves all to the parent, but for the log: of a step it
+    holds means over its tokens, where the parent has the mean of the means of its micro-batches, which depends on how rows lie.
     """
 
     skip_padding = True
     _old_are_new = False
+    _tokens_passed: list[torch.Tensor] | None = None
 
     @property
     def _cuts(self) -> tuple[bool, bool]:
@@ -80,6 +85,28 @@ class SkipsPadding:
         columns = zip(*(each for each, _ in found), strict=True)
         joined = [None if column[0] is None else torch.cat(column)[back] for column in columns]
         return *joined, None if found[0][1] is None else torch.stack([aux for _, aux in found]).mean()
+
+    def _compute_loss(self, model, inputs):
+        loss = super()._compute_loss(model, inputs)
+        if self.model.training:
+            mask = inputs["completion_mask"]
+            passed = (mask * inputs["tool_mask"] if "tool_mask" in inputs else mask).sum()
+            self._tokens_passed = [*(self._tokens_passed or ()), passed]
+            if self.accelerator.sync_gradients:
+                self._weigh_by_tokens()
+        return loss
+
+    def _weigh_by_tokens(self) -> None:
+        """Of the step that ends, scales what each micro-batch logged by its share of the tokens of all processes."""
+        tokens = self.accelerator.reduce(torch.stack(self._tokens_passed), reduction="sum").tolist()
+        self._tokens_passed = None
+        mean = sum(tokens) / len(tokens)
+        ratios = _OF_RATIOS if self.importance_sampling_level == "token" else ()
+        for name in ("entropy", *["kl"] * (self.beta != 0.0), *ratios):
+            values = self._metrics["train"].get(name, [])
+            # The last ones are of these micro-batches. Equal counts make weights of 1, which change no bit.
+            for at in range(1, min(len(values), len(tokens)) + 1):
+                values[-at] *= tokens[-at] / mean if mean else 1.0
 
     def _without_padding(self, inputs: dict[str, Any]) -> dict[str, Any]:
         """A micro-batch without the columns that are padding in all of its rows; at least one of prompts and completions stays."""

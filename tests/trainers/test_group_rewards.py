@@ -203,7 +203,9 @@ def test_each_credit_trains(tiny_model, tmp_path, credit):
 def test_a_wider_batch_pays_the_same(tiny_model, tmp_path, credit):
     given = {"generation_kwargs": {"sequence_bias": [[[1], 3.0]]}, "max_completion_length": 24, "max_steps": 1}
     narrow, wide = (
-        train(tiny_model, tmp_path, vowels, letters_reward, credit=credit, pad_to_multiple_of=multiple, **given).kept[0]
+        train(tiny_model, tmp_path, vowels, letters_reward, credit=credit, pad_to_multiple_of=multiple, **given).kept[
+            0
+        ]
         for multiple in (None, 64)
     )
     assert [tokens.text for tokens, *_ in wide] == [tokens.text for tokens, *_ in narrow]

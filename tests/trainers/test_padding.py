@@ -108,6 +108,66 @@ def test_the_same_is_learnt_from_shorter_passes(tiny_model, tmp_path, settings):
     torch.testing.assert_close(*sums, rtol=1e-4, atol=1e-6)
 
 
+LOGGED = [
+    "kl", "entropy", "clip_ratio/low_mean", "clip_ratio/high_mean", "clip_ratio/region_mean", "cispo_clip_ratio",
+    "value/loss", "value/clip_ratio",
+]  # fmt: skip
+
+
+def assert_logged_alike(*trainers):
+    """Of every step; returns which of these were logged, and were not 0 throughout."""
+    found = [[entry for entry in one.state.log_history if "loss" in entry] for one in trainers]
+    assert len(found[0]) > 1
+    for steps in zip(*found, strict=True):
+        for name in LOGGED:
+            values = [step.get(name) for step in steps]
+            if values[0] is not None:
+                assert values[1:] == pytest.approx([values[0]] * len(values[1:]), rel=2e-3, abs=1e-6), name
+    return {name for name in LOGGED if any(step.get(name) for step in found[0])}
+
+
+RATIOS = ("clip_ratio/low_mean", "clip_ratio/high_mean", "clip_ratio/region_mean")
+
+
+@pytest.mark.parametrize(
+    ("settings", "logged"),
+    [
+        ({"num_iterations": 2}, RATIOS),
+        ({"num_iterations": 2, "loss_type": "cispo"}, ("cispo_clip_ratio",)),
+        ({"num_iterations": 2, "mask_truncated_completions": True}, RATIOS),
+        ({"num_iterations": 2, "importance_sampling_level": "sequence", "use_bias_correction_kl": False,
+          "credit": "none"}, RATIOS),
+        ({"num_iterations": 2, "logging_steps": 2, "max_steps": 4}, RATIOS),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_what_is_logged_is_the_mean_over_the_tokens_of_a_step(tiny_model, tmp_path, settings, logged):
+    """Which the parent logs where a step is one micro-batch."""
+    ours, other = (train(tiny_model, tmp_path, skip, **settings) for skip in (True, False))
+    whole = train(
+        tiny_model, tmp_path, False, **settings, per_device_train_batch_size=8, gradient_accumulation_steps=1
+    )
+    counts = {int(batch["completion_mask"].sum()) for batch in other.batches}
+    assert len(counts) > 2 and len(whole.batches) * 4 == len(other.batches)
+    assert assert_logged_alike(ours, other, whole) == {"kl", "entropy", *logged}
+
+
+def test_ppo_logs_the_same(tiny_model, tmp_path):
+    def run(skip, rows_at_once):
+        args = TokenRewardPPOConfig(
+            str(tmp_path), **QUIET, per_device_train_batch_size=rows_at_once, max_completion_length=LIMIT, max_steps=4,
+            gradient_accumulation_steps=8 // rows_at_once, beta=0.05, num_iterations=2, value_clip=0.01,
+            generation_kwargs={"sequence_bias": [[[1], 3.0]]}, critic_learning_rate=1e-2,
+        )  # fmt: skip
+        trainer = TokenRewardPPOTrainer(tiny_model, vowels, args=args, train_dataset=rows())
+        trainer.skip_padding = skip
+        trainer.train()
+        return trainer
+
+    logged = assert_logged_alike(run(True, 2), run(False, 2), run(False, 8))
+    assert logged == {"kl", "entropy", "value/loss", "value/clip_ratio", *RATIOS}
+
+
 @pytest.mark.parametrize(("settings", "fewer"), [({"num_iterations": 2}, True), ({"num_iterations": 3, "steps_per_generation": 2}, True),
                                                 ({"num_iterations": 2, "steps_per_generation": 8}, False), ({}, False)], ids=str)  # fmt: skip
 def test_old_log_probabilities_that_are_the_new_ones_need_no_pass(tiny_model, tmp_path, settings, fewer):

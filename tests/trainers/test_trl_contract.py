@@ -107,6 +107,7 @@ HOOKS = {
     (GRPOTrainer, SkipsPadding): {
         "_prepare_inputs": ["self", "generation_batch"],
         "_generate_and_score_completions": ["self", "inputs"],
+        "_compute_loss": ["self", "model", "inputs"],
         **GENERATING,
     },
     (GRPOTrainer, CheckedRollouts): {
