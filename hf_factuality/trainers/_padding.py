@@ -143,7 +143,9 @@ class SkipsPadding:
         # Rows of beams are no completions, guidance has passes without the prompt, and a chunk may have one token of it.
         plain = config and config.num_beams in (None, 1) and config.guidance_scale in (None, 1)
         if plain and self._cuts[1] and not config.prefill_chunk_size:
-            model, live = self.accelerator.unwrap_model(self.model_wrapped), _LiveRows(self.eos_token_ids)
+            # A compiled model does not generate; what it wraps does.
+            model = self.accelerator.unwrap_model(self.model_wrapped, keep_torch_compile=False)
+            live = _LiveRows(self.eos_token_ids)
             model = model.get_base_model() if hasattr(model, "get_base_model") else model
             hooks.append(model.register_forward_pre_hook(live.before, with_kwargs=True))
             hooks.append(model.register_forward_hook(live.after, with_kwargs=True))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 import pickle
+import types
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -155,8 +157,8 @@ class BackboneCritic(Critic):
 class ValueHead(Critic):
     """One linear layer on the policy's last hidden states: little memory, and the value loss also shapes the policy.
 
-    The policy, without adapters, gets no reference to the layer but a hook on its backbone, which does nothing outside
-    [`Critic.watch`].
+    The policy, without adapters, gets no reference to the layer but a `forward` of its backbone that keeps what comes out,
+    and does nothing else outside [`Critic.watch`].
     """
 
     reads_policy = True
@@ -169,11 +171,21 @@ class ValueHead(Critic):
         nn.init.zeros_(self.head.bias)
         self.hidden: torch.Tensor | None = None
         self._watching = False
-        policy.base_model.register_forward_hook(self._keep)
+        self._wrap(policy.base_model)
 
-    def _keep(self, module, args, output):
-        if self._watching:
-            self.hidden = output.last_hidden_state
+    def _wrap(self, backbone: PreTrainedModel) -> None:
+        # Not a hook: `torch.compile` does not look whether there are any, and takes what it compiled for an earlier model of
+        # this kind without them. That a `forward` is the module's own it does see.
+        forward = backbone.forward
+
+        @functools.wraps(type(backbone).forward)
+        def keeping(module, *args, **kwargs):
+            output = forward(*args, **kwargs)
+            if self._watching:
+                self.hidden = output.last_hidden_state
+            return output
+
+        backbone.forward = types.MethodType(keeping, backbone)
 
     @contextmanager
     def watch(self):

@@ -208,6 +208,19 @@ def test_rows_that_have_ended_are_decoded_no_further(tiny_model, tmp_path):
     assert rows_left == sorted(rows_left, reverse=True) and rows_left[0] > rows_left[-1]
 
 
+def test_nor_where_the_policy_is_compiled(tiny_model, tmp_path):
+    """What `torch.compile` wraps generates, and not the wrapper."""
+    trainer = train(tiny_model, tmp_path, True, max_steps=1)
+    trainer.model_wrapped = torch.compile(trainer.model, backend="eager")
+    drawn, decoded = [], []
+    for trainer.skip_padding in (True, False):
+        trainer.decoded = []
+        torch.manual_seed(0)
+        drawn.append(trainer._generate_single_turn([[5, 6, 7]] * 8, None, {}, 4)[0])
+        decoded.append(columns(trainer.decoded))
+    assert drawn[0] == drawn[1] and 0 < decoded[0] < 0.8 * decoded[1]
+
+
 def generate(model, tokenizer, live=None, **settings):
     prompts = tokenizer(
         ["Ada", "Where was Marie Curie born?", "x", "He"] * 4, return_tensors="pt", padding=True, padding_side="left"

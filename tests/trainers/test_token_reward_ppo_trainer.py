@@ -12,6 +12,7 @@ from transformers import AutoModelForCausalLM, AutoModelForTokenClassification
 from hf_factuality import TokenRewardPPOTrainer
 from hf_factuality.errors import CheckpointError, NonFiniteError
 from hf_factuality.trainers._padding import SkipsPadding
+from hf_factuality.trainers.critic import make_critic
 from tests.tiny import letters_reward, rows
 from tests.trainers.recording import RecordsLosses, vowels
 from tests.trainers.token_reward_ppo_oracle import GivenCompletions, completions, make
@@ -209,6 +210,31 @@ def test_a_language_model_as_critic_starts_at_zero(tiny_model, tmp_path):
     trainer = make(tiny_model, tmp_path, vowels, critic_model=tiny_model)
     batch = trainer._generate_and_score_completions([rows()[number] for number in range(3)])
     assert batch["old_values"].shape == batch["completion_ids"].shape and not batch["old_values"].any()
+
+
+def test_a_value_head_reads_a_compiled_policy_whatever_was_compiled_before(tiny_model):
+    """A policy of the same kind without a critic shares what `torch.compile` keeps."""
+    other, policy = (AutoModelForCausalLM.from_pretrained(tiny_model) for _ in range(2))
+    for model in (other, policy):
+        del model.model.layers[1:]
+    ids = torch.arange(5, 17).view(2, 6)
+    plain = policy.base_model(ids).last_hidden_state
+    head = make_critic("value_head", policy)
+    torch.nn.init.normal_(head.head.weight, generator=torch.Generator().manual_seed(0))
+    expected = head.head(plain)[:, -4:-1, 0]
+    torch.compiler.reset()
+    try:
+        other, policy = (torch.compile(model, backend="eager") for model in (other, policy))
+        for _ in range(2):
+            other(ids)
+            with head.watch():
+                policy(ids)
+                values = head(ids, torch.ones_like(ids), 3)
+            torch.testing.assert_close(values, expected)
+        policy(ids)
+        assert values.any() and head.hidden is None  # nobody watches
+    finally:
+        torch.compiler.reset()
 
 
 def test_critics_that_do_not_fit(tiny_model, tmp_path):
