@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import ctypes
 import logging
 import math
 import queue
@@ -41,6 +43,8 @@ _AHEAD = 20_000  # for which workers are started
 MAX_TIMEOUTS_IN_A_ROW = 2
 # Generation batches in a row of which nothing is judged, before a training stops.
 MAX_UNJUDGED_BATCHES = 3
+# Seconds that a call which was given up gets to end before the process does.
+SECONDS_AT_EXIT = 2.0
 # Seconds that the inputs of a chunk may fail for when they are sent one at a time; the rest is not sent then.
 MAX_SECONDS_LOST = 300.0
 
@@ -57,15 +61,19 @@ class Worker:
     """One daemon thread that runs calls; given up when a call outlasts its timeout.
 
     Not a `ThreadPoolExecutor`: its threads are joined when the interpreter exits, so a hanging verifier would keep a
-    finished training alive.
+    finished training alive. What is still called then is ended first ([`_end_calls`]).
     """
 
     def __init__(self, name: str = "verifier"):
         self._calls: queue.SimpleQueue = queue.SimpleQueue()
-        threading.Thread(target=self._run, name=name, daemon=True).start()
+        self._busy = False
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+        _WORKERS.add(self)
 
     def _run(self):
         while (call := self._calls.get()) is not None:
+            self._busy = True
             function, answers = call
             try:
                 answers.put((function(), None))
@@ -73,6 +81,7 @@ class Worker:
                 answers.put((None, error))
             # While it waits, the thread must not keep the last call's verifier and texts alive.
             del call, function, answers
+            self._busy = False
 
     def submit(self, function: Callable[[], Any]) -> queue.SimpleQueue:
         """Call `function` after those that came before; [`answer_of`] reads what is returned."""
@@ -80,8 +89,34 @@ class Worker:
         self._calls.put((function, answers))
         return answers
 
+    @property
+    def calls(self) -> bool:
+        """Whether a call is running."""
+        return self._busy and self._thread.is_alive()
+
+    def end_call(self):
+        """Raise `SystemExit` in the call, as soon as it is in Python again."""
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._thread.ident), ctypes.py_object(SystemExit))
+
     def close(self):
         self._calls.put(None)
+
+
+_WORKERS: weakref.WeakSet[Worker] = weakref.WeakSet()
+
+
+@atexit.register
+def _end_calls() -> None:
+    """A verifier that was given up may still be computing when the process ends.
+
+    A thread that comes back from C++ code of torch then finds an interpreter that is being torn down, is unwound within a
+    destructor, and aborts a process whose work is done ("terminate called without an active exception", status 134).
+    """
+    left, end = [worker for worker in _WORKERS if worker.calls], time.monotonic() + SECONDS_AT_EXIT
+    for worker in left:
+        worker.end_call()
+    while any(worker.calls for worker in left) and time.monotonic() < end:
+        time.sleep(0.01)
 
 
 def answer_of(answers: queue.SimpleQueue, timeout: float | None = None) -> Any:

@@ -4,6 +4,8 @@ import os
 import queue
 import re
 import signal
+import subprocess
+import sys
 import threading
 import time
 import types
@@ -212,3 +214,37 @@ def test_a_guard_that_is_gone_leaves_no_thread_and_no_verifier():
     gc.collect()
     thread.join(60)
     assert not thread.is_alive() and gone() is None
+
+
+AT_EXIT = """
+import sys, time, torch
+from hf_factuality.verifiers.base import VerifierInput
+from hf_factuality.verifiers.guard import GuardedVerifier, Worker
+
+def compute():
+    end, numbers = time.monotonic() + 60, torch.ones(200, 200)
+    while time.monotonic() < end:
+        numbers = (numbers @ numbers).clamp(-1, 1)
+
+class Computes:
+    def verify(self, inputs):
+        compute()
+
+def give_up():
+    GuardedVerifier(Computes(), timeout=0.2).verify([VerifierInput("a")])
+
+def fail():
+    Worker().submit(compute)
+    time.sleep(0.2)
+    raise RuntimeError("the training failed")
+
+{}()
+print("done", flush=True)
+"""
+
+
+@pytest.mark.parametrize(("ends", "status"), [("give_up", 0), ("fail", 1)])
+def test_a_verifier_that_computes_at_the_end_does_not_abort_the_process(ends, status):
+    """A thread that comes back from C++ to an interpreter that is gone would: status -6."""
+    done = subprocess.run([sys.executable, "-c", AT_EXIT.format(ends)], capture_output=True, text=True, timeout=60)
+    assert done.returncode == status and ("done" in done.stdout) == (status == 0), done.stderr[-2000:]
