@@ -651,6 +651,9 @@ def test_a_verifier_that_leads_back_to_itself_is_looked_through_once(model, toke
             assert self.looked == 1
             return VerifierPipeline(SentenceExtractor(), self)
 
+        def judge(self, inputs):
+            raise AssertionError("nothing is judged here")
+
     assert bind_policy(Circle(), model, tokenizer) == 1 and Circle.client.model is model
 
 
