@@ -41,6 +41,12 @@ MAYBE_SECRET_SETTING = re.compile(r"key$|secret|passw|authoriz|credential|bearer
 _SCAN, _SECONDS = 1 << 18, 30.0
 """Bytes of a scan, and for how long it may go on; it takes some milliseconds, if its text was not made to take longer."""
 
+_NAMED = (
+    r"(?:(?i:(?:api|auth|access|account|admin|app|client|bot|deploy|encryption|fernet|hub|licen[cs]e|login|master|personal|private|refresh"
+    r"|root|secret|security|service|session|shared|signing|user|webhook)[_.-]?(?:key|token|secret|pat)|secret|passw(?:or)?d|passphrase)"
+    r"|[A-Z0-9]_(?:KEY|TOKEN|PAT|PASS))"
+)
+"""How names of settings end that hold a key; those in capitals are of the environment."""
 _ASSIGNED = r"""["'\]]{0,3}\s{0,3}(?:=>?|:=?|,)\s{0,3}["']?"""
 _END = r"""(?:["'\s,;)}\\&<]|$)"""
 _OURS = {
@@ -60,21 +66,30 @@ _OURS = {
     "Mailchimp key": r"[0-9a-f]{32}-us[0-9]{1,2}",
     "webhook": r"discord(?:app)?\.com/api/(?:v[0-9]{1,2}/)?webhooks/[0-9]{15,}/[A-Za-z0-9_-]{40,}",
     "signed address": r"[?&](?:sig|(?:X-(?:Goog|Amz)-)?Signature)=(?P<TOKEN>[A-Za-z0-9%+/=_-]{32,})",
-    "bearer token": r"(?i:bearer)[\s:]{1,3}(?P<TOKEN>[A-Za-z0-9_.~+/=-]{20,})",
+    "token of a bearer": r"(?i:bearer)[\s:]{1,3}(?P<TOKEN>[A-Za-z0-9_.~+/=-]{20,})",
     "JSON Web Token": r"eyJ[A-Za-z0-9_-]{10,}\.(?P<TOKEN>eyJ[A-Za-z0-9_-]{17,})",
     "login": r"(?:(?i:authorization).{1,5}(?i:basic)\s+|\"auth\"\s*:\s*\"|_auth\s*=\s*\"?)(?P<TOKEN>[A-Za-z0-9+/]{11,}={0,2})",
     "password in an address": r"""://(?P<USER>[^\s/@:"'<>\\]{0,100}):(?P<TOKEN>[^\s/@"'<>\\,;|(){}\[\]`]{3,100})@[\w\[]""",
-    "key or password": r"(?i:(?:api|auth|access|account|app|client|bot|deploy|encryption|hub|login|master|personal|private|refresh|secret"
-    r"|security|service|session|shared|signing|user|webhook)[_.-]?(?:key|token|secret|pat)|api[_-]?secret|passw(?:or)?d|passphrase)"
-    rf"{_ASSIGNED}(?P<TOKEN>[A-Za-z0-9_+/=~-]{{20,200}}){_END}",
+    "key or password": rf"{_NAMED}{_ASSIGNED}(?P<TOKEN>[A-Za-z0-9_+/=~.$!@#%^*-]{{20,200}}){_END}",
+    "long key": rf"{_NAMED}{_ASSIGNED}(?P<TOKEN>[A-Za-z0-9_+/=~.-]{{200}})",
+    "quoted key": rf"{_NAMED}[\"'\]]{{0,3}}\s{{0,3}}(?:=>?|:=?|,)\s{{0,3}}(?P<TOKEN>\"[^\s\"]{{20,200}}\"|'[^\s']{{20,200}}')",
+    "key in a header": r"(?i:authorization|\bx-(?:[a-z]{1,20}-){0,2}(?:key|token|secret))[\"']{0,2}\s{0,3}[:=,]\s{0,3}[\"']{0,2}"
+    r"(?:(?i:bearer|token|key|api-?key|api-token|oauth)[\s:=]\s{0,3})?(?P<TOKEN>[A-Za-z0-9_.~+/=-]{16,200})",
     "token": r"(?i:\b[a-z0-9_.-]{0,30}(?:token|login\(key))" rf"{_ASSIGNED}(?P<TOKEN>[A-Za-z0-9_-]{{32,200}}){_END}",
     "password": r"(?i:passw(?:or)?d|passwd|passphrase|pwd)[\"'\]]{0,3}\s{0,3}(?:=|:)\s{0,3}(?P<TOKEN>\"[^\s\"]{8,100}\"|'[^\s']{8,100}'"
     r"|[^\s\"'`<>(){}\[\],;$%]{8,100})",
     "key on a command line": r"(?:\blogin|--?(?:token|api[_-]?key|password|secret|pat))[ =]\s{0,3}[\"']?(?P<TOKEN>[A-Za-z0-9_+/=~-]{20,200})",
+    "password on a command line": r"\b(?:sshpass|mysql[a-z]{0,10}|mariadb[a-z-]{0,10}|redis-cli|ldap[a-z]{3,10}"
+    r"|(?:docker|podman|nerdctl|helm registry|oras|skopeo|az|oc) login)\b(?:[ ][^\s|;&]{1,100}){0,8}?[ ]-(?:p|a|w|-pass(?:word)?)[ =]?"
+    r"(?P<TOKEN>\"[^\s\"]{8,100}\"|'[^\s']{8,100}'|[^\s\"'`<>(){};|&$-][^\s\"'`<>(){};|&$]{7,100})",
+    "password of a .pgpass": r"(?m)(?:^|[\s\"'])[\w.*-]{1,100}:(?:[0-9]{4,5}|\*):[\w.*-]{1,60}:[\w.*@-]{1,60}:(?P<TOKEN>[^\s:\"'<>(){}]{8,100})(?:$|[\s\"'])",
     "key of Kaggle": r"\"username\"\s*:\s*\"[^\"]{1,80}\"\s*,\s*\"key\"\s*:\s*\"(?P<TOKEN>[0-9a-f]{32})\"",
     "password of a .netrc": r"machine\s+\S{1,100}\s+login\s+\S{1,100}\s+password\s+(?P<TOKEN>[^\s{}\"']{3,100})",
 }
-_RANDOM = {"API key", "bearer token", "key or password", "token", "key on a command line", "Telegram token"}
+_RANDOM = {
+    "API key", "token of a bearer", "key or password", "long key", "quoted key", "key in a header", "token", "key on a command line",
+    "Telegram token"
+}  # fmt: skip
 _BOUNDED = {
     "AWS access key",
     "Telegram token",
@@ -83,7 +98,7 @@ _BOUNDED = {
     "key of OpenAI, Anthropic or the like",
 }
 """Kinds that are known by their length alone: a letter or digit before or behind makes them something else."""
-_WIDER = {"private-key", "generic-credential-uri", "jwt"}
+_WIDER = {"private-key", "generic-credential-uri", "jwt", "curl-auth-header"}
 """Rules of Kingfisher that also find examples of documentation; ours are as wide, and look closer."""
 _AROUND = re.compile(
     r"(?P<flags>\(\?[is]+\))?(?P<start>\\b)?(?P<core>(?!.*\{0,20\}).*?)(?P<end>\\b|\(\?:[^()]*\|(?:\$|\\z)(?:\|\\b)?\))?",
@@ -100,8 +115,11 @@ _NAMES = re.compile(
 )
 _UUID = re.compile(r"[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
 _HASH = re.compile(rb"(?:sha[0-9]{1,3}|md5|blake2b)[=:-][A-Za-z0-9+/_=-]{0,120}$")
+_COUNTED = re.compile(r"1234567|abcdefg", re.IGNORECASE)
+_HASHED = re.compile(r"(?:md5|sha|pbkdf2|bcrypt|argon2|scrypt)\w*\$")
 _PLACEHOLDER = re.compile(r"x{4}|0{8}|\*{3}|your|placeholder|redacted|(?-i:EXAMPLE)", re.IGNORECASE)
 _NO_PASSWORD = re.compile(r"[$%*.:]|(?:(?:my|the|db|user)[-_]?)?(?:password|passwd|pass|pwd|token)$", re.IGNORECASE)
+_PUBLIC = re.compile(rb"(?:PUBLIC|PUBLISHABLE|SITE|CACHE|PRIMARY)_KEY[^A-Za-z0-9]{1,8}$")
 _WORDS = re.compile(r"\w{2,6}(?:[-_.]+(?:[A-Z]?[a-z]{0,15}|[0-9]{1,4}))+")
 _BODY = re.compile(
     r"""(?: BLOCK)?-{0,5} ?-{0,5}(?>\\[nrt]|<br ?/?>|[\s"'+,;>|\\]|[A-Z][A-Za-z-]+: [^\n\\]*+)*+[A-Za-z0-9+/]{16,}+(?!\.\.)"""
@@ -109,6 +127,8 @@ _BODY = re.compile(
 _COLOURS = re.compile(rb"(?:\x1b|\^\[)\[[0-9;?]*[A-Za-z]")
 _CODES = re.compile(rb"\\{1,4}(?:u00|x)([2-7][0-9A-Fa-f]|1[bB])|\\{1,4}033")
 _CODE_MARKS = b"\\x", b"\\033", *(b"\\u00%d" % digit for digit in range(1, 8))
+_LINES = re.compile(rb'\\n"\s{0,3},(\s{1,40})"')
+"""Between two lines of a cell of a notebook."""
 _PERCENT = re.compile(rb"%([2-7][0-9A-Fa-f])")
 _PICKLED = re.compile(rb"^[a-z(]{0,3}V(?=[^\n]{6,}\np\d+$)", re.MULTILINE)
 """What stands before the strings of a pickle of protocol 0."""
@@ -222,6 +242,7 @@ def _plain(text: bytes) -> bytes:
     if b"\\" in text:
         if any(mark in text for mark in _CODE_MARKS):
             text = _CODES.sub(_character, text)
+        text = _LINES.sub(rb"\1", text)
         text = text.replace(rb"\n", b" ").replace(rb"\r", b" ").replace(rb"\t", b" ")
         text = text.translate(None, b"\\")  # of quotes, also of JSON in JSON
     if b"&quot;" in text:
@@ -304,6 +325,9 @@ def _is_known(kind: str, secret: str, encoded: bool) -> bool:
         return encoded and kind == "private-key" and re.search(r"[A-Za-z0-9+/]{40}", secret) is not None
     if kind == "huggingface-access-token" and not _is_token_of_hf(secret):
         return False
+    user, _, password = secret.partition(":")
+    if kind == "curl-auth-user" and (user == password or _NO_PASSWORD.match(password)):
+        return False
     return _PLACEHOLDER.search(secret) is None
 
 
@@ -334,8 +358,19 @@ def _is_secret(kind: str, secret: str, text: bytes, start: int, end: int, captur
         return False
     if kind == "Hugging Face token":
         return _is_token_of_hf(secret) and (not before or _is_random(secret))
-    if kind == "password":
+    if kind in ("password", "password of a .pgpass"):
         return _is_password(secret)
+    if kind == "password on a command line":
+        return _is_password(secret) or len(secret) >= 12 and _is_random(secret)
+    if kind in ("key or password", "quoted key"):
+        secret = secret.strip("\"'")
+        if (
+            secret[0] in "$%&"
+            or _COUNTED.search(secret)
+            or _HASHED.match(secret)
+            or _PUBLIC.search(text, max(0, start - 40), start)
+        ):
+            return False
     if kind == "AWS secret key":
         return secret.lower() != secret != secret.upper()
     if kind == "key of OpenAI, Anthropic or the like" and _WORDS.fullmatch(secret):
@@ -356,7 +391,13 @@ def _is_password(value: str) -> bool:
     """Whether it is of three kinds of characters, as no word of a text or a program is."""
     quoted, value = value[:1] in "\"'", value.strip("\"'")
     kinds = [any(map(kind, value)) for kind in (str.islower, str.isupper, str.isdigit, "!@#^&*+?~".__contains__)]
-    plain = _NO_PASSWORD.match(value) is not None or value[:1] == "/" or ":" in value or "." in value and not quoted
+    plain = (
+        _NO_PASSWORD.match(value) is not None
+        or value[:1] in ("/", ")", ",")
+        or ":" in value
+        or "." in value
+        and not quoted
+    )
     return sum(kinds) >= 3 and not plain and _PLACEHOLDER.search(value) is None
 
 

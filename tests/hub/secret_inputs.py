@@ -133,6 +133,20 @@ KINDS = {
     "Linear": _joined("lin_api_", _some(WORD, 40)),
     "Atlassian": _joined("ATATT3", _some(WORD + "_-", 180), "=", _some(CAPITALS, 8)),
     "Django": _joined("SECRET_KEY = '", _some(WORD + "+/=-", 50), "'"),
+    "Django, as it makes them": _joined("SECRET_KEY = 'django-insecure-", _some(WORD + "!@#%^&*(-_=+)", 50), "'"),
+    "setting in capitals": _joined("export AIRFLOW__CORE__FERNET_KEY=", _some(WORD, 43), "="),
+    "secret of an application": _joined("application_secret: ", _some(HEX, 32)),
+    "licence": _joined("NEW_RELIC_LICENSE_KEY=", _some(HEX, 36), "NRAL"),
+    "setting with dots": _joined("LAMBDA_API_KEY=secret_training_", _some(HEX, 32), ".", _some(WORD, 32)),
+    "setting with dollars": _joined("PAYPAL_TOKEN=access_token$production$", _some(HEX, 16), "$", _some(HEX, 32)),
+    "long setting": _joined("AWS_SESSION_TOKEN=IQoJb3JpZ2luX2Vj", _some(WORD + "+/", 600), "=="),
+    "header of another scheme": _joined('headers = {"Authorization": "Token ', _some(HEX, 40), '"}'),
+    "header without a scheme": _joined("curl https://a.b/c -H 'X-Service-Key: ", _some(WORD, 32), "'"),
+    "login to a registry": _joined("docker login registry.a.b -u ci -p ", _some(WORD, 20)),
+    "sshpass": _joined("sshpass -p 'kX9#mq", _some(WORD, 8), "' ssh ada@host"),
+    "MySQL": _joined("mysqldump -u root -pq7K", _some(WORD, 14), " evals > evals.sql"),
+    ".pgpass": _joined("db.a.b:5432:evals:ada:q7K", _some(WORD, 14)),
+    ".netrc in a notebook": _joined('["machine a.b\\n", "  login ada\\n",\n "  password ', _some(WORD, 18), '\\n"]'),
 }  # fmt: skip
 """Kind of secret -> how one is made."""
 
@@ -161,6 +175,12 @@ curl -H "Authorization: Bearer $HF_TOKEN" -H "Authorization: Bearer hf_xxx" http
 curl -H 'Authorization: Bearer YOUR_API_KEY' https://user:password@host/x https://{user}:{password}@host
 git clone https://user:$TOKEN@huggingface.co/me/x && git clone https://<user>:<token>@host/x.git
 psql postgresql://postgres:postgres@localhost:5432/db
+vllm serve me/x --api-key token-abc123
+curl http://localhost:8000/v1/models -H "Authorization: Bearer token-abc123" -H "X-API-Key: my-key-for-this-service"
+curl -u admin:admin -H 'Authorization: Bearer LITELLM_VIRTUAL_KEY' http://localhost:4000
+docker login -u me -p $TOKEN registry.a.b && docker run -p 8080:80 x && mysql -h localhost -P 3306 -u root -proot
+python train.py:12:3:E501:unused && scp host:2222:data:ada:results
+export API_KEY=${API_KEY:-none} PRIVATE_KEY=$(cat key.pem) LITELLM_API_KEY=sk-1234567890abcdefghijklmn
 ```
 
 `api_key="sk-..."`, `OPENAI_API_KEY=sk-xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx`, `api_key=os.environ["OPENAI_API_KEY"]`, `ghp_...`,
@@ -187,6 +207,10 @@ hf_DistilBertForSequenceClassification = hf_device_map = None
 if text.startswith(PRIVATE) or "BEGIN OPENSSH PRIVATE KEY" in text:
     raise UnsupportedAlgorithmErrorOfThisKind("sk-estimator-doc-link-with-many-words-in-a-row", "SHA256")
 password = getpass.getpass("password: ")
+PUBLIC_KEY = "pk4Zx81Qm2Lw9Rt7Yb3Nc6Vd0Hs5Jf"
+user = {"password": "md5$salt$5b1c9e7f2073cde80a4418"}
+page = 'e("label",{},"Password:"),B2?Re.createElement("code",null)'
+session_key = {"session_key": "account_id=123456789"}
 secret_key = hashlib.sha256(password.encode()).hexdigest()
 """
 
