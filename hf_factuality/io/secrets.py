@@ -268,7 +268,8 @@ def _scanners() -> tuple[Any, Any, list[tuple[str, re.Pattern[bytes], bool]]]:
     except ImportError as error:
         what = f"kingfisher-secret-scanner cannot be imported ({error})"
         raise HubError(
-            f"{what}, and nothing is published without a search for secrets; install it with pip"
+            f"{what}, and nothing is published without a search for secrets; install it with pip (where there is no wheel, "
+            "Rust and a C++ compiler are needed), or push from another machine"
         ) from error
     rules = Rules(confidence="low")
     glued, patterns = [], []

@@ -22,12 +22,15 @@ import torch
 
 from hf_factuality.cli import main
 from hf_factuality.errors import HubError
+from hf_factuality.hub.cards.check import tells, validate_card
 from hf_factuality.hub.push import plan_push, push_folder
 from hf_factuality.io import unpack
 from hf_factuality.io.secrets import find_secrets, search_file
 from hf_factuality.io.upload import publish
 from tests.hub.push_inputs import write, write_model
 from tests.hub.secret_inputs import DIGITS, HEX, LETTERS, WORD, _joined, _some
+from tests.trainers.test_mask_dpo_trainer import MaskDPOTrainer
+from tests.trainers.test_mask_dpo_trainer import make as make_trainer
 
 
 REPO = "someone/x"
@@ -283,7 +286,7 @@ def test_a_name_that_is_a_secret_is_refused_and_not_shown(tmp_path, content):
     assert TOKEN not in str(error.value)
 
 
-def test_nothing_is_published_unsearched(hub, monkeypatch):
+def test_nothing_is_published_unsearched_and_all_else_works(hub, monkeypatch, tiny_model, tmp_path, caplog):
     from hf_factuality.io import secrets
 
     monkeypatch.setitem(sys.modules, "kingfisher_sdk", None)
@@ -291,6 +294,13 @@ def test_nothing_is_published_unsearched(hub, monkeypatch):
     try:
         with pytest.raises(HubError, match="kingfisher-secret-scanner"):
             publish({"README.md": b"# x"}, REPO, commit_message="x")
+        assert not tells("plain words") and tells(KINDS["hugging face"](random.Random(1)))
+        # A training whose card is written with each checkpoint goes on.
+        with caplog.at_level("WARNING"):
+            make_trainer(MaskDPOTrainer, tiny_model, tmp_path / "run").create_model_card(model_name="m")
+        assert "kingfisher-secret-scanner" in caplog.text and (tmp_path / "run" / "README.md").exists()
+        with pytest.raises(HubError, match="kingfisher-secret-scanner"):
+            validate_card(tmp_path / "run", ask_hub=False)
     finally:
         secrets._scanners.cache_clear()
     assert not hub.calls
