@@ -26,14 +26,14 @@ _SHARED = frozenset(
 _ALSO_ROUTES = frozenset("users user u groups group storage vol".split())
 """First folders of a cluster's disks; those of `_SHARED` are also parts of addresses, the last ones often."""
 _DISK = re.compile(
-    r"homes?[\d_-]+\w*|\w*(?:scratch|lustre|gpfs)[\w-]*|(?:beegfs|ceph|nfs|fsx|dss)[\w-]*|data[\d_-]*\d"
+    r"homes?[\d_-]+\w*|[\w-]*(?:scratch|lustre|gpfs)[\w-]*|(?:beegfs|ceph|cpfs|dfs|dss|fsx|nfs|pfs)[\w-]*|data[\d_-]*\d"
+    r"|\w+_work|projappl|[a-z]+-tmp"
 )
 _BELOW = frozenset("users user u project projects work nobackup".split())
 """Folders of users that stand second, beside homes: `/data/users`, `/p/project`."""
 _PLACEHOLDERS = frozenset(
     """
-    user username user_name user-name your_user your_username your-username yourusername yourname your_name your-name you USER
-    USERNAME YOUR_USERNAME YOUR_USER YOUR_NAME Shared
+    user username user_name user-name your_user your_username your-username yourusername yourname your_name your-name you shared
     """.split()
 )
 _DEFAULT_USERS = _PLACEHOLDERS | frozenset(
@@ -144,7 +144,7 @@ def _is_somebodys(path: str, before: str, inside: str, home: str) -> bool | None
         return None if second.startswith(".") or _is_generic(parts[1:2]) else True
     if first in _HOMES:
         known = _DEFAULT_USERS if inside else _PLACEHOLDERS
-        return None if second.split(" ")[0] in known and (inside or not mine) else True
+        return None if second.split(" ")[0].lower() in known and (inside or not mine) else True
     if inside != "container" and mine and not second.startswith("."):
         return None if inside and first == "root" else True
     if first == "root":
@@ -159,7 +159,7 @@ def _is_somebodys(path: str, before: str, inside: str, home: str) -> bool | None
     if len(first) == 1 and second == "data" and rest:
         return True
     if rest and rest[0] in _HOMES and rest[1:] and first not in _EVERYWHERE:  # /mnt/c/Users/me
-        return None if rest[1] in _PLACEHOLDERS else True
+        return None if rest[1].lower() in _PLACEHOLDERS else True
     if f"{first}/{second}" in ("private/var", "var/folders", "var/home"):
         return True
     suffixed = re.fullmatch(r"[a-z]+(?:[-_]?\d+|[-_][\w-]+)?", first) is not None
@@ -181,7 +181,7 @@ def _is_somebodys(path: str, before: str, inside: str, home: str) -> bool | None
 
 def _is_nobodys_on_windows(path: str) -> bool:
     user = re.search(r"[\\/]Users[\\/]+([^\\/]+)", path, re.IGNORECASE)
-    named = user is None or not (user[1] in _PLACEHOLDERS or re.fullmatch(r"<.*|%.*|\.\.\.", user[1]))
+    named = user is None or not (user[1].lower() in _PLACEHOLDERS or re.fullmatch(r"<.*|%.*|\.\.\.", user[1]))
     return not named or _NOBODYS_WINDOWS.fullmatch(path) is not None
 
 

@@ -162,7 +162,9 @@ def _column(reader: Any, name: str, column: Any, place: str, depth: int) -> Iter
             for cell in cells.filter(compute.match_substring_regex(cells, pattern=reader.packed_cells)):
                 yield from reader.member(io.BytesIO(cell.as_py()), place, depth)
         if reader.keyed.search(name):
-            cells = compute.binary_join_element_wise(f'{name} = "'.encode(), cells, b'"', b"")
+            # The kernel takes one type only.
+            start, end, between = (pa.scalar(part, pa.large_binary()) for part in (f'{name} = "'.encode(), b'"', b""))
+            cells = compute.binary_join_element_wise(start, cells, end, between)
         whole = pa.LargeListArray.from_arrays(pa.array([0, len(cells)], pa.int64()), cells.cast(pa.large_binary()))
         yield from _blocks(place, compute.binary_join(whole, pa.scalar(b"\n", pa.large_binary()))[0].as_py())
 

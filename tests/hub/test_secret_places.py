@@ -304,3 +304,26 @@ def test_nothing_is_published_unsearched_and_all_else_works(hub, monkeypatch, ti
     finally:
         secrets._scanners.cache_clear()
     assert not hub.calls
+
+
+@pytest.mark.parametrize("form", ["parquet", "arrow", "sqlite"])
+def test_the_name_of_a_column_tells_that_its_cells_are_keys(tmp_path, form):
+    key = _some(WORD, 32)(random.Random(4))  # of no form that is known
+    for name, found in (("service_api_key", True), ("answer", False)):
+        table = pa.table({"n": [1, 2], name: ["none", key]})
+        data = {"parquet": _parquet(table, "zstd"), "arrow": _arrow(table), "sqlite": _sqlite(name, key)}[form]
+        secrets = search_file(data)
+        assert bool(secrets) is found and not any(one.problem for one in secrets)
+
+
+def test_the_length_of_a_string_is_no_part_of_it():
+    """As protocol buffers write them; a length of 82 is the letter R."""
+    token = _joined("pat", _some(WORD, 14), ".", _some(HEX, 64))(random.Random(5))
+    assert len(token) == 82
+    assert find_secrets(b"\n\x12R" + token.encode() + b"\x1a\x03abc")
+    assert not find_secrets(b"\n\x12S" + token.encode() + b"\x1a\x03abc")  # a letter that is another
+
+
+def test_hashes_of_files_may_look_like_keys():
+    key = "SK" + _some(HEX, 32)(random.Random(6))
+    assert find_secrets(f'"value": "{key}"') and not find_secrets(f'"integrity": "sha256-{key}=="')
