@@ -152,13 +152,29 @@ def _column(reader: Any, name: str, column: Any, place: str, depth: int) -> Iter
     elif pa.types.is_struct(kind):
         for number, part in enumerate(column.flatten()):
             yield from _column(reader, kind.field(number).name, part, place, depth)
+    elif pa.types.is_run_end_encoded(kind):
+        yield from _column(reader, name, column.values, place, depth)
+    elif pa.types.is_union(kind):
+        for number in range(kind.num_fields):
+            yield from _column(reader, name, column.field(number), place, depth)
     elif pa.types.is_nested(kind):
         yield from _column(reader, name, column.flatten(), place, depth)
-    elif not pa.types.is_primitive(kind) and not pa.types.is_null(kind):
-        cells = column.drop_null().cast(pa.large_binary())
+    elif any(
+        is_kind(kind)
+        for is_kind in (
+            pa.types.is_string,
+            pa.types.is_large_string,
+            pa.types.is_string_view,
+            pa.types.is_binary,
+            pa.types.is_large_binary,
+            pa.types.is_binary_view,
+            pa.types.is_fixed_size_binary,
+        )
+    ):
+        cells = column.cast(pa.large_binary()).drop_null()
         if not len(cells):
             return
-        if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind):
+        if "binary" in str(kind):
             for cell in cells.filter(compute.match_substring_regex(cells, pattern=reader.packed_cells)):
                 yield from reader.member(io.BytesIO(cell.as_py()), place, depth)
         if reader.keyed.search(name):

@@ -327,3 +327,36 @@ def test_the_length_of_a_string_is_no_part_of_it():
 def test_hashes_of_files_may_look_like_keys():
     key = "SK" + _some(HEX, 32)(random.Random(6))
     assert find_secrets(f'"value": "{key}"') and not find_secrets(f'"integrity": "sha256-{key}=="')
+
+
+COLUMNS = {
+    "decimal": (pa.decimal128(10, 2), [1, None]),
+    "wide decimal": (pa.decimal256(60, 2), [1, None]),
+    "numbers": (pa.int64(), [1, None]),
+    "nothing": (pa.null(), [None, None]),
+    "times": (pa.timestamp("us"), [None, None]),
+    "bytes of one length": (pa.binary(4), [b"abcd", None]),
+    "views": (pa.string_view(), ["a", None]),
+    "views of bytes": (pa.binary_view(), [b"a", None]),
+    "dictionary": (pa.dictionary(pa.int32(), pa.string()), ["a", None]),
+    "map": (pa.map_(pa.string(), pa.string()), [[("a", "b")], None]),
+    "lists of lists": (pa.list_(pa.list_(pa.string())), [[["a"]], None]),
+    "records": (pa.list_(pa.struct([("key", pa.string()), ("cost", pa.decimal128(5, 1))])), [[{"key": "a"}], None]),
+    "runs": (pa.run_end_encoded(pa.int32(), pa.string()), ["a", "a"]),
+}
+
+
+@pytest.mark.parametrize("name", ["key", "answer"])
+@pytest.mark.parametrize("kind", COLUMNS)
+def test_columns_of_every_type_are_read_or_hold_no_text(kind, name):
+    """A column that holds no text does not keep the next one from being searched."""
+    cells = pa.array(COLUMNS[kind][1], COLUMNS[kind][0])
+    for text, found in ((TOKEN, [(TOKEN, "")]), ("b", [])):
+        table = pa.table({name: cells, "text": ["a", text]})
+        assert [(one.text, one.problem) for one in search_file(_arrow(table, "zstd"))] == found
+
+
+def test_cells_of_unions_and_runs_are_read():
+    union = pa.UnionArray.from_sparse(pa.array([0, 1], pa.int8()), [pa.array(["a", "b"]), pa.array(["c", TOKEN])])
+    for column in (union, pa.array([TOKEN, TOKEN], pa.run_end_encoded(pa.int32(), pa.string()))):
+        assert [one.text for one in search_file(_arrow(pa.table({"x": column}), "zstd"))] == [TOKEN]
