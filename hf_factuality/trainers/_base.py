@@ -160,7 +160,11 @@ class SamplingTrainer(FactualityTrainer, ResumableRollouts, CheckedRollouts, Gen
             if isinstance(owner, JudgedReward):
                 owner.policy = self.model
 
-    _required = ("prompt",)
+    _required, _reads_images = ("prompt",), True
+    _misread = frozenset()  # the parent reads prompts alone, and reward functions all other columns
+
+    def _text_columns(self, columns):
+        return ("prompt",)
 
     def _check_columns(self, dataset, columns, name):
         super()._check_columns(dataset, columns, name)
@@ -201,8 +205,9 @@ class SamplingTrainer(FactualityTrainer, ResumableRollouts, CheckedRollouts, Gen
             args.vllm_max_model_length if args.use_vllm else None,
         ]
         limit = min(filter(None, limits), default=math.inf)
-        for dataset in (self.train_dataset, *named_datasets(self.eval_dataset).values()):
+        for name, dataset in (("train", self.train_dataset), *named_datasets(self.eval_dataset).items()):
             if isinstance(dataset, Dataset):  # what is streamed has no rows yet
+                self._refuse_unreadable(dataset, name)
                 # Who asks for more than there is wants completions up to the end of the context.
                 completion = args.max_completion_length if (args.max_completion_length or limit) < limit else 1
                 check_prompt_lengths(dataset, self._tokenizer, limit - completion, self._template_settings)

@@ -6,7 +6,6 @@ from collections.abc import Collection, Iterable
 from typing import Any, ClassVar
 
 from datasets import Dataset, IterableDataset
-from jinja2 import TemplateError
 
 from hf_factuality.data.reading import refuse_unrendered
 from hf_factuality.errors import DataError
@@ -27,6 +26,9 @@ class ChecksDatasets:
     """
 
     _required: ClassVar[tuple[str, ...]] = ()
+    _misread: ClassVar[frozenset[str]] = FORMAT_COLUMNS
+    _reads_images: ClassVar[bool] = False
+    """Whether the parent takes rows with a column of images for those of a vision-language model."""
 
     def __init__(self, *args: Any, train_dataset: Any = None, eval_dataset: Any = None, **kwargs: Any):
         train_dataset = self._checked_dataset(train_dataset, "train")
@@ -59,7 +61,8 @@ class ChecksDatasets:
         read = self._text_columns(columns)
         if read is None:
             return dataset
-        kinds = {column: _kind(row[column], column, name) for column in sorted({*read}.intersection(columns))}
+        place = f"the {name} dataset, row 0"
+        kinds = {column: _kind(row[column], column, place) for column in sorted({*read}.intersection(columns))}
         if len({*kinds.values()}) > 1:
             raise DataError(
                 f"the {name} dataset mixes formats: {kinds}; make all of them text, or lists of messages (role, content)"
@@ -67,11 +70,20 @@ class ChecksDatasets:
         foreign = self._misread.intersection(columns).difference(read)
         return dataset.remove_columns(sorted(foreign)) if foreign else dataset
 
-    _misread: ClassVar[frozenset[str]] = FORMAT_COLUMNS
-
     def _check_columns(self, dataset: Any, columns: Collection[str], name: str) -> None:
         if missing := set(self._required).difference(columns):
             raise DataError(f"the {name} dataset has no column {min(missing)!r}, only {sorted(columns)}; add it")
+        if self._reads_images and (images := {"image", "images"}.intersection(columns)):
+            raise DataError(
+                f"the {name} dataset has a column {min(images)!r}, and this trainer does not support images; remove it"
+            )
+
+    def _refuse_unreadable(self, dataset: Dataset, name: str) -> None:
+        """`DataError` for the first row whose texts are none: row 0 tells the types of all rows, but not where one is empty."""
+        read = sorted({*(self._text_columns(dataset.column_names) or ())}.intersection(dataset.column_names))
+        for number, row in enumerate(dataset.select_columns(read) if read else ()):
+            for column in read:
+                _kind(row[column], column, f"the {name} dataset, row {number}")
 
     def _rows_of_a_step(self) -> tuple[int, str]:
         """How many rows the first step needs, over all processes, and why."""
@@ -101,8 +113,9 @@ class ChecksDatasets:
     def _prepare_dataset(self, dataset, processing_class, args, *settings):
         try:
             return super()._prepare_dataset(dataset, processing_class, args, *settings)
-        except (TemplateError, TypeError):
+        except Exception:  # whatever a parent, a template or a tokenizer raises
             if isinstance(dataset, Dataset):
+                self._refuse_unreadable(dataset, settings[-1])
                 tokenizer = getattr(processing_class, "tokenizer", processing_class)
                 refuse_unrendered(_conversations(dataset), tokenizer, f"the {settings[-1]} dataset, ")
             raise
@@ -129,14 +142,16 @@ def named_datasets(dataset: Any, name: str = "eval") -> dict[str, Any]:
     return {} if dataset is None else {name: dataset}
 
 
-def _kind(value: Any, column: str, name: str) -> str:
-    if isinstance(value, str):
+def _kind(value: Any, column: str, place: str) -> str:
+    # SFT turns these, and only these, into messages.
+    shared = column == "conversations"
+    keys = ("from", "value") if shared else ("role", "content")
+    if isinstance(value, str) and not shared:
         return "text"
-    if isinstance(value, list) and value and isinstance(value[0], dict) and "role" in value[0]:
+    if isinstance(value, list) and value and isinstance(value[0], dict) and keys[0] in value[0]:
         return "messages"
-    raise DataError(
-        f"the {name} dataset, row 0: {column!r} must be a text or a list of messages (role, content), got {value!r:.100}"
-    )
+    must = f"{'' if shared else 'a text or '}a list of messages ({', '.join(keys)})"
+    raise DataError(f"{place}: {column!r} must be {must}, got {value!r:.100}")
 
 
 def _conversations(dataset: Iterable[dict[str, Any]]):

@@ -122,7 +122,9 @@ class AdaptiveAveragingTrainer(FactualityTrainer, SFTTrainer):
             return None  # read by a function of the user's, or tokenized
         if "prompt" in columns:
             return ("prompt", "completion")
-        return next(((name,) for name in ("messages", "conversations", self._text_field) if name in columns), ())
+        return next(((name,) for name in ("messages", "conversations") if name in columns), (self._text_field,))
+
+    _reads_images = True
 
     def _check_columns(self, dataset, columns, name):
         super()._check_columns(dataset, columns, name)

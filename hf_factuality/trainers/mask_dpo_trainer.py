@@ -105,15 +105,10 @@ class MaskDPOTrainer(FactualityTrainer, DPOTrainer):
         )  # fmt: skip
         self.add_callback(_LogMasks(self._metrics["train"], self.mask_statistics["train"]))
 
-    _required = ("chosen", "rejected", "chosen_spans", "rejected_spans")
+    _required, _reads_images = ("chosen", "rejected", "chosen_spans", "rejected_spans"), True
 
     def _text_columns(self, columns):
         return PAIRS
-
-    def _check_columns(self, dataset, columns, name):
-        super()._check_columns(dataset, columns, name)
-        if {"image", "images"}.intersection(columns):
-            raise ValueError("MaskDPOTrainer does not support images, whose pairs have no offsets that place spans")
 
     def _prepare_dataset(self, dataset, processing_class, args, dataset_name):
         self._refuse_processor(processing_class)

@@ -1,6 +1,7 @@
 """Datasets and rewards that a trainer cannot use are refused when it is made, by all trainers alike."""
 
 import functools
+import re
 
 import pytest
 from datasets import Dataset, IterableDataset
@@ -205,6 +206,55 @@ def test_columns_under_names_of_the_parents_are_refused(make, column):
             make(name, data)
     with pytest.raises(DataError, match=f"eval dataset has a column {column!r}"):
         make("grpo", None, data)
+
+
+@pytest.mark.parametrize("name", ["grpo", "ppo", "mask_dpo", "ama", "rag"])
+@pytest.mark.parametrize("row", [0, 2])
+@pytest.mark.parametrize("value", [None, []], ids=["null", "no message"])
+def test_a_row_without_its_text_is_named(make, name, row, value):
+    """At construction, and not by a tokenizer or in the middle of a training."""
+    data = make.data[name]().to_list()
+    data[row]["prompt"] = value
+    with pytest.raises(
+        DataError, match=rf"train dataset, row {row}: 'prompt' must be .*, got {re.escape(repr(value))}"
+    ):
+        make(name, Dataset.from_list(data))
+
+
+@pytest.mark.parametrize(
+    "value", [3, ["a", "b"], {"role": "user", "content": "a"}, [{"from": "human", "value": "a"}]], ids=str
+)
+@pytest.mark.parametrize("kind", [lambda data: data, stream], ids=["dataset", "stream"])
+def test_prompts_that_are_neither_text_nor_messages_are_refused(make, value, kind):
+    for name in ("grpo", "ppo"):
+        with pytest.raises(DataError, match="row 0: 'prompt' must be a text or a list of messages"):
+            make(name, kind(Dataset.from_list([{"prompt": value}] * 4)))
+
+
+@pytest.mark.parametrize("column", ["image", "images"])
+@pytest.mark.parametrize("name", ["grpo", "ppo", "mask_dpo", "ama"])
+def test_images_are_refused_before_a_step(make, name, column):
+    data = make.data[name]()
+    with pytest.raises(DataError, match=f"train dataset has a column '{column}'.* does not support images"):
+        make(name, data.add_column(column, ["x"] * len(data)))
+
+
+@pytest.mark.parametrize("kind", [lambda data: data, stream], ids=["dataset", "stream"])
+def test_shared_conversations_are_read_as_messages(make, kind):
+    """SFT converts what is `from` and `value` in a column of this name, and nothing else."""
+    turns = [("human", "user", "Where?"), ("gpt", "assistant", "London.")]
+    shared = [{"from": name, "value": text} for name, _, text in turns]
+    messages = [{"role": name, "content": text} for name, _, text in turns]
+    tokens = [
+        next(iter(make("ama", kind(Dataset.from_list([row] * 4))).train_dataset))["input_ids"]
+        for row in ({"conversations": shared}, {"messages": messages})
+    ]
+    # The template names the roles, one token each or several, before the same texts.
+    assert tokens[0][-3:] == tokens[1][-3:]
+    with pytest.raises(DataError, match=r"'conversations' must be a list of messages \(from, value\)"):
+        make("ama", kind(Dataset.from_list([{"conversations": messages}] * 4)))
+    with pytest.raises(DataError, match="no column 'text'"):
+        make("ama", kind(Dataset.from_list([{"other": "x"}] * 4)))
 
 
 # Chat templates
