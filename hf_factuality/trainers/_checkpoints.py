@@ -49,6 +49,7 @@ _ADAPTER = (
         "target_modules",
     ),
     *("exclude_modules", "layers_to_transform", "modules_to_save", "target_parameters", "trainable_token_indices"),
+    "init_lora_weights",  # of PiSSA, OLoRA and others, it changes the model that the adapter is added to
 )
 """What decides which tensors an adapter has, and what they do."""
 

@@ -315,6 +315,7 @@ def test_an_adapter_is_resumed_as_it_was(tiny_model, tmp_path):
         ({"r": 4}, r"r=2 \(now 4\)"),
         ({"lora_alpha": 16}, r"lora_alpha=8 \(now 16\)"),
         ({"target_modules": ["q_proj"]}, "target_modules"),
+        ({"r": 2, "init_lora_weights": "pissa"}, r"init_lora_weights=True \(now pissa\)"),  # its base is another
     ):
         with pytest.raises(CheckpointError, match=f"it is of an adapter with {message}"):
             trainer("again", **other).train(str(adapter))
