@@ -18,6 +18,7 @@ from hf_factuality import FactGRPOConfig, FactGRPOTrainer, load_fspo, load_verif
 from hf_factuality.io.refusals import run_script
 from hf_factuality.rewards import answer_reward
 from hf_factuality.verifiers.judges.gold import SCORERS_HELP
+from hf_factuality.verifiers.registry import TOKENS_HELP, served_arguments
 
 
 CLOSED_WORLD = Path(__file__).resolve().parent.parent / "recipes" / "fspo" / "closed-world.yaml"
@@ -27,6 +28,7 @@ CLOSED_WORLD = Path(__file__).resolve().parent.parent / "recipes" / "fspo" / "cl
 class FSPOArguments(ScriptArguments):
     train_files: list[str] | None = field(default=None, metadata={"help": "Parquet or JSON Lines files to train on."})
     verifier: str | None = field(default=None, metadata={"help": "'lexical', 'nli:MODEL' or 'package.module:Class'."})
+    verifier_tokens: int | None = field(default=None, metadata={"help": TOKENS_HELP})
     default_data_source: str | None = field(default=None, metadata={"help": "Of rows without data_source: a rule."})
     scorers: list[str] | None = field(default=None, metadata={"help": SCORERS_HELP})
     style: str = field(default="auto", metadata={"help": "How to ask: 'auto', 'instruct' (chat template) or 'base'."})
@@ -35,7 +37,8 @@ class FSPOArguments(ScriptArguments):
 def load_data(script, training, model):
     """Dataset and verifier of a real run, checked before any weights are loaded."""
     model_name(model)
-    verifier, reward = load_verifier(script.verifier or "lexical"), answer_reward(script.scorers)
+    served = served_arguments(None, script.verifier_tokens)
+    verifier, reward = load_verifier(script.verifier or "lexical", **served), answer_reward(script.scorers)
     origin = {"revision": model.model_revision, "trust_remote_code": training.trust_remote_code}
     tokenizer = AutoTokenizer.from_pretrained(model.model_name_or_path, **origin)
     dataset = load_fspo(

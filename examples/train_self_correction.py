@@ -17,7 +17,6 @@ from trl import DPOConfig, DPOTrainer, ModelConfig, ScriptArguments, SFTConfig, 
 from demos.corrections import REVISE, CorrectionDemo, write_card
 from demos.inputs import given, load_split, model_name, set_model_kwargs
 from hf_factuality import FactGRPOConfig, FactGRPOTrainer
-from hf_factuality.data.builder import describe_run
 from hf_factuality.functional import correction
 from hf_factuality.io.refusals import run_script
 from hf_factuality.rewards import CorrectionReward
@@ -58,7 +57,6 @@ def main():
     )
     if not config:
         demo, name, dataset = None, model_name(model), load_split(script, *COLUMNS[stage])
-        dataset.info.description = describe_run(script.dataset_name) or dataset.info.description  # for the card
     else:
         demo = CorrectionDemo(training.output_dir, training.seed)
         before = Path(training.output_dir).with_name("self-correction-closed-world-sft")

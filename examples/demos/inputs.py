@@ -2,6 +2,7 @@
 
 import sys
 
+from hf_factuality.data.builder import describe_run
 from hf_factuality.data.reading import open_dataset
 
 
@@ -23,7 +24,9 @@ def load_split(script, *columns, **arguments):
     if not script.dataset_name:
         raise ValueError("name the data to train on with --dataset_name: a repository on the Hub, or a folder")
     name = script.dataset_name, script.dataset_config, script.dataset_train_split
-    return open_dataset(*name, columns, **arguments)
+    dataset = open_dataset(*name, columns, **arguments)
+    dataset.info.description = describe_run(script.dataset_name) or dataset.info.description  # for the card
+    return dataset
 
 
 def set_model_kwargs(training, model):

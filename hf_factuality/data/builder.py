@@ -264,7 +264,8 @@ def describe_run(folder: str | os.PathLike) -> str:
         kind = settings.get("variant") or settings.get("output")
     except (OSError, ValueError, AttributeError, StopIteration):
         return ""
-    return f"{item}s that a model's own answers made" + (f" ({kind})" if kind else "") + describe_labels(Path(folder))
+    what = report.get("rows_are") or f"{item}s {DatasetKind.origin}"
+    return what + (f" ({kind})" if kind else "") + describe_labels(Path(folder))
 
 
 def verified(
@@ -292,6 +293,7 @@ class DatasetKind:
     template: str
     tags: tuple[str, ...]
     apart: str | None = None  # another file, which is a configuration of its own
+    origin: str = "that a model's own answers made"  # of the rows, for the card of a model that is trained on them
 
     def write(
         self,
@@ -315,7 +317,11 @@ class DatasetKind:
         (folder / "README.md").unlink(missing_ok=True)  # a push needs it: never that of other rows
         dropped = {reason: report[reason] for reason in self.reasons if reason in report}
         report = {name: value for name, value in report.items() if name not in dropped}
-        report |= {"dropped": dropped, f"{self.item}_settings": asdict(config)}
+        report |= {
+            "dropped": dropped,
+            "rows_are": f"{self.item}s {self.origin}",
+            f"{self.item}_settings": asdict(config),
+        }
         write_atomically(folder / "report.json", json.dumps(report, indent=2) + "\n")
         dropped = {self.reasons[reason]: count for reason, count in dropped.items()}
         if not rows:

@@ -46,7 +46,7 @@ nothing from {without_signal} of them, whose chosen answer has no correct senten
 one.
 
 **The labels are a model's or a program's, not people's.** They are as good as the verifier below.
-""", ("preference", "mask-dpo", "factuality"))  # fmt: skip
+""", ("preference", "mask-dpo", "factuality"), origin="that existed before")  # fmt: skip
 # How a turn of the assistant begins in a dialogue that is one text: "Assistant:" on its own line, or the markup of a chat.
 _ANSWER = re.compile(
     r"(?:(?:\A|\n)[ \t]*(?:assistant|gpt|bot|model|answer|ai)[ \t]*:|<\|im_start\|>assistant\n|<\|assistant\|>\n?"

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from hf_factuality.data.builder import (
     DatasetKind,
     PreferenceQuestion,
-    describe_labels,
+    describe_run,
     features_of,
     judged_responses,
     verified,
@@ -41,7 +41,7 @@ hallucination, as in [Mask-DPO](https://huggingface.co/papers/2503.02846). `chos
 character ranges of the content of `chosen` and `rejected`, with a label each.
 
 **The labels are a model's or a program's, not people's.** They are as good as the verifier below.
-""", ("preference", "mask-dpo", "factuality"))  # fmt: skip
+""", ("preference", "mask-dpo", "factuality"), origin="of sampled responses")  # fmt: skip
 push_pairs = KIND.push
 
 
@@ -126,8 +126,7 @@ def load_pairs(folder: str | os.PathLike) -> Dataset:
     if not path.is_file():
         raise DataError(f"there is no {path}; a run writes it at its end: start it again to finish it")
     dataset = Dataset.from_parquet(str(path))
-    # For the card of a model that is trained on it.
-    dataset.info.description = f"pairs of sampled responses{describe_labels(path.parent)}"
+    dataset.info.description = describe_run(path.parent)  # for the card of a model that is trained on it
     return dataset
 
 

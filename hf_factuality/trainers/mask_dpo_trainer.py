@@ -110,6 +110,15 @@ class MaskDPOTrainer(FactualityTrainer, DPOTrainer):
     def _text_columns(self, columns):
         return PAIRS
 
+    def _check_columns(self, dataset, columns, name):
+        spans = [f"{side}_spans" for side in SIDES]
+        if {*SIDES}.issubset(columns) and not {*spans}.issubset(columns):
+            raise DataError(
+                f"the {name} dataset has no column {min({*spans}.difference(columns))!r}, only {sorted(columns)}; hf-factuality "
+                "build-preferences --pairs labels pairs that exist (docs/mask-dpo.md)"
+            )
+        super()._check_columns(dataset, columns, name)
+
     def _prepare_dataset(self, dataset, processing_class, args, dataset_name):
         self._refuse_processor(processing_class)
         if not self._tokenizer.is_fast:

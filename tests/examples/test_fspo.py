@@ -41,6 +41,12 @@ def test_trains_on_a_file_and_saves_model_and_card(run, tiny_model, tmp_path, fi
     assert all(prompt.endswith("<think>") for prompt in table["prompt"])
 
 
+def test_a_served_verifier_gets_the_room_that_its_warning_asks_for(run, tiny_model, tmp_path, file):
+    with pytest.raises(ValueError, match="max_tokens"):  # which this verifier does not take
+        run("--model_name_or_path", tiny_model, "--train_files", file(), "--output_dir", tmp_path / "out",
+            "--verifier", "lexical", "--verifier_tokens", "64", *FEW)  # fmt: skip
+
+
 def test_trains_on_a_dataset_with_peft(run, tiny_model, tmp_path, file):
     file()
     out = tmp_path / "out"

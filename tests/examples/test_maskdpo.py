@@ -1,8 +1,11 @@
 """The example, as a user runs it: on files, in the closed world, and with everything that can be wrong."""
 
+import json
+
 import pytest
 from safetensors.torch import load_file
 
+from hf_factuality.cli import main
 from hf_factuality.data.preferences import load_pairs
 from hf_factuality.errors import DataError
 from hf_factuality.hub.results import load_results
@@ -36,6 +39,20 @@ def test_trains_on_a_dataset_with_peft(run, tiny_model, tmp_path):
     run("--model_name_or_path", tiny_model, "--dataset_name", tmp_path, "--output_dir", out,
         "--use_peft", "true", "--lora_target_modules", "q_proj", "v_proj", *FEW)  # fmt: skip
     assert (out / "adapter_model.safetensors").exists()
+    assert "| data | not recorded" in (out / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_card_says_where_labelled_pairs_are_from(run, tiny_model, tmp_path):
+    """As a folder of the command, and as a dataset whose folder it is."""
+    row = {"prompt": "Where?", "chosen": "Ada sat in Leeds.", "rejected": "Bath.", "evidence": "Ada sat in Leeds."}
+    (tmp_path / "dpo.jsonl").write_text(json.dumps(row))
+    assert main(["build-preferences", "--pairs", f"{tmp_path}/dpo.jsonl", "--out", f"{tmp_path}/pairs"]) == 0
+    for flag in ("--train_files", "--dataset_name"):
+        out = tmp_path / flag
+        run("--model_name_or_path", tiny_model, flag, tmp_path / "pairs", "--output_dir", out, *FEW)
+        assert "| data | pairs that existed before, labelled by Lexical" in (out / "README.md").read_text(
+            encoding="utf-8"
+        )
 
 
 def test_the_closed_world_measures_before_and_after(run, monkeypatch, small_world, tmp_path, capsys):

@@ -110,3 +110,21 @@ def test_evaluate_and_the_builders(tmp_path, capsys):
     again = load_verifier(f"pipeline:{tmp_path}/saved")
     row = VerifierInput(ANSWER, "?", (GOLD,), {"data_source": "mine"})
     assert again.verify([row])[0].spans[0].score == pytest.approx(0.8)
+
+
+def test_a_builder_refuses_a_rule_that_no_question_would_be_judged_by(tmp_path, capsys):
+    """A source with a slip in its name would be judged by the rule of all other rows, without a word."""
+    row = {"id": "a", "question": "Which lake?", "answer": "Lake Victoria", "data_source": "mine"}
+    (tmp_path / "q.jsonl").write_text(json.dumps(row))
+    (tmp_path / "a.jsonl").write_text(json.dumps({"id": "a", "responses": ["<answer> Lake Victoria </answer>"] * 2}))
+
+    def build(*flags):
+        command = ["build-refusals", f"{tmp_path}/q.jsonl", "--responses", f"{tmp_path}/a.jsonl"]
+        status = main([*command, "--out", f"{tmp_path}/{len(flags)}-{flags[-1]}", *flags])
+        return status, capsys.readouterr().err
+
+    assert build("--verifier", "gold", "--scorers", "mine=exact")[0] == 0
+    status, error = build("--verifier", "gold", "--scorers", "mine=exact", "--scorers", "mne=math")
+    assert status == 2 and "'mne'" in error and "['mine']" in error
+    status, error = build("--verifier", "lexical", "--scorers", "mine=exact")
+    assert status == 2 and "--scorers is for --verifier gold" in error

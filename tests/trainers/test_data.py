@@ -188,6 +188,9 @@ def test_formats_that_are_mixed_are_refused(make):
         row["prompt"] = row["prompt"][0]["content"]
     with pytest.raises(DataError, match="mixes formats: .*'prompt': 'text'"):
         make("mask_dpo", Dataset.from_list(data))
+    plain = labelled_pairs(4).remove_columns(["chosen_spans", "rejected_spans"])
+    with pytest.raises(DataError, match="no column 'chosen_spans'.* build-preferences --pairs"):
+        make("mask_dpo", plain)
     with pytest.raises(DataError, match="no column 'completion'"):
         make("ama", answers().remove_columns("completion"))
     with pytest.raises(DataError, match="no column 'rejected'"):
