@@ -11,7 +11,7 @@ from hf_factuality.cli import main
 from hf_factuality.data.builder import judged_responses, read_questions
 from hf_factuality.data.sampling import GivenResponses, ServedSampler
 from hf_factuality.rewards import GradedOutcome
-from hf_factuality.spans import Label, Verification
+from hf_factuality.spans import Label, LabeledSpan, Verification
 from hf_factuality.verifiers import LLMJudge, SentenceExtractor, VerifierInput, VerifierPipeline
 from hf_factuality.verifiers.base import JudgeInput
 from hf_factuality.verifiers.ensemble import MajorityJudge
@@ -170,6 +170,33 @@ def test_a_builder_asks_again_for_what_was_cut_and_a_failure_takes_no_label(tmp_
     labels, sent = run(100)
     assert labels == [[yes, yes], [yes]] and sent
     assert run(100) == (labels, 0)
+
+
+def test_a_verifier_that_fails_takes_no_label_of_before(tmp_path):
+    questions = read_questions([{"question": "Where was Ada born?"}])
+    sampler = GivenResponses({"0": ["Ada sat.", "Ada was born in Leeds."]})
+
+    class Once:
+        """Has a whole answer to the second response alone, and then fails on the first."""
+
+        requires_evidence, fails = False, False
+
+        def verify(self, inputs):
+            return [self._of(it.completion) for it in inputs]
+
+        def _of(self, text):
+            cut = "sat" in text
+            if cut and self.fails:
+                return Verification(error="down")
+            return Verification((LabeledSpan(0, len(text), Label.SUPPORTED),), unanswered=int(cut))
+
+    verifier = Once()
+    for fails in (False, True):
+        verifier.fails = fails
+        with judged_responses(questions, sampler, verifier, tmp_path / "run", progress=False) as (_, verdicts):
+            first, second = (Verification.from_dict(it) for it in verdicts["0"])
+        assert [first.error, first.unanswered, second.unanswered] == [None, 1, 0]
+        assert [span.label for it in (first, second) for span in it.spans] == [Label.SUPPORTED] * 2
 
 
 def test_evaluate_asks_again_for_what_was_cut(tmp_path, capsys, monkeypatch):

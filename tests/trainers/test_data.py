@@ -139,6 +139,14 @@ def test_a_batch_that_is_dropped_is_no_step(make, name):
         make(name, None, data, dataloader_drop_last=True, per_device_train_batch_size=1)
 
 
+def test_an_evaluation_needs_as_many_prompts_as_fill_a_batch_of_completions(make):
+    settings = {"per_device_eval_batch_size": 8, "dataloader_drop_last": True}  # 4 prompts, 2 completions each
+    with pytest.raises(DataError, match="eval dataset has 3 rows, fewer than the 4 "):
+        make("grpo", None, rows().select(range(3)), **settings)
+    trainer = make("grpo", None, rows().select(range(4)), **settings)
+    assert trainer.evaluate()["eval_num_tokens"] == 0 and len(trainer.get_eval_dataloader()) == 1
+
+
 def test_rows_without_a_token_to_learn_are_none(make):
     with pytest.raises(DataError, match="no row of the train dataset is left .*max_length=3"):
         make("ama", max_length=3)

@@ -152,6 +152,17 @@ def test_what_is_logged_is_the_mean_over_the_tokens_of_a_step(tiny_model, tmp_pa
     assert assert_logged_alike(ours, other, whole) == {"kl", "entropy", *logged}
 
 
+def test_the_weights_are_of_the_tokens_of_all_processes():
+    """Of two micro-batches this process has 3 and 1 tokens, another 3 and 5: 6 and 6, and neither weighs more."""
+    trainer = SkipsPadding()
+    trainer.beta, trainer.importance_sampling_level = 0.0, "token"
+    trainer.accelerator = SimpleNamespace(reduce=lambda own, reduction: own + torch.tensor([3, 5]))
+    trainer._tokens_passed = [torch.tensor(3), torch.tensor(1)]
+    trainer._metrics = {"train": {"entropy": [9.0, 2.0, 4.0]}}  # the first is of a step before
+    trainer._weigh_by_tokens()
+    assert trainer._metrics["train"]["entropy"] == [9.0, 2.0, 4.0] and trainer._tokens_passed is None
+
+
 def test_ppo_logs_the_same(tiny_model, tmp_path):
     def run(skip, rows_at_once):
         args = TokenRewardPPOConfig(
