@@ -47,7 +47,7 @@ from hf_factuality.io.upload import naming_model, prepare_repo
 from hf_factuality.verifiers.base import Verifier, VerifierInput
 from hf_factuality.verifiers.guard import GuardedVerifier, quiet_guard
 from hf_factuality.verifiers.judges.compare import AXES
-from hf_factuality.verifiers.judges.gold import named_scorers
+from hf_factuality.verifiers.judges.gold import named_scorers, refuse_unused
 from hf_factuality.verifiers.registry import load_verifier, served_arguments
 from hf_factuality.verifiers.service import Row, judge_rows
 
@@ -340,10 +340,8 @@ def _verifier(args: argparse.Namespace, questions: Sequence[PreferenceQuestion])
     by_source = {"scorers": args.scorers} if args.scorers else {}
     if by_source and args.verifier.partition(":")[0] != "gold":
         raise ValueError(f"--scorers is for --verifier gold, and means nothing to {args.verifier!r}; leave it out")
-    sources = {str(question.row.get("data_source")) for question in questions}
-    unknown = {*named_scorers(args.scorers)} - sources
-    if unknown and args.limit is None:  # of the first N questions some may have none
-        raise ValueError(f"--scorers: no question has the data_source {min(unknown)!r}; they have {sorted(sources)}")
+    if args.limit is None:  # of the first N questions none may have it
+        refuse_unused(named_scorers(args.scorers), (question.row.get("data_source") for question in questions))
     verifier = load_verifier(
         args.verifier, **served_arguments(args.verifier_base_url, args.verifier_tokens), **by_source
     )

@@ -106,8 +106,6 @@ def open_dataset(
         cause = error.__cause__ or error
         why = "it has no rows" if isinstance(cause, StopIteration) else f"{type(cause).__name__}: {cause}"
         raise DataError(f"{shown} cannot be loaded; check the names, the files and the network: {why}") from error
-    if hasattr(found, "__len__") and not len(found):
-        raise DataError(f"{shown} has no rows")
     if columns and found.features is not None:
         lacking = [[f"{one} ({problem})" for one in wanted if (problem := _lacks(found, one))] for wanted in columns]
         if all(lacking):

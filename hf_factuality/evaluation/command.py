@@ -105,7 +105,7 @@ def _prepare(args: argparse.Namespace, task: Task, stack: ExitStack) -> None:
     """Read the items of a task, and load who judges them."""
     task.items, task.provenance = load_task_items(args, task, args.limit)
     if task.name == own_file.NAME:
-        task.items = own_file.with_rules(task.items, args.scorers, args.default_data_source)
+        task.items = own_file.with_rules(task.items, args.scorers, args.default_data_source, args.limit is None)
     for name in sorted(task.metric_args.keys() & set(task.metrics)):
         check_metric_args(name, task.metric_args[name], domains=sorted({it.domain or "all" for it in task.items}))
     graded = {*GRADED_METRICS} & {*task.metrics}

@@ -14,7 +14,7 @@ from hf_factuality.data.reading import messages_of
 from hf_factuality.errors import DataError
 from hf_factuality.io.rows import read_rows
 from hf_factuality.verifiers.base import evidence_passages
-from hf_factuality.verifiers.judges.gold import RULES, named_scorers
+from hf_factuality.verifiers.judges.gold import RULES, named_scorers, refuse_unused
 
 
 NAME = "file"
@@ -55,14 +55,16 @@ def load_own_items(path: Path, limit: int | None = None) -> tuple[list[Benchmark
 
 
 def with_rules(
-    items: Sequence[BenchmarkItem], scorers: Sequence[str] | None, default: str | None
+    items: Sequence[BenchmarkItem], scorers: Sequence[str] | None, default: str | None, whole: bool = True
 ) -> list[BenchmarkItem]:
     """The items, of which each source that is among `scorers` (texts as [`named_scorers`] takes them) is named by its rule, and
-    those without one by the `default`. `ValueError`: an unknown rule."""
+    those without one by the `default`. `ValueError`: an unknown rule; if the items are the `whole` file, a source that none has."""
     by_scorer = {scorer: rule for rule, scorer in RULES.items()}
     rules = {source: by_scorer[scorer] for source, scorer in named_scorers(scorers).items()}
     if default is not None and default not in rules:
         named_scorers({"--default_data_source": default})
+    if whole:
+        refuse_unused(rules, [default, *(item.reference.get("data_source") for item in items)])
     default = rules.get(default, default)
     found = []
     for item in items:

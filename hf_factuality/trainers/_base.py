@@ -205,9 +205,8 @@ class SamplingTrainer(FactualityTrainer, ResumableRollouts, CheckedRollouts, Gen
             args.vllm_max_model_length if args.use_vllm else None,
         ]
         limit = min(filter(None, limits), default=math.inf)
-        for name, dataset in (("train", self.train_dataset), *named_datasets(self.eval_dataset).items()):
+        for dataset in (self.train_dataset, *named_datasets(self.eval_dataset).values()):
             if isinstance(dataset, Dataset):  # what is streamed has no rows yet
-                self._refuse_unreadable(dataset, name)
                 # Who asks for more than there is wants completions up to the end of the context.
                 completion = args.max_completion_length if (args.max_completion_length or limit) < limit else 1
                 check_prompt_lengths(dataset, self._tokenizer, limit - completion, self._template_settings)

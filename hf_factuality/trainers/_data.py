@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable
 from typing import Any, ClassVar
 
 from datasets import Dataset, IterableDataset
+from jinja2 import TemplateError
 
 from hf_factuality.data.reading import refuse_unrendered
 from hf_factuality.errors import DataError
@@ -67,6 +68,12 @@ class ChecksDatasets:
             raise DataError(
                 f"the {name} dataset mixes formats: {kinds}; make all of them text, or lists of messages (role, content)"
             )
+        # Row 0 tells the types of all rows, but not where one is null or empty. A parent falls over those, or it depends on
+        # the column by which it tells the format.
+        if isinstance(dataset, Dataset) and kinds:
+            for number, row in enumerate(dataset.select_columns([*kinds])):
+                for column, value in row.items():
+                    _kind(value, column, f"the {name} dataset, row {number}")
         foreign = self._misread.intersection(columns).difference(read)
         return dataset.remove_columns(sorted(foreign)) if foreign else dataset
 
@@ -77,13 +84,6 @@ class ChecksDatasets:
             raise DataError(
                 f"the {name} dataset has a column {min(images)!r}, and this trainer does not support images; remove it"
             )
-
-    def _refuse_unreadable(self, dataset: Dataset, name: str) -> None:
-        """`DataError` for the first row whose texts are none: row 0 tells the types of all rows, but not where one is empty."""
-        read = sorted({*(self._text_columns(dataset.column_names) or ())}.intersection(dataset.column_names))
-        for number, row in enumerate(dataset.select_columns(read) if read else ()):
-            for column in read:
-                _kind(row[column], column, f"the {name} dataset, row {number}")
 
     def _rows_of_a_step(self) -> tuple[int, str]:
         """How many rows the first step needs, over all processes, and why."""
@@ -113,9 +113,8 @@ class ChecksDatasets:
     def _prepare_dataset(self, dataset, processing_class, args, *settings):
         try:
             return super()._prepare_dataset(dataset, processing_class, args, *settings)
-        except Exception:  # whatever a parent, a template or a tokenizer raises
+        except (TemplateError, TypeError):
             if isinstance(dataset, Dataset):
-                self._refuse_unreadable(dataset, settings[-1])
                 tokenizer = getattr(processing_class, "tokenizer", processing_class)
                 refuse_unrendered(_conversations(dataset), tokenizer, f"the {settings[-1]} dataset, ")
             raise

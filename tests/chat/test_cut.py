@@ -41,7 +41,19 @@ def wordy(prompt, body):
     ("reason", "cut"),
     [
         (reason, True)
-        for reason in ("length", "LENGTH", "max_tokens", "MAX_TOKENS", "model_length", "max_output_tokens")
+        for reason in (
+            "length",
+            "LENGTH",
+            "max_tokens",
+            "MAX_TOKENS",
+            "model_length",
+            "max_output_tokens",
+            "max_length",
+            "max_completion_tokens",
+            "context_length",
+            "token_limit",
+            "model_context_window_exceeded",
+        )
     ]
     + [(reason, False) for reason in (None, "", "stop", "eos", "content_filter", "abort", "ambiguous", "tool_calls")],
 )
@@ -90,6 +102,14 @@ def test_a_server_that_gives_no_reason_still_counts_tokens(tokens, cut, monkeypa
         assert server.client().chat([ASK])[0].was_cut is cut
         other = server.client(extra_body={"max_tokens": None, "max_completion_tokens": 7})
         assert other.chat([ASK])[0].was_cut is (tokens is not None)
+
+
+@pytest.mark.parametrize("reason", ["length", "MAX_TOKENS"])
+def test_an_allowed_answer_that_filled_its_room_is_whole(reason):
+    ask = ChatRequest((("user", "Is it?"),), max_tokens=1, choices=("yes", "no"))
+    with FakeServer(lambda prompt, body: ("yes", reason), choice_field="guided_choice") as server:
+        (answer,) = server.client().chat([ask])
+    assert (answer.text, answer.finish_reason, answer.complete) == ("yes", "stop", True)
 
 
 JUDGES = {

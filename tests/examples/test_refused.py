@@ -3,7 +3,10 @@
 import sys
 
 import pytest
+from datasets import Dataset
 
+from hf_factuality.data.reading import open_dataset
+from hf_factuality.errors import DataError
 from hf_factuality.io.refusals import run_script
 from tests.test_recipes import REPOSITORY, load_example
 
@@ -63,6 +66,12 @@ def test_a_dataset_without_the_columns_is_refused_by_their_names(refused, tiny_m
     (tmp_path / "data" / "train.jsonl").write_text('{"foo": 1}\n')
     line = refused("train_rtuning", "--model_name_or_path", tiny_model, "--refusals", "data", *CPU)
     assert "'completion'" in line and "foo" in line
+
+
+def test_a_split_without_rows_is_refused(tmp_path):
+    Dataset.from_list([{"text": "x"}]).to_parquet(tmp_path / "train.parquet")
+    with pytest.raises(DataError, match=r"train\[1:\].* cannot be loaded.*no data"):
+        open_dataset(str(tmp_path), split="train[1:]")
 
 
 def test_the_reward_model_script(refused, tmp_path):

@@ -92,6 +92,8 @@ def test_evaluate_and_the_builders(tmp_path, capsys):
     assert accuracy("--scorers", "mine=hotpot_f1") == pytest.approx(0.4)  # .8 and, by the default rule, 0
     assert accuracy("--scorers", "mine=hotpot_f1", "--default_data_source", "mine") == pytest.approx(0.8)
     assert accuracy("--scorers", "mine=exact", "--default-data-source", "hotpot_f1") == pytest.approx(0.4)
+    assert "'mne'" in accuracy("--scorers", "mine=exact", "--scorers", "mne=hotpot_f1")  # a slip
+    assert accuracy("--scorers", "mine=exact,mne=exact", "--limit", "1") == 0.0  # which others may have
     assert "'bogus'" in accuracy("--scorers", "mine=bogus")
     assert "'bogus'" in accuracy("--scorers", "mine=exact", "--default_data_source", "bogus")
 

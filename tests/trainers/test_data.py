@@ -285,6 +285,19 @@ def test_messages_that_the_template_refuses_are_named_by_row(make, tiny_model, n
     make(name, given={"processing_class": tokenizer})
 
 
+@pytest.mark.parametrize("name", ["grpo", "ppo"])
+def test_messages_of_a_stream_that_the_template_refuses_are_named_when_they_come(make, tiny_model, name):
+    tokenizer = AutoTokenizer.from_pretrained(tiny_model)
+    tokenizer.chat_template = (
+        "{% if messages|length > 1 %}{{ raise_exception('one at a time') }}{% endif %}" + CHAT_TEMPLATE
+    )
+    data = make.data[name]().to_list()
+    for row in data:
+        row["prompt"].append({"role": "user", "content": "Again."})
+    with pytest.raises(DataError, match=r"a batch of prompts, row 0: .*\['user', 'user'\].*one at a time"):
+        make(name, stream(Dataset.from_list(data)), given={"processing_class": tokenizer}).train()
+
+
 def test_prompts_without_a_token_are_refused(make):
     data = rows(conversational=False).to_list()
     data[3]["prompt"] = ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
@@ -78,6 +78,14 @@ def named_scorers(given: Mapping[str, str | Scorer] | Sequence[str] | None) -> d
             raise ValueError(f"data source {source!r} has two scorers; give one")
         found[source] = SCORERS[rule] if isinstance(rule, str) else rule
     return found
+
+
+def refuse_unused(scorers: Iterable[str], sources: Iterable[str | None]) -> None:
+    """`ValueError` for a source that is given a rule and that no row has: a slip in its name would leave its rows to another
+    rule, without a word."""
+    found = {source for source in sources if source is not None}
+    if unused := {*scorers} - found:
+        raise ValueError(f"--scorers: no row has the data_source {min(unused)!r}; they have {sorted(found) or 'none'}")
 
 
 @dataclass(frozen=True)
