@@ -21,8 +21,8 @@ class SkipsPadding:
     """Passes over rows of like length, without the columns that are padding in all of them; generation without rows that have ended.
 
     Losses and gradients are those of the parent but for the order of sums (within 1e-5 of their size in float32, docs/speed.md),
-    and nothing is changed where nothing is padding. `skip_padding = False` leaves all to the parent, but for the log: of a step it
-    holds means over its tokens, where the parent has the mean of the means of its micro-batches, which depends on how rows lie.
+    and nothing is changed where nothing is padding. The log holds means over the tokens of a step, where the parent has the mean
+    of the means of its micro-batches, which depends on how rows lie. `skip_padding = False` leaves all to the parent.
     """
 
     skip_padding = True
@@ -88,7 +88,7 @@ class SkipsPadding:
 
     def _compute_loss(self, model, inputs):
         loss = super()._compute_loss(model, inputs)
-        if self.model.training:
+        if self.model.training and self.skip_padding:
             mask = inputs["completion_mask"]
             passed = (mask * inputs["tool_mask"] if "tool_mask" in inputs else mask).sum()
             self._tokens_passed = [*(self._tokens_passed or ()), passed]
