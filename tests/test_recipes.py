@@ -476,4 +476,4 @@ def test_a_job_whose_time_is_over_saves_while_vllm_serves_and_is_queued_again(sl
 
 def test_example_is_short():
     for path in (REPOSITORY / "examples").glob("*.py"):
-        assert len(path.read_text(encoding="utf-8").splitlines()) < 80, path.name
+        assert len(path.read_text(encoding="utf-8").splitlines()) < 90, path.name
