@@ -13,7 +13,6 @@ MATH = ["math-verify>=0.9,<1"]
 SERVING = ["transformers[serving]>=5.17,<6"]
 TEST = [
     "hypothesis>=6.100",
-    "markdown-it-py>=3",
     "pytest>=8",
     "pytest-timeout>=2.3",
     "pytest-xdist>=3.6",
@@ -62,6 +61,8 @@ setup(
         "huggingface_hub>=1.31,<3",
         "jinja2>=3.1",
         f"kingfisher-secret-scanner>=1.5,<2; {WHEELS}",
+        "markdown-it-py>=3",
+        "mdit-py-plugins>=0.5",
         "numpy>=1.26",
         "pyyaml>=6",
         "rapidfuzz>=3.9",

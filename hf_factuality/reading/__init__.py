@@ -1,0 +1,6 @@
+"""A text, and what it says: reasoning, answer, statements, citations, refusal, confidence. `__init__.pyi` lists the names."""
+
+from hf_factuality._lazy import attach
+
+
+__getattr__, __dir__, __all__ = attach(__name__, __file__)

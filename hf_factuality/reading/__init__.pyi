@@ -1,0 +1,27 @@
+# Public names, which load on first use.
+from hf_factuality.reading.marks import check_format as check_format
+from hf_factuality.reading.marks import confidence_spans as confidence_spans
+from hf_factuality.reading.marks import extract_answer as extract_answer
+from hf_factuality.reading.marks import final_answer as final_answer
+from hf_factuality.reading.marks import final_range as final_range
+from hf_factuality.reading.marks import self_verdict as self_verdict
+from hf_factuality.reading.marks import sentence_confidences as sentence_confidences
+from hf_factuality.reading.marks import stated_confidence as stated_confidence
+from hf_factuality.reading.marks import without_confidence as without_confidence
+from hf_factuality.reading.marks import without_verdict as without_verdict
+from hf_factuality.reading.markup import Block as Block
+from hf_factuality.reading.completion import Reading as Reading
+from hf_factuality.reading.completion import read as read
+from hf_factuality.reading.rules import ABSTENTION as ABSTENTION
+from hf_factuality.reading.rules import abstains as abstains
+from hf_factuality.reading.rules import abstention_rule as abstention_rule
+from hf_factuality.reading.rules import declines as declines
+from hf_factuality.reading.rules import is_refusal_sentence as is_refusal_sentence
+from hf_factuality.reading.same import distinct_units as distinct_units
+from hf_factuality.reading.scopes import SCOPES as SCOPES
+from hf_factuality.reading.scopes import opens_think as opens_think
+from hf_factuality.reading.scopes import scope_ranges as scope_ranges
+from hf_factuality.reading.scopes import scope_text as scope_text
+from hf_factuality.reading.sentences import sentence_offsets as sentence_offsets
+from hf_factuality.reading.statements import Citation as Citation
+from hf_factuality.reading.statements import Sentence as Sentence

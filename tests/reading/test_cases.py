@@ -1,0 +1,82 @@
+"""What texts say, against labels that were written by hand."""
+
+import json
+
+import pytest
+
+from hf_factuality.reading import read
+from tests.reading.cases import BLOCKS, FOLDER, load
+
+
+FILES = ("markup", "citations", "answers", "confidence", "declining")
+WHOLE = load("whole")
+
+
+def places(things):
+    return [(it.start, it.end) for it in things]
+
+
+def compare(case):
+    """What is read and what was labelled, of all that the case labels."""
+    wanted = case.expected
+    found = read(case.text, wanted.get("opened", False))
+    checks = set(wanted.get("checks", ()))
+    pairs = {
+        "S": (places(found.statements), "S"),
+        "C": (places(found.citations), "C"),
+        "R": (list(found.reasoning), "R"),
+        "A": (list(found.answer), "A"),
+        **{kind: (places(it for it in found.blocks if it.kind == kind), kind) for kind in BLOCKS},
+    }
+    compared = {kind: (got, case.ranges(marker)) for kind, (got, marker) in pairs.items() if kind in checks}
+    says = {"says": [it.says for it in found.statements], "cites": [list(it.cites) for it in found.statements],
+            "final": found.final or "", "declines": found.declines, "confidence": found.confidence,
+            "verdict": found.verdict}  # fmt: skip
+    for name, got in says.items():
+        if name in wanted:
+            compared[name] = got, wanted[name] or "" if name == "final" else wanted[name]
+    return compared
+
+
+@pytest.mark.parametrize("case", [case for name in FILES for case in load(name)], ids=lambda case: case.name)
+def test_what_a_text_says(case):
+    for name, (got, wanted) in compare(case).items():
+        if name in ("S", "C"):
+            got, wanted = ([case.text[a:b] for a, b in ranges] for ranges in (got, wanted))
+        assert got == wanted, name
+
+
+def test_the_cases_are_of_many_kinds():
+    cases = [case for name in FILES for case in load(name)]
+    assert len(cases) >= 300 and len({case.name for case in cases}) == len(cases)
+    assert len({case.expected["language"] for case in cases}) >= 6
+
+
+@pytest.mark.parametrize(("kind", "things"), [("S", "statements"), ("C", "citations")])
+def test_precision_and_recall_in_whole_answers(kind, things):
+    right = found = labelled = 0
+    for case in WHOLE:
+        got = set(places(getattr(read(case.text, case.expected.get("opened", False)), things)))
+        wanted = set(case.ranges(kind))
+        right, found, labelled = right + len(got & wanted), found + len(got), labelled + len(wanted)
+    print(f"{things}: precision {right / found:.3f}, recall {right / labelled:.3f} of {labelled}")
+    assert right / found >= 0.98 and right / labelled >= 0.98
+
+
+def test_answers_and_refusals_of_whole_answers():
+    for case in WHOLE:
+        compared = compare(case)
+        for name in ("final", "declines", "confidence", "verdict"):
+            if name in compared:
+                got, wanted = compared[name]
+                assert got == wanted, (case.name, name)
+
+
+def test_declining_in_texts_that_were_not_looked_at():
+    """The figures of the first reading: the aim, recall .9, is not reached (docs/reading.md)."""
+    rows = json.loads((FOLDER / "declining_unseen.json").read_text(encoding="utf-8"))
+    said = [(read(row["text"]).declines, row["declines"]) for row in rows]
+    right = sum(got and wanted for got, wanted in said)
+    precision, recall = right / sum(got for got, _ in said), right / sum(wanted for _, wanted in said)
+    print(f"precision {precision:.3f}, recall {recall:.3f} of {len(rows)}")
+    assert precision >= 0.95 and recall >= 0.75
