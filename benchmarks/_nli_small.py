@@ -16,7 +16,7 @@ from typing import Any
 
 from lexical_verifier import _NAME, read_jsonl, read_parquet, swap_entity
 
-from hf_factuality.verifiers.extractors.sentences import sentence_offsets
+from hf_factuality.reading.sentences import sentence_offsets
 
 
 ENTAILMENT, NEUTRAL, CONTRADICTION = range(3)

@@ -33,9 +33,9 @@ from pathlib import Path
 
 import numpy as np
 
+from hf_factuality.reading.sentences import sentence_offsets
 from hf_factuality.spans import Label
 from hf_factuality.verifiers.base import JudgeInput
-from hf_factuality.verifiers.extractors.sentences import sentence_offsets
 from hf_factuality.verifiers.judges import lexical, lexical_text
 from hf_factuality.verifiers.judges.lexical import FEATURES, LexicalJudge, lexical_features
 

@@ -44,7 +44,7 @@ def main():
     parser = TrlParser((RLFHArguments, TokenRewardPPOConfig, ModelConfig))
     if given("--train_files", "--dataset_name"):
         script, training, model = parser.parse_args_and_config()
-        demo, name = None, model_name(model)
+        demo, name, repeats = None, model_name(model), "once"
         verifier = rlfh_verifier(script.judge_model, script.judge_base_url, script.knowledge, training)
         source = script.train_files, script.dataset_name, script.dataset_config, script.dataset_train_split
         dataset = load_rlfh(*source)
@@ -52,9 +52,10 @@ def main():
         script, training, model = parser.parse_args_and_config(["--config", str(CLOSED_WORLD), *sys.argv[1:]])
         demo = RLFHDemo()
         name, verifier, dataset = demo.model_dir, demo.verifier, demo.train_dataset
+        repeats = "every"  # the world's verifier knows what was said before, and rates it so that it costs something
     set_model_kwargs(training, model)
     trainer = TokenRewardPPOTrainer(
-        name, RLFHReward(verifier, script.reward_maps, script.granularity), None, training, dataset,
+        name, RLFHReward(verifier, script.reward_maps, script.granularity, repeats=repeats), None, training, dataset,
         peft_config=get_peft_config(model), quantization_config=get_quantization_config(model),
     )  # fmt: skip
     if demo:

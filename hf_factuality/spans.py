@@ -7,7 +7,6 @@ each have another tokenizer. This module and [`~hf_factuality.offsets`] import n
 from __future__ import annotations
 
 import math
-import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -116,6 +115,8 @@ class LabeledSpan:
             The statement that was judged, if it is not the text of the span itself.
         evidence (`str`, *optional*):
             The passage that decided.
+        reason (`str`, *optional*):
+            Why it has its label, where no passage decided: `"not found"`.
 
     Raises:
         `SpanError`: the range is negative or reversed, the label is none of ours, the score is not in [0, 1].
@@ -127,6 +128,7 @@ class LabeledSpan:
     score: float | None = None
     claim: str | None = None
     evidence: str | None = None
+    reason: str | None = None
 
     def __post_init__(self):
         for name in ("start", "end"):
@@ -148,7 +150,7 @@ class LabeledSpan:
                 raise SpanError(f"span score must be a number in [0, 1] or None, got {self.score!r}")
             if not (math.isfinite(self.score) and 0.0 <= self.score <= 1.0):
                 raise SpanError(f"span score must be in [0, 1], got {self.score!r}")
-        for name in ("claim", "evidence"):
+        for name in ("claim", "evidence", "reason"):
             value = getattr(self, name)
             if value is not None and not isinstance(value, str):
                 raise SpanError(f"span {name} must be a str or None, got {type(value).__name__}")
@@ -283,87 +285,10 @@ class Verification:
         return cls(**data)
 
 
-SCOPES = ("answer", "think", "completion")
-"""What of a completion is judged."""
-_THINK_TAG = re.compile(r"<(/?)think\b[^<>]*>", re.IGNORECASE)
-_OPENED = re.compile(r"<think\b[^<>]*>\Z", re.IGNORECASE)
-_ANSWER_TAG = re.compile(r"<answer\b[^<>]*>", re.IGNORECASE)
-CONFIDENCE_TAG = re.compile(r"</?confidence\b[^<>]*>", re.IGNORECASE)
-STATED_CONFIDENCE = re.compile(r"<confidence>([^<>]*)</confidence>", re.IGNORECASE)
-_BETWEEN = "\n\n"
-
-
-def scope_ranges(completion: str, scope: str = "answer", opened: bool = False) -> list[tuple[int, int]]:
-    """Characters of a completion that are its answer, its reasoning, or all of it, by one of [`SCOPES`] (else `SpanError`).
-
-    Reasoning is what stands in `<think>` blocks, in all of them and however they are written: tags may be in upper case, have
-    attributes, and be nested. A block that is never closed reaches to the answer's tag, or to the end; a closing tag before
-    any other one closes a block that the prompt opened; what follows the last closing tag is no reasoning. The answer is what
-    stands in the last `<answer>` tags after the reasoning, and without them all that is outside the blocks. `opened` says that
-    the prompt ends in an opening tag, see [`opens_think`].
-
-    Ranges are half-open, in order, without the tags; some may be empty. Of `"answer"` the last one is the final answer, which
-    is empty if the reasoning is never closed. `"think"` gives an empty list if there is no block.
-    """
-    if scope not in SCOPES:
-        raise SpanError(f"scope {scope!r} is unknown; choose one of {', '.join(SCOPES)}")
-    if scope == "completion":
-        return [(0, len(completion))]
-    inside: list[tuple[int, int]] = []
-    outside: list[tuple[int, int]] = []
-    start, depth, reasoned, last = 0, int(opened), 0, "" if opened else None
-    for tag in _THINK_TAG.finditer(completion):
-        if depth or (tag[1] and not inside and not outside):
-            inside.append((start, tag.start()))
-            reasoned = tag.end()
-        else:
-            outside.append((start, tag.start()))
-        depth = max(depth - 1, 0) if tag[1] else depth + 1
-        start, last = tag.end(), tag[1]
-    if last == "":  # the last tag opens a block
-        answer = _ANSWER_TAG.search(completion, start)
-        reasoned = answer.start() if answer else len(completion)
-        inside.append((start, reasoned))
-        start = reasoned
-    if scope == "think":
-        return inside
-    closing = completion.rfind("</answer>", reasoned)
-    opening = completion.rfind("<answer>", reasoned, closing) if closing >= 0 else -1
-    if opening < 0:
-        return [*outside, (start, len(completion))]
-    return [(opening + len("<answer>"), completion.find("</answer>", opening))]
-
-
-def scope_text(completion: str, scope: str = "answer", opened: bool = False) -> tuple[str, list[tuple[int, int]]]:
-    """What a verifier is shown of a completion; [`Verification.spread`] brings its spans back to the whole. See
-    [`scope_ranges`].
-
-    Returns the parts in the scope as paragraphs of one text, those of the answer without white space at their ends, and the
-    characters that each part has in the completion. Blank parts are left out, so both may be empty: of `"<think>Hm.</think>
-    Warsaw."` it is `("Warsaw.", [(19, 26)])`.
-    """
-    ranges = []
-    for start, end in scope_ranges(completion, scope, opened):
-        piece = completion[start:end]
-        if scope == "answer":
-            start, end = start + len(piece) - len(piece.lstrip()), start + len(piece.rstrip())
-        if piece.strip():
-            ranges.append((start, end))
-    return _BETWEEN.join(completion[slice(*one)] for one in ranges), ranges
+BETWEEN = "\n\n"
+"""What stands between the parts of a completion that are shown as one text."""
 
 
 def _begins(ranges: Sequence[tuple[int, int]]) -> list[int]:
     """Where each part begins in [`scope_text`]'s text."""
-    return list(accumulate((last - first + len(_BETWEEN) for first, last in ranges[:-1]), initial=0))
-
-
-def without_confidence(text: str) -> str:
-    """A text of the same length, with spaces for all tags of confidence and what stands between those of a pair."""
-    for pattern in (STATED_CONFIDENCE, CONFIDENCE_TAG):
-        text = pattern.sub(lambda found: " " * len(found[0]), text)
-    return text
-
-
-def opens_think(prompt: str) -> bool:
-    """Whether a text ends in an opening `<think>`, white space aside."""
-    return _OPENED.search(prompt.rstrip()) is not None
+    return list(accumulate((last - first + len(BETWEEN) for first, last in ranges[:-1]), initial=0))

@@ -6,16 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hf_factuality.errors import SpanError
-from hf_factuality.spans import (
-    LABEL_TABLES,
-    Label,
-    LabeledSpan,
-    Verification,
-    map_label,
-    opens_think,
-    scope_ranges,
-    scope_text,
-)
+from hf_factuality.reading.scopes import opens_think, scope_ranges, scope_text
+from hf_factuality.spans import LABEL_TABLES, Label, LabeledSpan, Verification, map_label
 
 
 SCOPES = json.loads((Path(__file__).parent / "cases" / "scopes.json").read_text("utf-8"))

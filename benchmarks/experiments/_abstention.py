@@ -21,8 +21,9 @@ from hf_factuality.data.builder import read_questions
 from hf_factuality.data.refusals import VARIANTS, RefusalConfig, build_refusals
 from hf_factuality.data.sampling import GivenResponses
 from hf_factuality.functional.calibration import auroc, expected_calibration_error
-from hf_factuality.functional.confidence import rlcr, stated_confidence
+from hf_factuality.functional.confidence import rlcr
 from hf_factuality.functional.metrics import average_precision
+from hf_factuality.reading.marks import stated_confidence
 from hf_factuality.rewards import DCPORewards, RLCRReward, abstention_reward
 from hf_factuality.verifiers import GoldVerifier
 from hf_factuality.worlds import WorldConfig, WorldModelConfig

@@ -22,8 +22,9 @@ from trl import DPOConfig, DPOTrainer, SFTConfig, SFTTrainer
 from hf_factuality import FactGRPOConfig, FactGRPOTrainer
 from hf_factuality.data import CorrectionConfig, build_corrections, read_questions
 from hf_factuality.data.sampling import SamplingConfig, TransformersSampler
-from hf_factuality.functional.answers import exact_match, extract_answer
-from hf_factuality.functional.correction import CHECKED_RIGHT, CHECKED_WRONG, correction_figures, self_verdict
+from hf_factuality.functional.answers import exact_match
+from hf_factuality.functional.correction import CHECKED_RIGHT, CHECKED_WRONG, correction_figures
+from hf_factuality.reading.marks import extract_answer, self_verdict
 from hf_factuality.rewards import CorrectionReward
 from hf_factuality.trainers import CorrectionRollout
 from hf_factuality.verifiers import GoldVerifier

@@ -9,8 +9,8 @@ from datasets import concatenate_datasets
 
 from hf_factuality import FactGRPOConfig, FactGRPOTrainer, TokenRewardPPOConfig, TokenRewardPPOTrainer
 from hf_factuality.functional import TERNARY_VALUES, judged_units
+from hf_factuality.reading.scopes import scope_ranges
 from hf_factuality.rewards import answer_reward
-from hf_factuality.spans import scope_ranges
 from hf_factuality.verifiers import VerifierInput
 from hf_factuality.worlds import WorldVerifier
 

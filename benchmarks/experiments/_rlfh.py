@@ -24,7 +24,7 @@ MAPS = "readme"
 
 def reward(world, granularity="token"):
     """RLFH's, by the oracle; a fact that is said again is rated 1, for which the maps take something off."""
-    return RLFHReward(WorldVerifier(world, count_repeats=True), MAPS, granularity)
+    return RLFHReward(WorldVerifier(world, count_repeats=True), MAPS, granularity, repeats="every")
 
 
 def biographies(run):

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hf_factuality import __version__
+from hf_factuality.chat.given import chat_of
 from hf_factuality.chat.journal import LineFile, only_run
 from hf_factuality.data.batches import BatchVerification, over_ray, sample_batch
 from hf_factuality.data.reading import messages_of
@@ -26,6 +27,8 @@ from hf_factuality.data.sampling import Sampler
 from hf_factuality.errors import DataError, HubError
 from hf_factuality.io.files import last_name, write_atomically, writing
 from hf_factuality.io.markdown import cell, escaped
+from hf_factuality.io.messages import last_answer
+from hf_factuality.io.rows import listed
 from hf_factuality.io.upload import publish
 from hf_factuality.spans import Verification
 from hf_factuality.verifiers.base import Verifier, VerifierInput, evidence_passages
@@ -77,7 +80,7 @@ def read_questions(rows: Sequence[Mapping[str, Any]], name: str = "the dataset")
 
     Args:
         rows (`Sequence[Mapping[str, Any]]`):
-            Rows with `prompt` (messages or text) or `question`; and optionally `id`, `topic`, and evidence (text or a list
+            Rows with `prompt` (messages or text), `question` or `messages` (a chat); and optionally `id`, `topic`, and evidence (text or a list
             of texts) as `evidence`, `knowledge`, `reference`, `document` or `context`.
         name (`str`, *optional*):
             Of the dataset, for errors.
@@ -94,6 +97,9 @@ def read_questions(rows: Sequence[Mapping[str, Any]], name: str = "the dataset")
         if not isinstance(row, Mapping):
             raise DataError(f"{place} must be an object with 'prompt' or 'question', got {row!r:.100}")
         prompt = row.get("prompt") or row.get("question")
+        if not prompt and "messages" in row:  # a chat, whose last turn may be an answer
+            prompt = last_answer(chat_of(row, place) or [])[1]
+        prompt = listed(prompt)
         text = isinstance(prompt, str) and prompt.strip()
         messages = messages_of([{"role": "user", "content": prompt}] if text else prompt)
         if not messages:

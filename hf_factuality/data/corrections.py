@@ -12,14 +12,8 @@ from typing import TYPE_CHECKING, Any
 from hf_factuality.data.builder import DatasetKind, PreferenceQuestion, Unjudged, judged_responses, verified
 from hf_factuality.data.refusals import drawn, response_right, with_golds
 from hf_factuality.data.sampling import Sampler, resampled
-from hf_factuality.functional.correction import (
-    CHECK,
-    CHECKED_RIGHT,
-    CHECKED_WRONG,
-    REVISE,
-    self_verdict,
-    without_verdict,
-)
+from hf_factuality.functional.correction import CHECK, CHECKED_RIGHT, CHECKED_WRONG, REVISE
+from hf_factuality.reading.marks import self_verdict, without_verdict
 from hf_factuality.verifiers.base import Verifier
 
 

@@ -15,6 +15,7 @@ from hf_factuality.data.refusals import drawn
 from hf_factuality.data.sampling import GivenResponses, Sampler
 from hf_factuality.errors import DataError
 from hf_factuality.functional.scoring import factual_precision
+from hf_factuality.reading.same import distinct_units
 from hf_factuality.spans import Label, Verification
 from hf_factuality.verifiers.base import Verifier
 from hf_factuality.verifiers.judges.compare import AXES, grounded_messages
@@ -183,7 +184,10 @@ def _scored(questions, texts, pairs, judge, folder, margin, run) -> dict[tuple[s
     asked = [question for question in questions if pairs[question.id]]
     found, judged = _verdicts(asked, texts, judge, folder, run), {}
     for question in asked:
-        shares = [factual_precision(it.spans) if it and not it.error else None for it in found[question.id]]
+        shares = [
+            factual_precision(distinct_units(it.spans, text)) if it and not it.error else None
+            for it, text in zip(found[question.id], texts[question.id], strict=True)
+        ]
         for first, second in pairs[question.id]:
             one, other = shares[first], shares[second]
             if one is None or other is None:

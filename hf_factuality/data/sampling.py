@@ -305,7 +305,7 @@ class GivenResponses:
 
     @classmethod
     def from_file(cls, path: str | Path, name: str | None = None, stop: Sequence[str] = ()) -> GivenResponses:
-        """Read a JSON Lines, JSON or Parquet file with `id` and `responses` (a list of texts), or the answers of
+        """Read a file of rows with `id` and `responses` (a list of texts), or the answers of
         `hf-factuality evaluate`; several rows of an id add up. `DataError`: names the row that is none. `OSError`: the file
         cannot be read."""
         found: dict[str, list[str | None]] = {}

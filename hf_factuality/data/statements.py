@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
+from hf_factuality.reading.same import by_words as by_words
+from hf_factuality.reading.same import words_of as words_of
 from hf_factuality.spans import Label
 from hf_factuality.verifiers.judges.lexical_text import FUNCTION_WORDS, NEGATION, NUMBER, PRONOUNS, tokens
 
 
-_QUOTES, _STOPS = "\"'“”„«»()[]_`", ".,;:。，；：、"
-_SAME = str.maketrans("‘’–—−‐‑", "''-----", "\u00ad\u200b\u200c\u200d\u200e\u200f\u2060\ufeff")
-_SMALL = re.compile("[²³¹⁰-₟¼-¾⅐-⅞]")  # NFKC would read 10² as 102
-_GROUPED = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
 _NUMERAL = re.compile(
     r"(first|second|third|fourth|fifth|sixth|seventh|eighth|ninth|tenth|eleventh|twelfth|\w+teenth|\w+tieth|one|once|twice|"
     r"half|double|dozens?|hundreds?|thousands?|(m|b|tr)illions?)(?!\w)"
@@ -31,25 +28,6 @@ class Claim(NamedTuple):
     sample: int
     text: str
     label: Label | None
-
-
-def words_of(text: str) -> tuple[str, ...]:
-    """Words in order, without articles and punctuation; other symbols stay, since "-5" is not "5"."""
-    if not text.isascii():
-        text = unicodedata.normalize("NFC" if _SMALL.search(text) else "NFKC", text).translate(_SAME)
-    text = _GROUPED.sub("", text.replace("**", ""))
-    words = [word.lstrip(_QUOTES).rstrip(_QUOTES + _STOPS) for word in text.split()]
-    # "Plan A" and "The The" are names.
-    return tuple(w for i, w in enumerate(words) if w and (w if i else w.lower()) not in ("a", "an", "the"))
-
-
-def by_words(claims: Iterable[Claim]) -> list[list[Claim]]:
-    """Claims of the same words, in order of finding; those without any word are left out."""
-    found: dict[tuple[str, ...], list[Claim]] = {}
-    for claim in claims:
-        if words := tuple(map(str.lower, words_of(claim.text))):
-            found.setdefault(words, []).append(claim)
-    return list(found.values())
 
 
 def by_meaning(statements: Sequence[list[Claim]], encode: Callable, threshold: float) -> list[list[Claim]]:

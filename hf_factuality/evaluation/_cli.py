@@ -9,7 +9,7 @@ from typing import Any
 
 from hf_factuality.functional.process import AGGREGATES
 from hf_factuality.io.ray import add_engine
-from hf_factuality.spans import SCOPES
+from hf_factuality.reading.scopes import SCOPES
 from hf_factuality.verifiers.judges.gold import SCORERS_HELP
 from hf_factuality.verifiers.registry import TOKENS_HELP, VERIFIER_HELP
 
@@ -19,14 +19,14 @@ def add_verify(commands: Any) -> None:
     verify = commands.add_parser(
         "verify",
         help="label the sentences of completions and print how much of them the evidence supports",
-        description="Reads JSON Lines with a completion per line, and its evidence from a column or a second file. Prints a "
+        description="Reads a file with a completion per row, and its evidence from a column or a second file. Prints a "
         "table in a terminal, and otherwise one JSON object, with the table on the error stream. Every flag may be written "
         "with - for _.",
         epilog="Exit status: 0; 1 if a score is below --fail_under or too much was not judged; 2 if the input is "
         "bad (said before anything is judged) or the verifier failed on every completion.",
     )
     flag = verify.add_argument
-    flag("file", type=Path, help="JSON Lines file; - for standard input")
+    flag("file", type=Path, help="JSON Lines, JSON, CSV, TSV or Parquet file; - for JSON Lines on standard input")
     flag("--verifier", default="lexical", help=VERIFIER_HELP)
     flag("--verifier_tokens", type=int, metavar="N", help=TOKENS_HELP)
     _add_scope(verify)
@@ -34,7 +34,7 @@ def add_verify(commands: Any) -> None:
     flag(
         "--evidence",
         metavar="FILE_OR_COLUMN",
-        help="a JSON Lines file, or a column of the answers (default 'evidence')",
+        help="a file of the same kinds, or a column of the answers (default 'evidence')",
     )
     flag(
         "--evidence_column", help="column of the evidence, in its file or beside the answers: text or a list of texts"

@@ -42,7 +42,7 @@ from hf_factuality.hub.results import check_same_model, environment, now, public
 from hf_factuality.io.files import write_atomically
 from hf_factuality.io.svg import plot_svg
 from hf_factuality.metrics._cli import check_metric_args
-from hf_factuality.spans import SCOPES
+from hf_factuality.reading.scopes import SCOPES
 from hf_factuality.verifiers.guard import quiet_guard
 
 

@@ -17,7 +17,7 @@ from hf_factuality.chat.given import ANSWER_COLUMNS, given_answers, is_header
 from hf_factuality.data.benchmarks.base import BenchmarkItem
 from hf_factuality.errors import DataError
 from hf_factuality.functional.metrics import require_log_likelihoods
-from hf_factuality.io.rows import read_lines
+from hf_factuality.io.rows import file_kind, listed, read_rows
 
 
 logger = logging.getLogger(__name__)
@@ -151,9 +151,10 @@ class ServerEngine:
 
 
 class FileEngine:
-    """Answers of a JSON Lines file: `completion`, `answer`, `text` or `output`, several, or `log_likelihoods`.
+    """Answers of a file: `completion`, `answer`, `text` or `output`, several, a chat `messages`, or `log_likelihoods`.
 
-    Rows belong to the items of the same `id`; without a column `id`, to the items in order. A `null` is a missing answer.
+    It is read as [`~hf_factuality.io.rows.read_rows`] does, under any name. Rows belong to the items of the same `id`; without a
+    column `id`, to the items in order. A `null`, NaN or empty cell is a missing answer.
     """
 
     generates = False
@@ -162,13 +163,21 @@ class FileEngine:
         self._path, self._name = path, name
         with path.open("rb") as file:
             self._digest = hashlib.file_digest(file, "sha256").hexdigest()
-            file.seek(0)
-            rows = [(number, row) for number, _, row in read_lines(file, path.name)]
+        rows = list(read_rows(path, any_name=True))
         if rows and isinstance(rows[0][1], dict) and is_header(rows[0][1]):  # a file that this command wrote
             del rows[0]
-        self._rows = [self._read(row, f"{path.name}, line {number}") for number, row in rows]
-        if not self._rows:
+        unit = "line" if file_kind(path, any_name=True) in ("lines", "table") else "row"
+        read = [self._read(row, f"{path.name}, {unit} {number}") for number, row in rows]
+        if not read:
             raise DataError(f"{path.name} holds no rows")
+        if not any(known for _, known in read):
+            columns = ", ".join((*ANSWER_COLUMNS, "messages", "log_likelihoods"))
+            number, row = rows[0]
+            place, found = f"{path.name}, {unit} {number}", sorted(row)
+            raise DataError(
+                f"{place} has no answer (found {found}), nor has any other; call its column one of {columns}"
+            )
+        self._rows = [row for row, _ in read]
         self._by_id: dict[str, dict[str, Any]] = {}
         for row in self._rows:
             if "id" not in row:
@@ -180,13 +189,15 @@ class FileEngine:
         if 0 < len(self._by_id) < len(self._rows):
             raise DataError(f"{path.name}: some rows have an 'id' and others have none; give every row one")
 
-    def _read(self, row: Any, place: str) -> dict[str, Any]:
-        texts = given_answers(row, ANSWER_COLUMNS, place) if isinstance(row, dict) else None
-        if texts is None and not (isinstance(row, dict) and "log_likelihoods" in row):
-            columns = ", ".join((*ANSWER_COLUMNS, "log_likelihoods"))
-            found = sorted(row) if isinstance(row, dict) else type(row).__name__
-            raise DataError(f"{place} has no answer (found {found}); call its column one of {columns}")
-        return {**row, "completions": [None] if texts is None else texts}
+    def _read(self, row: Any, place: str) -> tuple[dict[str, Any], bool]:
+        """The row with its answers as `completions`, and whether it has a column of them: one without has a missing answer."""
+        if not isinstance(row, dict):
+            raise DataError(f"{place} has no answer (found {type(row).__name__}); give an object with columns per row")
+        texts = given_answers(row, ANSWER_COLUMNS, place)
+        read = {**row, "completions": [None] if texts is None else texts}
+        if "log_likelihoods" in row:
+            read["log_likelihoods"] = listed(row["log_likelihoods"])
+        return read, texts is not None or "log_likelihoods" in row
 
     def identity(self) -> dict[str, Any]:
         return _identity(self._name)

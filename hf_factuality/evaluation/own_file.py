@@ -9,10 +9,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from hf_factuality.chat.given import chat_of
 from hf_factuality.data.benchmarks.base import Benchmark, BenchmarkItem, with_checklist
 from hf_factuality.data.reading import messages_of
 from hf_factuality.errors import DataError
-from hf_factuality.io.rows import read_rows
+from hf_factuality.io.messages import last_answer
+from hf_factuality.io.rows import SUFFIXES, listed, read_rows
 from hf_factuality.verifiers.base import evidence_passages
 from hf_factuality.verifiers.judges.gold import RULES, named_scorers, refuse_unused
 
@@ -27,13 +29,13 @@ FILE_BENCHMARK = Benchmark(
     description="a file of your own: question or prompt, answer, evidence",
     source="",
 )
-"""Its answers are right if they equal a gold answer after normalisation, unless rows name another rule in `data_source`."""
+"""Its answers are right if they are the same as a gold answer (`same_answer`), unless rows name another rule in `data_source`."""
 
 
 def load_own_items(path: Path, limit: int | None = None) -> tuple[list[BenchmarkItem], dict[str, Any]]:
-    """The first `limit` items of a JSON Lines, JSON or Parquet file, and where they come from; see docs/evaluate.md."""
-    if path.suffix not in (".jsonl", ".json", ".parquet"):
-        raise DataError(f"--dataset {path.name}: without --benchmark this must be a .jsonl, .json or .parquet file")
+    """The first `limit` items of a file of rows, and where they come from; see docs/evaluate.md."""
+    if path.suffix.lower() not in SUFFIXES:
+        raise DataError(f"--dataset {path.name}: without --benchmark this must be a {', '.join(SUFFIXES)} file")
     rows = [row for _, row in read_rows(path)]
     if not rows:
         raise DataError(f"--dataset {path.name} holds no rows")
@@ -77,8 +79,10 @@ def with_rules(
 def _item(row: Any, number: int, place: str) -> BenchmarkItem:
     if not isinstance(row, dict):
         raise DataError(f"{place} must be an object with the column 'question' or 'prompt', got {row!r:.100}")
-    question, answer = row.get("question"), row.get("answer")
-    prompt = question if row.get("prompt") is None else row["prompt"]
+    question, answer = row.get("question"), listed(row.get("answer"))
+    prompt = question if row.get("prompt") is None else listed(row["prompt"])
+    if prompt is None and "messages" in row:  # a chat, whose last turn may be an answer
+        prompt = last_answer(chat_of(row, place) or [])[1]
     messages = messages_of([{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt)
     if not messages:
         raise DataError(

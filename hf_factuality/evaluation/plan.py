@@ -23,7 +23,7 @@ from hf_factuality.functional.process import AGGREGATES
 from hf_factuality.hub.results import load_results
 from hf_factuality.metrics._cli import parse_metric_args
 from hf_factuality.metrics._registry import CLAIM_METRICS, METRIC_NAMES
-from hf_factuality.spans import SCOPES
+from hf_factuality.reading.scopes import SCOPES
 
 
 JUDGED_METRICS = (*CLAIM_METRICS, "halluqa")

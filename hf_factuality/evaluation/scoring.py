@@ -14,34 +14,23 @@ from hf_factuality.errors import DataError
 from hf_factuality.evaluation.best_of import best_of_curve, best_of_n, majority_of_n
 from hf_factuality.evaluation.plan import GRADED_METRICS, JUDGED_METRICS, Task
 from hf_factuality.evaluation.verification import answer_row, found_in, gold_answers, opens_reasoning
-from hf_factuality.functional.abstention import abstains
 from hf_factuality.functional.answers import contained_match
-from hf_factuality.functional.confidence import stated_confidence
 from hf_factuality.functional.process import aggregate_steps
 from hf_factuality.functional.scoring import mean
 from hf_factuality.metrics._claims import Answer, small_answer
 from hf_factuality.metrics._common import Options, make_result
 from hf_factuality.metrics._registry import CLAIM_METRICS, compute
-from hf_factuality.rewards import SCORERS, FSPOAnswerReward, extract_answer
-from hf_factuality.spans import SCOPES, Verification, scope_ranges, without_confidence
+from hf_factuality.reading.completion import read
+from hf_factuality.reading.marks import final_range, stated_confidence
+from hf_factuality.reading.rules import abstains
+from hf_factuality.reading.scopes import SCOPES
+from hf_factuality.rewards import SCORERS, FSPOAnswerReward
+from hf_factuality.spans import Verification
 
 
 _MATH = ("MATH", "GSM8K", "math", "gsm8k")
 # A letter alone or after "Answer", whatever stands around it: "(A)", "**A**", "Answer: A", "A。".
 _LETTER = re.compile(r"\W*(?:(?:answer|答案)\W*)?([a-h])\W*", re.IGNORECASE)
-
-
-def boxed(text: str) -> str | None:
-    r"""What is inside the last `\boxed{...}` of a text; `None` if there is none that is closed."""
-    start = text.rfind("\\boxed{")
-    while start >= 0:
-        depth = 0
-        for place in range(start + len("\\boxed"), len(text)):
-            depth += {"{": 1, "}": -1}.get(text[place], 0)
-            if depth == 0:
-                return text[start + len("\\boxed{") : place].strip()
-        start = text.rfind("\\boxed{", 0, start)
-    return None
 
 
 def rule_name(benchmark: Benchmark, item: BenchmarkItem) -> str | None:
@@ -56,22 +45,18 @@ def applied_rules(task: Task) -> dict[str, Any]:
 
 
 def final_answer(item: BenchmarkItem, completion: str, data_source: str | None) -> str | None:
-    r"""The answer that a completion comes to; reasoning that is still open comes to none.
+    """The one final answer of a completion ([`~hf_factuality.reading.final_answer`]); reasoning that is still open has none.
 
-    The text of the last `<answer>` tags; without them, of mathematics the last `\boxed{}`, and otherwise all that follows
-    the reasoning. Of lettered options, only a letter: the rule that compares texts would take an "A" in brackets for an article.
+    Of mathematics, one that is marked as such: by tags, a box, or `####`. Of lettered options, only a letter.
     """
-    tagged = extract_answer(completion)
-    rest = tagged
-    if rest is None:
-        rest = completion[slice(*scope_ranges(completion, opened=opens_reasoning(item))[-1])]
-        rest = without_confidence(rest).strip()
+    opened = opens_reasoning(item)
+    final = read(completion, opened).final
+    if data_source in _MATH and final_range(completion, opened)[1] == "whole":
+        return None
     if "letter" in item.reference:
-        match = _LETTER.fullmatch(rest)
+        match = _LETTER.fullmatch(final or "")
         return match and match[1].upper()
-    if tagged is not None:
-        return tagged or None
-    return boxed(rest) if data_source in _MATH else rest or None
+    return final
 
 
 @dataclass
@@ -110,11 +95,13 @@ class Answers:
             return "wrong" if source else "answered"
         if self.task.judge:
             return self.task.judge.outcome(sample.get("votes") or ())
+        if read(sample["text"], opens_reasoning(item)).declines:
+            return "refused"  # never right
         final = final_answer(item, sample["text"], source)
         rule = SCORERS.get(source) if self.task.match == "exact" else contained_match
         right = rule(final, gold_answers(item)) if source and final else 0.0
         if right is not None and right < 0.5:
-            return "refused" if abstains(row.shown.completion) else "wrong" if source else "answered"
+            return "wrong" if source else "answered"
         return right and "correct"
 
     def _judged(self, item: BenchmarkItem, sample: Mapping[str, Any]) -> Answer | None:
@@ -226,7 +213,9 @@ def accuracy(answers: Answers) -> dict[str, Any]:
             text = sample.get("text")
             final = None if text is None else final_answer(item, text, source)
             finals.append(final)
-            found.append(None if text is None else SCORERS[source](final, golds) if final else 0.0)
+            # One that declines is never right, unless that is the gold answer.
+            right = final and (not abstains(final) or any(map(abstains, golds)))
+            found.append(None if text is None else SCORERS[source](final, golds) if right else 0.0)
             counts["missing"] += text is None
             counts["no_gold"] += text is not None and found[-1] is None
             counts["unparsable"] += text is not None and final is None

@@ -25,8 +25,8 @@ from hf_factuality.functional import long_form_axes as axes
 from hf_factuality.functional.scoring import mean
 from hf_factuality.hub.results import now
 from hf_factuality.io.files import write_atomically, writing
+from hf_factuality.reading.completion import read_text
 from hf_factuality.spans import Label
-from hf_factuality.verifiers.extractors.sentences import sentence_offsets
 from hf_factuality.verifiers.judges.lexical_text import COMMON, PRONOUNS, tokens
 
 
@@ -118,12 +118,12 @@ def _axes_of(answers: Answers) -> Iterator[axes.LongFormAnswer]:
             continue
         row, items = answer_row(item, 0, sample["text"], task.scope), item.reference.get("checklist", ())
         text, found = row.shown.completion, found_in(sample, "checklist") if row.ranges else None
-        sentences = [text[start:end] for start, end in sentence_offsets(text)]
-        labels = judged.labels if judged.unjudged is None or not row.ranges else (None,)
+        sentences = [sentence.says for sentence in read_text(text)[1]]
+        labels = judged.distinct_labels() if judged.unjudged is None or not row.ranges else (None,)
         # An empty answer misses every item.
         said = [span.label for span in found.spans] if found else []
         said = said or [None if row.ranges else Label.UNVERIFIABLE] * len(items)
-        abstained = judged.abstained or "veriscore" in judged.declines or None
+        abstained = judged.abstained or row.declines or "veriscore" in judged.declines or None
         relevance = lexical_relevance(item.topic or item.question, sentences)
         yield axes.LongFormAnswer(text, sentences, labels, said, relevance, abstained)
 

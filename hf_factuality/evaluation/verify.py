@@ -25,6 +25,7 @@ from hf_factuality.metrics._claims import Answer, small_answer
 from hf_factuality.metrics._cli import check_metric_args, parse_metric_args
 from hf_factuality.metrics._common import who_judges
 from hf_factuality.metrics._registry import CLAIM_METRICS, METRIC_NAMES, add_metric, compute
+from hf_factuality.reading.same import distinct_units
 from hf_factuality.report import ReportSample, write_report
 from hf_factuality.spans import Label, LabeledSpan, Verification
 from hf_factuality.verifiers.guard import GuardedVerifier, OverRay, quiet_guard
@@ -49,6 +50,9 @@ class Metrics:
 
     def add(self, judged: JudgedRow) -> None:
         if not self._arguments:
+            return
+        if judged.left_out == "missing":
+            self._answers.append(Answer(problem="missing"))
             return
         unjudged = "no_evidence" if judged.left_out == "no_evidence" else None
         answer = small_answer(judged.row.shown.completion, Verification() if unjudged else judged.found, unjudged)
@@ -96,14 +100,15 @@ class Page:
 
 def _rank(judged: JudgedRow, found: Verification) -> tuple[float, str]:
     """Where a completion stands on the page, and its heading."""
-    precision = factual_precision(found.spans) if found.judged else None
+    spans = distinct_units(found.spans, judged.row.input.completion)
+    precision = factual_precision(spans) if found.judged else None
     if precision is not None:
-        failed = sum(span.label is None for span in found.spans)
+        failed = sum(span.label is None for span in spans)
         return precision, f"precision {precision:.2f}" + (f", claims not judged: {failed}" if failed else "")
     if judged.left_out == "empty":
         return 3.0, "not judged: nothing in the scope"
     if found.judged:
-        return 2.0, "no claim"
+        return 2.0, "declined" if judged.row.declines else "no claim"
     return 3.0, f"not judged: {found.error or 'no sentence could be judged'}"
 
 
@@ -112,14 +117,19 @@ class Tally:
 
     def __init__(self):
         self.labels: Counter[Label | None] = Counter()
+        self.repeated = 0
+        self.declined = 0
         self.not_judged = 0
         self.report = JudgingReport()
 
     def add(self, judged: JudgedRow) -> None:
         """Count a row, which [`judge_rows`] has counted in the report."""
         self.not_judged += not judged.found.judged or judged.left_out == "empty"
+        self.declined += judged.left_out is None and judged.row.declines
         if judged.found.error is None:
-            self.labels.update(span.label for span in judged.found.spans)
+            spans = distinct_units(judged.found.spans, judged.row.shown.completion)
+            self.labels.update(span.label for span in spans)
+            self.repeated += len(judged.found.spans) - len(spans)
 
     def summary(self) -> dict[str, Any]:
         """What is printed."""
@@ -131,7 +141,9 @@ class Tally:
             "decided_precision": decided_precision(spans),
             "completions": self.report.rows,
             "not_judged": self.not_judged,
+            "missing": self.report.missing,
             "empty": self.report.empty,
+            "declined": self.declined,
             "claims": {
                 "supported": labels[Label.SUPPORTED] + labels[Label.HEDGED_SUPPORTED],
                 "contradicted": labels[Label.CONTRADICTED] + labels[Label.HEDGED_CONTRADICTED],
@@ -139,6 +151,7 @@ class Tally:
                 "not_judged": labels[None],
             },
             "sentences": len(spans),
+            "repeated": self.repeated,
             "labels": dict(sorted(named.items())),
         }
 
@@ -195,7 +208,7 @@ def _judge(
 ) -> Tally:
     """Feed each row to the readers as it is judged, and write it."""
     tally = Tally()
-    rows = (Row(item, args.scope, key=place) for place, item in source)
+    rows = (Row(item, args.scope, key=place, missing=missing) for place, item, missing in source)
     flags = {"give_up_after": GIVE_UP_AFTER, "progress": " answers", "total": source.total}
     judge = verifier
     if engine["workers"]:
@@ -211,7 +224,8 @@ def _judge(
                     for reader in readers:
                         reader.add(judged)
                     if out:
-                        out.write(dumps({**judged.row.input.row, "verification": judged.verification.to_dict()}))
+                        found = None if judged.left_out == "missing" else judged.verification.to_dict()
+                        out.write(dumps({**judged.row.input.row, "verification": found}))
                 if out:
                     out.flush()
     except JudgingError as error:
@@ -236,7 +250,9 @@ def _table(summary: Mapping[str, Any]) -> list[dict[str, str]]:
     judged = str(summary["completions"] - summary["not_judged"])
     claims = ", ".join(f"{name.replace('_', ' ')} {n}" for name, n in summary["claims"].items())
     left_out = counts({"not judged": summary["not_judged"]})
-    left_out += f" (empty {summary['empty']})" if summary["empty"] else ""
+    why = counts({name: summary[name] for name in ("missing", "empty")})
+    left_out += f" ({why})" if summary["missing"] or summary["empty"] else ""
+    left_out += f", declined {summary['declined']}" if summary["declined"] else ""
     rows = [
         (name, shown(summary[name]), "", judged, left_out, parts)
         for name, parts in zip(SHARES, (claims, "without unverifiable"), strict=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import shutil
 import sys
 import tempfile
@@ -11,38 +12,63 @@ from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from hf_factuality.chat.given import chat_of, given_answer
 from hf_factuality.errors import DataError
-from hf_factuality.io.rows import read_lines
+from hf_factuality.io.messages import asked, is_chat, last_answer
+from hf_factuality.io.rows import Cell, file_kind, is_missing, listed, read_lines, read_rows
 from hf_factuality.verifiers.base import VerifierInput, evidence_passages
 
 
-class JsonLines:
-    """A JSON Lines file (`-` for standard input) that is read several times: a pipe is copied to a temporary file."""
+class RowFile:
+    """A file of rows (`-` for standard input) that is read several times, and at any row again.
+
+    Standard input and pipes hold JSON Lines, as do files whose name has an unknown end. Pipes, and rows of other formats, are
+    copied to a temporary file of JSON Lines.
+    """
 
     def __init__(self, path: Path):
         self.path = path
         self.name = "standard input" if str(path) == "-" else str(path)
+        self.unit, self._kind = "line", "lines"
         if str(path) == "-":
             self._file = _copied(sys.stdin.buffer)
         elif path.exists() and not path.is_file() and not path.is_dir():
             with path.open("rb") as pipe:
                 self._file = _copied(pipe)
         else:
-            self._file = path.open("rb")
+            self._kind = file_kind(path, any_name=True)
+            self._file = path.open("rb") if self._kind == "lines" else _as_lines(path)
+            self.unit = "line" if self._kind in ("lines", "table") else "row"
         self.close = self._file.close
 
     def __iter__(self) -> Iterator[tuple[int, int, Any]]:
-        """Number of the line, counted from 1; offset of its first byte; value."""
+        """Number of the line (or row), offset of its first byte, value."""
         self._file.seek(0)
-        for number, offset, row in read_lines(self._file, self.name, strict=True):
-            if isinstance(row, list):
-                raise DataError(f"{self.name}, line {number} is a list; give one object per line, not an array")
-            yield number, offset, row
+        for line, offset, row in read_lines(self._file, self.name, strict=True):
+            if self._kind != "lines":
+                line, row = row
+            elif isinstance(row, list):
+                raise DataError(f"{self.name}, line {line} is a list; give one object per line, not an array")
+            yield line, offset, self._typed(row)
 
     def at(self, offset: int) -> dict[str, Any]:
         """The row whose line starts at byte `offset`, and was read before; not while the file is being iterated."""
         self._file.seek(offset)
-        return next(row for _, _, row in read_lines(self._file, self.name, strict=True))
+        row = next(row for _, _, row in read_lines(self._file, self.name, strict=True))
+        return self._typed(row if self._kind == "lines" else row[1])
+
+    def _typed(self, row: Any) -> Any:
+        if self._kind == "table":
+            return {name: Cell(text) if isinstance(text, str) else text for name, text in row.items()}
+        return row
+
+
+def _as_lines(path: Path) -> BinaryIO:
+    """Rows of any format, each with its number, as JSON Lines. What JSON does not have, such as dates, is text then."""
+    file = tempfile.TemporaryFile()
+    for numbered in read_rows(path, strict=True, any_name=True):
+        file.write(json.dumps(numbered, default=str).encode() + b"\n")
+    return file
 
 
 def _copied(source: BinaryIO) -> BinaryIO:
@@ -52,13 +78,13 @@ def _copied(source: BinaryIO) -> BinaryIO:
 
 
 class Source:
-    """The rows of the command: iterating gives the place of each and a [`VerifierInput`].
+    """The rows of the command: iterating gives the place of each, a [`VerifierInput`], and whether its answer is missing.
 
     It is iterated once at construction, so that what cannot be used is a `DataError` by then. Of a file of evidence only the
     places of its lines are kept.
     """
 
-    def __init__(self, answers: JsonLines, evidence: JsonLines | None, args: argparse.Namespace, column: str):
+    def __init__(self, answers: RowFile, evidence: RowFile | None, args: argparse.Namespace, column: str):
         self.name = answers.name
         self.paths = [file.path for file in (answers, evidence) if file and file.name != "standard input"]
         self.pairing = ""
@@ -68,14 +94,19 @@ class Source:
         rows = self._index() if evidence else 0
         self.total = self.with_evidence = 0
         self.columns: list[str] = []
+        self.missing = 0
         seen = False
-        for _, item in self:
+        for _, item, missing in self:
             self.total += 1
+            self.missing += missing
             self.with_evidence += bool(item.evidence)
             self.columns = self.columns or sorted(item.row)
             seen = seen or column in item.row
         if not self.total:
             raise DataError(f"{self.name} holds no rows")
+        if self.missing == self.total:
+            row = dict.fromkeys(self.columns)
+            raise _lacks(f"{self.name}: every row", "no text", args.completion_column, row, "--completion_column")
         if evidence:
             if self._id_column is None and rows != self.total:
                 counts = f"{self.name} has {self.total} rows and {evidence.name} has {rows}"
@@ -86,23 +117,42 @@ class Source:
             where = f"no such column in {self.name} (columns: {self.columns})"
             raise DataError(f"--evidence {args.evidence}: there is no such file, and {where}")
 
-    def __iter__(self) -> Iterator[tuple[str, VerifierInput]]:
+    def __iter__(self) -> Iterator[tuple[str, VerifierInput, bool]]:
         args = self._args
         for number, (line, _, row) in enumerate(self._answers, start=1):
-            place = f"{self.name}, line {line}"
-            text = row.get(args.completion_column) if isinstance(row, dict) else None
-            if not isinstance(text, str):
+            where = f"{self._answers.unit} {line}"
+            place = f"{self.name}, {where}"
+            if not isinstance(row, dict):
                 raise _lacks(place, "no text", args.completion_column, row, "--completion_column")
-            question = row.get(args.question_column)
-            if question is not None and not isinstance(question, str):
-                where = f"the question in {args.question_column!r} (--question_column)"
-                raise DataError(f"{place}: {where} must be text, got {question!r:.100}")
+            text, question = self._exchange(row, place)
             if self._evidence is None:
-                passages = _passages(row.get(self._column), f"{place}, row {number}")
+                more = f", row {number}" if self._answers.unit == "line" else ""
+                passages = _passages(row.get(self._column), f"{place}{more}")
             else:
                 offset = self._offsets.get(self._key(row, place, number))
                 passages = () if offset is None else _passages(self._evidence.at(offset)[self._column], place)
-            yield f"line {line}", VerifierInput(text, question, passages, row)
+            yield where, VerifierInput(text or "", question, passages, row), text is None
+
+    def _exchange(self, row: dict[str, Any], place: str) -> tuple[str | None, str | None]:
+        """The answer, `None` if it is missing, and the question: of their columns, or of the column `messages`."""
+        column, question = self._args.completion_column, listed(row.get(self._args.question_column))
+        before = question if is_chat(question) else []
+        if column not in row and "messages" in row:
+            chat = chat_of(row, place)
+            text, before = last_answer(chat) if chat else (None, [])
+        else:
+            try:
+                text = given_answer(row.get(column), place)
+            except DataError:
+                found = f"got {row[column]!r:.100}"
+                raise DataError(f"{place}: the answer in {column!r} must be text or messages, {found}") from None
+        if before and (question is None or is_chat(question)):
+            question = asked(before)
+        question = None if is_missing(question) else question
+        if question is not None and not isinstance(question, str):
+            where = f"the question in {self._args.question_column!r} (--question_column)"
+            raise DataError(f"{place}: {where} must be text, got {question!r:.100}")
+        return text, question
 
     def require_evidence(self) -> None:
         """Refuse a file of which no row has evidence."""
@@ -135,12 +185,12 @@ class Source:
         """Notes where the evidence of each key is; returns the number of rows."""
         lines: dict[str | int, int] = {}
         for number, (line, offset, row) in enumerate(self._evidence, start=1):
-            place = f"{self._evidence.name}, line {line}"
+            place = f"{self._evidence.name}, {self._evidence.unit} {line}"
             if not isinstance(row, dict) or self._column not in row:
                 raise _lacks(place, "no evidence", self._column, row, "--evidence_column")
             key = self._key(row, place, number)
             if key in lines:
-                same = f"the same {self._id_column!r} as line {lines[key]}"
+                same = f"the same {self._id_column!r} as {self._evidence.unit} {lines[key]}"
                 raise DataError(f"{place} has {same}; list its passages in one line")
             lines[key] = line
             if _passages(row[self._column], place):
@@ -163,7 +213,7 @@ def _passages(value: Any, place: str) -> tuple[str, ...]:
 @contextmanager
 def read_source(args: argparse.Namespace) -> Iterator[Source]:
     """Open and check the files of the command: `file`, and `evidence`, which is a file or a column of `file`."""
-    with closing(JsonLines(args.file)) as answers:
+    with closing(RowFile(args.file)) as answers:
         file = Path(args.evidence) if args.evidence else None
         if file and (not file.exists() or file.is_dir()):
             if args.evidence_column:
@@ -175,5 +225,5 @@ def read_source(args: argparse.Namespace) -> Iterator[Source]:
         if args.id_column and not file:
             raise DataError("--id_column joins a file of evidence to the answers; name that file with --evidence")
         column = args.evidence_column or (None if file else args.evidence) or "evidence"
-        with closing(JsonLines(file)) if file else nullcontext() as evidence:
+        with closing(RowFile(file)) if file else nullcontext() as evidence:
             yield Source(answers, evidence, args, column)

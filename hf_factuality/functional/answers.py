@@ -1,4 +1,8 @@
-"""The final answer of a completion, and its score against gold answers: token F1 and normalised match."""
+"""Final answers against gold answers: as people compare them, and as published evaluations do.
+
+[`same_answer`] is the rule of this library. SQuAD's normalisation, which takes "1.2" for "12", is for the benchmarks that are
+published with it.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +10,17 @@ import re
 import string
 from collections import Counter
 from collections.abc import Callable, Sequence
+from itertools import product
+
+from hf_factuality.functional.answer_words import answer_words, same_words
 
 
-_TAGS = ("<think>", "</think>", "<answer>", "</answer>")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _BOOLEANS = {"true": "yes", "false": "no"}
 _CLOSED = {"yes", "no", "no answer"}
+_ARTICLES_ALONE = {("a",), ("an",), ("the",)}
+_USED = re.compile(r"(?:\b(?:a|an|the)|(?:\A|(?<=[.!?]\s))(?:A|An|The))(?=\s+\w)")
 
 
 def normalize_answer(text: str) -> str:
@@ -24,30 +32,6 @@ def normalize_answer(text: str) -> str:
     text = text.replace("_", " ").lower().translate(_PUNCTUATION)
     text = " ".join(_ARTICLES.sub(" ", text).split())
     return _BOOLEANS.get(text, text)
-
-
-def extract_answer(text: str) -> str | None:
-    """The text of the last `<answer>...</answer>`, stripped; `None` if there is none.
-
-    Of nested tags the innermost counts.
-    """
-    last = text.rfind("</answer>")
-    start = text.rfind("<answer>", 0, last) if last >= 0 else -1
-    if start < 0:
-        return None
-    start += len("<answer>")
-    return text[start : text.find("</answer>", start)].strip()
-
-
-def check_format(text: str) -> bool:
-    """Whether each of `<think> </think> <answer> </answer>` occurs exactly once, in this order.
-
-    Args:
-        text (`str`):
-            Completion, together with the opening tag if that is part of the prompt; see [`~hf_factuality.rewards.complete_text`].
-    """
-    places = [text.find(tag) for tag in _TAGS]
-    return min(places) >= 0 and places == sorted(places) and all(text.count(tag) == 1 for tag in _TAGS)
 
 
 def _nearest(score: Callable[[str, str], float], prediction: str, golds: Sequence[str]) -> float:
@@ -89,14 +73,49 @@ def halueval_match(prediction: str, golds: Sequence[str]) -> float:
     return _nearest(lambda found, wanted: float(found == wanted or wanted in found.split()), prediction, golds)
 
 
+def squad_match(prediction: str, golds: Sequence[str]) -> float:
+    """1 if the prediction equals a gold answer after [`normalize_answer`], else 0: SQuAD's exact match. "1.2" equals "12"."""
+    return _nearest(lambda found, wanted: float(found == wanted), prediction, golds)
+
+
+def same_answer(prediction: str, gold: str) -> bool:
+    """Whether two short answers are the same, as people compare them.
+
+    Case, white space, Unicode's forms, kinds of dashes, quotes and brackets around the answer, stops at its end, an article
+    in front and "true" for "yes" make no difference; diacritics, signs and the marks of "C++" do. Numbers are compared by
+    value ("1,000" is "1000", "0.50" is ".5"), after a word as they are written (Python 3.10 is not Python 3.1). Currencies,
+    percent and units count where both answers state one: "$5" is "5" and "5 dollars", but not "€5".
+    """
+    if not answer_words(gold) or not answer_words(prediction):
+        return prediction.casefold().split() == gold.casefold().split()
+    # With and without an article: "die hard" is "Die Hard".
+    pairs = product(*[(answer_words(text), answer_words(text, whole=False)) for text in (prediction, gold)])
+    return any(same_words(*pair) for pair in pairs)
+
+
 def contained_match(prediction: str, golds: Sequence[str]) -> float:
-    """1 if the words of a gold answer (of one that is not ASCII, its characters) stand in the prediction, normalised; else 0."""
-    return _nearest(lambda a, b: float(f" {b} " in f" {a} " or not b.isascii() and b in a), prediction, golds)
+    """1 if the words of a gold answer stand in the prediction, one after another, each the same as in [`same_answer`], else 0.
+
+    Of scripts without spaces between words, characters are words. "12" is not in "1.2", nor "C" in "C++".
+    """
+    return float(any(same_answer(prediction, gold) or _contains(prediction, gold) for gold in golds))
+
+
+def _contains(text: str, gold: str) -> bool:
+    for whole in (True, False):
+        wanted = answer_words(gold, whole)
+        if wanted in _ARTICLES_ALONE:
+            text = _USED.sub(" ", text)  # the option "A" is not in "A cat"
+        found = answer_words(text, whole)
+        places = range(len(found) - len(wanted) + 1) if wanted else ()
+        if any(same_words(found[place : place + len(wanted)], wanted) for place in places):
+            return True
+    return False
 
 
 def exact_match(prediction: str, golds: Sequence[str]) -> float:
-    """1 if the prediction equals a gold answer after [`normalize_answer`], else 0."""
-    return _nearest(lambda found, wanted: float(found == wanted), prediction, golds)
+    """1 if the prediction is the same as a gold answer by [`same_answer`], else 0."""
+    return float(any(same_answer(prediction, gold) for gold in golds))
 
 
 def contains_answer(prediction: str, golds: Sequence[str]) -> float:

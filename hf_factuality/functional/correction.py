@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from statistics import fmean
 
@@ -14,19 +13,6 @@ CHECK = (
 REVISE = "You found your answer wrong. Find the error, if there is one, and answer the question again."
 """What is said for the user, in our words: for a verdict, which is taken into the answer, and for a revision."""
 CHECKED_RIGHT, CHECKED_WRONG = "[VERIFY] correct", "[VERIFY] wrong"
-_VERDICT = re.compile(r"\[VERIFY\]\s*(correct|wrong)\b", re.IGNORECASE)
-
-
-def self_verdict(text: str) -> bool | None:
-    """Whether a text says of itself that it is right, by its last `[VERIFY] correct` or `[VERIFY] wrong`; `None` without."""
-    found = _VERDICT.findall(text)
-    return found[-1].lower() == "correct" if found else None
-
-
-def without_verdict(text: str) -> str:
-    """A text up to its last verdict."""
-    *_, last = [None, *_VERDICT.finditer(text)]
-    return text[: last.start()] if last else text
 
 
 def correction_figures(

@@ -1,6 +1,7 @@
 """Rewards of long answers: precision, and what keeps it from being won by saying little.
 
-Each is a function of the labels of one completion's claims, as the verifier gave them. A label that is `None` (the judgement
+Each is a function of the labels of one completion's claims, as the verifier gave them, each statement once
+([`~hf_factuality.reading.distinct_units`]). A label that is `None` (the judgement
 failed) is unknown: it is left out, and where nothing was judged the reward is `None`. The released codes count such a failure
 as a contradiction or as 0.
 """

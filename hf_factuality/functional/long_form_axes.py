@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from math import isfinite
 from typing import Any
 
-from hf_factuality.functional.abstention import is_refusal_sentence
 from hf_factuality.functional.long_form import _CONTRADICTED, checklist_scores
 from hf_factuality.functional.scoring import SUPPORTED_LABELS, count_claims, mean
+from hf_factuality.reading.rules import is_refusal_sentence
 from hf_factuality.spans import Label
 
 
@@ -21,7 +21,7 @@ _WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|[^\W_]+")  # a character of Ch
 _FIELDS = ("text", "sentences", "labels", "checklist", "relevance", "abstained")
 LongFormAnswer = namedtuple("LongFormAnswer", _FIELDS, defaults=((), (), (), None, None))
 LongFormAnswer.__doc__ = """What [`long_form_axes`] reads of an answer: its `text`, and the same cut into `sentences`; the
-[`~hf_factuality.spans.Label`]s of its claims (`labels`), and of what it says of each item of the `checklist`, `None` where a
+[`~hf_factuality.spans.Label`]s of its distinct claims (`labels`), and of what it says of each item of the `checklist`, `None` where a
 judgement failed; `relevance` in [0, 1], `None` if it is unknown; whether it `abstained` (`None`: it did if all of its
 sentences decline, by the rule of RLFH)."""
 

@@ -29,7 +29,7 @@ def solution_steps(
     r"""Steps of a solution as half-open character ranges, in order, without white space around them or blank ones.
 
     `split` is `"lines"`, another text that stands between steps (such as `"\n\n"`), or a function that returns ranges, such
-    as [`~hf_factuality.verifiers.extractors.sentences.sentence_offsets`]. `ValueError` for `""`.
+    as [`~hf_factuality.reading.sentences.sentence_offsets`]. `ValueError` for `""`.
     """
     if callable(split):
         return [(start, end) for start, end in split(text) if text[start:end].strip()]

@@ -2,7 +2,7 @@
 
 What differs from the release: a statement whose verdict or rating failed carries nothing, where the release takes
 "vague" and 1; one that could not be found in its sentence is paid at the sentence's end, where the release drops it;
-repeated sentences are not merged; the three granularities pay the same total; apologies are found whatever their case.
+a statement that is repeated is paid once, where the release merges repeated sentences; the three granularities pay the same total; apologies are found whatever their case.
 """
 
 from __future__ import annotations
@@ -229,7 +229,7 @@ def rlfh_rewards(
 
     Args:
         sentences (`Sequence[RLFHSentence]`):
-            Of one completion. The release leaves out those that decline to answer: see [`~hf_factuality.functional.abstention.is_refusal_sentence`].
+            Of one completion. The release leaves out those that decline to answer: see [`~hf_factuality.reading.is_refusal_sentence`].
         granularity (`str`):
             One of [`RLFH_GRANULARITIES`].
         maps ([`RLFHMaps`]):

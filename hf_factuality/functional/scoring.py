@@ -46,7 +46,8 @@ def factual_precision(spans: Sequence[LabeledSpan]) -> float | None:
 
     Args:
         spans (`Sequence[LabeledSpan]`):
-            The sentences or claims of one completion, or of many.
+            The sentences or claims of one completion, or of many; without repeats by
+            [`~hf_factuality.reading.distinct_units`].
 
     Returns:
         `float` in [0, 1]: supported over supported, contradicted and unverifiable, hedged ones included; `None` if no
@@ -90,6 +91,9 @@ class ClaimCounts(namedtuple("ClaimCounts", ("supported", "judged", "unjudged"))
 
 def count_claims(labels: Sequence[Label | None]) -> ClaimCounts:
     """Count the claims of one response by their labels, `None` where the judgement failed.
+
+    Each label counts: give those of distinct claims ([`~hf_factuality.reading.distinct_units`]), so that nothing is won by
+    saying it again. So do the metrics and rewards of this library.
 
     Hedged support counts as supported; contradicted and unverifiable claims are judged and not supported.
     """
@@ -167,7 +171,7 @@ def f1_at_k(labels: Sequence[Label | None], k: float) -> PrecisionRecallF1:
 
     Args:
         labels (`Sequence[Label | None]`):
-            Labels of its claims, S of them supported and N not. Claims that are irrelevant to the prompt are
+            Labels of its distinct claims, S of them supported and N not. Claims that are irrelevant to the prompt are
             `NO_FACT`.
         k (`float`):
             Number of supported facts that is enough, above 0.

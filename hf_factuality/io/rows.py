@@ -1,10 +1,13 @@
-"""Rows of a JSON, JSON Lines or Parquet file, a few in memory at a time."""
+"""Rows of JSON Lines, JSON, CSV, TSV and Parquet files, a few in memory at a time: the one reader of what users give."""
 
 from __future__ import annotations
 
+import csv
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -12,6 +15,8 @@ from hf_factuality.errors import DataError
 
 
 _MARK = b"\xef\xbb\xbf"
+SUFFIXES = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet")
+"""How the names of files of rows end."""
 _BATCH = 256  # rows of a Parquet file
 
 
@@ -23,39 +28,139 @@ class LineError(DataError):
         self.number, self.reason = number, reason
 
 
-def read_rows(path: str | Path, strict: bool = False) -> Iterator[tuple[int, Any]]:
-    """Rows with their numbers: lines counted from 1 in JSON Lines, else rows counted from 0.
+class Cell(str):
+    """Text of a table that has no types (CSV), in which a list is written as JSON; see [`listed`]."""
 
-    The file ends in `.jsonl`, `.parquet` or `.json`, which may hold one list, read whole, or lines; for `strict` see
-    [`read_lines`]. `DataError` says what is wrong, `OSError` that it cannot be read.
+    __slots__ = ()
+
+
+def listed(value: Any) -> Any:
+    """The list that a [`Cell`] holds as JSON; any other value as it is."""
+    if isinstance(value, Cell) and value.lstrip()[:1] == "[":
+        try:
+            found = json.loads(value)
+        except (ValueError, RecursionError):
+            return value
+        return found if isinstance(found, list) else value
+    return value
+
+
+def is_missing(value: Any) -> bool:
+    """Whether a value is `None` or NaN, as tables write what is not there."""
+    return value is None or (isinstance(value, float) and value != value)
+
+
+def file_kind(path: str | Path, any_name: bool = False) -> str:
+    """How the rows of a file are written: `"lines"`, `"list"` (both JSON), `"table"` (CSV, TSV) or `"parquet"`.
+
+    By the end of its name, and by its first bytes where these say more. With `any_name` a file whose name has another end holds
+    JSON Lines; else, and of what is compressed or a workbook, `DataError`.
     """
     path = Path(path)
     suffix = path.suffix.lower()
-    if suffix == ".parquet":
-        import pyarrow
-        import pyarrow.parquet as parquet
-
-        try:
-            with parquet.ParquetFile(path) as file:
-                batches = file.iter_batches(batch_size=_BATCH)
-                yield from enumerate(row for batch in batches for row in batch.to_pylist())
-        except pyarrow.ArrowInvalid as error:
-            raise DataError(f"{path} is no Parquet file: {error}") from None
-        return
-    if suffix not in (".json", ".jsonl"):
-        raise DataError(f"{path} must be a .jsonl, .json or .parquet file")
+    if suffix not in SUFFIXES and not any_name:
+        raise DataError(f"{path} must be a {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]} file")
     with path.open("rb") as file:
-        if suffix == ".json" and _begins(file) == b"[":
-            file.seek(0)
-            text = _decoded(file.read(), str(path), strict)
-            try:
-                rows = json.loads(text)
-            except (ValueError, RecursionError) as error:
-                raise DataError(f"{path} is not JSON: {error}") from None
-            yield from enumerate(rows)
-            return
+        head = file.read(8)
+        if head[:4] == b"PAR1" or suffix == ".parquet":
+            return "parquet"
+        if head[:2] == b"\x1f\x8b" or head[:4] == b"\x28\xb5\x2f\xfd":
+            raise DataError(f"{path} is compressed; unpack it first")
+        if head[:4] in (b"PK\x03\x04", b"\xd0\xcf\x11\xe0"):
+            raise DataError(f"{path} is a workbook or an archive; save its rows as CSV")
         file.seek(0)
+        if suffix == ".json" and _begins(file) == b"[":
+            return "list"
+    return "table" if suffix in (".csv", ".tsv") else "lines"
+
+
+def read_rows(path: str | Path, strict: bool = False, any_name: bool = False) -> Iterator[tuple[int, Any]]:
+    """Rows with their numbers: lines counted from 1 in JSON Lines and tables, else rows counted from 0.
+
+    The file ends in one of [`SUFFIXES`], or see [`file_kind`]. A `.json` file may hold one list, read whole, or lines; for
+    `strict` see [`read_lines`]. A table is CSV or TSV with a header: its cells are texts ([`Cell`]), empty ones `None`. NaN is
+    `None` too. `DataError` says what is wrong, `OSError` that it cannot be read.
+    """
+    path = Path(path)
+    kind = file_kind(path, any_name)
+    readers = {"parquet": _parquet, "table": _table, "list": _list, "lines": _numbered}
+    for number, row in readers[kind](path, strict):
+        if isinstance(row, dict) and any(is_missing(value) for value in row.values()):
+            row = {name: None if is_missing(value) else value for name, value in row.items()}
+        yield number, row
+
+
+def _parquet(path: Path, strict: bool) -> Iterator[tuple[int, Any]]:
+    import pyarrow
+    import pyarrow.parquet as parquet
+
+    try:
+        with parquet.ParquetFile(path) as file:
+            batches = file.iter_batches(batch_size=_BATCH)
+            yield from enumerate(row for batch in batches for row in batch.to_pylist())
+    except (pyarrow.ArrowException, UnicodeDecodeError) as error:
+        raise DataError(f"{path} is no Parquet file, or a damaged one: {error}") from None
+
+
+def _list(path: Path, strict: bool) -> Iterator[tuple[int, Any]]:
+    text = _decoded(path.read_bytes(), str(path), strict)
+    try:
+        rows = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{path} is not JSON: {error}") from None
+    yield from enumerate(rows)
+
+
+def _numbered(path: Path, strict: bool) -> Iterator[tuple[int, Any]]:
+    with path.open("rb") as file:
         yield from ((number, row) for number, _, row in read_lines(file, str(path), strict))
+
+
+def _table(path: Path, strict: bool) -> Iterator[tuple[int, dict[str, Cell | None]]]:
+    csv.field_size_limit(2**31 - 1)  # of all readers of the process: a cell may hold a book
+    with path.open("rb") as file:
+        lines = _text_lines(file, path)
+        first = next((line for line in lines if line.strip()), None)
+        if first is None:
+            return
+        delimiter = "\t"
+        if path.suffix.lower() != ".tsv":
+            # A workbook of a country with decimal commas is saved with semicolons.
+            delimiter = max(",;\t", key=first.count)
+            if said := re.fullmatch(r"sep=(.)", first.strip().strip('"')):
+                delimiter, first = said[1], ""
+        reader = csv.reader(chain([first] if first else [], lines), delimiter=delimiter, strict=True)
+        skipped = 0 if first else 1
+        header: list[str] | None = None
+        start = 1
+        try:
+            for cells in reader:
+                line, start = start + skipped, reader.line_num + 1
+                if not cells:
+                    continue
+                if header is None:
+                    header = [name.strip() for name in cells]
+                    twice = [name for name, count in Counter(header).items() if count > 1]
+                    if twice:
+                        raise DataError(f"{path}, line {line}: two columns have the name {twice[0]!r}")
+                    continue
+                if len(cells) != len(header):
+                    raise DataError(
+                        f"{path}, line {line} has {len(cells)} cells, and the header has {len(header)} columns; put cells "
+                        f"with {delimiter!r} or line breaks in double quotes"
+                    )
+                yield line, {name: Cell(cell) if cell else None for name, cell in zip(header, cells, strict=True)}
+        except csv.Error as error:
+            raise DataError(f"{path}, line {start + skipped} is no row of CSV: {error}") from None
+
+
+def _text_lines(file: BinaryIO, path: Path) -> Iterator[str]:
+    """Lines of a table with their ends, at carriage returns too."""
+    number = 0
+    for lines in file:
+        for line in re.findall(rb"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+", lines):
+            number += 1
+            yield _decoded(line, f"{path}, line {number}", True)
 
 
 def read_lines(file: BinaryIO, name: str, strict: bool = False) -> Iterator[tuple[int, int, Any]]:
@@ -108,4 +213,6 @@ def _decoded(data: bytes, name: str, strict: bool) -> str:
         return data.removeprefix(_MARK).decode("utf-8", "strict" if strict else "surrogatepass")
     except UnicodeDecodeError as error:
         why = f"{error.reason} at byte {error.start}"
+        if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
+            why = "it begins as UTF-16 does"
         raise DataError(f"{name} is not UTF-8 ({why}); save the file as UTF-8") from None

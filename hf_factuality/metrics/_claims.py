@@ -10,9 +10,11 @@ from types import MappingProxyType
 from typing import Any
 
 from hf_factuality.errors import DataError, SpanError
-from hf_factuality.functional.abstention import ABSTENTION, abstention_rule
 from hf_factuality.functional.credit import judged_units
+from hf_factuality.io.rows import is_missing
 from hf_factuality.metrics._common import Options, is_published, make_result, named, read_options, who_judges
+from hf_factuality.reading.rules import ABSTENTION, abstention_rule
+from hf_factuality.reading.same import first_of_same, least_favourable
 from hf_factuality.spans import LABEL_TABLES, Label, LabeledSpan, Verification
 from hf_factuality.verifiers.base import Verifier, VerifierInput, evidence_passages
 from hf_factuality.verifiers.guard import GuardedVerifier
@@ -85,6 +87,11 @@ class Answer:
     unjudged: str | None = None  # why its text cannot be judged: a problem unless it declines or is blank
     given: bool = False  # the labels came with the prediction, or there is nothing to judge
     domain: str | None = None
+    given_labels: Sequence[Label | None] | None = None  # with those of repeated claims, where `labels` are without
+
+    def distinct_labels(self) -> list[Label | None]:
+        """Labels of the claims, each once: of claims of the same words the least favourable label that is known."""
+        return list(self.labels) if self.same is None else list(least_favourable(self.same, self.labels).values())
 
 
 def small_answer(text: str, found: Verification, unjudged: str | None = None, domain: str | None = None) -> Answer:
@@ -108,15 +115,8 @@ def small_answer(text: str, found: Verification, unjudged: str | None = None, do
 
 def _same(claims: Sequence[LabeledSpan], text: str) -> tuple[int, ...] | None:
     """Per claim, the number of the first one that states the same; `None` if no two do."""
-    first: dict[Any, int] = {}
-    found = []
-    for number, span in enumerate(claims):
-        # A bare label spans the whole response, and is no statement of it.
-        bare = span.claim is None and (span.start, span.end) == (0, len(text))
-        statement = "" if bare else span.claim if span.claim is not None else span.text(text)
-        # Claims without text cannot be compared.
-        found.append(first.setdefault(" ".join(statement.split()) or number, number))
-    return tuple(found) if len(first) < len(claims) else None
+    found = first_of_same(claims, text)
+    return tuple(found) if len(set(found)) < len(found) else None
 
 
 class Answers:
@@ -128,9 +128,9 @@ class Answers:
         table (`str`, *optional*):
             Label set of the paper: a name of [`~hf_factuality.spans.LABEL_TABLES`], `"safe"` or `"longwiki"`.
         abstention (`str` or `Callable`, *optional*):
-            See [`~hf_factuality.functional.abstention.abstention_rule`].
+            See [`~hf_factuality.reading.abstention_rule`].
         deduplicate (`bool`, *optional*, defaults to `False`):
-            Whether a claim counts once per response. Of equal claims the first label counts that is one.
+            Whether a claim counts once per response. Of claims of the same words the least favourable label counts.
         options (`Mapping`):
             Arguments of [`ClaimOptions`].
 
@@ -179,7 +179,7 @@ class Answers:
             )
 
     def _read(self, item: Any, place: str) -> Answer:
-        if item is None:
+        if is_missing(item):
             return Answer(problem="missing")
         if isinstance(item, Answer):
             return replace(item)
@@ -192,11 +192,14 @@ class Answers:
         elif not isinstance(item, dict):
             raise DataError(f"{place} must be text, a list of claims, a dictionary or None, got {item!r:.100}")
         found = item.get("verification")
+        if "verification" in item and found is None and not {"text", "completion", "claims"} & set(item):
+            return Answer(problem="missing", domain=item.get("domain"))  # a row of `verify --out` without an answer
         if isinstance(found, Verification):
             item = {**item, **{name: getattr(found, name) for name in ("spans", "claims", "abstained", "error")}}
         elif isinstance(found, dict):  # a row that `hf-factuality verify --out` wrote
             item = {**item, **found}
         text = item.get("text", item.get("completion"))
+        text = None if is_missing(text) else text
         claims = item.get("claims")
         if not claims and item.get("spans") is not None:  # a `Verification` whose spans are its claims
             claims = item["spans"]
@@ -300,12 +303,8 @@ class Answers:
         if answer.problem or answer.abstained:
             return
         if self._deduplicate and answer.same is not None:
-            kept: dict[int, Label | None] = {}
-            for number, label in zip(answer.same, answer.labels, strict=True):
-                if kept.get(number) is None:
-                    kept[number] = label
-            self.claims["duplicate"] += len(answer.labels) - len(kept)
-            answer.labels = list(kept.values())
+            answer.given_labels, answer.labels = answer.labels, answer.distinct_labels()
+            self.claims["duplicate"] += len(answer.given_labels) - len(answer.labels)
         self.claims["unjudged"] += sum(label is None for label in answer.labels)
         self.claims["no_fact"] += sum(label is Label.NO_FACT for label in answer.labels)
 
@@ -326,6 +325,11 @@ class Answers:
     def labels(self) -> list[list[Label | None] | None]:
         """Per scorable response, its labels; `None` if it abstains."""
         return [None if answer.abstained else answer.labels for answer in self.scorable]
+
+    def labels_as_given(self) -> list[list[Label | None] | None]:
+        """The same with those of repeated claims."""
+        given = [answer.labels if answer.given_labels is None else answer.given_labels for answer in self.scorable]
+        return [None if it.abstained else labels for it, labels in zip(self.scorable, given, strict=True)]
 
     def domains(self, given: Sequence[str | None] | None = None) -> list[str]:
         """Per scorable response, its domain, from `given` (one per prediction) or the prediction; `"all"` without."""

@@ -8,8 +8,8 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from hf_factuality.functional.abstention import ABSTENTION
 from hf_factuality.metrics._registry import metric_function
+from hf_factuality.reading.rules import ABSTENTION
 from hf_factuality.spans import Label, LabeledSpan, Verification
 
 

@@ -116,7 +116,7 @@ def safe(
     *,
     k: float = 64,
     abstention: _Rule = None,
-    deduplicate: bool = False,
+    deduplicate: bool = True,
     **options: Any,
 ) -> dict[str, Any]:
     """F1@K of SAFE (arXiv 2403.18802): precision of the relevant facts, and recall against K facts."""
@@ -135,8 +135,13 @@ def safe(
         left_out={"unjudged": found["unjudged"]},
         settings={"k": k, **reading},
         published=_SAFE_JUDGES,
-        released=found["score"] if k in _SAFE_K and not deduplicate and not ignored else None,
+        # The release counts repeated facts as often as they are stated.
+        released=_f1(answers.labels_as_given(), k) if k in _SAFE_K and not ignored else None,
     )
+
+
+def _f1(labels: Sequence[Any], k: float) -> float | None:
+    return scoring.mean_f1_at_k([found or [] for found in labels], [k] * len(labels))["score"]
 
 
 def veriscore(

@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 
 from hf_factuality.errors import RetrievalError
+from hf_factuality.reading.sentences import sentence_offsets
 from hf_factuality.retrieval.pages import Page
-from hf_factuality.verifiers.extractors.sentences import sentence_offsets
 from hf_factuality.verifiers.judges.lexical_text import FUNCTION_WORDS
 
 

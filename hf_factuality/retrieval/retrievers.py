@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from hf_factuality.errors import RetrievalError
+from hf_factuality.reading.sentences import sentence_offsets
 from hf_factuality.retrieval.knowledge import KnowledgeBase
 from hf_factuality.retrieval.passages import (
     Passage,
@@ -30,7 +31,6 @@ from hf_factuality.retrieval.passages import (
     terms,
 )
 from hf_factuality.verifiers.base import Retriever, VerifierInput
-from hf_factuality.verifiers.extractors.sentences import sentence_offsets
 
 
 logger = logging.getLogger(__name__)
@@ -85,16 +85,21 @@ class PageRetriever(CountingRetriever):
         """Like `retrieve`, with titles, offsets and scores."""
         raise NotImplementedError
 
-    def retrieve(self, inputs: Sequence[VerifierInput], claims: Claims) -> list[list[tuple[str, ...]]]:
-        """Per input and claim, the passages as text, best first; empty if there is none."""
+    def searched(self, inputs: Sequence[VerifierInput]) -> list[bool]:
+        """Per input, whether there was anything to search."""
+        return [True] * len(inputs)
+
+    def retrieve(self, inputs: Sequence[VerifierInput], claims: Claims) -> list[list[tuple[str, ...] | None]]:
+        """Per input and claim, the passages as text, best first; empty if none was found, `None` if there was nothing to search."""
         shown = FORMATS[self.passage_format]
-        return [[tuple(map(shown, passages)) for passages in row] for row in self.search(inputs, claims)]
+        found = zip(self.search(inputs, claims), self.searched(inputs), strict=True)
+        return [[tuple(map(shown, passages)) if any_ else None for passages in row] for row, any_ in found]
 
 
 class TopicRetriever(PageRetriever):
     """Passages of the page that the row's topic names, ranked by BM25; implements `Retriever`.
 
-    A topic without a page, and a row without a topic, give no evidence: an empty tuple per claim, counted as
+    A topic without a page, and a row without a topic, leave nothing to search: `None` per claim, counted as
     `missing_pages` and `missing_topics`. Where the page is there, it is the evidence, whatever it says of the claim.
 
     Args:
@@ -171,6 +176,9 @@ class TopicRetriever(PageRetriever):
         pageless = list(filter(None, missing))
         self.count(results, {"missing_pages": pageless, "missing_topics": [""] * (len(missing) - len(pageless))})
         return results
+
+    def searched(self, inputs: Sequence[VerifierInput]) -> list[bool]:
+        return [bool(self._pages(titles)[0]) for titles in self._topics(inputs)]
 
     def _topics(self, inputs: Sequence[VerifierInput]) -> list[tuple[str, ...]]:
         column = self.topic_column
@@ -322,9 +330,10 @@ class CombinedRetriever:
         """Arguments that make this retriever again, as plain values and retrievers."""
         return {"retrievers": self.retrievers, "mode": self.mode, "top_k": self.top_k}
 
-    def retrieve(self, inputs: Sequence[VerifierInput], claims: Claims) -> list[list[tuple[str, ...]]]:
+    def retrieve(self, inputs: Sequence[VerifierInput], claims: Claims) -> list[list[tuple[str, ...] | None]]:
         """Per input and claim, the passages, best first."""
         results: list[list[dict[str, float]]] = [[{} for _ in texts] for texts in claims]
+        failed = [[True] * len(texts) for texts in claims]  # every retriever that was asked
         for retriever in self.retrievers:
             open_claims = [
                 [place for place in range(len(row)) if self.mode != "first" or not row[place]] for row in results
@@ -337,12 +346,19 @@ class CombinedRetriever:
             for row, answers in zip(rows, found, strict=True):
                 for place, passages in zip(open_claims[row], answers, strict=True):
                     scores = results[row][place]
-                    for rank, passage in enumerate(dict.fromkeys(passages), start=1):
+                    failed[row][place] &= passages is None
+                    for rank, passage in enumerate(dict.fromkeys(passages or ()), start=1):
                         scores[passage] = scores.get(passage, 0.0) + (
                             1 / (60 + rank) if self.mode == "fusion" else 0.0
                         )
         # Sorting is stable: without scores, or with equal ones, the order is that of finding.
-        return [[tuple(sorted(s, key=s.__getitem__, reverse=True)[: self.top_k]) for s in row] for row in results]
+        return [
+            [
+                None if no else tuple(sorted(s, key=s.__getitem__, reverse=True)[: self.top_k])
+                for s, no in zip(*both, strict=True)
+            ]
+            for both in zip(results, failed, strict=True)
+        ]
 
 
 def query_texts(inputs: Sequence[VerifierInput], claims: Claims, columns: Sequence[str]) -> list[list[str]]:

@@ -78,8 +78,8 @@ class WebRetriever(CountingRetriever):
         """Raises `ValueError`: a search function cannot be described in plain values."""
         raise ValueError("WebRetriever cannot be saved, since its search is a function; make it again in your code")
 
-    def retrieve(self, inputs: Sequence[VerifierInput], claims: Claims) -> list[list[tuple[str, ...]]]:
-        """Per input and claim, the passages, best first; empty if nothing was found or the search failed."""
+    def retrieve(self, inputs: Sequence[VerifierInput], claims: Claims) -> list[list[tuple[str, ...] | None]]:
+        """Per input and claim, the passages, best first; empty if nothing was found, `None` if the search failed."""
         queries = query_texts(inputs, claims, self.query_columns)
         answers = {query: self._known(query) for query in dict.fromkeys(chain.from_iterable(queries))}
         answers |= self._search([query for query, passages in answers.items() if passages is None])
@@ -88,7 +88,7 @@ class WebRetriever(CountingRetriever):
             "unsent_queries": [query for query, found in answers.items() if found is None],
         }
         found = {query: passages[: self.top_k] for query, passages in answers.items() if isinstance(passages, tuple)}
-        results = [[found.get(query, ()) for query in row] for row in queries]
+        results = [[found.get(query) for query in row] for row in queries]
         self.count(results, problems)
         return results
 

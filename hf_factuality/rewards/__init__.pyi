@@ -1,9 +1,7 @@
 # Public names, which load on first use.
-from hf_factuality.functional.answers import (
-    check_format as check_format,
-    extract_answer as extract_answer,
-    normalize_answer as normalize_answer,
-)
+from hf_factuality.reading.marks import check_format as check_format
+from hf_factuality.reading.marks import extract_answer as extract_answer
+from hf_factuality.functional.answers import normalize_answer as normalize_answer
 from hf_factuality.rewards.abstention import (
     AbstentionReward as AbstentionReward,
     GradedOutcome as GradedOutcome,

@@ -32,6 +32,16 @@ def verifier_input(text: str, row: Mapping[str, Any], evidence_column: str, ques
     return VerifierInput(text, question if isinstance(question, str) else None, evidence, row)
 
 
+REPEATS = ("once", "every")
+"""How often a reward counts a statement that a completion repeats in the same words."""
+
+
+def check_repeats(repeats: str) -> None:
+    """`ValueError`, unless it is one of [`REPEATS`]."""
+    if repeats not in REPEATS:
+        raise ValueError(f"repeats={repeats!r} must be one of {list(REPEATS)}")
+
+
 class JudgedReward:
     """Beneath rewards that ask a verifier of their own: each completion is judged once, and one that is down ends the run.
 

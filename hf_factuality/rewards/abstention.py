@@ -9,16 +9,12 @@ from typing import Any
 from hf_factuality.chat.base import ChatAnswer, ChatModel, ChatRequest
 from hf_factuality.chat.transport import ServerError
 from hf_factuality.errors import DataError
-from hf_factuality.functional.abstention import (
-    OutcomeRewards,
-    abstention_rule,
-    abstention_threshold,
-    preset_rewards,
-    threshold_rewards,
-)
+from hf_factuality.functional.abstention import OutcomeRewards, abstention_threshold, preset_rewards, threshold_rewards
+from hf_factuality.reading.completion import read
+from hf_factuality.reading.rules import abstention_rule
 from hf_factuality.rewards.answers import complete_texts, exact_reward
 from hf_factuality.rewards.long_form import Reward, answer_outcome
-from hf_factuality.spans import Verification, scope_text, without_confidence
+from hf_factuality.spans import Verification
 from hf_factuality.verifiers.guard import UnjudgedBatches
 from hf_factuality.verifiers.judges.llm import raise_limit, read_choice
 from hf_factuality.verifiers.prompts import load_prompt
@@ -60,8 +56,8 @@ class GradedOutcome:
         if answer is None or self.question_column not in columns:
             given = sorted([*columns, *["answer"] * (answer is not None)])
             raise DataError(f"grading needs the columns 'answer' and {self.question_column!r}; there are {given}")
-        texts = [scope_text(text)[0] for text in complete_texts(completions, columns)]
-        rows = list(zip(columns[self.question_column], answer, map(without_confidence, texts), strict=True))
+        texts = [read(text).part()[0] for text in complete_texts(completions, columns)]
+        rows = list(zip(columns[self.question_column], answer, texts, strict=True))
         asked = [row for row in rows if row[2].strip()]
         try:
             limit = {"max_tokens": self.max_tokens}
@@ -107,7 +103,7 @@ class AbstentionReward:
         scorer (`Callable`, *optional*, defaults to [`~hf_factuality.rewards.exact_reward`]):
             An answer reward; .5 or more is correct.
         abstains (`str` or `Callable[[str], bool]`, *optional*, defaults to `"phrases"`):
-            Whether an answer that is not correct declines: a name of [`~hf_factuality.functional.abstention.ABSTENTION`], or a
+            Whether an answer that is not correct declines: a name of [`~hf_factuality.reading.ABSTENTION`], or a
             function of its text. No answer at all is wrong.
 
     Raises:

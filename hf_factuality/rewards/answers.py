@@ -11,7 +11,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hf_factuality.errors import DataError
-from hf_factuality.functional.answers import check_format, exact_match, extract_answer, halueval_match, hotpot_f1
+from hf_factuality.functional.answers import exact_match, halueval_match, hotpot_f1
+from hf_factuality.io.messages import message_text, said
+from hf_factuality.reading.marks import check_format, extract_answer
+from hf_factuality.reading.rules import abstains
 from hf_factuality.verifiers._math import gsm8k_match, math_match, require_math, warn_once
 from hf_factuality.verifiers.judges.gold import RULES, SCORERS, Scorer, named_scorers
 
@@ -34,13 +37,13 @@ def complete_text(completion: Any, prompt: Any = None, think_in_prompt: bool | N
             Whether the prompt ends in an opened `<think>`. By default, this is read off the prompt: its text, or the
             last message if that is the assistant's. Set it to `True` for messages whose chat template opens the tag.
     """
-    text, reasoning_split = _text(completion)
+    text, reasoning_split = said(completion)
     if think_in_prompt is None:
         messages = [prompt] if isinstance(prompt, Mapping) else prompt
         if isinstance(messages, (list, tuple)):
             last = messages[-1] if messages else None
             assistant = isinstance(last, Mapping) and last.get("role") == "assistant"
-            prompt = _content(last) if assistant else ""
+            prompt = message_text(last) if assistant else ""
         think_in_prompt = isinstance(prompt, str) and prompt.rstrip().endswith("<think>")
     return "<think>" + text if think_in_prompt and not reasoning_split else text
 
@@ -51,31 +54,6 @@ def complete_texts(completions: Sequence[Any], columns: Mapping[str, Any], opene
     known = columns.get(THINK_OPENED) if opened is None else [opened] * len(completions)
     rows = [columns.get("prompts") or [None] * len(completions), known or [None] * len(completions)]
     return [complete_text(*row) for row in zip(completions, *rows, strict=True)]
-
-
-def _text(completion: Any) -> tuple[str, bool]:
-    if isinstance(completion, str):
-        return completion, False
-    messages = [completion] if isinstance(completion, Mapping) else completion
-    parts, split = [], False
-    for message in messages if isinstance(messages, (list, tuple)) else ():
-        if not isinstance(message, Mapping) or message.get("role", "assistant") != "assistant":
-            continue
-        content = _content(message)
-        reasoning = message.get("reasoning_content") or message.get("thinking")
-        # Some servers report the reasoning a second time, next to content that still has it.
-        if isinstance(reasoning, str) and "</think>" not in content:
-            content, split = f"<think>{reasoning}</think>{content}", True
-        parts.append(content)
-    return "\n".join(parts), split
-
-
-def _content(message: Mapping[str, Any]) -> str:
-    content = message.get("content")
-    if isinstance(content, (list, tuple)):
-        blocks = [block.get("text") for block in content if isinstance(block, Mapping)]
-        content = "".join(text for text in blocks if isinstance(text, str))
-    return content if isinstance(content, str) else ""
 
 
 def _golds(answer: Any) -> list[str]:
@@ -90,7 +68,9 @@ def _score(scorer: Scorer, text: str, answer: Any) -> float | None:
     prediction = extract_answer(text)
     reward = None
     if golds:
-        reward = scorer(prediction, golds) if prediction else 0.0
+        # One that declines is never right, whatever of the gold answer stands in it.
+        right = prediction and (not abstains(prediction) or any(map(abstains, golds)))
+        reward = scorer(prediction, golds) if right else 0.0
     if reward is None:
         warn_once("gold", "no reward where the gold answer is unusable, such as %.200r; said once", answer)
     return reward
@@ -104,7 +84,7 @@ def _gold_column(answer: Sequence[Any] | None) -> Sequence[Any]:
 
 def _scores(scorer: Scorer, completions: Sequence[Any], answer: Sequence[Any] | None) -> list[float | None]:
     rows = zip(completions, _gold_column(answer), strict=True)
-    return [_score(scorer, _text(completion)[0], gold) for completion, gold in rows]
+    return [_score(scorer, said(completion)[0], gold) for completion, gold in rows]
 
 
 def hotpot_f1_reward(prompts, completions, completion_ids=None, answer=None, **columns) -> list[float | None]:
@@ -131,7 +111,8 @@ def halueval_reward(prompts, completions, completion_ids=None, answer=None, **co
 
 
 def exact_reward(prompts, completions, completion_ids=None, answer=None, **columns) -> list[float | None]:
-    """As [`hotpot_f1_reward`]; 1 if the normalised answer equals a normalised gold answer, else 0."""
+    """As [`hotpot_f1_reward`]; 1 if the answer is the same as a gold answer by
+    [`~hf_factuality.functional.answers.same_answer`], else 0."""
     return _scores(exact_match, completions, answer)
 
 

@@ -8,16 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from hf_factuality.functional._numbers import require_number
-from hf_factuality.functional.confidence import (
-    confidence_spans,
-    dcpo_calibration,
-    lovec,
-    rlcr,
-    sentence_confidences,
-    stated_confidence,
-)
+from hf_factuality.functional.confidence import dcpo_calibration, lovec, rlcr
 from hf_factuality.functional.credit import judged_units
 from hf_factuality.functional.scoring import SUPPORTED_LABELS, mean
+from hf_factuality.reading.marks import confidence_spans, sentence_confidences, stated_confidence
 from hf_factuality.rewards.answers import complete_texts, exact_reward
 from hf_factuality.rewards.long_form import Reward, answer_outcome
 from hf_factuality.spans import Label, LabeledSpan
@@ -57,7 +51,7 @@ class RLCRReward(_Confidence):
     """RLCR's reward (arXiv 2507.16806): 1 for a correct answer, less the squared error of the confidence that it states.
 
     A TRL reward function. The number stands in `<confidence>` tags outside of the reasoning, see
-    [`~hf_factuality.functional.confidence.stated_confidence`]; an answer without one has the largest error, 1.
+    [`~hf_factuality.reading.stated_confidence`]; an answer without one has the largest error, 1.
 
     Args:
         scorer (`Callable`, *optional*, defaults to [`~hf_factuality.rewards.exact_reward`]):

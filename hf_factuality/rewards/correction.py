@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from hf_factuality.functional.answers import extract_answer
-from hf_factuality.functional.correction import correction_figures, self_verdict, without_verdict
+from hf_factuality.functional.correction import correction_figures
+from hf_factuality.reading.marks import final_answer, self_verdict
+from hf_factuality.reading.rules import abstains
 from hf_factuality.rewards.answers import _gold_column, _golds, complete_texts
 from hf_factuality.verifiers.judges.gold import SCORERS, Scorer
 
@@ -13,8 +14,8 @@ class CorrectionReward:
 
     Args:
         scorer (`str` or [`Scorer`], *optional*, defaults to `"MATH"`):
-            A name of `SCORERS`, or a function of the answer and the gold answers. What it gets is the text between the last
-            `<answer>` tags, or the turn up to its verdict.
+            A name of `SCORERS`, or a function of the answer and the gold answers. What it gets is the final answer of the turn
+            ([`~hf_factuality.reading.final_answer`]).
 
     Raises:
         `ValueError`: the scorer is unknown.
@@ -51,4 +52,5 @@ class CorrectionReward:
 
     def _score(self, text: str, answer) -> float | None:
         golds = _golds(answer)
-        return self.scorer(extract_answer(text) or without_verdict(text), golds) if golds else None
+        final = final_answer(text)
+        return None if not golds else self.scorer(final, golds) if final and not abstains(final) else 0.0

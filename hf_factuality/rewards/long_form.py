@@ -12,8 +12,6 @@ from typing import Any
 
 from hf_factuality.errors import DataError
 from hf_factuality.functional._numbers import require_number
-from hf_factuality.functional.abstention import declines
-from hf_factuality.functional.answers import extract_answer
 from hf_factuality.functional.credit import judged_units
 from hf_factuality.functional.long_form import (
     KLCF_WEIGHTS,
@@ -27,9 +25,14 @@ from hf_factuality.functional.long_form import (
     precision_detail_relevance,
 )
 from hf_factuality.functional.scoring import count_claims, f1_at_k, mean
-from hf_factuality.rewards._rows import JudgedReward
+from hf_factuality.reading.completion import read
+from hf_factuality.reading.marks import extract_answer
+from hf_factuality.reading.rules import abstains, declines
+from hf_factuality.reading.same import distinct_units
+from hf_factuality.reading.scopes import scope_text
+from hf_factuality.rewards._rows import JudgedReward, check_repeats
 from hf_factuality.rewards.answers import THINK_OPENED, complete_text, complete_texts, exact_reward
-from hf_factuality.spans import Label, LabeledSpan, Verification, scope_ranges, scope_text, without_confidence
+from hf_factuality.spans import Label, LabeledSpan, Verification
 from hf_factuality.verifiers.base import Judge, Verifier, VerifierInput
 from hf_factuality.verifiers.pipeline import VerifierPipeline
 from hf_factuality.verifiers.service import JudgedRow, Row
@@ -75,14 +78,6 @@ def labels_of(found: Verification) -> list[Label | None]:
     return [unit.label for unit in judged_units(found)]
 
 
-def _without_confidence(completion: Any) -> Any:
-    if isinstance(completion, str):
-        return without_confidence(completion)
-    if isinstance(completion, Mapping):
-        return {**completion, "content": _without_confidence(completion.get("content"))}
-    return [_without_confidence(message) for message in completion] if isinstance(completion, list) else completion
-
-
 def answer_outcome(
     scorer: Reward = exact_reward, refuses: Callable[[str], bool] = declines, threshold: float = 0.5
 ) -> Callable[..., list[str | None]]:
@@ -90,9 +85,8 @@ def answer_outcome(
 
     Args:
         scorer (`Callable`, *optional*, defaults to [`~hf_factuality.rewards.exact_reward`]):
-            An answer reward; `threshold` or more is correct. Where it knows nothing, the outcome is unknown. It is shown the
-            completions without the confidence that they state.
-        refuses (`Callable[[str], bool]`, *optional*, defaults to [`~hf_factuality.functional.abstention.declines`]):
+            An answer reward; `threshold` or more is correct. Where it knows nothing, the outcome is unknown.
+        refuses (`Callable[[str], bool]`, *optional*, defaults to [`~hf_factuality.reading.declines`]):
             Whether an answer that is not correct declines. No answer at all is wrong, and so is one within the reasoning.
         threshold (`float`, *optional*, defaults to `0.5`):
             See `scorer`.
@@ -103,19 +97,16 @@ def answer_outcome(
     require_number("threshold", threshold)
 
     def outcome(completions: Sequence[Any], **columns: Any) -> list[str | None]:
-        bare = [_without_confidence(completion) for completion in completions]
-        scores = scorer(completions=bare, **columns)
-        return [one(score, text) for score, text in zip(scores, complete_texts(bare, columns), strict=True)]
+        scores = scorer(completions=completions, **columns)
+        return [one(score, text) for score, text in zip(scores, complete_texts(completions, columns), strict=True)]
 
     def one(score: float | None, text: str) -> str | None:
-        answer = extract_answer(text)
-        for start, end in reversed(scope_ranges(text, "think")):
-            text = text[:start] + text[end:]
         if score is None or score != score:  # NaN, as TRL writes what is unknown
             return None
-        if extract_answer(text) != answer:  # the scorer read one of the reasoning
-            return "wrong"
-        return "correct" if score >= threshold else "refused" if refuses(answer or "") else "wrong"
+        answer = extract_answer(text) or ""
+        if score >= threshold and not abstains(answer):  # an answer that declines is never right
+            return "correct"
+        return "refused" if refuses(answer) else "wrong"
 
     return outcome
 
@@ -123,12 +114,17 @@ def answer_outcome(
 class LongFormReward:
     """A TRL reward function of what the trainer's verifier found; nothing is judged for it. Logged by its name.
 
-    Called with `verifications`, which [`~hf_factuality.FactGRPOTrainer`] passes. `None` where nothing is known.
+    Called with `verifications` and `completion_texts`, which [`~hf_factuality.FactGRPOTrainer`] passes. `None` where nothing
+    is known. A statement that is repeated in the same words counts once ([`~hf_factuality.reading.distinct_units`]).
 
     Args:
         reward (`str` or [`~hf_factuality.functional.long_form.Formula`]):
-            One of [`LONG_FORM_REWARDS`]; `"truthfulness"`, the mean P(true) over the claims by a verifier that gives scores
-            (KLCF), 0 without a claim; `"corver"`, by a [`~hf_factuality.verifiers.CooccurrenceJudge`]; or a formula.
+            One of [`REWARD_NAMES`]; `"truthfulness"` is the mean P(true) over the claims by a verifier that gives scores
+            (KLCF), 0 without a claim; `"corver"` is of sentences, by a [`~hf_factuality.verifiers.CooccurrenceJudge`]; or a
+            formula.
+        repeats (`str`, *optional*, defaults to `"once"`):
+            `"every"` counts a statement as often as it is stated, as the released codes do. `"corver"`, the paper's mean
+            over all sentences, always does.
         **settings:
             Of the formula, such as `k=32` or `empty=0.0`. What differs from completion to completion is a TRL reward
             function: `relevance` of `"precision_detail_relevance"`, `outcome` of `"knowrl"` ([`answer_outcome`] by default).
@@ -138,7 +134,8 @@ class LongFormReward:
         `TypeError`: a setting that the formula does not have.
     """
 
-    def __init__(self, reward: str | Formula, **settings: Any):
+    def __init__(self, reward: str | Formula, *, repeats: str = "once", **settings: Any):
+        check_repeats(repeats)
         if isinstance(reward, str) and reward not in REWARD_NAMES:
             raise ValueError(f"unknown reward {reward!r}; choose one of {list(REWARD_NAMES)}")
         if reward == "precision_detail_relevance" and "relevance" not in settings:
@@ -147,6 +144,7 @@ class LongFormReward:
             settings.setdefault("outcome", answer_outcome())
         self.__name__ = reward if isinstance(reward, str) else getattr(reward, "__name__", type(reward).__name__)
         self._reads_spans = reward in _OF_SPANS
+        self._merges = repeats == "once" and reward != "corver"
         known = {**LONG_FORM_REWARDS, **_OF_SPANS}
         # What it is on a card, whatever it is logged as; of a formula of the user's `None`.
         self.formula_name = next((name for name, own in known.items() if reward == name or reward is own), None)
@@ -164,9 +162,11 @@ class LongFormReward:
                     f"{self.__name__!r} with {settings} gives {least!r} without any claim; set finite numbers"
                 )
 
-    def claims(self, found: Verification) -> list[tuple[LabeledSpan, Any]]:
-        """What was judged, in the order in which it ends, and what the formula reads of each."""
-        units = sorted(judged_units(found), key=lambda unit: unit.end)
+    def claims(self, found: Verification, text: str | None) -> list[tuple[LabeledSpan, Any]]:
+        """What was judged, in the order in which it ends, and what the formula reads of each. Without the `text` of the
+        completion only claims that have a statement of their own can be known as repeated."""
+        units: Sequence[LabeledSpan] = sorted(judged_units(found), key=lambda unit: unit.end)
+        units = distinct_units(units, text) if self._merges else units
         return [(unit, unit if self._reads_spans else unit.label) for unit in units]
 
     def formulas(self, completions: Sequence[Any], **columns: Any) -> list[Formula]:
@@ -175,11 +175,13 @@ class LongFormReward:
         rows = zip(*said, strict=True) if said else [()] * len(completions)
         return [partial(self._formula, **dict(zip(self._per_batch, row, strict=True))) for row in rows]
 
-    def __call__(self, completions, verifications, **columns) -> list[float | None]:
-        formulas = self.formulas(completions, verifications=verifications, **columns)
+    def __call__(self, completions, verifications, completion_texts=None, **columns) -> list[float | None]:
+        given = {"verifications": verifications, "completion_texts": completion_texts, **columns}
+        formulas = self.formulas(completions, **given)
+        texts = [text if isinstance(text, str) else None for text in completion_texts or completions]
         return [
-            None if found.error else formula([value for _, value in self.claims(found)])
-            for formula, found in zip(formulas, verifications, strict=True)
+            None if found.error else formula([value for _, value in self.claims(found, text)])
+            for formula, found, text in zip(formulas, verifications, texts, strict=True)
         ]
 
 
@@ -192,7 +194,7 @@ class ClaimReward(JudgedReward):
 
     A token reward function of [`~hf_factuality.TokenRewardPPOTrainer`]; with `at="end"` a reward function of any trainer.
     What an answer earns without any claim (1 of Binary RAR, the outcome of KnowRL) is paid at its end, so that it earns what
-    the formula says. A completion that could not be judged is unknown; a claim that could not be adds nothing. Items of a
+    the formula says. What is repeated in the same words is paid once, where it stands first. A completion that could not be judged is unknown; a claim that could not be adds nothing. Items of a
     checklist have no place in the answer, so that [`ChecklistReward`] is paid at the end.
 
     Args:
@@ -202,6 +204,8 @@ class ClaimReward(JudgedReward):
             Finds and judges the claims.
         scope (`str`, *optional*, defaults to `"answer"`):
             What is judged: `"answer"`, `"think"` (KnowRL) or `"completion"`.
+        repeats (`str`, *optional*, defaults to `"once"`):
+            Of a reward that is named or a formula, see [`LongFormReward`], which has its own.
         at (`str`, *optional*, defaults to `"claims"`):
             Where it is paid; `"end"` returns one number per completion.
         **guard:
@@ -214,13 +218,19 @@ class ClaimReward(JudgedReward):
     """
 
     def __init__(
-        self, reward: str | Formula, verifier: Verifier | str, scope: str = "answer", at: str = "claims", **guard: Any
+        self,
+        reward: str | Formula,
+        verifier: Verifier | str,
+        scope: str = "answer",
+        at: str = "claims",
+        repeats: str = "once",
+        **guard: Any,
     ):
         super().__init__(verifier, **guard)
         if at not in ("claims", "end"):
             raise ValueError(f"at={at!r} must be 'claims' or 'end'")
         scope_text("", scope)  # refuses an unknown one
-        self.reward = reward if isinstance(reward, LongFormReward) else LongFormReward(reward)
+        self.reward = reward if isinstance(reward, LongFormReward) else LongFormReward(reward, repeats=repeats)
         self.__name__, self.scope, self.at = self.reward.__name__, scope, at
 
     def __call__(self, completions, completion_texts=None, **columns) -> list[Any]:
@@ -235,7 +245,7 @@ class ClaimReward(JudgedReward):
         return Row(super()._row(text, columns).input, self.scope, opened)
 
     def _paid(self, formula: Formula, row: JudgedRow) -> Any:
-        claims = self.reward.claims(row.verification)
+        claims = self.reward.claims(row.verification, row.row.input.completion)
         values = [value for _, value in claims]
         total = None if row.found.error else formula(values)
         if total is None or self.at == "end":
@@ -291,7 +301,7 @@ class ChecklistReward(JudgedReward):
 
     def _row(self, text: Any, columns: Mapping[str, Any]) -> Row:
         items = super()._row(text, columns).input.evidence
-        answer, _ = scope_text(complete_text(text, columns.get("prompts"), columns.get(THINK_OPENED)))
+        answer, _ = read(complete_text(text, columns.get("prompts"), columns.get(THINK_OPENED))).part()
         lines = "\n".join(" ".join(item.split()) for item in items)
         return Row(VerifierInput(lines, None, (answer,) if answer else ()))
 
@@ -315,7 +325,7 @@ class ChecklistReward(JudgedReward):
 
 def ended_answer_reward(completions, **columns) -> list[float]:
     """1 for an answer that ends in a full stop or the like, else 0: KLCF's format term without tags (our choice)."""
-    answers = [scope_text(text)[0] for text in complete_texts(completions, columns)]
+    answers = [read(text).part()[0] for text in complete_texts(completions, columns)]
     return [float(re.search(r"[.!?。！？…][\s\"'”’)\]*_|»」』]*\Z", answer) is not None) for answer in answers]
 
 

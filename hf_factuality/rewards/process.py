@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 from hf_factuality.functional.process import aggregate_steps
+from hf_factuality.reading.scopes import scope_text
 from hf_factuality.rewards._rows import JudgedReward
 from hf_factuality.rewards.answers import THINK_OPENED, complete_text, complete_texts
-from hf_factuality.spans import scope_text
 from hf_factuality.verifiers.base import Verifier
 from hf_factuality.verifiers.service import JudgedRow, Row
 

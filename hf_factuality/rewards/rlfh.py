@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from hf_factuality.chat.client import ChatClient
-from hf_factuality.functional.abstention import is_refusal_sentence
 from hf_factuality.functional.credit import judged_units
 from hf_factuality.functional.rlfh import (
     RLFH_GRANULARITIES,
@@ -22,13 +21,15 @@ from hf_factuality.functional.rlfh import (
     rlfh_rewards,
     statement_reward,
 )
+from hf_factuality.reading.rules import is_refusal_sentence
+from hf_factuality.reading.same import first_of_same, least_favourable
+from hf_factuality.reading.sentences import sentence_offsets
 from hf_factuality.retrieval.passages import RLFH_PASSAGES
 from hf_factuality.retrieval.retrievers import TopicRetriever
-from hf_factuality.rewards._rows import JudgedReward
+from hf_factuality.rewards._rows import JudgedReward, check_repeats
 from hf_factuality.rewards.rlfh_maps import load_rlfh_maps
-from hf_factuality.spans import LabeledSpan, Verification
+from hf_factuality.spans import Label, LabeledSpan, Verification
 from hf_factuality.verifiers.base import Verifier, VerifierInput
-from hf_factuality.verifiers.extractors.sentences import sentence_offsets
 from hf_factuality.verifiers.judges.self import AssessInput, SelfVerifier
 from hf_factuality.verifiers.service import JudgedRow
 
@@ -113,6 +114,9 @@ class RLFHReward(JudgedReward):
             Dataset column with the passages, for verifiers that need them. Rows without any are unknown.
         question_column (`str`, *optional*, defaults to `"question"`):
             Dataset column with the question, if it is there.
+        repeats (`str`, *optional*, defaults to `"once"`):
+            A statement that is repeated in the same words is paid where it stands first, by the least favourable of its
+            labels; its repeats hold no fact. `"every"` pays each by its own rating, for raters that see what was said before.
         language (`str`, *optional*):
             Of the sentences; guessed from each text by default.
         timeout (`float`, *optional*, defaults to `300.0`):
@@ -139,12 +143,15 @@ class RLFHReward(JudgedReward):
         rate: int | Rater | None = None,
         *,
         drop_refusals: bool = False,
+        repeats: str = "once",
         language: str | None = None,
         **judging: Any,
     ):
         if granularity not in RLFH_GRANULARITIES:
             raise ValueError(f"granularity={granularity!r} is unknown; choose one of {list(RLFH_GRANULARITIES)}")
+        check_repeats(repeats)
         super().__init__(verifier, **judging)
+        self.repeats = repeats
         self.maps = load_rlfh_maps(maps)
         self.granularity = granularity
         self.drop_refusals = drop_refusals
@@ -204,11 +211,16 @@ class RLFHReward(JudgedReward):
         """Sentences with their statements; a statement belongs to the one that holds its end."""
         places = sentence_offsets(text, self.language)
         held: dict[int, list[tuple[int, Any, int | None]]] = defaultdict(list)
-        for span, rating in zip(statements, ratings, strict=True):
+        labels = [span.label for span in statements]
+        if self.repeats == "once":
+            same = first_of_same(statements, text)
+            least = least_favourable(same, labels)
+            labels = [least[number] if one == number else Label.NO_FACT for number, one in enumerate(same)]
+        for span, label, rating in zip(statements, labels, ratings, strict=True):
             home = next((i for i, (_, end) in enumerate(places) if span.end <= end), len(places) - 1)
             if home < 0:  # a text without any letter
                 places, home = [(0, len(text))], 0
-            held[home].append((span.end, span.label, rating))
+            held[home].append((span.end, label, rating))
         return [
             RLFHSentence(max(end, *(statement[0] for statement in held[i])) if held[i] else end, tuple(held[i]))
             for i, (start, end) in enumerate(places)

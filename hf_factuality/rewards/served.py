@@ -15,10 +15,11 @@ from hf_factuality.chat.client import ChatClient
 from hf_factuality.chat.scores import ScoreClient
 from hf_factuality.chat.transport import RetryPolicy, ServerError
 from hf_factuality.errors import JudgingError
+from hf_factuality.reading.scopes import scope_text
 from hf_factuality.rewards._rows import JudgedReward
 from hf_factuality.rewards.answers import THINK_OPENED, complete_text
 from hf_factuality.rewards.long_form import ChecklistReward
-from hf_factuality.spans import Verification, scope_text
+from hf_factuality.spans import Verification
 from hf_factuality.verifiers.base import Extractor, Judge, VerifierInput
 from hf_factuality.verifiers.extractors.llm import VeriScoreExtractor
 from hf_factuality.verifiers.guard import GuardedVerifier

@@ -23,12 +23,12 @@ from hf_factuality.hub.cards.methods import CardMethod
 from hf_factuality.hub.cards.settings import describe_rewards, describe_verifier
 from hf_factuality.hub.results import folder_fingerprint
 from hf_factuality.io.markdown import code, escaped
+from hf_factuality.reading.scopes import opens_think
 from hf_factuality.rewards._rows import JudgedReward
 from hf_factuality.rewards.abstention import AbstentionReward
 from hf_factuality.rewards.answers import THINK_OPENED
 from hf_factuality.rewards.confidence import CONFIDENCE_REWARDS, LoVeCReward
 from hf_factuality.rewards.long_form import REWARD_NAMES, LongFormReward, klcf_rewards
-from hf_factuality.spans import opens_think
 from hf_factuality.trainers._checkpoints import ResumableRollouts, WholeCheckpoints
 from hf_factuality.trainers._data import ChecksDatasets, named_datasets
 from hf_factuality.trainers._finite import CheckedRollouts, StopsAtNonFinite

@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-from hf_factuality.functional.correction import REVISE, self_verdict
+from hf_factuality.functional.correction import REVISE
+from hf_factuality.reading.marks import self_verdict
 
 
 _HERE = "a turn of the assistant"

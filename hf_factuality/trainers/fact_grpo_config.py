@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from trl import GRPOConfig
 
 from hf_factuality.functional.credit import CREDITS, CreditFunction, credit_name
-from hf_factuality.spans import SCOPES
+from hf_factuality.reading.scopes import SCOPES
 from hf_factuality.trainers._overlap import CHUNKS, require_chunks
 from hf_factuality.trainers._settings import (
     Precision,
@@ -61,7 +61,7 @@ class FactGRPOConfig(Precision, GRPOConfig):
             Strength of `"additive"`, `"scaled"`, `"own"`; share of `"to_go"` beside the completion's advantage; lambda
             of `"gae"` and `"signed_gae"`. `"flip"` and `"process"` have none.
         verify_scope (`str`, *optional*, defaults to `"think"`):
-            What is verified: `"think"`, what all `<think>` blocks together hold ([`~hf_factuality.spans.scope_ranges`]),
+            What is verified: `"think"`, what all `<think>` blocks together hold ([`~hf_factuality.reading.scope_ranges`]),
             `"answer"`, what stands outside of them, or `"completion"`, everything.
         evidence_column (`str`, *optional*, defaults to `"evidence"`):
             Dataset column with the passages to check against (str, list of str, or empty). Rows without any train as

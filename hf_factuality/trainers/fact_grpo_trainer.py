@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -25,10 +24,11 @@ from hf_factuality.functional import (
 from hf_factuality.functional.sequence_ratio import gspo_token_reference
 from hf_factuality.hub.cards.methods import CardMethod
 from hf_factuality.io.markdown import code
+from hf_factuality.reading.scopes import scope_ranges
 from hf_factuality.rewards import check_format
 from hf_factuality.rewards._rows import row_evidence, verifier_input
 from hf_factuality.rewards.confidence import LoVeCReward
-from hf_factuality.spans import LabeledSpan, Verification, scope_ranges
+from hf_factuality.spans import LabeledSpan, Verification
 from hf_factuality.trainers._base import COMPLETION_TEXTS, VERIFICATIONS, SamplingTrainer, as_list, named_rewards
 from hf_factuality.trainers._group_rewards import CreditsRewards
 from hf_factuality.trainers._methods import reward_method
@@ -45,7 +45,6 @@ from hf_factuality.verifiers.service import JudgedRow, Row
 
 
 REWARD_NAME = "factuality"
-_NOTHING_ELSE = re.compile(r"<think>.*</think>\s*<answer>.*</answer>", re.DOTALL)
 
 
 class SequenceRatios:
@@ -251,7 +250,7 @@ class FactGRPOTrainer(CreditsRewards, SequenceRatios, SamplingTrainer, GRPOTrain
             return True
         text = text if "<think>" in text and not opened else f"<think>{text}"
         # Reasoning that is moved out of its block would be paid for what is left there.
-        return check_format(text) and (self.args.variant == "released" or bool(_NOTHING_ELSE.fullmatch(text.strip())))
+        return check_format(text, alone=self.args.variant != "released")
 
     def _calculate_rewards(self, inputs, prompts, completions, completion_ids_list):
         self._tokens = self._offsets(completion_ids_list)

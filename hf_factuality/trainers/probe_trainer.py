@@ -13,7 +13,8 @@ from hf_factuality.functional.credit import judged_units, separate_spans, token_
 from hf_factuality.functional.preference import FREE_OF_HALLUCINATION
 from hf_factuality.functional.probe import probe_loss, span_labels
 from hf_factuality.hub.cards.methods import METHODS
-from hf_factuality.spans import Label, Verification, scope_text
+from hf_factuality.reading.scopes import scope_text
+from hf_factuality.spans import Label, Verification
 from hf_factuality.trainers.probe_config import ProbeConfig
 from hf_factuality.trainers.truthfulness_trainer import TruthfulnessTrainer
 from hf_factuality.verifiers.judges.probe import PROBE, ProbeVerifier, encode_completions

@@ -19,6 +19,7 @@ import threading
 from collections.abc import Sequence
 
 from hf_factuality.errors import JudgingError
+from hf_factuality.reading.marks import solved, unboxed
 
 
 logger = logging.getLogger(__name__)
@@ -59,9 +60,8 @@ def gsm8k_match(prediction: str, golds: Sequence[str]) -> float | None:
 
 
 def _number(text: str) -> str:
-    _, solved, answer = text.rpartition("####")
-    if solved:  # what comes below it is a check of the answer, or a word in parting
-        answer = answer.strip().partition("\n")[0]
+    answer = solved(text)  # what comes below it is a check of the answer, or a word in parting
+    answer = text if answer is None else answer
     return answer.replace(",", "").replace("\\$", "").replace("$", "").strip()
 
 
@@ -93,9 +93,7 @@ def require_math() -> None:
 
 def _bare(text: str) -> str:
     r"""Drop what is not part of the expression: `\boxed`, `$`, `\(`, `\[` around it, a full stop or comma after it."""
-    text = text.strip().replace("\\$", "").strip()
-    if text.startswith("\\boxed{") and text.endswith("}") and text.count("\\boxed") == 1:
-        text = text[len("\\boxed{") : -1].strip()
+    text = unboxed(text.strip().replace("\\$", "").strip())
     for left, right in (("$$", "$$"), ("$", "$"), ("\\(", "\\)"), ("\\[", "\\]")):
         inner = text[len(left) : len(text) - len(right)]
         if len(text) > len(left) + len(right) and text.startswith(left) and text.endswith(right) and left not in inner:

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
+from hf_factuality.io.rows import is_missing, listed
 from hf_factuality.spans import Label, LabeledSpan, Verification
 
 
@@ -24,15 +25,26 @@ class VerifierInput:
         question (`str`, *optional*):
             What was asked.
         evidence (`tuple[str, ...]`, *optional*):
-            Passages that came with the row. A closed-book policy never sees them.
+            Passages that came with the row; a string is one passage. A closed-book policy never sees them.
         row (`Mapping[str, Any]`, *optional*):
             The other columns of the dataset row.
+
+    Raises:
+        `TypeError`: one of them is something else.
     """
 
     completion: str
     question: str | None = None
     evidence: tuple[str, ...] = ()
     row: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self):
+        _check_text(self, "completion")
+        if self.question is not None:
+            _check_text(self, "question")
+        object.__setattr__(self, "evidence", _checked_passages(self, self.evidence))
+        if not isinstance(self.row, Mapping):
+            raise TypeError(f"VerifierInput: `row` must be a mapping of the columns of a row, got {self.row!r:.100}")
 
 
 @dataclass(frozen=True)
@@ -59,6 +71,10 @@ class JudgeInput:
     span: tuple[int, int] | None = None
     row: Mapping[str, Any] | None = field(default=None, compare=False, repr=False)
 
+    def __post_init__(self):
+        _check_text(self, "claim")
+        object.__setattr__(self, "evidence", _checked_passages(self, self.evidence))
+
 
 @dataclass(frozen=True)
 class Judgement:
@@ -71,6 +87,8 @@ class Judgement:
             Confidence in [0, 1] that the claim is supported.
         evidence (`str`, *optional*):
             The passage that decided.
+        reason (`str`, *optional*):
+            Why it was not judged by evidence, such as `"not found"`.
         unanswered (`bool`, *optional*, defaults to `False`):
             Whether there is no label because a model gave no whole answer: it was cut at its length, or the request failed.
     """
@@ -78,6 +96,7 @@ class Judgement:
     label: Label | None
     score: float | None = None
     evidence: str | None = None
+    reason: str | None = None
     unanswered: bool = field(default=False, compare=False)
 
 
@@ -99,10 +118,33 @@ class PairInput:
     second: str
     evidence: tuple[str, ...] = ()
 
+    def __post_init__(self):
+        _check_text(self, "first")
+        _check_text(self, "second")
+        object.__setattr__(self, "evidence", _checked_passages(self, self.evidence))
+
+
+def _check_text(item: Any, name: str) -> None:
+    if not isinstance(value := getattr(item, name), str):
+        raise TypeError(f"{type(item).__name__}: `{name}` must be a str, got {type(value).__name__} {value!r:.100}")
+
+
+def _checked_passages(item: Any, value: Any) -> tuple[str, ...]:
+    """Evidence as a tuple of texts; a string is one passage, and nothing none."""
+    passages = (value,) if isinstance(value, str) else () if value is None else value
+    if not isinstance(passages, (list, tuple)) or not all(isinstance(passage, str) for passage in passages):
+        kind = type(item).__name__
+        raise TypeError(f"{kind}: `evidence` must be a str or a sequence of str, one per passage, got {value!r:.100}")
+    return tuple(passages)
+
 
 def evidence_passages(value: Any) -> tuple[str, ...] | None:
-    """Evidence as users store it, a text or a list of texts, as passages that are not blank; `None` if it is neither."""
-    passages = [value] if isinstance(value, str) else [] if value is None else value
+    """Evidence as users store it, a text or a list of texts, as passages that are not blank; `None` if it is neither.
+
+    A cell of a CSV file may hold the list as JSON.
+    """
+    value = listed(value)
+    passages = [value] if isinstance(value, str) else [] if is_missing(value) else value
     if not isinstance(passages, (list, tuple)) or not all(p is None or isinstance(p, str) for p in passages):
         return None
     return tuple(passage for passage in passages if passage and passage.strip())
@@ -133,7 +175,8 @@ class Extractor(Protocol):
     """Finds the units to judge."""
 
     def extract(self, inputs: Sequence[VerifierInput]) -> list[list[LabeledSpan]]:
-        """Per input, the spans to judge, without labels; `claim` set where it is not the text of the span."""
+        """Per input, the spans to judge; `claim` set where it is not the text of the span. One that has a label already, such as
+        `NO_FACT`, is not sent to the judge."""
         ...
 
 
@@ -142,8 +185,8 @@ class Retriever(Protocol):
 
     def retrieve(
         self, inputs: Sequence[VerifierInput], claims: Sequence[Sequence[str]]
-    ) -> list[list[tuple[str, ...]]]:
-        """Per input and claim, the passages to judge it by, best first."""
+    ) -> list[list[tuple[str, ...] | None]]:
+        """Per input and claim, the passages to judge it by, best first; empty where none was found, `None` where looking failed."""
         ...
 
 

@@ -16,7 +16,8 @@ from typing import Any
 
 from hf_factuality.errors import ExtractionError, HubError, JudgingError, RetrievalError
 from hf_factuality.io.upload import hub_errors, naming_model, prepare_repo, publish
-from hf_factuality.spans import LabeledSpan, Verification
+from hf_factuality.reading.completion import without_citations
+from hf_factuality.spans import Label, LabeledSpan, Verification
 from hf_factuality.verifiers.base import (
     Extractor,
     Judge,
@@ -78,21 +79,41 @@ class VerifierPipeline:
             for item, found in zip(inputs, spans, strict=True)
         ]
         passages = _checked(self.retriever.retrieve(inputs, claims), inputs, RetrievalError, "retriever")
+        shown = str if getattr(self.judge, "evidence_as_given", False) else without_citations
         requests = [
-            JudgeInput(claim, tuple(evidence), item.question, item.completion, (span.start, span.end), item.row)
+            JudgeInput(
+                claim,
+                tuple(map(shown, evidence or ())),
+                item.question,
+                item.completion,
+                (span.start, span.end),
+                item.row,
+            )
             for item, own, texts, found in zip(inputs, spans, claims, passages, strict=True)
             for span, claim, evidence in zip(
                 own, texts, _checked(found, texts, RetrievalError, "retriever"), strict=True
             )
         ]
-        # A retriever that found nothing says nothing about the claim. Evidence that the row lacks is the judge's affair.
+        # What the row lacks is the judge's affair; what a retriever did not find is a verdict, and its failure is none.
         is_row = isinstance(self.retriever, RowEvidence)
-        sent = [i for i, request in enumerate(requests) if is_row or any(text.strip() for text in request.evidence)]
-        found = self.judge.judge([requests[i] for i in sent]) if sent else []
-        judged = dict(zip(sent, _checked(found, sent, JudgingError, "judge"), strict=True))
-        verdicts = iter([judged.get(i, Judgement(None)) for i in range(len(requests))])
+        verdicts: list[Judgement | None] = [
+            Judgement(span.label, span.score)  # the extractor knows
+            if span.label is not None
+            else Judgement(None)
+            if texts is None
+            else None
+            if is_row or any(text.strip() for text in texts)
+            else NOT_FOUND
+            for own, found in zip(spans, passages, strict=True)
+            for span, texts in zip(own, found, strict=True)
+        ]
+        sent = [i for i, verdict in enumerate(verdicts) if verdict is None]
+        judged = _checked(self.judge.judge([requests[i] for i in sent]) if sent else [], sent, JudgingError, "judge")
+        for i, verdict in zip(sent, judged, strict=True):
+            verdicts[i] = verdict
+        left = iter(verdicts)
         units = getattr(getattr(self.extractor, "last_report", None), "unanswered", {})
-        return [_verification(found, verdicts, units.get(number, 0)) for number, found in enumerate(spans)]
+        return [_verification(found, left, units.get(number, 0)) for number, found in enumerate(spans)]
 
     def save_pretrained(self, folder: str | Path) -> Path:
         """Write the settings into a folder; see [`save_pipeline`]."""
@@ -108,12 +129,16 @@ class VerifierPipeline:
         return push_pipeline(self, repo_id, **kwargs)
 
 
+NOT_FOUND = Judgement(Label.UNVERIFIABLE, reason="not found")
+"""Verdict on a claim for which a retriever found no passage."""
+
+
 def _verification(spans: Sequence[LabeledSpan], verdicts: Iterator[Judgement], unanswered: int) -> Verification:
     """The spans with the next verdicts; `unanswered` units have no claims for want of an answer."""
     own = [next(verdicts) for _ in spans]
     labelled = (
-        replace(span, label=verdict.label, score=verdict.score, evidence=verdict.evidence)
-        for span, verdict in zip(spans, own, strict=True)
+        replace(span, label=it.label, score=it.score, evidence=it.evidence, reason=it.reason)
+        for span, it in zip(spans, own, strict=True)
     )
     unanswered += sum(getattr(verdict, "unanswered", False) for verdict in own)
     return Verification(tuple(labelled), unanswered=unanswered)

@@ -15,7 +15,8 @@ from typing import Any, Protocol
 from tqdm import tqdm
 
 from hf_factuality.errors import JudgingError
-from hf_factuality.spans import Verification, scope_text, without_confidence
+from hf_factuality.reading.completion import read
+from hf_factuality.spans import Verification
 from hf_factuality.verifiers.base import Verifier, VerifierInput
 from hf_factuality.verifiers.guard import GuardedVerifier
 
@@ -26,6 +27,8 @@ LEFT_OUT = 32
 """Times as many rows are in memory at most, where others are left out between those that are sent."""
 GIVE_UP_AFTER = 128
 """Failures in a row after which commands take the verifier to be down."""
+NO_ANSWER = "no answer"
+"""Error of rows whose answer is missing."""
 NO_EVIDENCE = "no evidence"
 """Error of rows that lack the evidence that the verifier needs."""
 
@@ -38,16 +41,22 @@ class Row:
     scope: str = "completion"  # what of it is judged: one of `SCOPES`
     opened: bool = False  # whether the prompt ends in an opened `<think>`
     key: Any = None  # the caller's name for the row
+    missing: bool = False  # whether there is no answer: it is never judged
 
     @cached_property
     def _part(self) -> tuple[str, list[tuple[int, int]]]:
-        # A number that the answer states of itself is no part of what it says.
-        return scope_text(without_confidence(self.input.completion), self.scope, self.opened)
+        # What the answer states of itself, a confidence or a verdict, is no part of what it says.
+        return read(self.input.completion, self.opened).part(self.scope)
 
     @property
     def ranges(self) -> list[tuple[int, int]]:
         """Characters of the completion that are in the scope; empty if only white space is."""
         return self._part[1]
+
+    @cached_property
+    def declines(self) -> bool:
+        """Whether what is judged declines to answer, and states nothing."""
+        return read(self.shown.completion).declines
 
     @cached_property
     def shown(self) -> VerifierInput:
@@ -63,7 +72,7 @@ class JudgedRow:
     row: Row
     found: Verification  # in characters of `row.shown.completion`
     left_out: str | None = (
-        None  # why it was not sent: "empty" (nothing is in the scope), "no_evidence", "known" (before)
+        None  # why it was not sent: "missing", "empty" (nothing is in the scope), "no_evidence", "known" (before)
     )
     ratings: Sequence[int | None] = ()  # RLFH's informativeness of each statement
 
@@ -80,6 +89,7 @@ class JudgingReport:
     rows: int = 0
     sent: int = 0
     failed: int = 0  # of those that were sent
+    missing: int = 0  # answers
     empty: int = 0
     no_evidence: int = 0
     known: int = 0
@@ -95,6 +105,7 @@ class JudgingReport:
     def add(self, judged: JudgedRow, needs_label: bool = True) -> None:
         """Count a row."""
         self.rows += 1
+        self.missing += judged.left_out == "missing"
         self.empty += judged.left_out == "empty"
         self.no_evidence += judged.left_out == "no_evidence"
         self.known += judged.left_out == "known"
@@ -163,6 +174,8 @@ _Read = tuple[Row, JudgedRow | None]
 
 def left_out(guard: GuardedVerifier, row: Row, verdicts: Verdicts | None) -> JudgedRow | None:
     """What a row is without being sent; `None` if it is to be sent."""
+    if row.missing:
+        return JudgedRow(row, Verification(error=NO_ANSWER), "missing")
     if guard.requires_evidence and not row.input.evidence:
         return JudgedRow(row, Verification(error=NO_EVIDENCE), "no_evidence")
     if not row.ranges:

@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 from hf_factuality.chat.causal import CausalModel, render
 from hf_factuality.errors import DataError
-from hf_factuality.functional.answers import check_format, exact_match, extract_answer
+from hf_factuality.functional.answers import exact_match
 from hf_factuality.functional.credit import judged_units
 from hf_factuality.functional.scoring import decided_precision, factual_precision, mean, mean_factuality
 from hf_factuality.io.files import write_atomically
 from hf_factuality.io.rows import read_rows
-from hf_factuality.spans import Label, Verification, scope_ranges
+from hf_factuality.reading.marks import check_format, extract_answer
+from hf_factuality.reading.scopes import scope_ranges
+from hf_factuality.spans import Label, Verification
 from hf_factuality.worlds.lm import CURVE_FILE, WORLD_FILE, load_world
 from hf_factuality.worlds.oracle import WorldSentence, WorldVerifier, to_verification
 from hf_factuality.worlds.world import World

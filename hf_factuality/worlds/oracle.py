@@ -34,7 +34,9 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 from hf_factuality.errors import DataError
-from hf_factuality.spans import Label, LabeledSpan, Verification, scope_ranges
+from hf_factuality.reading.marks import outside_tags
+from hf_factuality.reading.scopes import scope_ranges
+from hf_factuality.spans import Label, LabeledSpan, Verification
 from hf_factuality.verifiers.base import VerifierInput
 from hf_factuality.worlds.language import LANGUAGES, Relation, clause
 from hf_factuality.worlds.world import Question, World
@@ -42,7 +44,6 @@ from hf_factuality.worlds.world import Question, World
 
 _SENTENCE = re.compile(r"(?=\S)[^\n]*?(?:[.!?](?=\s|$)|[。！？]|(?=\s*(?:\n|$)))")
 _JOIN = re.compile(r"[,，]\s*(?:and\s+|并)?|(?<!\s)\s+and\s+")
-_ANSWER_OR_TAG = re.compile(r"<answer>.*?(?:</answer>|\Z)|</?(?:think|answer)>", re.DOTALL)
 GRANULARITIES = ("sentence", "slot")
 
 
@@ -141,10 +142,7 @@ def split_sentences(completion: str) -> list[tuple[int, int]]:
     """
     ranges = []
     for start, end in scope_ranges(completion, "think") or [(0, len(completion))]:
-        for cut in _ANSWER_OR_TAG.finditer(completion, start, end):
-            ranges.append((start, cut.start()))
-            start = cut.end()
-        ranges.append((start, end))
+        ranges += outside_tags(completion, start, end)
     return [match.span() for place in ranges for match in _SENTENCE.finditer(completion, *place)]
 
 

@@ -323,7 +323,7 @@ def test_refuses_no_rows_and_other_types():
 def test_refuses_files(tmp_path, write):
     with pytest.raises(DataError, match=r"cannot read the rows: .*nowhere.parquet.*; check the path"):
         load_fspo(tmp_path / "nowhere.parquet")
-    with pytest.raises(DataError, match="table.xlsx must be a .jsonl, .json or .parquet file"):
+    with pytest.raises(DataError, match="table.xlsx must be a .jsonl, .ndjson, .json, .csv, .tsv or .parquet file"):
         load_fspo([tmp_path / "table.xlsx"])
     for name, text in (("bad.parquet", "{ neither"), ("bad.jsonl", "{ neither"), ("list.json", "[3]")):
         (tmp_path / name).write_text(text)

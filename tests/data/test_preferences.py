@@ -216,7 +216,8 @@ def test_bad_questions():
         ([{"question": "a", "id": 1}, {"question": "b", "id": "1"}], "ids must differ"),
         ([{"question": "a", "evidence": 3}], "evidence must be text"),
         ([{"prompt": "a", "question": 3}], "row 0 of .*must be text"),
-        ([{"prompt": [{"role": "user", "content": [{"type": "text", "text": "a"}]}]}], "must be text"),
+        ([{"prompt": [{"role": "user", "content": 3}]}], "must be text"),
+        ([{"prompt": [{"role": "user"}]}], "must be text"),
     ]:
         with pytest.raises(DataError, match=message):
             read_questions(rows)

@@ -14,7 +14,7 @@ from hf_factuality.data import GivenResponses, RefusalConfig, build_refusals, pu
 from hf_factuality.data.refusals import REFUSALS
 from hf_factuality.data.sampling import SamplingConfig, TransformersSampler
 from hf_factuality.errors import DataError
-from hf_factuality.functional.abstention import abstains
+from hf_factuality.reading.rules import abstains
 from hf_factuality.spans import Verification
 from hf_factuality.verifiers import GoldVerifier
 from tests.chat.fake_server import FakeServer

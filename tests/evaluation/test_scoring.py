@@ -9,7 +9,7 @@ from hf_factuality.data.benchmarks import BenchmarkItem, get_benchmark
 from hf_factuality.errors import DataError
 from hf_factuality.evaluation.engines import Generation
 from hf_factuality.evaluation.plan import Task, metrics_of
-from hf_factuality.evaluation.scoring import Answers, boxed, check_gold, final_answer, score
+from hf_factuality.evaluation.scoring import Answers, check_gold, final_answer, score
 from hf_factuality.evaluation.verification import answer_row
 from hf_factuality.metrics._cli import check_metric_args
 
@@ -31,20 +31,6 @@ def scored(metric, benchmark, items, completions, **known):
     return score(
         metric, Answers(task, [{"completions": [{"text": it} for it in texts]} for texts in completions], **known)
     )
-
-
-@pytest.mark.parametrize(
-    ("text", "inside"),
-    [
-        (r"so \boxed{12}.", "12"),
-        (r"\boxed{1} then \boxed{\frac{1}{2}}", r"\frac{1}{2}"),
-        (r"\boxed{1} then \boxed{2", "1"),
-        ("12", None),
-        (r"\boxed", None),
-    ],
-)
-def test_boxed(text, inside):
-    assert boxed(text) == inside
 
 
 @pytest.mark.parametrize("case", FINAL, ids=lambda case: repr(case["completion"]))

@@ -132,7 +132,7 @@ def test_a_killed_run_goes_on(evaluate, tmp_path, monkeypatch):
     [
         ("--model before --dataset piqa=none.jsonl", "none.jsonl"),
         ("--model before --dataset piqa=own.jsonl", "piqa: row 0 of own.jsonl cannot be read (KeyError"),
-        ("--model before --dataset piqa=own.txt", "must be a .jsonl, .json or .parquet file"),
+        ("--model before --dataset piqa=own.txt", "must be a .jsonl, .ndjson, .json, .csv, .tsv or .parquet file"),
         ("--model before --dataset arc_easy=wrong.jsonl", "arc_easy: row 1 of wrong.jsonl cannot be read (ValueError"),
         (
             "--model before --dataset piqa=label.jsonl",

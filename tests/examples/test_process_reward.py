@@ -24,7 +24,7 @@ def kinder(monkeypatch):
 
     def judge(self, inputs):
         kinds = Label.CONTRADICTED, Label.SUPPORTED
-        return [Judgement(kinds[len(item.claim) % 2], float(len(item.claim) % 2)) for item in inputs]
+        return [Judgement(kinds[len(item.completion) % 2], float(len(item.completion) % 2)) for item in inputs]
 
     monkeypatch.setattr(GoldJudge, "judge", judge)
 

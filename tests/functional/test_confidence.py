@@ -4,15 +4,9 @@ import math
 
 import pytest
 
-from hf_factuality.functional.confidence import (
-    confidence_spans,
-    dcpo_calibration,
-    lovec,
-    rlcr,
-    sentence_confidences,
-    stated_confidence,
-)
-from hf_factuality.spans import Label, without_confidence
+from hf_factuality.functional.confidence import dcpo_calibration, lovec, rlcr
+from hf_factuality.reading.marks import confidence_spans, sentence_confidences, stated_confidence, without_confidence
+from hf_factuality.spans import Label
 
 
 S, C, U, N = Label.SUPPORTED, Label.CONTRADICTED, Label.UNVERIFIABLE, Label.NO_FACT

@@ -4,7 +4,8 @@ import random
 
 import pytest
 
-from hf_factuality.functional.correction import correction_figures, self_verdict
+from hf_factuality.functional.correction import correction_figures
+from hf_factuality.reading.marks import self_verdict
 
 
 @pytest.mark.parametrize(

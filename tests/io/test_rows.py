@@ -1,12 +1,15 @@
 """The one reader of rows: expectations are the rows as they were written."""
 
+import csv
+import io
 import json
+import pickle
 import tracemalloc
 
 import pytest
 
 from hf_factuality.errors import DataError
-from hf_factuality.io.rows import LineError, read_lines, read_rows
+from hf_factuality.io.rows import LineError, listed, read_lines, read_rows
 
 
 ROWS = [{"text": "a\u2028b\x85c"}, {"text": "Straße", "n": None}, ["list"], 3]
@@ -85,7 +88,7 @@ def test_parquet(tmp_path):
         ("a.jsonl", b"[" * 100_000, "line 1 is not JSON: "),
         ("a.jsonl", b'\n"\xff"', "line 2 is not UTF-8 .invalid start byte at byte 1.; save the file as UTF-8"),
         ("a.json", b"[{},", "a.json is not JSON: "),
-        ("a.csv", b"a", "must be a .jsonl, .json or .parquet file"),
+        ("a.xml", b"a", "must be a .jsonl, .ndjson, .json, .csv, .tsv or .parquet file"),
     ],
 )
 def test_what_is_wrong_is_named(tmp_path, name, data, message):
@@ -104,6 +107,92 @@ def test_the_error_of_a_line_can_be_told_in_other_words(tmp_path):
 def test_lines_are_read_one_by_one(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_bytes((json.dumps({"text": "x" * 1000}) + "\n").encode() * 20_000)  # 20 MB
+    tracemalloc.start()
+    try:
+        assert sum(1 for _ in read_rows(path)) == 20_000
+        assert tracemalloc.get_traced_memory()[1] < 1e6
+    finally:
+        tracemalloc.stop()
+
+
+def written(rows, **form):
+    file = io.StringIO(newline="")
+    writer = csv.DictWriter(file, rows[0], **form)
+    writer.writeheader()
+    writer.writerows(rows)
+    return file.getvalue().encode()
+
+
+TEXTS = ['a, "b"; c', "a\nb\r\nc", "[1, 2]", "1.0", "北京\u2028", "x" * 300_000, " a ", "null"]
+
+
+@pytest.mark.parametrize(
+    ("name", "form", "start"),
+    [
+        ("a.csv", {}, b""),
+        ("a.CSV", {"lineterminator": "\n", "quoting": csv.QUOTE_ALL}, b"\xef\xbb\xbf"),
+        ("a.csv", {"delimiter": ";"}, b""),
+        ("a.csv", {"delimiter": ";"}, b"sep=;\r\n"),
+        ("a.csv", {"lineterminator": "\r"}, b""),
+        ("a.tsv", {"delimiter": "\t"}, b""),
+    ],
+)
+def test_tables(tmp_path, name, form, start):
+    rows = [{"id": str(number), "text": text} for number, text in enumerate(TEXTS)]
+    (tmp_path / name).write_bytes(start + written([*rows, {"id": "z", "text": ""}], **form))
+    found = list(read_rows(tmp_path / name))
+    assert [row for _, row in found] == [*rows, {"id": "z", "text": None}]
+    # The header is line 1, and the second row is of three lines.
+    assert [number - found[0][0] for number, _ in found[:4]] == [0, 1, 4, 5]
+    assert found[0][0] == 2 + start.count(b"\n")
+
+
+def test_a_cell_may_hold_a_list(tmp_path):
+    (tmp_path / "a.csv").write_bytes(written([{"a": json.dumps(["x, y", "z"]), "b": "[x]"}]))
+    ((_, row),) = read_rows(tmp_path / "a.csv")
+    assert (listed(row["a"]), listed(row["b"]), listed('["x"]')) == (["x, y", "z"], "[x]", '["x"]')
+    assert row["a"] == '["x, y", "z"]' and pickle.loads(pickle.dumps(row)) == row
+
+
+def test_what_is_not_there_is_none_in_every_format(tmp_path):
+    import pyarrow
+    import pyarrow.parquet
+
+    table = pyarrow.table({"a": ["x", None], "n": [1.5, float("nan")]})
+    pyarrow.parquet.write_table(table, tmp_path / "a.data")  # told by its first bytes
+    (tmp_path / "a.jsonl").write_text('{"a": "x", "n": 1.5}\n{"a": null, "n": NaN}\n')
+    (tmp_path / "a.csv").write_text("a,n\nx,1.5\n,\n")
+    assert [row for _, row in read_rows(tmp_path / "a.data", any_name=True)] == [
+        {"a": "x", "n": 1.5},
+        {"a": None, "n": None},
+    ]
+    assert [row for _, row in read_rows(tmp_path / "a.jsonl")] == [{"a": "x", "n": 1.5}, {"a": None, "n": None}]
+    assert [row for _, row in read_rows(tmp_path / "a.csv")] == [{"a": "x", "n": "1.5"}, {"a": None, "n": None}]
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "message"),
+    [
+        ("a.csv", b"a,b\n1,2\n1,2,3\n", "line 3 has 3 cells, and the header has 2"),
+        ("a.csv", b'a,b\n"1\n2",2\n1\n', "line 4 has 1 cells"),
+        ("a.csv", b'a,b\n1,2\n"3,4\n5,6\n', "line 3 is no row of CSV"),
+        ("a.csv", b"a,a\n1,2\n", "line 1: two columns have the name 'a'"),
+        ("a.csv", "a\nMüller\n".encode("latin-1"), "line 2 is not UTF-8"),
+        ("a.csv", "a\nx\n".encode("utf-16"), "line 1 is not UTF-8 .it begins as UTF-16"),
+        ("a.csv", b"PK\x03\x04", "workbook"),
+        ("a.jsonl", b"\x1f\x8b\x08", "is compressed; unpack it"),
+        ("a.parquet", b"", "a.parquet is no Parquet file"),
+    ],
+)
+def test_broken_tables_are_named_with_their_line(tmp_path, name, data, message):
+    (tmp_path / name).write_bytes(data)
+    with pytest.raises(DataError, match=message):
+        list(read_rows(tmp_path / name))
+
+
+def test_tables_are_read_row_by_row(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_bytes(b"a,b\n" + (b"x" * 1000 + b",y\n") * 20_000)  # 20 MB
     tracemalloc.start()
     try:
         assert sum(1 for _ in read_rows(path)) == 20_000

@@ -377,3 +377,23 @@ def test_a_verification_that_says_nothing_about_abstaining_leaves_it_to_the_rule
     options = {"abstention": lambda text: text.startswith("I'm sorry"), "verifier": "lexical"}
     found = [metric.compute(predictions=[item], references=["Paris is a city."], **options) for item in (row, text)]
     assert found[0]["left_out"] == found[1]["left_out"] and found[0]["n_scored"] == found[1]["n_scored"] == 0
+
+
+@pytest.mark.parametrize(
+    "missing",
+    [None, float("nan"), {"text": None}, {"completion": float("nan")}, {"reply": None, "verification": None}],
+)
+def test_an_answer_that_is_missing_is_counted_in_every_form(missing):
+    told = {"text": "Ada was born in Leeds.", "verification": None}  # not judged before, and judged now
+    found = compute("safe", [told, missing], [["Ada was born in Leeds."]] * 2)
+    assert found["left_out"]["responses"]["missing"] == 1 and found["n_scored"] == 1
+
+
+def test_repeats_of_a_published_metric_are_told_from_the_released_score():
+    """Comparable as long as the released counting gives the same score: K is 64, and the supported facts are 1 or 2."""
+    for claims, comparable in ([[["X", True], ["Y", True]], True], [[["X", True], ["X", True]], False]):
+        found = compute("safe", [{"claims": claims}], [None], judge="human")
+        assert found["comparable_to_published"] is comparable
+    assert compute("safe", [{"claims": [["X", True]] * 2}], [None], judge="human", deduplicate=False)[
+        "comparable_to_published"
+    ]

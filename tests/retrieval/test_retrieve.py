@@ -257,8 +257,14 @@ def test_topics_that_are_missing_are_unknown(base, caplog):
     inputs = [row("Ulm"), row("Atlantis"), row(None), row("  "), row("Dots")]
     claims = [["It is a city."], ["It sank.", "It is lost."], ["A claim."], [], ["A dot."]]
     found = retriever.retrieve(inputs, claims)
-    assert [[len(passages) for passages in texts] for texts in found] == [[1], [0, 0], [0], [], [0]]
-    assert retriever.retrieve(inputs, claims)[1] == [(), ()]
+    assert [[passages and len(passages) for passages in texts] for texts in found] == [
+        [1],
+        [None, None],
+        [None],
+        [],
+        [None],
+    ]
+    assert retriever.retrieve(inputs, claims)[1] == [None, None]
     assert retriever.counts == {"claims": 10, "without_evidence": 8, "missing_pages": 4, "missing_topics": 4}
     assert "missing pages: 2 so far, the last 'Dots'; the claims concerned get no evidence" in caplog.text
     assert len(caplog.records) == 4  # at 2 and 4, of each kind
@@ -349,7 +355,9 @@ def test_hostile_strings_are_text(tmp_path, count):
             inputs, claims = [row(f"{number} {text[:300]}"), row(text)], [[text], ["A claim."]]
             for found in (retriever.retrieve(inputs, claims), corpus.retrieve(inputs, claims)):
                 assert [len(answers) for answers in found] == [1, 1]
-                assert all(isinstance(passage, str) for answers in found for answer in answers for passage in answer)
+                assert all(
+                    isinstance(passage, str) for answers in found for answer in answers for passage in answer or ()
+                )
 
 
 def test_threads_find_the_same(tmp_path):
@@ -391,7 +399,7 @@ def test_dense_ranks_by_the_inner_product(base):
         ("Ulm is a city on the Danube.", "Albert Einstein was born there."),
         ("Its minster has the tallest steeple of all.", "Ulm is a city on the Danube."),
     ]
-    assert len(found[1][0]) == 2 and found[2] == [()]
+    assert len(found[1][0]) == 2 and found[2] == [None]
     assert encoder.calls[0][0] == "Ulm Ulm is a city on the Danube."  # title and text
     assert encoder.calls[-1] == ["Ulm Born in a city.", "Ulm The steeple.", "Albert Einstein A theory."]
     retriever.retrieve(inputs, claims)
@@ -564,7 +572,7 @@ def test_web_retries_and_gives_up(caplog):
     assert len(engine.queries) == 3
     engine = Engine(failures=2)
     retriever = WebRetriever(engine, retries=1, backoff=0.001)
-    assert retriever.retrieve([row("")], [["a"]]) == [[()]]
+    assert retriever.retrieve([row("")], [["a"]]) == [[None]]
     assert retriever.counts == {"claims": 1, "without_evidence": 1, "failed_queries": 1, "unsent_queries": 0}
     assert "ConnectionError" in caplog.text and "0123456789" not in caplog.text
 
@@ -572,7 +580,7 @@ def test_web_retries_and_gives_up(caplog):
 def test_web_stops_asking_an_engine_that_is_down():
     engine = Engine(failures=99)
     retriever = WebRetriever(engine, retries=0, concurrency=1, max_failures=3)
-    assert retriever.retrieve([row("")], [[f"q{n}" for n in range(50)]]) == [[()] * 50]
+    assert retriever.retrieve([row("")], [[f"q{n}" for n in range(50)]]) == [[None] * 50]
     assert len(engine.queries) == 3
     assert retriever.counts["failed_queries"] == 3 and retriever.counts["unsent_queries"] == 47
 
@@ -602,7 +610,7 @@ def test_web_leaves_a_search_that_hangs():
 
     started = time.monotonic()
     with ThreadPoolExecutor(2) as pool:
-        assert list(pool.map(retrieved, (hang, hang_too))) == [[[(), ("quick",)]]] * 2
+        assert list(pool.map(retrieved, (hang, hang_too))) == [[[None, ("quick",)]]] * 2
     assert time.monotonic() - started < 50
     release.set()
 
@@ -620,7 +628,7 @@ SEARCHES = [lambda query: "text", lambda query: None, lambda query: [1], raising
 @pytest.mark.parametrize("search", SEARCHES)
 def test_web_answers_that_are_none_are_failures(search):
     retriever = WebRetriever(search, retries=0)
-    assert retriever.retrieve([row("")], [["a"]]) == [[()]]
+    assert retriever.retrieve([row("")], [["a"]]) == [[None]]
     assert retriever.counts["failed_queries"] == 1
 
 

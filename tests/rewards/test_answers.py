@@ -5,12 +5,15 @@ import logging
 import pickle
 import shutil
 import threading
+import time
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hf_factuality.errors import DataError, FactualityError
+from hf_factuality.functional.answers import contained_match, same_answer
+from hf_factuality.reading import final_answer
 from hf_factuality.rewards import (
     SCORERS,
     FormatReward,
@@ -27,9 +30,12 @@ from hf_factuality.rewards import (
     normalize_answer,
     think_format_reward,
 )
+from hf_factuality.spans import Label
 from hf_factuality.verifiers import _math
+from hf_factuality.verifiers.base import VerifierInput
+from hf_factuality.verifiers.judges.gold import GoldVerifier
 from tests.conftest import searched
-from tests.tables import cases
+from tests.tables import cases, table
 
 
 GOOD = "<think> a reason </think> <answer> Paris </answer>"
@@ -85,6 +91,47 @@ def test_halueval(prediction, gold, expected):
 @cases("answers", "exact", "prediction", "gold", "expected")
 def test_exact(prediction, gold, expected):
     assert reward_of(exact_reward, prediction, gold) == expected
+
+
+@pytest.mark.parametrize("expected", [True, False])
+def test_answers_are_compared_as_people_do(expected):
+    """In rewards, verifiers and metrics alike."""
+    pairs = table("same_answer", "equal" if expected else "different")
+    both = [*pairs, *(pair[::-1] for pair in pairs)]
+    assert [pair for pair in both if same_answer(*pair) is not expected] == []
+    predictions, golds = zip(*both, strict=True)
+    rewards = exact_reward(["?"] * len(both), [tagged(text) for text in predictions], answer=list(golds))
+    assert [pair for pair, reward in zip(both, rewards, strict=True) if reward != expected] == []
+    both = [(text, gold) for text, gold in both if final_answer(tagged(text)) == text]
+    assert len(both) > 200
+    judged = GoldVerifier("world").verify([VerifierInput(tagged(text), None, (gold,)) for text, gold in both])
+    wanted = Label.SUPPORTED if expected else Label.CONTRADICTED
+    assert [pair for pair, one in zip(both, judged, strict=True) if one.spans[0].label is not wanted] == []
+
+
+@cases("same_answer", "contained", "text", "gold", "expected")
+def test_what_holds_an_answer(text, gold, expected):
+    assert contained_match(text, [gold]) == expected
+
+
+def test_a_half_open_interval_is_another():
+    assert (
+        not same_answer("(1, 5)", "[1, 5]")
+        and not same_answer("[1, 5)", "[1, 5]")
+        and same_answer("[1, 5)", "[1,5)")
+        and same_answer("(1, 5)", "1, 5")
+    )
+
+
+def test_the_published_match_of_squad_by_name():
+    assert SCORERS["SQuAD"]("The 1.2!", ["12"]) == 1.0 and SCORERS["SQuAD"]("1.3", ["12"]) == 0.0
+
+
+def test_long_texts_are_compared_in_time():
+    start = time.monotonic()
+    for part in ("(", ".", "!", "111 ", "a. ", "1,", "'", "["):
+        contained_match(part * (20_000 // len(part)) + "x", ["zz"])
+    assert time.monotonic() - start < 20
 
 
 @needs_math

@@ -11,13 +11,14 @@ from trl.rewards import get_soft_overlong_punishment
 
 from hf_factuality import FactGRPOConfig, Label, LabeledSpan, TokenRewardPPOConfig, Verification
 from hf_factuality.errors import DataError, JudgingError, NonFiniteError
-from hf_factuality.functional.abstention import is_refusal_sentence
 from hf_factuality.functional.long_form import KLCFWeights
+from hf_factuality.reading.rules import is_refusal_sentence
 from hf_factuality.retrieval import CorpusRetriever, KnowledgeBase, PassageConfig, PassageCounts
 from hf_factuality.rewards import (
     ChecklistReward,
     ClaimReward,
     FormatReward,
+    LongFormReward,
     answer_outcome,
     ended_answer_reward,
     hotpot_f1_reward,
@@ -25,7 +26,7 @@ from hf_factuality.rewards import (
     long_form_reward,
 )
 from hf_factuality.trainers._base import named_rewards
-from hf_factuality.verifiers import CooccurrenceJudge, Judgement, SentenceExtractor, VerifierPipeline
+from hf_factuality.verifiers import CooccurrenceJudge, Judgement, SentenceExtractor, VerifierInput, VerifierPipeline
 from hf_factuality.verifiers.judges.cooccurrence import name_pair
 from tests.tiny import letters_reward, rows
 from tests.trainers.recording import QUIET, fixed_rewards
@@ -409,7 +410,7 @@ LABELS = [labels for size in range(4) for labels in product([S, C, U, N, None], 
 
 @pytest.mark.parametrize("name", BY_HAND)
 def test_each_completion_earns_what_the_formula_says(name):
-    texts = [str(number).rjust(6, "x") for number in range(len(LABELS))]
+    texts = [f"bcd{number:03}" for number in range(len(LABELS))]
     verifier = Claims(dict(zip(texts, LABELS, strict=True)))
     settings = {"outcome": lambda completions, **columns: ["refused"] * len(completions)} if name == "knowrl" else {}
     reward = long_form_reward(name, **settings)
@@ -428,6 +429,42 @@ def test_each_completion_earns_what_the_formula_says(name):
             assert math.fsum(value for *_, value in spans) == pytest.approx(total, abs=1e-11)
             unknown = [i + 1 for i, label in enumerate(labels) if label is None]
             assert not [end for _, end, _ in spans if end in unknown]
+
+
+AGAIN = "Ada won. "
+REPEATED = {"precision": 0.5, "f1_at_k": 2 / 34, "truthfulness": 0.5, "precision_detail": 1 / 3 + 0.1 * math.log(2)}
+
+
+class Sentences(Claims):
+    """Sentences of nine characters, of which the last is false."""
+
+    def verify(self, inputs):
+        counts = [(len(item.completion) + 1) // 9 for item in inputs]
+        labels = [[S] * (count - 1) + [C] for count in counts]
+        return [
+            Verification(tuple(LabeledSpan(9 * i, 9 * i + 8, it, SCORES[it]) for i, it in enumerate(own)))
+            for own in labels
+        ]
+
+
+@pytest.mark.parametrize("name", REPEATED)
+def test_a_statement_is_paid_once_however_often_it_is_stated(name):
+    """By hand: one true statement of two, so that P = 1/2, R = 1/32, F1 = 2 * 1/64 / (17/32) = 2/34."""
+    text = AGAIN * 32 + "Ben ran. "
+    given = {"completions": [text], "completion_texts": [text], "prompts": [""]}
+    found = Sentences({}).verify([VerifierInput(text)])
+    expected = REPEATED[name]
+    assert LongFormReward(name)(verifications=found, **given) == [pytest.approx(expected)]
+    every = {"precision": 32 / 33, "f1_at_k": 2 * 32 / 65, "truthfulness": (32 * 0.9 + 0.1) / 33}
+    (all_of_them,) = LongFormReward(name, repeats="every")(verifications=found, **given)
+    assert all_of_them == pytest.approx(every.get(name, 32 / 34 + 0.1 * math.log(33)))
+    (paid,) = ClaimReward(name, Sentences({}))(**given)
+    assert math.fsum(value for *_, value in paid) == pytest.approx(expected)
+    assert {end for _, end, _ in paid} <= {8, 9 * 33 - 1, len(text)}
+    (paid,) = ClaimReward(name, Sentences({}), repeats="every")(**given)
+    assert math.fsum(value for *_, value in paid) == pytest.approx(all_of_them)
+    with pytest.raises(ValueError, match="'twice'"):
+        LongFormReward(name, repeats="twice")
 
 
 def test_where_claims_are_paid_by_hand():

@@ -86,6 +86,22 @@ def test_a_verifier_that_dies_later_stops_the_run_after_some_batches_in_a_row():
         paid(reward)
 
 
+def test_a_statement_is_paid_once_however_often_it_is_stated():
+    text = "Ada won. Ada won. Ben ran. "
+    places = ((0, 8), (9, 17), (18, 26))
+    once = paid(RLFHReward(Fixed(S, S, C, places=places), rate=5), text)
+    # Correct .45, wrong -1.7, g(5) = 1.25, beta 1.2; the second sentence states nothing new and gets default_for_none, 0.
+    expected = {8: 0.45 * 1.25 + 1.2 * log(2.25), 17: 0.0, 26: -1.7 * 1.25 + 1.2 * log(2.25)}
+    for end, value in expected.items():
+        assert sum(worth for _, at, worth in once if at == end) == pytest.approx(value)
+    every = paid(RLFHReward(Fixed(S, S, C, places=places), rate=5, repeats="every"), text)
+    assert sum(worth for _, at, worth in every if at == 17) == pytest.approx(expected[8])
+    # The least favourable verdict counts, and once.
+    differing = paid(RLFHReward(Fixed(S, C, C, places=places), rate=5), text)
+    assert sum(worth for _, at, worth in differing if at == 8) == pytest.approx(expected[26])
+    assert sum(worth for _, at, worth in differing if at == 17) == 0.0
+
+
 def test_claims_come_before_spans_and_lie_inside_their_sentence():
     verifier = Fixed(S, S, S)
     claims = (LabeledSpan(0, 21, C, claim="Ada is from Leeds."),)

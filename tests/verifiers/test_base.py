@@ -119,3 +119,27 @@ def test_a_class_is_no_verifier_and_no_part_of_one(make):
     """It has the method, and would fail on every completion."""
     with pytest.raises(TypeError, match=r"got the class (\w+); pass \1\(...\)"):
         make()
+
+
+def test_evidence_as_a_string_is_one_passage():
+    for given in ("a text", ["a text"], ("a text",)):
+        assert VerifierInput("x", evidence=given).evidence == ("a text",)
+        assert JudgeInput("x", given).evidence == ("a text",)
+    assert VerifierInput("x", evidence=None).evidence == ()
+
+
+@pytest.mark.parametrize(
+    ("given", "name"),
+    [
+        ({"completion": None}, "completion"),
+        ({"completion": ["x"]}, "completion"),
+        ({"completion": "x", "question": 3}, "question"),
+        ({"completion": "x", "evidence": ("a", None)}, "evidence"),
+        ({"completion": "x", "evidence": {"a": 1}}, "evidence"),
+        ({"completion": "x", "evidence": 3}, "evidence"),
+        ({"completion": "x", "row": "y"}, "row"),
+    ],
+)
+def test_what_is_no_text_is_refused_where_it_is_handed_over(given, name):
+    with pytest.raises(TypeError, match=name):
+        VerifierInput(**given)

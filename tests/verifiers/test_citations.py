@@ -17,16 +17,18 @@ PASSAGES = ("Ada Lovelace was born in London.", "Marie Curie was born in Warsaw.
         ("She was born [1, 3]. She won [2; 1].", [("She was born.", (1, 3)), ("She won.", (2, 1))]),
         ("A [1-3] and B [2].", [("A and B.", (1, 2, 3))]),
         ("[2] She was born.", [("She was born.", (2,))]),
-        ("She was born. [2]\n[1] She won.", [("She was born.", (2, 1)), ("She won.", ())]),
+        ("She was born. [2]\n[1] She won.", [("She was born.", (2,)), ("She won.", (1,))]),
         ("居里出生在华沙【2】。她得过奖［3］。", [("居里出生在华沙。", (2,)), ("她得过奖。", (3,))]),
         ("It cost [12345] and a[i].", [("It cost [12345] and a[i].", ())]),
         ("Nothing.", [("Nothing.", ())]), ("", []), ("[1]", []),
     ],
 )  # fmt: skip
 def test_what_a_sentence_cites(text, read):
-    found = Citations().read(text)
-    assert [(span.claim, numbers) for span, numbers in found] == read
-    assert all(0 <= span.start < span.end <= len(text) for span, _ in found)
+    row = VerifierInput(text, None, PASSAGES)
+    (spans,), ((*passages,),) = Citations().extract([row]), Citations().retrieve([row], [[]])
+    assert [(span.claim or span.text(text)) for span in spans] == [says for says, _ in read]
+    assert passages == [tuple(PASSAGES[n - 1] for n in numbers if n <= 3) for _, numbers in read]
+    assert all(0 <= span.start < span.end <= len(text) for span in spans)
 
 
 def test_each_sentence_is_judged_by_what_it_cites_alone():
@@ -50,5 +52,6 @@ def test_by_name_with_the_judge_of_another(tmp_path):
 def test_many_brackets_take_no_quadratic_time():
     (found,) = CitationsVerifier().verify([VerifierInput("Ulm [1, " * 30_000 + "Bern [1].", None, PASSAGES)])
     assert len(found.spans) >= 1
-    spans = CitationsVerifier().extractor.read("Ulm [1-999]" * 20_000)
-    assert len(spans[0][1]) == 999
+    text = "Ulm is here [1-999]. [2] It is so.[3]\n" * 3_000
+    (found,) = CitationsVerifier().verify([VerifierInput(text, None, PASSAGES)])
+    assert len(found.spans) == 6_000 and all(span.claim in ("Ulm is here.", None) for span in found.spans)

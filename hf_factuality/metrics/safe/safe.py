@@ -17,7 +17,8 @@ _INPUTS = """
     k (`float`, *optional*, defaults to 64): number of supported facts that is enough. The released code's default is 100.
     abstention (`str` or function, *optional*): rule for responses that decline; they support nothing and score 0, as do
         responses without facts.
-    deduplicate (`bool`, *optional*, defaults to `False`): count equal claims of a response once.
+    deduplicate (`bool`, *optional*, defaults to `True`): count claims of the same words once per response. `False` counts them as
+        often as they are stated, as released.
 
 Parts: precision (over responses with relevant facts), recall, facts (per response), no_claims (responses without
 relevant facts), abstained (those of them that decline), empty.

@@ -18,7 +18,7 @@ _INPUTS = """
         of these predictions; published scores take it over all models that were compared, so pass K to compare.
     abstention (`str` or function, *optional*, defaults to "veriscore"): rule for responses that decline, which are left
         out.
-    deduplicate (`bool`, *optional*, defaults to `True`): count equal claims of a response once.
+    deduplicate (`bool`, *optional*, defaults to `True`): count claims of the same words once per response.
 
 Parts: precision, recall, facts (claims per response), k and domain_scores by domain, no_claims (responses that
 make no claim and score 0), empty.

@@ -16,11 +16,12 @@ from typing import ClassVar
 from rapidfuzz.distance import LCSseq
 
 from hf_factuality.chat.base import ChatModel, ChatRequest
+from hf_factuality.reading.completion import read_text
+from hf_factuality.reading.marks import without_thinking
 from hf_factuality.spans import LabeledSpan
 from hf_factuality.verifiers.base import VerifierInput
 from hf_factuality.verifiers.extractors.anchor import MIN_COVERAGE, anchor_claim, content_words, find_exact
-from hf_factuality.verifiers.extractors.sentences import sentence_offsets
-from hf_factuality.verifiers.judges.llm import Talk, converse, log_unknown, without_thinking
+from hf_factuality.verifiers.judges.llm import Talk, converse, log_unknown
 from hf_factuality.verifiers.prompts import Prompt, load_prompt
 
 
@@ -194,7 +195,11 @@ class LLMExtractor:
         return results
 
     def _extract(self, inputs: Sequence[VerifierInput], first: int) -> list[Extraction]:
-        units = [self._units(item, sentence_offsets(item.completion)) for item in inputs]
+        # Headings, code, questions, lists of sources and refusals claim nothing.
+        stated = [[it for it in read_text(item.completion)[1] if it.kind == "statement"] for item in inputs]
+        units = [
+            self._units(item, [(it.start, it.end) for it in own]) for item, own in zip(inputs, stated, strict=True)
+        ]
         owners = [number for number, found in enumerate(units, first) for _ in found]
         answers = iter(self._ask([self.prompt.fill(values) for found in units for values, _ in found], owners))
         results = []

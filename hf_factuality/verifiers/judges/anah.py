@@ -16,9 +16,10 @@ from typing import Any, ClassVar
 
 from hf_factuality.chat.base import ChatAnswer, ChatRequest
 from hf_factuality.chat.client import ChatClient
+from hf_factuality.reading.sentences import guess_language
 from hf_factuality.spans import ANAH_LABELS, Label
 from hf_factuality.verifiers.base import JudgeInput, Judgement
-from hf_factuality.verifiers.extractors.sentences import SentenceExtractor, guess_language
+from hf_factuality.verifiers.extractors.sentences import SentenceExtractor
 from hf_factuality.verifiers.judges.llm import ServedJudge, Talk, Unanswered, evidence_text
 from hf_factuality.verifiers.pipeline import VerifierPipeline
 from hf_factuality.verifiers.prompts import as_data, load_prompt

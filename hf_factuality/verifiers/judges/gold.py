@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from hf_factuality.functional.answers import contains_answer, exact_match, extract_answer, halueval_match, hotpot_f1
-from hf_factuality.functional.correction import self_verdict, without_verdict
+from hf_factuality.functional.answers import contains_answer, exact_match, halueval_match, hotpot_f1, squad_match
+from hf_factuality.reading.completion import read
+from hf_factuality.reading.marks import final_answer
 from hf_factuality.spans import Label, LabeledSpan
 from hf_factuality.verifiers._math import gsm8k_match, math_match, require_math
 from hf_factuality.verifiers.base import JudgeInput, Judgement, VerifierInput
@@ -37,9 +38,11 @@ SCORERS: Mapping[str, Scorer] = MappingProxyType(
         "MATH": math_match,
         "GSM8K": gsm8k_match,
         "world": exact_match,
+        "SQuAD": squad_match,
     }
 )
-"""`data_source` -> scorer: those of published data, and each of [`RULES`] by its name. `"contains"` is R-Tuning's."""
+"""`data_source` -> scorer: those of published data, and each of [`RULES`] by its name. `"world"` is the rule of this library,
+[`~hf_factuality.functional.answers.same_answer`], `"contains"` R-Tuning's."""
 SCORERS_HELP = f"how rows of your own data_source are scored: SOURCE=RULE[,SOURCE=RULE], a RULE of {', '.join(RULES)}, or a known source"
 """For the help of commands."""
 
@@ -90,17 +93,18 @@ def refuse_unused(scorers: Iterable[str], sources: Iterable[str | None]) -> None
 
 @dataclass(frozen=True)
 class AnswerExtractor:
-    """Extractor of the whole completion as one span; what is judged of one with `<answer>` tags stands between them, and of
-    one that checks itself before its verdict (`[VERIFY] correct`)."""
+    """Extractor of the whole completion as one span, whose claim is the final answer ([`~hf_factuality.reading.final_answer`]).
+
+    One that declines is never right: it is labelled `CONTRADICTED`, and no judge is asked.
+    """
 
     def extract(self, inputs: Sequence[VerifierInput]) -> list[list[LabeledSpan]]:
-        texts = [item.completion for item in inputs]
-        return [[LabeledSpan(0, len(t), None, claim=_stated(t))] if t.strip() else [] for t in texts]
+        return [[self._span(item.completion)] if item.completion.strip() else [] for item in inputs]
 
-
-def _stated(text: str) -> str | None:
-    answer = extract_answer(text)
-    return without_verdict(text) if answer is None and self_verdict(text) is not None else answer
+    @staticmethod
+    def _span(text: str) -> LabeledSpan:
+        label = Label.CONTRADICTED if read(text).declines else None
+        return LabeledSpan(0, len(text), label, 0.0 if label else None, claim=final_answer(text) or "")
 
 
 @dataclass(frozen=True)
@@ -121,6 +125,7 @@ class GoldJudge:
     """
 
     scorer: str = "contains"
+    evidence_as_given = True  # "[1, 5]" is a gold answer, and no citation
     scorers: Mapping[str, str] | Sequence[str] | None = field(default=None, hash=False)
 
     def __post_init__(self):

@@ -24,9 +24,11 @@ from collections.abc import Iterable, Sequence, Set
 from functools import lru_cache
 from typing import NamedTuple
 
+from hf_factuality.reading.completion import read_text
+from hf_factuality.reading.sentences import guess_language
 from hf_factuality.spans import Label
 from hf_factuality.verifiers.base import JudgeInput, Judgement
-from hf_factuality.verifiers.extractors.sentences import SentenceExtractor, guess_language, sentence_offsets
+from hf_factuality.verifiers.extractors.sentences import SentenceExtractor
 from hf_factuality.verifiers.judges.lexical_text import (
     ARTICLES,
     COMMA,
@@ -73,11 +75,13 @@ class _Index:
     def __init__(self, passages: tuple[str, ...]):
         self.sentences: list[str] = []
         for passage in passages:
-            for start, end in sentence_offsets(passage):
-                for cut in RUN_ON.finditer(passage, start, end):
-                    self.sentences.append(passage[start : cut.end()])
+            # A heading, a question or a citation supports nothing.
+            for text in (it.says for it in read_text(passage)[1] if not it.says.endswith(("?", "？"))):
+                start = 0
+                for cut in RUN_ON.finditer(text):
+                    self.sentences.append(text[start : cut.end()])
                     start = cut.end()
-                self.sentences.append(passage[start:end])
+                self.sentences.append(text[start:])
         self.tokens: list[list[Token]] = []
         self.terms: list[set[str]] = []
         self.postings: dict[str, list[int]] = {}

@@ -11,6 +11,9 @@ import unicodedata
 from functools import lru_cache
 from typing import NamedTuple
 
+from hf_factuality.reading.declining import is_refusal
+from hf_factuality.reading.talk import is_talk
+
 
 # Kinds of token.
 FUNCTION, COMMON, WORD, NAME, NUMBER, MONTH = range(6)
@@ -78,16 +81,6 @@ HEDGE = re.compile(
 NEGATION = re.compile(
     r"\b(?:not(?! only)|never|no|none|nor|neither|without|cannot)\b|n['’]t\b|"
     "没有?|从未|并非|不(?=是|会|能|曾|属|在|为|可)|未(?=能|曾|有|被|获)|无法",
-    re.IGNORECASE,
-)
-# What a model says about its own work, and not about the world. ("I'm not sure, but it is Ulm" says more.)
-NO_FACT = re.compile(
-    r"^(?!.*(?:\bbut\b|但))(?:(?:ok(?:ay)?|sure|well|alright|so|first|now|then|next|hmm+|wait)[,.!]?\s+)*"
-    r"(?:let me\b|let['’]?s\b|let us\b|(?:we|i) (?:(?:need|have) to|should|will|must)\b|(?:we|i)['’]ll\b|"
-    r"i (?:don['’]t|do not|cannot|can['’]t|can not) (?:know|find|answer|recall|remember|have|say|verify|confirm)\b|"
-    r"i(?: a|['’])m (?:not (?:sure|certain|aware|able)|sorry|happy|unable|here)\b|i hope\b|feel free\b|"
-    r"here (?:is|are)\b[^.]*:$|thank you\b|you['’]re welcome\b)"
-    "|^(?!.*但)(?:让我|(?:首先)?我们?(?:需要|来|应该|要)|我不知道|我不确定|我无法|希望)",
     re.IGNORECASE,
 )
 
@@ -226,7 +219,6 @@ _SPEECH_TERMS = frozenset(_stem(word) for word in _SPEECH_WORDS)
 
 def states_nothing(claim: str, found: list[Token]) -> bool:
     """Whether a sentence with the tokens `found` holds nothing to check: a question, or talk about the answer."""
-    text = claim.strip(" \t\n\"'“”‘’*()（）")
-    if not text or text.endswith(("?", "？")) or NO_FACT.match(text):
+    if is_talk(claim) or is_refusal(claim):
         return True
     return all(not kind or term in _SPEECH_TERMS for term, kind in found)

@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 
 from hf_factuality.chat.base import ChatAnswer, ChatModel, ChatRequest, TokenLogprobs
 from hf_factuality.chat.client import ChatClient
+from hf_factuality.reading.marks import without_thinking
 from hf_factuality.spans import Label
 from hf_factuality.verifiers.base import Extractor, JudgeInput, Judgement, Retriever
 from hf_factuality.verifiers.extractors.sentences import SentenceExtractor
@@ -36,7 +37,6 @@ _LEAD = re.compile(
     re.IGNORECASE,
 )
 _AROUND = " \t\r\n*_`\"'“”‘’.。!"
-_THINKING = re.compile(r"\s*<think>(?:(?!</?think>).)*</think>", re.DOTALL)
 Talk = Generator[ChatRequest, ChatAnswer, Any]
 """A conversation: yields requests, is sent their answers, returns a result."""
 
@@ -49,12 +49,6 @@ class Unanswered(Exception):
 SLICE = 2048
 # Share of the probability that the labels must have between them for their ratio to mean something.
 MIN_LABEL_MASS = 0.1
-
-
-def without_thinking(text: str) -> str:
-    """`text` without one closed `<think>` block in front of it."""
-    thinking = _THINKING.match(text)
-    return text[thinking.end() :] if thinking else text
 
 
 def parse_choice(text: str, choices: Sequence[str]) -> str | None:

@@ -15,9 +15,10 @@ from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from hf_factuality.io.upload import naming_model
+from hf_factuality.reading.sentences import sentence_offsets
 from hf_factuality.spans import Label
 from hf_factuality.verifiers.base import JudgeInput, Judgement
-from hf_factuality.verifiers.extractors.sentences import SentenceExtractor, sentence_offsets
+from hf_factuality.verifiers.extractors.sentences import SentenceExtractor
 from hf_factuality.verifiers.pipeline import VerifierPipeline
 
 

@@ -9,9 +9,9 @@ from itertools import pairwise
 from typing import Any, ClassVar
 
 from hf_factuality.functional.process import solution_steps
+from hf_factuality.reading.sentences import sentence_offsets
 from hf_factuality.spans import LabeledSpan
 from hf_factuality.verifiers.base import JudgeInput, Judgement, VerifierInput
-from hf_factuality.verifiers.extractors.sentences import sentence_offsets
 from hf_factuality.verifiers.judges.probe import ProbeJudge
 from hf_factuality.verifiers.pipeline import VerifierPipeline
 

@@ -18,7 +18,7 @@ from tests.chat.fake_server import FAST, FakeServer
 from tests.tables import cases
 
 
-TEXT = "Ada Hale was born in Leeds and studied chemistry. She died in 1974. Any questions?"
+TEXT = "Ada Hale was born in Leeds and studied chemistry. She died in 1974. She is missed."
 SENTENCES = [(0, 49), (50, 67), (68, 82)]
 SENTENCE_WISE = [FActScoreExtractor, VeriScoreExtractor]
 ALL = [*SENTENCE_WISE, RLFHExtractor]
@@ -268,3 +268,12 @@ def test_in_a_pipeline(tmp_path):
         assert first[0].validate(TEXT) is first[0]
         assert pipeline.verify([VerifierInput(TEXT, "Who?", ("Evidence.",))]) == first
         assert len(server.bodies) == sent
+
+
+@pytest.mark.parametrize("extractor", SENTENCE_WISE)
+def test_what_states_nothing_is_not_asked_about(extractor):
+    text = f"# Ada Hale\n\n{TEXT[:49]}[1] Any questions? I don't know more.\n\n## Sources\n\n[1] A book."
+    with FakeServer(lambda prompt, body: "- Ada Hale was born in Leeds.") as server:
+        own = extractor(server.client())
+        (found,) = own.extract([VerifierInput(text)])
+    assert own.last_report.units == 1 and len(found) == 1 and found[0].end <= text.index("[1]")

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hf_factuality.reading.sentences import guess_language, sentence_offsets
 from hf_factuality.spans import LabeledSpan
 from hf_factuality.verifiers import SentenceExtractor, VerifierInput
-from hf_factuality.verifiers.extractors.sentences import guess_language, sentence_offsets
 from tests.tables import cases
 
 
@@ -19,14 +19,10 @@ def test_sentences(text, expected):
     assert texts(text) == expected
 
 
-def test_claims_leave_out_the_number_of_a_list_item():
+def test_the_number_of_a_list_item_is_no_part_of_its_span():
     text = "1. Born in Ulm.\n(b) Died in 1955.\n1879 was a common year."
     assert SentenceExtractor().extract([VerifierInput(text), VerifierInput("")]) == [
-        [
-            LabeledSpan(0, 15, claim="Born in Ulm."),
-            LabeledSpan(16, 33, claim="Died in 1955."),
-            LabeledSpan(34, 57),
-        ],
+        [LabeledSpan(3, 15), LabeledSpan(20, 33), LabeledSpan(34, 57)],
         [],
     ]
 
@@ -50,13 +46,13 @@ def test_a_panic_of_the_splitter_is_not_the_end(monkeypatch):
     def panic(language, text):
         raise PanicException("byte index 3 is not a char boundary")
 
-    monkeypatch.setattr("hf_factuality.verifiers.extractors.sentences.sentencex.get_sentence_boundaries", panic)
+    monkeypatch.setattr("hf_factuality.reading.sentences.sentencex.get_sentence_boundaries", panic)
     assert texts("He was born. 他走了。Bye") == ["He was born.", "他走了。", "Bye"]
 
     def interrupt(language, text):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("hf_factuality.verifiers.extractors.sentences.sentencex.get_sentence_boundaries", interrupt)
+    monkeypatch.setattr("hf_factuality.reading.sentences.sentencex.get_sentence_boundaries", interrupt)
     with pytest.raises(KeyboardInterrupt):
         sentence_offsets("He was born.")
 
