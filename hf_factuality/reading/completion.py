@@ -171,9 +171,24 @@ def declines_as_read(blocks: Sequence[Block], sentences: Sequence[Sentence]) -> 
     return declines_as_a_whole([sentence.says for sentence in sentences])
 
 
+@lru_cache(maxsize=2048)
+def passage_sentences(text: str) -> tuple[str, ...]:
+    """What a passage of evidence states, sentence by sentence: without headings, questions, citations and markup."""
+    if not text.strip():
+        return ()
+    sentences, _ = read_blocks(find_blocks(text), segmentation_language(text), kinds=False)
+    return tuple(it.says for it in sentences if not it.says.endswith(("?", "？")))
+
+
+_MAY_CITE = re.compile(r"[\[［【(（⁰¹²³⁴-⁹]|<sup|https?:", re.IGNORECASE)
+
+
+@lru_cache(maxsize=2048)
 def without_citations(text: str) -> str:
     """A text without its citations, as judges are shown it. Markup stays."""
-    citations = read_text(text)[2]
+    if _MAY_CITE.search(text) is None:
+        return text
+    citations = read_blocks(find_blocks(text), segmentation_language(text), kinds=False)[1]
     parts, at = [], 0
     for it in citations:
         parts.append(text[at : it.start])

@@ -125,8 +125,10 @@ def _parts(text: str, block: Block) -> list[Block]:
     return found
 
 
-def read_blocks(found: Sequence[Block], language: str | None) -> tuple[list[Sentence], list[Citation]]:
-    """Sentences and citations of blocks, in order."""
+def read_blocks(
+    found: Sequence[Block], language: str | None, kinds: bool = True
+) -> tuple[list[Sentence], list[Citation]]:
+    """Sentences and citations of blocks, in order. Without `kinds` all are statements: of evidence nobody asks what declines."""
     sentences: list[Sentence] = []
     citations: list[Citation] = []
     header: Block | None = None
@@ -150,7 +152,7 @@ def read_blocks(found: Sequence[Block], language: str | None) -> tuple[list[Sent
                 for span in sentence_offsets(_WRAPPED.sub(" ", blank) if "\n" in blank else blank, language)
             ]
         places = [span for span, _ in own]
-        sentences += [_sentence(block, _with_marks(span, text, blank), text, len(own)) for span, text in own]
+        sentences += [_sentence(block, _with_marks(span, text, blank), text, len(own), kinds) for span, text in own]
         for mark in cited:
             owners = _owners(mark, places, block.visible, before, block.loose)
             for owner in owners:
@@ -220,7 +222,7 @@ def _owners(mark: Mark, places: Sequence[tuple[int, int]], visible: str, before:
     return tuple(range(before + first, before + behind))
 
 
-def _sentence(block: Block, span: tuple[int, int], text: str, siblings: int) -> Sentence:
+def _sentence(block: Block, span: tuple[int, int], text: str, siblings: int, kinds: bool) -> Sentence:
     item = _LEAD.match(text) if block.kind != "row" else None
     if item and item.end() < len(text):
         span, text = (span[0] + item.end(), span[1]), text[item.end() :]
@@ -229,6 +231,8 @@ def _sentence(block: Block, span: tuple[int, int], text: str, siblings: int) -> 
     text = " ".join(text.split())
     start, end = block.place(*span)
     kind = "statement"
+    if not kinds:
+        return Sentence(start, end, text, kind)
     if is_refusal(text):
         kind = "refusal"
     elif block.kind != "row" and (is_talk(text) or (siblings > 1 and not any(map(str.isalpha, text)))):

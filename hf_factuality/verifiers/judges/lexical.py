@@ -24,7 +24,7 @@ from collections.abc import Iterable, Sequence, Set
 from functools import lru_cache
 from typing import NamedTuple
 
-from hf_factuality.reading.completion import read_text
+from hf_factuality.reading.completion import passage_sentences
 from hf_factuality.reading.sentences import guess_language
 from hf_factuality.spans import Label
 from hf_factuality.verifiers.base import JudgeInput, Judgement
@@ -75,8 +75,7 @@ class _Index:
     def __init__(self, passages: tuple[str, ...]):
         self.sentences: list[str] = []
         for passage in passages:
-            # A heading, a question or a citation supports nothing.
-            for text in (it.says for it in read_text(passage)[1] if not it.says.endswith(("?", "？"))):
+            for text in passage_sentences(passage):
                 start = 0
                 for cut in RUN_ON.finditer(text):
                     self.sentences.append(text[start : cut.end()])
