@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from functools import lru_cache
 
-from hf_factuality.reading.scopes import scope_ranges
+from hf_factuality.reading.scopes import THINK_TAG, scope_ranges
 
 
 Range = tuple[int, int]
@@ -58,14 +58,21 @@ def confidence_spans(text: str, opened: bool = False) -> list[Range]:
     return [pair.span() for pair in _pairs(text, opened)]
 
 
+def _tag_ranges(text: str, opened: bool) -> list[Range]:
+    """Stated confidences, and other tags of confidence (not what stands between them), in order."""
+    if "confidence" not in text.lower():
+        return []
+    found = confidence_spans(text, opened)
+    tags = (tag.span() for part in outside_reasoning(text, opened) for tag in _TAG.finditer(text, *part))
+    return sorted([*found, *(tag for tag in tags if not any(start <= tag[0] < end for start, end in found))])
+
+
 def silent_ranges(text: str, opened: bool = False) -> list[Range]:
     """Characters that state nothing: confidences, other tags of confidence (not what stands between them), and the verdict."""
-    found = confidence_spans(text, opened)
-    if "confidence" in text.lower():
-        tags = (tag.span() for part in outside_reasoning(text, opened) for tag in _TAG.finditer(text, *part))
-        found += [tag for tag in tags if not any(start <= tag[0] < end for start, end in found)]
-    verdict = verdict_range(text, opened)
-    return sorted([*found, *([verdict] if verdict else [])])
+    verdict, tags = verdict_range(text, opened), _tag_ranges(text, opened)
+    if verdict is None:
+        return tags
+    return sorted([*(tag for tag in tags if not verdict[0] <= tag[0] < verdict[1]), verdict])
 
 
 def stated_confidence(text: str, opened: bool = False) -> float | None:
@@ -122,15 +129,21 @@ def verdict_range(text: str, opened: bool = False) -> Range | None:
 
     One in the reasoning, or that anything follows, is none.
     """
-    start, end = outside_reasoning(text, opened)[-1]
-    found = _VERDICT.search(text, max(start, end - 1000), end)
+    # A confidence behind it, and a tag of reasoning, are no text.
+    shown = THINK_TAG.sub(lambda tag: " " * len(tag[0]), blanked(text, _tag_ranges(text, opened)))
+    parts = outside_reasoning(text, opened)
+    start, end = next((part for part in reversed(parts) if shown[slice(*part)].strip()), parts[-1])
+    found = _VERDICT.search(shown, max(start, end - 1000), end)
     return found and (found.start(), end)
 
 
 def self_verdict(text: str, opened: bool = False) -> bool | None:
     """Whether a text says of itself that it is right, by the verdict that it ends in; `None` without."""
     found = verdict_range(text, opened)
-    return None if found is None else _VERDICT.search(text, *found)[1].lower() == "correct"
+    if found is None:
+        return None
+    shown = THINK_TAG.sub(lambda tag: " " * len(tag[0]), blanked(text, _tag_ranges(text, opened)))
+    return _VERDICT.search(shown, *found)[1].lower() == "correct"
 
 
 def without_verdict(text: str, opened: bool = False) -> str:

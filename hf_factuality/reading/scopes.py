@@ -10,7 +10,7 @@ from hf_factuality.spans import BETWEEN
 
 SCOPES = ("answer", "think", "completion")
 """What of a completion is judged."""
-_THINK_TAG = re.compile(r"<(/?)think\b[^<>]*>", re.IGNORECASE)
+THINK_TAG = re.compile(r"<(/?)think\b[^<>]*>", re.IGNORECASE)
 _OPENED = re.compile(r"<think\b[^<>]*>\Z", re.IGNORECASE)
 _ANSWER_TAG = re.compile(r"<answer\b[^<>]*>", re.IGNORECASE)
 
@@ -34,7 +34,7 @@ def scope_ranges(completion: str, scope: str = "answer", opened: bool = False) -
     inside: list[tuple[int, int]] = []
     outside: list[tuple[int, int]] = []
     start, depth, reasoned, last = 0, int(opened), 0, "" if opened else None
-    for tag in _THINK_TAG.finditer(completion):
+    for tag in THINK_TAG.finditer(completion):
         if depth or (tag[1] and not inside and not outside):
             inside.append((start, tag.start()))
             reasoned = tag.end()

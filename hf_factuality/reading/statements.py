@@ -159,7 +159,23 @@ def read_blocks(
                 numbers = dict.fromkeys((*sentences[owner].cites, *mark.numbers))
                 sentences[owner] = replace(sentences[owner], cites=tuple(numbers))
             citations.append(Citation(*_whole(block, mark), mark.numbers, owners))
-    return sentences, citations
+    return _apart(sentences, citations)
+
+
+def _apart(sentences: list[Sentence], citations: list[Citation]) -> tuple[list[Sentence], list[Citation]]:
+    """The same without overlaps: the parser may show a character at the end of one block and at the beginning of the next."""
+    if all(a.end <= b.start for a, b in pairwise(sentences)):
+        return sentences, citations
+    kept: list[Sentence] = []
+    places: dict[int, int] = {}
+    for number, own in enumerate(sentences):
+        start = max(own.start, kept[-1].end if kept else 0)
+        if start < own.end:
+            places[number] = len(kept)
+            kept.append(replace(own, start=start))
+    return kept, [
+        replace(it, sentences=tuple(places[number] for number in it.sentences if number in places)) for it in citations
+    ]
 
 
 def _with_marks(span: tuple[int, int], text: str, blank: str) -> tuple[int, int]:

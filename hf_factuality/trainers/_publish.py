@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 import shutil
+import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
@@ -30,6 +32,11 @@ _STAGING = "_push-"
 _KEPT: set[Any] = set()
 
 
+_SETTLE = 0.2
+"""Seconds at exit for threads of gloo to let go of the tensors of the last collective. One that needs Python's lock for that
+while the interpreter ends is ended within C++, which aborts a process whose work is done."""
+
+
 class Publishes:
     """A push is one commit, holds what is part of the model and nothing that tells of the machine or the account, and goes
     to a private repository unless `hub_private_repo=False`.
@@ -41,6 +48,8 @@ class Publishes:
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
         if dist.is_available() and dist.is_initialized():
+            if not _KEPT:
+                atexit.register(time.sleep, _SETTLE)
             _KEPT.add(dist.group.WORLD)
 
     def init_hf_repo(self, token: str | None = None, private: bool | None = None) -> None:
