@@ -124,26 +124,27 @@ def sentence_confidences(text: str, opened: bool = False) -> list[tuple[int, int
     return found
 
 
+def _verdict(text: str, opened: bool) -> re.Match[str] | None:
+    # A confidence behind it, and a tag of reasoning, are no text.
+    shown = THINK_TAG.sub(lambda tag: " " * len(tag[0]), blanked(text, _tag_ranges(text, opened)))
+    parts = outside_reasoning(text, opened)
+    start, end = next((part for part in reversed(parts) if shown[slice(*part)].strip()), parts[-1])
+    return _VERDICT.search(shown, max(start, end - 1000), end)
+
+
 def verdict_range(text: str, opened: bool = False) -> Range | None:
     """Characters of the verdict `[VERIFY] correct` or `[VERIFY] wrong` that a text ends in; `None` without.
 
     One in the reasoning, or that anything follows, is none.
     """
-    # A confidence behind it, and a tag of reasoning, are no text.
-    shown = THINK_TAG.sub(lambda tag: " " * len(tag[0]), blanked(text, _tag_ranges(text, opened)))
-    parts = outside_reasoning(text, opened)
-    start, end = next((part for part in reversed(parts) if shown[slice(*part)].strip()), parts[-1])
-    found = _VERDICT.search(shown, max(start, end - 1000), end)
-    return found and (found.start(), end)
+    found = _verdict(text, opened)
+    return found and found.span()
 
 
 def self_verdict(text: str, opened: bool = False) -> bool | None:
     """Whether a text says of itself that it is right, by the verdict that it ends in; `None` without."""
-    found = verdict_range(text, opened)
-    if found is None:
-        return None
-    shown = THINK_TAG.sub(lambda tag: " " * len(tag[0]), blanked(text, _tag_ranges(text, opened)))
-    return _VERDICT.search(shown, *found)[1].lower() == "correct"
+    found = _verdict(text, opened)
+    return found and found[1].lower() == "correct"
 
 
 def without_verdict(text: str, opened: bool = False) -> str:
