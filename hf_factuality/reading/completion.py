@@ -137,17 +137,11 @@ class Reading:
         return declines_as_read(self._read[0], self._read[1])
 
 
+@lru_cache(maxsize=2048)
 def read_text(
     text: str, language: str | None = None
 ) -> tuple[tuple[Block, ...], tuple[Sentence, ...], tuple[Citation, ...]]:
     """Blocks, sentences and citations of a text as it stands: of an answer, of reasoning, or of a passage of evidence."""
-    return _read_text(text, language)
-
-
-@lru_cache(maxsize=2048)
-def _read_text(
-    text: str, language: str | None
-) -> tuple[tuple[Block, ...], tuple[Sentence, ...], tuple[Citation, ...]]:
     if not text.strip():
         return (), (), ()
     blocks = find_blocks(text)

@@ -169,6 +169,7 @@ def last_box(text: str) -> Range | None:
 _BRACES = re.compile(r"\\f?boxed\s*\{|\\[\\{}]|[{}]")
 
 
+@lru_cache(maxsize=512)
 def final_range(text: str, opened: bool = False) -> tuple[Range, str]:
     r"""Characters of the one final answer, and its form: `"tags"`, `"boxed"`, `"hashes"` or `"whole"`.
 
@@ -176,11 +177,6 @@ def final_range(text: str, opened: bool = False) -> tuple[Range, str]:
     the last `####` on its line. Without any of them all that follows the reasoning. A stated confidence and a verdict are no
     part of it, and neither is white space around it.
     """
-    return _final(text, opened)
-
-
-@lru_cache(maxsize=512)
-def _final(text: str, opened: bool) -> tuple[Range, str]:
     parts = scope_ranges(text, "answer", opened)
     low, high = parts[-1]
     if not text[low:high].strip() and _CLOSED.search(text):  # reasoning behind the answer
