@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from hf_factuality.reading import read
+
 
 FOLDER = Path(__file__).resolve().parent.parent / "cases" / "reading"
 BLOCKS = {"heading", "item", "header", "row", "code", "math", "html", "quote", "references"}
@@ -46,3 +48,12 @@ def unmarked(text: str) -> tuple[str, list[tuple[str, int, int]]]:
 def load(name: str) -> list[Case]:
     rows = json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))
     return [Case(row["name"], *unmarked(row["text"]), row) for row in rows]
+
+
+def precision_and_recall(name, labelled):
+    """Of declining, on `(text, declines)` pairs; printed."""
+    said = [(read(text).declines, declines) for text, declines in labelled]
+    right = sum(got and wanted for got, wanted in said)
+    precision, recall = right / sum(got for got, _ in said), right / sum(wanted for _, wanted in said)
+    print(f"{name}: precision {precision:.3f}, recall {recall:.3f} of {len(said)}")
+    return precision, recall

@@ -7,7 +7,7 @@ import pytest
 
 from hf_factuality.reading.completion import Reading
 from hf_factuality.reading.declining import is_refusal
-from tests.reading.cases import FOLDER, load, unmarked
+from tests.reading.cases import FOLDER, load, precision_and_recall, unmarked
 
 
 CASES = [case for name in ("declining", "whole") for case in load(name) if "declines" in case.expected]
@@ -21,11 +21,11 @@ def test_labelled_answers(case):
 
 def test_precision_and_recall_in_ten_languages():
     """The texts were written before the rules met them; the rules were mended on them after."""
-    found = [(row["declines"], Reading(unmarked(row["text"])[0]).declines) for row in MORE]
     assert len(MORE) == 300 and len({row["language"] for row in MORE}) == 10
-    hits = found.count((True, True))
-    assert hits / (hits + found.count((False, True))) >= 0.97
-    assert hits / (hits + found.count((True, False))) >= 0.95
+    precision, recall = precision_and_recall(
+        "mended on", [(unmarked(row["text"])[0], row["declines"]) for row in MORE]
+    )
+    assert precision >= 0.97 and recall >= 0.95
 
 
 @pytest.mark.parametrize(
