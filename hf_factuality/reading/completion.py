@@ -166,12 +166,18 @@ def declines_as_read(blocks: Sequence[Block], sentences: Sequence[Sentence]) -> 
 
 
 @lru_cache(maxsize=2048)
-def passage_sentences(text: str) -> tuple[str, ...]:
-    """What a passage of evidence states, sentence by sentence: without headings, questions, citations and markup."""
+def passage_sentences(text: str) -> tuple[tuple[str, bool], ...]:
+    """What a passage of evidence says, in order: its sentences without questions, citations and markup, and its headings, which
+    state nothing. Each with whether it is a sentence."""
     if not text.strip():
         return ()
-    sentences, _ = read_blocks(find_blocks(text), segmentation_language(text), kinds=False)
-    return tuple(it.says for it in sentences if not it.says.endswith(("?", "？")))
+    found = find_blocks(text)
+    sentences, _ = read_blocks(found, segmentation_language(text), kinds=False)
+    parts = [(it.start, it.says, True) for it in sentences if not it.says.endswith(("?", "？"))]
+    headings = [(block.start, block.visible, False) for block in found if block.kind == "heading"]
+    if headings:
+        parts = sorted([*headings, *parts], key=lambda part: part[0])
+    return tuple((says, states) for _, says, states in parts)
 
 
 _MAY_CITE = re.compile(r"[\[［【(（⁰¹²³⁴-⁹]|<sup|https?:", re.IGNORECASE)

@@ -74,13 +74,26 @@ class _Index:
 
     def __init__(self, passages: tuple[str, ...]):
         self.sentences: list[str] = []
+        # For each term of a heading, the sentences that it stands above, as a range.
+        self.headed: dict[str, list[tuple[int, float]]] = {}
         for passage in passages:
-            for text in passage_sentences(passage):
+            first = len(self.sentences)
+            headings: list[tuple[int, str]] = []
+            for text, states in passage_sentences(passage):
+                if not states:
+                    headings.append((len(self.sentences), text))
+                    continue
                 start = 0
                 for cut in RUN_ON.finditer(text):
                     self.sentences.append(text[start : cut.end()])
                     start = cut.end()
                 self.sentences.append(text[start:])
+            # A passage that is nothing but a heading is a line of a page whose other lines follow.
+            stop = len(self.sentences) if len(self.sentences) > first else math.inf
+            for above, heading in headings:
+                for term, kind in tokens(heading):
+                    if kind:
+                        self.headed.setdefault(term, []).append((above, stop))
         self.tokens: list[list[Token]] = []
         self.terms: list[set[str]] = []
         self.postings: dict[str, list[int]] = {}
@@ -100,6 +113,13 @@ class _Index:
         if number and self.tokens[number] and self.tokens[number][0].term in PRONOUNS:
             return self.terms[number] | self.terms[number - 1]
         return self.terms[number]
+
+    def absent(self, terms: Set[str], best: Sequence[int]) -> int:
+        """How many terms stand in no sentence, and in no heading above one of the sentences `best`."""
+        return sum(
+            not any(first <= number < stop for first, stop in self.headed.get(term, ()) for number in best)
+            for term in terms - self.postings.keys()
+        )
 
 
 # Keyed by the passages: the completions of one prompt come together and share them, and are split and indexed once.
@@ -271,7 +291,8 @@ def lexical_features(claim: str, evidence: Sequence[str]) -> tuple[tuple[float, 
     - `sentence`, `three`: share of the claim's terms, weighted by kind and rarity, that the best evidence sentence
       and the best three hold;
     - `names`, `numbers`: 1 / (1 + k) for k name terms, or numbers and months, of the claim that the evidence holds
-      nowhere; a claim without names rests on its words, and `names` is `three`;
+      nowhere; a claim without names rests on its words, and `names` is `three`. A heading holds them for the sentences
+      below it: it counts if one of these is among the best three;
     - `order`: share of its pairs of neighbouring content terms that the evidence holds (1 if it has none);
     - `conflict`: 1 if a sentence says the same but for a date, number, name or negation, or if the claim is
       negated and the best sentence is not; else 0.
@@ -301,8 +322,8 @@ def _features(claim: str, found: list[Token], index: _Index) -> tuple[tuple[floa
     values = (
         first,
         three,
-        1.0 / (1 + len(names - index.postings.keys())) if names else three,
-        1.0 / (1 + len(numbers - index.postings.keys())),
+        1.0 / (1 + index.absent(names, best)) if names else three,
+        1.0 / (1 + index.absent(numbers, best)),
         len(pairs & index.pairs) / len(pairs) if pairs else 1.0,
         float(conflict),
     )

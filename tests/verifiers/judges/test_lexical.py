@@ -144,6 +144,33 @@ def test_deterministic_and_picklable():
     assert LexicalJudge().judge(inputs[::-1]) == first[::-1]
 
 
+HEADED = "She was a poet from Leeds who died in 1880."
+
+
+@pytest.mark.parametrize(
+    ("evidence", "same_as"),
+    [
+        # Above the sentence, in its passage or as a line of the same page: as if the sentence named her.
+        (("# Ada Hale\n\n" + HEADED,), "supported"),
+        (("# Ada Hale", HEADED), "supported"),
+        # Below it, in a passage of its own, or above what has nothing to do with the claim: as if it were not there.
+        ((HEADED + "\n\n# Ada Hale",), (HEADED,)),
+        ((HEADED, "# Ada Hale"), (HEADED,)),
+        (("# Ada Hale\n\nBob had tea.", HEADED), ("Bob had tea.", HEADED)),
+        (("# Ada Hale was a poet from Leeds who died in 1880.\n\nBob had tea.",), ("Bob had tea.",)),
+        (("# Ada Hale was a poet from Leeds who died in 1880.",), ()),
+    ],
+)
+def test_a_heading_is_context_of_the_sentences_below_it_and_supports_nothing_by_itself(evidence, same_as):
+    claim = "Ada Hale was a poet from Leeds who died in 1880."
+    found = judge(claim, evidence)
+    if same_as == "supported":
+        assert (found.label, found.evidence) == (Label.SUPPORTED, HEADED)
+    else:
+        assert found == judge(claim, same_as)
+        assert found.label is Label.UNVERIFIABLE
+
+
 PIECES = st.sampled_from(
     [
         "Bob ", "was born ", "in ", "1.2.3", " million", "²", "٢", "三百",
@@ -160,7 +187,7 @@ def test_any_text_gets_a_label(claim, evidence):
     result = judge(claim, tuple(evidence))
     assert isinstance(result.label, Label)
     assert result.score is None or 0.0 <= result.score <= 1.0
-    states = any(map(passage_sentences, evidence))
+    states = any(is_sentence for passage in evidence for _, is_sentence in passage_sentences(passage))
     assert (result.score is None) == (result.label is Label.NO_FACT or not states)
 
 
