@@ -60,10 +60,15 @@ _LINKED = re.compile(
 )
 
 
+_MAY_MARK = re.compile(r"[(（\[［【⁰¹²³⁴⁵⁶⁷⁸⁹]")
+
+
 def marks(block: Block) -> list[Mark]:
     """Citations of a block, in order; none overlaps another."""
     text = block.visible
     found: list[Mark] = []
+    if _MAY_MARK.search(text) is None and not block.links and not block.raised:
+        return found
     taken = [False] * (len(text) + 1)
 
     def take(start: int, end: int, numbers: tuple[int, ...]) -> None:

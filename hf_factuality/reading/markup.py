@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 from markdown_it import MarkdownIt
@@ -23,7 +23,8 @@ KINDS = ("prose", "heading", "item", "header", "row", "code", "math", "html", "q
 """What a block may be. `header` and `row` are rows of a table, `item` an item of a list."""
 
 # A text without any of these is prose: paragraphs, one line each. Looking is a hundred times faster than parsing.
-_MARKUP = re.compile(r"[#*_`~<>|\[\]\\$&]|^[ \t]*(?:[-+=]|\d{1,9}[.)][ \t])|^(?: {4}|\t)", re.MULTILINE)
+_MARKUP = re.compile(r"[#*_`~<>|\[\]\\$&]")
+_LINE_MARKUP = re.compile(r"\n(?:[ \t]*(?:[-+=]|\d{1,9}[.)][ \t])| {4}|\t)")
 _LINE = re.compile(r"[^\n]*\n?")
 
 
@@ -94,7 +95,7 @@ def blocks(text: str) -> list[Block]:
     """Blocks of a text in the order of their characters."""
     # One for one, so that places hold. The parser reads "\r\n" as one character.
     safe = text.replace("\r\n", " \n").replace("\r", "\n").replace("\0", "\ufffd")
-    if _MARKUP.search(safe) is None:
+    if _MARKUP.search(safe) is None and _LINE_MARKUP.search("\n" + safe) is None:
         return _paragraphs(safe)
     found = sorted(_Walk(safe).blocks(), key=lambda block: block.start)
     return [block for block in found if block.start < block.end]
@@ -212,7 +213,7 @@ class _Walk:
         if not places:
             return Block(kind, lines[0], lines[0])
         start, end = lines
-        if any(b < a for a, b in pairwise(places)):
+        if list(places) != sorted(places):
             # What the parser shows was not told apart in the text: the text as it stands.
             first = start + len(self.text[start:end]) - len(self.text[start:end].lstrip())
             return Block(kind, start, end, self.text[first:end], tuple(range(first, end)), loose=self._loose(start))
@@ -290,7 +291,8 @@ class _Seen:
             return
         self.start = min(self.start, place)
         self.characters += characters
-        self.places += [place + i * step for i in range(len(characters))]
+        length = len(characters)
+        self.places += range(place, place + length) if step else [place] * length
         self.end = max(self.end, self.places[-1] + 1)
 
     def _text(self, content: str) -> None:

@@ -84,4 +84,6 @@ def is_talk(text: str) -> bool:
         return True
     if ("://" in text or "www." in text) and _URL.sub("", text).strip(" .,;:|-–—<>") == "":
         return True
-    return bool(_TALK.match(text) or _LEAD_IN.fullmatch(text) or _ANNOUNCES.fullmatch(said(text)))
+    if _TALK.match(text):
+        return True
+    return text.endswith((":", "：")) and bool(_LEAD_IN.fullmatch(text) or _ANNOUNCES.fullmatch(said(text)))
