@@ -1,17 +1,16 @@
 """What reading a text costs, as a share of what the lexical judge costs on its statements.
 
-    python benchmarks/reading_cost.py --data ../shared/data
+    PYTHONPATH=. python benchmarks/reading_cost.py --data ../shared/data
 
-Texts: FActScore's 180 biographies by ChatGPT, and the whole answers of `tests/cases/reading`, which are mostly Markdown. Each
-statement is a claim with ten evidence sentences of its own, from HotpotQA knowledge, in both arms of the ratio the text counts
-once, and every cache is empty at the start of a run. Reading is also timed without asking what declines, which is a module of
-its own. Processor time of one thread; the arms alternate, and each counts with its best run.
+Texts: FActScore's biographies by ChatGPT (180 of them), and the whole answers of `tests/cases/reading`, which are mostly
+Markdown. The judge gets each statement of a text with ten evidence sentences of its own, from HotpotQA knowledge, which it
+reads too. Every cache is empty at the start of a run. Reading is also timed without asking what declines, which is a module
+of its own. Processor time of one thread; the arms alternate, and each counts with its best run.
 """
 
 from __future__ import annotations
 
 import argparse
-import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -71,8 +70,9 @@ def seconds(work: Callable[[], object]) -> float:
 def cost(texts: Sequence[str], blocks: Sequence[tuple[str, ...]], repeats: int) -> dict[str, float]:
     """Milliseconds a text: of the judge, of reading, and of reading without declining."""
     said = [it.says for text in texts for it in completion.read_text(text)[1] if it.kind == "statement"]
-    # Pairs are new in each run but for those of a corpus with more statements than there are blocks.
-    inputs = [JudgeInput(claim, block) for claim, block in zip(said, itertools.cycle(blocks), strict=False)]
+    inputs = [JudgeInput(claim, block) for claim, block in zip(said, blocks, strict=False)]
+    if len(inputs) < len(said):
+        raise ValueError(f"{len(said)} statements need as many blocks of evidence, got {len(blocks)}")
 
     def read() -> None:
         for text in texts:
@@ -97,9 +97,7 @@ def main() -> None:
     print("|---|---|---|---|---|---|---|")
     for name, texts in texts_by_name(arguments.data).items():
         it = cost(texts, blocks, arguments.repeats)
-        shares = "".join(
-            f" {it[arm]:.2f} | {it[arm] / it['judge']:.3f} |" for arm in ("reading", "without declining")
-        )
+        shares = "".join(f" {it[arm]:.2f} | {it[arm] / it['judge']:.3f} |" for arm in ("reading", "without declining"))
         print(f"| {len(texts)} {name} | {it['claims']:.1f} | {it['judge']:.2f} |{shares}")
 
 

@@ -30,9 +30,12 @@ _NAMED = rf"(?i:{_NOUN}\s*(?:no\.?|number|#|№)?\s*{_JOINED})"
 _MANY = rf"{_NAMED}(?:\s*[,;，、&]\s*(?:{_NAMED}|{_NUMBER}))*"
 _SEE = r"(?i:(?:see|cf\.?|vgl\.?|siehe|voir|ver|vedi|per|as per|from|according to|参见|见)\s*)"
 # Of square brackets: numbers, or a noun of sources with a number. A word in brackets, "[sic]", is none.
-_BRACKETS = rf"[\[［【]\s*{_SEE}?(?:{_MANY}|\^?{_JOINED}|\^[\w-]{{1,40}})\s*(?:†[^\[\]【】［］\n]{{0,80}})?[\]］】]"
+_INSIDE = rf"\s*{_SEE}?(?:{_MANY}|\^?{_JOINED}|\^[\w-]{{1,40}})\s*(?:†[^\[\]【】［］\n]{{0,80}})?[\]］】]"
+_BRACKETS = rf"[\[［【]{_INSIDE}"
+# Begins with a set of characters, for which a search is fast, and only then tells two cases apart.
 _SQUARE = re.compile(
-    rf"[(（]\s*{_SEE}?{_BRACKETS}(?:\s*(?:and|und|et|y|e|,|;|&|和)?\s*{_BRACKETS})*\s*[)）]|{_BRACKETS}"
+    rf"[(（\[［【](?:(?<=[(（])\s*{_SEE}?{_BRACKETS}(?:\s*(?:and|und|et|y|e|,|;|&|和)?\s*{_BRACKETS})*\s*[)）]"
+    rf"|(?<=[\[［【]){_INSIDE})"
 )
 # Of round ones: a noun of sources, or the word for it with a colon, or an author and a year.
 _ROUND = re.compile(

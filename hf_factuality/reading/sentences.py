@@ -13,9 +13,7 @@ _LATIN = re.compile(r"[A-Za-z\u00c0-\u024f]+")
 # character and panics on a wide one, and cannot encode a surrogate. Replaced one for one, so that offsets hold.
 # Between "<" and ">" it sees no end of a sentence.
 # One set of characters, and not "white space, but not the space": that is seven times as fast.
-_UNSAFE = re.compile(
-    r"[\t-\r\x1c-\x1f\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000\ud800-\udfff<>]"
-)
+_UNSAFE = re.compile(r"[\t-\r\x1c-\x1f\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000\ud800-\udfff<>]")
 # Decoration in front of a sentence that is no part of it: Markdown emphasis, headings, quotes, table bars and bullets.
 # A dash is a bullet only before white space ("-5 degrees" keeps its sign).
 _LEAD = re.compile(r"(?:[\s*#>|•·▪‣◦●○■□]|[-–—+](?=\s|$))+")
@@ -48,6 +46,7 @@ _SCRIPTS = (
     ("hi", re.compile(r"[\u0900-\u097f]")),
     ("ru", re.compile(r"[\u0400-\u04ff]")),
 )
+_NOT_LATIN = re.compile(rf"[{_CJK.pattern[1:-1]}{''.join(script.pattern[1:-1] for _, script in _SCRIPTS)}]")
 _WORDS = {
     "de": "der die das und ist nicht ein eine von mit den dem des im zu am wurde auf für sich als auch nach bei er sie es",
     "fr": "le la les des est une du et dans pour pas qui sur au aux par plus elle il ce cette sont été avec en",
@@ -66,7 +65,7 @@ _SPACED = {code: " " for code in range(128) if not chr(code).isalpha()}  # the s
 
 def segmentation_language(text: str) -> str:
     """Code of the language whose abbreviations and end marks `sentencex` is to know: by script, or by the commonest words."""
-    if not text.isascii():
+    if not text.isascii() and _NOT_LATIN.search(text):
         if (language := guess_language(text)) == "zh":
             return "ja" if _SCRIPTS[0][1].search(text) else language
         for code, script in _SCRIPTS:

@@ -50,6 +50,7 @@ class Citation:
 # Stands for each character of a citation while sentences are split: white space, that nobody writes.
 _HOLE = "\x1f"
 _GAP = re.compile(r"\s*\x1f[\s\x1f]*(?=[.,;:!?)\]。，；：！？）、।]|\Z)")
+_HOLES = re.compile(r"[ \t]*\x1f[ \t\x1f]*")
 _END_MARKS = tuple(".!?。！？।…”\"'’»」』")
 # What stands before the first letter, digit, sign or opening quote: the number of an item, a box to tick, a picture.
 _LEAD = re.compile(
@@ -183,7 +184,7 @@ def _with_marks(span: tuple[int, int], text: str, blank: str) -> tuple[int, int]
     start, end = span
     if text[-1:] in _END_MARKS:
         return span
-    stop = re.compile(r"[ \t]*\x1f[ \t\x1f]*").match(blank, end)
+    stop = _HOLES.match(blank, end)
     return start, end + len(stop[0].rstrip(" \\t")) if stop else end
 
 

@@ -1,4 +1,4 @@
-"""Judge that only compares words, numbers, dates and names: no model, no download, thousands of claims a second.
+"""Judge that only compares words, numbers, dates and names: no model, no download, over a thousand claims a second.
 
 It is the default for trying things out and for evidence that states facts in the words of the answer. It measures
 overlap, weighted by rarity, and no meaning. Plainly, it cannot

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hf_factuality.reading.sentences import guess_language, sentence_offsets
+from hf_factuality.reading.sentences import _UNSAFE, guess_language, segmentation_language, sentence_offsets
 from hf_factuality.spans import LabeledSpan
 from hf_factuality.verifiers import SentenceExtractor, VerifierInput
 from tests.tables import cases
@@ -113,3 +113,14 @@ def test_long_runs_do_not_take_quadratic_time():
     for text in (" " * 200_000 + "a", "*" * 200_000, "a" * 200_000, "1" * 200_000, "\n" * 200_000, ". " * 50_000):
         sentence_offsets(text)
     assert time.process_time() - start < 5
+
+
+def test_all_white_space_but_the_space_is_kept_from_the_splitter():
+    unsafe = {chr(code) for code in range(0x110000) if _UNSAFE.fullmatch(chr(code))}
+    expected = {chr(code) for code in range(0x110000) if chr(code).isspace() or 0xD800 <= code < 0xE000}
+    assert unsafe == (expected - {" "}) | {"<", ">"}
+
+
+def test_a_tie_of_two_languages_does_not_hang_on_the_order_of_a_set():
+    # "en" and "la" are words of French and of Spanish: the earlier one in the list wins.
+    assert segmentation_language("Nadie vive en la isla desde 1970.") == "fr"
