@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape as escape_html
 from pathlib import Path
 from typing import Any
 
+from hf_factuality.reading.completion import read
+from hf_factuality.reading.statements import Citation
 from hf_factuality.spans import Label, Verification
 
 
@@ -33,7 +36,7 @@ h4 { margin: .3rem 0; font-size: .85rem; color: #555; font-weight: 600; }
 mark { color: inherit; border-radius: .2rem; padding: .05rem .15rem; background: none; }
 .supported { background: #cdeccd; } .contradicted { background: #ffd0d0; text-decoration: underline wavy #b00020 1px; }
 .unverifiable { background: #fff0b8; } .nofact { background: #ececec; } .unjudged { outline: 1px dashed #777; }
-.hedged { font-style: italic; } mark[title] { cursor: help; }
+.cite { font-size: .8em; opacity: .65; cursor: help; } .hedged { font-style: italic; } mark[title] { cursor: help; }
 .legend mark { margin-right: .8rem; white-space: nowrap; }
 @media (max-width: 50rem) { .pair { grid-template-columns: 1fr; } }
 @media (prefers-color-scheme: dark) { body { color: #eee; background: #161616; } td, th, section { border-color: #444; }
@@ -88,8 +91,10 @@ def _section(sample: ReportSample) -> str:
 
 
 def paint(completion: str, verification: Verification) -> str:
-    """A completion as HTML, escaped, with its spans marked; where spans overlap, the earlier one keeps the characters."""
+    """A completion as HTML, escaped, with its spans and the citations of its answer marked; where spans overlap, the earlier one
+    keeps the characters."""
     verification.validate(completion)
+    citations = sorted(read(completion).citations, key=lambda citation: (citation.start, citation.end))
     parts, position = [], 0
     for span in sorted(verification.spans, key=lambda span: (span.start, -span.end)):
         start = max(span.start, position)
@@ -97,12 +102,27 @@ def paint(completion: str, verification: Verification) -> str:
             continue
         kind, meaning = _KINDS[span.label]
         hover = meaning + (f": {span.evidence}" if span.evidence else "")
-        parts.append(escape(completion[position:start]))
-        parts.append(
-            f'<mark dir="auto" class="{kind}" title="{escape(hover)}">{escape(completion[start : span.end])}</mark>'
-        )
+        parts.append(_cited(completion, position, start, citations))
+        shown = _cited(completion, start, span.end, citations)
+        parts.append(f'<mark dir="auto" class="{kind}" title="{escape(hover)}">{shown}</mark>')
         position = span.end
-    return "".join(parts) + escape(completion[position:])
+    return "".join(parts) + _cited(completion, position, len(completion), citations)
+
+
+def _cited(completion: str, start: int, end: int, citations: Sequence[Citation]) -> str:
+    """A piece of a completion, escaped, with the citations in it; a title says which passages one names."""
+    parts = []
+    for it in citations[bisect_right(citations, start, key=lambda citation: citation.end) :]:
+        if it.start >= end:
+            break
+        first, last = max(it.start, start), min(it.end, end)
+        if first < last:
+            named = ", ".join(map(str, it.numbers))
+            title = f"passages {named}" if len(it.numbers) > 1 else f"passage {named}" if named else "source"
+            parts.append(escape(completion[start:first]))
+            parts.append(f'<span class="cite" title="{title}">{escape(completion[first:last])}</span>')
+            start = last
+    return "".join(parts) + escape(completion[start:end])
 
 
 def write_report(path: str | Path, *args: Any, **kwargs: Any) -> Path:

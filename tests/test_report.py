@@ -1,5 +1,6 @@
 """The page is read back with the standard library's HTML parser."""
 
+import re
 from html.parser import HTMLParser
 
 import pytest
@@ -77,6 +78,20 @@ def test_controls_of_the_direction_of_text_reach_nothing_outside_their_sentence(
     # Text that is written from right to left stays whole, and each sentence has its own direction.
     assert html.count('<mark dir="auto"') == 2 and '<div class="text" dir="auto">' in html
     assert paint("\u05e9\u05dc\u05d5\u05dd\u200f!", Verification()) == "\u05e9\u05dc\u05d5\u05dd\u200f!"
+
+
+def test_citations_are_shown_with_the_passages_that_they_name():
+    text = "<think>Leeds [9]?</think>Ada <b>was born [1, 2] in Ulm.[3] She ran (Smith, 2020)."
+    start = text.index("Ada")
+    spans = (LabeledSpan(start, text.index("[3]"), Label.SUPPORTED), LabeledSpan(text.index("She"), len(text), None))
+    html = paint(text, Verification(spans=spans))
+    assert Marks(html).text == text and set(Marks(html).tags) == {"mark", "span"} and "<b>" not in html
+    cited = re.findall(r'<span class="cite" title="([^"]*)">([^<]*)</span>', html)
+    assert cited == [("passages 1, 2", "[1, 2]"), ("passage 3", "[3]"), ("source", "(Smith, 2020)")]
+    # A span that ends within a citation keeps every character once.
+    for end in range(1, len(text) + 1):
+        cut = paint(text, Verification(spans=(LabeledSpan(0, end, Label.SUPPORTED),)))
+        assert Marks(cut).text == text and Marks(cut).marks[0][2] == text[:end]
 
 
 def test_a_span_outside_the_text_is_refused():
