@@ -130,7 +130,7 @@ def split_passages(page: Page, config: PassageConfig = PassageConfig()) -> list[
 def _sentence_ranges(text: str, config: PassageConfig) -> Iterator[tuple[int, int]]:
     windows, size = config.style == "windows", config.size
     units: list[tuple[int, int, int]] = []  # start, end, words
-    for start, end in sentence_offsets(text):
+    for start, end in sentence_offsets(text):  # of plain pages, every line of which is to be found: no markup is read
         words = [match.span() for match in _WORD.finditer(text, start, end)]
         if not windows:
             units.append((start, end, len(words) + sum(1 for _ in _MARK.finditer(text, start, end))))

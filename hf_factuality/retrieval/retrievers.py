@@ -201,6 +201,7 @@ class TopicRetriever(PageRetriever):
 
     def _queries(self, claim: str, titles: Sequence[str]) -> list[str]:
         if self.query == "sentences":
+            # A claim is what was read of a completion already; its sentences are only words to search for.
             return [claim[start:end] for start, end in sentence_offsets(claim)]
         return [" ".join((*titles, claim)) if self.query == "topic" else claim]
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from hf_factuality.chat.local import bind_policy
 from hf_factuality.errors import DataError
+from hf_factuality.rewards.answers import THINK_OPENED, complete_text
 from hf_factuality.verifiers.base import Verifier, VerifierInput, evidence_passages
 from hf_factuality.verifiers.batches import BatchJudge
 from hf_factuality.verifiers.guard import MAX_UNJUDGED_BATCHES, GuardedVerifier, UnjudgedBatches
@@ -48,6 +49,8 @@ class JudgedReward:
     A subclass calls [`judge`] and makes rewards of what was found; `_row` says what of a completion is judged. The arguments
     are those of [`~hf_factuality.rewards.RLFHReward`], and the `raises` of [`GuardedVerifier`].
     """
+
+    scope = "completion"
 
     def __init__(
         self,
@@ -91,4 +94,6 @@ class JudgedReward:
         self.judging.ahead([self._row(text, row) for text, row in zip(texts, rows, strict=True)], places)
 
     def _row(self, text: str, columns: Mapping[str, Any]) -> Row:
-        return Row(verifier_input(text, columns, self.evidence_column, self.question_column))
+        item = verifier_input(text, columns, self.evidence_column, self.question_column)
+        prompt = columns.get("prompts", columns.get("prompt"))
+        return Row(item, self.scope, complete_text(text, prompt, columns.get(THINK_OPENED)) != text)

@@ -15,6 +15,7 @@ from hf_factuality.functional.answers import exact_match, halueval_match, hotpot
 from hf_factuality.io.messages import message_text, said
 from hf_factuality.reading.marks import check_format, extract_answer
 from hf_factuality.reading.rules import abstains
+from hf_factuality.reading.scopes import opens_think
 from hf_factuality.verifiers._math import gsm8k_match, math_match, require_math, warn_once
 from hf_factuality.verifiers.judges.gold import RULES, SCORERS, Scorer, named_scorers
 
@@ -44,7 +45,7 @@ def complete_text(completion: Any, prompt: Any = None, think_in_prompt: bool | N
             last = messages[-1] if messages else None
             assistant = isinstance(last, Mapping) and last.get("role") == "assistant"
             prompt = message_text(last) if assistant else ""
-        think_in_prompt = isinstance(prompt, str) and prompt.rstrip().endswith("<think>")
+        think_in_prompt = isinstance(prompt, str) and opens_think(prompt)
     return "<think>" + text if think_in_prompt and not reasoning_split else text
 
 

@@ -240,10 +240,6 @@ class ClaimReward(JudgedReward):
         formulas = self.reward.formulas(completions, completion_texts=texts, **columns)
         return [self._paid(formula, row) for formula, row in zip(formulas, judged, strict=True)]
 
-    def _row(self, text: str, columns: Mapping[str, Any]) -> Row:
-        opened = complete_text(text, columns.get("prompts"), columns.get(THINK_OPENED)) != text
-        return Row(super()._row(text, columns).input, self.scope, opened)
-
     def _paid(self, formula: Formula, row: JudgedRow) -> Any:
         claims = self.reward.claims(row.verification, row.row.input.completion)
         values = [value for _, value in claims]

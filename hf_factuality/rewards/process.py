@@ -9,7 +9,7 @@ from typing import Any
 from hf_factuality.functional.process import aggregate_steps
 from hf_factuality.reading.scopes import scope_text
 from hf_factuality.rewards._rows import JudgedReward
-from hf_factuality.rewards.answers import THINK_OPENED, complete_text, complete_texts
+from hf_factuality.rewards.answers import complete_texts
 from hf_factuality.verifiers.base import Verifier
 from hf_factuality.verifiers.service import JudgedRow, Row
 
@@ -55,11 +55,12 @@ class ProcessReward(JudgedReward):
         return list(map(self._paid, self.judge(completion_texts or complete_texts(completions, {}), columns)))
 
     def _row(self, text: str, columns: Mapping[str, Any]) -> Row:
-        item, prompt = super()._row(text, columns).input, columns.get("prompts", columns.get("prompt"))
-        if item.question is None and prompt:
+        row, prompt = super()._row(text, columns), columns.get("prompts", columns.get("prompt"))
+        if row.input.question is None and prompt:
             messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
-            item = replace(item, question=next((m["content"] for m in messages[::-1] if m["role"] == "user"), None))
-        return Row(item, self.scope, complete_text(text, prompt, columns.get(THINK_OPENED)) != text)
+            question = next((m["content"] for m in messages[::-1] if m["role"] == "user"), None)
+            row = replace(row, input=replace(row.input, question=question))
+        return row
 
     def _paid(self, row: JudgedRow) -> Any:
         spans = row.verification.spans

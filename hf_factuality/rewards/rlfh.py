@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import compress
@@ -21,9 +20,10 @@ from hf_factuality.functional.rlfh import (
     rlfh_rewards,
     statement_reward,
 )
+from hf_factuality.reading.completion import read_text
 from hf_factuality.reading.rules import is_refusal_sentence
 from hf_factuality.reading.same import first_of_same, least_favourable
-from hf_factuality.reading.sentences import sentence_offsets
+from hf_factuality.reading.scopes import scope_text
 from hf_factuality.retrieval.passages import RLFH_PASSAGES
 from hf_factuality.retrieval.retrievers import TopicRetriever
 from hf_factuality.rewards._rows import JudgedReward, check_repeats
@@ -94,7 +94,9 @@ class RLFHReward(JudgedReward):
     """Truth and informativeness of every statement, paid at the token where it ends, logged as "rlfh".
 
     A token reward function of [`~hf_factuality.TokenRewardPPOTrainer`]. A completion that could not be judged is unknown
-    (`None`), never 0; so is, for its own part, a statement without a verdict or a rating.
+    (`None`), never 0; so is, for its own part, a statement without a verdict or a rating. Its sentences are those of
+    [`~hf_factuality.reading.Reading`]: headings, code and lists of sources are none, and neither are questions and offers, unless
+    the verifier finds a statement in them.
 
     Args:
         verifier ([`~hf_factuality.Verifier`] or `str`):
@@ -103,9 +105,11 @@ class RLFHReward(JudgedReward):
             What verdicts and ratings are worth, see [`~hf_factuality.rewards.load_rlfh_maps`].
         granularity (`str`, *optional*, defaults to `"token"`):
             `"token"`, `"sentence"` or `"paragraph"`: where the reward is paid. The total is the same.
+        scope (`str`, *optional*, defaults to `"answer"`):
+            What is judged: `"answer"`, `"think"` or `"completion"`.
         rate (`int` or `Callable`, *optional*):
-            Who rates informativeness: a function of the inputs and their verifications, which returns a list of ratings per
-            input, one per statement; or one rating for all. `None`: the verifier's own method `rate`, or the `assess` of
+            Who rates informativeness: a function of the inputs, which hold what is judged, and their verifications, which
+            returns a list of ratings per input, one per statement; or one rating for all. `None`: the verifier's own method `rate`, or the `assess` of
             its judge ([`~hf_factuality.verifiers.SelfJudge`]).
         drop_refusals (`bool`, *optional*, defaults to `False`):
             Leave sentences out that decline or ask, as the released code does. They are not punished then, so that a
@@ -129,7 +133,7 @@ class RLFHReward(JudgedReward):
             not count.
 
     Raises:
-        `ValueError`: an unknown verifier, map or granularity, or nobody rates.
+        `ValueError`: an unknown verifier, map or granularity, or nobody rates. `SpanError`: an unknown scope.
         `JudgingError`: when called, if the verifier fails on that many batches.
     """
 
@@ -142,6 +146,7 @@ class RLFHReward(JudgedReward):
         granularity: str = "token",
         rate: int | Rater | None = None,
         *,
+        scope: str = "answer",
         drop_refusals: bool = False,
         repeats: str = "once",
         language: str | None = None,
@@ -151,7 +156,8 @@ class RLFHReward(JudgedReward):
             raise ValueError(f"granularity={granularity!r} is unknown; choose one of {list(RLFH_GRANULARITIES)}")
         check_repeats(repeats)
         super().__init__(verifier, **judging)
-        self.repeats = repeats
+        scope_text("", scope)  # refuses an unknown one
+        self.scope, self.repeats = scope, repeats
         self.maps = load_rlfh_maps(maps)
         self.granularity = granularity
         self.drop_refusals = drop_refusals
@@ -188,10 +194,9 @@ class RLFHReward(JudgedReward):
         for i, row in enumerate(judged):
             if not row.found.judged:
                 continue
-            text = row.row.input.completion
-            sentences = self._sentences(text, judged_units(row.verification), row.ratings)
+            sentences = self._sentences(row)
             told.append(sentences)
-            points = rlfh_rewards(sentences, self.granularity, self.maps, len(text))
+            points = rlfh_rewards(sentences, self.granularity, self.maps, len(row.row.input.completion))
             rewards[i] = [(max(end - 1, 0), end, value) for end, value in points]
         if log_metric is not None:
             self._log(log_metric, told)
@@ -200,32 +205,34 @@ class RLFHReward(JudgedReward):
     def _rated(self, judged: list[JudgedRow]) -> list[JudgedRow]:
         known = [row.found.judged for row in judged]
         asked = list(compress(judged, known))
-        ratings = iter(self._rate([row.row.input for row in asked], [row.verification for row in asked]))
+        ratings = iter(self._rate([row.row.shown for row in asked], [row.found for row in asked]))
         return [
             replace(row, ratings=next(ratings)) if rated else row for row, rated in zip(judged, known, strict=True)
         ]
 
-    def _sentences(
-        self, text: str, statements: Sequence[LabeledSpan], ratings: Sequence[int | None]
-    ) -> list[RLFHSentence]:
-        """Sentences with their statements; a statement belongs to the one that holds its end."""
-        places = sentence_offsets(text, self.language)
-        held: dict[int, list[tuple[int, Any, int | None]]] = defaultdict(list)
+    def _sentences(self, row: JudgedRow) -> list[RLFHSentence]:
+        """Sentences with their statements, in characters of the completion; a statement belongs to the one that holds its end."""
+        text, statements = row.row.input.completion, judged_units(row.verification)
+        said = read_text(row.row.shown.completion, self.language)[1]
+        places = Verification(tuple(LabeledSpan(it.start, it.end) for it in said)).spread(row.row.ranges).spans
+        held: list[list[tuple[int, Any, int | None]]] = [[] for _ in places]
         labels = [span.label for span in statements]
         if self.repeats == "once":
             same = first_of_same(statements, text)
             least = least_favourable(same, labels)
             labels = [least[number] if one == number else Label.NO_FACT for number, one in enumerate(same)]
-        for span, label, rating in zip(statements, labels, ratings, strict=True):
-            home = next((i for i, (_, end) in enumerate(places) if span.end <= end), len(places) - 1)
-            if home < 0:  # a text without any letter
-                places, home = [(0, len(text))], 0
+        if statements and not places:  # a text without any sentence
+            places, held = (LabeledSpan(0, len(text)),), [[]]
+        for span, label, rating in zip(statements, labels, row.ratings, strict=True):
+            home = next((i for i, place in enumerate(places) if span.end <= place.end), len(places) - 1)
             held[home].append((span.end, label, rating))
-        return [
-            RLFHSentence(max(end, *(statement[0] for statement in held[i])) if held[i] else end, tuple(held[i]))
-            for i, (start, end) in enumerate(places)
-            if not (self.drop_refusals and is_refusal_sentence(text[start:end]))
-        ]
+        found = []
+        for number, (place, own) in enumerate(zip(places, held, strict=True)):
+            sentence = RLFHSentence(max(place.end, *(end for end, *_ in own)) if own else place.end, tuple(own))
+            talk = number < len(said) and said[number].kind == "talk" and not sentence.stated
+            if not talk and not (self.drop_refusals and is_refusal_sentence(place.text(text))):
+                found.append(sentence)
+        return found
 
     def _log(self, log_metric: Callable[[str, float], None], told: Sequence[Sequence[RLFHSentence]]) -> None:
         for name, value in mean_rlfh_metrics([rlfh_metrics(sentences) for sentences in told]).items():

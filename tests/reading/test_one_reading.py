@@ -13,11 +13,13 @@ from hf_factuality.evaluation.verification import answer_row
 from hf_factuality.functional.answers import exact_match
 from hf_factuality.reading import extract_answer, read
 from hf_factuality.reading.completion import without_citations
-from hf_factuality.rewards import AbstentionReward, ChecklistReward, exact_reward
+from hf_factuality.reading.scopes import opens_think
+from hf_factuality.rewards import AbstentionReward, ChecklistReward, ClaimReward, RLFHReward, exact_reward
 from hf_factuality.rewards.answers import complete_text
 from hf_factuality.spans import Label
-from hf_factuality.verifiers import GoldVerifier, LexicalVerifier, SentenceExtractor
+from hf_factuality.verifiers import GoldVerifier, LexicalVerifier, SentenceExtractor, VerifierPipeline
 from hf_factuality.verifiers.base import Judgement, VerifierInput
+from hf_factuality.verifiers.judges.citations import Citations
 from hf_factuality.verifiers.service import Row
 
 
@@ -135,3 +137,55 @@ def alike(draw, count):
         (paid,) = abstention([whole], answer=["Ulm"], prompts=[""])
         assert (paid == 1.0) == right, text
     assert seen
+
+
+WRITTEN = [
+    "# Ada Lovelace\n\n**Ada** was born in London.[1] She wrote notes on the Engine [2, 3].\n\n## Sources\n[1] Life\n[2] Notes",
+    "Here are the facts:\n\n| Name | Born |\n|---|---|\n| Ada | 1815 |\n| Charles | 1791 |\n\nBoth lived in London.",
+    "<think>Ada was born in Paris? No, Berlin.</think>Ada was born in London. Would you like more?",
+    "<think>Maybe Ulm.</think><answer>Einstein was born in **Ulm**.[1]</answer>",
+    "I'm sorry, I don't know when. Ada was born in London.",
+    "I don't know. Please consult an encyclopedia.",
+    "<think>She was born in 1815.</think>I'm sorry, but I cannot answer that.",
+    "<think>也许是北京。</think>根据资料，李白出生于碎叶城。[1]他是唐代诗人。您还想了解更多吗？",
+    "抱歉，我不知道。",
+    "Use this:\n\n```python\nprint('Ada was born in 1815.')\n```\n\nIt prints a sentence.",
+    "1. Ada was born in London [1].\n2. She died in 1852 【2†doc】.\n\nLet me know if you need more!",
+    "Ada was born in London. <confidence>0.8</confidence>",
+    "The sum is \\boxed{42}. [VERIFY] correct",
+    "Ada was born in London.[^1]\n\n[^1]: Life of Ada, p. 3.",
+    "She was in Berlin.</think>\n\nAda was born in London (1).",
+    "<think>Ada was born in Paris. She",
+]
+
+
+@pytest.mark.parametrize("text", WRITTEN)
+def test_the_same_statements_are_judged_by_all(text):
+    opened = "</think>" in text and "<think>" not in text
+    prompt, found = "Where? <think>" if opened else "Where?", read(text, opened)
+    said, visible = [it.says for it in found.statements], found.part()[0]
+    given = {"completions": [text], "completion_texts": [text], "prompts": [prompt]}
+
+    def judged(ask, *parts):
+        judge = Shown()
+        ask(VerifierPipeline(parts[0] if parts else SentenceExtractor(), judge, *parts[1:], requires_evidence=False))
+        return [(it.claim, len(it.evidence)) for it in judge.seen]
+
+    row = Row(VerifierInput(text), "answer", opened).shown
+    shown = [(claim, 0) for claim in said]
+    assert judged(lambda verifier: visible and verifier.verify([row])) == shown
+    assert judged(lambda verifier: ClaimReward("binary_rar", verifier)(**given)) == shown
+    assert judged(lambda verifier: RLFHReward(verifier, rate=5)(**given)) == shown
+    # A judge of citations is shown the passages that each sentence cites, of the three that are there.
+    cited = [(it.says, len(it.cites)) for it in found.statements]
+    with_pages = VerifierInput(visible, None, ("One.", "Two.", "Three."))
+    assert judged(lambda verifier: visible and verifier.verify([with_pages]), Citations(), Citations()) == cited
+    # RLFH pays where statements end, whatever the prompt opened.
+    pipeline = VerifierPipeline(SentenceExtractor(), Shown(), requires_evidence=False)
+    (points,) = RLFHReward(pipeline, rate=5)(**given)
+    assert {end for _, end, value in points if value} == {it.end for it in found.statements}
+
+
+@pytest.mark.parametrize("prompt", ["Where? <think>", "Where? <THINK>\n", 'Where? <think depth="2"> '])
+def test_rewards_see_what_a_prompt_opens_as_the_reading_does(prompt):
+    assert opens_think(prompt) and complete_text("Ulm.", prompt) == "<think>Ulm."

@@ -7,9 +7,9 @@ from torch.nn import Linear
 
 from hf_factuality import TokenRewardPPOConfig
 from hf_factuality.chat import ServerError
-from hf_factuality.errors import DataError, JudgingError
+from hf_factuality.errors import DataError, JudgingError, SpanError
 from hf_factuality.rewards import RLFHReward, rlfh_verifier
-from hf_factuality.spans import Label, LabeledSpan, Verification
+from hf_factuality.spans import RLFH_LABELS, Label, LabeledSpan, Verification
 from hf_factuality.verifiers import SelfVerifier, VerifierInput
 from hf_factuality.worlds import World, WorldConfig, WorldVerifier
 from tests.tables import cases
@@ -121,6 +121,45 @@ def test_refusals_are_dropped_on_demand():
     kept = paid(RLFHReward(Fixed(C, S, places=places), rate=5), text)
     dropped = paid(RLFHReward(Fixed(C, S, places=places), rate=5, drop_refusals=True), text)
     assert len(kept) == 4 and dropped == kept[2:]
+
+
+def test_sentences_are_those_of_the_one_reading():
+    maps = {
+        "truth": dict.fromkeys(RLFH_LABELS, 0.0),
+        "informativeness": dict.fromkeys("12345", 0.0),
+        "default_for_none": -1.0,
+    }
+    text = (
+        "<think>Ada was born in York.</think># Ada\n\nAda was born in Leeds.[1] When? I don't know when.\n\n"
+        "```\nprint('She died.')\n```\n\n## Sources\n[1] A life of Ada."
+    )
+    # Nothing is found: the statement and the refusal are sentences; heading, question, code, source and reasoning are none.
+    ends = [text.index(said) + len(said) for said in ("in Leeds.", "know when.")]
+    nothing = RLFHReward(Fixed(places=()), maps, rate=5)
+    assert paid(nothing, text) == [(end - 1, end, -1.0) for end in ends]
+    # A question is one if the verifier finds a statement in it.
+    asked = nothing.verifier.seen[0].completion
+    place = (asked.index("When?"), asked.index("When?") + 5)
+    found = paid(RLFHReward(Fixed(S, places=(place,)), "readme", rate=5), text)
+    assert {end for _, end, value in found if value} == {text.index("When?") + 5}
+    # What the prompt opened is reasoning too, and the other scopes are there by name.
+    opened = "In York.</think>In Leeds."
+    assert [end for _, end, _ in paid(nothing, opened, prompts=["Where? <think>"])] == [len(opened)]
+    whole = RLFHReward(Fixed(places=()), maps, rate=5, scope="think")
+    assert [end for _, end, _ in paid(whole, opened, prompts=["Where? <think>"])] == [len("In York.")]
+    with pytest.raises(SpanError, match="scope 'all' is unknown"):
+        RLFHReward(Fixed(places=()), rate=5, scope="all")
+
+
+def test_whoever_rates_is_shown_what_is_judged():
+    shown = []
+    reward = RLFHReward(
+        Fixed(S, places=((0, 9),)), rate=lambda inputs, found: shown.extend(zip(inputs, found, strict=True)) or [[5]]
+    )
+    text = "<think>In York.</think>In Leeds."
+    assert [end for _, end, _ in paid(reward, text)] == [len(text), len(text)]
+    ((item, found),) = shown
+    assert item.completion == "In Leeds." and found.spans[0].text(item.completion) == "In Leeds."
 
 
 def test_figures_are_logged():

@@ -87,7 +87,7 @@ def with_broken_tokens(text: str, tokenizer: PreTrainedTokenizerBase) -> str:
 
 def sentence_bounds(text: str) -> list[tuple[int, int]]:
     """The sentences of a text with all that stands between them: each up to the start of the next."""
-    starts = [start for start, _ in sentence_offsets(text)] or [0]
+    starts = [start for start, _ in sentence_offsets(text)] or [0]  # where a passage is cut; nothing of it is left out
     return list(zip([0, *starts[1:]], [*starts[1:], len(text)], strict=True))
 
 

@@ -33,7 +33,7 @@ class StepExtractor:
         self.steps("")
 
     def steps(self, text: str) -> list[tuple[int, int]]:
-        """Character ranges of the steps of a text."""
+        """Character ranges of the steps of a text. Code, maths and headings are steps too: each is scored by what it leads to."""
         return solution_steps(text, sentence_offsets if self.split == "sentences" else self.split)
 
     def extract(self, inputs: Sequence[VerifierInput]) -> list[list[LabeledSpan]]:
