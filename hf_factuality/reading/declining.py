@@ -348,7 +348,8 @@ def _clause_commits(text: str, spans: Iterable[tuple[int, int]], known: Sequence
     return False
 
 
-def _parts(text: str, hint: Sequence[_Language] = ()) -> tuple[list[Part], tuple[_Language, ...]]:
+@lru_cache(maxsize=4096)
+def _parts(text: str, hint: tuple[_Language, ...] = ()) -> tuple[list[Part], tuple[_Language, ...]]:
     """What the parts of a sentence do, and the languages whose cues are in it."""
     plain = _plain(text)
     lower = plain.lower()
@@ -424,15 +425,19 @@ def declines_as_a_whole(sentences: Sequence[str]) -> bool:
     if not sentences or sum(map(len, sentences)) > 4 * _LONGEST:
         return False
     known: dict[_Language, None] = {}
+    first: list[list[Part]] = []
     for sentence in sentences:
         judged, own = _parts(sentence)
+        first.append(judged)
         if Part.DECLINES in judged or Part.UNKNOWN in judged:
             known.update(dict.fromkeys(own))
     if not known and len(sentences) > 4:
         return False
     hint = tuple(known) or _read_in(" ".join(sentences)) or _likely(" ".join(sentences))
     found = False
-    for sentence in sentences:
+    # One that commits settles it, so the likeliest come first: those without a cue.
+    for number in sorted(range(len(sentences)), key=lambda number: Part.DECLINES in first[number]):
+        sentence = sentences[number]
         judged, _ = _parts(sentence, hint)
         if Part.COMMITS in judged:
             if not is_talk(sentence) or _guesses(sentence):
