@@ -349,15 +349,15 @@ def _clause_commits(text: str, spans: Iterable[tuple[int, int]], known: Sequence
 
 
 @lru_cache(maxsize=4096)
-def _parts(text: str, hint: tuple[_Language, ...] = ()) -> tuple[list[Part], tuple[_Language, ...]]:
+def _parts(text: str, hint: tuple[_Language, ...] = ()) -> tuple[tuple[Part, ...], tuple[_Language, ...]]:
     """What the parts of a sentence do, and the languages whose cues are in it."""
     plain = _plain(text)
     lower = plain.lower()
     if _whole(lower):
-        return [Part.DECLINES], tuple(one for one in _ALL if lower.strip(" .!?…。！？") in one.words["whole"])[:1]
+        return (Part.DECLINES,), tuple(one for one in _ALL if lower.strip(" .!?…。！？") in one.words["whole"])[:1]
     searched = tuple(dict.fromkeys([*_languages(lower), *hint]))
     if not searched and not hint and len(lower) > 60:
-        return [], ()
+        return (), ()
     whole = _cut(plain)
     texts = [piece.lower.translate(_SIMPLIFIED) if _CHINESE in searched else piece.lower for piece in whole]
     hits = searched
@@ -383,7 +383,7 @@ def _parts(text: str, hint: tuple[_Language, ...] = ()) -> tuple[list[Part], tup
                 and not any(one.guess.search(piece.lower) for one in known)
             ):
                 judged[number] = Part.BESIDE
-    return judged, known
+    return tuple(judged), known
 
 
 @lru_cache(maxsize=4096)
@@ -425,7 +425,7 @@ def declines_as_a_whole(sentences: Sequence[str]) -> bool:
     if not sentences or sum(map(len, sentences)) > 4 * _LONGEST:
         return False
     known: dict[_Language, None] = {}
-    first: list[list[Part]] = []
+    first: list[tuple[Part, ...]] = []
     for sentence in sentences:
         judged, own = _parts(sentence)
         first.append(judged)
