@@ -163,7 +163,6 @@ _SAID = re.compile(
 _FLOATING = re.compile(
     r"\b(?:however|though|jedoch|allerdings|dagegen|hingegen|aber|toutefois|cependant|però|invece|porém|no entanto|sin embargo|однако|же)\b"
 )
-_SPACES = re.compile(r"\s+")
 
 
 def _languages(text: str) -> tuple[_Language, ...]:
@@ -204,7 +203,7 @@ def _plain(text: str) -> str:
         inner = text[1:-1]
         if not re.search('["“「«„]', inner):
             text = inner
-    text = _SPACES.sub(" ", _QUOTED.sub("□", text)).strip()
+    text = " ".join(_QUOTED.sub("□", text).split())
     text = _NOT_ONLY.sub("□", text)
     return text if text.isascii() else text.translate(_ALIKE)
 
@@ -435,8 +434,9 @@ def declines_as_a_whole(sentences: Sequence[str]) -> bool:
         return False
     hint = tuple(known) or _read_in(" ".join(sentences)) or _likely(" ".join(sentences))
     found = False
-    # One that commits settles it, so the likeliest come first: those without a cue.
-    for number in sorted(range(len(sentences)), key=lambda number: Part.DECLINES in first[number]):
+    # One that commits settles it, so the likeliest come first: those without a cue, and of these with a number.
+    likely = [(Part.DECLINES in judged, not _DIGIT.search(it)) for it, judged in zip(sentences, first, strict=True)]
+    for number in sorted(range(len(sentences)), key=likely.__getitem__):
         sentence = sentences[number]
         judged, _ = _parts(sentence, hint)
         if Part.COMMITS in judged:
