@@ -60,6 +60,7 @@ def seconds(work: Callable[[], object]) -> float:
         completion.passage_sentences,
         completion.without_citations,
         declining.is_refusal,
+        declining._parts,
     ):
         cached.cache_clear()
     start = time.process_time()

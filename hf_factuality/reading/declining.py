@@ -163,7 +163,6 @@ _SAID = re.compile(
 _FLOATING = re.compile(
     r"\b(?:however|though|jedoch|allerdings|dagegen|hingegen|aber|toutefois|cependant|però|invece|porém|no entanto|sin embargo|однако|же)\b"
 )
-_SPACES = re.compile(r"\s+")
 
 
 def _languages(text: str) -> tuple[_Language, ...]:
@@ -204,7 +203,7 @@ def _plain(text: str) -> str:
         inner = text[1:-1]
         if not re.search('["“「«„]', inner):
             text = inner
-    text = _SPACES.sub(" ", _QUOTED.sub("□", text)).strip()
+    text = " ".join(_QUOTED.sub("□", text).split())
     text = _NOT_ONLY.sub("□", text)
     return text if text.isascii() else text.translate(_ALIKE)
 
@@ -348,15 +347,16 @@ def _clause_commits(text: str, spans: Iterable[tuple[int, int]], known: Sequence
     return False
 
 
-def _parts(text: str, hint: Sequence[_Language] = ()) -> tuple[list[Part], tuple[_Language, ...]]:
+@lru_cache(maxsize=4096)
+def _parts(text: str, hint: tuple[_Language, ...] = ()) -> tuple[tuple[Part, ...], tuple[_Language, ...]]:
     """What the parts of a sentence do, and the languages whose cues are in it."""
     plain = _plain(text)
     lower = plain.lower()
     if _whole(lower):
-        return [Part.DECLINES], tuple(one for one in _ALL if lower.strip(" .!?…。！？") in one.words["whole"])[:1]
+        return (Part.DECLINES,), tuple(one for one in _ALL if lower.strip(" .!?…。！？") in one.words["whole"])[:1]
     searched = tuple(dict.fromkeys([*_languages(lower), *hint]))
     if not searched and not hint and len(lower) > 60:
-        return [], ()
+        return (), ()
     whole = _cut(plain)
     texts = [piece.lower.translate(_SIMPLIFIED) if _CHINESE in searched else piece.lower for piece in whole]
     hits = searched
@@ -382,7 +382,7 @@ def _parts(text: str, hint: Sequence[_Language] = ()) -> tuple[list[Part], tuple
                 and not any(one.guess.search(piece.lower) for one in known)
             ):
                 judged[number] = Part.BESIDE
-    return judged, known
+    return tuple(judged), known
 
 
 @lru_cache(maxsize=4096)
@@ -424,15 +424,20 @@ def declines_as_a_whole(sentences: Sequence[str]) -> bool:
     if not sentences or sum(map(len, sentences)) > 4 * _LONGEST:
         return False
     known: dict[_Language, None] = {}
+    first: list[tuple[Part, ...]] = []
     for sentence in sentences:
         judged, own = _parts(sentence)
+        first.append(judged)
         if Part.DECLINES in judged or Part.UNKNOWN in judged:
             known.update(dict.fromkeys(own))
     if not known and len(sentences) > 4:
         return False
     hint = tuple(known) or _read_in(" ".join(sentences)) or _likely(" ".join(sentences))
     found = False
-    for sentence in sentences:
+    # One that commits settles it, so the likeliest come first: those without a cue, and of these with a number.
+    likely = [(Part.DECLINES in judged, not _DIGIT.search(it)) for it, judged in zip(sentences, first, strict=True)]
+    for number in sorted(range(len(sentences)), key=likely.__getitem__):
+        sentence = sentences[number]
         judged, _ = _parts(sentence, hint)
         if Part.COMMITS in judged:
             if not is_talk(sentence) or _guesses(sentence):

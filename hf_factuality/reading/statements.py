@@ -185,7 +185,7 @@ def _with_marks(span: tuple[int, int], text: str, blank: str) -> tuple[int, int]
     if text[-1:] in _END_MARKS:
         return span
     stop = _HOLES.match(blank, end)
-    return start, end + len(stop[0].rstrip(" \\t")) if stop else end
+    return start, end + len(stop[0].rstrip(" \t")) if stop else end
 
 
 def _whole(block: Block, mark: Mark) -> tuple[int, int]:

@@ -92,3 +92,12 @@ def test_declining_in_hard_texts():
     assert len(set(texts)) == len(texts) and others.isdisjoint(texts)
     precision, recall = precision_and_recall("hard", [(row["text"], row["label"] != "answers") for row in rows])
     assert precision >= 0.88 and recall >= 0.52
+
+
+def test_white_space_behind_a_citation_is_no_part_of_a_sentence_without_an_end_mark():
+    text = "Ulm lies here [1]\t\nBonn lies there [2] \t\nKiel"
+    assert [text[it.start : it.end] for it in read(text).sentences] == [
+        "Ulm lies here [1]",
+        "Bonn lies there [2]",
+        "Kiel",
+    ]
