@@ -9,7 +9,7 @@ from collections import defaultdict
 from pathlib import Path
 
 from hf_factuality import VerifierInput, load_verifier
-from hf_factuality.data._cli import json_object
+from hf_factuality.cli.builders import json_object
 from hf_factuality.data.reading import messages_of, read_dataset
 from hf_factuality.errors import DataError
 from hf_factuality.functional.metrics import bootstrap_interval

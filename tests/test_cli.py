@@ -1,11 +1,14 @@
 """How the command ends when it is told to; what it does is in the tests of its rooms."""
 
 import signal
+import subprocess
+import sys
 import threading
 
 import pytest
 
 from hf_factuality.cli import main
+from hf_factuality.cli.main import as_flags
 
 
 @pytest.mark.parametrize("command", ["verify", "merge"])
@@ -48,3 +51,20 @@ def test_merge_ends_by_signals_and_restores_their_handlers(tmp_path, capsys, mon
     finally:
         signal.signal(signal.SIGHUP, own)
         signal.signal(signal.SIGTERM, before)
+
+
+@pytest.mark.parametrize(
+    ("message", "shown"),
+    [
+        ("`out` is taken", "--out is taken"),
+        ('`workers=3` is for `engine="ray"`', "--workers 3 is for --engine ray"),
+        ("`from_pretrained` and `Out`", "`from_pretrained` and `Out`"),
+    ],
+)
+def test_messages_of_the_api_are_printed_with_the_flags(message, shown):
+    assert as_flags(message, {"out", "workers", "engine"}) == shown
+
+
+def test_the_package_is_the_command():
+    done = subprocess.run([sys.executable, "-m", "hf_factuality", "--version"], capture_output=True, text=True)
+    assert (done.returncode, done.stdout.split()[0]) == (0, "hf_factuality")

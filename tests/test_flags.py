@@ -6,7 +6,7 @@ import re
 import pytest
 from trl import DPOConfig, GRPOConfig, ModelConfig, RewardConfig, ScriptArguments, SFTConfig, TrlParser
 
-from hf_factuality.cli import _parser
+from hf_factuality.cli.main import _parser
 from tests.test_recipes import EXAMPLES, REPOSITORY, load_example
 
 

@@ -38,7 +38,7 @@ class Lines:
                 if isinstance(error, DataError):  # it is a line of a journal, but not of this run
                     raise
                 what = f"{path}, line {number} is no answer ({error!r:.100})"
-                raise DataError(f"{what}; move the file aside or use another --out") from None
+                raise DataError(f"{what}; move the file aside or use another `out`") from None
             self._end += len(line)
         self._file.truncate(self._end)
 

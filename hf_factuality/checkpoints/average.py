@@ -124,9 +124,9 @@ def average(
     """
     cast, max_bytes, out = parse_dtype(dtype), parse_size(max_shard_size), Path(out)
     if (alpha is None) == (ratios is None):
-        raise ValueError("give either alpha (--alpha), or ratios (--alphas, --ratios)")
+        raise ValueError("give either `alpha` or `ratios`")
     if (ratios is None or isinstance(ratios, Ratios)) and (level, blocks, variant) != ("block", None, "paper"):
-        raise ValueError("level, blocks and variant are of ratios in order (--alphas); leave them out")
+        raise ValueError("`level`, `blocks` and `variant` are of ratios in order (`alphas`); leave them out")
     if method not in METHODS:
         raise ValueError(f"method {method!r} is unknown; choose one of {', '.join(METHODS)}")
     several = isinstance(alpha, Sequence)

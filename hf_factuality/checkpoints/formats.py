@@ -50,9 +50,7 @@ def read_checkpoint(
             found = reader(folder, unsafe)
         if found is not None:
             if base_model is not None and reader in (_ranks, _distributed, _model, _zero):
-                raise CheckpointError(
-                    f"{folder} is no adapter ({found.format}), so base_model (--base-model) means nothing"
-                )
+                raise CheckpointError(f"{folder} is no adapter ({found.format}), so `base_model` means nothing")
             return found
     here = ", ".join(sorted(path.name for path in folder.iterdir())[:6]) or "nothing"
     raise CheckpointError(f"{folder} is no checkpoint of a known format; it holds {here}. Known are {_KNOWN}")
@@ -144,7 +142,7 @@ def _adapter(folder: Path, unsafe: bool, base_model: str | os.PathLike[str] | No
     own = config.get("base_model_name_or_path")
     named = base_model or own
     if not named or not isinstance(named, (str, os.PathLike)):
-        raise CheckpointError(f"{folder / ADAPTER_CONFIG} names no base model; pass base_model (--base-model)")
+        raise CheckpointError(f"{folder / ADAPTER_CONFIG} names no base model; pass `base_model`")
     revision, notes = config.get("revision") if named == own else None, []
     if revision and os.path.isdir(named):
         notes.append(f"the adapter is of revision {revision} of its base; the folder {named} was taken as it is")

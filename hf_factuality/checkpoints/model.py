@@ -71,8 +71,8 @@ def check_not_quantised(folder: Path) -> None:
                 kind = found.get("quant_method") if isinstance(found, dict) else None
                 raise CheckpointError(
                     f"{folder / 'config.json'} has a {key} ({kind or 'of no named method'}): quantised weights cannot be cast, "
-                    "averaged or added to; pass the model in 16 or 32 bits (of an adapter as base_model=, --base-model), or the "
-                    "folder of a configuration without it as config= (--config) if the weights are not quantised"
+                    "averaged or added to; pass the model in 16 or 32 bits (of an adapter as `base_model`), or the "
+                    "folder of a configuration without it as `config` if the weights are not quantised"
                 )
 
 
@@ -109,7 +109,7 @@ def expected_model(
     if written.get("auto_map") and not trust_remote_code:
         raise CheckpointError(
             f"{folder / 'config.json'} asks for the code of its repository (auto_map); pass trust_remote_code=True "
-            "(--trust-remote-code) to run it"
+            "(`trust_remote_code`) to run it"
         )
     try:
         config = AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
@@ -266,7 +266,7 @@ def _check(found: Mapping[str, Source], shapes: Mapping[str, tuple], expected: E
     missing = _missing(found, shapes, expected)
     spare = [name for name in found if name not in shapes]
     model = f"{expected.architecture} of the config.json"
-    advice = "the config.json is of another model, or the checkpoint is not whole; see config= (--config)"
+    advice = "the config.json is of another model, or the checkpoint is not whole; see `config`"
     odd = [
         name for name in shapes if name in found and found[name].dtype.is_floating_point == (name in expected.integers)
     ]
@@ -303,7 +303,7 @@ def _without_tied(found: dict[str, Source], expected: Expected, where: str) -> d
         if name in found and not same(tensor, found[name]):
             raise CheckpointError(
                 f"{where}: the config.json ties {alias!r} to {name!r}, but the checkpoint has two different tensors; set "
-                "tie_word_embeddings to false in a copy of the config and pass its folder as config= (--config)"
+                "tie_word_embeddings to false in a copy of the config and pass its folder as `config`"
             )
         kept.setdefault(name, tensor)
     return kept

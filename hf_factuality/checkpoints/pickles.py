@@ -79,7 +79,7 @@ _ALLOWING = Lock()  # what is allowed is global in torch
 _FSDP1 = "torch.distributed._shard.sharded_tensor"
 _WAY_OUT = (
     "nothing of the file was run; save it again as a plain state dict, or pass allow_unsafe_pickle=True "
-    "(--allow-unsafe-pickle) if you trust whoever wrote it with your account"
+    "(`allow_unsafe_pickle`) if you trust whoever wrote it with your account"
 )
 # Tuples in tuples a hundred thousand deep end the process as soon as they are the key of a dictionary.
 _DEEP = re.compile(rb"(?:[\x85-\x87t](?:q.|r.{4}|\x94)?){1000}", re.DOTALL)

@@ -81,12 +81,12 @@ def check_dtypes(entries: Sequence[Entry]) -> None:
             raise CheckpointError(f"{entry.name!r} is {entry.source.fault}")
         if entry.source.needs_scale and entry.dtype != entry.source.dtype:
             raise CheckpointError(
-                f"{entry.name!r} is {entry.source.dtype}, {WITHOUT_SCALE}, so it is not cast to {entry.dtype}; leave out dtype "
-                "(--dtype), or take the model in 16 or 32 bits"
+                f"{entry.name!r} is {entry.source.dtype}, {WITHOUT_SCALE}, so it is not cast to {entry.dtype}; leave out "
+                "`dtype`, or take the model in 16 or 32 bits"
             )
         if entry.dtype not in _WRITABLE:
             raise CheckpointError(
-                f"{entry.name!r} is {entry.dtype}, which cannot be written to safetensors; pass a dtype"
+                f"{entry.name!r} is {entry.dtype}, which cannot be written to safetensors; pass a `dtype`"
             )
 
 
@@ -139,8 +139,8 @@ def _fill(entry: Entry, out: torch.Tensor) -> Entry:
         if (out.isinf() & ~entry.source.read().isinf()).any():
             kind = str(entry.dtype).removeprefix("torch.")
             raise CheckpointError(
-                f"{entry.name!r} has a number that {kind} cannot hold (its largest is {largest:.6g}); pass another dtype "
-                "(--dtype), or none"
+                f"{entry.name!r} has a number that {kind} cannot hold (its largest is {largest:.6g}); pass another "
+                "`dtype`, or none"
             )
     return entry
 

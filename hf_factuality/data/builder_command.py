@@ -79,7 +79,7 @@ def preferences(args: argparse.Namespace) -> int:
         return _build(args, pairing.KIND, make, "questions responses pairs", scores)
     for flag in ("pairs_per_question", "correct", "min_margin"):
         if getattr(args, flag) is not None:
-            raise ValueError(f"--pairs keeps every pair that can be judged; leave --{flag} out")
+            raise ValueError(f"`pairs` keeps every pair that can be judged; leave `{flag}` out")
 
     def label(pairs, sampler, verifier, folder, **run):
         return existing.label_pairs(pairs, verifier, folder, name=args.model, **run)
@@ -142,9 +142,9 @@ def rag_preferences(args: argparse.Namespace) -> int:
 
     def make(questions, sampler, verifier, folder, **run):
         if len(own) < len(named) and not getattr(verifier, "compares", False):
-            told = f"--verifier {args.verifier} compares no answers: take compare:MODEL"
+            told = f"`verifier` {args.verifier} compares no answers: take compare:MODEL"
             raise ValueError(
-                f"{told}, or name who decides each axis, as in --axis attribution=citations:{args.verifier}"
+                f"{told}, or name who decides each axis, as in `axis` attribution=citations:{args.verifier}"
             )
         judges = {axis: own.get(axis) or verifier.on(axis) for axis in named}
         return grounded.build_rag_preferences(questions, sampler, judges, folder, preferences=config, **run)
@@ -161,7 +161,7 @@ def _config(kind: type, args: argparse.Namespace) -> Any:
 def _refuse(args: argparse.Namespace, does: str, *flags: str) -> None:
     for flag in flags:
         if getattr(args, flag):
-            raise ValueError(f"{does}; leave --{flag} out")
+            raise ValueError(f"{does}; leave `{flag}` out")
 
 
 def _build(
@@ -180,7 +180,7 @@ def _build(
     verifier = _verifier(args, questions)
     args.out.mkdir(parents=True, exist_ok=True)
     if not os.access(args.out, os.W_OK):
-        raise OSError(f"--out {args.out} cannot be written to")
+        raise OSError(f"`out` {args.out} cannot be written to")
     if _missing(args.out / "verifications.jsonl", [it for it in questions if not getattr(it, "problem", None)]):
         _try_verifier(verifier, questions, args.verifier)
     if args.push_to_hub:
@@ -234,26 +234,26 @@ def _kind(args: argparse.Namespace) -> str:
     pairs = getattr(args, "pairs", None)
     if pairs is not None:
         if args.base_url is not None or args.responses or args.backend:
-            raise ValueError("--pairs has the answers already; leave --base_url, --responses and --backend out")
+            raise ValueError("`pairs` has the answers already; leave `base_url`, `responses` and `backend` out")
         kind = "pairs"
-    named = {"server": "--base_url", "given": "--responses", "pairs": "--pairs"}.get(kind, f"--backend {kind}")
+    named = {"server": "`base_url`", "given": "`responses`", "pairs": "`pairs`"}.get(kind, f"`backend` {kind}")
     near, targets, with_knowledge = args.topic_distance, args.topic_targets, args.retriever or args.passages
     of_dataset = args.config or args.dataset_revision or args.split != "train"
     elsewhere = kind in ("server", "given", "pairs") and not args.topic_model
     wrong = {
-        "--model names who answers; or give --responses FILE made elsewhere": not args.model
+        "`model` names who answers; or give `responses` FILE made elsewhere": not args.model
         and kind not in ("given", "pairs"),
         **{
-            f"--{flag} means nothing to {named}; leave it out": getattr(args, flag) is not None and kind not in kinds
+            f"`{flag}` means nothing to {named}; leave it out": getattr(args, flag) is not None and kind not in kinds
             for flag, kinds in _ONLY_FOR.items()
         },
-        "--config, --split and --dataset_revision are for --dataset, not for a file": of_dataset
+        "`config`, `split` and `dataset_revision` are for `dataset`, not for a file": of_dataset
         and (args.questions or pairs is not None and Path(pairs).is_file()),
-        "--topic_distance needs --topic_targets FILE and --topics N": near and not (targets and args.topics),
-        "--topic_targets and --topic_model are for --topic_distance": not near and (targets or args.topic_model),
-        f"--topic_distance embeds topics here; with {named}, name the model by --topic_model": near and elsewhere,
-        "--retriever and --passages are for --knowledge FILE": with_knowledge and not args.knowledge,
-        "--private is for --push_to_hub REPO": args.private and not args.push_to_hub,
+        "`topic_distance` needs `topic_targets` FILE and `topics` N": near and not (targets and args.topics),
+        "`topic_targets` and `topic_model` are for `topic_distance`": not near and (targets or args.topic_model),
+        f"`topic_distance` embeds topics here; with {named}, name the model by `topic_model`": near and elsewhere,
+        "`retriever` and `passages` are for `knowledge` FILE": with_knowledge and not args.knowledge,
+        "`private` is for `push_to_hub` REPO": args.private and not args.push_to_hub,
     }
     for message in filter(wrong.get, wrong):
         raise ValueError(message)
@@ -339,7 +339,7 @@ def _questions(args: argparse.Namespace) -> list[PreferenceQuestion]:
 def _verifier(args: argparse.Namespace, questions: Sequence[PreferenceQuestion]) -> Verifier:
     by_source = {"scorers": args.scorers} if args.scorers else {}
     if by_source and args.verifier.partition(":")[0] != "gold":
-        raise ValueError(f"--scorers is for --verifier gold, and means nothing to {args.verifier!r}; leave it out")
+        raise ValueError(f"`scorers` is for `verifier` gold, and means nothing to {args.verifier!r}; leave it out")
     if args.limit is None:  # of the first N questions none may have it
         refuse_unused(named_scorers(args.scorers), (question.row.get("data_source") for question in questions))
     verifier = load_verifier(
@@ -350,10 +350,10 @@ def _verifier(args: argparse.Namespace, questions: Sequence[PreferenceQuestion])
 
         with_topic = sum(question.topic is not None for question in questions)
         if args.retriever == "topic" and not with_topic:
-            raise DataError("--retriever topic needs the column 'topic' of the questions")
+            raise DataError("`retriever` topic needs the column 'topic' of the questions")
         by_topic = args.retriever == "topic" or args.retriever is None and with_topic == len(questions)
         verifier = with_knowledge(verifier, args.verifier, args.knowledge, by_topic, args.passages or 5)
-    check_evidence(questions, verifier, f"--verifier {args.verifier}")
+    check_evidence(questions, verifier, f"`verifier` {args.verifier}")
     return verifier
 
 
@@ -364,17 +364,17 @@ def _try_verifier(verifier: Verifier, questions: Sequence[PreferenceQuestion], n
     ((judged,),) = judge_rows(GuardedVerifier(verifier, timeout=None), [row])
     found = judged.found
     if found.error:
-        raise JudgingError(f"--verifier {name} fails on a trial sentence: {found.error}")
+        raise JudgingError(f"`verifier` {name} fails on a trial sentence: {found.error}")
     if not found.judged:  # no page for this question, judges that disagree, or one that answers nothing useful
-        print(f"hf-factuality: --verifier {name} gives a trial sentence no label", file=sys.stderr)
+        print(f"hf-factuality: `verifier` {name} gives a trial sentence no label", file=sys.stderr)
 
 
 def _try_server(args: argparse.Namespace, sampler: ServedSampler, question: PreferenceQuestion) -> None:
     trial = ServedSampler(sampler.client, replace(sampler.config, max_new_tokens=1))
     (answer,) = sampler.client.chat(trial.requests([question.messages], 0)[:1])
     if answer.error:
-        hint = "; --top_k 0 for a server that does not know top_k" if sampler.config.top_k else ""
-        raise JudgingError(f"--base_url {args.base_url} refuses a trial request: {answer.error}{hint}")
+        hint = "; `top_k` 0 for a server that does not know top_k" if sampler.config.top_k else ""
+        raise JudgingError(f"`base_url` {args.base_url} refuses a trial request: {answer.error}{hint}")
 
 
 def _missing(path: Path, questions: Sequence[PreferenceQuestion]) -> bool:

@@ -233,12 +233,12 @@ def prepare_rows(
             if not isinstance(source, str):
                 raise DataError(
                     f"{place}: data_source must be text, got {source!r}; say it for all such rows by "
-                    "default_data_source (--default_data_source)"
+                    "`default_data_source`"
                 )
             if known_sources is not None and source not in known_sources:
                 raise DataError(
                     f"{place}: unknown data_source {source!r}; known are {sorted(known_sources)}: rename it, or say how it "
-                    f"is scored, by --scorers {source}=RULE or FSPOAnswerReward(scorers={{{source!r}: RULE}}); a RULE is one "
+                    f"is scored, by `scorers` {source}=RULE or FSPOAnswerReward(scorers={{{source!r}: RULE}}); a RULE is one "
                     f"of {list(RULES)}"
                 )
             if answer:

@@ -24,7 +24,7 @@ def check_at_least_one(args: argparse.Namespace, *flags: str) -> None:
     for flag in flags:
         value = getattr(args, flag)
         if value is not None and value < 1:
-            raise ValueError(f"--{flag} must be at least 1, got {value}")
+            raise ValueError(f"`{flag}` must be at least 1, got {value}")
 
 
 def make_way(path: Path, taken: Sequence[Path], flag: str) -> None:
@@ -43,7 +43,7 @@ def allowed_missing(args: argparse.Namespace) -> float | None:
     """Share that may be left unjudged; `None` for any."""
     share = args.max_not_judged
     if share is not None and not 0 <= share <= 1:
-        raise ValueError(f"--max_not_judged is a share in [0, 1], got {share:g}")
+        raise ValueError(f"`max_not_judged` is a share in [0, 1], got {share:g}")
     return 0.1 if share is None and args.fail_under else share
 
 
@@ -61,10 +61,10 @@ def read_thresholds(
         except ValueError:
             share = float("nan")
         if not 0 <= share <= 1:
-            raise ValueError(f"--fail_under takes {form}, a share in [0, 1], got {text}")
+            raise ValueError(f"`fail_under` takes {form}, a share in [0, 1], got {text}")
         if equals and name not in computed:
-            fix = f"{'add --metric, or ' if default else ''}choose of {', '.join(sorted(computed))}"
-            raise ValueError(f"--fail_under {text}: {name!r} is not computed; {fix}")
+            fix = f"{'add `metric`, or ' if default else ''}choose of {', '.join(sorted(computed))}"
+            raise ValueError(f"`fail_under` {text}: {name!r} is not computed; {fix}")
         thresholds |= dict.fromkeys([name] if equals else default, share)
     return thresholds
 

@@ -15,13 +15,13 @@ from hf_factuality.functional.scoring import mean
 
 
 def parse_best_of(text: str) -> tuple[int, ...]:
-    """The numbers of `--best_of` (`"1,16,256"`), ascending, each once."""
+    """The numbers of `best_of` (`"1,16,256"`), ascending, each once."""
     try:
         sizes = sorted({int(part) for part in text.split(",")})
     except ValueError:
         sizes = []
     if not sizes or sizes[0] < 1:
-        raise ValueError(f"--best_of takes positive integers with commas (1,16,256), got {text!r}")
+        raise ValueError(f"`best_of` takes positive integers with commas (1,16,256), got {text!r}")
     return tuple(sizes)
 
 

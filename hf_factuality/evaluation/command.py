@@ -41,7 +41,7 @@ from hf_factuality.hub.cards.scores import shown_count
 from hf_factuality.hub.results import check_same_model, environment, now, public, write_results
 from hf_factuality.io.files import write_atomically
 from hf_factuality.io.svg import plot_svg
-from hf_factuality.metrics._cli import check_metric_args
+from hf_factuality.metrics._arguments import check_metric_args
 from hf_factuality.reading.scopes import SCOPES
 from hf_factuality.verifiers.guard import quiet_guard
 
@@ -57,7 +57,7 @@ def evaluate(args: argparse.Namespace, collected: list[tuple[Answers | None, lis
     plan = make_plan(args)
     with ExitStack() as stack:
         # Two runs on a machine into one file would mix their answers.
-        taken = f"another run writes to {args.out.name!r}; wait for it, or give another --out"
+        taken = f"another run writes to {args.out.name!r}; wait for it, or give another `out`"
         stack.enter_context(only_run(lock_path(args.out), taken))
         stack.enter_context(quiet_guard())
         for task in plan.tasks:

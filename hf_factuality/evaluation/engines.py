@@ -42,14 +42,14 @@ class Generation:
             ("n_samples", self.n_samples >= 1, "at least 1"),
         ):
             if not fine:
-                raise ValueError(f"--{name} must be {wanted}, got {getattr(self, name):g}")
+                raise ValueError(f"`{name}` must be {wanted}, got {getattr(self, name):g}")
         if self.n_samples > 1 and self.temperature == 0:
             raise ValueError(
-                f"--n_samples {self.n_samples} at --temperature 0 gives the same completion again and again; raise "
-                "--temperature, or take one sample"
+                f"`n_samples` {self.n_samples} at `temperature` 0 gives the same completion again and again; raise "
+                "`temperature`, or take one sample"
             )
         if not all(self.stop):
-            raise ValueError("--stop must not be empty")
+            raise ValueError("`stop` must not be empty")
 
 
 @dataclass(frozen=True)

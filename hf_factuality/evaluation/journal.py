@@ -43,7 +43,7 @@ class Journal:
         with self.path.open("rb") as file:
             first, *others = islice(file, 2) if self.path.stat().st_size else [b""]
         if first[: len(_MARK)] != _MARK[: len(first)]:  # a run may have been killed while it wrote the first line
-            raise DataError(f"{self.path} is no file of answers, and is not overwritten; name another --out")
+            raise DataError(f"{self.path} is no file of answers, and is not overwritten; name another `out`")
         return not others
 
     def _compare(self, first: Mapping[str, Any]) -> None:
@@ -51,7 +51,7 @@ class Journal:
             raise DataError(f"{self.path} has the schema {first.get('schema')!r}; this version reads {SCHEMA!r}")
         different = differences(first["settings"], self._settings)
         if different:
-            fix = "take the same, name another --out, or add --overwrite to answer anew"
+            fix = "take the same, name another `out`, or add `overwrite` to answer anew"
             raise DataError(f"{self.path} holds answers of other settings: {'; '.join(different)}; {fix}")
 
     def _take(self, row: Mapping[str, Any]) -> None:

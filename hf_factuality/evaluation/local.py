@@ -46,9 +46,9 @@ class LocalEngine(CausalModel):
     ):
         for flag, value, known in (("dtype", dtype, DTYPES), ("prompt_format", prompt_format, PROMPT_FORMATS)):
             if value not in known:
-                raise ValueError(f"--{flag} must be one of {', '.join(known)}, got {value!r}")
+                raise ValueError(f"`{flag}` must be one of {', '.join(known)}, got {value!r}")
         if batch_size < 1:
-            raise ValueError(f"--batch_size must be at least 1, got {batch_size}")
+            raise ValueError(f"`batch_size` must be at least 1, got {batch_size}")
         self.batch_size = batch_size
         self._name, self._revision = name, revision
         folder = Path(name)
@@ -64,7 +64,7 @@ class LocalEngine(CausalModel):
                 model = AutoModelForCausalLM.from_pretrained(name, dtype=kind, device_map=placed, **common)
             tokenizer = AutoTokenizer.from_pretrained(self._tokenizer_source(model), **common)
         except (OSError, ValueError, KeyError) as error:
-            raise CheckpointError(f"--model {name} cannot be loaded: {str(error):.500}") from error
+            raise CheckpointError(f"`model` {name} cannot be loaded: {str(error):.500}") from error
         self._use((model if device == "auto" else model.to(device)).eval(), tokenizer)
         self.chat = False
         self.use_format(prompt_format)
@@ -75,7 +75,7 @@ class LocalEngine(CausalModel):
         """Render prompts in another of [`PROMPT_FORMATS`] from now on."""
         template = self.tokenizer.chat_template is not None
         if prompt_format == "chat" and not template:
-            raise ValueError(f"--prompt_format chat: the tokenizer of {self._name} has no chat template; take plain")
+            raise ValueError(f"`prompt_format` chat: the tokenizer of {self._name} has no chat template; take plain")
         self.chat = template if prompt_format == "auto" else prompt_format == "chat"
 
     def _tokenizer_source(self, model: Any) -> str:
@@ -144,7 +144,7 @@ class LocalEngine(CausalModel):
                 prompt = len(self._encode(self.prompt(item)))
                 if not prompt:
                     raise DataError(f"item {item.id!r} has an empty prompt")
-                needed, what = prompt + generation.max_new_tokens, f"--max_new_tokens {generation.max_new_tokens}"
+                needed, what = prompt + generation.max_new_tokens, f"`max_new_tokens` {generation.max_new_tokens}"
             if positions and needed > positions:
                 fix = "" if generation is None else f"; lower it by {needed - positions}"
                 size = f"{needed} tokens, and the model has {positions} positions"
@@ -207,7 +207,7 @@ def _device(name: str | None) -> str:
     try:
         kind = torch.device(name).type
     except RuntimeError:
-        raise ValueError(f"--device must be cpu, cuda, cuda:NUMBER or auto, got {name!r}") from None
+        raise ValueError(f"`device` must be cpu, cuda, cuda:NUMBER or auto, got {name!r}") from None
     if kind == "cuda" and not torch.cuda.is_available():
-        raise ValueError(f"--device {name}: there is no CUDA device; take cpu")
+        raise ValueError(f"`device` {name}: there is no CUDA device; take cpu")
     return name

@@ -35,14 +35,14 @@ FILE_BENCHMARK = Benchmark(
 def load_own_items(path: Path, limit: int | None = None) -> tuple[list[BenchmarkItem], dict[str, Any]]:
     """The first `limit` items of a file of rows, and where they come from; see docs/evaluate.md."""
     if path.suffix.lower() not in SUFFIXES:
-        raise DataError(f"--dataset {path.name}: without --benchmark this must be a {', '.join(SUFFIXES)} file")
+        raise DataError(f"`dataset` {path.name}: without `benchmark` this must be a {', '.join(SUFFIXES)} file")
     rows = [row for _, row in read_rows(path)]
     if not rows:
-        raise DataError(f"--dataset {path.name} holds no rows")
+        raise DataError(f"`dataset` {path.name} holds no rows")
     items = [_item(row, number, f"{path.name}, row {number}") for number, row in enumerate(rows)]
     name, times = Counter(item.id for item in items).most_common(1)[0]
     if times > 1:
-        raise DataError(f"--dataset {path.name}: the id {name!r} occurs {times} times")
+        raise DataError(f"`dataset` {path.name}: the id {name!r} occurs {times} times")
     kept = items[:limit]
     return kept, {
         "dataset": path.name,
@@ -64,7 +64,7 @@ def with_rules(
     by_scorer = {scorer: rule for rule, scorer in RULES.items()}
     rules = {source: by_scorer[scorer] for source, scorer in named_scorers(scorers).items()}
     if default is not None and default not in rules:
-        named_scorers({"--default_data_source": default})
+        named_scorers({"`default_data_source`": default})
     if whole:
         refuse_unused(rules, [default, *(item.reference.get("data_source") for item in items)])
     default = rules.get(default, default)

@@ -21,7 +21,7 @@ from hf_factuality.evaluation.engines import Generation
 from hf_factuality.evaluation.verification import AnswerJudge, AnswerVerifier
 from hf_factuality.functional.process import AGGREGATES
 from hf_factuality.hub.results import load_results
-from hf_factuality.metrics._cli import parse_metric_args
+from hf_factuality.metrics._arguments import parse_metric_args
 from hf_factuality.metrics._registry import CLAIM_METRICS, METRIC_NAMES
 from hf_factuality.reading.scopes import SCOPES
 
@@ -46,7 +46,7 @@ SUITES = {
 PLAIN = {("truthfulqa", "published"), ("truthfulqa-generation", "published")}
 # After an answer, a model that is no chat model goes on with the next question.
 STOPS = {("truthfulqa-generation", "published"): ("\n\n",)}
-# Flags that change nothing with --answers, and with a server.
+# Flags that change nothing with `answers`, and with a server.
 _SAMPLING = ("max_new_tokens", "temperature", "top_p", "n_samples", "stop")
 _LOADING = ("dtype", "device", "prompt_format")
 _RUNNING = ("revision", *_LOADING, "chat_template_kwargs", *_SAMPLING)
@@ -112,7 +112,7 @@ def metrics_of(benchmark: Benchmark) -> tuple[str, ...]:
 def one_run(args: argparse.Namespace) -> argparse.Namespace:
     """The flags of a run, which is of one model."""
     for flag in ("model", "answers"):
-        refuse(len(getattr(args, flag) or ()) > 1, f"several --{flag} are compared by --suite {' or '.join(SUITES)}")
+        refuse(len(getattr(args, flag) or ()) > 1, f"several `{flag}` are compared by `suite` {' or '.join(SUITES)}")
     one = {flag: (getattr(args, flag) or [None])[0] for flag in ("model", "answers")}
     return argparse.Namespace(**{**vars(args), **one})
 
@@ -120,7 +120,7 @@ def one_run(args: argparse.Namespace) -> argparse.Namespace:
 def make_plan(args: argparse.Namespace) -> Plan:
     """Check the flags; a `ValueError` names the flag, what is wrong with it, and the fix."""
     check_at_least_one(args, "concurrency", "limit", "top_k", "judge_tokens", "verifier_tokens")
-    refuse((args.model is None) == (args.answers is None), "give either --model, or --answers with a file of answers")
+    refuse((args.model is None) == (args.answers is None), "give either `model`, or `answers` with a file of answers")
     datasets = _datasets(args)
     benchmarks = _benchmarks(args, datasets)
     metrics = _metrics(args, benchmarks)
@@ -128,36 +128,36 @@ def make_plan(args: argparse.Namespace) -> Plan:
     named = {*datasets, *listed(args.benchmark)} & {*ABILITIES} or {*ABILITIES}
     abilities = {name: datasets.get(name) for name in ABILITIES if name in named and args.suite == "tax"}
     if abilities and importlib.util.find_spec("lm_eval") is None:
-        raise ImportError("--suite tax runs tasks of lm-evaluation-harness: pip install hf_factuality[tax]")
+        raise ImportError("`suite` tax runs tasks of lm-evaluation-harness: pip install hf_factuality[tax]")
     tasks = [_task(args, benchmark, metrics[benchmark.name]) for benchmark in benchmarks]
     computed = {*(name for task in tasks for name in task.metrics)}
-    arguments = parse_metric_args(args.metric_args, computed, "--metrics")
+    arguments = parse_metric_args(args.metric_args, computed, "`metrics`")
     for name in arguments:
-        refuse(name not in CLAIM_METRICS, f"--metric_args: {name} takes none; only {', '.join(CLAIM_METRICS)} do")
+        refuse(name not in CLAIM_METRICS, f"`metric_args`: {name} takes none; only {', '.join(CLAIM_METRICS)} do")
     for task in tasks:
         task.metric_args, task.dataset = arguments, datasets.get(task.name, datasets.get(""))
     for path in (args.out, *(task.answers for task in tasks)):
-        make_way(path, [args.answers] if args.answers else [], "--out")
+        make_way(path, [args.answers] if args.answers else [], "`out`")
     if args.out.exists():
         load_results(args.out)
     computed |= {f"{task.name}.{name}" for task in tasks for name in task.metrics}
     computed |= {text for name in abilities for text in (ABILITIES[name][0], f"{name}.{ABILITIES[name][0]}")}
     thresholds = read_thresholds(args.fail_under, computed)
-    refuse("calibration" in " ".join(thresholds), "--fail_under calibration: it is an error, so lower is better")
+    refuse("calibration" in " ".join(thresholds), "`fail_under` calibration: it is an error, so lower is better")
     return Plan(tasks, thresholds, abilities, allowed_missing(args), _template(args.chat_template_kwargs))
 
 
 def check_samples(task: Task, source: str) -> None:
-    """Check that each metric takes as many completions per item as `source` gives, and --best_of no more than those."""
+    """Check that each metric takes as many completions per item as `source` gives, and `best_of` no more than those."""
     n_samples, claims = task.generation.n_samples, set(CLAIM_METRICS) & set(task.metrics)
     where = f"{source} gives {n_samples} completions per item"
     for name in task.metrics:
-        hint = "; --best_of takes several" if name in claims else ""
+        hint = "; `best_of` takes several" if name in claims else ""
         several = name == "accuracy" or (task.best_of and name in claims)
         refuse(n_samples > 1 and not several, f"{where}: {name} takes one completion per item, accuracy several{hint}")
     if task.best_of:
         largest = max(task.best_of)
-        refuse(largest > n_samples, f"--best_of {largest} needs that many completions per item, and {where}")
+        refuse(largest > n_samples, f"`best_of` {largest} needs that many completions per item, and {where}")
 
 
 def load_task_items(
@@ -178,31 +178,31 @@ def refuse(wrong: Any, message: str) -> None:
 def _check_flags(args: argparse.Namespace, benchmarks: Sequence[Benchmark], wanted: set[str]) -> None:
     """Flags that need others, flags that exclude each other, and flags that would change nothing."""
     claims, judged = sorted(wanted & set(CLAIM_METRICS)), wanted & set(JUDGED_METRICS)
-    graded, by_claims = wanted & set(GRADED_METRICS), "metrics over claims take --verifier llm:MODEL"
+    graded, by_claims = wanted & set(GRADED_METRICS), "metrics over claims take `verifier` llm:MODEL"
     own, names = own_file.FILE_BENCHMARK in benchmarks, ", ".join(sorted(wanted))
     long_form, selects = args.suite == "long-form", args.best_of_by not in (None, "majority")
     by_source = args.scorers or args.default_data_source
     refuse(
         by_source and not own,
-        "--scorers and --default_data_source are for a --dataset of your own, without --benchmark",
+        "`scorers` and `default_data_source` are for a `dataset` of your own, without `benchmark`",
     )
     for flag in ("answers", "split"):
         several = len(benchmarks) > 1 and getattr(args, flag) is not None
-        refuse(several, f"--{flag} is of one benchmark; run the command once for each")
+        refuse(several, f"`{flag}` is of one benchmark; run the command once for each")
     for used, flags, reason in (
-        (not args.answers, _RUNNING, "no model runs with --answers"),
-        (args.answers, ("model_name",), "--model is the name"),
-        (args.model, ("base_url",), "there is no --model, its name on that server"),
+        (not args.answers, _RUNNING, "no model runs with `answers`"),
+        (args.answers, ("model_name",), "`model` is the name"),
+        (args.model, ("base_url",), "there is no `model`, its name on that server"),
         (not args.base_url, _LOADING, "the server has loaded the model, and renders the prompts"),
-        (args.suite != "tax", ("answers", "base_url"), "--suite tax needs the log-likelihood of given texts"),
+        (args.suite != "tax", ("answers", "base_url"), "`suite` tax needs the log-likelihood of given texts"),
         (not own, ("split", "dataset_revision"), "a file of your own has neither splits nor revisions"),
-        (args.judge, ("judge_prompt", "judge_base_url"), "there is no --judge"),
-        (args.knowledge, ("retriever",), "there is no --knowledge"),
-        (args.verifier, ("verifier_base_url", "verifier_tokens"), "there is no --verifier"),
+        (args.judge, ("judge_prompt", "judge_base_url"), "there is no `judge`"),
+        (args.knowledge, ("retriever",), "there is no `knowledge`"),
+        (args.verifier, ("verifier_base_url", "verifier_tokens"), "there is no `verifier`"),
         (claims, ("knowledge",), f"it is for metrics over claims ({', '.join(CLAIM_METRICS)})"),
         (claims or "accuracy" in wanted, ("best_of",), f"it is for accuracy and {', '.join(CLAIM_METRICS)}"),
-        (args.best_of and "accuracy" in wanted, ("best_of_by",), "it is for accuracy with --best_of"),
-        (selects, ("best_of_steps",), "it is for --best_of_by VERIFIER"),
+        (args.best_of and "accuracy" in wanted, ("best_of_by",), "it is for accuracy with `best_of`"),
+        (selects, ("best_of_steps",), "it is for `best_of_by` VERIFIER"),
         ("halluqa" in wanted or graded, ("judge",), f"it is for halluqa and {', '.join(GRADED_METRICS)}; {by_claims}"),
         (graded, ("match",), f"it is for {' and '.join(GRADED_METRICS)}"),
         (judged, ("verifier",), f"nobody judges {names}"),
@@ -210,31 +210,31 @@ def _check_flags(args: argparse.Namespace, benchmarks: Sequence[Benchmark], want
     ):
         for flag in flags:
             given = getattr(args, flag) not in (None, "auto")
-            refuse(given and not used, f"--{flag} is not used: {reason}; leave it out")
+            refuse(given and not used, f"`{flag}` is not used: {reason}; leave it out")
     for wrong, message in (
-        (long_form and wanted - set(claims), f"--suite takes metrics over claims ({', '.join(CLAIM_METRICS)})"),
+        (long_form and wanted - set(claims), f"`suite` takes metrics over claims ({', '.join(CLAIM_METRICS)})"),
         (
             args.suite == "tax" and "calibration" in wanted,
-            "--suite tax: of calibration, lower is better; take another",
+            "`suite` tax: of calibration, lower is better; take another",
         ),
-        (claims and not args.verifier, f"{'/'.join(claims)} needs someone who judges claims: --verifier lexical, ..."),
+        (claims and not args.verifier, f"{'/'.join(claims)} needs someone who judges claims: `verifier` lexical, ..."),
         (
             "halluqa" in wanted and not (args.judge or args.verifier),
-            "halluqa needs --judge MODEL with --judge_base_url URL, or --verifier, which judges by the reference answers",
+            "halluqa needs `judge` MODEL with `judge_base_url` URL, or `verifier`, which judges by the reference answers",
         ),
-        (graded and bool(args.judge) == bool(args.match), "abstention and calibration need --judge MODEL, or --match"),
-        (args.judge and not args.judge_base_url, f"--judge {args.judge} needs --judge_base_url, its server's address"),
-        (args.verifier and args.judge and not claims, "halluqa takes either --judge or --verifier"),
+        (graded and bool(args.judge) == bool(args.match), "abstention and calibration need `judge` MODEL, or `match`"),
+        (args.judge and not args.judge_base_url, f"`judge` {args.judge} needs `judge_base_url`, its server's address"),
+        (args.verifier and args.judge and not claims, "halluqa takes either `judge` or `verifier`"),
         (
             args.knowledge and "halluqa" in wanted and not args.judge,
-            "--knowledge: halluqa judges by the reference answers; compute it in a run of its own",
+            "`knowledge`: halluqa judges by the reference answers; compute it in a run of its own",
         ),
     ):
         refuse(wrong, message)
 
 
 def _datasets(args: argparse.Namespace) -> dict[str, str]:
-    """The paths of `--dataset` by the benchmark that it names; by `""` without a name."""
+    """The paths of `dataset` by the benchmark that it names; by `""` without a name."""
     found: dict[str, str] = {}
     known = SUITES["tax"] if args.suite == "tax" else (*benchmark_names(), own_file.NAME)
     for text in args.dataset or ():
@@ -246,23 +246,23 @@ def _datasets(args: argparse.Namespace) -> dict[str, str]:
 def _benchmarks(args: argparse.Namespace, datasets: Mapping[str, str]) -> list[Benchmark]:
     names, among = listed(args.benchmark) or [name or own_file.NAME for name in datasets], benchmark_names()
     if args.suite:
-        refuse(args.suite not in SUITES, f"--suite {args.suite!r}: choose of {', '.join(SUITES)}")
+        refuse(args.suite not in SUITES, f"`suite` {args.suite!r}: choose of {', '.join(SUITES)}")
         among = SUITES[args.suite]
-        refuse(set(names) - {*among}, f"--suite {args.suite} has {', '.join(among)}; --benchmark {', '.join(names)}")
+        refuse(set(names) - {*among}, f"`suite` {args.suite} has {', '.join(among)}; `benchmark` {', '.join(names)}")
     if args.suite == "tax":
         names, among = ([name for name in it if name not in ABILITIES] for it in (names, among))
     if not names:
-        raise DataError(f"give --benchmark, one or several of {', '.join(among)}; or --dataset FILE")
+        raise DataError(f"give `benchmark`, one or several of {', '.join(among)}; or `dataset` FILE")
     given = len(args.dataset or ())
     unclear = len(datasets) < given or "" in datasets and max(given, len(names)) > 1
     known = ", ".join(SUITES.get(args.suite, among))
-    refuse(unclear, f"--dataset is of one benchmark; give --dataset NAME=PATH for each, with a NAME of {known}")
+    refuse(unclear, f"`dataset` is of one benchmark; give `dataset` NAME=PATH for each, with a NAME of {known}")
     unused = ", ".join(sorted(set(datasets) - {"", *names, *ABILITIES}))
-    refuse(unused, f"--dataset of {unused} is not used: --benchmark has {', '.join(names)}")
+    refuse(unused, f"`dataset` of {unused} is not used: `benchmark` has {', '.join(names)}")
     found = [own_file.FILE_BENCHMARK if name == own_file.NAME else get_benchmark(name) for name in names]
     for benchmark in found:
         if benchmark.repo_id is None and not {"", benchmark.name} & set(datasets):
-            raise DataError(f"--benchmark {benchmark.name} has no default dataset; give its file with --dataset PATH")
+            raise DataError(f"`benchmark` {benchmark.name} has no default dataset; give its file with `dataset` PATH")
     return found
 
 
@@ -273,7 +273,7 @@ def _metrics(args: argparse.Namespace, benchmarks: Sequence[Benchmark]) -> dict[
     for name in wanted:
         close = difflib.get_close_matches(name, known, n=2)
         hint = f"did you mean {' or '.join(map(repr, close))}?" if close else f"choose of {', '.join(known)}"
-        refuse(name not in known, f"--metrics: unknown metric {name!r}; {hint}")
+        refuse(name not in known, f"`metrics`: unknown metric {name!r}; {hint}")
     found = {}
     for benchmark in benchmarks:
         defined = metrics_of(benchmark)
@@ -282,17 +282,17 @@ def _metrics(args: argparse.Namespace, benchmarks: Sequence[Benchmark]) -> dict[
         own += ("calibration",) if args.style == "confidence" and args.style in benchmark.styles else ()
         found[benchmark.name] = tuple(name for name in wanted if name in defined) if wanted else own
         here = f"defined for {benchmark.name}, which has {', '.join(defined)}"
-        refuse(not found[benchmark.name], f"--metrics: none of {', '.join(wanted)} is {here}")
+        refuse(not found[benchmark.name], f"`metrics`: none of {', '.join(wanted)} is {here}")
     choices = sorted({name for benchmark in benchmarks for name in metrics_of(benchmark)})
     unused = ", ".join(sorted(set(wanted).difference(choices)))
-    refuse(unused, f"--metrics: {unused} is not defined for {', '.join(found)}; choose of {', '.join(choices)}")
+    refuse(unused, f"`metrics`: {unused} is not defined for {', '.join(found)}; choose of {', '.join(choices)}")
     return found
 
 
 def _task(args: argparse.Namespace, benchmark: Benchmark, metrics: tuple[str, ...]) -> Task:
     style = args.style or benchmark.styles[0]
     styles = ", ".join(map(repr, benchmark.styles))
-    refuse(style not in benchmark.styles, f"--style {style!r}: {benchmark.name} has {styles}")
+    refuse(style not in benchmark.styles, f"`style` {style!r}: {benchmark.name} has {styles}")
     answers = args.out.parent / f"{args.out.stem}.{benchmark.name}.answers.jsonl"
     generation = _generation(args, benchmark, style) if benchmark.kind == "generate" else None
     task = Task(benchmark, style, metrics, generation, answers, args.scope, checklists=args.suite == "long-form")
@@ -302,11 +302,11 @@ def _task(args: argparse.Namespace, benchmark: Benchmark, metrics: tuple[str, ..
     if generation is None:
         refuse(
             args.base_url,
-            f"--benchmark {benchmark.name} needs the log-likelihood of given texts, which a chat server does not tell; "
-            "leave --base_url out to load the model in this process",
+            f"`benchmark` {benchmark.name} needs the log-likelihood of given texts, which a chat server does not tell; "
+            "leave `base_url` out to load the model in this process",
         )
     elif not args.answers:
-        check_samples(task, "--n_samples")
+        check_samples(task, "`n_samples`")
     return task
 
 
@@ -325,5 +325,5 @@ def _template(text: str | None) -> dict[str, Any]:
         found = {} if text is None else json.loads(text)
     except ValueError:
         found = None
-    refuse(not isinstance(found, dict), f"--chat_template_kwargs must be a JSON object, got {text!r}")
+    refuse(not isinstance(found, dict), f"`chat_template_kwargs` must be a JSON object, got {text!r}")
     return found

@@ -26,7 +26,7 @@ def answer_items(engine: Engine, task: Task, journal: Journal) -> None:
     prompts = {item.id: list(item.messages) for item in task.items}
     for name, prompt in prompts.items():
         if journal.answers.get(name, {}).get("prompt", prompt) != prompt:
-            fix = "name another --out, or add --overwrite to answer anew"
+            fix = "name another `out`, or add `overwrite` to answer anew"
             raise DataError(f"{journal.path} has an answer to another prompt of item {name!r}; {fix}")
     if task.generation is None:
         todo = [item for item in task.items if "log_likelihoods" not in journal.answers.get(item.id, {})]

@@ -204,7 +204,7 @@ def accuracy(answers: Answers) -> dict[str, Any]:
     scores: list[float | None] = []
     rewards: list[float | None] = []
     counts: Counter[str] = Counter()
-    rights, chosen = [], []  # of the samples of each item, and by what --best_of chooses
+    rights, chosen = [], []  # of the samples of each item, and by what `best_of` chooses
     for item, samples in zip(answers.task.items, answers.samples, strict=True):
         source = rule_name(benchmark, item)
         golds = gold_answers(item)
@@ -250,7 +250,7 @@ def accuracy(answers: Answers) -> dict[str, Any]:
 
 
 def _chosen_by(task: Task, samples: Sequence[Mapping[str, Any]], finals: list, rights: list, rule: Any) -> list[Any]:
-    """Per sample, what `--best_of` chooses by: the score of a verifier, the answer that it votes for, or whether it is right."""
+    """Per sample, what `best_of` chooses by: the score of a verifier, the answer that it votes for, or whether it is right."""
     if task.selector:
         found = [found_in(sample, "selection") for sample in samples]
         scores = [[span.score for span in one.spans] if one and not one.error else [] for one in found]

@@ -38,14 +38,14 @@ _LABELS = {"correct": "true facts per answer", "mean": "mean of the other abilit
 
 
 def evaluate_suite(args: argparse.Namespace) -> int:
-    """Run `evaluate --suite`; 0, or 1 if a model is below a threshold. The flags of all runs are checked before the first."""
+    """Run a suite; 0, or 1 if a model is below a threshold. The flags of all runs are checked before the first."""
     out = args.out
     page, plot = out.with_suffix(".md"), out.with_suffix(".png")
     known = out not in (page, plot) and out.is_file() and SCHEMA in out.read_text("utf-8", "replace")
     others = [path for path in (out, page, plot) if path.exists() or out in (page, plot)]
     if others and not known:
         fix = "is not overwritten; name another .json file"
-        raise DataError(f"--out: {others[0]} is no comparison of a suite, and {fix}")
+        raise DataError(f"`out`: {others[0]} is no comparison of a suite, and {fix}")
     runs = list(_runs(args))
     for _, run in runs:
         make_plan(one_run(run))
@@ -94,9 +94,9 @@ def _runs(args: argparse.Namespace) -> Iterator[tuple[str, argparse.Namespace]]:
     """Name and flags of each run, whose results go beside the comparison."""
     models, files = list(dict.fromkeys(args.model or ())), list(dict.fromkeys(args.answers or ()))
     unclear = bool(models) == bool(files)
-    refuse(unclear, "give either --model, or --answers with files of answers; each may be repeated")
-    refuse(len(files) > 1 and args.model_name, "--model_name is of one model; the names of the files are used")
-    refuse(len(models) > 1 and args.revision, "--revision is of one model; run the command once for each")
+    refuse(unclear, "give either `model`, or `answers` with files of answers; each may be repeated")
+    refuse(len(files) > 1 and args.model_name, "`model_name` is of one model; the names of the files are used")
+    refuse(len(models) > 1 and args.revision, "`revision` is of one model; run the command once for each")
     for path in files:
         path.open("rb").close()  # now, and not after the runs before it
     stems = [Path(it).stem if files else Path(it).name for it in models or files]

@@ -44,7 +44,7 @@ class Ability:
         # The harness and datasets raise all sorts.
         except Exception as error:
             said = f"{name}: {place} of {source} cannot be read ({type(error).__name__}: {error!s:.300})"
-            raise DataError(f"{said}; a file for --dataset {name}=FILE has the columns of {dataset}") from error
+            raise DataError(f"{said}; a file for `dataset` {name}=FILE has the columns of {dataset}") from error
         task.set_config("num_fewshot", 0)
         split = None if path else task.config.test_split or task.config.validation_split
         used = {"rows": len(docs), "used": len(self.rows), "seed": seed if limit else None}

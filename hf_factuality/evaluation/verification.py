@@ -85,8 +85,8 @@ class AnswerVerifier:
         self.judge = verifier.judge if isinstance(verifier, VerifierPipeline) else None
         self.requires_evidence = self.guarded.requires_evidence
         if self.requires_evidence and not any(item.evidence for item in items):
-            fix = "give --knowledge FILE (docs/knowledge.md), or a --dataset with evidence"
-            raise DataError(f"--verifier {name} needs evidence and no item has any; {fix}")
+            fix = "give `knowledge` FILE (docs/knowledge.md), or a `dataset` with evidence"
+            raise DataError(f"`verifier` {name} needs evidence and no item has any; {fix}")
         self.description |= dict(zip(("extractor", "judge"), who_judges(verifier), strict=True))
 
     def key(self, row: Row) -> str:
@@ -142,7 +142,7 @@ class AnswerJudge:
     the benchmark, for yes or no (是 or 否), or for CORRECT, INCORRECT or NOT_ATTEMPTED. Anything else is no vote.
     """
 
-    limit_flag = "--judge_tokens"
+    limit_flag = "`judge_tokens`"
 
     def __init__(
         self, benchmark: str, model: str, base_url: str, *, prompt: Path | None = None, votes=1, tokens=JUDGE_TOKENS
@@ -151,7 +151,7 @@ class AnswerJudge:
         from hf_factuality.verifiers.prompts import load_prompt
 
         if votes < 1 or votes % 2 == 0:
-            raise ValueError(f"--judge_votes must be an odd number, so that there is a majority, got {votes}")
+            raise ValueError(f"`judge_votes` must be an odd number, so that there is a majority, got {votes}")
         name, self._said = JUDGE_PROMPTS.get(benchmark, ("grade_answer", GRADES))
         path = prompt or (Path(__file__).with_name(name) if name.endswith(".txt") else name)
         fields = ("question", "answer", "correct", "incorrect")

@@ -21,8 +21,8 @@ from hf_factuality.evaluation._shared import counts, numbers, shown, shown_inter
 from hf_factuality.evaluation.verify_input import Source, read_source
 from hf_factuality.functional.scoring import decided_precision, factual_precision
 from hf_factuality.io.ray import engine_of
+from hf_factuality.metrics._arguments import check_metric_args, parse_metric_args
 from hf_factuality.metrics._claims import Answer, small_answer
-from hf_factuality.metrics._cli import check_metric_args, parse_metric_args
 from hf_factuality.metrics._common import who_judges
 from hf_factuality.metrics._registry import CLAIM_METRICS, METRIC_NAMES, add_metric, compute
 from hf_factuality.reading.same import distinct_units
@@ -160,7 +160,7 @@ def verify_file(args: argparse.Namespace) -> int:
     """Run the command; 0, or 1 below a threshold. All flags and both files are checked before anything is judged."""
     names = _metric_names(args.metric)
     thresholds = _shared.read_thresholds(args.fail_under, (*SHARES, *names), names or ["precision"])
-    metrics = Metrics(names, parse_metric_args(args.metric_args, names, "--metric"))
+    metrics = Metrics(names, parse_metric_args(args.metric_args, names, "`metric`"))
     allowed, engine = _shared.allowed_missing(args), engine_of(args)
     _shared.check_at_least_one(args, "html_rows", "verifier_tokens")
     with ExitStack() as stack:
@@ -169,10 +169,10 @@ def verify_file(args: argparse.Namespace) -> int:
         if verifier.requires_evidence:
             source.require_evidence()
         if args.out:
-            _shared.make_way(args.out, source.paths, "--out")
+            _shared.make_way(args.out, source.paths, "`out`")
             args.out.open("ab").close()  # what it holds stays until a row is judged
         if args.html:
-            _shared.make_way(args.html, [*source.paths, *filter(None, [args.out])], "--html")
+            _shared.make_way(args.html, [*source.paths, *filter(None, [args.out])], "`html`")
         page = Page(args.html_rows) if args.html else None
         stack.enter_context(quiet_guard())
         tally = _judge(args, source, verifier, engine, [metrics, page] if page else [metrics])
@@ -241,7 +241,7 @@ def _metric_names(given: Sequence[str] | None) -> list[str]:
         if name not in CLAIM_METRICS and name not in own:
             known = f"; {name} needs other inputs: evaluate.load({name!r}), docs/metrics.md"
             hint = known if name in METRIC_NAMES else ""
-            raise ValueError(f"--metric {name!r} cannot be verified; choose of {', '.join(CLAIM_METRICS)}{hint}")
+            raise ValueError(f"`metric` {name!r} cannot be verified; choose of {', '.join(CLAIM_METRICS)}{hint}")
     return list(dict.fromkeys(own.get(name, name) for name in names))
 
 
@@ -268,6 +268,6 @@ def _notes(summary: Mapping[str, Any], source: Source) -> list[str]:
     found = summary.get("metrics", {}).get("factscore")
     if found and found["factscore"] is not None and found["settings"]["gamma"]:
         notes.append(
-            "factscore: with the released length penalty; init_score and --metric_args factscore.gamma=0 without"
+            "factscore: with the released length penalty; init_score and `metric_args` factscore.gamma=0 without"
         )
     return notes

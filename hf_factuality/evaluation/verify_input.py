@@ -106,16 +106,16 @@ class Source:
             raise DataError(f"{self.name} holds no rows")
         if self.missing == self.total:
             row = dict.fromkeys(self.columns)
-            raise _lacks(f"{self.name}: every row", "no text", args.completion_column, row, "--completion_column")
+            raise _lacks(f"{self.name}: every row", "no text", args.completion_column, row, "`completion_column`")
         if evidence:
             if self._id_column is None and rows != self.total:
                 counts = f"{self.name} has {self.total} rows and {evidence.name} has {rows}"
-                raise DataError(f"{counts}; give as many, or name a column of both with --id_column")
+                raise DataError(f"{counts}; give as many, or name a column of both with `id_column`")
             how = f"by {self._id_column!r}" if self._id_column else "by the order of their rows"
             self.pairing = f"evidence from {evidence.name}, joined {how}: {self.with_evidence} of {self.total} rows"
         elif args.evidence and not seen:
             where = f"no such column in {self.name} (columns: {self.columns})"
-            raise DataError(f"--evidence {args.evidence}: there is no such file, and {where}")
+            raise DataError(f"`evidence` {args.evidence}: there is no such file, and {where}")
 
     def __iter__(self) -> Iterator[tuple[str, VerifierInput, bool]]:
         args = self._args
@@ -123,7 +123,7 @@ class Source:
             where = f"{self._answers.unit} {line}"
             place = f"{self.name}, {where}"
             if not isinstance(row, dict):
-                raise _lacks(place, "no text", args.completion_column, row, "--completion_column")
+                raise _lacks(place, "no text", args.completion_column, row, "`completion_column`")
             text, question = self._exchange(row, place)
             if self._evidence is None:
                 more = f", row {number}" if self._answers.unit == "line" else ""
@@ -150,7 +150,7 @@ class Source:
             question = asked(before)
         question = None if is_missing(question) else question
         if question is not None and not isinstance(question, str):
-            where = f"the question in {self._args.question_column!r} (--question_column)"
+            where = f"the question in {self._args.question_column!r} (`question_column`)"
             raise DataError(f"{place}: {where} must be text, got {question!r:.100}")
         return text, question
 
@@ -159,11 +159,11 @@ class Source:
         if self.with_evidence:
             return
         where = f"{self._column!r} (columns of the first: {self.columns})"
-        fix = "name the column with --evidence_column, or a column or file with --evidence"
+        fix = "name the column with `evidence_column`, or a column or file with `evidence`"
         if self._evidence:
-            where, fix = f"{self._evidence.name}, column {self._column!r}", "name the column with --evidence_column"
+            where, fix = f"{self._evidence.name}, column {self._column!r}", "name the column with `evidence_column`"
             if self._id_column:
-                fix += f", and the column that both files share with --id_column (now {self._id_column!r})"
+                fix += f", and the column that both files share with `id_column` (now {self._id_column!r})"
         raise DataError(f"no row of {self.name} has evidence in {where}; {fix}")
 
     def _choose_id(self) -> str | None:
@@ -178,7 +178,7 @@ class Source:
             return number
         value = row.get(self._id_column)
         if isinstance(value, bool) or not isinstance(value, (str, int)):
-            raise _lacks(place, "no id", self._id_column, row, "--id_column")
+            raise _lacks(place, "no id", self._id_column, row, "`id_column`")
         return str(value)
 
     def _index(self) -> int:
@@ -187,7 +187,7 @@ class Source:
         for number, (line, offset, row) in enumerate(self._evidence, start=1):
             place = f"{self._evidence.name}, {self._evidence.unit} {line}"
             if not isinstance(row, dict) or self._column not in row:
-                raise _lacks(place, "no evidence", self._column, row, "--evidence_column")
+                raise _lacks(place, "no evidence", self._column, row, "`evidence_column`")
             key = self._key(row, place, number)
             if key in lines:
                 same = f"the same {self._id_column!r} as {self._evidence.unit} {lines[key]}"
@@ -217,13 +217,13 @@ def read_source(args: argparse.Namespace) -> Iterator[Source]:
         file = Path(args.evidence) if args.evidence else None
         if file and (not file.exists() or file.is_dir()):
             if args.evidence_column:
-                raise DataError(f"--evidence {file}: there is no such file; of a column, give --evidence_column alone")
+                raise DataError(f"`evidence` {file}: there is no such file; of a column, give `evidence_column` alone")
             file = None
         elif file and args.evidence in next((row for _, _, row in answers if isinstance(row, dict)), {}):
-            fix = f"write ./{args.evidence} for the file, or --evidence_column {args.evidence} for the column"
-            raise DataError(f"--evidence {args.evidence} is a file and a column of {answers.name}; {fix}")
+            fix = f"write ./{args.evidence} for the file, or `evidence_column` {args.evidence} for the column"
+            raise DataError(f"`evidence` {args.evidence} is a file and a column of {answers.name}; {fix}")
         if args.id_column and not file:
-            raise DataError("--id_column joins a file of evidence to the answers; name that file with --evidence")
+            raise DataError("`id_column` joins a file of evidence to the answers; name that file with `evidence`")
         column = args.evidence_column or (None if file else args.evidence) or "evidence"
         with closing(RowFile(file)) if file else nullcontext() as evidence:
             yield Source(answers, evidence, args, column)

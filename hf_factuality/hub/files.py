@@ -81,7 +81,7 @@ def find_files(
             continue
         if not path.resolve().is_relative_to(root):
             where = f"{name} in {folder} is a link to {path.resolve()}, which is not in the folder"
-            raise HubError(f"{where}; copy the file to there (cp -rL), or leave it out with --exclude")
+            raise HubError(f"{where}; copy the file to there (cp -rL), or leave it out with `exclude`")
         if (reason := _why_not_target(path, root, resumable)) is not None:
             left_out[name] = reason
             continue
@@ -119,7 +119,7 @@ def _why_not(
         return "a pickle that is no model's weights"
     if matches(name, include) or _is_results(path):
         return None
-    return "not a part of what is published; add it with --include"
+    return "not a part of what is published; add it with `include`"
 
 
 def _never(parts: Iterable[str]) -> str | None:

@@ -33,7 +33,7 @@ def check_allowed(allowed: Sequence[str], names: Collection[str]) -> None:
     for place in allowed:
         if not any(place.startswith(f"{name}:") and len(place) > len(name) + 1 for name in names):
             raise HubError(
-                f"allow_paths {place!r} (--allow-path) is no place in a file that is published; write it as README.md:12, or "
+                f"`allow_paths` {place!r} is no place in a file that is published; write it as README.md:12, or "
                 "config.json:KEY"
             )
 
@@ -61,7 +61,7 @@ def published_text(name: str, path: Path, allowed: Sequence[str] = ()) -> tuple[
         except HubError:
             raise
         except (ValueError, RecursionError) as error:
-            raise HubError(f"{name} is no JSON ({error}); write it again, or leave it out with --exclude") from None
+            raise HubError(f"{name} is no JSON ({error}); write it again, or leave it out with `exclude`") from None
         if changes:
             new = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
     else:
@@ -98,8 +98,8 @@ def _refuse_paths(text: str, what: str, place: str, allowed: Sequence[str], *fix
 def _refuse(found: str, what: str, place: str, allowed: Sequence[str], fix: str = "take it out") -> None:
     if place not in allowed:
         raise HubError(
-            f"{what} ({found}); {fix}, leave the file out with --exclude, or, if it is nobody's, let it through with "
-            f"--allow-path {shlex.quote(place)} (allow_paths=[{place!r}])"
+            f"{what} ({found}); {fix}, leave the file out with `exclude`, or, if it is nobody's, let it through with "
+            f"`allow_paths` {shlex.quote(place)}"
         )
 
 

@@ -122,12 +122,10 @@ def plan_push(
         content = published_manifest(found[MANIFEST], {name: files[start + name].content for name in found})
         files[start + MANIFEST] = PushedFile(found[MANIFEST], content)
     if not files:
-        raise HubError(f"{folder} holds nothing that is published as a {repo_type}; see --dry_run, or add --include")
+        raise HubError(f"{folder} holds nothing that is published as a {repo_type}; see `dry_run`, or add `include`")
     if allowed:
         what = f"there is nothing to let through at {', '.join(sorted(allowed))}"
-        raise HubError(
-            f"{what}; leave out --allow_secret (allow_secrets), or name the place as the error does: FILE:LINE"
-        )
+        raise HubError(f"{what}; leave out `allow_secrets`, or name the place as the error does: FILE:LINE")
     alone = repo_type == "model" and not start and not resumable
     warnings = _card_warnings(files.get("README.md"), left_out) if alone else []
     places = tuple(start + place for place in allow_secrets)
@@ -179,7 +177,7 @@ def push_plans(
     for warning in (text for plan in plans for text in plan.warnings):
         logger.warning("%s", warning)
     if resumable and private is False:
-        raise HubError("the state of a run goes to private repositories only; leave out private=False")
+        raise HubError("the state of a run goes to private repositories only; leave out `private=False`")
     repo_type = plans[0].repo_type
     return publish(
         {name: file.path if file.content is None else file.content for name, file in files.items()},
@@ -209,7 +207,7 @@ def _check_card(text: str, path: Path, allowed: Sequence[str]) -> None:
     if is_our_card(text) and (problems := card_problems(text, lines)):
         raise HubError(
             f"the model card {path} cannot be published: {'; '.join(problems)} (a path that is nobody's is let through with "
-            f"--allow-path {path.name}:LINE)"
+            f"`allow_paths` {path.name}:LINE)"
         )
 
 
@@ -237,7 +235,7 @@ def _check_value_head(path: Path) -> None:
         torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
         line = next(iter(str(error).splitlines()), type(error).__name__)
-        raise HubError(f"{path} is not the layer that a critic saves ({line}); leave it out with --exclude") from None
+        raise HubError(f"{path} is not the layer that a critic saves ({line}); leave it out with `exclude`") from None
 
 
 def _size(number: int) -> str:

@@ -152,7 +152,7 @@ def check_same_model(path: Path, model: Mapping[str, Any]) -> None:
     different = differences(before, json.loads(json.dumps(public(model))))
     if different:
         what = f"{path} holds the results of {before['name']!r}, not of {model['name']!r}: {'; '.join(different)}"
-        raise DataError(f"{what}. Name another file with --out")
+        raise DataError(f"{what}. Name another file with `out`")
 
 
 def write_results(

@@ -21,29 +21,20 @@ _BLOCKS = 1000  # at most; of a worker that is lost, one is done again
 _RETRIES = 3  # of a block; Ray Data's default is no bound
 
 
-def add_engine(parser: Any) -> None:
-    """The flags `--engine`, `--workers` and `--gpus_per_worker`."""
-    engine = "who runs the work: this process (local, default) or Ray's workers, on a cluster with RAY_ADDRESS (ray)"
-    parser.add_argument("--engine", choices=("local", "ray"), default="local", help=engine)
-    parser.add_argument("--workers", type=int, metavar="N", help="of Ray (default: as many as there are CPUs here)")
-    gpus = "for models that run in the worker: 1, or 0.25 where four share one (default 0; see docs/annotation.md)"
-    parser.add_argument("--gpus_per_worker", type=float, metavar="G", help=gpus)
-
-
 def engine_of(args: Any) -> dict[str, Any]:
     """`workers` that the flags ask for, 0 without Ray, and `gpus_per_worker`."""
     workers, gpus = args.workers, args.gpus_per_worker
     if args.engine == "local":
         for name, value in (("workers", workers), ("gpus_per_worker", gpus)):
             if value is not None:
-                raise ValueError(f"--{name}={value} is for --engine ray")
+                raise ValueError(f'`{name}={value}` is for `engine="ray"`')
         return {"workers": 0, "gpus_per_worker": 0.0}
     if find_spec("ray") is None:
-        raise ImportError("--engine ray needs Ray: pip install 'hf_factuality[ray]'")
+        raise ImportError('`engine="ray"` needs Ray: pip install hf_factuality[ray]')
     if workers is not None and workers < 1:
-        raise ValueError(f"--workers={workers} must be positive")
+        raise ValueError(f"`workers={workers}` must be positive")
     if gpus is not None and not (0 <= gpus <= 1 or gpus > 0 == gpus % 1):
-        raise ValueError(f"--gpus_per_worker={gpus} must be a share of one GPU, or a whole number of them")
+        raise ValueError(f"`gpus_per_worker={gpus}` must be a share of one GPU, or a whole number of them")
     return {"workers": workers or os.cpu_count() or 1, "gpus_per_worker": gpus or 0.0}
 
 
@@ -77,7 +68,7 @@ def ray_map(
         most = max(node["Resources"].get("GPU", 0) for node in ray.nodes() if node["Alive"])
         if most < gpus:
             raise ValueError(
-                f"a worker needs {gpus:g} GPUs, and no machine of Ray has more than {most:g}: --gpus_per_worker"
+                f"a worker needs {gpus:g} GPUs, and no machine of Ray has more than {most:g}: `gpus_per_worker`"
             )
     packed = [{"number": number, "found": pickle.dumps((item, None))} for number, item in enumerate(items)]
     done = ray.data.from_items(packed, override_num_blocks=min(len(packed), _BLOCKS))

@@ -30,12 +30,13 @@ _READERS = {"json", "yaml", "pyarrow"}
 _TRAINING = "_inner_training_loop"
 
 
-def refuse(program: str, error: BaseException) -> int:
-    """Say in one line why `program` ends; returns the exit status. Raises `error` where tracebacks are asked for."""
+def refuse(program: str, error: BaseException, spell: Callable[[str], str] = str) -> int:
+    """Say in one line why `program` ends, spelled for its users; returns the exit status. Raises `error` where tracebacks are
+    asked for."""
     if os.environ.get(TRACEBACK_VARIABLE, "0") not in ("", "0"):
         raise error
     message = " ".join(redact(str(error)).split()) or type(error).__name__
-    print(f"{program}: {message}", file=sys.stderr)
+    print(f"{program}: {spell(message)}", file=sys.stderr)
     return REFUSED
 
 

@@ -84,7 +84,7 @@ def prepare_repo(
             return _create(api, full, repo_type, wanted)
         if private is not None and bool(info.private) != private:
             now = "private" if info.private else "public"
-            flag = "--private (private=True)" if private else "--public (private=False)"
+            flag = f"`{private=}`"
             raise HubError(f"{full} exists and is {now}; change that in its settings, or leave out {flag}")
         if not pull_request and "write" in signature(api.auth_check).parameters:
             api.auth_check(full, repo_type=repo_type, write=True)
@@ -109,7 +109,7 @@ def _create(api: HfApi, repo_id: str, repo_type: str, private: bool | None) -> s
         elif (me.get("auth", {}).get("accessToken") or {}).get("role") == "read":
             hint = "the token only reads; make one that writes, https://huggingface.co/settings/tokens"
         elif private:
-            hint = "if only public ones are allowed, pass --public (private=False)"
+            hint = "if only public ones are allowed, pass `private=False`"
         else:
             hint = "give the token write access, https://huggingface.co/settings/tokens"
         raise HubError(f"the repository {repo_id!r} could not be made ({_said(error)}): {hint}") from None
@@ -216,7 +216,7 @@ def refuse_secrets(name: str, file: str | Path | bytes, allowed: Collection[str]
         if at in allowed:
             seen.append(at)
             continue
-        let = f"to let it through, pass --allow_secret {at!r} (allow_secrets=[{at!r}])"
+        let = f"to let it through, pass `allow_secrets` {at!r}"
         if one.problem:
             raise HubError(
                 f"{text} could not be searched for secrets ({redact(one.problem)}); leave it out or unpack it; {let}"

@@ -193,10 +193,10 @@ class Answers:
             raise DataError(f"{place} must be text, a list of claims, a dictionary or None, got {item!r:.100}")
         found = item.get("verification")
         if "verification" in item and found is None and not {"text", "completion", "claims"} & set(item):
-            return Answer(problem="missing", domain=item.get("domain"))  # a row of `verify --out` without an answer
+            return Answer(problem="missing", domain=item.get("domain"))  # a row of `verify` without an answer
         if isinstance(found, Verification):
             item = {**item, **{name: getattr(found, name) for name in ("spans", "claims", "abstained", "error")}}
-        elif isinstance(found, dict):  # a row that `hf-factuality verify --out` wrote
+        elif isinstance(found, dict):  # a row that `hf-factuality verify` wrote
             item = {**item, **found}
         text = item.get("text", item.get("completion"))
         text = None if is_missing(text) else text

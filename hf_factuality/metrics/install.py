@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import hashlib
 import json
-import logging
 import os
 import shutil
 import sys
@@ -15,9 +14,6 @@ from pathlib import Path
 from hf_factuality import __version__
 from hf_factuality.io.files import whole_folder
 from hf_factuality.metrics._registry import METRIC_NAMES
-
-
-logger = logging.getLogger("hf_factuality.metrics")
 
 
 def metric_path(name: str) -> Path:
@@ -84,28 +80,6 @@ def installed(modules_cache: str | os.PathLike | None = None) -> dict[str, Path]
         if newest.read_bytes() == metric_path(name).read_bytes():
             found[name] = newest
     return found
-
-
-def offer() -> None:
-    """Say in one line how `evaluate.load` finds the metrics by name, unless it does; called by the first import.
-
-    Nothing is written, asked or imported for it. It is silent in the `hf-factuality` command, on all processes but the
-    first, and where the environment variable `HF_FACTUALITY_NO_OFFER` is set.
-    """
-    if os.environ.get("HF_FACTUALITY_NO_OFFER") or "hf_factuality.cli" in sys.modules:
-        return
-    if os.environ.get("RANK", "0") != "0" or os.environ.get("LOCAL_RANK", "0") != "0":
-        return
-    try:
-        found = installed()
-    except OSError:  # a cache that cannot be read is no reason to fail an import
-        return
-    if len(found) < len(METRIC_NAMES):
-        logger.warning(
-            "evaluate.load('factscore') does not find the metrics of hf_factuality %s by name; to make it: hf-factuality "
-            "metrics install (HF_FACTUALITY_NO_OFFER=1 silences this)",
-            __version__,
-        )
 
 
 def _default_cache() -> Path:

@@ -54,7 +54,7 @@ def default_requirement() -> str:
     if origin or re.search(r"dev|\+", __version__):
         raise HubError(
             f"nobody else can install this hf_factuality ({__version__}, from a folder or not released); name what a "
-            f"Space installs: --requirement {_EXAMPLE}"
+            f"Space installs: `requirement` {_EXAMPLE}"
         )
     return f"hf_factuality=={__version__}"
 

@@ -168,7 +168,7 @@ class CorpusRetriever(PageRetriever):
         or the base has no term to index."""
         folder = Path(folder).expanduser().absolute()
         if folder.exists() and not overwrite and (not folder.is_dir() or any(folder.iterdir())):
-            raise RetrievalError(f"{folder} is there already; choose another or pass overwrite=True (--overwrite)")
+            raise RetrievalError(f"{folder} is there already; choose another or pass `overwrite=True`")
         with whole_folder(folder, overwrite) as temporary:
             self._write(temporary)
         self._source = {"index": str(folder)}
@@ -229,16 +229,16 @@ class PassageCounts:
 
 
 def with_knowledge(verifier: Verifier, name: str, path: Path, by_topic: bool, top_k: int) -> VerifierPipeline:
-    """The verifier of `--verifier` with the evidence of `--knowledge`: the pages that a row's topic names, or all passages.
+    """The verifier of `verifier` with the evidence of `knowledge`: the pages that a row's topic names, or all passages.
     `RetrievalError`: it looks up its evidence itself, or there is no such file, or no index beside it."""
     if not isinstance(verifier, VerifierPipeline) or type(verifier).verify is not VerifierPipeline.verify:
-        raise RetrievalError(f"--verifier {name} finds its evidence itself; leave --knowledge out")
+        raise RetrievalError(f"`verifier` {name} finds its evidence itself; leave `knowledge` out")
     base, folder = KnowledgeBase(path), path.with_name(f"{path.name}.bm25")
     if by_topic:
         return VerifierPipeline(verifier.extractor, verifier.judge, TopicRetriever(base, top_k=top_k))
     if not folder.is_dir():
-        fix = f"hf-factuality index {path.name} --bm25 makes it"
-        raise RetrievalError(f"--knowledge {path.name} has no index, which rows without a topic need; {fix}")
+        fix = f"`hf-factuality index {path.name}` with `bm25` makes it"
+        raise RetrievalError(f"`knowledge` {path.name} has no index, which rows without a topic need; {fix}")
     return VerifierPipeline(verifier.extractor, verifier.judge, CorpusRetriever(base, folder, top_k=top_k))
 
 
@@ -258,7 +258,7 @@ def _find(name: str, revision: str | None, token: str | None) -> tuple[Path, dic
 def _load(folder: Path, base: KnowledgeBase) -> PassageIndex:
     import bm25s
 
-    again = f"build it again with CorpusRetriever.build or `hf-factuality index {base.path} --bm25`"
+    again = f"build it again with CorpusRetriever.build or `hf-factuality index {base.path}` with `bm25`"
     try:
         config = json.loads((folder / INDEX_FILE).read_text(encoding="utf-8"))
         bm25 = bm25s.BM25.load(folder, mmap=True, show_progress=False)

@@ -140,7 +140,7 @@ class KnowledgeBase:
         if not any("SEARCH" in row[-1] for row in self._query(f"EXPLAIN QUERY PLAN {_SELECT} WHERE title = ''")):
             logger.warning(
                 f"{self.path} has no index on its titles, so every look-up reads the whole file; "
-                f"`hf-factuality index {self.path} --out FILE` makes a file that has one"
+                f"`hf-factuality index {self.path}` makes a file that has one"
             )
 
     def __repr__(self) -> str:
@@ -347,7 +347,7 @@ def _identity(path: Path) -> tuple[int, int] | None:
 
 def _check_file(path: Path) -> None:
     """Say what is wrong with a file before SQLite does, which takes an empty file for an empty database."""
-    hint = "build one with `hf-factuality index SOURCE --out FILE`"
+    hint = "build one with `hf-factuality index SOURCE`"
     if not path.is_file():
         raise RetrievalError(f"there is no knowledge base {path}; {hint}")
     try:

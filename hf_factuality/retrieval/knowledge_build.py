@@ -120,7 +120,7 @@ def write_base(path: Path, rows: Iterable[Row], duplicates: str, overwrite: bool
     taken = f"another process is building {path}; wait for it, or choose another name"
     with only_run(path.with_name(f".{path.name}{_UNFINISHED}.lock"), taken):
         if path.exists() and not overwrite:
-            raise DataError(f"{path} is there already; choose another name or pass overwrite=True (--overwrite)")
+            raise DataError(f"{path} is there already; choose another name or pass `overwrite=True`")
         for left in path.parent.glob(f".{glob.escape(path.name)}.????????{_UNFINISHED}"):
             left.unlink()  # of a build that was killed; it may be as large as the base
         try:

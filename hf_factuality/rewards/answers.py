@@ -214,8 +214,8 @@ class FSPOAnswerReward:
         if not isinstance(name, str) or name not in self.scorers:
             raise DataError(
                 f"unknown data_source {name!r}{place}; known are {sorted(self.scorers)}. Say how it is scored, by "
-                f"--scorers {name}=RULE or FSPOAnswerReward(scorers={{{name!r}: RULE}}), or for rows without one by "
-                f"default_data_source (--default_data_source); a RULE is one of {list(RULES)}"
+                f"`scorers` {name}=RULE or FSPOAnswerReward(scorers={{{name!r}: RULE}}), or for rows without one by "
+                f"`default_data_source`; a RULE is one of {list(RULES)}"
             )
         return self.scorers[name]
 

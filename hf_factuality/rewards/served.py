@@ -140,7 +140,7 @@ class ServedRoles:
             try:
                 client.check()
             except ServerError as error:
-                wrong.append(f"\n{_ROLES[role][0]} (--{role}_server): {error}")
+                wrong.append(f"\n{_ROLES[role][0]} (`{role}_server`): {error}")
         if wrong:
             raise ServerError(f"{len(wrong)} of {len(self._clients)} served roles cannot be used:" + "".join(wrong))
 

@@ -114,8 +114,8 @@ class MaskDPOTrainer(FactualityTrainer, DPOTrainer):
         spans = [f"{side}_spans" for side in SIDES]
         if {*SIDES}.issubset(columns) and not {*spans}.issubset(columns):
             raise DataError(
-                f"the {name} dataset has no column {min({*spans}.difference(columns))!r}, only {sorted(columns)}; hf-factuality "
-                "build-preferences --pairs labels pairs that exist (docs/mask-dpo.md)"
+                f"the {name} dataset has no column {min({*spans}.difference(columns))!r}, only {sorted(columns)}; "
+                "`hf-factuality build-preferences` with `pairs` labels pairs that exist (docs/mask-dpo.md)"
             )
         super()._check_columns(dataset, columns, name)
 

@@ -32,7 +32,7 @@ class ProbeTrainer(TruthfulnessTrainer):
         model (`str` or `PreTrainedModel`):
             The base by name, or a token classifier of two classes, whose layers are all kept.
         train_dataset (`Dataset`):
-            Rows as `hf-factuality verify --out` writes them: `completion`, `verification`, `question` or `prompt`, and maybe
+            Rows as `hf-factuality verify` writes them: `completion`, `verification`, `question` or `prompt`, and maybe
             `topic`. Contradicted and unverifiable claims of the answer are hallucinated, supported ones are not; others, and
             rows without any, are left out and counted.
         peft_config (`LoraConfig`, *optional*):

@@ -33,7 +33,7 @@ TOKENS_HELP = (
 
 
 def served_arguments(base_url: str | None, tokens: int | None) -> dict[str, Any]:
-    """Arguments of [`load_verifier`] for what the commands' flags `--verifier_base_url` and `--verifier_tokens` say."""
+    """Arguments of [`load_verifier`] for what the commands' flags `verifier_base_url` and `verifier_tokens` say."""
     given = {"base_url": base_url, "max_tokens": tokens}
     return {name: value for name, value in given.items() if value}
 

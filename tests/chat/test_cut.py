@@ -127,7 +127,7 @@ def test_a_cut_verdict_is_unknown_counted_and_the_setting_named(kind, reply, cap
         found = VerifierPipeline(SentenceExtractor(), judge).verify([ROW, ROW])
     assert [(it.unanswered, it.spans[0].label) for it in found] == [(1, None), (1, None)]
     assert (
-        "2 answers were cut" in caplog.text and "max_tokens=16" in caplog.text and "--verifier_tokens" in caplog.text
+        "2 answers were cut" in caplog.text and "max_tokens=16" in caplog.text and "`verifier_tokens`" in caplog.text
     )
     again = [Verification.from_dict(json.loads(json.dumps(it.to_dict()))) for it in found]
     assert again == found and "unanswered" not in Verification().to_dict()

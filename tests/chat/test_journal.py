@@ -37,7 +37,7 @@ def test_a_run_goes_on_wherever_it_was_killed(tmp_path):
 def test_a_foreign_line_is_named_and_kept(tmp_path, line):
     path = tmp_path / "r.jsonl"
     path.write_bytes(LINES[0] + line)
-    with pytest.raises(DataError, match="r.jsonl, line 2 is no answer .* move the file aside or use another --out"):
+    with pytest.raises(DataError, match="r.jsonl, line 2 is no answer .* move the file aside or use another `out`"):
         LineFile(path)
     assert path.read_bytes() == LINES[0] + line
 

@@ -176,8 +176,8 @@ def test_slerp_is_that_of_mergekit(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({}, "either alpha"),
-        ({"alpha": 0.5, "ratios": [0.1]}, "either alpha"),
+        ({}, "either `alpha`"),
+        ({"alpha": 0.5, "ratios": [0.1]}, "either `alpha`"),
         ({"alpha": 20}, r"in \[0, 1\], got 20"),
         ({"alpha": float("nan")}, "got nan"),
         ({"alpha": [0.1, 0.1]}, "each once"),

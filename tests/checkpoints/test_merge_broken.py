@@ -78,7 +78,7 @@ def test_foreign_pickle_is_named_and_not_run(copy, tmp_path, capsys, monkeypatch
     file = folder / "model_world_size_1_rank_0.pt"
     torch.save({"model.norm.weight": torch.ones(16), "extra": Runs()}, file)
     line = refused(folder, tmp_path, capsys)
-    assert f"{os.system.__module__}.system" in line and "--allow-unsafe-pickle" in line
+    assert f"{os.system.__module__}.system" in line and "--allow_unsafe_pickle" in line
     assert not (tmp_path / "ran").exists()
     torch.save({"model.norm.weight": torch.ones(16), "lr": Marked()}, file)
     line = refused(folder, tmp_path, capsys)
@@ -117,10 +117,10 @@ def test_sharded_tensor_of_fsdp1_is_named(copy, tmp_path, capsys):
     (tmp_path / "place").unlink(missing_ok=True)
     with pytest.raises(RuntimeError, match="process group"):
         torch.load(file, weights_only=False)
-    for flags in ([], ["--allow-unsafe-pickle"]):
+    for flags in ([], ["--allow_unsafe_pickle"]):
         line = refused(folder, tmp_path, capsys, *flags)
         assert f"{file} holds an FSDP1 ShardedTensor" in line and "save it with torch.distributed.checkpoint" in line
-        assert "--allow-unsafe-pickle" not in line  # which would not help
+        assert "--allow_unsafe_pickle" not in line  # which would not help
 
 
 def change_config(folder, **values):
@@ -142,7 +142,7 @@ def test_wrong_config(copy, tmp_path, capsys):
     change_config(folder, architectures=["NoSuchModel"])
     assert "has no model class NoSuchModel" in refused(folder, tmp_path, capsys)
     change_config(folder, architectures=["Qwen2ForCausalLM"], auto_map={"AutoModelForCausalLM": "x.Y"})
-    assert "--trust-remote-code" in refused(folder, tmp_path, capsys)
+    assert "--trust_remote_code" in refused(folder, tmp_path, capsys)
     (folder / "huggingface" / "config.json").write_text("{")
     assert "cannot be read as JSON" in refused(folder, tmp_path, capsys)
     (folder / "huggingface" / "config.json").unlink()
@@ -159,7 +159,7 @@ def test_wrong_config(copy, tmp_path, capsys):
         ({"architectures": "Qwen2ForCausalLM"}, "has no model class Q"),
         ({"architectures": [["Qwen2ForCausalLM"]]}, "no model can be built"),
         ({"architectures": ["BertForMaskedLM"]}, "no model can be built"),
-        ({"auto_map": 5}, "--trust-remote-code"),
+        ({"auto_map": 5}, "--trust_remote_code"),
         ({"hidden_size": -16}, "no model can be built"),
         ({"model_type": ["qwen2"]}, "no model can be built"),
         ({"dtype": "os.system"}, "no model can be built"),

@@ -47,7 +47,7 @@ def test_weights_of_8_bits_are_copied_and_never_cast(dtype, tmp_path, capsys):
     assert_same(stored(tmp_path / "copy"), load_file(odd / "model.safetensors"))
     kind = re.escape(str(dtype))
     for wanted in ("float32", "bfloat16", "float16"):
-        with pytest.raises(CheckpointError, match=rf"'{NAME}' is {kind}, .*--dtype"):
+        with pytest.raises(CheckpointError, match=rf"'{NAME}' is {kind}, .*`dtype`"):
             merge(odd, tmp_path / "model", dtype=wanted)
     for pair, named in (((odd, plain), odd), ((plain, odd), odd)):
         for alpha in (0, 0.5, 1):

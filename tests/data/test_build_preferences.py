@@ -355,7 +355,7 @@ def test_knowledge(tmp_path, capsys):
     retriever = json.loads((tmp_path / "run" / "settings.json").read_text())["verifier"]["retriever"]
     assert retriever["class"] == "TopicRetriever" and retriever["fingerprint"]
     assert build(*arguments, "--knowledge", base, "--retriever", "corpus") == 2
-    assert "hf-factuality index base.db --bm25" in capsys.readouterr().err
+    assert "hf-factuality index base.db` with --bm25" in capsys.readouterr().err
 
 
 def test_selections_by_topic(tmp_path, tiny_model):

@@ -196,5 +196,5 @@ def test_the_command(tmp_path, capsys):
 
 
 def test_importing_the_command_loads_no_torch():
-    code = "import sys, hf_factuality.data._cli; sys.exit('torch' in sys.modules)"
+    code = "import sys, hf_factuality.cli.builders; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

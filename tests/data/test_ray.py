@@ -89,9 +89,9 @@ def rows_of(folder, name):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--workers", "2"], "--workers=2 is for --engine ray"),
-        (["--gpus_per_worker", "1"], "--gpus_per_worker=1.0 is for --engine ray"),
-        (["--engine", "ray"], "pip install 'hf_factuality[ray]'"),
+        (["--workers", "2"], "--workers 2 is for --engine ray"),
+        (["--gpus_per_worker", "1"], "--gpus_per_worker 1.0 is for --engine ray"),
+        (["--engine", "ray"], "pip install hf_factuality[ray]"),
     ],
 )
 def test_flags_are_refused(tmp_path, flags, message, monkeypatch, capsys):
@@ -148,7 +148,7 @@ def test_a_model_on_the_gpu_goes_to_a_worker_without_one(monkeypatch):
 def test_flags_with_ray_are_refused(tmp_path, flags, monkeypatch, capsys):
     monkeypatch.setattr("hf_factuality.io.ray.find_spec", lambda name: True)
     file = write(tmp_path / "rows.jsonl", [{"completion": "a b", "evidence": "a b"}])
-    assert main(["verify", file, "--engine", "ray", *flags]) == 2 and f"{flags[0]}=" in capsys.readouterr().err
+    assert main(["verify", file, "--engine", "ray", *flags]) == 2 and f"{flags[0]} " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("address", "own"), [(None, {"address": "local", "num_cpus": 2}), ("auto", {})])

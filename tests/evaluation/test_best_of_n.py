@@ -100,7 +100,7 @@ def test_curve():
 def test_numbers_of_the_flag():
     assert parse_best_of("16,1, 4,1") == (1, 4, 16)
     for text in ("", "0,1", "1;2", "a"):
-        with pytest.raises(ValueError, match="--best_of takes positive integers"):
+        with pytest.raises(ValueError, match="`best_of` takes positive integers"):
             parse_best_of(text)
 
 

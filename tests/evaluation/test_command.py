@@ -157,7 +157,7 @@ def test_a_killed_run_asks_no_question_twice(tmp_path, evaluate):
     with FakeServer(reply=reply) as server:
         flags = f"--dataset own.jsonl --model fake --base_url {server.url} --concurrency 1 --out r.json"
         process = subprocess.Popen(
-            [sys.executable, "-m", "hf_factuality.cli", "evaluate", *flags.split()],
+            [sys.executable, "-m", "hf_factuality", "evaluate", *flags.split()],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
         )
@@ -317,7 +317,7 @@ def test_knowledge(tmp_path, evaluate):
     knowledge = entry["verifier"]["knowledge"]
     assert (knowledge["file"], knowledge["retriever"]) == ("kb.sqlite", "topic")
     status, _, err = evaluate(f"{flags} --knowledge kb.sqlite --retriever corpus")
-    assert status == 2 and "hf-factuality index kb.sqlite --bm25" in err
+    assert status == 2 and "hf-factuality index kb.sqlite` with --bm25" in err
 
 
 def test_answers_by_order_meet_their_items_in_a_sample_too(tmp_path, evaluate):

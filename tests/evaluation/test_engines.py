@@ -146,12 +146,12 @@ def test_a_rejected_request_is_missing(tmp_path):
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ((0, 1.0, 1.0, 1), "--max_new_tokens"),
-        ((5, -0.1, 1.0, 1), "--temperature"),
-        ((5, float("nan"), 1.0, 1), "--temperature"),
-        ((5, 1.0, 0.0, 1), "--top_p"),
-        ((5, 1.0, 1.1, 1), "--top_p"),
-        ((5, 1.0, 1.0, 0), "--n_samples"),
+        ((0, 1.0, 1.0, 1), "`max_new_tokens`"),
+        ((5, -0.1, 1.0, 1), "`temperature`"),
+        ((5, float("nan"), 1.0, 1), "`temperature`"),
+        ((5, 1.0, 0.0, 1), "`top_p`"),
+        ((5, 1.0, 1.1, 1), "`top_p`"),
+        ((5, 1.0, 1.0, 0), "`n_samples`"),
         ((5, 0.0, 1.0, 2), "same completion again"),
     ],
 )

@@ -210,10 +210,10 @@ def test_what_does_not_fit_is_refused_before_anything_is_computed(engine):
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"dtype": "int8"}, ValueError, "--dtype must be one of"),
-        ({"batch_size": 0}, ValueError, "--batch_size"),
-        ({"prompt_format": "raw"}, ValueError, "--prompt_format must be one of"),
-        ({"device": "gpu"}, ValueError, "--device must be"),
+        ({"dtype": "int8"}, ValueError, "`dtype` must be one of"),
+        ({"batch_size": 0}, ValueError, "`batch_size`"),
+        ({"prompt_format": "raw"}, ValueError, "`prompt_format` must be one of"),
+        ({"device": "gpu"}, ValueError, "`device` must be"),
     ],
 )
 def test_bad_arguments(tiny_model, arguments, error, message):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from hf_factuality.cli import _parser
+from hf_factuality.cli.main import _parser
 from hf_factuality.data.benchmarks.registry import benchmark_names, get_benchmark
 from hf_factuality.evaluation.plan import metrics_of
 from hf_factuality.hub.results import _ENTRY, _MODEL, _TOP

@@ -11,7 +11,7 @@ from hf_factuality.evaluation.engines import Generation
 from hf_factuality.evaluation.plan import Task, metrics_of
 from hf_factuality.evaluation.scoring import Answers, check_gold, final_answer, score
 from hf_factuality.evaluation.verification import answer_row
-from hf_factuality.metrics._cli import check_metric_args
+from hf_factuality.metrics._arguments import check_metric_args
 
 
 FINAL = json.loads((Path(__file__).resolve().parents[1] / "cases" / "final_answers.json").read_text("utf-8"))

@@ -170,7 +170,7 @@ class LoopbackHub(ThreadingHTTPServer):
         """Variables of a process that knows this Hub and no other, with a cache of its own."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "XDG_"))}
         kept |= {"HF_ENDPOINT": self.url, "HF_HOME": str(home), "HF_HUB_OFFLINE": "0", "HF_HUB_DISABLE_XET": "1"}
-        kept |= {"HF_UPDATE_DOWNLOAD_COUNTS": "0", "HF_FACTUALITY_NO_OFFER": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
+        kept |= {"HF_UPDATE_DOWNLOAD_COUNTS": "0", "HF_HUB_DISABLE_TELEMETRY": "1"}
         kept |= {"PYTHONPATH": str(Path(__file__).resolve().parents[2]), "OMP_NUM_THREADS": "1", "CI": "1"}
         return kept | ({"HF_TOKEN": token} if token else {}) | more
 

@@ -52,7 +52,7 @@ def test_reasons_for_what_is_left_out(model):
     assert reasons["optimizer.pt"].startswith("state of a run")
     assert reasons["wandb/run-1/files/config.yaml"] == "a log of the run"
     assert reasons["weights.pkl"] == "a pickle that is no model's weights"
-    assert reasons["report.html"] == "not a part of what is published; add it with --include"
+    assert reasons["report.html"] == "not a part of what is published; add it with `include`"
     assert reasons["checkpoint-7/model.safetensors"] == "a checkpoint of the run; push its folder by itself"
     assert reasons[".git/config"] == "hidden"
 
@@ -142,7 +142,7 @@ def test_private_and_public(hub, model):
 def test_a_token_that_may_not_make_private_repositories(hub, model):
     folder, _ = model
     hub.users[TOKEN] = User("someone", may_make_private=False)
-    with pytest.raises(HubError, match=r"Private repository storage limit reached.*pass --public \(private=False\)"):
+    with pytest.raises(HubError, match=r"Private repository storage limit reached.*pass `private=False`"):
         push_folder(folder, REPO)
     assert not hub.repos
     push_folder(folder, REPO, private=False)

@@ -155,7 +155,7 @@ def test_another_commit_in_between_stays(hub, push, monkeypatch):
 
 
 def start(hub, tmp_path, folder):
-    command = [sys.executable, "-m", "hf_factuality.cli", "push", str(folder), REPO]
+    command = [sys.executable, "-m", "hf_factuality", "push", str(folder), REPO]
     environment = hub.environment(tmp_path / "home")
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import evaluate
 import pytest
 
+from hf_factuality.cli.metrics import add_parser
 from hf_factuality.metrics import METRIC_NAMES, compute, installed, metric_path, write_spaces
-from hf_factuality.metrics._cli import add_parser
 from hf_factuality.metrics._registry import metric_function
 from hf_factuality.metrics.install import describe_metrics, install
 from hf_factuality.metrics.push import space_files
@@ -200,7 +200,7 @@ def test_listing_imports_no_metric_and_no_evaluate():
     code = (
         "import sys; from hf_factuality.metrics import metric_path; "
         "from hf_factuality.metrics.install import describe_metrics; "
-        "import hf_factuality.metrics._cli; describe_metrics(); "
+        "import hf_factuality.cli.metrics; describe_metrics(); "
         "print(sorted({'evaluate', 'torch', 'datasets'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=REPOSITORY)

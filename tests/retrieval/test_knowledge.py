@@ -21,9 +21,9 @@ from pathlib import Path
 import datasets
 import pytest
 
+from hf_factuality.cli.index import add_parser
 from hf_factuality.errors import DataError, RetrievalError
 from hf_factuality.retrieval import knowledge
-from hf_factuality.retrieval._cli import add_parser
 from hf_factuality.retrieval.knowledge import KnowledgeBase
 from hf_factuality.retrieval.pages import title_key
 from tests.hub.loopback import TOKEN, hub  # noqa: F401 - a fixture
@@ -467,7 +467,7 @@ def test_the_command(tmp_path, capsys):
     found = json.loads(capsys.readouterr().out)
     assert found["documents"] == len(ROWS) and found["path"] == str(out) and found["passages"] == len(ROWS)
     assert (out.parent / "kb.sqlite.bm25" / "retriever.json").exists()
-    with pytest.raises(DataError, match="--overwrite"):
+    with pytest.raises(DataError, match="`overwrite=True`"):
         run(source, "--out", out, "--title_column", "t")
     assert run(out, "--bm25", "--overwrite") == 0  # the index of a base that is there
     with pytest.raises(DataError, match="--out FILE"):

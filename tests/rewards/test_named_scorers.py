@@ -50,7 +50,7 @@ def test_what_is_no_rule_is_refused_by_its_value(scorers, error):
 
 def test_a_name_of_a_rule_is_a_source():
     rows = Dataset.from_list([{"question": "When?", "answer": GOLD}])
-    with pytest.raises(DataError, match="--default_data_source"):
+    with pytest.raises(DataError, match="`default_data_source`"):
         prepare_rows(rows)
     found = prepare_rows(rows, default_data_source="hotpot_f1", known_sources=FSPOAnswerReward().scorers)
     assert found["data_source"] == ["hotpot_f1"]
@@ -61,9 +61,9 @@ def test_a_name_of_a_rule_is_a_source():
 
 def test_an_unknown_source_is_told_the_flag_and_mathematics_asks_for_a_number():
     rows = Dataset.from_list([{"question": "2 + 2?", "answer": "4", "data_source": "mine"}])
-    with pytest.raises(DataError, match="--scorers mine=RULE"):
+    with pytest.raises(DataError, match="`scorers` mine=RULE"):
         prepare_rows(rows, known_sources=FSPOAnswerReward().scorers)
-    with pytest.raises(DataError, match="--scorers mine=RULE"):
+    with pytest.raises(DataError, match="`scorers` mine=RULE"):
         FSPOAnswerReward().check(rows)
     asked = [
         prepare_rows(rows, known_sources=FSPOAnswerReward({"mine": rule}).scorers, style="base")["prompt"][0]

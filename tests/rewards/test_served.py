@@ -250,13 +250,13 @@ def test_the_check_says_what_is_wrong_with_each_server(monkeypatch):
         assert first == "3 of 4 served roles cannot be used:"
         port = address.removeprefix("http://127.0.0.1:").removesuffix("/v1")
         assert lines[0].startswith(
-            f"claim extractor (--claim_extractor_server): {address}/models does not answer: ClientConnectorError: Cannot connect to "
+            f"claim extractor (`claim_extractor_server`): {address}/models does not answer: ClientConnectorError: Cannot connect to "
             f"host 127.0.0.1:{port} "
         )
-        assert lines[1] == f"checklist verifier (--checklist_rm_server): {other.url} does not serve fake but other"
+        assert lines[1] == f"checklist verifier (`checklist_rm_server`): {other.url} does not serve fake but other"
         root = locked.url.removesuffix("/v1")
         assert lines[2].startswith(
-            f"general reward model (--general_rm_server): {root}/v1/models does not answer: HTTP 401"
+            f"general reward model (`general_rm_server`): {root}/v1/models does not answer: HTTP 401"
         )
         assert len(lines) == 3 and "sk-" not in str(caught.value)
         for role in ROLES:

@@ -197,7 +197,7 @@ def test_formats_that_are_mixed_are_refused(make):
     with pytest.raises(DataError, match="mixes formats: .*'prompt': 'text'"):
         make("mask_dpo", Dataset.from_list(data))
     plain = labelled_pairs(4).remove_columns(["chosen_spans", "rejected_spans"])
-    with pytest.raises(DataError, match="no column 'chosen_spans'.* build-preferences --pairs"):
+    with pytest.raises(DataError, match="no column 'chosen_spans'.*`hf-factuality build-preferences` with `pairs`"):
         make("mask_dpo", plain)
     with pytest.raises(DataError, match="no column 'completion'"):
         make("ama", answers().remove_columns("completion"))

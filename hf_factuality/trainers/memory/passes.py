@@ -250,7 +250,7 @@ def inference(verifier: VerifierModel) -> tuple[int, int, int]:
     except (RuntimeError, NotImplementedError, AttributeError, KeyError) as error:
         raise ValueError(
             f"the verifier's {type(verifier.config).__name__} cannot be planned ({error!r:.200}); plan without it "
-            "(--verifier lexical), and leave room for it"
+            "(`verifier` lexical), and leave room for it"
         ) from error
     _traces[key] = number, dtype.itemsize, live["most"]
     return _traces[key]

@@ -242,7 +242,7 @@ def _refuse_settings(args: Any, sharding: str, bits: int, peft_config: Any) -> N
     """What the trainers, or what splits the model, refuse once they are made."""
     zero = sharding.startswith("zero")
     if bits and peft_config is None:
-        raise ValueError(f"weights of {bits} bits are not learnt; add adapters (--use_peft)")
+        raise ValueError(f"weights of {bits} bits are not learnt; add adapters (`use_peft`)")
     if bits and getattr(args, "critic_model", None) == "policy":
         raise ValueError(f"critic_model='policy' cannot copy weights of {bits} bits; set critic_model='value_head'")
     if sharding == "fsdp2" and (_is_bitsandbytes(args.optim) or args.optim == "adafactor"):

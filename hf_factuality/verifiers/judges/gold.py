@@ -88,7 +88,7 @@ def refuse_unused(scorers: Iterable[str], sources: Iterable[str | None]) -> None
     rule, without a word."""
     found = {source for source in sources if source is not None}
     if unused := {*scorers} - found:
-        raise ValueError(f"--scorers: no row has the data_source {min(unused)!r}; they have {sorted(found) or 'none'}")
+        raise ValueError(f"`scorers`: no row has the data_source {min(unused)!r}; they have {sorted(found) or 'none'}")
 
 
 @dataclass(frozen=True)

@@ -238,7 +238,7 @@ class ServedJudge:
     last_report: JudgeReport = field(default_factory=JudgeReport, init=False)
 
     limits: ClassVar[tuple[str, ...]] = ("max_tokens",)
-    limit_flag: ClassVar[str] = "--verifier_tokens"
+    limit_flag: ClassVar[str] = "`verifier_tokens`"
 
     def judge(self, inputs: Sequence[JudgeInput]) -> list[Judgement]:
         """One [`~hf_factuality.verifiers.base.Judgement`] per input, in order. [`~hf_factuality.chat.client.ServerError`]: the

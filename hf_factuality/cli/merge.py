@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from hf_factuality.hub._cli import add_hub_flags, hub_flags
+from hf_factuality.cli.push import add_hub_flags, hub_flags
 
 
 def add_parser(commands: Any) -> None:

@@ -1,81 +1,14 @@
-"""The `hf-factuality` command."""
+"""The command `hf-factuality world`."""
 
 from __future__ import annotations
 
 import argparse
-import re
-import signal
-import sys
-from collections.abc import Sequence
 from pathlib import Path
-
-from hf_factuality import __version__
-from hf_factuality.checkpoints._cli import add_parser as add_merge_parser
-from hf_factuality.data._cli import add_builders
-from hf_factuality.evaluation._cli import add_evaluate, add_verify
-from hf_factuality.hub._cli import add_parser as add_push_parser
-from hf_factuality.io.refusals import REFUSALS, refuse
-from hf_factuality.io.signals import on_signals
-from hf_factuality.metrics._cli import add_parser as add_metrics_parser
-from hf_factuality.retrieval._cli import add_parser as add_index_parser
-from hf_factuality.trainers._cli import add_parser as add_plan_parser
+from typing import Any
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; returns the exit status: 0, 1 (below a threshold), 2 (bad input, or a verifier that failed) or 128
-    and the number of the signal that ended it (130 for Ctrl-C)."""
-    parser = _parser()
-    args, others = parser.parse_known_args(_with_underscores(sys.argv[1:] if argv is None else argv))
-    if others and not hasattr(args, "settings"):
-        parser.error(f"unrecognized arguments: {' '.join(others)}")
-    args.settings = others
-    try:
-        with on_signals(("SIGTERM", "SIGHUP") if getattr(args, "cleans_up", False) else (), _interrupt):
-            return args.run(args)
-    except KeyboardInterrupt as error:
-        number = error.args[0] if error.args else signal.SIGINT
-        print(f"hf-factuality: ended by {signal.Signals(number).name}", file=sys.stderr)
-        return 128 + number
-    except REFUSALS as error:
-        return refuse("hf-factuality", error)
-
-
-def _interrupt(number: int) -> None:
-    """End the command as Ctrl-C does, so that what it has begun is removed."""
-    raise KeyboardInterrupt(number)
-
-
-def _with_underscores(argv: Sequence[str]) -> list[str]:
-    """Arguments with `--fail-under` spelled `--fail_under`; what follows a lone `--` or `=` stays."""
-    end = argv.index("--") if "--" in argv else len(argv)
-    spelled = [re.sub("^--[^=]*", lambda flag: "--" + flag[0][2:].replace("-", "_"), text) for text in argv[:end]]
-    return [*spelled, *argv[end:]]
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="hf-factuality", description="Factuality of text that a language model wrote."
-    )
-    parser.add_argument("--version", action="version", version=f"hf_factuality {__version__}")
-    commands = parser.add_subparsers(title="commands", required=True)
-    for add in (
-        add_verify,
-        _add_world,
-        add_evaluate,
-        add_metrics_parser,
-        add_index_parser,
-        add_builders,
-        add_merge_parser,
-        add_push_parser,
-        add_plan_parser,
-    ):
-        add(commands)
-    for name in ("merge", "average"):
-        commands.choices[name].set_defaults(cleans_up=True)
-    return parser
-
-
-def _add_world(commands) -> None:
+def add_parser(commands: Any) -> None:
+    """Add `world` to the subparsers of the `hf-factuality` command."""
     world = commands.add_parser("world", help="closed worlds: synthetic people, and small models that know about them")
     actions = world.add_subparsers(title="actions", required=True)
     build = actions.add_parser(
@@ -143,7 +76,3 @@ def _export_world(args: argparse.Namespace) -> int:
             dataset.to_json(path, force_ascii=False)
             print(f"{len(dataset)} rows in {path}")
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

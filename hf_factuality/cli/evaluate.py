@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from hf_factuality.cli.shared import add_engine
 from hf_factuality.functional.process import AGGREGATES
-from hf_factuality.io.ray import add_engine
 from hf_factuality.reading.scopes import SCOPES
 from hf_factuality.verifiers.judges.gold import SCORERS_HELP
 from hf_factuality.verifiers.registry import TOKENS_HELP, VERIFIER_HELP

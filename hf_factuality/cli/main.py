@@ -1,0 +1,107 @@
+"""The `hf-factuality` command: its parser, and how it ends."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import signal
+import sys
+from collections.abc import Collection, Sequence
+
+from hf_factuality import __version__
+from hf_factuality.cli.builders import add_builders
+from hf_factuality.cli.evaluate import add_evaluate, add_verify
+from hf_factuality.cli.index import add_parser as add_index_parser
+from hf_factuality.cli.merge import add_parser as add_merge_parser
+from hf_factuality.cli.metrics import add_parser as add_metrics_parser
+from hf_factuality.cli.plan import add_parser as add_plan_parser
+from hf_factuality.cli.push import add_parser as add_push_parser
+from hf_factuality.cli.world import add_parser as add_world_parser
+from hf_factuality.io.refusals import REFUSALS, refuse
+from hf_factuality.io.signals import on_signals
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; returns the exit status: 0, 1 (below a threshold), 2 (bad input, or a verifier that failed) or 128
+    and the number of the signal that ended it (130 for Ctrl-C)."""
+    parser = _parser()
+    names = _flag_names(parser)
+    args, others = parser.parse_known_args(_with_underscores(sys.argv[1:] if argv is None else argv))
+    if others and not hasattr(args, "settings"):
+        parser.error(f"unrecognized arguments: {' '.join(others)}")
+    args.settings = others
+    try:
+        with on_signals(("SIGTERM", "SIGHUP") if getattr(args, "cleans_up", False) else (), _interrupt):
+            return args.run(args)
+    except KeyboardInterrupt as error:
+        number = error.args[0] if error.args else signal.SIGINT
+        print(f"hf-factuality: ended by {signal.Signals(number).name}", file=sys.stderr)
+        return 128 + number
+    except REFUSALS as error:
+        return refuse("hf-factuality", error, lambda message: as_flags(message, names))
+
+
+# Arguments whose flag is another one, since it is given once for each.
+_SPELLED = {"`private=False`": "--public", "`allow_paths`": "--allow_path", "`allow_secrets`": "--allow_secret"}
+
+
+def as_flags(message: str, names: Collection[str]) -> str:
+    """A message of the API as a user of the command reads it: `` `out` `` is `--out`, and `` `engine="ray"` `` is `--engine ray`.
+
+    Below the command line arguments are named as in Python, in backticks. Names that are no flag stay as they are.
+    """
+
+    def spelled(argument: re.Match[str]) -> str:
+        if argument[0] in _SPELLED:
+            return _SPELLED[argument[0]]
+        name, value = argument[1], argument[2]
+        if name not in names:
+            return argument[0]
+        return f"--{name}" if value in (None, "True") else f"--{name} {value.strip(chr(34))}"
+
+    return re.sub(r"`([a-z]\w*)(?:=([^`]*))?`", spelled, message)
+
+
+def _flag_names(parser: argparse.ArgumentParser) -> set[str]:
+    """Names of the flags of a parser and of its commands."""
+    found: set[str] = set()
+    for action in parser._actions:
+        found |= {option[2:] for option in action.option_strings if option.startswith("--")}
+        if isinstance(action, argparse._SubParsersAction):
+            found = found.union(*map(_flag_names, action.choices.values()))
+    return found
+
+
+def _interrupt(number: int) -> None:
+    """End the command as Ctrl-C does, so that what it has begun is removed."""
+    raise KeyboardInterrupt(number)
+
+
+def _with_underscores(argv: Sequence[str]) -> list[str]:
+    """Arguments with `--fail-under` spelled `--fail_under`; what follows a lone `--` or `=` stays."""
+    end = argv.index("--") if "--" in argv else len(argv)
+    spelled = [re.sub("^--[^=]*", lambda flag: "--" + flag[0][2:].replace("-", "_"), text) for text in argv[:end]]
+    return [*spelled, *argv[end:]]
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="hf-factuality", description="Factuality of text that a language model wrote."
+    )
+    parser.add_argument("--version", action="version", version=f"hf_factuality {__version__}")
+    commands = parser.add_subparsers(title="commands", required=True)
+    for add in (
+        add_verify,
+        add_world_parser,
+        add_evaluate,
+        add_metrics_parser,
+        add_index_parser,
+        add_builders,
+        add_merge_parser,
+        add_push_parser,
+        add_plan_parser,
+    ):
+        add(commands)
+    for name in ("merge", "average"):
+        commands.choices[name].set_defaults(cleans_up=True)
+    return parser
