@@ -102,7 +102,7 @@ def verify_memory(case: str, claims: int, folder: Path) -> list[tuple[int, float
             found.append((seen, resident()))
 
     command.Tally.add = sampled
-    flags = ["--metric", "factscore"] if case == "verify_metric" else []
+    flags = ["--metrics", "factscore"] if case == "verify_metric" else []
     with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere):
         if main(["verify", str(file), "--out", str(folder / "out.jsonl"), *flags]):
             raise SystemExit("hf-factuality verify failed")

@@ -1,5 +1,7 @@
 # Public names, which load on first use.
 from hf_factuality.data import load_fspo as load_fspo
+from hf_factuality.evaluation.evaluate import evaluate as evaluate
+from hf_factuality.evaluation.verify import verify as verify
 from hf_factuality.functional import flip_advantages as flip_advantages
 from hf_factuality.spans import (
     Label as Label,

@@ -19,7 +19,7 @@ def test_ctrl_c_is_one_line(tmp_path, capsys, monkeypatch, command):
     import hf_factuality.checkpoints.merge
     import hf_factuality.evaluation.verify
 
-    monkeypatch.setattr(hf_factuality.evaluation.verify, "verify_file", interrupted)
+    monkeypatch.setattr(hf_factuality.evaluation.verify, "verify", interrupted)
     monkeypatch.setattr(hf_factuality.checkpoints.merge, "merge", interrupted)
     assert main([command, str(tmp_path), *(["--out", str(tmp_path / "out")] if command == "merge" else [])]) == 130
     assert capsys.readouterr().err == "hf-factuality: ended by SIGINT\n"

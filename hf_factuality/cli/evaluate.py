@@ -1,68 +1,29 @@
-"""The commands `hf-factuality verify` and `hf-factuality evaluate`."""
+"""The command `hf-factuality evaluate`."""
 
 from __future__ import annotations
 
 import argparse
+import json
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
 
-from hf_factuality.cli.shared import add_engine
+from hf_factuality.cli.shared import (
+    add_metric_args,
+    add_output,
+    add_scope,
+    print_failures,
+    print_results,
+    read_metric_args,
+    read_thresholds,
+)
 from hf_factuality.functional.process import AGGREGATES
-from hf_factuality.reading.scopes import SCOPES
 from hf_factuality.verifiers.judges.gold import SCORERS_HELP
 from hf_factuality.verifiers.registry import TOKENS_HELP, VERIFIER_HELP
 
 
-def add_verify(commands: Any) -> None:
-    """Add `verify` to the subparsers of the `hf-factuality` command."""
-    verify = commands.add_parser(
-        "verify",
-        help="label the sentences of completions and print how much of them the evidence supports",
-        description="Reads a file with a completion per row, and its evidence from a column or a second file. Prints a "
-        "table in a terminal, and otherwise one JSON object, with the table on the error stream. Every flag may be written "
-        "with - for _.",
-        epilog="Exit status: 0; 1 if a score is below --fail_under or too much was not judged; 2 if the input is "
-        "bad (said before anything is judged) or the verifier failed on every completion.",
-    )
-    flag = verify.add_argument
-    flag("file", type=Path, help="JSON Lines, JSON, CSV, TSV or Parquet file; - for JSON Lines on standard input")
-    flag("--verifier", default="lexical", help=VERIFIER_HELP)
-    flag("--verifier_tokens", type=int, metavar="N", help=TOKENS_HELP)
-    _add_scope(verify)
-    flag("--completion_column", default="completion")
-    flag(
-        "--evidence",
-        metavar="FILE_OR_COLUMN",
-        help="a file of the same kinds, or a column of the answers (default 'evidence')",
-    )
-    flag(
-        "--evidence_column", help="column of the evidence, in its file or beside the answers: text or a list of texts"
-    )
-    flag(
-        "--id_column",
-        help="column that joins a file of evidence to the answers (default 'id', else by the order of rows)",
-    )
-    flag("--question_column", default="question", help="shown to the verifier if it is there")
-    add_engine(verify)
-    metrics = "anah, factscore, longwiki, safe, veriscore, or your own module:function; several with commas"
-    flag("--metric", action="append", metavar="NAME", help=metrics)
-    _add_metric_args(verify)
-    flag("--out", type=Path, help="write each row with its labelled spans to this file, as it is judged")
-    flag("--html", type=Path, help="write a page with the sentences coloured by label to this file")
-    flag(
-        "--html_rows", type=int, default=200, help="completions on the page, the lowest precision first (default 200)"
-    )
-    _add_output(
-        verify,
-        "SHARE",
-        "exit with status 1 if a metric of --metric (without any: the precision) is lower than this; NAME=SHARE for one of "
-        "them, 'precision' or 'decided_precision'; may be repeated",
-    )
-    verify.set_defaults(run=_verify)
-
-
-def add_evaluate(commands: Any) -> None:
+def add_parser(commands: Any) -> None:
     """Add `evaluate` to the subparsers of the `hf-factuality` command."""
     evaluate = commands.add_parser(
         "evaluate",
@@ -89,7 +50,7 @@ def add_evaluate(commands: Any) -> None:
     flag("--style", help="style of the prompts, one of the benchmark's")
     flag("--limit", type=int, metavar="N", help="a seeded sample of N items (of a file of your own, the first)")
     flag("--metrics", action="append", metavar="NAME", help="instead of the benchmark's; likewise several")
-    _add_metric_args(what)
+    add_metric_args(what)
     flag = evaluate.add_argument_group("who answers").add_argument
     model = "id on the Hub or folder, of a model or a PEFT adapter; with --base_url, its name there"
     flag("--model", action="append", help=f"{model}; several with --suite")
@@ -126,7 +87,7 @@ def add_evaluate(commands: Any) -> None:
     flag("--verifier", help=f"for metrics over claims: {VERIFIER_HELP}")
     flag("--verifier_base_url", metavar="URL", help="server of 'llm:MODEL' and 'anah:MODEL'")
     flag("--verifier_tokens", type=int, metavar="N", help=TOKENS_HELP)
-    _add_scope(judging)
+    add_scope(judging)
     flag("--knowledge", type=Path, metavar="FILE", help="knowledge base that evidence is taken from")
     flag(
         "--retriever",
@@ -151,56 +112,59 @@ def add_evaluate(commands: Any) -> None:
         help="results are added to this file (default results.json); answers go beside it, to NAME.BENCHMARK.answers.jsonl",
     )
     out.add_argument("--overwrite", action="store_true", help="answer anew what the file of answers holds already")
-    _add_output(
+    add_output(
         out, "NAME=SHARE", "exit with status 1 if METRIC or BENCHMARK.METRIC is lower or undefined; may be repeated"
     )
     evaluate.set_defaults(run=_evaluate)
 
 
-def _add_scope(group: Any) -> None:
-    group.add_argument(
-        "--scope",
-        choices=SCOPES,
-        default=SCOPES[0],
-        help="what of a completion is judged: the answer (default), the reasoning in its think blocks, or all of it",
-    )
-
-
-def _add_metric_args(group: Any) -> None:
-    group.add_argument(
-        "--metric_args",
-        action="append",
-        metavar="METRIC.ARGUMENT=VALUE",
-        help="an argument of a metric over claims, as factscore.gamma=0 (no length penalty); may be repeated",
-    )
-
-
-def _add_output(group: Any, form: str, fail_under: str) -> None:
-    group.add_argument("--json", action="store_true", help="print JSON alone, in a terminal too")
-    group.add_argument("--fail_under", action="append", metavar=form, help=fail_under)
-    group.add_argument(
-        "--max_not_judged",
-        type=float,
-        metavar="SHARE",
-        help="exit with status 1 too if more of the answers, or of their claims, than this share are missing or could not "
-        "be judged (default 0.1 with --fail_under, otherwise any share is allowed)",
-    )
-
-
-def _verify(args: argparse.Namespace) -> int:
-    from hf_factuality.evaluation.verify import verify_file
-
-    return verify_file(args)
-
-
 def _evaluate(args: argparse.Namespace) -> int:
-    if args.suite:
-        from hf_factuality.evaluation.suite import evaluate_suite as evaluate
-    else:
-        from hf_factuality.evaluation.command import evaluate
+    from hf_factuality.evaluation.evaluate import evaluate
+    from hf_factuality.evaluation.suite import suite_table
+    from hf_factuality.hub.results import public
 
+    given = {name: value for name, value in vars(args).items() if name not in ("run", "json", "settings")}
+    given["command"] = _command(args)
+    given["metric_args"] = read_metric_args(args.metric_args)
+    given["fail_under"] = read_thresholds(args.fail_under, bare=False)
+    given["chat_template_kwargs"] = _json_object(args.chat_template_kwargs)
     try:
-        return evaluate(args)
+        found = evaluate(**given)
     except KeyboardInterrupt:
         print("hf-factuality: stopped; the same command goes on with the answers that are there", file=sys.stderr)
         return 130
+    if found.comparison is not None:
+        print_results(found.comparison, suite_table(found.comparison), found.notes, args.json)
+    else:
+        print_results({"results": public(found.results), "out": found.out.name}, found.table(), found.notes, args.json)
+    return print_failures(found.failures)
+
+
+def _command(args: argparse.Namespace) -> str:
+    """The command, without folders and addresses."""
+    from hf_factuality.hub.results import public
+
+    words = ["hf-factuality", "evaluate"]
+    for name, value in sorted(vars(args).items()):
+        if (
+            name in ("run", "settings", "base_url", "judge_base_url", "verifier_base_url")
+            or value is None
+            or value is False
+        ):
+            continue
+        for item in value if isinstance(value, list) else [value]:
+            parts = item.split("=", 1) if isinstance(item, str) else [item]  # NAME=PATH
+            words += [f"--{name}"] if item is True else [f"--{name}", "=".join(str(public(it)) for it in parts)]
+    return shlex.join(words)
+
+
+def _json_object(text: str | None) -> dict[str, Any] | None:
+    if text is None:
+        return None
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise ValueError(f"`chat_template_kwargs` must be a JSON object, got {text!r}")
+    return found

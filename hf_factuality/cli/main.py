@@ -10,12 +10,13 @@ from collections.abc import Collection, Sequence
 
 from hf_factuality import __version__
 from hf_factuality.cli.builders import add_builders
-from hf_factuality.cli.evaluate import add_evaluate, add_verify
+from hf_factuality.cli.evaluate import add_parser as add_evaluate_parser
 from hf_factuality.cli.index import add_parser as add_index_parser
 from hf_factuality.cli.merge import add_parser as add_merge_parser
 from hf_factuality.cli.metrics import add_parser as add_metrics_parser
 from hf_factuality.cli.plan import add_parser as add_plan_parser
 from hf_factuality.cli.push import add_parser as add_push_parser
+from hf_factuality.cli.verify import add_parser as add_verify_parser
 from hf_factuality.cli.world import add_parser as add_world_parser
 from hf_factuality.io.refusals import REFUSALS, refuse
 from hf_factuality.io.signals import on_signals
@@ -91,9 +92,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"hf_factuality {__version__}")
     commands = parser.add_subparsers(title="commands", required=True)
     for add in (
-        add_verify,
+        add_verify_parser,
         add_world_parser,
-        add_evaluate,
+        add_evaluate_parser,
         add_metrics_parser,
         add_index_parser,
         add_builders,

@@ -169,7 +169,7 @@ def _build(
 ) -> int:
     """The run of a builder on what `prepare` makes of the questions; of its report these names, what `more` makes of it, and
     what was dropped are printed."""
-    kind, engine = _kind(args), engine_of(args)
+    kind, engine = _kind(args), engine_of(args.engine, args.workers, args.gpus_per_worker)
     together = 16 if kind != "transformers" or defaults.get("num_samples") == 1 else 1
     given = {name: value for name in _SAMPLING if (value := getattr(args, name)) is not None}
     sampling = SamplingConfig(**defaults | given)

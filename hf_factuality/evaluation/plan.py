@@ -1,11 +1,9 @@
-"""What the flags of `hf-factuality evaluate` ask for, checked before a model or a dataset is read."""
+"""What the arguments of `evaluate` ask for, checked before a model or a dataset is read."""
 
 from __future__ import annotations
 
-import argparse
 import difflib
 import importlib.util
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,13 +13,13 @@ from hf_factuality.data.benchmarks.base import Benchmark, BenchmarkItem
 from hf_factuality.data.benchmarks.registry import benchmark_names, get_benchmark, load_items
 from hf_factuality.errors import DataError
 from hf_factuality.evaluation import own_file
-from hf_factuality.evaluation._shared import allowed_missing, check_at_least_one, listed, make_way, read_thresholds
+from hf_factuality.evaluation._shared import allowed_missing, check_at_least_one, check_thresholds, listed, make_way
 from hf_factuality.evaluation.best_of import parse_best_of
 from hf_factuality.evaluation.engines import Generation
 from hf_factuality.evaluation.verification import AnswerJudge, AnswerVerifier
 from hf_factuality.functional.process import AGGREGATES
 from hf_factuality.hub.results import load_results
-from hf_factuality.metrics._arguments import parse_metric_args
+from hf_factuality.metrics._arguments import check_argument_values
 from hf_factuality.metrics._registry import CLAIM_METRICS, METRIC_NAMES
 from hf_factuality.reading.scopes import SCOPES
 
@@ -46,15 +44,71 @@ SUITES = {
 PLAIN = {("truthfulqa", "published"), ("truthfulqa-generation", "published")}
 # After an answer, a model that is no chat model goes on with the next question.
 STOPS = {("truthfulqa-generation", "published"): ("\n\n",)}
-# Flags that change nothing with `answers`, and with a server.
+# Arguments that change nothing with `answers`, and with a server.
 _SAMPLING = ("max_new_tokens", "temperature", "top_p", "n_samples", "stop")
 _LOADING = ("dtype", "device", "prompt_format")
 _RUNNING = ("revision", *_LOADING, "chat_template_kwargs", *_SAMPLING)
 
 
+@dataclass(frozen=True)
+class Arguments:
+    """The arguments of [`~hf_factuality.evaluate`], which documents them; those that take several are lists."""
+
+    benchmark: Sequence[str] | None
+    suite: str | None
+    dataset: Sequence[str] | None
+    split: str | None
+    dataset_revision: str | None
+    style: str | None
+    limit: int | None
+    metrics: Sequence[str] | None
+    metric_args: Mapping[str, Mapping[str, Any]]
+    model: Sequence[str] | None
+    revision: str | None
+    base_url: str | None
+    concurrency: int
+    answers: Sequence[Path] | None
+    model_name: str | None
+    dtype: str
+    device: str | None
+    batch_size: int
+    prompt_format: str
+    chat_template_kwargs: Mapping[str, Any] | None
+    trust_remote_code: bool
+    max_new_tokens: int | None
+    temperature: float | None
+    top_p: float | None
+    n_samples: int | None
+    best_of: str | None
+    best_of_by: str | None
+    best_of_steps: str | None
+    stop: Sequence[str] | None
+    seed: int
+    verifier: str | None
+    verifier_base_url: str | None
+    verifier_tokens: int | None
+    scope: str
+    knowledge: Path | None
+    retriever: str | None
+    top_k: int
+    judge: str | None
+    judge_base_url: str | None
+    judge_prompt: Path | None
+    scorers: Sequence[str] | None
+    default_data_source: str | None
+    match: str | None
+    judge_votes: int
+    judge_tokens: int
+    out: Path
+    overwrite: bool
+    fail_under: Mapping[str, float]
+    max_not_judged: float | None
+    command: str
+
+
 @dataclass
 class Task:
-    """One benchmark of a run: what the flags say of it, and what is read when all of them were checked."""
+    """One benchmark of a run: what the arguments say of it, and what is read when all of them were checked."""
 
     benchmark: Benchmark
     style: str
@@ -92,7 +146,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Plan:
-    """A run, checked: its tasks, and what the flags say of all of them."""
+    """A run, checked: its tasks, and what the arguments say of all of them."""
 
     tasks: Sequence[Task]
     thresholds: Mapping[str, float]  # by `metric` or `benchmark.metric`
@@ -109,42 +163,48 @@ def metrics_of(benchmark: Benchmark) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*benchmark.metrics, *more, *CLAIM_METRICS)))
 
 
-def one_run(args: argparse.Namespace) -> argparse.Namespace:
-    """The flags of a run, which is of one model."""
-    for flag in ("model", "answers"):
-        refuse(len(getattr(args, flag) or ()) > 1, f"several `{flag}` are compared by `suite` {' or '.join(SUITES)}")
-    one = {flag: (getattr(args, flag) or [None])[0] for flag in ("model", "answers")}
-    return argparse.Namespace(**{**vars(args), **one})
+def one_run(args: Arguments) -> Arguments:
+    """Refuses arguments of several runs, which is one for each model."""
+    for name in ("model", "answers"):
+        refuse(len(getattr(args, name) or ()) > 1, f"several `{name}` are compared by `suite` {' or '.join(SUITES)}")
+    return args
 
 
-def make_plan(args: argparse.Namespace) -> Plan:
-    """Check the flags; a `ValueError` names the flag, what is wrong with it, and the fix."""
-    check_at_least_one(args, "concurrency", "limit", "top_k", "judge_tokens", "verifier_tokens")
+def make_plan(args: Arguments) -> Plan:
+    """Check the arguments; a `ValueError` names the argument, what is wrong with it, and the fix."""
+    names = ("concurrency", "limit", "top_k", "judge_tokens", "verifier_tokens")
+    check_at_least_one(**{name: getattr(args, name) for name in names})
     refuse((args.model is None) == (args.answers is None), "give either `model`, or `answers` with a file of answers")
     datasets = _datasets(args)
     benchmarks = _benchmarks(args, datasets)
     metrics = _metrics(args, benchmarks)
-    _check_flags(args, benchmarks, {name for names in metrics.values() for name in names})
+    _check_arguments(args, benchmarks, {name for names in metrics.values() for name in names})
     named = {*datasets, *listed(args.benchmark)} & {*ABILITIES} or {*ABILITIES}
     abilities = {name: datasets.get(name) for name in ABILITIES if name in named and args.suite == "tax"}
     if abilities and importlib.util.find_spec("lm_eval") is None:
         raise ImportError("`suite` tax runs tasks of lm-evaluation-harness: pip install hf_factuality[tax]")
     tasks = [_task(args, benchmark, metrics[benchmark.name]) for benchmark in benchmarks]
     computed = {*(name for task in tasks for name in task.metrics)}
-    arguments = parse_metric_args(args.metric_args, computed, "`metrics`")
+    arguments = check_argument_values(args.metric_args, computed)
     for name in arguments:
         refuse(name not in CLAIM_METRICS, f"`metric_args`: {name} takes none; only {', '.join(CLAIM_METRICS)} do")
     for task in tasks:
         task.metric_args, task.dataset = arguments, datasets.get(task.name, datasets.get(""))
     for path in (args.out, *(task.answers for task in tasks)):
-        make_way(path, [args.answers] if args.answers else [], "`out`")
+        make_way(path, args.answers or (), "out")
     if args.out.exists():
         load_results(args.out)
     computed |= {f"{task.name}.{name}" for task in tasks for name in task.metrics}
     computed |= {text for name in abilities for text in (ABILITIES[name][0], f"{name}.{ABILITIES[name][0]}")}
-    thresholds = read_thresholds(args.fail_under, computed)
+    thresholds = check_thresholds(args.fail_under, computed)
     refuse("calibration" in " ".join(thresholds), "`fail_under` calibration: it is an error, so lower is better")
-    return Plan(tasks, thresholds, abilities, allowed_missing(args), _template(args.chat_template_kwargs))
+    return Plan(
+        tasks,
+        thresholds,
+        abilities,
+        allowed_missing(args.max_not_judged, args.fail_under),
+        args.chat_template_kwargs or {},
+    )
 
 
 def check_samples(task: Task, source: str) -> None:
@@ -160,9 +220,7 @@ def check_samples(task: Task, source: str) -> None:
         refuse(largest > n_samples, f"`best_of` {largest} needs that many completions per item, and {where}")
 
 
-def load_task_items(
-    args: argparse.Namespace, task: Task, limit: int | None
-) -> tuple[list[BenchmarkItem], dict[str, Any]]:
+def load_task_items(args: Arguments, task: Task, limit: int | None) -> tuple[list[BenchmarkItem], dict[str, Any]]:
     """Items of a task, and where they come from; see `load_items`."""
     if task.name == own_file.NAME:
         return own_file.load_own_items(Path(task.dataset), limit)
@@ -175,8 +233,8 @@ def refuse(wrong: Any, message: str) -> None:
         raise ValueError(message)
 
 
-def _check_flags(args: argparse.Namespace, benchmarks: Sequence[Benchmark], wanted: set[str]) -> None:
-    """Flags that need others, flags that exclude each other, and flags that would change nothing."""
+def _check_arguments(args: Arguments, benchmarks: Sequence[Benchmark], wanted: set[str]) -> None:
+    """Arguments that need others, that exclude each other, or that would change nothing."""
     claims, judged = sorted(wanted & set(CLAIM_METRICS)), wanted & set(JUDGED_METRICS)
     graded, by_claims = wanted & set(GRADED_METRICS), "metrics over claims take `verifier` llm:MODEL"
     own, names = own_file.FILE_BENCHMARK in benchmarks, ", ".join(sorted(wanted))
@@ -233,7 +291,7 @@ def _check_flags(args: argparse.Namespace, benchmarks: Sequence[Benchmark], want
         refuse(wrong, message)
 
 
-def _datasets(args: argparse.Namespace) -> dict[str, str]:
+def _datasets(args: Arguments) -> dict[str, str]:
     """The paths of `dataset` by the benchmark that it names; by `""` without a name."""
     found: dict[str, str] = {}
     known = SUITES["tax"] if args.suite == "tax" else (*benchmark_names(), own_file.NAME)
@@ -243,7 +301,7 @@ def _datasets(args: argparse.Namespace) -> dict[str, str]:
     return found
 
 
-def _benchmarks(args: argparse.Namespace, datasets: Mapping[str, str]) -> list[Benchmark]:
+def _benchmarks(args: Arguments, datasets: Mapping[str, str]) -> list[Benchmark]:
     names, among = listed(args.benchmark) or [name or own_file.NAME for name in datasets], benchmark_names()
     if args.suite:
         refuse(args.suite not in SUITES, f"`suite` {args.suite!r}: choose of {', '.join(SUITES)}")
@@ -266,7 +324,7 @@ def _benchmarks(args: argparse.Namespace, datasets: Mapping[str, str]) -> list[B
     return found
 
 
-def _metrics(args: argparse.Namespace, benchmarks: Sequence[Benchmark]) -> dict[str, tuple[str, ...]]:
+def _metrics(args: Arguments, benchmarks: Sequence[Benchmark]) -> dict[str, tuple[str, ...]]:
     """Per benchmark, the wanted metrics that are defined for it, or its own."""
     wanted = listed(args.metrics)
     known = sorted({"accuracy", *METRIC_NAMES})
@@ -289,7 +347,7 @@ def _metrics(args: argparse.Namespace, benchmarks: Sequence[Benchmark]) -> dict[
     return found
 
 
-def _task(args: argparse.Namespace, benchmark: Benchmark, metrics: tuple[str, ...]) -> Task:
+def _task(args: Arguments, benchmark: Benchmark, metrics: tuple[str, ...]) -> Task:
     style = args.style or benchmark.styles[0]
     styles = ", ".join(map(repr, benchmark.styles))
     refuse(style not in benchmark.styles, f"`style` {style!r}: {benchmark.name} has {styles}")
@@ -310,7 +368,7 @@ def _task(args: argparse.Namespace, benchmark: Benchmark, metrics: tuple[str, ..
     return task
 
 
-def _generation(args: argparse.Namespace, benchmark: Benchmark, style: str) -> Generation:
+def _generation(args: Arguments, benchmark: Benchmark, style: str) -> Generation:
     def given(name: str) -> Any:
         value = getattr(args, name)
         return getattr(benchmark, name) if value is None else value
@@ -318,12 +376,3 @@ def _generation(args: argparse.Namespace, benchmark: Benchmark, style: str) -> G
     stop = tuple(args.stop) if args.stop else STOPS.get((benchmark.name, style), ())
     n_samples = 1 if args.answers else given("n_samples")  # of answers, the file tells
     return Generation(given("max_new_tokens"), given("temperature"), given("top_p"), n_samples, args.seed, stop)
-
-
-def _template(text: str | None) -> dict[str, Any]:
-    try:
-        found = {} if text is None else json.loads(text)
-    except ValueError:
-        found = None
-    refuse(not isinstance(found, dict), f"`chat_template_kwargs` must be a JSON object, got {text!r}")
-    return found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import gc
 import hashlib
 import json
@@ -11,13 +10,14 @@ import re
 import sys
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from hf_factuality.errors import DataError
-from hf_factuality.evaluation._shared import print_results, shown
-from hf_factuality.evaluation.command import evaluate
-from hf_factuality.evaluation.plan import make_plan, one_run, refuse
+from hf_factuality.evaluation._shared import shown
+from hf_factuality.evaluation.model import EvaluateResult, evaluate_model
+from hf_factuality.evaluation.plan import Arguments, make_plan, one_run, refuse
 from hf_factuality.evaluation.scoring import Answers
 from hf_factuality.evaluation.tax import add_tax, tax_cells, tax_rows
 from hf_factuality.evaluation.verification import answer_row, found_in
@@ -37,8 +37,8 @@ _COLUMNS = (
 _LABELS = {"correct": "true facts per answer", "mean": "mean of the other abilities"}
 
 
-def evaluate_suite(args: argparse.Namespace) -> int:
-    """Run a suite; 0, or 1 if a model is below a threshold. The flags of all runs are checked before the first."""
+def evaluate_suite(args: Arguments) -> EvaluateResult:
+    """All models on a suite, side by side. The arguments of all runs are checked before the first."""
     out = args.out
     page, plot = out.with_suffix(".md"), out.with_suffix(".png")
     known = out not in (page, plot) and out.is_file() and SCHEMA in out.read_text("utf-8", "replace")
@@ -52,10 +52,13 @@ def evaluate_suite(args: argparse.Namespace) -> int:
     tax = args.suite == "tax"
     both = ("mean", "value") if tax else ("correct", "precision")  # axes of the plot
     found: dict[str, list[dict[str, Any]]] = {}  # rows by benchmark
-    status = 0
+    results, below = [], []
     for name, run in runs:
         print(f"{name}:", file=sys.stderr)
-        status |= evaluate(run, answers := [])
+        measured = evaluate_model(run)
+        answers = measured.answers
+        results += measured.results
+        below += [f"{name}: {text}" for text in measured.failures]
         gc.collect()  # of the model, before the next one is loaded
         told = ({"benchmark": it.task.name, **axes.long_form_axes(list(_axes_of(it)))} for it, _ in answers)
         for row in tax_rows(answers) if tax else told:
@@ -68,12 +71,18 @@ def evaluate_suite(args: argparse.Namespace) -> int:
     more, notes = add_tax(found.values()) if tax else _hacks(found.values())
     summary = {"schema": SCHEMA, "suite": args.suite, "created": now(), "rows": rows, **more}
     write_atomically(out, json.dumps(summary, indent=2) + "\n")
-    table = [tax_cells(row) if tax else {name: shown(row[name]) for name in _COLUMNS} for row in rows]
+    table = suite_table(summary)
     lines = [list(table[0]), ["---"] * len(table[0]), *(row.values() for row in table)]
     text = [*(f"| {' | '.join(line)} |" for line in lines), "", *(f"- {note}" for note in notes), ""]
     write_atomically(page, "\n".join(text))
-    print_results(summary, table, [*notes, _plot(rows, plot, *both), str(out)], args.json)
-    return status
+    return EvaluateResult(results, out, below, [*notes, _plot(rows, plot, *both), str(out)], summary)
+
+
+def suite_table(comparison: Mapping[str, Any]) -> list[dict[str, str]]:
+    """A comparison as cells of a table."""
+    if comparison["suite"] == "tax":
+        return [tax_cells(row) for row in comparison["rows"]]
+    return [{name: shown(row[name]) for name in _COLUMNS} for row in comparison["rows"]]
 
 
 def _hacks(groups: Iterable[Sequence[Mapping[str, Any]]]) -> tuple[dict[str, Any], list[str]]:
@@ -90,8 +99,8 @@ def _hacks(groups: Iterable[Sequence[Mapping[str, Any]]]) -> tuple[dict[str, Any
     return {"hacks": hacks}, notes
 
 
-def _runs(args: argparse.Namespace) -> Iterator[tuple[str, argparse.Namespace]]:
-    """Name and flags of each run, whose results go beside the comparison."""
+def _runs(args: Arguments) -> Iterator[tuple[str, Arguments]]:
+    """Name and arguments of each run, whose results go beside the comparison."""
     models, files = list(dict.fromkeys(args.model or ())), list(dict.fromkeys(args.answers or ()))
     unclear = bool(models) == bool(files)
     refuse(unclear, "give either `model`, or `answers` with files of answers; each may be repeated")
@@ -107,7 +116,7 @@ def _runs(args: argparse.Namespace) -> Iterator[tuple[str, argparse.Namespace]]:
         if folded.count(name.lower()) > 1:
             name += "-" + hashlib.sha256(os.fsencode(it)).hexdigest()[:6]
         who = {"model": [it]} if models else {"answers": [it], "model_name": args.model_name or name}
-        yield name, argparse.Namespace(**{**vars(args), **who, "out": args.out.with_suffix(f".{name}.json")})
+        yield name, replace(args, **who, out=args.out.with_suffix(f".{name}.json"))
 
 
 def _axes_of(answers: Answers) -> Iterator[axes.LongFormAnswer]:

@@ -1,36 +1,51 @@
-"""The work of `hf-factuality verify`: a file of answers in; a table, JSON, painted page and labelled rows out.
+"""Completions in; scores, labelled rows and a painted page out.
 
-Both files are read to their ends before anything is judged, and again while it is: memory stays small.
+Files are read to their ends before anything is judged, and again while it is: memory stays small.
 """
 
 from __future__ import annotations
 
-import argparse
-import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
+from dataclasses import dataclass, field
 from itertools import tee
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hf_factuality.chat.journal import dumps
 from hf_factuality.errors import JudgingError
-from hf_factuality.evaluation import _shared
-from hf_factuality.evaluation._shared import counts, numbers, shown, shown_interval
-from hf_factuality.evaluation.verify_input import Source, read_source
+from hf_factuality.evaluation._shared import (
+    allowed_missing,
+    check_at_least_one,
+    check_thresholds,
+    counts,
+    failures,
+    listed,
+    make_way,
+    numbers,
+    shown,
+    shown_interval,
+)
+from hf_factuality.evaluation.verify_input import Columns, Source, read_source
 from hf_factuality.functional.scoring import decided_precision, factual_precision
 from hf_factuality.io.ray import engine_of
-from hf_factuality.metrics._arguments import check_metric_args, parse_metric_args
+from hf_factuality.metrics._arguments import check_argument_values, check_metric_args
 from hf_factuality.metrics._claims import Answer, small_answer
 from hf_factuality.metrics._common import who_judges
 from hf_factuality.metrics._registry import CLAIM_METRICS, METRIC_NAMES, add_metric, compute
 from hf_factuality.reading.same import distinct_units
+from hf_factuality.reading.scopes import SCOPES
 from hf_factuality.report import ReportSample, write_report
 from hf_factuality.spans import Label, LabeledSpan, Verification
+from hf_factuality.verifiers.base import Verifier
 from hf_factuality.verifiers.guard import GuardedVerifier, OverRay, quiet_guard
 from hf_factuality.verifiers.registry import load_verifier, served_arguments
 from hf_factuality.verifiers.service import CHUNK, GIVE_UP_AFTER, JudgedRow, JudgingReport, Row, judge_rows, left_out
+
+
+if TYPE_CHECKING:
+    import pandas
 
 
 SHARES = ("precision", "decided_precision")
@@ -156,40 +171,176 @@ class Tally:
         }
 
 
-def verify_file(args: argparse.Namespace) -> int:
-    """Run the command; 0, or 1 below a threshold. All flags and both files are checked before anything is judged."""
-    names = _metric_names(args.metric)
-    thresholds = _shared.read_thresholds(args.fail_under, (*SHARES, *names), names or ["precision"])
-    metrics = Metrics(names, parse_metric_args(args.metric_args, names, "`metric`"))
-    allowed, engine = _shared.allowed_missing(args), engine_of(args)
-    _shared.check_at_least_one(args, "html_rows", "verifier_tokens")
+@dataclass(frozen=True)
+class VerifiedCompletion:
+    """A completion and what the verifier found. `place` is its line or row, `verification` is `None` if there was no completion,
+    and `declined` is whether it declines to answer."""
+
+    place: str
+    completion: str
+    question: str | None
+    verification: Verification | None
+    declined: bool
+
+
+@dataclass(frozen=True)
+class VerifyResult:
+    """What [`verify`] has found.
+
+    Args:
+        summary (`dict[str, Any]`):
+            Precision, decided precision, and counts of completions and claims; under `metrics` the results of metrics.
+        rows (`list[VerifiedCompletion]`):
+            The completions in order; empty with `keep_rows=False`.
+        failures (`list[str]`):
+            What is below `fail_under`, or left unjudged beyond `max_not_judged`, in words; empty if all is well.
+        notes (`list[str]`):
+            What must be known to read the scores, such as how evidence was joined.
+        failed (`int`), first_reason (`str`, *optional*):
+            Completions that the verifier failed on, and why it failed on the first.
+    """
+
+    summary: dict[str, Any]
+    rows: list[VerifiedCompletion] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    failed: int = 0
+    first_reason: str | None = None
+
+    @property
+    def precision(self) -> float | None:
+        """Share of the judged claims that the evidence supports; `None` without any."""
+        return self.summary["precision"]
+
+    @property
+    def metrics(self) -> dict[str, dict[str, Any]]:
+        """The result of each metric."""
+        return self.summary.get("metrics", {})
+
+    def table(self) -> list[dict[str, str]]:
+        """The scores as cells of a table."""
+        return _table(self.summary)
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """A row per labelled span: `place`, `start`, `end`, `text`, `label` (`None`: not judged), `score`, `claim`, `evidence`."""
+        import pandas
+
+        columns = ("place", "start", "end", "text", "label", "score", "claim", "evidence")
+        spans = [
+            (row.place, it.start, it.end, row.completion[it.start : it.end], it.label and it.label.value, it.score,
+             it.claim, it.evidence)
+            for row in self.rows if row.verification for it in row.verification.spans
+        ]  # fmt: skip
+        return pandas.DataFrame(spans, columns=columns)
+
+
+def verify(
+    completions: str | Path | Iterable[str | Mapping[str, Any]],
+    *,
+    evidence: str | Path | Iterable[str | Sequence[str] | Mapping[str, Any]] | None = None,
+    verifier: str | Verifier = "lexical",
+    verifier_tokens: int | None = None,
+    scope: str = "answer",
+    completion_column: str = "completion",
+    question_column: str = "question",
+    evidence_column: str | None = None,
+    id_column: str | None = None,
+    metrics: str | Sequence[str] = (),
+    metric_args: Mapping[str, Mapping[str, Any]] | None = None,
+    engine: str = "local",
+    workers: int | None = None,
+    gpus_per_worker: float | None = None,
+    out: str | Path | None = None,
+    html: str | Path | None = None,
+    html_rows: int = 200,
+    fail_under: float | Mapping[str, float] | None = None,
+    max_not_judged: float | None = None,
+    keep_rows: bool = True,
+) -> VerifyResult:
+    """Label the sentences of completions, and measure how much of them the evidence supports.
+
+    All arguments and files are checked before anything is judged.
+
+    Args:
+        completions (`str`, `Path` or `Iterable[str | Mapping[str, Any]]`):
+            A JSON Lines, JSON, CSV, TSV or Parquet file (`"-"`: JSON Lines on standard input); or completions, or rows with
+            the columns below, such as a `datasets.Dataset`.
+        evidence (`str`, `Path` or `Iterable`, *optional*):
+            A file of the same kinds, or a column of the completions (by default `evidence`); or for each completion its
+            evidence, a text or a list of texts.
+        verifier (`str` or `Verifier`, *optional*, defaults to `"lexical"`):
+            A name for [`load_verifier`], or a verifier.
+        verifier_tokens (`int`, *optional*):
+            Room for an answer of a judge that is a language model.
+        scope (`str`, *optional*, defaults to `"answer"`):
+            What of a completion is judged: `"answer"`, `"think"` (its reasoning) or `"completion"`.
+        completion_column, question_column (`str`, *optional*, default to `"completion"` and `"question"`):
+            Columns of the completions; rows without the first may have chats in `messages`.
+        evidence_column (`str`, *optional*):
+            Column of the evidence, in its file or beside the completions.
+        id_column (`str`, *optional*):
+            Column that joins a file of evidence to the completions; by default `id`, else the order of rows.
+        metrics (`str` or `Sequence[str]`, *optional*):
+            Names of metrics over claims (`anah`, `factscore`, `longwiki`, `safe`, `veriscore`), or `module:function`.
+        metric_args (`Mapping[str, Mapping[str, Any]]`, *optional*):
+            Per metric its arguments, as `{"factscore": {"gamma": 0}}`.
+        engine (`str`, *optional*, defaults to `"local"`), workers (`int`, *optional*), gpus_per_worker (`float`, *optional*):
+            `"ray"` judges in so many of Ray's workers, with so many GPUs each.
+        out (`str` or `Path`, *optional*):
+            File that each row is written to with its labelled spans, as JSON Lines, as it is judged.
+        html (`str` or `Path`, *optional*), html_rows (`int`, *optional*, defaults to 200):
+            File of a page with the sentences coloured by label, and how many completions are on it, the lowest precision first.
+        fail_under (`float` or `Mapping[str, float]`, *optional*):
+            Least value of every metric (without metrics, of the precision), or per name (`precision`, `decided_precision` or
+            a metric); what is lower is named in `failures` of the result.
+        max_not_judged (`float`, *optional*):
+            Share of the completions, or of their claims, that may be left unjudged before that is one of `failures`; 0.1 by
+            default with `fail_under`, otherwise any.
+        keep_rows (`bool`, *optional*, defaults to `True`):
+            Whether the result holds every completion; without, memory stays small for files of any length.
+
+    Returns:
+        [`VerifyResult`]: scores, rows and what is below a threshold.
+
+    Raises:
+        `DataError`: the completions or their evidence cannot be used. `JudgingError`: the verifier fails again and again; what
+        `out` holds is kept. `ValueError`: an argument is wrong; the message names it. `OSError`: a file cannot be written.
+    """
+    names = _metric_names(metrics)
+    thresholds = check_thresholds(fail_under, (*SHARES, *names), names or ["precision"])
+    over_claims = Metrics(names, check_argument_values(metric_args or {}, names))
+    allowed, runs = allowed_missing(max_not_judged, fail_under), engine_of(engine, workers, gpus_per_worker)
+    if scope not in SCOPES:
+        raise ValueError(f"`scope` must be one of {', '.join(SCOPES)}, got {scope!r}")
+    check_at_least_one(html_rows=html_rows, verifier_tokens=verifier_tokens)
+    out, html = (None if path is None else Path(path) for path in (out, html))
+    columns = Columns(completion_column, question_column, evidence_column, id_column)
+    kept: list[VerifiedCompletion] = []
     with ExitStack() as stack:
-        source = stack.enter_context(read_source(args))
-        verifier = GuardedVerifier(load_verifier(args.verifier, **served_arguments(None, args.verifier_tokens)))
-        if verifier.requires_evidence:
+        source = stack.enter_context(read_source(completions, evidence, columns))
+        if isinstance(verifier, str):
+            verifier = load_verifier(verifier, **served_arguments(None, verifier_tokens))
+        guarded = GuardedVerifier(verifier)
+        if guarded.requires_evidence:
             source.require_evidence()
-        if args.out:
-            _shared.make_way(args.out, source.paths, "`out`")
-            args.out.open("ab").close()  # what it holds stays until a row is judged
-        if args.html:
-            _shared.make_way(args.html, [*source.paths, *filter(None, [args.out])], "`html`")
-        page = Page(args.html_rows) if args.html else None
+        if out:
+            make_way(out, source.paths, "out")
+            out.open("ab").close()  # what it holds stays until a row is judged
+        if html:
+            make_way(html, [*source.paths, *filter(None, [out])], "html")
+        page = Page(html_rows) if html else None
         stack.enter_context(quiet_guard())
-        tally = _judge(args, source, verifier, engine, [metrics, page] if page else [metrics])
+        readers = [over_claims, *filter(None, [page]), *([_Keeper(kept)] if keep_rows else [])]
+        tally = _judge(source, guarded, runs, scope, out, readers)
         summary = tally.summary()
         if names:
-            summary["metrics"] = metrics.compute(verifier)
-    table = _table(summary)
+            summary["metrics"] = over_claims.compute(guarded)
     if page:
-        page.write(args.html, source.name, args.scope, table)
-    _shared.print_results(summary, table, _notes(summary, source), args.json)
-    if tally.report.failed:
-        failed = f"the verifier failed on {tally.report.failed} completions, which are left out"
-        print(f"hf-factuality: {failed}; the first: {tally.report.first_reason}", file=sys.stderr)
+        page.write(html, source.name, scope, _table(summary))
     scores = {name: found[name] for name, found in summary.get("metrics", {}).items()}
     scores |= {name: summary[name] for name in SHARES}
     claims = summary["claims"]
-    return _shared.exit_status(
+    below = failures(
         [(name, scores[name], threshold) for name, threshold in thresholds.items()],
         [
             ("", summary["not_judged"], summary["completions"], "completions could not be judged"),
@@ -197,18 +348,32 @@ def verify_file(args: argparse.Namespace) -> int:
         ],
         allowed,
     )
+    return VerifyResult(summary, kept, below, _notes(summary, source), tally.report.failed, tally.report.first_reason)
+
+
+class _Keeper:
+    """Keeps the completions of the result."""
+
+    def __init__(self, kept: list[VerifiedCompletion]):
+        self._kept = kept
+
+    def add(self, judged: JudgedRow) -> None:
+        row, found = judged.row, None if judged.left_out == "missing" else judged.verification
+        declined = judged.left_out is None and row.declines
+        self._kept.append(VerifiedCompletion(row.key, row.input.completion, row.input.question, found, declined))
 
 
 def _judge(
-    args: argparse.Namespace,
     source: Source,
     verifier: GuardedVerifier,
     engine: Mapping[str, Any],
-    readers: Sequence[Metrics | Page],
+    scope: str,
+    path: Path | None,
+    readers: Sequence[Metrics | Page | _Keeper],
 ) -> Tally:
     """Feed each row to the readers as it is judged, and write it."""
     tally = Tally()
-    rows = (Row(item, args.scope, key=place, missing=missing) for place, item, missing in source)
+    rows = (Row(item, scope, key=place, missing=missing) for place, item, missing in source)
     flags = {"give_up_after": GIVE_UP_AFTER, "progress": " answers", "total": source.total}
     judge = verifier
     if engine["workers"]:
@@ -217,7 +382,7 @@ def _judge(
         # What goes wrong with an answer is said in the worker; here, with Ray.
         judge = GuardedVerifier(OverRay(verifier.verifier, ahead, **engine), None, raises=(Exception,))
     try:
-        with args.out.open("wb") if args.out else nullcontext() as out:
+        with path.open("wb") if path else nullcontext() as out:
             for chunk in judge_rows(judge, rows, report=tally.report, **flags):
                 for judged in chunk:
                     tally.add(judged)
@@ -229,19 +394,19 @@ def _judge(
                 if out:
                     out.flush()
     except JudgingError as error:
-        kept = f"; {args.out} holds the {tally.report.rows} rows until then" if args.out else ""
+        kept = f"; {path} holds the {tally.report.rows} rows until then" if path else ""
         raise JudgingError(f"{error}{kept}") from None
     return tally
 
 
-def _metric_names(given: Sequence[str] | None) -> list[str]:
-    names = _shared.listed(given)
+def _metric_names(given: str | Sequence[str]) -> list[str]:
+    names = listed(given)
     own = {name: add_metric(name) for name in names if ":" in name}
     for name in names:
         if name not in CLAIM_METRICS and name not in own:
             known = f"; {name} needs other inputs: evaluate.load({name!r}), docs/metrics.md"
             hint = known if name in METRIC_NAMES else ""
-            raise ValueError(f"`metric` {name!r} cannot be verified; choose of {', '.join(CLAIM_METRICS)}{hint}")
+            raise ValueError(f"`metrics` {name!r} cannot be verified; choose of {', '.join(CLAIM_METRICS)}{hint}")
     return list(dict.fromkeys(own.get(name, name) for name in names))
 
 
@@ -268,6 +433,6 @@ def _notes(summary: Mapping[str, Any], source: Source) -> list[str]:
     found = summary.get("metrics", {}).get("factscore")
     if found and found["factscore"] is not None and found["settings"]["gamma"]:
         notes.append(
-            "factscore: with the released length penalty; init_score and `metric_args` factscore.gamma=0 without"
+            "factscore: with the released length penalty; init_score and factscore.gamma=0 in metric_args without"
         )
     return notes

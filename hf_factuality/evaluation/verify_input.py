@@ -1,14 +1,14 @@
-"""Answers and their evidence as `hf-factuality verify` reads them: checked once to the end, then row by row."""
+"""Completions and their evidence as `verify` reads them: checked once to the end, then row by row."""
 
 from __future__ import annotations
 
-import argparse
 import json
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, nullcontext
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -17,6 +17,38 @@ from hf_factuality.errors import DataError
 from hf_factuality.io.messages import asked, is_chat, last_answer
 from hf_factuality.io.rows import Cell, file_kind, is_missing, listed, read_lines, read_rows
 from hf_factuality.verifiers.base import VerifierInput, evidence_passages
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Names of the columns; `evidence` and `id` may be found out."""
+
+    completion: str = "completion"
+    question: str = "question"
+    evidence: str | None = None
+    id: str | None = None
+
+
+class RowList:
+    """Rows in memory, with the interface of [`RowFile`]; what is no mapping is the value of `column`."""
+
+    path = None
+    unit = "row"
+
+    def __init__(self, rows: Iterable[Any], name: str, column: str):
+        self.name = name
+        self._rows = [dict(row) if isinstance(row, Mapping) else {column: row} for row in rows]
+
+    def __iter__(self) -> Iterator[tuple[int, int, Any]]:
+        for number, row in enumerate(self._rows):
+            yield number + 1, number, row
+
+    def at(self, offset: int) -> dict[str, Any]:
+        """The row of this number, from 0."""
+        return self._rows[offset]
+
+    def close(self) -> None:
+        pass
 
 
 class RowFile:
@@ -78,17 +110,26 @@ def _copied(source: BinaryIO) -> BinaryIO:
 
 
 class Source:
-    """The rows of the command: iterating gives the place of each, a [`VerifierInput`], and whether its answer is missing.
+    """The rows: iterating gives the place of each, a [`VerifierInput`], and whether its answer is missing.
 
     It is iterated once at construction, so that what cannot be used is a `DataError` by then. Of a file of evidence only the
     places of its lines are kept.
     """
 
-    def __init__(self, answers: RowFile, evidence: RowFile | None, args: argparse.Namespace, column: str):
+    def __init__(
+        self,
+        answers: RowFile | RowList,
+        evidence: RowFile | RowList | None,
+        columns: Columns,
+        named: str | None,
+    ):
         self.name = answers.name
-        self.paths = [file.path for file in (answers, evidence) if file and file.name != "standard input"]
+        self.paths = [
+            file.path for file in (answers, evidence) if file and file.path and file.name != "standard input"
+        ]
         self.pairing = ""
-        self._answers, self._evidence, self._args, self._column = answers, evidence, args, column
+        self._answers, self._evidence, self._names = answers, evidence, columns
+        self._column = column = columns.evidence or "evidence"
         self._offsets: dict[str | int, int] = {}
         self._id_column = self._choose_id() if evidence else None
         rows = self._index() if evidence else 0
@@ -106,24 +147,23 @@ class Source:
             raise DataError(f"{self.name} holds no rows")
         if self.missing == self.total:
             row = dict.fromkeys(self.columns)
-            raise _lacks(f"{self.name}: every row", "no text", args.completion_column, row, "`completion_column`")
+            raise _lacks(f"{self.name}: every row", "no text", self._names.completion, row, "`completion_column`")
         if evidence:
             if self._id_column is None and rows != self.total:
                 counts = f"{self.name} has {self.total} rows and {evidence.name} has {rows}"
                 raise DataError(f"{counts}; give as many, or name a column of both with `id_column`")
             how = f"by {self._id_column!r}" if self._id_column else "by the order of their rows"
             self.pairing = f"evidence from {evidence.name}, joined {how}: {self.with_evidence} of {self.total} rows"
-        elif args.evidence and not seen:
+        elif named and not seen:
             where = f"no such column in {self.name} (columns: {self.columns})"
-            raise DataError(f"`evidence` {args.evidence}: there is no such file, and {where}")
+            raise DataError(f"`evidence` {named}: there is no such file, and {where}")
 
     def __iter__(self) -> Iterator[tuple[str, VerifierInput, bool]]:
-        args = self._args
         for number, (line, _, row) in enumerate(self._answers, start=1):
             where = f"{self._answers.unit} {line}"
             place = f"{self.name}, {where}"
             if not isinstance(row, dict):
-                raise _lacks(place, "no text", args.completion_column, row, "`completion_column`")
+                raise _lacks(place, "no text", self._names.completion, row, "`completion_column`")
             text, question = self._exchange(row, place)
             if self._evidence is None:
                 more = f", row {number}" if self._answers.unit == "line" else ""
@@ -135,7 +175,7 @@ class Source:
 
     def _exchange(self, row: dict[str, Any], place: str) -> tuple[str | None, str | None]:
         """The answer, `None` if it is missing, and the question: of their columns, or of the column `messages`."""
-        column, question = self._args.completion_column, listed(row.get(self._args.question_column))
+        column, question = self._names.completion, listed(row.get(self._names.question))
         before = question if is_chat(question) else []
         if column not in row and "messages" in row:
             chat = chat_of(row, place)
@@ -150,7 +190,7 @@ class Source:
             question = asked(before)
         question = None if is_missing(question) else question
         if question is not None and not isinstance(question, str):
-            where = f"the question in {self._args.question_column!r} (`question_column`)"
+            where = f"the question in {self._names.question!r} (`question_column`)"
             raise DataError(f"{place}: {where} must be text, got {question!r:.100}")
         return text, question
 
@@ -168,8 +208,8 @@ class Source:
 
     def _choose_id(self) -> str | None:
         """The column that joins both files; `None` joins them by their order."""
-        if self._args.id_column:
-            return self._args.id_column
+        if self._names.id:
+            return self._names.id
         first = [next((row for _, _, row in file), None) for file in (self._answers, self._evidence)]
         return "id" if all(isinstance(row, dict) and "id" in row for row in first) else None
 
@@ -211,19 +251,30 @@ def _passages(value: Any, place: str) -> tuple[str, ...]:
 
 
 @contextmanager
-def read_source(args: argparse.Namespace) -> Iterator[Source]:
-    """Open and check the files of the command: `file`, and `evidence`, which is a file or a column of `file`."""
-    with closing(RowFile(args.file)) as answers:
-        file = Path(args.evidence) if args.evidence else None
-        if file and (not file.exists() or file.is_dir()):
-            if args.evidence_column:
-                raise DataError(f"`evidence` {file}: there is no such file; of a column, give `evidence_column` alone")
-            file = None
-        elif file and args.evidence in next((row for _, _, row in answers if isinstance(row, dict)), {}):
-            fix = f"write ./{args.evidence} for the file, or `evidence_column` {args.evidence} for the column"
-            raise DataError(f"`evidence` {args.evidence} is a file and a column of {answers.name}; {fix}")
-        if args.id_column and not file:
+def read_source(
+    completions: str | Path | Iterable[Any], evidence: str | Path | Iterable[Any] | None, columns: Columns
+) -> Iterator[Source]:
+    """Open and check the completions and their evidence: files, or rows. `evidence` may also name a column of the completions."""
+    with closing(_rows(completions, "completions", columns.completion)) as answers:
+        file, named = evidence, None
+        if isinstance(evidence, (str, Path)):
+            path = Path(evidence)
+            if not path.exists() or path.is_dir():
+                if columns.evidence:
+                    raise DataError(
+                        f"`evidence` {path}: there is no such file; of a column, give `evidence_column` alone"
+                    )
+                file, named = None, str(evidence)
+                columns = replace(columns, evidence=named)
+            elif str(evidence) in next((row for _, _, row in answers if isinstance(row, dict)), {}):
+                fix = f"write ./{evidence} for the file, or `evidence_column` {evidence} for the column"
+                raise DataError(f"`evidence` {evidence} is a file and a column of {answers.name}; {fix}")
+        if columns.id and file is None:
             raise DataError("`id_column` joins a file of evidence to the answers; name that file with `evidence`")
-        column = args.evidence_column or (None if file else args.evidence) or "evidence"
-        with closing(RowFile(file)) if file else nullcontext() as evidence:
-            yield Source(answers, evidence, args, column)
+        rows = nullcontext() if file is None else closing(_rows(file, "evidence", columns.evidence or "evidence"))
+        with rows as passages:
+            yield Source(answers, passages, columns, named)
+
+
+def _rows(given: str | Path | Iterable[Any], name: str, column: str) -> RowFile | RowList:
+    return RowFile(Path(given)) if isinstance(given, (str, Path)) else RowList(given, name, column)

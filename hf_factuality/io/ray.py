@@ -21,10 +21,11 @@ _BLOCKS = 1000  # at most; of a worker that is lost, one is done again
 _RETRIES = 3  # of a block; Ray Data's default is no bound
 
 
-def engine_of(args: Any) -> dict[str, Any]:
-    """`workers` that the flags ask for, 0 without Ray, and `gpus_per_worker`."""
-    workers, gpus = args.workers, args.gpus_per_worker
-    if args.engine == "local":
+def engine_of(engine: str, workers: int | None, gpus: float | None) -> dict[str, Any]:
+    """`workers` that are asked for, 0 without Ray, and `gpus_per_worker`."""
+    if engine not in ("local", "ray"):
+        raise ValueError(f"`engine` must be local or ray, got {engine!r}")
+    if engine == "local":
         for name, value in (("workers", workers), ("gpus_per_worker", gpus)):
             if value is not None:
                 raise ValueError(f'`{name}={value}` is for `engine="ray"`')

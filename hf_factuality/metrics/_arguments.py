@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import json
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -39,25 +38,18 @@ _ARGUMENTS = {
 }
 
 
-def parse_metric_args(given: Sequence[str] | None, metrics: Collection[str], flag: str) -> dict[str, dict[str, Any]]:
-    """Arguments by metric, from `METRIC.ARGUMENT=VALUE`; a value that is no JSON is text. `flag` would add a metric."""
-    arguments: dict[str, dict[str, Any]] = {}
-    for text in given or ():
-        key, equals, value = text.partition("=")
-        metric, dot, name = key.partition(".")
-        if not (equals and dot and name):
-            raise ValueError(f"`metric_args` takes METRIC.ARGUMENT=VALUE (factscore.gamma=0), got {text!r}")
-        if metric not in metrics:
-            raise ValueError(f"`metric_args` {text}: {metric!r} is not computed; add {flag} {metric}")
-        try:
-            found = json.loads(value)
-        except (ValueError, RecursionError):
-            found = value
-        fits, kind = _ARGUMENTS.get(key) or _ARGUMENTS.get(name) or (None, "")
-        if fits and not fits(found):
-            raise ValueError(f"`metric_args`: {metric}.{name} must be {kind}, got {value!r:.100}")
-        arguments.setdefault(metric, {})[name] = found
-    return arguments
+def check_argument_values(
+    arguments: Mapping[str, Mapping[str, Any]], computed: Collection[str]
+) -> dict[str, dict[str, Any]]:
+    """The arguments by metric; raises if a metric is not computed, or a value is none that its argument can have."""
+    for metric, given in arguments.items():
+        if metric not in computed:
+            raise ValueError(f"`metric_args`: {metric!r} is not computed; add `metrics` {metric}")
+        for name, value in given.items():
+            fits, kind = _ARGUMENTS.get(f"{metric}.{name}") or _ARGUMENTS.get(name) or (None, "")
+            if fits and not fits(value):
+                raise ValueError(f"`metric_args`: {metric}.{name} must be {kind}, got {value!r:.100}")
+    return {metric: dict(given) for metric, given in arguments.items()}
 
 
 def check_metric_args(

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-import hf_factuality.evaluation.command
+import hf_factuality.evaluation.model
 from hf_factuality.cli import main
 from tests.evaluation.conftest import write_rows
 from tests.evaluation.judges import seen
@@ -40,7 +40,7 @@ def test_case(case, tmp_path, monkeypatch, capsys):
         raise AssertionError(f"it reads more than {case['reads']}")
 
     for name in {"nothing": ["load_task_items", "_engine"], "no model": ["_engine"]}.get(case.get("reads"), []):
-        monkeypatch.setattr(hf_factuality.evaluation.command, name, fail)
+        monkeypatch.setattr(hf_factuality.evaluation.model, name, fail)
     monkeypatch.syspath_prepend(Path.cwd())
     monkeypatch.chdir(tmp_path)
     status = main(shlex.split(f"{case['command']} {case.get('flags', '')}"))

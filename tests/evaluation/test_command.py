@@ -14,8 +14,8 @@ from filelock import FileLock
 import hf_factuality.evaluation.plan
 from hf_factuality.cli import main
 from hf_factuality.evaluation import load_results
-from hf_factuality.evaluation.command import lock_path
 from hf_factuality.evaluation.local import LocalEngine
+from hf_factuality.evaluation.model import lock_path
 from hf_factuality.retrieval.knowledge import KnowledgeBase
 from hf_factuality.verifiers.judges.lexical import LexicalVerifier
 from tests.chat.fake_server import FakeServer

@@ -74,7 +74,7 @@ def write(folder, name):
 @pytest.mark.parametrize("name", NAMES)
 def test_verify_reads_every_format_and_judges_what_is_there(tmp_path, capsys, name):
     out = tmp_path / "out.jsonl"
-    flags = ["--json", "--metric", "safe", "--out", str(out), "--html", str(tmp_path / "page.html")]
+    flags = ["--json", "--metrics", "safe", "--out", str(out), "--html", str(tmp_path / "page.html")]
     assert main(["verify", str(write(tmp_path, name)), *flags]) == 0
     printed = json.loads(capsys.readouterr().out)
     assert (printed["completions"], printed["missing"], printed["not_judged"]) == (3, 1, 1)

@@ -58,7 +58,7 @@ def test_metrics_equal_the_modules_called_by_hand(tmp_path, verify):
     texts = [TRUE, f"{TRUE} {FALSE}", FALSE, REFUSAL, "", "Nobody wrote down what he ate.", TRUE]
     evidence = [EVIDENCE] * 6 + [None]
     rows = [{"completion": text, "evidence": passages} for text, passages in zip(texts, evidence, strict=True)]
-    flags = ("--metric", "factscore,veriscore", "--metric_args", "factscore.gamma=0", "--out", tmp_path / "out")
+    flags = ("--metrics", "factscore,veriscore", "--metric_args", "factscore.gamma=0", "--out", tmp_path / "out")
     status, found, err = verify(rows, *flags)
     assert status == 0 and "factscore" in err
     given = {"predictions": texts, "references": evidence, "verifier": "lexical"}
@@ -73,7 +73,7 @@ def test_metrics_equal_the_modules_called_by_hand(tmp_path, verify):
 
 def test_every_metric_of_claims_runs_and_judges_nothing_twice(verify):
     texts = ["A.", "A. B[c].", "Who!!", REFUSAL]
-    status, found, err = verify([*texts, {"completion": "Alone."}], *STRICT, "--metric", ",".join(CLAIM_METRICS))
+    status, found, err = verify([*texts, {"completion": "Alone."}], *STRICT, "--metrics", ",".join(CLAIM_METRICS))
     assert status == 0 and Strict.calls == [texts]
     assert set(found["metrics"]) == set(CLAIM_METRICS)
     # By hand: responses of one supported claim, of 1 in 2, and of one again, for metrics to which it is no refusal.
@@ -105,7 +105,7 @@ def test_a_metric_of_another_package_is_a_function_of_labels(verify, beside):
     page = (DOCS / "metrics.md").read_text(encoding="utf-8")
     beside("my_metrics", re.search(r"```python\n# my_metrics.py\n(.*?)```", page, re.DOTALL)[1])
     texts = ["A[c]. B.", "C[c]. D[c].", "", REFUSAL]
-    flags = ["--metric", "my_metrics:contradictions,anah", "--metric_args", "contradictions.abstention=veriscore"]
+    flags = ["--metrics", "my_metrics:contradictions,anah", "--metric_args", "contradictions.abstention=veriscore"]
     status, found, err = verify(texts, *JUDGE, *flags, "--fail_under", "contradictions=0.9", "--max_not_judged", "1")
     assert status == 0 and "contradictions" in err and set(found["metrics"]) == {"contradictions", "anah"}
     result = found["metrics"]["contradictions"]
@@ -119,7 +119,7 @@ def test_a_metric_of_another_package_is_a_function_of_labels(verify, beside):
         ("json:__doc__", "is no function but a str"),
         ("my_metrics:anah", "there is a metric 'anah'"),
     ):
-        status, _, err = verify(texts, *JUDGE, "--metric", place)
+        status, _, err = verify(texts, *JUDGE, "--metrics", place)
         assert status == 2 and message in err and err.count("\n") == 1
 
 
@@ -142,7 +142,7 @@ def test_a_metric_that_cannot_be_computed_of_labels_is_refused_before_any_judgin
         ("declining", "a function cannot say whether a verified response declines"),
         ("renamed", "the result of the metric 'renamed' has no 'renamed'"),
     ):
-        status, _, err = verify(["I'm sorry."], *STRICT, "--metric", f"own_metrics:{name}")
+        status, _, err = verify(["I'm sorry."], *STRICT, "--metrics", f"own_metrics:{name}")
         assert status == 2 and message in err and err.count("\n") == 1 and seen() == []
     assert compute("declining", [{"text": "sorry", "claims": []}, ["S"]])["declining"] == 1.0  # of texts it is one
 
@@ -154,7 +154,7 @@ def test_metrics_see_repeats_blanks_and_refusals_as_the_modules_do(verify, rule)
     texts = [f"{TRUE} {TRUE} {FALSE}", again, " \n", f"I'm sorry. {TRUE}", REFUSAL, f"\ud800 {TRUE}", TRUE]
     kinds = {"veriscore": Veriscore, "longwiki": Longwiki, "safe": Safe, "factscore": Factscore}
     flags = [flag for name in kinds for flag in ("--metric_args", f"{name}.abstention={rule}")]
-    flags += ["--metric_args", "safe.deduplicate=true", "--metric", ",".join(kinds)]
+    flags += ["--metric_args", "safe.deduplicate=true", "--metrics", ",".join(kinds)]
     status, found, _ = verify([*texts[:6], {"completion": TRUE}], *flags)
     assert status == 0
     whole = load_verifier("lexical").verify([VerifierInput(text, evidence=tuple(EVIDENCE)) for text in texts[:6]])
@@ -179,7 +179,9 @@ def test_what_a_metric_is_fed_does_not_grow_with_the_texts():
 
 def test_a_verifier_that_says_no_evidence_itself_is_not_asked_again(verify, monkeypatch):
     monkeypatch.setattr(Judge, "one", lambda self, it: Verification(error="no evidence" if it.row["n"] else None))
-    _, found, _ = verify([{"completion": "a.", "n": 0}, {"completion": "b.", "n": 1}], *JUDGE, "--metric", "factscore")
+    _, found, _ = verify(
+        [{"completion": "a.", "n": 0}, {"completion": "b.", "n": 1}], *JUDGE, "--metrics", "factscore"
+    )
     assert Judge.calls == [["a.", "b."]]
     assert found["metrics"]["factscore"]["left_out"]["responses"]["verifier_failed"] == 1
 
@@ -214,7 +216,7 @@ def test_only_the_scope_is_judged_and_painted(verify, tmp_path, scope, painted, 
 
 def test_an_answer_with_nothing_in_the_scope_is_counted_and_not_sent(verify, tmp_path):
     page, out = tmp_path / "page.html", tmp_path / "out.jsonl"
-    flags = ["--metric", "factscore,safe", "--metric_args", "factscore.gamma=0", "--html", page, "--out", out]
+    flags = ["--metrics", "factscore,safe", "--metric_args", "factscore.gamma=0", "--html", page, "--out", out]
     status, found, err = verify(["<think>cut off", "", "Right.", "<think>all</think> "], *JUDGE, *flags)
     assert status == 0 and seen() == ["Right."]
     assert (found["completions"], found["not_judged"], found["empty"], found["precision"]) == (4, 3, 3, 1.0)
@@ -272,7 +274,7 @@ def test_the_table_is_for_terminals(verify, tmp_path, capsys, monkeypatch):
     silent = capsys.readouterr()
     assert json.loads(silent.out)["precision"] == 1.0 and silent.err == ""
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
-    assert main(["verify", file, "--metric", "factscore"]) == 0
+    assert main(["verify", file, "--metrics", "factscore"]) == 0
     shown = capsys.readouterr()
     assert shown.out.startswith("measure") and "init_score 1.000" in shown.out and "length penalty" in shown.out
     assert main(["verify", file, "--json"]) == 0
@@ -306,7 +308,7 @@ def test_a_verifier_that_goes_down_ends_the_run_and_keeps_what_it_has(verify, tm
 
 @pytest.mark.parametrize("metric", CLAIM_METRICS)
 def test_every_argument_of_a_metric_is_refused_by_name(verify, metric):
-    _, _, err = verify([TRUE], *STRICT, "--metric", metric, "--metric_args", f"{metric}.nonsense=1")
+    _, _, err = verify([TRUE], *STRICT, "--metrics", metric, "--metric_args", f"{metric}.nonsense=1")
     names = err.strip().partition("it takes ")[2].split(", ")
     assert {"abstention", "confidence_level", "resamples", "seed"} <= set(names)
     for name in names:
@@ -314,7 +316,7 @@ def test_every_argument_of_a_metric_is_refused_by_name(verify, metric):
             if (name, value) == ("seed", "-1"):
                 continue
             status, found, err = verify(
-                [TRUE], *STRICT, "--metric", metric, "--metric_args", f"{metric}.{name}={value}"
+                [TRUE], *STRICT, "--metrics", metric, "--metric_args", f"{metric}.{name}={value}"
             )
             assert (status, found) == (2, None) and len(err) < 300
             assert err.startswith(f"hf-factuality: --metric_args: {metric}.{name} must be ")
@@ -365,7 +367,7 @@ def test_the_command_starts_without_the_libraries_that_it_does_not_need(tmp_path
         f"print(status, sorted(set({heavy}) & set(sys.modules)))"
     )
     file = write_rows(tmp_path / "answers.jsonl", [{"completion": TRUE, "evidence": EVIDENCE}])
-    metrics = ("--metric", "factscore,anah", "--metric_args", "factscore.gamma=0")
+    metrics = ("--metrics", "factscore,anah", "--metric_args", "factscore.gamma=0")
     given = [sys.executable, "-c", code, "verify", str(file), "--fail-under", "0.8", *metrics]
     printed = subprocess.run(given, capture_output=True, text=True, check=True).stdout.splitlines()
     assert json.loads(printed[0])["precision"] == 1.0 and printed[1] == "0 []"

@@ -234,7 +234,7 @@ def test_command_line(tmp_path, capsys):
     file, page, out = tmp_path / "answers.jsonl", tmp_path / "page.html", tmp_path / "out.jsonl"
     rows = [{"completion": text, "question": text, "evidence": list(EVIDENCE)} for text in TEXTS]
     file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    assert main(["verify", str(file), "--html", str(page), "--out", str(out), "--metric", "factscore"]) == 0
+    assert main(["verify", str(file), "--html", str(page), "--out", str(out), "--metrics", "factscore"]) == 0
     summary = json.loads(capsys.readouterr().out)
     assert summary["completions"] == len(TEXTS) and summary["labels"].get("supported", 0) == 0
     # Blank texts, and those that are all reasoning: 22 and 8, counted by hand.

@@ -1,30 +1,29 @@
-"""The work of `hf-factuality evaluate`: answers, verifications and scores of each benchmark, and one file of results.
+"""Models on benchmarks: answers, verifications and scores of each benchmark, and one file of results.
 
 All that can be checked is checked before the first question is asked.
 """
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import os
-import shlex
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hf_factuality.chat.base import ended_at_limit
 from hf_factuality.chat.journal import only_run
 from hf_factuality.evaluation import own_file
-from hf_factuality.evaluation._shared import counts, exit_status, numbers, print_results, shown, shown_interval
+from hf_factuality.evaluation._shared import counts, failures, numbers, shown, shown_interval
 from hf_factuality.evaluation.engines import Engine, FileEngine, ServerEngine
 from hf_factuality.evaluation.journal import Journal
 from hf_factuality.evaluation.plan import (
     GRADED_METRICS,
     JUDGED_METRICS,
+    Arguments,
     Plan,
     Task,
     check_samples,
@@ -46,13 +45,54 @@ from hf_factuality.reading.scopes import SCOPES
 from hf_factuality.verifiers.guard import quiet_guard
 
 
+if TYPE_CHECKING:
+    import pandas
+
+
 # Reasons to leave an answer out that say nothing about it; an abstention, for one, does.
 _NOT_JUDGED = ("missing", "no_evidence", "verifier_failed", "unjudged")
 
 
-def evaluate(args: argparse.Namespace, collected: list[tuple[Answers | None, list[Any]]] | None = None) -> int:
-    """Run the command; 0, or 1 below a threshold. Into `collected`, if given, go the answers (of other abilities `None`) with
-    their results, and nothing is printed."""
+@dataclass(frozen=True)
+class EvaluateResult:
+    """What [`evaluate`] has measured.
+
+    Args:
+        results (`list[dict[str, Any]]`):
+            One entry per benchmark and metric, as in the file of results.
+        out (`Path`):
+            The file of results; of a suite, the comparison.
+        failures (`list[str]`):
+            What is below `fail_under`, or left unjudged beyond `max_not_judged`, in words; empty if all is well.
+        notes (`list[str]`):
+            Files that were written, and what a comparison says.
+        comparison (`dict[str, Any]`, *optional*):
+            Of a suite: the rows of all models, and what each won.
+        answers (`list`):
+            Per benchmark its answers and its entries, for whoever goes on with them.
+    """
+
+    results: list[dict[str, Any]]
+    out: Path
+    failures: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    comparison: dict[str, Any] | None = None
+    answers: list[tuple[Answers | None, list[dict[str, Any]]]] = field(default_factory=list, repr=False)
+
+    def table(self) -> list[dict[str, str]]:
+        """The results as cells of a table."""
+        return [_row(entry) for entry in self.results]
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """A row per benchmark and metric: `benchmark`, `metric`, `value`, `low`, `high`, `n`, `n_scored`."""
+        import pandas
+
+        columns = ("benchmark", "metric", "value", "low", "high", "n", "n_scored")
+        return pandas.DataFrame([{**it, **(it["confidence_interval"] or {})} for it in self.results], columns=columns)
+
+
+def evaluate_model(args: Arguments) -> EvaluateResult:
+    """One model on its benchmarks, whose results are added to the file `args.out`."""
     args = one_run(args)
     plan = make_plan(args)
     with ExitStack() as stack:
@@ -71,27 +111,26 @@ def evaluate(args: argparse.Namespace, collected: list[tuple[Answers | None, lis
             engine.check(task.items, task.generation)
         device = getattr(getattr(engine, "model", None), "device", None)
         machine = environment(getattr(device, "type", None))
-        entries, claims, notes = [], {}, [str(args.out)]
+        entries: list[dict[str, Any]] = []
+        claims: dict[str, ClaimCounts] = {}
+        answered: list[tuple[Answers | None, list[dict[str, Any]]]] = []
+        notes = [str(args.out)]
         for task in plan.tasks:
             _set_format(args, engine, task)
             found, answers = _measure(args, task, engine, model)
             entries, claims[task.name] = entries + found, _claims(answers)
-            if collected is not None:
-                collected.append((answers, found))
-            write_results(args.out, model, entries, machine, _command(args))
+            answered.append((answers, found))
+            write_results(args.out, model, entries, machine, args.command)
             for entry in (it for it in found if it["metric"] == "calibration" and it["n_scored"]):
                 notes += _plots(args.out, entry)
         for ability in abilities:
             entries.append(ability.measure(engine, args.out, args.overwrite))
-            write_results(args.out, model, entries, machine, _command(args))
-            if collected is not None:
-                collected.append((None, entries[-1:]))
+            write_results(args.out, model, entries, machine, args.command)
+            answered.append((None, entries[-1:]))
         if isinstance(engine, ServerEngine):
             _remove(engine.cache)  # the files of answers hold it all by now
-    if collected is None:
-        summary = {"results": public(entries), "out": args.out.name}
-        print_results(summary, [_row(entry) for entry in entries], notes, args.json)
-    return exit_status(_scores(entries, plan.thresholds), _unjudged(entries, claims), plan.allowed_missing)
+    below = failures(_scores(entries, plan.thresholds), _unjudged(entries, claims), plan.allowed_missing)
+    return EvaluateResult(entries, args.out, below, notes, answers=answered)
 
 
 def lock_path(out: Path) -> Path:
@@ -101,7 +140,7 @@ def lock_path(out: Path) -> Path:
     return Path(tempfile.gettempdir()) / f"hf_factuality-{name}.lock"
 
 
-def _prepare(args: argparse.Namespace, task: Task, stack: ExitStack) -> None:
+def _prepare(args: Arguments, task: Task, stack: ExitStack) -> None:
     """Read the items of a task, and load who judges them."""
     task.items, task.provenance = load_task_items(args, task, args.limit)
     if task.name == own_file.NAME:
@@ -127,7 +166,7 @@ def _prepare(args: argparse.Namespace, task: Task, stack: ExitStack) -> None:
             who.description["scope"] = args.scope
 
 
-def _engine(args: argparse.Namespace, plan: Plan) -> Engine:
+def _engine(args: Arguments, plan: Plan) -> Engine:
     if args.answers:
         return _file_engine(args, *plan.tasks)
     known = {"revision": args.revision, "template_arguments": plan.template_arguments}
@@ -135,22 +174,23 @@ def _engine(args: argparse.Namespace, plan: Plan) -> Engine:
         cache = args.out.with_name(f".{args.out.stem}.cache.sqlite")
         if args.overwrite:
             _remove(cache)
-        return ServerEngine(args.model, args.base_url, concurrency=args.concurrency, cache=cache, **known)
+        return ServerEngine(args.model[0], args.base_url, concurrency=args.concurrency, cache=cache, **known)
     from hf_factuality.evaluation.local import LocalEngine
 
     loading = ("dtype", "device", "batch_size", "prompt_format", "trust_remote_code")
-    return LocalEngine(args.model, **{name: getattr(args, name) for name in loading}, **known)
+    return LocalEngine(args.model[0], **{name: getattr(args, name) for name in loading}, **known)
 
 
-def _file_engine(args: argparse.Namespace, task: Task) -> FileEngine:
-    engine = FileEngine(args.answers, args.model_name)
+def _file_engine(args: Arguments, task: Task) -> FileEngine:
+    path = args.answers[0]
+    engine = FileEngine(path, args.model_name)
     # A sample of the items has the same ids, but not the same order.
     whole = args.limit is not None and engine.by_order
     engine.join(load_task_items(args, task, None)[0] if whole else task.items, sample=args.limit is not None)
     if task.generation:
         n_samples, temperature = engine.samples(task.items), task.generation.temperature or 1.0
         task.generation = replace(task.generation, n_samples=n_samples, temperature=temperature)
-        check_samples(task, args.answers.name)
+        check_samples(task, path.name)
     return engine
 
 
@@ -159,13 +199,13 @@ def _remove(cache: Path) -> None:
         path.unlink()
 
 
-def _set_format(args: argparse.Namespace, engine: Engine, task: Task) -> None:
+def _set_format(args: Arguments, engine: Engine, task: Task) -> None:
     if hasattr(engine, "use_format"):
         engine.use_format("plain" if args.prompt_format == "auto" and task.plain else args.prompt_format)
 
 
 def _measure(
-    args: argparse.Namespace, task: Task, engine: Engine, model: Mapping[str, Any]
+    args: Arguments, task: Task, engine: Engine, model: Mapping[str, Any]
 ) -> tuple[list[dict[str, Any]], Answers]:
     """Results of one benchmark, whose file of answers is complete afterwards, and its answers."""
     source, sampled = task.provenance, engine.generates and task.generation is not None
@@ -227,18 +267,6 @@ def _claims(answers: Answers) -> ClaimCounts:
         return ClaimCounts(0, 0, 0)
     first = [samples[0] for samples in answers.judged]
     return count_claims([label for answer in first if answer is not None for label in answer.labels])
-
-
-def _command(args: argparse.Namespace) -> str:
-    """The command, without folders and addresses."""
-    words = ["hf-factuality", "evaluate"]
-    for name, value in sorted(vars(args).items()):
-        if name in ("run", "base_url", "judge_base_url", "verifier_base_url") or value is None or value is False:
-            continue
-        for item in value if isinstance(value, list) else [value]:
-            parts = item.split("=", 1) if isinstance(item, str) else [item]  # NAME=PATH
-            words += [f"--{name}"] if item is True else [f"--{name}", "=".join(str(public(it)) for it in parts)]
-    return shlex.join(words)
 
 
 def _row(entry: Mapping[str, Any]) -> dict[str, str]:

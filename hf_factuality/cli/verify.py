@@ -1,0 +1,90 @@
+"""The command `hf-factuality verify`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from hf_factuality.cli.shared import (
+    add_engine,
+    add_metric_args,
+    add_output,
+    add_scope,
+    print_failures,
+    print_results,
+    read_metric_args,
+    read_thresholds,
+)
+from hf_factuality.verifiers.registry import TOKENS_HELP, VERIFIER_HELP
+
+
+def add_parser(commands: Any) -> None:
+    """Add `verify` to the subparsers of the `hf-factuality` command."""
+    verify = commands.add_parser(
+        "verify",
+        help="label the sentences of completions and print how much of them the evidence supports",
+        description="Reads a file with a completion per row, and its evidence from a column or a second file. Prints a "
+        "table in a terminal, and otherwise one JSON object, with the table on the error stream. Every flag may be written "
+        "with - for _.",
+        epilog="Exit status: 0; 1 if a score is below --fail_under or too much was not judged; 2 if the input is "
+        "bad (said before anything is judged) or the verifier failed on every completion.",
+    )
+    flag = verify.add_argument
+    flag("file", type=Path, help="JSON Lines, JSON, CSV, TSV or Parquet file; - for JSON Lines on standard input")
+    flag("--verifier", default="lexical", help=VERIFIER_HELP)
+    flag("--verifier_tokens", type=int, metavar="N", help=TOKENS_HELP)
+    add_scope(verify)
+    flag("--completion_column", default="completion")
+    flag(
+        "--evidence",
+        metavar="FILE_OR_COLUMN",
+        help="a file of the same kinds, or a column of the answers (default 'evidence')",
+    )
+    flag(
+        "--evidence_column", help="column of the evidence, in its file or beside the answers: text or a list of texts"
+    )
+    flag(
+        "--id_column",
+        help="column that joins a file of evidence to the answers (default 'id', else by the order of rows)",
+    )
+    flag("--question_column", default="question", help="shown to the verifier if it is there")
+    add_engine(verify)
+    metrics = "anah, factscore, longwiki, safe, veriscore, or your own module:function; several with commas"
+    flag("--metrics", action="append", default=[], metavar="NAME", help=metrics)
+    add_metric_args(verify)
+    flag("--out", type=Path, help="write each row with its labelled spans to this file, as it is judged")
+    flag("--html", type=Path, help="write a page with the sentences coloured by label to this file")
+    flag(
+        "--html_rows", type=int, default=200, help="completions on the page, the lowest precision first (default 200)"
+    )
+    add_output(
+        verify,
+        "SHARE",
+        "exit with status 1 if a metric of --metrics (without any: the precision) is lower than this; NAME=SHARE for one of "
+        "them, 'precision' or 'decided_precision'; may be repeated",
+    )
+    verify.set_defaults(run=_verify)
+
+
+def _verify(args: argparse.Namespace) -> int:
+    from hf_factuality.evaluation.verify import verify
+
+    names = (
+        "verifier", "verifier_tokens", "scope", "completion_column", "question_column", "evidence_column", "id_column",
+        "metrics", "engine", "workers", "gpus_per_worker", "out", "html", "html_rows", "max_not_judged",
+    )  # fmt: skip
+    found = verify(
+        args.file,
+        evidence=args.evidence or None,
+        metric_args=read_metric_args(args.metric_args),
+        fail_under=read_thresholds(args.fail_under, bare=True),
+        keep_rows=False,
+        **{name: getattr(args, name) for name in names},
+    )
+    print_results(found.summary, found.table(), found.notes, args.json)
+    if found.failed:
+        failed = f"the verifier failed on {found.failed} completions, which are left out"
+        print(f"hf-factuality: {failed}; the first: {found.first_reason}", file=sys.stderr)
+    return print_failures(found.failures)
