@@ -32,7 +32,7 @@ EXTRAS = {
     "test": TEST,
     "tax": ["lm_eval>=0.4.13,<0.5"],
     "bench": ["matplotlib>=3.8"],
-    "dev": [*TEST, "matplotlib>=3.8", "ruff>=0.14"],
+    "dev": [*TEST, "matplotlib>=3.8", "mypy>=1.18", "ruff>=0.14"],
 }
 
 setup(

@@ -142,7 +142,7 @@ def evaluate(
         metrics=_several(metrics),
         stop=_several(stop),
         dataset=_datasets(dataset),
-        answers=[Path(path) for path in _several(answers)] if answers is not None else None,
+        answers=None if answers is None else [Path(path) for path in _several(answers) or ()],
         metric_args=metric_args or {},
         fail_under=fail_under or {},
         out=Path(out),
@@ -164,7 +164,8 @@ def _several(given: Any) -> list[Any] | None:
 def _datasets(given: str | Path | Mapping[str, str | Path] | Sequence[str] | None) -> list[str] | None:
     if isinstance(given, Mapping):
         return [f"{name}={path}" for name, path in given.items()]
-    return None if given is None else [str(it) for it in _several(given) or ()]
+    several = _several(given)
+    return None if several is None else [str(it) for it in several]
 
 
 def _call(given: Mapping[str, Any]) -> str:

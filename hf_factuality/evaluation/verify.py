@@ -6,7 +6,7 @@ Files are read to their ends before anything is judged, and again while it is: m
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field
 from itertools import tee
@@ -329,13 +329,17 @@ def verify(
         if html:
             make_way(html, [*source.paths, *filter(None, [out])], "html")
         page = Page(html_rows) if html else None
+        readers: list[Metrics | Page | _Keeper] = [over_claims]
+        if page:
+            readers.append(page)
+        if keep_rows:
+            readers.append(_Keeper(kept))
         stack.enter_context(quiet_guard())
-        readers = [over_claims, *filter(None, [page]), *([_Keeper(kept)] if keep_rows else [])]
         tally = _judge(source, guarded, runs, scope, out, readers)
         summary = tally.summary()
         if names:
             summary["metrics"] = over_claims.compute(guarded)
-    if page:
+    if page and html:
         page.write(html, source.name, scope, _table(summary))
     scores = {name: found[name] for name, found in summary.get("metrics", {}).items()}
     scores |= {name: summary[name] for name in SHARES}
@@ -373,8 +377,7 @@ def _judge(
 ) -> Tally:
     """Feed each row to the readers as it is judged, and write it."""
     tally = Tally()
-    rows = (Row(item, scope, key=place, missing=missing) for place, item, missing in source)
-    flags = {"give_up_after": GIVE_UP_AFTER, "progress": " answers", "total": source.total}
+    rows: Iterator[Row] = (Row(item, scope, key=place, missing=missing) for place, item, missing in source)
     judge = verifier
     if engine["workers"]:
         rows, again = tee(rows)
@@ -383,7 +386,9 @@ def _judge(
         judge = GuardedVerifier(OverRay(verifier.verifier, ahead, **engine), None, raises=(Exception,))
     try:
         with path.open("wb") if path else nullcontext() as out:
-            for chunk in judge_rows(judge, rows, report=tally.report, **flags):
+            for chunk in judge_rows(
+                judge, rows, report=tally.report, give_up_after=GIVE_UP_AFTER, progress=" answers", total=source.total
+            ):
                 for judged in chunk:
                     tally.add(judged)
                     for reader in readers:

@@ -131,8 +131,8 @@ class Source:
         self._answers, self._evidence, self._names = answers, evidence, columns
         self._column = column = columns.evidence or "evidence"
         self._offsets: dict[str | int, int] = {}
-        self._id_column = self._choose_id() if evidence else None
-        rows = self._index() if evidence else 0
+        self._id_column = self._choose_id(evidence) if evidence else None
+        rows = self._index(evidence) if evidence else 0
         self.total = self.with_evidence = 0
         self.columns: list[str] = []
         self.missing = 0
@@ -206,11 +206,11 @@ class Source:
                 fix += f", and the column that both files share with `id_column` (now {self._id_column!r})"
         raise DataError(f"no row of {self.name} has evidence in {where}; {fix}")
 
-    def _choose_id(self) -> str | None:
+    def _choose_id(self, evidence: RowFile | RowList) -> str | None:
         """The column that joins both files; `None` joins them by their order."""
         if self._names.id:
             return self._names.id
-        first = [next((row for _, _, row in file), None) for file in (self._answers, self._evidence)]
+        first = [next((row for _, _, row in file), None) for file in (self._answers, evidence)]
         return "id" if all(isinstance(row, dict) and "id" in row for row in first) else None
 
     def _key(self, row: dict[str, Any], place: str, number: int) -> str | int:
@@ -221,16 +221,16 @@ class Source:
             raise _lacks(place, "no id", self._id_column, row, "`id_column`")
         return str(value)
 
-    def _index(self) -> int:
+    def _index(self, evidence: RowFile | RowList) -> int:
         """Notes where the evidence of each key is; returns the number of rows."""
         lines: dict[str | int, int] = {}
-        for number, (line, offset, row) in enumerate(self._evidence, start=1):
-            place = f"{self._evidence.name}, {self._evidence.unit} {line}"
+        for number, (line, offset, row) in enumerate(evidence, start=1):
+            place = f"{evidence.name}, {evidence.unit} {line}"
             if not isinstance(row, dict) or self._column not in row:
                 raise _lacks(place, "no evidence", self._column, row, "`evidence_column`")
             key = self._key(row, place, number)
             if key in lines:
-                same = f"the same {self._id_column!r} as {self._evidence.unit} {lines[key]}"
+                same = f"the same {self._id_column!r} as {evidence.unit} {lines[key]}"
                 raise DataError(f"{place} has {same}; list its passages in one line")
             lines[key] = line
             if _passages(row[self._column], place):
