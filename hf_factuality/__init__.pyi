@@ -18,6 +18,7 @@ from hf_factuality.trainers import (
     TokenRewardPPOConfig as TokenRewardPPOConfig,
     TokenRewardPPOTrainer as TokenRewardPPOTrainer,
 )
+from hf_factuality.trainers.memory.training_plan import TrainingPlan as TrainingPlan, plan as plan
 from hf_factuality.verifiers import (
     LexicalVerifier as LexicalVerifier,
     NLIVerifier as NLIVerifier,
