@@ -2,6 +2,7 @@
 from hf_factuality.checkpoints.average import average as average
 from hf_factuality.checkpoints.merge import merge as merge
 from hf_factuality.data import load_fspo as load_fspo
+from hf_factuality.evaluation.comparison import Comparison as Comparison, compare as compare
 from hf_factuality.functional import flip_advantages as flip_advantages
 from hf_factuality.hub.push import push as push
 from hf_factuality.spans import (
