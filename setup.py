@@ -11,6 +11,7 @@ ROOT = Path(__file__).parent
 WHEELS = " or ".join(f"platform_machine == '{name}'" for name in ("x86_64", "AMD64", "aarch64", "arm64", "ARM64"))
 MATH = ["math-verify>=0.9,<1"]
 SERVING = ["transformers[serving]>=5.17,<6"]
+COMPLETION = ["argcomplete>=3.5,<4"]
 TEST = [
     "hypothesis>=6.100",
     "pytest>=8",
@@ -18,6 +19,7 @@ TEST = [
     "pytest-xdist>=3.6",
     "sentencepiece>=0.2",
     "peft>=0.18",
+    *COMPLETION,
     *MATH,
     *SERVING,
 ]
@@ -28,6 +30,7 @@ EXTRAS = {
     "ray": ["ray[data]>=2.50,<3"],
     "dense": ["sentence-transformers>=5"],
     "math": MATH,
+    "completion": COMPLETION,
     "serving": SERVING,
     "test": TEST,
     "tax": ["lm_eval>=0.4.13,<0.5"],

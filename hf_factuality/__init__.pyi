@@ -1,8 +1,12 @@
 # Public names, which load on first use.
+from hf_factuality.checkpoints.average import average as average
+from hf_factuality.checkpoints.merge import merge as merge
 from hf_factuality.data import load_fspo as load_fspo
+from hf_factuality.evaluation.comparison import Comparison as Comparison, compare as compare
 from hf_factuality.evaluation.evaluate import evaluate as evaluate
 from hf_factuality.evaluation.verify import verify as verify
 from hf_factuality.functional import flip_advantages as flip_advantages
+from hf_factuality.hub.push import push as push
 from hf_factuality.spans import (
     Label as Label,
     LabeledSpan as LabeledSpan,
@@ -17,6 +21,7 @@ from hf_factuality.trainers import (
     TokenRewardPPOConfig as TokenRewardPPOConfig,
     TokenRewardPPOTrainer as TokenRewardPPOTrainer,
 )
+from hf_factuality.trainers.memory.training_plan import TrainingPlan as TrainingPlan, plan as plan
 from hf_factuality.verifiers import (
     LexicalVerifier as LexicalVerifier,
     NLIVerifier as NLIVerifier,

@@ -1,5 +1,6 @@
 """How the command ends when it is told to; what it does is in the tests of its rooms."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -68,3 +69,44 @@ def test_messages_of_the_api_are_printed_with_the_flags(message, shown):
 def test_the_package_is_the_command():
     done = subprocess.run([sys.executable, "-m", "hf_factuality", "--version"], capture_output=True, text=True)
     assert (done.returncode, done.stdout.split()[0]) == (0, "hf_factuality")
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("verfy answers.jsonl", "hf-factuality: no command 'verfy'; did you mean verify?"),
+        ("world biuld", "hf-factuality world: no command 'biuld'; did you mean build?"),
+        ("metrics xyz", "hf-factuality metrics: no command 'xyz'; choose one of install, list, push"),
+        ("merge x --outt y", "hf-factuality merge: no flag --outt; did you mean --out?"),
+        ("verify a.jsonl --fail-undr=0.5", "hf-factuality verify: no flag --fail_undr; did you mean --fail_under?"),
+        ("compare a b --xyz", "hf-factuality compare: no flag --xyz; see hf-factuality compare --help"),
+        ("world build --sede 3", "hf-factuality world build: no flag --sede; did you mean --seed?"),
+    ],
+)
+def test_a_command_or_a_flag_that_is_not_there_is_one_line(capsys, command, said):
+    with pytest.raises(SystemExit) as end:
+        main(command.split())
+    assert end.value.code == 2 and capsys.readouterr().err == f"{said}\n"
+
+
+@pytest.mark.parametrize(
+    "words", [["--commit_message", "--none of these"], ["--commit-mess", "x"], ["--", "--none"]], ids="".join
+)
+def test_what_only_looks_like_a_flag_that_is_not_there(tmp_path, capsys, words):
+    places = [str(tmp_path), "me/x"]
+    assert main(["push", *places, *words] if words[0] != "--" else ["push", *words, places[1]]) == 2
+    assert "no flag" not in capsys.readouterr().err
+
+
+def test_shells_complete_commands_and_flags(tmp_path):
+    pytest.importorskip("argcomplete")
+    found = {}
+    for line in ("hf-factuality mer", "hf-factuality merge --dry", "hf-factuality plan --method "):
+        told = {"_ARGCOMPLETE": "1", "COMP_LINE": line, "COMP_POINT": str(len(line)), "_ARGCOMPLETE_IFS": "\n"}
+        told["_ARGCOMPLETE_STDOUT_FILENAME"] = str(tmp_path / "out")
+        command = [sys.executable, "-m", "hf_factuality"]
+        subprocess.run(command, env={**os.environ, **told}, check=True, timeout=60)
+        found[line] = (tmp_path / "out").read_text().split("\n")
+    assert [[word.strip() for word in words] for words in found.values()] == [
+        ["merge"], ["--dry_run"], ["fspo", "rlfh", "mask_dpo"]
+    ]  # fmt: skip

@@ -21,6 +21,7 @@ import torch
 from hf_factuality.checkpoints.formats import hub_folder
 from hf_factuality.checkpoints.merge import MergeReport, Model, parse_dtype, read_model, write_models
 from hf_factuality.checkpoints.model import read_json
+from hf_factuality.checkpoints.publish import write_and_push
 from hf_factuality.checkpoints.tensors import WITHOUT_SCALE, Source
 from hf_factuality.checkpoints.write import check_output, parse_size
 from hf_factuality.errors import CheckpointError
@@ -81,7 +82,7 @@ def average(
     out: str | os.PathLike[str],
     *,
     alpha: float | Sequence[float] | None = None,
-    ratios: Ratios | Sequence[float] | None = None,
+    ratios: Ratios | Sequence[float] | str | os.PathLike[str] | None = None,
     level: str = "block",
     blocks: int | None = None,
     variant: str = "paper",
@@ -93,6 +94,11 @@ def average(
     allow_unsafe_pickle: bool = False,
     trust_remote_code: bool = False,
     dry_run: bool = False,
+    push_to_hub: str | None = None,
+    private: bool | None = None,
+    pull_request: bool = False,
+    revision: str | None = None,
+    on_written: Callable[[Sequence[MergeReport], str | None], None] | None = None,
 ) -> list[MergeReport]:
     """Average a model with the one that it was aligned from: `ratio * before + (1 - ratio) * after`, for every tensor.
 
@@ -104,8 +110,8 @@ def average(
             `after` may be an adapter.
         out (`str` or `PathLike`): New folder of the model; of several alphas with a folder `alpha-A` in it for each.
         alpha (`float` or `Sequence[float]`, *optional*): One ratio for all tensors, in [0, 1]; or several, for points of the path.
-        ratios ([`Ratios`] or `Sequence[float]`, *optional*): Learned ratios; or those of the blocks (or layers), in order, each in
-            [0, 1]. Instead of `alpha`.
+        ratios ([`Ratios`], `str`, `PathLike` or `Sequence[float]`, *optional*): Learned ratios, or their file or its folder; or
+            those of the blocks (or layers), in order, each in [0, 1]. Instead of `alpha`.
         level (`str`, *optional*, defaults to `"block"`): Of a sequence: `"block"` or `"layer"`.
         blocks (`int`, *optional*): Their number; by default that of the ratios.
         variant (`str`, *optional*, defaults to `"paper"`): Of a sequence: `"paper"`, or `"released"`, which takes embeddings and
@@ -114,15 +120,21 @@ def average(
         dtype (`str` or `torch.dtype`, *optional*): Of what is written; by default the wider one of the two.
         max_shard_size, config, base_model, allow_unsafe_pickle, trust_remote_code, dry_run: As in
             [`~hf_factuality.checkpoints.merge.merge`]; `config` and `base_model` are those of `after`.
+        push_to_hub, private, pull_request, revision, on_written (*optional*): As there; not with several alphas.
 
     Returns:
         `list[MergeReport]`: one per folder that was written, or would be.
 
     Raises:
         `CheckpointError`: a model cannot be read, the two are not of one architecture, or the folder cannot be written.
+        `HubError`: the account may not write to the repository, or the push failed; the model stays then.
         `ValueError`: an argument is wrong.
     """
     cast, max_bytes, out = parse_dtype(dtype), parse_size(max_shard_size), Path(out)
+    if isinstance(alpha, Sequence) and push_to_hub is not None:
+        raise ValueError("`push_to_hub` is of one model, and `alpha` makes several; push the folder that you choose")
+    if isinstance(ratios, (str, os.PathLike)):
+        ratios = Ratios.load(ratios)
     if (alpha is None) == (ratios is None):
         raise ValueError("give either `alpha` or `ratios`")
     if (ratios is None or isinstance(ratios, Ratios)) and (level, blocks, variant) != ("block", None, "paper"):
@@ -137,30 +149,53 @@ def average(
     places = {f"alpha-{ratio:g}": ratio for ratio in alphas}
     if len(places) < len(alphas) or (several and not alphas):
         raise ValueError(f"the alphas {', '.join(map(str, alphas))} must be some numbers, each once")
+    if ratios is not None and not isinstance(ratios, Ratios):
+        keys = {str(number): float(ratio) for number, ratio in enumerate(ratios)}
+        ratios = Ratios(keys, math.fsum(keys.values()) / max(1, len(keys)), level, blocks or len(keys), variant)
+    points = {out / name if several else out: ratio for name, ratio in places.items()} or {out: ratios}
     slerp = _mergekit_slerp() if method == "slerp" else None
-    check_output(out, 0)  # before a model is downloaded
     code = {"allow_unsafe_pickle": allow_unsafe_pickle, "trust_remote_code": trust_remote_code}
-    old, new = (hub_folder(model, weights=True) for model in (before, after))
-    first, second = read_model(old, **code), read_model(new, config, base_model, **code)
-    pairs = _pairs(first, second)
-    if ratios is None:
-        points = {out / name if several else out: dict.fromkeys(pairs, ratio) for name, ratio in places.items()}
-        own = {}
-    else:
-        if not isinstance(ratios, Ratios):
-            keys = {str(number): float(ratio) for number, ratio in enumerate(ratios)}
-            ratios = Ratios(keys, math.fsum(keys.values()) / max(1, len(keys)), level, blocks or len(keys), variant)
+
+    def write() -> list[MergeReport]:
+        check_output(out, 0)  # before a model is downloaded
+        old, new = (hub_folder(model, weights=True) for model in (before, after))
+        first, second = read_model(old, **code), read_model(new, config, base_model, **code)
+        pairs = _pairs(first, second)
+        models = {place: _average(first, second, pairs, ratio, method, slerp) for place, ratio in points.items()}
+        return write_models(models, out, cast, max_bytes, dry_run)
+
+    return write_and_push(
+        write,
+        out,
+        push_to_hub,
+        private=private,
+        pull_request=pull_request,
+        revision=revision,
+        dry_run=dry_run,
+        on_written=on_written,
+    )
+
+
+def _average(
+    first: Model,
+    second: Model,
+    pairs: Mapping[str, tuple[Source, Source]],
+    ratios: Ratios | float,
+    method: str,
+    slerp: Callable | None,
+) -> Model:
+    """The average of two models, of which nothing is read yet."""
+    if isinstance(ratios, Ratios):
         # In the model's order, without the names of tied weights.
         order = {name: number for number, name in enumerate(second.expected.shapes[0])}
         names = sorted(pairs, key=lambda name: order.get(name, len(order)))
-        found = RatioMap(names, second.expected.linear, ratios.level, ratios.blocks, ratios.variant)
-        points, own = {out: found.ratios(ratios.ratios)}, {RATIOS: ratios.to_bytes()}
-    models = {}
-    for place, ratio_of in points.items():
-        tensors = {name: _averaged(name, *pair, ratio_of[name], slerp) for name, pair in pairs.items()}
-        what = f"{method} average of {first.folder.name} ({first.format}) and {second.folder.name} ({second.format})"
-        models[place] = replace(second, format=what, tensors=tensors, own=own)
-    return write_models(models, out, cast, max_bytes, dry_run)
+        groups = RatioMap(names, second.expected.linear, ratios.level, ratios.blocks, ratios.variant)
+        ratio_of, own = groups.ratios(ratios.ratios), {RATIOS: ratios.to_bytes()}
+    else:
+        ratio_of, own = dict.fromkeys(pairs, ratios), {}
+    tensors = {name: _averaged(name, *pair, ratio_of[name], slerp) for name, pair in pairs.items()}
+    what = f"{method} average of {first.folder.name} ({first.format}) and {second.folder.name} ({second.format})"
+    return replace(second, format=what, tensors=tensors, own=own)
 
 
 def _pairs(before: Model, after: Model) -> dict[str, tuple[Source, Source]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -20,6 +20,7 @@ from hf_factuality.checkpoints.files import SideFiles, find_side_files, own_file
 from hf_factuality.checkpoints.formats import hub_folder, read_checkpoint
 from hf_factuality.checkpoints.model import Expected, check_layers, check_not_quantised, expected_model, match_names
 from hf_factuality.checkpoints.pickles import reading
+from hf_factuality.checkpoints.publish import write_and_push
 from hf_factuality.checkpoints.tensors import Source
 from hf_factuality.checkpoints.write import (
     Entry,
@@ -31,6 +32,7 @@ from hf_factuality.checkpoints.write import (
     write_shards,
 )
 from hf_factuality.errors import CheckpointError
+from hf_factuality.io.upload import Published
 
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -42,7 +44,7 @@ class MergeReport:
     """What was merged, or would be.
 
     `shards` has the bytes of each file of weights, `dtypes` the number of tensors of each; `tied` are names that are not written,
-    because the configuration ties them to another.
+    because the configuration ties them to another. `published` is the commit, if the model was pushed.
     """
 
     out: Path
@@ -53,6 +55,7 @@ class MergeReport:
     tied: list[str]
     files: list[str]
     notes: list[str] = field(default_factory=list)
+    published: Published | None = None
 
     def __str__(self) -> str:
         size = sum(self.shards.values())
@@ -78,28 +81,73 @@ def merge(
     allow_unsafe_pickle: bool = False,
     trust_remote_code: bool = False,
     dry_run: bool = False,
+    push_to_hub: str | None = None,
+    private: bool | None = None,
+    pull_request: bool = False,
+    revision: str | None = None,
+    on_written: Callable[[Sequence[MergeReport], str | None], None] | None = None,
 ) -> MergeReport:
     """Make a model folder out of a checkpoint of any format that is known here.
 
-    The arguments are those of `hf-factuality merge`. `out` appears when everything is in it; `config` and `base_model` are folders
-    or models on the Hub (`id`, `id@revision`); `dry_run` reads and checks what needs no tensor's contents.
+    Args:
+        checkpoint (`str` or `PathLike`):
+            Folder of the checkpoint; its format is recognised.
+        out (`str` or `PathLike`):
+            Folder of the model, new or empty. It appears when everything is in it.
+        dtype (`str` or `torch.dtype`, *optional*):
+            `"float32"`, `"bfloat16"` or `"float16"`; by default that of the checkpoint.
+        max_shard_size (`int` or `str`, *optional*, defaults to `"5GB"`):
+            Largest file of weights.
+        config (`str` or `PathLike`, *optional*):
+            Folder or model on the Hub (`id`, `id@revision`) whose configuration, tokenizer and chat template are taken.
+        base_model (`str` or `PathLike`, *optional*):
+            The same of an adapter's base, instead of the one that it names.
+        allow_unsafe_pickle (`bool`, *optional*, defaults to `False`):
+            Read files that ask for more than tensors; they can then run any code.
+        trust_remote_code (`bool`, *optional*, defaults to `False`):
+            Run code that the configuration names.
+        dry_run (`bool`, *optional*, defaults to `False`):
+            Read and check what needs no tensor's contents, and write nothing.
+        push_to_hub (`str`, *optional*):
+            Repository to publish the model in, as [`~hf_factuality.hub.push.push`] does. The account is tried first.
+        private, pull_request, revision (*optional*):
+            Of the push, as there.
+        on_written (`Callable`, *optional*):
+            Is given the reports, in a list, and the full name of the repository (`None` without a push), once the model is
+            written and before it is pushed.
+
+    Returns:
+        [`MergeReport`]: what was merged, or would be; with `published` after a push.
 
     Raises:
         `CheckpointError`: the checkpoint is not whole, does not fit its configuration, holds a link to elsewhere or is unsafe to
             read, or the folder cannot be written; nothing is left in its place.
+        `HubError`: the account may not write to the repository (nothing is written then), or the push failed; the model stays.
         `ValueError`: an argument is wrong.
     """
-    cast, max_bytes = parse_dtype(dtype), parse_size(max_shard_size)
-    out = Path(out)
-    check_output(out, 0)  # before a base model is downloaded
-    found = read_model(
-        Path(checkpoint),
-        config,
-        base_model,
-        allow_unsafe_pickle=allow_unsafe_pickle,
-        trust_remote_code=trust_remote_code,
-    )
-    return write_models({out: found}, out, cast, max_bytes, dry_run)[0]
+    cast, max_bytes, out = parse_dtype(dtype), parse_size(max_shard_size), Path(out)
+
+    def write() -> list[MergeReport]:
+        check_output(out, 0)  # before a base model is downloaded
+        model = read_model(
+            Path(checkpoint),
+            config,
+            base_model,
+            allow_unsafe_pickle=allow_unsafe_pickle,
+            trust_remote_code=trust_remote_code,
+        )
+        return write_models({out: model}, out, cast, max_bytes, dry_run)
+
+    return write_and_push(
+        write,
+        out,
+        push_to_hub,
+        private=private,
+        pull_request=pull_request,
+        revision=revision,
+        dry_run=dry_run,
+        on_written=on_written,
+    )[0]
 
 
 @dataclass

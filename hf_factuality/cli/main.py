@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import difflib
+import os
 import re
 import signal
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from hf_factuality import __version__
 from hf_factuality.cli.builders import add_builders
+from hf_factuality.cli.compare import add_parser as add_compare_parser
 from hf_factuality.cli.evaluate import add_parser as add_evaluate_parser
 from hf_factuality.cli.index import add_parser as add_index_parser
 from hf_factuality.cli.merge import add_parser as add_merge_parser
@@ -26,8 +29,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit status: 0, 1 (below a threshold), 2 (bad input, or a verifier that failed) or 128
     and the number of the signal that ended it (130 for Ctrl-C)."""
     parser = _parser()
+    if "_ARGCOMPLETE" in os.environ:  # a shell asks what may follow
+        import argcomplete
+
+        argcomplete.autocomplete(parser)
     names = _flag_names(parser)
-    args, others = parser.parse_known_args(_with_underscores(sys.argv[1:] if argv is None else argv))
+    words = _with_underscores(sys.argv[1:] if argv is None else argv)
+    _check_words(parser, words)
+    args, others = parser.parse_known_args(words)
     if others and not hasattr(args, "settings"):
         parser.error(f"unrecognized arguments: {' '.join(others)}")
     args.settings = others
@@ -73,6 +82,33 @@ def _flag_names(parser: argparse.ArgumentParser) -> set[str]:
     return found
 
 
+def _check_words(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
+    """End with one line and status 2 at a command or a flag that is not there, before anything else is found to be wrong."""
+    commands = next(
+        (action.choices for action in parser._actions if isinstance(action, argparse._SubParsersAction)), None
+    )
+    if commands is not None:
+        if not words or words[0].startswith("-"):
+            return
+        if words[0] in commands:
+            return _check_words(commands[words[0]], words[1:])
+        hint = _nearest(words[0], commands) or f"choose one of {', '.join(commands)}"
+        parser.exit(2, f"{parser.prog}: no command {words[0]!r}; {hint}\n")
+    if "settings" in parser._defaults:  # which takes the flags of a training's script
+        return
+    flags = parser._option_string_actions
+    for word in words[: words.index("--") if "--" in words else None]:
+        flag = word.partition("=")[0]
+        # As argparse: the beginning of a flag is enough, and what has a space is a text.
+        if re.fullmatch(r"--\w+", flag) and " " not in word and not any(known.startswith(flag) for known in flags):
+            parser.exit(2, f"{parser.prog}: no flag {flag}; {_nearest(flag, flags) or f'see {parser.prog} --help'}\n")
+
+
+def _nearest(word: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(word, known, 1)
+    return f"did you mean {near[0]}?" if near else ""
+
+
 def _interrupt(number: int) -> None:
     """End the command as Ctrl-C does, so that what it has begun is removed."""
     raise KeyboardInterrupt(number)
@@ -95,6 +131,7 @@ def _parser() -> argparse.ArgumentParser:
         add_verify_parser,
         add_world_parser,
         add_evaluate_parser,
+        add_compare_parser,
         add_metrics_parser,
         add_index_parser,
         add_builders,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -103,47 +103,40 @@ def _merge(args: argparse.Namespace) -> int:
 
 
 def _average(args: argparse.Namespace) -> int:
-    from hf_factuality.checkpoints.average import Ratios, average
+    from hf_factuality.checkpoints.average import average
 
-    several = args.alpha is not None and len(args.alpha) > 1
-    if several and args.push_to_hub is not None:
-        raise ValueError("--push_to_hub is of one model, and --alpha makes several; push the folder that you choose")
     own = {name: getattr(args, name) for name in ("level", "blocks", "variant", "method")}
     if args.alpha is not None:
-        own["alpha"] = args.alpha if several else args.alpha[0]
+        own["alpha"] = args.alpha if len(args.alpha) > 1 else args.alpha[0]
     else:
-        own["ratios"] = args.alphas if args.alphas is not None else Ratios.load(args.ratios)
+        own["ratios"] = args.alphas if args.alphas is not None else args.ratios
     return _write(args, lambda **common: average(args.before, args.after, args.out, **own, **common))
 
 
 def _write(args: argparse.Namespace, work: Callable[..., list[Any]]) -> int:
-    flags, where = hub_flags(args)
-    if args.push_to_hub is None and flags:
-        raise ValueError(f"{flags[0]} is for --push_to_hub REPO")
-    if args.push_to_hub is not None and not args.dry_run:
-        from hf_factuality.io.upload import prepare_repo
-
-        # The work can take hours: whether the account may write to the repository is found out before it.
-        args.push_to_hub = prepare_repo(args.push_to_hub, new_private=True, **where)
-    common = ("dtype", "max_shard_size", "config", "base_model", "allow_unsafe_pickle", "trust_remote_code", "dry_run")
-    reports = work(**{name: getattr(args, name) for name in common})
-    for report in reports:
-        print(report, file=sys.stderr if not args.dry_run else sys.stdout)
-        if not args.dry_run:
-            print(report.out)
-    if args.push_to_hub is not None and not args.dry_run:
-        _push(args, flags, where)
-    return 0
-
-
-def _push(args: argparse.Namespace, flags: list[str], where: dict[str, Any]) -> None:
     from hf_factuality.errors import HubError
-    from hf_factuality.hub.push import push_folder
 
-    command = shlex.join(["hf-factuality", "push", str(args.out), args.push_to_hub, *flags])
-    print(f"pushing; if this is cut, go on with: {command}", file=sys.stderr)
+    flags, where = hub_flags(args)
+    going_on = ""
+
+    def show(reports: Sequence[Any], repo_id: str | None) -> None:
+        nonlocal going_on
+        for report in reports:
+            print(report, file=sys.stderr if not args.dry_run else sys.stdout)
+            if not args.dry_run:
+                print(report.out)
+        if repo_id is not None:
+            going_on = f"go on with: {shlex.join(['hf-factuality', 'push', str(args.out), repo_id, *flags])}"
+            print(f"pushing; if this is cut, {going_on}", file=sys.stderr)
+
+    common = ("dtype", "max_shard_size", "config", "base_model", "allow_unsafe_pickle", "trust_remote_code", "dry_run")
+    given = {name: getattr(args, name) for name in (*common, "push_to_hub")}
     try:
-        done = push_folder(args.out, args.push_to_hub, **where)
+        reports = work(**given, **where, on_written=show)
     except HubError as error:
-        raise HubError(f"{error}; the model is in {args.out}; go on with: {command}") from None
-    print(done.address)
+        if not going_on:
+            raise
+        raise HubError(f"{error}; {going_on}") from None
+    if reports[0].published is not None:
+        print(reports[0].published.address)
+    return 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +70,7 @@ def add_hub_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def hub_flags(args: argparse.Namespace) -> tuple[list[str], dict[str, Any]]:
-    """Those of [`add_hub_flags`] that were given, and all of them as arguments of [`~hf_factuality.hub.push.push_folder`]."""
+    """Those of [`add_hub_flags`] that were given, and all of them as arguments of [`~hf_factuality.hub.push.push`]."""
     flags = ["--pull_request"] if args.pull_request else []
     flags += ["--revision", args.revision] if args.revision else []
     flags += [] if args.private is None else ["--private"] if args.private else ["--public"]
@@ -79,33 +78,25 @@ def hub_flags(args: argparse.Namespace) -> tuple[list[str], dict[str, Any]]:
 
 
 def _push(args: argparse.Namespace) -> int:
-    from hf_factuality.hub.cards.card import is_our_card, update_card
-    from hf_factuality.hub.push import plan_push, push_plans
-    from hf_factuality.io.upload import prepare_repo
+    from hf_factuality.hub.push import push
 
-    what = {
-        "repo_type": args.repo_type,
-        "include": args.include,
-        "exclude": args.exclude,
-        "allow_paths": args.allow_path,
-        "allow_secrets": args.allow_secret,
-    }
-    where = hub_flags(args)[1]
-    plan = plan_push(args.folder, **what)
+    plan_or_done = push(
+        args.folder,
+        args.repo_id,
+        repo_type=args.repo_type,
+        include=args.include,
+        exclude=args.exclude,
+        allow_paths=args.allow_path,
+        allow_secrets=args.allow_secret,
+        commit_message=args.commit_message,
+        dry_run=args.dry_run,
+        on_plan=lambda plan: print(plan, file=sys.stderr),
+        **hub_flags(args)[1],
+    )
     if args.dry_run:
-        print(plan)
+        print(plan_or_done)
         return 0
-    # Whatever is refused is refused before the card is changed.
-    repo_id = prepare_repo(args.repo_id, repo_type=args.repo_type, new_private=True, **where)
-    card = plan.files.get("README.md")
-    if card is not None and args.repo_type == "model" and is_our_card(card.path.read_text(encoding="utf-8")):
-        # The model may have been evaluated since the card was written.
-        update_card(args.folder, repo_id=repo_id)
-        plan = plan_push(args.folder, **what)
-    print(plan, file=sys.stderr)
-    plan = replace(plan, warnings=())  # they have been shown
-    done = push_plans([plan], repo_id, commit_message=args.commit_message, **where)
-    for name in done.deleted:
+    for name in plan_or_done.deleted:
         print(f"removed {name}, which was of an earlier model", file=sys.stderr)
-    print(done.address)
+    print(plan_or_done.address)
     return 0

@@ -63,16 +63,7 @@ def _build_world(args: argparse.Namespace) -> int:
 
 def _export_world(args: argparse.Namespace) -> int:
     from hf_factuality.worlds import load_world
-    from hf_factuality.worlds.world import SPLITS
 
-    world = load_world(args.model)
-    args.out.mkdir(parents=True, exist_ok=True)
-    for split in SPLITS:
-        tables = {"single_facts": world.questions(split, hops=1), "biographies": world.biographies(split)}
-        for hops in range(2, world.config.max_hops + 1):
-            tables[f"questions_{hops}_hops"] = world.questions(split, hops=hops)
-        for name, dataset in tables.items():
-            path = args.out / f"{name}_{split}.jsonl"
-            dataset.to_json(path, force_ascii=False)
-            print(f"{len(dataset)} rows in {path}")
+    for path, rows in load_world(args.model).export(args.out).items():
+        print(f"{rows} rows in {path}")
     return 0

@@ -6,8 +6,10 @@ Unlike `upload_folder`, which sends whatever it finds, a file is published if it
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ from hf_factuality.errors import HubError
 from hf_factuality.hub.files import check_model, find_files, stale_files
 from hf_factuality.hub.published import check_allowed, published_text
 from hf_factuality.io.manifest import MANIFEST, published_manifest
-from hf_factuality.io.upload import Published, publish, refuse_secrets
+from hf_factuality.io.upload import Published, prepare_repo, publish, refuse_secrets
 
 
 logger = logging.getLogger(__name__)
@@ -132,8 +134,8 @@ def plan_push(
     return PushPlan(folder, repo_type, files, dict(sorted(left_out.items())), resumable, warnings, places)
 
 
-def push_folder(
-    folder: str | Path,
+def push(
+    folder: str | os.PathLike[str],
     repo_id: str,
     *,
     repo_type: str = "model",
@@ -141,12 +143,83 @@ def push_folder(
     exclude: Sequence[str] = (),
     allow_paths: Sequence[str] = (),
     allow_secrets: Sequence[str] = (),
-    **kwargs: Any,
-) -> Published:
-    """Publish a folder in one commit, as [`plan_push`] and, with `kwargs`, [`push_plans`] do; they raise the same errors."""
-    allowed = {"allow_paths": allow_paths, "allow_secrets": allow_secrets}
-    plan = plan_push(folder, repo_type=repo_type, include=include, exclude=exclude, **allowed)
-    return push_plans([plan], repo_id, **kwargs)
+    private: bool | None = None,
+    pull_request: bool = False,
+    revision: str | None = None,
+    commit_message: str | None = None,
+    dry_run: bool = False,
+    token: str | bool | None = None,
+    patience: float | None = None,
+    on_plan: Callable[[PushPlan], None] | None = None,
+) -> Published | PushPlan:
+    """Publish a folder in one commit: the files that are a part of a model, and nothing else that lies there.
+
+    Killed, it goes on when it is called again. A card that a trainer of this package wrote is first brought up to date in the
+    folder, with the results that lie there and the name of the repository, once folder and account have been checked.
+
+    Args:
+        folder (`str` or `PathLike`):
+            Of the model, dataset or Space.
+        repo_id (`str`):
+            `"namespace/name"`; without a namespace, in that of the token's owner. Made if it does not exist.
+        repo_type (`str`, *optional*, defaults to `"model"`):
+            `"model"`, `"dataset"` or `"space"`.
+        include, exclude (`Sequence[str]`, *optional*):
+            Patterns of files to add and to leave out, by path or name; see [`plan_push`].
+        allow_paths (`Sequence[str]`, *optional*):
+            Places, as `"README.md:12"` or `"config.json:KEY"`, where a path of this machine is published.
+        allow_secrets (`Sequence[str]`, *optional*):
+            Places, as errors name them, that look like a secret and are none.
+        private (`bool`, *optional*):
+            What the repository has to be; by default a new one is private, and one that exists stays as it is.
+        pull_request (`bool`, *optional*, defaults to `False`):
+            Open a pull request instead of committing.
+        revision (`str`, *optional*):
+            Branch to write to; made if it does not exist.
+        commit_message (`str`, *optional*):
+            Of the commit; title of the pull request. By default it names the folder.
+        dry_run (`bool`, *optional*, defaults to `False`):
+            Send nothing, change nothing, and need no account.
+        token (`str` or `bool`, *optional*):
+            Of the account; by default that of `hf auth login` or `HF_TOKEN`.
+        patience (`float`, *optional*):
+            Seconds to wait in all while the Hub cannot be reached; five minutes by default.
+        on_plan (`Callable[[PushPlan], None]`, *optional*):
+            Is given the plan before anything is sent, to show it; its warnings are then not logged.
+
+    Returns:
+        [`~hf_factuality.io.upload.Published`]: the commit, its address, and what it removed; with `dry_run` the [`PushPlan`].
+
+    Raises:
+        [`~hf_factuality.errors.HubError`]: the folder holds no whole model, a file holds a secret or a path of this machine,
+            or the Hub refuses or cannot be reached. Nothing of the push is visible then.
+    """
+    from hf_factuality.hub.cards.card import is_our_card, update_card
+
+    planned = partial(
+        plan_push,
+        folder,
+        repo_type=repo_type,
+        include=include,
+        exclude=exclude,
+        allow_paths=allow_paths,
+        allow_secrets=allow_secrets,
+    )
+    plan = planned()
+    if dry_run:
+        return plan
+    where = {"private": private, "pull_request": pull_request, "revision": revision, "token": token}
+    # Whatever is refused is refused before the card is changed.
+    repo_id = prepare_repo(repo_id, repo_type=repo_type, new_private=True, **where)
+    card = plan.files.get("README.md")
+    if card is not None and repo_type == "model" and is_our_card(card.path.read_text(encoding="utf-8")):
+        # The model may have been evaluated since the card was written.
+        update_card(folder, repo_id=repo_id)
+        plan = planned()
+    if on_plan is not None:
+        on_plan(plan)
+        plan = replace(plan, warnings=())
+    return push_plans([plan], repo_id, commit_message=commit_message, patience=patience, **where)
 
 
 def push_plans(

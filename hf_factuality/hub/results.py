@@ -1,6 +1,6 @@
 """The file of results (`hf_factuality.results/1`): its schema, reading and checking, and adding to it.
 
-`hf-factuality evaluate` and the closed-world demos write it, `compare_results` and the model card read it;
+`hf-factuality evaluate` and the closed-world demos write it, `compare` and the model card read it;
 docs/evaluate.md describes it.
 """
 

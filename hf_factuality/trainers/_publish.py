@@ -17,7 +17,7 @@ from transformers.trainer_utils import HubStrategy
 from transformers.utils import PushInProgress
 
 from hf_factuality.errors import DataError, HubError
-from hf_factuality.hub.push import plan_push, push_folder, push_plans
+from hf_factuality.hub.push import plan_push, push_plans
 from hf_factuality.hub.results import folder_fingerprint, load_results
 from hf_factuality.io.upload import Published, prepare_repo
 from hf_factuality.verifiers.pipeline import VerifierPipeline, export_pipeline
@@ -101,9 +101,11 @@ class Publishes:
         self._finish_current_push()
         where = {"revision": revision or self.args.hub_revision, "commit_message": commit_message, "token": token}
         where["private"] = private if private is not None else self.args.hub_private_repo
-        if blocking:
-            return push_folder(self.args.output_dir, self.hub_model_id, **where)
-        return self._pusher.submit(push_folder, self.args.output_dir, self.hub_model_id, **where)
+
+        def publish() -> Published:
+            return push_plans([plan_push(self.args.output_dir)], self.hub_model_id, **where)
+
+        return publish() if blocking else self._pusher.submit(publish)
 
     def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
         strategy = self.args.hub_strategy

@@ -8,12 +8,14 @@ facts. What a model reads about these people is written by [`~hf_factuality.worl
 from __future__ import annotations
 
 import math
+import os
 import random
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate, pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hf_factuality.errors import DataError
@@ -404,6 +406,28 @@ class World:
             )
             for person in self._drawn(split, list(self.split(split)), n, "biographies")
         )
+
+    def export(self, folder: str | os.PathLike[str]) -> dict[Path, int]:
+        """Write questions, single facts and biographies of both splits as JSON Lines.
+
+        Args:
+            folder (`str` or `os.PathLike`):
+                Made if it is not there; files that have these names are replaced.
+
+        Returns:
+            `dict[Path, int]`: the files, each with its number of rows.
+        """
+        folder, rows = Path(folder), {}
+        folder.mkdir(parents=True, exist_ok=True)
+        for split in SPLITS:
+            tables = {"single_facts": self.questions(split, hops=1), "biographies": self.biographies(split)}
+            for hops in range(2, self.config.max_hops + 1):
+                tables[f"questions_{hops}_hops"] = self.questions(split, hops=hops)
+            for name, dataset in tables.items():
+                path = folder / f"{name}_{split}.jsonl"
+                dataset.to_json(path, force_ascii=False)
+                rows[path] = len(dataset)
+        return rows
 
     def _drawn(self, split: str, everything: list, n: int | None, what: str) -> list:
         if n is not None and not 0 < n <= len(everything):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hf_factuality.errors import DataError
-from hf_factuality.evaluation import compare_results, load_results
+from hf_factuality.evaluation import compare, load_results
 from hf_factuality.hub import results as module
 from hf_factuality.hub.results import SCHEMA, folder_fingerprint, public, write_results
 
@@ -145,26 +145,37 @@ def test_comparison():
         entry("only", value=1.0),
         name="other",
     )
-    assert compare_results(before, after).splitlines() == [
+    comparison = compare(before, after)
+    assert str(comparison).splitlines() == [
         "| benchmark | metric | before | after | change | n |",
         "|---|---|---|---|---|---|",
         "| gsm8k | accuracy | 0.500 (0.250 to 0.750) | 0.625 (0.250 to 0.750) | +0.125 | 4 / 3 |",
         "| math-500 | accuracy | n/a | 0.250 (0.250 to 0.750) | n/a | 4 |",
         "| x | accuracy | 0.500 (0.250 to 0.750) | 0.250 (0.250 to 0.750) | -0.250 | 4 |",
     ]
+    assert comparison.to_pandas().to_dict("list") == {
+        "benchmark": ["gsm8k", "math-500", "x"],
+        "metric": ["accuracy"] * 3,
+        "before": [0.5, pytest.approx(float("nan"), nan_ok=True), 0.5],
+        "after": [0.625, 0.25, 0.25],
+        "change": [0.125, pytest.approx(float("nan"), nan_ok=True), -0.25],
+        "n_before": [4, 4, 4],
+        "n_after": [3, 4, 4],
+        "higher_is_better": [True] * 3,
+    }
 
 
 def test_other_settings_are_not_compared(tmp_path):
     before = results(entry(), entry("math-500", higher_is_better=False))
     after = results(entry(generation={"max_new_tokens": 9}), entry("math-500", higher_is_better=False))
-    text = compare_results(before, after)
+    text = str(compare(before, after))
     assert "| gsm8k |" not in text and "| math-500 | accuracy |" in text
     assert "`gsm8k`, `accuracy`: measured with different settings (generation.max_new_tokens), not compared." in text
     assert "Lower is better: accuracy." in text
     with pytest.raises(DataError, match="no benchmark and metric in common"):
-        compare_results(results(entry()), results(entry("x")))
+        compare(results(entry()), results(entry("x")))
     with pytest.raises(DataError, match="before has the schema None"):
-        compare_results({}, results(entry()))
+        compare({}, results(entry()))
 
 
 def weights(path, sizes):

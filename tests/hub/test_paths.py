@@ -8,7 +8,7 @@ import pytest
 from hf_factuality.cli import main
 from hf_factuality.errors import HubError
 from hf_factuality.hub.paths import find_path, find_paths
-from hf_factuality.hub.push import plan_push, push_folder
+from hf_factuality.hub.push import plan_push, push
 from tests.hub.push_inputs import write, write_model
 from tests.hub.test_push_texts import CARD, header
 
@@ -75,11 +75,11 @@ def test_many_paths_take_no_time():
 
 def test_a_space_and_a_card_as_they_are_written(hub, folder):
     space = write(folder.parent / "space", SPACE)
-    push_folder(space, "someone/space", repo_type="space")
+    push(space, "someone/space", repo_type="space")
     assert hub.repos["space", "someone/space"].files() == SPACE
     card = b"# A model\n\n```\ndocker run --gpus all \\\n  -v ~/.cache/huggingface:/root/.cache/huggingface \\\n  image\n```\n"
     write(folder, {"README.md": card})
-    push_folder(folder, REPO)
+    push(folder, REPO)
     assert hub.repos["model", REPO].files()["README.md"] == card
 
 
@@ -108,7 +108,7 @@ def test_a_refusal_shows_the_flag_that_lets_it_through(hub, folder, capsys):
     files = hub.repos["model", REPO].files()
     assert files["README.md"].endswith(card.partition(b"---\n#")[2]) and b"/home/me/base" not in files["README.md"]
     assert files["config.json"] == (folder / "config.json").read_bytes()
-    push_folder(folder, "someone/other", allow_paths=given)
+    push(folder, "someone/other", allow_paths=given)
     assert hub.repos["model", "someone/other"].files() == files
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from hf_factuality.cli import main
 from hf_factuality.errors import HubError
-from hf_factuality.hub.push import PushedFile, plan_push, push_folder, push_plans
+from hf_factuality.hub.push import PushedFile, plan_push, push, push_plans
 from tests.hub.loopback import TOKEN, LoopbackHub, User, use_in_process
 from tests.hub.push_inputs import REMAINS, safetensors, write, write_model
 
@@ -31,7 +31,7 @@ def published(hub, repo_id=REPO, revision="main", kind="model"):
 def test_the_model_is_published_in_one_commit_and_nothing_else(hub, model):
     folder, files = model
     write(folder, REMAINS)
-    done = push_folder(folder, REPO)
+    done = push(folder, REPO)
     repo = hub.repos["model", REPO]
     assert published(hub) == files
     assert [commit.title for commit in repo.log] == ["initial commit", "Upload run"]
@@ -83,30 +83,30 @@ def test_every_kind_of_a_model_is_published(tmp_path):
 
 def test_files_of_an_older_model_are_removed_and_others_stay(hub, model, tmp_path):
     folder, files = model
-    push_folder(folder, REPO)
+    push(folder, REPO)
     hub.repos["model", REPO].find("main").files["notes.txt"] = hub.repos["model", REPO].find("main").files["README.md"]
     smaller = write_model(tmp_path / "other", shards=2, seed=9)
     del smaller["README.md"]
     (tmp_path / "other" / "README.md").unlink()
-    done = push_folder(tmp_path / "other", REPO)
+    done = push(tmp_path / "other", REPO)
     old = {f"model-0000{number}-of-00003.safetensors" for number in (1, 2, 3)}
     assert set(done.deleted) == old
     expected = smaller | {"README.md": files["README.md"], "notes.txt": files["README.md"]}
     assert published(hub) == expected
     single = write_model(tmp_path / "single", shards=1, seed=20)
-    push_folder(tmp_path / "single", REPO)
+    push(tmp_path / "single", REPO)
     assert {name for name in published(hub) if name.startswith("model")} == {"model.safetensors"}
     assert published(hub)["model.safetensors"] == single["model.safetensors"]
     adapter = {"adapter_config.json": b"{}", "adapter_model.safetensors": safetensors(3)}
-    done = push_folder(write(tmp_path / "adapter", adapter), REPO)
+    done = push(write(tmp_path / "adapter", adapter), REPO)
     assert done.deleted == ("model.safetensors",) and set(adapter) <= set(published(hub))
 
 
 def test_the_same_again_sends_and_commits_nothing(hub, model):
     folder, _ = model
-    first = push_folder(folder, REPO)
+    first = push(folder, REPO)
     stored = dict(hub.stored)
-    assert push_folder(folder, REPO).oid == first.oid
+    assert push(folder, REPO).oid == first.oid
     assert hub.stored == stored and len(hub.repos["model", REPO].log) == 2
 
 
@@ -115,7 +115,7 @@ def test_large_files_go_in_parts_where_the_hub_asks_for_it(tmp_path, monkeypatch
     use_in_process(server, tmp_path / "home", monkeypatch)
     try:
         files = write_model(tmp_path / "run", shards=2, size=2500)
-        push_folder(tmp_path / "run", REPO)
+        push(tmp_path / "run", REPO)
         assert server.repos["model", REPO].files() == files
         assert server.count("PUT", r"/\d+$") == 6 and server.count("POST", "/complete$") == 2
     finally:
@@ -127,15 +127,15 @@ def test_large_files_go_in_parts_where_the_hub_asks_for_it(tmp_path, monkeypatch
 
 def test_private_and_public(hub, model):
     folder, _ = model
-    push_folder(folder, "someone/open", private=False)
+    push(folder, "someone/open", private=False)
     assert not hub.repos["model", "someone/open"].private
-    push_folder(folder, "someone/open")  # as it is
+    push(folder, "someone/open")  # as it is
     with pytest.raises(HubError, match="someone/open exists and is public; change that in its settings, or leave out"):
-        push_folder(folder, "someone/open", private=True)
-    push_folder(folder, "someone/closed", private=True)
+        push(folder, "someone/open", private=True)
+    push(folder, "someone/closed", private=True)
     with pytest.raises(HubError, match="someone/closed exists and is private"):
-        push_folder(folder, "someone/closed", private=False)
-    push_folder(folder, "mine")
+        push(folder, "someone/closed", private=False)
+    push(folder, "mine")
     assert hub.repos["model", "someone/mine"].private
 
 
@@ -143,9 +143,9 @@ def test_a_token_that_may_not_make_private_repositories(hub, model):
     folder, _ = model
     hub.users[TOKEN] = User("someone", may_make_private=False)
     with pytest.raises(HubError, match=r"Private repository storage limit reached.*pass `private=False`"):
-        push_folder(folder, REPO)
+        push(folder, REPO)
     assert not hub.repos
-    push_folder(folder, REPO, private=False)
+    push(folder, REPO, private=False)
     assert not hub.repos["model", REPO].private
 
 
@@ -164,11 +164,11 @@ def test_accounts_and_names(hub, model, user, repo_id, message):
     folder, files = model
     hub.users = {TOKEN: user} if user is not None else {}
     if message is None:
-        push_folder(folder, repo_id)
+        push(folder, repo_id)
         assert published(hub, repo_id) == files
         return
     with pytest.raises(HubError, match=message) as error:
-        push_folder(folder, repo_id)
+        push(folder, repo_id)
     assert not hub.repos and TOKEN not in str(error.value) and "\n" not in str(error.value)
 
 
@@ -178,11 +178,11 @@ def test_nobody_logged_in_and_offline(hub, model, monkeypatch, tmp_path):
     monkeypatch.setattr("huggingface_hub.constants.HF_TOKEN_PATH", str(tmp_path / "none"))
     for repo_id in (REPO, "model"):
         with pytest.raises(HubError, match="nobody is logged in"):
-            push_folder(folder, repo_id)
-    push_folder(folder, REPO, token=TOKEN)
+            push(folder, repo_id)
+    push(folder, REPO, token=TOKEN)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(HubError, match="HF_HUB_OFFLINE is set; unset it"):
-        push_folder(folder, REPO, token=TOKEN)
+        push(folder, REPO, token=TOKEN)
 
 
 def test_errors_hold_no_token(hub, model, caplog, capsys):
@@ -190,7 +190,7 @@ def test_errors_hold_no_token(hub, model, caplog, capsys):
     caplog.set_level("DEBUG", logger="hf_factuality")
     hub.fail("POST", "/commit/", status=403, body=f"{TOKEN} may not write; Authorization: Bearer {TOKEN}")
     with pytest.raises(HubError, match="the token may not do that .403, [*]{3} may not write") as error:
-        push_folder(folder, REPO, token=TOKEN)
+        push(folder, REPO, token=TOKEN)
     printed = capsys.readouterr()
     assert TOKEN not in str(error.value) + caplog.text + printed.out + printed.err
     assert error.value.__cause__ is None and error.value.__suppress_context__
@@ -201,24 +201,24 @@ def test_errors_hold_no_token(hub, model, caplog, capsys):
 
 def test_a_branch(hub, model):
     folder, files = model
-    push_folder(folder, REPO, revision="v1")
+    push(folder, REPO, revision="v1")
     assert published(hub, revision="v1") == files and published(hub) == {}
-    push_folder(folder, REPO, revision="v1")
+    push(folder, REPO, revision="v1")
 
 
 def test_a_pull_request(hub, model):
     folder, files = model
     hub.add("lab/model", {"README.md": b"theirs", "model.safetensors": safetensors(5)})
-    done = push_folder(folder, "lab/model", pull_request=True, commit_message="A better model")
+    done = push(folder, "lab/model", pull_request=True, commit_message="A better model")
     assert done.address == f"{hub.url}/lab/model/discussions/1" and hub.repos["model", "lab/model"].titles[1]
     assert published(hub, "lab/model", "refs/pr/1") == files
     assert published(hub, "lab/model")["README.md"] == b"theirs"
     with pytest.raises(HubError, match="403"):
-        push_folder(folder, "lab/model")
+        push(folder, "lab/model")
     with pytest.raises(HubError, match="there is no such repository"):
-        push_folder(folder, "lab/other", pull_request=True)
+        push(folder, "lab/other", pull_request=True)
     with pytest.raises(HubError, match="made against main; leave out the revision 'v1'"):
-        push_folder(folder, "lab/model", pull_request=True, revision="v1")
+        push(folder, "lab/model", pull_request=True, revision="v1")
 
 
 # ---- texts
@@ -231,7 +231,7 @@ def test_paths_of_this_machine(hub, model):
     card = f"---\nbase_model: {folder}\ntags:\n- base_model:adapter:{folder}\n- text\n---\n\nUse /v1/chat or and/or.\n"
     write(folder, {"config.json": json.dumps(config).encode(), "README.md": card.encode()})
     write(folder, {"tokenizer_config.json": json.dumps(tokenizer).encode()})
-    push_folder(folder, REPO)
+    push(folder, REPO)
     found = published(hub)
     assert json.loads(found["config.json"]) == {"_name_or_path": "base-7b", "model_type": "llama"}
     assert json.loads(found["tokenizer_config.json"]) == tokenizer | {"special_tokens_map_file": "special.json"}
@@ -272,7 +272,7 @@ def test_folders_that_are_refused(hub, model, removed, written, message):
     for path in folder.glob(removed):
         path.unlink()
     with pytest.raises(HubError, match=message):
-        push_folder(write(folder, written), REPO)
+        push(write(folder, written), REPO)
     assert not hub.calls
 
 
@@ -332,26 +332,26 @@ def test_datasets_and_spaces(hub, tmp_path):
         "responses.jsonl": b"{}",
         "settings.json": b"{}",
     }
-    push_folder(write(tmp_path / "pairs", run), "someone/pairs", repo_type="dataset")
+    push(write(tmp_path / "pairs", run), "someone/pairs", repo_type="dataset")
     assert set(published(hub, "someone/pairs", kind="dataset")) == {"pairs.parquet", "README.md"}
     rows = {"data/train.jsonl": b'{"path": "/home/me/x"}\n', "notes.docx": b""}
-    push_folder(write(tmp_path / "rows", rows), "someone/rows", repo_type="dataset")
+    push(write(tmp_path / "rows", rows), "someone/rows", repo_type="dataset")
     assert set(published(hub, "someone/rows", kind="dataset")) == {"data/train.jsonl"}
     app = {"app.py": b"print(1)", "requirements.txt": b"gradio", "model.pt": b""}
-    push_folder(write(tmp_path / "app", app), "someone/app", repo_type="space")
+    push(write(tmp_path / "app", app), "someone/app", repo_type="space")
     assert set(published(hub, "someone/app", kind="space")) == {"app.py", "requirements.txt"}
     assert hub.repos["space", "someone/app"].sdk == "gradio"
     with pytest.raises(HubError, match="holds nothing that is published as a dataset"):
-        push_folder(write(tmp_path / "none", {"a.docx": b""}), "someone/x", repo_type="dataset")
+        push(write(tmp_path / "none", {"a.docx": b""}), "someone/x", repo_type="dataset")
     with pytest.raises(HubError, match="repo_type 'kernel' is unknown"):
-        push_folder(tmp_path, "someone/x", repo_type="kernel")
+        push(tmp_path, "someone/x", repo_type="kernel")
 
 
 def test_a_card_that_the_hub_refuses_is_refused_before_the_weights_are_sent(hub, model):
     folder, _ = model
     write(folder, {"README.md": b"---\nbase_model: not a/model/id\n---\n"})
     with pytest.raises(HubError, match="not valid"):
-        push_folder(folder, REPO)
+        push(folder, REPO)
     assert not hub.stored and published(hub) == {}
 
 
@@ -359,7 +359,7 @@ def test_a_gitignore_of_the_repository_cannot_hide_weights(hub, model):
     folder, _ = model
     hub.add(REPO, {".gitignore": b"*.safetensors\n"})
     with pytest.raises(HubError, match=r"the .gitignore of someone/model leaves out model-00001-of-00003.safetensors"):
-        push_folder(folder, REPO)
+        push(folder, REPO)
     assert set(published(hub)) == {".gitignore"}
 
 
@@ -368,10 +368,10 @@ def test_a_template_that_nobody_filled_in_does_not_replace_a_card(hub, model):
     template = b"---\nlibrary_name: peft\n---\n\n- **License:** [More Information Needed]\n"
     write(folder, {"README.md": template})
     assert "does not replace a card" in str(plan_push(folder))
-    push_folder(folder, "someone/new")
+    push(folder, "someone/new")
     assert published(hub, "someone/new")["README.md"] == template  # better than none
     hub.add(REPO, {"README.md": b"written by hand"})
-    push_folder(folder, REPO)
+    push(folder, REPO)
     assert published(hub) == files | {"README.md": b"written by hand"}
     write(folder, {"README.md": b"# Mine, changed"})
     plan = plan_push(folder)
@@ -381,7 +381,7 @@ def test_a_template_that_nobody_filled_in_does_not_replace_a_card(hub, model):
     push_plans([plan], REPO)
     assert published(hub)["README.md"] == b"written by hand"
     write(folder, {"README.md": b"# Mine, changed"})
-    push_folder(folder, REPO)
+    push(folder, REPO)
     assert published(hub)["README.md"] == b"# Mine, changed"
 
 
@@ -411,7 +411,7 @@ def test_a_card_that_is_missing_or_says_nothing_is_said(hub, model, caplog, caps
     assert ("warning: " in shown) == (said is not None) and (said or "") in shown
     assert main(["push", str(folder), REPO, *flags]) == 0
     assert capsys.readouterr().err.count("warning: ") == (said is not None) and not caplog.records, "once"
-    push_folder(folder, REPO, exclude=exclude)
+    push(folder, REPO, exclude=exclude)
     ours = [record.message for record in caplog.records if record.name.startswith("hf_factuality")]
     assert len(ours) == (said is not None) and (said or "") in "".join(ours)
     if said:
@@ -420,7 +420,7 @@ def test_a_card_that_is_missing_or_says_nothing_is_said(hub, model, caplog, caps
 
 def test_what_is_no_model_needs_no_model_card(hub, model, tmp_path, caplog):
     write(tmp_path / "data", {"rows.jsonl": b'{"a": 1}\n'})
-    push_folder(tmp_path / "data", "someone/data", repo_type="dataset")
+    push(tmp_path / "data", "someone/data", repo_type="dataset")
     folder, _ = model
     (folder / "README.md").unlink()
     state = plan_push(folder, path_in_repo="last-checkpoint", resumable=True)

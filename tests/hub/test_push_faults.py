@@ -11,7 +11,7 @@ import pytest
 
 from hf_factuality.cli import main
 from hf_factuality.errors import HubError
-from hf_factuality.hub.push import push_folder
+from hf_factuality.hub.push import push
 from tests.hub.loopback import TOKEN
 from tests.hub.push_inputs import write, write_model
 
@@ -32,7 +32,7 @@ def waits(monkeypatch):
 
 
 @pytest.fixture
-def push(hub, tmp_path):
+def model(hub, tmp_path):
     """A push onto a repository that holds an older model; and what it has to hold afterwards."""
     files = write_model(tmp_path / "run", size=300_000)
     hub.add(REPO, OLD)
@@ -60,10 +60,10 @@ def assert_no_half(hub, after):
         ("cut", "PUT", "/lfs/", 100_000),
     ],
 )
-def test_what_passes_is_waited_for(hub, push, kind, method, pattern, value):
-    folder, after = push
+def test_what_passes_is_waited_for(hub, model, kind, method, pattern, value):
+    folder, after = model
     getattr(hub, kind)(method, pattern, value)
-    done = push_folder(folder, REPO)
+    done = push(folder, REPO)
     assert not hub.faults[0].times
     repo = hub.repos["model", REPO]
     assert repo.files() == after and len(repo.log) == 2 and done.oid == repo.refs["main"]
@@ -71,70 +71,70 @@ def test_what_passes_is_waited_for(hub, push, kind, method, pattern, value):
     assert_no_half(hub, after)
 
 
-def test_a_commit_whose_answer_was_lost_is_not_made_twice(hub, push):
-    folder, after = push
+def test_a_commit_whose_answer_was_lost_is_not_made_twice(hub, model):
+    folder, after = model
     hub.cut("POST", "/commit/", after=-1)
-    done = push_folder(folder, REPO)
+    done = push(folder, REPO)
     repo = hub.repos["model", REPO]
     assert repo.files() == after and len(repo.log) == 2 and done.oid == repo.refs["main"]
 
 
-def test_a_pull_request_whose_answer_was_lost_is_not_made_twice(hub, push):
-    folder, after = push
+def test_a_pull_request_whose_answer_was_lost_is_not_made_twice(hub, model):
+    folder, after = model
     repo = hub.repos["model", REPO]
-    first = push_folder(folder, REPO, pull_request=True)
+    first = push(folder, REPO, pull_request=True)
     hub.cut("POST", "/commit/", after=-1)
     write(folder, {"README.md": b"# Another"})
-    done = push_folder(folder, REPO, pull_request=True)
+    done = push(folder, REPO, pull_request=True)
     assert repo.titles == {1: "Upload run", 2: "Upload run"}
     assert first.address.endswith("/discussions/1") and done.address.endswith("/discussions/2")
     assert repo.files("refs/pr/2") == after | {"README.md": b"# Another"} and repo.files() == OLD
 
 
-def test_a_request_that_comes_too_soon_waits_as_long_as_it_is_told(hub, push, waits):
-    folder, after = push
+def test_a_request_that_comes_too_soon_waits_as_long_as_it_is_told(hub, model, waits):
+    folder, after = model
     hub.fail("POST", "/commit/", 429, **{"Retry-After": "17"})
-    push_folder(folder, REPO)
+    push(folder, REPO)
     assert waits == [17] and hub.repos["model", REPO].files() == after
 
 
-def test_patience_ends(hub, push, caplog, waits):
-    folder, after = push
+def test_patience_ends(hub, model, caplog, waits):
+    folder, after = model
     hub.fail("POST", "/commit/", 503, times=99, body=f"overloaded, says {TOKEN}")
     with pytest.raises(
         HubError, match="503, overloaded, says .*, also after waiting 31 s; .*run again to go on"
     ) as error:
-        push_folder(folder, REPO, patience=40)
+        push(folder, REPO, patience=40)
     assert waits == [1, 2, 4, 8, 16]
     assert TOKEN not in str(error.value) + caplog.text and "trying again in 1 s" in caplog.text
     assert hub.repos["model", REPO].files() == OLD
     hub.faults.clear()
     stored = dict(hub.stored)
-    push_folder(folder, REPO)
+    push(folder, REPO)
     assert hub.stored == stored and hub.repos["model", REPO].files() == after
 
 
-def test_what_does_not_pass_is_not_waited_for(hub, push):
-    folder, _ = push
+def test_what_does_not_pass_is_not_waited_for(hub, model):
+    folder, _ = model
     hub.fail("POST", "/commit/", 403, times=99)
     with pytest.raises(HubError, match="403"):
-        push_folder(folder, REPO)
+        push(folder, REPO)
     assert hub.count("POST", "/commit/") == 1
 
 
-def test_a_hub_that_is_not_there(hub, push, monkeypatch):
-    folder, _ = push
+def test_a_hub_that_is_not_there(hub, model, monkeypatch):
+    folder, _ = model
     hub.close()
     monkeypatch.setattr("hf_factuality.io.upload.PATIENCE_AT_START", 1.0)
     with pytest.raises(HubError, match="someone/model' cannot be written on the Hub: the Hub cannot be reached"):
-        push_folder(folder, REPO)
+        push(folder, REPO)
 
 
-def test_another_commit_in_between_stays(hub, push, monkeypatch):
+def test_another_commit_in_between_stays(hub, model, monkeypatch):
     """Somebody edits the card's neighbour while the weights are on their way."""
     from huggingface_hub import HfApi
 
-    folder, after = push
+    folder, after = model
     monkeypatch.setenv("HF_TOKEN", TOKEN)
     create = HfApi.create_commit
 
@@ -145,7 +145,7 @@ def test_another_commit_in_between_stays(hub, push, monkeypatch):
         return create(self, *args, **kwargs)
 
     monkeypatch.setattr(HfApi, "create_commit", edited_before)
-    push_folder(folder, REPO)
+    push(folder, REPO)
     repo = hub.repos["model", REPO]
     assert repo.files() == after | {"notes.txt": b"edited"} and len(repo.log) == 3
     assert hub.count("POST", "/commit/") == 3  # ours was refused once, since it was planned on the older state
@@ -180,8 +180,8 @@ def finish(hub, tmp_path, folder):
     return out.strip()
 
 
-def test_killed_while_weights_are_sent(hub, push, tmp_path):
-    folder, after = push
+def test_killed_while_weights_are_sent(hub, model, tmp_path):
+    folder, after = model
     shards = {name: hashlib.sha256(data).hexdigest() for name, data in after.items() if name.startswith("model-")}
     last = shards["model-00003-of-00003.safetensors"]
     hub.slow("PUT", last, pause=2.0)
@@ -202,9 +202,9 @@ def test_killed_while_weights_are_sent(hub, push, tmp_path):
 
 
 @pytest.mark.slow
-def test_killed_while_the_commit_is_sent(hub, push, tmp_path):
+def test_killed_while_the_commit_is_sent(hub, model, tmp_path):
     """Its texts are larger than what the sockets of both sides hold, so that half of it is on the way."""
-    folder, after = push
+    folder, after = model
     texts = dict.fromkeys(("LICENSE", "NOTICE"), b"Lorem ipsum.\n" * 700000)
     write(folder, texts)
     hub.slow("POST", "/commit/", pause=0.1)
@@ -221,8 +221,8 @@ def test_killed_while_the_commit_is_sent(hub, push, tmp_path):
     assert_no_half(hub, after | texts)
 
 
-def test_the_command_says_what_to_do(hub, push, capsys):
-    folder, _ = push
+def test_the_command_says_what_to_do(hub, model, capsys):
+    folder, _ = model
     hub.fail("POST", "/commit/", 403, body="storage quota reached")
     assert main(["push", str(folder), REPO]) == 2
     assert "someone/model could not be pushed to: the token may not do that (403, storage quota reached)" in (

@@ -11,7 +11,7 @@ from pathlib import Path
 from datasets import Dataset
 
 from hf_factuality.data.preferences import push_pairs
-from hf_factuality.hub.push import push_folder
+from hf_factuality.hub.push import push
 from hf_factuality.verifiers import LexicalVerifier
 from tests.hub.push_inputs import REMAINS, write
 from tests.tiny import save_tiny_model
@@ -27,7 +27,7 @@ def test_a_model_a_tokenizer_a_verifier_and_pairs(hub, tmp_path):
     AutoModelForCausalLM.from_pretrained(folder).save_pretrained(folder, max_shard_size="20kB")
     (folder / "model.safetensors").unlink()
     write(folder, REMAINS)
-    push_folder(folder, "someone/tiny")
+    push(folder, "someone/tiny")
     LexicalVerifier(threshold=0.7).push_to_hub("someone/judge", private=True)
     pairs.mkdir()
     Dataset.from_list(ROWS).to_parquet(pairs / "pairs.parquet")

@@ -9,7 +9,7 @@ import pytest
 from hf_factuality.cli import main
 from hf_factuality.errors import HubError
 from hf_factuality.hub.paths import find_path
-from hf_factuality.hub.push import plan_push, push_folder
+from hf_factuality.hub.push import plan_push, push
 from tests.hub.push_inputs import safetensors, write, write_model
 from tests.tiny import save_tiny_model
 
@@ -114,7 +114,7 @@ def test_a_real_model_with_what_looks_like_a_path_is_published(hub, tmp_path):
     vocabulary = {"tokenizer.model": bytes(range(256)), "x.tiktoken": b"/tmp/abc= 1\n"}
     card = b"# A model\n\n[a](https://a.b/home/x), [b](other.md), <https://a.b/home/y>\n"
     write(folder, vocabulary | {"README.md": card})
-    push_folder(folder, REPO)
+    push(folder, REPO)
     files = hub.repos["model", REPO].files()
     assert files == {path.name: path.read_bytes() for path in folder.iterdir()}
     assert b"/home/me" in files["tokenizer.json"] and b"no_think" in files["chat_template.jinja"]

@@ -23,7 +23,7 @@ import torch
 from hf_factuality.cli import main
 from hf_factuality.errors import HubError
 from hf_factuality.hub.cards.check import tells, validate_card
-from hf_factuality.hub.push import plan_push, push_folder
+from hf_factuality.hub.push import plan_push, push
 from hf_factuality.io import unpack
 from hf_factuality.io.secrets import find_secrets, search_file
 from hf_factuality.io.upload import publish
@@ -266,7 +266,7 @@ def test_another_secret_and_a_place_that_is_none_are_refused(hub, tmp_path):
     other = KINDS["sentry"](random.Random(1))
     write(tmp_path, {"LICENSE": f"{TOKEN}\n{other}\n".encode()})
     with pytest.raises(HubError, match="LICENSE, line 2,"):
-        push_folder(tmp_path, REPO, allow_secrets=["LICENSE:1"])
+        push(tmp_path, REPO, allow_secrets=["LICENSE:1"])
     with pytest.raises(HubError, match="LICENSE:7"):
         plan_push(tmp_path, allow_secrets=["LICENSE:1", "LICENSE:2", "LICENSE:7"])
     plan = plan_push(tmp_path, allow_secrets=["LICENSE:1", "LICENSE:2"], path_in_repo="x")

@@ -641,8 +641,8 @@ def test_advice_is_printed_as_flags(capsys, middle):
     ("flags", "message"),
     [
         (("--method", "fspo"), "name the model"),
-        (("--model", "x", "--method", "fspo", "--gpus", "0"), "--gpus=0 must be positive"),
-        (("--model", "x", "--method", "fspo", "--gpu_memory", "nan"), "--gpu_memory=nan must be positive"),
+        (("--model", "x", "--method", "fspo", "--gpus", "0"), "--gpus must be positive, got 0"),
+        (("--model", "x", "--method", "fspo", "--gpu_memory", "nan"), "--gpu_memory must be positive, got nan"),
         (("--model", "BROKEN", "--method", "fspo"), "no configuration of the model"),
         (("--model", "x", "--method", "fspo", "--config", "BROKEN/recipe.yaml"), "recipe.yaml is no YAML"),
         (("--model", "no/such", "--method", "fspo"), "no/such"),

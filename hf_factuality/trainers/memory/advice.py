@@ -245,6 +245,7 @@ def _changed(config: Any, more: Mapping[str, Any]) -> dict[str, Any]:
     return {**given, **{name: {**(given.get(name) or {}), **value} for name, value in more.items()}}
 
 
-def as_flag(name: str, value: Any) -> tuple[str, str]:
-    """A setting as two words of a command line; YAML has the same name and value."""
-    return f"--{name}", json.dumps(value) if isinstance(value, (bool, dict)) else str(value)
+def as_flag(name: str, value: Any) -> tuple[str, ...]:
+    """A setting as words of a command line, two if it is no list; YAML has the same name and value."""
+    values = value if isinstance(value, (list, tuple)) else [value]
+    return f"--{name}", *(json.dumps(one) if isinstance(one, (bool, dict)) else str(one) for one in values)
