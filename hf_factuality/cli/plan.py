@@ -41,27 +41,27 @@ def _plan(args: argparse.Namespace) -> int:
     from hf_factuality.trainers.memory.training_plan import plan
 
     names = ("method", "config", "model", "gpus", "gpu_memory", "prompt_length", "sharding")
-    found = plan(**{name: getattr(args, name) for name in names}, **_settings(args.settings))
+    training = plan(**{name: getattr(args, name) for name in names}, **_settings(args.settings))
     if args.json:
-        print(json.dumps(found.to_dict()))
-        return 0 if found.fits else 1
-    print(f"{found.method} with {found.model} on {found.gpus} x {found.gpu_memory:g} GB\n")
-    for one in found.plans:
+        print(json.dumps(training.to_dict()))
+        return 0 if training.fits else 1
+    print(f"{training.method} with {training.model} on {training.gpus} x {training.gpu_memory:g} GB\n")
+    for one in training.plans:
         ending = "" if one.fits else ": does not fit"
         print(f"{one.sharding:6} {one.peak / 1e9:8.1f} GB at most, {_PHASES[one.phase]}{ending}")
-    best = found.best
+    best = training.best
     print(f"\n{best.sharding}, GB on each GPU:")
     for term in best.terms:
         elsewhere = "" if best.phase in term.phases else " (not at the peak)"
         print(f"{term.bytes / 1e9:8.2f}  {term.name}: {term.why}{elsewhere}")
     if best.fits:
         launch = f"accelerate launch --config_file recipes/accelerate/{best.sharding}.yaml"
-        print(f"\n{launch} --num_processes {found.gpus} ...")
-        if found.gpus > 8:
+        print(f"\n{launch} --num_processes {training.gpus} ...")
+        if training.gpus > 8:
             print("on several machines: docs/scaling.md#schedulers")
         return 0
-    print("\nWould take less, GB on each GPU:" if found.advice else "\nNo change that is known here takes less.")
-    for one in found.advice:
+    print("\nWould take less, GB on each GPU:" if training.advice else "\nNo change that is known here takes less.")
+    for one in training.advice:
         words, verdict = shlex.join(one.flags), "fits" if one.plan.fits else "does not fit"
         print(f"{one.plan.peak / 1e9:8.1f}  {words} ({one.plan.sharding}): {verdict}")
     return 1
@@ -69,18 +69,18 @@ def _plan(args: argparse.Namespace) -> int:
 
 def _settings(words: Sequence[str]) -> dict[str, Any]:
     """The flags of a training's script by name; one alone is `True`, or `False` if it begins with `no_`."""
-    found: dict[str, list[str]] = {}
+    words_of: dict[str, list[str]] = {}
     name = None
     for word in words:
         if word.startswith("--") and word != "--":
             name, given, value = word[2:].partition("=")
-            found[name] = [value] if given else []
+            words_of[name] = [value] if given else []
         elif name is None:
             raise ValueError(f"{word!r} belongs to no flag")
         else:
-            found[name].append(word)
+            words_of[name].append(word)
     settings: dict[str, Any] = {}
-    for name, values in found.items():
+    for name, values in words_of.items():
         if not values:
             settings[name.removeprefix("no_")] = not name.startswith("no_")
         else:

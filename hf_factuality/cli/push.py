@@ -78,7 +78,7 @@ def hub_flags(args: argparse.Namespace) -> tuple[list[str], dict[str, Any]]:
 
 
 def _push(args: argparse.Namespace) -> int:
-    from hf_factuality.hub.push import push
+    from hf_factuality.hub.push import PushPlan, push
 
     plan_or_done = push(
         args.folder,
@@ -93,7 +93,7 @@ def _push(args: argparse.Namespace) -> int:
         on_plan=lambda plan: print(plan, file=sys.stderr),
         **hub_flags(args)[1],
     )
-    if args.dry_run:
+    if isinstance(plan_or_done, PushPlan):
         print(plan_or_done)
         return 0
     for name in plan_or_done.deleted:

@@ -2,6 +2,8 @@
 
 import ast
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -50,6 +52,22 @@ def test_only_the_command_line_names_a_flag():
         where = path.relative_to(PACKAGE).as_posix()
         named = flags_in(ast.parse(path.read_text()), names) - TRL.get(where, set())
         assert not named, f"{where} names the flags {named}; name the arguments in backticks, as in Python"
+
+
+@pytest.mark.parametrize(
+    "words", [["--help"], ["plan", "--help"], ["merge", "--help"], ["push", "--help"], ["compare", "--help"]]
+)
+def test_help_needs_no_heavy_library(words):
+    code = f"""
+import sys
+from hf_factuality.cli import main
+try:
+    main({words})
+finally:
+    print(sorted({{"torch", "transformers", "trl", "datasets", "huggingface_hub"}} & set(sys.modules)), file=sys.stderr)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "[]\n") and "usage: hf-factuality" in done.stdout
 
 
 @pytest.mark.parametrize(
