@@ -1,6 +1,7 @@
 # Public names, which load on first use.
 from hf_factuality.data import load_fspo as load_fspo
 from hf_factuality.functional import flip_advantages as flip_advantages
+from hf_factuality.methods import FDPOConfig as FDPOConfig, FDPOTrainer as FDPOTrainer
 from hf_factuality.spans import (
     Label as Label,
     LabeledSpan as LabeledSpan,
