@@ -196,7 +196,8 @@ class FactualityPairCollator(DataCollatorForPreference):
 
     def torch_call(self, examples: list[dict[str, Any]]) -> dict[str, Any]:
         output = super().torch_call(examples)
-        output[MARGIN] = torch.tensor([self.margin * PairOrder(row[ORDER]).gap for row in examples])
+        gaps = torch.tensor([PairOrder(row[ORDER]).gap for row in examples], dtype=torch.float32)
+        output[MARGIN] = self.margin * gaps
         return output
 
 

@@ -125,7 +125,7 @@ def test_an_implicit_prompt_is_flipped_too(tiny_model, tmp_path):
     [
         # The policy is the reference: m = 0. log(1 + e^1), log 2, log(1 + e^-1).
         ({}, 1.313262, 0.693147, 0.313262),
-        ({"beta": 0.5, "factuality_margin": 4.0}, 2.126928, 0.693147, 0.126928),
+        ({"beta": 0.5, "factuality_margin": 4}, 2.126928, 0.693147, 0.126928),
         ({"loss_type": "hinge"}, 2.0, 1.0, 0.0),
         # 1.8 of log(1 + e^1) less .2 / .8 ... : (.9 log(1 + e) - .1 log(1 + 1 / e)) / .8
         ({"loss_type": "robust", "label_smoothing": 0.1}, 1.438262, 0.693147, 0.188262),
