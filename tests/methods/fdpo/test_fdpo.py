@@ -1,10 +1,13 @@
 """The example, as a user runs it: on files and in the closed world; and its recipes."""
 
 import json
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
+from datasets import Dataset
 from safetensors.torch import load_file
 from trl import ModelConfig, TrlParser
 
@@ -99,3 +102,21 @@ def test_refused_before_training_starts(run, tiny_model, tmp_path, change, optio
         run(
             "--model_name_or_path", tiny_model, "--train_files", file, "--output_dir", tmp_path / "out", *FEW, *options
         )
+
+
+def test_pairs_are_turned_round_as_a_whole():
+    """In the experiment that reverses some: every column of a side, and as many as were asked for."""
+    sys.path[:0] = [str(REPOSITORY / "benchmarks"), str(REPOSITORY / "benchmarks" / "experiments")]
+    from _fdpo import reversed_share
+
+    columns = {f"{side}{kind}": [side] * 400 for side in ("chosen", "rejected") for kind in ("", "_spans", "_score")}
+    data = Dataset.from_dict({"prompt": ["?"] * 400, **columns})
+    found = reversed_share(0.3)(SimpleNamespace(seed=3), data)
+    turned = [row for row in found if row["chosen"] == "rejected"]
+    assert len(found) == 400 and 90 <= len(turned) <= 150  # 120, and three standard deviations of 9.2
+    for row in found:
+        assert {row[f"chosen{kind}"] for kind in ("", "_spans", "_score")} == {row["chosen"]}
+        assert {row[f"rejected{kind}"] for kind in ("", "_spans", "_score")} == {"chosen", "rejected"} - {
+            row["chosen"]
+        }
+    assert found.column_names == data.column_names
