@@ -29,6 +29,7 @@ LAYERS = [
     {"rewards", "metrics", "data", "worlds", "hub", "report"},
     {"checkpoints"},
     {"trainers"},
+    {"methods"},
     {"evaluation"},
     {"cli"},
 ]
