@@ -72,8 +72,8 @@ def add_parser(commands: Any) -> None:
     flag("--max_new_tokens", type=int, metavar="N")
     flag("--temperature", type=float, metavar="T", help="0 takes the most likely token")
     flag("--top_p", type=float, metavar="P")
-    flag("--n_samples", type=int, metavar="N", help="completions per item, for accuracy or --best_of")
-    best = "for accuracy and metrics over claims: expected score of the best of N of the --n_samples"
+    flag("--num_samples", type=int, metavar="N", help="completions per item, for accuracy or --best_of")
+    best = "for accuracy and metrics over claims: expected score of the best of N of the --num_samples"
     flag("--best_of", metavar="N,N,...", help=best)
     by = (
         "who chooses for accuracy: majority, or a verifier by its scores, as process:MODEL (default: the gold answers)"
@@ -94,7 +94,7 @@ def add_parser(commands: Any) -> None:
         choices=("topic", "corpus"),
         help="the page of the item's topic (default if every item has one), or all pages, by the index FILE.bm25",
     )
-    flag("--top_k", type=int, default=5, help="passages per claim (default 5)")
+    flag("--passages", type=int, default=5, help="passages per claim (default 5)")
     flag("--judge", metavar="MODEL", help="for halluqa, abstention and calibration: a served model that sees the gold")
     flag("--judge_base_url", metavar="URL", help="its server")
     flag("--judge_prompt", type=Path, metavar="FILE", help="a .txt prompt instead of the built-in one")

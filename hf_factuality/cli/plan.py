@@ -61,9 +61,9 @@ def _plan(args: argparse.Namespace) -> int:
             print("on several machines: docs/scaling.md#schedulers")
         return 0
     print("\nWould take less, GB on each GPU:" if training.advice else "\nNo change that is known here takes less.")
-    for one in training.advice:
-        words, verdict = shlex.join(one.flags), "fits" if one.plan.fits else "does not fit"
-        print(f"{one.plan.peak / 1e9:8.1f}  {words} ({one.plan.sharding}): {verdict}")
+    for change in training.advice:
+        words, verdict = shlex.join(change.flags), "fits" if change.plan.fits else "does not fit"
+        print(f"{change.plan.peak / 1e9:8.1f}  {words} ({change.plan.sharding}): {verdict}")
     return 1
 
 

@@ -35,17 +35,17 @@ class Generation:
     stop: tuple[str, ...] = ()
 
     def __post_init__(self):
-        for name, fine, wanted in (
-            ("max_new_tokens", self.max_new_tokens >= 1, "at least 1"),
-            ("temperature", 0 <= self.temperature < float("inf"), "a number from 0 up"),
-            ("top_p", 0 < self.top_p <= 1, "in (0, 1]"),
-            ("n_samples", self.n_samples >= 1, "at least 1"),
+        for name, value, fine, wanted in (
+            ("max_new_tokens", self.max_new_tokens, self.max_new_tokens >= 1, "at least 1"),
+            ("temperature", self.temperature, 0 <= self.temperature < float("inf"), "a number from 0 up"),
+            ("top_p", self.top_p, 0 < self.top_p <= 1, "in (0, 1]"),
+            ("num_samples", self.n_samples, self.n_samples >= 1, "at least 1"),
         ):
             if not fine:
-                raise ValueError(f"`{name}` must be {wanted}, got {getattr(self, name):g}")
+                raise ValueError(f"`{name}` must be {wanted}, got {value:g}")
         if self.n_samples > 1 and self.temperature == 0:
             raise ValueError(
-                f"`n_samples` {self.n_samples} at `temperature` 0 gives the same completion again and again; raise "
+                f"`num_samples` {self.n_samples} at `temperature` 0 gives the same completion again and again; raise "
                 "`temperature`, or take one sample"
             )
         if not all(self.stop):

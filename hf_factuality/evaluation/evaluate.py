@@ -41,7 +41,7 @@ def evaluate(
     max_new_tokens: int | None = None,
     temperature: float | None = None,
     top_p: float | None = None,
-    n_samples: int | None = None,
+    num_samples: int | None = None,
     best_of: str | None = None,
     best_of_by: str | None = None,
     best_of_steps: str | None = None,
@@ -53,7 +53,7 @@ def evaluate(
     scope: str = "answer",
     knowledge: str | Path | None = None,
     retriever: str | None = None,
-    top_k: int = 5,
+    passages: int = 5,
     judge: str | None = None,
     judge_base_url: str | None = None,
     judge_prompt: str | Path | None = None,
@@ -101,7 +101,7 @@ def evaluate(
             only with `trust_remote_code=True`.
         chat_template_kwargs (`Mapping[str, Any]`, *optional*):
             Arguments of the chat template.
-        max_new_tokens, temperature, top_p, n_samples, stop, seed:
+        max_new_tokens, temperature, top_p, num_samples, stop, seed:
             How answers are sampled; by default as the benchmark says. `seed` is also of `limit`.
         best_of, best_of_by, best_of_steps (`str`, *optional*):
             Numbers with commas for the expected score of the best of N of the samples; who chooses; how scores of parts are one.
@@ -109,7 +109,7 @@ def evaluate(
             A name for [`load_verifier`], for metrics over claims; its server, and room for its answers.
         scope (`str`, *optional*, defaults to `"answer"`):
             What of a completion is judged: `"answer"`, `"think"` or `"completion"`.
-        knowledge (`str` or `Path`, *optional*), retriever (`str`, *optional*), top_k (`int`, *optional*, defaults to 5):
+        knowledge (`str` or `Path`, *optional*), retriever (`str`, *optional*), passages (`int`, *optional*, defaults to 5):
             Knowledge base that evidence is taken from, by `"topic"` or from the whole `"corpus"`, and passages per claim.
         judge, judge_base_url, judge_prompt, judge_votes, judge_tokens:
             For halluqa, abstention and calibration: a served model that sees the gold answers, its server, a .txt prompt, an odd

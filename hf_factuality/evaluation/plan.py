@@ -45,7 +45,7 @@ PLAIN = {("truthfulqa", "published"), ("truthfulqa-generation", "published")}
 # After an answer, a model that is no chat model goes on with the next question.
 STOPS = {("truthfulqa-generation", "published"): ("\n\n",)}
 # Arguments that change nothing with `answers`, and with a server.
-_SAMPLING = ("max_new_tokens", "temperature", "top_p", "n_samples", "stop")
+_SAMPLING = ("max_new_tokens", "temperature", "top_p", "num_samples", "stop")
 _LOADING = ("dtype", "device", "prompt_format")
 _RUNNING = ("revision", *_LOADING, "chat_template_kwargs", *_SAMPLING)
 
@@ -78,7 +78,7 @@ class Arguments:
     max_new_tokens: int | None
     temperature: float | None
     top_p: float | None
-    n_samples: int | None
+    num_samples: int | None
     best_of: str | None
     best_of_by: str | None
     best_of_steps: str | None
@@ -90,7 +90,7 @@ class Arguments:
     scope: str
     knowledge: Path | None
     retriever: str | None
-    top_k: int
+    passages: int
     judge: str | None
     judge_base_url: str | None
     judge_prompt: Path | None
@@ -172,7 +172,7 @@ def one_run(args: Arguments) -> Arguments:
 
 def make_plan(args: Arguments) -> Plan:
     """Check the arguments; a `ValueError` names the argument, what is wrong with it, and the fix."""
-    names = ("concurrency", "limit", "top_k", "judge_tokens", "verifier_tokens")
+    names = ("concurrency", "limit", "passages", "judge_tokens", "verifier_tokens")
     check_at_least_one(**{name: getattr(args, name) for name in names})
     refuse((args.model is None) == (args.answers is None), "give either `model`, or `answers` with a file of answers")
     datasets = _datasets(args)
@@ -364,15 +364,15 @@ def _task(args: Arguments, benchmark: Benchmark, metrics: tuple[str, ...]) -> Ta
             "leave `base_url` out to load the model in this process",
         )
     elif not args.answers:
-        check_samples(task, "`n_samples`")
+        check_samples(task, "`num_samples`")
     return task
 
 
 def _generation(args: Arguments, benchmark: Benchmark, style: str) -> Generation:
-    def given(name: str) -> Any:
+    def given(name: str, of_benchmark: str | None = None) -> Any:
         value = getattr(args, name)
-        return getattr(benchmark, name) if value is None else value
+        return getattr(benchmark, of_benchmark or name) if value is None else value
 
     stop = tuple(args.stop) if args.stop else STOPS.get((benchmark.name, style), ())
-    n_samples = 1 if args.answers else given("n_samples")  # of answers, the file tells
+    n_samples = 1 if args.answers else given("num_samples", "n_samples")  # of answers, the file tells
     return Generation(given("max_new_tokens"), given("temperature"), given("top_p"), n_samples, args.seed, stop)

@@ -161,7 +161,7 @@ def test_a_served_model_is_sampled_and_every_sample_judged(own, tmp_path, comman
     with FakeServer(reply=lambda prompt, body: next(said)) as server:
         flags = ("--dataset", own, "--model", "fake", "--base_url", server.url, "--concurrency", 1, "--temperature", 1)
         status, printed, err = command(
-            *flags, "--n_samples", 2, "--best_of", "1,2", "--metrics", "anah", "--verifier", "lexical",
+            *flags, "--num_samples", 2, "--best_of", "1,2", "--metrics", "anah", "--verifier", "lexical",
             "--out", tmp_path / "r.json",
         )  # fmt: skip
     assert status == 0, err
@@ -174,8 +174,8 @@ def test_a_served_model_is_sampled_and_every_sample_judged(own, tmp_path, comman
 def test_halluqa_takes_one_completion():
     """A judge votes on the first one only."""
     task = Task(get_benchmark("halluqa"), "chat", ("halluqa",), Generation(8, 1.0, 1.0, 2, 0), best_of=(1, 2))
-    with pytest.raises(ValueError, match="--n_samples gives 2 completions per item: halluqa takes one .* several$"):
-        check_samples(task, "--n_samples")
+    with pytest.raises(ValueError, match="--num_samples gives 2 completions per item: halluqa takes one .* several$"):
+        check_samples(task, "--num_samples")
 
 
 SOLUTIONS = [

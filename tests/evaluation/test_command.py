@@ -46,7 +46,7 @@ usually = pytest.mark.usefixtures("own", "own_answers")
 def test_a_model_on_several_benchmarks_in_one_file(tiny_model, large_model, gsm8k, truthfulqa, tmp_path, evaluate):
     common = f"--model {large_model} --device cpu --out out/r.json"
     gsm8k_flags = "--benchmark gsm8k --dataset gsm8k.jsonl --max_new_tokens 8"
-    status, printed, _ = evaluate(f"{gsm8k_flags} {common} --n_samples 2 --limit 3")
+    status, printed, _ = evaluate(f"{gsm8k_flags} {common} --num_samples 2 --limit 3")
     assert status == 0
     assert evaluate(f"--benchmark truthfulqa --dataset truthfulqa.jsonl {common}")[0] == 0
     out = tmp_path / "out" / "r.json"
@@ -60,7 +60,7 @@ def test_a_model_on_several_benchmarks_in_one_file(tiny_model, large_model, gsm8
     assert found["model"]["name"] == "model" and found["model"]["dtype"] == "float32"
     text = out.read_text()
     assert str(tmp_path) not in text and large_model not in text
-    assert "--n_samples 2" not in found["command"] and "--dataset truthfulqa.jsonl" in found["command"]
+    assert "--num_samples 2" not in found["command"] and "--dataset truthfulqa.jsonl" in found["command"]
     rows = read(out.with_name("r.gsm8k.answers.jsonl"))
     assert len(rows) == 3 and all(len(row["samples"]) == 2 and row["scores"]["accuracy"] == 0.0 for row in rows)
     assert rows[0]["prompt"][0]["content"].endswith("\\boxed{}.") and rows[0]["gold"] in "1234"

@@ -151,7 +151,7 @@ def test_a_rejected_request_is_missing(tmp_path):
         ((5, float("nan"), 1.0, 1), "`temperature`"),
         ((5, 1.0, 0.0, 1), "`top_p`"),
         ((5, 1.0, 1.1, 1), "`top_p`"),
-        ((5, 1.0, 1.0, 0), "`n_samples`"),
+        ((5, 1.0, 1.0, 0), "`num_samples`"),
         ((5, 0.0, 1.0, 2), "same completion again"),
     ],
 )

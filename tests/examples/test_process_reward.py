@@ -78,7 +78,7 @@ def test_gsm8k_from_end_to_end(run, kinder, tiny_model, tmp_path, capsys, monkey
         run(*named, *FEW)
 
     flags = ["evaluate", "--benchmark", "gsm8k", "--dataset", str(questions), "--model", tiny_model, "--device", "cpu"]
-    flags += ["--n_samples", "3", "--temperature", "1", "--max_new_tokens", "16", "--best_of", "1,3", "--json"]
+    flags += ["--num_samples", "3", "--temperature", "1", "--max_new_tokens", "16", "--best_of", "1,3", "--json"]
     capsys.readouterr()
     assert command([*flags, "--best_of_by", f"process:{prm}", "--out", str(tmp_path / "results.json")]) == 0
     (entry,) = json.loads(capsys.readouterr().out)["results"]
