@@ -75,7 +75,7 @@ def preferences(args: argparse.Namespace) -> int:
         return {f"{side} score, mean": f"{report[f'{side}_score']:.3f}" for side in ("chosen", "rejected")}
 
     if args.pairs is None:
-        make = partial(pairing.build_preferences, pairs=_config(PairConfig, args))
+        make = partial(pairing.preferences_from, pairs=_config(PairConfig, args))
         return _build(args, pairing.KIND, make, "questions responses pairs", scores)
     for flag in ("pairs_per_question", "correct", "min_margin"):
         if getattr(args, flag) is not None:
@@ -93,7 +93,7 @@ def checklists(args: argparse.Namespace) -> int:
     def claims(report: dict[str, Any]) -> dict[str, Any]:
         return {f"claims, {name.replace('_', ' ')}": count for name, count in report["claims"].items() if count}
 
-    make = partial(lists.build_checklists, items=_config(lists.ChecklistConfig, args))
+    make = partial(lists.checklists_from, items=_config(lists.ChecklistConfig, args))
     return _build(args, lists.KIND, make, "questions responses rows items merged", claims, num_samples=8)
 
 
@@ -110,13 +110,13 @@ def refusals(args: argparse.Namespace) -> int:
         found = {f"correct, {name}": report[f"correct_{name}"] for name in ("sure", "unsure")}
         return {name: share for name, share in found.items() if share is not None}
 
-    make, names = partial(declining.build_refusals, refusals=config), "questions responses rows sure unsure"
+    make, names = partial(declining.refusals_from, refusals=config), "questions responses rows sure unsure"
     return _build(args, declining.KIND, make, names, shares, declining.with_golds, **sampling)
 
 
 def corrections(args: argparse.Namespace) -> int:
     """Run `build-corrections`, likewise."""
-    make = partial(correcting.build_corrections, corrections=_config(correcting.CorrectionConfig, args))
+    make = partial(correcting.corrections_from, corrections=_config(correcting.CorrectionConfig, args))
     does = "build-corrections asks the model about its own answers, by gold answers"
     _refuse(args, does, "knowledge", "responses")
     kinds = itemgetter("kinds")
@@ -128,7 +128,7 @@ def process_labels(args: argparse.Namespace) -> int:
     config = stepwise.ProcessLabelConfig(args.rollouts, args.step_split, args.how, args.eta)
     does = "build-process-labels continues the model's own solutions, by gold answers"
     _refuse(args, does, "knowledge", "responses")
-    make = partial(stepwise.build_process_labels, labels=config)
+    make = partial(stepwise.process_labels_from, labels=config)
     names = "questions responses right rows steps unknown_steps prefixes rollouts mean_label"
     return _build(args, stepwise.KIND, make, names, prepare=declining.with_golds, **_LONG | {"num_samples": 8})
 
@@ -147,7 +147,7 @@ def rag_preferences(args: argparse.Namespace) -> int:
                 f"{told}, or name who decides each axis, as in `axis` attribution=citations:{args.verifier}"
             )
         judges = {axis: own.get(axis) or verifier.on(axis) for axis in named}
-        return grounded.build_rag_preferences(questions, sampler, judges, folder, preferences=config, **run)
+        return grounded.rag_preferences_from(questions, sampler, judges, folder, preferences=config, **run)
 
     names, axes = "questions responses pairs rows", itemgetter("preferences")
     return _build(args, grounded.KIND, make, names, axes, grounded.with_passages, **_LONG)
