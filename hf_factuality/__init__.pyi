@@ -1,5 +1,15 @@
 # Public names, which load on first use.
 from hf_factuality.data import load_fspo as load_fspo
+from hf_factuality.data.build import (
+    BuildArguments as BuildArguments,
+    BuildReport as BuildReport,
+    build_checklists as build_checklists,
+    build_corrections as build_corrections,
+    build_preferences as build_preferences,
+    build_process_labels as build_process_labels,
+    build_rag_preferences as build_rag_preferences,
+    build_refusals as build_refusals,
+)
 from hf_factuality.functional import flip_advantages as flip_advantages
 from hf_factuality.spans import (
     Label as Label,
