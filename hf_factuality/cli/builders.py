@@ -260,7 +260,7 @@ def _build(kind: str, args: argparse.Namespace) -> int:
 def _show(kind: str, built: BuildReport) -> None:
     """Names of the report and their values, what was dropped, and the folder."""
     names, more = _SHOWN[kind]
-    rows = {name.replace("_", " "): built.report[name] for name in names.split()} | more(built.report)
+    rows = {name.replace("_", " "): built.report[name] for name in names.split()} | {**more(built.report)}
     rows |= {f"dropped: {reason}": count for reason, count in built.dropped.items()}
     rows["responses cut off at the limit, kept"] = built.report["cut_off_responses"]
     rows["responses that could not be sampled"] = built.report["lost_responses"]

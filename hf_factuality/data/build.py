@@ -19,7 +19,7 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, TypedDict, TypeGuard, Unpack
 
 from hf_factuality.chat.journal import written_ids
 from hf_factuality.chat.sureness import SURE_WORDS
@@ -297,8 +297,8 @@ def build_preferences(
         >>> built.dataset[0]["chosen"]
     """
     args = _arguments(options, questions, out, pairs)
-    own = {"pairs_per_question": pairs_per_question, "correct": correct, "min_margin": min_margin}
-    own = {name: value for name, value in own.items() if value is not None}
+    rules = {"pairs_per_question": pairs_per_question, "correct": correct, "min_margin": min_margin}
+    own: dict[str, Any] = {name: value for name, value in rules.items() if value is not None}
     if pairs is None:
         return _build(args, PREFERENCES, partial(preferences_from, pairs=PairConfig(**own)))
     for name in own:
@@ -700,27 +700,27 @@ def _placement(args: SimpleNamespace) -> dict[str, Any]:
     return {"dtype": args.dtype or "auto", "device_map": device}
 
 
-def _is_name(source: Any) -> bool:
+def _is_name(source: Any) -> TypeGuard[str | os.PathLike]:
     return isinstance(source, (str, os.PathLike))
 
 
 def _read(source: Rows, limit: int | None = None) -> list[PreferenceQuestion]:
-    if not _is_name(source):
-        return read_questions(list(islice(source, limit)))
-    return read_questions([row for _, row in islice(read_rows(source), limit)], Path(source).name)
+    if _is_name(source):
+        return read_questions([row for _, row in islice(read_rows(Path(source)), limit)], Path(source).name)
+    return read_questions(list(islice(source, limit)))
 
 
-def _questions(args: SimpleNamespace) -> list[PreferenceQuestion]:
+def _questions(args: SimpleNamespace) -> Sequence[PreferenceQuestion]:
     if args.questions is not None:
         return _read(args.questions, args.limit)
     if args.pairs is not None and not _is_name(args.pairs):
         return read_pairs(list(islice(args.pairs, args.limit)))
     name = os.fspath(args.dataset if args.pairs is None else args.pairs)
     if args.pairs is not None and Path(name).suffix in (".jsonl", ".json", ".parquet"):
-        rows = list(islice(read_rows(name), args.limit))
+        numbered = list(islice(read_rows(name), args.limit))
     else:
-        rows = read_dataset(name, args.config, args.split, args.dataset_revision)[: args.limit]
-    rows = [row for _, row in rows]
+        numbered = read_dataset(name, args.config, args.split, args.dataset_revision)[: args.limit]
+    rows = [row for _, row in numbered]
     return read_questions(rows, name) if args.pairs is None else read_pairs(rows, last_name(name))
 
 

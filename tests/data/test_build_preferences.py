@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import pickle
 import threading
 import time
 from pathlib import Path
@@ -12,6 +13,7 @@ from datasets import Dataset
 from hf_factuality.chat.base import ChatAnswer
 from hf_factuality.chat.client import ChatClient, RetryPolicy
 from hf_factuality.cli import main
+from hf_factuality.data import build as build_module
 from hf_factuality.data.builder import read_questions
 from hf_factuality.data.preferences import load_pairs, preferences_from, push_pairs
 from hf_factuality.data.sampling import GivenResponses, SamplingConfig, ServedSampler
@@ -427,3 +429,18 @@ def test_push(tmp_path, hub, capsys):  # noqa: F811
     assert not (tmp_path / "other" / "responses.jsonl").exists()
     with pytest.raises(DataError, match="start it again to finish it"):
         push_pairs(tmp_path, "someone/x")
+
+
+@pytest.mark.parametrize("backend", [None, "vllm"])
+def test_what_workers_get_makes_the_sampler_and_carries_no_rows_and_no_verifier(tiny_model, monkeypatch, backend):
+    """Without Ray: the copy that a worker unpickles."""
+    monkeypatch.setattr("hf_factuality.data.sampling.VLLMChat", lambda model, revision=None, **more: more)
+    rows, options = [{"question": "Who is Ada?"}], {"model": tiny_model, "dtype": "float32", "verifier": Initial()}
+    args = build_module._arguments({**options, "backend": backend, "seed": 7}, rows, "run")
+    sampling = SamplingConfig(2, max_new_tokens=4)
+    packed = pickle.dumps(build_module._worker_sampler(args, backend or "transformers", sampling))
+    assert b"Ada" not in packed and b"Initial" not in packed
+    sampler = pickle.loads(packed)
+    assert sampler.config == sampling
+    if backend is None:
+        assert len(sampler.sample([[{"role": "user", "content": "Who is Ada?"}]], seed=0)[0]) == 2
