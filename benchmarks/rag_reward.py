@@ -31,7 +31,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, Llama
 from trl import SFTConfig, SFTTrainer
 
 from hf_factuality import load_verifier
-from hf_factuality.data import RAGPreferenceConfig, build_rag_preferences, read_questions
+from hf_factuality.data import RAGPreferenceConfig, rag_preferences_from, read_questions
 from hf_factuality.data.sampling import GivenResponses, SamplingConfig, TransformersSampler
 from hf_factuality.functional.scoring import factual_precision
 from hf_factuality.spans import Label, LabeledSpan, Verification
@@ -210,7 +210,7 @@ def base_model(seed, folder, steps, batch=64):
 
 def compared(rows, model, reads, folder, seed, pairs):
     sampling = SamplingConfig(4, 1.0, top_k=0, max_new_tokens=TOKENS)
-    return build_rag_preferences(
+    return rag_preferences_from(
         read_questions(rows), TransformersSampler(model, reads, sampling, 256), {axis: Oracle(axis) for axis in AXES}, folder,
         preferences=RAGPreferenceConfig(pairs), seed=seed, questions_per_batch=64, progress=False,
     )  # fmt: skip
@@ -425,7 +425,7 @@ def scripted_job(seed, base, args):
         folder, pairs = Path(folder), {}
         for part in ("train", "test"):
             given = {row["id"]: texts for row, texts in zip(rows[part], answers(part, 4), strict=True)}
-            pairs[part] = build_rag_preferences(
+            pairs[part] = rag_preferences_from(
                 read_questions(rows[part]), GivenResponses(given), {axis: Oracle(axis) for axis in AXES}, folder / part,
                 preferences=RAGPreferenceConfig(3), seed=seed, questions_per_batch=64, progress=False,
             )  # fmt: skip

@@ -14,7 +14,7 @@ from trl import ModelConfig, ScriptArguments, TrlParser, get_peft_config
 
 from demos.closed_world import ClosedWorldDemo
 from demos.inputs import given, load_split, model_name, set_model_kwargs
-from hf_factuality.data import ProcessLabelConfig, build_process_labels, read_questions
+from hf_factuality.data import ProcessLabelConfig, process_labels_from, read_questions
 from hf_factuality.data.reading import open_dataset
 from hf_factuality.data.sampling import SamplingConfig, TransformersSampler
 from hf_factuality.io.refusals import run_script
@@ -28,7 +28,7 @@ CLOSED_WORLD = Path(__file__).resolve().parent.parent / "recipes" / "process" / 
 def label(demo, rows, folder):
     """Answers of the small model, sentence by sentence, by what becomes of 8 continuations."""
     sampling = SamplingConfig(4, 1.0, top_k=0, max_new_tokens=demo.max_new_tokens)
-    return build_process_labels(
+    return process_labels_from(
         read_questions(list(rows)), TransformersSampler(demo.model_dir, config=sampling, batch_size=256),
         GoldVerifier("world"), folder, labels=ProcessLabelConfig(8, "sentences"), questions_per_batch=64,
     )  # fmt: skip

@@ -14,7 +14,7 @@ from trl import ModelConfig, ScriptArguments, TrlParser, get_peft_config
 from demos.closed_world import BiographyDemo
 from demos.comparing import SaysMore
 from demos.inputs import given, load_split, model_name, set_model_kwargs
-from hf_factuality.data import build_rag_preferences, read_questions
+from hf_factuality.data import rag_preferences_from, read_questions
 from hf_factuality.data.sampling import SamplingConfig, TransformersSampler
 from hf_factuality.io.refusals import run_script
 from hf_factuality.trainers import RAGRewardConfig, RAGRewardTrainer
@@ -28,7 +28,7 @@ def compare(demo, rows, folder):
     sampling = SamplingConfig(4, 1.0, top_k=0, max_new_tokens=demo.max_new_tokens)
     judges = {"hallucination": demo.verifier, "comprehensiveness": SaysMore(demo.verifier)}
     sampler = TransformersSampler(demo.model_dir, config=sampling, batch_size=256)
-    return build_rag_preferences(read_questions(list(rows)), sampler, judges, folder, questions_per_batch=64)
+    return rag_preferences_from(read_questions(list(rows)), sampler, judges, folder, questions_per_batch=64)
 
 
 def main():

@@ -2,6 +2,16 @@
 from hf_factuality.checkpoints.average import average as average
 from hf_factuality.checkpoints.merge import merge as merge
 from hf_factuality.data import load_fspo as load_fspo
+from hf_factuality.data.build import (
+    BuildArguments as BuildArguments,
+    BuildReport as BuildReport,
+    build_checklists as build_checklists,
+    build_corrections as build_corrections,
+    build_preferences as build_preferences,
+    build_process_labels as build_process_labels,
+    build_rag_preferences as build_rag_preferences,
+    build_refusals as build_refusals,
+)
 from hf_factuality.evaluation.comparison import Comparison as Comparison, compare as compare
 from hf_factuality.evaluation.evaluate import evaluate as evaluate
 from hf_factuality.evaluation.verify import verify as verify

@@ -1,5 +1,7 @@
 """One exception class per boundary, so that a caller can catch what it knows how to handle."""
 
+from typing import Any
+
 
 class FactualityError(Exception):
     """Base class of every error that this package raises on purpose."""
@@ -35,3 +37,6 @@ class CheckpointError(FactualityError):
 
 class HubError(FactualityError, ValueError):
     """A pipeline that cannot be saved, or a file that is none or asks for what the caller has not agreed to."""
+
+    built: Any = None
+    """What was made before it could not be published."""

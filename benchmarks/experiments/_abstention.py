@@ -18,7 +18,7 @@ from trl import SFTConfig, SFTTrainer
 from hf_factuality import FactGRPOConfig, FactGRPOTrainer
 from hf_factuality.chat.sureness import SURE_WORDS
 from hf_factuality.data.builder import read_questions
-from hf_factuality.data.refusals import VARIANTS, RefusalConfig, build_refusals
+from hf_factuality.data.refusals import VARIANTS, RefusalConfig, refusals_from
 from hf_factuality.data.sampling import GivenResponses
 from hf_factuality.functional.calibration import auroc, expected_calibration_error
 from hf_factuality.functional.confidence import rlcr
@@ -287,7 +287,7 @@ def tuned(run, variant, rows):
     }
     asked = [{**row, "answer": [row["completion"][0]["content"], row["answer"]]} for row in rows]
     more = {"refusals": ("<answer> I do not know </answer>",)} if variant == "unknown" else {"question": ""}
-    return build_refusals(
+    return refusals_from(
         read_questions(asked), GivenResponses(responses), GoldVerifier(), run.folder / "refusals", seed=run.seed,
         refusals=RefusalConfig(variant, **more),
     )  # fmt: skip

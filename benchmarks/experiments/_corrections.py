@@ -20,7 +20,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import DPOConfig, DPOTrainer, SFTConfig, SFTTrainer
 
 from hf_factuality import FactGRPOConfig, FactGRPOTrainer
-from hf_factuality.data import CorrectionConfig, build_corrections, read_questions
+from hf_factuality.data import CorrectionConfig, corrections_from, read_questions
 from hf_factuality.data.sampling import SamplingConfig, TransformersSampler
 from hf_factuality.functional.answers import exact_match
 from hf_factuality.functional.correction import CHECKED_RIGHT, CHECKED_WRONG, correction_figures
@@ -122,7 +122,7 @@ def asked(run):
 
 
 def built(run, model, tokenizer, output):
-    return build_corrections(
+    return corrections_from(
         asked(run), sampler(model, tokenizer), GoldVerifier("world"), run.folder / output, seed=run.seed,
         corrections=CorrectionConfig(output, misled=MISLED, revise=REVISE), questions_per_batch=128, progress=False,
     )  # fmt: skip

@@ -12,7 +12,7 @@ from filelock import FileLock
 from hf_factuality import MaskDPOConfig, MaskDPOTrainer
 from hf_factuality.data.builder import read_questions
 from hf_factuality.data.pairs import PairConfig
-from hf_factuality.data.preferences import build_preferences, load_pairs
+from hf_factuality.data.preferences import load_pairs, preferences_from
 from hf_factuality.data.sampling import SamplingConfig, TransformersSampler
 from hf_factuality.worlds import WorldConfig, WorldModelConfig, WorldVerifier, build_world_model
 
@@ -44,7 +44,7 @@ def preference_pairs(run, model_dir=None):
     folder.parent.mkdir(exist_ok=True)
     with FileLock(f"{folder}.lock"):
         if not (folder / "pairs.parquet").exists():
-            build_preferences(
+            preferences_from(
                 read_questions([{**row, "id": row["person"]} for row in rows]),
                 TransformersSampler(sampled_by, config=SAMPLING, batch_size=256), WorldVerifier(run.world), folder,
                 pairs=PAIRS, seed=run.seed, questions_per_batch=16, progress=False,

@@ -18,7 +18,7 @@ from hf_factuality.data import (
     ProcessLabelConfig,
     SamplingConfig,
     TransformersSampler,
-    build_process_labels,
+    process_labels_from,
     read_questions,
 )
 from hf_factuality.evaluation.best_of import best_of_n, majority_of_n
@@ -121,7 +121,7 @@ def labelled(run, folder, how):
     """Solutions with a label per step, by the same rollouts whichever labels."""
     asked = read_questions(list(run.world.questions("train", NUMBERS["labelled"], run.condition["hops"])))
     sampling = SamplingConfig(NUMBERS["solutions"], 1.0, top_k=0, max_new_tokens=max_tokens(run))
-    return build_process_labels(
+    return process_labels_from(
         asked, LongestFirst(run.model_dir, config=sampling, batch_size=512), GoldVerifier("world"),
         folder / "labels", labels=ProcessLabelConfig(NUMBERS["rollouts"], "sentences", how), seed=run.seed,
         questions_per_batch=4096, progress=False,

@@ -229,7 +229,7 @@ class BiographyDemo(ClosedWorldDemo):
 
         from hf_factuality.data.builder import read_questions
         from hf_factuality.data.pairs import PairConfig
-        from hf_factuality.data.preferences import build_preferences, load_pairs
+        from hf_factuality.data.preferences import load_pairs, preferences_from
         from hf_factuality.data.sampling import SamplingConfig, TransformersSampler
 
         folder = Path(output_dir) / f"pairs-{Path(self.model_dir).name}-seed{seed}"
@@ -237,7 +237,7 @@ class BiographyDemo(ClosedWorldDemo):
             if not (folder / "pairs.parquet").exists():
                 print(f"Sampling 16 biographies of each of {len(self.train_dataset)} people, and labelling them ...")
                 settings = SamplingConfig(num_samples=16, max_new_tokens=self.max_new_tokens)
-                build_preferences(
+                preferences_from(
                     read_questions([{**row, "id": row["person"]} for row in self.train_dataset]),
                     TransformersSampler(self.model_dir, config=settings, batch_size=256),
                     self.verifier,
@@ -296,7 +296,7 @@ class KnowledgeDemo(ClosedWorldDemo):
 
     def refusals(self, variant: str, output_dir: str, seed: int) -> Dataset:
         """R-Tuning's data: what the model knows. Gold answers stand between tags, as it writes them."""
-        from hf_factuality.data import RefusalConfig, build_refusals, read_questions
+        from hf_factuality.data import RefusalConfig, read_questions, refusals_from
         from hf_factuality.data.sampling import SamplingConfig, TransformersSampler
         from hf_factuality.verifiers import GoldVerifier
 
@@ -307,7 +307,7 @@ class KnowledgeDemo(ClosedWorldDemo):
         sampling = SamplingConfig(*drawn, top_k=0, max_new_tokens=12, stop=("<confidence>",))
         words = {"refusals": ("<answer> I do not know </answer>",)} if variant == "unknown" else {"question": ""}
         folder = Path(output_dir) / f"refusals-{Path(self.model_dir).name}-{drawn[0]}-seed{seed}"
-        return build_refusals(
+        return refusals_from(
             read_questions(rows), TransformersSampler(self.model_dir, config=sampling, batch_size=256),
             GoldVerifier("world"), folder, refusals=RefusalConfig(variant, **words), seed=seed, questions_per_batch=256,
         )  # fmt: skip

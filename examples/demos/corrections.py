@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import SFTConfig, SFTTrainer
 
 from demos.closed_world import ClosedWorldDemo
-from hf_factuality.data import CorrectionConfig, build_corrections, read_questions
+from hf_factuality.data import CorrectionConfig, corrections_from, read_questions
 from hf_factuality.data.sampling import SamplingConfig, TransformersSampler
 from hf_factuality.functional.answers import exact_match
 from hf_factuality.functional.correction import CHECKED_RIGHT, CHECKED_WRONG, correction_figures
@@ -94,7 +94,7 @@ class CorrectionDemo(ClosedWorldDemo):
         rows = [{**row, "answer": [row["answer"]]} for row in self.train_dataset]
         config = CorrectionConfig(output, num_verdicts=4, num_revisions=4, revise=REVISE)
         folder = self.output_dir / f"corrections-{Path(model).name}-{output}-seed{self.seed}"
-        return build_corrections(
+        return corrections_from(
             read_questions(rows), self._sampler(model), GoldVerifier("world"), folder, corrections=config, seed=self.seed,
             questions_per_batch=128,
         )  # fmt: skip

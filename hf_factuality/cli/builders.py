@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
+from collections.abc import Callable, Mapping
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hf_factuality.cli.shared import add_engine
 from hf_factuality.functional.correction import CHECK, REVISE
@@ -14,6 +17,10 @@ from hf_factuality.functional.process import STEP_LABELS
 from hf_factuality.verifiers.judges.compare import AXES
 from hf_factuality.verifiers.judges.gold import SCORERS_HELP
 from hf_factuality.verifiers.registry import TOKENS_HELP, VERIFIER_HELP
+
+
+if TYPE_CHECKING:
+    from hf_factuality.data.build import BuildReport
 
 
 def add_builders(commands: Any) -> None:
@@ -227,6 +234,64 @@ def json_object(text: str) -> dict[str, Any]:
 
 
 def _build(kind: str, args: argparse.Namespace) -> int:
-    from hf_factuality.data import builder_command
+    """0, or 130 if it was interrupted."""
+    import hf_factuality
+    from hf_factuality.errors import HubError
 
-    return getattr(builder_command, kind.replace("-", "_"))(args)
+    build = getattr(hf_factuality, f"build_{kind.replace('-', '_')}")
+    kind = "pairs" if getattr(args, "pairs", None) is not None else kind
+    try:
+        built = build(**{name: value for name, value in vars(args).items() if name not in ("run", "settings")})
+    except KeyboardInterrupt:
+        if not (args.out / "settings.json").exists():
+            raise
+        print(f"\nhf-factuality: stopped; {args.out} keeps it all: start the same command again", file=sys.stderr)
+        return 130
+    except HubError as error:
+        if error.built is not None:
+            _show(kind, error.built)
+        raise
+    _show(kind, built)
+    if built.address is not None:
+        print(built.address)
+    return 0
+
+
+def _show(kind: str, built: BuildReport) -> None:
+    """Names of the report and their values, what was dropped, and the folder."""
+    names, more = _SHOWN[kind]
+    rows = {name.replace("_", " "): built.report[name] for name in names.split()} | {**more(built.report)}
+    rows |= {f"dropped: {reason}": count for reason, count in built.dropped.items()}
+    rows["responses cut off at the limit, kept"] = built.report["cut_off_responses"]
+    rows["responses that could not be sampled"] = built.report["lost_responses"]
+    width = max(map(len, rows))
+    print("\n".join(f"{name.ljust(width)}  {value}" for name, value in rows.items()))
+    print(f"\n{built.folder}")
+
+
+def _scores(report: Mapping[str, Any]) -> dict[str, Any]:
+    return {f"{side} score, mean": f"{report[f'{side}_score']:.3f}" for side in ("chosen", "rejected")}
+
+
+def _claims(report: Mapping[str, Any]) -> dict[str, Any]:
+    return {f"claims, {name.replace('_', ' ')}": count for name, count in report["claims"].items() if count}
+
+
+def _correct(report: Mapping[str, Any]) -> dict[str, Any]:
+    found = {f"correct, {name}": report[f"correct_{name}"] for name in ("sure", "unsure")}
+    return {name: share for name, share in found.items() if share is not None}
+
+
+# What of a report is printed: entries under their own names, and others.
+_SHOWN: dict[str, tuple[str, Callable[[Mapping[str, Any]], Mapping[str, Any]]]] = {
+    "preferences": ("questions responses pairs", _scores),
+    "pairs": ("questions pairs contrary without_signal", _scores),
+    "checklists": ("questions responses rows items merged", _claims),
+    "refusals": ("questions responses rows sure unsure", _correct),
+    "corrections": ("questions responses rows", itemgetter("kinds")),
+    "process-labels": (
+        "questions responses right rows steps unknown_steps prefixes rollouts mean_label",
+        lambda report: {},
+    ),
+    "rag-preferences": ("questions responses pairs rows", itemgetter("preferences")),
+}

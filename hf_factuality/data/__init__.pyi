@@ -3,12 +3,12 @@ from hf_factuality.data.anah_format import read_anah as read_anah, write_anah as
 from hf_factuality.data.builder import read_questions as read_questions
 from hf_factuality.data.checklists import (
     ChecklistConfig as ChecklistConfig,
-    build_checklists as build_checklists,
+    checklists_from as checklists_from,
     push_checklists as push_checklists,
 )
 from hf_factuality.data.corrections import (
     CorrectionConfig as CorrectionConfig,
-    build_corrections as build_corrections,
+    corrections_from as corrections_from,
     push_corrections as push_corrections,
 )
 from hf_factuality.data.factscore_format import read_factscore as read_factscore
@@ -22,24 +22,24 @@ from hf_factuality.data.fspo import (
 from hf_factuality.data.given_pairs import GivenPair as GivenPair, label_pairs as label_pairs, read_pairs as read_pairs
 from hf_factuality.data.pairs import PairConfig as PairConfig, choose_pairs as choose_pairs
 from hf_factuality.data.preferences import (
-    build_preferences as build_preferences,
+    preferences_from as preferences_from,
     load_pairs as load_pairs,
     pair_features as pair_features,
     push_pairs as push_pairs,
 )
 from hf_factuality.data.process_labels import (
     ProcessLabelConfig as ProcessLabelConfig,
-    build_process_labels as build_process_labels,
+    process_labels_from as process_labels_from,
     push_process_labels as push_process_labels,
 )
 from hf_factuality.data.rag_preferences import (
     RAGPreferenceConfig as RAGPreferenceConfig,
-    build_rag_preferences as build_rag_preferences,
+    rag_preferences_from as rag_preferences_from,
     push_rag_preferences as push_rag_preferences,
 )
 from hf_factuality.data.refusals import (
     RefusalConfig as RefusalConfig,
-    build_refusals as build_refusals,
+    refusals_from as refusals_from,
     push_refusals as push_refusals,
 )
 from hf_factuality.data.rlfh import load_rlfh as load_rlfh

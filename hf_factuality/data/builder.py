@@ -151,7 +151,7 @@ def judged_responses(
     """Sample and verify what the folder does not hold yet; yields responses and verdicts by the id of the question.
 
     A response is `[text, finished]`, a verdict the dictionary of a `Verification`; either may be `None`. `file` is the dataset
-    that will be made; the other arguments are those of [`~hf_factuality.data.build_preferences`].
+    that will be made; the other arguments are those of [`~hf_factuality.data.preferences_from`].
     """
     from tqdm.auto import tqdm
 

@@ -91,7 +91,7 @@ class ChecklistConfig:
         return SentenceEncoder(model or "sentence-transformers/all-MiniLM-L6-v2") if kind == "dense" else None
 
 
-def build_checklists(
+def checklists_from(
     questions: Sequence[PreferenceQuestion],
     sampler: Sampler,
     verifier: Verifier,
@@ -102,7 +102,7 @@ def build_checklists(
 ) -> Dataset:
     """Sample responses to each question, verify them, and list the supported statements of each question.
 
-    A run in a folder is continued, and servers are waited for, as [`~hf_factuality.data.build_preferences`] says.
+    A run in a folder is continued, and servers are waited for, as [`~hf_factuality.data.preferences_from`] says.
 
     Args:
         questions, sampler, verifier, folder, **run:

@@ -107,7 +107,7 @@ class _Answer:
         return found
 
 
-def build_corrections(
+def corrections_from(
     questions: Sequence[PreferenceQuestion],
     sampler: Sampler,
     verifier: Verifier,
@@ -120,7 +120,7 @@ def build_corrections(
 
     Args:
         questions, sampler, verifier, folder, **run:
-            As for [`~hf_factuality.data.build_refusals`]: questions have the gold answers. Verdicts and revisions are sampled
+            As for [`~hf_factuality.data.refusals_from`]: questions have the gold answers. Verdicts and revisions are sampled
             with the same settings, in the folders `verdicts` and `revisions` of the run. An answer that ends in a verdict, of a
             model that was trained to, is not asked for another.
         corrections ([`CorrectionConfig`], *optional*):

@@ -137,7 +137,7 @@ def label_pairs(
 ) -> Dataset:
     """Label the sentences of preference pairs that exist, for [`~hf_factuality.MaskDPOTrainer`].
 
-    Started again on the same folder it continues, as [`~hf_factuality.data.build_preferences`] does. Pairs that cannot be judged
+    Started again on the same folder it continues, as [`~hf_factuality.data.preferences_from`] does. Pairs that cannot be judged
     are left out and counted; all others are kept, whatever the labels say.
 
     Args:
@@ -150,7 +150,7 @@ def label_pairs(
         name (`str`, *optional*):
             Who wrote the answers, for the card.
         **run:
-            As for [`~hf_factuality.data.build_preferences`].
+            As for [`~hf_factuality.data.preferences_from`].
 
     Returns:
         `datasets.Dataset`: its columns; `prompt`, `chosen` and `rejected` are texts where the pairs are texts.

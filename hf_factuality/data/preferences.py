@@ -45,7 +45,7 @@ character ranges of the content of `chosen` and `rejected`, with a label each.
 push_pairs = KIND.push
 
 
-def build_preferences(
+def preferences_from(
     questions: Sequence[PreferenceQuestion],
     sampler: Sampler,
     verifier: Verifier,
@@ -115,7 +115,7 @@ def build_preferences(
 
 
 def load_pairs(folder: str | os.PathLike) -> Dataset:
-    """The dataset that [`build_preferences`] wrote.
+    """The dataset that [`preferences_from`] wrote.
 
     Raises:
         `DataError`: there is none.

@@ -73,7 +73,7 @@ class _Continuing:
         return [[it and replace(it, text=asked[-1]["content"] + it.text) for it in own] for asked, own in found]
 
 
-def build_process_labels(
+def process_labels_from(
     questions: Sequence[PreferenceQuestion],
     sampler: Sampler,
     verifier: Verifier,
@@ -86,7 +86,7 @@ def build_process_labels(
 
     Args:
         questions, sampler, verifier, folder, **run:
-            As for [`~hf_factuality.data.build_refusals`]: questions have the gold answers. Continuations are sampled with the
+            As for [`~hf_factuality.data.refusals_from`]: questions have the gold answers. Continuations are sampled with the
             same settings, in the folder `rollouts` of the run.
         labels ([`ProcessLabelConfig`], *optional*):
             Steps and labels; `how` and `eta` may differ when a run is continued.

@@ -79,7 +79,7 @@ def with_passages(questions: Sequence[PreferenceQuestion]) -> list[PreferenceQue
     ]
 
 
-def build_rag_preferences(
+def rag_preferences_from(
     questions: Sequence[PreferenceQuestion],
     sampler: Sampler,
     judges: Mapping[str, Verifier],
@@ -92,7 +92,7 @@ def build_rag_preferences(
 
     Args:
         questions, sampler, folder, **run:
-            As for [`~hf_factuality.data.build_preferences`]; evidence is the passages. Answers of several models come as
+            As for [`~hf_factuality.data.preferences_from`]; evidence is the passages. Answers of several models come as
             [`~hf_factuality.data.sampling.GivenResponses`].
         judges (`Mapping[str, Verifier]`):
             Axis -> who decides it, each in a folder of the run with its name: a judge of pairs

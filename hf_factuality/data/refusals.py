@@ -112,7 +112,7 @@ def with_golds(questions: Sequence[PreferenceQuestion]) -> list[PreferenceQuesti
     return found
 
 
-def build_refusals(
+def refusals_from(
     questions: Sequence[PreferenceQuestion],
     sampler: Sampler,
     verifier: Verifier,
@@ -125,7 +125,7 @@ def build_refusals(
 
     Args:
         questions, sampler, verifier, folder, **run:
-            As for [`~hf_factuality.data.build_preferences`], where it is said how a run is continued. Rows of questions have
+            As for [`~hf_factuality.data.preferences_from`], where it is said how a run is continued. Rows of questions have
             `answer`, the gold answer or a list of them: the evidence of the verifier, such as
             [`~hf_factuality.verifiers.GoldVerifier`]; a response is right if all that it labels is supported. R-Tuning's
             sampling is `SamplingConfig(1, 0.0, max_new_tokens=15, stop=(".",))`, or 5 samples at 0.7 for `"uncertain"`.

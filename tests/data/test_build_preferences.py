@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import pickle
 import threading
 import time
 from pathlib import Path
@@ -12,8 +13,9 @@ from datasets import Dataset
 from hf_factuality.chat.base import ChatAnswer
 from hf_factuality.chat.client import ChatClient, RetryPolicy
 from hf_factuality.cli import main
+from hf_factuality.data import build as build_module
 from hf_factuality.data.builder import read_questions
-from hf_factuality.data.preferences import build_preferences, load_pairs, push_pairs
+from hf_factuality.data.preferences import load_pairs, preferences_from, push_pairs
 from hf_factuality.data.sampling import GivenResponses, SamplingConfig, ServedSampler
 from hf_factuality.data.topics import select_questions
 from hf_factuality.errors import DataError, HubError
@@ -282,14 +284,14 @@ def test_a_judge_that_answers_errors_is_asked_again_at_the_end(tmp_path):
             client = server.client(retry=RetryPolicy(retries=0, backoff=0.01))
             verifier = VerifierPipeline(SentenceExtractor(), LLMJudge(client))
             folder = tmp_path / str(len(found))
-            found.append(build_preferences(read_questions(rows), sampler, verifier, folder, progress=False))
+            found.append(preferences_from(read_questions(rows), sampler, verifier, folder, progress=False))
     assert found[0].to_list() == found[1].to_list() and len(found[0]) == 5
 
 
 def test_verification_behind_sampling_gives_the_same_and_loses_nothing(tmp_path):
     rows = read_questions([{"id": f"q{i}", "question": f"Question {i}?"} for i in range(20)])
     arguments = dict(progress=False, questions_per_batch=3)
-    plain = build_preferences(rows, LetterSampler(), LetterVerifier(), tmp_path / "a", **arguments)
+    plain = preferences_from(rows, LetterSampler(), LetterVerifier(), tmp_path / "a", **arguments)
     arguments["overlap"] = True
     busy = []
 
@@ -306,7 +308,7 @@ def test_verification_behind_sampling_gives_the_same_and_loses_nothing(tmp_path)
             return super().sample(prompts, seed)
 
     with pytest.raises(KeyboardInterrupt):
-        build_preferences(rows, Failing(), Slow(), tmp_path / "b", **arguments)
+        preferences_from(rows, Failing(), Slow(), tmp_path / "b", **arguments)
     for thread in threading.enumerate():  # one that was left behind ends and writes nothing more
         if thread.name == "verification":
             thread.join(300)
@@ -314,7 +316,7 @@ def test_verification_behind_sampling_gives_the_same_and_loses_nothing(tmp_path)
     assert lines in (9, 12) and (tmp_path / "b" / "responses.jsonl").read_bytes().count(b"\n") == 12
     assert set(busy) == {"verification"}
     sampler = LetterSampler()
-    found = build_preferences(rows, sampler, Slow(), tmp_path / "b", **arguments)
+    found = preferences_from(rows, sampler, Slow(), tmp_path / "b", **arguments)
     assert found.to_list() == plain.to_list() and sum(map(len, sampler.calls)) == 8
 
 
@@ -324,7 +326,7 @@ def test_errors_of_the_thread_arrive(tmp_path):
             raise OSError("no server")
 
     with pytest.raises(Exception, match="verification has failed .* no server"):
-        build_preferences(
+        preferences_from(
             read_questions([{"question": "a"}, {"question": "b"}]), LetterSampler(), Broken(), tmp_path, patience=0.0,
             progress=False, overlap=True,
         )  # fmt: skip
@@ -335,11 +337,11 @@ def test_one_run_at_a_time(tmp_path):
         def verify(self, inputs):
             if not self.seen:
                 with pytest.raises(DataError, match="another run is under way"):
-                    build_preferences(rows, LetterSampler(), LetterVerifier(), tmp_path, progress=False)
+                    preferences_from(rows, LetterSampler(), LetterVerifier(), tmp_path, progress=False)
             return super().verify(inputs)
 
     rows = read_questions([{"question": f"Question {i}?"} for i in range(12)])
-    build_preferences(rows, LetterSampler(), Nested(), tmp_path, progress=False)
+    preferences_from(rows, LetterSampler(), Nested(), tmp_path, progress=False)
 
 
 def test_knowledge(tmp_path, capsys):
@@ -427,3 +429,18 @@ def test_push(tmp_path, hub, capsys):  # noqa: F811
     assert not (tmp_path / "other" / "responses.jsonl").exists()
     with pytest.raises(DataError, match="start it again to finish it"):
         push_pairs(tmp_path, "someone/x")
+
+
+@pytest.mark.parametrize("backend", [None, "vllm"])
+def test_what_workers_get_makes_the_sampler_and_carries_no_rows_and_no_verifier(tiny_model, monkeypatch, backend):
+    """Without Ray: the copy that a worker unpickles."""
+    monkeypatch.setattr("hf_factuality.data.sampling.VLLMChat", lambda model, revision=None, **more: more)
+    rows, options = [{"question": "Who is Ada?"}], {"model": tiny_model, "dtype": "float32", "verifier": Initial()}
+    args = build_module._arguments({**options, "backend": backend, "seed": 7}, rows, "run")
+    sampling = SamplingConfig(2, max_new_tokens=4)
+    packed = pickle.dumps(build_module._worker_sampler(args, backend or "transformers", sampling))
+    assert b"Ada" not in packed and b"Initial" not in packed
+    sampler = pickle.loads(packed)
+    assert sampler.config == sampling
+    if backend is None:
+        assert len(sampler.sample([[{"role": "user", "content": "Who is Ada?"}]], seed=0)[0]) == 2

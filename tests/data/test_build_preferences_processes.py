@@ -20,7 +20,7 @@ from tests.data.test_build_preferences import questions
 KILLED = """
 import sys
 sys.path.insert(0, {root!r})
-import hf_factuality.verifiers.registry, hf_factuality.data.builder_command, transformers, torch
+import hf_factuality.verifiers.registry, hf_factuality.data.build, transformers, torch
 from hf_factuality.cli import main
 print("ready", flush=True)
 status = main({argv!r})

@@ -17,8 +17,8 @@ from hf_factuality.cli import main
 from hf_factuality.data import (
     ChecklistConfig,
     GivenResponses,
-    build_checklists,
-    build_preferences,
+    checklists_from,
+    preferences_from,
     push_checklists,
     read_questions,
 )
@@ -62,7 +62,7 @@ def build(folder, *texts, rows=ROWS[:1], verifier=None, **items):
     """`texts` are what the samples of every question say."""
     sampler = GivenResponses({row["id"]: texts for row in rows})
     config = ChecklistConfig(**items)
-    return build_checklists(read_questions(rows), sampler, verifier or Letters(), folder, items=config, progress=False)
+    return checklists_from(read_questions(rows), sampler, verifier or Letters(), folder, items=config, progress=False)
 
 
 def report(folder):
@@ -192,21 +192,21 @@ def test_rules_change_without_sampling(tmp_path):
 
 def test_two_builders_in_one_folder(tmp_path):
     given = read_questions(ROWS[:1]), GivenResponses({"q0": ["ks", "bc"]}), Letters(), tmp_path
-    build_checklists(*given, progress=False)
+    checklists_from(*given, progress=False)
     before = (tmp_path / "README.md").read_bytes()
     with pytest.raises(
         DataError, match="dataset was 'checklists.parquet', now 'pairs.parquet'; use the same, or another"
     ):
-        build_preferences(*given, progress=False)
+        preferences_from(*given, progress=False)
     assert (tmp_path / "README.md").read_bytes() == before
     settings = json.loads((tmp_path / "settings.json").read_text())
     del settings["dataset"], settings["hf_factuality"]  # as a run of pairs before there were other builders
     (tmp_path / "settings.json").write_text(json.dumps(settings))
     with pytest.raises(DataError, match="dataset was 'pairs.parquet', now 'checklists.parquet'"):
-        build_checklists(*given, progress=False)
+        checklists_from(*given, progress=False)
     (tmp_path / "settings.json").write_text("[]")
     with pytest.raises(DataError, match="is no file of settings"):
-        build_checklists(*given, progress=False)
+        checklists_from(*given, progress=False)
 
 
 def test_dense(tmp_path, monkeypatch):
@@ -243,7 +243,7 @@ def test_dense(tmp_path, monkeypatch):
 def test_more_samples_than_there_are(tmp_path):
     sampler = SimpleNamespace(describe=lambda: {"num_samples": 8})
     with pytest.raises(ValueError, match="min_samples=9 is more than the num_samples=8 of the sampler"):
-        build_checklists(
+        checklists_from(
             read_questions(ROWS), sampler, Letters(), tmp_path / "run", items=ChecklistConfig(min_samples=9)
         )
     assert not (tmp_path / "run").exists()

@@ -7,7 +7,7 @@ import datasets
 import pytest
 
 from hf_factuality.cli import main
-from hf_factuality.data import CorrectionConfig, GivenResponses, build_corrections, read_questions
+from hf_factuality.data import CorrectionConfig, GivenResponses, corrections_from, read_questions
 from hf_factuality.data.sampling import Response, SamplingConfig
 from hf_factuality.errors import DataError
 from hf_factuality.functional.correction import CHECK, REVISE
@@ -57,7 +57,7 @@ REVISIONS = {"It is Ulm.": ["Ulm.", "Rome."], "It is Bern.": ["Rome.", "Ulm it i
 
 
 def build(folder, said, rows=ROWS, **settings):
-    return build_corrections(
+    return corrections_from(
         read_questions(rows), Scripted(said), GoldVerifier(), folder, corrections=CorrectionConfig(**settings), progress=False
     )  # fmt: skip
 
@@ -95,7 +95,7 @@ def test_a_misleading_verdict_is_put_where_none_was_sampled(tmp_path):
 
 def test_a_verdict_of_its_own_is_no_part_of_the_answer(tmp_path):
     said = script({}, {"Bern": ["Rome", "Ulm"]}, ["Ulm\n\n[VERIFY] correct", "Bern\n\n[VERIFY] wrong"])
-    found = build_corrections(
+    found = corrections_from(
         read_questions(ROWS), Scripted(said), GoldVerifier("world"), tmp_path, corrections=CorrectionConfig(misled=0.0),
         progress=False,
     )  # fmt: skip
@@ -127,7 +127,7 @@ def test_an_unknown_or_unfinished_answer_is_neither_right_nor_wrong(tmp_path):
 
     rows = [ROWS[0], {"id": "b", "question": "Who?", "answer": "Ulm"}]
     said = Scripted(script(CHECKS, REVISIONS, [("It is Bern.", False), "It is Ulm."]))
-    found = build_corrections(
+    found = corrections_from(
         read_questions(rows), said, Doubts(), tmp_path, corrections=CorrectionConfig(misled=0.0), progress=False
     )  # fmt: skip
     assert found["id"] == ["a 0"] and dropped(tmp_path) == {"cut_off": 2, "not_judged": 1}
@@ -172,7 +172,7 @@ def test_a_killed_run_samples_nothing_twice_and_gives_the_same(tmp_path):
             build(folder, dies, rows)
         assert not (folder / "corrections.parquet").exists()
         sampler = Scripted(script(CHECKS, REVISIONS))
-        again = build_corrections(read_questions(rows), sampler, GoldVerifier(), folder, progress=False)
+        again = corrections_from(read_questions(rows), sampler, GoldVerifier(), folder, progress=False)
         assert again.to_list() == whole
         assert sum(p[-1]["content"].startswith("Where") for p in sampler.asked) == (3 if stage == 0 else 0)
         assert 0 < sum(p[-1]["content"] == REVISE for p in sampler.asked) < 12 + (stage < 2)
@@ -181,7 +181,7 @@ def test_a_killed_run_samples_nothing_twice_and_gives_the_same(tmp_path):
 def test_other_settings_are_refused_in_a_folder_that_holds_a_run(tmp_path):
     build(tmp_path, script(CHECKS, REVISIONS))
     with pytest.raises(DataError, match="questions was"):
-        build_corrections(
+        corrections_from(
             read_questions(ROWS), Scripted(script(CHECKS, REVISIONS)), GoldVerifier(), tmp_path, progress=False,
             corrections=CorrectionConfig(check="Is it so?"),
         )  # fmt: skip
@@ -203,7 +203,7 @@ def test_settings_that_cannot_be(settings, match):
 
 def test_responses_that_exist_cannot_be_asked_about(tmp_path):
     with pytest.raises(TypeError, match="name the model"):
-        build_corrections(read_questions(ROWS), GivenResponses({"a": ["Ulm"]}), GoldVerifier(), tmp_path)
+        corrections_from(read_questions(ROWS), GivenResponses({"a": ["Ulm"]}), GoldVerifier(), tmp_path)
 
 
 def test_the_command_on_a_server(tmp_path, capsys):

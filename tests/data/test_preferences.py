@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from hf_factuality.data.builder import read_questions
-from hf_factuality.data.preferences import build_preferences, load_pairs, pair_features, push_pairs
+from hf_factuality.data.preferences import load_pairs, pair_features, preferences_from, push_pairs
 from hf_factuality.data.sampling import Response, SamplingConfig, TransformersSampler
 from hf_factuality.errors import DataError, HubError, JudgingError
 from hf_factuality.spans import Label, LabeledSpan, Verification
@@ -57,7 +57,7 @@ class LetterVerifier:
 
 def build(folder, rows=QUESTIONS, sampler=None, verifier=None, **settings):
     sampler, verifier = sampler or LetterSampler(), verifier or LetterVerifier()
-    return build_preferences(read_questions(rows), sampler, verifier, folder, progress=False, **settings)
+    return preferences_from(read_questions(rows), sampler, verifier, folder, progress=False, **settings)
 
 
 def test_the_pairs_are_best_against_worst(tmp_path):

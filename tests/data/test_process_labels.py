@@ -8,7 +8,7 @@ import datasets
 import pytest
 
 from hf_factuality.cli import main
-from hf_factuality.data import GivenResponses, ProcessLabelConfig, build_process_labels, read_questions
+from hf_factuality.data import GivenResponses, ProcessLabelConfig, process_labels_from, read_questions
 from hf_factuality.data.sampling import Response, SamplingConfig
 from hf_factuality.errors import DataError
 from hf_factuality.spans import Verification
@@ -63,7 +63,7 @@ class Scripted:
 
 
 def build(folder, sampler=None, verifier=None, questions=ROWS, **settings):
-    return build_process_labels(
+    return process_labels_from(
         read_questions(questions), sampler or Scripted(), verifier or GoldVerifier("GSM8K"), folder,
         labels=ProcessLabelConfig(**{"rollouts": 4, **settings}), progress=False,
     )  # fmt: skip

@@ -10,7 +10,7 @@ import datasets
 import pytest
 
 from hf_factuality.cli import main
-from hf_factuality.data import GivenResponses, RAGPreferenceConfig, build_rag_preferences, read_questions
+from hf_factuality.data import GivenResponses, RAGPreferenceConfig, rag_preferences_from, read_questions
 from hf_factuality.errors import DataError
 from hf_factuality.spans import Label, LabeledSpan, Verification
 from hf_factuality.verifiers import AXES, CompareVerifier, PairInput, load_verifier
@@ -52,7 +52,7 @@ class Compares:
 
 
 def build(folder, judges, answers=ANSWERS, rows=ROWS, seed=0, **settings):
-    return build_rag_preferences(
+    return rag_preferences_from(
         read_questions(rows), GivenResponses(answers), judges, folder, preferences=RAGPreferenceConfig(**settings),
         progress=False, seed=seed,
     )  # fmt: skip

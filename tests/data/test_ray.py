@@ -17,7 +17,7 @@ from datasets import Dataset
 
 from hf_factuality.chat.client import ChatClient
 from hf_factuality.cli import main
-from hf_factuality.data import build_preferences
+from hf_factuality.data import preferences_from
 from hf_factuality.data.builder import read_questions
 from hf_factuality.data.sampling import GivenResponses
 from hf_factuality.errors import JudgingError
@@ -322,7 +322,7 @@ def test_an_error_of_a_worker_is_that_of_the_command(tmp_path):
     asked = read_questions([{"id": str(n), "question": f"Who was {n}?"} for n in range(4)])
     sampler = GivenResponses({question.id: ["a", "b"] for question in asked})
     with pytest.raises(JudgingError, match="verification has failed .* no judge at all"):
-        build_preferences(asked, sampler, Down(), tmp_path, workers=2, patience=0, progress=False)
+        preferences_from(asked, sampler, Down(), tmp_path, workers=2, patience=0, progress=False)
 
 
 class Moody:
@@ -343,7 +343,7 @@ def test_a_batch_on_which_the_verifier_fails_ends_nothing(tmp_path):
     asked = read_questions([{"id": str(n), "question": f"Who was {n}?"} for n in range(8)])
     sampler, found = GivenResponses({question.id: ["a", "b"] for question in asked}), []
     for workers in (0, 2):
-        run = build_preferences(asked, sampler, Moody(), tmp_path / str(workers), workers=workers, progress=False)
+        run = preferences_from(asked, sampler, Moody(), tmp_path / str(workers), workers=workers, progress=False)
         found.append([row["id"] for row in run])
     assert found[0] == found[1] == ["0", "2", "4", "6"]
 
@@ -429,7 +429,7 @@ def test_what_ends_every_worker_ends_the_command(tmp_path, capsys):
     asked = read_questions([{"id": str(n), "question": f"Who was {n}?"} for n in range(6)])
     sampler = GivenResponses({question.id: ["a", "b"] for question in asked})
     with pytest.raises(JudgingError, match="workers of Ray died before they were done"):
-        build_preferences(asked, sampler, Dies(), tmp_path / "run", workers=2, progress=False)
+        preferences_from(asked, sampler, Dies(), tmp_path / "run", workers=2, progress=False)
     rows = [{"completion": "a", "question": f"Who was {n // 400}?"} for n in range(1600)]
     argv = [
         "verify",

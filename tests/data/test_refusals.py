@@ -10,7 +10,7 @@ from huggingface_hub import DatasetCard
 from trl import SFTConfig, SFTTrainer
 
 from hf_factuality.cli import main
-from hf_factuality.data import GivenResponses, RefusalConfig, build_refusals, push_refusals, read_questions
+from hf_factuality.data import GivenResponses, RefusalConfig, push_refusals, read_questions, refusals_from
 from hf_factuality.data.refusals import REFUSALS
 from hf_factuality.data.sampling import SamplingConfig, TransformersSampler
 from hf_factuality.errors import DataError
@@ -31,7 +31,7 @@ CONFIDENCE = "Are you sure you accurately answered the question based on your in
 
 def build(folder, responses, rows=ROWS, verifier=None, seed=0, **settings):
     sampler = GivenResponses(dict(zip((row["id"] for row in rows), responses, strict=True)))
-    return build_refusals(
+    return refusals_from(
         read_questions(rows), sampler, verifier or GoldVerifier(), folder, refusals=RefusalConfig(**settings), seed=seed,
         progress=False,
     )  # fmt: skip
@@ -177,7 +177,7 @@ def test_refused_before_anything_is_sampled(tmp_path):
 
     uncertain = RefusalConfig("uncertain")
     with pytest.raises(ValueError, match="at least 2 samples"):
-        build_refusals(read_questions(ROWS), Greedy({}), GoldVerifier(), tmp_path, refusals=uncertain)
+        refusals_from(read_questions(ROWS), Greedy({}), GoldVerifier(), tmp_path, refusals=uncertain)
     assert not list(tmp_path.iterdir())
 
 
@@ -231,10 +231,10 @@ def test_a_run_that_was_stopped_goes_on(tmp_path, tiny_model, variant):
     sampler.asked = []
     run = {"refusals": RefusalConfig(variant), "progress": False}
     with pytest.raises(KeyboardInterrupt):
-        build_refusals(read_questions(ROWS), sampler, GoldVerifier(), tmp_path / "run", **run)
-    again = build_refusals(read_questions(ROWS), sampler, GoldVerifier(), tmp_path / "run", **run)
+        refusals_from(read_questions(ROWS), sampler, GoldVerifier(), tmp_path / "run", **run)
+    again = refusals_from(read_questions(ROWS), sampler, GoldVerifier(), tmp_path / "run", **run)
     assert len(sampler.asked) == 5, "the first two are not asked again"
-    whole = build_refusals(read_questions(ROWS), sampler, GoldVerifier(), tmp_path / "whole", **run)
+    whole = refusals_from(read_questions(ROWS), sampler, GoldVerifier(), tmp_path / "whole", **run)
     assert again.to_list() == whole.to_list()
 
 

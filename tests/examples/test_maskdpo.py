@@ -72,7 +72,7 @@ def test_the_closed_world_measures_before_and_after(run, monkeypatch, small_worl
     world = load_world(small_world)
     assert set(load_pairs(folder)["id"]) <= {person.name for person in world.split("train")}
     # Another run finds them.
-    monkeypatch.setattr("hf_factuality.data.preferences.build_preferences", None)
+    monkeypatch.setattr("hf_factuality.data.preferences.preferences_from", None)
     run("--output_dir", out, *FEW)
 
 

@@ -75,7 +75,7 @@ class CompareJudge(ServedJudge):
 
 
 class CompareVerifier:
-    """A judge of pairs for [`~hf_factuality.data.build_rag_preferences`] and, as `pair_judge`, of the metric `winrate`.
+    """A judge of pairs for [`~hf_factuality.data.rag_preferences_from`] and, as `pair_judge`, of the metric `winrate`.
 
     As a verifier it labels the completion against the answer in the column `other`: `SUPPORTED` if it is better,
     `CONTRADICTED` if it is worse, `UNVERIFIABLE` for a tie. Each order is a question of its own.
