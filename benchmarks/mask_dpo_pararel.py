@@ -28,9 +28,9 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from hf_factuality import MaskDPOConfig, MaskDPOTrainer
 from hf_factuality.cli import main as command
-from hf_factuality.data.builder import read_questions
 from hf_factuality.data.pairs import hallucination_free_share
 from hf_factuality.data.preferences import load_pairs
+from hf_factuality.data.questions import read_questions
 from hf_factuality.data.sampling import SamplingConfig, TransformersSampler
 from hf_factuality.io.rows import read_rows
 from hf_factuality.verifiers import LexicalVerifier, VerifierInput

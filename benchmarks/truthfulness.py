@@ -24,7 +24,8 @@ from peft import LoraConfig
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from hf_factuality.chat.causal import CausalModel
-from hf_factuality.data.builder import judged_responses, read_questions
+from hf_factuality.data.builder import judged_responses
+from hf_factuality.data.questions import read_questions
 from hf_factuality.data.sampling import SamplingConfig, TransformersSampler
 from hf_factuality.functional.calibration import auroc, expected_calibration_error
 from hf_factuality.trainers import TruthfulnessConfig, TruthfulnessTrainer

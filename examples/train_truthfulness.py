@@ -15,7 +15,8 @@ from trl import ModelConfig, ScriptArguments, TrlParser, get_peft_config
 from demos.claims import read_claims
 from demos.closed_world import BiographyDemo
 from demos.inputs import given, load_split, model_name, set_model_kwargs
-from hf_factuality.data.builder import judged_responses, read_questions
+from hf_factuality.data.builder import judged_responses
+from hf_factuality.data.questions import read_questions
 from hf_factuality.data.sampling import SamplingConfig, TransformersSampler
 from hf_factuality.io.refusals import run_script
 from hf_factuality.io.rows import read_rows

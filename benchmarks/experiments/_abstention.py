@@ -17,7 +17,7 @@ from trl import SFTConfig, SFTTrainer
 
 from hf_factuality import FactGRPOConfig, FactGRPOTrainer
 from hf_factuality.chat.sureness import SURE_WORDS
-from hf_factuality.data.builder import read_questions
+from hf_factuality.data.questions import read_questions
 from hf_factuality.data.refusals import VARIANTS, RefusalConfig, refusals_from
 from hf_factuality.data.sampling import GivenResponses
 from hf_factuality.functional.calibration import auroc, expected_calibration_error

@@ -10,9 +10,9 @@ import torch
 from filelock import FileLock
 
 from hf_factuality import MaskDPOConfig, MaskDPOTrainer
-from hf_factuality.data.builder import read_questions
 from hf_factuality.data.pairs import PairConfig
 from hf_factuality.data.preferences import load_pairs, preferences_from
+from hf_factuality.data.questions import read_questions
 from hf_factuality.data.sampling import SamplingConfig, TransformersSampler
 from hf_factuality.worlds import WorldConfig, WorldModelConfig, WorldVerifier, build_world_model
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from datasets import Dataset
 
-from hf_factuality.data.builder import PreferenceQuestion
+from hf_factuality.data.questions import PreferenceQuestion
 from hf_factuality.errors import DataError
 from hf_factuality.functional.credit import TERNARY_VALUES, judged_units
 from hf_factuality.io.rows import read_rows

@@ -227,9 +227,9 @@ class BiographyDemo(ClosedWorldDemo):
         """
         from accelerate import PartialState
 
-        from hf_factuality.data.builder import read_questions
         from hf_factuality.data.pairs import PairConfig
         from hf_factuality.data.preferences import load_pairs, preferences_from
+        from hf_factuality.data.questions import read_questions
         from hf_factuality.data.sampling import SamplingConfig, TransformersSampler
 
         folder = Path(output_dir) / f"pairs-{Path(self.model_dir).name}-seed{seed}"

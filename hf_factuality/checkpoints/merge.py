@@ -20,7 +20,7 @@ from hf_factuality.checkpoints.files import SideFiles, find_side_files, own_file
 from hf_factuality.checkpoints.formats import hub_folder, read_checkpoint
 from hf_factuality.checkpoints.model import Expected, check_layers, check_not_quantised, expected_model, match_names
 from hf_factuality.checkpoints.pickles import reading
-from hf_factuality.checkpoints.publish import write_and_push
+from hf_factuality.checkpoints.publish import MergeReport, write_and_push
 from hf_factuality.checkpoints.tensors import Source
 from hf_factuality.checkpoints.write import (
     Entry,
@@ -32,42 +32,10 @@ from hf_factuality.checkpoints.write import (
     write_shards,
 )
 from hf_factuality.errors import CheckpointError
-from hf_factuality.io.upload import Published
 
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 _SHORT = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
-
-
-@dataclass
-class MergeReport:
-    """What was merged, or would be.
-
-    `shards` has the bytes of each file of weights, `dtypes` the number of tensors of each; `tied` are names that are not written,
-    because the configuration ties them to another. `published` is the commit, if the model was pushed.
-    """
-
-    out: Path
-    format: str
-    architecture: str
-    shards: dict[str, int]
-    dtypes: dict[str, int]
-    tied: list[str]
-    files: list[str]
-    notes: list[str] = field(default_factory=list)
-    published: Published | None = None
-
-    def __str__(self) -> str:
-        size = sum(self.shards.values())
-        dtypes = ", ".join(f"{count} {dtype}" for dtype, count in self.dtypes.items())
-        lines = [
-            f"{self.format}: {self.architecture}, {sum(self.dtypes.values())} tensors ({dtypes}), {size / 1e9:.3f} GB",
-            *(f"  {name}  {bytes_ / 1e9:.3f} GB" for name, bytes_ in self.shards.items()),
-            f"  {', '.join(self.files)}",
-        ]
-        if self.tied:
-            lines.append(f"tied, so not written twice: {', '.join(self.tied)}")
-        return "\n".join([*lines, *self.notes])
 
 
 def merge(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,38 @@ from hf_factuality.errors import HubError
 
 
 if TYPE_CHECKING:
-    from hf_factuality.checkpoints.merge import MergeReport
+    from hf_factuality.hub.push import Published
+
+
+@dataclass
+class MergeReport:
+    """What was merged, or would be.
+
+    `shards` has the bytes of each file of weights, `dtypes` the number of tensors of each; `tied` are names that are not written,
+    because the configuration ties them to another. `published` is the commit, if the model was pushed.
+    """
+
+    out: Path
+    format: str
+    architecture: str
+    shards: dict[str, int]
+    dtypes: dict[str, int]
+    tied: list[str]
+    files: list[str]
+    notes: list[str] = field(default_factory=list)
+    published: Published | None = None
+
+    def __str__(self) -> str:
+        size = sum(self.shards.values())
+        dtypes = ", ".join(f"{count} {dtype}" for dtype, count in self.dtypes.items())
+        lines = [
+            f"{self.format}: {self.architecture}, {sum(self.dtypes.values())} tensors ({dtypes}), {size / 1e9:.3f} GB",
+            *(f"  {name}  {bytes_ / 1e9:.3f} GB" for name, bytes_ in self.shards.items()),
+            f"  {', '.join(self.files)}",
+        ]
+        if self.tied:
+            lines.append(f"tied, so not written twice: {', '.join(self.tied)}")
+        return "\n".join([*lines, *self.notes])
 
 
 def write_and_push(

@@ -1,6 +1,6 @@
 # Public names, which load on first use.
 from hf_factuality.data.anah_format import read_anah as read_anah, write_anah as write_anah
-from hf_factuality.data.builder import read_questions as read_questions
+from hf_factuality.data.questions import read_questions as read_questions
 from hf_factuality.data.checklists import (
     ChecklistConfig as ChecklistConfig,
     checklists_from as checklists_from,

@@ -8,19 +8,16 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hf_factuality.chat.journal import LineFile
+from hf_factuality.data.questions import PreferenceQuestion
 from hf_factuality.data.sampling import GivenResponses, Sampler
 from hf_factuality.errors import JudgingError
 from hf_factuality.io.ray import ray_map
 from hf_factuality.verifiers.base import Verifier, VerifierInput
 from hf_factuality.verifiers.guard import GuardedVerifier
 from hf_factuality.verifiers.service import NO_EVIDENCE, Row, judge_rows
-
-
-if TYPE_CHECKING:
-    from hf_factuality.data.builder import PreferenceQuestion
 
 
 logger = logging.getLogger(__name__)

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, TypeGuard, Unpack
 
 from hf_factuality.chat.journal import written_ids
 from hf_factuality.chat.sureness import SURE_WORDS
-from hf_factuality.data.builder import DatasetKind, PreferenceQuestion, check_evidence, read_questions
+from hf_factuality.data.builder import DatasetKind
 from hf_factuality.data.checklists import KIND as CHECKLISTS
 from hf_factuality.data.checklists import ChecklistConfig, checklists_from
 from hf_factuality.data.corrections import KIND as CORRECTIONS
@@ -35,6 +35,7 @@ from hf_factuality.data.preferences import KIND as PREFERENCES
 from hf_factuality.data.preferences import preferences_from
 from hf_factuality.data.process_labels import KIND as PROCESS_LABELS
 from hf_factuality.data.process_labels import ProcessLabelConfig, process_labels_from
+from hf_factuality.data.questions import PreferenceQuestion, check_evidence, read_questions
 from hf_factuality.data.rag_preferences import (
     KIND as RAG_PREFERENCES,
 )

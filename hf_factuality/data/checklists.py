@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hf_factuality.data.builder import DatasetKind, PreferenceQuestion, judged_responses, verified
+from hf_factuality.data.builder import DatasetKind, judged_responses, verified
+from hf_factuality.data.questions import PreferenceQuestion
 from hf_factuality.data.sampling import Sampler
 from hf_factuality.data.statements import Claim, by_meaning, by_words
 from hf_factuality.functional.credit import TERNARY_VALUES, judged_units

@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hf_factuality.data.builder import DatasetKind, PreferenceQuestion, Unjudged, judged_responses, verified
+from hf_factuality.data.builder import DatasetKind, Unjudged, judged_responses, verified
+from hf_factuality.data.questions import PreferenceQuestion
 from hf_factuality.data.refusals import drawn, response_right, with_golds
 from hf_factuality.data.sampling import Sampler, resampled
 from hf_factuality.functional.correction import CHECK, CHECKED_RIGHT, CHECKED_WRONG, REVISE

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hf_factuality.data.builder import DatasetKind, PreferenceQuestion, judged_responses, read_questions, verified
+from hf_factuality.data.builder import DatasetKind, judged_responses, verified
 from hf_factuality.data.pairs import hallucination_free_share
+from hf_factuality.data.questions import PreferenceQuestion, read_questions
 from hf_factuality.data.reading import messages_of
 from hf_factuality.data.sampling import GivenResponses
 from hf_factuality.errors import DataError

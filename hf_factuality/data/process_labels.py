@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hf_factuality.data.builder import DatasetKind, PreferenceQuestion, judged_responses, verified
+from hf_factuality.data.builder import DatasetKind, judged_responses, verified
+from hf_factuality.data.questions import PreferenceQuestion
 from hf_factuality.data.refusals import response_right, with_golds
 from hf_factuality.data.sampling import Messages, Response, Sampler, resampled
 from hf_factuality.functional.process import process_label

@@ -10,7 +10,8 @@ from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hf_factuality.data.builder import DatasetKind, PreferenceQuestion, Unjudged, judged_responses, verified
+from hf_factuality.data.builder import DatasetKind, Unjudged, judged_responses, verified
+from hf_factuality.data.questions import PreferenceQuestion
 from hf_factuality.data.refusals import drawn
 from hf_factuality.data.sampling import GivenResponses, Sampler
 from hf_factuality.errors import DataError

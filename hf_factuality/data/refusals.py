@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hf_factuality.chat.sureness import SURE_WORDS
-from hf_factuality.data.builder import DatasetKind, PreferenceQuestion, judged_responses, verified
+from hf_factuality.data.builder import DatasetKind, judged_responses, verified
+from hf_factuality.data.questions import PreferenceQuestion
 from hf_factuality.data.sampling import Sampler
 from hf_factuality.errors import DataError
 from hf_factuality.functional.credit import judged_units

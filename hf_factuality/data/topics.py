@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hf_factuality.data.builder import PreferenceQuestion
+from hf_factuality.data.questions import PreferenceQuestion
 from hf_factuality.errors import DataError
 
 

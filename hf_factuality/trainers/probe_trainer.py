@@ -7,7 +7,7 @@ from peft import LoraConfig
 from peft.utils.constants import DUMMY_TARGET_MODULES
 from transformers import AutoConfig, AutoModelForTokenClassification, DataCollatorForTokenClassification
 
-from hf_factuality.data.builder import read_questions
+from hf_factuality.data.questions import read_questions
 from hf_factuality.errors import DataError, SpanError
 from hf_factuality.functional.credit import judged_units, separate_spans, token_span_index
 from hf_factuality.functional.preference import FREE_OF_HALLUCINATION

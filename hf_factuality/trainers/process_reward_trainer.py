@@ -13,7 +13,7 @@ from transformers import (
     DataCollatorForTokenClassification,
 )
 
-from hf_factuality.data.builder import read_questions
+from hf_factuality.data.questions import read_questions
 from hf_factuality.errors import DataError
 from hf_factuality.functional.process import UNIT, process_loss
 from hf_factuality.hub.cards.methods import METHODS

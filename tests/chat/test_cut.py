@@ -8,7 +8,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from hf_factuality.chat import ChatAnswer, ChatRequest, LocalChat
 from hf_factuality.cli import main
-from hf_factuality.data.builder import judged_responses, read_questions
+from hf_factuality.data.builder import judged_responses
+from hf_factuality.data.questions import read_questions
 from hf_factuality.data.sampling import GivenResponses, ServedSampler
 from hf_factuality.rewards import GradedOutcome
 from hf_factuality.spans import Label, LabeledSpan, Verification

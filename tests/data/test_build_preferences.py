@@ -14,8 +14,8 @@ from hf_factuality.chat.base import ChatAnswer
 from hf_factuality.chat.client import ChatClient, RetryPolicy
 from hf_factuality.cli import main
 from hf_factuality.data import build as build_module
-from hf_factuality.data.builder import read_questions
 from hf_factuality.data.preferences import load_pairs, preferences_from, push_pairs
+from hf_factuality.data.questions import read_questions
 from hf_factuality.data.sampling import GivenResponses, SamplingConfig, ServedSampler
 from hf_factuality.data.topics import select_questions
 from hf_factuality.errors import DataError, HubError

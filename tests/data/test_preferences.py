@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from hf_factuality.data.builder import read_questions
 from hf_factuality.data.preferences import load_pairs, pair_features, preferences_from, push_pairs
+from hf_factuality.data.questions import read_questions
 from hf_factuality.data.sampling import Response, SamplingConfig, TransformersSampler
 from hf_factuality.errors import DataError, HubError, JudgingError
 from hf_factuality.spans import Label, LabeledSpan, Verification

@@ -18,7 +18,7 @@ from datasets import Dataset
 from hf_factuality.chat.client import ChatClient
 from hf_factuality.cli import main
 from hf_factuality.data import preferences_from
-from hf_factuality.data.builder import read_questions
+from hf_factuality.data.questions import read_questions
 from hf_factuality.data.sampling import GivenResponses
 from hf_factuality.errors import JudgingError
 from hf_factuality.io.ray import _packed, ray_map

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from hf_factuality.data.builder import PreferenceQuestion, read_questions
+from hf_factuality.data.questions import PreferenceQuestion, read_questions
 from hf_factuality.data.topics import embed_topics, select_by_distance, select_questions, topic_distances
 from hf_factuality.errors import DataError
 
