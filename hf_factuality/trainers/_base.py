@@ -82,6 +82,12 @@ class FactualityTrainer(ChecksDatasets, WholeCheckpoints, Publishes, StopsAtNonF
                 f"{self._name}Trainer does not support vision-language models (a processor was passed); pass a tokenizer"
             )
 
+    def _padding_id(self) -> int:
+        """The token that collators of ours pad with; `ValueError` for a tokenizer without one."""
+        if self._tokenizer.pad_token_id is None:
+            raise ValueError("the tokenizer has neither a padding token nor an end-of-sequence token; set `pad_token`")
+        return self._tokenizer.pad_token_id
+
     def _refuse_own(self, given: Mapping[str, Any], *names: str) -> None:
         """`ValueError` for an argument of the parent that this trainer fills itself."""
         for name in names:

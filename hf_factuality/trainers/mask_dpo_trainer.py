@@ -123,9 +123,7 @@ class MaskDPOTrainer(FactualityTrainer, DPOTrainer):
         self._refuse_processor(processing_class)
         if not self._tokenizer.is_fast:
             raise ValueError(f"{type(self._tokenizer).__name__} has no character offsets; use a fast tokenizer")
-        if self._tokenizer.pad_token_id is None:
-            raise ValueError("the tokenizer has neither a padding token nor an end-of-sequence token; set `pad_token`")
-        self._masked_collator.pad_token_id = self._tokenizer.pad_token_id
+        self._masked_collator.pad_token_id = self._padding_id()
         columns = dataset.column_names or list(next(iter(dataset)))
         map_style = isinstance(dataset, Dataset)
         n_pairs = len(dataset) if map_style else 0

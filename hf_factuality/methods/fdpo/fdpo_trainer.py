@@ -116,9 +116,7 @@ class FDPOTrainer(FactualityTrainer, DPOTrainer):
 
     def _prepare_dataset(self, dataset, processing_class, args, dataset_name):
         self._refuse_processor(processing_class)
-        if self._tokenizer.pad_token_id is None:
-            raise ValueError("the tokenizer has neither a padding token nor an end-of-sequence token; set `pad_token`")
-        self._pair_collator.pad_token_id = self._tokenizer.pad_token_id
+        self._pair_collator.pad_token_id = self._padding_id()
         columns = dataset.column_names or list(next(iter(dataset)))
         map_style = isinstance(dataset, Dataset)
         if ORDER not in columns:  # `evaluate` may be given what was prepared before
