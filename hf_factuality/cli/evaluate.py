@@ -126,7 +126,7 @@ def _evaluate(args: argparse.Namespace) -> int:
     given = {name: value for name, value in vars(args).items() if name not in ("run", "json", "settings")}
     given["command"] = _command(args)
     given["metric_args"] = read_metric_args(args.metric_args)
-    given["fail_under"] = read_thresholds(args.fail_under, bare=False)
+    given["fail_under"] = read_thresholds(args.fail_under)
     given["chat_template_kwargs"] = _json_object(args.chat_template_kwargs)
     try:
         found = evaluate(**given)

@@ -33,7 +33,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         import argcomplete
 
         argcomplete.autocomplete(parser)
-    names = _flag_names(parser)
     words = _with_underscores(sys.argv[1:] if argv is None else argv)
     _check_words(parser, words)
     args, others = parser.parse_known_args(words)
@@ -48,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"hf-factuality: ended by {signal.Signals(number).name}", file=sys.stderr)
         return 128 + number
     except REFUSALS as error:
-        return refuse("hf-factuality", error, lambda message: as_flags(message, names))
+        return refuse("hf-factuality", error, lambda message: as_flags(message, _flag_names(parser)))
 
 
 # Arguments whose flag is another one, since it is given once for each.

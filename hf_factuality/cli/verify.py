@@ -79,7 +79,7 @@ def _verify(args: argparse.Namespace) -> int:
         args.file,
         evidence=args.evidence or None,
         metric_args=read_metric_args(args.metric_args),
-        fail_under=read_thresholds(args.fail_under, bare=True),
+        fail_under=read_thresholds(args.fail_under),
         keep_rows=False,
         **{name: getattr(args, name) for name in names},
     )

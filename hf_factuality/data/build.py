@@ -94,7 +94,6 @@ _ONLY_FOR = {
 _CHOICES = {
     "backend": ("transformers", "vllm"),
     "retriever": ("topic", "corpus"),
-    "engine": ("local", "ray"),
     "topic_distance": ("nearest", "farthest"),
 }
 _FROM_ONE_UP = (

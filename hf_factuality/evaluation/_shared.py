@@ -23,6 +23,13 @@ def check_at_least_one(**values: int | None) -> None:
             raise ValueError(f"`{name}` must be at least 1, got {value}")
 
 
+def check_choices(known: Mapping[str, Collection[str]], given: Mapping[str, Any]) -> None:
+    """Refuse a value, unless it is `None`, that is none of those which its argument can have."""
+    for name, choices in known.items():
+        if given[name] is not None and given[name] not in choices:
+            raise ValueError(f"`{name}` must be one of {', '.join(choices)}, got {given[name]!r}")
+
+
 def make_way(path: Path, taken: Sequence[Path], name: str) -> None:
     """Make the folder of a file; raises now what writing it would raise in the end, or if it would replace what is read."""
     if path.is_file() and any(other.exists() and path.samefile(other) for other in taken):

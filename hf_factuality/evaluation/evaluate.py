@@ -142,7 +142,7 @@ def evaluate(
         metrics=_several(metrics),
         stop=_several(stop),
         dataset=_datasets(dataset),
-        answers=None if answers is None else [Path(path) for path in _several(answers) or ()],
+        answers=[Path(path) for path in _several(answers) or ()] or None,
         metric_args=metric_args or {},
         fail_under=fail_under or {},
         out=Path(out),
@@ -155,10 +155,10 @@ def evaluate(
 
 
 def _several(given: Any) -> list[Any] | None:
-    """One or several values as a list."""
-    if given is None:
-        return None
-    return [given] if isinstance(given, (str, Path)) else list(given)
+    """One or several values as a list; `None` without any."""
+    if given is None or isinstance(given, (str, Path)):
+        return None if given is None else [given]
+    return list(given) or None
 
 
 def _datasets(given: str | Path | Mapping[str, str | Path] | Sequence[str] | None) -> list[str] | None:

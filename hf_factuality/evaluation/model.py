@@ -29,7 +29,6 @@ from hf_factuality.evaluation.plan import (
     check_samples,
     load_task_items,
     make_plan,
-    one_run,
 )
 from hf_factuality.evaluation.run import answer_items, journal_rows, judge_answers
 from hf_factuality.evaluation.scoring import Answers, check_gold, score
@@ -93,7 +92,6 @@ class EvaluateResult:
 
 def evaluate_model(args: Arguments) -> EvaluateResult:
     """One model on its benchmarks, whose results are added to the file `args.out`."""
-    args = one_run(args)
     plan = make_plan(args)
     with ExitStack() as stack:
         # Two runs on a machine into one file would mix their answers.

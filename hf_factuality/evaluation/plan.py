@@ -13,7 +13,14 @@ from hf_factuality.data.benchmarks.base import Benchmark, BenchmarkItem
 from hf_factuality.data.benchmarks.registry import benchmark_names, get_benchmark, load_items
 from hf_factuality.errors import DataError
 from hf_factuality.evaluation import own_file
-from hf_factuality.evaluation._shared import allowed_missing, check_at_least_one, check_thresholds, listed, make_way
+from hf_factuality.evaluation._shared import (
+    allowed_missing,
+    check_at_least_one,
+    check_choices,
+    check_thresholds,
+    listed,
+    make_way,
+)
 from hf_factuality.evaluation.best_of import parse_best_of
 from hf_factuality.evaluation.engines import Generation
 from hf_factuality.evaluation.verification import AnswerJudge, AnswerVerifier
@@ -39,6 +46,12 @@ ABILITIES = {
 SUITES = {
     "long-form": ("biographies", "longfact", "factory", "longwiki", own_file.NAME),
     "tax": (*benchmark_names(), own_file.NAME, *ABILITIES),
+}
+_CHOICES = {
+    "scope": SCOPES,
+    "retriever": ("topic", "corpus"),
+    "match": ("exact", "contained"),
+    "best_of_steps": AGGREGATES,
 }
 # The prompts of these are a text that ends in "A:", which is no message of a chat.
 PLAIN = {("truthfulqa", "published"), ("truthfulqa-generation", "published")}
@@ -163,17 +176,13 @@ def metrics_of(benchmark: Benchmark) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*benchmark.metrics, *more, *CLAIM_METRICS)))
 
 
-def one_run(args: Arguments) -> Arguments:
-    """Refuses arguments of several runs, which is one for each model."""
-    for name in ("model", "answers"):
-        refuse(len(getattr(args, name) or ()) > 1, f"several `{name}` are compared by `suite` {' or '.join(SUITES)}")
-    return args
-
-
 def make_plan(args: Arguments) -> Plan:
     """Check the arguments; a `ValueError` names the argument, what is wrong with it, and the fix."""
     names = ("concurrency", "limit", "passages", "judge_tokens", "verifier_tokens")
     check_at_least_one(**{name: getattr(args, name) for name in names})
+    check_choices(_CHOICES, vars(args))
+    for name in ("model", "answers"):
+        refuse(len(getattr(args, name) or ()) > 1, f"several `{name}` are compared by `suite` {' or '.join(SUITES)}")
     refuse((args.model is None) == (args.answers is None), "give either `model`, or `answers` with a file of answers")
     datasets = _datasets(args)
     benchmarks = _benchmarks(args, datasets)

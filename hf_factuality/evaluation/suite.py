@@ -17,7 +17,7 @@ from typing import Any
 from hf_factuality.errors import DataError
 from hf_factuality.evaluation._shared import shown
 from hf_factuality.evaluation.model import EvaluateResult, evaluate_model
-from hf_factuality.evaluation.plan import Arguments, make_plan, one_run, refuse
+from hf_factuality.evaluation.plan import Arguments, make_plan, refuse
 from hf_factuality.evaluation.scoring import Answers
 from hf_factuality.evaluation.tax import add_tax, tax_cells, tax_rows
 from hf_factuality.evaluation.verification import answer_row, found_in
@@ -48,7 +48,7 @@ def evaluate_suite(args: Arguments) -> EvaluateResult:
         raise DataError(f"`out`: {others[0]} is no comparison of a suite, and {fix}")
     runs = list(_runs(args))
     for _, run in runs:
-        make_plan(one_run(run))
+        make_plan(run)
     tax = args.suite == "tax"
     both = ("mean", "value") if tax else ("correct", "precision")  # axes of the plot
     found: dict[str, list[dict[str, Any]]] = {}  # rows by benchmark

@@ -18,6 +18,7 @@ from hf_factuality.errors import JudgingError
 from hf_factuality.evaluation._shared import (
     allowed_missing,
     check_at_least_one,
+    check_choices,
     check_thresholds,
     counts,
     failures,
@@ -310,8 +311,7 @@ def verify(
     thresholds = check_thresholds(fail_under, (*SHARES, *names), names or ["precision"])
     over_claims = Metrics(names, check_argument_values(metric_args or {}, names))
     allowed, runs = allowed_missing(max_not_judged, fail_under), engine_of(engine, workers, gpus_per_worker)
-    if scope not in SCOPES:
-        raise ValueError(f"`scope` must be one of {', '.join(SCOPES)}, got {scope!r}")
+    check_choices({"scope": SCOPES}, {"scope": scope})
     check_at_least_one(html_rows=html_rows, verifier_tokens=verifier_tokens)
     out, html = (None if path is None else Path(path) for path in (out, html))
     columns = Columns(completion_column, question_column, evidence_column, id_column)

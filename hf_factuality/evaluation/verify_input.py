@@ -36,6 +36,12 @@ class RowList:
     unit = "row"
 
     def __init__(self, rows: Iterable[Any], name: str, column: str):
+        # Going through these gives the names of their columns or splits, which would be judged.
+        if isinstance(rows, Mapping) or hasattr(rows, "itertuples"):
+            fix = (
+                "its rows, as of to_dict('records')" if hasattr(rows, "itertuples") else "a list of rows, or one split"
+            )
+            raise TypeError(f"`{name}` is a {type(rows).__name__}; pass {fix}")
         self.name = name
         self._rows = [dict(row) if isinstance(row, Mapping) else {column: row} for row in rows]
 

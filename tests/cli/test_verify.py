@@ -2,6 +2,7 @@
 
 import json
 
+import pandas
 import pytest
 
 import hf_factuality
@@ -78,6 +79,13 @@ def test_what_is_too_low_is_named(file):
 def test_wrong_arguments_are_named(arguments, error, message):
     with pytest.raises(error, match=message):
         hf_factuality.verify(ROWS, **arguments)
+
+
+@pytest.mark.parametrize("of", ["completions", "evidence"])
+@pytest.mark.parametrize("given", [ROWS[0], pandas.DataFrame(ROWS), {"train": ROWS}])
+def test_tables_and_single_rows_are_refused_since_their_column_names_would_be_judged(given, of):
+    with pytest.raises(TypeError, match=f"`{of}` is a"):
+        hf_factuality.verify(**{"completions": ROWS, **{of: given}})
 
 
 def test_no_completions_are_refused():
