@@ -26,7 +26,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 
 from hf_factuality.functional.preference import FREE_OF_HALLUCINATION, HALLUCINATED
 from hf_factuality.spans import Label
-from hf_factuality.trainers._mask_dpo_data import MaskRule, mask_pair
+from hf_factuality.trainers.mask_dpo_trainer import MaskRule, mask_pair
 
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -270,3 +270,14 @@ def token_values(
         row = [row_values[number] for number in token_span_index(row_offsets, pieces)]
         rows.append(row + [0.0] * (length - len(row)))
     return torch.tensor(rows, dtype=torch.float32, device=device).reshape(len(rows), length)
+
+
+def tokens_inside(offsets: Sequence[tuple[int, int]], places: Sequence[tuple[int, int]]) -> list[bool]:
+    """Which tokens, of these character offsets, are in these characters. One without any, such as the end of the sequence, goes
+    with the one before."""
+    inside, before = [], any(start == 0 for start, _ in places)
+    numbers = token_span_index(offsets, [LabeledSpan(*place) for place in places])
+    for (start, end), number in zip(offsets, numbers, strict=True):
+        before = number >= 0 if end > start else before
+        inside.append(before)
+    return inside

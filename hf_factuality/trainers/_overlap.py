@@ -1,22 +1,14 @@
-"""Completions that are verified while others of their batch are still generated."""
+"""Completions that are judged while others of their batch are still generated: the setting, and the rows that have ended."""
 
 from __future__ import annotations
 
-import inspect
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from transformers import StoppingCriteria, StoppingCriteriaList
+from transformers import StoppingCriteria
 
-from hf_factuality.chat.local import local_chats
-from hf_factuality.rewards.answers import THINK_OPENED
-from hf_factuality.spans import TokenOffsets, token_offsets
 from hf_factuality.trainers._settings import refuse, require
-from hf_factuality.verifiers.batches import BatchJudge
 
 
 CHUNKS = "Parts of a generation batch that are verified while the rest is generated. 1: no overlap."
@@ -30,7 +22,7 @@ def require_chunks(config: Any) -> None:
     )
     if config.generation_chunks == 1:
         return
-    rows, group = config.per_device_train_batch_size * config.steps_per_generation, _group(config)
+    rows, group = config.per_device_train_batch_size * config.steps_per_generation, together(config)
     paged = config.use_transformers_continuous_batching
     beams = (config.generation_kwargs or {}).get("num_beams", 1)
     sleeps = config.use_vllm and config.vllm_mode == "colocate" and config.vllm_enable_sleep_mode
@@ -45,7 +37,7 @@ def require_chunks(config: Any) -> None:
     )
 
 
-def _group(config: Any, size: int | None = None) -> int:
+def together(config: Any, size: int | None = None) -> int:
     """Completions that stay together: a server is sent each prompt once, for its whole group."""
     served = config.use_vllm and config.vllm_mode == "server"
     return (size or config.num_generations) if served else 1
@@ -56,104 +48,7 @@ def columns_of(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return [{name: row[name] for name in row if name not in _TEXTS} for row in rows]
 
 
-class GeneratesInChunks:
-    """Hands completions that are finished to whoever judges ahead, while others of the batch are still generated.
-
-    With vLLM a batch is cut into `args.generation_chunks`; with transformers it is generated as the parent does, and rows that
-    have ended are handed over, at least a chunk's number at a time. Who judges are reward functions, or their `owner`, with a
-    [`BatchJudge`] as `judging` and a method `ahead(texts, rows, places)`. The parent's scoring then finds what is judged. With
-    one chunk nothing is handed over.
-    """
-
-    _generating: Sequence[Mapping[str, Any]] = ()
-    _decoded: dict[int, tuple[list[int], TokenOffsets]] = {}
-
-    @property
-    def _judges(self) -> dict[Any, str]:
-        """Who judges ahead, and for which reward."""
-        functions = [inspect.unwrap(function) for function in self.reward_funcs]
-        owners = zip([getattr(one, "owner", one) for one in functions], self.reward_func_names, strict=True)
-        return {owner: name for owner, name in owners if isinstance(getattr(owner, "judging", None), BatchJudge)}
-
-    def _check_overlap(self) -> None:
-        given, judges = f"generation_chunks={self.args.generation_chunks}", self._judges
-        if self.args.generation_chunks > 1 and not judges:
-            raise ValueError(f"{given} without a reward that judges ahead, in {self.reward_func_names}; set it to 1")
-        for judge, name in judges.items():
-            if self.args.generation_chunks > 1 and local_chats(judge.judging.guard):
-                raise ValueError(
-                    f"{given}: the verifier of {name!r} asks a model of this process, which cannot judge while the policy "
-                    "generates; set it to 1, or let a server judge"
-                )
-
-    def _generate_and_score_completions(self, inputs):
-        self._generating, self._decoded = inputs, {}
-        try:
-            return super()._generate_and_score_completions(inputs)
-        finally:
-            self._generating = ()
-            for judge in self._judges:
-                judge.judging.stop()
-
-    def _generate_single_turn(self, prompt_ids, images, multimodal_fields, num_generations, has_tool_images=False):
-        count, group = len(prompt_ids), _group(self.args, num_generations)
-        # Batches of an evaluation may be of any size; those of a part of a group stay whole.
-        size = count if count % group else math.ceil(count / group / self.args.generation_chunks) * group
-        if size >= count or not self.use_vllm:
-            with self._watching(size if size < count else 0):
-                return super()._generate_single_turn(
-                    prompt_ids, images, multimodal_fields, num_generations, has_tool_images
-                )
-        completion_ids, logprobs = [], []
-        for start in range(0, count, size):
-            part = slice(start, start + size)
-            # Of text, without any image.
-            fields = {name: values[part] for name, values in multimodal_fields.items()}
-            found, scores = super()._generate_single_turn(prompt_ids[part], None, fields, num_generations)
-            completion_ids += found
-            logprobs += scores or []
-            self._hand_over(range(start, start + len(found)), found)
-        return completion_ids, logprobs or None
-
-    @contextmanager
-    def _watching(self, size: int) -> Iterator[None]:
-        """Hand rows over, `size` or more at a time, that have ended while the parent's `generate` goes on; none if it is 0."""
-        if not size or not self._generating:
-            yield
-            return
-        model = self.accelerator.unwrap_model(self.model_wrapped)
-        watch = StoppingCriteriaList([_Ended(self.eos_token_ids, size, self._hand_over)])
-        model.generate = partial(model.generate, stopping_criteria=watch)
-        try:
-            yield
-        finally:
-            del model.generate
-
-    def _hand_over(self, places: Sequence[int], completion_ids: list[list[int]]) -> None:
-        """Let judges begin with the completions at these places of the batch."""
-        if not self._generating:
-            return
-        tokens = [token_offsets(self._tokenizer, ids) for ids in completion_ids]
-        rows = [self._generating[place] for place in places]
-        given = [
-            {**own, "prompts": row["prompt"], THINK_OPENED: self._opened[place]}
-            for own, row, place in zip(columns_of(rows), rows, places, strict=True)
-        ]
-        for judge in self._judges:
-            judge.ahead([its.text for its in tokens], given, places)
-        self._decoded |= zip(places, zip(completion_ids, tokens, strict=True), strict=True)
-
-    def _offsets(self, completion_ids: list[list[int]]) -> list[TokenOffsets]:
-        """Characters of tokens; what was decoded when it was handed over is not decoded again."""
-        known = self._decoded
-        self._decoded = {
-            place: known[place] if known.get(place, (None,))[0] == ids else (ids, token_offsets(self._tokenizer, ids))
-            for place, ids in enumerate(completion_ids)
-        }
-        return [tokens for _, tokens in self._decoded.values()]
-
-
-class _Ended(StoppingCriteria):
+class EndedRows(StoppingCriteria):
     """Stops nothing: tells which rows have ended, `size` or more at a time, and their completions."""
 
     def __init__(self, eos: list[int], size: int, tell: Callable[[Sequence[int], list[list[int]]], None]):

@@ -27,9 +27,9 @@ from hf_factuality.errors import CheckpointError, DataError
 from hf_factuality.functional.averaging import RatioMap, adaptive_ratios, average_tensors, ratio_penalty
 from hf_factuality.hub.cards.methods import METHODS, describe_method
 from hf_factuality.io.markdown import code
-from hf_factuality.trainers._base import FactualityTrainer
 from hf_factuality.trainers._data import FORMAT_COLUMNS
 from hf_factuality.trainers.averaging_config import AdaptiveAveragingConfig
+from hf_factuality.trainers.base import FactualityTrainer
 
 
 _LOGITS, _FILE = "ratio_logits", "ratio_logits.safetensors"

@@ -209,28 +209,6 @@ class ValueHead(Critic):
         self.load_state_dict(torch.load(path / _HEAD_FILE, map_location="cpu", weights_only=True))
 
 
-class CriticFiles:
-    """Of a trainer with a critic: it is saved in every checkpoint and in the output, resumed and chosen with the policy."""
-
-    def save_model(self, output_dir=None, _internal_call=False):
-        self.critic.save(output_dir or self.args.output_dir, self.args.should_save)
-        super().save_model(output_dir, _internal_call)
-
-    def _save_optimizer_and_scheduler(self, output_dir):
-        super()._save_optimizer_and_scheduler(output_dir)
-        self.critic.save_optimizer(output_dir, self.args.should_save)
-
-    def _load_optimizer_and_scheduler(self, checkpoint):
-        super()._load_optimizer_and_scheduler(checkpoint)
-        if checkpoint is not None:
-            self.critic.load(checkpoint)
-
-    def _load_best_model(self):
-        super()._load_best_model()
-        # The values of the best policy are those that were learned beside it.
-        self.critic.load(self.state.best_model_checkpoint)
-
-
 def make_critic(
     source: str, policy: PreTrainedModel, trust_remote_code: bool = False, gradient_checkpointing: bool = False
 ) -> Critic:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from datasets import Dataset
 from trl import GRPOTrainer
+from trl.trainer.utils import nanstd
 
 from hf_factuality.errors import DataError
 from hf_factuality.functional import (
@@ -21,6 +22,8 @@ from hf_factuality.functional import (
     shape_advantages,
     token_values,
 )
+from hf_factuality.functional.credit import tokens_inside
+from hf_factuality.functional.group_credit import GroupRewards
 from hf_factuality.functional.sequence_ratio import gspo_token_reference
 from hf_factuality.hub.cards.methods import CardMethod
 from hf_factuality.io.markdown import code
@@ -28,13 +31,12 @@ from hf_factuality.reading.scopes import scope_ranges
 from hf_factuality.rewards import check_format
 from hf_factuality.rewards._rows import row_evidence, verifier_input
 from hf_factuality.rewards.confidence import LoVeCReward
+from hf_factuality.rewards.names import as_list, named_rewards
 from hf_factuality.spans import LabeledSpan, Verification
-from hf_factuality.trainers._base import COMPLETION_TEXTS, VERIFICATIONS, SamplingTrainer, as_list, named_rewards
-from hf_factuality.trainers._group_rewards import CreditsRewards
 from hf_factuality.trainers._methods import reward_method
 from hf_factuality.trainers._overlap import columns_of
-from hf_factuality.trainers._span_rewards import SpanRewards
 from hf_factuality.trainers._token_rewards import TokenRewardFunc
+from hf_factuality.trainers.base import COMPLETION_TEXTS, VERIFICATIONS, SamplingTrainer
 from hf_factuality.trainers.correction_rollout import TURNS, CorrectionRollout
 from hf_factuality.trainers.fact_grpo_config import FactGRPOConfig
 from hf_factuality.verifiers.base import Verifier, VerifierInput
@@ -47,38 +49,7 @@ from hf_factuality.verifiers.service import JudgedRow, Row
 REWARD_NAME = "factuality"
 
 
-class SequenceRatios:
-    """GSPO-token where `importance_sampling_level="sequence"` meets advantages of shape (B, T).
-
-    The parent's ratio of a completion is one number, whose gradient is the mean over the tokens: each token would learn
-    from the mean advantage. Here the parent computes at its level "token", against log-probabilities that make every
-    token's ratio that of its completion. Advantages of shape (B,) are left to the parent.
-    """
-
-    _ratio_inputs: dict[str, Any] | None = None
-
-    def _compute_loss(self, model, inputs):
-        if self.importance_sampling_level != "sequence" or inputs["advantages"].dim() == 1:
-            return super()._compute_loss(model, inputs)
-        self._ratio_inputs = inputs = dict(inputs)
-        self.importance_sampling_level = "token"
-        try:
-            return super()._compute_loss(model, inputs)
-        finally:
-            self.importance_sampling_level, self._ratio_inputs = "sequence", None
-
-    def _get_per_token_logps_and_entropies(self, *args, **kwargs):
-        output = super()._get_per_token_logps_and_entropies(*args, **kwargs)
-        inputs = self._ratio_inputs
-        # The parent reads the old ones after this pass; where there are none it takes the new ones, and all ratios are 1.
-        if inputs is not None and inputs.get("old_per_token_logps") is not None:
-            inputs["old_per_token_logps"] = gspo_token_reference(
-                output[0], inputs["old_per_token_logps"], inputs["completion_mask"]
-            )
-        return output
-
-
-class FactGRPOTrainer(CreditsRewards, SequenceRatios, SamplingTrainer, GRPOTrainer):
+class FactGRPOTrainer(SamplingTrainer, GRPOTrainer):
     """GRPO whose advantages are per token: a verifier labels the sentences, and each token's sign follows its sentence.
 
     Differs from [`~trl.GRPOTrainer`] in two places only. A reward named `factuality` (mean over the sentences, FSPO Eq.
@@ -137,6 +108,16 @@ class FactGRPOTrainer(CreditsRewards, SequenceRatios, SamplingTrainer, GRPOTrain
     _name = "FactGRPO"
     _config = FactGRPOConfig
 
+    # State of the batch that is under way.
+    _judged: Sequence[JudgedRow] = ()
+    _earned: torch.Tensor
+    """The parent's sums of this process before unknown rewards are filled; NaN where one of them is unknown."""
+    _own_advantages: dict[int, torch.Tensor]
+    """Of rewards with spans, by column: advantages of this process, (B,)."""
+    _ratio_inputs: dict[str, Any] | None = None
+
+    # Construction: the verifier, the rewards, and what is refused.
+
     def __init__(
         self,
         model,
@@ -165,7 +146,6 @@ class FactGRPOTrainer(CreditsRewards, SequenceRatios, SamplingTrainer, GRPOTrain
         if self._guard.requires_evidence and args.remove_unused_columns:
             raise ValueError("remove_unused_columns=True drops the verifier's evidence; set it to False")
         self._evidence_column, self._turns = args.evidence_column, kwargs.get("rollout_func") is not None
-        self._judged: list[JudgedRow] = []
         self.judging = BatchJudge(self._guard, UnjudgedBatches())
 
         def factuality(prompts, completions, completion_ids, log_extra, **columns):
@@ -190,9 +170,7 @@ class FactGRPOTrainer(CreditsRewards, SequenceRatios, SamplingTrainer, GRPOTrain
         self._bind_policy(paid)
         if by_rewards:
             self._require_statements(paid, args.factuality_reward_weight)
-        self._span_rewards = SpanRewards(self)
-        if self._span_rewards.found:
-            self.args.refuse_token_advantages("a reward that is paid at its own spans")
+        self._span_rewards = self._take_span_rewards()
         if args.verify_scope == "think":
             ids = self._tokenizer("<think>a</think>", add_special_tokens=False)["input_ids"]
             decoded = self._tokenizer.decode(ids, skip_special_tokens=True)
@@ -201,6 +179,38 @@ class FactGRPOTrainer(CreditsRewards, SequenceRatios, SamplingTrainer, GRPOTrain
                     f"'<think>a</think>' is decoded to {decoded!r}; add its tags as ordinary (not special) tokens"
                 )
         self._values = TERNARY_VALUES if args.label_values == "ternary" else BINARY_VALUES
+
+    @property
+    def _by_rewards(self) -> bool:
+        return isinstance(self._credit, str) and CREDITS[self._credit].rewards is not None
+
+    def _require_statements(self, functions: list[Callable], weight: float) -> None:
+        if not functions and not weight:
+            raise ValueError(
+                f"credit={self._credit!r} needs statements that are paid: pass token_reward_funcs, or set "
+                "factuality_reward_weight above 0"
+            )
+        if self.num_generations < 2 or self.args.multi_objective_aggregation != "sum_then_normalize":
+            raise ValueError(
+                f"credit={self._credit!r} compares sums within a group: num_generations must be at least 2 and "
+                "multi_objective_aggregation 'sum_then_normalize'"
+            )
+
+    def _take_span_rewards(self) -> dict[int, tuple[Callable[..., Any], float]]:
+        """Reward functions with a method `spans(text, opened) -> [(start, end)]`, as `{column: (spans, weight)}`. Each leaves the
+        parent's sum, by a weight of 0, but not its log."""
+        taken = {}
+        for column, function in enumerate(self.reward_funcs):
+            if callable(getattr(function, "spans", None)):
+                taken[column] = (function.spans, float(self.reward_weights[column]))
+                self.reward_weights[column] = 0.0
+        if taken:
+            if self.num_generations < 2:
+                raise ValueError(
+                    "num_generations=1: a reward that is paid at its own spans is compared within a group"
+                )
+            self.args.refuse_token_advantages("a reward that is paid at its own spans")
+        return taken
 
     def _takes(self, feature, args):
         # Nothing is labelled, and nothing judged before the last turn has ended.
@@ -219,7 +229,11 @@ class FactGRPOTrainer(CreditsRewards, SequenceRatios, SamplingTrainer, GRPOTrain
         for row in dataset.select_columns(column) if isinstance(dataset, Dataset) else ():
             row_evidence(row[column], column)
 
-    # Verification: completions -> spans -> one number per completion.
+    # Completions are judged: those that have ended while others are generated, the rest before the rewards.
+
+    def ahead(self, texts: list[str], rows: list[Mapping[str, Any]], places: Sequence[int]) -> None:
+        self.judging.ahead(self._rows(texts, rows, places), places)
+
     def _rows(self, texts: list[str], rows: list[Mapping[str, Any]], places: Sequence[int]) -> list[Row]:
         """What is asked about completions at these places of the batch."""
         args, asked = self.args, []
@@ -233,17 +247,6 @@ class FactGRPOTrainer(CreditsRewards, SequenceRatios, SamplingTrainer, GRPOTrain
             asked.append(Row(item, args.verify_scope, opened))
         return asked
 
-    def ahead(self, texts: list[str], rows: list[Mapping[str, Any]], places: Sequence[int]) -> None:
-        self.judging.ahead(self._rows(texts, rows, places), places)
-
-    def _factuality(self, row: JudgedRow) -> float | None:
-        """The reward: `None` where nothing is known."""
-        if not row.verification.judged:
-            return None
-        if self.args.variant == "paper_format" and row.left_out == "empty":
-            return -1.0  # no reasoning: as much as nothing but falsehoods
-        return mean_factuality(_units(row), self._values)
-
     def _follows_format(self, text: str, opened: bool) -> bool:
         """Whether the format check lets it through; the paper's formula does not ask for one."""
         if self.args.variant == "paper":
@@ -252,13 +255,15 @@ class FactGRPOTrainer(CreditsRewards, SequenceRatios, SamplingTrainer, GRPOTrain
         # Reasoning that is moved out of its block would be paid for what is left there.
         return check_format(text, alone=self.args.variant != "released")
 
+    # Rewards of completions: the parent calls the functions; what is unknown is filled from the group.
+
     def _calculate_rewards(self, inputs, prompts, completions, completion_ids_list):
         self._tokens = self._offsets(completion_ids_list)
         asked = self._rows([tokens.text for tokens in self._tokens], columns_of(inputs), range(len(inputs)))
         self._judged = self.judging.judge(asked, counts=self.model.training)
         inputs = [
-            {**row, VERIFICATIONS: found.verification, COMPLETION_TEXTS: tokens.text}
-            for row, found, tokens in zip(inputs, self._judged, self._tokens, strict=True)
+            {**row, VERIFICATIONS: judged.verification, COMPLETION_TEXTS: tokens.text}
+            for row, judged, tokens in zip(inputs, self._judged, self._tokens, strict=True)
         ]
         rewards_per_func = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
         group_size = self.num_generations if self.model.training else self.num_generations_eval
@@ -272,17 +277,59 @@ class FactGRPOTrainer(CreditsRewards, SequenceRatios, SamplingTrainer, GRPOTrain
                 rewards_per_func[:, column] = fill_unjudged(rewards_per_func[:, column], group_size)
         rewards_per_func[unscored | (unknown & self._by_rewards)] = torch.nan
         here = self.accelerator.process_index * len(prompts)
-        found = self._span_rewards.advantages(rewards_per_func, group_size)
-        self._own_advantages = {column: values[here : here + len(prompts)] for column, values in found.items()}
+        self._own_advantages = {
+            column: self._normalised(rewards_per_func[:, column], group_size)[here : here + len(prompts)]
+            for column in self._span_rewards
+        }
         # Column by column in memory, as each function's rewards are without ours: the parent logs the mean of each
         # column, and a sum over strided memory rounds differently in the last bit.
         return rewards_per_func.t().contiguous().t()
+
+    def _factuality(self, row: JudgedRow) -> float | None:
+        """The reward: `None` where nothing is known."""
+        if not row.verification.judged:
+            return None
+        if self.args.variant == "paper_format" and row.left_out == "empty":
+            return -1.0  # no reasoning: as much as nothing but falsehoods
+        return mean_factuality(_units(row), self._values)
+
+    def _pay_factuality(self, rows: Sequence[JudgedRow], completion_ids: list[list[int]]) -> None:
+        """The mean factuality in equal parts, each where its sentence ends; after those of the token reward functions."""
+        paid = []
+        for row in rows if self._by_rewards and self.args.factuality_reward_weight else ():
+            units = [unit for unit in judged_units(row.verification) if unit.label is not None]
+            points = [(unit.start, unit.end, self._values[unit.label] / len(units)) for unit in units]
+            paid.append(points if row.verification.judged else None)
+        if paid:
+            self._pay(len(self.reward_funcs) - self._num_plain - 1, "factuality", paid, completion_ids)
+
+    def _keep_earned(self, rewards_per_func: torch.Tensor, count: int, group_size: int) -> torch.Tensor:
+        """Keeps the parent's sums of this process before unknown rewards are filled, NaN where one that others of the group
+        have is unknown. Returns where that is, of all processes, (B,). Rewards of weight 0 are for the log."""
+        weights = self.reward_weights.to(rewards_per_func.device)
+        given = (~torch.isnan(rewards_per_func) & (weights != 0)).view(-1, group_size, len(weights))
+        known = ((given | ~given.any(1, keepdim=True)).all(2) & given.any(2)).view(-1)
+        here = slice(self.accelerator.process_index * count, (self.accelerator.process_index + 1) * count)
+        self._earned = (rewards_per_func * weights).nansum(dim=1).masked_fill(~known, torch.nan)[here].float()
+        return ~known
+
+    def _normalised(self, rewards: torch.Tensor, group_size: int) -> torch.Tensor:
+        """Advantages over the group of all completions, (B,), by one reward, as the parent makes them of the sum (`scale_rewards`);
+        0 where the reward is unknown."""
+        groups = rewards.view(-1, group_size)
+        centred = groups - groups.nanmean(dim=1, keepdim=True)
+        if self.scale_rewards != "none":
+            spread = nanstd(rewards) if self.scale_rewards == "batch" else nanstd(groups, dim=1).unsqueeze(1)
+            centred = centred / (spread + 1e-4)
+        return torch.nan_to_num(centred, nan=0.0).view(-1)
+
+    # Advantages: the parent's, one per completion, become one per token.
 
     def _generate_and_score_completions(self, inputs):
         output = super()._generate_and_score_completions(inputs)
         mask, units = output["completion_mask"].bool(), [_units(row) for row in self._judged]
         # Rows without any labelled unit (no evidence, no think block, not judged) stay as they are.
-        outside = [float(self.args.outside_factuality) if found else 0.0 for found in units]
+        outside = [float(self.args.outside_factuality) if its else 0.0 for its in units]
         offsets = [tokens.offsets for tokens in self._tokens]
         labels = token_values(offsets, units, self._values, mask.size(1), outside, mask.device)
         before = output["advantages"]
@@ -290,8 +337,7 @@ class FactGRPOTrainer(CreditsRewards, SequenceRatios, SamplingTrainer, GRPOTrain
             shaped = self._credited(before, mask)
         else:
             shaped = shape_advantages(self._credit, before, labels, mask, self.args.credit_scale)
-        own, opened = self._own_advantages, self._opened
-        output["advantages"] = self._span_rewards.paid(shaped, own, self._tokens, opened, mask)
+        output["advantages"] = self._with_span_advantages(shaped, mask)
         if output["advantages"].dim() == 2:
             flipped = (output["advantages"] * before.unsqueeze(1) < 0) & mask
             self._logs["extra"]["group_advantage"].extend(self._show_advantages(output["advantages"], mask))
@@ -300,37 +346,71 @@ class FactGRPOTrainer(CreditsRewards, SequenceRatios, SamplingTrainer, GRPOTrain
         self._log_factuality(flipped, mask)
         return output
 
-    def _method_of(self, args, own: Sequence[Any], paid: Sequence[Any], rollout: Any) -> CardMethod:
-        """FSPO is its credit with its factuality reward, which the released code only logs."""
-        labelled = not isinstance(self._guard.verifier, _Nothing)
-        rewarded = labelled and args.factuality_reward_weight > 0
-        fspo = labelled and args.credit == "flip" and (rewarded or args.variant == "released")
-        weights = [*(args.reward_weights or [1.0] * len(own)), *[1.0] * len(paid)]
-        return reward_method(
-            [*own, *paid], weights, "GRPO",
-            more=["fspo"] * fspo + ["factuality"] * (rewarded and not fspo),
-            credit=None if fspo or args.credit == "none" else self._named_credit(args),
-            revises=isinstance(rollout, CorrectionRollout),
-        )  # fmt: skip
+    def _credited(self, advantages: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        """Advantages of shape (B, T) by the credit of this name."""
+        own, ends, _ = self._paid(mask)
+        known = ~torch.isnan(self._earned)
+        # Completions that are left out since they were cut have no mask, but are compared with.
+        lengths = torch.tensor([[len(tokens.offsets)] for tokens in self._tokens], device=mask.device)
+        whole = torch.arange(mask.size(1), device=mask.device) < lengths
+        rest = torch.nan_to_num(self._earned).unsqueeze(1) - own.sum(1, keepdim=True)
+        rewards = own.scatter_add(1, (lengths - 1).clamp(min=0), rest)
+        # Groups may be spread over the processes.
+        here = self.accelerator.process_index * len(mask)
+        everywhere = [
+            self.accelerator.gather(self.accelerator.pad_across_processes(x.float(), dim=1))
+            for x in (advantages.unsqueeze(1), rewards, own, ends, whole, known.unsqueeze(1))
+        ]
+        before, rewards, own, ends, whole, known = everywhere
+        size = self.num_generations if self.model.training else self.num_generations_eval
+        others_paid = bool(self.reward_weights[: self._num_plain].any())
+        group = GroupRewards(
+            rewards, own, ends.bool(), whole.bool(), known.squeeze(1).bool(), size, others_paid, self.scale_rewards
+        )
+        shaped = CREDITS[self._credit].rewards(before.squeeze(1), group, self.args.credit_scale)
+        return (shaped[here : here + len(mask), : mask.size(1)] * mask).to(advantages.dtype)
 
-    def _named_credit(self, args) -> str:
-        return args.credit if args.credit in CREDITS else code(args.credit)
+    def _with_span_advantages(self, advantages: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        """Advantages in which those of a reward with spans, times its weight, replace all others at its spans: (B, T), or (B,)
+        where there is no such reward."""
+        if not self._span_rewards:
+            return advantages
+        shaped = advantages if advantages.dim() == 2 else advantages.unsqueeze(1).expand(mask.shape)
+        for column, (spans, weight) in self._span_rewards.items():
+            inside = torch.zeros_like(mask)
+            for row, (tokens, opened) in enumerate(zip(self._tokens, self._opened, strict=True)):
+                places = spans(tokens.text, opened)
+                inside[row, : len(tokens.offsets)] = torch.tensor(tokens_inside(tokens.offsets, places))
+            own = self._own_advantages[column].to(shaped.dtype)
+            shaped = torch.where(inside, weight * own.unsqueeze(1), shaped)
+        return shaped
 
-    def _card(self):
-        args, own = self.args, self._span_rewards.found
-        labelled = not isinstance(self._guard.verifier, _Nothing)
-        weights = [own[column][1] if column in own else weight for column, weight in enumerate(self.reward_weights)]
-        shown = [self._shown_reward(name, weight) + " (at its own characters)" * (column in own)
-                 for column, (name, weight) in enumerate(zip(self.reward_func_names, weights, strict=True))
-                 if labelled or name != REWARD_NAME]  # fmt: skip
-        reads_labels = args.factuality_reward_weight > 0 or args.credit != "none" and not self._by_rewards
-        labels = f"factuality reward weight {args.factuality_reward_weight:g}, {args.label_values} labels, "
-        return {
-            "method": self._method,
-            "verifier": self._verifiers([self._guard.verifier] if labelled else []),
-            "objective": f"{args.variant}: {labels}" * (labelled and reads_labels)
-            + f"{self._named_credit(args)} credit, {args.loss_type} loss; rewards {', '.join(shown)}",
-        }
+    # The loss of a micro-batch.
+
+    def _compute_loss(self, model, inputs):
+        if self.importance_sampling_level != "sequence" or inputs["advantages"].dim() == 1:
+            return super()._compute_loss(model, inputs)
+        # The parent's ratio of a completion is one number, whose gradient is the mean over the tokens: each token would learn
+        # from the mean advantage. GSPO-token: the parent computes at its level "token", against log-probabilities that make
+        # every token's ratio that of its completion (the next method).
+        self._ratio_inputs = inputs = dict(inputs)
+        self.importance_sampling_level = "token"
+        try:
+            return super()._compute_loss(model, inputs)
+        finally:
+            self.importance_sampling_level, self._ratio_inputs = "sequence", None
+
+    def _get_per_token_logps_and_entropies(self, *args, **kwargs):
+        output = super()._get_per_token_logps_and_entropies(*args, **kwargs)
+        inputs = self._ratio_inputs
+        # The parent reads the old ones after this pass; where there are none it takes the new ones, and all ratios are 1.
+        if inputs is not None and inputs.get("old_per_token_logps") is not None:
+            inputs["old_per_token_logps"] = gspo_token_reference(
+                output[0], inputs["old_per_token_logps"], inputs["completion_mask"]
+            )
+        return output
+
+    # The log and the card.
 
     def _log_factuality(self, flipped: torch.Tensor, mask: torch.Tensor) -> None:
         rows = self._judged
@@ -356,6 +436,38 @@ class FactGRPOTrainer(CreditsRewards, SequenceRatios, SamplingTrainer, GRPOTrain
         slowest = self.accelerator.gather(seconds).amax(dim=0).tolist()
         for name, value in zip(("verify", "wait"), slowest, strict=True):
             self._metrics["train" if self.model.training else "eval"][f"factuality/{name}_seconds"].append(value)
+
+    def _card(self):
+        args, own = self.args, self._span_rewards
+        labelled = not isinstance(self._guard.verifier, _Nothing)
+        weights = [own[column][1] if column in own else weight for column, weight in enumerate(self.reward_weights)]
+        shown = [self._shown_reward(name, weight) + " (at its own characters)" * (column in own)
+                 for column, (name, weight) in enumerate(zip(self.reward_func_names, weights, strict=True))
+                 if labelled or name != REWARD_NAME]  # fmt: skip
+        reads_labels = args.factuality_reward_weight > 0 or args.credit != "none" and not self._by_rewards
+        labels = f"factuality reward weight {args.factuality_reward_weight:g}, {args.label_values} labels, "
+        return {
+            "method": self._method,
+            "verifier": self._verifiers([self._guard.verifier] if labelled else []),
+            "objective": f"{args.variant}: {labels}" * (labelled and reads_labels)
+            + f"{self._named_credit(args)} credit, {args.loss_type} loss; rewards {', '.join(shown)}",
+        }
+
+    def _method_of(self, args, own: Sequence[Any], paid: Sequence[Any], rollout: Any) -> CardMethod:
+        """FSPO is its credit with its factuality reward, which the released code only logs."""
+        labelled = not isinstance(self._guard.verifier, _Nothing)
+        rewarded = labelled and args.factuality_reward_weight > 0
+        fspo = labelled and args.credit == "flip" and (rewarded or args.variant == "released")
+        weights = [*(args.reward_weights or [1.0] * len(own)), *[1.0] * len(paid)]
+        return reward_method(
+            [*own, *paid], weights, "GRPO",
+            more=["fspo"] * fspo + ["factuality"] * (rewarded and not fspo),
+            credit=None if fspo or args.credit == "none" else self._named_credit(args),
+            revises=isinstance(rollout, CorrectionRollout),
+        )  # fmt: skip
+
+    def _named_credit(self, args) -> str:
+        return args.credit if args.credit in CREDITS else code(args.credit)
 
 
 class _Nothing:

@@ -2,32 +2,50 @@
 
 from __future__ import annotations
 
+import json
 import logging
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
+import torch
 from datasets import Dataset
+from torch.utils.data import get_worker_info
 from transformers import TrainerCallback
 from trl import DPOTrainer
+from trl.data_utils import is_conversational
+from trl.trainer.dpo_trainer import DataCollatorForPreference
 from trl.trainer.utils import global_then_local_main_first
 
-from hf_factuality.errors import DataError
+from hf_factuality.errors import DataError, SpanError
+from hf_factuality.functional.preference import IN_SPAN, kept_window, span_token_mask
 from hf_factuality.hub.cards.methods import describe_method
-from hf_factuality.spans import Label
-from hf_factuality.trainers._base import FactualityTrainer
+from hf_factuality.offsets import place_empty
+from hf_factuality.spans import Label, LabeledSpan
 from hf_factuality.trainers._data import PAIRS
-from hf_factuality.trainers._mask_dpo_data import (
-    COUNTS,
-    SIDES,
-    MaskedPreferenceCollator,
-    MaskRule,
-    MaskStatistics,
-    has_signal,
-    mask_pair,
-)
+from hf_factuality.trainers._template_places import locate, stripped
+from hf_factuality.trainers.base import FactualityTrainer
 from hf_factuality.trainers.mask_dpo_config import ALL, MaskDPOConfig
 
 
 logger = logging.getLogger(__name__)
+
+SIDES = ("chosen", "rejected")
+# Per side: tokens of counted spans, tokens that count, tokens of the completion; all after truncation.
+COUNTS = "mask_counts"
+
+
+@dataclass(frozen=True)
+class MaskRule:
+    """What decides the masks. A whole, so that it enters the fingerprint of the dataset whenever a part of it changes."""
+
+    chosen: tuple[Label, ...] | None
+    rejected: tuple[Label, ...] | None
+    outside: str
+    max_length: int | None
+    truncation_mode: str
+    ld_alpha: float | None
+    """No part of the mask, but of the reference log-probabilities that are cached under the same fingerprint."""
 
 
 class MaskDPOTrainer(FactualityTrainer, DPOTrainer):
@@ -176,6 +194,155 @@ class MaskDPOTrainer(FactualityTrainer, DPOTrainer):
         }
 
 
+def _labels(names: list[str]) -> tuple[Label, ...] | None:
+    return None if names == [ALL] else tuple(sorted({Label(name) for name in names}))
+
+
+# Of the way of a pair: its masks when the dataset is prepared, what is counted of them, and the batch.
+
+
+def mask_pair(example: Mapping[str, Any], tokenizer, rule: MaskRule, implicit_prompt: bool) -> dict[str, list]:
+    """Masks of a pair that TRL has tokenised, as long as its completions, and the counts of [`COUNTS`].
+
+    Columns with an implicit prompt held the prompt as well, as their spans then do in plain format; these are returned too,
+    as ranges of the completion without it. `DataError` for spans that are none or do not fit the completion, a completion
+    that is not one message of text, or a template that cannot be followed.
+    """
+    result: dict[str, list] = {COUNTS: []}
+    for side in SIDES:
+        ids = example["prompt_ids"] + example[f"{side}_ids"]
+        text, spans = _rendered(example, side, tokenizer, implicit_prompt)
+        if implicit_prompt and not is_conversational(example):
+            # From now on the row has a prompt, and the spans count from its end; it may be prepared once more.
+            start = len(example["prompt"])
+            moved = [replace(s, start=max(s.start - start, 0), end=s.end - start) for s in spans if s.end > start]
+            result[f"{side}_spans"] = [span.to_dict() for span in moved]
+        encoded = tokenizer(text, add_special_tokens=not is_conversational(example), return_offsets_mapping=True)
+        if encoded["input_ids"] != ids:
+            raise DataError(f"tokenising the rendered text again gives other tokens than TRL's: {text[:80]!r}")
+        offsets = place_empty(encoded["offset_mapping"], len(text))
+        n_prompt, n_completion = len(example["prompt_ids"]), len(example[f"{side}_ids"])
+        mask = span_token_mask(offsets[n_prompt:], spans, getattr(rule, side), rule.outside)
+        kept = mask[slice(*kept_window(n_prompt, n_completion, rule.max_length, rule.truncation_mode))]
+        result[f"{side}_mask"] = mask
+        result[COUNTS] += [kept.count(IN_SPAN), len(kept) - kept.count(0), len(kept)]
+    return result
+
+
+def _rendered(
+    example: Mapping[str, Any], side: str, tokenizer, implicit_prompt: bool
+) -> tuple[str, list[LabeledSpan]]:
+    """The text that TRL tokenises, and the spans as ranges of it."""
+    prompt, completion = example["prompt"], example[side]
+    if not is_conversational(example):
+        text = prompt + completion
+        start = 0 if implicit_prompt else len(prompt)
+        spans = _read_spans(example, side, text[start:])
+        cut = [stripped(span, text[start:]).shift(start) for span in spans]
+        return text, [span for span in cut if span.start < span.end]
+    message = completion[-1] if len(completion) == 1 else {}
+    content = message.get("content")
+    if message.get("role") != "assistant" or not isinstance(content, str):
+        raise DataError(
+            f"`{side}` must be one assistant message of text (earlier turns are `prompt`), got {completion!r:.200}"
+        )
+    tools = example.get("tools")
+    tools = json.loads(tools) if isinstance(tools, str) else tools
+    settings = {"tools": tools, **(example.get("chat_template_kwargs") or {})}
+
+    def render(content: str) -> str:
+        messages = [*prompt, {**message, "content": content}]
+        return tokenizer.apply_chat_template(messages, tokenize=False, **settings)
+
+    text = render(content)
+    return text, locate(content, _read_spans(example, side, content), text, render)
+
+
+def _read_spans(example: Mapping[str, Any], side: str, content: str) -> list[LabeledSpan]:
+    column = f"{side}_spans"
+    value = example.get(column)
+    if not isinstance(value, (list, tuple)):
+        raise DataError(f"`{column}` must be a list of spans (start, end, label), got {value!r:.150}")
+    try:
+        spans = [span if isinstance(span, LabeledSpan) else LabeledSpan.from_dict(span) for span in value]
+    except (SpanError, TypeError) as error:
+        raise DataError(f"`{column}` holds something that is no span: {error}") from None
+    for span in spans:
+        if span.end > len(content):
+            raise DataError(
+                f"`{column}` has [{span.start}, {span.end}) beyond `{side}` of {len(content)} characters: {content[:80]!r}"
+            )
+    return spans
+
+
+class MaskStatistics:
+    """Pairs and tokens of a dataset; of a stream, those that have passed so far, counted by each worker of its loader."""
+
+    def __init__(self, workers: int = 0):
+        # A row per process, in memory that all see: pairs, dropped, dropped per side, and of the pairs that stay the
+        # tokens that count and all tokens, per side.
+        self._rows = torch.zeros(workers + 1, 8, dtype=torch.int64).share_memory_()
+
+    def __deepcopy__(self, memo):
+        return self  # copies of a stream count into the same rows
+
+    def add(self, counts: Sequence[int]) -> bool:
+        """Count a pair by its [`COUNTS`]; whether it stays."""
+        worker = get_worker_info()
+        row = self._rows[0 if worker is None else 1 + worker.id]
+        stays = has_signal(counts)
+        row[:4] += torch.tensor([1, not stays, counts[0] == 0, counts[3] == 0])
+        if stays:
+            row[4:] += torch.tensor([counts[1], counts[2], counts[4], counts[5]])
+        return stays
+
+    @property
+    def pairs(self) -> int:
+        """Pairs looked at."""
+        return int(self._rows[:, 0].sum())
+
+    @property
+    def dropped(self) -> int:
+        """Pairs of which one side has no token of a counted span after truncation."""
+        return int(self._rows[:, 1].sum())
+
+    @property
+    def dropped_by_side(self) -> dict[str, int]:
+        """The dropped pairs by side; one with nothing on either side is in both."""
+        return dict(zip(SIDES, self._rows[:, 2:4].sum(dim=0).tolist(), strict=True))
+
+    @property
+    def kept(self) -> dict[str, float]:
+        """Share of the completion tokens, after truncation, that count, per side, over the pairs that stay; NaN before
+        the first."""
+        totals = self._rows[:, 4:].sum(dim=0).tolist()
+        shares = [kept / total if total else float("nan") for kept, total in (totals[:2], totals[2:])]
+        return dict(zip(SIDES, shares, strict=True))
+
+
+def has_signal(counts: Sequence[int]) -> bool:
+    """Whether both sides of a pair have a token of a counted span."""
+    return counts[0] > 0 and counts[3] > 0
+
+
+@dataclass
+class MaskedPreferenceCollator(DataCollatorForPreference):
+    """TRL's collator for preference pairs, with `completion_mask` 0 on the tokens that their masks leave out."""
+
+    def torch_call(self, examples: list[dict[str, Any]]) -> dict[str, Any]:
+        output = super().torch_call(examples)
+        window = slice(None)
+        if self.max_length is not None:
+            keep_end = self.truncation_mode == "keep_end"
+            window = slice(-self.max_length, None) if keep_end else slice(self.max_length)
+        rows = [
+            ([0] * len(row["prompt_ids"]) + list(row[f"{side}_mask"]))[window] for side in SIDES for row in examples
+        ]
+        width = output["completion_mask"].size(1)
+        output["completion_mask"] *= torch.tensor([row + [0] * (width - len(row)) for row in rows]) != 0
+        return output
+
+
 class _LogMasks(TrainerCallback):
     """Puts the statistics of the training data beside the parent's metrics; of a stream, those so far."""
 
@@ -186,7 +353,3 @@ class _LogMasks(TrainerCallback):
         for side, share in self.statistics.kept.items():
             self.metrics[f"mask/{side}_kept"] = [share]
         self.metrics["mask/dropped_pairs"] = [float(self.statistics.dropped)]
-
-
-def _labels(names: list[str]) -> tuple[Label, ...] | None:
-    return None if names == [ALL] else tuple(sorted({Label(name) for name in names}))

@@ -17,9 +17,9 @@ from hf_factuality.functional import calibration
 from hf_factuality.functional.scoring import mean
 from hf_factuality.hub.cards.methods import METHODS
 from hf_factuality.hub.results import environment, measured_entry, write_results
-from hf_factuality.trainers._base import FactualityTrainer
 from hf_factuality.trainers._data import PAIRS
 from hf_factuality.trainers._settings import Precision, require, setting
+from hf_factuality.trainers.base import FactualityTrainer
 
 
 @dataclass

@@ -20,15 +20,16 @@ from hf_factuality.functional.gae import (
     value_loss,
     whiten,
 )
-from hf_factuality.trainers._base import SamplingTrainer, as_list, named_rewards
+from hf_factuality.rewards.names import as_list, named_rewards
 from hf_factuality.trainers._methods import reward_method
 from hf_factuality.trainers._padding import by_length
-from hf_factuality.trainers._token_rewards import PaysTokens, TokenRewardFunc
-from hf_factuality.trainers.critic import CriticFiles, make_critic
+from hf_factuality.trainers._token_rewards import TokenRewardFunc
+from hf_factuality.trainers.base import SamplingTrainer
+from hf_factuality.trainers.critic import make_critic
 from hf_factuality.trainers.token_reward_ppo_config import TokenRewardPPOConfig
 
 
-class TokenRewardPPOTrainer(CriticFiles, PaysTokens, SamplingTrainer, GRPOTrainer):
+class TokenRewardPPOTrainer(SamplingTrainer, GRPOTrainer):
     """PPO whose rewards are per token: what a statement earns is paid at the token where it ends (RLFH).
 
     Differs from [`~trl.GRPOTrainer`] in where advantages come from: a critic values every token, GAE turns token rewards
@@ -113,7 +114,8 @@ class TokenRewardPPOTrainer(CriticFiles, PaysTokens, SamplingTrainer, GRPOTraine
         )
         self._bind_policy(given)
 
-    # Rewards
+    # Rewards of completions: the parent calls the functions.
+
     def _calculate_rewards(self, inputs, prompts, completions, completion_ids_list):
         self._tokens = self._offsets(completion_ids_list)
         rewards_per_func = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
@@ -121,39 +123,7 @@ class TokenRewardPPOTrainer(CriticFiles, PaysTokens, SamplingTrainer, GRPOTraine
         self._plain = rewards_per_func[here : here + len(prompts), : self._num_plain]
         return rewards_per_func
 
-    def _place_rewards(self, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Token rewards of shape (B, T), and which completions have any that is known, (B,)."""
-        rewards, _, known = self._paid(mask)
-        weights = self.reward_weights[: self._num_plain].to(mask.device)
-        last = (mask.sum(dim=1) - 1).clamp(min=0)
-        rewards[torch.arange(len(mask), device=mask.device), last] += (self._plain * weights).nansum(dim=1)
-        return rewards, known | (~torch.isnan(self._plain) & (weights != 0)).any(dim=1)
-
-    # Values
-    def _old_values(self, batch: dict[str, torch.Tensor], logps: bool):
-        """Values, and the policy's log-probabilities if they are asked for, both (B, T), without gradients."""
-        args, critic = self.args, self.critic
-        size = args.per_device_train_batch_size if self.model.training else args.per_device_eval_batch_size
-        count = batch["completion_ids"].size(1)
-        values, found, order = [], [], by_length(batch["completion_mask"], size)
-        with torch.no_grad(), ExitStack() as stack:
-            stack.enter_context(disable_gradient_checkpointing(self.model, args.gradient_checkpointing_kwargs))
-            if not critic.reads_policy:
-                stack.enter_context(disable_gradient_checkpointing(critic.model, {"use_reentrant": False}))
-            for rows in order:
-                part = self._without_padding({name: tensor[rows] for name, tensor in batch.items()})
-                inputs = _joined(part)
-                with critic.watch():
-                    if logps or critic.reads_policy:
-                        found.append(self._get_per_token_logps_and_entropies(self.model, *inputs)[0])
-                    values.append(self._values(*inputs))
-        values, found = ([pad(row, (0, count - row.size(1))) for row in rows] for rows in (values, found))
-        back = torch.cat(order).argsort()
-        return torch.cat(values)[back], torch.cat(found)[back] if found else None
-
-    def _values(self, *inputs: Any) -> torch.Tensor:
-        with nullcontext() if self.critic.reads_policy else self.accelerator.autocast():
-            return self.critic(*inputs)
+    # Advantages: rewards at tokens, minus the penalty, with values of the critic become advantages of tokens.
 
     def _generate_and_score_completions(self, inputs):
         output = super()._generate_and_score_completions(inputs)
@@ -191,27 +161,41 @@ class TokenRewardPPOTrainer(CriticFiles, PaysTokens, SamplingTrainer, GRPOTraine
         self._log_rollouts(output, rewards, kl, raw, known)
         return output
 
-    def _log_rollouts(self, output, rewards, kl, advantages, known):
-        mask, learned = output["completion_mask"].bool(), output["tool_mask"].bool()
-        values, returns = output["old_values"], output["returns"]
-        sums = {
-            "kl": (kl.sum(), mask.sum()),
-            "value/mean": (values.masked_fill(~learned, 0).sum(), learned.sum()),
-            "value/return_mean": (returns.masked_fill(~learned, 0).sum(), learned.sum()),
-            "rewards/unknown_completions": ((~known).sum(), None),
-        }
-        self._log_sums(sums, empty=0.0)
-        everywhere = [
-            self.accelerator.gather(self.accelerator.pad_across_processes(x.float(), dim=1))
-            for x in (values, returns, learned)
-        ]
-        metrics = self._metrics["train" if self.model.training else "eval"]
-        metrics["value/explained_variance"].append(explained_variance(*everywhere[:2], everywhere[2].bool()).item())
-        # The parent's are those of groups: of one completion each, as a rule.
-        metrics.pop("frac_reward_zero_std", None)
-        self._show_advantages(advantages, mask)
+    def _place_rewards(self, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Token rewards of shape (B, T), and which completions have any that is known, (B,)."""
+        rewards, _, known = self._paid(mask)
+        weights = self.reward_weights[: self._num_plain].to(mask.device)
+        last = (mask.sum(dim=1) - 1).clamp(min=0)
+        rewards[torch.arange(len(mask), device=mask.device), last] += (self._plain * weights).nansum(dim=1)
+        return rewards, known | (~torch.isnan(self._plain) & (weights != 0)).any(dim=1)
 
-    # Losses
+    def _old_values(self, batch: dict[str, torch.Tensor], logps: bool):
+        """Values, and the policy's log-probabilities if they are asked for, both (B, T), without gradients."""
+        args, critic = self.args, self.critic
+        size = args.per_device_train_batch_size if self.model.training else args.per_device_eval_batch_size
+        count = batch["completion_ids"].size(1)
+        values, logps_of, order = [], [], by_length(batch["completion_mask"], size)
+        with torch.no_grad(), ExitStack() as stack:
+            stack.enter_context(disable_gradient_checkpointing(self.model, args.gradient_checkpointing_kwargs))
+            if not critic.reads_policy:
+                stack.enter_context(disable_gradient_checkpointing(critic.model, {"use_reentrant": False}))
+            for rows in order:
+                part = self._without_padding({name: tensor[rows] for name, tensor in batch.items()})
+                inputs = _joined(part)
+                with critic.watch():
+                    if logps or critic.reads_policy:
+                        logps_of.append(self._get_per_token_logps_and_entropies(self.model, *inputs)[0])
+                    values.append(self._values(*inputs))
+        values, logps_of = ([pad(row, (0, count - row.size(1))) for row in rows] for rows in (values, logps_of))
+        back = torch.cat(order).argsort()
+        return torch.cat(values)[back], torch.cat(logps_of)[back] if logps_of else None
+
+    def _values(self, *inputs: Any) -> torch.Tensor:
+        with nullcontext() if self.critic.reads_policy else self.accelerator.autocast():
+            return self.critic(*inputs)
+
+    # The losses of a micro-batch, and the critic's step after the last one of a step.
+
     def _compute_loss(self, model, inputs):
         training, own = self.model.training, not self.critic.reads_policy
         frozen = training and self.state.global_step < self.args.freezing_actor_steps
@@ -269,6 +253,28 @@ class TokenRewardPPOTrainer(CriticFiles, PaysTokens, SamplingTrainer, GRPOTraine
                     parameter.grad = None
         return loss
 
+    # The log and the card.
+
+    def _log_rollouts(self, output, rewards, kl, advantages, known):
+        mask, learned = output["completion_mask"].bool(), output["tool_mask"].bool()
+        values, returns = output["old_values"], output["returns"]
+        sums = {
+            "kl": (kl.sum(), mask.sum()),
+            "value/mean": (values.masked_fill(~learned, 0).sum(), learned.sum()),
+            "value/return_mean": (returns.masked_fill(~learned, 0).sum(), learned.sum()),
+            "rewards/unknown_completions": ((~known).sum(), None),
+        }
+        self._log_sums(sums, empty=0.0)
+        everywhere = [
+            self.accelerator.gather(self.accelerator.pad_across_processes(x.float(), dim=1))
+            for x in (values, returns, learned)
+        ]
+        metrics = self._metrics["train" if self.model.training else "eval"]
+        metrics["value/explained_variance"].append(explained_variance(*everywhere[:2], everywhere[2].bool()).item())
+        # The parent's are those of groups: of one completion each, as a rule.
+        metrics.pop("frac_reward_zero_std", None)
+        self._show_advantages(advantages, mask)
+
     def _card(self):
         args = self.args
         return {
@@ -278,6 +284,26 @@ class TokenRewardPPOTrainer(CriticFiles, PaysTokens, SamplingTrainer, GRPOTraine
             f"in the reward, critic {Path(args.critic_model).name}, {args.loss_type} loss; rewards "
             + ", ".join(map(self._shown_reward, self.reward_func_names, self.reward_weights)),
         }
+
+    # The critic is saved in every checkpoint and in the output, resumed and chosen with the policy.
+
+    def save_model(self, output_dir=None, _internal_call=False):
+        self.critic.save(output_dir or self.args.output_dir, self.args.should_save)
+        super().save_model(output_dir, _internal_call)
+
+    def _save_optimizer_and_scheduler(self, output_dir):
+        super()._save_optimizer_and_scheduler(output_dir)
+        self.critic.save_optimizer(output_dir, self.args.should_save)
+
+    def _load_optimizer_and_scheduler(self, checkpoint):
+        super()._load_optimizer_and_scheduler(checkpoint)
+        if checkpoint is not None:
+            self.critic.load(checkpoint)
+
+    def _load_best_model(self):
+        super()._load_best_model()
+        # The values of the best policy are those that were learned beside it.
+        self.critic.load(self.state.best_model_checkpoint)
 
 
 def _joined(inputs: dict[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor, int]:

@@ -28,7 +28,7 @@ from hf_factuality.hub.results import environment, measured_entry, write_results
 from hf_factuality.io.files import write_atomically
 from hf_factuality.io.svg import plot_svg
 from hf_factuality.spans import Label
-from hf_factuality.trainers._base import FactualityTrainer
+from hf_factuality.trainers.base import FactualityTrainer
 from hf_factuality.trainers.truthfulness_config import TruthfulnessConfig
 from hf_factuality.verifiers.judges.truthfulness import SETTINGS, TruthfulnessVerifier, claim_prompt, encode_claims
 from hf_factuality.verifiers.pipeline import describe

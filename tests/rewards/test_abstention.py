@@ -10,7 +10,7 @@ from hf_factuality.chat.client import ChatClient
 from hf_factuality.chat.transport import ServerError
 from hf_factuality.errors import DataError, JudgingError
 from hf_factuality.rewards import GradedOutcome, abstention_reward
-from hf_factuality.trainers._base import named_rewards
+from hf_factuality.rewards.names import named_rewards
 from tests.chat.fake_server import FakeServer
 from tests.tiny import rows
 from tests.trainers.recording import SETTINGS, FactGRPO

@@ -25,7 +25,7 @@ from hf_factuality.rewards import (
     klcf_rewards,
     long_form_reward,
 )
-from hf_factuality.trainers._base import named_rewards
+from hf_factuality.rewards.names import named_rewards
 from hf_factuality.verifiers import CooccurrenceJudge, Judgement, SentenceExtractor, VerifierInput, VerifierPipeline
 from hf_factuality.verifiers.judges.cooccurrence import name_pair
 from tests.tiny import letters_reward, rows

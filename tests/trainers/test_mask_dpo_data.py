@@ -14,12 +14,12 @@ from transformers import AutoTokenizer
 from hf_factuality import Label, LabeledSpan
 from hf_factuality.errors import DataError
 from hf_factuality.functional.preference import FREE_OF_HALLUCINATION, HALLUCINATED
-from hf_factuality.trainers._mask_dpo_data import (
+from hf_factuality.trainers._template_places import locate
+from hf_factuality.trainers.mask_dpo_trainer import (
     COUNTS,
     MaskedPreferenceCollator,
     MaskRule,
     MaskStatistics,
-    locate,
     mask_pair,
 )
 from tests.tiny import CORPUS

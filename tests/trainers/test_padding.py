@@ -19,7 +19,8 @@ from transformers import (
 )
 
 from hf_factuality import FactGRPOConfig, Label, TokenRewardPPOConfig, TokenRewardPPOTrainer
-from hf_factuality.trainers._padding import SkipsPadding, _LiveRows, by_length, ordered
+from hf_factuality.trainers._padding import LiveRows, by_length, ordered
+from hf_factuality.trainers.base import SamplingTrainer
 from tests.tiny import letters_reward, rows
 from tests.trainers.recording import QUIET, SETTINGS, FactGRPO, WholeCompletion, vowels
 
@@ -154,7 +155,7 @@ def test_what_is_logged_is_the_mean_over_the_tokens_of_a_step(tiny_model, tmp_pa
 
 def test_the_weights_are_of_the_tokens_of_all_processes():
     """Of two micro-batches this process has 3 and 1 tokens, another 3 and 5: 6 and 6, and neither weighs more."""
-    trainer = SkipsPadding()
+    trainer = SamplingTrainer.__new__(SamplingTrainer)
     trainer.beta, trainer.importance_sampling_level = 0.0, "token"
     trainer.accelerator = SimpleNamespace(reduce=lambda own, reduction: own + torch.tensor([3, 5]))
     trainer._tokens_passed = [torch.tensor(3), torch.tensor(1)]
@@ -256,7 +257,7 @@ def generate(model, tokenizer, live=None, **settings):
 def test_generation_draws_what_it_would(tiny_model, settings):
     model, tokenizer = AutoModelForCausalLM.from_pretrained(tiny_model), AutoTokenizer.from_pretrained(tiny_model)
     expected = generate(model, tokenizer, **settings)
-    live = _LiveRows([tokenizer.eos_token_id])
+    live = LiveRows([tokenizer.eos_token_id])
     for _ in range(2):  # once more, as a later batch does
         assert torch.equal(generate(model, tokenizer, live, **settings), expected)
 
@@ -268,7 +269,7 @@ def test_states_that_cannot_be_selected_stay(tiny_model):
         vocab_size=len(tokenizer), hidden_size=32, num_hidden_layers=2, state_size=4, pad_token_id=0, eos_token_id=1
     )
     model = AutoModelForCausalLM.from_config(config).eval()
-    assert torch.equal(generate(model, tokenizer, _LiveRows([1])), generate(model, tokenizer))
+    assert torch.equal(generate(model, tokenizer, LiveRows([1])), generate(model, tokenizer))
 
 
 @pytest.fixture
@@ -355,7 +356,7 @@ def test_columns_that_positions_depend_on_stay(config, cuts):
     model, llama = SimpleNamespace(config=config), SimpleNamespace(config=LlamaConfig())
     critic = SimpleNamespace(reads_policy=False, model=model)
     for own in ({"model": model}, {"model": llama, "critic": critic}):
-        trainer = SkipsPadding()
+        trainer = SamplingTrainer.__new__(SamplingTrainer)
         vars(trainer).update(own)
         assert trainer._cuts == cuts
         trainer.skip_padding = False

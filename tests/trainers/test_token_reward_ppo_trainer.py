@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM, AutoModelForTokenClassification
 
 from hf_factuality import TokenRewardPPOTrainer
 from hf_factuality.errors import CheckpointError, NonFiniteError
-from hf_factuality.trainers._padding import SkipsPadding
+from hf_factuality.trainers.base import SamplingTrainer
 from hf_factuality.trainers.critic import make_critic
 from tests.tiny import letters_reward, rows
 from tests.trainers.recording import RecordsLosses, vowels
@@ -353,7 +353,7 @@ def test_columns_that_no_row_uses_are_cut():
         "nothing": None,
     }
     cuts = SimpleNamespace(_cuts=(True, True))
-    found = SkipsPadding._without_padding(cuts, inputs)
+    found = SamplingTrainer._without_padding(cuts, inputs)
     assert found["prompt_ids"].tolist() == [[5, 6], [0, 7]] and found["prompt_mask"].tolist() == [[1, 1], [0, 1]]
     assert found["completion_ids"].tolist() == [[8, 0], [9, 8]]
     assert found["completion_mask"].tolist() == [[1, 0], [1, 1]]
@@ -362,7 +362,7 @@ def test_columns_that_no_row_uses_are_cut():
     assert found["nothing"] is None and inputs["completion_ids"].shape == (2, 4)
     nothing = {name: torch.zeros(2, 3, dtype=torch.long) for name in ("prompt_ids", "prompt_mask")}
     nothing |= {name: torch.zeros(2, 5, dtype=torch.long) for name in ("completion_ids", "completion_mask")}
-    found = SkipsPadding._without_padding(cuts, nothing)
+    found = SamplingTrainer._without_padding(cuts, nothing)
     assert found["prompt_ids"].shape == (2, 1) and found["completion_ids"].shape == (2, 1)
 
 

@@ -26,15 +26,10 @@ from hf_factuality.trainers import (
     TruthfulnessConfig,
     TruthfulnessTrainer,
 )
-from hf_factuality.trainers._base import FactualityTrainer, SamplingTrainer
 from hf_factuality.trainers._checkpoints import ResumableRollouts, WholeCheckpoints
 from hf_factuality.trainers._data import ChecksDatasets
-from hf_factuality.trainers._finite import CheckedRollouts, StopsAtNonFinite
-from hf_factuality.trainers._overlap import GeneratesInChunks
-from hf_factuality.trainers._padding import SkipsPadding
 from hf_factuality.trainers._publish import Publishes
-from hf_factuality.trainers.critic import CriticFiles
-from hf_factuality.trainers.fact_grpo_trainer import SequenceRatios
+from hf_factuality.trainers.base import FactualityTrainer, SamplingTrainer
 from tests.tiny import letters_reward, rows
 from tests.trainers import mask_dpo_recording
 from tests.trainers.recording import SETTINGS
@@ -63,29 +58,16 @@ DATASETS = {
     "train": CHECKPOINTS["train"],
     "evaluate": ["self", "eval_dataset", "ignore_keys", "metric_key_prefix"],
 }
-GENERATING = {
-    "_generate_single_turn": [
-        "self",
-        "prompt_ids",
-        "images",
-        "multimodal_fields",
-        "num_generations",
-        "has_tool_images",
-    ]
-}
+REWARDS = {"_calculate_rewards": ["self", "inputs", "prompts", "completions", "completion_ids_list"]}
+BATCH = {"_generate_and_score_completions": ["self", "inputs"], **REWARDS}
+LOSS = {"_compute_loss": ["self", "model", "inputs"]}
+OF_ALL = {**CARDS, **CHECKING}
 HOOKS = {
-    (GRPOTrainer, FactGRPOTrainer): {
-        "_calculate_rewards": ["self", "inputs", "prompts", "completions", "completion_ids_list"],
-        "_generate_and_score_completions": ["self", "inputs"],
-    },
-    (GRPOTrainer, SequenceRatios): {"_compute_loss": ["self", "model", "inputs"]},
+    (GRPOTrainer, FactGRPOTrainer): {**BATCH, **LOSS},
     (GRPOTrainer, TokenRewardPPOTrainer): {
-        "_calculate_rewards": ["self", "inputs", "prompts", "completions", "completion_ids_list"],
-        "_generate_and_score_completions": ["self", "inputs"],
-        "_compute_loss": ["self", "model", "inputs"],
+        **BATCH,
+        **LOSS,
         "training_step": ["self", "model", "inputs", "num_items_in_batch"],
-    },
-    (GRPOTrainer, CriticFiles): {
         "save_model": ["self", "output_dir", "_internal_call"],
         "_save_optimizer_and_scheduler": ["self", "output_dir"],
         "_load_optimizer_and_scheduler": ["self", "checkpoint"],
@@ -93,8 +75,13 @@ HOOKS = {
     },
     # Beneath both of the above.
     (GRPOTrainer, SamplingTrainer): {
+        **BATCH,
+        **LOSS,
+        "_prepare_inputs": ["self", "generation_batch"],
         "_tokenize_prompts": ["self", "prompts"],
-        "_calculate_rewards": ["self", "inputs", "prompts", "completions", "completion_ids_list"],
+        "_generate_single_turn": [
+            *("self", "prompt_ids", "images", "multimodal_fields", "num_generations", "has_tool_images")
+        ],
     },
     (GRPOTrainer, ChecksDatasets): DATASETS,
     (_BaseTrainer, ChecksDatasets): DATASETS,
@@ -103,26 +90,16 @@ HOOKS = {
         "_save_optimizer_and_scheduler": ["self", "output_dir"],
         "_load_optimizer_and_scheduler": ["self", "checkpoint"],
     },
-    (GRPOTrainer, GeneratesInChunks): {"_generate_and_score_completions": ["self", "inputs"], **GENERATING},
-    (GRPOTrainer, SkipsPadding): {
-        "_prepare_inputs": ["self", "generation_batch"],
-        "_generate_and_score_completions": ["self", "inputs"],
-        "_compute_loss": ["self", "model", "inputs"],
-        **GENERATING,
-    },
-    (GRPOTrainer, CheckedRollouts): {
-        "_calculate_rewards": ["self", "inputs", "prompts", "completions", "completion_ids_list"],
-        "_generate_and_score_completions": ["self", "inputs"],
-    },
-    # Beneath all three.
-    (GRPOTrainer, FactualityTrainer): CARDS,
-    (DPOTrainer, FactualityTrainer): CARDS,
-    (GRPOTrainer, StopsAtNonFinite): CHECKING,
-    (DPOTrainer, StopsAtNonFinite): CHECKING,
+    # Beneath all trainers.
+    (GRPOTrainer, FactualityTrainer): OF_ALL,
+    (DPOTrainer, FactualityTrainer): OF_ALL,
+    (_BaseTrainer, FactualityTrainer): OF_ALL,
     (GRPOTrainer, WholeCheckpoints): CHECKPOINTS,
     (DPOTrainer, WholeCheckpoints): CHECKPOINTS,
+    (_BaseTrainer, WholeCheckpoints): CHECKPOINTS,
     (GRPOTrainer, Publishes): PUBLISHING,
     (DPOTrainer, Publishes): PUBLISHING,
+    (_BaseTrainer, Publishes): PUBLISHING,
     (_BaseTrainer, TruthfulnessTrainer): {
         "train": ["self", "resume_from_checkpoint", "trial", "ignore_keys_for_eval"],
         "_save": ["self", "output_dir", "state_dict"],
@@ -134,10 +111,6 @@ HOOKS = {
         "_load_from_checkpoint": ["self", "resume_from_checkpoint", "model"],
         "_load_best_model": ["self"],
     },
-    (_BaseTrainer, FactualityTrainer): CARDS,
-    (_BaseTrainer, WholeCheckpoints): CHECKPOINTS,
-    (_BaseTrainer, StopsAtNonFinite): CHECKING,
-    (_BaseTrainer, Publishes): PUBLISHING,
     (DPOTrainer, MaskDPOTrainer): {
         "_prepare_dataset": ["self", "dataset", "processing_class", "args", "dataset_name"],
         "_set_signature_columns_if_needed": ["self"],

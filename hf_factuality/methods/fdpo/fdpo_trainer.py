@@ -19,8 +19,8 @@ from hf_factuality.hub.cards.methods import FACTUAL, VERIFIED, CardMethod, Paper
 from hf_factuality.methods.fdpo.fdpo import PairOrder, demand_margin, is_hallucinated, pair_order
 from hf_factuality.methods.fdpo.fdpo_config import FDPOConfig
 from hf_factuality.spans import Label
-from hf_factuality.trainers._base import FactualityTrainer
 from hf_factuality.trainers._data import PAIRS
+from hf_factuality.trainers.base import FactualityTrainer
 
 
 logger = logging.getLogger(__name__)
