@@ -6,6 +6,7 @@ from hf_factuality.data.checklists import (
     checklists_from as checklists_from,
     push_checklists as push_checklists,
 )
+from hf_factuality.data.claims import read_claims as read_claims
 from hf_factuality.data.corrections import (
     CorrectionConfig as CorrectionConfig,
     corrections_from as corrections_from,
