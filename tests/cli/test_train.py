@@ -14,9 +14,11 @@ from hf_factuality.cli import main
 from hf_factuality.cli.train import METHODS
 from hf_factuality.cli.train.shared import introduced_by
 from hf_factuality.io.recipes import RECIPES, find_recipe
+from hf_factuality.spans import Label
 from tests.examples.conftest import FAST
 from tests.examples.test_fspo import ROWS
 from tests.test_recipes import load_training
+from tests.trainers.recording import WholeCompletion
 
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -89,12 +91,20 @@ def test_recipes_of_the_package_are_found_by_name(tmp_path, monkeypatch):
     assert find_recipe("fspo/none.yaml") == Path("fspo/none.yaml")
 
 
+class EveryOther(WholeCompletion):
+    """Finds every second completion true and the others false, so that there is something to learn."""
+
+    def __init__(self):
+        super().__init__(lambda number, _: (Label.SUPPORTED, Label.CONTRADICTED)[number % 2])
+
+
 def test_the_command_and_the_script_train_the_same_model(tiny_model, tmp_path):
     import pandas as pd
 
     pd.DataFrame(ROWS).to_parquet(tmp_path / "train.parquet")
     flags = ["--model_name_or_path", tiny_model, "--train-files", tmp_path / "train.parquet", "--max_steps", "2"]
     flags += ["--num_generations", "2", "--max_completion_length", "8", "--learning_rate", "0.01", *FAST]
+    flags += ["--verifier", f"{__name__}:EveryOther", "--verify_scope", "completion"]
     weights = {}
     for name, program in {
         "script": [REPOSITORY / "examples" / "train_fspo.py"], "command": ["-m", "hf_factuality", "train", "fspo"]
