@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import sys
 import time
 from collections import defaultdict
 from dataclasses import replace
@@ -25,16 +24,13 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from hf_factuality.chat.causal import CausalModel
 from hf_factuality.data.builder import judged_responses
+from hf_factuality.data.claims import read_claims
 from hf_factuality.data.questions import read_questions
 from hf_factuality.data.sampling import SamplingConfig, TransformersSampler
 from hf_factuality.functional.calibration import auroc, expected_calibration_error
 from hf_factuality.methods.truthfulness.judge import claim_prompt
 from hf_factuality.trainers import TruthfulnessConfig, TruthfulnessTrainer
 from hf_factuality.worlds import SIZES, World, WorldVerifier, build_world_model
-
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "examples"))
-from demos.claims import read_claims  # noqa: E402
 
 
 RECIPE = Path(__file__).resolve().parent.parent / "recipes" / "truthfulness" / "closed-world.yaml"

@@ -29,7 +29,7 @@ LAYERS = [
     {"checkpoints"},
     {"trainers"},
     {"methods"},
-    {"evaluation"},
+    {"evaluation", "demos"},
     {"cli"},
 ]
 LAYER_OF = {room: level for level, rooms in enumerate(LAYERS) for room in rooms}

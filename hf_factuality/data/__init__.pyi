@@ -6,6 +6,7 @@ from hf_factuality.methods.klcf.data import (
     checklists_from as checklists_from,
     push_checklists as push_checklists,
 )
+from hf_factuality.data.claims import read_claims as read_claims
 from hf_factuality.methods.self_correction.data import (
     CorrectionConfig as CorrectionConfig,
     corrections_from as corrections_from,

@@ -3,11 +3,11 @@
 import pytest
 from datasets import Dataset
 
-from demos import best_answers as raft
 from hf_factuality.data import SamplingConfig, read_questions
 from hf_factuality.data.sampling import Response
 from hf_factuality.errors import DataError
 from hf_factuality.hub.results import load_results
+from hf_factuality.methods.raft import best_answers as raft
 from tests.examples.conftest import FAST, checked_card
 
 

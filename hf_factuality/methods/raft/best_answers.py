@@ -1,19 +1,14 @@
 """RAFT's data: the best of several answers to each question, by the scores of a verifier."""
 
 from collections import Counter
-from pathlib import Path
 
 from accelerate import PartialState
 from datasets import Dataset
-from trl import SFTConfig, SFTTrainer
 
 from hf_factuality import load_verifier
 from hf_factuality.data import TransformersSampler
 from hf_factuality.data.builder import describe_labels, judged_responses, verified
 from hf_factuality.errors import DataError
-from hf_factuality.hub.cards.card import write_method_card
-from hf_factuality.hub.results import public
-from hf_factuality.io.markdown import code
 from hf_factuality.methods.process_reward.formula import aggregate_steps
 
 
@@ -44,24 +39,3 @@ def kept_answers(folder):
     best = Dataset.from_parquet(str(folder / "best.parquet"))
     best.info.description = f"the best of a model's own answers to each question{describe_labels(folder)}"
     return best
-
-
-def write_card(trainer, script, base, results):
-    """The card of RAFT: of the last round's model, with the base of the first."""
-    each = f"{script.rounds} rounds of the best of {script.num_samples} answers, each by the model of the round before"
-    selector = f"{code(public(script.selector))}, by the {script.how} of its scores"
-    write_method_card(trainer, "raft", objective=f"SFT, {each}", verifier=selector, results=results, base_model=base)
-
-
-def one_round(demo, best, training):
-    """SFT of a closed world's model on its best answers, as long as `training`; the folder of the aligned model."""
-    args = SFTConfig(
-        str(Path(training.output_dir) / "aligned"), max_steps=training.max_steps, per_device_train_batch_size=32,
-        num_train_epochs=3, learning_rate=5e-4, bf16=False, gradient_checkpointing=False, save_strategy="no", report_to="none",
-        use_cpu=training.use_cpu,
-    )  # fmt: skip
-    trainer = SFTTrainer(demo.model_dir, args, train_dataset=best)
-    demo.measure("before", trainer)
-    trainer.train()
-    trainer.save_model()
-    return args.output_dir

@@ -1,32 +1,27 @@
 """Adaptive model averaging (arXiv 2309.06256): with which ratio each block of an aligned model is averaged with the one before.
 
-python examples/train_ama.py                                           # a small model in a closed world, minutes on a CPU
-accelerate launch --config_file recipes/accelerate/ddp.yaml examples/train_ama.py \
-    --config recipes/ama/zephyr-7b-beta.yaml --questions questions.jsonl --selector reward:MODEL
+hf-factuality train averaging                                           # a small model in a closed world, minutes on a CPU
+accelerate launch --config_file recipes/accelerate/ddp.yaml -m hf_factuality train averaging \
+    --config recipes/averaging/zephyr-7b-beta.yaml --questions questions.jsonl --selector reward:MODEL
 """
 
-import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from accelerate import PartialState
-from trl import ModelConfig, ScriptArguments, TrlParser
+from trl import ModelConfig, ScriptArguments, SFTConfig, SFTTrainer
 
-from demos.best_answers import best_answers, kept_answers, one_round
-from demos.closed_world import ClosedWorldDemo
-from demos.inputs import given, load_split, model_name
+from hf_factuality.cli.train.shared import load_split, model_name, read_flags
 from hf_factuality.data import SamplingConfig, read_questions
-from hf_factuality.io.refusals import run_script
+from hf_factuality.demos.closed_world import ClosedWorldDemo
 from hf_factuality.io.rows import read_rows
 from hf_factuality.methods.abstention.data import with_golds
+from hf_factuality.methods.raft.best_answers import best_answers, kept_answers
 from hf_factuality.trainers import AdaptiveAveragingConfig, AdaptiveAveragingTrainer
 
 
-CLOSED_WORLD = Path(__file__).resolve().parent.parent / "recipes" / "ama" / "closed-world.yaml"
-
-
 @dataclass
-class AMAArguments(ScriptArguments):
+class AveragingArguments(ScriptArguments):
     before: str | None = field(default=None, metadata={"help": "The model before alignment: a folder, or on the Hub."})
     questions: str | None = field(
         default=None, metadata={"help": "File of rows with 'question' (or 'prompt'); the aligned model answers them."}
@@ -39,11 +34,25 @@ class AMAArguments(ScriptArguments):
     max_new_tokens: int = field(default=512, metadata={"help": "Longest answer."})
 
 
-def main():
-    parser = TrlParser((AMAArguments, AdaptiveAveragingConfig, ModelConfig))
-    own = given("--before", "--questions")
-    config = [] if own else ["--config", str(CLOSED_WORLD)]
-    script, training, model = parser.parse_args_and_config([*config, *sys.argv[1:]])
+TYPES = AveragingArguments, AdaptiveAveragingConfig, ModelConfig
+
+
+def one_round(demo, best, training):
+    """SFT of a closed world's model on its best answers, as long as `training`; the folder of the aligned model."""
+    args = SFTConfig(
+        str(Path(training.output_dir) / "aligned"), max_steps=training.max_steps, per_device_train_batch_size=32,
+        num_train_epochs=3, learning_rate=5e-4, bf16=False, gradient_checkpointing=False, save_strategy="no", report_to="none",
+        use_cpu=training.use_cpu,
+    )  # fmt: skip
+    trainer = SFTTrainer(demo.model_dir, args, train_dataset=best)
+    demo.measure("before", trainer)
+    trainer.train()
+    trainer.save_model()
+    return args.output_dir
+
+
+def main(words):
+    own, script, training, model = read_flags("averaging", TYPES, words, ("--before", "--questions"))
     demo, state = None if own else ClosedWorldDemo(), PartialState()
     if own and (script.before is None or bool(script.questions) == bool(script.dataset_name)):
         raise ValueError("give --before, and either --questions or --dataset_name (rows of prompt and completion)")
@@ -73,7 +82,3 @@ def main():
         trainer.card_results = demo.report(training.output_dir)["after"]  # before is the model before alignment
     trainer.create_model_card(dataset_name=script.dataset_name)
     trainer.accelerator.print(f"{trainer.ratios.ratios}: the averaged model and its card are in {training.output_dir}")
-
-
-if __name__ == "__main__":
-    run_script(main)

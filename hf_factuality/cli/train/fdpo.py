@@ -1,29 +1,24 @@
-"""Mask-DPO (arXiv 2503.02846): DPO on the true sentences of one answer against the false ones of the other.
+"""F-DPO (arXiv 2601.03027): DPO that never prefers a hallucinated answer to a factual one, with a margin between the two.
 
-    python examples/train_maskdpo.py                     # a small model in a closed world, minutes on a CPU
-    python examples/train_maskdpo.py --config recipes/mask_dpo/llama3.1-8b-instruct.yaml \
+    hf-factuality train fdpo                     # a small model in a closed world, minutes on a CPU
+    hf-factuality train fdpo --config recipes/fdpo/qwen3-8b.yaml \
         --train_files pairs
 """
 
-import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from trl import ModelConfig, ScriptArguments, TrlParser, get_peft_config, get_quantization_config
+from trl import ModelConfig, ScriptArguments, get_peft_config, get_quantization_config
 
-from demos.closed_world import BiographyDemo
-from demos.inputs import given, load_split, model_name, set_model_kwargs
-from hf_factuality import MaskDPOConfig, MaskDPOTrainer
+from hf_factuality import FDPOConfig, FDPOTrainer
+from hf_factuality.cli.train.shared import load_split, model_name, read_flags, set_model_kwargs
 from hf_factuality.data.preferences import load_pairs
 from hf_factuality.data.reading import open_dataset
-from hf_factuality.io.refusals import run_script
-
-
-CLOSED_WORLD = Path(__file__).resolve().parent.parent / "recipes" / "mask_dpo" / "closed-world.yaml"
+from hf_factuality.demos.closed_world import BiographyDemo
 
 
 @dataclass
-class MaskDPOArguments(ScriptArguments):
+class FDPOArguments(ScriptArguments):
     train_files: list[str] | None = field(
         default=None,
         metadata={"help": "Parquet or JSON Lines files of pairs, or a folder of hf-factuality build-preferences."},
@@ -31,7 +26,7 @@ class MaskDPOArguments(ScriptArguments):
 
 
 def load_data(script, model):
-    """The pairs of a real run, read before any weights are loaded; docs/mask-dpo.md describes the columns."""
+    """The pairs of a real run, read before any weights are loaded; docs/fdpo.md describes the columns."""
     model_name(model)
     if bool(script.train_files) == bool(script.dataset_name):
         raise ValueError("give either --train_files or --dataset_name")
@@ -45,17 +40,18 @@ def load_data(script, model):
     return open_dataset(*kinds, data_files=script.train_files)
 
 
-def main():
-    parser = TrlParser((MaskDPOArguments, MaskDPOConfig, ModelConfig))
-    if given("--train_files", "--dataset_name"):
-        script, training, model = parser.parse_args_and_config()
+TYPES = FDPOArguments, FDPOConfig, ModelConfig
+
+
+def main(words):
+    own, script, training, model = read_flags("fdpo", TYPES, words, ("--train_files", "--dataset_name"))
+    if own:
         demo, name, dataset = None, model.model_name_or_path, load_data(script, model)
     else:
-        script, training, model = parser.parse_args_and_config(["--config", str(CLOSED_WORLD), *sys.argv[1:]])
         demo = BiographyDemo()
         name, dataset = demo.model_dir, demo.preference_pairs(training.output_dir, training.seed)
     set_model_kwargs(training, model)
-    trainer = MaskDPOTrainer(
+    trainer = FDPOTrainer(
         name, args=training, train_dataset=dataset,
         peft_config=get_peft_config(model), quantization_config=get_quantization_config(model),
     )  # fmt: skip
@@ -70,7 +66,3 @@ def main():
     trainer.accelerator.print(f"The model and its card are in {training.output_dir}")
     if training.push_to_hub:
         trainer.push_to_hub(dataset_name=script.dataset_name)
-
-
-if __name__ == "__main__":
-    run_script(main)
