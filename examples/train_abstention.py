@@ -14,7 +14,7 @@ from trl import ModelConfig, ScriptArguments, TrlParser, get_peft_config, get_qu
 from demos.closed_world import KnowledgeDemo
 from demos.inputs import given, load_split, model_name, set_model_kwargs
 from hf_factuality import FactGRPOConfig, FactGRPOTrainer
-from hf_factuality.chat.client import ChatClient
+from hf_factuality.generation.client import ChatClient
 from hf_factuality.io.refusals import run_script
 from hf_factuality.rewards import AbstentionReward, DCPORewards, GradedOutcome, RLCRReward
 

@@ -23,9 +23,9 @@ from hf_factuality import (
     TokenRewardPPOConfig,
     TokenRewardPPOTrainer,
 )
-from hf_factuality.chat import SURE_WORDS
 from hf_factuality.functional.long_form import KLCFWeights
 from hf_factuality.functional.rlfh import RLFH_PRESETS
+from hf_factuality.generation import SURE_WORDS
 from hf_factuality.rewards import RLFHReward, ServedRoles, klcf_rewards, load_rlfh_maps, rlfh_verifier
 from hf_factuality.trainers import (
     AdaptiveAveragingConfig,

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hf_factuality.chat.sureness import SURE_WORDS
+from hf_factuality.generation.sureness import SURE_WORDS
 from hf_factuality.hub.cards.card import before_and_after, format_table
 from hf_factuality.hub.results import environment, folder_fingerprint, measured_entry, write_results
 from hf_factuality.report import ReportSample, write_report

@@ -21,8 +21,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypedDict, TypeGuard, Unpack
 
-from hf_factuality.chat.journal import written_ids
-from hf_factuality.chat.sureness import SURE_WORDS
 from hf_factuality.data.builder import DatasetKind
 from hf_factuality.data.checklists import KIND as CHECKLISTS
 from hf_factuality.data.checklists import ChecklistConfig, checklists_from
@@ -59,6 +57,8 @@ from hf_factuality.data.sampling import (
 from hf_factuality.data.topics import embed_topics, select_by_distance, select_questions, topic_distances
 from hf_factuality.errors import DataError, HubError, JudgingError
 from hf_factuality.functional.correction import CHECK, REVISE
+from hf_factuality.generation.journal import written_ids
+from hf_factuality.generation.sureness import SURE_WORDS
 from hf_factuality.io.files import last_name, write_atomically
 from hf_factuality.io.ray import engine_of
 from hf_factuality.io.rows import read_rows
@@ -650,7 +650,7 @@ def _sampler(args: SimpleNamespace, kind: str, sampling: SamplingConfig) -> Samp
         return VLLMSampler(args.model, sampling, args.revision, {"seed": args.seed, **dtype, **model_args})
     if kind == "given":
         return GivenResponses.from_file(args.responses, args.model, sampling.stop)
-    from hf_factuality.chat.client import ChatClient
+    from hf_factuality.generation.client import ChatClient
 
     # Not the cache that judges share, where thousands of samples would push others out: a kill in the middle of a batch
     # costs none of its responses, and the file goes when the run is done.

@@ -12,13 +12,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hf_factuality.chat.sureness import SURE_WORDS
 from hf_factuality.data.builder import DatasetKind, judged_responses, verified
 from hf_factuality.data.questions import PreferenceQuestion
 from hf_factuality.data.sampling import Sampler
 from hf_factuality.errors import DataError
 from hf_factuality.functional.credit import judged_units
 from hf_factuality.functional.scoring import SUPPORTED_LABELS
+from hf_factuality.generation.sureness import SURE_WORDS
 from hf_factuality.spans import Verification
 from hf_factuality.verifiers.base import Verifier, evidence_passages
 

@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from hf_factuality.chat.base import ChatRequest, cut
-from hf_factuality.chat.causal import CausalModel, render
-from hf_factuality.chat.given import RESPONSE_COLUMNS, cut_answers, given_answers, is_header
-from hf_factuality.chat.vllm import VLLMChat
 from hf_factuality.errors import DataError
+from hf_factuality.generation.base import ChatRequest, cut
+from hf_factuality.generation.causal import CausalModel, render
+from hf_factuality.generation.given import RESPONSE_COLUMNS, cut_answers, given_answers, is_header
+from hf_factuality.generation.vllm import VLLMChat
 from hf_factuality.io.rows import read_rows
 from hf_factuality.io.upload import naming_model
 
@@ -22,7 +22,7 @@ from hf_factuality.io.upload import naming_model
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-    from hf_factuality.chat.client import ChatClient
+    from hf_factuality.generation.client import ChatClient
 
 
 Messages = Sequence[Mapping[str, str]]
@@ -170,7 +170,7 @@ class ServedSampler:
     responses is the server's affair; those in the client's cache stay.
 
     Args:
-        client ([`~hf_factuality.chat.client.ChatClient`]):
+        client ([`~hf_factuality.generation.client.ChatClient`]):
             Server and model.
         config ([`SamplingConfig`], *optional*):
             Settings.
@@ -185,7 +185,7 @@ class ServedSampler:
 
     @staticmethod
     def extra_body(config: SamplingConfig) -> dict[str, Any]:
-        """Fields that the requests need beyond the protocol's, for [`~hf_factuality.chat.client.ChatClient`]."""
+        """Fields that the requests need beyond the protocol's, for [`~hf_factuality.generation.client.ChatClient`]."""
         return {"top_k": config.top_k} if config.top_k else {}
 
     def describe(self) -> dict[str, Any]:

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from hf_factuality.chat.base import ChatAnswer, ChatRequest
-from hf_factuality.chat.given import ANSWER_COLUMNS, given_answers, is_header
 from hf_factuality.data.benchmarks.base import BenchmarkItem
 from hf_factuality.errors import DataError
 from hf_factuality.functional.metrics import require_log_likelihoods
+from hf_factuality.generation.base import ChatAnswer, ChatRequest
+from hf_factuality.generation.given import ANSWER_COLUMNS, given_answers, is_header
 from hf_factuality.io.rows import file_kind, listed, read_rows
 
 
@@ -98,7 +98,7 @@ class Engine(Protocol):
 
 
 class ServerEngine:
-    """A model on an OpenAI-compatible server, through [`~hf_factuality.chat.client.ChatClient`], which gets `kwargs`. `cache`
+    """A model on an OpenAI-compatible server, through [`~hf_factuality.generation.client.ChatClient`], which gets `kwargs`. `cache`
     holds the answers of a batch that is under way, so that a killed run asks for none of them again."""
 
     generates = True
@@ -113,7 +113,7 @@ class ServerEngine:
         template_arguments: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ):
-        from hf_factuality.chat.client import ChatClient
+        from hf_factuality.generation.client import ChatClient
 
         self.cache = cache
         self._concurrency = concurrency
@@ -133,7 +133,7 @@ class ServerEngine:
         """A server says itself what it cannot answer; the flags refuse log-likelihoods, which none tells."""
 
     def generate(self, requests: Sequence[Request], generation: Generation) -> Iterator[tuple[Request, ChatAnswer]]:
-        from hf_factuality.chat.client import ServerError
+        from hf_factuality.generation.client import ServerError
 
         size = 4 * self._concurrency
         try:

@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from hf_factuality.chat.base import ChatAnswer
-from hf_factuality.chat.causal import CausalModel, render
 from hf_factuality.data.benchmarks.base import BenchmarkItem
 from hf_factuality.errors import CheckpointError, DataError
 from hf_factuality.evaluation.engines import Generation, Request
+from hf_factuality.generation.base import ChatAnswer
+from hf_factuality.generation.causal import CausalModel, render
 from hf_factuality.hub.results import folder_fingerprint
 from hf_factuality.io.upload import naming_model
 

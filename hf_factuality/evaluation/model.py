@@ -14,8 +14,6 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hf_factuality.chat.base import ended_at_limit
-from hf_factuality.chat.journal import only_run
 from hf_factuality.evaluation import own_file
 from hf_factuality.evaluation._shared import counts, failures, numbers, shown, shown_interval
 from hf_factuality.evaluation.engines import Engine, FileEngine, ServerEngine
@@ -35,6 +33,8 @@ from hf_factuality.evaluation.scoring import Answers, check_gold, score
 from hf_factuality.evaluation.tax import Ability
 from hf_factuality.evaluation.verification import AnswerJudge, AnswerVerifier
 from hf_factuality.functional.scoring import ClaimCounts, count_claims
+from hf_factuality.generation.base import ended_at_limit
+from hf_factuality.generation.journal import only_run
 from hf_factuality.hub.cards.scores import shown_count
 from hf_factuality.hub.results import check_same_model, environment, now, public, write_results
 from hf_factuality.io.files import write_atomically

@@ -6,10 +6,10 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from hf_factuality.chat.base import ChatAnswer, ChatModel, ChatRequest
-from hf_factuality.chat.transport import ServerError
 from hf_factuality.errors import DataError
 from hf_factuality.functional.abstention import OutcomeRewards, abstention_threshold, preset_rewards, threshold_rewards
+from hf_factuality.generation.base import ChatAnswer, ChatModel, ChatRequest
+from hf_factuality.generation.transport import ServerError
 from hf_factuality.reading.completion import read
 from hf_factuality.reading.rules import abstention_rule
 from hf_factuality.rewards.answers import complete_texts, exact_reward
@@ -33,7 +33,7 @@ class GradedOutcome:
     `JudgingError`. A reward function's arguments; the answer is what stands outside of `<think>` blocks.
 
     Args:
-        client ([`~hf_factuality.chat.base.ChatModel`]):
+        client ([`~hf_factuality.generation.base.ChatModel`]):
             Of the judge.
         question_column (`str`, *optional*, defaults to `"question"`):
             Dataset column with the question.

@@ -8,7 +8,6 @@ from itertools import compress
 from pathlib import Path
 from typing import Any
 
-from hf_factuality.chat.client import ChatClient
 from hf_factuality.functional.credit import judged_units
 from hf_factuality.functional.rlfh import (
     RLFH_GRANULARITIES,
@@ -20,6 +19,7 @@ from hf_factuality.functional.rlfh import (
     rlfh_rewards,
     statement_reward,
 )
+from hf_factuality.generation.client import ChatClient
 from hf_factuality.reading.completion import read_text
 from hf_factuality.reading.rules import is_refusal_sentence
 from hf_factuality.reading.same import first_of_same, least_favourable

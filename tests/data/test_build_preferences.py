@@ -10,8 +10,6 @@ from pathlib import Path
 import pytest
 from datasets import Dataset
 
-from hf_factuality.chat.base import ChatAnswer
-from hf_factuality.chat.client import ChatClient, RetryPolicy
 from hf_factuality.cli import main
 from hf_factuality.data import build as build_module
 from hf_factuality.data.preferences import load_pairs, preferences_from, push_pairs
@@ -19,11 +17,13 @@ from hf_factuality.data.questions import read_questions
 from hf_factuality.data.sampling import GivenResponses, SamplingConfig, ServedSampler
 from hf_factuality.data.topics import select_questions
 from hf_factuality.errors import DataError, HubError
+from hf_factuality.generation.base import ChatAnswer
+from hf_factuality.generation.client import ChatClient, RetryPolicy
 from hf_factuality.spans import LabeledSpan, Verification
 from hf_factuality.verifiers import LLMJudge, SentenceExtractor, VerifierPipeline
-from tests.chat.fake_server import FakeServer
 from tests.data.cases import cases
 from tests.data.test_preferences import LetterSampler, LetterVerifier
+from tests.generation.fake_server import FakeServer
 from tests.hub.loopback import TOKEN, User, hub  # noqa: F401
 
 

@@ -13,8 +13,8 @@ from hf_factuality.errors import DataError
 from hf_factuality.functional.correction import CHECK, REVISE
 from hf_factuality.spans import Verification
 from hf_factuality.verifiers import GoldVerifier
-from tests.chat.fake_server import FakeServer
 from tests.data.test_build_preferences import table, write
+from tests.generation.fake_server import FakeServer
 
 
 ROWS = [{"id": "a", "question": "Where?", "answer": "Ulm"}]

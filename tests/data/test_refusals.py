@@ -17,8 +17,8 @@ from hf_factuality.errors import DataError
 from hf_factuality.reading.rules import abstains
 from hf_factuality.spans import Verification
 from hf_factuality.verifiers import GoldVerifier
-from tests.chat.fake_server import FakeServer
 from tests.data.test_build_preferences import table, write
+from tests.generation.fake_server import FakeServer
 from tests.hub.loopback import hub  # noqa: F401
 
 

@@ -12,8 +12,8 @@ from hf_factuality.evaluation.best_of import best_of_curve, best_of_n, majority_
 from hf_factuality.evaluation.engines import Generation
 from hf_factuality.evaluation.plan import Task, check_samples
 from hf_factuality.verifiers.judges.lexical import LexicalVerifier
-from tests.chat.fake_server import FakeServer
 from tests.evaluation.conftest import write_rows
+from tests.generation.fake_server import FakeServer
 
 
 SAMPLES = [

@@ -4,12 +4,12 @@ import json
 
 import pytest
 
-from hf_factuality.chat.client import ServerError
 from hf_factuality.data.benchmarks.base import BenchmarkItem
 from hf_factuality.errors import DataError
 from hf_factuality.evaluation.engines import FileEngine, Generation, Request, ServerEngine
-from tests.chat.fake_server import FAST, FakeServer
+from hf_factuality.generation.client import ServerError
 from tests.evaluation.conftest import write_rows
+from tests.generation.fake_server import FAST, FakeServer
 
 
 def item(name, *extra, choices=()):

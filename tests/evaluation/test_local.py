@@ -6,11 +6,11 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from hf_factuality.chat.causal import SeededSampler, render
 from hf_factuality.data.benchmarks.base import BenchmarkItem
 from hf_factuality.errors import CheckpointError, DataError
 from hf_factuality.evaluation.engines import Generation, Request
 from hf_factuality.evaluation.local import LocalEngine
+from hf_factuality.generation.causal import SeededSampler, render
 from hf_factuality.hub.results import folder_fingerprint
 
 

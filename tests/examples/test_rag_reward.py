@@ -8,11 +8,11 @@ import pytest
 from demos import closed_world
 from hf_factuality.cli import main as command
 from hf_factuality.hub.results import load_results
-from tests.chat.fake_server import FakeServer
 from tests.data.test_build_preferences import write
 from tests.data.test_rag_preferences import ANSWERS, ROWS, blocks
 from tests.examples.conftest import FAST
 from tests.examples.test_truthfulness import Kinder
+from tests.generation.fake_server import FakeServer
 from tests.test_recipes import load_example
 
 

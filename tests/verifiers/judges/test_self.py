@@ -17,9 +17,9 @@ from transformers import (
     OPTConfig,
 )
 
-from hf_factuality.chat.causal import processors
-from hf_factuality.chat.client import ChatAnswer, ChatRequest, TokenLogprobs
 from hf_factuality.errors import JudgingError
+from hf_factuality.generation.causal import processors
+from hf_factuality.generation.client import ChatAnswer, ChatRequest, TokenLogprobs
 from hf_factuality.spans import Label, LabeledSpan, Verification
 from hf_factuality.verifiers import (
     AssessInput,
@@ -37,7 +37,7 @@ from hf_factuality.verifiers import (
     load_pipeline,
 )
 from hf_factuality.verifiers.guard import GuardedVerifier
-from tests.chat.fake_server import FakeServer, split_logprobs
+from tests.generation.fake_server import FakeServer, split_logprobs
 from tests.tables import cases
 
 

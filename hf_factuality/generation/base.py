@@ -1,7 +1,7 @@
 """The one way to talk to a model: messages in, answers out, batch in, list out.
 
-Backends: [`~hf_factuality.chat.client.ChatClient`] (a server), [`~hf_factuality.chat.local.LocalChat`] (transformers in
-this process), [`~hf_factuality.chat.vllm.VLLMChat`] (vLLM in this process).
+Backends: [`~hf_factuality.generation.client.ChatClient`] (a server), [`~hf_factuality.generation.local.LocalChat`] (transformers in
+this process), [`~hf_factuality.generation.vllm.VLLMChat`] (vLLM in this process).
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hf_factuality.chat.base import ChatAnswer, ChatRequest
+from hf_factuality.generation.base import ChatAnswer, ChatRequest
 
 
 class VLLMChat:

@@ -7,17 +7,17 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 
-from hf_factuality.chat.base import ChatAnswer, ChatRequest
-from hf_factuality.chat.client import ChatClient
-from hf_factuality.chat.local import LocalChat
-from hf_factuality.chat.vllm import VLLMChat
 from hf_factuality.data.benchmarks.base import BenchmarkItem
 from hf_factuality.data.sampling import GivenResponses, Response, SamplingConfig, ServedSampler
 from hf_factuality.evaluation.engines import FileEngine, Generation, Request
+from hf_factuality.generation.base import ChatAnswer, ChatRequest
+from hf_factuality.generation.client import ChatClient
+from hf_factuality.generation.local import LocalChat
+from hf_factuality.generation.vllm import VLLMChat
 from hf_factuality.spans import Label
 from hf_factuality.verifiers import LLMJudge, SentenceExtractor, VerifierInput, VerifierPipeline
-from tests.chat.fake_server import FakeServer
 from tests.evaluation.conftest import write_rows
+from tests.generation.fake_server import FakeServer
 
 
 ASK = (("user", "Who is Ada?"),)

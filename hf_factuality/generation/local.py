@@ -1,6 +1,6 @@
 """A chat client without a server: the model in this process, such as the policy that is being trained.
 
-[`LocalChat`] answers what [`~hf_factuality.chat.client.ChatClient`] answers, so every judge and extractor takes
+[`LocalChat`] answers what [`~hf_factuality.generation.client.ChatClient`] answers, so every judge and extractor takes
 either. Differs from a server in two ways: a constrained choice is exact, and the model is left as it was found.
 """
 
@@ -15,9 +15,9 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from hf_factuality.chat.base import ChatAnswer, ChatRequest, TokenLogprobs
-from hf_factuality.chat.causal import CausalModel, processors, render
 from hf_factuality.errors import JudgingError
+from hf_factuality.generation.base import ChatAnswer, ChatRequest, TokenLogprobs
+from hf_factuality.generation.causal import CausalModel, processors, render
 
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ class LocalChat(CausalModel):
         return self
 
     def chat(self, requests: Sequence[ChatRequest]) -> list[ChatAnswer]:
-        """One [`~hf_factuality.chat.client.ChatAnswer`] per request, in order; equal requests have one answer.
+        """One [`~hf_factuality.generation.client.ChatAnswer`] per request, in order; equal requests have one answer.
 
         A prompt that the chat template refuses or that leaves no room for an answer has an `error`. `JudgingError`: no model
         is bound, its parameters are split over processes, or `adapter="base"` meets an adapter that is merged into the

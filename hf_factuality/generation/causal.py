@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from hf_factuality.chat.base import ChatRequest, cut
+from hf_factuality.generation.base import ChatRequest, cut
 
 
 if TYPE_CHECKING:  # both are loaded when a model is asked

@@ -6,11 +6,11 @@ import logging
 import pytest
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from hf_factuality.chat import ChatAnswer, ChatRequest, LocalChat
 from hf_factuality.cli import main
 from hf_factuality.data.builder import judged_responses
 from hf_factuality.data.questions import read_questions
 from hf_factuality.data.sampling import GivenResponses, ServedSampler
+from hf_factuality.generation import ChatAnswer, ChatRequest, LocalChat
 from hf_factuality.rewards import GradedOutcome
 from hf_factuality.spans import Label, LabeledSpan, Verification
 from hf_factuality.verifiers import LLMJudge, SentenceExtractor, VerifierInput, VerifierPipeline
@@ -19,7 +19,7 @@ from hf_factuality.verifiers.ensemble import MajorityJudge
 from hf_factuality.verifiers.extractors.llm import FActScoreExtractor
 from hf_factuality.verifiers.judges.anah import ANAHJudge
 from hf_factuality.verifiers.judges.compare import CompareVerifier
-from tests.chat.fake_server import FakeServer
+from tests.generation.fake_server import FakeServer
 
 
 ASK = ChatRequest((("user", "Is it?"),), max_tokens=8)

@@ -15,9 +15,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from hf_factuality.chat.base import ChatAnswer, ChatRequest, TokenLogprobs, cut
-from hf_factuality.chat.cache import AnswerCache, content_key
-from hf_factuality.chat.transport import Failure, RetryPolicy, ServerError, Transport
+from hf_factuality.generation.base import ChatAnswer, ChatRequest, TokenLogprobs, cut
+from hf_factuality.generation.cache import AnswerCache, content_key
+from hf_factuality.generation.transport import Failure, RetryPolicy, ServerError, Transport
 
 
 logger = logging.getLogger(__name__)
@@ -79,7 +79,7 @@ class ChatClient:
             How long and how often to try again.
         cache ([`AnswerCache`], `str`, `Path` or `bool`, *optional*, defaults to `True`):
             Where answers are kept: an object, a file, `True` for
-            [`~hf_factuality.chat.cache.default_cache_path`], `False` for nowhere.
+            [`~hf_factuality.generation.cache.default_cache_path`], `False` for nowhere.
         max_prompt_chars (`int`, *optional*, defaults to `400_000`):
             Longer prompts are not sent: some servers would run out of memory instead of refusing.
         extra_body (`Mapping[str, Any]`, *optional*):
