@@ -51,7 +51,7 @@ def claims(world, model_dir, split, people, out, seed):
     questions = read_questions([{**row, "id": row["person"]} for row in world.biographies(split, people)])
     sampler = TransformersSampler(
         str(model_dir),
-        config=SamplingConfig(num_samples=4, temperature=1.0, top_k=0, max_new_tokens=110),
+        config=SamplingConfig(num_samples=4, max_new_tokens=110),
         batch_size=256,
     )
     folder = out / f"claims-{model_dir.name}-{split}-seed{seed}"

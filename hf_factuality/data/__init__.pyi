@@ -45,7 +45,6 @@ from hf_factuality.data.refusals import (
 from hf_factuality.data.rlfh import load_rlfh as load_rlfh
 from hf_factuality.data.sampling import (
     GivenResponses as GivenResponses,
-    SamplingConfig as SamplingConfig,
     ServedSampler as ServedSampler,
     TransformersSampler as TransformersSampler,
     VLLMSampler as VLLMSampler,
@@ -56,3 +55,4 @@ from hf_factuality.data.topics import (
     select_questions as select_questions,
     topic_distances as topic_distances,
 )
+from hf_factuality.generation.sampling import SamplingConfig as SamplingConfig

@@ -48,7 +48,6 @@ from hf_factuality.data.refusals import RefusalConfig, refusals_from, with_golds
 from hf_factuality.data.sampling import (
     GivenResponses,
     Sampler,
-    SamplingConfig,
     ServedSampler,
     TransformersSampler,
     VLLMSampler,
@@ -58,6 +57,7 @@ from hf_factuality.data.topics import embed_topics, select_by_distance, select_q
 from hf_factuality.errors import DataError, HubError, JudgingError
 from hf_factuality.functional.correction import CHECK, REVISE
 from hf_factuality.generation.journal import written_ids
+from hf_factuality.generation.sampling import SamplingConfig
 from hf_factuality.generation.sureness import SURE_WORDS
 from hf_factuality.io.files import last_name, write_atomically
 from hf_factuality.io.ray import engine_of
@@ -77,7 +77,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# How long answers are sampled by default.
+# How answers are sampled by default: for preferences and checklists as in Mask-DPO's paper.
+_MASK_DPO = {"num_samples": 32, "temperature": 0.8, "top_k": 40, "max_new_tokens": 512}
 _LONG = {"num_samples": 4, "temperature": 1.0, "top_k": 0, "max_new_tokens": 1024}
 _SAMPLING = ("num_samples", "temperature", "top_k", "top_p", "max_new_tokens")
 # Arguments that mean something only to some who answer.
@@ -300,7 +301,7 @@ def build_preferences(
     rules = {"pairs_per_question": pairs_per_question, "correct": correct, "min_margin": min_margin}
     own: dict[str, Any] = {name: value for name, value in rules.items() if value is not None}
     if pairs is None:
-        return _build(args, PREFERENCES, partial(preferences_from, pairs=PairConfig(**own)))
+        return _build(args, PREFERENCES, partial(preferences_from, pairs=PairConfig(**own)), **_MASK_DPO)
     for name in own:
         raise ValueError(f"`pairs` keeps every pair that can be judged; leave `{name}` out")
 
@@ -341,7 +342,7 @@ def build_checklists(
     """
     args = _arguments(options, questions, out)
     items = ChecklistConfig(max_items, min_samples, merge, merge_threshold, keep_empty)
-    return _build(args, CHECKLISTS, partial(checklists_from, items=items), num_samples=8)
+    return _build(args, CHECKLISTS, partial(checklists_from, items=items), **_MASK_DPO | {"num_samples": 8})
 
 
 def build_refusals(
@@ -557,6 +558,8 @@ def _build(
     together = 16 if kind != "transformers" or defaults.get("num_samples") == 1 else 1
     given = {name: value for name in _SAMPLING if (value := getattr(args, name)) is not None}
     sampling = SamplingConfig(**defaults | given)
+    if kind not in ("given", "pairs") and sampling.num_samples == 1 and sampling.temperature:
+        raise ValueError("`num_samples` 1: builders compare responses; take at least 2, or one at `temperature` 0")
     questions = prepare(_questions(args))
     if args.topic_distance is None and (args.topics is not None or args.questions_per_topic is not None):
         questions = select_questions(questions, args.topics, args.questions_per_topic, args.seed)
@@ -656,7 +659,7 @@ def _sampler(args: SimpleNamespace, kind: str, sampling: SamplingConfig) -> Samp
     # costs none of its responses, and the file goes when the run is done.
     client = ChatClient(
         args.base_url, args.model, revision=args.revision, concurrency=args.concurrency or 32,
-        cache=args.out / "sampling.sqlite", extra_body=ServedSampler.extra_body(sampling), keep_cut=True,
+        cache=args.out / "sampling.sqlite", keep_cut=True,
     )  # fmt: skip
     return ServedSampler(client, sampling)
 

@@ -200,7 +200,7 @@ class AnswerJudge:
                 ChatRequest(
                     (("user", self._text(row)),),
                     temperature=float(several),
-                    max_tokens=self.tokens,
+                    max_new_tokens=self.tokens,
                     seed=vote if several else None,
                 )
                 for row in chunk

@@ -3,6 +3,7 @@ from hf_factuality.generation.base import ChatAnswer as ChatAnswer, ChatModel as
 from hf_factuality.generation.cache import AnswerCache as AnswerCache
 from hf_factuality.generation.client import ChatClient as ChatClient
 from hf_factuality.generation.local import LocalChat as LocalChat, bind_policy as bind_policy
+from hf_factuality.generation.sampling import SamplingConfig as SamplingConfig
 from hf_factuality.generation.scores import ScoreClient as ScoreClient
 from hf_factuality.generation.sureness import (
     SURE_WORDS as SURE_WORDS,

@@ -157,7 +157,7 @@ class LocalChat(CausalModel):
             if pairs:
                 chosen[request] = pairs
             else:
-                free.append((request, prompt, self._seed(request), replace(request, max_tokens=limit)))
+                free.append((request, prompt, self._seed(request), replace(request, max_new_tokens=limit)))
         with _LOCK, self._judging():
             scores = dict(self._scored([pair for pairs in chosen.values() for pair in pairs]))
             numbers = iter(range(len(scores)))
@@ -202,7 +202,7 @@ class LocalChat(CausalModel):
 
         messages = [{"role": role, "content": content} for role, content in request.messages]
         try:
-            text = render(self.tokenizer, messages, True, self.template_kwargs)
+            text = render(self.tokenizer, messages, True, {**self.template_kwargs, **request.chat_template_kwargs})
         except TemplateError as error:
             raise _Unanswerable(f"the chat template refuses the conversation: {error}") from None
         prompt = self._encode(text)
@@ -218,7 +218,7 @@ class LocalChat(CausalModel):
             left = f"{max(room, 0)} of {whole}"
             raise _Unanswerable(f"not asked: the prompt has {len(prompt)} tokens, which leaves {left} for the answer")
         # Rows share a batch only if they share a limit, so one that is set by the length of the prompt is rounded down.
-        limit = request.max_tokens if request.max_tokens <= room else room - room % 64 or room
+        limit = request.max_new_tokens if request.max_new_tokens <= room else room - room % 64 or room
         return prompt, pairs, limit
 
     def _answer(self, request: ChatRequest, scores: list[float]) -> ChatAnswer:

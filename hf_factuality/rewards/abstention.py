@@ -60,7 +60,7 @@ class GradedOutcome:
         rows = list(zip(columns[self.question_column], answer, texts, strict=True))
         asked = [row for row in rows if row[2].strip()]
         try:
-            limit = {"max_tokens": self.max_tokens}
+            limit = {"max_new_tokens": self.max_tokens}
             answers = self.client.chat([ChatRequest((("user", self._text(*row)),), **limit) for row in asked])
         except ServerError as error:
             answers = [it or ChatAnswer(error=str(error)) for it in error.answers]

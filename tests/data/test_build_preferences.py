@@ -203,7 +203,7 @@ class Exact:
 
 def test_equal_questions_of_a_batch_have_samples_of_their_own():
     with FakeServer(reply) as server:
-        sampler = ServedSampler(server.client(), SamplingConfig(8))
+        sampler = ServedSampler(server.client(), SamplingConfig(num_samples=8))
         first, second = sampler.sample([[{"role": "user", "content": "Who is Ada?"}]] * 2, seed=5)
     assert len(first) == len(second) == 8 and first != second
 
@@ -437,7 +437,7 @@ def test_what_workers_get_makes_the_sampler_and_carries_no_rows_and_no_verifier(
     monkeypatch.setattr("hf_factuality.data.sampling.VLLMChat", lambda model, revision=None, **more: more)
     rows, options = [{"question": "Who is Ada?"}], {"model": tiny_model, "dtype": "float32", "verifier": Initial()}
     args = build_module._arguments({**options, "backend": backend, "seed": 7}, rows, "run")
-    sampling = SamplingConfig(2, max_new_tokens=4)
+    sampling = SamplingConfig(num_samples=2, max_new_tokens=4)
     packed = pickle.dumps(build_module._worker_sampler(args, backend or "transformers", sampling))
     assert b"Ada" not in packed and b"Initial" not in packed
     sampler = pickle.loads(packed)

@@ -25,7 +25,7 @@ class Scripted:
     """Says what `script` has for (last message of the user, first answer)."""
 
     def __init__(self, script):
-        self.script, self.config, self.asked = script, SamplingConfig(2), []
+        self.script, self.config, self.asked = script, SamplingConfig(num_samples=2), []
 
     def describe(self):
         return {"sampler": "scripted", **self.config.describe()}

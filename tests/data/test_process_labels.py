@@ -44,7 +44,7 @@ class Scripted:
     """Solves and continues; `counts` how often what was asked."""
 
     def __init__(self, fails_at=None):
-        self.config, self.counts, self.fails_at = SamplingConfig(4), Counter(), fails_at
+        self.config, self.counts, self.fails_at = SamplingConfig(num_samples=4), Counter(), fails_at
 
     def describe(self):
         return {"sampler": "scripted", **self.config.describe()}

@@ -355,7 +355,7 @@ def test_the_cache_does_not_know_the_server_but_all_that_decides(tmp_path):
         {"logprobs": 5},
         {"temperature": 1.0},
         {"top_p": 0.5},
-        {"max_tokens": 9},
+        {"max_new_tokens": 9},
         {"seed": 1},
     ):
         keys.add(client.key(ChatRequest(**{"messages": base.messages, **change})))

@@ -22,7 +22,7 @@ from hf_factuality.verifiers.judges.compare import CompareVerifier
 from tests.generation.fake_server import FakeServer
 
 
-ASK = ChatRequest((("user", "Is it?"),), max_tokens=8)
+ASK = ChatRequest((("user", "Is it?"),), max_new_tokens=8)
 ITEM = JudgeInput("Ada was born in Leeds.", ("Ada was born in Leeds.",))
 ROW = VerifierInput(ITEM.claim, "Where was Ada born?", ITEM.evidence)
 
@@ -107,7 +107,7 @@ def test_a_server_that_gives_no_reason_still_counts_tokens(tokens, cut, monkeypa
 
 @pytest.mark.parametrize("reason", ["length", "MAX_TOKENS"])
 def test_an_allowed_answer_that_filled_its_room_is_whole(reason):
-    ask = ChatRequest((("user", "Is it?"),), max_tokens=1, choices=("yes", "no"))
+    ask = ChatRequest((("user", "Is it?"),), max_new_tokens=1, choices=("yes", "no"))
     with FakeServer(lambda prompt, body: ("yes", reason), choice_field="guided_choice") as server:
         (answer,) = server.client().chat([ask])
     assert (answer.text, answer.finish_reason, answer.complete) == ("yes", "stop", True)
@@ -250,4 +250,4 @@ def test_given_answers_say_what_was_cut(tmp_path):
 
 def test_a_model_in_this_process_says_that_it_was_cut(tiny_model):
     local = LocalChat(AutoModelForCausalLM.from_pretrained(tiny_model), AutoTokenizer.from_pretrained(tiny_model))
-    assert local.chat([ChatRequest((("user", "Who?"),), max_tokens=2)])[0].was_cut
+    assert local.chat([ChatRequest((("user", "Who?"),), max_new_tokens=2)])[0].was_cut

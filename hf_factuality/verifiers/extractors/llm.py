@@ -248,7 +248,7 @@ class LLMExtractor:
                 temperature = self.temperature + 0.25 * attempt
                 seed = attempt if temperature else None
                 answer = yield ChatRequest(
-                    (("user", prompt),), temperature=temperature, max_tokens=self.max_tokens, seed=seed
+                    (("user", prompt),), temperature=temperature, max_new_tokens=self.max_tokens, seed=seed
                 )
                 found = self.parse(answer.text, self.nothing) if answer.complete else None
                 if found is not None:

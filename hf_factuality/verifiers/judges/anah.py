@@ -121,7 +121,7 @@ class ANAHJudge(ServedJudge):
             messages.append(("user", _separated(self.prompts[turn, language].fill(values))))
             choices = tuple(tags[language]) if tags else ()
             limit = self.max_tokens if choices else self.max_reference_tokens
-            return ChatRequest(tuple(messages), choices=choices, max_tokens=limit)
+            return ChatRequest(tuple(messages), choices=choices, max_new_tokens=limit)
 
         answer = yield ask("fact", FACT_TAGS)
         said = _said(answer, FACT_TAGS)

@@ -70,7 +70,9 @@ class CompareJudge(ServedJudge):
             "question": item.question, "passages": numbered(item.evidence) or None, "first": item.first,
             "second": item.second, "axis": AXES.get(self.axis, self.axis),
         }  # fmt: skip
-        answer = yield ChatRequest((("user", self._prompt.fill(values)),), (*VERDICTS,), max_tokens=self.max_tokens)
+        answer = yield ChatRequest(
+            (("user", self._prompt.fill(values)),), (*VERDICTS,), max_new_tokens=self.max_tokens
+        )
         return Judgement(VERDICTS.get(read_choice(answer, (*VERDICTS,), nucleus=0.0)[0]))
 
 

@@ -314,7 +314,7 @@ class LLMJudge(ServedJudge):
             choices=tuple(JUDGE_LABELS),
             logprobs=self.logprobs,
             temperature=self.temperature,
-            max_tokens=self.max_tokens,
+            max_new_tokens=self.max_tokens,
             seed=0 if self.temperature else None,
         )
         for _ in range(self.reminders + 1):

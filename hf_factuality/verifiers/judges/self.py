@@ -181,7 +181,7 @@ class SelfJudge(ServedJudge):
                 logprobs=20,
                 temperature=temperature,
                 top_p=self.top_p,
-                max_tokens=max_tokens,
+                max_new_tokens=max_tokens,
                 seed=attempt if temperature else None,
             )
             if parse_choice(answer.text, choices) is not None:

@@ -167,7 +167,7 @@ def test_a_label_that_its_log_probabilities_deny_is_no_verdict(temperature, labe
 )
 def test_a_choice_that_just_fits_into_max_tokens_is_whole(choices, field, expected):
     with FakeServer(lambda prompt, body: ("yes", "length"), choice_field=field) as server:
-        (answer,) = server.client().chat([ChatRequest((("user", "a"),), choices=choices, max_tokens=1)])
+        (answer,) = server.client().chat([ChatRequest((("user", "a"),), choices=choices, max_new_tokens=1)])
         assert (answer.text, answer.finish_reason, answer.complete) == ("yes", expected, expected == "stop")
 
 
