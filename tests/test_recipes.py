@@ -21,7 +21,7 @@ from hf_factuality import (
     MaskDPOTrainer,
     TokenRewardPPOTrainer,
 )
-from hf_factuality.chat import SURE_WORDS
+from hf_factuality.generation import SURE_WORDS
 from hf_factuality.methods.klcf.formula import KLCFWeights
 from hf_factuality.methods.rlfh.formula import RLFH_PRESETS
 from hf_factuality.rewards import RLFHReward, klcf_rewards, load_rlfh_maps, rlfh_verifier

@@ -46,7 +46,6 @@ from hf_factuality.methods.abstention.data import (
 from hf_factuality.methods.rlfh.data import load_rlfh as load_rlfh
 from hf_factuality.data.sampling import (
     GivenResponses as GivenResponses,
-    SamplingConfig as SamplingConfig,
     ServedSampler as ServedSampler,
     TransformersSampler as TransformersSampler,
     VLLMSampler as VLLMSampler,
@@ -57,3 +56,4 @@ from hf_factuality.data.topics import (
     select_questions as select_questions,
     topic_distances as topic_distances,
 )
+from hf_factuality.generation.sampling import SamplingConfig as SamplingConfig

@@ -47,7 +47,7 @@ class CorrectionDemo(ClosedWorldDemo):
         self.base = str(self._taught(self.output_dir / f"form-{Path(self.model_dir).name}-seed{seed}"))
 
     def _sampler(self, model: Any, tokenizer: Any = None, number: int = 4) -> TransformersSampler:
-        config = SamplingConfig(number, float(number > 1), top_k=0, max_new_tokens=self.max_new_tokens)
+        config = SamplingConfig(num_samples=number, temperature=float(number > 1), max_new_tokens=self.max_new_tokens)
         return TransformersSampler(model, tokenizer, config, batch_size=512)
 
     def _taught(self, folder: Path) -> Path:

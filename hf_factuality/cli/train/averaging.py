@@ -60,7 +60,7 @@ def main(words):
     def chosen(name, what):
         rows = list(demo.train_dataset) if demo else [row for _, row in read_rows(script.questions)]
         folder = Path(training.output_dir) / f"samples-{what}"
-        sampling = SamplingConfig(script.num_samples, 1.0, top_k=0, max_new_tokens=script.max_new_tokens)
+        sampling = SamplingConfig(num_samples=script.num_samples, max_new_tokens=script.max_new_tokens)
         if state.is_main_process:  # goes on where it was killed
             questions = with_golds(read_questions(rows))
             best_answers(name, questions, sampling, script.selector, script.how, folder, training.seed)

@@ -55,7 +55,7 @@ def main(words):
     rows = list(demo.train_dataset) if demo else [row for _, row in read_rows(script.questions)]
     questions = (with_passages if script.grounded else with_golds)(read_questions(rows))
     name = demo.model_dir if demo else model_name(model)
-    sampling = SamplingConfig(script.num_samples, 1.0, top_k=0, max_new_tokens=script.max_new_tokens)
+    sampling = SamplingConfig(num_samples=script.num_samples, max_new_tokens=script.max_new_tokens)
     out, state = Path(training.output_dir), PartialState()
     training.model_init_kwargs = {"dtype": model.dtype, "attn_implementation": model.attn_implementation}
     for number in range(script.rounds):

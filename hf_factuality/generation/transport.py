@@ -51,7 +51,7 @@ class ServerError(JudgingError):
 
     Attributes:
         answers (`Sequence`):
-            Per request of the batch, the [`~hf_factuality.chat.client.ChatAnswer`] if there was one, else `None`.
+            Per request of the batch, the [`~hf_factuality.generation.client.ChatAnswer`] if there was one, else `None`.
     """
 
     answers: Sequence[Any] = ()

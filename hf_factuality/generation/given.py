@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hf_factuality.chat.base import ended_at_limit
 from hf_factuality.errors import DataError
+from hf_factuality.generation.base import ended_at_limit
 from hf_factuality.io.messages import is_chat, last_answer
 from hf_factuality.io.rows import is_missing, listed
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from aiohttp import web
 
-from hf_factuality.chat.client import PROBE_MESSAGES, ChatClient, RetryPolicy
+from hf_factuality.generation.client import PROBE_MESSAGES, ChatClient, RetryPolicy
 
 
 PROBE, SCORE_PROBE = PROBE_MESSAGES[0][1], "Hello."

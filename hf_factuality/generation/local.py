@@ -1,6 +1,6 @@
 """A chat client without a server: the model in this process, such as the policy that is being trained.
 
-[`LocalChat`] answers what [`~hf_factuality.chat.client.ChatClient`] answers, so every judge and extractor takes
+[`LocalChat`] answers what [`~hf_factuality.generation.client.ChatClient`] answers, so every judge and extractor takes
 either. Differs from a server in two ways: a constrained choice is exact, and the model is left as it was found.
 """
 
@@ -15,9 +15,9 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from hf_factuality.chat.base import ChatAnswer, ChatRequest, TokenLogprobs
-from hf_factuality.chat.causal import CausalModel, processors, render
 from hf_factuality.errors import JudgingError
+from hf_factuality.generation.base import ChatAnswer, ChatRequest, TokenLogprobs
+from hf_factuality.generation.causal import CausalModel, processors, render
 
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ class LocalChat(CausalModel):
         return self
 
     def chat(self, requests: Sequence[ChatRequest]) -> list[ChatAnswer]:
-        """One [`~hf_factuality.chat.client.ChatAnswer`] per request, in order; equal requests have one answer.
+        """One [`~hf_factuality.generation.client.ChatAnswer`] per request, in order; equal requests have one answer.
 
         A prompt that the chat template refuses or that leaves no room for an answer has an `error`. `JudgingError`: no model
         is bound, its parameters are split over processes, or `adapter="base"` meets an adapter that is merged into the
@@ -157,7 +157,7 @@ class LocalChat(CausalModel):
             if pairs:
                 chosen[request] = pairs
             else:
-                free.append((request, prompt, self._seed(request), replace(request, max_tokens=limit)))
+                free.append((request, prompt, self._seed(request), replace(request, max_new_tokens=limit)))
         with _LOCK, self._judging():
             scores = dict(self._scored([pair for pairs in chosen.values() for pair in pairs]))
             numbers = iter(range(len(scores)))
@@ -202,7 +202,7 @@ class LocalChat(CausalModel):
 
         messages = [{"role": role, "content": content} for role, content in request.messages]
         try:
-            text = render(self.tokenizer, messages, True, self.template_kwargs)
+            text = render(self.tokenizer, messages, True, {**self.template_kwargs, **request.chat_template_kwargs})
         except TemplateError as error:
             raise _Unanswerable(f"the chat template refuses the conversation: {error}") from None
         prompt = self._encode(text)
@@ -218,7 +218,7 @@ class LocalChat(CausalModel):
             left = f"{max(room, 0)} of {whole}"
             raise _Unanswerable(f"not asked: the prompt has {len(prompt)} tokens, which leaves {left} for the answer")
         # Rows share a batch only if they share a limit, so one that is set by the length of the prompt is rounded down.
-        limit = request.max_tokens if request.max_tokens <= room else room - room % 64 or room
+        limit = request.max_new_tokens if request.max_new_tokens <= room else room - room % 64 or room
         return prompt, pairs, limit
 
     def _answer(self, request: ChatRequest, scores: list[float]) -> ChatAnswer:

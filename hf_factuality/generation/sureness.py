@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hf_factuality.chat.base import cut
-from hf_factuality.chat.causal import render
-from hf_factuality.chat.local import LocalChat
+from hf_factuality.generation.base import cut
+from hf_factuality.generation.causal import render
+from hf_factuality.generation.local import LocalChat
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ def measure_sureness(
 
     Args:
         model (`PreTrainedModel` or `PeftModel`), tokenizer (`PreTrainedTokenizerBase`), batch_size (`int`, *optional*):
-            As for [`~hf_factuality.chat.LocalChat`].
+            As for [`~hf_factuality.generation.LocalChat`].
         prompts (`Sequence[Sequence[Mapping[str, str]]]`):
             Conversations.
         words ([`SureWords`], *optional*):

@@ -15,9 +15,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from hf_factuality.chat.base import ChatAnswer, ChatRequest, TokenLogprobs, cut
-from hf_factuality.chat.cache import AnswerCache, content_key
-from hf_factuality.chat.transport import Failure, RetryPolicy, ServerError, Transport
+from hf_factuality.generation.base import ChatAnswer, ChatRequest, TokenLogprobs, cut
+from hf_factuality.generation.cache import AnswerCache, content_key
+from hf_factuality.generation.transport import Failure, RetryPolicy, ServerError, Transport
 
 
 logger = logging.getLogger(__name__)
@@ -79,7 +79,7 @@ class ChatClient:
             How long and how often to try again.
         cache ([`AnswerCache`], `str`, `Path` or `bool`, *optional*, defaults to `True`):
             Where answers are kept: an object, a file, `True` for
-            [`~hf_factuality.chat.cache.default_cache_path`], `False` for nowhere.
+            [`~hf_factuality.generation.cache.default_cache_path`], `False` for nowhere.
         max_prompt_chars (`int`, *optional*, defaults to `400_000`):
             Longer prompts are not sent: some servers would run out of memory instead of refusing.
         extra_body (`Mapping[str, Any]`, *optional*):
@@ -101,7 +101,7 @@ class ChatClient:
     # What a client of another endpoint replaces, with `_body` and `_read`; the last is what any server answers.
     _path: ClassVar[str] = "/chat/completions"
     _models_path: ClassVar[str] = "/models"
-    _hello: ClassVar[ChatRequest] = ChatRequest(PROBE_MESSAGES, max_tokens=16)
+    _hello: ClassVar[ChatRequest] = ChatRequest(PROBE_MESSAGES, max_new_tokens=16)
 
     def __init__(
         self,
@@ -192,9 +192,10 @@ class ChatClient:
 
     def key(self, request: ChatRequest) -> str:
         """What the cache knows the answer by: everything that decides it, and not the server."""
-        fields = ("messages", "choices", "logprobs", "temperature", "top_p", "max_tokens", "seed")
+        fields = ("messages", "choices", "logprobs", "temperature", "top_p", "seed")
         extra = {**_fields(request), **self.extra_body}
         parts = {"model": self.model, "revision": self.revision, "extra_body": extra}
+        parts["max_tokens"] = request.max_new_tokens
         return content_key({**parts, **{name: getattr(request, name) for name in fields}})
 
     def chat(self, requests: Sequence[ChatRequest]) -> list[ChatAnswer]:
@@ -264,7 +265,7 @@ class ChatClient:
         answer = await self._send(request, field, logprobs, epoch)
         said = answer.text.strip()
         if field is not None and answer.was_cut:
-            # `max_tokens` was just enough for an allowed answer, and the server allows nothing after it.
+            # `max_new_tokens` was just enough for an allowed answer, and the server allows nothing after it.
             if [choice for choice in request.choices if choice.startswith(said)] == [said]:
                 answer = replace(answer, finish_reason="stop")
         if field is not None and said not in request.choices and answer.finish_reason == "stop":
@@ -275,8 +276,8 @@ class ChatClient:
 
     async def _probe(self, request: ChatRequest, epoch: int):
         """Find out what the server makes of constrained choice and log-probabilities."""
-        most = max(request.max_tokens, 16)
-        probe = replace(request, messages=PROBE_MESSAGES, choices=PROBE_CHOICES, max_tokens=most)
+        most = max(request.max_new_tokens, 16)
+        probe = replace(request, messages=PROBE_MESSAGES, choices=PROBE_CHOICES, max_new_tokens=most)
 
         async def said(field: str | None, logprobs: int = 0) -> ChatAnswer | None:
             try:
@@ -322,7 +323,7 @@ class ChatClient:
             "messages": [{"role": role, "content": content} for role, content in request.messages],
             "temperature": request.temperature,
             "top_p": request.top_p,
-            "max_tokens": request.max_tokens,
+            "max_tokens": request.max_new_tokens,
             "seed": request.seed,
         }
         if field is not None:
@@ -353,8 +354,9 @@ def _fields(request: ChatRequest) -> dict[str, Any]:
         fields |= {"continue_final_message": True, "add_generation_prompt": False}
     if request.stop:
         fields["stop"] = list(request.stop)
-    if request.top_k:
-        fields["top_k"] = request.top_k
+    for name in ("top_k", "min_p", "chat_template_kwargs"):
+        if value := getattr(request, name):
+            fields[name] = value
     return fields
 
 

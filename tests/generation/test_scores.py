@@ -3,8 +3,8 @@ import pickle
 
 import pytest
 
-from hf_factuality.chat import ChatClient, ChatRequest, ScoreClient, ServerError
-from tests.chat.fake_server import FAST, HASTY, FakeServer
+from hf_factuality.generation import ChatClient, ChatRequest, ScoreClient, ServerError
+from tests.generation.fake_server import FAST, HASTY, FakeServer
 
 
 TURNS = (("user", "Where?"), ("assistant", "Leeds."))

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from hf_factuality.chat.base import ChatRequest, cut
+from hf_factuality.generation.base import ChatRequest, cut
 
 
 if TYPE_CHECKING:  # both are loaded when a model is asked
@@ -66,7 +66,13 @@ class SeededSampler:
 
 def processors(request: ChatRequest, seeds: Sequence[int]) -> LogitsProcessorList:
     """What makes greedy decoding a draw with one seed per row, by the settings of a request; empty at temperature 0."""
-    from transformers import LogitsProcessorList, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
+    from transformers import (
+        LogitsProcessorList,
+        MinPLogitsWarper,
+        TemperatureLogitsWarper,
+        TopKLogitsWarper,
+        TopPLogitsWarper,
+    )
 
     found = LogitsProcessorList()
     if request.temperature:
@@ -76,6 +82,8 @@ def processors(request: ChatRequest, seeds: Sequence[int]) -> LogitsProcessorLis
             found.append(TopKLogitsWarper(request.top_k))
         if request.top_p < 1:
             found.append(TopPLogitsWarper(float(request.top_p)))
+        if request.min_p:
+            found.append(MinPLogitsWarper(float(request.min_p)))
         found.append(SeededSampler(seeds))
     return found
 
@@ -173,7 +181,7 @@ class CausalModel:
         for request, group in groups.items():
             group.sort(key=lambda row: len(row[1]), reverse=True)
             settings = GenerationConfig(
-                max_new_tokens=request.max_tokens,
+                max_new_tokens=request.max_new_tokens,
                 do_sample=False,  # the draws are made by the processors, row by row
                 use_cache=True,
                 eos_token_id=sorted(self._ends()) or None,

@@ -1,14 +1,16 @@
 """The one way to talk to a model: messages in, answers out, batch in, list out.
 
-Backends: [`~hf_factuality.chat.client.ChatClient`] (a server), [`~hf_factuality.chat.local.LocalChat`] (transformers in
-this process), [`~hf_factuality.chat.vllm.VLLMChat`] (vLLM in this process).
+Backends: [`~hf_factuality.generation.client.ChatClient`] (a server), [`~hf_factuality.generation.local.LocalChat`] (transformers in
+this process), [`~hf_factuality.generation.vllm.VLLMChat`] (vLLM in this process).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
+
+from hf_factuality.generation.sampling import SamplingConfig
 
 
 # What servers call an answer that ended at a limit: OpenAI and vLLM, Anthropic and Gemini, Mistral, and a full context.
@@ -28,8 +30,8 @@ class ChatModel(Protocol):
 
 
 @dataclass(frozen=True)
-class ChatRequest:
-    """One chat completion to ask for. Equal requests have one answer.
+class ChatRequest(SamplingConfig):
+    """One chat completion to ask for: messages, and how it is sampled. Equal requests have one answer.
 
     Args:
         messages (`tuple[tuple[str, str], ...]`):
@@ -39,29 +41,21 @@ class ChatRequest:
             The only answers wanted. A server that knows no such constraint is asked without; check the answer.
         logprobs (`int`, *optional*, defaults to `0`):
             Alternatives per token whose log-probabilities are wanted.
-        temperature (`float`, *optional*, defaults to `0.0`):
-            Sampling temperature.
-        top_p (`float`, *optional*, defaults to `1.0`):
-            Nucleus.
-        max_tokens (`int`, *optional*, defaults to `256`):
-            Longest answer.
-        seed (`int`, *optional*):
-            Tells repeated samples of one prompt apart.
-        stop (`tuple[str, ...]`, *optional*):
-            Texts that end an answer, and are not part of it.
-        top_k (`int`, *optional*, defaults to `0`):
-            Tokens to draw from; 0 for all. Of servers, vLLM and SGLang know it.
+        **settings:
+            Those of [`SamplingConfig`] but `num_samples`, which is 1. `temperature` is 0 by default.
     """
 
     messages: tuple[tuple[str, str], ...]
     choices: tuple[str, ...] = ()
     logprobs: int = 0
-    temperature: float = 0.0
-    top_p: float = 1.0
-    max_tokens: int = 256
-    seed: int | None = None
-    stop: tuple[str, ...] = ()
-    top_k: int = 0
+    temperature: float = field(default=0.0, kw_only=True)
+    num_samples: int = field(default=1, init=False)
+
+    @classmethod
+    def of(cls, messages: Sequence[Mapping[str, str]], config: SamplingConfig, seed: int | None) -> ChatRequest:
+        """A sample of the settings."""
+        settings = {name: value for name, value in vars(config).items() if name not in ("num_samples", "seed")}
+        return cls(tuple((message["role"], message["content"]) for message in messages), seed=seed, **settings)
 
     @property
     def prefilled(self) -> bool:

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from hf_factuality.chat.journal import LineFile, Lines, written_ids
 from hf_factuality.errors import DataError
+from hf_factuality.generation.journal import LineFile, Lines, written_ids
 
 
 ROWS = [{"id": "a", "items": ["one\ud800", None]}, {"id": "b", "items": ["玛丽"]}, {"id": "a", "items": ["again"]}]

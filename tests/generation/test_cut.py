@@ -6,11 +6,11 @@ import logging
 import pytest
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from hf_factuality.chat import ChatAnswer, ChatRequest, LocalChat
 from hf_factuality.cli import main
 from hf_factuality.data.builder import judged_responses
 from hf_factuality.data.questions import read_questions
 from hf_factuality.data.sampling import GivenResponses, ServedSampler
+from hf_factuality.generation import ChatAnswer, ChatRequest, LocalChat
 from hf_factuality.rewards import GradedOutcome
 from hf_factuality.spans import Label, LabeledSpan, Verification
 from hf_factuality.verifiers import LLMJudge, SentenceExtractor, VerifierInput, VerifierPipeline
@@ -19,10 +19,10 @@ from hf_factuality.verifiers.ensemble import MajorityJudge
 from hf_factuality.verifiers.extractors.llm import FActScoreExtractor
 from hf_factuality.verifiers.judges.anah import ANAHJudge
 from hf_factuality.verifiers.judges.compare import CompareVerifier
-from tests.chat.fake_server import FakeServer
+from tests.generation.fake_server import FakeServer
 
 
-ASK = ChatRequest((("user", "Is it?"),), max_tokens=8)
+ASK = ChatRequest((("user", "Is it?"),), max_new_tokens=8)
 ITEM = JudgeInput("Ada was born in Leeds.", ("Ada was born in Leeds.",))
 ROW = VerifierInput(ITEM.claim, "Where was Ada born?", ITEM.evidence)
 
@@ -107,7 +107,7 @@ def test_a_server_that_gives_no_reason_still_counts_tokens(tokens, cut, monkeypa
 
 @pytest.mark.parametrize("reason", ["length", "MAX_TOKENS"])
 def test_an_allowed_answer_that_filled_its_room_is_whole(reason):
-    ask = ChatRequest((("user", "Is it?"),), max_tokens=1, choices=("yes", "no"))
+    ask = ChatRequest((("user", "Is it?"),), max_new_tokens=1, choices=("yes", "no"))
     with FakeServer(lambda prompt, body: ("yes", reason), choice_field="guided_choice") as server:
         (answer,) = server.client().chat([ask])
     assert (answer.text, answer.finish_reason, answer.complete) == ("yes", "stop", True)
@@ -250,4 +250,4 @@ def test_given_answers_say_what_was_cut(tmp_path):
 
 def test_a_model_in_this_process_says_that_it_was_cut(tiny_model):
     local = LocalChat(AutoModelForCausalLM.from_pretrained(tiny_model), AutoTokenizer.from_pretrained(tiny_model))
-    assert local.chat([ChatRequest((("user", "Who?"),), max_tokens=2)])[0].was_cut
+    assert local.chat([ChatRequest((("user", "Who?"),), max_new_tokens=2)])[0].was_cut

@@ -6,8 +6,8 @@ import json
 import math
 from typing import Any
 
-from hf_factuality.chat.base import ChatAnswer, ChatRequest
-from hf_factuality.chat.client import ChatClient
+from hf_factuality.generation.base import ChatAnswer, ChatRequest
+from hf_factuality.generation.client import ChatClient
 
 
 class ScoreClient(ChatClient):

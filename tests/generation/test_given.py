@@ -1,6 +1,6 @@
 import pytest
 
-from hf_factuality.chat.given import ANSWER_COLUMNS, RESPONSE_COLUMNS, given_answers, is_header
+from hf_factuality.generation.given import ANSWER_COLUMNS, RESPONSE_COLUMNS, given_answers, is_header
 
 
 @pytest.mark.parametrize(

@@ -7,17 +7,17 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 
-from hf_factuality.chat.base import ChatAnswer, ChatRequest
-from hf_factuality.chat.client import ChatClient
-from hf_factuality.chat.local import LocalChat
-from hf_factuality.chat.vllm import VLLMChat
 from hf_factuality.data.benchmarks.base import BenchmarkItem
 from hf_factuality.data.sampling import GivenResponses, Response, SamplingConfig, ServedSampler
-from hf_factuality.evaluation.engines import FileEngine, Generation, Request
+from hf_factuality.evaluation.engines import FileEngine, Request
+from hf_factuality.generation.base import ChatAnswer, ChatRequest
+from hf_factuality.generation.client import ChatClient
+from hf_factuality.generation.local import LocalChat
+from hf_factuality.generation.vllm import VLLMChat
 from hf_factuality.spans import Label
 from hf_factuality.verifiers import LLMJudge, SentenceExtractor, VerifierInput, VerifierPipeline
-from tests.chat.fake_server import FakeServer
 from tests.evaluation.conftest import write_rows
+from tests.generation.fake_server import FakeServer
 
 
 ASK = (("user", "Who is Ada?"),)
@@ -34,8 +34,8 @@ def test_caches_of_before_are_found_again():
     arguments = {"base_url": "http://localhost:1/v1", "model": "fake", "cache": False}
     plain, named = ChatClient(**arguments), ChatClient(**arguments, revision="r")
     thinking = ChatClient(**arguments, extra_body={"chat_template_kwargs": {"enable_thinking": False}})
-    sampled = ChatRequest(ASK, temperature=0.8, max_tokens=512, seed=7, top_k=40)
-    begun = ChatRequest(BEGUN, temperature=1.0, max_tokens=16, seed=5, stop=("END",))
+    sampled = ChatRequest(ASK, temperature=0.8, max_new_tokens=512, seed=7, top_k=40)
+    begun = ChatRequest(BEGUN, temperature=1.0, max_new_tokens=16, seed=5, stop=("END",))
     assert named.key(sampled) == "c1204dd5daffe8dfa50e478dec0370487a02e70ab378ad82257c8de1f9ab29b8"
     assert thinking.key(begun) == "7483ac60c338cf3dd261203804e912b87fc3791c5eb2c23d57c83e21658864b5"
     assert (
@@ -45,7 +45,7 @@ def test_caches_of_before_are_found_again():
 
 
 def test_a_server_gets_what_the_request_says():
-    requests = [ChatRequest(ASK, stop=("END", "no"), top_k=3), ChatRequest(BEGUN), ChatRequest(ASK, max_tokens=4)]
+    requests = [ChatRequest(ASK, stop=("END", "no"), top_k=3), ChatRequest(BEGUN), ChatRequest(ASK, max_new_tokens=4)]
     with FakeServer(reply=lambda prompt, body: "yes END and no") as server:
         answers = server.client().chat(requests)
         stopped, begun, plain = sorted(
@@ -65,9 +65,9 @@ def test_fields_of_the_client_go_before_those_of_the_request():
 
 
 def test_a_model_in_this_process_goes_on_from_a_beginning(local):
-    whole = local.chat([ChatRequest(ASK, max_tokens=8)])[0].text
+    whole = local.chat([ChatRequest(ASK, max_new_tokens=8)])[0].text
     for cut in range(1, len(whole)):
-        begun = ChatRequest((*ASK, ("assistant", whole[:cut])), max_tokens=8)
+        begun = ChatRequest((*ASK, ("assistant", whole[:cut])), max_new_tokens=8)
         prompt, _, _ = local._tokens(begun)
         assert local.tokenizer.decode(prompt).endswith("<|assistant|>" + whole[:cut])
 
@@ -89,25 +89,29 @@ def test_choices_are_scored_as_a_model_begins_its_answer(local):
     assert "▁yes" not in fast.convert_ids_to_tokens(together), "otherwise this tests nothing"
 
 
-def test_a_server_is_sent_top_k_only_by_a_client_that_was_made_with_it():
+def test_a_sampler_sends_its_settings_to_a_server():
     prompt = [{"role": "user", "content": "Who is Ada?"}]
+    rare = {"top_k": 40, "min_p": 0.1, "chat_template_kwargs": {"enable_thinking": False}}
     with FakeServer() as server:
-        for more, expected in (({}, None), ({"extra_body": ServedSampler.extra_body(SamplingConfig(2))}, 40)):
-            (said,) = ServedSampler(server.client(**more), SamplingConfig(2)).sample([prompt], 0)
+        for more in ({}, rare):
+            (said,) = ServedSampler(server.client(), SamplingConfig(num_samples=2, **more)).sample([prompt], 0)
             assert said == [Response("ok")] * 2
-            assert [body.get("top_k") for body in server.bodies[-2:]] == [expected] * 2
+            assert [{name: body.get(name) for name in rare} for body in server.bodies[-2:]] == [
+                {name: more.get(name) for name in rare}
+            ] * 2
+        assert [body["seed"] for body in server.bodies[-2:]] == [0, 1]
 
 
 def test_a_model_in_this_process_ends_at_a_text(local):
-    (whole,) = local.chat([ChatRequest(ASK, max_tokens=12)])
+    (whole,) = local.chat([ChatRequest(ASK, max_new_tokens=12)])
     end = whole.text[3]
-    (cut,) = local.chat([ChatRequest(ASK, max_tokens=12, stop=(end, "never said"))])
+    (cut,) = local.chat([ChatRequest(ASK, max_new_tokens=12, stop=(end, "never said"))])
     assert cut == ChatAnswer(whole.text[: whole.text.index(end)], "stop")
 
 
 def test_one_token_to_draw_from_is_the_likeliest(local):
-    greedy = local.chat([ChatRequest(ASK, max_tokens=12)])
-    drawn = [local.chat([ChatRequest(ASK, max_tokens=12, temperature=5, top_k=k, seed=1)]) for k in (1, 0)]
+    greedy = local.chat([ChatRequest(ASK, max_new_tokens=12)])
+    drawn = [local.chat([ChatRequest(ASK, max_new_tokens=12, temperature=5, top_k=k, seed=1)]) for k in (1, 0)]
     assert drawn[0] == greedy != drawn[1]
 
 
@@ -124,7 +128,9 @@ def test_one_file_of_answers_for_both_commands(tmp_path):
         engine = FileEngine(file)
         engine.join(items)
         assert engine.samples(items) == 2
-        found = engine.generate([Request(items[1]), Request(items[0], 1)], Generation(1, 1.0, 1.0, 2, 0))
+        found = engine.generate(
+            [Request(items[1]), Request(items[0], 1)], SamplingConfig(max_new_tokens=1, num_samples=2, seed=0)
+        )
         assert [(request.item.id, it.text, it.error) for request, it in found] == [
             ("b", "b1", None),
             ("a", "", "not in the file"),
@@ -146,14 +152,17 @@ def test_vllm(monkeypatch):
     requests = [
         ChatRequest(BEGUN, seed=3),
         ChatRequest(ASK, temperature=0.5, top_k=7, stop=("END",)),
-        ChatRequest(ASK),
+        ChatRequest(ASK, min_p=0.2),
     ]
     answers = VLLMChat(SimpleNamespace(chat=chat)).chat(requests)
     assert [answer.text for answer in answers] == ["<think>", "Who is Ada?", "Who is Ada?"]
-    (plain, how), (begun, other) = calls
+    (begun, other), (plain, how) = calls
     assert [(it["temperature"], it["top_k"], it["stop"]) for it in plain] == [(0.5, 7, ["END"]), (0.0, -1, None)]
     assert begun[0]["seed"] == 3 and other["continue_final_message"] and not other["add_generation_prompt"]
     assert how["add_generation_prompt"] and not how["continue_final_message"]
+    assert [it["min_p"] for it in plain] == [0.0, 0.2] and how["chat_template_kwargs"] is None
+    VLLMChat(SimpleNamespace(chat=chat)).chat([ChatRequest(ASK), ChatRequest(ASK, chat_template_kwargs={"a": 1})])
+    assert [how["chat_template_kwargs"] for _, how in calls[2:]] == [None, {"a": 1}]
 
 
 def test_a_judge_takes_whatever_chats():

@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from hf_factuality.chat import SURE_WORDS, SureWords, measure_sureness
+from hf_factuality.generation import SURE_WORDS, SureWords, measure_sureness
 
 
 PROMPTS = [

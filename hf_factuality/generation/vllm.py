@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hf_factuality.chat.base import ChatAnswer, ChatRequest
+from hf_factuality.generation.base import ChatAnswer, ChatRequest
 
 
 class VLLMChat:
@@ -43,28 +44,32 @@ class VLLMChat:
         """One [`ChatAnswer`] per request, in order."""
         from vllm import SamplingParams
 
+        groups: dict[str, list[int]] = {}
+        for number, request in enumerate(requests):
+            how = {"prefilled": request.prefilled, "template": dict(request.chat_template_kwargs)}
+            groups.setdefault(json.dumps(how, sort_keys=True), []).append(number)
         answers: dict[int, ChatAnswer] = {}
-        for prefilled in (False, True):
-            chosen = {number: request for number, request in enumerate(requests) if request.prefilled is prefilled}
-            if not chosen:
-                continue
+        for how, numbers in groups.items():
+            chosen, said = [requests[number] for number in numbers], json.loads(how)
             found = self.engine.chat(
-                [[{"role": role, "content": text} for role, text in it.messages] for it in chosen.values()],
+                [[{"role": role, "content": text} for role, text in it.messages] for it in chosen],
                 [
                     SamplingParams(
                         temperature=it.temperature,
                         top_p=it.top_p,
                         top_k=it.top_k or -1,
-                        max_tokens=it.max_tokens,
+                        min_p=it.min_p,
+                        max_tokens=it.max_new_tokens,
                         seed=it.seed,
                         stop=list(it.stop) or None,
                     )
-                    for it in chosen.values()
+                    for it in chosen
                 ],
                 use_tqdm=False,
-                add_generation_prompt=not prefilled,
-                continue_final_message=prefilled,
+                add_generation_prompt=not said["prefilled"],
+                continue_final_message=said["prefilled"],
+                chat_template_kwargs=said["template"] or None,
             )
-            for number, output in zip(chosen, found, strict=True):
+            for number, output in zip(numbers, found, strict=True):
                 answers[number] = ChatAnswer(output.outputs[0].text, output.outputs[0].finish_reason)
         return [answers[number] for number in range(len(requests))]

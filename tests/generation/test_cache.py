@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from hf_factuality.chat.cache import AnswerCache, content_key, default_cache_path
+from hf_factuality.generation.cache import AnswerCache, content_key, default_cache_path
 
 
 def test_what_is_put_is_found_again(tmp_path):
@@ -77,7 +77,7 @@ def test_default_place(monkeypatch, tmp_path):
 
 WRITER = """
 import sys
-from hf_factuality.chat.cache import AnswerCache
+from hf_factuality.generation.cache import AnswerCache
 path, name, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
 cache = AnswerCache(path)
 for i in range(count):

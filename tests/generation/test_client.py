@@ -13,11 +13,11 @@ from dataclasses import replace
 
 import pytest
 
-from hf_factuality.chat.cache import AnswerCache
-from hf_factuality.chat.client import ChatAnswer, ChatClient, ChatRequest, RetryPolicy, ServerError
-from hf_factuality.chat.transport import _retry_after
 from hf_factuality.errors import JudgingError
-from tests.chat.fake_server import FAST, HASTY, PROBE, FakeServer
+from hf_factuality.generation.cache import AnswerCache
+from hf_factuality.generation.client import ChatAnswer, ChatClient, ChatRequest, RetryPolicy, ServerError
+from hf_factuality.generation.transport import _retry_after
+from tests.generation.fake_server import FAST, HASTY, PROBE, FakeServer
 
 
 def ask(*prompts, **kwargs):
@@ -355,7 +355,7 @@ def test_the_cache_does_not_know_the_server_but_all_that_decides(tmp_path):
         {"logprobs": 5},
         {"temperature": 1.0},
         {"top_p": 0.5},
-        {"max_tokens": 9},
+        {"max_new_tokens": 9},
         {"seed": 1},
     ):
         keys.add(client.key(ChatRequest(**{"messages": base.messages, **change})))
@@ -454,7 +454,7 @@ def test_overlong_prompts_are_not_sent():
 
 
 def test_endless_replies_are_cut(monkeypatch):
-    monkeypatch.setattr("hf_factuality.chat.transport.MAX_REPLY", 1000)
+    monkeypatch.setattr("hf_factuality.generation.transport.MAX_REPLY", 1000)
     with FakeServer(lambda prompt, body: "x" * 2000) as server:
         assert "more than 1000 bytes" in server.client().chat(ask("a"))[0].error
 
@@ -462,7 +462,7 @@ def test_endless_replies_are_cut(monkeypatch):
 def test_ctrl_c_calls_off_what_is_under_way():
     code = (
         "import signal, sys\n"
-        "from hf_factuality.chat.client import ChatClient, ChatRequest\n"
+        "from hf_factuality.generation.client import ChatClient, ChatRequest\n"
         "client = ChatClient(sys.argv[1], 'fake', cache=False)\n"
         # A shell that starts a job in the background has it ignore the signal.
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
@@ -518,7 +518,7 @@ def test_survives_a_fork(tmp_path):
     with FakeServer(echo) as server:
         code = (
             "import os, sys\n"
-            "from hf_factuality.chat.client import ChatClient, ChatRequest\n"
+            "from hf_factuality.generation.client import ChatClient, ChatRequest\n"
             "client = ChatClient(sys.argv[1], 'fake', cache=sys.argv[2])\n"
             "ask = lambda prompt: client.chat([ChatRequest((('user', prompt),))])[0].text\n"
             "assert ask('before') == 're: before'\n"
