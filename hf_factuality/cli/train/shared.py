@@ -60,7 +60,7 @@ class TrainingParser(TrlParser):
                 own = owner.__module__.startswith("hf_factuality.")
                 title = next(iter(names)) if own else f"{owner.__module__.partition('.')[0]}'s {owner.__name__}"
                 names.setdefault(title, []).append(field.name)
-        known = {action.dest: [] for action in self._actions}
+        known: dict[str, list[argparse.Action]] = {action.dest: [] for action in self._actions}
         for action in self._optionals._group_actions:
             known[action.dest].append(action)
         # Transformers' many flags last: fewer of them are needed.

@@ -7,6 +7,7 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from datasets import Dataset
 from trl import ModelConfig, ScriptArguments, get_peft_config
@@ -43,7 +44,7 @@ def sample_claims(demo, split, output_dir, seed) -> Dataset:
     settings = SamplingConfig(num_samples=4, temperature=1.0, top_k=0, max_new_tokens=demo.max_new_tokens)
     sampler = TransformersSampler(demo.model_dir, config=settings, batch_size=256)
     folder = Path(output_dir) / f"claims-{Path(demo.model_dir).name}-{split}-seed{seed}"
-    run = {"questions_per_batch": 64, "patience": 0.0, "progress": True, "overlap": None}
+    run: dict[str, Any] = {"questions_per_batch": 64, "patience": 0.0, "progress": True, "overlap": None}
     with judged_responses(questions, sampler, demo.verifier, folder, seed=seed, **run):
         return read_claims(folder, questions)
 
