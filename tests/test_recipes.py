@@ -401,7 +401,7 @@ def slurm(tmp_path, monkeypatch):
         command = [
             "bash",
             "recipes/slurm/train.sbatch",
-            "examples/train_fspo.py",
+            "fspo",
             "MODEL",
             "--config",
             "my recipe.yaml",
@@ -422,10 +422,10 @@ def test_the_slurm_script_starts_every_node(slurm, nodes, vllm):
     (started,) = [line for line in lines if line.startswith("accelerate launch ")]
     found = launch_command_parser().parse_args(started.split()[2:])
     assert (int(found.num_machines), int(found.num_processes), int(found.machine_rank)) == (2, 16, 0)
-    assert (found.main_process_ip, found.training_script) == ("host1", "examples/train_fspo.py")
+    assert (found.main_process_ip, found.module, found.training_script) == ("host1", True, "hf_factuality")
     assert (REPOSITORY / found.config_file).is_file()
     rest = " ".join(found.training_script_args)
-    assert rest.startswith("--resume_from_checkpoint auto") and rest.endswith("--config my recipe.yaml")
+    assert rest.startswith("train fspo --resume_from_checkpoint auto") and rest.endswith("--config my recipe.yaml")
     served = [line for line in lines if line.startswith("trl vllm-serve --model MODEL")]
     assert len(served) == int(vllm) and ("--vllm_server_host host3" in rest) == (vllm == "1")
     assert "scontrol requeue 7" not in lines
