@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 from hf_factuality._lazy import load_name
@@ -11,20 +12,10 @@ from hf_factuality.errors import DataError
 
 
 METRICS = {
-    "abstention": "hf_factuality.metrics._outcomes",
-    "anah": "hf_factuality.metrics._over_claims",
-    "calibration": "hf_factuality.metrics._outcomes",
-    "factscore": "hf_factuality.metrics._over_claims",
-    "halluqa": "hf_factuality.metrics._halluqa",
-    "halueval": "hf_factuality.metrics._halueval",
-    "longwiki": "hf_factuality.metrics._over_claims",
-    "refusal_ap": "hf_factuality.metrics._numbers",
-    "safe": "hf_factuality.metrics._over_claims",
-    "truthfulqa": "hf_factuality.metrics._numbers",
-    "veriscore": "hf_factuality.metrics._over_claims",
-    "winrate": "hf_factuality.metrics._pairs",
+    path.parent.name: f"{__package__}.{path.parent.name}.compute"
+    for path in sorted(Path(__file__).parent.glob("*/compute.py"))
 }
-"""Metric -> module with the function of that name."""
+"""Metric -> module with the function of that name: a folder each."""
 METRIC_NAMES = tuple(METRICS)
 CLAIM_METRICS = ("anah", "factscore", "longwiki", "safe", "veriscore")
 """Metrics over labelled claims, so of any verification."""
