@@ -318,9 +318,8 @@ def verify(
     kept: list[VerifiedCompletion] = []
     with ExitStack() as stack:
         source = stack.enter_context(read_source(completions, evidence, columns))
-        if isinstance(verifier, str):
-            verifier = load_verifier(verifier, **served_arguments(None, verifier_tokens))
-        guarded = GuardedVerifier(verifier)
+        served = served_arguments(None, verifier_tokens) if isinstance(verifier, str) else {}
+        guarded = GuardedVerifier(load_verifier(verifier, **served))
         if guarded.requires_evidence:
             source.require_evidence()
         if out:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from hf_factuality._lazy import load_name
+from hf_factuality._lazy import load_object
 from hf_factuality.errors import DataError
 
 
@@ -45,12 +45,7 @@ def add_metric(place: str) -> str:
     module, _, name = place.partition(":")
     if METRICS.get(name, module) != module:
         raise ValueError(f"{place!r}: there is a metric {name!r} in {METRICS[name]}; rename the function")
-    try:
-        found = load_name(place)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ValueError(f"{place!r} names no function of a module: {error}") from error
-    if not callable(found):
-        raise ValueError(f"{place!r} is no function but a {type(found).__name__}")
+    load_object(place, "the metric")
     METRICS[name] = module
     return name
 

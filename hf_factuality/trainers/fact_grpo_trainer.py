@@ -139,7 +139,7 @@ class FactGRPOTrainer(SamplingTrainer, GRPOTrainer):
             raise ValueError(
                 "verifier=None: nothing is labelled; pass one, or factuality_reward_weight=0 and a credit that reads no labels"
             )
-        verifier = load_verifier(verifier) if isinstance(verifier, str) else verifier or _Nothing()
+        verifier = _Nothing() if verifier is None else load_verifier(verifier)
         if not isinstance(verifier, GuardedVerifier):
             verifier = GuardedVerifier(verifier, args.verifier_timeout, args.verifier_batch_size)
         self._guard = verifier

@@ -114,9 +114,9 @@ def test_a_metric_of_another_package_is_a_function_of_labels(verify, beside):
     verifications = [Verification([LabeledSpan(0, 1, label)]) for label in (Label.CONTRADICTED, Label.SUPPORTED)]
     assert compute(add_metric("my_metrics:contradictions"), verifications)["contradictions"] == 0.5
     for place, message in (
-        ("my_metrics:nothing", "names no function"),
-        ("no_such_module:f", "names no function"),
-        ("json:__doc__", "is no function but a str"),
+        ("my_metrics:contradiction", "did you mean 'contradictions'"),
+        ("no_such_module:f", "no module 'no_such_module'"),
+        ("json:__doc__", "'json:__doc__' is a str"),
         ("my_metrics:anah", "there is a metric 'anah'"),
     ):
         status, _, err = verify(texts, *JUDGE, "--metrics", place)
