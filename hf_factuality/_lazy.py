@@ -41,6 +41,14 @@ def is_object_name(text: Any) -> bool:
     return bool(colon) and all(part.isidentifier() for part in (*module.split("."), *name.split(".")))
 
 
+def object_name(given: Any) -> str:
+    """`"package.module:name"` of a function or a class, and of the class of another object."""
+    while not hasattr(given, "__qualname__") and hasattr(given, "func"):  # functools.partial
+        given = given.func
+    named = given if hasattr(given, "__qualname__") else type(given)
+    return f"{named.__module__}:{named.__qualname__}"
+
+
 def load_object(
     path: str, what: str, fits: Callable[[Any], bool] = callable, wanted: str = "a function or a class"
 ) -> Any:

@@ -10,6 +10,7 @@ import hf_factuality
 from hf_factuality import load_verifier
 from hf_factuality._lazy import is_object_name, load_object
 from hf_factuality.cli import main
+from hf_factuality.metrics import compute
 
 
 JUDGES = '''
@@ -77,6 +78,69 @@ def test_a_judge_by_its_name_and_as_an_object(outside, tmp_path, capsys):
     file = rows_file(tmp_path / "answers.jsonl", ROWS)
     assert printed(capsys, "verify", file, "--verifier", "elsewhere.judges:Verbatim")["precision"] == 2 / 3
     assert load_verifier("elsewhere.judges:Verbatim", strict=False).judge.strict is False
+
+
+# A metric
+
+METRICS = '''
+from hf_factuality.metrics import Answers
+
+
+def stated(predictions, references, *, least=0, **options):
+    """The share of responses that state more than `least` claims."""
+    answers = Answers(predictions, references, table=None, options=options)
+    scores = [float(len(labels or ()) > least) for labels in answers.labels()]
+    return answers.result("stated", sum(scores) / len(scores), scores, settings={"least": least})
+'''
+
+
+def test_a_metric_by_its_name_and_as_an_object(outside, tmp_path, capsys):
+    metrics = outside("metrics", METRICS)
+    labelled = [["supported", "contradicted"], ["supported"]]
+    for metric in ("elsewhere.metrics:stated", metrics.stated):
+        assert compute(metric, labelled, least=1)["stated"] == 0.5
+        found = hf_factuality.verify(ROWS, metrics=[metric, "factscore"], metric_args={"stated": {"least": 1}})
+        assert list(found.metrics) == ["stated", "factscore"] and found.metrics["stated"]["stated"] == 0.5
+        found = hf_factuality.verify(ROWS, metrics=metric, fail_under={"stated": 1.0})
+        assert found.metrics["stated"]["stated"] == 1.0 and not found.failures
+    file = rows_file(tmp_path / "answers.jsonl", ROWS)
+    flags = ("--metrics", "elsewhere.metrics:stated", "--metric_args", "stated.least=1")
+    assert printed(capsys, "verify", file, *flags)["metrics"]["stated"]["stated"] == 0.5
+
+
+def test_evaluate_takes_metrics_and_judges_from_outside(outside, tmp_path, capsys):
+    metrics, judges = outside("metrics", METRICS), outside("judges", JUDGES)
+    questions = [{"question": "Who was Ada?", "evidence": EVIDENCE}] * 2
+    dataset = rows_file(tmp_path / "questions.jsonl", questions)
+    answers = rows_file(tmp_path / "answers.jsonl", [{"completion": it} for it in ANSWERS])
+    given = {"dataset": dataset, "answers": answers, "model_name": "someone", "metric_args": {"stated": {"least": 1}}}
+    for metric, verifier in (
+        ("elsewhere.metrics:stated", "elsewhere.judges:Verbatim"),
+        (metrics.stated, judges.Verbatim()),
+    ):
+        found = hf_factuality.evaluate(
+            **given, metrics=["factscore", metric], verifier=verifier, out=tmp_path / "r.json"
+        )
+        assert [(it["metric"], it["value"]) for it in found.results][1] == ("stated", 0.5)
+        assert [it["verifier"]["name"] for it in found.results] == ["elsewhere.judges:Verbatim"] * 2
+    text = (tmp_path / "r.json").read_text(encoding="utf-8")
+    assert "elsewhere.metrics:stated" in text and "0x" not in text
+    words = [f"--{name}={given[name]}" for name in ("dataset", "answers", "model_name")]
+    flags = ("--metrics", "elsewhere.metrics:stated", "--verifier", "elsewhere.judges:Verbatim")
+    (entry,) = printed(capsys, "evaluate", *words, *flags, "--out", tmp_path / "c.json")["results"]
+    assert entry["metric"] == "stated" and entry["value"] == 1.0
+
+
+def test_two_metrics_of_a_name_are_refused(outside):
+    metrics = outside("metrics", METRICS + "\n\ndef anah(predictions, references): ...\n")
+
+    def stated(predictions, references): ...
+
+    for given, said in (([metrics.stated, stated], "'stated'"), ("elsewhere.metrics:anah", "'anah'; rename")):
+        with pytest.raises(ValueError, match=said):
+            hf_factuality.verify(ROWS, metrics=given)
+    with pytest.raises(TypeError, match="3"):
+        compute(3, [])
 
 
 # Names of objects
