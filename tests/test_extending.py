@@ -10,6 +10,7 @@ import hf_factuality
 from hf_factuality import load_verifier
 from hf_factuality._lazy import is_object_name, load_object
 from hf_factuality.cli import main
+from hf_factuality.data.benchmarks import load_items
 from hf_factuality.metrics import compute
 
 
@@ -141,6 +142,75 @@ def test_two_metrics_of_a_name_are_refused(outside):
             hf_factuality.verify(ROWS, metrics=given)
     with pytest.raises(TypeError, match="3"):
         compute(3, [])
+
+
+# A benchmark
+
+BENCHMARKS = """
+from hf_factuality.data.benchmarks import BenchmarkItem, Reader, Unusable
+
+
+def build(row, style):
+    question = row.text("country")
+    if question == "Atlantis":
+        raise Unusable("it is a legend")
+    asked = f"What is the capital of {question}? Only the name."
+    return BenchmarkItem(row.id, ({"role": "user", "content": asked},), asked, answer=row.text("capital"))
+
+
+capitals = Reader(
+    name="capitals", metrics=("accuracy",), build=build, columns=("country", "capital/city"), data_source="world",
+    styles=("chat",),
+)
+odd = Reader(name="odd", metrics=("acuracy",), build=build, columns=("country", "capital/city"), styles=("chat",))
+ours = Reader(name="gsm8k", metrics=("accuracy",), build=build, columns=("country", "capital/city"))
+path = Reader(name="../capitals", metrics=("accuracy",), build=build, columns=("country", "capital/city"))
+"""
+CAPITALS = [("France", "Paris"), ("Atlantis", "?"), ("Peru", "Lima")]
+
+
+def test_a_benchmark_by_its_name_and_as_an_object(outside, tmp_path, capsys):
+    benchmarks = outside("benchmarks", BENCHMARKS)
+    dataset = rows_file(tmp_path / "capitals.jsonl", [{"country": it, "city": city} for it, city in CAPITALS])
+    answers = rows_file(
+        tmp_path / "answers.jsonl", [{"id": "0", "completion": "Paris"}, {"id": "2", "completion": "Cusco"}]
+    )
+    for benchmark in ("elsewhere.benchmarks:capitals", benchmarks.capitals):
+        items, source = load_items(benchmark, path=dataset)
+        assert [item.answer for item in items] == ["Paris", "Lima"] and source["dropped"] == {"it is a legend": 1}
+        found = hf_factuality.evaluate(
+            benchmark=benchmark, dataset=dataset, answers=answers, model_name="someone", out=tmp_path / "r.json"
+        )
+        (entry,) = found.results
+        assert (entry["benchmark"], entry["metric"], entry["value"], entry["n"]) == ("capitals", "accuracy", 0.5, 2)
+    words = (
+        f"--dataset=capitals={dataset}",
+        "--answers",
+        answers,
+        "--model_name",
+        "someone",
+        "--out",
+        tmp_path / "c.json",
+    )
+    (entry,) = printed(capsys, "evaluate", "--benchmark", "elsewhere.benchmarks:capitals", *words)["results"]
+    assert entry["value"] == 0.5
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("elsewhere.benchmarks:build", "a function; it must be a `Reader`"),
+        ("elsewhere.benchmarks:odd", "acuracy"),
+        ("elsewhere.benchmarks:ours", "'gsm8k'; give yours another `name`"),
+        ("elsewhere.benchmarks:path", "'../capitals'"),
+    ],
+)
+def test_what_is_no_benchmark_is_refused_before_anything_is_read(outside, tmp_path, name, said):
+    outside("benchmarks", BENCHMARKS)
+    with pytest.raises(ValueError, match=said):
+        hf_factuality.evaluate(
+            benchmark=name, dataset=tmp_path / "none.jsonl", answers=tmp_path / "none.jsonl", out=tmp_path / "r.json"
+        )
 
 
 # Names of objects

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from hf_factuality._lazy import object_name
+from hf_factuality.data.benchmarks.registry import named_benchmarks
+from hf_factuality.data.benchmarks.rows import Reader
 from hf_factuality.evaluation._shared import listed
 from hf_factuality.evaluation.model import EvaluateResult, evaluate_model
 from hf_factuality.evaluation.plan import Arguments
@@ -21,7 +23,7 @@ _ADDRESSES = ("base_url", "judge_base_url", "verifier_base_url")
 
 def evaluate(
     model: str | Sequence[str] | None = None,
-    benchmark: str | Sequence[str] | None = None,
+    benchmark: str | Reader | Sequence[str | Reader] | None = None,
     *,
     suite: str | None = None,
     dataset: str | Path | Mapping[str, str | Path] | None = None,
@@ -80,8 +82,8 @@ def evaluate(
     Args:
         model (`str` or `Sequence[str]`, *optional*):
             Id on the Hub or folder, of a model or a PEFT adapter; with `base_url`, its name there; several with `suite`.
-        benchmark (`str` or `Sequence[str]`, *optional*):
-            Names of benchmarks.
+        benchmark (`str`, [`~hf_factuality.data.benchmarks.Reader`] or a sequence of them, *optional*):
+            Names of benchmarks; also of your own, as `"package.module:name"` or objects.
         suite (`str`, *optional*):
             `"long-form"` or `"tax"`: several models side by side.
         dataset (`str`, `Path` or `Mapping[str, str | Path]`, *optional*):
@@ -141,12 +143,14 @@ def evaluate(
         could be answered or judged. `OSError`: a file cannot be written.
     """
     given = dict(locals())
-    names, own = named_metrics(listed(metrics))
+    metric_names, own_metrics = named_metrics(listed(metrics))
+    benchmark_names, own_benchmarks = named_benchmarks(listed(benchmark))
     given.update(
         model=_several(model),
-        benchmark=_several(benchmark),
-        metrics=names or None,
-        own_metrics=own,
+        benchmark=benchmark_names or None,
+        own_benchmarks=own_benchmarks,
+        metrics=metric_names or None,
+        own_metrics=own_metrics,
         stop=_several(stop),
         dataset=_datasets(dataset),
         answers=[Path(path) for path in _several(answers) or ()] or None,
@@ -187,5 +191,7 @@ def _shown(value: Any) -> str:
     """An argument, without folders; of an object its name, or that of its class, since others would hold addresses."""
     if isinstance(value, (list, tuple)):
         return f"[{', '.join(map(_shown, value))}]"
+    if isinstance(value, Reader):
+        return repr(value.name)
     plain = value is None or isinstance(value, (str, int, float, Path, Mapping))
     return repr(public(value)) if plain else object_name(value)

@@ -11,6 +11,7 @@ from typing import Any
 
 from hf_factuality.data.benchmarks.base import Benchmark, BenchmarkItem
 from hf_factuality.data.benchmarks.registry import benchmark_names, get_benchmark, load_items
+from hf_factuality.data.benchmarks.rows import Reader
 from hf_factuality.errors import DataError
 from hf_factuality.evaluation import own_file
 from hf_factuality.evaluation._shared import (
@@ -117,6 +118,7 @@ class Arguments:
     max_not_judged: float | None
     command: str
     own_metrics: Mapping[str, Callable[..., dict[str, Any]]] = field(default_factory=dict)
+    own_benchmarks: Mapping[str, Reader] = field(default_factory=dict)
 
     @property
     def claim_metrics(self) -> tuple[str, ...]:
@@ -251,7 +253,9 @@ def load_task_items(args: Arguments, task: Task, limit: int | None) -> tuple[lis
     if task.name == own_file.NAME:
         return own_file.load_own_items(Path(task.dataset), limit)
     source = {"path": task.dataset, "split": args.split, "revision": args.dataset_revision}
-    return load_items(task.name, **source, style=task.style, seed=args.seed, limit=limit)
+    return load_items(
+        args.own_benchmarks.get(task.name, task.name), **source, style=task.style, seed=args.seed, limit=limit
+    )
 
 
 def refuse(wrong: Any, message: str) -> None:
@@ -322,7 +326,7 @@ def _check_arguments(args: Arguments, benchmarks: Sequence[Benchmark], wanted: s
 def _datasets(args: Arguments) -> dict[str, str]:
     """The paths of `dataset` by the benchmark that it names; by `""` without a name."""
     found: dict[str, str] = {}
-    known = SUITES["tax"] if args.suite == "tax" else (*benchmark_names(), own_file.NAME)
+    known = SUITES["tax"] if args.suite == "tax" else (*benchmark_names(), *args.own_benchmarks, own_file.NAME)
     for text in args.dataset or ():
         name, equals, path = text.partition("=")
         found |= {name: path} if equals and name in known else {"": text}
@@ -345,7 +349,8 @@ def _benchmarks(args: Arguments, datasets: Mapping[str, str]) -> list[Benchmark]
     refuse(unclear, f"`dataset` is of one benchmark; give `dataset` NAME=PATH for each, with a NAME of {known}")
     unused = ", ".join(sorted(set(datasets) - {"", *names, *ABILITIES}))
     refuse(unused, f"`dataset` of {unused} is not used: `benchmark` has {', '.join(names)}")
-    found = [own_file.FILE_BENCHMARK if name == own_file.NAME else get_benchmark(name) for name in names]
+    own = {own_file.NAME: own_file.FILE_BENCHMARK, **args.own_benchmarks}
+    found = [own.get(name) or get_benchmark(name) for name in names]
     for benchmark in found:
         if benchmark.repo_id is None and not {"", benchmark.name} & set(datasets):
             raise DataError(f"`benchmark` {benchmark.name} has no default dataset; give its file with `dataset` PATH")
@@ -365,6 +370,11 @@ def _metrics(args: Arguments, benchmarks: Sequence[Benchmark]) -> dict[str, tupl
         defined = metrics_of(benchmark, [*args.own_metrics])
         long_form = args.suite == "long-form" and benchmark is own_file.FILE_BENCHMARK
         own = ("factscore",) if long_form else benchmark.metrics
+        odd = ", ".join(name for name in own if name not in known)
+        refuse(
+            odd,
+            f"`benchmark` {benchmark.name} names the metrics {odd}, which are none of ours; choose of {', '.join(known)}",
+        )
         own += ("calibration",) if args.style == "confidence" and args.style in benchmark.styles else ()
         found[benchmark.name] = tuple(name for name in wanted if name in defined) if wanted else own
         here = f"defined for {benchmark.name}, which has {', '.join(defined)}"
