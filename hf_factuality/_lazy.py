@@ -49,8 +49,8 @@ def object_name(given: Any) -> str:
     return f"{named.__module__}:{named.__qualname__}"
 
 
-def load_object(
-    path: str, what: str, fits: Callable[[Any], bool] = callable, wanted: str = "a function or a class"
+def load_name(
+    path: str, what: str = "the object", fits: Callable[[Any], bool] = callable, wanted: str = "a function or a class"
 ) -> Any:
     """What `"package.module:name"` stands for, wherever a name is taken for something of the user's own.
 
@@ -59,7 +59,7 @@ def load_object(
     Args:
         path (`str`):
             A module that Python finds, also one in the current folder, and a name in it.
-        what (`str`):
+        what (`str`, *optional*, defaults to `"the object"`):
             What is named, for errors: `"the metric"`.
         fits (`Callable`, *optional*, defaults to `callable`), wanted (`str`, *optional*):
             Whether an object can be that, and what it must be, in words.

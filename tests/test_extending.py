@@ -5,12 +5,17 @@ import json
 import sys
 
 import pytest
+import torch
+from datasets import Dataset
+from trl import TrlParser
 
 import hf_factuality
-from hf_factuality import load_verifier
-from hf_factuality._lazy import is_object_name, load_object
+from hf_factuality import FactGRPOConfig, FactGRPOTrainer, load_verifier
+from hf_factuality._lazy import is_object_name, load_name
 from hf_factuality.cli import main
 from hf_factuality.data.benchmarks import load_items
+from hf_factuality.functional import shape_advantages
+from hf_factuality.functional.credit import find_credit
 from hf_factuality.metrics import compute
 
 
@@ -213,6 +218,92 @@ def test_what_is_no_benchmark_is_refused_before_anything_is_read(outside, tmp_pa
         )
 
 
+# A reward and credit
+
+REWARDS = '''
+def few_contradicted(completions, verifications, **columns):
+    return [-1.0 * sum(span.label == "contradicted" for span in it.spans) if it.judged else None for it in verifications]
+
+
+class Longer:
+    """Pays a share of the characters."""
+
+    __name__ = "longer"
+
+    def __init__(self, share=0.01):
+        self.share = share
+
+    def __call__(self, completions, **columns):
+        return [self.share * len(it[0]["content"]) for it in completions]
+'''
+CREDITS = """
+import torch
+
+from hf_factuality.functional import Credit
+
+
+def only_punish(advantages, labels, mask):
+    advantages = advantages.unsqueeze(1).expand_as(labels)
+    return torch.where(labels < 0, -advantages.abs(), advantages)
+
+
+halved = Credit(lambda advantages, labels, scale: scale * advantages.unsqueeze(1).expand_as(labels), max_scale=0.5)
+"""
+
+
+def trained(tiny_model, folder, reward_funcs, setting="flip", credit=None):
+    """A trainer after one step, with the judge from outside, and its weights."""
+    args = FactGRPOConfig(
+        str(folder), max_steps=1, per_device_train_batch_size=4, num_generations=4, max_completion_length=8,
+        verify_scope="completion", use_cpu=True, report_to=[], save_strategy="no", credit=setting, learning_rate=1e-3,
+    )  # fmt: skip
+    rows = [{"prompt": [{"role": "user", "content": "Who was Ada?"}], "evidence": EVIDENCE}] * 4
+    trainer = FactGRPOTrainer(
+        tiny_model, reward_funcs, args, Dataset.from_list(rows), verifier="elsewhere.judges:Verbatim", credit=credit
+    )
+    trainer.train()
+    return trainer, torch.cat([weight.detach().flatten() for weight in trainer.model.parameters()])
+
+
+def test_rewards_and_credit_by_their_names_and_as_objects(outside, tiny_model, tmp_path):
+    rewards, credits, _ = outside("rewards", REWARDS), outside("credits", CREDITS), outside("judges", JUDGES)
+    names = ["elsewhere.rewards:few_contradicted", "elsewhere.rewards:Longer"]
+    objects = [rewards.few_contradicted, rewards.Longer()]
+    named = "elsewhere.credits:only_punish"
+    runs = [
+        trained(tiny_model, tmp_path, names, setting=named),
+        trained(tiny_model, tmp_path, names, credit=named),
+        trained(tiny_model, tmp_path, objects, credit=credits.only_punish),
+    ]
+    for trainer, weights in runs:
+        assert trainer.reward_func_names[:2] == ["few_contradicted", "longer"] and trainer.args.credit == named
+        assert torch.equal(weights, runs[0][1])
+    assert not torch.equal(trained(tiny_model, tmp_path, names, credit="none")[1], runs[0][1])  # the control
+
+
+def test_a_credit_with_a_scale_from_outside(outside, tmp_path):
+    credits = outside("credits", CREDITS)
+    parser = TrlParser((FactGRPOConfig,))
+    flags = [
+        "--output_dir",
+        str(tmp_path),
+        "--use_cpu",
+        "--credit",
+        "elsewhere.credits:halved",
+        "--credit_scale",
+        "0.5",
+    ]
+    (args,) = parser.parse_args_and_config(flags)
+    assert args.use_credit() is credits.halved and find_credit(credits.halved) is credits.halved
+    mask = torch.tensor([[True, False]])
+    found = shape_advantages(credits.halved, torch.tensor([4.0]), torch.zeros(1, 2), mask, args.credit_scale)
+    assert found.tolist() == [[2.0, 2.0]]
+    with pytest.raises(ValueError, match="credit_scale=0.7 is above 0.5"):
+        FactGRPOConfig(str(tmp_path), use_cpu=True, credit="elsewhere.credits:halved", credit_scale=0.7)
+    with pytest.raises(ValueError, match="did you mean 'only_punish'"):
+        FactGRPOConfig(str(tmp_path), use_cpu=True, credit="elsewhere.credits:only_punsh")
+
+
 # Names of objects
 
 
@@ -228,7 +319,7 @@ def test_names_of_objects(text):
 def test_what_names_no_object(text):
     assert not is_object_name(text)
     with pytest.raises((ValueError, AttributeError)):
-        load_object(text, "the metric")
+        load_name(text, "the metric")
 
 
 @pytest.mark.parametrize(
@@ -247,5 +338,5 @@ def test_what_is_wrong_with_a_name_is_said(outside, name, said):
     with pytest.raises(ModuleNotFoundError):
         outside("broken", "import pandsa\n")
     with pytest.raises(ValueError) as caught:
-        load_object(name, "the judge")
+        load_name(name, "the judge")
     assert f"the judge {name!r}" in str(caught.value) and said in str(caught.value)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from hf_factuality._lazy import is_object_name, load_object
+from hf_factuality._lazy import is_object_name, load_name
 from hf_factuality.errors import DataError
 
 
@@ -39,7 +39,7 @@ def find_metric(metric: Metric) -> tuple[str, Callable[..., dict[str, Any]]]:
     """
     if isinstance(metric, str) and not is_object_name(metric):
         return metric, metric_function(metric)
-    function = load_object(metric, "the metric") if isinstance(metric, str) else metric
+    function = load_name(metric, "the metric") if isinstance(metric, str) else metric
     if isinstance(function, type):
         function = function()
     if not callable(function):

@@ -6,6 +6,7 @@ import difflib
 from pathlib import Path
 from typing import Any
 
+from hf_factuality._lazy import is_object_name, load_name
 from hf_factuality.rewards.abstention import AbstentionReward
 from hf_factuality.rewards.confidence import CONFIDENCE_REWARDS, LoVeCReward
 from hf_factuality.rewards.long_form import REWARD_NAMES, LongFormReward, klcf_rewards
@@ -18,10 +19,18 @@ def as_list(functions: Any) -> list[Any]:
     return list(functions) if isinstance(functions, (list, tuple)) else [functions]
 
 
+def _loaded(function: Any) -> Any:
+    if not is_object_name(function):
+        return function
+    found = load_name(function, "the reward")
+    return found() if isinstance(found, type) else found
+
+
 def named_rewards(functions: Any, verifier: Any = None) -> list[Any]:
-    """Reward functions as a list, with names of ours as what they stand for; other names are the parent's models."""
+    """Reward functions as a list, with names of ours, and `"package.module:name"` of others, as what they stand for; of a class
+    an object is made. All other names are the parent's models."""
     names, rewards = (*REWARD_NAMES, "klcf", "truthrl", "binary", *CONFIDENCE_REWARDS), []
-    for function in as_list(functions):
+    for function in map(_loaded, as_list(functions)):
         name = function if isinstance(function, str) else ""
         judged = name in (*REWARD_NAMES, "klcf", "lovec") or isinstance(function, (LongFormReward, LoVeCReward))
         if verifier is None and judged:

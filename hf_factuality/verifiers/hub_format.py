@@ -20,7 +20,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from hf_factuality import __version__
-from hf_factuality._lazy import load_object, read_stub
+from hf_factuality._lazy import load_name, read_stub
 from hf_factuality.errors import FactualityError, HubError
 from hf_factuality.io.secrets import SECRET_SETTING, holds_token
 from hf_factuality.verifiers.prompts import Prompt
@@ -258,7 +258,7 @@ class Reader:
             )
         try:
             of_ours = f"{PARTS[name]}:{name}" if name in PARTS else name
-            return load_object(of_ours, "the class", lambda found: isinstance(found, type), "a class")
+            return load_name(of_ours, "the class", lambda found: isinstance(found, type), "a class")
         except ValueError as error:
             raise self._error(place, str(error)) from None
 

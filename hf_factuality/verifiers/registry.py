@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from hf_factuality._lazy import load_object, read_stub
+from hf_factuality._lazy import load_name, read_stub
 from hf_factuality.verifiers.base import Verifier, require_method
 from hf_factuality.verifiers.hub_format import BASE_URL_VARIABLE
 from hf_factuality.verifiers.pipeline import VerifierPipeline, load_pipeline
@@ -165,6 +165,6 @@ def _make(name: str, made: Callable[..., Any], kwargs: Mapping[str, Any]) -> Any
 
 def _load(path: str) -> Any:
     try:
-        return load_object(path, "the verifier")
+        return load_name(path, "the verifier")
     except ValueError as error:
         raise ValueError(f"{error}; or choose {_choices()}") from error

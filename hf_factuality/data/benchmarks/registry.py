@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from hf_factuality._lazy import is_object_name, load_object
+from hf_factuality._lazy import is_object_name, load_name
 from hf_factuality.data.benchmarks.base import BenchmarkItem, with_checklist
 from hf_factuality.data.benchmarks.readers import READERS
 from hf_factuality.data.benchmarks.rows import Reader, Row, Unusable, column_keys
@@ -46,7 +46,7 @@ def _own(given: str | Reader) -> Reader:
     wanted = "a `Reader` of hf_factuality.data.benchmarks"
     reader = given
     if isinstance(given, str):
-        reader = load_object(given, "the benchmark", lambda found: isinstance(found, Reader), wanted)
+        reader = load_name(given, "the benchmark", lambda found: isinstance(found, Reader), wanted)
     if READERS.get(reader.name, reader) is not reader:
         raise DataError(f"we have a benchmark {reader.name!r}; give yours another `name`")
     if not _NAME.fullmatch(reader.name):  # it becomes part of the names of files
