@@ -20,7 +20,6 @@ from hf_factuality.evaluation.engines import Engine, FileEngine, ServerEngine, d
 from hf_factuality.evaluation.journal import Journal
 from hf_factuality.evaluation.plan import (
     GRADED_METRICS,
-    JUDGED_METRICS,
     Arguments,
     Plan,
     Task,
@@ -143,12 +142,15 @@ def _prepare(args: Arguments, task: Task, stack: ExitStack) -> None:
     task.items, task.provenance = load_task_items(args, task, args.limit)
     if task.name == own_file.NAME:
         task.items = own_file.with_rules(task.items, args.scorers, args.default_data_source, args.limit is None)
-    for name in sorted(task.metric_args.keys() & set(task.metrics)):
-        check_metric_args(name, task.metric_args[name], domains=sorted({it.domain or "all" for it in task.items}))
+    for name in sorted(task.claim_metrics & {*task.metric_args, *task.own_metrics}):
+        metric = task.own_metrics.get(name, name)
+        check_metric_args(
+            metric, task.metric_args.get(name, {}), domains=sorted({it.domain or "all" for it in task.items})
+        )
     graded = {*GRADED_METRICS} & {*task.metrics}
     if "accuracy" in task.metrics or graded and task.benchmark.data_source:
         check_gold(task.benchmark, task.items)
-    judged = [name for name in task.metrics if name in JUDGED_METRICS and not (args.judge and name == "halluqa")]
+    judged = [name for name in task.metrics if name in task.judged_metrics and not (args.judge and name == "halluqa")]
     if args.judge and (graded or "halluqa" in task.metrics):
         how = {"prompt": args.judge_prompt, "votes": args.judge_votes, "tokens": args.judge_tokens}
         task.judge = AnswerJudge(task.name, args.judge, args.judge_base_url, **how)
@@ -241,7 +243,7 @@ def _measure(
     }
     entries = []
     for name, result in found.items():
-        verified = task.verifier and name in JUDGED_METRICS and not (name == "halluqa" and task.judge)
+        verified = task.verifier and name in task.judged_metrics and not (name == "halluqa" and task.judge)
         who = task.verifier.description if verified else None
         common["higher_is_better"] = name != "calibration"
         entries.append({"benchmark": task.name, "metric": name, **result, "verifier": who, **common})

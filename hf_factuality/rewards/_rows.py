@@ -63,7 +63,7 @@ class JudgedReward:
         max_unjudged_batches: int = MAX_UNJUDGED_BATCHES,
         raises: tuple[type[Exception], ...] = (),
     ):
-        self.verifier = load_verifier(verifier) if isinstance(verifier, str) else verifier
+        self.verifier = load_verifier(verifier)
         self.evidence_column = evidence_column
         self.question_column = question_column
         guard = GuardedVerifier(self.verifier, timeout, batch_size, raises)

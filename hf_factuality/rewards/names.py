@@ -6,7 +6,7 @@ import difflib
 from pathlib import Path
 from typing import Any
 
-from hf_factuality._lazy import load_name
+from hf_factuality._lazy import is_object_name, load_name
 
 
 _METHODS = "hf_factuality.methods"
@@ -37,10 +37,18 @@ def as_list(functions: Any) -> list[Any]:
     return list(functions) if isinstance(functions, (list, tuple)) else [functions]
 
 
+def _loaded(function: Any) -> Any:
+    if not is_object_name(function):
+        return function
+    found = load_name(function, "the reward")
+    return found() if isinstance(found, type) else found
+
+
 def named_rewards(functions: Any, verifier: Any = None) -> list[Any]:
-    """Reward functions as a list, with names of ours as what they stand for; other names are the parent's models."""
+    """Reward functions as a list, with names of ours, and `"package.module:name"` of others, as what they stand for; of a class
+    an object is made. All other names are the parent's models."""
     rewards: list[Any] = []
-    for function in as_list(functions):
+    for function in map(_loaded, as_list(functions)):
         name = function if isinstance(function, str) else ""
         if verifier is None and (name in _READ_VERIFICATIONS or getattr(function, "reads_verifications", False)):
             raise ValueError(

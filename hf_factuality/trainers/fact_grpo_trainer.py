@@ -15,6 +15,7 @@ from hf_factuality.functional import (
     BINARY_VALUES,
     CREDITS,
     TERNARY_VALUES,
+    Credit,
     CreditFunction,
     fill_unjudged,
     judged_units,
@@ -78,7 +79,7 @@ class FactGRPOTrainer(SamplingTrainer, GRPOTrainer):
             Labels sentences or claims: an object with `verify(inputs)`, or a name for [`load_verifier`]. `None`: nothing is
             labelled, for rewards that need no labels. A
             [`~hf_factuality.verifiers.guard.GuardedVerifier`] keeps its own limits instead of those of `args`.
-        credit (`str` or `Callable`, *optional*):
+        credit (`str`, `Callable` or [`~hf_factuality.functional.Credit`], *optional*):
             Instead of `args.credit`: a name, or a function `(advantages, labels, mask) -> (B, T)`; see
             [`~hf_factuality.functional.shape_advantages`] for what it gets. `args.credit` becomes its qualified name; a
             resumed run is given the function again.
@@ -126,18 +127,18 @@ class FactGRPOTrainer(SamplingTrainer, GRPOTrainer):
         processing_class=None,
         *,
         verifier: Verifier | str | None = "lexical",
-        credit: str | CreditFunction | None = None,
+        credit: str | CreditFunction | Credit | None = None,
         token_reward_funcs: TokenRewardFunc | list[TokenRewardFunc] | None = None,
         **kwargs,
     ):
         args = self._checked_args(args, model)
         self._credit = args.use_credit(credit)
         paid, by_rewards = self._scalars(token_reward_funcs), self._by_rewards
-        if verifier is None and (not (self._credit == "none" or by_rewards) or args.factuality_reward_weight):
+        if verifier is None and (not (args.credit == "none" or by_rewards) or args.factuality_reward_weight):
             raise ValueError(
                 "verifier=None: nothing is labelled; pass one, or factuality_reward_weight=0 and a credit that reads no labels"
             )
-        verifier = load_verifier(verifier) if isinstance(verifier, str) else verifier or _Nothing()
+        verifier = _Nothing() if verifier is None else load_verifier(verifier)
         if not isinstance(verifier, GuardedVerifier):
             verifier = GuardedVerifier(verifier, args.verifier_timeout, args.verifier_batch_size)
         self._guard = verifier
@@ -184,17 +185,17 @@ class FactGRPOTrainer(SamplingTrainer, GRPOTrainer):
 
     @property
     def _by_rewards(self) -> bool:
-        return isinstance(self._credit, str) and CREDITS[self._credit].rewards is not None
+        return isinstance(self._credit, Credit) and self._credit.rewards is not None
 
     def _require_statements(self, functions: list[Callable], weight: float) -> None:
         if not functions and not weight:
             raise ValueError(
-                f"credit={self._credit!r} needs statements that are paid: pass token_reward_funcs, or set "
+                f"credit={self.args.credit!r} needs statements that are paid: pass token_reward_funcs, or set "
                 "factuality_reward_weight above 0"
             )
         if self.num_generations < 2 or self.args.multi_objective_aggregation != "sum_then_normalize":
             raise ValueError(
-                f"credit={self._credit!r} compares sums within a group: num_generations must be at least 2 and "
+                f"credit={self.args.credit!r} compares sums within a group: num_generations must be at least 2 and "
                 "multi_objective_aggregation 'sum_then_normalize'"
             )
 
@@ -371,7 +372,7 @@ class FactGRPOTrainer(SamplingTrainer, GRPOTrainer):
         group = GroupRewards(
             rewards, own, ends.bool(), whole.bool(), known.squeeze(1).bool(), size, others_paid, self.scale_rewards
         )
-        shaped = CREDITS[self._credit].rewards(before.squeeze(1), group, self.args.credit_scale)
+        shaped = self._credit.rewards(before.squeeze(1), group, self.args.credit_scale)
         return (shaped[here : here + len(mask), : mask.size(1)] * mask).to(advantages.dtype)
 
     def _with_span_advantages(self, advantages: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:

@@ -257,12 +257,10 @@ class Reader:
                 place, f"{name!r} is a class outside this package, whose code would run: pass trust_remote_code=True"
             )
         try:
-            found = load_name(f"{PARTS[name]}:{name}" if name in PARTS else name)
-        except (ImportError, AttributeError) as error:
-            raise self._error(place, f"cannot load {name!r}: {error}") from None
-        if not isinstance(found, type):
-            raise self._error(place, f"{name!r} is no class")
-        return found
+            of_ours = f"{PARTS[name]}:{name}" if name in PARTS else name
+            return load_name(of_ours, "the class", lambda found: isinstance(found, type), "a class")
+        except ValueError as error:
+            raise self._error(place, str(error)) from None
 
     def _check(self, name: str, settings: dict[str, Any], place: str) -> None:
         """Refuse settings that lead to files of this machine, or run code that nobody has agreed to."""

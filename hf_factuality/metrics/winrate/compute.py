@@ -1,4 +1,4 @@
-"""Pairwise comparison of answers, each pair in both orders."""
+"""The win rate, of each pair in both orders; `winrate.py` describes the inputs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from hf_factuality.errors import DataError
 from hf_factuality.functional.metrics import win_rate
 from hf_factuality.io.secrets import redact
-from hf_factuality.metrics._common import Options, called_as_before, describe, make_result, named, read_options
+from hf_factuality.metrics._common import Options, describe, make_result, named, read_options
 from hf_factuality.verifiers.base import PairInput, PairJudge, require_method
 
 
@@ -43,7 +43,7 @@ def _compare(judge: PairJudge, pairs: Sequence[PairInput]) -> list[str | None]:
 
 
 def winrate(predictions: Sequence[Any], references: Sequence[Any], **options: Any) -> dict[str, Any]:
-    """Result of the metric `winrate`; its module describes the inputs."""
+    """Result of the metric `winrate`."""
     given = read_options(PairOptions, options)
     if given.pair_judge is not None:
         require_method(given.pair_judge, "compare", "pair_judge")  # a failure of `compare` would leave all pairs out
@@ -93,6 +93,3 @@ def winrate(predictions: Sequence[Any], references: Sequence[Any], **options: An
         judge=describe(given.pair_judge) if waiting else named(given.judge),
         options=given,
     )
-
-
-score_winrate = called_as_before(winrate)

@@ -1,4 +1,4 @@
-"""HalluQA: five votes per answer, or the answer's claims against the reference answers."""
+"""The rate of HalluQA: five votes per answer, or its claims against the reference answers; `halluqa.py` describes the inputs."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from typing import Any
 
 from hf_factuality.errors import DataError
 from hf_factuality.functional.metrics import majority, non_hallucination_rate
-from hf_factuality.metrics._claims import Answer, Answers, ClaimOptions
-from hf_factuality.metrics._common import called_as_before, is_published, make_result, named, read_options
-from hf_factuality.metrics._halueval import verdict_of_claims
+from hf_factuality.metrics._claims import Answer, Answers, ClaimOptions, verdict_of_claims
+from hf_factuality.metrics._common import is_published, make_result, named, read_options
 from hf_factuality.spans import Verification
 
 
@@ -48,7 +47,7 @@ def _votes(item: Any, place: str) -> tuple[list[bool | None] | None, str | None]
 
 
 def halluqa(predictions: Sequence[Any], references: Sequence[Any], **options: Any) -> dict[str, Any]:
-    """Result of the metric `halluqa`; its module describes the inputs."""
+    """Result of the metric `halluqa`."""
     given = read_options(ClaimOptions, options)
     read = [_votes(item, f"prediction {row}") for row, item in enumerate(predictions)]
     # Only answers that bring no votes and are not empty reach the verifier.
@@ -102,6 +101,3 @@ def halluqa(predictions: Sequence[Any], references: Sequence[Any], **options: An
     if given.return_spans:
         result["spans"] = answers.spans()
     return result
-
-
-score_halluqa = called_as_before(halluqa)

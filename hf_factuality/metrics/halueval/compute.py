@@ -1,4 +1,5 @@
-"""HaluEval: verdicts "does it contain hallucination?" and which of two candidates was shown."""
+"""The accuracy of HaluEval: verdicts "does it contain hallucination?" and which of two candidates was shown; `halueval.py`
+describes the inputs."""
 
 from __future__ import annotations
 
@@ -9,9 +10,8 @@ from typing import Any
 from hf_factuality.errors import DataError
 from hf_factuality.functional.metrics import detection_accuracy, seeded_choices
 from hf_factuality.functional.scoring import mean
-from hf_factuality.metrics._claims import Answer, Answers, ClaimOptions
-from hf_factuality.metrics._common import called_as_before, is_published, make_result, named, read_options
-from hf_factuality.spans import Label
+from hf_factuality.metrics._claims import Answers, ClaimOptions, verdict_of_claims
+from hf_factuality.metrics._common import is_published, make_result, named, read_options
 
 
 _TRUTHS = {"yes": True, "no": False, "hallucinated": True, "right": False}
@@ -52,17 +52,6 @@ def read_verdict_as_released(value: Any) -> bool | None:
     return yes if yes != no else None
 
 
-def verdict_of_claims(answer: Answer) -> bool | None:
-    """Whether a claim of a judged text is not supported; `None` without any judged claim, or if one that could not be judged
-    decides."""
-    if answer.problem or answer.abstained:
-        return None
-    claims = [label for label in answer.labels if label is not Label.NO_FACT]
-    if any(label not in (None, Label.SUPPORTED, Label.HEDGED_SUPPORTED) for label in claims):
-        return True
-    return None if not claims or None in claims else False
-
-
 def _truth(value: Any, place: str) -> bool | None:
     if isinstance(value, dict):
         value = value.get("hallucinated")
@@ -83,7 +72,7 @@ def _candidate(row: Mapping[str, Any], side: str, place: str) -> Any:
 def halueval(
     predictions: Sequence[Any], references: Sequence[Any], *, verifier: Any = None, **options: Any
 ) -> dict[str, Any]:
-    """Result of the metric `halueval`; its module describes the inputs."""
+    """Result of the metric `halueval`."""
     given = read_options(ClaimOptions, options)
     drawn = seeded_choices(len(predictions), given.seed)
     shown, truths, evidence, both = [], [], [], []
@@ -140,6 +129,3 @@ def halueval(
     if given.return_spans and answers is not None:
         result["spans"] = answers.spans()
     return result
-
-
-score_halueval = called_as_before(halueval)
