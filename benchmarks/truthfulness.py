@@ -27,7 +27,7 @@ from hf_factuality.data.claims import read_claims
 from hf_factuality.data.questions import read_questions
 from hf_factuality.data.sampling import SamplingConfig, TransformersSampler
 from hf_factuality.functional.calibration import auroc, expected_calibration_error
-from hf_factuality.generation.causal import CausalModel
+from hf_factuality.generation.local import LocalChat
 from hf_factuality.methods.truthfulness.judge import claim_prompt
 from hf_factuality.trainers import TruthfulnessConfig, TruthfulnessTrainer
 from hf_factuality.worlds import SIZES, World, WorldVerifier, build_world_model
@@ -73,12 +73,11 @@ def baselines(world, model_dir, train, test, template):
             seen[kind[place]].append(row["label"] == "supported")
         found[name] = [statistics.mean(seen[kind[place]] or [0.5]) for kind in read_test]
     tokenizer = AutoTokenizer.from_pretrained(model_dir)
-    base = CausalModel(AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32).eval(), tokenizer, 256)
+    base = LocalChat(AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32), tokenizer, batch_size=256)
     prompt = claim_prompt(template)
     start = [tokenizer(prompt.fill({**row, "claim": ""}).rstrip())["input_ids"] for row in test]
     pairs = [(ids, tokenizer(" " + row["claim"])["input_ids"]) for ids, row in zip(start, test, strict=True)]
-    with torch.inference_mode():
-        likely = dict(base._scored(pairs))
+    likely = dict(base._scored(pairs))
     found["likelihood of the text"] = [likely[n] for n in range(len(test))]
     found["likelihood per token"] = [likely[n] / len(pair[1]) for n, pair in enumerate(pairs)]
     return found, [kind[0] for kind in read_test]

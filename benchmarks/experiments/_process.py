@@ -108,21 +108,12 @@ def grouped(values, number):
     return [values[first : first + number] for first in range(0, len(values), number)]
 
 
-class LongestFirst(TransformersSampler):
-    """Prompts that leave the shortest rest are sampled together, and end together."""
-
-    def sample(self, prompts, seed):
-        order = sorted(range(len(prompts)), key=lambda place: -len(prompts[place][-1]["content"]))
-        found = dict(zip(order, super().sample([prompts[place] for place in order], seed), strict=True))
-        return [found[place] for place in range(len(prompts))]
-
-
 def labelled(run, folder, how):
     """Solutions with a label per step, by the same rollouts whichever labels."""
     asked = read_questions(list(run.world.questions("train", NUMBERS["labelled"], run.condition["hops"])))
     sampling = SamplingConfig(num_samples=NUMBERS["solutions"], max_new_tokens=max_tokens(run))
     return process_labels_from(
-        asked, LongestFirst(run.model_dir, config=sampling, batch_size=512), GoldVerifier("world"),
+        asked, TransformersSampler(run.model_dir, config=sampling, batch_size=512), GoldVerifier("world"),
         folder / "labels", labels=ProcessLabelConfig(NUMBERS["rollouts"], "sentences", how), seed=run.seed,
         questions_per_batch=4096, progress=False,
     )  # fmt: skip

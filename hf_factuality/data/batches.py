@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import hashlib
-import logging
 import sys
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 from hf_factuality.data.questions import PreferenceQuestion
 from hf_factuality.data.sampling import GivenResponses, Sampler
 from hf_factuality.errors import JudgingError
+from hf_factuality.generation.failures import Failures, patiently
 from hf_factuality.generation.journal import LineFile
 from hf_factuality.io.ray import ray_map
 from hf_factuality.verifiers.base import Verifier, VerifierInput
 from hf_factuality.verifiers.guard import GuardedVerifier
 from hf_factuality.verifiers.service import NO_EVIDENCE, VerificationRequest, judge_rows
-
-
-logger = logging.getLogger(__name__)
 
 
 class BatchVerification:
@@ -65,15 +61,18 @@ class BatchVerification:
                     rows.append(VerificationRequest(item, key=(question.id, number)))
             found[question.id] = verdicts
         if rows:
-            (judged,) = _patiently(
+            (judged,) = patiently(
                 lambda: list(judge_rows(self.guard, rows, chunk=None)),
                 self.patience,
                 "verification",
                 lambda: self.stopped,
             )
-            sent = [it.found.error for it in judged if it.left_out is None]
-            if first and sent and all(sent):
-                raise JudgingError(f"the verifier failed on all {len(sent)} responses of the first batch: {sent[0]}")
+            failures = Failures()
+            for it in judged:
+                if it.left_out is None:
+                    failures.count(it.found.error)
+            if first:
+                failures.end("the verifier", "the first batch's responses")
             for it in judged:
                 key, number = it.row.key
                 if found[key][number] is None or it.found.error is None:  # a failure replaces no labels
@@ -91,30 +90,11 @@ def sample_batch(batch: Sequence[PreferenceQuestion], sampler: Sampler, seed: in
         key = f"{seed} {batch[0].id}".encode("utf-8", "surrogatepass")
         batch_seed = int.from_bytes(hashlib.sha256(key).digest()[:4], "big") >> 1
         messages = [question.messages for question in batch]
-        found = _patiently(lambda: sampler.sample(messages, batch_seed), patience, "sampling")
+        found = patiently(lambda: sampler.sample(messages, batch_seed), patience, "sampling")
     return [
         (question.id, [None if r is None else [r.text, r.finished] for r in rows])
         for question, rows in zip(batch, found, strict=True)
     ]
-
-
-def _patiently(call, patience: float, what: str, stopped: Callable[[], bool] = lambda: False) -> Any:
-    """The result of `call`; while a server is down, tries again until `patience` seconds are over."""
-    start, delay = time.monotonic(), 2.0
-    while True:
-        try:
-            return call()
-        except (JudgingError, OSError) as error:
-            waited = time.monotonic() - start
-            if stopped():
-                raise
-            if waited >= patience:
-                raise JudgingError(
-                    f"{what} has failed for {waited:.0f} seconds: {error}; what is done is kept: start the run again to go on"
-                ) from error
-            logger.warning("%s failed, trying again in %.0f seconds: %s", what, delay, error)
-            time.sleep(min(delay, patience - waited))
-            delay = min(2 * delay, 60.0)
 
 
 def over_ray(

@@ -22,10 +22,11 @@ from typing import TYPE_CHECKING, Any
 from hf_factuality import __version__
 from hf_factuality.data.batches import BatchVerification, over_ray, sample_batch
 from hf_factuality.data.questions import PreferenceQuestion, check_evidence
-from hf_factuality.data.sampling import Sampler
+from hf_factuality.data.sampling import GivenResponses, Sampler
 from hf_factuality.errors import DataError, HubError
 from hf_factuality.functional.credit import judged_units
 from hf_factuality.functional.scoring import SUPPORTED_LABELS
+from hf_factuality.generation.failures import Failures
 from hf_factuality.generation.journal import LineFile, only_run
 from hf_factuality.io.files import last_name, write_atomically, writing
 from hf_factuality.io.markdown import cell, escaped
@@ -96,12 +97,18 @@ def judged_responses(
         if workers:
             over_ray(batches, sampler, seed, work, workers, gpus_per_worker)
             batches = []
+        lost = Failures(known=len(responses))
         worker, behind = Worker("verification"), None  # of one batch, while the next is sampled
         stack.callback(worker.close)
         try:
             for batch in batches:
                 if not all(question.id in responses for question in batch):
-                    responses.add(sample_batch(batch, sampler, seed, patience))
+                    sampled = sample_batch(batch, sampler, seed, patience)
+                    if not isinstance(sampler, GivenResponses):
+                        for _, found in sampled:
+                            lost.count(None if any(found) else "no response could be sampled")
+                        lost.check("the model")  # before they are kept: the next run samples them again
+                    responses.add(sampled)
                 if not (work.served if overlap is None else overlap):
                     work.judge(batch)
                     continue

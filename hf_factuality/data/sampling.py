@@ -12,18 +12,15 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from hf_factuality.errors import DataError
 from hf_factuality.generation.base import ChatRequest, cut
-from hf_factuality.generation.causal import CausalModel, render
 from hf_factuality.generation.given import RESPONSE_COLUMNS, cut_answers, given_answers, is_header
+from hf_factuality.generation.local import LocalChat, load_causal
 from hf_factuality.generation.sampling import SamplingConfig
 from hf_factuality.generation.vllm import VLLMChat
 from hf_factuality.io.rows import read_rows
-from hf_factuality.io.upload import naming_model
 
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
-
-    from hf_factuality.generation.client import ChatClient
 
 
 Messages = Sequence[Mapping[str, str]]
@@ -47,77 +44,6 @@ class Sampler(Protocol):
         """Per prompt, as many responses as the settings ask for; `None` for one that could not be had."""
 
 
-class TransformersSampler(CausalModel):
-    """Samples with `generate` of a model in process.
-
-    The responses depend on which prompts are sampled together, so that a run which is to be repeated must group them alike.
-
-    Args:
-        model (`PreTrainedModel` or `str`):
-            The model, or a folder or name on the Hub.
-        tokenizer (`PreTrainedTokenizerBase`, *optional*):
-            Its tokenizer; that of the folder or repository by default.
-        config ([`SamplingConfig`], *optional*):
-            Settings.
-        batch_size (`int`, *optional*, defaults to `32`):
-            Responses generated at once.
-        revision (`str`, *optional*):
-            Revision of a name on the Hub.
-        model_kwargs (`Mapping[str, Any]`, *optional*):
-            Further arguments of `from_pretrained`, for example `{"device_map": "auto", "dtype": "bfloat16"}`.
-
-    Raises:
-        `DataError`: the tokenizer has no chat template.
-    """
-
-    def __init__(
-        self,
-        model: PreTrainedModel | str | Path,
-        tokenizer: PreTrainedTokenizerBase | None = None,
-        config: SamplingConfig | None = None,
-        batch_size: int = 32,
-        revision: str | None = None,
-        model_kwargs: Mapping[str, Any] | None = None,
-    ):
-        from transformers import AutoModelForCausalLM, AutoTokenizer
-
-        self.config = config or SamplingConfig()
-        self.batch_size = batch_size
-        named = isinstance(model, (str, Path))
-        name = model if named else model.name_or_path
-        if tokenizer is None:
-            with naming_model(name):
-                tokenizer = AutoTokenizer.from_pretrained(name, revision=revision)
-        if not tokenizer.chat_template:
-            raise DataError(f"the tokenizer of {name!r} has no chat template; set it, or sample from a chat model")
-        if named:
-            model = AutoModelForCausalLM.from_pretrained(model, revision=revision, **(model_kwargs or {}))
-        self._use(model, tokenizer)
-
-    def describe(self) -> dict[str, Any]:
-        """Model and settings; see [`Sampler`]."""
-        commit = getattr(self.model.config, "_commit_hash", None)
-        return {**self.identity(str(self.model.name_or_path), commit, self.batch_size), **self.config.describe()}
-
-    @staticmethod
-    def identity(model: str, commit: str | None, batch_size: int = 32) -> dict[str, Any]:
-        """What of [`TransformersSampler.describe`] is not settings."""
-        name = Path(model).name if commit is None else model
-        return {"sampler": "transformers", "model": name, "revision": commit, "batch_size": batch_size}
-
-    def sample(self, prompts: Sequence[Messages], seed: int) -> list[list[Response | None]]:
-        """Per prompt, its responses. The global random state is left alone."""
-        names = ("max_new_tokens", "temperature", "top_k", "top_p")
-        settings = {name: getattr(self.config, name) for name in names}
-        number, stop = self.config.num_samples, self.config.stop
-        texts = [text for prompt in prompts for text in [render(self.tokenizer, prompt, True)] * number]
-        if not settings["temperature"]:
-            settings |= dict.fromkeys(("temperature", "top_k", "top_p"))  # greedy decoding reads none of them
-        found = self.draw(texts, seed, do_sample=self.config.temperature > 0, **settings)
-        responses = [Response(text, reason == "stop") for text, reason in self._texts(found, stop)]
-        return _grouped(responses, number)
-
-
 class ServedSampler:
     """Samples from a model on any OpenAI-compatible server.
 
@@ -133,7 +59,7 @@ class ServedSampler:
 
     name = "served"
 
-    def __init__(self, client: ChatClient, config: SamplingConfig | None = None):
+    def __init__(self, client: Any, config: SamplingConfig | None = None):
         self.client = client
         self.config = config or SamplingConfig()
 
@@ -155,7 +81,76 @@ class ServedSampler:
         """Per prompt, its responses; `ServerError` if the server is gone."""
         answers = self.client.chat(self.requests(prompts, seed))
         found = [None if a.error is not None else Response(a.text, a.complete) for a in answers]
-        return _grouped(found, self.config.num_samples)
+        size = self.config.num_samples
+        return [found[first : first + size] for first in range(0, len(found), size)]
+
+
+class TransformersSampler(ServedSampler):
+    """Samples from a model in this process, see [`~hf_factuality.generation.LocalChat`]. A response depends on its prompt and
+    seed, and not on what is sampled with it.
+
+    Args:
+        model (`PreTrainedModel` or `str`):
+            The model, or a folder or name on the Hub.
+        tokenizer (`PreTrainedTokenizerBase`, *optional*):
+            Its tokenizer; that of the folder or repository by default.
+        config ([`SamplingConfig`], *optional*):
+            Settings.
+        batch_size (`int`, *optional*, defaults to `32`):
+            Responses generated at once.
+        revision (`str`, *optional*):
+            Revision of a name on the Hub.
+        model_kwargs (`Mapping[str, Any]`, *optional*):
+            Further arguments of `from_pretrained`, for example `{"device_map": "auto", "dtype": "bfloat16"}`.
+
+    Raises:
+        `DataError`: the tokenizer has no chat template.
+    """
+
+    name = "transformers"
+
+    def __init__(
+        self,
+        model: PreTrainedModel | str | Path,
+        tokenizer: PreTrainedTokenizerBase | None = None,
+        config: SamplingConfig | None = None,
+        batch_size: int = 32,
+        revision: str | None = None,
+        model_kwargs: Mapping[str, Any] | None = None,
+    ):
+        named = isinstance(model, (str, Path))
+        name = model if named else model.name_or_path
+        if named or tokenizer is None:
+            kwargs = dict(model_kwargs or {}) if named else None
+            loaded, tokenizer = load_causal(name, revision, tokenizer, kwargs)
+            model = loaded if named else model
+        if not tokenizer.chat_template:
+            raise DataError(f"the tokenizer of {name!r} has no chat template; set it, or sample from a chat model")
+        super().__init__(LocalChat(model, tokenizer, batch_size=batch_size), config)
+
+    @property
+    def model(self) -> PreTrainedModel:
+        """The model."""
+        return self.client.model
+
+    @property
+    def tokenizer(self) -> PreTrainedTokenizerBase:
+        """Its tokenizer."""
+        return self.client.tokenizer
+
+    def describe(self) -> dict[str, Any]:
+        """Model and settings; see [`Sampler`]."""
+        commit = getattr(self.model.config, "_commit_hash", None)
+        return {
+            **self.identity(str(self.model.name_or_path), commit, self.client.batch_size),
+            **self.config.describe(),
+        }
+
+    @staticmethod
+    def identity(model: str, commit: str | None, batch_size: int = 32) -> dict[str, Any]:
+        """What of [`TransformersSampler.describe`] is not settings."""
+        name = Path(model).name if commit is None else model
+        return {"sampler": "transformers", "model": name, "revision": commit, "batch_size": batch_size}
 
 
 class VLLMSampler(ServedSampler):
@@ -300,7 +295,3 @@ def resampled(sampler: Sampler, num_samples: int) -> Sampler:
     other = copy.copy(sampler)
     other.config = replace(sampler.config, num_samples=num_samples)
     return other
-
-
-def _grouped(found: list[Response | None], size: int) -> list[list[Response | None]]:
-    return [found[first : first + size] for first in range(0, len(found), size)]

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from hf_factuality.data.benchmarks.base import BenchmarkItem
 from hf_factuality.errors import DataError
 from hf_factuality.functional.metrics import require_log_likelihoods
-from hf_factuality.generation.base import ChatAnswer, ChatRequest
+from hf_factuality.generation.base import Backend, ChatAnswer, ChatRequest
 from hf_factuality.generation.given import ANSWER_COLUMNS, given_answers, is_header
 from hf_factuality.generation.sampling import SamplingConfig
 from hf_factuality.io.rows import file_kind, json_list, read_rows
@@ -62,34 +62,33 @@ class Engine(Protocol):
         """Per item its id and, per choice, the natural logarithm of its probability, summed over its tokens; not of servers."""
 
 
-class ServerEngine:
-    """A model on an OpenAI-compatible server, through [`~hf_factuality.generation.client.ChatClient`], which gets `kwargs`. `cache`
-    holds the answers of a batch that is under way, so that a killed run asks for none of them again."""
+class ModelEngine:
+    """A model that answers by way of a client of [`~hf_factuality.generation`]."""
 
     generates = True
+    client: Backend
+
+    def generate(self, requests: Sequence[Request], sampling: SamplingConfig) -> Iterator[tuple[Request, ChatAnswer]]:
+        """A completion per request, as they come."""
+        asked = [request.chat(sampling) for request in requests]
+        yield from ((requests[number], answer) for number, answer in self.client.stream(asked))
+
+
+class ServerEngine(ModelEngine):
+    """A model on an OpenAI-compatible server, through [`~hf_factuality.generation.client.ChatClient`], which gets `kwargs`.
+    Nothing is cached: the journal has each answer as soon as it is there."""
 
     def __init__(
-        self,
-        model: str,
-        base_url: str,
-        *,
-        concurrency: int = 32,
-        cache: Path | None = None,
-        template_arguments: Mapping[str, Any] | None = None,
-        **kwargs: Any,
+        self, model: str, base_url: str, *, template_arguments: Mapping[str, Any] | None = None, **kwargs: Any
     ):
         from hf_factuality.generation.client import ChatClient
 
-        self.cache = cache
-        self._concurrency = concurrency
         self._template_arguments = dict(template_arguments or {})
         body = {"chat_template_kwargs": self._template_arguments} if self._template_arguments else {}
-        self._client = ChatClient(
-            base_url, model, concurrency=concurrency, cache=cache or False, extra_body=body, keep_cut=True, **kwargs
-        )
+        self.client: ChatClient = ChatClient(base_url, model, cache=False, extra_body=body, **kwargs)
 
     def identity(self) -> dict[str, Any]:
-        return _identity(self._client.model, self._client.revision, "openai-compatible")
+        return _identity(self.client.model, self.client.revision, "openai-compatible")
 
     def settings(self) -> dict[str, Any]:
         return {"prompt_format": "server", "chat_template_kwargs": self._template_arguments}
@@ -98,21 +97,10 @@ class ServerEngine:
         """A server says itself what it cannot answer; the flags refuse log-likelihoods, which none tells."""
 
     def generate(self, requests: Sequence[Request], sampling: SamplingConfig) -> Iterator[tuple[Request, ChatAnswer]]:
-        from hf_factuality.generation.client import ServerError
-
-        size = 4 * self._concurrency
         try:
-            for start in range(0, len(requests), size):
-                part = requests[start : start + size]
-                try:
-                    answers, failure = self._client.chat([request.chat(sampling) for request in part]), None
-                except ServerError as error:
-                    answers, failure = error.answers, error
-                yield from (found for found in zip(part, answers, strict=True) if found[1] is not None)
-                if failure is not None:
-                    raise failure
+            yield from super().generate(requests, sampling)
         finally:
-            self._client.close()
+            self.client.close()
 
 
 class FileEngine:

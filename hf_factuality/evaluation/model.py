@@ -124,8 +124,6 @@ def evaluate_model(args: Arguments) -> EvaluateResult:
             entries.append(ability.measure(engine, args.out, args.overwrite))
             write_results(args.out, model, entries, machine, args.command)
             answered.append((None, entries[-1:]))
-        if isinstance(engine, ServerEngine):
-            _remove(engine.cache)  # the files of answers hold it all by now
     below = failures(_scores(entries, plan.thresholds), _unjudged(entries, claims), plan.allowed_missing)
     return EvaluateResult(entries, args.out, below, notes, answers=answered)
 
@@ -171,10 +169,7 @@ def _engine(args: Arguments, plan: EvaluationPlan) -> Engine:
         return _file_engine(args, *plan.tasks)
     known = {"revision": args.revision, "template_arguments": plan.template_arguments}
     if args.base_url:
-        cache = args.out.with_name(f".{args.out.stem}.cache.sqlite")
-        if args.overwrite:
-            _remove(cache)
-        return ServerEngine(args.model[0], args.base_url, concurrency=args.concurrency, cache=cache, **known)
+        return ServerEngine(args.model[0], args.base_url, concurrency=args.concurrency, **known)
     from hf_factuality.evaluation.local import LocalEngine
 
     loading = ("dtype", "device", "batch_size", "prompt_format", "trust_remote_code")
@@ -192,11 +187,6 @@ def _file_engine(args: Arguments, task: Task) -> FileEngine:
         task.generation = replace(task.generation, num_samples=n_samples, temperature=temperature)
         check_samples(task, path.name)
     return engine
-
-
-def _remove(cache: Path) -> None:
-    for path in cache.parent.glob(f"{cache.name}*"):
-        path.unlink()
 
 
 def _set_format(args: Arguments, engine: Engine, task: Task) -> None:

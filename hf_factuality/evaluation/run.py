@@ -13,9 +13,10 @@ from hf_factuality.evaluation.engines import Engine, Request
 from hf_factuality.evaluation.journal import Journal, journal_row
 from hf_factuality.evaluation.plan import Task
 from hf_factuality.evaluation.verification import AnswerJudge, JournalVerdicts, answer_row
+from hf_factuality.generation.failures import GIVE_UP_AFTER, Failures
 from hf_factuality.rewards import ChecklistReward
 from hf_factuality.verifiers.guard import GuardedVerifier
-from hf_factuality.verifiers.service import GIVE_UP_AFTER, VerificationRequest, judge_rows
+from hf_factuality.verifiers.service import VerificationRequest, judge_rows
 
 
 logger = logging.getLogger(__name__)
@@ -37,19 +38,22 @@ def answer_items(engine: Engine, task: Task, journal: Journal) -> None:
         return
     requests = [Request(item, sample) for item in task.items for sample in range(task.generation.num_samples)]
     todo = [request for request in requests if not journal.sample(request.item.id, request.sample)]
-    errors = []
+    failures = Failures(known=len(requests) - len(todo))
     with _bar(len(todo), " completions") as bar:
         for request, found in engine.generate(todo, task.generation):
             bar.update()
+            failures.count(found.error, request.item.id)
             if found.error:
-                errors.append(found.error)
+                if engine.generates:
+                    failures.check("the model")
                 continue
             name, answer = request.item.id, {"text": found.text, "finish_reason": found.finish_reason}
             journal.add([{"id": name, "prompt": prompts[name], "sample": request.sample, **answer}])
-    if errors:
-        logger.warning("%d of %d completions are missing; the first: %s", len(errors), len(requests), errors[0])
-    if len(errors) == len(requests):
-        raise JudgingError(f"no question was answered; the first: {errors[0]}")
+    if failures.failed:
+        told = "%d of %d completions are missing; the first: %s"
+        logger.warning(told, failures.failed, len(requests), failures.first_reason)
+    if failures.all_failed:
+        raise JudgingError(f"no question was answered; the first: {failures.first_reason}")
 
 
 def judge_answers(task: Task, journal: Journal) -> None:

@@ -29,6 +29,7 @@ from hf_factuality.evaluation._shared import (
 )
 from hf_factuality.evaluation.verify_input import AnswerSource, Columns, read_answers
 from hf_factuality.functional.scoring import decided_precision, factual_precision
+from hf_factuality.generation.failures import GIVE_UP_AFTER
 from hf_factuality.generation.journal import dumps
 from hf_factuality.io.ray import engine_of
 from hf_factuality.metrics._arguments import check_argument_values, check_metric_args
@@ -42,15 +43,7 @@ from hf_factuality.spans import Label, LabeledSpan, Verification
 from hf_factuality.verifiers.base import Verifier
 from hf_factuality.verifiers.guard import GuardedVerifier, OverRay, quiet_guard
 from hf_factuality.verifiers.registry import load_verifier, served_arguments
-from hf_factuality.verifiers.service import (
-    CHUNK,
-    GIVE_UP_AFTER,
-    JudgedRow,
-    JudgingReport,
-    VerificationRequest,
-    judge_rows,
-    left_out,
-)
+from hf_factuality.verifiers.service import CHUNK, JudgedRow, JudgingReport, VerificationRequest, judge_rows, left_out
 
 
 if TYPE_CHECKING:

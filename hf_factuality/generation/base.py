@@ -6,7 +6,7 @@ this process), [`~hf_factuality.generation.vllm.VLLMChat`] (vLLM in this process
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -23,10 +23,23 @@ _INCOMPLETE = _CUT | {"content_filter", "abort", "error", "ambiguous"}
 
 
 class ChatModel(Protocol):
-    """What judges, extractors, `evaluate` and `build-preferences` ask."""
+    """What judges, extractors and samplers ask."""
 
     def chat(self, requests: Sequence[ChatRequest]) -> list[ChatAnswer]:
         """One answer per request, in order; a request that failed alone has an `error`."""
+
+
+class Backend:
+    """A [`ChatModel`] that gives its answers as they come: on a server, in this process, by vLLM."""
+
+    def stream(self, requests: Sequence[ChatRequest]) -> Iterator[tuple[int, ChatAnswer]]:
+        """Number of a request and its answer, in any order, so that a run that dies keeps what it had."""
+        raise NotImplementedError
+
+    def chat(self, requests: Sequence[ChatRequest]) -> list[ChatAnswer]:
+        """One [`ChatAnswer`] per request, in order."""
+        answers = dict(self.stream(requests))
+        return [answers[number] for number in range(len(requests))]
 
 
 @dataclass(frozen=True)

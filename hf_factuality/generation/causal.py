@@ -8,12 +8,12 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from hf_factuality.generation.base import ChatRequest, cut
+from hf_factuality.generation.base import Backend, ChatRequest, cut
 
 
 if TYPE_CHECKING:  # both are loaded when a model is asked
     import torch
-    from transformers import LogitsProcessorList
+    from transformers import LogitsProcessorList, StoppingCriteriaList
 
 
 def render(
@@ -88,27 +88,22 @@ def processors(request: ChatRequest, seeds: Sequence[int]) -> LogitsProcessorLis
     return found
 
 
-class CausalModel:
-    """What all that ask a model (or `PeftModel`) in this process share; `batch_size` rows go through it at once."""
+class CausalModel(Backend):
+    """A model (or `PeftModel`) in this process in terms of tokens; `batch_size` rows go through it at once."""
 
     model: Any = None
-
-    def __init__(self, model: Any, tokenizer: Any, batch_size: int):
-        self.batch_size = batch_size
-        self._use(model, tokenizer)
+    batch_size: int
+    prompt_format: str = "chat"
 
     def _use(self, model: Any, tokenizer: Any) -> None:
         self.model, self.tokenizer = model, tokenizer
         self._keeps_logits = "logits_to_keep" in inspect.signature(base_model(model).forward).parameters
 
     def _ends(self) -> set[int]:
-        """Tokens that end a completion."""
-        return self._settings_ends() | ({getattr(self.tokenizer, "eos_token_id", None)} - {None})
-
-    def _settings_ends(self) -> set[int]:
-        """Those of the model's generation settings."""
+        """Tokens that end a completion: those of the model's generation settings, and its tokenizer's."""
         found = getattr(getattr(self.model, "generation_config", None), "eos_token_id", None)
-        return {found} if isinstance(found, int) else set(found or ())
+        known = {found} if isinstance(found, int) else set(found or ())
+        return known | ({getattr(self.tokenizer, "eos_token_id", None)} - {None})
 
     def _padding(self) -> int:
         known = getattr(self.tokenizer, "pad_token_id", None)
@@ -122,8 +117,13 @@ class CausalModel:
         return positions if isinstance(positions, int) and positions > 0 else None
 
     def _encode(self, text: str) -> list[int]:
-        """Ids of a rendered prompt: a template writes the tokens that begin a text itself."""
-        return self.tokenizer(text, add_special_tokens=False)["input_ids"]
+        """Ids of a rendered prompt: a template writes the tokens that begin a text itself; a plain text gets those that its
+        tokenizer adds, without an end."""
+        bare = self.tokenizer(text, add_special_tokens=False)["input_ids"]
+        if self.prompt_format == "chat":
+            return bare
+        ids = self.tokenizer(text)["input_ids"]
+        return ids[:-1] if len(ids) > len(bare) and ids[-1] in self._ends() and ids[-1:] != bare[-1:] else ids
 
     def _padded(self, rows: Sequence[Sequence[int]], left: bool) -> tuple[torch.Tensor, torch.Tensor]:
         """Tokens and attention mask (1: a token), both int64 of shape (B, T)."""
@@ -136,81 +136,65 @@ class CausalModel:
         device = self.model.get_input_embeddings().weight.device
         return tokens.to(device), mask.to(device)
 
-    def _texts(self, rows: Sequence[Sequence[int]], stop: Sequence[str] = ()) -> Iterator[tuple[str, str]]:
+    def _text(self, row: Sequence[int], stop: Sequence[str] = ()) -> tuple[str, str]:
         """Text up to the first token or text that ends it, and `"stop"` or `"length"`."""
-        ends = self._ends()
-        for row in rows:
-            end = next((place for place, token in enumerate(row) if token in ends), None)
-            text, stopped = cut(self.tokenizer.decode(row[:end], skip_special_tokens=True), stop)
-            yield text, "stop" if stopped or end is not None else "length"
+        ended = bool(row) and row[-1] in self._ends()
+        text, stopped = cut(self.tokenizer.decode(row[: len(row) - ended], skip_special_tokens=True), stop)
+        return text, "stop" if stopped or ended else "length"
 
-    def draw(self, prompts: Sequence[str], seed: int, **settings: Any) -> list[list[int]]:
-        """New tokens for each rendered prompt by `generate`, all from one stream of random numbers, so that they depend
-        on what is drawn together. The model's mode and the global random state are left alone.
-        """
+    @contextmanager
+    def _asking(self) -> Iterator[None]:
+        """Around each pass of the model, and never around what the caller does between two of them."""
         import torch
 
-        rows = {text: self._encode(text) for text in prompts}
-        was_training = self.model.training
-        self.model.eval()
-        found: list[list[int]] = []
-        try:
-            with torch.inference_mode(), torch.random.fork_rng(devices=range(torch.cuda.device_count())):
-                torch.manual_seed(seed)
-                for first in range(0, len(prompts), self.batch_size):
-                    batch = [rows[text] for text in prompts[first : first + self.batch_size]]
-                    tokens, mask = self._padded(batch, left=True)
-                    output = self.model.generate(
-                        input_ids=tokens, attention_mask=mask, eos_token_id=sorted(self._ends()),
-                        pad_token_id=self._padding(), **settings,
-                    )  # fmt: skip
-                    found += output[:, tokens.shape[1] :].tolist()
-        finally:
-            self.model.train(was_training)
-        return found
+        with torch.inference_mode():
+            yield
 
-    def _complete(self, rows: Sequence[tuple[Any, Sequence[int], int, ChatRequest]]) -> Iterator[tuple[Any, str, str]]:
-        """For rows of (key, ids of the prompt, seed, settings): key, text and why it ended. What a row says does not
-        depend on its batch, nor on the model's own generation settings (a repetition penalty, top-k). The longest
-        prompts come first, so that what does not fit into memory fails at once."""
+    def _complete(
+        self, rows: Sequence[tuple[Any, Sequence[int], int, ChatRequest]]
+    ) -> Iterator[tuple[Any, list[int]]]:
+        """For rows of (key, ids of the prompt, seed, settings): key and new tokens, with the one that ends them. What a row
+        says does not depend on its batch, nor on the model's own generation settings (a repetition penalty, top-k). The
+        longest prompts come first, so that what does not fit into memory fails at once."""
         from transformers import GenerationConfig
 
         groups: dict[ChatRequest, list[tuple]] = {}
         for row in rows:
-            groups.setdefault(replace(row[-1], messages=(), seed=None), []).append(row)
+            groups.setdefault(replace(row[-1], messages=(), seed=None, chat_template_kwargs={}), []).append(row)
+        ends = self._ends()
         for request, group in groups.items():
             group.sort(key=lambda row: len(row[1]), reverse=True)
             settings = GenerationConfig(
                 max_new_tokens=request.max_new_tokens,
                 do_sample=False,  # the draws are made by the processors, row by row
                 use_cache=True,
-                eos_token_id=sorted(self._ends()) or None,
+                eos_token_id=sorted(ends) or None,
                 pad_token_id=self._padding(),
-                stop_strings=list(request.stop) or None,
             )
-            more = {"tokenizer": self.tokenizer} if request.stop else {}
+            stops = _stops(self.tokenizer, request.stop)
             for start in range(0, len(group), self.batch_size):
                 keys, prompts, seeds, _ = zip(*group[start : start + self.batch_size], strict=True)
-                tokens, mask = self._padded(prompts, left=True)
-                draws = processors(request, seeds)
-                with _default_generation(base_model(self.model)):
+                with self._asking(), _default_generation(base_model(self.model)):
+                    tokens, mask = self._padded(prompts, left=True)
                     found = self.model.generate(
                         input_ids=tokens,
                         attention_mask=mask,
                         generation_config=settings,
-                        logits_processor=draws,
-                        **more,
+                        logits_processor=processors(request, seeds),
+                        stopping_criteria=stops,
                     )
-                texts = self._texts(found[:, tokens.shape[1] :].tolist(), request.stop)
-                for key, (text, reason) in zip(keys, texts, strict=True):
-                    yield key, text, reason
+                for key, row in zip(keys, found[:, tokens.shape[1] :].tolist(), strict=True):
+                    end = next((place for place, token in enumerate(row) if token in ends), len(row))
+                    yield key, row[: end + 1]
 
     def _scored(self, pairs: Sequence[tuple[list[int], list[int]]]) -> Iterator[tuple[int, float]]:
         """Number of a pair of prompt and answer, and the answer's log-likelihood, the longest pairs first."""
         order = sorted(range(len(pairs)), key=lambda number: -sum(map(len, pairs[number])))
         for start in range(0, len(order), self.batch_size):
             batch = order[start : start + self.batch_size]
-            yield from zip(batch, self._log_likelihoods([pairs[number] for number in batch]), strict=True)
+            with self._asking():
+                found = self._log_likelihoods([pairs[number] for number in batch])
+            yield from zip(batch, found, strict=True)
 
     def _log_likelihoods(self, pairs: Sequence[tuple[list[int], list[int]]]) -> list[float]:
         """Of a batch: log-probability of each answer after its prompt, summed over its tokens."""
@@ -232,6 +216,16 @@ class CausalModel:
             wanted = torch.tensor(answer, device=scores.device)[:, None]
             sums.append(scores.gather(-1, wanted).double().sum().item())
         return sums
+
+
+def _stops(tokenizer: Any, stop: Sequence[str]) -> StoppingCriteriaList:
+    """What ends a row at one of the texts."""
+    from transformers import StoppingCriteriaList, StopStringCriteria
+
+    try:
+        return StoppingCriteriaList([StopStringCriteria(tokenizer, list(stop))] if stop else [])
+    except ValueError:  # of some tokenizers it does not find out what a token adds to a text; the answer is cut then
+        return StoppingCriteriaList()
 
 
 def base_model(model: Any) -> Any:

@@ -10,12 +10,12 @@ import asyncio
 import logging
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from hf_factuality.generation.base import ChatAnswer, ChatRequest, TokenLogprobs, cut
+from hf_factuality.generation.base import Backend, ChatAnswer, ChatRequest, TokenLogprobs, cut
 from hf_factuality.generation.cache import AnswerCache, content_key
 from hf_factuality.generation.transport import Failure, RetryPolicy, ServerError, Transport
 
@@ -50,7 +50,7 @@ class ClientStats:
     cut: int = 0
 
 
-class ChatClient:
+class ChatClient(Backend):
     """Sends chat requests to one model on one server.
 
     Constrained choice and log-probabilities are used where the server has them. Servers differ, and several ignore what
@@ -198,29 +198,40 @@ class ChatClient:
         parts["max_tokens"] = request.max_new_tokens
         return content_key({**parts, **{name: getattr(request, name) for name in fields}})
 
-    def chat(self, requests: Sequence[ChatRequest]) -> list[ChatAnswer]:
-        """One [`ChatAnswer`] per request, in order. [`ServerError`]: the server is gone or refuses every request;
-        `error.answers` holds the answers until then, and the cache has them too."""
-        keys = [self.key(request) for request in requests]
-        known = {} if self.cache is None else self.cache.get_many(keys)
-        read = {key: ChatAnswer.from_dict(value) for key, value in known.items()}
-        answers = {key: answer for key, answer in read.items() if answer is not None and self._final(answer)}
-        self.stats.cached += sum(key in answers for key in keys)
-        missing = {key: request for key, request in zip(keys, requests, strict=True) if key not in answers}
-        if missing:
-            try:
-                self._transport.call(self._run(missing, answers))
-            except ServerError as error:
-                found = [_ended(answers.get(key), request) for key, request in zip(keys, requests, strict=True)]
-                done = sum(answer is not None and answer.error is None for answer in found)
-                kept = f"; the cache {self.cache.path} keeps them" if self.cache is not None and done else ""
-                failed = ServerError(f"{error}; {done} of {len(keys)} requests were answered{kept}")
-                failed.answers = found
-                raise failed from None
-        return [_ended(answers[key], request) for key, request in zip(keys, requests, strict=True)]
+    def stream(self, requests: Sequence[ChatRequest]) -> Iterator[tuple[int, ChatAnswer]]:
+        """Number of a request and its [`ChatAnswer`], as they come. [`ServerError`]: the server is gone or refuses every
+        request; what was answered until then was given, and the cache has it too."""
+        numbers: dict[str, list[int]] = {}
+        for number, request in enumerate(requests):
+            numbers.setdefault(self.key(request), []).append(number)
+        done = 0
+        try:
+            for key, answer in self._found(numbers, requests):
+                for number in numbers[key]:
+                    done += answer.error is None
+                    yield number, _ended(answer, requests[number])
+        except ServerError as error:
+            kept = f"; the cache {self.cache.path} keeps them" if self.cache is not None and done else ""
+            raise ServerError(f"{error}; {done} of {len(requests)} requests were answered{kept}") from None
 
-    async def _run(self, missing: Mapping[str, ChatRequest], answers: dict[str, ChatAnswer]):
-        """Fill `answers`; workers take requests from one iterator. Those that wait to try again hold back few others."""
+    def _found(
+        self, numbers: Mapping[str, Sequence[int]], requests: Sequence[ChatRequest]
+    ) -> Iterator[tuple[str, ChatAnswer]]:
+        """The answers that the cache has, and those of the server."""
+        known = {} if self.cache is None else self.cache.get_many(numbers)
+        missing = {}
+        for key, (first, *_) in numbers.items():
+            answer = ChatAnswer.from_dict(known[key]) if key in known else None
+            if answer is not None and self._final(answer):
+                self.stats.cached += len(numbers[key])
+                yield key, answer
+            else:
+                missing[key] = requests[first]
+        if missing:
+            yield from self._transport.iterate(lambda give: self._run(missing, give))
+
+    async def _run(self, missing: Mapping[str, ChatRequest], give: Callable[[tuple[str, ChatAnswer]], Any]):
+        """Give the answers; workers take requests from one iterator. Those that wait to try again hold back few others."""
         todo = iter(missing.items())
 
         async def work(epoch: int):
@@ -229,14 +240,14 @@ class ChatClient:
                     answer = await self._answer(request, epoch)
                 except Failure as failure:
                     self.stats.failed += 1
-                    answers[key] = ChatAnswer(error=failure.reason)
+                    give((key, ChatAnswer(error=failure.reason)))
                     continue
                 self.stats.answered += 1
                 self.stats.cut += answer.was_cut
-                answers[key] = answer
                 # An empty answer may be the server's failure.
                 if self.cache is not None and answer.text and self._final(answer):
                     self.cache.put(key, answer.to_dict())
+                give((key, answer))
 
         with self._transport.gate.batch() as epoch:
             count = min(WORKERS_PER_SLOT * self._settings["concurrency"], len(missing))
@@ -360,9 +371,9 @@ def _fields(request: ChatRequest) -> dict[str, Any]:
     return fields
 
 
-def _ended(answer: ChatAnswer | None, request: ChatRequest) -> ChatAnswer | None:
+def _ended(answer: ChatAnswer, request: ChatRequest) -> ChatAnswer:
     """The answer without what a server that does not know `stop` has added."""
-    if answer is None or not request.stop:
+    if not request.stop:
         return answer
     text, stopped = cut(answer.text, request.stop)
     return replace(answer, text=text, finish_reason="stop") if stopped else answer

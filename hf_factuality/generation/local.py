@@ -10,14 +10,16 @@ import logging
 import math
 import random
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hf_factuality.errors import JudgingError
 from hf_factuality.generation.base import ChatAnswer, ChatRequest, TokenLogprobs
 from hf_factuality.generation.causal import CausalModel, processors, render
+from hf_factuality.io.upload import naming_model
 
 
 if TYPE_CHECKING:
@@ -58,6 +60,8 @@ class LocalChat(CausalModel):
             For requests that are sampled without a seed of their own.
         template_kwargs (`Mapping[str, Any]`, *optional*):
             Further arguments of the chat template, such as `{"enable_thinking": False}`.
+        prompt_format (`str`, *optional*, defaults to `"chat"`):
+            `"chat"`: by the chat template. `"plain"`: the contents alone, for models that were not trained on chats.
 
     Raises:
         `ValueError`: an argument is out of range, or see [`LocalChat.bind`].
@@ -79,6 +83,7 @@ class LocalChat(CausalModel):
         max_length: int | None = None,
         seed: int = 0,
         template_kwargs: Mapping[str, Any] | None = None,
+        prompt_format: str = "chat",
     ):
         if adapter not in ("policy", "base"):
             raise ValueError(f'adapter must be "policy" or "base" (the adapter switched off), got {adapter!r}')
@@ -90,6 +95,8 @@ class LocalChat(CausalModel):
         self.max_length = max_length
         self.seed = seed
         self.template_kwargs = dict(template_kwargs or {})
+        self.prompt_format = prompt_format
+        self._last: tuple[str | None, list[int]] = (None, [])
         self._drawn = 0
         self._warned = False
         if model is not None:
@@ -102,7 +109,8 @@ class LocalChat(CausalModel):
     def config(self) -> dict[str, Any]:
         """Arguments that make this client again; the model is left out and must be bound again."""
         names = ("adapter", "batch_size", "max_length", "seed", "template_kwargs")
-        return {name: getattr(self, name) for name in names}
+        plain = {} if self.prompt_format == "chat" else {"prompt_format": self.prompt_format}
+        return {name: getattr(self, name) for name in names} | plain
 
     def bind(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None = None) -> LocalChat:
         """Use this model from now on; returns itself.
@@ -125,51 +133,76 @@ class LocalChat(CausalModel):
             raise ValueError(f"{kind} is an encoder-decoder; a decoder-only model is needed")
         if tokenizer is None:
             raise ValueError("the model needs its tokenizer: bind(model, tokenizer)")
-        if getattr(tokenizer, "chat_template", None) is None:
+        if self.prompt_format == "chat" and getattr(tokenizer, "chat_template", None) is None:
             raise ValueError("the tokenizer has no chat template; set tokenizer.chat_template")
         if self.adapter == "base" and not _has_adapter(model):
             raise ValueError(f'adapter="base" switches a PEFT adapter off, and {kind} has none')
         self._use(model, tokenizer)
+        self._last = None, []
         return self
 
-    def chat(self, requests: Sequence[ChatRequest]) -> list[ChatAnswer]:
-        """One [`~hf_factuality.generation.client.ChatAnswer`] per request, in order; equal requests have one answer.
+    def stream(self, requests: Sequence[ChatRequest]) -> Iterator[tuple[int, ChatAnswer]]:
+        """Number of a request and its [`~hf_factuality.generation.base.ChatAnswer`], a batch at a time; equal requests have
+        one answer.
 
         A prompt that the chat template refuses or that leaves no room for an answer has an `error`. `JudgingError`: no model
         is bound, its parameters are split over processes, or `adapter="base"` meets an adapter that is merged into the
         weights.
         """
         if not requests:
-            return []
+            return
+        numbers: dict[ChatRequest, list[int]] = {}
+        for number, request in enumerate(requests):
+            numbers.setdefault(request, []).append(number)
+        chosen: dict[ChatRequest, list[tuple[list[int], list[int]]]] = {}
+        free = []
+        for request, asked in self._read(numbers):
+            if isinstance(asked, str):
+                yield from ((number, ChatAnswer(error=asked)) for number in numbers[request])
+            elif asked[1]:
+                chosen[request] = asked[1]
+            else:
+                prompt, _, limit = asked
+                free.append((request, prompt, self._seed(request), replace(request, max_new_tokens=limit)))
+        scores = dict(self._scored([pair for pairs in chosen.values() for pair in pairs]))
+        places = iter(range(len(scores)))
+        for request, pairs in chosen.items():
+            answer = self._answer(request, [scores[next(places)] for _ in pairs])
+            yield from ((number, answer) for number in numbers[request])
+        for request, row in self._complete(free):
+            answer = ChatAnswer(*self._text(row, request.stop))
+            yield from ((number, answer) for number in numbers[request])
+
+    def tokens(self, requests: Sequence[ChatRequest]) -> list[list[int]]:
+        """The new tokens of each answer, with the one that ends it; `JudgingError` for a request that has none."""
+        rows = []
+        for number, (request, asked) in enumerate(self._read(requests)):
+            if isinstance(asked, str):
+                raise JudgingError(asked)
+            rows.append((number, asked[0], self._seed(request), replace(request, max_new_tokens=asked[2])))
+        found = dict(self._complete(rows))
+        return [found[number] for number in range(len(requests))]
+
+    def _read(self, requests: Iterable[ChatRequest]) -> Iterator[tuple[ChatRequest, Any]]:
+        """Each request with its [`LocalChat._tokens`], or why it cannot be asked."""
         if self.model is None:
             raise JudgingError(
                 "this judge has no model yet: call bind(model, tokenizer) or bind_policy(verifier, ...)"
             )
-        answers: dict[ChatRequest, ChatAnswer] = {}
-        chosen: dict[ChatRequest, list[tuple[list[int], list[int]]]] = {}
-        free = []
-        for request in dict.fromkeys(requests):
+        for request in requests:
             try:
-                prompt, pairs, limit = self._tokens(request)
+                yield request, self._tokens(request)
             except _Unanswerable as error:
-                answers[request] = ChatAnswer(error=str(error))
-                continue
-            if pairs:
-                chosen[request] = pairs
-            else:
-                free.append((request, prompt, self._seed(request), replace(request, max_new_tokens=limit)))
-        with _LOCK, self._judging():
-            scores = dict(self._scored([pair for pairs in chosen.values() for pair in pairs]))
-            numbers = iter(range(len(scores)))
-            for request, pairs in chosen.items():
-                answers[request] = self._answer(request, [scores[next(numbers)] for _ in pairs])
-            for request, text, reason in self._complete(free):
-                answers[request] = ChatAnswer(text, reason)
-        return [answers[request] for request in requests]
+                yield request, str(error)
+
+    def prompt(self, messages: Sequence[Mapping[str, str]], **template_kwargs: Any) -> str:
+        """Text that the model is given."""
+        arguments = {**self.template_kwargs, **template_kwargs}
+        return render(self.tokenizer, messages, self.prompt_format == "chat", arguments)
 
     @contextmanager
-    def _judging(self) -> Iterator[None]:
-        """Eval mode without gradients; afterwards everything is as before."""
+    def _asking(self) -> Iterator[None]:
+        """Eval mode without gradients, by one thread at a time; afterwards everything is as before."""
         import torch
 
         model = self.model
@@ -182,10 +215,10 @@ class LocalChat(CausalModel):
                 "the model in training judges on a thread of its own: a time-out would leave it in eval mode while training "
                 "goes on. Set verifier_timeout far above what judging takes."
             )
-        modes = [(module, module.training) for module in model.modules()]
-        gradients = [(parameter, parameter.requires_grad) for parameter in parameters]
         device = next(model.parameters()).device
-        with ExitStack() as stack:
+        with _LOCK, ExitStack() as stack:
+            modes = [(module, module.training) for module in model.modules()]
+            gradients = [(parameter, parameter.requires_grad) for parameter in parameters]
             # Switching adapters on again makes all their weights trainable, also those that were frozen: put back last.
             stack.callback(_restore, modes, gradients)
             stack.enter_context(torch.no_grad())
@@ -202,10 +235,13 @@ class LocalChat(CausalModel):
 
         messages = [{"role": role, "content": content} for role, content in request.messages]
         try:
-            text = render(self.tokenizer, messages, True, {**self.template_kwargs, **request.chat_template_kwargs})
+            text = self.prompt(messages, **request.chat_template_kwargs)
         except TemplateError as error:
             raise _Unanswerable(f"the chat template refuses the conversation: {error}") from None
-        prompt = self._encode(text)
+        last = self._last
+        if text != last[0]:  # samples of a prompt follow each other
+            self._last = last = (text, self._encode(text))
+        prompt = last[1]
         # Each for itself, as a model begins its answer: some tokenizers put a space before the first word of a text.
         pairs = [(prompt, self._encode(choice)) for choice in request.choices]
         if any(one != other and other.startswith(one) for one in request.choices for other in request.choices):
@@ -245,6 +281,35 @@ class LocalChat(CausalModel):
 
 class _Unanswerable(Exception):
     """A request that cannot be put to the model."""
+
+
+def load_causal(
+    name: str | Path,
+    revision: str | None = None,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    model_kwargs: Mapping[str, Any] | None = None,
+) -> tuple[PreTrainedModel | None, PreTrainedTokenizerBase]:
+    """A model, or a model with its PEFT adapter, by a folder or a name on the Hub, and its tokenizer, which is the base
+    model's where the folder of an adapter has none. Without `model_kwargs` the tokenizer alone."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    model, folder = None, Path(name)
+    trust = {"trust_remote_code": True} if (model_kwargs or {}).get("trust_remote_code") else {}
+    bare = folder.is_dir() and not any(folder.glob("tokenizer*")) and not any(folder.glob("*.model"))
+    with naming_model(name):
+        if tokenizer is None and not bare:  # first, as it fails at once
+            tokenizer = AutoTokenizer.from_pretrained(name, revision=revision, **trust)
+        if model_kwargs is not None:
+            model = AutoModelForCausalLM.from_pretrained(name, revision=revision, **model_kwargs)
+        if tokenizer is None:
+            tokenizer = AutoTokenizer.from_pretrained(adapted_model(model) or name, **trust)
+    return model, tokenizer
+
+
+def adapted_model(model: Any) -> str | None:
+    """Name of the model that an adapter stands on; `None` without an adapter."""
+    adapters = getattr(model, "peft_config", None) or {}
+    return next((config.base_model_name_or_path for config in adapters.values()), None)
 
 
 def bind_policy(verifier: Any, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None = None) -> int:

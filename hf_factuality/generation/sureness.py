@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hf_factuality.generation.base import cut
-from hf_factuality.generation.causal import render
+from hf_factuality.generation.base import ChatRequest, cut
 from hf_factuality.generation.local import LocalChat
+from hf_factuality.generation.sampling import SamplingConfig
 
 
 @dataclass(frozen=True)
@@ -66,23 +66,20 @@ def measure_sureness(
         `ValueError`, `JudgingError`: as for `LocalChat`.
     """
     words, chat, pairs, answers = words or SURE_WORDS["en"], LocalChat(model, tokenizer, batch_size=batch_size), [], []
-    texts = [render(tokenizer, messages, True) for messages in prompts]
-    with chat._judging():
-        drawn = chat.draw(
-            texts, 0, do_sample=False, max_new_tokens=max_new_tokens, temperature=None, top_k=None, top_p=None
-        )
-        for messages, text, row in zip(prompts, texts, drawn, strict=True):
-            # Up to the token that ends the answer, and with it.
-            heads = (row[:length] for length in range(1, len(row)))
-            decoded = ((ids, chat.tokenizer.decode(ids, skip_special_tokens=True)) for ids in heads)
-            ids = next((ids for ids, said in decoded if ids[-1] in chat._ends() or cut(said, stop)[1]), row)
-            ((answer, _),) = chat._texts([ids], stop)
-            both = [[*messages, {"role": "assistant", "content": words.said(answer, sure)}] for sure in (True, False)]
-            said = [chat._encode(render(tokenizer, turns, True)) for turns in both]
-            same = len(os.path.commonprefix(said))
-            answers.append(answer)
-            pairs += [(chat._encode(text), ids), *((found[:same], [found[same]]) for found in said)]
-        scores = [score for _, score in sorted(chat._scored(pairs))]
+    how = SamplingConfig(temperature=0.0, max_new_tokens=max_new_tokens)
+    drawn = chat.tokens([ChatRequest.of(messages, how, None) for messages in prompts])
+    for messages, row in zip(prompts, drawn, strict=True):
+        # Up to the token that ends the answer, and with it.
+        heads = (row[:length] for length in range(1, len(row)))
+        decoded = ((ids, chat.tokenizer.decode(ids, skip_special_tokens=True)) for ids in heads)
+        ids = next((ids for ids, said in decoded if cut(said, stop)[1]), row)
+        answer, _ = chat._text(ids, stop)
+        both = [[*messages, {"role": "assistant", "content": words.said(answer, sure)}] for sure in (True, False)]
+        said = [chat._encode(chat.prompt(turns)) for turns in both]
+        same = len(os.path.commonprefix(said))
+        answers.append(answer)
+        pairs += [(chat._encode(chat.prompt(messages)), ids), *((found[:same], [found[same]]) for found in said)]
+    scores = [score for _, score in sorted(chat._scored(pairs))]
     return [
         {
             "answer": answer, "p_pred": math.exp(scores[n] / len(pairs[n][1])),

@@ -11,13 +11,15 @@ import json
 import logging
 import math
 import os
+import queue
 import random
 import re
 import threading
 import time
 import urllib.request
 import weakref
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
@@ -47,14 +49,7 @@ _LOOPBACK = {"localhost", "127.0.0.1", "::1"}
 
 
 class ServerError(JudgingError):
-    """The server is gone, or refuses every request; the message names it and its last error.
-
-    Attributes:
-        answers (`Sequence`):
-            Per request of the batch, the [`~hf_factuality.generation.client.ChatAnswer`] if there was one, else `None`.
-    """
-
-    answers: Sequence[Any] = ()
+    """The server is gone, or refuses every request; the message names it and its last error."""
 
 
 @dataclass(frozen=True)
@@ -239,6 +234,26 @@ class Transport:
 
     def call(self, coroutine: Coroutine) -> Any:
         """Result of `coroutine`, which runs on the loop of this object."""
+        with self._running(coroutine) as future:
+            return future.result()
+
+    def iterate(self, work: Callable[[Callable[[Any], Any]], Coroutine]) -> Iterator[Any]:
+        """What `work` gives while it runs on the loop of this object; it is called off by whoever stops asking."""
+        given: queue.SimpleQueue = queue.SimpleQueue()
+
+        async def run():
+            try:
+                await work(given.put)
+            finally:
+                given.put(given)  # the end
+
+        with self._running(run()) as future:
+            while (found := given.get()) is not given:
+                yield found
+            future.result()
+
+    @contextmanager
+    def _running(self, coroutine: Coroutine) -> Iterator[Future]:
         with self._starting:
             if self._pid != os.getpid():
                 self._start()
@@ -258,7 +273,7 @@ class Transport:
                 task.cancel()
 
         try:
-            return asyncio.run_coroutine_threadsafe(run(), loop).result()
+            yield asyncio.run_coroutine_threadsafe(run(), loop)
         except BaseException:  # Ctrl-C, which may come before there is anything to wait for
             loop.call_soon_threadsafe(call_off)
             raise

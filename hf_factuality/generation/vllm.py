@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from hf_factuality.generation.base import ChatAnswer, ChatRequest
+from hf_factuality.generation.base import Backend, ChatAnswer, ChatRequest
 
 
-class VLLMChat:
+class VLLMChat(Backend):
     """Chat requests answered by an engine of vLLM in this process. Choices and log-probabilities are not asked for.
 
     Args:
@@ -40,15 +40,14 @@ class VLLMChat:
         name = self.engine.llm_engine.model_config.model
         return Path(name).name if Path(name).exists() else name
 
-    def chat(self, requests: Sequence[ChatRequest]) -> list[ChatAnswer]:
-        """One [`ChatAnswer`] per request, in order."""
+    def stream(self, requests: Sequence[ChatRequest]) -> Iterator[tuple[int, ChatAnswer]]:
+        """Number of a request and its [`ChatAnswer`], once those are there that share its arguments of the template."""
         from vllm import SamplingParams
 
         groups: dict[str, list[int]] = {}
         for number, request in enumerate(requests):
             how = {"prefilled": request.prefilled, "template": dict(request.chat_template_kwargs)}
             groups.setdefault(json.dumps(how, sort_keys=True), []).append(number)
-        answers: dict[int, ChatAnswer] = {}
         for how, numbers in groups.items():
             chosen, said = [requests[number] for number in numbers], json.loads(how)
             found = self.engine.chat(
@@ -71,5 +70,4 @@ class VLLMChat:
                 chat_template_kwargs=said["template"] or None,
             )
             for number, output in zip(numbers, found, strict=True):
-                answers[number] = ChatAnswer(output.outputs[0].text, output.outputs[0].finish_reason)
-        return [answers[number] for number in range(len(requests))]
+                yield number, ChatAnswer(output.outputs[0].text, output.outputs[0].finish_reason)

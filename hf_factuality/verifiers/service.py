@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from tqdm import tqdm
 
 from hf_factuality.errors import JudgingError
+from hf_factuality.generation.failures import Failures
 from hf_factuality.reading.completion import read
 from hf_factuality.spans import Verification
 from hf_factuality.verifiers.base import Verifier, VerifierInput
@@ -25,8 +26,6 @@ CHUNK = 64
 """Rows that are sent at a time; as many as [`GuardedVerifier`] sends in a call."""
 LEFT_OUT = 32
 """Times as many rows are in memory at most, where others are left out between those that are sent."""
-GIVE_UP_AFTER = 128
-"""Failures in a row after which commands take the verifier to be down."""
 NO_ANSWER = "no answer"
 """Error of rows whose answer is missing."""
 NO_EVIDENCE = "no evidence"
@@ -83,24 +82,13 @@ class JudgedRow:
 
 
 @dataclass
-class JudgingReport:
+class JudgingReport(Failures):
     """Counts over the rows so far."""
 
     rows: int = 0
-    sent: int = 0
-    failed: int = 0  # of those that were sent
     missing: int = 0  # answers
     empty: int = 0
     no_evidence: int = 0
-    known: int = 0
-    failed_in_a_row: int = 0  # since the verifier last judged something
-    reason: str | None = None  # of the last of these failures
-    first_reason: str | None = None  # of the first failure of all
-
-    @property
-    def all_failed(self) -> bool:
-        """Whether rows were sent and none was judged, now or before."""
-        return self.failed == self.sent > 0 and not self.known
 
     def add(self, judged: JudgedRow, needs_label: bool = True) -> None:
         """Count a row."""
@@ -111,14 +99,8 @@ class JudgingReport:
         self.known += judged.left_out == "known"
         if judged.left_out:
             return
-        self.sent += 1
-        if judged.found.judged if needs_label else judged.found.error is None:
-            self.failed_in_a_row, self.reason = 0, None
-            return
-        self.failed += 1
-        self.failed_in_a_row += 1
-        self.reason = judged.found.error or "no sentence could be judged"
-        self.first_reason = self.first_reason or self.reason
+        fine = judged.found.judged if needs_label else judged.found.error is None
+        self.count(None if fine else judged.found.error or "no sentence could be judged")
 
 
 class Verdicts(Protocol):
@@ -162,8 +144,8 @@ def judge_rows(
             judged = _judge(guard, taken, verdicts, report, needs_label)
             yield judged
             bar.update(len(judged))
-            if give_up_after is not None and report.failed_in_a_row >= give_up_after:
-                raise JudgingError(f"the verifier is down: {_failures(report, total)}")
+            if give_up_after is not None:
+                report.check("the verifier", _failures(report, total), give_up_after)
         if give_up_after is not None and report.all_failed:
             raise JudgingError(f"the verifier failed on every answer: {_failures(report, total)}")
 

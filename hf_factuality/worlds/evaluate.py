@@ -16,7 +16,9 @@ from hf_factuality.errors import DataError
 from hf_factuality.functional.answers import exact_match
 from hf_factuality.functional.credit import judged_units
 from hf_factuality.functional.scoring import decided_precision, factual_precision, mean, mean_factuality
-from hf_factuality.generation.causal import CausalModel, render
+from hf_factuality.generation.base import ChatRequest
+from hf_factuality.generation.local import LocalChat
+from hf_factuality.generation.sampling import SamplingConfig
 from hf_factuality.io.files import write_atomically
 from hf_factuality.io.rows import read_rows
 from hf_factuality.reading.marks import check_format, extract_answer
@@ -199,14 +201,9 @@ def evaluate_world(
 
 def _generate(model, tokenizer, rows, temperature, batch_size, max_new_tokens, seed) -> tuple[list[str], list[int]]:
     """Completions, and how many tokens each has before its end."""
-    asked = CausalModel(model, tokenizer, batch_size)
-    # Neutral values switch off top-k and top-p, whatever the model's own generation config says.
-    if temperature > 0:
-        sampling = {"do_sample": True, "temperature": temperature, "top_k": 0, "top_p": 1.0}
-    else:
-        sampling = {"do_sample": False, "temperature": None, "top_k": None, "top_p": None}
-    prompts = [render(tokenizer, row["prompt"], True) for row in rows]
-    found = asked.draw(prompts, seed, max_new_tokens=max_new_tokens, **sampling)
+    how = SamplingConfig(temperature=float(temperature), max_new_tokens=max_new_tokens)
+    asked = [ChatRequest.of(row["prompt"], how, (seed << 32) + number) for number, row in enumerate(rows)]
+    found = LocalChat(model, tokenizer, batch_size=batch_size).tokens(asked)
     ends = {tokenizer.eos_token_id, tokenizer.pad_token_id}
     lengths = [next((place for place, token in enumerate(row) if token in ends), len(row)) for row in found]
     return tokenizer.batch_decode(found, skip_special_tokens=True), lengths

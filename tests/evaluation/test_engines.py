@@ -98,15 +98,13 @@ def test_log_likelihoods_of_a_file(joined):
         joined([{"id": "a", "log_likelihoods": [1, 2.5][::-1]}], items).check(items, None)
 
 
-def test_server(tmp_path):
+def test_server():
     def reply(prompt, body):
         return f"{prompt} says {body['seed']} END and more"
 
     prefilled = item("p", {"role": "assistant", "content": "<think>"})
     with FakeServer(reply=reply) as server:
-        engine = ServerEngine(
-            "fake", server.url, cache=tmp_path / "c.sqlite", template_arguments={"enable_thinking": False}, retry=FAST
-        )
+        engine = ServerEngine("fake", server.url, template_arguments={"enable_thinking": False}, retry=FAST)
         requests = [Request(x, sample) for x in (*ITEMS, prefilled) for sample in range(2)]
         found = {(one.item.id, one.sample): it.text for one, it in engine.generate(requests, GENERATION)}
         bodies = server.bodies
@@ -123,10 +121,10 @@ def test_server(tmp_path):
         assert body["chat_template_kwargs"] == {"enable_thinking": False}
 
 
-def test_server_that_dies_gives_what_it_answered(tmp_path):
+def test_server_that_dies_gives_what_it_answered():
     trouble = lambda prompt, count: None if prompt == "Qa" else (429, {"Retry-After": "86400"})  # noqa: E731
     with FakeServer(trouble=trouble, reply=lambda prompt, body: "yes") as server:
-        engine = ServerEngine("fake", server.url, concurrency=1, cache=tmp_path / "c.sqlite", retry=FAST)
+        engine = ServerEngine("fake", server.url, concurrency=1, retry=FAST)
         found = []
         with pytest.raises(ServerError):
             for it in engine.generate(
@@ -136,10 +134,10 @@ def test_server_that_dies_gives_what_it_answered(tmp_path):
     assert [(request.item.id, it.text) for request, it in found if it.text] == [("a", "yes")]
 
 
-def test_a_rejected_request_is_missing(tmp_path):
+def test_a_rejected_request_is_missing():
     trouble = lambda prompt, count: 400 if prompt == "Qb" else None  # noqa: E731
     with FakeServer(trouble=trouble, reply=lambda prompt, body: "yes") as server:
-        engine = ServerEngine("fake", server.url, cache=tmp_path / "c.sqlite", retry=FAST)
+        engine = ServerEngine("fake", server.url, retry=FAST)
         asked = engine.generate(
             [Request(x) for x in ITEMS], SamplingConfig(max_new_tokens=16, temperature=0.0, seed=0)
         )

@@ -70,7 +70,7 @@ def test_log_likelihoods_do_not_depend_on_the_batch(tiny_model, engine):
 def test_without_logits_to_keep_the_sums_are_the_same(engine, monkeypatch):
     engine.use_format("plain")
     wanted = dict(engine.log_likelihoods(ITEMS))
-    monkeypatch.setattr(engine, "_keeps_logits", False)
+    monkeypatch.setattr(engine.client, "_keeps_logits", False)
     found = dict(engine.log_likelihoods(ITEMS))
     assert all(found[name] == pytest.approx(wanted[name], abs=1e-4) for name in wanted)
 
@@ -91,11 +91,11 @@ def test_a_choice_that_merges_with_the_prompt_is_cut_at_the_border(engine):
     assert pairs[0][0] == pairs[1][0]
 
 
-def test_completions_end_where_the_settings_of_the_model_say(engine, monkeypatch):
-    settings = engine.model.generation_config
-    for said, ends in ((7, {7}), ([7, 9], {7, 9}), (None, {engine.tokenizer.eos_token_id})):
+def test_completions_end_where_the_model_or_its_tokenizer_says(engine, monkeypatch):
+    settings, end = engine.model.generation_config, engine.tokenizer.eos_token_id
+    for said, ends in ((7, {7, end}), ([7, 9], {7, 9, end}), (None, {end})):
         monkeypatch.setattr(settings, "eos_token_id", said)
-        assert engine._ends() == ends
+        assert engine.client._ends() == ends
 
 
 def test_a_tokenizer_that_begins_and_ends_every_text(engine, monkeypatch):
@@ -104,7 +104,7 @@ def test_a_tokenizer_that_begins_and_ends_every_text(engine, monkeypatch):
     begin, end = real.convert_tokens_to_ids("<think>"), real.eos_token_id
 
     class Tokenizer:
-        chat_template = None
+        chat_template, eos_token_id = None, end
 
         def __call__(self, text, add_special_tokens=True):
             ids = real(text, add_special_tokens=False)["input_ids"]
@@ -112,8 +112,8 @@ def test_a_tokenizer_that_begins_and_ends_every_text(engine, monkeypatch):
 
     item = question("a", "Where was she born?", [" In Warsaw."])
     before, after = ([*real(text)["input_ids"]] for text in (item.question, " In Warsaw."))
-    monkeypatch.setattr(engine, "tokenizer", Tokenizer())
-    monkeypatch.setattr(engine, "chat", False)
+    monkeypatch.setattr(engine.client, "tokenizer", Tokenizer())
+    monkeypatch.setattr(engine.client, "prompt_format", "plain")
     assert engine._pairs(item) == [([begin, *before], after)]
 
 
@@ -160,11 +160,11 @@ def test_the_sampler_draws_from_the_softmax():
 
 def test_a_stop_text_ends_a_completion(engine):
     engine.use_format("plain")
-    ((_, whole),) = engine.generate([Request(ITEMS[0])], FREE)
+    ((_, whole),) = engine.generate([Request(ITEMS[0], 1)], FREE)
     assert len(whole.text) > 4
     end = whole.text[3]
     ((_, cut),) = engine.generate(
-        [Request(ITEMS[0])], SamplingConfig(max_new_tokens=12, top_p=0.9, seed=3, stop=(end,))
+        [Request(ITEMS[0], 1)], SamplingConfig(max_new_tokens=12, top_p=0.9, seed=3, stop=(end,))
     )
     assert cut.text == whole.text[: whole.text.index(end)] and cut.finish_reason == "stop"
 

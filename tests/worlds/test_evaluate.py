@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig
 
 from hf_factuality.demos.closed_world import _numerator_and_weight
 from hf_factuality.verifiers.base import VerifierInput
@@ -75,28 +75,24 @@ def test_figures_of_nothing_are_unknown():
     assert found["accuracy"] == found["right_for_right_reasons"] == found["reward"] == 0.0 and found["no_claim"] == 1.0
 
 
-class Scripted:
-    """In the place of a model: writes the given continuations, and keeps what it was called with."""
-
-    training, generation_config = True, None
+class Scripted(torch.nn.Module):
+    """In the place of a model: goes on from each prompt as it is told to, and keeps what it was called with."""
 
     def __init__(self, tok, continuations):
-        self.tok, self.continuations, self.calls = tok, list(continuations), []
-        self.get_input_embeddings = lambda: torch.nn.Embedding(1, 1)
+        super().__init__()
+        self.tok, self.continuations, self.calls = tok, continuations, []
+        self.embedding = torch.nn.Embedding(1, 1)
+        self.get_input_embeddings = lambda: self.embedding
+        self.config, self.generation_config = LlamaConfig(), None
 
     def forward(self, input_ids):
         pass
 
-    def eval(self):
-        self.training = False
-
-    def train(self, mode):
-        self.training = mode
-
     def generate(self, input_ids, attention_mask, **options):
         assert not self.training
         self.calls.append((input_ids, attention_mask, options))
-        rows = [self.tok(self.continuations.pop(0), add_special_tokens=False)["input_ids"] for _ in input_ids]
+        said = [self.continuations[self.tok.decode(row).replace("<pad>", "")].pop(0) for row in input_ids]
+        rows = [self.tok(text, add_special_tokens=False)["input_ids"] for text in said]
         width = max(map(len, rows))
         rows = torch.tensor([row + [self.tok.pad_token_id] * (width - len(row)) for row in rows])
         return torch.cat([input_ids, rows], dim=1)
@@ -114,7 +110,8 @@ def test_lengths_and_order_of_completions():
         "<think> The <eos>",
         "",
     ]
-    model = Scripted(tok, said)
+    prompts = [f"<bos><user>{text}<assistant>" for text in questions["question"]]
+    model = Scripted(tok, {prompt: said[2 * n : 2 * n + 2] for n, prompt in enumerate(prompts)})
     found = evaluate_world(
         model, tok, world, questions, num_samples=2, batch_size=4, max_new_tokens=11, temperature=0.5
     )
@@ -124,12 +121,13 @@ def test_lengths_and_order_of_completions():
         "<think> </think><answer> banking </answer>", "", "<think> ", "<think> The ", "",
     ]  # fmt: skip
     assert model.training and [len(ids) for ids, _, _ in model.calls] == [4, 2]
-    # Two completions of each request, in the order of the dataset, padded on the left.
-    prompts = [tok.decode(row).replace("<pad>", "") for ids, _, _ in model.calls for row in ids]
-    assert prompts == [f"<bos><user>{text}<assistant>" for text in questions["question"] for _ in range(2)]
+    asked = [tok.decode(row).replace("<pad>", "") for ids, _, _ in model.calls for row in ids]
+    assert sorted(asked) == sorted(2 * prompts)
     for ids, mask, options in model.calls:
-        assert torch.equal(mask, (ids != tok.pad_token_id).long()) and options["max_new_tokens"] == 11
-        assert options["do_sample"] and options["temperature"] == 0.5
+        assert torch.equal(mask, (ids != tok.pad_token_id).long())
+        assert options["generation_config"].max_new_tokens == 11
+        warm, _ = options["logits_processor"]
+        assert warm.temperature == 0.5
 
 
 def test_evaluate_world(loaded):
