@@ -97,7 +97,7 @@ _CHOICES = {
     "topic_distance": ("nearest", "farthest"),
 }
 _FROM_ONE_UP = (
-    "limit", "batch_size", "concurrency", "questions_per_batch", "verifier_tokens", "passages", "topics",
+    "limit", "batch_size", "concurrency", "questions_per_batch", "verifier_tokens", "num_passages", "topics",
     "questions_per_topic",
 )  # fmt: skip
 Rows = str | os.PathLike | Iterable[Mapping[str, Any]]
@@ -110,7 +110,7 @@ class BuildArguments(TypedDict, total=False):
     Args:
         dataset (`str`, *optional*):
             In place of `questions`: a repository on the Hub or a folder.
-        config (`str`, *optional*), split (`str`, *optional*, defaults to `"train"`), dataset_revision (`str`, *optional*):
+        dataset_config (`str`, *optional*), split (`str`, *optional*, defaults to `"train"`), dataset_revision (`str`, *optional*):
             Its configuration, split, and branch, tag or commit.
         limit (`int`, *optional*):
             The first so many questions only.
@@ -156,7 +156,7 @@ class BuildArguments(TypedDict, total=False):
             Knowledge base that evidence is taken from.
         retriever (`str`, *optional*):
             `"topic"`, the page of the question's topic (default if every question has one), or `"corpus"`, all pages.
-        passages (`int`, *optional*, defaults to `5`):
+        num_passages (`int`, *optional*, defaults to `5`):
             Passages per claim.
         patience (`float`, *optional*, defaults to `3600.0`):
             Seconds to wait for a server that is down.
@@ -181,7 +181,7 @@ class BuildArguments(TypedDict, total=False):
     """
 
     dataset: str | None
-    config: str | None
+    dataset_config: str | None
     split: str | None
     dataset_revision: str | None
     limit: int | None
@@ -208,7 +208,7 @@ class BuildArguments(TypedDict, total=False):
     verifier_tokens: int | None
     knowledge: str | os.PathLike | None
     retriever: str | None
-    passages: int | None
+    num_passages: int | None
     patience: float | None
     engine: str | None
     workers: int | None
@@ -348,7 +348,7 @@ def build_refusals(
     questions: Rows | None = None,
     *,
     out: str | os.PathLike,
-    variant: str = "unsure",
+    rtuning_variant: str = "unsure",
     max_entropy: float | None = None,
     language: str = "en",
     question: str | None = None,
@@ -362,8 +362,8 @@ def build_refusals(
         questions, out, **options:
             As of [`build_preferences`], with the gold answer or a list of them as `answer`; `verifier` is `"gold"` by default,
             and `knowledge` means nothing. Sampled is by default 1 response, greedily, of at most 15 tokens; for
-            `variant="uncertain"` 5 at temperature 0.7.
-        variant, max_entropy, language, question, refusals (*optional*):
+            `rtuning_variant="uncertain"` 5 at temperature 0.7.
+        rtuning_variant, max_entropy, language, question, refusals (*optional*):
             What is written, see [`~hf_factuality.data.RefusalConfig`]. May differ when a run is continued.
         stop (`str`, *optional*):
             Text that responses end at: by default the full stop of the language; `""` for none.
@@ -379,12 +379,12 @@ def build_refusals(
         >>> build_refusals("questions.jsonl", out="refusals", model="Qwen/Qwen3-0.6B").report["unsure"]
     """
     args = _arguments(options, questions, out, verifier="gold")
-    config = RefusalConfig(variant, max_entropy, language, question, refusals if refusals else ())
+    config = RefusalConfig(rtuning_variant, max_entropy, language, question, refusals if refusals else ())
     _refuse(args, "R-Tuning judges by the gold answers", "knowledge")
     stop = SURE_WORDS[language].stop if stop is None else stop
     sampling: dict[str, Any] = {"top_k": 0, "max_new_tokens": 15, "stop": (stop,) if stop else ()}
     drawn = {"num_samples": 5, "temperature": 0.7}
-    sampling |= drawn if variant == "uncertain" else {"num_samples": 1, "temperature": 0.0}
+    sampling |= drawn if rtuning_variant == "uncertain" else {"num_samples": 1, "temperature": 0.0}
     return _build(args, REFUSALS, partial(refusals_from, refusals=config), with_golds, **sampling)
 
 
@@ -433,7 +433,7 @@ def build_process_labels(
     out: str | os.PathLike,
     rollouts: int = 16,
     step_split: str = "lines",
-    how: str = "entropy",
+    label_rule: str = "entropy",
     eta: float = 1.0,
     **options: Unpack[BuildArguments],
 ) -> BuildReport:
@@ -442,8 +442,8 @@ def build_process_labels(
     Args:
         questions, out, **options:
             As of [`build_corrections`]. Sampled are by default 8 solutions, otherwise as there.
-        rollouts, how, eta (*optional*):
-            See [`~hf_factuality.data.ProcessLabelConfig`]; `how` and `eta` may differ when a run is continued.
+        rollouts, label_rule, eta (*optional*):
+            See [`~hf_factuality.data.ProcessLabelConfig`]; `label_rule` and `eta` may differ when a run is continued.
         step_split (`str`, *optional*, defaults to `"lines"`):
             What ends a step: `"lines"`, `"sentences"`, or a text.
 
@@ -458,7 +458,7 @@ def build_process_labels(
         >>> build_process_labels("questions.jsonl", out="labels", model="Qwen/Qwen3-0.6B").dataset["labels"]
     """
     args = _arguments(options, questions, out, verifier="gold")
-    config = ProcessLabelConfig(rollouts, step_split, how, eta)
+    config = ProcessLabelConfig(rollouts, step_split, label_rule, eta)
     _refuse(args, "labelling steps continues the model's own solutions, by gold answers", "knowledge", "responses")
     make = partial(process_labels_from, labels=config)
     return _build(args, PROCESS_LABELS, make, with_golds, **_LONG | {"num_samples": 8})
@@ -616,8 +616,8 @@ def _kind(args: SimpleNamespace) -> str:
     kind = "server" if args.base_url is not None else "given" if args.responses else args.backend or "transformers"
     kind = kind if pairs is None else "pairs"
     named = {"server": "`base_url`", "given": "`responses`", "pairs": "`pairs`"}.get(kind, f"`backend` {kind}")
-    near, targets, with_knowledge = args.topic_distance, args.topic_targets, args.retriever or args.passages
-    of_dataset = args.config or args.dataset_revision or args.split != "train"
+    near, targets, with_knowledge = args.topic_distance, args.topic_targets, args.retriever or args.num_passages
+    of_dataset = args.dataset_config or args.dataset_revision or args.split != "train"
     elsewhere = kind in ("server", "given", "pairs") and not args.topic_model
     wrong = {
         "`model` names who answers; or give `responses` FILE made elsewhere": not args.model
@@ -626,13 +626,13 @@ def _kind(args: SimpleNamespace) -> str:
             f"`{flag}` means nothing to {named}; leave it out": getattr(args, flag) is not None and kind not in kinds
             for flag, kinds in _ONLY_FOR.items()
         },
-        "`config`, `split` and `dataset_revision` are for `dataset`, not for a file": of_dataset
+        "`dataset_config`, `split` and `dataset_revision` are for `dataset`, not for a file": of_dataset
         and args.dataset is None
         and not (_is_name(pairs) and not Path(pairs).is_file()),
         "`topic_distance` needs `topic_targets` FILE and `topics` N": near and not (targets and args.topics),
         "`topic_targets` and `topic_model` are for `topic_distance`": not near and (targets or args.topic_model),
         f"`topic_distance` embeds topics here; with {named}, name the model by `topic_model`": near and elsewhere,
-        "`retriever` and `passages` are for `knowledge` FILE": with_knowledge and not args.knowledge,
+        "`retriever` and `num_passages` are for `knowledge` FILE": with_knowledge and not args.knowledge,
         "`private` is for `push_to_hub` REPO": args.private and not args.push_to_hub,
     }
     for message in filter(wrong.get, wrong):
@@ -719,7 +719,7 @@ def _questions(args: SimpleNamespace) -> Sequence[PreferenceQuestion]:
     if args.pairs is not None and Path(name).suffix in (".jsonl", ".json", ".parquet"):
         numbered = list(islice(read_rows(name), args.limit))
     else:
-        numbered = read_dataset(name, args.config, args.split, args.dataset_revision)[: args.limit]
+        numbered = read_dataset(name, args.dataset_config, args.split, args.dataset_revision)[: args.limit]
     rows = [row for _, row in numbered]
     return read_questions(rows, name) if args.pairs is None else read_pairs(rows, last_name(name))
 
@@ -745,7 +745,7 @@ def _verifier(args: SimpleNamespace, questions: Sequence[PreferenceQuestion]) ->
         if args.retriever == "topic" and not with_topic:
             raise DataError("`retriever` topic needs the column 'topic' of the questions")
         by_topic = args.retriever == "topic" or args.retriever is None and with_topic == len(questions)
-        verifier = with_knowledge(verifier, name, Path(args.knowledge), by_topic, args.passages or 5)
+        verifier = with_knowledge(verifier, name, Path(args.knowledge), by_topic, args.num_passages or 5)
     check_evidence(questions, verifier, f"`verifier` {name}")
     return verifier
 
