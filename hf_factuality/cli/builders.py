@@ -44,11 +44,21 @@ def add_builders(commands: Any) -> None:
         "8: one alone under-covers what a model knows",
     )  # fmt: skip
     items = build.add_argument_group("what becomes an item (may change when a run is started again)")
-    items.add_argument("--max_items", type=whole_number, default=20, metavar="N", help="per question (default 20)")
-    items.add_argument("--min_samples", type=whole_number, default=1, metavar="N", help="that state it (default 1)")
-    merge = "what is merged: the same words (lexical, default), or also near embeddings (dense or dense:MODEL)"
+    items.add_argument(
+        "--max_items", type=whole_number, default=20, metavar="N", help="items per question at most (default 20)"
+    )
+    items.add_argument(
+        "--min_samples", type=whole_number, default=1, metavar="N", help="samples that must state an item (default 1)"
+    )
+    merge = "items that are merged: the same words (lexical, default), or also near embeddings (dense or dense:MODEL)"
     items.add_argument("--merge", default="lexical", metavar="HOW", help=merge)
-    items.add_argument("--merge_threshold", type=float, default=0.95, metavar="COSINE", help="near (default 0.95)")
+    items.add_argument(
+        "--merge_threshold",
+        type=float,
+        default=0.95,
+        metavar="COSINE",
+        help="cosine from which embeddings are near (default 0.95)",
+    )
     items.add_argument("--keep_empty", action="store_true", help="keep questions without any item, with an empty list")
     build = _builder(
         commands, "refusals", "ask a model, compare with gold answers and write what it should decline, for R-Tuning",
@@ -61,11 +71,11 @@ def add_builders(commands: Any) -> None:
     variants = "; unsure: the gold answer and 'I am sure.' or 'I am unsure.' (default); unknown: a refusal where the model is wrong; "
     variants += "uncertain: as unsure, by the entropy of samples"
     add_flag(what, "rtuning_variant", variants, choices=("unsure", "unknown", "uncertain"), default="unsure")
-    most = "uncertain: sure up to this entropy (default: the lower half)"
+    most = "entropy up to which the model is sure, for uncertain (default: the lower half)"
     what.add_argument("--max_entropy", type=float, metavar="NATS", help=most)
     add_flag(what, "language", ": of what is added, en (default) or zh", choices=("en", "zh"), default="en")
-    what.add_argument("--question", metavar="TEXT", help="that asks for the confidence; '' for none")
-    refusal = "for unknown; may be repeated (default: several in the language)"
+    what.add_argument("--question", metavar="TEXT", help="question that asks for the confidence; '' for none")
+    refusal = "refusal that is written, for unknown; may be repeated (default: several in the language)"
     what.add_argument("--refusal", dest="refusals", action="append", metavar="TEXT", help=refusal)
     add_flag(what, "stop", " (default the full stop); '' for none", metavar="TEXT")
     build = _builder(
@@ -76,11 +86,15 @@ def add_builders(commands: Any) -> None:
     )  # fmt: skip
     build.set_defaults(verifier="gold")
     what = build.add_argument_group("what is sampled of an answer, and written")
-    output = "conversations for SFT (default) or pairs for DPO (may change when a run is started again)"
+    output = (
+        "what is written: conversations for SFT (default) or pairs for DPO (may change when a run is started again)"
+    )
     what.add_argument("--output", choices=("trajectories", "pairs"), default="trajectories", help=output)
     for name in ("verdicts", "revisions"):
         of = "an answer" if name == "verdicts" else "an answer that was found wrong"
-        what.add_argument(f"--num_{name}", type=whole_number, default=4, metavar="N", help=f"of {of} (default 4)")
+        what.add_argument(
+            f"--num_{name}", type=whole_number, default=4, metavar="N", help=f"{name} of {of} (default 4)"
+        )
     misled = "share of the right answers that are found wrong, and kept right (default 0.1)"
     what.add_argument("--misled", type=float, default=0.1, metavar="SHARE", help=misled)
     what.add_argument("--check", default=CHECK, metavar="TEXT", help="what asks for a verdict")
@@ -95,11 +109,18 @@ def add_builders(commands: Any) -> None:
     what = build.add_argument_group(
         "what a step is, and is worth (--label_rule and --eta may change when started again)"
     )
-    what.add_argument("--rollouts", type=whole_number, default=16, metavar="N", help="of each beginning (default 16)")
+    what.add_argument(
+        "--rollouts", type=whole_number, default=16, metavar="N", help="continuations of each beginning (default 16)"
+    )
     add_flag(what, "step_split", ": lines (default), sentences, or a text", default="lines", metavar="WHAT")
     label = "label of a step; entropy: (1/eta) ln mean exp(eta r) (ER-PRM, default); soft: the mean; hard: 1 if any is right"
     what.add_argument("--label_rule", choices=STEP_LABELS, default="entropy", help=label)
-    what.add_argument("--eta", type=float, default=1.0, help="any number; 0: the mean, inf: the maximum (default 1.0)")
+    what.add_argument(
+        "--eta",
+        type=float,
+        default=1.0,
+        help="eta of the entropy label: any number; 0 for the mean, inf for the maximum (default 1.0)",
+    )
     build = _builder(
         commands, "rag-preferences", "sample answers to questions with passages and compare them on four axes, for RAG-Reward",
         "Samples answers to questions with passages (column 'evidence'), compares pairs of them on each axis, by a judge of pairs in "
@@ -107,7 +128,7 @@ def add_builders(commands: Any) -> None:
         "4", "rag-reward", (1.0, 0, 1024), "ours",
     )  # fmt: skip
     pairs = build.add_argument_group("what is compared")
-    axis = f"compare on this axis alone ({', '.join(AXES)}), or another, and maybe not by --verifier but by this one; may be "
+    axis = f"axis to compare on ({', '.join(AXES)}, or another), maybe by a verifier of its own; may be "
     pairs.add_argument(
         "--axis", action="append", metavar="NAME[=VERIFIER]", help=axis + "repeated (default: all four)"
     )
@@ -146,7 +167,7 @@ def _builder(
     add_flag(asked, "dataset", ": a repository on the Hub or a folder, instead of QUESTIONS", metavar="PATH")
     if kind == "preferences":
         given = (
-            "instead, pairs that exist, to be labelled as they are: a file or a dataset with 'chosen' and 'rejected'"
+            "file or dataset of pairs that exist ('chosen' and 'rejected'), labelled as they are, instead of QUESTIONS"
         )
         asked.add_argument("--pairs", metavar="FILE", help=given)
     add_flag(what, "dataset_config")
@@ -157,7 +178,11 @@ def _builder(
     add_flag(who, "model", ": id on the Hub, folder, or its name at --base_url")
     add_flag(who, "revision")
     where = who.add_mutually_exclusive_group()
-    where.add_argument("--backend", choices=("transformers", "vllm"), help="in this process (default transformers)")
+    where.add_argument(
+        "--backend",
+        choices=("transformers", "vllm"),
+        help="library that runs the model in this process (default transformers)",
+    )
     add_flag(where, "base_url", metavar="URL")
     given = "responses made elsewhere: JSON Lines with 'id' and 'responses', a list of texts; --model only names who wrote them"
     where.add_argument("--responses", type=Path, metavar="FILE", help=given)
@@ -189,19 +214,21 @@ def _builder(
     add_flag(judging, "knowledge", metavar="FILE")
     add_flag(judging, "retriever", RETRIEVERS_HELP, choices=("topic", "corpus"))
     add_flag(judging, "num_passages", " (default 5)", metavar="N")
-    patience = "how long to wait for a server that is down (default 3600)"
+    patience = "seconds to wait for a server that is down (default 3600)"
     judging.add_argument("--patience", type=seconds, default=3600.0, metavar="SECONDS", help=patience)
     add_engine(build.add_argument_group("where it runs"))
     topics = build.add_argument_group("which questions are taken, by their topics")
-    topics.add_argument("--topics", type=whole_number, metavar="N", help="N topics, drawn by the seed")
-    topics.add_argument("--questions_per_topic", type=whole_number, metavar="N", help="at most N of each, likewise")
-    distance = (
-        "instead of drawn topics, the N nearest to those of --topic_targets or farthest from them, by the mean of the "
+    topics.add_argument("--topics", type=whole_number, metavar="N", help="number of topics, drawn by the seed")
+    topics.add_argument(
+        "--questions_per_topic", type=whole_number, metavar="N", help="questions per topic at most, drawn by the seed"
     )
+    distance = "which topics, instead of drawn ones: the N nearest to those of --topic_targets or farthest from them, by the mean of the "
     distance += "model's last hidden layer over their questions"
     topics.add_argument("--topic_distance", choices=("nearest", "farthest"), help=distance)
-    topics.add_argument("--topic_targets", type=Path, metavar="FILE", help="questions, as QUESTIONS, with topics")
-    topics.add_argument("--topic_model", help="model that embeds them (default --model); needed with --base_url")
+    topics.add_argument(
+        "--topic_targets", type=Path, metavar="FILE", help="file of questions with topics, for --topic_distance"
+    )
+    topics.add_argument("--topic_model", help="model that embeds the topics (default --model); needed with --base_url")
     out = build.add_argument_group("output")
     add_flag(out, "out", ": folder of the run and of its dataset", required=True, metavar="DIR")
     add_flag(out, "push_to_hub", ", with its card", metavar="REPO")

@@ -38,8 +38,10 @@ def add_parser(commands: Any) -> None:
     )
     what = evaluate.add_argument_group("what is measured")
     flag = what.add_argument
-    flag("--benchmark", action="append", metavar="NAME", help="several with commas or by repeating the flag")
-    flag("--suite", metavar="NAME", help="several --model (long-form: or --answers) side by side: long-form, tax")
+    flag(
+        "--benchmark", action="append", metavar="NAME", help="benchmark; several with commas or by repeating the flag"
+    )
+    flag("--suite", metavar="NAME", help="suite that compares several --model: long-form (or --answers), tax")
     dataset = "; instead of the benchmark's, of several by name; without --benchmark, a file of your own questions"
     add_flag(what, "dataset", dataset, action="append", metavar="[NAME=]PATH")
     add_flag(what, "split")
@@ -56,16 +58,22 @@ def add_parser(commands: Any) -> None:
     add_flag(who, "revision")
     add_flag(who, "base_url", metavar="URL")
     add_flag(who, "concurrency", " (default 32)", default=32)
-    answers = "JSON Lines of answers, by 'id' or in order; no model runs; several with --suite"
+    answers = "file of answers (JSON Lines, by 'id' or in order); no model runs; several with --suite"
     flag("--answers", action="append", type=Path, metavar="FILE", help=answers)
-    flag("--model_name", help="who wrote --answers, for the results")
+    flag("--model_name", help="name of the model that wrote --answers, for the results")
     add_flag(who, "dtype", ": auto (the checkpoint's, default), float32, bfloat16 or float16", default="auto")
     add_flag(who, "device", ", or auto to spread the model")
     add_flag(who, "batch_size", " (default 8)", default=8)
     flag(
-        "--prompt_format", default="auto", help="chat (the tokenizer's template), plain, or auto (chat if it has one)"
+        "--prompt_format",
+        default="auto",
+        help="format of prompts: chat (the tokenizer's template), plain, or auto (chat if it has one)",
     )
-    flag("--chat_template_kwargs", metavar="JSON", help="arguments of the template, as '{\"enable_thinking\": false}'")
+    flag(
+        "--chat_template_kwargs",
+        metavar="JSON",
+        help="arguments of the chat template, as '{\"enable_thinking\": false}'",
+    )
     add_flag(who, "trust_remote_code")
     how = evaluate.add_argument_group("how answers are sampled (by default as the benchmark says)")
     flag = how.add_argument
@@ -73,13 +81,17 @@ def add_parser(commands: Any) -> None:
     add_flag(how, "temperature", "; 0 takes the most likely token", metavar="T")
     add_flag(how, "top_p", metavar="P")
     add_flag(how, "num_samples", "; for accuracy or --best_of", metavar="N")
-    best = "for accuracy and metrics over claims: expected score of the best of N of the --num_samples"
+    best = "expected score when the best of N samples is chosen (needs --num_samples; accuracy and claim metrics only)"
     flag("--best_of", metavar="N,N,...", help=best)
     by = (
         "who chooses for accuracy: majority, or a verifier by its scores, as process:MODEL (default: the gold answers)"
     )
     flag("--best_of_by", metavar="WHO", help=by)
-    flag("--best_of_steps", choices=AGGREGATES, help="the verifier's scores of the parts as one (default min)")
+    flag(
+        "--best_of_steps",
+        choices=AGGREGATES,
+        help="how a verifier's scores of the parts of an answer become one (default min)",
+    )
     add_flag(how, "stop", "; may be repeated", action="append", metavar="TEXT")
     add_flag(how, "seed", ": of samples, of --limit and of HaluEval's candidates (default 0)", default=0)
     judging = evaluate.add_argument_group("who judges")
@@ -93,11 +105,17 @@ def add_parser(commands: Any) -> None:
     add_flag(judging, "num_passages", " (default 5)", default=5, metavar="N")
     add_flag(judging, "judge", ": for halluqa, abstention and calibration", metavar="MODEL")
     add_flag(judging, "judge_base_url", metavar="URL")
-    flag("--judge_prompt", type=Path, metavar="FILE", help="a .txt prompt instead of the built-in one")
+    flag(
+        "--judge_prompt", type=Path, metavar="FILE", help="prompt of --judge, a .txt file instead of the built-in one"
+    )
     add_flag(judging, "scorers", "; for a file of your own", action="append", metavar="SOURCE=RULE")
     add_flag(judging, "default_data_source", ": of a file of your own (default exact)", metavar="RULE")
-    flag("--match", choices=("exact", "contained"), help="instead of --judge: words of gold answers, stock phrases")
-    flag("--judge_votes", type=int, default=1, metavar="N", help="votes per answer, odd (default 1)")
+    flag(
+        "--match",
+        choices=("exact", "contained"),
+        help="string matching instead of --judge, by words of the gold answers and stock phrases",
+    )
+    flag("--judge_votes", type=int, default=1, metavar="N", help="votes of --judge per answer, odd (default 1)")
     add_flag(judging, "judge_tokens", " (default 16)", default=16, metavar="N")
     out = evaluate.add_argument_group("output")
     file = (

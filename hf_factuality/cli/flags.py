@@ -74,9 +74,10 @@ def _type_of(hint: Any) -> str:
 
 def page() -> str:
     """docs/flags.md."""
-    by_name: dict[str, list[Flag]] = defaultdict(list)
+    rows: dict[tuple[str, str, str], list[str]] = defaultdict(list)
     for flag in flags():
-        by_name[flag.name].append(flag)
+        rows[flag.name, flag.takes, flag.help.removesuffix(".")].append(flag.command)
+    all_builders = {command for own in rows.values() for command in own if command.startswith("build-")}
     lines = [
         "# Flags",
         "",
@@ -84,22 +85,17 @@ def page() -> str:
         "in every command, and may be written with `-` for `_`. Arguments of the functions in Python have the same names. Made "
         "by `python -m hf_factuality.cli.flags`.",
         "",
-        "| flag | takes | meaning |",
-        "|---|---|---|",
+        "| flag | takes | meaning | commands |",
+        "|---|---|---|---|",
     ]
-    for name, own in by_name.items():
-        lines.append(f"| `--{name}` | {own[0].takes or '-'} | {'<br>'.join(_meanings(own))} |")
+    for (name, takes, text), commands in rows.items():
+        shown = text.replace("|", "\\|").replace("<", "&lt;").replace("*", "\\*")
+        named = [command for command in commands if not command.startswith("build-")]
+        builders = [command for command in commands if command.startswith("build-")]
+        named += ["build-..."] if len(builders) == len(all_builders) else builders
+        where = ", ".join(f"`{command}`" for command in named)
+        lines.append(f"| `--{name}` | {takes or '-'} | {shown} | {where} |")
     return "\n".join([*lines, ""])
-
-
-def _meanings(own: list[Flag]) -> Iterator[str]:
-    """Each help, with the commands that have it."""
-    by_help: dict[str, list[str]] = defaultdict(list)
-    for flag in own:
-        by_help[flag.help.rstrip(".")].append(flag.command)
-    for text, commands in by_help.items():
-        shown = text.replace("|", "\\|").replace("<", "&lt;")
-        yield f"{shown}: `{'`, `'.join(commands)}`" if text else f"`{'`, `'.join(commands)}`"
 
 
 if __name__ == "__main__":

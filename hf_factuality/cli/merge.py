@@ -48,10 +48,10 @@ def add_parser(commands: Any) -> None:
         help=meaning("alpha", ": one for all tensors, in [0, 1]; several make a folder each in DIR"),
     )
     ratios.add_argument(
-        "--alphas", type=float, nargs="+", metavar="A", help="a ratio for each block, or layer, in order"
+        "--alphas", type=float, nargs="+", metavar="A", help="ratios of the blocks, or of the layers, in order"
     )
     ratios.add_argument(
-        "--ratios", metavar="FILE", help="ratios.json, or the folder of it, of AdaptiveAveragingTrainer"
+        "--ratios", metavar="FILE", help="learned ratios: ratios.json of AdaptiveAveragingTrainer, or its folder"
     )
     add_flag(average, "level", ", of --alphas: block (default) or layer", default="block")
     add_flag(average, "blocks", ", of --alphas (default: as many as there are)", metavar="K")
@@ -67,14 +67,14 @@ def _add_common(parser: argparse.ArgumentParser, what: str, dtype: str) -> None:
     add_flag(parser, "out", ": folder of the model; new or empty", required=True, metavar="DIR")
     add_flag(parser, "dtype", f": float32, bfloat16 or float16 (default: {dtype})")
     parser.add_argument(
-        "--max_shard_size", default="5GB", metavar="SIZE", help="largest file of weights: 5GB (default), 512MiB, ..."
+        "--max_shard_size", default="5GB", metavar="SIZE", help="largest file of weights, as 5GB (default) or 512MiB"
     )
     instead = f": folder, or model on the Hub (id, id@revision), instead of those of the {what}"
     add_flag(parser, "model_config", instead, metavar="DIR_OR_ID")
     parser.add_argument(
         "--base_model",
         metavar="DIR_OR_ID",
-        help="of an adapter (folder, id, id@revision), instead of the one that its configuration names",
+        help="base of an adapter (folder, id, id@revision), instead of the one that its configuration names",
     )
     add_flag(parser, "dry_run", ": check, print the plan and write nothing")
     parser.add_argument(

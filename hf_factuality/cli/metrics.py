@@ -24,7 +24,9 @@ def add_parser(commands: Any) -> None:
     listing = actions.add_parser("list", help="what each metric measures, and whether it is installed")
     listing.set_defaults(run=_list)
     for parser in (install, listing):
-        parser.add_argument("--modules_cache", help="instead of HF_MODULES_CACHE, or modules under HF_HOME")
+        parser.add_argument(
+            "--modules_cache", help="modules cache of evaluate, instead of HF_MODULES_CACHE or modules under HF_HOME"
+        )
     push = actions.add_parser(
         "push",
         help="publish metrics as Spaces: evaluate.load('NAMESPACE/factscore') then works",
@@ -32,7 +34,7 @@ def add_parser(commands: Any) -> None:
     )
     push.set_defaults(run=_push)
     push.add_argument("metrics", nargs="*", metavar="METRIC", help="default: all")
-    push.add_argument("--namespace", required=True, help="user or organisation")
+    push.add_argument("--namespace", required=True, help="user or organisation that owns the Spaces")
     push.add_argument(
         "--requirement",
         help="what a Space installs, of one version: 'hf_factuality @ git+https://github.com/OWNER/REPO@COMMIT' or "

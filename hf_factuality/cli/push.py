@@ -51,7 +51,7 @@ def add_parser(commands: Any) -> None:
         help="a place, as the error names it, that looks like a secret and is none, or that could not be searched; may be "
         "repeated",
     )
-    push.add_argument("--commit_message", metavar="TEXT", help="of the commit; title of the pull request")
+    push.add_argument("--commit_message", metavar="TEXT", help="title of the commit, or of the pull request")
     add_flag(push, "dry_run", ": list the files and send nothing; needs no account")
     add_hub_flags(push)
     push.set_defaults(run=_push)

@@ -41,7 +41,7 @@ def add_parser(commands: Any) -> None:
     flag(
         "--evidence",
         metavar="FILE_OR_COLUMN",
-        help="a file of the same kinds, or a column of the answers (default 'evidence')",
+        help="evidence: a file of the same kinds, or a column of the answers (default 'evidence')",
     )
     add_flag(verify, "evidence_column", ": text or a list of texts, in the file of evidence or beside the answers")
     flag(
@@ -56,7 +56,7 @@ def add_parser(commands: Any) -> None:
     add_flag(
         verify, "out", ": file of the rows with their labelled spans, each written as it is judged", metavar="FILE"
     )
-    flag("--html", type=Path, help="write a page with the sentences coloured by label to this file")
+    flag("--html", type=Path, help="file of a page with the sentences coloured by label")
     flag(
         "--html_rows", type=int, default=200, help="completions on the page, the lowest precision first (default 200)"
     )

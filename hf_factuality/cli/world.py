@@ -19,13 +19,17 @@ def add_parser(commands: Any) -> None:
         description="Trains the model (or finds the one trained before), prints what it knows, and the directory last.",
     )
     flag = build.add_argument
-    flag("--size", default="tiny", help="'demo', 'tiny' (2 million parameters, CPU), 'small' (30) or 'base' (100)")
+    flag(
+        "--size",
+        default="tiny",
+        help="size of the world: 'demo', 'tiny' (2 million parameters, CPU), 'small' (30) or 'base' (100)",
+    )
     add_flag(build, "seed", ": of the facts, the texts and the initial weights (default 0)", default=0)
     add_flag(build, "language", ": of the texts, en (default) or zh", default="en")
-    flag("--tokenizer", default="word", help="'word' or 'bpe'")
+    flag("--tokenizer", default="word", help="tokenizer: word (default) or bpe")
     add_flag(build, "out", ": folder of the model (default: in the cache)", metavar="DIR")
     add_flag(build, "device")
-    flag("--threads", type=int, default=1, help="on a CPU; with 1 the weights are the same on every run")
+    flag("--threads", type=int, default=1, help="threads on a CPU; with 1 the weights are the same on every run")
     build.set_defaults(run=_build_world)
     export = actions.add_parser(
         "export",

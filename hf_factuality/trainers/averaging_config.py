@@ -45,7 +45,9 @@ class AdaptiveAveragingConfig(Precision, SFTConfig):
     variant: str = setting(
         "paper", "Variant of the method: 'paper', or 'released': embeddings and norms of the model before.", VARIANTS
     )
-    penalty: str = setting("uniform", "Of a linear module: 'uniform', or 'middle': more around layer 13.", PENALTIES)
+    penalty: str = setting(
+        "uniform", "Penalty of linear modules: 'uniform', or 'middle' (more around layer 13).", PENALTIES
+    )
     penalty_coef: float = setting(1e-4, "Weight of the penalty on ratios that differ from alpha.")
     epsilon: float = setting(0.2, "Smoothing: larger values keep the ratios closer together.")
 

@@ -1,12 +1,17 @@
 """A flag of one name means the same in all commands and trainings, and docs/flags.md lists them all."""
 
+import argparse
+import inspect
 from collections import defaultdict
 from pathlib import Path
 
 import pytest
 
+import hf_factuality
 from hf_factuality.cli.flags import Flag, flags, page
+from hf_factuality.cli.main import _parser
 from hf_factuality.cli.shared import FLAGS
+from hf_factuality.retrieval import KnowledgeBase
 
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "flags.md"
@@ -43,6 +48,40 @@ def test_shared_flags_have_one_definition(by_name):
 
 def test_the_page_is_not_stale():
     assert PAGE.read_text(encoding="utf-8") == page(), "run python -m hf_factuality.cli.flags > docs/flags.md"
+
+
+# Of the command alone, and of the function alone.
+ONLY = {
+    "verify": ({"file", "json"}, {"completions", "keep_rows"}),
+    "evaluate": ({"json"}, {"command"}),
+    "merge": (set(), {"on_written"}),
+    "average": ({"alphas"}, {"on_written"}),  # which are `ratios`
+    "push": ({"allow_path", "allow_secret"}, {"allow_paths", "allow_secrets", "on_plan", "patience", "token"}),
+    "plan": ({"json"}, {"settings"}),  # the flags of a training
+    "index": ({"out", "bm25"}, {"path", "show_progress"}),
+}
+FUNCTIONS = {
+    **{
+        name: getattr(hf_factuality, name)
+        for name in ("verify", "evaluate", "compare", "merge", "average", "push", "plan")
+    },
+    **{
+        name.replace("_", "-"): getattr(hf_factuality, name)
+        for name in dir(hf_factuality)
+        if name.startswith("build_")
+    },
+    "index": KnowledgeBase.build,
+}
+
+
+@pytest.mark.parametrize("command", FUNCTIONS)
+def test_arguments_in_python_have_the_names_of_the_flags(command):
+    (commands,) = (action for action in _parser()._actions if isinstance(action, argparse._SubParsersAction))
+    flags = {action.dest for action in commands.choices[command]._actions} - {"help"}
+    arguments = set(inspect.signature(FUNCTIONS[command]).parameters)
+    if command.startswith("build-"):
+        arguments = arguments - {"options"} | set(hf_factuality.BuildArguments.__annotations__)
+    assert (flags - arguments, arguments - flags) == ONLY.get(command, (set(), set()))
 
 
 @pytest.mark.parametrize(

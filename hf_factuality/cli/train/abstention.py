@@ -26,7 +26,9 @@ CONFIDENCE = {"rlcr": RLCRReward, "dcpo": lambda **outcome: DCPORewards(**outcom
 
 @dataclass
 class AbstentionArguments(ScriptArguments):
-    reward: str = field(default="truthrl", metadata={"help": "truthrl, binary, knowrl, target-0.75, rlcr or dcpo."})
+    reward: str = field(
+        default="truthrl", metadata={"help": "Reward: truthrl, binary, knowrl, target-0.75, rlcr or dcpo."}
+    )
     judge: str | None = field(default=None, metadata={"help": meaning("judge", "; exact match without one")})
     judge_base_url: str = field(default="http://localhost:8000/v1", metadata={"help": meaning("judge_base_url")})
     judge_tokens: int = field(default=16, metadata={"help": meaning("judge_tokens")})

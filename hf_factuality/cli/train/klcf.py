@@ -20,13 +20,18 @@ from hf_factuality.rewards import ServedRoles, klcf_rewards
 @dataclass
 class KLCFArguments(ScriptArguments):
     weights: list[float] = field(
-        default_factory=lambda: list(KLCFWeights()), metadata={"help": "Of recall, precision, truth, general, format."}
+        default_factory=lambda: list(KLCFWeights()),
+        metadata={"help": "Five reward weights: recall, precision, truth, general quality, format."},
     )
     verifier: str | None = field(
         default=None, metadata={"help": meaning("verifier", ": truthfulness:MODEL, in place of two served roles")}
     )
-    checklist_verifier: str = field(default="lexical", metadata={"help": "Its judge, in place of the served one."})
-    general_reward: str | None = field(default=None, metadata={"help": "Model, in place of the served one."})
+    checklist_verifier: str = field(
+        default="lexical", metadata={"help": "Verifier whose judge reads the checklist, in place of the served one."}
+    )
+    general_reward: str | None = field(
+        default=None, metadata={"help": "General reward model, in place of the served one."}
+    )
 
 
 def load_real(script, roles):

@@ -35,7 +35,7 @@ class RAFTArguments(ScriptArguments):
     )
     aggregate: str = field(default="min", metadata={"help": meaning("aggregate", ": min, product, last or mean")})
     grounded: bool = field(default=False, metadata={"help": "Ask with the passages of the column 'evidence'."})
-    rounds: int = field(default=3, metadata={"help": "Of sampling and training."})
+    rounds: int = field(default=3, metadata={"help": "Rounds of sampling and training."})
     num_samples: int = field(default=16, metadata={"help": meaning("num_samples", ", of each round")})
     max_new_tokens: int = field(default=1024, metadata={"help": meaning("max_new_tokens")})
 

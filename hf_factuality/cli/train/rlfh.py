@@ -23,7 +23,7 @@ class RLFHArguments(ScriptArguments):
         default=None, metadata={"help": meaning("train_files", ": questions with materials, see load_rlfh")}
     )
     reward_maps: str = field(
-        default="readme", metadata={"help": "'readme', 'script', 'class', or a JSON or YAML file."}
+        default="readme", metadata={"help": "Reward maps: 'readme', 'script', 'class', or a JSON or YAML file."}
     )
     granularity: str = field(default="token", metadata={"help": "Where rewards are paid: token, sentence, paragraph."})
     verifier_model: str | None = field(

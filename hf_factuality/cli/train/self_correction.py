@@ -28,7 +28,9 @@ COLUMNS = {"sft": TRAJECTORIES, "dpo": [("chosen", "rejected")], "rl": [("prompt
 
 @dataclass
 class CorrectionArguments(ScriptArguments):
-    stage: Literal["sft", "dpo", "rl"] = field(default="sft", metadata={"help": "On trajectories, on pairs, or RL."})
+    stage: Literal["sft", "dpo", "rl"] = field(
+        default="sft", metadata={"help": "Stage of the training: SFT on trajectories, DPO on pairs, or RL."}
+    )
     scorer: str = field(default="MATH", metadata={"help": "What compares the last answer with the gold answer (rl)."})
     revise: str = field(default=correction.REVISE, metadata={"help": meaning("revise", ", between the turns (rl)")})
 
