@@ -121,7 +121,7 @@ def run(args, seed: int) -> dict[tuple[str, str], dict[str, float | None]]:
     data = {}
     for variant in ("unsure", "unknown", "uncertain"):
         folder = out / ("by-entropy" if variant == "uncertain" else "by-gold")
-        flags = ["--model", str(base), "--out", str(folder), "--variant", variant, "--seed", str(seed)]
+        flags = ["--model", str(base), "--out", str(folder), "--rtuning_variant", variant, "--seed", str(seed)]
         flags += ["--question", ""] * (variant != "unknown")
         if status := command(
             ["build-refusals", str(questions), *flags, "--questions_per_batch", "64", "--batch_size", "320"]

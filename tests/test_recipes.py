@@ -153,7 +153,7 @@ def test_published_mask_dpo_settings():
 def test_every_rlfh_recipe_builds_its_trainer(path, tiny_model, tmp_path):
     script, training, _ = parse(path, "--output_dir", str(tmp_path), "--dtype", "float32")
     reward = RLFHReward(
-        rlfh_verifier(script.judge_model, script.judge_base_url), script.reward_maps, script.granularity
+        rlfh_verifier(script.verifier_model, script.verifier_base_url), script.reward_maps, script.granularity
     )
     trainer = TokenRewardPPOTrainer(tiny_model, reward, None, training, rows(128))
     assert trainer.args.num_generations == 1 and trainer.args.beta == 0.01
@@ -270,7 +270,7 @@ def test_every_raft_recipe_builds_its_trainer(path, tiny_model, tmp_path):
     }
     SFTTrainer(tiny_model, training, train_dataset=Dataset.from_dict(rows))
     if path.stem != "closed-world":
-        assert (script.num_samples, script.rounds, script.how, training.learning_rate) == (16, 3, "min", 5e-7)
+        assert (script.num_samples, script.rounds, script.aggregate, training.learning_rate) == (16, 3, "min", 5e-7)
         assert training.num_train_epochs == 2 and completions_of_a_step(training, "zero3.yaml") == 64
 
 

@@ -127,7 +127,7 @@ def reward_model(run, name, rate):
         if name == "outcome model":
             data = data.map(lambda row: {"labels": [None] * (len(row["labels"]) - 1) + row["labels"][-1:]})
         args = ProcessRewardConfig(
-            str(out), **TRAINING, seed=run.seed, split="sentences", max_length=160, per_device_train_batch_size=16,
+            str(out), **TRAINING, seed=run.seed, step_split="sentences", max_length=160, per_device_train_batch_size=16,
             per_device_eval_batch_size=256, num_train_epochs=NUMBERS["epochs"], learning_rate=rate, lr_scheduler_type="linear",
             warmup_steps=0.1, weight_decay=0.01, use_cpu=not torch.cuda.is_available(),
         )  # fmt: skip

@@ -70,7 +70,7 @@ def find_side_files(folders: Iterable[Path], checkpoint: Path) -> SideFiles:
     if config is None:
         looked = ", ".join(map(str, places))
         raise CheckpointError(
-            f"there is no config.json in {looked}; pass `config`: a folder, or a model on the Hub, with the "
+            f"there is no config.json in {looked}; pass `model_config`: a folder, or a model on the Hub, with the "
             "configuration and tokenizer of the model"
         )
     with_tokenizer, found = first_with(_TOKENIZER, TOKENIZER)

@@ -44,7 +44,7 @@ def merge(
     *,
     dtype: str | torch.dtype | None = None,
     max_shard_size: int | str = "5GB",
-    config: str | os.PathLike[str] | None = None,
+    model_config: str | os.PathLike[str] | None = None,
     base_model: str | os.PathLike[str] | None = None,
     allow_unsafe_pickle: bool = False,
     trust_remote_code: bool = False,
@@ -52,7 +52,7 @@ def merge(
     push_to_hub: str | None = None,
     private: bool | None = None,
     pull_request: bool = False,
-    revision: str | None = None,
+    branch: str | None = None,
     on_written: Callable[[Sequence[MergeReport], str | None], None] | None = None,
 ) -> MergeReport:
     """Make a model folder out of a checkpoint of any format that is known here.
@@ -66,7 +66,7 @@ def merge(
             `"float32"`, `"bfloat16"` or `"float16"`; by default that of the checkpoint.
         max_shard_size (`int` or `str`, *optional*, defaults to `"5GB"`):
             Largest file of weights.
-        config (`str` or `PathLike`, *optional*):
+        model_config (`str` or `PathLike`, *optional*):
             Folder or model on the Hub (`id`, `id@revision`) whose configuration, tokenizer and chat template are taken.
         base_model (`str` or `PathLike`, *optional*):
             The same of an adapter's base, instead of the one that it names.
@@ -78,7 +78,7 @@ def merge(
             Read and check what needs no tensor's contents, and write nothing.
         push_to_hub (`str`, *optional*):
             Repository to publish the model in, as [`~hf_factuality.hub.push.push`] does. The account is tried first.
-        private, pull_request, revision (*optional*):
+        private, pull_request, branch (*optional*):
             Of the push, as there.
         on_written (`Callable`, *optional*):
             Is given the reports, in a list, and the full name of the repository (`None` without a push), once the model is
@@ -99,7 +99,7 @@ def merge(
         check_output(out, 0)  # before a base model is downloaded
         model = read_model(
             Path(checkpoint),
-            config,
+            model_config,
             base_model,
             allow_unsafe_pickle=allow_unsafe_pickle,
             trust_remote_code=trust_remote_code,
@@ -112,7 +112,7 @@ def merge(
         push_to_hub,
         private=private,
         pull_request=pull_request,
-        revision=revision,
+        branch=branch,
         dry_run=dry_run,
         on_written=on_written,
     )[0]

@@ -72,7 +72,7 @@ def check_not_quantised(folder: Path) -> None:
                 raise CheckpointError(
                     f"{folder / 'config.json'} has a {key} ({kind or 'of no named method'}): quantised weights cannot be cast, "
                     "averaged or added to; pass the model in 16 or 32 bits (of an adapter as `base_model`), or the "
-                    "folder of a configuration without it as `config` if the weights are not quantised"
+                    "folder of a configuration without it as `model_config` if the weights are not quantised"
                 )
 
 
@@ -266,7 +266,7 @@ def _check(found: Mapping[str, TensorSource], shapes: Mapping[str, tuple], expec
     missing = _missing(found, shapes, expected)
     spare = [name for name in found if name not in shapes]
     model = f"{expected.architecture} of the config.json"
-    advice = "the config.json is of another model, or the checkpoint is not whole; see `config`"
+    advice = "the config.json is of another model, or the checkpoint is not whole; see `model_config`"
     odd = [
         name for name in shapes if name in found and found[name].dtype.is_floating_point == (name in expected.integers)
     ]
@@ -303,7 +303,7 @@ def _without_tied(found: dict[str, TensorSource], expected: Expected, where: str
         if name in found and not same(tensor, found[name]):
             raise CheckpointError(
                 f"{where}: the config.json ties {alias!r} to {name!r}, but the checkpoint has two different tensors; set "
-                "tie_word_embeddings to false in a copy of the config and pass its folder as `config`"
+                "tie_word_embeddings to false in a copy of the config and pass its folder as `model_config`"
             )
         kept.setdefault(name, tensor)
     return kept

@@ -52,14 +52,14 @@ def write_and_push(
     *,
     private: bool | None,
     pull_request: bool,
-    revision: str | None,
+    branch: str | None,
     dry_run: bool,
     on_written: Callable[[Sequence[MergeReport], str | None], None] | None,
 ) -> list[MergeReport]:
     """What `write` reports, with `published` in each report if `push_to_hub` names a repository; see [`merge`] for the others."""
-    where: dict[str, Any] = {"private": private, "pull_request": pull_request, "revision": revision}
+    where: dict[str, Any] = {"private": private, "pull_request": pull_request, "branch": branch}
     if push_to_hub is None:
-        given = ["`pull_request`"] * pull_request + ["`revision`"] * bool(revision)
+        given = ["`pull_request`"] * pull_request + ["`branch`"] * bool(branch)
         given += [] if private is None else ["`private`" if private else "`private=False`"]
         if given:
             raise ValueError(f"{given[0]} is for `push_to_hub` REPO")
@@ -67,7 +67,9 @@ def write_and_push(
         from hf_factuality.io.upload import prepare_repo
 
         # The work can take hours: whether the account may write to the repository is found out before it.
-        push_to_hub = prepare_repo(push_to_hub, new_private=True, **where)
+        push_to_hub = prepare_repo(
+            push_to_hub, new_private=True, private=private, pull_request=pull_request, revision=branch
+        )
     reports = write()
     if on_written is not None:
         on_written(reports, None if dry_run else push_to_hub)

@@ -11,12 +11,11 @@ from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hf_factuality.cli.shared import add_engine
+from hf_factuality.cli.shared import RETRIEVERS_HELP, add_engine, add_flag, whole_number
 from hf_factuality.methods.process_reward.formula import STEP_LABELS
 from hf_factuality.methods.self_correction.formula import CHECK, REVISE
 from hf_factuality.verifiers.judges.compare import AXES
-from hf_factuality.verifiers.judges.gold import SCORERS_HELP
-from hf_factuality.verifiers.registry import TOKENS_HELP, VERIFIER_HELP
+from hf_factuality.verifiers.registry import VERIFIER_HELP
 
 
 if TYPE_CHECKING:
@@ -32,12 +31,12 @@ def add_builders(commands: Any) -> None:
         "32, the paper's",
     )  # fmt: skip
     pairs = build.add_argument_group("what makes a pair (may change when a run is started again; not of --pairs)")
-    pairs.add_argument("--pairs_per_question", type=int, metavar="N", help="N best, N worst (default 1)")
+    add_flag(pairs, "pairs_per_question", ": of the N best with the N worst (default 1)", metavar="N")
     correct = (
         "what the chosen response must have a sentence of: free of hallucination (the paper, default) or supported"
     )
     pairs.add_argument("--correct", choices=("free", "supported"), help=correct)
-    pairs.add_argument("--min_margin", type=float, metavar="SHARE", help="least difference of the scores")
+    add_flag(pairs, "min_margin", metavar="SHARE")
     build = _builder(
         commands, "checklists", "sample answers and list what they state truly, each statement once, for KLCF",
         "Samples responses to each question, verifies what they state, and writes a dataset with the supported statements of "
@@ -45,30 +44,40 @@ def add_builders(commands: Any) -> None:
         "8: one alone under-covers what a model knows",
     )  # fmt: skip
     items = build.add_argument_group("what becomes an item (may change when a run is started again)")
-    items.add_argument("--max_items", type=whole_number, default=20, metavar="N", help="per question (default 20)")
-    items.add_argument("--min_samples", type=whole_number, default=1, metavar="N", help="that state it (default 1)")
-    merge = "what is merged: the same words (lexical, default), or also near embeddings (dense or dense:MODEL)"
+    items.add_argument(
+        "--max_items", type=whole_number, default=20, metavar="N", help="items per question at most (default 20)"
+    )
+    items.add_argument(
+        "--min_samples", type=whole_number, default=1, metavar="N", help="samples that must state an item (default 1)"
+    )
+    merge = "items that are merged: the same words (lexical, default), or also near embeddings (dense or dense:MODEL)"
     items.add_argument("--merge", default="lexical", metavar="HOW", help=merge)
-    items.add_argument("--merge_threshold", type=float, default=0.95, metavar="COSINE", help="near (default 0.95)")
+    items.add_argument(
+        "--merge_threshold",
+        type=float,
+        default=0.95,
+        metavar="COSINE",
+        help="cosine from which embeddings are near (default 0.95)",
+    )
     items.add_argument("--keep_empty", action="store_true", help="keep questions without any item, with an empty list")
     build = _builder(
         commands, "refusals", "ask a model, compare with gold answers and write what it should decline, for R-Tuning",
         "Asks each question, compares the responses with the gold answers (column 'answer'), and writes a dataset in which a "
         "model says what it knows, and says so or declines where it does not know.",
-        "1, greedy; 5 for --variant uncertain", "abstention", ("0; 0.7 for --variant uncertain", 0, 15), "R-Tuning's",
+        "1, greedy; 5 for --rtuning_variant uncertain", "abstention", ("0; 0.7 for --rtuning_variant uncertain", 0, 15), "R-Tuning's",
     )  # fmt: skip
     build.set_defaults(verifier="gold")
     what = build.add_argument_group("what is written (may change when a run is started again, but for --stop)")
-    variants = "unsure: the gold answer and 'I am sure.' or 'I am unsure.' (default); unknown: a refusal where the model is wrong; "
+    variants = "; unsure: the gold answer and 'I am sure.' or 'I am unsure.' (default); unknown: a refusal where the model is wrong; "
     variants += "uncertain: as unsure, by the entropy of samples"
-    what.add_argument("--variant", choices=("unsure", "unknown", "uncertain"), default="unsure", help=variants)
-    most = "uncertain: sure up to this entropy (default: the lower half)"
+    add_flag(what, "rtuning_variant", variants, choices=("unsure", "unknown", "uncertain"), default="unsure")
+    most = "entropy up to which the model is sure, for uncertain (default: the lower half)"
     what.add_argument("--max_entropy", type=float, metavar="NATS", help=most)
-    what.add_argument("--language", choices=("en", "zh"), default="en", help="of what is added (default en)")
-    what.add_argument("--question", metavar="TEXT", help="that asks for the confidence; '' for none")
-    refusal = "for unknown; may be repeated (default: several in the language)"
+    add_flag(what, "language", ": of what is added, en (default) or zh", choices=("en", "zh"), default="en")
+    what.add_argument("--question", metavar="TEXT", help="question that asks for the confidence; '' for none")
+    refusal = "refusal that is written, for unknown; may be repeated (default: several in the language)"
     what.add_argument("--refusal", dest="refusals", action="append", metavar="TEXT", help=refusal)
-    what.add_argument("--stop", metavar="TEXT", help="that responses end at (default the full stop); '' for none")
+    add_flag(what, "stop", " (default the full stop); '' for none", metavar="TEXT")
     build = _builder(
         commands, "corrections", "sample answers, let the model check and revise them, keep what is right, for self-correction",
         "Samples answers, the model's verdicts on them and revisions of those it finds wrong, compares with the gold answers "
@@ -77,15 +86,19 @@ def add_builders(commands: Any) -> None:
     )  # fmt: skip
     build.set_defaults(verifier="gold")
     what = build.add_argument_group("what is sampled of an answer, and written")
-    output = "conversations for SFT (default) or pairs for DPO (may change when a run is started again)"
+    output = (
+        "what is written: conversations for SFT (default) or pairs for DPO (may change when a run is started again)"
+    )
     what.add_argument("--output", choices=("trajectories", "pairs"), default="trajectories", help=output)
     for name in ("verdicts", "revisions"):
         of = "an answer" if name == "verdicts" else "an answer that was found wrong"
-        what.add_argument(f"--num_{name}", type=whole_number, default=4, metavar="N", help=f"of {of} (default 4)")
+        what.add_argument(
+            f"--num_{name}", type=whole_number, default=4, metavar="N", help=f"{name} of {of} (default 4)"
+        )
     misled = "share of the right answers that are found wrong, and kept right (default 0.1)"
     what.add_argument("--misled", type=float, default=0.1, metavar="SHARE", help=misled)
     what.add_argument("--check", default=CHECK, metavar="TEXT", help="what asks for a verdict")
-    what.add_argument("--revise", default=REVISE, metavar="TEXT", help="what asks for a revision")
+    add_flag(what, "revise", default=REVISE, metavar="TEXT")
     build = _builder(
         commands, "process-labels", "sample solutions and continuations of them, and label their steps, for process rewards",
         "Samples solutions, continues them from the end of each step, compares with the gold answers (column 'answer'), and "
@@ -93,13 +106,21 @@ def add_builders(commands: Any) -> None:
         "8", "process-reward", (1.0, 0, 1024), "ER-PRM's",
     )  # fmt: skip
     build.set_defaults(verifier="gold")
-    what = build.add_argument_group("what a step is, and is worth (--how and --eta may change when started again)")
-    what.add_argument("--rollouts", type=whole_number, default=16, metavar="N", help="of each beginning (default 16)")
-    split = "what ends a step: lines (default), sentences, or a text"
-    what.add_argument("--step_split", default="lines", metavar="WHAT", help=split)
-    label = "entropy: (1/eta) ln mean exp(eta r) (ER-PRM, default); soft: the mean; hard: 1 if any is right"
-    what.add_argument("--how", choices=STEP_LABELS, default="entropy", help=label)
-    what.add_argument("--eta", type=float, default=1.0, help="any number; 0: the mean, inf: the maximum (default 1.0)")
+    what = build.add_argument_group(
+        "what a step is, and is worth (--label_rule and --eta may change when started again)"
+    )
+    what.add_argument(
+        "--rollouts", type=whole_number, default=16, metavar="N", help="continuations of each beginning (default 16)"
+    )
+    add_flag(what, "step_split", ": lines (default), sentences, or a text", default="lines", metavar="WHAT")
+    label = "label of a step; entropy: (1/eta) ln mean exp(eta r) (ER-PRM, default); soft: the mean; hard: 1 if any is right"
+    what.add_argument("--label_rule", choices=STEP_LABELS, default="entropy", help=label)
+    what.add_argument(
+        "--eta",
+        type=float,
+        default=1.0,
+        help="eta of the entropy label: any number; 0 for the mean, inf for the maximum (default 1.0)",
+    )
     build = _builder(
         commands, "rag-preferences", "sample answers to questions with passages and compare them on four axes, for RAG-Reward",
         "Samples answers to questions with passages (column 'evidence'), compares pairs of them on each axis, by a judge of pairs in "
@@ -107,14 +128,13 @@ def add_builders(commands: Any) -> None:
         "4", "rag-reward", (1.0, 0, 1024), "ours",
     )  # fmt: skip
     pairs = build.add_argument_group("what is compared")
-    axis = f"compare on this axis alone ({', '.join(AXES)}), or another, and maybe not by --verifier but by this one; may be "
+    axis = f"axis to compare on ({', '.join(AXES)}, or another), maybe by a verifier of its own; may be "
     pairs.add_argument(
         "--axis", action="append", metavar="NAME[=VERIFIER]", help=axis + "repeated (default: all four)"
     )
-    number = "drawn of each question (default 1)"
-    pairs.add_argument("--pairs_per_question", type=whole_number, default=1, metavar="N", help=number)
-    margin = "of the shares of supported sentences, by a verifier that does not compare (default 0)"
-    pairs.add_argument("--min_margin", type=float, default=0.0, metavar="SHARE", help=margin)
+    add_flag(pairs, "pairs_per_question", " (default 1)", default=1, metavar="N")
+    margin = ": shares of supported sentences, by a verifier that does not compare (default 0)"
+    add_flag(pairs, "min_margin", margin, default=0.0, metavar="SHARE")
 
 
 def _builder(
@@ -144,37 +164,41 @@ def _builder(
         type=Path,
         help="a .jsonl, .json or .parquet file with 'prompt' or 'question', and as they are known 'id', 'topic', 'evidence'",
     )
-    asked.add_argument("--dataset", metavar="PATH", help="instead, a dataset: a repository on the Hub or a folder")
+    add_flag(asked, "dataset", ": a repository on the Hub or a folder, instead of QUESTIONS", metavar="PATH")
     if kind == "preferences":
         given = (
-            "instead, pairs that exist, to be labelled as they are: a file or a dataset with 'chosen' and 'rejected'"
+            "file or dataset of pairs that exist ('chosen' and 'rejected'), labelled as they are, instead of QUESTIONS"
         )
         asked.add_argument("--pairs", metavar="FILE", help=given)
-    what.add_argument("--config", help="its configuration")
-    what.add_argument("--split", default="train", help="its split (default train)")
-    what.add_argument("--dataset_revision", help="its branch, tag or commit")
-    what.add_argument("--limit", type=whole_number, metavar="N", help="the first N questions only")
+    add_flag(what, "dataset_config")
+    add_flag(what, "split", " (default train)", default="train")
+    add_flag(what, "dataset_revision")
+    add_flag(what, "limit", ": the first", metavar="N")
     who = build.add_argument_group("who answers")
-    who.add_argument("--model", help="the model that answers: id on the Hub, folder, or its name at --base_url")
-    who.add_argument("--revision", help="of the model")
+    add_flag(who, "model", ": id on the Hub, folder, or its name at --base_url")
+    add_flag(who, "revision")
     where = who.add_mutually_exclusive_group()
-    where.add_argument("--backend", choices=("transformers", "vllm"), help="in this process (default transformers)")
-    where.add_argument("--base_url", metavar="URL", help="an OpenAI-compatible server that has the model")
+    where.add_argument(
+        "--backend",
+        choices=("transformers", "vllm"),
+        help="library that runs the model in this process (default transformers)",
+    )
+    add_flag(where, "base_url", metavar="URL")
     given = "responses made elsewhere: JSON Lines with 'id' and 'responses', a list of texts; --model only names who wrote them"
     where.add_argument("--responses", type=Path, metavar="FILE", help=given)
-    who.add_argument("--dtype", help="auto (the checkpoint's, default), float32, bfloat16 or float16")
-    who.add_argument("--device", help="cpu, cuda (default if there is one), cuda:1, ..., or auto to spread the model")
-    who.add_argument("--batch_size", type=whole_number, help="responses that transformers generates at once (32)")
-    who.add_argument("--concurrency", type=whole_number, help="requests to the server at once (default 32)")
+    add_flag(who, "dtype", ": auto (the checkpoint's, default), float32, bfloat16 or float16")
+    add_flag(who, "device", ", or auto to spread the model")
+    add_flag(who, "batch_size", " (default 32)")
+    add_flag(who, "concurrency", " (default 32)")
     model_args = "arguments of from_pretrained or vllm.LLM, as '{\"tensor_parallel_size\": 4}'"
     who.add_argument("--model_args", type=json_object, metavar="JSON", help=model_args)
     how = build.add_argument_group(f"how responses are sampled (defaults are {whose})")
-    how.add_argument("--num_samples", type=int, metavar="N", help=f"responses per question (default {samples})")
-    how.add_argument("--temperature", type=float, metavar="T", help=f"default {default[0]}")
-    how.add_argument("--top_k", type=int, metavar="K", help=f"default {default[1]}; 0 for all, and servers without it")
-    how.add_argument("--top_p", type=float, metavar="P", help="default 1.0")
-    how.add_argument("--max_new_tokens", type=int, metavar="N", help=f"default {default[2]}")
-    how.add_argument("--seed", type=int, default=0, help="of the samples and of selections of topics (default 0)")
+    add_flag(how, "num_samples", f" (default {samples})", metavar="N")
+    add_flag(how, "temperature", f" (default {default[0]})", metavar="T")
+    add_flag(how, "top_k", f" (default {default[1]}; 0 for all, and servers without it)", metavar="K")
+    add_flag(how, "top_p", " (default 1.0)", metavar="P")
+    add_flag(how, "max_new_tokens", f" (default {default[2]})", metavar="N")
+    add_flag(how, "seed", ": of the samples and of selections of topics (default 0)", default=0)
     how.add_argument(
         "--questions_per_batch",
         type=whole_number,
@@ -183,41 +207,34 @@ def _builder(
         "that draws, else 16)",
     )
     judging = build.add_argument_group("who judges")
-    judging.add_argument("--verifier", default="lexical", help=f"{VERIFIER_HELP} (default %(default)s)")
-    judging.add_argument("--verifier_base_url", metavar="URL", help="server of 'llm:MODEL' and 'anah:MODEL'")
-    judging.add_argument(
-        "--scorers", action="append", metavar="SOURCE=RULE", help=f"with --verifier gold, {SCORERS_HELP}"
-    )
-    judging.add_argument("--verifier_tokens", type=whole_number, metavar="N", help=TOKENS_HELP)
-    judging.add_argument("--knowledge", type=Path, metavar="FILE", help="knowledge base that evidence is taken from")
-    retriever = "the page of the question's topic (default if every question has one), or all pages, by FILE.bm25"
-    judging.add_argument("--retriever", choices=("topic", "corpus"), help=retriever)
-    judging.add_argument("--passages", type=whole_number, metavar="N", help="passages per claim (default 5)")
-    patience = "how long to wait for a server that is down (default 3600)"
+    add_flag(judging, "verifier", f": {VERIFIER_HELP} (default %(default)s)", default="lexical")
+    add_flag(judging, "verifier_base_url", ": of 'llm:MODEL' and 'anah:MODEL'", metavar="URL")
+    add_flag(judging, "scorers", "; with --verifier gold", action="append", metavar="SOURCE=RULE")
+    add_flag(judging, "verifier_tokens", metavar="N")
+    add_flag(judging, "knowledge", metavar="FILE")
+    add_flag(judging, "retriever", RETRIEVERS_HELP, choices=("topic", "corpus"))
+    add_flag(judging, "num_passages", " (default 5)", metavar="N")
+    patience = "seconds to wait for a server that is down (default 3600)"
     judging.add_argument("--patience", type=seconds, default=3600.0, metavar="SECONDS", help=patience)
     add_engine(build.add_argument_group("where it runs"))
     topics = build.add_argument_group("which questions are taken, by their topics")
-    topics.add_argument("--topics", type=whole_number, metavar="N", help="N topics, drawn by the seed")
-    topics.add_argument("--questions_per_topic", type=whole_number, metavar="N", help="at most N of each, likewise")
-    distance = (
-        "instead of drawn topics, the N nearest to those of --topic_targets or farthest from them, by the mean of the "
+    topics.add_argument("--topics", type=whole_number, metavar="N", help="number of topics, drawn by the seed")
+    topics.add_argument(
+        "--questions_per_topic", type=whole_number, metavar="N", help="questions per topic at most, drawn by the seed"
     )
+    distance = "which topics, instead of drawn ones: the N nearest to those of --topic_targets or farthest from them, by the mean of the "
     distance += "model's last hidden layer over their questions"
     topics.add_argument("--topic_distance", choices=("nearest", "farthest"), help=distance)
-    topics.add_argument("--topic_targets", type=Path, metavar="FILE", help="questions, as QUESTIONS, with topics")
-    topics.add_argument("--topic_model", help="model that embeds them (default --model); needed with --base_url")
+    topics.add_argument(
+        "--topic_targets", type=Path, metavar="FILE", help="file of questions with topics, for --topic_distance"
+    )
+    topics.add_argument("--topic_model", help="model that embeds the topics (default --model); needed with --base_url")
     out = build.add_argument_group("output")
-    out.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of the run and of its dataset")
-    out.add_argument("--push_to_hub", metavar="REPO", help="publish the dataset with its card")
-    out.add_argument("--private", action="store_true", default=None, help="make a new repository private")
+    add_flag(out, "out", ": folder of the run and of its dataset", required=True, metavar="DIR")
+    add_flag(out, "push_to_hub", ", with its card", metavar="REPO")
+    add_flag(out, "private", default=None)
     build.set_defaults(run=partial(_build, kind))
     return build
-
-
-def whole_number(text: str) -> int:
-    if int(text) < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, got {text}")
-    return int(text)
 
 
 def seconds(text: str) -> float:

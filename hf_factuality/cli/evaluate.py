@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from hf_factuality.cli.shared import (
+    RETRIEVERS_HELP,
+    add_flag,
     add_metric_args,
     add_output,
     add_scope,
@@ -19,8 +21,7 @@ from hf_factuality.cli.shared import (
     read_thresholds,
 )
 from hf_factuality.methods.process_reward.formula import AGGREGATES
-from hf_factuality.verifiers.judges.gold import SCORERS_HELP
-from hf_factuality.verifiers.registry import TOKENS_HELP, VERIFIER_HELP
+from hf_factuality.verifiers.registry import VERIFIER_HELP
 
 
 def add_parser(commands: Any) -> None:
@@ -37,84 +38,92 @@ def add_parser(commands: Any) -> None:
     )
     what = evaluate.add_argument_group("what is measured")
     flag = what.add_argument
-    flag("--benchmark", action="append", metavar="NAME", help="several with commas or by repeating the flag")
-    flag("--suite", metavar="NAME", help="several --model (long-form: or --answers) side by side: long-form, tax")
     flag(
-        "--dataset",
-        action="append",
-        metavar="[NAME=]PATH",
-        help="instead of the benchmark's, of several by name; without --benchmark, a file of your own questions",
+        "--benchmark", action="append", metavar="NAME", help="benchmark; several with commas or by repeating the flag"
     )
-    flag("--split", help="split of the dataset")
-    flag("--dataset_revision", help="branch, tag or commit of a dataset on the Hub")
-    flag("--style", help="style of the prompts, one of the benchmark's")
-    flag("--limit", type=int, metavar="N", help="a seeded sample of N items (of a file of your own, the first)")
-    flag("--metrics", action="append", metavar="NAME", help="instead of the benchmark's; likewise several")
+    flag("--suite", metavar="NAME", help="suite that compares several --model: long-form (or --answers), tax")
+    dataset = "; instead of the benchmark's, of several by name; without --benchmark, a file of your own questions"
+    add_flag(what, "dataset", dataset, action="append", metavar="[NAME=]PATH")
+    add_flag(what, "split")
+    add_flag(what, "dataset_revision")
+    add_flag(what, "style", ": one of the benchmark's")
+    add_flag(what, "limit", ": a seeded sample (of a file of your own, the first)", metavar="N")
+    metrics = " instead of the benchmark's; several with commas or by repeating the flag"
+    add_flag(what, "metrics", f";{metrics}", action="append", metavar="NAME")
     add_metric_args(what)
-    flag = evaluate.add_argument_group("who answers").add_argument
-    model = "id on the Hub or folder, of a model or a PEFT adapter; with --base_url, its name there"
-    flag("--model", action="append", help=f"{model}; several with --suite")
-    flag("--revision", help="of the model")
-    flag("--base_url", metavar="URL", help="address of an OpenAI-compatible server that has the model")
-    flag("--concurrency", type=int, default=32, help="requests to the server at once (default 32)")
-    answers = "JSON Lines of answers, by 'id' or in order; no model runs; several with --suite"
+    who = evaluate.add_argument_group("who answers")
+    flag = who.add_argument
+    model = ": id on the Hub or folder, of a model or a PEFT adapter; with --base_url, its name there"
+    add_flag(who, "model", f"{model}; several with --suite", action="append")
+    add_flag(who, "revision")
+    add_flag(who, "base_url", metavar="URL")
+    add_flag(who, "concurrency", " (default 32)", default=32)
+    answers = "file of answers (JSON Lines, by 'id' or in order); no model runs; several with --suite"
     flag("--answers", action="append", type=Path, metavar="FILE", help=answers)
-    flag("--model_name", help="who wrote --answers, for the results")
-    flag("--dtype", default="auto", help="auto (the checkpoint's, default), float32, bfloat16 or float16")
-    flag("--device", help="cpu, cuda, cuda:1, ..., or auto to spread the model; CUDA by default if there is one")
-    flag("--batch_size", type=int, default=8, help="rows of a forward pass (default 8)")
+    flag("--model_name", help="name of the model that wrote --answers, for the results")
+    add_flag(who, "dtype", ": auto (the checkpoint's, default), float32, bfloat16 or float16", default="auto")
+    add_flag(who, "device", ", or auto to spread the model")
+    add_flag(who, "batch_size", " (default 8)", default=8)
     flag(
-        "--prompt_format", default="auto", help="chat (the tokenizer's template), plain, or auto (chat if it has one)"
+        "--prompt_format",
+        default="auto",
+        help="format of prompts: chat (the tokenizer's template), plain, or auto (chat if it has one)",
     )
-    flag("--chat_template_kwargs", metavar="JSON", help="arguments of the template, as '{\"enable_thinking\": false}'")
-    flag("--trust_remote_code", action="store_true", help="run code of the model's repository")
-    flag = evaluate.add_argument_group("how answers are sampled (by default as the benchmark says)").add_argument
-    flag("--max_new_tokens", type=int, metavar="N")
-    flag("--temperature", type=float, metavar="T", help="0 takes the most likely token")
-    flag("--top_p", type=float, metavar="P")
-    flag("--num_samples", type=int, metavar="N", help="completions per item, for accuracy or --best_of")
-    best = "for accuracy and metrics over claims: expected score of the best of N of the --num_samples"
+    flag(
+        "--chat_template_kwargs",
+        metavar="JSON",
+        help="arguments of the chat template, as '{\"enable_thinking\": false}'",
+    )
+    add_flag(who, "trust_remote_code")
+    how = evaluate.add_argument_group("how answers are sampled (by default as the benchmark says)")
+    flag = how.add_argument
+    add_flag(how, "max_new_tokens", metavar="N")
+    add_flag(how, "temperature", "; 0 takes the most likely token", metavar="T")
+    add_flag(how, "top_p", metavar="P")
+    add_flag(how, "num_samples", "; for accuracy or --best_of", metavar="N")
+    best = "expected score when the best of N samples is chosen (needs --num_samples; accuracy and claim metrics only)"
     flag("--best_of", metavar="N,N,...", help=best)
     by = (
         "who chooses for accuracy: majority, or a verifier by its scores, as process:MODEL (default: the gold answers)"
     )
     flag("--best_of_by", metavar="WHO", help=by)
-    flag("--best_of_steps", choices=AGGREGATES, help="the verifier's scores of the parts as one (default min)")
-    flag("--stop", action="append", metavar="TEXT", help="ends a completion; may be repeated")
-    flag("--seed", type=int, default=0, help="of samples, of --limit and of HaluEval's candidates (default 0)")
+    flag(
+        "--best_of_steps",
+        choices=AGGREGATES,
+        help="how a verifier's scores of the parts of an answer become one (default min)",
+    )
+    add_flag(how, "stop", "; may be repeated", action="append", metavar="TEXT")
+    add_flag(how, "seed", ": of samples, of --limit and of HaluEval's candidates (default 0)", default=0)
     judging = evaluate.add_argument_group("who judges")
     flag = judging.add_argument
-    flag("--verifier", help=f"for metrics over claims: {VERIFIER_HELP}")
-    flag("--verifier_base_url", metavar="URL", help="server of 'llm:MODEL' and 'anah:MODEL'")
-    flag("--verifier_tokens", type=int, metavar="N", help=TOKENS_HELP)
+    add_flag(judging, "verifier", f": for metrics over claims, {VERIFIER_HELP}")
+    add_flag(judging, "verifier_base_url", ": of 'llm:MODEL' and 'anah:MODEL'", metavar="URL")
+    add_flag(judging, "verifier_tokens", metavar="N")
     add_scope(judging)
-    flag("--knowledge", type=Path, metavar="FILE", help="knowledge base that evidence is taken from")
+    add_flag(judging, "knowledge", metavar="FILE")
+    add_flag(judging, "retriever", RETRIEVERS_HELP, choices=("topic", "corpus"))
+    add_flag(judging, "num_passages", " (default 5)", default=5, metavar="N")
+    add_flag(judging, "judge", ": for halluqa, abstention and calibration", metavar="MODEL")
+    add_flag(judging, "judge_base_url", metavar="URL")
     flag(
-        "--retriever",
-        choices=("topic", "corpus"),
-        help="the page of the item's topic (default if every item has one), or all pages, by the index FILE.bm25",
+        "--judge_prompt", type=Path, metavar="FILE", help="prompt of --judge, a .txt file instead of the built-in one"
     )
-    flag("--passages", type=int, default=5, help="passages per claim (default 5)")
-    flag("--judge", metavar="MODEL", help="for halluqa, abstention and calibration: a served model that sees the gold")
-    flag("--judge_base_url", metavar="URL", help="its server")
-    flag("--judge_prompt", type=Path, metavar="FILE", help="a .txt prompt instead of the built-in one")
-    flag("--scorers", action="append", metavar="SOURCE=RULE", help=f"for a file of your own, {SCORERS_HELP}")
-    rule = "the rule of its rows without data_source (default exact)"
-    flag("--default_data_source", metavar="RULE", help=f"for a file of your own: {rule}")
-    flag("--match", choices=("exact", "contained"), help="instead of --judge: words of gold answers, stock phrases")
-    flag("--judge_votes", type=int, default=1, metavar="N", help="votes per answer, odd (default 1)")
-    flag("--judge_tokens", type=int, default=16, metavar="N", help="room for a vote (default 16), and its thoughts")
+    add_flag(judging, "scorers", "; for a file of your own", action="append", metavar="SOURCE=RULE")
+    add_flag(judging, "default_data_source", ": of a file of your own (default exact)", metavar="RULE")
+    flag(
+        "--match",
+        choices=("exact", "contained"),
+        help="string matching instead of --judge, by words of the gold answers and stock phrases",
+    )
+    flag("--judge_votes", type=int, default=1, metavar="N", help="votes of --judge per answer, odd (default 1)")
+    add_flag(judging, "judge_tokens", " (default 16)", default=16, metavar="N")
     out = evaluate.add_argument_group("output")
-    out.add_argument(
-        "--out",
-        type=Path,
-        default=Path("results.json"),
-        help="results are added to this file (default results.json); answers go beside it, to NAME.BENCHMARK.answers.jsonl",
+    file = (
+        "file that results are added to (default results.json); answers go beside it, to NAME.BENCHMARK.answers.jsonl"
     )
-    out.add_argument("--overwrite", action="store_true", help="answer anew what the file of answers holds already")
-    add_output(
-        out, "NAME=SHARE", "exit with status 1 if METRIC or BENCHMARK.METRIC is lower or undefined; may be repeated"
-    )
+    add_flag(out, "out", f": {file}", default=Path("results.json"), metavar="FILE")
+    add_flag(out, "overwrite", ": answer anew what the file of answers holds already")
+    add_output(out, "NAME=SHARE", "METRIC or BENCHMARK.METRIC; or if it is undefined; may be repeated")
     evaluate.set_defaults(run=_evaluate)
 
 

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from hf_factuality.cli.shared import add_flag
 from hf_factuality.errors import DataError
 
 
@@ -21,19 +22,19 @@ def add_parser(commands: Any) -> None:
         "source",
         help="JSON Lines, CSV or Parquet file, folder of save_to_disk, knowledge base, or dataset id on the Hub",
     )
-    index.add_argument("--out", type=Path, help="file to write; needless if SOURCE is a knowledge base, with --bm25")
-    index.add_argument("--title_column", default="title")
-    index.add_argument("--text_column", default="text", help="a string or a list of strings")
-    index.add_argument("--config", help="configuration of a dataset on the Hub")
-    index.add_argument("--split", default="train", help="split of a dataset on the Hub (default train)")
-    index.add_argument("--revision", help="revision of a dataset on the Hub")
+    add_flag(index, "out", ": file of the knowledge base; needless if SOURCE is one, with --bm25", metavar="FILE")
+    index.add_argument("--title_column", default="title", help="column with the title")
+    index.add_argument("--text_column", default="text", help="column with the text: a string or a list of strings")
+    add_flag(index, "dataset_config")
+    add_flag(index, "split", " (default train)", default="train")
+    add_flag(index, "dataset_revision")
     index.add_argument(
         "--duplicates",
         choices=("first", "join", "error"),
         default="first",
         help="a title that comes again: keep the first text (default), append as a new line, or stop",
     )
-    index.add_argument("--overwrite", action="store_true", help="replace what is there")
+    add_flag(index, "overwrite")
     index.add_argument("--bm25", action="store_true", help="also index all passages, in a folder named FILE.bm25")
     index.set_defaults(run=_index)
 
@@ -43,7 +44,15 @@ def _index(args: argparse.Namespace) -> int:
     from hf_factuality.retrieval.knowledge_build import is_sqlite
 
     if args.out is not None:
-        names = ("title_column", "text_column", "config", "split", "revision", "duplicates", "overwrite")
+        names = (
+            "title_column",
+            "text_column",
+            "dataset_config",
+            "split",
+            "dataset_revision",
+            "duplicates",
+            "overwrite",
+        )
         base = KnowledgeBase.build(args.out, args.source, **{name: getattr(args, name) for name in names})
     elif args.bm25 and is_sqlite(Path(args.source)):
         base = KnowledgeBase(args.source)

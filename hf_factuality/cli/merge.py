@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hf_factuality.cli.push import add_hub_flags, hub_flags
+from hf_factuality.cli.shared import add_flag, meaning
 
 
 def add_parser(commands: Any) -> None:
@@ -44,55 +45,45 @@ def add_parser(commands: Any) -> None:
         type=float,
         nargs="+",
         metavar="A",
-        help="ratio of all tensors, in [0, 1]; several make a folder each in DIR",
+        help=meaning("alpha", ": one for all tensors, in [0, 1]; several make a folder each in DIR"),
     )
     ratios.add_argument(
-        "--alphas", type=float, nargs="+", metavar="A", help="a ratio for each block, or layer, in order"
+        "--alphas", type=float, nargs="+", metavar="A", help="ratios of the blocks, or of the layers, in order"
     )
     ratios.add_argument(
-        "--ratios", metavar="FILE", help="ratios.json, or the folder of it, of AdaptiveAveragingTrainer"
+        "--ratios", metavar="FILE", help="learned ratios: ratios.json of AdaptiveAveragingTrainer, or its folder"
     )
-    average.add_argument("--level", default="block", help="of --alphas: block (default) or layer")
-    average.add_argument("--blocks", type=int, metavar="K", help="of --alphas; by default as many as there are")
-    average.add_argument(
-        "--variant",
-        default="paper",
-        help="of --alphas: paper (default), or released: embeddings and norms of BEFORE, as in the script of AMA",
-    )
-    average.add_argument("--method", default="linear", help="linear (default), or slerp, which needs mergekit")
+    add_flag(average, "level", ", of --alphas: block (default) or layer", default="block")
+    add_flag(average, "blocks", ", of --alphas (default: as many as there are)", metavar="K")
+    released = "embeddings and norms of BEFORE, as in the script of AMA"
+    add_flag(average, "variant", f": paper (default), or released, of --alphas: {released}", default="paper")
+    merge_method = "how two tensors become one: linear (default), or slerp, which needs mergekit"
+    average.add_argument("--merge_method", default="linear", help=merge_method)
     _add_common(average, "model after alignment", "the wider one of the two")
     average.set_defaults(run=_average)
 
 
 def _add_common(parser: argparse.ArgumentParser, what: str, dtype: str) -> None:
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of the model; new or empty")
-    parser.add_argument("--dtype", help=f"float32, bfloat16 or float16; by default {dtype}")
+    add_flag(parser, "out", ": folder of the model; new or empty", required=True, metavar="DIR")
+    add_flag(parser, "dtype", f": float32, bfloat16 or float16 (default: {dtype})")
     parser.add_argument(
-        "--max_shard_size", default="5GB", metavar="SIZE", help="largest file of weights: 5GB (default), 512MiB, ..."
+        "--max_shard_size", default="5GB", metavar="SIZE", help="largest file of weights, as 5GB (default) or 512MiB"
     )
-    parser.add_argument(
-        "--config",
-        metavar="DIR_OR_ID",
-        help="folder, or model on the Hub (id, id@revision), whose configuration, tokenizer and chat template are used instead of "
-        f"those of the {what}",
-    )
+    instead = f": folder, or model on the Hub (id, id@revision), instead of those of the {what}"
+    add_flag(parser, "model_config", instead, metavar="DIR_OR_ID")
     parser.add_argument(
         "--base_model",
         metavar="DIR_OR_ID",
-        help="of an adapter (folder, id, id@revision), instead of the one that its configuration names",
+        help="base of an adapter (folder, id, id@revision), instead of the one that its configuration names",
     )
-    parser.add_argument("--dry_run", action="store_true", help="check, print the plan and write nothing")
+    add_flag(parser, "dry_run", ": check, print the plan and write nothing")
     parser.add_argument(
         "--allow_unsafe_pickle",
         action="store_true",
         help="read files that ask for more than tensors; they can then run any code in your name",
     )
-    parser.add_argument("--trust_remote_code", action="store_true", help="run code that the configuration names")
-    parser.add_argument(
-        "--push_to_hub",
-        metavar="REPO",
-        help="publish the model, as `hf-factuality push` does; the account is tried first",
-    )
+    add_flag(parser, "trust_remote_code")
+    add_flag(parser, "push_to_hub", ", as `hf-factuality push` does; the account is tried first", metavar="REPO")
     add_hub_flags(parser)
 
 
@@ -105,7 +96,7 @@ def _merge(args: argparse.Namespace) -> int:
 def _average(args: argparse.Namespace) -> int:
     from hf_factuality.methods.averaging.average import average
 
-    own = {name: getattr(args, name) for name in ("level", "blocks", "variant", "method")}
+    own = {name: getattr(args, name) for name in ("level", "blocks", "variant", "merge_method")}
     if args.alpha is not None:
         own["alpha"] = args.alpha if len(args.alpha) > 1 else args.alpha[0]
     else:
@@ -129,7 +120,15 @@ def _write(args: argparse.Namespace, work: Callable[..., list[Any]]) -> int:
             going_on = f"go on with: {shlex.join(['hf-factuality', 'push', str(args.out), repo_id, *flags])}"
             print(f"pushing; if this is cut, {going_on}", file=sys.stderr)
 
-    common = ("dtype", "max_shard_size", "config", "base_model", "allow_unsafe_pickle", "trust_remote_code", "dry_run")
+    common = (
+        "dtype",
+        "max_shard_size",
+        "model_config",
+        "base_model",
+        "allow_unsafe_pickle",
+        "trust_remote_code",
+        "dry_run",
+    )
     given = {name: getattr(args, name) for name in (*common, "push_to_hub")}
     try:
         reports = work(**given, **where, on_written=show)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from hf_factuality.cli.shared import add_flag
+
 
 def add_parser(commands: Any) -> None:
     """Add the command `metrics` to the subparsers of `hf-factuality`."""
@@ -22,7 +24,9 @@ def add_parser(commands: Any) -> None:
     listing = actions.add_parser("list", help="what each metric measures, and whether it is installed")
     listing.set_defaults(run=_list)
     for parser in (install, listing):
-        parser.add_argument("--modules_cache", help="instead of HF_MODULES_CACHE, or modules under HF_HOME")
+        parser.add_argument(
+            "--modules_cache", help="modules cache of evaluate, instead of HF_MODULES_CACHE or modules under HF_HOME"
+        )
     push = actions.add_parser(
         "push",
         help="publish metrics as Spaces: evaluate.load('NAMESPACE/factscore') then works",
@@ -30,14 +34,14 @@ def add_parser(commands: Any) -> None:
     )
     push.set_defaults(run=_push)
     push.add_argument("metrics", nargs="*", metavar="METRIC", help="default: all")
-    push.add_argument("--namespace", required=True, help="user or organisation")
+    push.add_argument("--namespace", required=True, help="user or organisation that owns the Spaces")
     push.add_argument(
         "--requirement",
         help="what a Space installs, of one version: 'hf_factuality @ git+https://github.com/OWNER/REPO@COMMIT' or "
         "hf_factuality==VERSION (default: what is installed here, if others can have it)",
     )
-    push.add_argument("--private", action="store_true", default=None, help="make new Spaces private")
-    push.add_argument("--dry_run", metavar="DIR", help="write the Spaces as folders here and publish nothing")
+    add_flag(push, "private", default=None)
+    add_flag(push, "out", ": folder that the Spaces are written to as folders; nothing is published", metavar="DIR")
 
 
 def _install(args: argparse.Namespace) -> int:
@@ -65,8 +69,8 @@ def _push(args: argparse.Namespace) -> int:
     from hf_factuality.metrics.push import push_metrics, write_spaces
 
     names, options = args.metrics or None, {"namespace": args.namespace, "requirement": args.requirement}
-    if args.dry_run:
-        for name, path in write_spaces(args.dry_run, names, **options).items():
+    if args.out:
+        for name, path in write_spaces(args.out, names, **options).items():
             print(f"{name:12}{path}")
         return 0
     for name, address in push_metrics(names, private=args.private, **options).items():

@@ -6,8 +6,9 @@ import argparse
 import json
 import shlex
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
+
+from hf_factuality.cli.shared import add_flag
 
 
 _PHASES = {"generate": "while completions are generated", "score": "while completions are scored", "critic": "in the critic's passes", "backward": "in the policy's passes",
@@ -26,14 +27,23 @@ def add_parser(commands: Any) -> None:
         epilog="Exit status: 0, 1 if it does not fit, 2 for bad input. What every term is: docs/scaling.md.",
     )
     flag = parser.add_argument
-    flag("--model", help="folder or model on the Hub; that of the configuration by default")
-    flag("--method", choices=("fspo", "rlfh", "mask_dpo"), required=True)
-    flag("--config", type=Path, help="YAML of the training, such as those in recipes/; its flags may follow too")
-    flag("--gpus", type=int, default=1, help="processes of the training, one per GPU")
-    flag("--gpu_memory", type=float, default=80.0, metavar="GB", help="of one GPU (10^9 bytes); 80 by default")
-    flag("--prompt_length", type=int, default=512, help="tokens of the longest prompt")
-    flag("--sharding", help="ddp, zero2, zero3 or fsdp2")
-    flag("--json", action="store_true", help="print the terms as JSON")
+    add_flag(parser, "model", ": id on the Hub or folder (default: that of --config)")
+    flag("--method", choices=("fspo", "rlfh", "mask_dpo"), required=True, help="method of the training")
+    add_flag(parser, "config", ", such as those in recipes/; its flags may follow too", metavar="FILE")
+    flag("--gpus", type=int, default=1, help="processes of the training, one per GPU (default 1)")
+    flag(
+        "--gpu_memory",
+        type=float,
+        default=80.0,
+        metavar="GB",
+        help="memory of one GPU in GB of 10^9 bytes (default 80)",
+    )
+    flag("--prompt_length", type=int, default=512, help="tokens of the longest prompt (default 512)")
+    flag(
+        "--sharding",
+        help="how the model is sharded: ddp, zero2, zero3 or fsdp2 (default: what needs least communication and fits)",
+    )
+    add_flag(parser, "json")
     parser.set_defaults(run=_plan, settings=[])
 
 

@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from hf_factuality.cli.shared import add_flag
+
 
 def add_parser(commands: Any) -> None:
     """Add `push` to the subparsers of the `hf-factuality` command."""
@@ -22,7 +24,8 @@ def add_parser(commands: Any) -> None:
     )
     push.add_argument("folder", type=Path, metavar="DIR", help="folder of the model")
     push.add_argument("repo_id", metavar="REPO", help="NAMESPACE/NAME; made if it does not exist")
-    push.add_argument("--repo_type", choices=("model", "dataset", "space"), default="model")
+    kinds = ("model", "dataset", "space")
+    push.add_argument("--repo_type", choices=kinds, default="model", help="what DIR is (default model)")
     push.add_argument(
         "--include",
         action="append",
@@ -48,8 +51,8 @@ def add_parser(commands: Any) -> None:
         help="a place, as the error names it, that looks like a secret and is none, or that could not be searched; may be "
         "repeated",
     )
-    push.add_argument("--commit_message", metavar="TEXT", help="of the commit; title of the pull request")
-    push.add_argument("--dry_run", action="store_true", help="list the files and send nothing; needs no account")
+    push.add_argument("--commit_message", metavar="TEXT", help="title of the commit, or of the pull request")
+    add_flag(push, "dry_run", ": list the files and send nothing; needs no account")
     add_hub_flags(push)
     push.set_defaults(run=_push)
 
@@ -57,24 +60,19 @@ def add_parser(commands: Any) -> None:
 def add_hub_flags(parser: argparse.ArgumentParser) -> None:
     """Add who may read the repository, and where in it the commit goes."""
     access = parser.add_mutually_exclusive_group()
-    access.add_argument(
-        "--private",
-        dest="private",
-        action="store_true",
-        default=None,
-        help="refuse a repository that is public (a new one is private by default)",
-    )
+    private = " (it is by default), and refuse one that is public"
+    add_flag(access, "private", private, action="store_true", default=None)
     access.add_argument("--public", dest="private", action="store_false", help="make a new repository public")
     parser.add_argument("--pull_request", action="store_true", help="open a pull request instead of committing")
-    parser.add_argument("--revision", metavar="BRANCH", help="branch to write to; made if it does not exist")
+    add_flag(parser, "branch")
 
 
 def hub_flags(args: argparse.Namespace) -> tuple[list[str], dict[str, Any]]:
     """Those of [`add_hub_flags`] that were given, and all of them as arguments of [`~hf_factuality.hub.push.push`]."""
     flags = ["--pull_request"] if args.pull_request else []
-    flags += ["--revision", args.revision] if args.revision else []
+    flags += ["--branch", args.branch] if args.branch else []
     flags += [] if args.private is None else ["--private"] if args.private else ["--public"]
-    return flags, {"private": args.private, "pull_request": args.pull_request, "revision": args.revision}
+    return flags, {"private": args.private, "pull_request": args.pull_request, "branch": args.branch}
 
 
 def _push(args: argparse.Namespace) -> int:

@@ -2,13 +2,103 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from hf_factuality.reading.scopes import SCOPES
+from hf_factuality.verifiers.judges.gold import SCORERS_HELP
+from hf_factuality.verifiers.registry import TOKENS_HELP
+
+
+def whole_number(text: str) -> int:
+    if int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, got {text}")
+    return int(text)
+
+
+# The flags that several commands or trainings have: what they take, and what they mean everywhere. What a command adds to it
+# follows after ":", ";" or in brackets; tests/cli/test_meanings.py checks that there is no flag with two meanings.
+FLAGS: dict[str, tuple[Callable[[str], Any], str]] = {
+    "aggregate": (str, "how a verifier's scores of the parts of an answer become one"),
+    "alpha": (float, "weight of the model before alignment"),
+    "base_url": (str, "OpenAI-compatible server that has the model"),
+    "batch_size": (whole_number, "sequences that transformers processes at once"),
+    "blocks": (whole_number, "number of blocks"),
+    "branch": (str, "branch of the repository to write to; made if it does not exist"),
+    "concurrency": (int, "requests to the server at once"),
+    "config": (str, "YAML of settings of a training"),
+    "dataset": (str, "dataset"),
+    "dataset_config": (str, "configuration of the dataset"),
+    "dataset_revision": (str, "branch, tag or commit of the dataset on the Hub"),
+    "default_data_source": (str, "rule of rows without data_source"),
+    "device": (str, "device: cpu, cuda (default if there is one) or cuda:1"),
+    "dry_run": (bool, "print what would be done and do nothing"),
+    "dtype": (str, "data type of the weights"),
+    "evidence_column": (str, "column with the evidence"),
+    "fail_under": (str, "exit with status 1 if a metric is lower than this"),
+    "json": (bool, "print JSON alone, in a terminal too"),
+    "judge": (str, "served model that grades answers by the gold answers"),
+    "judge_base_url": (str, "server of --judge"),
+    "judge_tokens": (int, "longest verdict of --judge, thoughts included"),
+    "knowledge": (Path, "knowledge base that evidence is taken from"),
+    "language": (str, "language"),
+    "level": (str, "what has a ratio"),
+    "limit": (int, "at most so many questions"),
+    "max_new_tokens": (whole_number, "longest completion, in tokens"),
+    "metrics": (str, "metrics"),
+    "min_margin": (float, "least difference of the two scores"),
+    "model": (str, "model"),
+    "model_config": (str, "model whose configuration, tokenizer and chat template are used"),
+    "num_passages": (int, "passages per claim"),
+    "num_samples": (whole_number, "completions per question"),
+    "out": (Path, "output"),
+    "overwrite": (bool, "replace what is there"),
+    "pairs_per_question": (whole_number, "pairs per question"),
+    "private": (bool, "make a new repository private"),
+    "push_to_hub": (str, "publish in this repository on the Hub"),
+    "question_column": (str, "column with the question, for the verifier, if it is there"),
+    "questions": (str, "file of questions"),
+    "retriever": (str, "where passages are from"),
+    "revise": (str, "what asks for a revision"),
+    "revision": (str, "branch, tag or commit of the model"),
+    "rtuning_variant": (str, "what R-Tuning teaches"),
+    "scorers": (str, SCORERS_HELP),
+    "seed": (int, "seed"),
+    "selector": (str, "verifier whose scores choose"),
+    "split": (str, "split of the dataset"),
+    "step_split": (str, "what ends a step"),
+    "stop": (str, "text that ends a completion"),
+    "style": (str, "style of the prompts"),
+    "temperature": (float, "sampling temperature"),
+    "top_k": (int, "sample from the K most likely tokens"),
+    "top_p": (float, "sample from the most likely tokens with this probability together"),
+    "train_files": (str, "files to train on"),
+    "trust_remote_code": (bool, "run code of the model's repository"),
+    "variant": (str, "variant of the method"),
+    "verifier": (str, "verifier"),
+    "verifier_base_url": (str, "server of the verifier's model"),
+    "verifier_tokens": (int, TOKENS_HELP),
+}
+
+
+RETRIEVERS_HELP = ": the page of the question's topic (topic, default if every question has one), or all pages, by FILE.bm25 (corpus)"
+
+
+def meaning(name: str, more: str = "") -> str:
+    """The help of a flag of [`FLAGS`], with what a command adds to it."""
+    return FLAGS[name][1] + more
+
+
+def add_flag(parser: Any, name: str, more: str = "", **options: Any) -> None:
+    """Add a flag of [`FLAGS`], with what a command adds to its help."""
+    takes, _ = FLAGS[name]
+    kind = {"action": "store_true"} if takes is bool else {"type": takes}
+    parser.add_argument(f"--{name}", help=meaning(name, more), **{**kind, **options})
 
 
 def with_underscores(argv: Sequence[str]) -> list[str]:
@@ -22,8 +112,10 @@ def add_engine(parser: Any) -> None:
     """The flags `engine`, `workers` and `gpus_per_worker`."""
     engine = "who runs the work: this process (local, default) or Ray's workers, on a cluster with RAY_ADDRESS (ray)"
     parser.add_argument("--engine", choices=("local", "ray"), default="local", help=engine)
-    parser.add_argument("--workers", type=int, metavar="N", help="of Ray (default: as many as there are CPUs here)")
-    gpus = "for models that run in the worker: 1, or 0.25 where four share one (default 0; see docs/annotation.md)"
+    parser.add_argument(
+        "--workers", type=int, metavar="N", help="number of Ray's workers (default: as many as there are CPUs here)"
+    )
+    gpus = "GPUs of a worker, for models that run in it: 1, or 0.25 where four share one (default 0; see docs/annotation.md)"
     parser.add_argument("--gpus_per_worker", type=float, metavar="G", help=gpus)
 
 
@@ -46,8 +138,8 @@ def add_metric_args(group: Any) -> None:
 
 
 def add_output(group: Any, form: str, fail_under: str) -> None:
-    group.add_argument("--json", action="store_true", help="print JSON alone, in a terminal too")
-    group.add_argument("--fail_under", action="append", metavar=form, help=fail_under)
+    add_flag(group, "json")
+    add_flag(group, "fail_under", f": {fail_under}", action="append", metavar=form)
     group.add_argument(
         "--max_not_judged",
         type=float,

@@ -9,6 +9,7 @@ from typing import Any
 
 from hf_factuality.cli.shared import (
     add_engine,
+    add_flag,
     add_metric_args,
     add_output,
     add_scope,
@@ -17,7 +18,7 @@ from hf_factuality.cli.shared import (
     read_metric_args,
     read_thresholds,
 )
-from hf_factuality.verifiers.registry import TOKENS_HELP, VERIFIER_HELP
+from hf_factuality.verifiers.registry import VERIFIER_HELP
 
 
 def add_parser(commands: Any) -> None:
@@ -33,37 +34,37 @@ def add_parser(commands: Any) -> None:
     )
     flag = verify.add_argument
     flag("file", type=Path, help="JSON Lines, JSON, CSV, TSV or Parquet file; - for JSON Lines on standard input")
-    flag("--verifier", default="lexical", help=VERIFIER_HELP)
-    flag("--verifier_tokens", type=int, metavar="N", help=TOKENS_HELP)
+    add_flag(verify, "verifier", f": {VERIFIER_HELP} (default lexical)", default="lexical")
+    add_flag(verify, "verifier_tokens", metavar="N")
     add_scope(verify)
-    flag("--completion_column", default="completion")
+    flag("--completion_column", default="completion", help="column with the completion")
     flag(
         "--evidence",
         metavar="FILE_OR_COLUMN",
-        help="a file of the same kinds, or a column of the answers (default 'evidence')",
+        help="evidence: a file of the same kinds, or a column of the answers (default 'evidence')",
     )
-    flag(
-        "--evidence_column", help="column of the evidence, in its file or beside the answers: text or a list of texts"
-    )
+    add_flag(verify, "evidence_column", ": text or a list of texts, in the file of evidence or beside the answers")
     flag(
         "--id_column",
         help="column that joins a file of evidence to the answers (default 'id', else by the order of rows)",
     )
-    flag("--question_column", default="question", help="shown to the verifier if it is there")
+    add_flag(verify, "question_column", default="question")
     add_engine(verify)
-    metrics = "anah, factscore, longwiki, safe, veriscore, or your own module:function; several with commas"
-    flag("--metrics", action="append", default=[], metavar="NAME", help=metrics)
+    metrics = ": anah, factscore, longwiki, safe, veriscore, or your own module:function; several with commas"
+    add_flag(verify, "metrics", metrics, action="append", default=[], metavar="NAME")
     add_metric_args(verify)
-    flag("--out", type=Path, help="write each row with its labelled spans to this file, as it is judged")
-    flag("--html", type=Path, help="write a page with the sentences coloured by label to this file")
+    add_flag(
+        verify, "out", ": file of the rows with their labelled spans, each written as it is judged", metavar="FILE"
+    )
+    flag("--html", type=Path, help="file of a page with the sentences coloured by label")
     flag(
         "--html_rows", type=int, default=200, help="completions on the page, the lowest precision first (default 200)"
     )
     add_output(
         verify,
         "SHARE",
-        "exit with status 1 if a metric of --metrics (without any: the precision) is lower than this; NAME=SHARE for one of "
-        "them, 'precision' or 'decided_precision'; may be repeated",
+        "one of --metrics, or without any the precision; NAME=SHARE for one of them, 'precision' or 'decided_precision'; "
+        "may be repeated",
     )
     verify.set_defaults(run=_verify)
 

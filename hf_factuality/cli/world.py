@@ -6,6 +6,8 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from hf_factuality.cli.shared import add_flag
+
 
 def add_parser(commands: Any) -> None:
     """Add `world` to the subparsers of the `hf-factuality` command."""
@@ -17,13 +19,17 @@ def add_parser(commands: Any) -> None:
         description="Trains the model (or finds the one trained before), prints what it knows, and the directory last.",
     )
     flag = build.add_argument
-    flag("--size", default="tiny", help="'demo', 'tiny' (2 million parameters, CPU), 'small' (30) or 'base' (100)")
-    flag("--seed", type=int, default=0, help="of the facts, the texts and the initial weights")
-    flag("--language", default="en", help="'en' or 'zh'")
-    flag("--tokenizer", default="word", help="'word' or 'bpe'")
-    flag("--out", type=Path, help="directory; the cache by default")
-    flag("--device", help="where to train; a CUDA device by default if there is one")
-    flag("--threads", type=int, default=1, help="on a CPU; with 1 the weights are the same on every run")
+    flag(
+        "--size",
+        default="tiny",
+        help="size of the world: 'demo', 'tiny' (2 million parameters, CPU), 'small' (30) or 'base' (100)",
+    )
+    add_flag(build, "seed", ": of the facts, the texts and the initial weights (default 0)", default=0)
+    add_flag(build, "language", ": of the texts, en (default) or zh", default="en")
+    flag("--tokenizer", default="word", help="tokenizer: word (default) or bpe")
+    add_flag(build, "out", ": folder of the model (default: in the cache)", metavar="DIR")
+    add_flag(build, "device")
+    flag("--threads", type=int, default=1, help="threads on a CPU; with 1 the weights are the same on every run")
     build.set_defaults(run=_build_world)
     export = actions.add_parser(
         "export",
@@ -31,7 +37,7 @@ def add_parser(commands: Any) -> None:
         description="Questions, single facts and biographies of both splits, with evidence, as the trainers take them.",
     )
     export.add_argument("model", type=Path, help="directory of a world's model, as 'build' prints it")
-    export.add_argument("--out", type=Path, required=True, help="folder to write to")
+    add_flag(export, "out", ": folder of the datasets", required=True, metavar="DIR")
     export.set_defaults(run=_export_world)
 
 

@@ -79,7 +79,7 @@ _CHOICES = {
     "topic_distance": ("nearest", "farthest"),
 }
 _FROM_ONE_UP = (
-    "limit", "batch_size", "concurrency", "questions_per_batch", "verifier_tokens", "passages", "topics",
+    "limit", "batch_size", "concurrency", "questions_per_batch", "verifier_tokens", "num_passages", "topics",
     "questions_per_topic",
 )  # fmt: skip
 Rows = str | os.PathLike | Iterable[Mapping[str, Any]]
@@ -92,7 +92,7 @@ class BuildArguments(TypedDict, total=False):
     Args:
         dataset (`str`, *optional*):
             In place of `questions`: a repository on the Hub or a folder.
-        config (`str`, *optional*), split (`str`, *optional*, defaults to `"train"`), dataset_revision (`str`, *optional*):
+        dataset_config (`str`, *optional*), split (`str`, *optional*, defaults to `"train"`), dataset_revision (`str`, *optional*):
             Its configuration, split, and branch, tag or commit.
         limit (`int`, *optional*):
             The first so many questions only.
@@ -138,7 +138,7 @@ class BuildArguments(TypedDict, total=False):
             Knowledge base that evidence is taken from.
         retriever (`str`, *optional*):
             `"topic"`, the page of the question's topic (default if every question has one), or `"corpus"`, all pages.
-        passages (`int`, *optional*, defaults to `5`):
+        num_passages (`int`, *optional*, defaults to `5`):
             Passages per claim.
         patience (`float`, *optional*, defaults to `3600.0`):
             Seconds to wait for a server that is down.
@@ -163,7 +163,7 @@ class BuildArguments(TypedDict, total=False):
     """
 
     dataset: str | None
-    config: str | None
+    dataset_config: str | None
     split: str | None
     dataset_revision: str | None
     limit: int | None
@@ -190,7 +190,7 @@ class BuildArguments(TypedDict, total=False):
     verifier_tokens: int | None
     knowledge: str | os.PathLike | None
     retriever: str | None
-    passages: int | None
+    num_passages: int | None
     patience: float | None
     engine: str | None
     workers: int | None
@@ -396,8 +396,8 @@ def _kind(args: SimpleNamespace) -> str:
     kind = "server" if args.base_url is not None else "given" if args.responses else args.backend or "transformers"
     kind = kind if pairs is None else "pairs"
     named = {"server": "`base_url`", "given": "`responses`", "pairs": "`pairs`"}.get(kind, f"`backend` {kind}")
-    near, targets, with_knowledge = args.topic_distance, args.topic_targets, args.retriever or args.passages
-    of_dataset = args.config or args.dataset_revision or args.split != "train"
+    near, targets, with_knowledge = args.topic_distance, args.topic_targets, args.retriever or args.num_passages
+    of_dataset = args.dataset_config or args.dataset_revision or args.split != "train"
     elsewhere = kind in ("server", "given", "pairs") and not args.topic_model
     wrong = {
         "`model` names who answers; or give `responses` FILE made elsewhere": not args.model
@@ -406,13 +406,13 @@ def _kind(args: SimpleNamespace) -> str:
             f"`{flag}` means nothing to {named}; leave it out": getattr(args, flag) is not None and kind not in kinds
             for flag, kinds in _ONLY_FOR.items()
         },
-        "`config`, `split` and `dataset_revision` are for `dataset`, not for a file": of_dataset
+        "`dataset_config`, `split` and `dataset_revision` are for `dataset`, not for a file": of_dataset
         and args.dataset is None
         and not (_is_name(pairs) and not Path(pairs).is_file()),
         "`topic_distance` needs `topic_targets` FILE and `topics` N": near and not (targets and args.topics),
         "`topic_targets` and `topic_model` are for `topic_distance`": not near and (targets or args.topic_model),
         f"`topic_distance` embeds topics here; with {named}, name the model by `topic_model`": near and elsewhere,
-        "`retriever` and `passages` are for `knowledge` FILE": with_knowledge and not args.knowledge,
+        "`retriever` and `num_passages` are for `knowledge` FILE": with_knowledge and not args.knowledge,
         "`private` is for `push_to_hub` REPO": args.private and not args.push_to_hub,
     }
     for message in filter(wrong.get, wrong):
@@ -499,7 +499,7 @@ def _questions(args: SimpleNamespace) -> Sequence[PreferenceQuestion]:
     if args.pairs is not None and Path(name).suffix in (".jsonl", ".json", ".parquet"):
         numbered = list(islice(read_rows(name), args.limit))
     else:
-        numbered = read_dataset(name, args.config, args.split, args.dataset_revision)[: args.limit]
+        numbered = read_dataset(name, args.dataset_config, args.split, args.dataset_revision)[: args.limit]
     rows = [row for _, row in numbered]
     return read_questions(rows, name) if args.pairs is None else read_pairs(rows, last_name(name))
 
@@ -525,7 +525,7 @@ def _verifier(args: SimpleNamespace, questions: Sequence[PreferenceQuestion]) ->
         if args.retriever == "topic" and not with_topic:
             raise DataError("`retriever` topic needs the column 'topic' of the questions")
         by_topic = args.retriever == "topic" or args.retriever is None and with_topic == len(questions)
-        verifier = with_knowledge(verifier, name, Path(args.knowledge), by_topic, args.passages or 5)
+        verifier = with_knowledge(verifier, name, Path(args.knowledge), by_topic, args.num_passages or 5)
     check_evidence(questions, verifier, f"`verifier` {name}")
     return verifier
 

@@ -59,7 +59,7 @@ def evaluate(
     scope: str = "answer",
     knowledge: str | Path | None = None,
     retriever: str | None = None,
-    passages: int = 5,
+    num_passages: int = 5,
     judge: str | None = None,
     judge_base_url: str | None = None,
     judge_prompt: str | Path | None = None,
@@ -116,7 +116,7 @@ def evaluate(
             answers know a verifier without a name by its class: with other settings, judge anew by `overwrite`.
         scope (`str`, *optional*, defaults to `"answer"`):
             What of a completion is judged: `"answer"`, `"think"` or `"completion"`.
-        knowledge (`str` or `Path`, *optional*), retriever (`str`, *optional*), passages (`int`, *optional*, defaults to 5):
+        knowledge (`str` or `Path`, *optional*), retriever (`str`, *optional*), num_passages (`int`, *optional*, defaults to 5):
             Knowledge base that evidence is taken from, by `"topic"` or from the whole `"corpus"`, and passages per claim.
         judge, judge_base_url, judge_prompt, judge_votes, judge_tokens:
             For halluqa, abstention and calibration: a served model that sees the gold answers, its server, a .txt prompt, an odd

@@ -154,7 +154,7 @@ def _prepare(args: Arguments, task: Task, stack: ExitStack) -> None:
         task.judge = AnswerJudge(task.name, args.judge, args.judge_base_url, **how)
         stack.callback(task.judge.close)
     if judged:
-        evidence = {"knowledge": args.knowledge, "retriever": args.retriever, "top_k": args.passages}
+        evidence = {"knowledge": args.knowledge, "retriever": args.retriever, "top_k": args.num_passages}
         evidence["tokens"] = args.verifier_tokens
         task.verifier = AnswerVerifier(args.verifier, task.items, args.verifier_base_url, **evidence)
     if task.best_of_by not in (None, "majority") and "accuracy" in task.metrics:

@@ -103,7 +103,7 @@ class Arguments:
     scope: str
     knowledge: Path | None
     retriever: str | None
-    passages: int
+    num_passages: int
     judge: str | None
     judge_base_url: str | None
     judge_prompt: Path | None
@@ -196,7 +196,7 @@ def metrics_of(benchmark: Benchmark, more: Sequence[str] = ()) -> tuple[str, ...
 
 def make_plan(args: Arguments) -> EvaluationPlan:
     """Check the arguments; a `ValueError` names the argument, what is wrong with it, and the fix."""
-    names = ("concurrency", "limit", "passages", "judge_tokens", "verifier_tokens")
+    names = ("concurrency", "limit", "num_passages", "judge_tokens", "verifier_tokens")
     check_at_least_one(**{name: getattr(args, name) for name in names})
     check_choices(_CHOICES, vars(args))
     for name in ("model", "answers"):

@@ -145,7 +145,7 @@ def push(
     allow_secrets: Sequence[str] = (),
     private: bool | None = None,
     pull_request: bool = False,
-    revision: str | None = None,
+    branch: str | None = None,
     commit_message: str | None = None,
     dry_run: bool = False,
     token: str | bool | None = None,
@@ -174,7 +174,7 @@ def push(
             What the repository has to be; by default a new one is private, and one that exists stays as it is.
         pull_request (`bool`, *optional*, defaults to `False`):
             Open a pull request instead of committing.
-        revision (`str`, *optional*):
+        branch (`str`, *optional*):
             Branch to write to; made if it does not exist.
         commit_message (`str`, *optional*):
             Of the commit; title of the pull request. By default it names the folder.
@@ -208,7 +208,7 @@ def push(
     plan = planned()
     if dry_run:
         return plan
-    where = {"private": private, "pull_request": pull_request, "revision": revision, "token": token}
+    where = {"private": private, "pull_request": pull_request, "revision": branch, "token": token}
     # Whatever is refused is refused before the card is changed.
     repo_id = prepare_repo(repo_id, repo_type=repo_type, new_private=True, **where)
     card = plan.files.get("README.md")

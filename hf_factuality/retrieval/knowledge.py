@@ -263,9 +263,9 @@ class KnowledgeBase:
         *,
         title_column: str = "title",
         text_column: str = "text",
-        config: str | None = None,
+        dataset_config: str | None = None,
         split: str = "train",
-        revision: str | None = None,
+        dataset_revision: str | None = None,
         duplicates: str = "first",
         overwrite: bool = False,
         show_progress: bool | None = None,
@@ -283,7 +283,7 @@ class KnowledgeBase:
                 file, or an iterable of (title, text) pairs or of dicts.
             title_column (`str`, *optional*, defaults to `"title"`), text_column (`str`, *optional*, defaults to `"text"`):
                 Where title and text are; a text is a string, or a list of strings, which become lines.
-            config (`str`, *optional*), split (`str`, *optional*, defaults to `"train"`), revision (`str`, *optional*):
+            dataset_config (`str`, *optional*), split (`str`, *optional*, defaults to `"train"`), dataset_revision (`str`, *optional*):
                 Of a dataset on the Hub.
             duplicates (`str`, *optional*, defaults to `"first"`):
                 What happens to a title that was there before: `"first"` keeps the first text, as FActScore does; `"join"`
@@ -307,7 +307,7 @@ class KnowledgeBase:
         if isinstance(source, KnowledgeBase):
             rows = ((f"{source.path}, document {page.id}", page.title, page.text) for page in source)
         else:
-            rows = read_pages(source, columns, config, split, revision)
+            rows = read_pages(source, columns, dataset_config, split, dataset_revision)
         write_base(path, rows, duplicates, overwrite, show_progress)
         return cls(path)
 

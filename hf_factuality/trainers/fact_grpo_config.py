@@ -81,7 +81,7 @@ class FactGRPOConfig(Precision, GRPOConfig):
 
     variant: str = setting(
         "paper",
-        "'paper', 'paper_format' (the paper, and -1 for a completion that breaks the format) or 'released' (what FSPO's "
+        "Variant of the method: 'paper', 'paper_format' (the paper, and -1 for a completion that breaks the format) or 'released' (what FSPO's "
         "published code does).",
         VARIANTS,
     )
@@ -103,9 +103,7 @@ class FactGRPOConfig(Precision, GRPOConfig):
     verify_scope: str = setting(
         "think", "What is verified: 'think' (all think blocks together), 'answer' (the rest) or 'completion'.", SCOPES
     )
-    evidence_column: str = setting(
-        "evidence", "Column with the passages to check against; rows without any train as plain GRPO."
-    )
+    evidence_column: str = setting("evidence", "Column with the evidence; rows without any train as plain GRPO.")
     question_column: str = setting("question", "Column with the question, for the verifier, if it is there.")
     verifier_timeout: float = setting(300.0, "Seconds per chunk of completions before these count as not judged.")
     verifier_batch_size: int = setting(64, "Completions per call of the verifier.")

@@ -41,7 +41,7 @@ def assert_same(found, expected):
 @pytest.mark.parametrize("case", CASES)
 def test_the_model_comes_back_to_the_last_bit(case, shards, tmp_path):
     out = tmp_path / "model"
-    report = merge(shards / case, out, config=shards / case / "huggingface", max_shard_size=1500)
+    report = merge(shards / case, out, model_config=shards / case / "huggingface", max_shard_size=1500)
     assert_same(stored(out), load_file(shards / case / "whole.safetensors"))
     kind, mesh, settings, _, how = CASES[case]
     world = mesh[0] * (mesh[1] if len(mesh) > 1 else 1)
@@ -164,9 +164,9 @@ def test_renamed_rank_files_cannot_swap_shards(shards, tmp_path):
     for new, old in ((0, 2), (1, 0), (2, 1)):
         name = "model_world_size_3_rank_{}.pt"
         (tmp_path / name.format(new)).hardlink_to(shards / "uneven3" / name.format(old))
-    merge(tmp_path, tmp_path / "model", config=shards / "uneven3" / "huggingface")
+    merge(tmp_path, tmp_path / "model", model_config=shards / "uneven3" / "huggingface")
     assert_same(stored(tmp_path / "model"), load_file(shards / "uneven3" / "whole.safetensors"))
     (tmp_path / "model_world_size_3_rank_1.pt").unlink()
     (tmp_path / "model_world_size_3_rank_1.pt").hardlink_to(shards / "uneven3" / "model_world_size_3_rank_1.pt")
     with pytest.raises(CheckpointError, match="a part is missing, comes twice or is of another run"):
-        merge(tmp_path, tmp_path / "again", config=shards / "uneven3" / "huggingface")
+        merge(tmp_path, tmp_path / "again", model_config=shards / "uneven3" / "huggingface")

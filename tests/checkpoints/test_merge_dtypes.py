@@ -77,7 +77,7 @@ def test_quantised_models_are_named_before_their_tensors(method, tmp_path):
         with pytest.raises(CheckpointError, match=rf"odd/config.json has a quantization_config \({method}\)"):
             work()
     # The weights are of 16 bits: with a configuration that says so, they are merged.
-    merge(odd, tmp_path / "model", config=plain)
+    merge(odd, tmp_path / "model", model_config=plain)
     assert_same(stored(tmp_path / "model"), load_file(plain / "model.safetensors"))
     assert "quantization_config" not in json.loads((tmp_path / "model" / "config.json").read_text())
     (tmp_path / "nested").mkdir()

@@ -198,7 +198,7 @@ def test_a_configuration_of_the_resized_model_beside_the_adapter(tmp_path):
     merge(folder, tmp_path / "model")
     assert_same(AutoModelForCausalLM.from_pretrained(tmp_path / "model").state_dict(), expected.state_dict())
     shutil.move(folder / "config.json", tmp_path / "config.json")
-    merge(folder, tmp_path / "again", config=tmp_path)
+    merge(folder, tmp_path / "again", model_config=tmp_path)
     assert_same(stored(tmp_path / "again"), stored(tmp_path / "model"))
 
 

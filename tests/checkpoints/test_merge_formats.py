@@ -367,7 +367,7 @@ def test_the_revision_of_the_base_is_honoured(hub, tmp_path):
     (folder / "adapter_config.json").write_text(json.dumps(config | {"revision": "v1"}))
     (note,) = merge(folder, tmp_path / "out", dry_run=True).notes[:1]
     assert note.startswith("the adapter is of revision v1 of its base; the folder ")
-    report = merge(tmp_path / "base", tmp_path / "out", config=f"someone/base@{first}", dry_run=True)
+    report = merge(tmp_path / "base", tmp_path / "out", model_config=f"someone/base@{first}", dry_run=True)
     assert report.architecture == "Qwen2ForCausalLM"
 
 

@@ -86,7 +86,7 @@ def test_nor_outside_the_folders_beside_it(run, tmp_path, where, name):
     source.mkdir(parents=True)
     save_file(dict(model.named_parameters()), source / "model.safetensors")
     folder = tmp_path / "beside" if where == "above" else tmp_path / where
-    arguments = {"config": {"config": folder}, "base": {"base_model": folder}, "above": {}}[where]
+    arguments = {"config": {"model_config": folder}, "base": {"base_model": folder}, "above": {}}[where]
     model.config.save_pretrained(folder)
     (folder / "tokenizer.json").write_text("{}")
     if where == "base":
@@ -154,7 +154,7 @@ def test_a_distributed_checkpoint_in_the_cache(shards, tmp_path, inside):
     shutil.copytree(shards / "dcp3", tmp_path / "files" / inside)
     snapshot = cached(tmp_path / "files", tmp_path / "hub") / inside
     for number, folder in enumerate((snapshot, snapshot / "pytorch_model_fsdp_0")):
-        merge(folder, tmp_path / f"out{number}", config=snapshot / "huggingface")
+        merge(folder, tmp_path / f"out{number}", model_config=snapshot / "huggingface")
         assert_same(stored(tmp_path / f"out{number}"), load_file(shards / "dcp3" / "whole.safetensors"))
 
 
@@ -169,7 +169,7 @@ def test_a_distributed_checkpoint_names_files_of_its_folder_alone(shards, tmp_pa
         info.relative_path = name if info.relative_path == "__1_0.distcp" else info.relative_path
     (folder / ".metadata").write_bytes(pickle.dumps(metadata))
     with pytest.raises(CheckpointError, match="__1_0.distcp', which is outside of the folder"):
-        merge(folder, tmp_path / "out", config=shards / "dcp3" / "huggingface")
+        merge(folder, tmp_path / "out", model_config=shards / "dcp3" / "huggingface")
 
 
 def test_a_folder_made_up_as_a_cache_leads_nowhere(run, tmp_path):

@@ -78,7 +78,7 @@ def test_a_pull_request_and_a_dry_run(hub, checkpoint, capsys):
     assert "--private is for --push_to_hub REPO" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("flags", [["--revision", "v2", "--private"], ["--pull_request"]])
+@pytest.mark.parametrize("flags", [["--branch", "v2", "--private"], ["--pull_request"]])
 def test_what_to_go_on_with_leads_to_the_same_place(hub, checkpoint, capsys, flags):
     """Said before the push, too: who kills it cannot merge into the same folder again."""
     hub.add(REPO, private=True)
@@ -97,6 +97,6 @@ def test_what_to_go_on_with_leads_to_the_same_place(hub, checkpoint, capsys, fla
 
 
 def test_a_pull_request_to_a_branch_is_refused_before_the_work(hub, checkpoint, capsys):
-    assert merge(checkpoint, "--push_to_hub", REPO, "--pull_request", "--revision", "v2") == 2
+    assert merge(checkpoint, "--push_to_hub", REPO, "--pull_request", "--branch", "v2") == 2
     assert "made against main; leave out the revision 'v2'" in capsys.readouterr().err
     assert not hub.calls and not (checkpoint.parent / "model").exists()

@@ -106,8 +106,8 @@ def test_command_and_function_make_the_same_refusals(tmp_path, capsys):
     file = write(tmp_path / "questions.jsonl", test_refusals.ROWS)
     rows = [{"id": f"q{i}", "responses": texts} for i, texts in enumerate(test_refusals.GREEDY)]
     given = write(tmp_path / "responses.jsonl", rows)
-    flags = ["--responses", given, "--variant", "unknown", "--refusal", "No.", "--refusal", "No idea."]
-    arguments = dict(responses=given, variant="unknown", refusals=["No.", "No idea."])
+    flags = ["--responses", given, "--rtuning_variant", "unknown", "--refusal", "No.", "--refusal", "No idea."]
+    arguments = dict(responses=given, rtuning_variant="unknown", refusals=["No.", "No idea."])
     built = both(tmp_path, capsys, "refusals", file, *flags, **arguments)
     assert (built.report["sure"], built.report["unsure"]) == (1, 3)
     assert {row["completion"][0]["content"] for row in built.dataset} <= {"Ulm", "No.", "No idea."}
@@ -141,8 +141,8 @@ def test_command_and_function_make_the_same_process_labels(tmp_path, capsys):
     def reply(prompt, body):
         return solution if body["messages"][-1]["role"] == "user" else "\n#### 24"
 
-    flags = ["--num_samples", 2, "--rollouts", 2, "--how", "hard", "--verifier", "gold:GSM8K"]
-    arguments = dict(num_samples=2, rollouts=2, how="hard", verifier="gold:GSM8K")
+    flags = ["--num_samples", 2, "--rollouts", 2, "--label_rule", "hard", "--verifier", "gold:GSM8K"]
+    arguments = dict(num_samples=2, rollouts=2, label_rule="hard", verifier="gold:GSM8K")
     built = served("process-labels", tmp_path, capsys, rows, reply, *flags, **arguments)
     assert built.dataset["labels"] == [[0.0, 0.0, 1.0]] * 2
 

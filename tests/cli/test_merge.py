@@ -45,7 +45,7 @@ def test_average(checkpoint, tmp_path, capsys):
     ratios = Ratios({"0": 0.25, "1": 0.5}, 0.375, blocks=2)
     ratios.save(tmp_path)
     paths = [checkpoint, other]
-    reports = hf_factuality.average(*paths, tmp_path / "one", ratios=tmp_path / "ratios.json", method="linear")
+    reports = hf_factuality.average(*paths, tmp_path / "one", ratios=tmp_path / "ratios.json", merge_method="linear")
     assert main(["average", *map(str, paths), "--ratios", str(tmp_path), "--out", str(tmp_path / "two")]) == 0
     assert contents(tmp_path / "one") == contents(tmp_path / "two") and f"{reports[0]}\n" in capsys.readouterr().err
     hf_factuality.average(*paths, tmp_path / "three", alpha=[0, 0.5])
@@ -59,7 +59,7 @@ def test_what_the_functions_refuse(hub, checkpoint, tmp_path):  # noqa: F811
     for given, said in (
         ({"private": False}, "`private=False` is for `push_to_hub`"),
         ({"private": True}, "`private` is for `push_to_hub`"),
-        ({"revision": "v2"}, "`revision` is for `push_to_hub`"),
+        ({"branch": "v2"}, "`branch` is for `push_to_hub`"),
     ):
         with pytest.raises(ValueError, match=said):
             hf_factuality.merge(checkpoint, out, **given)

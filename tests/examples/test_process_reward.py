@@ -72,7 +72,16 @@ def test_gsm8k_from_end_to_end(run, kinder, tiny_model, tmp_path, capsys, monkey
         assert (tmp_path / "labels" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
 
     prm = tmp_path / "prm"
-    named = ["--model_name_or_path", tiny_model, "--split", " ", "--calibration_share", "0.5", "--max_length", "200"]
+    named = [
+        "--model_name_or_path",
+        tiny_model,
+        "--step_split",
+        " ",
+        "--calibration_share",
+        "0.5",
+        "--max_length",
+        "200",
+    ]
     run("--dataset_name", tmp_path / "labels", *named, "--output_dir", prm, *FEW)
     with pytest.raises(ValueError, match="give --dataset_name"):
         run(*named, *FEW)

@@ -45,7 +45,7 @@ def test_a_policy_that_cannot_judge_stops_the_run_at_once(run, tiny_model, tmp_p
     ("row", "options", "error", "message"),
     [
         ({"prompt": "x"}, [], DataError, "needs a 'question'"),
-        ({"question": "x"}, ["--judge_model", "j"], ValueError, "needs both its model and its address"),
+        ({"question": "x"}, ["--verifier_model", "j"], ValueError, "needs both its model and its address"),
         ({"question": "x"}, ["--reward_maps", "readmee"], ValueError, "neither one of the presets"),
         ({"question": "x"}, ["--dataset_name", "x/y"], DataError, "either train_files or dataset_name"),
     ],

@@ -14,7 +14,7 @@ FEW = ["--max_steps", "2", *FAST]
 @pytest.mark.parametrize("variant", ["unsure", "unknown", "uncertain"])
 def test_the_closed_world_measures_before_and_after(run, small_questions, tmp_path, capsys, variant):
     out = tmp_path / "rtuning"
-    run("--output_dir", out, "--variant", variant, *FEW)
+    run("--output_dir", out, "--rtuning_variant", variant, *FEW)
     assert "declined, or unsure" in capsys.readouterr().out
     for name in ("before", "after"):
         metrics = {entry["metric"] for entry in load_results(out / f"results-{name}.json")["results"]}

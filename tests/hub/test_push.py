@@ -201,9 +201,9 @@ def test_errors_hold_no_token(hub, model, caplog, capsys):
 
 def test_a_branch(hub, model):
     folder, files = model
-    push(folder, REPO, revision="v1")
+    push(folder, REPO, branch="v1")
     assert published(hub, revision="v1") == files and published(hub) == {}
-    push(folder, REPO, revision="v1")
+    push(folder, REPO, branch="v1")
 
 
 def test_a_pull_request(hub, model):
@@ -218,7 +218,7 @@ def test_a_pull_request(hub, model):
     with pytest.raises(HubError, match="there is no such repository"):
         push(folder, "lab/other", pull_request=True)
     with pytest.raises(HubError, match="made against main; leave out the revision 'v1'"):
-        push(folder, "lab/model", pull_request=True, revision="v1")
+        push(folder, "lab/model", pull_request=True, branch="v1")
 
 
 # ---- texts

@@ -222,7 +222,7 @@ def test_mistakes_of_ours_are_not_taken_for_answers():
 def test_a_push_that_is_refused_leaves_the_card(hub, folder, repo_id):
     write(folder, {"README.md": CARD.encode()})
     assert main(["push", str(folder), repo_id]) == 2
-    assert main(["push", str(folder), REPO, "--pull_request", "--revision", "v1"]) == 2
+    assert main(["push", str(folder), REPO, "--pull_request", "--branch", "v1"]) == 2
     assert (folder / "README.md").read_text() == CARD and not hub.repos
 
 

@@ -174,7 +174,7 @@ def test_errors_name_what_was_done_and_no_token(hub, caplog, capsys, monkeypatch
 
 def test_command_line(hub, tmp_path, capsys, monkeypatch):  # noqa: F811
     arguments = ["metrics", "push", "--namespace", "someone", "--requirement", GIT]
-    assert main([*arguments, "--dry_run", str(tmp_path)]) == 0
+    assert main([*arguments, "--out", str(tmp_path)]) == 0
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(METRIC_NAMES) and not hub.calls
     assert len(capsys.readouterr().out.splitlines()) == len(METRIC_NAMES)
     monkeypatch.setenv("HF_TOKEN", TOKEN)

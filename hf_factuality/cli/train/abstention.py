@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from trl import ModelConfig, ScriptArguments, get_peft_config, get_quantization_config
 
 from hf_factuality import FactGRPOConfig, FactGRPOTrainer
+from hf_factuality.cli.shared import meaning
 from hf_factuality.cli.train.shared import load_split, model_name, read_flags, set_model_kwargs
 from hf_factuality.demos.closed_world import KnowledgeDemo
 from hf_factuality.generation.client import ChatClient
@@ -25,10 +26,12 @@ CONFIDENCE = {"rlcr": RLCRReward, "dcpo": lambda **outcome: DCPORewards(**outcom
 
 @dataclass
 class AbstentionArguments(ScriptArguments):
-    reward: str = field(default="truthrl", metadata={"help": "truthrl, binary, knowrl, target-0.75, rlcr or dcpo."})
-    judge: str | None = field(default=None, metadata={"help": "Served model that grades; exact match without one."})
-    judge_base_url: str = field(default="http://localhost:8000/v1", metadata={"help": "Its server."})
-    judge_tokens: int = field(default=16, metadata={"help": "Longest verdict, thoughts included."})
+    reward: str = field(
+        default="truthrl", metadata={"help": "Reward: truthrl, binary, knowrl, target-0.75, rlcr or dcpo."}
+    )
+    judge: str | None = field(default=None, metadata={"help": meaning("judge", "; exact match without one")})
+    judge_base_url: str = field(default="http://localhost:8000/v1", metadata={"help": meaning("judge_base_url")})
+    judge_tokens: int = field(default=16, metadata={"help": meaning("judge_tokens")})
 
 
 def load_rewards(script):

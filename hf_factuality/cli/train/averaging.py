@@ -11,6 +11,7 @@ from pathlib import Path
 from accelerate import PartialState
 from trl import ModelConfig, ScriptArguments, SFTConfig, SFTTrainer
 
+from hf_factuality.cli.shared import meaning
 from hf_factuality.cli.train.shared import load_split, model_name, read_flags
 from hf_factuality.data import SamplingConfig, read_questions
 from hf_factuality.demos.closed_world import ClosedWorldDemo
@@ -24,14 +25,17 @@ from hf_factuality.trainers import AdaptiveAveragingConfig, AdaptiveAveragingTra
 class AveragingArguments(ScriptArguments):
     before: str | None = field(default=None, metadata={"help": "The model before alignment: a folder, or on the Hub."})
     questions: str | None = field(
-        default=None, metadata={"help": "File of rows with 'question' (or 'prompt'); the aligned model answers them."}
+        default=None,
+        metadata={
+            "help": meaning("questions", ": rows with 'question' (or 'prompt'); the aligned model answers them")
+        },
     )
     selector: str = field(
-        default="gold:GSM8K", metadata={"help": "Verifier whose scores choose: gold:..., reward:MODEL."}
+        default="gold:GSM8K", metadata={"help": meaning("selector", ": gold:..., process:MODEL or reward:MODEL")}
     )
-    how: str = field(default="mean", metadata={"help": "Its scores as one: min, product, last or mean."})
-    num_samples: int = field(default=8, metadata={"help": "Answers per question, of which the best is kept."})
-    max_new_tokens: int = field(default=512, metadata={"help": "Longest answer."})
+    aggregate: str = field(default="mean", metadata={"help": meaning("aggregate", ": min, product, last or mean")})
+    num_samples: int = field(default=8, metadata={"help": meaning("num_samples", "; the best one is kept")})
+    max_new_tokens: int = field(default=512, metadata={"help": meaning("max_new_tokens")})
 
 
 TYPES = AveragingArguments, AdaptiveAveragingConfig, ModelConfig
@@ -63,7 +67,7 @@ def main(words):
         sampling = SamplingConfig(num_samples=script.num_samples, max_new_tokens=script.max_new_tokens)
         if state.is_main_process:  # goes on where it was killed
             questions = with_golds(read_questions(rows))
-            best_answers(name, questions, sampling, script.selector, script.how, folder, training.seed)
+            best_answers(name, questions, sampling, script.selector, script.aggregate, folder, training.seed)
         state.wait_for_everyone()
         return kept_answers(folder)
 

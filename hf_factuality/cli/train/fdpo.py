@@ -11,6 +11,7 @@ from pathlib import Path
 from trl import ModelConfig, ScriptArguments, get_peft_config, get_quantization_config
 
 from hf_factuality import FDPOConfig, FDPOTrainer
+from hf_factuality.cli.shared import meaning
 from hf_factuality.cli.train.shared import load_split, model_name, read_flags, set_model_kwargs
 from hf_factuality.data.preferences import load_pairs
 from hf_factuality.data.reading import open_dataset
@@ -21,7 +22,11 @@ from hf_factuality.demos.closed_world import BiographyDemo
 class FDPOArguments(ScriptArguments):
     train_files: list[str] | None = field(
         default=None,
-        metadata={"help": "Parquet or JSON Lines files of pairs, or a folder of hf-factuality build-preferences."},
+        metadata={
+            "help": meaning(
+                "train_files", ": pairs, in Parquet or JSON Lines, or a folder of hf-factuality build-preferences"
+            )
+        },
     )
 
 

@@ -11,21 +11,23 @@ from transformers import AutoTokenizer
 from trl import ModelConfig, ScriptArguments, get_peft_config, get_quantization_config
 
 from hf_factuality import FactGRPOConfig, FactGRPOTrainer, load_fspo, load_verifier
+from hf_factuality.cli.shared import meaning
 from hf_factuality.cli.train.shared import model_name, read_flags, set_model_kwargs
 from hf_factuality.demos.closed_world import ClosedWorldDemo
 from hf_factuality.rewards import answer_reward
-from hf_factuality.verifiers.judges.gold import SCORERS_HELP
-from hf_factuality.verifiers.registry import TOKENS_HELP, served_arguments
+from hf_factuality.verifiers.registry import VERIFIER_HELP, served_arguments
 
 
 @dataclass
 class FSPOArguments(ScriptArguments):
-    train_files: list[str] | None = field(default=None, metadata={"help": "Parquet or JSON Lines files to train on."})
-    verifier: str | None = field(default=None, metadata={"help": "'lexical', 'nli:MODEL' or 'package.module:Class'."})
-    verifier_tokens: int | None = field(default=None, metadata={"help": TOKENS_HELP})
-    default_data_source: str | None = field(default=None, metadata={"help": "Of rows without data_source: a rule."})
-    scorers: list[str] | None = field(default=None, metadata={"help": SCORERS_HELP})
-    style: str = field(default="auto", metadata={"help": "How to ask: 'auto', 'instruct' (chat template) or 'base'."})
+    train_files: list[str] | None = field(
+        default=None, metadata={"help": meaning("train_files", ": Parquet or JSON Lines")}
+    )
+    verifier: str | None = field(default=None, metadata={"help": meaning("verifier", f": {VERIFIER_HELP}")})
+    verifier_tokens: int | None = field(default=None, metadata={"help": meaning("verifier_tokens")})
+    default_data_source: str | None = field(default=None, metadata={"help": meaning("default_data_source")})
+    scorers: list[str] | None = field(default=None, metadata={"help": meaning("scorers")})
+    style: str = field(default="auto", metadata={"help": meaning("style", ": auto, instruct (chat template) or base")})
 
 
 def _load_data(script, training, model):

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from trl import ModelConfig, ScriptArguments, get_peft_config, get_quantization_config
 
 from hf_factuality import FactGRPOConfig, FactGRPOTrainer, load_verifier
+from hf_factuality.cli.shared import meaning
 from hf_factuality.cli.train.shared import load_split, model_name, read_flags, set_model_kwargs
 from hf_factuality.demos.closed_world import KLCFDemo
 from hf_factuality.methods.klcf.formula import KLCFWeights
@@ -19,11 +20,18 @@ from hf_factuality.rewards import ServedRoles, klcf_rewards
 @dataclass
 class KLCFArguments(ScriptArguments):
     weights: list[float] = field(
-        default_factory=lambda: list(KLCFWeights()), metadata={"help": "Of recall, precision, truth, general, format."}
+        default_factory=lambda: list(KLCFWeights()),
+        metadata={"help": "Five reward weights: recall, precision, truth, general quality, format."},
     )
-    verifier: str | None = field(default=None, metadata={"help": "In place of two served roles: truthfulness:MODEL."})
-    checklist_verifier: str = field(default="lexical", metadata={"help": "Its judge, in place of the served one."})
-    general_reward: str | None = field(default=None, metadata={"help": "Model, in place of the served one."})
+    verifier: str | None = field(
+        default=None, metadata={"help": meaning("verifier", ": truthfulness:MODEL, in place of two served roles")}
+    )
+    checklist_verifier: str = field(
+        default="lexical", metadata={"help": "Verifier whose judge reads the checklist, in place of the served one."}
+    )
+    general_reward: str | None = field(
+        default=None, metadata={"help": "General reward model, in place of the served one."}
+    )
 
 
 def _load_real(script, roles):

@@ -12,6 +12,7 @@ from pathlib import Path
 from accelerate import PartialState
 from trl import ModelConfig, ScriptArguments, SFTConfig, SFTTrainer, get_peft_config
 
+from hf_factuality.cli.shared import meaning
 from hf_factuality.cli.train.shared import model_name, read_flags
 from hf_factuality.data import SamplingConfig, read_questions
 from hf_factuality.demos.closed_world import ClosedWorldDemo
@@ -26,15 +27,17 @@ from hf_factuality.methods.rag_reward.data import with_passages
 
 @dataclass
 class RAFTArguments(ScriptArguments):
-    questions: str | None = field(default=None, metadata={"help": "File with 'question' (or 'prompt'), 'answer'."})
-    selector: str = field(
-        default="gold:GSM8K", metadata={"help": "Verifier whose scores choose: gold:..., process:MODEL, reward:MODEL."}
+    questions: str | None = field(
+        default=None, metadata={"help": meaning("questions", ": rows with 'question' (or 'prompt') and 'answer'")}
     )
-    how: str = field(default="min", metadata={"help": "Its scores as one: min, product, last or mean."})
+    selector: str = field(
+        default="gold:GSM8K", metadata={"help": meaning("selector", ": gold:..., process:MODEL or reward:MODEL")}
+    )
+    aggregate: str = field(default="min", metadata={"help": meaning("aggregate", ": min, product, last or mean")})
     grounded: bool = field(default=False, metadata={"help": "Ask with the passages of the column 'evidence'."})
-    rounds: int = field(default=3, metadata={"help": "Of sampling and training."})
-    num_samples: int = field(default=16, metadata={"help": "Answers per question and round."})
-    max_new_tokens: int = field(default=1024, metadata={"help": "Longest answer."})
+    rounds: int = field(default=3, metadata={"help": "Rounds of sampling and training."})
+    num_samples: int = field(default=16, metadata={"help": meaning("num_samples", ", of each round")})
+    max_new_tokens: int = field(default=1024, metadata={"help": meaning("max_new_tokens")})
 
 
 TYPES = RAFTArguments, SFTConfig, ModelConfig
@@ -43,7 +46,7 @@ TYPES = RAFTArguments, SFTConfig, ModelConfig
 def _write_card(trainer, script, base, results):
     """The card of RAFT: of the last round's model, with the base of the first."""
     each = f"{script.rounds} rounds of the best of {script.num_samples} answers, each by the model of the round before"
-    selector = f"{code(public(script.selector))}, by the {script.how} of its scores"
+    selector = f"{code(public(script.selector))}, by the {script.aggregate} of its scores"
     write_method_card(trainer, "raft", objective=f"SFT, {each}", verifier=selector, results=results, base_model=base)
 
 
@@ -61,7 +64,7 @@ def main(words):
     for number in range(script.rounds):
         folder = out / f"samples-{number}"
         if state.is_main_process:  # goes on where it was killed
-            best_answers(name, questions, sampling, script.selector, script.how, folder, training.seed + number)
+            best_answers(name, questions, sampling, script.selector, script.aggregate, folder, training.seed + number)
         state.wait_for_everyone()
         last = number == script.rounds - 1
         args = replace(training, output_dir=str(out if last else out / f"round-{number}"))

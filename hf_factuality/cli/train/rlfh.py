@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from trl import ModelConfig, ScriptArguments, get_peft_config, get_quantization_config
 
 from hf_factuality import TokenRewardPPOConfig, TokenRewardPPOTrainer
+from hf_factuality.cli.shared import meaning
 from hf_factuality.cli.train.shared import model_name, read_flags, set_model_kwargs
 from hf_factuality.data import load_rlfh
 from hf_factuality.demos.closed_world import RLFHDemo
@@ -18,19 +19,21 @@ from hf_factuality.rewards import RLFHReward, rlfh_verifier
 
 @dataclass
 class RLFHArguments(ScriptArguments):
-    train_files: list[str] | None = field(default=None, metadata={"help": "Questions with materials, see load_rlfh."})
+    train_files: list[str] | None = field(
+        default=None, metadata={"help": meaning("train_files", ": questions with materials, see load_rlfh")}
+    )
     reward_maps: str = field(
-        default="readme", metadata={"help": "'readme', 'script', 'class', or a JSON or YAML file."}
+        default="readme", metadata={"help": "Reward maps: 'readme', 'script', 'class', or a JSON or YAML file."}
     )
     granularity: str = field(default="token", metadata={"help": "Where rewards are paid: token, sentence, paragraph."})
-    judge_model: str | None = field(
-        default=None, metadata={"help": "Judge on a server; by default the policy judges."}
+    verifier_model: str | None = field(
+        default=None, metadata={"help": "Model of the verifier, on a server; by default the policy judges."}
     )
-    judge_base_url: str | None = field(
-        default=None, metadata={"help": "Its address, http://host:8000/v1; 'rollout': vLLM's server of this run."}
+    verifier_base_url: str | None = field(
+        default=None, metadata={"help": meaning("verifier_base_url", "; 'rollout': vLLM's server of this run")}
     )
     knowledge: str | None = field(
-        default=None, metadata={"help": "Knowledge base of pages, from hf-factuality index."}
+        default=None, metadata={"help": meaning("knowledge", ": pages, from hf-factuality index")}
     )
 
 
@@ -41,7 +44,7 @@ def main(words):
     own, script, training, model = read_flags("rlfh", TYPES, words, ("--train_files", "--dataset_name"))
     if own:
         demo, name, repeats = None, model_name(model), "once"
-        verifier = rlfh_verifier(script.judge_model, script.judge_base_url, script.knowledge, training)
+        verifier = rlfh_verifier(script.verifier_model, script.verifier_base_url, script.knowledge, training)
         source = script.train_files, script.dataset_name, script.dataset_config, script.dataset_train_split
         dataset = load_rlfh(*source)
     else:

@@ -1,7 +1,7 @@
 """R-Tuning (arXiv 2311.09677): SFT on what a model knows and what it does not, by its own answers; TRL's trainer as it is.
 
     hf-factuality train rtuning                     # a small model in a closed world, minutes on a CPU
-    hf-factuality train rtuning --variant unsure    # "I am unsure." after the gold answer, in place of a refusal
+    hf-factuality train rtuning --rtuning_variant unsure    # "I am unsure." after the gold answer, in place of a refusal
     hf-factuality build-refusals questions.jsonl --model Qwen/Qwen2.5-7B --out refusals
     accelerate launch --config_file recipes/accelerate/zero3.yaml -m hf_factuality train rtuning \
         --config recipes/rtuning/qwen2.5-7b.yaml --refusals refusals
@@ -12,6 +12,7 @@ from typing import Literal
 
 from trl import ModelConfig, ScriptArguments, SFTConfig, SFTTrainer, get_peft_config
 
+from hf_factuality.cli.shared import meaning
 from hf_factuality.cli.train.shared import model_name, read_flags, set_model_kwargs
 from hf_factuality.data.builder import describe_run
 from hf_factuality.data.reading import open_dataset
@@ -22,7 +23,9 @@ from hf_factuality.hub.cards.card import write_method_card
 @dataclass
 class RTuningArguments(ScriptArguments):
     refusals: str | None = field(default=None, metadata={"help": "Folder of hf-factuality build-refusals."})
-    variant: Literal["unsure", "unknown", "uncertain"] = field(default="unknown", metadata={"help": "Closed world's."})
+    rtuning_variant: Literal["unsure", "unknown", "uncertain"] = field(
+        default="unknown", metadata={"help": meaning("rtuning_variant", ", in the closed world")}
+    )
 
 
 def _load_real(script):
@@ -45,7 +48,7 @@ def main(words):
         demo, name, dataset = None, model_name(model), _load_real(script)
     else:
         demo = KnowledgeDemo()
-        name, dataset = demo.model_dir, demo.refusals(script.variant, training.output_dir, training.seed)
+        name, dataset = demo.model_dir, demo.refusals(script.rtuning_variant, training.output_dir, training.seed)
     set_model_kwargs(training, model)
     trainer = SFTTrainer(name, training, train_dataset=dataset, peft_config=get_peft_config(model))
     results = None

@@ -14,7 +14,7 @@ from typing import Literal
 from trl import DPOConfig, DPOTrainer, ModelConfig, ScriptArguments, SFTConfig, SFTTrainer, TrlParser, get_peft_config
 
 from hf_factuality import FactGRPOConfig, FactGRPOTrainer
-from hf_factuality.cli.shared import with_underscores
+from hf_factuality.cli.shared import meaning, with_underscores
 from hf_factuality.cli.train.shared import load_split, model_name, read_flags, set_model_kwargs, with_recipe
 from hf_factuality.demos.corrections import REVISE, CorrectionDemo, write_card
 from hf_factuality.methods.self_correction import formula
@@ -28,9 +28,11 @@ COLUMNS = {"sft": TRAJECTORIES, "dpo": [("chosen", "rejected")], "rl": [("prompt
 
 @dataclass
 class CorrectionArguments(ScriptArguments):
-    stage: Literal["sft", "dpo", "rl"] = field(default="sft", metadata={"help": "On trajectories, on pairs, or RL."})
+    stage: Literal["sft", "dpo", "rl"] = field(
+        default="sft", metadata={"help": "Stage of the training: SFT on trajectories, DPO on pairs, or RL."}
+    )
     scorer: str = field(default="MATH", metadata={"help": "What compares the last answer with the gold answer (rl)."})
-    revise: str = field(default=formula.REVISE, metadata={"help": "What is said for the user between the turns (rl)."})
+    revise: str = field(default=formula.REVISE, metadata={"help": meaning("revise", ", between the turns (rl)")})
 
 
 def make_trainer(script, name, training, dataset, model):

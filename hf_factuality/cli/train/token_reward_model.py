@@ -18,10 +18,14 @@ from hf_factuality.rewards import TokenRewardModel
 @dataclass
 class TokenRewardModelArguments(ScriptArguments):
     reward_model: str | None = field(default=None, metadata={"help": "Token classifier, by name or folder."})
-    reward_label: str | None = field(default=None, metadata={"help": "Whose score counts, if it has several labels."})
-    reward_process: str = field(default="raw", metadata={"help": "'raw', 'sigmoid' or 'softmax'."})
+    reward_label: str | None = field(
+        default=None, metadata={"help": "Label whose score is the reward, if there are several."}
+    )
+    reward_process: str = field(
+        default="raw", metadata={"help": "How logits become scores: 'raw', 'sigmoid' or 'softmax'."}
+    )
     reward_scale: float = field(default=1.0, metadata={"help": "Factor of the scores; -1 for what is unwanted."})
-    reward_baseline: float = field(default=0.0, metadata={"help": "Taken off every score."})
+    reward_baseline: float = field(default=0.0, metadata={"help": "Number that is subtracted from every score."})
     reward_differences: bool = field(default=False, metadata={"help": "Pay the change of the score, see the class."})
 
 

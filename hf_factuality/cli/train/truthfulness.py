@@ -25,7 +25,7 @@ from hf_factuality.trainers import TruthfulnessConfig, TruthfulnessTrainer
 @dataclass
 class TruthfulnessArguments(ScriptArguments):
     claims_run: str | None = field(default=None, metadata={"help": "Folder of a builder's run."})
-    questions_file: str | None = field(default=None, metadata={"help": "The questions of that run."})
+    questions_file: str | None = field(default=None, metadata={"help": "File of the questions of --claims_run."})
 
 
 def _load_data(script) -> Dataset:

@@ -177,7 +177,7 @@ def build_refusals(
     questions: Rows | None = None,
     *,
     out: str | os.PathLike,
-    variant: str = "unsure",
+    rtuning_variant: str = "unsure",
     max_entropy: float | None = None,
     language: str = "en",
     question: str | None = None,
@@ -191,8 +191,8 @@ def build_refusals(
         questions, out, **options:
             As of [`build_preferences`], with the gold answer or a list of them as `answer`; `verifier` is `"gold"` by default,
             and `knowledge` means nothing. Sampled is by default 1 response, greedily, of at most 15 tokens; for
-            `variant="uncertain"` 5 at temperature 0.7.
-        variant, max_entropy, language, question, refusals (*optional*):
+            `rtuning_variant="uncertain"` 5 at temperature 0.7.
+        rtuning_variant, max_entropy, language, question, refusals (*optional*):
             What is written, see [`~hf_factuality.data.RefusalConfig`]. May differ when a run is continued.
         stop (`str`, *optional*):
             Text that responses end at: by default the full stop of the language; `""` for none.
@@ -208,10 +208,10 @@ def build_refusals(
         >>> build_refusals("questions.jsonl", out="refusals", model="Qwen/Qwen3-0.6B").report["unsure"]
     """
     args = build_arguments(options, questions, out, verifier="gold")
-    config = RefusalConfig(variant, max_entropy, language, question, refusals if refusals else ())
+    config = RefusalConfig(rtuning_variant, max_entropy, language, question, refusals if refusals else ())
     refuse_arguments(args, "R-Tuning judges by the gold answers", "knowledge")
     stop = SURE_WORDS[language].stop if stop is None else stop
     sampling: dict[str, Any] = {"top_k": 0, "max_new_tokens": 15, "stop": (stop,) if stop else ()}
     drawn = {"num_samples": 5, "temperature": 0.7}
-    sampling |= drawn if variant == "uncertain" else {"num_samples": 1, "temperature": 0.0}
+    sampling |= drawn if rtuning_variant == "uncertain" else {"num_samples": 1, "temperature": 0.0}
     return run_build(args, KIND, partial(refusals_from, refusals=config), with_golds, **sampling)

@@ -86,10 +86,10 @@ def average(
     level: str = "block",
     blocks: int | None = None,
     variant: str = "paper",
-    method: str = "linear",
+    merge_method: str = "linear",
     dtype: str | torch.dtype | None = None,
     max_shard_size: int | str = "5GB",
-    config: str | os.PathLike[str] | None = None,
+    model_config: str | os.PathLike[str] | None = None,
     base_model: str | os.PathLike[str] | None = None,
     allow_unsafe_pickle: bool = False,
     trust_remote_code: bool = False,
@@ -97,7 +97,7 @@ def average(
     push_to_hub: str | None = None,
     private: bool | None = None,
     pull_request: bool = False,
-    revision: str | None = None,
+    branch: str | None = None,
     on_written: Callable[[Sequence[MergeReport], str | None], None] | None = None,
 ) -> list[MergeReport]:
     """Average a model with the one that it was aligned from: `ratio * before + (1 - ratio) * after`, for every tensor.
@@ -116,11 +116,11 @@ def average(
         blocks (`int`, *optional*): Their number; by default that of the ratios.
         variant (`str`, *optional*, defaults to `"paper"`): Of a sequence: `"paper"`, or `"released"`, which takes embeddings and
             norms from `before`, gives the output layer the mean, and cuts three blocks unequally.
-        method (`str`, *optional*, defaults to `"linear"`): Or `"slerp"`, which is mergekit's function.
+        merge_method (`str`, *optional*, defaults to `"linear"`): Or `"slerp"`, which is mergekit's function.
         dtype (`str` or `torch.dtype`, *optional*): Of what is written; by default the wider one of the two.
-        max_shard_size, config, base_model, allow_unsafe_pickle, trust_remote_code, dry_run: As in
-            [`~hf_factuality.checkpoints.merge.merge`]; `config` and `base_model` are those of `after`.
-        push_to_hub, private, pull_request, revision, on_written (*optional*): As there; not with several alphas.
+        max_shard_size, model_config, base_model, allow_unsafe_pickle, trust_remote_code, dry_run: As in
+            [`~hf_factuality.checkpoints.merge.merge`]; `model_config` and `base_model` are those of `after`.
+        push_to_hub, private, pull_request, branch, on_written (*optional*): As there; not with several alphas.
 
     Returns:
         `list[MergeReport]`: one per folder that was written, or would be.
@@ -139,8 +139,8 @@ def average(
         raise ValueError("give either `alpha` or `ratios`")
     if (ratios is None or isinstance(ratios, Ratios)) and (level, blocks, variant) != ("block", None, "paper"):
         raise ValueError("`level`, `blocks` and `variant` are of ratios in order (`alphas`); leave them out")
-    if method not in METHODS:
-        raise ValueError(f"method {method!r} is unknown; choose one of {', '.join(METHODS)}")
+    if merge_method not in METHODS:
+        raise ValueError(f"merge_method {merge_method!r} is unknown; choose one of {', '.join(METHODS)}")
     several = isinstance(alpha, Sequence)
     alphas = [] if alpha is None else list(alpha) if several else [alpha]
     for ratio in alphas if isinstance(ratios, Ratios) or ratios is None else ratios:
@@ -153,15 +153,15 @@ def average(
         keys = {str(number): float(ratio) for number, ratio in enumerate(ratios)}
         ratios = Ratios(keys, math.fsum(keys.values()) / max(1, len(keys)), level, blocks or len(keys), variant)
     points = {out / name if several else out: ratio for name, ratio in places.items()} or {out: ratios}
-    slerp = _mergekit_slerp() if method == "slerp" else None
+    slerp = _mergekit_slerp() if merge_method == "slerp" else None
     code = {"allow_unsafe_pickle": allow_unsafe_pickle, "trust_remote_code": trust_remote_code}
 
     def write() -> list[MergeReport]:
         check_output(out, 0)  # before a model is downloaded
         old, new = (hub_folder(model, weights=True) for model in (before, after))
-        first, second = read_model(old, **code), read_model(new, config, base_model, **code)
+        first, second = read_model(old, **code), read_model(new, model_config, base_model, **code)
         pairs = _pairs(first, second)
-        models = {place: _average(first, second, pairs, ratio, method, slerp) for place, ratio in points.items()}
+        models = {place: _average(first, second, pairs, ratio, merge_method, slerp) for place, ratio in points.items()}
         return write_models(models, out, cast, max_bytes, dry_run)
 
     return write_and_push(
@@ -170,7 +170,7 @@ def average(
         push_to_hub,
         private=private,
         pull_request=pull_request,
-        revision=revision,
+        branch=branch,
         dry_run=dry_run,
         on_written=on_written,
     )

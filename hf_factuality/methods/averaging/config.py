@@ -39,13 +39,17 @@ class AdaptiveAveragingConfig(Precision, SFTConfig):
     hub_strategy: str = setting("end", "Checkpoints hold no model.", ["end"])
     sync_ref_model = False  # `trainers/_checkpoints.py` asks
 
-    alpha: float = setting(0.2, "Mean ratio: weight of the model before alignment.")
+    alpha: float = setting(0.2, "Weight of the model before alignment: the mean of all ratios.")
     level: str = setting("block", "What has a ratio: 'block', 'layer' or 'linear'.", LEVELS)
-    blocks: int = setting(3, "Number of ratios at level 'block'.")
-    variant: str = setting("paper", "'paper', or 'released': embeddings and norms of the model before.", VARIANTS)
-    penalty: str = setting("uniform", "Of a linear module: 'uniform', or 'middle': more around layer 13.", PENALTIES)
+    blocks: int = setting(3, "Number of blocks, at level 'block'.")
+    variant: str = setting(
+        "paper", "Variant of the method: 'paper', or 'released': embeddings and norms of the model before.", VARIANTS
+    )
+    penalty: str = setting(
+        "uniform", "Penalty of linear modules: 'uniform', or 'middle' (more around layer 13).", PENALTIES
+    )
     penalty_coef: float = setting(1e-4, "Weight of the penalty on ratios that differ from alpha.")
-    epsilon: float = setting(0.2, "The larger, the less ratios can differ.")
+    epsilon: float = setting(0.2, "Smoothing: larger values keep the ratios closer together.")
 
     def __post_init__(self):
         super().__post_init__()

@@ -24,7 +24,9 @@ class ProbeConfig(TruthfulnessConfig):
             Share of the loss that is of spans, the rest of tokens. `None`: from 0 at the first step to 1 at the last.
     """
 
-    ratio: float | None = setting(None, "None: completions are read whole.")
+    ratio: float | None = setting(
+        None, "Supported claims per contradicted one in training; None, since completions are read whole."
+    )
     layer: float = setting(0.95, "Depth of the layer that is read, as a share of all.")
     pool: str = setting("max", "How the tokens of a span are read as one: 'max' or 'mean'.")
     span_weight: float | None = setting(None, "Share of the loss that is of spans; None: rises from 0 to 1.")

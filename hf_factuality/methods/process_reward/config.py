@@ -24,16 +24,18 @@ class ProcessRewardConfig(TruthfulnessConfig):
         step_tag (`str`, *optional*):
             Text that is put behind each step, and by whose last token the step is judged (ER-PRM: `" ки"`). `None`: the step
             is judged by its own last token.
-        split (`str`, *optional*, defaults to `"lines"`):
+        step_split (`str`, *optional*, defaults to `"lines"`):
             What the verifier that is saved takes for steps: `"lines"`, `"sentences"`, or what stands between the characters
             given. Training reads the column `steps`.
     """
 
-    ratio: float | None = setting(None, "None: solutions are read whole.")
+    ratio: float | None = setting(
+        None, "Supported claims per contradicted one in training; None, since solutions are read whole."
+    )
     head: str = setting("new", "'new', or 'label_tokens': the rows of two label tokens of the language model.")
     label_tokens: list[str] | None = setting(None, "The good label token and the bad one; None: ' +' and ' -'.")
     step_tag: str | None = setting(None, "Text behind each step by which it is judged; None: its last token.")
-    split: str = setting("lines", "How the saved verifier finds steps: lines, sentences, or what stands between.")
+    step_split: str = setting("lines", "What ends a step: lines, sentences, or a text.")
 
     def __post_init__(self):
         super().__post_init__()
@@ -44,4 +46,4 @@ class ProcessRewardConfig(TruthfulnessConfig):
         require(self, "step_tag", lambda value: value is None or value.strip(), "a text that is not blank, or None")
         end = "{{claim|plain}}"
         require(self, "template", lambda value: (value or end).endswith(end), f"a text that ends in {end}")
-        StepExtractor(self.split)
+        StepExtractor(self.step_split)

@@ -52,7 +52,7 @@ class ProcessLabelConfig:
             Continuations of each prefix of a solution; equal prefixes of a question share theirs.
         split (`str`, *optional*, defaults to `"lines"`):
             See [`~hf_factuality.verifiers.StepExtractor`].
-        how (`str`, *optional*, defaults to `"entropy"`), eta (`float`, *optional*, defaults to `1.0`):
+        label_rule (`str`, *optional*, defaults to `"entropy"`), eta (`float`, *optional*, defaults to `1.0`):
             See [`~hf_factuality.methods.process_reward.formula.process_label`].
 
     Raises:
@@ -61,14 +61,14 @@ class ProcessLabelConfig:
 
     rollouts: int = 16
     split: str = "lines"
-    how: str = "entropy"
+    label_rule: str = "entropy"
     eta: float = 1.0
 
     def __post_init__(self):
         if self.rollouts < 2:
             raise ValueError(f"rollouts={self.rollouts}: a step needs at least 2 continuations")
         StepExtractor(self.split)
-        process_label((), self.how, self.eta)
+        process_label((), self.label_rule, self.eta)
 
 
 class _Continuing:
@@ -99,7 +99,7 @@ def process_labels_from(
             As for [`~hf_factuality.data.refusals_from`]: questions have the gold answers. Continuations are sampled with the
             same settings, in the folder `rollouts` of the run.
         labels ([`ProcessLabelConfig`], *optional*):
-            Steps and labels; `how` and `eta` may differ when a run is continued.
+            Steps and labels; `label_rule` and `eta` may differ when a run is continued.
 
     Returns:
         `datasets.Dataset`: columns `id`, `prompt`, `completion` (conversations), `steps` (texts), `labels` (numbers in [0, 1],
@@ -126,7 +126,7 @@ def process_labels_from(
                 rights[prefix.id] = [response_right(*found) for found in verified_responses(prefix, *journals, rolled)]
     rows = []
     for question, number, text, steps, before, right in solved:
-        worth = [process_label(rights[prefix.id], config.how, config.eta) for prefix in before]
+        worth = [process_label(rights[prefix.id], config.label_rule, config.eta) for prefix in before]
         worth.append(None if right is None else float(right))
         if not steps or set(worth) == {None}:
             counts["not_judged" if steps else "blank"] += 1
@@ -159,7 +159,7 @@ def build_process_labels(
     out: str | os.PathLike,
     rollouts: int = 16,
     step_split: str = "lines",
-    how: str = "entropy",
+    label_rule: str = "entropy",
     eta: float = 1.0,
     **options: Unpack[BuildArguments],
 ) -> BuildReport:
@@ -168,8 +168,8 @@ def build_process_labels(
     Args:
         questions, out, **options:
             As of [`build_corrections`]. Sampled are by default 8 solutions, otherwise as there.
-        rollouts, how, eta (*optional*):
-            See [`~hf_factuality.data.ProcessLabelConfig`]; `how` and `eta` may differ when a run is continued.
+        rollouts, label_rule, eta (*optional*):
+            See [`~hf_factuality.data.ProcessLabelConfig`]; `label_rule` and `eta` may differ when a run is continued.
         step_split (`str`, *optional*, defaults to `"lines"`):
             What ends a step: `"lines"`, `"sentences"`, or a text.
 
@@ -184,7 +184,7 @@ def build_process_labels(
         >>> build_process_labels("questions.jsonl", out="labels", model="Qwen/Qwen3-0.6B").dataset["labels"]
     """
     args = build_arguments(options, questions, out, verifier="gold")
-    config = ProcessLabelConfig(rollouts, step_split, how, eta)
+    config = ProcessLabelConfig(rollouts, step_split, label_rule, eta)
     refuse_arguments(
         args, "labelling steps continues the model's own solutions, by gold answers", "knowledge", "responses"
     )

@@ -64,7 +64,7 @@ class ProcessRewardTrainer(TruthfulnessTrainer):
         self._tag = args.step_tag
         super().__init__(model, args, train_dataset, eval_dataset, processing_class, peft_config, **kwargs)
         settings = getattr(self.accelerator.unwrap_model(self.model).config, PROCESS)
-        settings.update(pool="last", step_tag=args.step_tag, split=args.split)
+        settings.update(pool="last", step_tag=args.step_tag, split=args.step_split)
 
     def _load(self, name, args, known):
         config, rows = AutoConfig.from_pretrained(name, num_labels=2, revision=known.get("revision")), {}

@@ -246,12 +246,12 @@ def test_the_command_on_a_server(tmp_path, capsys):
         found = table(capsys.readouterr().out)
         assert (found["sure"], found["unsure"], found["responses"]) == ("1", "3", "4")
         before = len(server.bodies)
-        assert command(*flags, "--variant", "unknown", "--refusal", "No idea.", "--refusal", "Pass.") == 0
+        assert command(*flags, "--rtuning_variant", "unknown", "--refusal", "No idea.", "--refusal", "Pass.") == 0
         assert len(server.bodies) == before, "the variant is applied to what is there"
         texts = said(datasets.Dataset.from_parquet(str(out / "refusals.parquet")))
         assert texts[0] == "Ulm" and set(texts[1:]) <= {"No idea.", "Pass."}
-        assert command(*flags, "--variant", "uncertain") == 2 and "sampling was" in capsys.readouterr().err
-        assert command(*flags[:-1], tmp_path / "u", "--variant", "uncertain") == 0
+        assert command(*flags, "--rtuning_variant", "uncertain") == 2 and "sampling was" in capsys.readouterr().err
+        assert command(*flags[:-1], tmp_path / "u", "--rtuning_variant", "uncertain") == 0
         last = [body for body in server.bodies if body["max_tokens"] == 15][-20:]
         assert {body["temperature"] for body in last} == {0.7} and len({body["seed"] for body in last}) == 20
 
@@ -261,9 +261,9 @@ def test_the_command_on_a_server(tmp_path, capsys):
     [
         (["--max_entropy", "1"], "max_entropy means nothing to the variant 'unsure'"),
         (["--num_samples", "4"], "same completion again"),
-        (["--variant", "uncertain", "--num_samples", "1"], "num_samples 1"),
+        (["--rtuning_variant", "uncertain", "--num_samples", "1"], "num_samples 1"),
         (["--verifier", "gold:nonsense"], "unknown scorer 'nonsense'"),
-        (["--variant", "no"], "invalid choice"),
+        (["--rtuning_variant", "no"], "invalid choice"),
         (["--knowledge", "pages.db"], "judges by the gold answers"),
     ],
 )

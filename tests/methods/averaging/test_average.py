@@ -40,7 +40,7 @@ def test_every_format_is_averaged_to_the_last_bit(case, shards, tmp_path):
     kind, _, settings, _, _ = CASES[case]
     settings = {**settings, "untied": not settings["tie_word_embeddings"]}
     before = save(tmp_path / "before", kind, 7, **{k: v for k, v in settings.items() if k != "tie_word_embeddings"})
-    ranks, config = shards / case, {"config": shards / case / "huggingface"}
+    ranks, config = shards / case, {"model_config": shards / case / "huggingface"}
     old, new = load_file(before / "model.safetensors"), load_file(ranks / "whole.safetensors")
     average(before, ranks, tmp_path / "out", alpha=0.3, max_shard_size=1500, **config)
     assert_same(stored(tmp_path / "out"), direct(old, new, 0.3))
@@ -52,7 +52,7 @@ def test_every_format_is_averaged_to_the_last_bit(case, shards, tmp_path):
 
 def test_one_sharded_by_ranks_with_a_distributed_one(shards, tmp_path):
     one, other = (shards / name for name in ("uneven3", "dcp3"))
-    average(one, other, tmp_path / "out", alpha=0.25, config=other / "huggingface")
+    average(one, other, tmp_path / "out", alpha=0.25, model_config=other / "huggingface")
     assert_same(stored(tmp_path / "out"), direct(*(load_file(it / "whole.safetensors") for it in (one, other)), 0.25))
 
 
@@ -156,7 +156,7 @@ def test_slerp_is_that_of_mergekit(tmp_path, monkeypatch):
     inputs = [save(tmp_path / str(seed), seed=seed) for seed in (1, 2)]
     with pytest.raises(ValueError, match="pip install mergekit"):
         monkeypatch.setitem(sys.modules, "mergekit.merge_methods.slerp", None)
-        average(*inputs, tmp_path / "out", alpha=0.3, method="slerp")
+        average(*inputs, tmp_path / "out", alpha=0.3, merge_method="slerp")
     asked = []
 
     class Stub:
@@ -167,7 +167,7 @@ def test_slerp_is_that_of_mergekit(tmp_path, monkeypatch):
 
     for name in ("mergekit", "mergekit.merge_methods", "mergekit.merge_methods.slerp"):
         monkeypatch.setitem(sys.modules, name, Stub)
-    average(*inputs, tmp_path / "out", alpha=0.3, method="slerp")
+    average(*inputs, tmp_path / "out", alpha=0.3, merge_method="slerp")
     old, new = (load_file(path / "model.safetensors") for path in inputs)
     assert_same(stored(tmp_path / "out"), {name: old[name] * 2 + new[name] for name in old})
     assert {round(t, 6) for t, _ in asked} == {0.7} and (1, 37, 16) in {shape for _, shape in asked}
@@ -187,7 +187,7 @@ def test_slerp_is_that_of_mergekit(tmp_path, monkeypatch):
         ({"ratios": [0.1, 0.2], "blocks": 1}, "1 ratios are needed, named '0'; '1' differ"),
         ({"ratios": [0.1, 0.2], "variant": "published"}, "'published'"),
         ({"ratios": Ratios({"a": 0.1}, 0.1, "linear")}, "15 ratios are needed"),
-        ({"alpha": 0.1, "method": "ties"}, "'ties' is unknown"),
+        ({"alpha": 0.1, "merge_method": "ties"}, "'ties' is unknown"),
         ({"alpha": 0.1, "blocks": 3}, "are of ratios in order"),
         ({"ratios": Ratios({"0": 0.1}, 0.1), "variant": "released"}, "are of ratios in order"),
     ],

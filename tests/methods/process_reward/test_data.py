@@ -106,8 +106,8 @@ def test_other_labels_of_the_same_run(tmp_path):
     silent.sample = None
     solution = SOLUTIONS["48"][1]
     for settings, labels in (
-        ({"how": "hard"}, [1.0, 1.0, 0.0]),
-        ({"how": "soft"}, [2 / 3, 0.25, 0.0]),
+        ({"label_rule": "hard"}, [1.0, 1.0, 0.0]),
+        ({"label_rule": "soft"}, [2 / 3, 0.25, 0.0]),
         ({"eta": 0.5}, [2 * math.log((1 + 2 * math.e**0.5) / 3), 2 * math.log((3 + math.e**0.5) / 4), 0.0]),
     ):
         assert by_solution(build(tmp_path, silent, **settings))[solution] == pytest.approx(labels)
@@ -143,7 +143,7 @@ def test_unknown_is_not_wrong(tmp_path):
 def test_what_cannot_work_is_refused(tmp_path):
     with pytest.raises(TypeError, match="name the model that is to be sampled"):
         build(tmp_path, GivenResponses({"clips": ["a"], "pay": ["b"]}))
-    for wrong in ({"rollouts": 1}, {"how": "mean"}, {"eta": math.nan}, {"split": ""}):
+    for wrong in ({"rollouts": 1}, {"label_rule": "mean"}, {"eta": math.nan}, {"split": ""}):
         with pytest.raises(ValueError, match="at least 2|must be one of|split at"):
             ProcessLabelConfig(**wrong)
     with pytest.raises(DataError, match="no gold answer"):

@@ -221,7 +221,7 @@ def test_what_cannot_be_judged_is_unknown(trained):
         (solutions, {"head": "old"}, ValueError, "head='old' is unknown"),
         (solutions, {"label_tokens": ["+", "+"]}, ValueError, "label_tokens=.* must be two different texts"),
         (solutions, {"step_tag": " "}, ValueError, "step_tag=' ' must be a text that is not blank"),
-        (solutions, {"split": ""}, ValueError, "steps are split at a text that is not empty"),
+        (solutions, {"step_split": ""}, ValueError, "steps are split at a text that is not empty"),
         (solutions, {"template": "{{claim|plain}} "}, ValueError, "template=.* must be a text that ends"),
     ],
 )  # fmt: skip
