@@ -15,8 +15,8 @@ from collections import Counter
 os.environ.setdefault("CI", "1")
 
 from hf_factuality.data import ChecklistConfig, SamplingConfig, TransformersSampler
-from hf_factuality.data.checklists import choose_items
-from hf_factuality.data.statements import Claim
+from hf_factuality.methods.klcf.data import choose_items
+from hf_factuality.methods.klcf.statements import Claim
 from hf_factuality.worlds import SIZES, WorldVerifier, build_world_model, load_world
 
 

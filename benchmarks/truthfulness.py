@@ -28,8 +28,8 @@ from hf_factuality.data.builder import judged_responses
 from hf_factuality.data.questions import read_questions
 from hf_factuality.data.sampling import SamplingConfig, TransformersSampler
 from hf_factuality.functional.calibration import auroc, expected_calibration_error
+from hf_factuality.methods.truthfulness.judge import claim_prompt
 from hf_factuality.trainers import TruthfulnessConfig, TruthfulnessTrainer
-from hf_factuality.verifiers.judges.truthfulness import claim_prompt
 from hf_factuality.worlds import SIZES, World, WorldVerifier, build_world_model
 
 

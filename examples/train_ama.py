@@ -16,9 +16,9 @@ from demos.best_answers import best_answers, kept_answers, one_round
 from demos.closed_world import ClosedWorldDemo
 from demos.inputs import given, load_split, model_name
 from hf_factuality.data import SamplingConfig, read_questions
-from hf_factuality.data.refusals import with_golds
 from hf_factuality.io.refusals import run_script
 from hf_factuality.io.rows import read_rows
+from hf_factuality.methods.abstention.data import with_golds
 from hf_factuality.trainers import AdaptiveAveragingConfig, AdaptiveAveragingTrainer
 
 

@@ -14,8 +14,8 @@ from trl import ModelConfig, ScriptArguments, TrlParser, get_peft_config, get_qu
 from demos.closed_world import KLCFDemo
 from demos.inputs import given, load_split, model_name, set_model_kwargs
 from hf_factuality import FactGRPOConfig, FactGRPOTrainer, load_verifier
-from hf_factuality.functional.long_form import KLCFWeights
 from hf_factuality.io.refusals import run_script
+from hf_factuality.methods.klcf.formula import KLCFWeights
 from hf_factuality.rewards import ServedRoles, klcf_rewards
 
 

@@ -17,10 +17,10 @@ from demos.best_answers import best_answers, kept_answers, write_card
 from demos.closed_world import ClosedWorldDemo
 from demos.inputs import given, model_name
 from hf_factuality.data import SamplingConfig, read_questions
-from hf_factuality.data.rag_preferences import with_passages
-from hf_factuality.data.refusals import with_golds
 from hf_factuality.io.refusals import run_script
 from hf_factuality.io.rows import read_rows
+from hf_factuality.methods.abstention.data import with_golds
+from hf_factuality.methods.rag_reward.data import with_passages
 
 
 CLOSED_WORLD = Path(__file__).resolve().parent.parent / "recipes" / "raft" / "closed-world.yaml"

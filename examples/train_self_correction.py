@@ -17,8 +17,8 @@ from trl import DPOConfig, DPOTrainer, ModelConfig, ScriptArguments, SFTConfig, 
 from demos.corrections import REVISE, CorrectionDemo, write_card
 from demos.inputs import given, load_split, model_name, set_model_kwargs
 from hf_factuality import FactGRPOConfig, FactGRPOTrainer
-from hf_factuality.functional import correction
 from hf_factuality.io.refusals import run_script
+from hf_factuality.methods.self_correction import formula
 from hf_factuality.rewards import CorrectionReward
 from hf_factuality.trainers import CorrectionRollout
 
@@ -33,9 +33,7 @@ CONFIGS = {"sft": SFTConfig, "dpo": DPOConfig, "rl": FactGRPOConfig}
 class CorrectionArguments(ScriptArguments):
     stage: Literal["sft", "dpo", "rl"] = field(default="sft", metadata={"help": "On trajectories, on pairs, or RL."})
     scorer: str = field(default="MATH", metadata={"help": "What compares the last answer with the gold answer (rl)."})
-    revise: str = field(
-        default=correction.REVISE, metadata={"help": "What is said for the user between the turns (rl)."}
-    )
+    revise: str = field(default=formula.REVISE, metadata={"help": "What is said for the user between the turns (rl)."})
 
 
 def make_trainer(script, name, training, dataset, model):

@@ -22,9 +22,9 @@ from hf_factuality.data import (
     read_questions,
 )
 from hf_factuality.evaluation.best_of import best_of_n, majority_of_n
-from hf_factuality.functional.process import AGGREGATES, aggregate_steps
 from hf_factuality.functional.scoring import mean
 from hf_factuality.io.files import write_atomically
+from hf_factuality.methods.process_reward.formula import AGGREGATES, aggregate_steps
 from hf_factuality.reading.marks import extract_answer
 from hf_factuality.trainers import ProcessRewardConfig, ProcessRewardTrainer
 from hf_factuality.verifiers import GoldVerifier, VerifierInput

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from hf_factuality.chat.sureness import SURE_WORDS
 from hf_factuality.hub.cards.card import before_and_after, format_table
 from hf_factuality.hub.results import environment, folder_fingerprint, measured_entry, write_results
+from hf_factuality.methods.long_form.reward import answer_outcome
 from hf_factuality.report import ReportSample, write_report
-from hf_factuality.rewards.long_form import answer_outcome
 from hf_factuality.spans import Label
 from hf_factuality.verifiers.base import JudgeInput, Judgement
 from hf_factuality.worlds import (

@@ -16,8 +16,8 @@ from demos.closed_world import ClosedWorldDemo
 from hf_factuality.data import CorrectionConfig, corrections_from, read_questions
 from hf_factuality.data.sampling import SamplingConfig, TransformersSampler
 from hf_factuality.functional.answers import exact_match
-from hf_factuality.functional.correction import CHECKED_RIGHT, CHECKED_WRONG, correction_figures
 from hf_factuality.hub.cards.card import write_method_card
+from hf_factuality.methods.self_correction.formula import CHECKED_RIGHT, CHECKED_WRONG, correction_figures
 from hf_factuality.reading.marks import extract_answer, self_verdict
 from hf_factuality.verifiers import GoldVerifier
 

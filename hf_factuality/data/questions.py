@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hf_factuality.chat.given import chat_of
@@ -90,3 +90,14 @@ def check_evidence(questions: Sequence[PreferenceQuestion], verifier: Verifier, 
             f"{name} needs evidence and no question has any: give them a column of {', '.join(_EVIDENCE)}, or a verifier a "
             "knowledge base (docs/knowledge.md)"
         )
+
+
+def with_golds(questions: Sequence[PreferenceQuestion]) -> list[PreferenceQuestion]:
+    """The questions with their gold answers, the column `answer`, as the evidence; `DataError` if one has none."""
+    found = []
+    for question in questions:
+        golds = evidence_passages(question.row.get("answer"))
+        if not golds:
+            raise DataError(f"question {question.id!r} has no gold answer: it needs `answer`, text or a list of texts")
+        found.append(replace(question, evidence=golds))
+    return found

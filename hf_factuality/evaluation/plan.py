@@ -25,8 +25,8 @@ from hf_factuality.evaluation._shared import (
 from hf_factuality.evaluation.best_of import parse_best_of
 from hf_factuality.evaluation.engines import Generation
 from hf_factuality.evaluation.verification import AnswerJudge, AnswerVerifier
-from hf_factuality.functional.process import AGGREGATES
 from hf_factuality.hub.results import load_results
+from hf_factuality.methods.process_reward.formula import AGGREGATES
 from hf_factuality.metrics._arguments import check_argument_values
 from hf_factuality.metrics._registry import CLAIM_METRICS, METRIC_NAMES
 from hf_factuality.reading.scopes import SCOPES

@@ -15,8 +15,8 @@ from hf_factuality.evaluation.best_of import best_of_curve, best_of_n, majority_
 from hf_factuality.evaluation.plan import GRADED_METRICS, Task
 from hf_factuality.evaluation.verification import answer_row, found_in, gold_answers, opens_reasoning
 from hf_factuality.functional.answers import contained_match
-from hf_factuality.functional.process import aggregate_steps
 from hf_factuality.functional.scoring import mean
+from hf_factuality.methods.process_reward.formula import aggregate_steps
 from hf_factuality.metrics._claims import Answer, small_answer
 from hf_factuality.metrics._common import Options, make_result
 from hf_factuality.metrics._registry import compute

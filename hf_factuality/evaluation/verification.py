@@ -13,9 +13,9 @@ from hf_factuality.chat.cache import content_key
 from hf_factuality.data.benchmarks.base import BenchmarkItem
 from hf_factuality.errors import DataError
 from hf_factuality.evaluation.journal import Journal
+from hf_factuality.methods.abstention.reward import GRADES
 from hf_factuality.metrics._common import describe, who_judges
 from hf_factuality.reading.scopes import opens_think
-from hf_factuality.rewards.abstention import GRADES
 from hf_factuality.spans import Verification
 from hf_factuality.verifiers.base import Verifier, VerifierInput
 from hf_factuality.verifiers.guard import GuardedVerifier

@@ -31,14 +31,12 @@ from hf_factuality.io.markdown import code
 from hf_factuality.reading.scopes import scope_ranges
 from hf_factuality.rewards import check_format
 from hf_factuality.rewards._rows import row_evidence, verifier_input
-from hf_factuality.rewards.confidence import LoVeCReward
 from hf_factuality.rewards.names import as_list, named_rewards
 from hf_factuality.spans import LabeledSpan, Verification
 from hf_factuality.trainers._methods import reward_method
 from hf_factuality.trainers._overlap import columns_of
 from hf_factuality.trainers._token_rewards import TokenRewardFunc
-from hf_factuality.trainers.base import COMPLETION_TEXTS, VERIFICATIONS, SamplingTrainer
-from hf_factuality.trainers.correction_rollout import TURNS, CorrectionRollout
+from hf_factuality.trainers.base import COMPLETION_TEXTS, VERIFICATIONS, PolicyRollout, SamplingTrainer
 from hf_factuality.trainers.fact_grpo_config import FactGRPOConfig
 from hf_factuality.verifiers.base import Verifier, VerifierInput
 from hf_factuality.verifiers.batches import BatchJudge
@@ -146,7 +144,7 @@ class FactGRPOTrainer(SamplingTrainer, GRPOTrainer):
         self._guard = verifier
         if self._guard.requires_evidence and args.remove_unused_columns:
             raise ValueError("remove_unused_columns=True drops the verifier's evidence; set it to False")
-        self._evidence_column, self._turns = args.evidence_column, kwargs.get("rollout_func") is not None
+        self._evidence_column, self._rollout = args.evidence_column, kwargs.get("rollout_func")
         self.judging = BatchJudge(self._guard, UnjudgedBatches())
 
         def factuality(prompts, completions, completion_ids, log_extra, **columns):
@@ -156,8 +154,12 @@ class FactGRPOTrainer(SamplingTrainer, GRPOTrainer):
 
         factuality.owner = self
         own = named_rewards(reward_funcs, None if isinstance(self._guard.verifier, _Nothing) else self._guard.verifier)
-        if args.verify_scope == "think" and any(isinstance(function, LoVeCReward) for function in own):
-            raise ValueError("verify_scope='think': LoVeC pays what is found in the answer; set it to 'answer'")
+        if args.verify_scope == "think" and (
+            name := next((it.__name__ for it in own if getattr(it, "verify_scope", None) == "answer"), None)
+        ):
+            raise ValueError(
+                f"verify_scope='think': the reward {name!r} pays what is found in the answer; set it to 'answer'"
+            )
         if not own and not paid and args.factuality_reward_weight == 0:
             raise ValueError(
                 f"nothing to learn from: pass reward_funcs, or set factuality_reward_weight (0 by variant={args.variant!r})"
@@ -216,12 +218,14 @@ class FactGRPOTrainer(SamplingTrainer, GRPOTrainer):
     def _takes(self, feature, args):
         # Nothing is labelled, and nothing judged before the last turn has ended.
         nothing = isinstance(self._guard.verifier, _Nothing) and args.generation_chunks == 1
-        return isinstance(feature, CorrectionRollout) and nothing
+        return isinstance(feature, PolicyRollout) and nothing
 
     def _check_columns(self, dataset, columns, name):
         super()._check_columns(dataset, columns, name)
-        if self._turns and TURNS in columns:
-            raise DataError(f"the {name} dataset has a column {TURNS!r}, which CorrectionRollout fills; rename it")
+        for column in getattr(self._rollout, "columns", ()):
+            if column in columns:
+                filled = f"which {type(self._rollout).__name__} fills"
+                raise DataError(f"the {name} dataset has a column {column!r}, {filled}; rename it")
         if not self._guard.requires_evidence:
             return
         column = self._evidence_column
@@ -464,7 +468,7 @@ class FactGRPOTrainer(SamplingTrainer, GRPOTrainer):
             [*own, *paid], weights, "GRPO",
             more=["fspo"] * fspo + ["factuality"] * (rewarded and not fspo),
             credit=None if fspo or args.credit == "none" else self._named_credit(args),
-            revises=isinstance(rollout, CorrectionRollout),
+            revises=getattr(rollout, "revises", False),
         )  # fmt: skip
 
     def _named_credit(self, args) -> str:

@@ -30,7 +30,7 @@ from hf_factuality.verifiers.judges.compare import (
     CompareJudge as CompareJudge,
     CompareVerifier as CompareVerifier,
 )
-from hf_factuality.verifiers.judges.cooccurrence import CooccurrenceJudge as CooccurrenceJudge
+from hf_factuality.methods.long_form.judge import CooccurrenceJudge as CooccurrenceJudge
 from hf_factuality.verifiers.judges.gold import (
     GoldJudge as GoldJudge,
     GoldVerifier as GoldVerifier,
@@ -44,19 +44,19 @@ from hf_factuality.verifiers.judges.minicheck import (
     MiniCheckVerifier as MiniCheckVerifier,
 )
 from hf_factuality.verifiers.judges.nli import NLIJudge as NLIJudge, NLIVerifier as NLIVerifier
-from hf_factuality.verifiers.judges.probe import ProbeJudge as ProbeJudge, ProbeVerifier as ProbeVerifier
-from hf_factuality.verifiers.judges.process import (
+from hf_factuality.methods.probe.judge import ProbeJudge as ProbeJudge, ProbeVerifier as ProbeVerifier
+from hf_factuality.methods.process_reward.judge import (
     ProcessJudge as ProcessJudge,
     ProcessVerifier as ProcessVerifier,
     StepExtractor as StepExtractor,
 )
 from hf_factuality.verifiers.judges.reward import RewardJudge as RewardJudge, RewardVerifier as RewardVerifier
-from hf_factuality.verifiers.judges.self import (
+from hf_factuality.methods.rlfh.judge import (
     AssessInput as AssessInput,
     SelfJudge as SelfJudge,
     SelfVerifier as SelfVerifier,
 )
-from hf_factuality.verifiers.judges.truthfulness import (
+from hf_factuality.methods.truthfulness.judge import (
     ServedTruthfulnessJudge as ServedTruthfulnessJudge,
     TruthfulnessJudge as TruthfulnessJudge,
     TruthfulnessVerifier as TruthfulnessVerifier,

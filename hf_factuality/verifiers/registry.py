@@ -14,12 +14,12 @@ from hf_factuality.verifiers.hub_format import BASE_URL_VARIABLE
 from hf_factuality.verifiers.pipeline import VerifierPipeline, load_pipeline
 
 
-# Name -> module and class: the verifiers of `judges/NAME.py`. They are imported on use, as "nli" needs torch and
-# transformers. "self" has none: its model is an object.
+# Name -> module and class: "nli" is the public `NLIVerifier`. They are imported on use, as "nli" needs torch and
+# transformers. `SelfVerifier` has no name: its model is an object.
 _BUILT_IN = {
-    module.rpartition(".")[2]: f"{module}:{name}"
+    name.removesuffix("Verifier").lower(): f"{module}:{name}"
     for name, module in sorted(read_stub(os.path.join(os.path.dirname(__file__), "__init__.py")).items())
-    if ".judges." in module and name.endswith("Verifier") and not module.endswith(".self")
+    if name.endswith("Verifier") and name not in ("Verifier", "SelfVerifier")
 }
 VERIFIER_NAMES = tuple(sorted(_BUILT_IN))
 VERIFIER_HELP = (
@@ -50,7 +50,7 @@ def load_verifier(name: str | Verifier, **kwargs: Any) -> Verifier:
             - `"pipeline:FOLDER_OR_REPO"`: a saved pipeline, from a folder or the Hub.
             - `"llm:MODEL"` with `base_url=...`, or the address in `HF_FACTUALITY_BASE_URL`: a model on an OpenAI-compatible
               server.
-            - `"NAME"` or `"NAME:MODEL"` of any other module `judges/NAME.py` of this package, such as `"anah:MODEL"`.
+            - `"NAME"` or `"NAME:MODEL"` of any other verifier of this package, such as `"anah:MODEL"` of `ANAHVerifier`.
             - `"package.module:ClassName"`: your own class, called with `kwargs`. This imports and runs code of that
               module.
             - An object with a method `verify`: returned as it is.
@@ -112,6 +112,11 @@ def load_verifier(name: str | Verifier, **kwargs: Any) -> Verifier:
     close = difflib.get_close_matches(head, VERIFIER_NAMES, n=1)
     hint = f"; did you mean {close[0]!r}?" if close else ""
     raise ValueError(f"unknown verifier {name!r}; choose {_choices()}{hint}")
+
+
+def verifier_class(name: str) -> Any:
+    """The class of one of [`VERIFIER_NAMES`]."""
+    return _load(_BUILT_IN[name])
 
 
 def model_in_process(name: str) -> tuple[str, type] | None:

@@ -436,7 +436,7 @@ def test_what_workers_get_makes_the_sampler_and_carries_no_rows_and_no_verifier(
     """Without Ray: the copy that a worker unpickles."""
     monkeypatch.setattr("hf_factuality.data.sampling.VLLMChat", lambda model, revision=None, **more: more)
     rows, options = [{"question": "Who is Ada?"}], {"model": tiny_model, "dtype": "float32", "verifier": Initial()}
-    args = build_module._arguments({**options, "backend": backend, "seed": 7}, rows, "run")
+    args = build_module.build_arguments({**options, "backend": backend, "seed": 7}, rows, "run")
     sampling = SamplingConfig(2, max_new_tokens=4)
     packed = pickle.dumps(build_module._worker_sampler(args, backend or "transformers", sampling))
     assert b"Ada" not in packed and b"Initial" not in packed

@@ -21,8 +21,8 @@ from hf_factuality import (
 )
 from hf_factuality.chat import LocalChat, ScoreClient
 from hf_factuality.errors import JudgingError
+from hf_factuality.methods.klcf.reward import ChecklistReward
 from hf_factuality.rewards import RLFHReward, ServedReward
-from hf_factuality.rewards.long_form import ChecklistReward
 from hf_factuality.verifiers import LLMJudge, SentenceExtractor, VerifierPipeline
 from hf_factuality.verifiers.base import Judgement, VerifierInput
 from hf_factuality.verifiers.batches import BatchJudge
