@@ -48,7 +48,7 @@ setup(
     packages=find_packages(include=["hf_factuality", "hf_factuality.*"]),
     package_data={
         "": ["*.pyi"],
-        "hf_factuality": ["MODEL_CARD_TEMPLATE.md", "py.typed"],
+        "hf_factuality": ["MODEL_CARD_TEMPLATE.md", "py.typed", "recipes/**/*.yaml", "recipes/**/*.sbatch"],
         "hf_factuality.data.benchmarks": ["*.txt"],
         "hf_factuality.evaluation": ["*.txt"],
         "hf_factuality.verifiers.prompts": ["*.txt"],

@@ -1,7 +1,7 @@
 """Train a small model on the FSPO files, so that the example can be run on real data where no model can be downloaded.
 
     python benchmarks/fspo_small_model.py --data ../shared/data/fspo --out outputs/fspo-small-model
-    python examples/train_fspo.py --model_name_or_path outputs/fspo-small-model --output_dir outputs/fspo-real-data \
+    hf-factuality train fspo --model_name_or_path outputs/fspo-small-model --output_dir outputs/fspo-real-data \
         --train_files ../shared/data/fspo/hotpot-2k-train.parquet ../shared/data/fspo/simple-rl-train.parquet \
         --max_steps 20 --per_device_train_batch_size 16 --gradient_accumulation_steps 2 --max_completion_length 128 \
         --learning_rate 1e-5 --dtype float32 --bf16 false --use_cpu true --gradient_checkpointing false \

@@ -38,8 +38,7 @@ def save_models(folder: Path, lengths: str) -> None:
     from transformers import AutoConfig, AutoTokenizer, LlamaForSequenceClassification
 
     if lengths == "model":
-        sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "examples"))
-        from demos.closed_world import RLFHDemo
+        from hf_factuality.demos.closed_world import RLFHDemo
 
         demo = RLFHDemo()
         shutil.copytree(demo.model_dir, folder / "policy")

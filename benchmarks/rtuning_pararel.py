@@ -32,9 +32,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging
 from trl import SFTConfig, SFTTrainer
 
-from hf_factuality.chat import SURE_WORDS, measure_sureness
 from hf_factuality.cli import main as command
 from hf_factuality.functional.answers import contains_answer
+from hf_factuality.generation import SURE_WORDS, measure_sureness
 from hf_factuality.methods.abstention.data import REFUSALS
 from hf_factuality.metrics.refusal_ap.compute import refusal_ap
 

@@ -5,75 +5,8 @@
         --config recipes/confidence/qwen2.5-7b-rlcr.yaml --dataset_name my-org/questions
 """
 
-import sys
-from dataclasses import dataclass, field
-from pathlib import Path
-
-from trl import ModelConfig, ScriptArguments, TrlParser, get_peft_config, get_quantization_config
-
-from demos.closed_world import KnowledgeDemo
-from demos.inputs import given, load_split, model_name, set_model_kwargs
-from hf_factuality import FactGRPOConfig, FactGRPOTrainer
-from hf_factuality.chat.client import ChatClient
-from hf_factuality.io.refusals import run_script
-from hf_factuality.rewards import AbstentionReward, DCPORewards, GradedOutcome, RLCRReward
-
-
-CLOSED_WORLD = Path(__file__).resolve().parent.parent / "recipes" / "abstention" / "closed-world.yaml"
-DECLINE = (
-    "Answer the question between <answer> and </answer>. If you do not know the answer, write I don't know there."
-)
-STATE = "Answer the question between <answer> and </answer>. Then write the probability that it is right, from 0 to 1, between <confidence> and </confidence>."
-CONFIDENCE = {"rlcr": RLCRReward, "dcpo": lambda **outcome: DCPORewards(**outcome).both}
-
-
-@dataclass
-class AbstentionArguments(ScriptArguments):
-    reward: str = field(default="truthrl", metadata={"help": "truthrl, binary, knowrl, target-0.75, rlcr or dcpo."})
-    judge: str | None = field(default=None, metadata={"help": "Served model that grades; exact match without one."})
-    judge_base_url: str = field(default="http://localhost:8000/v1", metadata={"help": "Its server."})
-    judge_tokens: int = field(default=16, metadata={"help": "Longest verdict, thoughts included."})
-
-
-def load_rewards(script):
-    """Reward functions, checked before any weights are loaded."""
-    client = ChatClient(script.judge_base_url, script.judge) if script.judge else None
-    outcome = {"outcome": GradedOutcome(client, max_tokens=script.judge_tokens)} if client else {}
-    known = script.reward in CONFIDENCE
-    return CONFIDENCE[script.reward](**outcome) if known else AbstentionReward(script.reward, **outcome)
-
-
-def load_questions(script):
-    """The columns `question` and `answer`, with the question as a prompt that says what form the answer has."""
-    dataset = load_split(script, ("question", "answer"))
-    form = {"role": "system", "content": STATE if script.reward in CONFIDENCE else DECLINE}
-    return dataset.map(lambda row: {"prompt": [form, {"role": "user", "content": row["question"]}]})
-
-
-def main():
-    parser = TrlParser((AbstentionArguments, FactGRPOConfig, ModelConfig))
-    config = [] if given("--dataset_name") else ["--config", str(CLOSED_WORLD)]
-    script, training, model = parser.parse_args_and_config([*config, *sys.argv[1:]])
-    rewards, demo = load_rewards(script), KnowledgeDemo() if config else None
-    name = demo.model_dir if demo else model_name(model)
-    dataset = demo.train_dataset if demo else load_questions(script)
-    set_model_kwargs(training, model)
-    trainer = FactGRPOTrainer(
-        name, rewards, training, dataset, verifier=None,
-        peft_config=get_peft_config(model), quantization_config=get_quantization_config(model),
-    )  # fmt: skip
-    if demo:
-        demo.measure("before", trainer)
-    trainer.train(resume_from_checkpoint=training.resume_from_checkpoint)
-    trainer.save_model()
-    if demo:
-        demo.measure("after", trainer)
-        trainer.card_results = demo.report(training.output_dir)
-    trainer.create_model_card(dataset_name=script.dataset_name)
-    trainer.accelerator.print(f"The model and its card are in {training.output_dir}")
-    if training.push_to_hub:
-        trainer.push_to_hub(dataset_name=script.dataset_name)
+from hf_factuality.cli.train import run_training
 
 
 if __name__ == "__main__":
-    run_script(main)
+    run_training("abstention")

@@ -5,77 +5,8 @@
         --train_files hotpot-2k-train.parquet simple-rl-train.parquet
 """
 
-import sys
-from dataclasses import dataclass, field
-from pathlib import Path
-
-from transformers import AutoTokenizer
-from trl import ModelConfig, ScriptArguments, TrlParser, get_peft_config, get_quantization_config
-
-from demos.closed_world import ClosedWorldDemo
-from demos.inputs import given, model_name, set_model_kwargs
-from hf_factuality import FactGRPOConfig, FactGRPOTrainer, load_fspo, load_verifier
-from hf_factuality.io.refusals import run_script
-from hf_factuality.rewards import answer_reward
-from hf_factuality.verifiers.judges.gold import SCORERS_HELP
-from hf_factuality.verifiers.registry import TOKENS_HELP, served_arguments
-
-
-CLOSED_WORLD = Path(__file__).resolve().parent.parent / "recipes" / "fspo" / "closed-world.yaml"
-
-
-@dataclass
-class FSPOArguments(ScriptArguments):
-    train_files: list[str] | None = field(default=None, metadata={"help": "Parquet or JSON Lines files to train on."})
-    verifier: str | None = field(default=None, metadata={"help": "'lexical', 'nli:MODEL' or 'package.module:Class'."})
-    verifier_tokens: int | None = field(default=None, metadata={"help": TOKENS_HELP})
-    default_data_source: str | None = field(default=None, metadata={"help": "Of rows without data_source: a rule."})
-    scorers: list[str] | None = field(default=None, metadata={"help": SCORERS_HELP})
-    style: str = field(default="auto", metadata={"help": "How to ask: 'auto', 'instruct' (chat template) or 'base'."})
-
-
-def load_data(script, training, model):
-    """Dataset and verifier of a real run, checked before any weights are loaded."""
-    model_name(model)
-    served = served_arguments(None, script.verifier_tokens)
-    verifier, reward = load_verifier(script.verifier or "lexical", **served), answer_reward(script.scorers)
-    origin = {"revision": model.model_revision, "trust_remote_code": training.trust_remote_code}
-    tokenizer = AutoTokenizer.from_pretrained(model.model_name_or_path, **origin)
-    dataset = load_fspo(
-        script.train_files, script.dataset_name, script.dataset_config, script.dataset_train_split, tokenizer,
-        style=script.style, known_sources=reward.scorers, empty_answers="drop", default_data_source=script.default_data_source,
-    )  # fmt: skip
-    reward.check(dataset)
-    return dataset, verifier
-
-
-def main():
-    parser = TrlParser((FSPOArguments, FactGRPOConfig, ModelConfig))
-    if given("--train_files", "--dataset_name"):
-        script, training, model = parser.parse_args_and_config()
-        demo, name = None, model.model_name_or_path
-        dataset, verifier = load_data(script, training, model)
-    else:
-        script, training, model = parser.parse_args_and_config(["--config", str(CLOSED_WORLD), *sys.argv[1:]])
-        demo = ClosedWorldDemo()
-        name, dataset, verifier = demo.model_dir, demo.train_dataset, load_verifier(script.verifier or demo.verifier)
-    set_model_kwargs(training, model)
-    trainer = FactGRPOTrainer(
-        name, answer_reward(script.scorers), training, dataset, verifier=verifier,
-        peft_config=get_peft_config(model), quantization_config=get_quantization_config(model),
-    )  # fmt: skip
-    if demo:
-        demo.measure("before", trainer)
-    trainer.train(resume_from_checkpoint=training.resume_from_checkpoint)
-    trainer.save_model()
-    if demo:
-        demo.measure("after", trainer)
-        trainer.card_results = demo.report(training.output_dir)
-    trainer.create_model_card(dataset_name=script.dataset_name)
-    trainer.accelerator.print(f"The model and its card are in {training.output_dir}")
-    if training.push_to_hub:
-        trainer.push_to_hub(dataset_name=script.dataset_name)
+from hf_factuality.cli.train import run_training
 
 
 if __name__ == "__main__":
-    run_script(main)
+    run_training("fspo")

@@ -6,62 +6,8 @@ accelerate launch --config_file recipes/accelerate/zero3.yaml examples/train_rag
     --config recipes/rag_reward/llama3.1-8b-instruct.yaml --dataset_name pairs
 """
 
-import sys
-from pathlib import Path
-
-from trl import ModelConfig, ScriptArguments, TrlParser, get_peft_config
-
-from demos.closed_world import BiographyDemo
-from demos.comparing import SaysMore
-from demos.inputs import given, load_split, model_name, set_model_kwargs
-from hf_factuality.data import rag_preferences_from, read_questions
-from hf_factuality.data.sampling import SamplingConfig, TransformersSampler
-from hf_factuality.io.refusals import run_script
-from hf_factuality.trainers import RAGRewardConfig, RAGRewardTrainer
-
-
-CLOSED_WORLD = Path(__file__).resolve().parent.parent / "recipes" / "rag_reward" / "closed-world.yaml"
-
-
-def compare(demo, rows, folder):
-    """Pairs of the small model's biographies: which has the larger share of true sentences, and which has more of them."""
-    sampling = SamplingConfig(4, 1.0, top_k=0, max_new_tokens=demo.max_new_tokens)
-    judges = {"hallucination": demo.verifier, "comprehensiveness": SaysMore(demo.verifier)}
-    sampler = TransformersSampler(demo.model_dir, config=sampling, batch_size=256)
-    return rag_preferences_from(read_questions(list(rows)), sampler, judges, folder, questions_per_batch=64)
-
-
-def main():
-    parser = TrlParser((ScriptArguments, RAGRewardConfig, ModelConfig))
-    if given("--dataset_name"):
-        script, training, model = parser.parse_args_and_config()
-        if not script.dataset_name:
-            raise ValueError("give --dataset_name: a repository, or the folder of hf-factuality build-rag-preferences")
-        found = load_split(script, ("question", "chosen", "rejected"))
-        # By questions: the pairs of one are never on both sides.
-        apart = sorted({*found["question"]})[::20]
-        name, train = model_name(model), found.filter(lambda row: row["question"] not in apart)
-        if not len(train):
-            raise ValueError(
-                f"{script.dataset_name} has {len({*found['question']})} question, and one is kept apart to measure"
-            )
-        test = found.filter(lambda row: row["question"] in apart)
-    else:
-        script, training, model = parser.parse_args_and_config(["--config", str(CLOSED_WORLD), *sys.argv[1:]])
-        demo, folder = BiographyDemo(), Path(training.output_dir) / "pairs"
-        train, test = (compare(demo, getattr(demo, f"{it}_dataset"), folder / it) for it in ("train", "test"))
-        name = demo.model_dir
-    set_model_kwargs(training, model)
-    trainer = RAGRewardTrainer(name, training, train, test, peft_config=get_peft_config(model))
-    trainer.train(resume_from_checkpoint=training.resume_from_checkpoint)
-    trainer.save_model()
-    trainer.create_model_card(dataset_name=script.dataset_name)
-    for name, value in trainer.figures.items():
-        trainer.accelerator.print(f"{name:28} {value:.3f}")
-    trainer.accelerator.print(f"The reward model, for TRL and as 'reward:FOLDER', is in {training.output_dir}")
-    if training.push_to_hub:
-        trainer.push_to_hub(dataset_name=script.dataset_name)
+from hf_factuality.cli.train import run_training
 
 
 if __name__ == "__main__":
-    run_script(main)
+    run_training("rag_reward")

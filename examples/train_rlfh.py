@@ -5,71 +5,8 @@
         --config recipes/rlfh/qwen2.5-7b-instruct.yaml --train_files questions.jsonl
 """
 
-import sys
-from dataclasses import dataclass, field
-from pathlib import Path
-
-from trl import ModelConfig, ScriptArguments, TrlParser, get_peft_config, get_quantization_config
-
-from demos.closed_world import RLFHDemo
-from demos.inputs import given, model_name, set_model_kwargs
-from hf_factuality import TokenRewardPPOConfig, TokenRewardPPOTrainer
-from hf_factuality.data import load_rlfh
-from hf_factuality.io.refusals import run_script
-from hf_factuality.rewards import RLFHReward, rlfh_verifier
-
-
-CLOSED_WORLD = Path(__file__).resolve().parent.parent / "recipes" / "rlfh" / "closed-world.yaml"
-
-
-@dataclass
-class RLFHArguments(ScriptArguments):
-    train_files: list[str] | None = field(default=None, metadata={"help": "Questions with materials, see load_rlfh."})
-    reward_maps: str = field(
-        default="readme", metadata={"help": "'readme', 'script', 'class', or a JSON or YAML file."}
-    )
-    granularity: str = field(default="token", metadata={"help": "Where rewards are paid: token, sentence, paragraph."})
-    judge_model: str | None = field(
-        default=None, metadata={"help": "Judge on a server; by default the policy judges."}
-    )
-    judge_base_url: str | None = field(
-        default=None, metadata={"help": "Its address, http://host:8000/v1; 'rollout': vLLM's server of this run."}
-    )
-    knowledge: str | None = field(
-        default=None, metadata={"help": "Knowledge base of pages, from hf-factuality index."}
-    )
-
-
-def main():
-    parser = TrlParser((RLFHArguments, TokenRewardPPOConfig, ModelConfig))
-    if given("--train_files", "--dataset_name"):
-        script, training, model = parser.parse_args_and_config()
-        demo, name, repeats = None, model_name(model), "once"
-        verifier = rlfh_verifier(script.judge_model, script.judge_base_url, script.knowledge, training)
-        source = script.train_files, script.dataset_name, script.dataset_config, script.dataset_train_split
-        dataset = load_rlfh(*source)
-    else:
-        script, training, model = parser.parse_args_and_config(["--config", str(CLOSED_WORLD), *sys.argv[1:]])
-        demo = RLFHDemo()
-        name, verifier, dataset = demo.model_dir, demo.verifier, demo.train_dataset
-        repeats = "every"  # the world's verifier knows what was said before, and rates it so that it costs something
-    set_model_kwargs(training, model)
-    trainer = TokenRewardPPOTrainer(
-        name, RLFHReward(verifier, script.reward_maps, script.granularity, repeats=repeats), None, training, dataset,
-        peft_config=get_peft_config(model), quantization_config=get_quantization_config(model),
-    )  # fmt: skip
-    if demo:
-        demo.measure("before", trainer)
-    trainer.train(resume_from_checkpoint=training.resume_from_checkpoint)
-    trainer.save_model()
-    if demo:
-        demo.measure("after", trainer)
-        trainer.card_results = demo.report(training.output_dir)
-    trainer.create_model_card(dataset_name=script.dataset_name)
-    trainer.accelerator.print(f"The model, its critic and its card are in {training.output_dir}")
-    if training.push_to_hub:
-        trainer.push_to_hub(dataset_name=script.dataset_name)
+from hf_factuality.cli.train import run_training
 
 
 if __name__ == "__main__":
-    run_script(main)
+    run_training("rlfh")

@@ -7,63 +7,8 @@
         --config recipes/rtuning/qwen2.5-7b.yaml --refusals refusals
 """
 
-import sys
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Literal
-
-from trl import ModelConfig, ScriptArguments, SFTConfig, SFTTrainer, TrlParser, get_peft_config
-
-from demos.closed_world import KnowledgeDemo
-from demos.inputs import given, model_name, set_model_kwargs
-from hf_factuality.data.builder import describe_run
-from hf_factuality.data.reading import open_dataset
-from hf_factuality.hub.cards.card import write_method_card
-from hf_factuality.io.refusals import run_script
-
-
-CLOSED_WORLD = Path(__file__).resolve().parent.parent / "recipes" / "rtuning" / "closed-world.yaml"
-
-
-@dataclass
-class RTuningArguments(ScriptArguments):
-    refusals: str | None = field(default=None, metadata={"help": "Folder of hf-factuality build-refusals."})
-    variant: Literal["unsure", "unknown", "uncertain"] = field(default="unknown", metadata={"help": "Closed world's."})
-
-
-def load_real(script):
-    """The dataset of a real run, read before any weights are loaded."""
-    if bool(script.refusals) == bool(script.dataset_name):
-        raise ValueError("give either --refusals FOLDER or --dataset_name")
-    name = script.refusals or script.dataset_name
-    columns = [("prompt", "completion"), ("messages",), ("text",)]
-    dataset = open_dataset(name, script.dataset_config, script.dataset_train_split, columns=columns)
-    dataset.info.description = describe_run(name) or dataset.info.description  # for the card
-    return dataset
-
-
-def main():
-    parser = TrlParser((RTuningArguments, SFTConfig, ModelConfig))
-    if given("--refusals", "--dataset_name"):
-        script, training, model = parser.parse_args_and_config()
-        demo, name, dataset = None, model_name(model), load_real(script)
-    else:
-        script, training, model = parser.parse_args_and_config(["--config", str(CLOSED_WORLD), *sys.argv[1:]])
-        demo = KnowledgeDemo()
-        name, dataset = demo.model_dir, demo.refusals(script.variant, training.output_dir, training.seed)
-    set_model_kwargs(training, model)
-    trainer = SFTTrainer(name, training, train_dataset=dataset, peft_config=get_peft_config(model))
-    results = None
-    if demo:
-        demo.measure("before", trainer)
-    trainer.train(resume_from_checkpoint=training.resume_from_checkpoint)
-    trainer.save_model()
-    if demo:
-        demo.measure("after", trainer)
-        results = demo.report(training.output_dir)
-    write_method_card(trainer, "rtuning", dataset_name=script.dataset_name, results=results)
-    trainer.accelerator.print(f"The model and its card are in {training.output_dir}; hf-factuality push sends both")
+from hf_factuality.cli.train import run_training
 
 
 if __name__ == "__main__":
-    run_script(main)
+    run_training("rtuning")

@@ -7,69 +7,8 @@
         --config recipes/self_correction/qwen2.5-math-7b-sft.yaml --dataset_name corrections
 """
 
-import sys
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Literal
-
-from trl import DPOConfig, DPOTrainer, ModelConfig, ScriptArguments, SFTConfig, SFTTrainer, TrlParser, get_peft_config
-
-from demos.corrections import REVISE, CorrectionDemo, write_card
-from demos.inputs import given, load_split, model_name, set_model_kwargs
-from hf_factuality import FactGRPOConfig, FactGRPOTrainer
-from hf_factuality.io.refusals import run_script
-from hf_factuality.methods.self_correction import formula
-from hf_factuality.rewards import CorrectionReward
-from hf_factuality.trainers import CorrectionRollout
-
-
-RECIPES = Path(__file__).resolve().parent.parent / "recipes" / "self_correction"
-TRAJECTORIES = ("messages",), ("prompt", "completion"), ("text",)
-COLUMNS = {"sft": TRAJECTORIES, "dpo": [("chosen", "rejected")], "rl": [("prompt", "answer")]}
-CONFIGS = {"sft": SFTConfig, "dpo": DPOConfig, "rl": FactGRPOConfig}
-
-
-@dataclass
-class CorrectionArguments(ScriptArguments):
-    stage: Literal["sft", "dpo", "rl"] = field(default="sft", metadata={"help": "On trajectories, on pairs, or RL."})
-    scorer: str = field(default="MATH", metadata={"help": "What compares the last answer with the gold answer (rl)."})
-    revise: str = field(default=formula.REVISE, metadata={"help": "What is said for the user between the turns (rl)."})
-
-
-def make_trainer(script, name, training, dataset, model):
-    more = {"peft_config": get_peft_config(model)}
-    if script.stage == "rl":
-        reward, rollout = CorrectionReward(script.scorer), CorrectionRollout(script.revise)
-        return FactGRPOTrainer(name, reward, training, dataset, verifier=None, rollout_func=rollout, **more)
-    trainer = SFTTrainer if script.stage == "sft" else DPOTrainer
-    return trainer(name, args=training, train_dataset=dataset, **more)
-
-
-def main():
-    argv = sys.argv[1:]
-    first = TrlParser((CorrectionArguments,), allow_abbrev=False)  # the stage says what the other arguments are
-    stage = first.parse_args_and_config(argv, return_remaining_strings=True)[0].stage
-    config = [] if given("--dataset_name") else ["--config", str(RECIPES / f"closed-world-{stage}.yaml")]
-    script, training, model = TrlParser((CorrectionArguments, CONFIGS[stage], ModelConfig)).parse_args_and_config(
-        [*config, *argv]
-    )
-    if not config:
-        demo, name, dataset = None, model_name(model), load_split(script, *COLUMNS[stage])
-    else:
-        demo = CorrectionDemo(training.output_dir, training.seed)
-        before = Path(training.output_dir).with_name("self-correction-closed-world-sft")
-        name = str(before) if stage != "sft" and (before / "config.json").exists() else demo.base
-        script.revise, script.scorer = REVISE, "world"
-        dataset = demo.train_dataset if stage == "rl" else demo.build(name, stage)
-    set_model_kwargs(training, model)
-    trainer = make_trainer(script, name, training, dataset, model)
-    if demo:
-        demo.two_turns("before", trainer)
-    trainer.train(resume_from_checkpoint=training.resume_from_checkpoint)
-    trainer.save_model()
-    write_card(trainer, script, demo)
-    trainer.accelerator.print(f"The model and its card are in {training.output_dir}; hf-factuality push sends both")
+from hf_factuality.cli.train import run_training
 
 
 if __name__ == "__main__":
-    run_script(main)
+    run_training("self_correction")

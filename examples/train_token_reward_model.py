@@ -5,67 +5,8 @@
         --output_dir OUT --bf16 true
 """
 
-import sys
-from dataclasses import dataclass, field
-
-from trl import ModelConfig, ScriptArguments, TrlParser, get_peft_config, get_quantization_config
-
-from demos.inputs import given, load_split, set_model_kwargs
-from demos.token_rewards import ReviewDemo
-from hf_factuality import TokenRewardPPOConfig, TokenRewardPPOTrainer
-from hf_factuality.io.refusals import run_script
-from hf_factuality.rewards import TokenRewardModel
-
-
-# 64 reviews a step. Their tokens are words; those of the reward model, which marks praise and complaints, pieces of words.
-DEMO = """--output_dir outputs/token-reward-model --per_device_train_batch_size 64 --max_steps 40 --max_completion_length 32
-    --learning_rate 5e-4 --critic_learning_rate 5e-3 --lam 0.95 --lr_scheduler_type constant_with_warmup --warmup_steps 5 --beta 0.3
-    --bf16 false --gradient_checkpointing false --logging_steps 5 --save_strategy no --report_to none""".split()
-
-
-@dataclass
-class TokenRewardModelArguments(ScriptArguments):
-    reward_model: str | None = field(default=None, metadata={"help": "Token classifier, by name or folder."})
-    reward_label: str | None = field(default=None, metadata={"help": "Whose score counts, if it has several labels."})
-    reward_process: str = field(default="raw", metadata={"help": "'raw', 'sigmoid' or 'softmax'."})
-    reward_scale: float = field(default=1.0, metadata={"help": "Factor of the scores; -1 for what is unwanted."})
-    reward_baseline: float = field(default=0.0, metadata={"help": "Taken off every score."})
-    reward_differences: bool = field(default=False, metadata={"help": "Pay the change of the score, see the class."})
-
-
-def main():
-    parser = TrlParser((TokenRewardModelArguments, TokenRewardPPOConfig, ModelConfig))
-    if given("--reward_model", "--dataset_name"):
-        script, training, model = parser.parse_args_and_config()
-        if not (model.model_name_or_path and script.reward_model and script.dataset_name):
-            raise ValueError("name all three: --model_name_or_path, --reward_model and --dataset_name")
-        demo, name, judge = None, model.model_name_or_path, script.reward_model
-        dataset = load_split(script, ("prompt",))
-    else:
-        script, training, model = parser.parse_args_and_config([*DEMO, *sys.argv[1:]])
-        demo = ReviewDemo(training.output_dir)
-        name, judge, dataset = demo.model_dir, demo.reward_model_dir, demo.train_dataset
-    reward = TokenRewardModel(
-        judge, label=script.reward_label, process=script.reward_process, scale=script.reward_scale,
-        baseline=script.reward_baseline, differences=script.reward_differences,
-    )  # fmt: skip
-    set_model_kwargs(training, model)
-    trainer = TokenRewardPPOTrainer(
-        name, reward, None, training, dataset,
-        peft_config=get_peft_config(model), quantization_config=get_quantization_config(model),
-    )  # fmt: skip
-    if demo:
-        demo.measure("before", trainer, reward)
-    trainer.train(resume_from_checkpoint=training.resume_from_checkpoint)
-    trainer.save_model()
-    if demo:
-        demo.measure("after", trainer, reward)
-        demo.report(training.output_dir)
-    trainer.create_model_card(dataset_name=script.dataset_name)
-    trainer.accelerator.print(f"The model, its critic and its card are in {training.output_dir}")
-    if training.push_to_hub:
-        trainer.push_to_hub(dataset_name=script.dataset_name)
+from hf_factuality.cli.train import run_training
 
 
 if __name__ == "__main__":
-    run_script(main)
+    run_training("token_reward_model")

@@ -4,10 +4,11 @@ import argparse
 import re
 
 import pytest
-from trl import DPOConfig, GRPOConfig, ModelConfig, RewardConfig, ScriptArguments, SFTConfig, TrlParser
+from trl import TrlParser
 
 from hf_factuality.cli.main import _parser
-from tests.test_recipes import EXAMPLES, REPOSITORY, load_example
+from hf_factuality.cli.train import METHODS
+from tests.test_recipes import REPOSITORY, load_training
 
 
 FLAG = re.compile(r"(?<![\w/.<!|-])--([a-zA-Z][\w-]*)")
@@ -39,15 +40,10 @@ def flags_of(parser):
 @pytest.fixture(scope="module")
 def known():
     found = flags_of(_parser()) | {"config"}  # TRL's parser takes it out itself
-    for name, arguments, *configs in EXAMPLES.values():
-        script = getattr(load_example(name), arguments)
-        for config in configs:
-            for each in config.values() if isinstance(config, dict) else [config]:
-                found |= flags_of(TrlParser((script, each, ModelConfig)))
-    for config in (DPOConfig, GRPOConfig, SFTConfig, RewardConfig):
-        found |= flags_of(TrlParser((ScriptArguments, config, ModelConfig)))
-    script = load_example("train_token_reward_model")
-    found |= flags_of(TrlParser((script.TokenRewardModelArguments, script.TokenRewardPPOConfig, ModelConfig)))
+    for method in METHODS:
+        types = load_training(method).TYPES
+        for each in types.values() if isinstance(types, dict) else [types]:
+            found |= flags_of(TrlParser(each))
     for path in [*(REPOSITORY / "benchmarks").rglob("*.py"), *(REPOSITORY / "examples").rglob("*.py")]:
         text = path.read_text(encoding="utf-8")
         found |= {
@@ -91,7 +87,7 @@ def test_every_command_line_has_flags_of_that_command():
     for path in FILES:
         text = re.sub(r"\\\n\s*", " ", path.read_text(encoding="utf-8"))
         for name, rest in COMMAND.findall(text):
-            if name not in commands.choices or name == "plan":  # which takes all settings of a trainer
+            if name not in commands.choices or name in ("plan", "train"):  # which take all settings of a trainer
                 continue
             flags = {flag.replace("-", "_") for flag in FLAG.findall(rest.split(" | ")[0].split(" && ")[0])}
             seen += len(flags)

@@ -22,14 +22,14 @@ LAYERS = [
     {"spans"},
     {"reading"},
     {"functional"},
-    {"chat"},
+    {"generation"},
     {"verifiers"},
     {"retrieval"},
     {"rewards", "metrics", "data", "worlds", "hub", "report"},
     {"checkpoints"},
     {"trainers"},
     {"methods"},
-    {"evaluation"},
+    {"evaluation", "demos"},
     {"cli"},
 ]
 LAYER_OF = {room: level for level, rooms in enumerate(LAYERS) for room in rooms}
@@ -156,10 +156,10 @@ def test_every_lazy_name_resolves(package):
 
 
 def test_names_that_have_moved_are_still_those_of_the_verifiers():
-    from hf_factuality import chat, retrieval, verifiers
+    from hf_factuality import generation, retrieval, verifiers
 
     for name in ("AnswerCache", "ChatClient", "LocalChat", "bind_policy"):
-        assert getattr(verifiers, name) is getattr(chat, name)
+        assert getattr(verifiers, name) is getattr(generation, name)
     names = {"FACTSCORE_PASSAGES", "RLFH_PASSAGES", "KnowledgeBase", "PassageConfig"}
     for name in {*names, *(name for name in retrieval.__all__ if name.endswith("Retriever"))}:
         assert getattr(verifiers, name) is getattr(retrieval, name)

@@ -1,4 +1,4 @@
-"""Recipes are code: each is read by the parser of its example, and its trainer is built on a tiny model."""
+"""Recipes are code: each is read by the parser of its training, and its trainer is built on a tiny model."""
 
 import importlib.util
 import os
@@ -13,30 +13,23 @@ import pytest
 import yaml
 from datasets import Dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer
-from trl import DPOConfig, ModelConfig, SFTConfig, SFTTrainer, TrlParser, get_peft_config
+from trl import ModelConfig, SFTTrainer, TrlParser, get_peft_config
 
 from hf_factuality import (
-    FactGRPOConfig,
     FactGRPOTrainer,
     MaskDPOConfig,
     MaskDPOTrainer,
-    TokenRewardPPOConfig,
     TokenRewardPPOTrainer,
 )
-from hf_factuality.chat import SURE_WORDS
+from hf_factuality.generation import SURE_WORDS
 from hf_factuality.methods.klcf.formula import KLCFWeights
 from hf_factuality.methods.rlfh.formula import RLFH_PRESETS
-from hf_factuality.rewards import RLFHReward, ServedRoles, klcf_rewards, load_rlfh_maps, rlfh_verifier
+from hf_factuality.rewards import RLFHReward, klcf_rewards, load_rlfh_maps, rlfh_verifier
 from hf_factuality.trainers import (
-    AdaptiveAveragingConfig,
     AdaptiveAveragingTrainer,
-    ProbeConfig,
     ProbeTrainer,
-    ProcessRewardConfig,
     ProcessRewardTrainer,
-    RAGRewardConfig,
     RAGRewardTrainer,
-    TruthfulnessConfig,
     TruthfulnessTrainer,
 )
 from hf_factuality.verifiers import LexicalVerifier
@@ -55,8 +48,8 @@ PUBLISHED = [path for path in RECIPES if path.stem != "closed-world"]
 RLFH = sorted((REPOSITORY / "recipes" / "rlfh").glob("*.yaml"))
 TRUTHFULNESS = sorted((REPOSITORY / "recipes" / "truthfulness").glob("*.yaml"))
 PROBE = sorted((REPOSITORY / "recipes" / "probe").glob("*.yaml"))
-PROCESS = sorted((REPOSITORY / "recipes" / "process").glob("*.yaml"))
-AMA = sorted((REPOSITORY / "recipes" / "ama").glob("*.yaml"))
+PROCESS_REWARD = sorted((REPOSITORY / "recipes" / "process_reward").glob("*.yaml"))
+AVERAGING = sorted((REPOSITORY / "recipes" / "averaging").glob("*.yaml"))
 RAG_REWARD = sorted((REPOSITORY / "recipes" / "rag_reward").glob("*.yaml"))
 RAFT = sorted((REPOSITORY / "recipes" / "raft").glob("*.yaml"))
 KLCF = sorted((REPOSITORY / "recipes").glob("klcf*/*.yaml"))
@@ -68,27 +61,8 @@ SELF_CORRECTION = sorted((REPOSITORY / "recipes" / "self_correction").glob("*.ya
 MASK_DPO = sorted((REPOSITORY / "recipes" / "mask_dpo").glob("*.yaml"))
 
 
-EXAMPLES = {
-    "fspo": ("train_fspo", "FSPOArguments", FactGRPOConfig),
-    "mask_dpo": ("train_maskdpo", "MaskDPOArguments", MaskDPOConfig),
-    "truthfulness": ("train_truthfulness", "TruthfulnessArguments", TruthfulnessConfig),
-    "probe": ("train_probe", "ProbeArguments", ProbeConfig),
-    "process": ("train_process_reward", "ScriptArguments", ProcessRewardConfig),
-    "rag_reward": ("train_rag_reward", "ScriptArguments", RAGRewardConfig),
-    "raft": ("train_raft", "RAFTArguments", SFTConfig),
-    "ama": ("train_ama", "AMAArguments", AdaptiveAveragingConfig),
-    "rlfh": ("train_rlfh", "RLFHArguments", TokenRewardPPOConfig),
-    "abstention": ("train_abstention", "AbstentionArguments", FactGRPOConfig),
-    "confidence": ("train_abstention", "AbstentionArguments", FactGRPOConfig),
-    "rtuning": ("train_rtuning", "RTuningArguments", SFTConfig),
-    "self_correction": (
-        "train_self_correction",
-        "CorrectionArguments",
-        {"sft": SFTConfig, "dpo": DPOConfig, "rl": FactGRPOConfig},
-    ),
-    "klcf": ("train_klcf", "KLCFArguments", FactGRPOConfig, ServedRoles),
-    "klcf-zero": ("train_klcf", "KLCFArguments", FactGRPOConfig, ServedRoles),
-}
+# Recipes that are not in a folder of the method's name.
+METHOD_OF = {"confidence": "abstention", "klcf-zero": "klcf"}
 # The template of the tiny model, which says what the assistant has written.
 GENERATION = (
     "{% for m in messages %}<|{{ m['role'] }}|>{% if m['role'] == 'assistant' %}{% generation %}{{ m['content'] }}<|end|>"
@@ -105,13 +79,20 @@ def load_example(name):
     return module
 
 
+def load_training(method):
+    """The module of a method of `hf-factuality train`."""
+    return importlib.import_module(f"hf_factuality.cli.train.{method}")
+
+
 def parse(path, *options):
-    """A recipe as its example reads it."""
-    name, arguments, config, *more = EXAMPLES[path.parent.name]
-    config = config[path.stem.rpartition("-")[2]] if isinstance(config, dict) else config
+    """A recipe as its training reads it."""
+    types = load_training(METHOD_OF.get(path.parent.name, path.parent.name)).TYPES
+    types = types[path.stem.rpartition("-")[2]] if isinstance(types, dict) else types
     # A CPU has neither bf16 nor vLLM; whether the recipe says so is checked on the file itself.
-    here = ["--use_cpu", "true", "--bf16", "false"] + ["--use_vllm", "false"] * hasattr(config, "use_vllm")
-    parser = TrlParser((getattr(load_example(name), arguments), *more, config, ModelConfig))
+    here = ["--use_cpu", "true", "--bf16", "false"] + ["--use_vllm", "false"] * any(
+        hasattr(kind, "use_vllm") for kind in types
+    )
+    parser = TrlParser(types)
     return parser.parse_args_and_config(["--config", str(path), *here, *options])
 
 
@@ -212,7 +193,7 @@ def test_every_truthfulness_recipe_builds_its_trainer(path, tiny_model, tmp_path
 def test_every_abstention_recipe_builds_its_trainer(path, tiny_model, tmp_path):
     """TruthRL's rewards 1, 0, -1; RLCR's 32 answers at temperature .7, without KL and scale."""
     script, training, _ = parse(path, "--output_dir", str(tmp_path), "--dtype", "float32")
-    rewards = load_example("train_abstention").load_rewards(script)
+    rewards = load_training("abstention").load_rewards(script)
     trainer = FactGRPOTrainer(tiny_model, rewards, training, rows(128), verifier=None)
     names = {"truthrl": ["truthrl"], "rlcr": ["rlcr"], "dcpo": ["correct", "calibration"]}[script.reward]
     assert trainer.reward_func_names == [*names, "factuality"] and trainer.reward_weights[-1] == 0
@@ -244,8 +225,8 @@ def test_every_rtuning_recipe_builds_its_trainer(path, tiny_model, tmp_path):
     )
 
 
-@pytest.mark.parametrize("path", PROCESS, **stem)
-def test_every_process_recipe_builds_its_trainer(path, tiny_model, tmp_path):
+@pytest.mark.parametrize("path", PROCESS_REWARD, **stem)
+def test_every_process_reward_recipe_builds_its_trainer(path, tiny_model, tmp_path):
     """ER-PRM's released settings: the label tokens, the step tag, 512 tokens, 64 solutions a step, 5e-7, one epoch."""
     _, training, _ = parse(path, "--output_dir", str(tmp_path), "--dtype", "float32")
     if path.stem != "closed-world":
@@ -267,8 +248,8 @@ def test_every_rag_reward_recipe_builds_its_trainer(path, tiny_model, tmp_path):
     assert path.stem == "closed-world" or completions_of_a_step(training, "zero3.yaml") == 64
 
 
-@pytest.mark.parametrize("path", AMA, **stem)
-def test_every_ama_recipe_builds_its_trainer(path, tiny_model, tmp_path):
+@pytest.mark.parametrize("path", AVERAGING, **stem)
+def test_every_averaging_recipe_builds_its_trainer(path, tiny_model, tmp_path):
     """The tiny model has two layers, and so two blocks at most."""
     _, training, _ = parse(path, "--output_dir", str(tmp_path), "--dtype", "float32", "--blocks", "2")
     AdaptiveAveragingTrainer(
@@ -362,7 +343,7 @@ def test_every_self_correction_recipe_builds_its_trainer(path, tiny_model, tmp_p
     tokenizer.chat_template = GENERATION if script.stage == "sft" else tokenizer.chat_template
     tokenizer.save_pretrained(tmp_path / "model")
     AutoModelForCausalLM.from_pretrained(tiny_model).save_pretrained(tmp_path / "model")
-    example = load_example("train_self_correction")
+    example = load_training("self_correction")
     trainer = example.make_trainer(
         script, str(tmp_path / "model"), training, Dataset.from_dict(columns[script.stage]), ModelConfig()
     )
@@ -420,7 +401,7 @@ def slurm(tmp_path, monkeypatch):
         command = [
             "bash",
             "recipes/slurm/train.sbatch",
-            "examples/train_fspo.py",
+            "fspo",
             "MODEL",
             "--config",
             "my recipe.yaml",
@@ -441,10 +422,10 @@ def test_the_slurm_script_starts_every_node(slurm, nodes, vllm):
     (started,) = [line for line in lines if line.startswith("accelerate launch ")]
     found = launch_command_parser().parse_args(started.split()[2:])
     assert (int(found.num_machines), int(found.num_processes), int(found.machine_rank)) == (2, 16, 0)
-    assert (found.main_process_ip, found.training_script) == ("host1", "examples/train_fspo.py")
+    assert (found.main_process_ip, found.module, found.training_script) == ("host1", True, "hf_factuality")
     assert (REPOSITORY / found.config_file).is_file()
     rest = " ".join(found.training_script_args)
-    assert rest.startswith("--resume_from_checkpoint auto") and rest.endswith("--config my recipe.yaml")
+    assert rest.startswith("train fspo --resume_from_checkpoint auto") and rest.endswith("--config my recipe.yaml")
     served = [line for line in lines if line.startswith("trl vllm-serve --model MODEL")]
     assert len(served) == int(vllm) and ("--vllm_server_host host3" in rest) == (vllm == "1")
     assert "scontrol requeue 7" not in lines

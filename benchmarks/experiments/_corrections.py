@@ -46,7 +46,7 @@ def settings(run, rate, **more):
 
 def sampler(model, tokenizer=None, number=4, temperature=1.0):
     return TransformersSampler(
-        model, tokenizer, SamplingConfig(number, temperature, top_k=0, max_new_tokens=TOKENS), BATCH
+        model, tokenizer, SamplingConfig(num_samples=number, temperature=temperature, max_new_tokens=TOKENS), BATCH
     )
 
 

@@ -120,7 +120,7 @@ class LongestFirst(TransformersSampler):
 def labelled(run, folder, how):
     """Solutions with a label per step, by the same rollouts whichever labels."""
     asked = read_questions(list(run.world.questions("train", NUMBERS["labelled"], run.condition["hops"])))
-    sampling = SamplingConfig(NUMBERS["solutions"], 1.0, top_k=0, max_new_tokens=max_tokens(run))
+    sampling = SamplingConfig(num_samples=NUMBERS["solutions"], max_new_tokens=max_tokens(run))
     return process_labels_from(
         asked, LongestFirst(run.model_dir, config=sampling, batch_size=512), GoldVerifier("world"),
         folder / "labels", labels=ProcessLabelConfig(NUMBERS["rollouts"], "sentences", how), seed=run.seed,

@@ -8,7 +8,7 @@ from hf_factuality.rewards import RLFHReward
 from hf_factuality.worlds import WorldConfig, WorldModelConfig, WorldVerifier
 
 
-# The base of `python examples/train_rlfh.py`: it has read nothing but biographies.
+# The base of `hf-factuality train rlfh`: it has read nothing but biographies.
 WORLD = WorldConfig(num_people=400)
 MODEL = WorldModelConfig(
     hidden_size=128, intermediate_size=352, num_layers=3, steps=900, questions=0.0, short_answers=0.0

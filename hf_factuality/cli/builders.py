@@ -97,7 +97,7 @@ def add_builders(commands: Any) -> None:
         commands, "process-labels", "sample solutions and continuations of them, and label their steps, for process rewards",
         "Samples solutions, continues them from the end of each step, compares with the gold answers (column 'answer'), and "
         "writes a dataset in which every step has a label: what becomes of solutions that begin so.",
-        "8", "process-rewards", (1.0, 0, 1024), "ER-PRM's",
+        "8", "process-reward", (1.0, 0, 1024), "ER-PRM's",
     )  # fmt: skip
     build.set_defaults(verifier="gold")
     what = build.add_argument_group("what a step is, and is worth (--how and --eta may change when started again)")

@@ -19,6 +19,8 @@ from hf_factuality.cli.merge import add_parser as add_merge_parser
 from hf_factuality.cli.metrics import add_parser as add_metrics_parser
 from hf_factuality.cli.plan import add_parser as add_plan_parser
 from hf_factuality.cli.push import add_parser as add_push_parser
+from hf_factuality.cli.shared import with_underscores
+from hf_factuality.cli.train import add_parser as add_train_parser
 from hf_factuality.cli.verify import add_parser as add_verify_parser
 from hf_factuality.cli.world import add_parser as add_world_parser
 from hf_factuality.io.refusals import REFUSALS, refuse
@@ -33,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         import argcomplete
 
         argcomplete.autocomplete(parser)
-    words = _with_underscores(sys.argv[1:] if argv is None else argv)
+    words = with_underscores(sys.argv[1:] if argv is None else argv)
     _check_words(parser, words)
     args, others = parser.parse_known_args(words)
     if others and not hasattr(args, "settings"):
@@ -47,6 +49,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"hf-factuality: ended by {signal.Signals(number).name}", file=sys.stderr)
         return 128 + number
     except REFUSALS as error:
+        if words[:1] == ["train"]:  # which has told apart what is refused and what is a bug
+            raise
         return refuse("hf-factuality", error, lambda message: as_flags(message, _flag_names(parser)))
 
 
@@ -113,13 +117,6 @@ def _interrupt(number: int) -> None:
     raise KeyboardInterrupt(number)
 
 
-def _with_underscores(argv: Sequence[str]) -> list[str]:
-    """Arguments with `--fail-under` spelled `--fail_under`; what follows a lone `--` or `=` stays."""
-    end = argv.index("--") if "--" in argv else len(argv)
-    spelled = [re.sub("^--[^=]*", lambda flag: "--" + flag[0][2:].replace("-", "_"), text) for text in argv[:end]]
-    return [*spelled, *argv[end:]]
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="hf-factuality", description="Factuality of text that a language model wrote."
@@ -128,6 +125,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", required=True)
     for add in (
         add_verify_parser,
+        add_train_parser,
         add_world_parser,
         add_evaluate_parser,
         add_compare_parser,

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hf_factuality.reading.scopes import SCOPES
+
+
+def with_underscores(argv: Sequence[str]) -> list[str]:
+    """Arguments with `--fail-under` spelled `--fail_under`; what follows a lone `--` or `=` stays."""
+    end = argv.index("--") if "--" in argv else len(argv)
+    spelled = [re.sub("^--[^=]*", lambda flag: "--" + flag[0][2:].replace("-", "_"), text) for text in argv[:end]]
+    return [*spelled, *argv[end:]]
 
 
 def add_engine(parser: Any) -> None:

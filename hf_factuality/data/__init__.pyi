@@ -7,6 +7,7 @@ from hf_factuality.methods.klcf.data import (
     checklists_from as checklists_from,
     push_checklists as push_checklists,
 )
+from hf_factuality.data.claims import read_claims as read_claims
 from hf_factuality.methods.self_correction.data import (
     CorrectionConfig as CorrectionConfig,
     corrections_from as corrections_from,
@@ -46,7 +47,6 @@ from hf_factuality.methods.abstention.data import (
 from hf_factuality.methods.rlfh.data import load_rlfh as load_rlfh
 from hf_factuality.data.sampling import (
     GivenResponses as GivenResponses,
-    SamplingConfig as SamplingConfig,
     ServedSampler as ServedSampler,
     TransformersSampler as TransformersSampler,
     VLLMSampler as VLLMSampler,
@@ -57,3 +57,4 @@ from hf_factuality.data.topics import (
     select_questions as select_questions,
     topic_distances as topic_distances,
 )
+from hf_factuality.generation.sampling import SamplingConfig as SamplingConfig

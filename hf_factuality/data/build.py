@@ -21,7 +21,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypedDict, TypeGuard, Unpack
 
-from hf_factuality.chat.journal import written_ids
 from hf_factuality.data.builder import DatasetKind
 from hf_factuality.data.given_pairs import KIND as GIVEN_PAIRS
 from hf_factuality.data.given_pairs import label_pairs, read_pairs
@@ -33,7 +32,6 @@ from hf_factuality.data.reading import read_dataset
 from hf_factuality.data.sampling import (
     GivenResponses,
     Sampler,
-    SamplingConfig,
     ServedSampler,
     TransformersSampler,
     VLLMSampler,
@@ -41,6 +39,8 @@ from hf_factuality.data.sampling import (
 )
 from hf_factuality.data.topics import embed_topics, select_by_distance, select_questions, topic_distances
 from hf_factuality.errors import DataError, HubError, JudgingError
+from hf_factuality.generation.journal import written_ids
+from hf_factuality.generation.sampling import SamplingConfig
 from hf_factuality.io.files import last_name, write_atomically
 from hf_factuality.io.ray import engine_of
 from hf_factuality.io.rows import read_rows
@@ -58,7 +58,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# How long answers are sampled by default.
+# How answers are sampled by default: for preferences and checklists as in the paper of Mask-DPO.
+MASK_DPO_ANSWERS = {"num_samples": 32, "temperature": 0.8, "top_k": 40, "max_new_tokens": 512}
 LONG_ANSWERS = {"num_samples": 4, "temperature": 1.0, "top_k": 0, "max_new_tokens": 1024}
 _SAMPLING = ("num_samples", "temperature", "top_k", "top_p", "max_new_tokens")
 # Arguments that mean something only to some who answer.
@@ -281,7 +282,7 @@ def build_preferences(
     rules = {"pairs_per_question": pairs_per_question, "correct": correct, "min_margin": min_margin}
     own: dict[str, Any] = {name: value for name, value in rules.items() if value is not None}
     if pairs is None:
-        return run_build(args, PREFERENCES, partial(preferences_from, pairs=PairConfig(**own)))
+        return run_build(args, PREFERENCES, partial(preferences_from, pairs=PairConfig(**own)), **MASK_DPO_ANSWERS)
     for name in own:
         raise ValueError(f"`pairs` keeps every pair that can be judged; leave `{name}` out")
 
@@ -334,6 +335,8 @@ def run_build(
     together = 16 if kind != "transformers" or defaults.get("num_samples") == 1 else 1
     given = {name: value for name in _SAMPLING if (value := getattr(args, name)) is not None}
     sampling = SamplingConfig(**defaults | given)
+    if kind not in ("given", "pairs") and sampling.num_samples == 1 and sampling.temperature:
+        raise ValueError("`num_samples` 1: builders compare responses; take at least 2, or one at `temperature` 0")
     questions = prepare(_questions(args))
     if args.topic_distance is None and (args.topics is not None or args.questions_per_topic is not None):
         questions = select_questions(questions, args.topics, args.questions_per_topic, args.seed)
@@ -427,13 +430,13 @@ def _sampler(args: SimpleNamespace, kind: str, sampling: SamplingConfig) -> Samp
         return VLLMSampler(args.model, sampling, args.revision, {"seed": args.seed, **dtype, **model_args})
     if kind == "given":
         return GivenResponses.from_file(args.responses, args.model, sampling.stop)
-    from hf_factuality.chat.client import ChatClient
+    from hf_factuality.generation.client import ChatClient
 
     # Not the cache that judges share, where thousands of samples would push others out: a kill in the middle of a batch
     # costs none of its responses, and the file goes when the run is done.
     client = ChatClient(
         args.base_url, args.model, revision=args.revision, concurrency=args.concurrency or 32,
-        cache=args.out / "sampling.sqlite", extra_body=ServedSampler.extra_body(sampling), keep_cut=True,
+        cache=args.out / "sampling.sqlite", keep_cut=True,
     )  # fmt: skip
     return ServedSampler(client, sampling)
 

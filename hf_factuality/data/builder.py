@@ -21,13 +21,13 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from hf_factuality import __version__
-from hf_factuality.chat.journal import LineFile, only_run
 from hf_factuality.data.batches import BatchVerification, over_ray, sample_batch
 from hf_factuality.data.questions import PreferenceQuestion, check_evidence
 from hf_factuality.data.sampling import Sampler
 from hf_factuality.errors import DataError, HubError
 from hf_factuality.functional.credit import judged_units
 from hf_factuality.functional.scoring import SUPPORTED_LABELS
+from hf_factuality.generation.journal import LineFile, only_run
 from hf_factuality.io.files import last_name, write_atomically, writing
 from hf_factuality.io.markdown import cell, escaped
 from hf_factuality.io.upload import publish

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from hf_factuality.chat.given import chat_of
 from hf_factuality.data.reading import messages_of
 from hf_factuality.errors import DataError
+from hf_factuality.generation.given import chat_of
 from hf_factuality.io.messages import last_answer
 from hf_factuality.io.rows import listed
 from hf_factuality.verifiers.base import Verifier, evidence_passages

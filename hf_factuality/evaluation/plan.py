@@ -23,8 +23,8 @@ from hf_factuality.evaluation._shared import (
     make_way,
 )
 from hf_factuality.evaluation.best_of import parse_best_of
-from hf_factuality.evaluation.engines import Generation
 from hf_factuality.evaluation.verification import AnswerJudge, AnswerVerifier
+from hf_factuality.generation.sampling import SamplingConfig
 from hf_factuality.hub.results import load_results
 from hf_factuality.methods.process_reward.formula import AGGREGATES
 from hf_factuality.metrics._arguments import check_argument_values
@@ -133,7 +133,7 @@ class Task:
     benchmark: Benchmark
     style: str
     metrics: tuple[str, ...]
-    generation: Generation | None  # None: over log-likelihoods
+    generation: SamplingConfig | None  # None: over log-likelihoods
     answers: Path | None = None  # the file of answers, to be written
     scope: str = SCOPES[0]
     dataset: str | None = None
@@ -172,7 +172,7 @@ class Task:
     @property
     def judged_samples(self) -> int:
         """Completions per item that are judged."""
-        return self.generation.n_samples if self.best_of and self.generation else 1
+        return self.generation.num_samples if self.best_of and self.generation else 1
 
 
 @dataclass(frozen=True)
@@ -237,7 +237,7 @@ def make_plan(args: Arguments) -> Plan:
 
 def check_samples(task: Task, source: str) -> None:
     """Check that each metric takes as many completions per item as `source` gives, and `best_of` no more than those."""
-    n_samples, claims = task.generation.n_samples, task.claim_metrics
+    n_samples, claims = task.generation.num_samples, task.claim_metrics
     where = f"{source} gives {n_samples} completions per item"
     for name in task.metrics:
         hint = "; `best_of` takes several" if name in claims else ""
@@ -406,11 +406,12 @@ def _task(args: Arguments, benchmark: Benchmark, metrics: tuple[str, ...]) -> Ta
     return task
 
 
-def _generation(args: Arguments, benchmark: Benchmark, style: str) -> Generation:
+def _generation(args: Arguments, benchmark: Benchmark, style: str) -> SamplingConfig:
     def given(name: str, of_benchmark: str | None = None) -> Any:
         value = getattr(args, name)
         return getattr(benchmark, of_benchmark or name) if value is None else value
 
     stop = tuple(args.stop) if args.stop else STOPS.get((benchmark.name, style), ())
     n_samples = 1 if args.answers else given("num_samples", "n_samples")  # of answers, the file tells
-    return Generation(given("max_new_tokens"), given("temperature"), given("top_p"), n_samples, args.seed, stop)
+    names = ("max_new_tokens", "temperature", "top_p")
+    return SamplingConfig(**{it: given(it) for it in names}, num_samples=n_samples, seed=args.seed, stop=stop)

@@ -70,7 +70,7 @@ class Answers:
     @cached_property
     def samples(self) -> list[list[Mapping[str, Any]]]:
         """Per item, what is known of each completion that it should have; nothing of one that is missing."""
-        count = self.task.generation.n_samples if self.task.generation else 0
+        count = self.task.generation.num_samples if self.task.generation else 0
         found = [[*it.get("completions", ()), *[None] * count][:count] for it in self.known]
         return [[sample or {} for sample in samples] for samples in found]
 

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from hf_factuality._lazy import object_name
-from hf_factuality.chat.cache import content_key
 from hf_factuality.data.benchmarks.base import BenchmarkItem
 from hf_factuality.errors import DataError
 from hf_factuality.evaluation.journal import Journal
+from hf_factuality.generation.cache import content_key
 from hf_factuality.methods.abstention.reward import GRADES
 from hf_factuality.metrics._common import describe, who_judges
 from hf_factuality.reading.scopes import opens_think
@@ -149,7 +149,7 @@ class AnswerJudge:
     def __init__(
         self, benchmark: str, model: str, base_url: str, *, prompt: Path | None = None, votes=1, tokens=JUDGE_TOKENS
     ):
-        from hf_factuality.chat.client import ChatClient
+        from hf_factuality.generation.client import ChatClient
         from hf_factuality.verifiers.prompts import load_prompt
 
         if votes < 1 or votes % 2 == 0:
@@ -192,7 +192,7 @@ class AnswerJudge:
 
     def vote(self, rows: Sequence[Row]) -> Iterator[tuple[Row, list[str | None]]]:
         """Each row with the votes; `None` for one that could not be read or had no answer."""
-        from hf_factuality.chat.client import ChatRequest
+        from hf_factuality.generation.client import ChatRequest
         from hf_factuality.verifiers.judges.llm import raise_limit, read_choice
 
         words, several = tuple(self._said), self._votes > 1
@@ -202,7 +202,7 @@ class AnswerJudge:
                 ChatRequest(
                     (("user", self._text(row)),),
                     temperature=float(several),
-                    max_tokens=self.tokens,
+                    max_new_tokens=self.tokens,
                     seed=vote if several else None,
                 )
                 for row in chunk

@@ -13,7 +13,6 @@ from itertools import tee
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hf_factuality.chat.journal import dumps
 from hf_factuality.errors import JudgingError
 from hf_factuality.evaluation._shared import (
     allowed_missing,
@@ -30,6 +29,7 @@ from hf_factuality.evaluation._shared import (
 )
 from hf_factuality.evaluation.verify_input import Columns, Source, read_source
 from hf_factuality.functional.scoring import decided_precision, factual_precision
+from hf_factuality.generation.journal import dumps
 from hf_factuality.io.ray import engine_of
 from hf_factuality.metrics._arguments import check_argument_values, check_metric_args
 from hf_factuality.metrics._claims import Answer, small_answer

@@ -53,8 +53,6 @@ def run_script(main: Callable[[], Any], program: str | None = None) -> None:
         `SystemExit`: with status 2, if the input is refused. Every other error, with its traceback.
     """
     try:
-        if sys.argv[-1:] == ["--config"]:  # TRL's parser would fall over it
-            raise ValueError("--config needs the name of a file")
         main()
     except Exception as error:
         if not is_refusal(error, getattr(main, "__module__", "__main__")):
@@ -95,6 +93,4 @@ def _checks(frame: TracebackType, script: str) -> bool:
     """Whether the statement that failed is a `raise` of somebody who checks input."""
     name = str(frame.tb_frame.f_globals.get("__name__", ""))
     line = linecache.getline(frame.tb_frame.f_code.co_filename, frame.tb_lineno)
-    return line.lstrip().startswith("raise ") and (
-        name.partition(".")[0] in _CHECKS or name == script or name.startswith("demos.")
-    )
+    return line.lstrip().startswith("raise ") and (name.partition(".")[0] in _CHECKS or name == script)

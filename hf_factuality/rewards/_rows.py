@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hf_factuality.chat.local import bind_policy
 from hf_factuality.errors import DataError
+from hf_factuality.generation.local import bind_policy
 from hf_factuality.rewards.answers import THINK_OPENED, complete_text
 from hf_factuality.verifiers.base import Verifier, VerifierInput, evidence_passages
 from hf_factuality.verifiers.batches import BatchJudge

@@ -20,10 +20,10 @@ from torch.nn.functional import pad
 from transformers import ProcessorMixin, StoppingCriteriaList
 from trl.trainer.utils import get_callable_name, is_async_callable
 
-from hf_factuality.chat.local import local_chats
 from hf_factuality.data.prompts import check_prompt_lengths
 from hf_factuality.data.reading import refuse_unrendered
 from hf_factuality.errors import DataError, NonFiniteError
+from hf_factuality.generation.local import local_chats
 from hf_factuality.hub.cards.card import write_trainer_card
 from hf_factuality.hub.cards.methods import CardMethod
 from hf_factuality.hub.cards.settings import describe_rewards, describe_verifier

@@ -8,8 +8,8 @@ from hf_factuality.verifiers.base import (
     Verifier as Verifier,
     VerifierInput as VerifierInput,
 )
-from hf_factuality.chat.cache import AnswerCache as AnswerCache
-from hf_factuality.chat.client import ChatClient as ChatClient
+from hf_factuality.generation.cache import AnswerCache as AnswerCache
+from hf_factuality.generation.client import ChatClient as ChatClient
 from hf_factuality.verifiers.ensemble import CalibratedJudge as CalibratedJudge, MajorityJudge as MajorityJudge
 from hf_factuality.verifiers.extractors.sentences import SentenceExtractor as SentenceExtractor
 from hf_factuality.verifiers.extractors.llm import (
@@ -62,7 +62,7 @@ from hf_factuality.methods.truthfulness.judge import (
     TruthfulnessVerifier as TruthfulnessVerifier,
 )
 from hf_factuality.retrieval.knowledge import KnowledgeBase as KnowledgeBase
-from hf_factuality.chat.local import LocalChat as LocalChat, bind_policy as bind_policy
+from hf_factuality.generation.local import LocalChat as LocalChat, bind_policy as bind_policy
 from hf_factuality.retrieval.passages import (
     FACTSCORE_PASSAGES as FACTSCORE_PASSAGES,
     PassageConfig as PassageConfig,

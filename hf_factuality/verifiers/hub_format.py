@@ -278,7 +278,7 @@ class Reader:
             raise self._error(place, f"refers to the path {paths[0]!r}, which is no repository")
 
     def _client(self, settings: dict[str, Any], place: str) -> dict[str, Any]:
-        from hf_factuality.chat.transport import RetryPolicy
+        from hf_factuality.generation.transport import RetryPolicy
 
         for key in {"api_key", "api_key_env", "cache"} & set(settings):
             raise self._error(place, f"sets {key!r} of a client; that is the caller's to say")

@@ -9,11 +9,11 @@ import pytest
 from hf_factuality.data.benchmarks import get_benchmark
 from hf_factuality.evaluation import load_results
 from hf_factuality.evaluation.best_of import best_of_curve, best_of_n, majority_of_n, parse_best_of
-from hf_factuality.evaluation.engines import Generation
 from hf_factuality.evaluation.plan import Task, check_samples
+from hf_factuality.generation.sampling import SamplingConfig
 from hf_factuality.verifiers.judges.lexical import LexicalVerifier
-from tests.chat.fake_server import FakeServer
 from tests.evaluation.conftest import write_rows
+from tests.generation.fake_server import FakeServer
 
 
 SAMPLES = [
@@ -173,7 +173,13 @@ def test_a_served_model_is_sampled_and_every_sample_judged(own, tmp_path, comman
 
 def test_halluqa_takes_one_completion():
     """A judge votes on the first one only."""
-    task = Task(get_benchmark("halluqa"), "chat", ("halluqa",), Generation(8, 1.0, 1.0, 2, 0), best_of=(1, 2))
+    task = Task(
+        get_benchmark("halluqa"),
+        "chat",
+        ("halluqa",),
+        SamplingConfig(max_new_tokens=8, num_samples=2, seed=0),
+        best_of=(1, 2),
+    )
     with pytest.raises(ValueError, match="--num_samples gives 2 completions per item: halluqa takes one .* several$"):
         check_samples(task, "--num_samples")
 

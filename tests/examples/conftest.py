@@ -1,14 +1,13 @@
 """A closed world of few people, with a model that was hardly trained: the numbers of a run are bad, its path is whole."""
 
-import sys
 from dataclasses import replace
 
 import pytest
 
-from demos import closed_world as demo
+from hf_factuality.demos import closed_world as demo
 from hf_factuality.hub.cards.card import validate_card
 from hf_factuality.worlds import WorldConfig, WorldModelConfig
-from tests.test_recipes import load_example
+from tests.test_recipes import load_training
 
 
 FAST = [
@@ -24,13 +23,12 @@ def checked_card(folder):
 
 
 @pytest.fixture
-def run(request, monkeypatch):
-    """Runs the example that the module of the test is named after."""
-    name = f"train_{request.module.__name__.rpartition('.test_')[2]}"
+def run(request):
+    """Runs the training that the module of the test is named after."""
+    method = request.module.__name__.rpartition(".test_")[2]
 
     def run(*arguments):
-        monkeypatch.setattr(sys, "argv", [f"{name}.py", *map(str, arguments)])
-        load_example(name).main()
+        load_training(method).main([str(argument) for argument in arguments])
 
     return run
 

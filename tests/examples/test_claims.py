@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from demos.claims import read_claims
 from hf_factuality.data.builder import judged_responses
+from hf_factuality.data.claims import read_claims
 from hf_factuality.data.questions import read_questions
 from hf_factuality.data.sampling import GivenResponses
 from hf_factuality.errors import DataError

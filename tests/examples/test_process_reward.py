@@ -12,7 +12,7 @@ from hf_factuality.hub.results import load_results
 from hf_factuality.verifiers.judges.gold import GoldJudge, Judgement, Label
 from tests.examples.conftest import FAST
 from tests.methods.process_reward.test_data import ROWS
-from tests.test_recipes import load_example
+from tests.test_recipes import load_training
 
 
 FEW = ["--max_steps", "2", *FAST]
@@ -86,18 +86,9 @@ def test_gsm8k_from_end_to_end(run, kinder, tiny_model, tmp_path, capsys, monkey
         entry["n"] == 12 and list(entry["parts"]["best_of"]) == ["1", "3"] and entry["judge"]["name"] == "ProcessJudge"
     )
 
-    raft = [
-        "train_raft.py",
-        "--model_name_or_path",
-        tiny_model,
-        "--questions",
-        questions,
-        "--selector",
-        f"process:{prm}",
-    ]
+    raft = ["--model_name_or_path", tiny_model, "--questions", questions, "--selector", f"process:{prm}"]
     raft += ["--rounds", "2", "--num_samples", "2", "--max_new_tokens", "8", "--output_dir", tmp_path / "raft", *FEW]
-    monkeypatch.setattr("sys.argv", [str(word) for word in raft])
-    load_example("train_raft").main()
+    load_training("raft").main([str(word) for word in raft])
     assert (tmp_path / "raft" / "model.safetensors").exists() and (
         tmp_path / "raft" / "samples-1" / "best.parquet"
     ).exists()

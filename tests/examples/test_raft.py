@@ -3,11 +3,11 @@
 import pytest
 from datasets import Dataset
 
-from demos import best_answers as raft
 from hf_factuality.data import SamplingConfig, read_questions
 from hf_factuality.data.sampling import Response
 from hf_factuality.errors import DataError
 from hf_factuality.hub.results import load_results
+from hf_factuality.methods.raft import best_answers as raft
 from tests.examples.conftest import FAST, checked_card
 
 
@@ -33,7 +33,7 @@ def test_the_best_answer_is_kept(tiny_model, tmp_path, monkeypatch, how, wanted)
         return [[Response(text) for text in answers[prompt[-1]["content"]]] for prompt in prompts]
 
     monkeypatch.setattr(raft.TransformersSampler, "sample", sample)
-    chosen = SamplingConfig(4), "tests.methods.process_reward.test_reward:Steps", how, tmp_path / how, 0
+    chosen = SamplingConfig(num_samples=4), "tests.methods.process_reward.test_reward:Steps", how, tmp_path / how, 0
     raft.best_answers(tiny_model, read_questions([{"question": question} for question in answers]), *chosen)
     (row,) = Dataset.from_parquet(str(tmp_path / how / "best.parquet"), cache_dir=str(tmp_path / "cache"))
     assert row["prompt"][0]["content"] == "Which?" and row["completion"][0]["content"] == wanted

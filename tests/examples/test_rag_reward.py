@@ -5,15 +5,15 @@ import json
 import datasets
 import pytest
 
-from demos import closed_world
 from hf_factuality.cli import main as command
+from hf_factuality.demos import closed_world
 from hf_factuality.hub.results import load_results
-from tests.chat.fake_server import FakeServer
 from tests.data.test_build_preferences import write
 from tests.examples.conftest import FAST
 from tests.examples.test_truthfulness import Kinder
+from tests.generation.fake_server import FakeServer
 from tests.methods.rag_reward.test_data import ANSWERS, ROWS, blocks
-from tests.test_recipes import load_example
+from tests.test_recipes import load_training
 
 
 FEW = ["--max_steps", "2", *FAST]
@@ -44,13 +44,11 @@ def test_from_questions_to_raft(run, tiny_model, tmp_path, capsys, monkeypatch):
         ]) == 0  # fmt: skip
     run("--model_name_or_path", tiny_model, "--dataset_name", pairs, "--output_dir", model, *FEW)
     assert "accuracy" in capsys.readouterr().out and json.loads((model / "config.json").read_text())["architectures"]
-    raft = load_example("train_raft")
-    monkeypatch.setattr("sys.argv", [
-        "train_raft.py", "--model_name_or_path", tiny_model, "--questions", str(questions), "--grounded", "true", "--selector",
+    load_training("raft").main([
+        "--model_name_or_path", tiny_model, "--questions", str(questions), "--grounded", "true", "--selector",
         f"reward:{model}", "--rounds", "1", "--num_samples", "2", "--max_new_tokens", "4", "--output_dir",
         str(tmp_path / "raft"), *FEW,
     ])  # fmt: skip
-    raft.main()
     best = datasets.Dataset.from_parquet(str(tmp_path / "raft/samples-0/best.parquet"), cache_dir=str(tmp_path / "c"))
     assert "[2] Marie Curie won two prizes." in best["prompt"][0][0]["content"]
 

@@ -1,43 +1,44 @@
-"""Every script that refuses its input says why in one line, before any weights are loaded."""
+"""Every training that refuses its input says why in one line, before any weights are loaded."""
 
 import sys
 
 import pytest
 from datasets import Dataset
 
+from hf_factuality.cli.train import METHODS, run_training
 from hf_factuality.data.reading import open_dataset
 from hf_factuality.errors import DataError
 from hf_factuality.io.refusals import run_script
-from tests.test_recipes import REPOSITORY, load_example
+from tests.test_recipes import load_example
 
 
-TRAINING = sorted(path.stem for path in (REPOSITORY / "examples").glob("train_*.py"))
 CPU = "--use_cpu true --bf16 false --report_to none --per_device_train_batch_size 8 --output_dir out".split()
 DATA = {
-    "train_rtuning": "--refusals", "train_raft": "--questions", "train_ama": "--questions",
-    "train_truthfulness": "--dataset_name",
+    "rtuning": "--refusals", "raft": "--questions", "averaging": "--questions", "truthfulness": "--dataset_name",
 }  # fmt: skip
-MORE = {"train_ama": ["--before", "model"], "train_token_reward_model": ["--reward_model", "model"]}
+MORE = {"averaging": ["--before", "model"], "token_reward_model": ["--reward_model", "model"]}
 
 
 @pytest.fixture
 def refused(monkeypatch, capsys, tmp_path):
-    """The line with which a script ends."""
+    """The line with which a training, or another script, ends."""
     monkeypatch.chdir(tmp_path)
 
     def refused(name, *arguments):
-        monkeypatch.setattr(sys, "argv", [f"{name}.py", *map(str, arguments)])
+        words = list(map(str, arguments))
+        monkeypatch.setattr(sys, "argv", [f"{name}.py", *words])
         with pytest.raises(SystemExit) as end:
-            run_script(load_example(name).main)
+            run_training(name, words) if name in METHODS else run_script(load_example(name).main)
         line = capsys.readouterr().err.splitlines()[-1]
-        assert end.value.code == 2 and line.startswith(f"{name}.py: ")
+        program = f"hf-factuality train {name}" if name in METHODS else f"{name}.py"
+        assert end.value.code == 2 and line.startswith(f"{program}: ")
         return line
 
     return refused
 
 
-@pytest.mark.parametrize("name", TRAINING)
-def test_input_that_no_script_can_use(name, refused, tiny_model, tmp_path):
+@pytest.mark.parametrize("name", METHODS)
+def test_input_that_no_training_can_use(name, refused, tiny_model, tmp_path):
     model, flag = ["--model_name_or_path", tiny_model], DATA.get(name, "--dataset_name")
     more = [*MORE.get(name, []), *CPU]
     (tmp_path / "list.yaml").write_text("- 1\n")
@@ -52,7 +53,7 @@ def test_input_that_no_script_can_use(name, refused, tiny_model, tmp_path):
     assert "list.yaml" in refused(name, "--config", "list.yaml")
     assert "broken.yaml" in refused(name, "--config", "broken.yaml")
     assert "--bogus" in refused(name, *model, "--bogus", "3", *more)
-    data = flag if name != "train_process_reward" else "--dataset_name"
+    data = flag if name != "process_reward" else "--dataset_name"
     refused(name, *model, *more)
     assert "nowhere" in refused(name, *model, data, "nowhere", *more)
     file = "empty" if flag != "--questions" else "empty/train.jsonl"
@@ -64,7 +65,7 @@ def test_input_that_no_script_can_use(name, refused, tiny_model, tmp_path):
 def test_a_dataset_without_the_columns_is_refused_by_their_names(refused, tiny_model, tmp_path):
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "train.jsonl").write_text('{"foo": 1}\n')
-    line = refused("train_rtuning", "--model_name_or_path", tiny_model, "--refusals", "data", *CPU)
+    line = refused("rtuning", "--model_name_or_path", tiny_model, "--refusals", "data", *CPU)
     assert "'completion'" in line and "foo" in line
 
 

@@ -5,7 +5,7 @@ import ast
 import pytest
 from datasets import Dataset
 
-from demos import closed_world
+from hf_factuality.demos import closed_world
 from hf_factuality.hub.results import load_results
 from hf_factuality.worlds import WorldConfig, WorldModelConfig
 from tests.examples.conftest import FAST, checked_card

@@ -7,7 +7,7 @@ import re
 import pytest
 from datasets import Dataset
 
-from demos import token_rewards as demo
+from hf_factuality.demos import token_rewards as demo
 from hf_factuality.errors import CheckpointError
 from hf_factuality.rewards import TokenRewardModel
 from tests.examples.conftest import FAST

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from demos import closed_world
 from hf_factuality import Label, load_verifier
+from hf_factuality.demos import closed_world
 from hf_factuality.hub.results import load_results
 from hf_factuality.worlds import WorldVerifier, load_world
 from tests.examples.conftest import FAST

@@ -4,8 +4,8 @@ import threading
 
 import pytest
 
-from hf_factuality.chat.cache import AnswerCache
-from hf_factuality.chat.client import ChatClient, RetryPolicy, ServerError
+from hf_factuality.generation.cache import AnswerCache
+from hf_factuality.generation.client import ChatClient, RetryPolicy, ServerError
 from hf_factuality.methods.rlfh.judge import AssessInput, SelfJudge, SelfVerifier
 from hf_factuality.spans import Label, LabeledSpan
 from hf_factuality.verifiers.base import JudgeInput, VerifierInput

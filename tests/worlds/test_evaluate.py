@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from demos.closed_world import _numerator_and_weight
+from hf_factuality.demos.closed_world import _numerator_and_weight
 from hf_factuality.verifiers.base import VerifierInput
 from hf_factuality.worlds import (
     World,

@@ -12,11 +12,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
-from hf_factuality.chat.sureness import SURE_WORDS
 from hf_factuality.data.build import BuildArguments, BuildReport, Rows, build_arguments, refuse_arguments, run_build
 from hf_factuality.data.builder import DatasetKind, judged_responses, response_right, seeded_random, verified
 from hf_factuality.data.questions import PreferenceQuestion, with_golds
 from hf_factuality.data.sampling import Sampler
+from hf_factuality.generation.sureness import SURE_WORDS
 from hf_factuality.verifiers.base import Verifier
 
 
@@ -115,7 +115,7 @@ def refusals_from(
             As for [`~hf_factuality.data.preferences_from`], where it is said how a run is continued. Rows of questions have
             `answer`, the gold answer or a list of them: the evidence of the verifier, such as
             [`~hf_factuality.verifiers.GoldVerifier`]; a response is right if all that it labels is supported. R-Tuning's
-            sampling is `SamplingConfig(1, 0.0, max_new_tokens=15, stop=(".",))`, or 5 samples at 0.7 for `"uncertain"`.
+            sampling is `SamplingConfig(temperature=0.0, max_new_tokens=15, stop=(".",))`, or 5 samples at 0.7 for `"uncertain"`.
             `seed` also draws refusals, and what is sure of questions of equal entropy.
         refusals ([`RefusalConfig`], *optional*):
             What is written. May differ when a run is continued, since it is applied at the end.

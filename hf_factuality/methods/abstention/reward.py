@@ -6,9 +6,9 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from hf_factuality.chat.base import ChatAnswer, ChatModel, ChatRequest
-from hf_factuality.chat.transport import ServerError
 from hf_factuality.errors import DataError
+from hf_factuality.generation.base import ChatAnswer, ChatModel, ChatRequest
+from hf_factuality.generation.transport import ServerError
 from hf_factuality.methods.abstention.formula import (
     OutcomeRewards,
     abstention_threshold,
@@ -39,7 +39,7 @@ class GradedOutcome:
     `JudgingError`. A reward function's arguments; the answer is what stands outside of `<think>` blocks.
 
     Args:
-        client ([`~hf_factuality.chat.base.ChatModel`]):
+        client ([`~hf_factuality.generation.base.ChatModel`]):
             Of the judge.
         question_column (`str`, *optional*, defaults to `"question"`):
             Dataset column with the question.
@@ -67,7 +67,7 @@ class GradedOutcome:
         rows = list(zip(columns[self.question_column], answer, texts, strict=True))
         asked = [row for row in rows if row[2].strip()]
         try:
-            limit = {"max_tokens": self.max_tokens}
+            limit = {"max_new_tokens": self.max_tokens}
             answers = self.client.chat([ChatRequest((("user", self._text(*row)),), **limit) for row in asked])
         except ServerError as error:
             answers = [it or ChatAnswer(error=str(error)) for it in error.answers]

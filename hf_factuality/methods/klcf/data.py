@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
-from hf_factuality.data.build import BuildArguments, BuildReport, Rows, build_arguments, run_build
+from hf_factuality.data.build import MASK_DPO_ANSWERS, BuildArguments, BuildReport, Rows, build_arguments, run_build
 from hf_factuality.data.builder import DatasetKind, judged_responses, verified
 from hf_factuality.data.questions import PreferenceQuestion
 from hf_factuality.data.sampling import Sampler
@@ -225,4 +225,4 @@ def build_checklists(
     """
     args = build_arguments(options, questions, out)
     items = ChecklistConfig(max_items, min_samples, merge, merge_threshold, keep_empty)
-    return run_build(args, KIND, partial(checklists_from, items=items), num_samples=8)
+    return run_build(args, KIND, partial(checklists_from, items=items), **MASK_DPO_ANSWERS | {"num_samples": 8})

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from hf_factuality.chat.base import ChatRequest
-from hf_factuality.chat.client import ChatClient
-from hf_factuality.chat.scores import ScoreClient
-from hf_factuality.chat.transport import RetryPolicy, ServerError
 from hf_factuality.errors import JudgingError
+from hf_factuality.generation.base import ChatRequest
+from hf_factuality.generation.client import ChatClient
+from hf_factuality.generation.scores import ScoreClient
+from hf_factuality.generation.transport import RetryPolicy, ServerError
 from hf_factuality.methods.klcf.reward import ChecklistReward
 from hf_factuality.methods.truthfulness.judge import ServedTruthfulnessJudge
 from hf_factuality.reading.scopes import scope_text
@@ -45,7 +45,7 @@ class ServedReward(JudgedReward):
     The answer is what stands outside the `<think>` blocks. One that the server refuses is unknown, and `None`.
 
     Args:
-        client ([`~hf_factuality.chat.ScoreClient`]):
+        client ([`~hf_factuality.generation.ScoreClient`]):
             Server and model, whose chat template the server has.
 
     Raises:
@@ -104,7 +104,7 @@ class ServedRoles:
     the environment variables of KLCF's scripts, their names in capitals; a role without an address is not served.
 
     While a server is down, or refuses requests although [`check`] found it right, all that asks it waits, and then goes
-    on where it was; after `server_patience` seconds a [`~hf_factuality.chat.ServerError`] ends the run. What is asked of
+    on where it was; after `server_patience` seconds a [`~hf_factuality.generation.ServerError`] ends the run. What is asked of
     each model: docs/served-roles.md.
 
     Raises:
@@ -139,7 +139,7 @@ class ServedRoles:
                 self._clients[role] = client(address, model, retry=retry, concurrency=self.server_concurrency)
 
     def check(self) -> None:
-        """[`~hf_factuality.chat.ServerError`] with a line for each role whose server does not answer or has another model."""
+        """[`~hf_factuality.generation.ServerError`] with a line for each role whose server does not answer or has another model."""
         wrong = []
         for role, client in self._clients.items():
             try:

@@ -1,1 +1,1 @@
-"""Process rewards: P(correct) of the steps of a solution (docs/process-rewards.md)."""
+"""Process rewards: P(correct) of the steps of a solution (docs/process-reward.md)."""

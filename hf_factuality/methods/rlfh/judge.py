@@ -13,8 +13,8 @@ from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hf_factuality.chat.base import ChatModel, ChatRequest
-from hf_factuality.chat.local import LocalChat, bind_policy
+from hf_factuality.generation.base import ChatModel, ChatRequest
+from hf_factuality.generation.local import LocalChat, bind_policy
 from hf_factuality.spans import RLFH_LABELS, Label, Verification
 from hf_factuality.verifiers.base import Extractor, JudgeInput, Judgement, Retriever, VerifierInput
 from hf_factuality.verifiers.extractors.llm import RLFHExtractor
@@ -79,7 +79,7 @@ class SelfJudge(ServedJudge):
     [`~hf_factuality.verifiers.judges.llm.read_choice`] does not trust is `None` at once.
 
     Args:
-        client ([`~hf_factuality.chat.base.ChatModel`]):
+        client ([`~hf_factuality.generation.base.ChatModel`]):
             The policy in this process, or on a server. Of a policy that changes, a server's client must keep no answers:
             `ChatClient(..., cache=False)`.
         labels (`str`, *optional*, defaults to `"three"`):
@@ -158,7 +158,7 @@ class SelfJudge(ServedJudge):
             `list[int | None]`: 1 to 5; `None` where the answer never was exactly one of these digits.
 
         Raises:
-            [`~hf_factuality.chat.client.ServerError`]: the server is gone.
+            [`~hf_factuality.generation.client.ServerError`]: the server is gone.
         """
         found = converse(self.client, self._rate, inputs)
         self.last_assessment = JudgeReport.of(found.results, found.errors, found.cut)
@@ -181,7 +181,7 @@ class SelfJudge(ServedJudge):
                 logprobs=20,
                 temperature=temperature,
                 top_p=self.top_p,
-                max_tokens=max_tokens,
+                max_new_tokens=max_tokens,
                 seed=attempt if temperature else None,
             )
             if parse_choice(answer.text, choices) is not None:
@@ -195,7 +195,7 @@ class SelfVerifier(VerifierPipeline):
     Both ask the same model. Rows without evidence are judged too, by what the model knows.
 
     Args:
-        client ([`~hf_factuality.chat.base.ChatModel`], *optional*):
+        client ([`~hf_factuality.generation.base.ChatModel`], *optional*):
             `None`: a `LocalChat` that waits for its model, see [`SelfVerifier.bind`].
         extractor ([`~hf_factuality.verifiers.base.Extractor`], *optional*):
             `None`: `RLFHExtractor(client)`. The release samples it: `RLFHExtractor(client, temperature=1.0)`.
@@ -222,8 +222,8 @@ class SelfVerifier(VerifierPipeline):
         super().__init__(extractor, SelfJudge(client, **kwargs), retriever, requires_evidence=False)
 
     def bind(self, model: Any, tokenizer: Any = None) -> SelfVerifier:
-        """Judge with this model from now on; see [`~hf_factuality.chat.local.bind_policy`]. `ValueError`: the model is on a
-        server, or see [`~hf_factuality.chat.local.LocalChat.bind`]."""
+        """Judge with this model from now on; see [`~hf_factuality.generation.local.bind_policy`]. `ValueError`: the model is on a
+        server, or see [`~hf_factuality.generation.local.LocalChat.bind`]."""
         if not bind_policy(self, model, tokenizer):
             raise ValueError("this verifier asks a model on a server; there is nothing to bind")
         return self

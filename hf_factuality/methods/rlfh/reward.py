@@ -8,8 +8,8 @@ from itertools import compress
 from pathlib import Path
 from typing import Any
 
-from hf_factuality.chat.client import ChatClient
 from hf_factuality.functional.credit import judged_units
+from hf_factuality.generation.client import ChatClient
 from hf_factuality.methods.rlfh.formula import (
     RLFH_GRANULARITIES,
     RLFH_RATINGS,

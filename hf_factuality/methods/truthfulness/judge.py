@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
-from hf_factuality.chat.base import ChatRequest
 from hf_factuality.errors import JudgingError
+from hf_factuality.generation.base import ChatRequest
 from hf_factuality.io.upload import naming_model
 from hf_factuality.spans import Label
 from hf_factuality.verifiers.base import JudgeInput, Judgement
@@ -100,7 +100,7 @@ class ServedTruthfulnessJudge(ServedJudge):
     `CONTRADICTED`.
 
     Args:
-        client ([`~hf_factuality.chat.ScoreClient`]):
+        client ([`~hf_factuality.generation.ScoreClient`]):
             Server and model, with `activation=True`.
         template (`str`, *optional*):
             What the model reads, with `{{claim|plain}}` and `{{question|plain}}`. `None`: as the `config.json` of the model

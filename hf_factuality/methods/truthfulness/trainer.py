@@ -17,11 +17,11 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer, Data
 from transformers.integrations import is_deepspeed_zero3_enabled
 from trl.trainer.base_trainer import _BaseTrainer
 
-from hf_factuality.chat.causal import render
 from hf_factuality.errors import DataError
 from hf_factuality.functional import calibration
 from hf_factuality.functional.metrics import bootstrap_interval
 from hf_factuality.functional.scoring import mean
+from hf_factuality.generation.causal import render
 from hf_factuality.hub.cards.methods import METHODS
 from hf_factuality.hub.results import environment, measured_entry, write_results
 from hf_factuality.io.files import write_atomically

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from hf_factuality.io.recipes import find_recipe
 from hf_factuality.trainers.memory.advice import Advice, Plan, advise, as_flag, best_plan, plan_training
 from hf_factuality.trainers.memory.passes import VerifierModel
 
@@ -181,7 +182,7 @@ def _read(config: Mapping[str, Any] | str | os.PathLike[str] | None) -> dict[str
     if config is None or isinstance(config, Mapping):
         return dict(config or {})
     try:
-        with open(config, encoding="utf-8") as file:
+        with open(find_recipe(config), encoding="utf-8") as file:
             values = yaml.safe_load(file)
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ValueError(f"`config` {os.fspath(config)} is no YAML: {error}") from error

@@ -14,12 +14,12 @@ from unittest import mock
 
 import yaml
 
-from tests.test_recipes import load_example
+from tests.test_recipes import load_training
 
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 PAGES = REPOSITORY / "docs" / "cards"
-EXAMPLES = {"fspo": "train_fspo", "mask-dpo": "train_maskdpo", "rlfh": "train_rlfh"}
+METHODS = {"fspo": "fspo", "mask-dpo": "mask_dpo", "rlfh": "rlfh"}
 # In place of the tests' values, which only have to be fast.
 CHANGES = {"--max_steps": "12", "--learning_rate": "0.0003", "--critic_learning_rate": "0.001",
            "--max_completion_length": "48"}  # fmt: skip
@@ -51,13 +51,13 @@ def check_page(name: str, card: str) -> None:
 
 def main() -> None:
     sys.path.insert(0, str(REPOSITORY / "examples"))
-    from demos import closed_world as demo
+    from hf_factuality.demos import closed_world as demo
     from hf_factuality.hub.cards.card import validate_card
     from hf_factuality.worlds import WorldConfig, WorldModelConfig
 
     PAGES.mkdir(exist_ok=True)
     build = demo.build_world_model
-    for name in sys.argv[1:] or EXAMPLES:
+    for name in sys.argv[1:] or METHODS:
         folder = Path(tempfile.mkdtemp())
         out = folder / f"closed-world-{name}"
 
@@ -68,8 +68,7 @@ def main() -> None:
             world = WorldConfig(num_people=24, num_attributes=0)
             return build(world, folder / "closed-world", settings, steps=700, progress=False)
 
-        example = EXAMPLES[name]
-        flags = list(importlib.import_module(f"tests.examples.test_{example.removeprefix('train_')}").FEW)
+        flags = list(importlib.import_module(f"tests.examples.test_{METHODS[name]}").FEW)
         for flag, value in CHANGES.items():
             if flag in flags:
                 flags[flags.index(flag) + 1] = value
@@ -77,9 +76,8 @@ def main() -> None:
         with (
             mock.patch.object(demo, "build_world_model", small),
             mock.patch.object(demo.BiographyDemo, "max_new_tokens", 60),
-            mock.patch.object(sys, "argv", [example, "--output_dir", str(out), *flags]),
         ):
-            load_example(example).main()
+            load_training(METHODS[name]).main(["--output_dir", str(out), *flags])
         validate_card(out, ask_hub=False)
         shutil.copy(out / "README.md", PAGES / f"{name}.md")
         shutil.rmtree(folder)

@@ -6,12 +6,12 @@ import pytest
 import torch
 
 from hf_factuality import FactGRPOConfig
-from hf_factuality.chat.client import ChatClient
-from hf_factuality.chat.transport import ServerError
 from hf_factuality.errors import DataError, JudgingError
+from hf_factuality.generation.client import ChatClient
+from hf_factuality.generation.transport import ServerError
 from hf_factuality.rewards import GradedOutcome, abstention_reward
 from hf_factuality.rewards.names import named_rewards
-from tests.chat.fake_server import FakeServer
+from tests.generation.fake_server import FakeServer
 from tests.tiny import rows
 from tests.trainers.recording import SETTINGS, FactGRPO
 

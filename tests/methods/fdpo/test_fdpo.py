@@ -17,7 +17,7 @@ from hf_factuality.errors import DataError
 from hf_factuality.hub.results import load_results
 from tests.examples.conftest import FAST
 from tests.methods.fdpo.test_trainer import MIXED, labelled
-from tests.test_recipes import REPOSITORY, load_example
+from tests.test_recipes import REPOSITORY, load_training
 
 
 FEW = ["--max_steps", "2", "--learning_rate", "0.01", *FAST]
@@ -26,7 +26,7 @@ RECIPES = sorted((REPOSITORY / "recipes" / "fdpo").glob("*.yaml"))
 
 def parse(path, *options):
     """A recipe as the example reads it; a CPU has no bf16."""
-    parser = TrlParser((load_example("train_fdpo").FDPOArguments, FDPOConfig, ModelConfig))
+    parser = TrlParser((load_training("fdpo").FDPOArguments, FDPOConfig, ModelConfig))
     return parser.parse_args_and_config(["--config", str(path), "--use_cpu", "true", "--bf16", "false", *options])
 
 

@@ -30,9 +30,9 @@ from hf_factuality.spans import Label, LabeledSpan, Verification
 from hf_factuality.verifiers import FActScoreExtractor, LLMJudge, VerifierPipeline
 from hf_factuality.verifiers.base import Judgement
 from hf_factuality.worlds import World, WorldConfig, WorldVerifier
-from tests.chat.fake_server import FakeServer
 from tests.data.cases import cases
 from tests.data.test_build_preferences import PEOPLE, questions, responses, table, write
+from tests.generation.fake_server import FakeServer
 from tests.hub.loopback import hub  # noqa: F401
 
 

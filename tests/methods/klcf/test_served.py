@@ -10,13 +10,13 @@ from dataclasses import replace
 import pytest
 from transformers import HfArgumentParser
 
-from hf_factuality.chat import RetryPolicy, ScoreClient, ServerError
 from hf_factuality.errors import JudgingError
+from hf_factuality.generation import RetryPolicy, ScoreClient, ServerError
 from hf_factuality.methods.truthfulness.judge import ServedTruthfulnessJudge
 from hf_factuality.rewards import ServedReward, ServedRoles
 from hf_factuality.spans import Label
 from hf_factuality.verifiers.base import JudgeInput
-from tests.chat.fake_server import FAST, HASTY, FakeServer
+from tests.generation.fake_server import FAST, HASTY, FakeServer
 from tests.servers.klcf import STEPS, TEMPLATE, Trained
 from tests.tiny import rows
 

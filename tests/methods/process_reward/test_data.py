@@ -13,8 +13,8 @@ from hf_factuality.data.sampling import Response, SamplingConfig
 from hf_factuality.errors import DataError
 from hf_factuality.spans import Verification
 from hf_factuality.verifiers import GoldVerifier
-from tests.chat.fake_server import FakeServer
 from tests.data.test_build_preferences import table, write
+from tests.generation.fake_server import FakeServer
 
 
 # GSM8K's format: the worked solution, and the answer behind ####.
@@ -44,7 +44,7 @@ class Scripted:
     """Solves and continues; `counts` how often what was asked."""
 
     def __init__(self, fails_at=None):
-        self.config, self.counts, self.fails_at = SamplingConfig(4), Counter(), fails_at
+        self.config, self.counts, self.fails_at = SamplingConfig(num_samples=4), Counter(), fails_at
 
     def describe(self):
         return {"sampler": "scripted", **self.config.describe()}

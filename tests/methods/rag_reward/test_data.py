@@ -14,8 +14,8 @@ from hf_factuality.data import GivenResponses, RAGPreferenceConfig, rag_preferen
 from hf_factuality.errors import DataError
 from hf_factuality.spans import Label, LabeledSpan, Verification
 from hf_factuality.verifiers import AXES, CompareVerifier, PairInput, load_verifier
-from tests.chat.fake_server import HASTY, FakeServer
 from tests.data.test_build_preferences import table, write
+from tests.generation.fake_server import HASTY, FakeServer
 
 
 PASSAGES = ["Marie Curie was born in Warsaw.", "Marie Curie won two prizes.", "Ada Lovelace was born in London."]

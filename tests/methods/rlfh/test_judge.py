@@ -17,9 +17,9 @@ from transformers import (
     OPTConfig,
 )
 
-from hf_factuality.chat.causal import processors
-from hf_factuality.chat.client import ChatAnswer, ChatRequest, TokenLogprobs
 from hf_factuality.errors import JudgingError
+from hf_factuality.generation.causal import processors
+from hf_factuality.generation.client import ChatAnswer, ChatRequest, TokenLogprobs
 from hf_factuality.spans import Label, LabeledSpan, Verification
 from hf_factuality.verifiers import (
     AssessInput,
@@ -37,7 +37,7 @@ from hf_factuality.verifiers import (
     load_pipeline,
 )
 from hf_factuality.verifiers.guard import GuardedVerifier
-from tests.chat.fake_server import FakeServer, split_logprobs
+from tests.generation.fake_server import FakeServer, split_logprobs
 from tests.tables import cases
 
 
@@ -139,7 +139,7 @@ def test_padding_on_the_left_changes_nothing(tokenizer, make):
     for question, answer in zip(QUESTIONS, found, strict=True):
         expected = slow_probabilities(model, tokenizer, question, choices)
         assert list(shares(answer).values()) == pytest.approx(expected, abs=1e-5)
-    texts = [ask(q, max_tokens=6) for q in QUESTIONS]
+    texts = [ask(q, max_new_tokens=6) for q in QUESTIONS]
     alone = LocalChat(model, tokenizer, batch_size=1).chat(texts)
     assert LocalChat(model, tokenizer).chat(texts) == alone
 
@@ -173,7 +173,7 @@ def test_a_drawn_choice_follows_temperature_and_nucleus(model, tokenizer):
 
 def test_greedy_text_equals_one_at_a_time(model, tokenizer):
     answers = LocalChat(model, tokenizer, batch_size=3).chat(
-        [ask(q, max_tokens=n) for q in QUESTIONS for n in (5, 12)]
+        [ask(q, max_new_tokens=n) for q in QUESTIONS for n in (5, 12)]
     )
     expected = []
     for question in QUESTIONS:
@@ -197,7 +197,7 @@ def test_greedy_text_equals_one_at_a_time(model, tokenizer):
 )
 def test_the_generation_settings_of_the_model_do_not_count(tokenizer, setting):
     model = make_model(tokenizer)
-    asked = [ask("Where?", max_tokens=12), ask("Who?", max_tokens=12, temperature=1.0, seed=1)]
+    asked = [ask("Where?", max_new_tokens=12), ask("Who?", max_new_tokens=12, temperature=1.0, seed=1)]
     expected = LocalChat(model, tokenizer).chat(asked)
     model.generation_config.update(**setting)
     before = model.generation_config
@@ -216,19 +216,19 @@ def test_long_answers_share_a_batch(model, tokenizer, monkeypatch):
 
     monkeypatch.setattr(model, "generate", generate)
     client = LocalChat(model, tokenizer, max_length=120)
-    answers = client.chat([ask(question, max_tokens=4096) for question in ("x", "Where?", "Was he born?")])
+    answers = client.chat([ask(question, max_new_tokens=4096) for question in ("x", "Where?", "Was he born?")])
     assert sizes == [(3, 64)]
     assert all(answer.error is None for answer in answers)
 
 
 def test_a_draw_does_not_depend_on_the_batch(model, tokenizer):
-    requests = [ask(q, temperature=0.9, top_p=0.95, max_tokens=8, seed=seed) for q in QUESTIONS for seed in (1, 2)]
+    requests = [ask(q, temperature=0.9, top_p=0.95, max_new_tokens=8, seed=seed) for q in QUESTIONS for seed in (1, 2)]
     together = LocalChat(model, tokenizer, batch_size=8).chat(requests)
     alone = [LocalChat(model, tokenizer).chat([request])[0] for request in requests]
     assert [answer.text for answer in together] == [answer.text for answer in alone]
     assert all(a.text != b.text for a, b in zip(together[::2], together[1::2], strict=True))  # seeds tell apart
     # Without a seed: new draws in a client, the same in a client that starts anew.
-    free = [ask("x", temperature=1.0, max_tokens=8)]
+    free = [ask("x", temperature=1.0, max_new_tokens=8)]
     client, again = LocalChat(model, tokenizer, seed=5), LocalChat(model, tokenizer, seed=5)
     first, second = client.chat(free), client.chat(free)
     assert first != second
@@ -254,8 +254,8 @@ def test_the_sampler_by_hand(temperature, top_p, expected):
 
 
 def test_cold_rows_beside_drawn_ones_are_greedy(model, tokenizer):
-    cold = [ask(question, max_tokens=6) for question in QUESTIONS]
-    warm = [ask(question, max_tokens=6, temperature=2.0, seed=1) for question in QUESTIONS]
+    cold = [ask(question, max_new_tokens=6) for question in QUESTIONS]
+    warm = [ask(question, max_new_tokens=6, temperature=2.0, seed=1) for question in QUESTIONS]
     client = LocalChat(model, tokenizer)
     mixed = client.chat([request for pair in zip(cold, warm, strict=True) for request in pair])
     assert mixed[::2] == client.chat(cold) != mixed[1::2]
@@ -305,7 +305,7 @@ def train_like(model):
     return model
 
 
-MIXED = [ask("Where?", "yes", "no"), ask("Where?", max_tokens=4), ask("Why?", max_tokens=4, temperature=1.0)]
+MIXED = [ask("Where?", "yes", "no"), ask("Where?", max_new_tokens=4), ask("Why?", max_new_tokens=4, temperature=1.0)]
 
 
 @pytest.mark.parametrize("kind", ["plain", "peft policy", "peft base", "native policy", "native base"])
@@ -447,8 +447,8 @@ def test_one_request_that_cannot_be_asked_costs_only_itself(model, tokenizer):
     client = LocalChat(model, strict, max_length=40)
     room = ask("x", "yes")
     long = ask("Where was he born? " * 20, "yes")
-    system = ChatRequest((("system", "x"), ("user", "y")), max_tokens=3)
-    answers = client.chat([long, room, system, ask("x", max_tokens=4000)])
+    system = ChatRequest((("system", "x"), ("user", "y")), max_new_tokens=3)
+    answers = client.chat([long, room, system, ask("x", max_new_tokens=4000)])
     assert re.search(r"the prompt has \d+ tokens, which leaves 0 of 40", answers[0].error)
     assert answers[1].text == "yes"
     assert "no system role" in answers[2].error
@@ -515,12 +515,12 @@ def test_an_unreadable_answer_is_asked_for_again_and_warmer(method, temperatures
     assert [judgement.label for judgement in found] == [None, Label.CONTRADICTED]
     assert [len(call) for call in client.calls] == [2, 2, 2, 1, 1]
     assert [call[0].temperature for call in client.calls] == pytest.approx(temperatures)
-    assert {(request.top_p, request.max_tokens) for call in client.calls for request in call} == {(top_p, 32)}
+    assert {(request.top_p, request.max_new_tokens) for call in client.calls for request in call} == {(top_p, 32)}
     assert bool(client.calls[0][0].choices) is (method == "choice")
     assert all(a[0] != b[0] for a, b in pairwise(client.calls))  # a cache must not answer a retry
     client.calls.clear()
     judge.assess([AssessInput("Born in Leeds.", "Born in Leeds.")])
-    assert [call[0].max_tokens for call in client.calls] == [48] * 5
+    assert [call[0].max_new_tokens for call in client.calls] == [48] * 5
 
 
 def test_what_is_shown():

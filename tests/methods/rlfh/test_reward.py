@@ -6,8 +6,8 @@ import pytest
 from torch.nn import Linear
 
 from hf_factuality import TokenRewardPPOConfig
-from hf_factuality.chat import ServerError
 from hf_factuality.errors import DataError, JudgingError, SpanError
+from hf_factuality.generation import ServerError
 from hf_factuality.rewards import RLFHReward, rlfh_verifier
 from hf_factuality.spans import RLFH_LABELS, Label, LabeledSpan, Verification
 from hf_factuality.verifiers import SelfVerifier, VerifierInput

@@ -13,8 +13,8 @@ from hf_factuality.errors import DataError
 from hf_factuality.methods.self_correction.formula import CHECK, REVISE
 from hf_factuality.spans import Verification
 from hf_factuality.verifiers import GoldVerifier
-from tests.chat.fake_server import FakeServer
 from tests.data.test_build_preferences import table, write
+from tests.generation.fake_server import FakeServer
 
 
 ROWS = [{"id": "a", "question": "Where?", "answer": "Ulm"}]
@@ -25,7 +25,7 @@ class Scripted:
     """Says what `script` has for (last message of the user, first answer)."""
 
     def __init__(self, script):
-        self.script, self.config, self.asked = script, SamplingConfig(2), []
+        self.script, self.config, self.asked = script, SamplingConfig(num_samples=2), []
 
     def describe(self):
         return {"sampler": "scripted", **self.config.describe()}

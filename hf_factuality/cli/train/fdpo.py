@@ -1,0 +1,68 @@
+"""F-DPO (arXiv 2601.03027): DPO that never prefers a hallucinated answer to a factual one, with a margin between the two.
+
+    hf-factuality train fdpo                     # a small model in a closed world, minutes on a CPU
+    hf-factuality train fdpo --config recipes/fdpo/qwen3-8b.yaml \
+        --train_files pairs
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from trl import ModelConfig, ScriptArguments, get_peft_config, get_quantization_config
+
+from hf_factuality import FDPOConfig, FDPOTrainer
+from hf_factuality.cli.train.shared import load_split, model_name, read_flags, set_model_kwargs
+from hf_factuality.data.preferences import load_pairs
+from hf_factuality.data.reading import open_dataset
+from hf_factuality.demos.closed_world import BiographyDemo
+
+
+@dataclass
+class FDPOArguments(ScriptArguments):
+    train_files: list[str] | None = field(
+        default=None,
+        metadata={"help": "Parquet or JSON Lines files of pairs, or a folder of hf-factuality build-preferences."},
+    )
+
+
+def load_data(script, model):
+    """The pairs of a real run, read before any weights are loaded; docs/fdpo.md describes the columns."""
+    model_name(model)
+    if bool(script.train_files) == bool(script.dataset_name):
+        raise ValueError("give either --train_files or --dataset_name")
+    if script.dataset_name:
+        return load_split(script, streaming=script.dataset_streaming)
+    if [Path(name).is_dir() for name in script.train_files] == [True]:
+        return load_pairs(script.train_files[0])
+    kinds = {"parquet" if name.endswith(".parquet") else "json" for name in script.train_files}
+    if len(kinds) > 1:
+        raise ValueError(f"--train_files must be all Parquet or all JSON Lines, got {script.train_files}")
+    return open_dataset(*kinds, data_files=script.train_files)
+
+
+TYPES = FDPOArguments, FDPOConfig, ModelConfig
+
+
+def main(words):
+    own, script, training, model = read_flags("fdpo", TYPES, words, ("--train_files", "--dataset_name"))
+    if own:
+        demo, name, dataset = None, model.model_name_or_path, load_data(script, model)
+    else:
+        demo = BiographyDemo()
+        name, dataset = demo.model_dir, demo.preference_pairs(training.output_dir, training.seed)
+    set_model_kwargs(training, model)
+    trainer = FDPOTrainer(
+        name, args=training, train_dataset=dataset,
+        peft_config=get_peft_config(model), quantization_config=get_quantization_config(model),
+    )  # fmt: skip
+    if demo:
+        demo.measure("before", trainer)
+    trainer.train(resume_from_checkpoint=training.resume_from_checkpoint)
+    trainer.save_model()
+    if demo:
+        demo.measure("after", trainer)
+        trainer.card_results = demo.report(training.output_dir)
+    trainer.create_model_card(dataset_name=script.dataset_name)
+    trainer.accelerator.print(f"The model and its card are in {training.output_dir}")
+    if training.push_to_hub:
+        trainer.push_to_hub(dataset_name=script.dataset_name)

@@ -1,0 +1,72 @@
+"""FSPO (arXiv 2505.24630): GRPO on the answer and on the factuality of each reasoning sentence.
+
+    hf-factuality train fspo                        # a small model in a closed world, minutes on a CPU
+    hf-factuality train fspo --config recipes/fspo/qwen2.5-7b-instruct.yaml \
+        --train_files hotpot-2k-train.parquet simple-rl-train.parquet
+"""
+
+from dataclasses import dataclass, field
+
+from transformers import AutoTokenizer
+from trl import ModelConfig, ScriptArguments, get_peft_config, get_quantization_config
+
+from hf_factuality import FactGRPOConfig, FactGRPOTrainer, load_fspo, load_verifier
+from hf_factuality.cli.train.shared import model_name, read_flags, set_model_kwargs
+from hf_factuality.demos.closed_world import ClosedWorldDemo
+from hf_factuality.rewards import answer_reward
+from hf_factuality.verifiers.judges.gold import SCORERS_HELP
+from hf_factuality.verifiers.registry import TOKENS_HELP, served_arguments
+
+
+@dataclass
+class FSPOArguments(ScriptArguments):
+    train_files: list[str] | None = field(default=None, metadata={"help": "Parquet or JSON Lines files to train on."})
+    verifier: str | None = field(default=None, metadata={"help": "'lexical', 'nli:MODEL' or 'package.module:Class'."})
+    verifier_tokens: int | None = field(default=None, metadata={"help": TOKENS_HELP})
+    default_data_source: str | None = field(default=None, metadata={"help": "Of rows without data_source: a rule."})
+    scorers: list[str] | None = field(default=None, metadata={"help": SCORERS_HELP})
+    style: str = field(default="auto", metadata={"help": "How to ask: 'auto', 'instruct' (chat template) or 'base'."})
+
+
+def load_data(script, training, model):
+    """Dataset and verifier of a real run, checked before any weights are loaded."""
+    model_name(model)
+    served = served_arguments(None, script.verifier_tokens)
+    verifier, reward = load_verifier(script.verifier or "lexical", **served), answer_reward(script.scorers)
+    origin = {"revision": model.model_revision, "trust_remote_code": training.trust_remote_code}
+    tokenizer = AutoTokenizer.from_pretrained(model.model_name_or_path, **origin)
+    dataset = load_fspo(
+        script.train_files, script.dataset_name, script.dataset_config, script.dataset_train_split, tokenizer,
+        style=script.style, known_sources=reward.scorers, empty_answers="drop", default_data_source=script.default_data_source,
+    )  # fmt: skip
+    reward.check(dataset)
+    return dataset, verifier
+
+
+TYPES = FSPOArguments, FactGRPOConfig, ModelConfig
+
+
+def main(words):
+    own, script, training, model = read_flags("fspo", TYPES, words, ("--train_files", "--dataset_name"))
+    if own:
+        demo, name = None, model.model_name_or_path
+        dataset, verifier = load_data(script, training, model)
+    else:
+        demo = ClosedWorldDemo()
+        name, dataset, verifier = demo.model_dir, demo.train_dataset, load_verifier(script.verifier or demo.verifier)
+    set_model_kwargs(training, model)
+    trainer = FactGRPOTrainer(
+        name, answer_reward(script.scorers), training, dataset, verifier=verifier,
+        peft_config=get_peft_config(model), quantization_config=get_quantization_config(model),
+    )  # fmt: skip
+    if demo:
+        demo.measure("before", trainer)
+    trainer.train(resume_from_checkpoint=training.resume_from_checkpoint)
+    trainer.save_model()
+    if demo:
+        demo.measure("after", trainer)
+        trainer.card_results = demo.report(training.output_dir)
+    trainer.create_model_card(dataset_name=script.dataset_name)
+    trainer.accelerator.print(f"The model and its card are in {training.output_dir}")
+    if training.push_to_hub:
+        trainer.push_to_hub(dataset_name=script.dataset_name)

@@ -1,0 +1,60 @@
+"""R-Tuning (arXiv 2311.09677): SFT on what a model knows and what it does not, by its own answers; TRL's trainer as it is.
+
+    hf-factuality train rtuning                     # a small model in a closed world, minutes on a CPU
+    hf-factuality train rtuning --variant unsure    # "I am unsure." after the gold answer, in place of a refusal
+    hf-factuality build-refusals questions.jsonl --model Qwen/Qwen2.5-7B --out refusals
+    accelerate launch --config_file recipes/accelerate/zero3.yaml -m hf_factuality train rtuning \
+        --config recipes/rtuning/qwen2.5-7b.yaml --refusals refusals
+"""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from trl import ModelConfig, ScriptArguments, SFTConfig, SFTTrainer, get_peft_config
+
+from hf_factuality.cli.train.shared import model_name, read_flags, set_model_kwargs
+from hf_factuality.data.builder import describe_run
+from hf_factuality.data.reading import open_dataset
+from hf_factuality.demos.closed_world import KnowledgeDemo
+from hf_factuality.hub.cards.card import write_method_card
+
+
+@dataclass
+class RTuningArguments(ScriptArguments):
+    refusals: str | None = field(default=None, metadata={"help": "Folder of hf-factuality build-refusals."})
+    variant: Literal["unsure", "unknown", "uncertain"] = field(default="unknown", metadata={"help": "Closed world's."})
+
+
+def load_real(script):
+    """The dataset of a real run, read before any weights are loaded."""
+    if bool(script.refusals) == bool(script.dataset_name):
+        raise ValueError("give either --refusals FOLDER or --dataset_name")
+    name = script.refusals or script.dataset_name
+    columns = [("prompt", "completion"), ("messages",), ("text",)]
+    dataset = open_dataset(name, script.dataset_config, script.dataset_train_split, columns=columns)
+    dataset.info.description = describe_run(name) or dataset.info.description  # for the card
+    return dataset
+
+
+TYPES = RTuningArguments, SFTConfig, ModelConfig
+
+
+def main(words):
+    own, script, training, model = read_flags("rtuning", TYPES, words, ("--refusals", "--dataset_name"))
+    if own:
+        demo, name, dataset = None, model_name(model), load_real(script)
+    else:
+        demo = KnowledgeDemo()
+        name, dataset = demo.model_dir, demo.refusals(script.variant, training.output_dir, training.seed)
+    set_model_kwargs(training, model)
+    trainer = SFTTrainer(name, training, train_dataset=dataset, peft_config=get_peft_config(model))
+    results = None
+    if demo:
+        demo.measure("before", trainer)
+    trainer.train(resume_from_checkpoint=training.resume_from_checkpoint)
+    trainer.save_model()
+    if demo:
+        demo.measure("after", trainer)
+        results = demo.report(training.output_dir)
+    write_method_card(trainer, "rtuning", dataset_name=script.dataset_name, results=results)
+    trainer.accelerator.print(f"The model and its card are in {training.output_dir}; hf-factuality push sends both")
