@@ -27,7 +27,8 @@ def add_parser(commands: Any) -> None:
     )
     flag = parser.add_argument
     flag("--model", help="folder or model on the Hub; that of the configuration by default")
-    flag("--method", choices=("fspo", "rlfh", "mask_dpo"), required=True)
+    method = "fspo, rlfh, mask_dpo, fdpo, or package.module:Class, a configuration of your own"
+    flag("--method", required=True, metavar="METHOD", help=method)
     flag("--config", type=Path, help="YAML of the training, such as those in recipes/; its flags may follow too")
     flag("--gpus", type=int, default=1, help="processes of the training, one per GPU")
     flag("--gpu_memory", type=float, default=80.0, metavar="GB", help="of one GPU (10^9 bytes); 80 by default")
