@@ -7,6 +7,7 @@ from hf_factuality.data.build import (
     BuildReport as BuildReport,
     build_preferences as build_preferences,
 )
+from hf_factuality.data.dataset_builder import DatasetBuilder as DatasetBuilder, build_dataset as build_dataset
 from hf_factuality.methods.abstention.data import build_refusals as build_refusals
 from hf_factuality.methods.klcf.data import build_checklists as build_checklists
 from hf_factuality.methods.process_reward.data import build_process_labels as build_process_labels

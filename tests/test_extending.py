@@ -6,17 +6,19 @@ import sys
 
 import pytest
 import torch
-from datasets import Dataset
+from datasets import Dataset, load_dataset
 from trl import TrlParser
 
 import hf_factuality
 from hf_factuality import FactGRPOConfig, FactGRPOTrainer, load_verifier
 from hf_factuality._lazy import is_object_name, load_name
 from hf_factuality.cli import main
+from hf_factuality.data import GivenResponses, dataset_from, read_questions
 from hf_factuality.data.benchmarks import load_items
 from hf_factuality.functional import shape_advantages
 from hf_factuality.functional.credit import find_credit
 from hf_factuality.metrics import compute
+from hf_factuality.verifiers import SentenceExtractor, VerifierPipeline
 
 
 JUDGES = '''
@@ -302,6 +304,134 @@ def test_a_credit_with_a_scale_from_outside(outside, tmp_path):
         FactGRPOConfig(str(tmp_path), use_cpu=True, credit="elsewhere.credits:halved", credit_scale=0.7)
     with pytest.raises(ValueError, match="did you mean 'only_punish'"):
         FactGRPOConfig(str(tmp_path), use_cpu=True, credit="elsewhere.credits:only_punsh")
+
+
+# A builder
+
+BUILDERS = '''
+from dataclasses import dataclass
+
+from hf_factuality import DatasetBuilder
+
+
+@dataclass
+class Best(DatasetBuilder):
+    """The answer to each question of which most is supported."""
+
+    least: float = 0.5
+
+    name = "best-answers"
+    description = "The best answer to each question {and no other}."
+    reasons = {"poor": "questions without a good answer", "not_judged": "answers that could not be judged"}
+    sampling = {"num_samples": 2, "temperature": 1.0, "top_k": 0, "max_new_tokens": 16}
+
+    def rows(self, question, answers, counts):
+        scores = {}
+        for text, found in answers:
+            labels = [span.label for span in found.spans] if found and found.judged else []
+            if labels:
+                scores[text] = labels.count("supported") / len(labels)
+            else:
+                counts["not_judged"] += 1
+        best = max(scores, key=scores.get, default=None)
+        if best is None or scores[best] < self.least:
+            counts["poor"] += 1
+        else:
+            yield {**question.columns(), "best": best, "share": scores[best], "tried": len(scores)}
+
+
+class Nameless(DatasetBuilder):
+    pass
+
+
+class Odd(Best):
+    name = "odd"
+
+    def rows(self, question, answers, counts):
+        return [{"a column": 1}]
+
+
+class Mixed(Best):
+    name = "mixed"
+
+    def rows(self, question, answers, counts):
+        return [{"value": 1}, {"value": "one"}]
+'''
+QUESTIONS = [
+    {"id": "ada", "question": "Who was Ada?", "evidence": EVIDENCE},
+    {"id": "bo", "question": "Who was Bo?", "evidence": "Bo was born in Oslo."},
+]
+RESPONSES = [
+    {"id": "ada", "responses": ANSWERS},
+    {"id": "bo", "responses": ["Bo was born in Rome.", "Bo was born in Bern."]},
+]
+
+
+def test_a_builder_by_its_name_and_as_an_object(outside, tmp_path, capsys):
+    builders, _ = outside("builders", BUILDERS), outside("judges", JUDGES)
+    responses = rows_file(tmp_path / "responses.jsonl", RESPONSES)
+    given = {"responses": responses, "verifier": "elsewhere.judges:Verbatim"}
+    for number, builder in enumerate(("elsewhere.builders:Best", builders.Best, builders.Best(least=0.5))):
+        built = hf_factuality.build_dataset(builder, QUESTIONS, out=tmp_path / str(number), **given)
+        (row,) = built.dataset.to_list()
+        assert (row["id"], row["best"], row["share"], row["tried"]) == ("ada", ANSWERS[1], 1.0, 2)
+        assert row["prompt"] == [{"role": "user", "content": "Who was Ada?"}]
+        assert built.dropped == {"questions without a good answer": 1, "answers that could not be judged": 0}
+        assert built.report["row_settings"] == {"least": 0.5}
+        assert load_dataset(str(built.folder), split="train").to_list() == [row]
+        card = (built.folder / "README.md").read_text(encoding="utf-8")
+        assert "The best answer to each question {and no other}." in card and "| rows least | 0\\.5 |" in card
+    questions = rows_file(tmp_path / "questions.jsonl", QUESTIONS)
+    words = (questions, "--responses", responses, "--verifier", given["verifier"], "--out", tmp_path / "command")
+    assert main([*map(str, ("build-dataset", "--builder", "elsewhere.builders:Best", *words))]) == 0
+    assert "dropped: questions without a good answer  " in capsys.readouterr().out
+    assert list(load_dataset(str(tmp_path / "command"), split="train")["best"]) == [ANSWERS[1]]
+
+
+def test_a_builder_goes_on_where_it_was_killed(outside, tmp_path):
+    """A judge that dies at the second question, as a kill would; then other rules for the same answers."""
+    builders, judges = outside("builders", BUILDERS), outside("judges", JUDGES)
+    questions = read_questions(QUESTIONS)
+    responses = rows_file(tmp_path / "responses.jsonl", RESPONSES)
+
+    class Counting(judges.Verbatim):
+        asked = 0
+
+        def judge(self, inputs):
+            self.asked += len(inputs)
+            if self.asked > self.most:
+                raise KeyboardInterrupt
+            return super().judge(inputs)
+
+    def run(builder, most):
+        judge = Counting()
+        judge.most = most
+        verifier, sampler = VerifierPipeline(SentenceExtractor(), judge), GivenResponses.from_file(responses)
+        run = {"progress": False, "overlap": False}
+        return len(dataset_from(builder, questions, sampler, verifier, tmp_path / "run", **run)), judge.asked
+
+    with pytest.raises(KeyboardInterrupt):
+        run(builders.Best(), 3)
+    assert run(builders.Best(), 2) == (1, 2)  # only the second question is judged
+    assert run(builders.Best(least=0.0), 0) == (2, 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("elsewhere.builders:Best.rows", "must be a `DatasetBuilder`"),
+        ("elsewhere.builders:Nameless", "Nameless.name"),
+        ("elsewhere.builders:Odd", "odd: a row of question 'ada'"),
+        ("elsewhere.builders:Mixed", "mixed: values of 'value'"),
+    ],
+)
+def test_what_is_no_builder_is_refused(outside, tmp_path, name, said):
+    outside("builders", BUILDERS)
+    file = rows_file(tmp_path / "responses.jsonl", RESPONSES)
+    with pytest.raises(ValueError, match=said):
+        hf_factuality.build_dataset(name, QUESTIONS, out=tmp_path / "out", responses=file)
+    with pytest.raises(TypeError, match="DatasetBuilder"):
+        hf_factuality.build_dataset(QUESTIONS, QUESTIONS, out=tmp_path / "out", responses=file)
 
 
 # Names of objects

@@ -38,6 +38,13 @@ def add_builders(commands: Any) -> None:
     pairs.add_argument("--correct", choices=("free", "supported"), help=correct)
     add_flag(pairs, "min_margin", metavar="SHARE")
     build = _builder(
+        commands, "dataset", "sample answers, judge them, and make a dataset of your own of them",
+        "Samples responses to each question, judges them with a verifier, and writes the rows that a class of yours makes of them.",
+        "the builder's", "extending", ("the builder's", "the builder's", "the builder's"), "the builder's",
+    )  # fmt: skip
+    own = "a DatasetBuilder, as package.module:Class"
+    build.add_argument("--builder", required=True, metavar="MODULE:NAME", help=own)
+    build = _builder(
         commands, "checklists", "sample answers and list what they state truly, each statement once, for KLCF",
         "Samples responses to each question, verifies what they state, and writes a dataset with the supported statements of "
         "each question, most often stated first.",
@@ -302,6 +309,7 @@ def _correct(report: Mapping[str, Any]) -> dict[str, Any]:
 # What of a report is printed: entries under their own names, and others.
 _SHOWN: dict[str, tuple[str, Callable[[Mapping[str, Any]], Mapping[str, Any]]]] = {
     "preferences": ("questions responses pairs", _scores),
+    "dataset": ("questions responses rows", lambda report: {}),
     "pairs": ("questions pairs contrary without_signal", _scores),
     "checklists": ("questions responses rows items merged", _claims),
     "refusals": ("questions responses rows sure unsure", _correct),

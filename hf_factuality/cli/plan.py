@@ -28,7 +28,8 @@ def add_parser(commands: Any) -> None:
     )
     flag = parser.add_argument
     add_flag(parser, "model", ": id on the Hub or folder (default: that of --config)")
-    flag("--method", choices=("fspo", "rlfh", "mask_dpo"), required=True, help="method of the training")
+    method = "method of the training: fspo, rlfh, mask_dpo, fdpo, or package.module:Class, a configuration of your own"
+    flag("--method", required=True, metavar="METHOD", help=method)
     add_flag(parser, "config", ", such as those in recipes/; its flags may follow too", metavar="FILE")
     flag("--gpus", type=int, default=1, help="processes of the training, one per GPU (default 1)")
     flag(

@@ -1,5 +1,6 @@
 # Public names, which load on first use.
 from hf_factuality.data.anah_format import read_anah as read_anah, write_anah as write_anah
+from hf_factuality.data.dataset_builder import dataset_from as dataset_from
 from hf_factuality.data.questions import read_questions as read_questions
 from hf_factuality.methods.klcf.data import (
     ChecklistConfig as ChecklistConfig,

@@ -17,6 +17,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from hf_factuality import __version__
@@ -242,11 +243,12 @@ class DatasetKind:
         shown: Mapping[str, Any] | None = None,
         apart: tuple[Sequence[Mapping[str, Any]], str] | None = None,
         texts: frozenset[str] = frozenset(),
+        features: Mapping[str, Any] = MappingProxyType({}),
     ) -> Dataset:
         """Write report and dataset of a run with its card, which loads with `datasets.load_dataset(folder)`.
 
-        Of the rows these columns are kept, those in `texts` as text; `apart` are the rows and columns of the other file. The card shows `config`, but for
-        what `shown` says instead.
+        Of the rows these columns are kept, those in `texts` as text, those that other datasets do not have as `features` says;
+        `apart` are the rows and columns of the other file. The card shows `config`, but for what `shown` says instead.
         """
         from datasets import Dataset
         from huggingface_hub import DatasetCard, DatasetCardData
@@ -267,11 +269,11 @@ class DatasetKind:
             raise DataError(f"nothing is left for {folder / self.file}; dropped: {why}")
         parts = ({self.apart: apart} if apart else {}) | {self.file: (rows, columns)}
         for file, (own, names) in parts.items():
-            features = features_of(names, texts)
+            types = features_of(names, texts, features)
             # Parquet holds no half surrogates; a question mark in their place keeps the offsets of spans.
-            found = {name: [row[name] for row in own] for name in features}
+            found = {name: [row[name] for row in own] for name in types}
             plain = json.loads(json.dumps(found, ensure_ascii=False).encode("utf-8", "replace"))
-            dataset = Dataset.from_dict(plain, features=features)
+            dataset = Dataset.from_dict(plain, features=types)
             dataset.info.description = describe_run(folder)
             with writing(folder / file) as partial:
                 dataset.to_parquet(str(partial))
@@ -321,15 +323,15 @@ class DatasetKind:
             raise HubError(f"the {self.what} in {folder} could not be pushed, and stay there: {error}") from None
 
 
-def features_of(columns: str, texts: frozenset[str] = frozenset()) -> Features:
-    """Columns by their names, which mean the same in all datasets that builders make; `Value("string")` unless said here, or
-    among `texts`."""
-    from datasets import Features, Value
+def column_types() -> dict[str, Any]:
+    """Types of the columns that mean the same in all datasets that builders make; others hold text."""
+    from datasets import Value
 
     text, number, place = Value("string"), Value("float64"), Value("int64")
     messages = [{"role": text, "content": text}]
     spans = [{"start": place, "end": place, "label": text, "score": number, "claim": text, "evidence": text}]
     kinds = {
+        "id question topic": text,
         "prompt completion messages chosen rejected first second": messages,
         "answer evidence checklist steps": [text],
         "chosen_spans rejected_spans": spans,
@@ -338,8 +340,18 @@ def features_of(columns: str, texts: frozenset[str] = frozenset()) -> Features:
         "counts": [place],
         "sure": Value("bool"),
     }
-    known = {name: kind for names, kind in kinds.items() for name in names.split()}
-    return Features({name: text if name in texts else known.get(name, text) for name in columns.split()})
+    return {name: kind for names, kind in kinds.items() for name in names.split()}
+
+
+def features_of(
+    columns: str, texts: frozenset[str] = frozenset(), own: Mapping[str, Any] = MappingProxyType({})
+) -> Features:
+    """Columns by their names: `Value("string")` unless `own` or [`column_types`] say otherwise, or if among `texts`."""
+    from datasets import Features, Value
+
+    text = Value("string")
+    known = {**column_types(), **own, **dict.fromkeys(texts, text)}
+    return Features({name: known.get(name, text) for name in columns.split()})
 
 
 def _call(**part: Any) -> str:

@@ -82,13 +82,23 @@ def test_a_recipe_and_what_is_said_beside_it(folder, tmp_path, capsys, monkeypat
 def test_the_choices_of_the_command_are_those_of_the_function(capsys):
     with pytest.raises(SystemExit):
         main(["plan", "--help"])
-    assert f"{{{','.join(METHODS)}}}" in capsys.readouterr().out
+    assert f"{', '.join(METHODS)}, or package.module:Class" in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_configuration_of_another_package_is_planned_like_its_parent(folder, capsys):
+    """F-DPO's classes are in a package that the plan does not import, as a user's are."""
+    flags = ("--model", folder, "--gpus", "2", "--bf16", "true", "--max_length", "64", "--factuality_margin", "5")
+    _, ours = printed(capsys, "--method", "fdpo", *flags)
+    _, own = printed(capsys, "--method", "hf_factuality.methods.fdpo.config:FDPOConfig", *flags)
+    assert {**own, "method": "fdpo"} == ours
+    with pytest.raises(ValueError, match="GRPOConfig"):
+        hf_factuality.plan("transformers:TrainingArguments", model=folder)
 
 
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"method": "ppo"}, "method 'ppo' is unknown; choose one of fspo, rlfh, mask_dpo"),
+        ({"method": "ppo"}, "method 'ppo'.*fspo, rlfh, mask_dpo, fdpo"),
         ({"gpus": 0}, "`gpus` must be positive, got 0"),
         ({"model": None}, "name the model with `model`, or with model_name_or_path in `config`"),
         (

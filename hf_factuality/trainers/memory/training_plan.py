@@ -8,12 +8,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from hf_factuality._lazy import is_object_name, load_name
 from hf_factuality.io.recipes import find_recipe
 from hf_factuality.trainers.memory.advice import Advice, MemoryPlan, advise, as_flag, best_plan, plan_training
 from hf_factuality.trainers.memory.passes import VerifierModel
 
 
-METHODS = {"fspo": "FactGRPOConfig", "rlfh": "TokenRewardPPOConfig", "mask_dpo": "MaskDPOConfig"}
+METHODS = {
+    "fspo": "hf_factuality.trainers.fact_grpo_config:FactGRPOConfig",
+    "rlfh": "hf_factuality.trainers.token_reward_ppo_config:TokenRewardPPOConfig",
+    "mask_dpo": "hf_factuality.trainers.mask_dpo_config:MaskDPOConfig",
+    "fdpo": "hf_factuality.methods.fdpo.config:FDPOConfig",
+}
+"""Method -> its configuration, which is loaded on use."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +80,8 @@ def plan(
 
     Args:
         method (`str`):
-            `"fspo"`, `"rlfh"` or `"mask_dpo"`.
+            `"fspo"`, `"rlfh"`, `"mask_dpo"` or `"fdpo"`; or `"package.module:Class"`, a subclass of TRL's `GRPOConfig` or
+            `DPOConfig`.
         config (`Mapping`, `str` or `PathLike`, *optional*):
             Settings of the training and of the model by name, or the YAML that has them, such as those in `recipes/`.
         model (`str`, *optional*):
@@ -95,8 +103,9 @@ def plan(
     Raises:
         `ValueError`: an argument or a setting is wrong, the model has no configuration, or no training has such settings.
     """
-    if method not in METHODS:
-        raise ValueError(f"method {method!r} is unknown; choose one of {', '.join(METHODS)}")
+    if method not in METHODS and not is_object_name(method):
+        known = f"{', '.join(METHODS)}, or 'package.module:Class' of a configuration"
+        raise ValueError(f"method {method!r} is unknown; choose one of {known}")
     for name, value in (("gpus", gpus), ("gpu_memory", gpu_memory), ("prompt_length", prompt_length)):
         if not value > 0:
             raise ValueError(f"`{name}` must be positive, got {value}")
@@ -136,9 +145,7 @@ class _Settings:
         self, method: str, config: Mapping[str, Any] | str | os.PathLike[str] | None, given: Mapping[str, Any]
     ) -> None:
         import torch
-        from trl import ModelConfig, TrlParser
-
-        from hf_factuality import trainers
+        from trl import DPOConfig, GRPOConfig, ModelConfig, TrlParser
 
         class Parser(TrlParser):
             def error(self, message: str) -> None:
@@ -149,7 +156,13 @@ class _Settings:
 
         # The plan is for GPUs, wherever it is made.
         own = {"world_size": property(world_size), "_takes_bf16": lambda _: True}
-        training = type("Training", (getattr(trainers, METHODS[method]),), own)
+        kind = load_name(
+            METHODS.get(method, method),
+            "the method",
+            lambda found: isinstance(found, type) and issubclass(found, (GRPOConfig, DPOConfig)),
+            "a subclass of TRL's `GRPOConfig` or `DPOConfig`",
+        )
+        training = type("Training", (kind,), own)
         self._processes = 1
         self._parser = Parser((training, ModelConfig, _Script))
         self._known = [name for kind in (training, ModelConfig, _Script) for name in kind.__dataclass_fields__]
