@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
 from hf_factuality._lazy import load_name
 from hf_factuality.data.build import LONG_ANSWERS, BuildArguments, BuildReport, Rows, build_arguments, run_build
-from hf_factuality.data.builder import DatasetKind, column_types, judged_responses
+from hf_factuality.data.builder import DatasetKind, column_types, judged_responses, verified_responses
 from hf_factuality.data.questions import PreferenceQuestion
 from hf_factuality.data.sampling import Sampler
 from hf_factuality.errors import DataError
