@@ -16,7 +16,7 @@ from typing import Any
 
 import psutil
 
-from hf_factuality.chat.client import ChatAnswer, ChatClient
+from hf_factuality.generation.client import ChatAnswer, ChatClient
 from hf_factuality.spans import LabeledSpan
 from hf_factuality.verifiers.base import VerifierInput
 from hf_factuality.verifiers.judges.lexical import LexicalJudge

@@ -15,8 +15,8 @@ from collections import Counter
 os.environ.setdefault("CI", "1")
 
 from hf_factuality.data import ChecklistConfig, SamplingConfig, TransformersSampler
-from hf_factuality.data.checklists import choose_items
-from hf_factuality.data.statements import Claim
+from hf_factuality.methods.klcf.data import choose_items
+from hf_factuality.methods.klcf.statements import Claim
 from hf_factuality.worlds import SIZES, WorldVerifier, build_world_model, load_world
 
 
@@ -29,7 +29,11 @@ def main():
     folder = str(build_world_model(size=args.size))
     world = load_world(folder)
     oracle = WorldVerifier(world)
-    sampler = TransformersSampler(folder, config=SamplingConfig(args.samples, max_new_tokens=120), batch_size=256)
+    sampler = TransformersSampler(
+        folder,
+        config=SamplingConfig(num_samples=args.samples, temperature=0.8, top_k=40, max_new_tokens=120),
+        batch_size=256,
+    )
     people = world.people[:: len(world.people) // args.people][: args.people]
     requests = [[{"role": "user", "content": world.request(person)}] for person in people]
     facts, items = Counter(), Counter()

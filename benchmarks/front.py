@@ -8,7 +8,7 @@ from typing import Any
 
 from trade_off import spread
 
-from hf_factuality.functional.long_form_axes import detect_hacks, pareto_front
+from hf_factuality.methods.long_form.axes import detect_hacks, pareto_front
 
 
 Axes = tuple[str, str]

@@ -152,7 +152,9 @@ def agreement(folder: Path, rows: list[dict]) -> Counter:
 
 def factuality(folder: str, rows: list[dict]) -> tuple[float, float]:
     """Share of sentences without hallucination, and sentences per answer, of two fresh answers to each question."""
-    sampler = TransformersSampler(folder, config=SamplingConfig(2, max_new_tokens=80), batch_size=256)
+    sampler = TransformersSampler(
+        folder, config=SamplingConfig(num_samples=2, temperature=0.8, top_k=40, max_new_tokens=80), batch_size=256
+    )
     questions = read_questions(rows)
     found = sampler.sample([question.messages for question in questions], seed=12345)
     inputs = [

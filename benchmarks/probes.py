@@ -28,7 +28,7 @@ from peft import LoraConfig
 from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 
 from hf_factuality import FactGRPOConfig, FactGRPOTrainer, load_verifier
-from hf_factuality.rewards.long_form import long_form_reward, truthfulness_reward
+from hf_factuality.methods.long_form.reward import long_form_reward, truthfulness_reward
 from hf_factuality.spans import Label
 from hf_factuality.trainers import ProbeConfig, ProbeTrainer, TruthfulnessConfig, TruthfulnessTrainer
 from hf_factuality.verifiers import JudgeInput, LexicalVerifier, TruthfulnessJudge, VerifierInput

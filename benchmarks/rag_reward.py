@@ -209,7 +209,7 @@ def base_model(seed, folder, steps, batch=64):
 
 
 def compared(rows, model, reads, folder, seed, pairs):
-    sampling = SamplingConfig(4, 1.0, top_k=0, max_new_tokens=TOKENS)
+    sampling = SamplingConfig(num_samples=4, max_new_tokens=TOKENS)
     return rag_preferences_from(
         read_questions(rows), TransformersSampler(model, reads, sampling, 256), {axis: Oracle(axis) for axis in AXES}, folder,
         preferences=RAGPreferenceConfig(pairs), seed=seed, questions_per_batch=64, progress=False,
@@ -235,7 +235,7 @@ def reward_models(base, train, test, folder, args, seed):
 
 
 def measured(rows, model, reads, seed):
-    say = TransformersSampler(model, reads, SamplingConfig(2, 1.0, top_k=0, max_new_tokens=TOKENS), 256)
+    say = TransformersSampler(model, reads, SamplingConfig(num_samples=2, max_new_tokens=TOKENS), 256)
     texts = [found[0].text for found in say.sample([row["prompt"] for row in rows], seed)]
     found = [figures(text, row["question"], row["evidence"]) for text, row in zip(texts, rows, strict=True)]
     total = {name: sum(it[name] for it in found) for name in found[0]}
@@ -277,7 +277,7 @@ def job(seed, base, args):
         folder = Path(folder)
         pairs = {part: compared(own, model, reads, folder / part, seed, 3) for part, own in rows.items()}
         judges, accuracy = reward_models(base, pairs["train"], pairs["test"], folder, args, seed)
-        say = TransformersSampler(model, reads, SamplingConfig(SAMPLES, 1.0, top_k=0, max_new_tokens=TOKENS), 256)
+        say = TransformersSampler(model, reads, SamplingConfig(num_samples=SAMPLES, max_new_tokens=TOKENS), 256)
         texts = [[it.text for it in found] for found in say.sample([row["prompt"] for row in rows["train"]], seed + 1)]
         scores = {"a random answer": [[rng.random() for _ in own] for own in texts]}
         for name, judge in judges.items():
@@ -328,7 +328,7 @@ def by_citations(seed, base, args):
         pairs = pairs.filter(lambda it: it["axis"] == "attribution")
         both = [shares([it[side][0]["content"] for it in pairs], pairs) for side in ("chosen", "rejected")]
         won = [((a > b) + (a >= b)) / 2 for a, b in zip(*both, strict=True)]
-        say = TransformersSampler(model, reads, SamplingConfig(SAMPLES, 1.0, top_k=0, max_new_tokens=TOKENS), 256)
+        say = TransformersSampler(model, reads, SamplingConfig(num_samples=SAMPLES, max_new_tokens=TOKENS), 256)
         texts = [[it.text for it in own] for own in say.sample([row["prompt"] for row in rows["train"]], seed + 1)]
         worth = [shares(own, [row] * len(own)) for row, own in zip(rows["train"], texts, strict=True)]
         trained = raft(base, reads, rows["train"], texts, worth, Path(folder), args, seed)

@@ -32,11 +32,11 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging
 from trl import SFTConfig, SFTTrainer
 
-from hf_factuality.chat import SURE_WORDS, measure_sureness
 from hf_factuality.cli import main as command
-from hf_factuality.data.refusals import REFUSALS
 from hf_factuality.functional.answers import contains_answer
-from hf_factuality.metrics._numbers import refusal_ap
+from hf_factuality.generation import SURE_WORDS, measure_sureness
+from hf_factuality.methods.abstention.data import REFUSALS
+from hf_factuality.metrics.refusal_ap.compute import refusal_ap
 
 
 IN_DOMAIN, TRAIN_SHARE, BESIDES = 7, 0.7, 10

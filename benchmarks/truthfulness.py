@@ -22,14 +22,14 @@ import yaml
 from peft import LoraConfig
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from hf_factuality.chat.causal import CausalModel
 from hf_factuality.data.builder import judged_responses
 from hf_factuality.data.claims import read_claims
 from hf_factuality.data.questions import read_questions
 from hf_factuality.data.sampling import SamplingConfig, TransformersSampler
 from hf_factuality.functional.calibration import auroc, expected_calibration_error
+from hf_factuality.generation.causal import CausalModel
+from hf_factuality.methods.truthfulness.judge import claim_prompt
 from hf_factuality.trainers import TruthfulnessConfig, TruthfulnessTrainer
-from hf_factuality.verifiers.judges.truthfulness import claim_prompt
 from hf_factuality.worlds import SIZES, World, WorldVerifier, build_world_model
 
 
@@ -47,7 +47,7 @@ def claims(world, model_dir, split, people, out, seed):
     questions = read_questions([{**row, "id": row["person"]} for row in world.biographies(split, people)])
     sampler = TransformersSampler(
         str(model_dir),
-        config=SamplingConfig(num_samples=4, temperature=1.0, top_k=0, max_new_tokens=110),
+        config=SamplingConfig(num_samples=4, max_new_tokens=110),
         batch_size=256,
     )
     folder = out / f"claims-{model_dir.name}-{split}-seed{seed}"

@@ -176,7 +176,7 @@ def single_judges(arguments: argparse.Namespace) -> tuple[dict[str, Entry], dict
             judge = MiniCheckJudge(paths["minicheck"], device=arguments.device)
             entries["MiniCheck, random weights"] = Entry(Remembering(judge))
     if arguments.llm or arguments.anah:
-        from hf_factuality.chat.client import ChatClient
+        from hf_factuality.generation.client import ChatClient
         from hf_factuality.verifiers.judges.anah import ANAHJudge
         from hf_factuality.verifiers.judges.llm import LLMJudge
 

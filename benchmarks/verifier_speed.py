@@ -46,7 +46,7 @@ os.environ.setdefault("CI", "1")
 
 from _verifier_memory import MEMORY_CASES, Row, made_rows, memory
 
-from hf_factuality.chat.client import ChatClient
+from hf_factuality.generation.client import ChatClient
 from hf_factuality.verifiers.base import JudgeInput
 from hf_factuality.verifiers.judges.llm import LLMJudge
 from hf_factuality.verifiers.judges.nli import NLIJudge

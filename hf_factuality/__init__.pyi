@@ -1,17 +1,17 @@
 # Public names, which load on first use.
-from hf_factuality.checkpoints.average import average as average
+from hf_factuality.methods.averaging.average import average as average
 from hf_factuality.checkpoints.merge import merge as merge
 from hf_factuality.data import load_fspo as load_fspo
 from hf_factuality.data.build import (
     BuildArguments as BuildArguments,
     BuildReport as BuildReport,
-    build_checklists as build_checklists,
-    build_corrections as build_corrections,
     build_preferences as build_preferences,
-    build_process_labels as build_process_labels,
-    build_rag_preferences as build_rag_preferences,
-    build_refusals as build_refusals,
 )
+from hf_factuality.methods.abstention.data import build_refusals as build_refusals
+from hf_factuality.methods.klcf.data import build_checklists as build_checklists
+from hf_factuality.methods.process_reward.data import build_process_labels as build_process_labels
+from hf_factuality.methods.rag_reward.data import build_rag_preferences as build_rag_preferences
+from hf_factuality.methods.self_correction.data import build_corrections as build_corrections
 from hf_factuality.evaluation.comparison import Comparison as Comparison, compare as compare
 from hf_factuality.evaluation.evaluate import evaluate as evaluate
 from hf_factuality.evaluation.verify import verify as verify

@@ -68,6 +68,14 @@ _TABLES = {
         "contradicted": Label.CONTRADICTED,
         "inconclusive": Label.UNVERIFIABLE,
     },
+    "safe": {
+        "supported": Label.SUPPORTED,
+        # As for FActScore's "NS": contradicted and unmentioned are one label, and both count against the answer.
+        "not supported": Label.CONTRADICTED,
+        # Not judged, and in none of SAFE's counts.
+        "irrelevant": Label.NO_FACT,
+    },
+    "longwiki": {"true": Label.SUPPORTED, "false": Label.CONTRADICTED},  # `is_supported` as text
 }
 LABEL_TABLES: Mapping[str, Mapping[str, Label]] = MappingProxyType(
     {name: MappingProxyType(table) for name, table in _TABLES.items()}
@@ -85,13 +93,13 @@ def map_label(name: str, table: str) -> Label | None:
             Label as the published code writes it. Case and surrounding white space do not matter; nothing else is
             forgiven, so that `"incorrect"` is never read as `"correct"`.
         table (`str`):
-            One of `"rlfh"`, `"anah"`, `"fspo"`, `"factscore"`, `"veriscore"`.
+            One of `"rlfh"`, `"anah"`, `"fspo"`, `"factscore"`, `"veriscore"`, `"safe"`, `"longwiki"`.
 
     Returns:
         [`Label`] or `None` (a name that the table does not hold: the judgement is unknown).
 
     Raises:
-        `SpanError`: `table` is not one of the five.
+        `SpanError`: `table` is none of these.
     """
     if table not in LABEL_TABLES:
         raise SpanError(f"unknown label table {table!r}; choose one of {sorted(LABEL_TABLES)}")

@@ -22,7 +22,7 @@ LAYERS = [
     {"spans"},
     {"reading"},
     {"functional"},
-    {"chat"},
+    {"generation"},
     {"verifiers"},
     {"retrieval"},
     {"rewards", "metrics", "data", "worlds", "hub", "report"},
@@ -110,7 +110,7 @@ def test_no_import_circles():
         ("import hf_factuality.spans", "spans"),
         ("from hf_factuality.verifiers import base", "verifiers.base"),
         ("def f():\n    from hf_factuality.verifiers import VerifierPipeline", "verifiers.pipeline"),
-        ("class A:\n    def f(self):\n        from hf_factuality import load_fspo", "data.fspo"),
+        ("class A:\n    def f(self):\n        from hf_factuality import load_fspo", "methods.fspo.data"),
         ("from hf_factuality.data.benchmarks import load_items", "data.benchmarks.registry"),
         ("try:\n    from hf_factuality import spans\nexcept ImportError:\n    pass", "spans"),
         ("if TYPE_CHECKING:\n    from hf_factuality.spans import Label", "spans"),
@@ -121,12 +121,12 @@ def test_imports_are_followed_to_the_module_that_holds_the_name(code, needed):
     assert imported_modules(ast.parse(code)) == ({f"hf_factuality.{needed}"} if needed else set())
 
 
-def test_functional_is_pure():
-    known = "__future__ bisect collections dataclasses decimal functools itertools math re statistics string torch types typing unicodedata hf_factuality"
-    for module in (PACKAGE / "functional").glob("*.py"):
+def test_formulas_are_pure():
+    known = "__future__ bisect collections dataclasses decimal enum functools itertools math re statistics string torch types typing unicodedata hf_factuality"
+    for module in [*(PACKAGE / "functional").glob("*.py"), *(PACKAGE / "methods").glob("*/formula.py")]:
         names = imported_names(ast.parse(module.read_text(encoding="utf-8")))
         other = {name.split(".")[0] for name in names}.difference(known.split())
-        assert not other, f"{module.name} imports {other}; functional is torch only"
+        assert not other, f"{module.name} imports {other}; formulas are torch only"
 
 
 def test_import_is_lazy():
@@ -156,10 +156,10 @@ def test_every_lazy_name_resolves(package):
 
 
 def test_names_that_have_moved_are_still_those_of_the_verifiers():
-    from hf_factuality import chat, retrieval, verifiers
+    from hf_factuality import generation, retrieval, verifiers
 
     for name in ("AnswerCache", "ChatClient", "LocalChat", "bind_policy"):
-        assert getattr(verifiers, name) is getattr(chat, name)
+        assert getattr(verifiers, name) is getattr(generation, name)
     names = {"FACTSCORE_PASSAGES", "RLFH_PASSAGES", "KnowledgeBase", "PassageConfig"}
     for name in {*names, *(name for name in retrieval.__all__ if name.endswith("Retriever"))}:
         assert getattr(verifiers, name) is getattr(retrieval, name)

@@ -21,9 +21,9 @@ from hf_factuality import (
     MaskDPOTrainer,
     TokenRewardPPOTrainer,
 )
-from hf_factuality.chat import SURE_WORDS
-from hf_factuality.functional.long_form import KLCFWeights
-from hf_factuality.functional.rlfh import RLFH_PRESETS
+from hf_factuality.generation import SURE_WORDS
+from hf_factuality.methods.klcf.formula import KLCFWeights
+from hf_factuality.methods.rlfh.formula import RLFH_PRESETS
 from hf_factuality.rewards import RLFHReward, klcf_rewards, load_rlfh_maps, rlfh_verifier
 from hf_factuality.trainers import (
     AdaptiveAveragingTrainer,
@@ -33,13 +33,13 @@ from hf_factuality.trainers import (
     TruthfulnessTrainer,
 )
 from hf_factuality.verifiers import LexicalVerifier
+from tests.methods.probe.test_trainer import completions
+from tests.methods.process_reward.test_trainer import solutions
+from tests.methods.rag_reward.test_trainer import pairs as compared_pairs
 from tests.tiny import letters_reward, rows
 from tests.trainers.claims import claims
 from tests.trainers.mask_dpo_recording import pairs
 from tests.trainers.recording import WholeCompletion
-from tests.trainers.test_probe_trainer import completions
-from tests.trainers.test_process_reward_trainer import solutions
-from tests.trainers.test_rag_reward_trainer import pairs as compared_pairs
 
 
 REPOSITORY = Path(__file__).resolve().parent.parent

@@ -16,13 +16,13 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import SFTConfig, SFTTrainer
 
 from hf_factuality import FactGRPOConfig, FactGRPOTrainer
-from hf_factuality.chat.sureness import SURE_WORDS
 from hf_factuality.data.questions import read_questions
-from hf_factuality.data.refusals import VARIANTS, RefusalConfig, refusals_from
 from hf_factuality.data.sampling import GivenResponses
 from hf_factuality.functional.calibration import auroc, expected_calibration_error
-from hf_factuality.functional.confidence import rlcr
 from hf_factuality.functional.metrics import average_precision
+from hf_factuality.generation.sureness import SURE_WORDS
+from hf_factuality.methods.abstention.data import VARIANTS, RefusalConfig, refusals_from
+from hf_factuality.methods.confidence.formula import rlcr
 from hf_factuality.reading.marks import stated_confidence
 from hf_factuality.rewards import DCPORewards, RLCRReward, abstention_reward
 from hf_factuality.verifiers import GoldVerifier

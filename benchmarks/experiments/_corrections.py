@@ -23,7 +23,7 @@ from hf_factuality import FactGRPOConfig, FactGRPOTrainer
 from hf_factuality.data import CorrectionConfig, corrections_from, read_questions
 from hf_factuality.data.sampling import SamplingConfig, TransformersSampler
 from hf_factuality.functional.answers import exact_match
-from hf_factuality.functional.correction import CHECKED_RIGHT, CHECKED_WRONG, correction_figures
+from hf_factuality.methods.self_correction.formula import CHECKED_RIGHT, CHECKED_WRONG, correction_figures
 from hf_factuality.reading.marks import extract_answer, self_verdict
 from hf_factuality.rewards import CorrectionReward
 from hf_factuality.trainers import CorrectionRollout
@@ -46,7 +46,7 @@ def settings(run, rate, **more):
 
 def sampler(model, tokenizer=None, number=4, temperature=1.0):
     return TransformersSampler(
-        model, tokenizer, SamplingConfig(number, temperature, top_k=0, max_new_tokens=TOKENS), BATCH
+        model, tokenizer, SamplingConfig(num_samples=number, temperature=temperature, max_new_tokens=TOKENS), BATCH
     )
 
 

@@ -5,9 +5,10 @@ from functools import lru_cache
 from _rlfh import _settings, total_rewards
 
 from hf_factuality import FactGRPOConfig, FactGRPOTrainer, Label
-from hf_factuality.functional.long_form import checklist_scores, knowrl, precision_detail_relevance
 from hf_factuality.functional.scoring import count_claims
-from hf_factuality.rewards.long_form import labels_of, long_form_reward
+from hf_factuality.methods.klcf.formula import checklist_scores
+from hf_factuality.methods.long_form.formula import knowrl, precision_detail_relevance
+from hf_factuality.methods.long_form.reward import labels_of, long_form_reward
 from hf_factuality.worlds import WorldVerifier
 
 

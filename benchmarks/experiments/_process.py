@@ -22,9 +22,9 @@ from hf_factuality.data import (
     read_questions,
 )
 from hf_factuality.evaluation.best_of import best_of_n, majority_of_n
-from hf_factuality.functional.process import AGGREGATES, aggregate_steps
 from hf_factuality.functional.scoring import mean
 from hf_factuality.io.files import write_atomically
+from hf_factuality.methods.process_reward.formula import AGGREGATES, aggregate_steps
 from hf_factuality.reading.marks import extract_answer
 from hf_factuality.trainers import ProcessRewardConfig, ProcessRewardTrainer
 from hf_factuality.verifiers import GoldVerifier, VerifierInput
@@ -120,7 +120,7 @@ class LongestFirst(TransformersSampler):
 def labelled(run, folder, how):
     """Solutions with a label per step, by the same rollouts whichever labels."""
     asked = read_questions(list(run.world.questions("train", NUMBERS["labelled"], run.condition["hops"])))
-    sampling = SamplingConfig(NUMBERS["solutions"], 1.0, top_k=0, max_new_tokens=max_tokens(run))
+    sampling = SamplingConfig(num_samples=NUMBERS["solutions"], max_new_tokens=max_tokens(run))
     return process_labels_from(
         asked, LongestFirst(run.model_dir, config=sampling, batch_size=512), GoldVerifier("world"),
         folder / "labels", labels=ProcessLabelConfig(NUMBERS["rollouts"], "sentences", how), seed=run.seed,

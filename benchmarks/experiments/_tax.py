@@ -22,8 +22,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
 
 from hf_factuality import FactGRPOConfig, FactGRPOTrainer, MaskDPOConfig, MaskDPOTrainer
 from hf_factuality.functional import judged_units, mean_factuality
-from hf_factuality.functional.averaging import average_tensors
 from hf_factuality.io.files import whole_folder
+from hf_factuality.methods.averaging.formula import average_tensors
 from hf_factuality.rewards import answer_reward
 from hf_factuality.trainers import AdaptiveAveragingConfig, AdaptiveAveragingTrainer
 from hf_factuality.worlds import World, WorldConfig, WorldModelConfig, WorldVerifier, evaluate_world, lm, texts

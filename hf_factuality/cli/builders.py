@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hf_factuality.cli.shared import RETRIEVERS_HELP, add_engine, add_flag, whole_number
-from hf_factuality.functional.correction import CHECK, REVISE
-from hf_factuality.functional.process import STEP_LABELS
+from hf_factuality.methods.process_reward.formula import STEP_LABELS
+from hf_factuality.methods.self_correction.formula import CHECK, REVISE
 from hf_factuality.verifiers.judges.compare import AXES
 from hf_factuality.verifiers.registry import VERIFIER_HELP
 

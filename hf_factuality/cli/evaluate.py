@@ -20,7 +20,7 @@ from hf_factuality.cli.shared import (
     read_metric_args,
     read_thresholds,
 )
-from hf_factuality.functional.process import AGGREGATES
+from hf_factuality.methods.process_reward.formula import AGGREGATES
 from hf_factuality.verifiers.registry import VERIFIER_HELP
 
 

@@ -94,7 +94,7 @@ def _merge(args: argparse.Namespace) -> int:
 
 
 def _average(args: argparse.Namespace) -> int:
-    from hf_factuality.checkpoints.average import average
+    from hf_factuality.methods.averaging.average import average
 
     own = {name: getattr(args, name) for name in ("level", "blocks", "variant", "merge_method")}
     if args.alpha is not None:

@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from hf_factuality.chat.journal import LineFile
 from hf_factuality.data.questions import PreferenceQuestion
 from hf_factuality.data.sampling import GivenResponses, Sampler
 from hf_factuality.errors import JudgingError
+from hf_factuality.generation.journal import LineFile
 from hf_factuality.io.ray import ray_map
 from hf_factuality.verifiers.base import Verifier, VerifierInput
 from hf_factuality.verifiers.guard import GuardedVerifier
@@ -27,7 +27,7 @@ class BatchVerification:
     """Verifies responses and writes down what was found."""
 
     def __init__(self, responses: LineFile, verdicts: LineFile, verifier: Verifier, patience: float, bar: Any):
-        from hf_factuality.chat.client import ChatClient
+        from hf_factuality.generation.client import ChatClient
 
         self.responses, self.verdicts, self.patience, self.bar = responses, verdicts, patience, bar
         # The verifier gets the responses of a batch of questions in one call, however many these are.

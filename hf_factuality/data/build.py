@@ -21,36 +21,17 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypedDict, TypeGuard, Unpack
 
-from hf_factuality.chat.journal import written_ids
-from hf_factuality.chat.sureness import SURE_WORDS
 from hf_factuality.data.builder import DatasetKind
-from hf_factuality.data.checklists import KIND as CHECKLISTS
-from hf_factuality.data.checklists import ChecklistConfig, checklists_from
-from hf_factuality.data.corrections import KIND as CORRECTIONS
-from hf_factuality.data.corrections import CorrectionConfig, corrections_from
 from hf_factuality.data.given_pairs import KIND as GIVEN_PAIRS
 from hf_factuality.data.given_pairs import label_pairs, read_pairs
 from hf_factuality.data.pairs import PairConfig
 from hf_factuality.data.preferences import KIND as PREFERENCES
 from hf_factuality.data.preferences import preferences_from
-from hf_factuality.data.process_labels import KIND as PROCESS_LABELS
-from hf_factuality.data.process_labels import ProcessLabelConfig, process_labels_from
 from hf_factuality.data.questions import PreferenceQuestion, check_evidence, read_questions
-from hf_factuality.data.rag_preferences import (
-    KIND as RAG_PREFERENCES,
-)
-from hf_factuality.data.rag_preferences import (
-    RAGPreferenceConfig,
-    rag_preferences_from,
-    with_passages,
-)
 from hf_factuality.data.reading import read_dataset
-from hf_factuality.data.refusals import KIND as REFUSALS
-from hf_factuality.data.refusals import RefusalConfig, refusals_from, with_golds
 from hf_factuality.data.sampling import (
     GivenResponses,
     Sampler,
-    SamplingConfig,
     ServedSampler,
     TransformersSampler,
     VLLMSampler,
@@ -58,14 +39,14 @@ from hf_factuality.data.sampling import (
 )
 from hf_factuality.data.topics import embed_topics, select_by_distance, select_questions, topic_distances
 from hf_factuality.errors import DataError, HubError, JudgingError
-from hf_factuality.functional.correction import CHECK, REVISE
+from hf_factuality.generation.journal import written_ids
+from hf_factuality.generation.sampling import SamplingConfig
 from hf_factuality.io.files import last_name, write_atomically
 from hf_factuality.io.ray import engine_of
 from hf_factuality.io.rows import read_rows
 from hf_factuality.io.upload import naming_model, prepare_repo
 from hf_factuality.verifiers.base import Verifier, VerifierInput
 from hf_factuality.verifiers.guard import GuardedVerifier, quiet_guard
-from hf_factuality.verifiers.judges.compare import AXES
 from hf_factuality.verifiers.judges.gold import named_scorers, refuse_unused
 from hf_factuality.verifiers.registry import load_verifier, served_arguments
 from hf_factuality.verifiers.service import Row, judge_rows
@@ -77,8 +58,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# How long answers are sampled by default.
-_LONG = {"num_samples": 4, "temperature": 1.0, "top_k": 0, "max_new_tokens": 1024}
+# How answers are sampled by default: for preferences and checklists as in the paper of Mask-DPO.
+MASK_DPO_ANSWERS = {"num_samples": 32, "temperature": 0.8, "top_k": 40, "max_new_tokens": 512}
+LONG_ANSWERS = {"num_samples": 4, "temperature": 1.0, "top_k": 0, "max_new_tokens": 1024}
 _SAMPLING = ("num_samples", "temperature", "top_k", "top_p", "max_new_tokens")
 # Arguments that mean something only to some who answer.
 _ONLY_FOR = {
@@ -296,225 +278,21 @@ def build_preferences(
         >>> built = build_preferences("questions.jsonl", out="pairs", model="Qwen/Qwen3-0.6B", verifier="hhem")
         >>> built.dataset[0]["chosen"]
     """
-    args = _arguments(options, questions, out, pairs)
+    args = build_arguments(options, questions, out, pairs)
     rules = {"pairs_per_question": pairs_per_question, "correct": correct, "min_margin": min_margin}
     own: dict[str, Any] = {name: value for name, value in rules.items() if value is not None}
     if pairs is None:
-        return _build(args, PREFERENCES, partial(preferences_from, pairs=PairConfig(**own)))
+        return run_build(args, PREFERENCES, partial(preferences_from, pairs=PairConfig(**own)), **MASK_DPO_ANSWERS)
     for name in own:
         raise ValueError(f"`pairs` keeps every pair that can be judged; leave `{name}` out")
 
     def label(questions, sampler, verifier, folder, **run):
         return label_pairs(questions, verifier, folder, name=args.model, **run)
 
-    return _build(args, GIVEN_PAIRS, label)
+    return run_build(args, GIVEN_PAIRS, label)
 
 
-def build_checklists(
-    questions: Rows | None = None,
-    *,
-    out: str | os.PathLike,
-    max_items: int = 20,
-    min_samples: int = 1,
-    merge: str = "lexical",
-    merge_threshold: float = 0.95,
-    keep_empty: bool = False,
-    **options: Unpack[BuildArguments],
-) -> BuildReport:
-    """Sample answers and list what they state truly, each statement once, for KLCF.
-
-    Args:
-        questions, out, **options:
-            As of [`build_preferences`]. Sampled are by default 8 responses, otherwise as there.
-        max_items, min_samples, merge, merge_threshold, keep_empty (*optional*):
-            What becomes an item, see [`~hf_factuality.data.ChecklistConfig`]. May differ when a run is continued.
-
-    Returns:
-        [`BuildReport`]: rows as [`~hf_factuality.data.checklists_from`] makes them.
-
-    Raises:
-        As [`build_preferences`]. `ImportError`: `merge="dense"` without `sentence-transformers`.
-
-    Example:
-
-        >>> build_checklists("questions.jsonl", out="checklists", model="Qwen/Qwen3-0.6B").dataset["checklist"]
-    """
-    args = _arguments(options, questions, out)
-    items = ChecklistConfig(max_items, min_samples, merge, merge_threshold, keep_empty)
-    return _build(args, CHECKLISTS, partial(checklists_from, items=items), num_samples=8)
-
-
-def build_refusals(
-    questions: Rows | None = None,
-    *,
-    out: str | os.PathLike,
-    rtuning_variant: str = "unsure",
-    max_entropy: float | None = None,
-    language: str = "en",
-    question: str | None = None,
-    refusals: Sequence[str] | None = None,
-    stop: str | None = None,
-    **options: Unpack[BuildArguments],
-) -> BuildReport:
-    """Ask a model, compare with gold answers and write what it should decline, for R-Tuning.
-
-    Args:
-        questions, out, **options:
-            As of [`build_preferences`], with the gold answer or a list of them as `answer`; `verifier` is `"gold"` by default,
-            and `knowledge` means nothing. Sampled is by default 1 response, greedily, of at most 15 tokens; for
-            `rtuning_variant="uncertain"` 5 at temperature 0.7.
-        rtuning_variant, max_entropy, language, question, refusals (*optional*):
-            What is written, see [`~hf_factuality.data.RefusalConfig`]. May differ when a run is continued.
-        stop (`str`, *optional*):
-            Text that responses end at: by default the full stop of the language; `""` for none.
-
-    Returns:
-        [`BuildReport`]: rows as [`~hf_factuality.data.refusals_from`] makes them.
-
-    Raises:
-        As [`build_preferences`]. `DataError`: also for a question without a gold answer.
-
-    Example:
-
-        >>> build_refusals("questions.jsonl", out="refusals", model="Qwen/Qwen3-0.6B").report["unsure"]
-    """
-    args = _arguments(options, questions, out, verifier="gold")
-    config = RefusalConfig(rtuning_variant, max_entropy, language, question, refusals if refusals else ())
-    _refuse(args, "R-Tuning judges by the gold answers", "knowledge")
-    stop = SURE_WORDS[language].stop if stop is None else stop
-    sampling: dict[str, Any] = {"top_k": 0, "max_new_tokens": 15, "stop": (stop,) if stop else ()}
-    drawn = {"num_samples": 5, "temperature": 0.7}
-    sampling |= drawn if rtuning_variant == "uncertain" else {"num_samples": 1, "temperature": 0.0}
-    return _build(args, REFUSALS, partial(refusals_from, refusals=config), with_golds, **sampling)
-
-
-def build_corrections(
-    questions: Rows | None = None,
-    *,
-    out: str | os.PathLike,
-    output: str = "trajectories",
-    num_verdicts: int = 4,
-    num_revisions: int = 4,
-    misled: float = 0.1,
-    check: str = CHECK,
-    revise: str = REVISE,
-    **options: Unpack[BuildArguments],
-) -> BuildReport:
-    """Sample answers, let the model check and revise them, and keep what is right, for self-correction.
-
-    Args:
-        questions, out, **options:
-            As of [`build_preferences`], with the gold answer or a list of them as `answer`; `verifier` is `"gold"` by default,
-            and `knowledge` and `responses` mean nothing. Sampled are by default 4 answers at temperature 1.0, of at most
-            1024 tokens.
-        output, num_verdicts, num_revisions, misled, check, revise (*optional*):
-            What is sampled of an answer, and written, see [`~hf_factuality.data.CorrectionConfig`]. `output` may differ when
-            a run is continued.
-
-    Returns:
-        [`BuildReport`]: rows as [`~hf_factuality.data.corrections_from`] makes them.
-
-    Raises:
-        As [`build_refusals`].
-
-    Example:
-
-        >>> build_corrections("questions.jsonl", out="corrections", model="Qwen/Qwen3-0.6B", output="pairs").report["kinds"]
-    """
-    args = _arguments(options, questions, out, verifier="gold")
-    config = CorrectionConfig(output, num_verdicts, num_revisions, misled, check, revise)
-    _refuse(args, "self-correction asks the model about its own answers, by gold answers", "knowledge", "responses")
-    return _build(args, CORRECTIONS, partial(corrections_from, corrections=config), with_golds, **_LONG)
-
-
-def build_process_labels(
-    questions: Rows | None = None,
-    *,
-    out: str | os.PathLike,
-    rollouts: int = 16,
-    step_split: str = "lines",
-    label_rule: str = "entropy",
-    eta: float = 1.0,
-    **options: Unpack[BuildArguments],
-) -> BuildReport:
-    """Sample solutions and continuations of them, and label their steps, for process rewards.
-
-    Args:
-        questions, out, **options:
-            As of [`build_corrections`]. Sampled are by default 8 solutions, otherwise as there.
-        rollouts, label_rule, eta (*optional*):
-            See [`~hf_factuality.data.ProcessLabelConfig`]; `label_rule` and `eta` may differ when a run is continued.
-        step_split (`str`, *optional*, defaults to `"lines"`):
-            What ends a step: `"lines"`, `"sentences"`, or a text.
-
-    Returns:
-        [`BuildReport`]: rows as [`~hf_factuality.data.process_labels_from`] makes them.
-
-    Raises:
-        As [`build_refusals`].
-
-    Example:
-
-        >>> build_process_labels("questions.jsonl", out="labels", model="Qwen/Qwen3-0.6B").dataset["labels"]
-    """
-    args = _arguments(options, questions, out, verifier="gold")
-    config = ProcessLabelConfig(rollouts, step_split, label_rule, eta)
-    _refuse(args, "labelling steps continues the model's own solutions, by gold answers", "knowledge", "responses")
-    make = partial(process_labels_from, labels=config)
-    return _build(args, PROCESS_LABELS, make, with_golds, **_LONG | {"num_samples": 8})
-
-
-def build_rag_preferences(
-    questions: Rows | None = None,
-    *,
-    out: str | os.PathLike,
-    axis: Sequence[str] | Mapping[str, str | Verifier | None] | None = None,
-    pairs_per_question: int = 1,
-    min_margin: float = 0.0,
-    **options: Unpack[BuildArguments],
-) -> BuildReport:
-    """Sample answers to questions with passages and compare them on four axes, for RAG-Reward.
-
-    Args:
-        questions, out, **options:
-            As of [`build_preferences`], with the passages as `evidence`; `knowledge` means nothing. `verifier` decides the
-            axes for which no other one is named: a judge of pairs, such as `"compare:MODEL"`. Sampled are by default 4
-            answers at temperature 1.0, of at most 1024 tokens.
-        axis (`Sequence[str]` or `Mapping[str, str | Verifier]`, *optional*):
-            Axes to compare on, maybe with the verifier that decides: `["verbosity", "attribution=citations:hhem"]`, or
-            `{"verbosity": None, "attribution": verifier}`. By default all four of RAG-Reward.
-        pairs_per_question, min_margin (*optional*):
-            See [`~hf_factuality.data.RAGPreferenceConfig`].
-
-    Returns:
-        [`BuildReport`]: rows as [`~hf_factuality.data.rag_preferences_from`] makes them.
-
-    Raises:
-        As [`build_preferences`]. `DataError`: also for a question without passages.
-
-    Example:
-
-        >>> build_rag_preferences("questions.jsonl", out="rag", model="Qwen/Qwen3-0.6B", axis=["attribution=citations:hhem"])
-    """
-    args = _arguments(options, questions, out)
-    config = RAGPreferenceConfig(pairs_per_question, min_margin)
-    _refuse(args, "answers are compared by the passages of the questions", "knowledge")
-    named = axis if isinstance(axis, Mapping) else dict(text.partition("=")[::2] for text in axis or AXES)
-    own = {name: load_verifier(verifier) for name, verifier in named.items() if verifier}
-
-    def make(questions, sampler, verifier, folder, **run):
-        if len(own) < len(named) and not getattr(verifier, "compares", False):
-            told = f"`verifier` {_named(args.verifier)} compares no answers: take compare:MODEL"
-            raise ValueError(
-                f"{told}, or name who decides each axis, as in `axis` attribution=citations:{_named(args.verifier)}"
-            )
-        judges = {name: own.get(name) or verifier.on(name) for name in named}
-        return rag_preferences_from(questions, sampler, judges, folder, preferences=config, **run)
-
-    return _build(args, RAG_PREFERENCES, make, with_passages, **_LONG)
-
-
-def _arguments(
+def build_arguments(
     options: BuildArguments, questions: Rows | None, out: str | os.PathLike, pairs: Rows | None = None, **defaults: Any
 ) -> SimpleNamespace:
     """All arguments that builders share, with their defaults; refuses what is unknown or can never be."""
@@ -539,13 +317,13 @@ def _arguments(
     return args
 
 
-def _refuse(args: SimpleNamespace, why: str, *names: str) -> None:
+def refuse_arguments(args: SimpleNamespace, why: str, *names: str) -> None:
     for name in names:
         if getattr(args, name):
             raise ValueError(f"{why}; leave `{name}` out")
 
 
-def _build(
+def run_build(
     args: SimpleNamespace,
     dataset: DatasetKind,
     make: Callable[..., Dataset],
@@ -557,6 +335,8 @@ def _build(
     together = 16 if kind != "transformers" or defaults.get("num_samples") == 1 else 1
     given = {name: value for name in _SAMPLING if (value := getattr(args, name)) is not None}
     sampling = SamplingConfig(**defaults | given)
+    if kind not in ("given", "pairs") and sampling.num_samples == 1 and sampling.temperature:
+        raise ValueError("`num_samples` 1: builders compare responses; take at least 2, or one at `temperature` 0")
     questions = prepare(_questions(args))
     if args.topic_distance is None and (args.topics is not None or args.questions_per_topic is not None):
         questions = select_questions(questions, args.topics, args.questions_per_topic, args.seed)
@@ -566,7 +346,7 @@ def _build(
     if not os.access(args.out, os.W_OK):
         raise OSError(f"`out` {args.out} cannot be written to")
     if _missing(args.out / "verifications.jsonl", [it for it in questions if not getattr(it, "problem", None)]):
-        _try_verifier(verifier, questions, _named(args.verifier))
+        _try_verifier(verifier, questions, verifier_name(args.verifier))
     if args.push_to_hub:
         prepare_repo(args.push_to_hub, repo_type="dataset", private=args.private)
     here = kind == "transformers" and not engine["workers"]
@@ -650,13 +430,13 @@ def _sampler(args: SimpleNamespace, kind: str, sampling: SamplingConfig) -> Samp
         return VLLMSampler(args.model, sampling, args.revision, {"seed": args.seed, **dtype, **model_args})
     if kind == "given":
         return GivenResponses.from_file(args.responses, args.model, sampling.stop)
-    from hf_factuality.chat.client import ChatClient
+    from hf_factuality.generation.client import ChatClient
 
     # Not the cache that judges share, where thousands of samples would push others out: a kill in the middle of a batch
     # costs none of its responses, and the file goes when the run is done.
     client = ChatClient(
         args.base_url, args.model, revision=args.revision, concurrency=args.concurrency or 32,
-        cache=args.out / "sampling.sqlite", extra_body=ServedSampler.extra_body(sampling), keep_cut=True,
+        cache=args.out / "sampling.sqlite", keep_cut=True,
     )  # fmt: skip
     return ServedSampler(client, sampling)
 
@@ -724,13 +504,13 @@ def _questions(args: SimpleNamespace) -> Sequence[PreferenceQuestion]:
     return read_questions(rows, name) if args.pairs is None else read_pairs(rows, last_name(name))
 
 
-def _named(verifier: str | Verifier) -> str:
+def verifier_name(verifier: str | Verifier) -> str:
     return verifier if isinstance(verifier, str) else type(verifier).__name__
 
 
 def _verifier(args: SimpleNamespace, questions: Sequence[PreferenceQuestion]) -> Verifier:
     by_source = {"scorers": args.scorers} if args.scorers else {}
-    name = _named(args.verifier)
+    name = verifier_name(args.verifier)
     if by_source and name.partition(":")[0] != "gold":
         raise ValueError(f"`scorers` is for `verifier` gold, and means nothing to {name!r}; leave it out")
     if args.limit is None:  # of the first N questions none may have it

@@ -10,6 +10,7 @@ import hashlib
 import json
 import logging
 import os
+import random
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -19,11 +20,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hf_factuality import __version__
-from hf_factuality.chat.journal import LineFile, only_run
 from hf_factuality.data.batches import BatchVerification, over_ray, sample_batch
 from hf_factuality.data.questions import PreferenceQuestion, check_evidence
 from hf_factuality.data.sampling import Sampler
 from hf_factuality.errors import DataError, HubError
+from hf_factuality.functional.credit import judged_units
+from hf_factuality.functional.scoring import SUPPORTED_LABELS
+from hf_factuality.generation.journal import LineFile, only_run
 from hf_factuality.io.files import last_name, write_atomically, writing
 from hf_factuality.io.markdown import cell, escaped
 from hf_factuality.io.upload import publish
@@ -353,3 +356,15 @@ def _shown(value: Any) -> Any:
 def _table(rows: Mapping[str, Any]) -> str:
     cells = {name: "" if value is None else cell(escaped(_shown(value))) for name, value in rows.items()}
     return "\n".join(f"| {cell(escaped(_shown(name)))} | {value} |" for name, value in cells.items())
+
+
+def response_right(text: str, verdict: Verification | None) -> bool | None:
+    if not text.strip():
+        return False
+    labels = [unit.label for unit in judged_units(verdict)] if verdict and not verdict.error else [None]
+    return None if None in labels else bool(labels) and all(label in SUPPORTED_LABELS for label in labels)
+
+
+def seeded_random(seed: int, key: str) -> random.Random:
+    digest = hashlib.sha256(f"{seed} {key}".encode("utf-8", "surrogatepass")).digest()
+    return random.Random(int.from_bytes(digest[:8], "big"))

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from hf_factuality.chat.given import chat_of
 from hf_factuality.data.reading import messages_of
 from hf_factuality.errors import DataError
+from hf_factuality.generation.given import chat_of
 from hf_factuality.io.messages import last_answer
 from hf_factuality.io.rows import listed
 from hf_factuality.verifiers.base import Verifier, evidence_passages
@@ -90,3 +90,14 @@ def check_evidence(questions: Sequence[PreferenceQuestion], verifier: Verifier, 
             f"{name} needs evidence and no question has any: give them a column of {', '.join(_EVIDENCE)}, or a verifier a "
             "knowledge base (docs/knowledge.md)"
         )
+
+
+def with_golds(questions: Sequence[PreferenceQuestion]) -> list[PreferenceQuestion]:
+    """The questions with their gold answers, the column `answer`, as the evidence; `DataError` if one has none."""
+    found = []
+    for question in questions:
+        golds = evidence_passages(question.row.get("answer"))
+        if not golds:
+            raise DataError(f"question {question.id!r} has no gold answer: it needs `answer`, text or a list of texts")
+        found.append(replace(question, evidence=golds))
+    return found

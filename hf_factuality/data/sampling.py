@@ -10,11 +10,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from hf_factuality.chat.base import ChatRequest, cut
-from hf_factuality.chat.causal import CausalModel, render
-from hf_factuality.chat.given import RESPONSE_COLUMNS, cut_answers, given_answers, is_header
-from hf_factuality.chat.vllm import VLLMChat
 from hf_factuality.errors import DataError
+from hf_factuality.generation.base import ChatRequest, cut
+from hf_factuality.generation.causal import CausalModel, render
+from hf_factuality.generation.given import RESPONSE_COLUMNS, cut_answers, given_answers, is_header
+from hf_factuality.generation.sampling import SamplingConfig
+from hf_factuality.generation.vllm import VLLMChat
 from hf_factuality.io.rows import read_rows
 from hf_factuality.io.upload import naming_model
 
@@ -22,56 +23,10 @@ from hf_factuality.io.upload import naming_model
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-    from hf_factuality.chat.client import ChatClient
+    from hf_factuality.generation.client import ChatClient
 
 
 Messages = Sequence[Mapping[str, str]]
-
-
-@dataclass(frozen=True)
-class SamplingConfig:
-    """How responses are sampled. Temperature, top-k and number of responses are Mask-DPO's.
-
-    Args:
-        num_samples (`int`, *optional*, defaults to `32`):
-            Responses per prompt: at least 2, or the greedy one.
-        temperature (`float`, *optional*, defaults to `0.8`):
-            Of sampling; 0 with `num_samples=1` only, and then the response is greedy.
-        top_k (`int`, *optional*, defaults to `40`):
-            Tokens to draw from; 0 for all.
-        top_p (`float`, *optional*, defaults to `1.0`):
-            Nucleus.
-        max_new_tokens (`int`, *optional*, defaults to `512`):
-            Longest response.
-        stop (`tuple[str, ...]`, *optional*):
-            Texts that end a response, and are not part of it.
-
-    Raises:
-        `ValueError`: a value that cannot be.
-    """
-
-    num_samples: int = 32
-    temperature: float = 0.8
-    top_k: int = 40
-    top_p: float = 1.0
-    max_new_tokens: int = 512
-    stop: tuple[str, ...] = ()
-
-    def __post_init__(self):
-        greedy = self.num_samples == 1 and self.temperature == 0
-        if self.num_samples < 2 and not greedy:
-            raise ValueError(f"num_samples={self.num_samples}: need at least 2 responses, or one at temperature 0")
-        if not (self.temperature > 0 or greedy):
-            raise ValueError(f"temperature must be above 0 (all responses would be the same), got {self.temperature}")
-        if isinstance(self.stop, str) or not all(self.stop):
-            raise ValueError(f"stop must be a tuple of texts that are not empty, got {self.stop!r}")
-        if self.top_k < 0 or not 0 < self.top_p <= 1 or self.max_new_tokens < 1:
-            given = f"{self.top_k}, {self.top_p}, {self.max_new_tokens}"
-            raise ValueError(f"need top_k >= 0, 0 < top_p <= 1, max_new_tokens >= 1; got {given}")
-
-    def describe(self) -> dict[str, Any]:
-        """What a run must keep the same; texts that end a response only where there are any."""
-        return {name: value for name, value in vars(self).items() if name != "stop" or value}
 
 
 @dataclass(frozen=True)
@@ -152,12 +107,13 @@ class TransformersSampler(CausalModel):
 
     def sample(self, prompts: Sequence[Messages], seed: int) -> list[list[Response | None]]:
         """Per prompt, its responses. The global random state is left alone."""
-        settings = vars(self.config).copy()
-        number, stop = settings.pop("num_samples"), settings.pop("stop")
+        names = ("max_new_tokens", "temperature", "top_k", "top_p")
+        settings = {name: getattr(self.config, name) for name in names}
+        number, stop = self.config.num_samples, self.config.stop
         texts = [text for prompt in prompts for text in [render(self.tokenizer, prompt, True)] * number]
         if not settings["temperature"]:
             settings |= dict.fromkeys(("temperature", "top_k", "top_p"))  # greedy decoding reads none of them
-        found = self.draw(texts, seed, do_sample=number > 1, **settings)
+        found = self.draw(texts, seed, do_sample=self.config.temperature > 0, **settings)
         responses = [Response(text, reason == "stop") for text, reason in self._texts(found, stop)]
         return _grouped(responses, number)
 
@@ -165,28 +121,21 @@ class TransformersSampler(CausalModel):
 class ServedSampler:
     """Samples from a model on any OpenAI-compatible server.
 
-    `top_k` is not part of that protocol; vLLM and others take it as an additional field, and the client must have been
-    made with it: `ChatClient(..., extra_body=ServedSampler.extra_body(config))`. Whether the same seed gives the same
-    responses is the server's affair; those in the client's cache stay.
+    `top_k` and `min_p` are not part of that protocol; vLLM and others take them. Whether the same seed gives the same
+    responses depends on the server; those in the client's cache stay.
 
     Args:
-        client ([`~hf_factuality.chat.client.ChatClient`]):
+        client ([`~hf_factuality.generation.client.ChatClient`]):
             Server and model.
         config ([`SamplingConfig`], *optional*):
             Settings.
     """
 
     name = "served"
-    _says_top_k = False
 
     def __init__(self, client: ChatClient, config: SamplingConfig | None = None):
         self.client = client
         self.config = config or SamplingConfig()
-
-    @staticmethod
-    def extra_body(config: SamplingConfig) -> dict[str, Any]:
-        """Fields that the requests need beyond the protocol's, for [`~hf_factuality.chat.client.ChatClient`]."""
-        return {"top_k": config.top_k} if config.top_k else {}
 
     def describe(self) -> dict[str, Any]:
         """Model and settings, not the server's address; see [`Sampler`]."""
@@ -197,15 +146,10 @@ class ServedSampler:
         """What is asked: per prompt `num_samples` requests, each with a seed of its own."""
         settings = self.config
         return [
-            ChatRequest(
-                tuple((message["role"], message["content"]) for message in prompt),
-                temperature=settings.temperature, top_p=settings.top_p, top_k=settings.top_k if self._says_top_k else 0,
-                max_tokens=settings.max_new_tokens, stop=settings.stop,
-                seed=(seed + place * settings.num_samples + number) % 2**31,
-            )
+            ChatRequest.of(prompt, settings, (seed + place * settings.num_samples + number) % 2**31)
             for place, prompt in enumerate(prompts)
             for number in range(settings.num_samples)
-        ]  # fmt: skip
+        ]
 
     def sample(self, prompts: Sequence[Messages], seed: int) -> list[list[Response | None]]:
         """Per prompt, its responses; `ServerError` if the server is gone."""
@@ -228,7 +172,6 @@ class VLLMSampler(ServedSampler):
     """
 
     name = "vllm"
-    _says_top_k = True
 
     def __init__(
         self,

@@ -9,11 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hf_factuality.chat.sureness import SURE_WORDS
+from hf_factuality.generation.sureness import SURE_WORDS
 from hf_factuality.hub.cards.card import before_and_after, format_table
 from hf_factuality.hub.results import environment, folder_fingerprint, measured_entry, write_results
+from hf_factuality.methods.long_form.reward import answer_outcome
 from hf_factuality.report import ReportSample, write_report
-from hf_factuality.rewards.long_form import answer_outcome
 from hf_factuality.spans import Label
 from hf_factuality.verifiers.base import JudgeInput, Judgement
 from hf_factuality.worlds import (
@@ -236,7 +236,9 @@ class BiographyDemo(ClosedWorldDemo):
         with PartialState().main_process_first():
             if not (folder / "pairs.parquet").exists():
                 print(f"Sampling 16 biographies of each of {len(self.train_dataset)} people, and labelling them ...")
-                settings = SamplingConfig(num_samples=16, max_new_tokens=self.max_new_tokens)
+                settings = SamplingConfig(
+                    num_samples=16, temperature=0.8, top_k=40, max_new_tokens=self.max_new_tokens
+                )
                 preferences_from(
                     read_questions([{**row, "id": row["person"]} for row in self.train_dataset]),
                     TransformersSampler(self.model_dir, config=settings, batch_size=256),
@@ -303,10 +305,12 @@ class KnowledgeDemo(ClosedWorldDemo):
         rows = [
             {**row, "answer": [f"<answer> {row['answer']} </answer>", row["answer"]]} for row in self.train_dataset
         ]
-        drawn = (5, 0.7) if variant == "uncertain" else (1, 0.0)
-        sampling = SamplingConfig(*drawn, top_k=0, max_new_tokens=12, stop=("<confidence>",))
+        number, temperature = (5, 0.7) if variant == "uncertain" else (1, 0.0)
+        sampling = SamplingConfig(
+            num_samples=number, temperature=temperature, max_new_tokens=12, stop=("<confidence>",)
+        )
         words = {"refusals": ("<answer> I do not know </answer>",)} if variant == "unknown" else {"question": ""}
-        folder = Path(output_dir) / f"refusals-{Path(self.model_dir).name}-{drawn[0]}-seed{seed}"
+        folder = Path(output_dir) / f"refusals-{Path(self.model_dir).name}-{number}-seed{seed}"
         return refusals_from(
             read_questions(rows), TransformersSampler(self.model_dir, config=sampling, batch_size=256),
             GoldVerifier("world"), folder, refusals=RefusalConfig(variant, **words), seed=seed, questions_per_batch=256,

@@ -16,8 +16,8 @@ from hf_factuality.data import CorrectionConfig, corrections_from, read_question
 from hf_factuality.data.sampling import SamplingConfig, TransformersSampler
 from hf_factuality.demos.closed_world import ClosedWorldDemo
 from hf_factuality.functional.answers import exact_match
-from hf_factuality.functional.correction import CHECKED_RIGHT, CHECKED_WRONG, correction_figures
 from hf_factuality.hub.cards.card import write_method_card
+from hf_factuality.methods.self_correction.formula import CHECKED_RIGHT, CHECKED_WRONG, correction_figures
 from hf_factuality.reading.marks import extract_answer, self_verdict
 from hf_factuality.verifiers import GoldVerifier
 
@@ -47,7 +47,7 @@ class CorrectionDemo(ClosedWorldDemo):
         self.base = str(self._taught(self.output_dir / f"form-{Path(self.model_dir).name}-seed{seed}"))
 
     def _sampler(self, model: Any, tokenizer: Any = None, number: int = 4) -> TransformersSampler:
-        config = SamplingConfig(number, float(number > 1), top_k=0, max_new_tokens=self.max_new_tokens)
+        config = SamplingConfig(num_samples=number, temperature=float(number > 1), max_new_tokens=self.max_new_tokens)
         return TransformersSampler(model, tokenizer, config, batch_size=512)
 
     def _taught(self, folder: Path) -> Path:

@@ -10,11 +10,11 @@ from typing import Any
 from hf_factuality.hub.cards.card import format_value as shown
 
 
-def listed(given: str | Iterable[str] | None) -> list[str]:
-    """Names that were given one by one or with commas, each once."""
-    given = [given] if isinstance(given, str) else given
-    names = [name.strip() for text in given or () for name in text.split(",")]
-    return list(dict.fromkeys(filter(None, names)))
+def listed(given: Any) -> list[Any]:
+    """Names that were given one by one or with commas, each once; objects in their place stay what they are."""
+    given = () if given is None else given if isinstance(given, Iterable) and not isinstance(given, str) else [given]
+    names = [name for it in given for name in (map(str.strip, it.split(",")) if isinstance(it, str) else [it])]
+    return list(dict.fromkeys(name for name in names if name != ""))
 
 
 def check_at_least_one(**values: int | None) -> None:

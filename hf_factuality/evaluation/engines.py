@@ -12,44 +12,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from hf_factuality.chat.base import ChatAnswer, ChatRequest
-from hf_factuality.chat.given import ANSWER_COLUMNS, given_answers, is_header
 from hf_factuality.data.benchmarks.base import BenchmarkItem
 from hf_factuality.errors import DataError
 from hf_factuality.functional.metrics import require_log_likelihoods
+from hf_factuality.generation.base import ChatAnswer, ChatRequest
+from hf_factuality.generation.given import ANSWER_COLUMNS, given_answers, is_header
+from hf_factuality.generation.sampling import SamplingConfig
 from hf_factuality.io.rows import file_kind, listed, read_rows
 
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Generation:
-    """How completions are sampled; `ValueError` if a number is out of range. A temperature of 0 takes the likeliest token."""
-
-    max_new_tokens: int
-    temperature: float
-    top_p: float
-    n_samples: int
-    seed: int
-    stop: tuple[str, ...] = ()
-
-    def __post_init__(self):
-        for name, value, fine, wanted in (
-            ("max_new_tokens", self.max_new_tokens, self.max_new_tokens >= 1, "at least 1"),
-            ("temperature", self.temperature, 0 <= self.temperature < float("inf"), "a number from 0 up"),
-            ("top_p", self.top_p, 0 < self.top_p <= 1, "in (0, 1]"),
-            ("num_samples", self.n_samples, self.n_samples >= 1, "at least 1"),
-        ):
-            if not fine:
-                raise ValueError(f"`{name}` must be {wanted}, got {value:g}")
-        if self.n_samples > 1 and self.temperature == 0:
-            raise ValueError(
-                f"`num_samples` {self.n_samples} at `temperature` 0 gives the same completion again and again; raise "
-                "`temperature`, or take one sample"
-            )
-        if not all(self.stop):
-            raise ValueError("`stop` must not be empty")
 
 
 @dataclass(frozen=True)
@@ -64,16 +36,9 @@ class Request:
         digest = hashlib.sha256(f"{seed}\0{self.item.id}\0{self.sample}".encode("utf-8", "surrogatepass")).digest()
         return int.from_bytes(digest[:4], "big") >> 1
 
-    def chat(self, generation: Generation) -> ChatRequest:
+    def chat(self, sampling: SamplingConfig) -> ChatRequest:
         """What a chat model is asked."""
-        return ChatRequest(
-            tuple((message["role"], message["content"]) for message in self.item.messages),
-            temperature=generation.temperature,
-            top_p=generation.top_p,
-            max_tokens=generation.max_new_tokens,
-            seed=self.seed(generation.seed) if generation.temperature else None,
-            stop=generation.stop,
-        )
+        return ChatRequest.of(self.item.messages, sampling, self.seed(sampling.seed) if sampling.temperature else None)
 
 
 class Engine(Protocol):
@@ -87,10 +52,10 @@ class Engine(Protocol):
     def settings(self) -> dict[str, Any]:
         """What else decides the answers, such as the chat template's use; no machine, no batch size."""
 
-    def check(self, items: Sequence[BenchmarkItem], generation: Generation | None) -> None:
-        """Raise what answering these items would raise in the end; `generation` is `None` for log-likelihoods."""
+    def check(self, items: Sequence[BenchmarkItem], sampling: SamplingConfig | None) -> None:
+        """Raise what answering these items would raise in the end; `sampling` is `None` for log-likelihoods."""
 
-    def generate(self, requests: Sequence[Request], generation: Generation) -> Iterator[tuple[Request, ChatAnswer]]:
+    def generate(self, requests: Sequence[Request], sampling: SamplingConfig) -> Iterator[tuple[Request, ChatAnswer]]:
         """A completion per request, without its prefill."""
 
     def log_likelihoods(self, items: Sequence[BenchmarkItem]) -> Iterator[tuple[str, list[float]]]:
@@ -98,7 +63,7 @@ class Engine(Protocol):
 
 
 class ServerEngine:
-    """A model on an OpenAI-compatible server, through [`~hf_factuality.chat.client.ChatClient`], which gets `kwargs`. `cache`
+    """A model on an OpenAI-compatible server, through [`~hf_factuality.generation.client.ChatClient`], which gets `kwargs`. `cache`
     holds the answers of a batch that is under way, so that a killed run asks for none of them again."""
 
     generates = True
@@ -113,7 +78,7 @@ class ServerEngine:
         template_arguments: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ):
-        from hf_factuality.chat.client import ChatClient
+        from hf_factuality.generation.client import ChatClient
 
         self.cache = cache
         self._concurrency = concurrency
@@ -129,18 +94,18 @@ class ServerEngine:
     def settings(self) -> dict[str, Any]:
         return {"prompt_format": "server", "chat_template_kwargs": self._template_arguments}
 
-    def check(self, items: Sequence[BenchmarkItem], generation: Generation | None) -> None:
+    def check(self, items: Sequence[BenchmarkItem], sampling: SamplingConfig | None) -> None:
         """A server says itself what it cannot answer; the flags refuse log-likelihoods, which none tells."""
 
-    def generate(self, requests: Sequence[Request], generation: Generation) -> Iterator[tuple[Request, ChatAnswer]]:
-        from hf_factuality.chat.client import ServerError
+    def generate(self, requests: Sequence[Request], sampling: SamplingConfig) -> Iterator[tuple[Request, ChatAnswer]]:
+        from hf_factuality.generation.client import ServerError
 
         size = 4 * self._concurrency
         try:
             for start in range(0, len(requests), size):
                 part = requests[start : start + size]
                 try:
-                    answers, failure = self._client.chat([request.chat(generation) for request in part]), None
+                    answers, failure = self._client.chat([request.chat(sampling) for request in part]), None
                 except ServerError as error:
                     answers, failure = error.answers, error
                 yield from (found for found in zip(part, answers, strict=True) if found[1] is not None)
@@ -234,8 +199,8 @@ class FileEngine:
             raise DataError(f"{self._path.name}: rows have {few} to {many} completions; give as many each")
         return counts.pop() if counts else 1
 
-    def check(self, items: Sequence[BenchmarkItem], generation: Generation | None) -> None:
-        if generation is not None:
+    def check(self, items: Sequence[BenchmarkItem], sampling: SamplingConfig | None) -> None:
+        if sampling is not None:
             return
         for item in items:
             values = self._by_id.get(item.id, {}).get("log_likelihoods")
@@ -250,7 +215,7 @@ class FileEngine:
             except ValueError as error:
                 raise DataError(f"{self._path.name}: item {item.id!r}: {error}") from error
 
-    def generate(self, requests: Sequence[Request], generation: Generation) -> Iterator[tuple[Request, ChatAnswer]]:
+    def generate(self, requests: Sequence[Request], sampling: SamplingConfig) -> Iterator[tuple[Request, ChatAnswer]]:
         for request in requests:
             row = self._by_id.get(request.item.id)
             text = None if row is None else row["completions"][request.sample]
@@ -259,6 +224,12 @@ class FileEngine:
     def log_likelihoods(self, items: Sequence[BenchmarkItem]) -> Iterator[tuple[str, list[float]]]:
         for item in items:
             yield item.id, [float(value) for value in self._by_id[item.id]["log_likelihoods"]]
+
+
+def described(sampling: SamplingConfig) -> dict[str, Any]:
+    """Settings as results and files of answers have them."""
+    found = {**sampling.describe(), "seed": sampling.seed, "stop": sampling.stop, "n_samples": sampling.num_samples}
+    return {name: value for name, value in found.items() if name != "num_samples" and (name != "top_k" or value)}
 
 
 def _identity(name: str | None, revision: str | None = None, server: str | None = None) -> dict[str, Any]:

@@ -6,10 +6,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from hf_factuality._lazy import object_name
+from hf_factuality.data.benchmarks.registry import named_benchmarks
+from hf_factuality.data.benchmarks.rows import Reader
+from hf_factuality.evaluation._shared import listed
 from hf_factuality.evaluation.model import EvaluateResult, evaluate_model
 from hf_factuality.evaluation.plan import Arguments
 from hf_factuality.evaluation.suite import evaluate_suite
 from hf_factuality.hub.results import public
+from hf_factuality.metrics._registry import Metric, named_metrics
+from hf_factuality.verifiers.base import Verifier
 
 
 _ADDRESSES = ("base_url", "judge_base_url", "verifier_base_url")
@@ -17,7 +23,7 @@ _ADDRESSES = ("base_url", "judge_base_url", "verifier_base_url")
 
 def evaluate(
     model: str | Sequence[str] | None = None,
-    benchmark: str | Sequence[str] | None = None,
+    benchmark: str | Reader | Sequence[str | Reader] | None = None,
     *,
     suite: str | None = None,
     dataset: str | Path | Mapping[str, str | Path] | None = None,
@@ -25,7 +31,7 @@ def evaluate(
     dataset_revision: str | None = None,
     style: str | None = None,
     limit: int | None = None,
-    metrics: str | Sequence[str] | None = None,
+    metrics: Metric | Sequence[Metric] | None = None,
     metric_args: Mapping[str, Mapping[str, Any]] | None = None,
     revision: str | None = None,
     base_url: str | None = None,
@@ -47,7 +53,7 @@ def evaluate(
     best_of_steps: str | None = None,
     stop: str | Sequence[str] | None = None,
     seed: int = 0,
-    verifier: str | None = None,
+    verifier: str | Verifier | None = None,
     verifier_base_url: str | None = None,
     verifier_tokens: int | None = None,
     scope: str = "answer",
@@ -76,8 +82,8 @@ def evaluate(
     Args:
         model (`str` or `Sequence[str]`, *optional*):
             Id on the Hub or folder, of a model or a PEFT adapter; with `base_url`, its name there; several with `suite`.
-        benchmark (`str` or `Sequence[str]`, *optional*):
-            Names of benchmarks.
+        benchmark (`str`, [`~hf_factuality.data.benchmarks.Reader`] or a sequence of them, *optional*):
+            Names of benchmarks; also of your own, as `"package.module:name"` or objects.
         suite (`str`, *optional*):
             `"long-form"` or `"tax"`: several models side by side.
         dataset (`str`, `Path` or `Mapping[str, str | Path]`, *optional*):
@@ -86,8 +92,8 @@ def evaluate(
             Of the dataset, and of the prompts.
         limit (`int`, *optional*):
             A seeded sample of so many items (of a file of your own, the first).
-        metrics (`str` or `Sequence[str]`, *optional*):
-            Instead of the benchmark's.
+        metrics (`str`, `Callable` or a sequence of them, *optional*):
+            Instead of the benchmark's; also metrics over claims of your own, as `"package.module:function"` or functions.
         metric_args (`Mapping[str, Mapping[str, Any]]`, *optional*):
             Arguments of metrics over claims, as `{"factscore": {"gamma": 0}}`.
         revision (`str`, *optional*):
@@ -105,8 +111,9 @@ def evaluate(
             How answers are sampled; by default as the benchmark says. `seed` is also of `limit`.
         best_of, best_of_by, best_of_steps (`str`, *optional*):
             Numbers with commas for the expected score of the best of N of the samples; who chooses; how scores of parts are one.
-        verifier (`str`, *optional*), verifier_base_url, verifier_tokens:
-            A name for [`load_verifier`], for metrics over claims; its server, and room for its answers.
+        verifier (`str` or `Verifier`, *optional*), verifier_base_url, verifier_tokens:
+            A name for [`load_verifier`] or a verifier, for metrics over claims; its server, and room for its answers. Files of
+            answers know a verifier without a name by its class: with other settings, judge anew by `overwrite`.
         scope (`str`, *optional*, defaults to `"answer"`):
             What of a completion is judged: `"answer"`, `"think"` or `"completion"`.
         knowledge (`str` or `Path`, *optional*), retriever (`str`, *optional*), num_passages (`int`, *optional*, defaults to 5):
@@ -136,10 +143,14 @@ def evaluate(
         could be answered or judged. `OSError`: a file cannot be written.
     """
     given = dict(locals())
+    metric_names, own_metrics = named_metrics(listed(metrics))
+    benchmark_names, own_benchmarks = named_benchmarks(listed(benchmark))
     given.update(
         model=_several(model),
-        benchmark=_several(benchmark),
-        metrics=_several(metrics),
+        benchmark=benchmark_names or None,
+        own_benchmarks=own_benchmarks,
+        metrics=metric_names or None,
+        own_metrics=own_metrics,
         stop=_several(stop),
         dataset=_datasets(dataset),
         answers=[Path(path) for path in _several(answers) or ()] or None,
@@ -173,4 +184,14 @@ def _call(given: Mapping[str, Any]) -> str:
     said = {
         name: it for name, it in sorted(given.items()) if it is not None and it is not False and name not in _ADDRESSES
     }
-    return f"hf_factuality.evaluate({', '.join(f'{name}={public(it)!r}' for name, it in said.items())})"
+    return f"hf_factuality.evaluate({', '.join(f'{name}={_shown(it)}' for name, it in said.items())})"
+
+
+def _shown(value: Any) -> str:
+    """An argument, without folders; of an object its name, or that of its class, since others would hold addresses."""
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(map(_shown, value))}]"
+    if isinstance(value, Reader):
+        return repr(value.name)
+    plain = value is None or isinstance(value, (str, int, float, Path, Mapping))
+    return repr(public(value)) if plain else object_name(value)

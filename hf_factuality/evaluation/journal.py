@@ -8,8 +8,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from hf_factuality.chat.journal import Lines, dumps
 from hf_factuality.errors import DataError
+from hf_factuality.generation.journal import Lines, dumps
 from hf_factuality.hub.results import differences
 from hf_factuality.io.files import write_atomically
 

@@ -11,11 +11,12 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from hf_factuality.chat.base import ChatAnswer
-from hf_factuality.chat.causal import CausalModel, render
 from hf_factuality.data.benchmarks.base import BenchmarkItem
 from hf_factuality.errors import CheckpointError, DataError
-from hf_factuality.evaluation.engines import Generation, Request
+from hf_factuality.evaluation.engines import Request
+from hf_factuality.generation.base import ChatAnswer
+from hf_factuality.generation.causal import CausalModel, render
+from hf_factuality.generation.sampling import SamplingConfig
 from hf_factuality.hub.results import folder_fingerprint
 from hf_factuality.io.upload import naming_model
 
@@ -127,7 +128,7 @@ class LocalEngine(CausalModel):
         ids = self.tokenizer(text)["input_ids"]
         return ids[:-1] if len(ids) > len(plain) and ids[-1] in self._ends() and ids[-1:] != plain[-1:] else ids
 
-    def check(self, items: Sequence[BenchmarkItem], generation: Generation | None) -> None:
+    def check(self, items: Sequence[BenchmarkItem], sampling: SamplingConfig | None) -> None:
         """Raises `DataError` if a prompt is empty, or does not fit into the model with what is to follow it."""
         self.split_choices, positions = 0, self._positions()
         for item in items:
@@ -137,27 +138,27 @@ class LocalEngine(CausalModel):
                 except UnicodeEncodeError as error:
                     message = f"item {item.id!r} holds half of a surrogate pair: {error}; repair its text"
                     raise DataError(message) from None
-            if generation is None:
+            if sampling is None:
                 lengths = [len(prompt) + len(choice) for prompt, choice in self._pairs(item)]
                 needed, what = max(lengths, default=0), "its longest choice"
             else:
                 prompt = len(self._encode(self.prompt(item)))
                 if not prompt:
                     raise DataError(f"item {item.id!r} has an empty prompt")
-                needed, what = prompt + generation.max_new_tokens, f"`max_new_tokens` {generation.max_new_tokens}"
+                needed, what = prompt + sampling.max_new_tokens, f"`max_new_tokens` {sampling.max_new_tokens}"
             if positions and needed > positions:
-                fix = "" if generation is None else f"; lower it by {needed - positions}"
+                fix = "" if sampling is None else f"; lower it by {needed - positions}"
                 size = f"{needed} tokens, and the model has {positions} positions"
                 raise DataError(f"item {item.id!r}: the prompt and {what} are {size}{fix}")
         if self.split_choices:
             logger.warning("%d choices merge with their prompt and were encoded apart", self.split_choices)
 
     @torch.inference_mode()
-    def generate(self, requests: Sequence[Request], generation: Generation) -> Iterator[tuple[Request, ChatAnswer]]:
+    def generate(self, requests: Sequence[Request], sampling: SamplingConfig) -> Iterator[tuple[Request, ChatAnswer]]:
         """A completion per request, the longest prompts first."""
         ids = {request.item.id: self._encode(self.prompt(request.item)) for request in requests}
-        seed = generation.seed
-        rows = [(it, ids[it.item.id], it.seed(seed), it.chat(generation)) for it in requests]
+        seed = sampling.seed
+        rows = [(it, ids[it.item.id], it.seed(seed), it.chat(sampling)) for it in requests]
         for request, text, reason in self._complete(rows):
             yield request, ChatAnswer(text, reason)
 

@@ -10,19 +10,16 @@ import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hf_factuality.chat.base import ended_at_limit
-from hf_factuality.chat.journal import only_run
 from hf_factuality.evaluation import own_file
 from hf_factuality.evaluation._shared import counts, failures, numbers, shown, shown_interval
-from hf_factuality.evaluation.engines import Engine, FileEngine, ServerEngine
+from hf_factuality.evaluation.engines import Engine, FileEngine, ServerEngine, described
 from hf_factuality.evaluation.journal import Journal
 from hf_factuality.evaluation.plan import (
     GRADED_METRICS,
-    JUDGED_METRICS,
     Arguments,
     Plan,
     Task,
@@ -35,6 +32,8 @@ from hf_factuality.evaluation.scoring import Answers, check_gold, score
 from hf_factuality.evaluation.tax import Ability
 from hf_factuality.evaluation.verification import AnswerJudge, AnswerVerifier
 from hf_factuality.functional.scoring import ClaimCounts, count_claims
+from hf_factuality.generation.base import ended_at_limit
+from hf_factuality.generation.journal import only_run
 from hf_factuality.hub.cards.scores import shown_count
 from hf_factuality.hub.results import check_same_model, environment, now, public, write_results
 from hf_factuality.io.files import write_atomically
@@ -143,12 +142,15 @@ def _prepare(args: Arguments, task: Task, stack: ExitStack) -> None:
     task.items, task.provenance = load_task_items(args, task, args.limit)
     if task.name == own_file.NAME:
         task.items = own_file.with_rules(task.items, args.scorers, args.default_data_source, args.limit is None)
-    for name in sorted(task.metric_args.keys() & set(task.metrics)):
-        check_metric_args(name, task.metric_args[name], domains=sorted({it.domain or "all" for it in task.items}))
+    for name in sorted(task.claim_metrics & {*task.metric_args, *task.own_metrics}):
+        metric = task.own_metrics.get(name, name)
+        check_metric_args(
+            metric, task.metric_args.get(name, {}), domains=sorted({it.domain or "all" for it in task.items})
+        )
     graded = {*GRADED_METRICS} & {*task.metrics}
     if "accuracy" in task.metrics or graded and task.benchmark.data_source:
         check_gold(task.benchmark, task.items)
-    judged = [name for name in task.metrics if name in JUDGED_METRICS and not (args.judge and name == "halluqa")]
+    judged = [name for name in task.metrics if name in task.judged_metrics and not (args.judge and name == "halluqa")]
     if args.judge and (graded or "halluqa" in task.metrics):
         how = {"prompt": args.judge_prompt, "votes": args.judge_votes, "tokens": args.judge_tokens}
         task.judge = AnswerJudge(task.name, args.judge, args.judge_base_url, **how)
@@ -187,7 +189,7 @@ def _file_engine(args: Arguments, task: Task) -> FileEngine:
     engine.join(load_task_items(args, task, None)[0] if whole else task.items, sample=args.limit is not None)
     if task.generation:
         n_samples, temperature = engine.samples(task.items), task.generation.temperature or 1.0
-        task.generation = replace(task.generation, n_samples=n_samples, temperature=temperature)
+        task.generation = replace(task.generation, num_samples=n_samples, temperature=temperature)
         check_samples(task, path.name)
     return engine
 
@@ -207,7 +209,7 @@ def _measure(
 ) -> tuple[list[dict[str, Any]], Answers]:
     """Results of one benchmark, whose file of answers is complete afterwards, and its answers."""
     source, sampled = task.provenance, engine.generates and task.generation is not None
-    how = {**engine.settings(), **(asdict(task.generation) if sampled else {})}
+    how = {**engine.settings(), **(described(task.generation) if sampled else {})}
     dataset = {name: source[name] for name in ("dataset", "split", "revision", "style", "seed")}
     settings = public({"benchmark": task.name, "dataset": dataset, "model": model, "generation": how})
     journal = Journal(task.answers, settings, args.overwrite)
@@ -226,7 +228,7 @@ def _measure(
     every = source["used"] == source["rows"] - sum(source["dropped"].values())
     drawn = None if every and not getattr(task.benchmark, "draws", False) else source["seed"]
     if task.generation is not None and not engine.generates:
-        how["n_samples"] = task.generation.n_samples
+        how["n_samples"] = task.generation.num_samples
     samples = [sample for known in answers.known for sample in known.get("completions", [])]
     common = {
         "truncated": sum(ended_at_limit((it or {}).get("finish_reason")) for it in samples) if sampled else None,
@@ -241,7 +243,7 @@ def _measure(
     }
     entries = []
     for name, result in found.items():
-        verified = task.verifier and name in JUDGED_METRICS and not (name == "halluqa" and task.judge)
+        verified = task.verifier and name in task.judged_metrics and not (name == "halluqa" and task.judge)
         who = task.verifier.description if verified else None
         common["higher_is_better"] = name != "calibration"
         entries.append({"benchmark": task.name, "metric": name, **result, "verifier": who, **common})

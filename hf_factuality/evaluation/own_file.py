@@ -9,10 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from hf_factuality.chat.given import chat_of
 from hf_factuality.data.benchmarks.base import Benchmark, BenchmarkItem, with_checklist
 from hf_factuality.data.reading import messages_of
 from hf_factuality.errors import DataError
+from hf_factuality.generation.given import chat_of
 from hf_factuality.io.messages import last_answer
 from hf_factuality.io.rows import SUFFIXES, listed, read_rows
 from hf_factuality.verifiers.base import evidence_passages

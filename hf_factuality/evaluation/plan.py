@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import difflib
 import importlib.util
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from hf_factuality.data.benchmarks.base import Benchmark, BenchmarkItem
 from hf_factuality.data.benchmarks.registry import benchmark_names, get_benchmark, load_items
+from hf_factuality.data.benchmarks.rows import Reader
 from hf_factuality.errors import DataError
 from hf_factuality.evaluation import own_file
 from hf_factuality.evaluation._shared import (
@@ -22,17 +23,16 @@ from hf_factuality.evaluation._shared import (
     make_way,
 )
 from hf_factuality.evaluation.best_of import parse_best_of
-from hf_factuality.evaluation.engines import Generation
 from hf_factuality.evaluation.verification import AnswerJudge, AnswerVerifier
-from hf_factuality.functional.process import AGGREGATES
+from hf_factuality.generation.sampling import SamplingConfig
 from hf_factuality.hub.results import load_results
+from hf_factuality.methods.process_reward.formula import AGGREGATES
 from hf_factuality.metrics._arguments import check_argument_values
 from hf_factuality.metrics._registry import CLAIM_METRICS, METRIC_NAMES
 from hf_factuality.reading.scopes import SCOPES
+from hf_factuality.verifiers.base import Verifier
 
 
-JUDGED_METRICS = (*CLAIM_METRICS, "halluqa")
-"""Metrics that need a verifier or a judge."""
 GRADED_METRICS = ("abstention", "calibration")
 """Metrics that need to know which answers are right."""
 ABILITIES = {
@@ -97,7 +97,7 @@ class Arguments:
     best_of_steps: str | None
     stop: Sequence[str] | None
     seed: int
-    verifier: str | None
+    verifier: str | Verifier | None
     verifier_base_url: str | None
     verifier_tokens: int | None
     scope: str
@@ -117,6 +117,13 @@ class Arguments:
     fail_under: Mapping[str, float]
     max_not_judged: float | None
     command: str
+    own_metrics: Mapping[str, Callable[..., dict[str, Any]]] = field(default_factory=dict)
+    own_benchmarks: Mapping[str, Reader] = field(default_factory=dict)
+
+    @property
+    def claim_metrics(self) -> tuple[str, ...]:
+        """Ours, and those of the user."""
+        return (*CLAIM_METRICS, *self.own_metrics)
 
 
 @dataclass
@@ -126,12 +133,13 @@ class Task:
     benchmark: Benchmark
     style: str
     metrics: tuple[str, ...]
-    generation: Generation | None  # None: over log-likelihoods
+    generation: SamplingConfig | None  # None: over log-likelihoods
     answers: Path | None = None  # the file of answers, to be written
     scope: str = SCOPES[0]
     dataset: str | None = None
     checklists: bool = False  # whether answers are compared with those of the items
     metric_args: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    own_metrics: Mapping[str, Callable[..., dict[str, Any]]] = field(default_factory=dict)
     best_of: tuple[int, ...] = ()
     best_of_by: str | None = None  # who chooses the answer that accuracy is of
     best_of_steps: str = AGGREGATES[0]
@@ -147,6 +155,16 @@ class Task:
         return self.benchmark.name
 
     @property
+    def claim_metrics(self) -> set[str]:
+        """Those of its metrics that are over claims."""
+        return {*self.metrics} & {*CLAIM_METRICS, *self.own_metrics}
+
+    @property
+    def judged_metrics(self) -> set[str]:
+        """Those that need a verifier or a judge."""
+        return self.claim_metrics | {*self.metrics} & {"halluqa"}
+
+    @property
     def plain(self) -> bool:
         """Whether its prompts are published as text."""
         return (self.name, self.style) in PLAIN
@@ -154,7 +172,7 @@ class Task:
     @property
     def judged_samples(self) -> int:
         """Completions per item that are judged."""
-        return self.generation.n_samples if self.best_of and self.generation else 1
+        return self.generation.num_samples if self.best_of and self.generation else 1
 
 
 @dataclass(frozen=True)
@@ -168,12 +186,12 @@ class Plan:
     template_arguments: Mapping[str, Any]
 
 
-def metrics_of(benchmark: Benchmark) -> tuple[str, ...]:
-    """Names of the metrics that are defined for a benchmark, its own first."""
+def metrics_of(benchmark: Benchmark, more: Sequence[str] = ()) -> tuple[str, ...]:
+    """Names of the metrics that are defined for a benchmark, its own first; `more` are over claims."""
     if benchmark.kind == "log_likelihood":
         return benchmark.metrics
-    more = ("accuracy", *GRADED_METRICS) if benchmark.data_source and benchmark.name != "halueval-qa" else ()
-    return tuple(dict.fromkeys((*benchmark.metrics, *more, *CLAIM_METRICS)))
+    answered = ("accuracy", *GRADED_METRICS) if benchmark.data_source and benchmark.name != "halueval-qa" else ()
+    return tuple(dict.fromkeys((*benchmark.metrics, *answered, *CLAIM_METRICS, *more)))
 
 
 def make_plan(args: Arguments) -> Plan:
@@ -196,7 +214,8 @@ def make_plan(args: Arguments) -> Plan:
     computed = {*(name for task in tasks for name in task.metrics)}
     arguments = check_argument_values(args.metric_args, computed)
     for name in arguments:
-        refuse(name not in CLAIM_METRICS, f"`metric_args`: {name} takes none; only {', '.join(CLAIM_METRICS)} do")
+        known = args.claim_metrics
+        refuse(name not in known, f"`metric_args`: {name} takes none; only {', '.join(known)} do")
     for task in tasks:
         task.metric_args, task.dataset = arguments, datasets.get(task.name, datasets.get(""))
     for path in (args.out, *(task.answers for task in tasks)):
@@ -218,7 +237,7 @@ def make_plan(args: Arguments) -> Plan:
 
 def check_samples(task: Task, source: str) -> None:
     """Check that each metric takes as many completions per item as `source` gives, and `best_of` no more than those."""
-    n_samples, claims = task.generation.n_samples, set(CLAIM_METRICS) & set(task.metrics)
+    n_samples, claims = task.generation.num_samples, task.claim_metrics
     where = f"{source} gives {n_samples} completions per item"
     for name in task.metrics:
         hint = "; `best_of` takes several" if name in claims else ""
@@ -234,7 +253,9 @@ def load_task_items(args: Arguments, task: Task, limit: int | None) -> tuple[lis
     if task.name == own_file.NAME:
         return own_file.load_own_items(Path(task.dataset), limit)
     source = {"path": task.dataset, "split": args.split, "revision": args.dataset_revision}
-    return load_items(task.name, **source, style=task.style, seed=args.seed, limit=limit)
+    return load_items(
+        args.own_benchmarks.get(task.name, task.name), **source, style=task.style, seed=args.seed, limit=limit
+    )
 
 
 def refuse(wrong: Any, message: str) -> None:
@@ -244,7 +265,9 @@ def refuse(wrong: Any, message: str) -> None:
 
 def _check_arguments(args: Arguments, benchmarks: Sequence[Benchmark], wanted: set[str]) -> None:
     """Arguments that need others, that exclude each other, or that would change nothing."""
-    claims, judged = sorted(wanted & set(CLAIM_METRICS)), wanted & set(JUDGED_METRICS)
+    over_claims = ", ".join(args.claim_metrics)
+    claims = sorted(wanted & set(args.claim_metrics))
+    judged = {*claims} | wanted & {"halluqa"}
     graded, by_claims = wanted & set(GRADED_METRICS), "metrics over claims take `verifier` llm:MODEL"
     own, names = own_file.FILE_BENCHMARK in benchmarks, ", ".join(sorted(wanted))
     long_form, selects = args.suite == "long-form", args.best_of_by not in (None, "majority")
@@ -266,8 +289,8 @@ def _check_arguments(args: Arguments, benchmarks: Sequence[Benchmark], wanted: s
         (args.judge, ("judge_prompt", "judge_base_url"), "there is no `judge`"),
         (args.knowledge, ("retriever",), "there is no `knowledge`"),
         (args.verifier, ("verifier_base_url", "verifier_tokens"), "there is no `verifier`"),
-        (claims, ("knowledge",), f"it is for metrics over claims ({', '.join(CLAIM_METRICS)})"),
-        (claims or "accuracy" in wanted, ("best_of",), f"it is for accuracy and {', '.join(CLAIM_METRICS)}"),
+        (claims, ("knowledge",), f"it is for metrics over claims ({over_claims})"),
+        (claims or "accuracy" in wanted, ("best_of",), f"it is for accuracy and {over_claims}"),
         (args.best_of and "accuracy" in wanted, ("best_of_by",), "it is for accuracy with `best_of`"),
         (selects, ("best_of_steps",), "it is for `best_of_by` VERIFIER"),
         ("halluqa" in wanted or graded, ("judge",), f"it is for halluqa and {', '.join(GRADED_METRICS)}; {by_claims}"),
@@ -279,7 +302,7 @@ def _check_arguments(args: Arguments, benchmarks: Sequence[Benchmark], wanted: s
             given = getattr(args, flag) not in (None, "auto")
             refuse(given and not used, f"`{flag}` is not used: {reason}; leave it out")
     for wrong, message in (
-        (long_form and wanted - set(claims), f"`suite` takes metrics over claims ({', '.join(CLAIM_METRICS)})"),
+        (long_form and wanted - set(claims), f"`suite` takes metrics over claims ({over_claims})"),
         (
             args.suite == "tax" and "calibration" in wanted,
             "`suite` tax: of calibration, lower is better; take another",
@@ -303,7 +326,7 @@ def _check_arguments(args: Arguments, benchmarks: Sequence[Benchmark], wanted: s
 def _datasets(args: Arguments) -> dict[str, str]:
     """The paths of `dataset` by the benchmark that it names; by `""` without a name."""
     found: dict[str, str] = {}
-    known = SUITES["tax"] if args.suite == "tax" else (*benchmark_names(), own_file.NAME)
+    known = SUITES["tax"] if args.suite == "tax" else (*benchmark_names(), *args.own_benchmarks, own_file.NAME)
     for text in args.dataset or ():
         name, equals, path = text.partition("=")
         found |= {name: path} if equals and name in known else {"": text}
@@ -326,7 +349,8 @@ def _benchmarks(args: Arguments, datasets: Mapping[str, str]) -> list[Benchmark]
     refuse(unclear, f"`dataset` is of one benchmark; give `dataset` NAME=PATH for each, with a NAME of {known}")
     unused = ", ".join(sorted(set(datasets) - {"", *names, *ABILITIES}))
     refuse(unused, f"`dataset` of {unused} is not used: `benchmark` has {', '.join(names)}")
-    found = [own_file.FILE_BENCHMARK if name == own_file.NAME else get_benchmark(name) for name in names]
+    own = {own_file.NAME: own_file.FILE_BENCHMARK, **args.own_benchmarks}
+    found = [own.get(name) or get_benchmark(name) for name in names]
     for benchmark in found:
         if benchmark.repo_id is None and not {"", benchmark.name} & set(datasets):
             raise DataError(f"`benchmark` {benchmark.name} has no default dataset; give its file with `dataset` PATH")
@@ -336,21 +360,26 @@ def _benchmarks(args: Arguments, datasets: Mapping[str, str]) -> list[Benchmark]
 def _metrics(args: Arguments, benchmarks: Sequence[Benchmark]) -> dict[str, tuple[str, ...]]:
     """Per benchmark, the wanted metrics that are defined for it, or its own."""
     wanted = listed(args.metrics)
-    known = sorted({"accuracy", *METRIC_NAMES})
+    known = sorted({"accuracy", *METRIC_NAMES, *args.own_metrics})
     for name in wanted:
         close = difflib.get_close_matches(name, known, n=2)
         hint = f"did you mean {' or '.join(map(repr, close))}?" if close else f"choose of {', '.join(known)}"
         refuse(name not in known, f"`metrics`: unknown metric {name!r}; {hint}")
     found = {}
     for benchmark in benchmarks:
-        defined = metrics_of(benchmark)
+        defined = metrics_of(benchmark, [*args.own_metrics])
         long_form = args.suite == "long-form" and benchmark is own_file.FILE_BENCHMARK
         own = ("factscore",) if long_form else benchmark.metrics
+        odd = ", ".join(name for name in own if name not in known)
+        refuse(
+            odd,
+            f"`benchmark` {benchmark.name} names the metrics {odd}, which are none of ours; choose of {', '.join(known)}",
+        )
         own += ("calibration",) if args.style == "confidence" and args.style in benchmark.styles else ()
         found[benchmark.name] = tuple(name for name in wanted if name in defined) if wanted else own
         here = f"defined for {benchmark.name}, which has {', '.join(defined)}"
         refuse(not found[benchmark.name], f"`metrics`: none of {', '.join(wanted)} is {here}")
-    choices = sorted({name for benchmark in benchmarks for name in metrics_of(benchmark)})
+    choices = sorted({name for benchmark in benchmarks for name in metrics_of(benchmark, [*args.own_metrics])})
     unused = ", ".join(sorted(set(wanted).difference(choices)))
     refuse(unused, f"`metrics`: {unused} is not defined for {', '.join(found)}; choose of {', '.join(choices)}")
     return found
@@ -363,7 +392,7 @@ def _task(args: Arguments, benchmark: Benchmark, metrics: tuple[str, ...]) -> Ta
     answers = args.out.parent / f"{args.out.stem}.{benchmark.name}.answers.jsonl"
     generation = _generation(args, benchmark, style) if benchmark.kind == "generate" else None
     task = Task(benchmark, style, metrics, generation, answers, args.scope, checklists=args.suite == "long-form")
-    task.match = args.match
+    task.match, task.own_metrics = args.match, args.own_metrics
     task.best_of = parse_best_of(args.best_of) if args.best_of is not None else ()
     task.best_of_by, task.best_of_steps = args.best_of_by, args.best_of_steps or AGGREGATES[0]
     if generation is None:
@@ -377,11 +406,12 @@ def _task(args: Arguments, benchmark: Benchmark, metrics: tuple[str, ...]) -> Ta
     return task
 
 
-def _generation(args: Arguments, benchmark: Benchmark, style: str) -> Generation:
+def _generation(args: Arguments, benchmark: Benchmark, style: str) -> SamplingConfig:
     def given(name: str, of_benchmark: str | None = None) -> Any:
         value = getattr(args, name)
         return getattr(benchmark, of_benchmark or name) if value is None else value
 
     stop = tuple(args.stop) if args.stop else STOPS.get((benchmark.name, style), ())
     n_samples = 1 if args.answers else given("num_samples", "n_samples")  # of answers, the file tells
-    return Generation(given("max_new_tokens"), given("temperature"), given("top_p"), n_samples, args.seed, stop)
+    names = ("max_new_tokens", "temperature", "top_p")
+    return SamplingConfig(**{it: given(it) for it in names}, num_samples=n_samples, seed=args.seed, stop=stop)

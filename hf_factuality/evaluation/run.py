@@ -35,7 +35,7 @@ def answer_items(engine: Engine, task: Task, journal: Journal) -> None:
                 journal.add([{"id": name, "prompt": prompts[name], "log_likelihoods": values}])
                 bar.update()
         return
-    requests = [Request(item, sample) for item in task.items for sample in range(task.generation.n_samples)]
+    requests = [Request(item, sample) for item in task.items for sample in range(task.generation.num_samples)]
     todo = [request for request in requests if not journal.sample(request.item.id, request.sample)]
     errors = []
     with _bar(len(todo), " completions") as bar:

@@ -12,14 +12,14 @@ from typing import Any
 from hf_factuality.data.benchmarks.base import Benchmark, BenchmarkItem
 from hf_factuality.errors import DataError
 from hf_factuality.evaluation.best_of import best_of_curve, best_of_n, majority_of_n
-from hf_factuality.evaluation.plan import GRADED_METRICS, JUDGED_METRICS, Task
+from hf_factuality.evaluation.plan import GRADED_METRICS, Task
 from hf_factuality.evaluation.verification import answer_row, found_in, gold_answers, opens_reasoning
 from hf_factuality.functional.answers import contained_match
-from hf_factuality.functional.process import aggregate_steps
 from hf_factuality.functional.scoring import mean
+from hf_factuality.methods.process_reward.formula import aggregate_steps
 from hf_factuality.metrics._claims import Answer, small_answer
 from hf_factuality.metrics._common import Options, make_result
-from hf_factuality.metrics._registry import CLAIM_METRICS, compute
+from hf_factuality.metrics._registry import compute
 from hf_factuality.reading.completion import read
 from hf_factuality.reading.marks import final_range, stated_confidence
 from hf_factuality.reading.rules import abstains
@@ -70,7 +70,7 @@ class Answers:
     @cached_property
     def samples(self) -> list[list[Mapping[str, Any]]]:
         """Per item, what is known of each completion that it should have; nothing of one that is missing."""
-        count = self.task.generation.n_samples if self.task.generation else 0
+        count = self.task.generation.num_samples if self.task.generation else 0
         found = [[*it.get("completions", ()), *[None] * count][:count] for it in self.known]
         return [[sample or {} for sample in samples] for samples in found]
 
@@ -123,9 +123,10 @@ def score(name: str, answers: Answers) -> dict[str, Any]:
         return {"value": found.pop(name), **found}
     predictions, references, options = _INPUTS.get(name, _claims)(answers)
     options |= task.metric_args.get(name, {})
-    found = compute(name, predictions, references, return_scores=True, **options)
+    metric = task.own_metrics.get(name, name)
+    found = compute(metric, predictions, references, return_scores=True, **options)
     found["extractor"] = found["judge"] = None  # the numbers are the model's own
-    if name in JUDGED_METRICS:
+    if name in task.judged_metrics:
         who = task.judge if name == "halluqa" and task.judge else task.verifier
         found["extractor"] = who.description.get("extractor")
         found["judge"] = who.description if who is task.judge else who.description["judge"]
@@ -137,9 +138,9 @@ def score(name: str, answers: Answers) -> dict[str, Any]:
             found["settings"] |= {"data_source" if task.match == "exact" else "final_answer_of": rules}
         if not task.judge and task.scope != SCOPES[0]:
             found["settings"] |= {"scope": task.scope}
-    if task.best_of and name in CLAIM_METRICS:
+    if task.best_of and name in task.claim_metrics:
         flat = [answer for samples in answers.judged for answer in samples]
-        scores = iter(compute(name, flat, return_scores=True, **{**options, "resamples": 0})["scores"])
+        scores = iter(compute(metric, flat, return_scores=True, **{**options, "resamples": 0})["scores"])
         curve = best_of_curve([[next(scores) for _ in samples] for samples in answers.judged], task.best_of)
         found["parts"]["best_of"] = curve
     return {"value": found.pop(name), **found}

@@ -21,10 +21,10 @@ from hf_factuality.evaluation.plan import Arguments, make_plan, refuse
 from hf_factuality.evaluation.scoring import Answers
 from hf_factuality.evaluation.tax import add_tax, tax_cells, tax_rows
 from hf_factuality.evaluation.verification import answer_row, found_in
-from hf_factuality.functional import long_form_axes as axes
 from hf_factuality.functional.scoring import mean
 from hf_factuality.hub.results import now
 from hf_factuality.io.files import write_atomically, writing
+from hf_factuality.methods.long_form import axes
 from hf_factuality.reading.completion import read_text
 from hf_factuality.spans import Label
 from hf_factuality.verifiers.judges.lexical_text import COMMON, PRONOUNS, tokens

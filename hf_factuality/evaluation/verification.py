@@ -8,15 +8,16 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from hf_factuality.chat.cache import content_key
+from hf_factuality._lazy import object_name
 from hf_factuality.data.benchmarks.base import BenchmarkItem
 from hf_factuality.errors import DataError
 from hf_factuality.evaluation.journal import Journal
+from hf_factuality.generation.cache import content_key
+from hf_factuality.methods.abstention.reward import GRADES
 from hf_factuality.metrics._common import describe, who_judges
 from hf_factuality.reading.scopes import opens_think
-from hf_factuality.rewards.abstention import GRADES
 from hf_factuality.spans import Verification
-from hf_factuality.verifiers.base import VerifierInput
+from hf_factuality.verifiers.base import Verifier, VerifierInput
 from hf_factuality.verifiers.guard import GuardedVerifier
 from hf_factuality.verifiers.pipeline import VerifierPipeline
 from hf_factuality.verifiers.registry import load_verifier, served_arguments
@@ -56,14 +57,14 @@ def gold_answers(item: BenchmarkItem) -> list[str]:
 
 
 class AnswerVerifier:
-    """A verifier by its name, with evidence of the items, or of a knowledge base instead.
+    """A verifier, or one by its name, with evidence of the items, or of a knowledge base instead.
 
     By default `retriever` is `"topic"` if every item has a topic, else `"corpus"` (all pages, by `KNOWLEDGE.bm25`).
     """
 
     def __init__(
         self,
-        name: str,
+        given: str | Verifier,
         items: Sequence[BenchmarkItem],
         base_url: str | None = None,
         *,
@@ -72,7 +73,8 @@ class AnswerVerifier:
         top_k: int = 5,
         tokens: int | None = None,
     ):
-        verifier = load_verifier(name, **served_arguments(base_url, tokens))
+        name = given if isinstance(given, str) else object_name(given)
+        verifier = load_verifier(given, **served_arguments(base_url, tokens))
         self.description: dict[str, Any] = {"name": name}
         if knowledge is not None:
             from hf_factuality.retrieval.corpus import with_knowledge
@@ -147,7 +149,7 @@ class AnswerJudge:
     def __init__(
         self, benchmark: str, model: str, base_url: str, *, prompt: Path | None = None, votes=1, tokens=JUDGE_TOKENS
     ):
-        from hf_factuality.chat.client import ChatClient
+        from hf_factuality.generation.client import ChatClient
         from hf_factuality.verifiers.prompts import load_prompt
 
         if votes < 1 or votes % 2 == 0:
@@ -190,7 +192,7 @@ class AnswerJudge:
 
     def vote(self, rows: Sequence[Row]) -> Iterator[tuple[Row, list[str | None]]]:
         """Each row with the votes; `None` for one that could not be read or had no answer."""
-        from hf_factuality.chat.client import ChatRequest
+        from hf_factuality.generation.client import ChatRequest
         from hf_factuality.verifiers.judges.llm import raise_limit, read_choice
 
         words, several = tuple(self._said), self._votes > 1
@@ -200,7 +202,7 @@ class AnswerJudge:
                 ChatRequest(
                     (("user", self._text(row)),),
                     temperature=float(several),
-                    max_tokens=self.tokens,
+                    max_new_tokens=self.tokens,
                     seed=vote if several else None,
                 )
                 for row in chunk

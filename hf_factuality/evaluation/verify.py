@@ -13,7 +13,6 @@ from itertools import tee
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hf_factuality.chat.journal import dumps
 from hf_factuality.errors import JudgingError
 from hf_factuality.evaluation._shared import (
     allowed_missing,
@@ -30,11 +29,12 @@ from hf_factuality.evaluation._shared import (
 )
 from hf_factuality.evaluation.verify_input import Columns, Source, read_source
 from hf_factuality.functional.scoring import decided_precision, factual_precision
+from hf_factuality.generation.journal import dumps
 from hf_factuality.io.ray import engine_of
 from hf_factuality.metrics._arguments import check_argument_values, check_metric_args
 from hf_factuality.metrics._claims import Answer, small_answer
 from hf_factuality.metrics._common import who_judges
-from hf_factuality.metrics._registry import CLAIM_METRICS, METRIC_NAMES, add_metric, compute
+from hf_factuality.metrics._registry import CLAIM_METRICS, METRIC_NAMES, Metric, compute, named_metrics
 from hf_factuality.reading.same import distinct_units
 from hf_factuality.reading.scopes import SCOPES
 from hf_factuality.report import ReportSample, write_report
@@ -57,12 +57,13 @@ _SHORT = 3
 class Metrics:
     """Metrics that are fed with verifications while they are made; their arguments are tried on one labelled claim."""
 
-    def __init__(self, names: Sequence[str], arguments: Mapping[str, Mapping[str, Any]]):
-        self._arguments = {name: dict(arguments.get(name, {})) for name in names}
+    def __init__(self, metrics: Mapping[str, Metric], arguments: Mapping[str, Mapping[str, Any]]):
+        self._metrics = metrics
+        self._arguments = {name: dict(arguments.get(name, {})) for name in metrics}
         self._answers: list[Answer] = []
         self._short: dict[tuple, Answer] = {}
         for name, given in self._arguments.items():
-            check_metric_args(name, given, ("confidence_level", "resamples", "seed"))
+            check_metric_args(metrics[name], given, ("confidence_level", "resamples", "seed"))
 
     def add(self, judged: JudgedRow) -> None:
         if not self._arguments:
@@ -80,7 +81,7 @@ class Metrics:
         """Per metric its result, as if it had been given completions, evidence and this verifier."""
         extractor, judge = who_judges(verifier.verifier)
         return {
-            name: {**compute(name, self._answers, **given), "extractor": extractor, "judge": judge}
+            name: {**compute(self._metrics[name], self._answers, **given), "extractor": extractor, "judge": judge}
             for name, given in self._arguments.items()
         }
 
@@ -246,7 +247,7 @@ def verify(
     question_column: str = "question",
     evidence_column: str | None = None,
     id_column: str | None = None,
-    metrics: str | Sequence[str] = (),
+    metrics: Metric | Sequence[Metric] = (),
     metric_args: Mapping[str, Mapping[str, Any]] | None = None,
     engine: str = "local",
     workers: int | None = None,
@@ -281,8 +282,9 @@ def verify(
             Column of the evidence, in its file or beside the completions.
         id_column (`str`, *optional*):
             Column that joins a file of evidence to the completions; by default `id`, else the order of rows.
-        metrics (`str` or `Sequence[str]`, *optional*):
-            Names of metrics over claims (`anah`, `factscore`, `longwiki`, `safe`, `veriscore`), or `module:function`.
+        metrics (`str`, `Callable` or a sequence of them, *optional*):
+            Metrics over claims: `anah`, `factscore`, `longwiki`, `safe`, `veriscore`, `"package.module:function"`, or a
+            function of your own.
         metric_args (`Mapping[str, Mapping[str, Any]]`, *optional*):
             Per metric its arguments, as `{"factscore": {"gamma": 0}}`.
         engine (`str`, *optional*, defaults to `"local"`), workers (`int`, *optional*), gpus_per_worker (`float`, *optional*):
@@ -307,9 +309,10 @@ def verify(
         `DataError`: the completions or their evidence cannot be used. `JudgingError`: the verifier fails again and again; what
         `out` holds is kept. `ValueError`: an argument is wrong; the message names it. `OSError`: a file cannot be written.
     """
-    names = _metric_names(metrics)
+    wanted = _metrics(metrics)
+    names = list(wanted)
     thresholds = check_thresholds(fail_under, (*SHARES, *names), names or ["precision"])
-    over_claims = Metrics(names, check_argument_values(metric_args or {}, names))
+    over_claims = Metrics(wanted, check_argument_values(metric_args or {}, names))
     allowed, runs = allowed_missing(max_not_judged, fail_under), engine_of(engine, workers, gpus_per_worker)
     check_choices({"scope": SCOPES}, {"scope": scope})
     check_at_least_one(html_rows=html_rows, verifier_tokens=verifier_tokens)
@@ -318,9 +321,8 @@ def verify(
     kept: list[VerifiedCompletion] = []
     with ExitStack() as stack:
         source = stack.enter_context(read_source(completions, evidence, columns))
-        if isinstance(verifier, str):
-            verifier = load_verifier(verifier, **served_arguments(None, verifier_tokens))
-        guarded = GuardedVerifier(verifier)
+        served = served_arguments(None, verifier_tokens) if isinstance(verifier, str) else {}
+        guarded = GuardedVerifier(load_verifier(verifier, **served))
         if guarded.requires_evidence:
             source.require_evidence()
         if out:
@@ -404,15 +406,16 @@ def _judge(
     return tally
 
 
-def _metric_names(given: str | Sequence[str]) -> list[str]:
-    names = listed(given)
-    own = {name: add_metric(name) for name in names if ":" in name}
+def _metrics(given: Metric | Sequence[Metric]) -> dict[str, Metric]:
+    """Metrics over claims by their names."""
+    names, own = named_metrics(listed(given))
     for name in names:
         if name not in CLAIM_METRICS and name not in own:
             known = f"; {name} needs other inputs: evaluate.load({name!r}), docs/metrics.md"
             hint = known if name in METRIC_NAMES else ""
-            raise ValueError(f"`metrics` {name!r} cannot be verified; choose of {', '.join(CLAIM_METRICS)}{hint}")
-    return list(dict.fromkeys(own.get(name, name) for name in names))
+            known = f"{', '.join(CLAIM_METRICS)}, or 'package.module:function'"
+            raise ValueError(f"`metrics` {name!r} cannot be verified; choose of {known}{hint}")
+    return {name: own.get(name, name) for name in names}
 
 
 def _table(summary: Mapping[str, Any]) -> list[dict[str, str]]:

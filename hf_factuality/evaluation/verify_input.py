@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from hf_factuality.chat.given import chat_of, given_answer
 from hf_factuality.errors import DataError
+from hf_factuality.generation.given import chat_of, given_answer
 from hf_factuality.io.messages import asked, is_chat, last_answer
 from hf_factuality.io.rows import Cell, file_kind, is_missing, listed, read_lines, read_rows
 from hf_factuality.verifiers.base import VerifierInput, evidence_passages

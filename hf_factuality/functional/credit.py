@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from hf_factuality._lazy import is_object_name, load_name, object_name
 from hf_factuality.functional.advantages import add_factuality, flip_advantages, scale_by_agreement
 from hf_factuality.functional.group_credit import (
     GroupCredit,
@@ -88,8 +89,30 @@ BINARY_VALUES: Mapping[Label, int] = MappingProxyType(
 )
 
 
+def find_credit(credit: str | CreditFunction | Credit) -> CreditFunction | Credit:
+    """What a credit stands for: a name of [`CREDITS`], a function, a [`Credit`], or the `"package.module:name"` of one.
+
+    `ValueError`: there is none of this name, or it is something else.
+    """
+    if isinstance(credit, str):
+        if credit in CREDITS:
+            return CREDITS[credit]
+        if is_object_name(credit):
+            wanted = "a function `(advantages, labels, mask)` or a `Credit`"
+            return load_name(credit, "the credit", _is_credit, wanted)
+    elif _is_credit(credit):
+        return credit
+    raise ValueError(
+        f"credit={credit!r} is unknown; choose one of {list(CREDITS)}, or 'package.module:name' of a function of your own"
+    )
+
+
+def _is_credit(found: Any) -> bool:
+    return isinstance(found, Credit) or callable(found) and not isinstance(found, type)
+
+
 def shape_advantages(
-    credit: str | CreditFunction,
+    credit: str | CreditFunction | Credit,
     advantages: torch.Tensor,
     labels: torch.Tensor,
     mask: torch.Tensor,
@@ -98,8 +121,8 @@ def shape_advantages(
     """Advantages of the tokens, by one of [`CREDITS`] or by a function.
 
     Args:
-        credit (`str` or `Callable`):
-            A name, or a function `(advantages, labels, mask) -> (B, T)` with the three arguments below.
+        credit (`str`, `Callable` or [`Credit`]):
+            A name, or a function `(advantages, labels, mask) -> (B, T)` with the three arguments below; see [`find_credit`].
         advantages (`torch.Tensor` of shape (B,), floating point):
             Advantage of each completion within its group.
         labels (`torch.Tensor` of shape (B, T), float32):
@@ -117,12 +140,12 @@ def shape_advantages(
     Raises:
         `ValueError`: the function returned something else, or the name reads rewards and no labels.
     """
-    if isinstance(credit, str):
-        if CREDITS[credit].rewards is not None:
-            raise ValueError(f"credit={credit!r} reads what tokens earn; call CREDITS[{credit!r}].rewards")
-        function = CREDITS[credit].function
-        return advantages if function is None else function(advantages, labels, scale)
-    shaped = credit(advantages.clone(), labels, mask)  # which the function may write into
+    found = find_credit(credit)
+    if isinstance(found, Credit):
+        if found.rewards is not None:
+            raise ValueError(f"credit={credit!r} reads what tokens earn; call its `rewards`")
+        return advantages if found.function is None else found.function(advantages, labels, scale)
+    shaped = found(advantages.clone(), labels, mask)  # which the function may write into
     if not isinstance(shaped, torch.Tensor) or shaped.shape != mask.shape or not shaped.is_floating_point():
         got = f"{tuple(shaped.shape)}, {shaped.dtype}" if isinstance(shaped, torch.Tensor) else f"{shaped!r:.100}"
         raise ValueError(
@@ -131,14 +154,9 @@ def shape_advantages(
     return shaped.to(advantages.dtype).masked_fill(~mask, 0.0)
 
 
-def credit_name(credit: str | CreditFunction) -> str:
-    """A name as it is, a function as `module.qualified_name`: what configurations and cards show."""
-    if isinstance(credit, str):
-        return credit
-    while not hasattr(credit, "__qualname__") and hasattr(credit, "func"):  # functools.partial
-        credit = credit.func
-    named = credit if hasattr(credit, "__qualname__") else type(credit)
-    return f"{named.__module__}.{named.__qualname__}"
+def credit_name(credit: str | CreditFunction | Credit) -> str:
+    """A name as it is, a function as `module:qualified_name`: what configurations and cards show."""
+    return credit if isinstance(credit, str) else object_name(credit)
 
 
 def judged_units(verification: Verification) -> tuple[LabeledSpan, ...]:

@@ -17,6 +17,7 @@ from hf_factuality.spans import Label, LabeledSpan
 
 
 SUPPORTED_LABELS = frozenset({Label.SUPPORTED, Label.HEDGED_SUPPORTED})
+CONTRADICTED_LABELS = frozenset({Label.CONTRADICTED, Label.HEDGED_CONTRADICTED})
 """Labels that count as supported, as in RLFH's accuracy. What is neither these nor `NO_FACT` counts as not supported."""
 
 

@@ -1,3 +1,3 @@
 # Public names, which load on first use.
-from hf_factuality.methods.fdpo.fdpo_config import FDPOConfig as FDPOConfig
-from hf_factuality.methods.fdpo.fdpo_trainer import FDPOTrainer as FDPOTrainer
+from hf_factuality.methods.fdpo.config import FDPOConfig as FDPOConfig
+from hf_factuality.methods.fdpo.trainer import FDPOTrainer as FDPOTrainer

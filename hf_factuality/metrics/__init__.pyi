@@ -1,10 +1,10 @@
 # Public names, which load on first use. Not the function `install`: importing the module of that name would replace it.
 from hf_factuality.metrics._claims import Answers as Answers
-from hf_factuality.metrics._pairs import PairInput as PairInput, PairJudge as PairJudge
-from hf_factuality.metrics._registry import add_metric as add_metric, compute as compute
+from hf_factuality.metrics._registry import compute as compute
 from hf_factuality.metrics.install import (
     METRIC_NAMES as METRIC_NAMES,
     installed as installed,
     metric_path as metric_path,
 )
 from hf_factuality.metrics.push import push_metrics as push_metrics, write_spaces as write_spaces
+from hf_factuality.verifiers.base import PairInput as PairInput, PairJudge as PairJudge

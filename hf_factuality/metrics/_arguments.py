@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from hf_factuality.metrics._registry import metric_function
+from hf_factuality.metrics._registry import Metric, find_metric
 from hf_factuality.reading.rules import ABSTENTION
 from hf_factuality.spans import Label, LabeledSpan, Verification
 
@@ -53,12 +53,12 @@ def check_argument_values(
 
 
 def check_metric_args(
-    name: str, given: Mapping[str, Any], shared: Sequence[str] = (), domains: Collection[str] = ("all",)
+    metric: Metric, given: Mapping[str, Any], shared: Sequence[str] = (), domains: Collection[str] = ("all",)
 ) -> None:
     """Try a metric over claims, with its arguments, on a response of each domain; `shared` are those of all metrics."""
     from hf_factuality.metrics._claims import small_answer
 
-    function = metric_function(name)
+    name, function = find_metric(metric)
     parameters = inspect.signature(function).parameters.values()
     known = [*(it.name for it in parameters if it.kind is it.KEYWORD_ONLY and it.name != "domains"), *shared]
     unknown = sorted(set(given) - set(known))

@@ -24,17 +24,8 @@ from hf_factuality.verifiers.service import Row, judge_rows
 
 logger = logging.getLogger(__name__)
 
-SAFE_LABELS: Mapping[str, Label] = {
-    "supported": Label.SUPPORTED,
-    # As for FActScore's "NS": contradicted and unmentioned are one label, and both count against the answer.
-    "not supported": Label.CONTRADICTED,
-    # Not judged, and in none of SAFE's counts.
-    "irrelevant": Label.NO_FACT,
-}
-"""SAFE's labels."""
-LONGWIKI_LABELS: Mapping[str, Label] = {"true": Label.SUPPORTED, "false": Label.CONTRADICTED}
-"""LongWiki's `is_supported` as text; the other published sets are in [`~hf_factuality.spans.LABEL_TABLES`]."""
-_TABLES = {**LABEL_TABLES, "safe": SAFE_LABELS, "longwiki": LONGWIKI_LABELS}
+Rule = str | Callable[[str], bool] | None
+"""Which responses decline: see [`~hf_factuality.reading.abstention_rule`]."""
 
 INPUTS = """
 Args:
@@ -54,7 +45,7 @@ Args:
     extractor, judge (`str`, *optional*): who made labels that came with the predictions. With one of the paper's
         judges, or "human", the result may be comparable to the published one.
     label_table (`str`, *optional*): read labels by another published set ("rlfh", "anah", "fspo", "factscore",
-        "veriscore").
+        "longwiki", "safe", "veriscore").
     timeout (`float`, *optional*): seconds per 64 responses for the verifier; by default, it is waited for.
     return_spans (`bool`, *optional*, defaults to `False`): adds `spans`, a list per prediction.
 """
@@ -119,6 +110,17 @@ def _same(claims: Sequence[LabeledSpan], text: str) -> tuple[int, ...] | None:
     return tuple(found) if len(set(found)) < len(found) else None
 
 
+def verdict_of_claims(answer: Answer) -> bool | None:
+    """Whether a claim of a judged text is not supported; `None` without any judged claim, or if one that could not be judged
+    decides."""
+    if answer.problem or answer.abstained:
+        return None
+    claims = [label for label in answer.labels if label is not Label.NO_FACT]
+    if any(label not in (None, Label.SUPPORTED, Label.HEDGED_SUPPORTED) for label in claims):
+        return True
+    return None if not claims or None in claims else False
+
+
 class Answers:
     """All responses of a `compute` call, judged.
 
@@ -126,7 +128,7 @@ class Answers:
         predictions (`Sequence`), references (`Sequence`):
             As many; see [`INPUTS`].
         table (`str`, *optional*):
-            Label set of the paper: a name of [`~hf_factuality.spans.LABEL_TABLES`], `"safe"` or `"longwiki"`.
+            Label set of the paper: a name of [`~hf_factuality.spans.LABEL_TABLES`].
         abstention (`str` or `Callable`, *optional*):
             See [`~hf_factuality.reading.abstention_rule`].
         deduplicate (`bool`, *optional*, defaults to `False`):
@@ -151,7 +153,7 @@ class Answers:
     ):
         self.options, self._deduplicate = read_options(ClaimOptions, options), deduplicate
         self._table = self.options.label_table or table
-        if self._table is not None and self._table not in _TABLES:
+        if self._table is not None and self._table not in LABEL_TABLES:
             raise SpanError(f"unknown label table {self._table!r}; choose one of {sorted(LABEL_TABLES)}")
         self._as_published = self._table == table
         self._unknown: Counter[str] = Counter()
@@ -255,7 +257,7 @@ class Answers:
         if not isinstance(value, str):
             raise DataError(f"{place}: a label is a string, True, False or None, got {value!r:.100}")
         name = " ".join(value.split()).lower()
-        label = None if self._table is None else _TABLES[self._table].get(name)
+        label = None if self._table is None else LABEL_TABLES[self._table].get(name)
         if label is None and name in {own.value for own in Label}:
             label = Label(name)
         if label is None:
@@ -310,7 +312,7 @@ class Answers:
 
     def comparable(self, published: Sequence[str]) -> bool:
         """Whether every label is one of the paper's set, and came with the predictions from one of its judges."""
-        known = {*_TABLES.get(self._table, {}).values()}
+        known = {*LABEL_TABLES.get(self._table, {}).values()}
         return (
             self._as_published
             and is_published(self.options.judge, published)

@@ -125,22 +125,3 @@ def describe(component: Any) -> dict[str, Any] | None:
 def who_judges(verifier: Any) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
     """Extractor and judge of a verifier, for a result. A verifier of one piece is the judge, and has no extractor."""
     return describe(getattr(verifier, "extractor", None)), describe(getattr(verifier, "judge", None) or verifier)
-
-
-def __getattr__(name: str) -> Any:
-    """What metric modules read here that were installed for `evaluate`, or pushed as Spaces, before 2026-11-22."""
-    if name not in ("FactualityMetric", "metric_info", "decoded"):
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    import hf_factuality.metrics._module as module  # needs `evaluate`
-
-    return getattr(module, name)
-
-
-def called_as_before(function: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
-    """A metric's function for these modules, which pass its options as a dictionary, and judges that it knows itself."""
-
-    def score(predictions: Sequence[Any], references: Sequence[Any], *, options: Mapping[str, Any], **more: Any):
-        more.pop("published", None)
-        return function(predictions, references, **more, **options)
-
-    return score

@@ -1,155 +1,18 @@
-"""Metrics over what became of each answer (right, wrong or declined), and over how sure it said to be."""
+"""What became of an answer: right, wrong or declined."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
-from math import isfinite
 from typing import Any
 
-from hf_factuality.errors import DataError
-from hf_factuality.functional import calibration as measures
-from hf_factuality.functional.scoring import mean
-from hf_factuality.metrics._common import make_result, named, read_options
-from hf_factuality.metrics._numbers import NumberOptions, _flag, _number
+from hf_factuality.metrics._numbers import read_flag
 
 
 OUTCOMES = ("correct", "wrong", "refused", "answered")
 """What became of an answer; `"answered"`: it does not decline, and whether it is right is not known."""
-_Row = tuple[str | None, bool | None, str | None]  # outcome, whether the question can be answered, domain
 
 
-def _outcome(item: Any, place: str) -> str | None:
+def read_outcome(item: Any, place: str) -> str | None:
     if isinstance(item, str) and item in OUTCOMES:
         return item
-    right = _flag(item, f"{place}: what is none of {', '.join(OUTCOMES)}")
+    right = read_flag(item, f"{place}: what is none of {', '.join(OUTCOMES)}")
     return None if right is None else OUTCOMES[not right]
-
-
-def _row(item: Any, asked: Any, row: int) -> _Row:
-    known, domain = (asked.get("answerable"), asked.get("domain")) if isinstance(asked, dict) else (asked, None)
-    if not isinstance(domain, str | None):
-        raise DataError(f"reference {row}: `domain` must be text or None, got {domain!r:.100}")
-    return _outcome(item, f"prediction {row}"), _flag(known, f"reference {row}: whether it can be answered"), domain
-
-
-def _share(part: int, whole: int) -> float | None:
-    return part / whole if whole else None
-
-
-def _declined(row: _Row) -> int:
-    """1 if the answer declines, 2 if it should, 3 if both."""
-    return (row[0] == "refused") + 2 * (row[1] is False)
-
-
-def _f1(declined: Iterable[int]) -> float | None:
-    """F1 of what [`_declined`] says, or of its counts; `None` if nothing should have declined."""
-    count = Counter(declined)
-    return 2 * count[3] / (2 * count[3] + count[1] + count[2]) if count[2] + count[3] else None
-
-
-def _rates(rows: Sequence[_Row]) -> dict[str, Any]:
-    """Of rows whose outcome is known; `None` for what is not known, or has nothing to count."""
-    count, told = Counter(row[0] for row in rows), Counter(_declined(row) for row in rows if row[1] is not None)
-    right, wrong, refused = (count[name] for name in OUTCOMES[:3])
-    n = 0 if count["answered"] else len(rows)  # of which it is known whether they are right
-    should = told[2] + told[3]
-    return {
-        "n": len(rows),
-        "accuracy": _share(right, n),
-        "abstention_rate": _share(refused, len(rows)),
-        "hallucination_rate": _share(wrong, n),
-        "accuracy_answered": _share(right, n and right + wrong),
-        "f_score": _share(2 * right, n and n + right + wrong),
-        "omniscience_index": _share(100 * (right - wrong), n),
-        "false_abstention_rate": _share(told[1], told[0] + told[1]),
-        "precision": _share(told[3], should and told[1] + told[3]),
-        "recall": _share(told[3], should),
-        "f1": _f1(told),
-        **{f"n_{name}": count[name] for name in OUTCOMES},
-    }
-
-
-def abstention(
-    predictions: Sequence[Any],
-    references: Sequence[Any],
-    *,
-    weights: Sequence[float] = (1.0, 0.0, 1.0),
-    score: str = "truthfulness",
-    **options: Any,
-) -> dict[str, Any]:
-    """Result of the metric `abstention`; its module describes the inputs."""
-    given = read_options(NumberOptions, options)
-    if len(weights) != 3 or not all(isinstance(weight, (int, float)) and isfinite(weight) for weight in weights):
-        raise ValueError(f"weights are three numbers, of correct, abstained and hallucinated answers, got {weights!r}")
-    if score not in ("truthfulness", "f1"):
-        raise ValueError(f"score must be 'truthfulness' or 'f1', got {score!r}")
-    rows = [_row(*pair, row) for row, pair in enumerate(zip(predictions, references, strict=True))]
-    known = [row for row in rows if row[0] is not None]
-    if score == "f1":
-        scores = [None if None in row[:2] else float((row[0] == "refused") != row[1]) for row in rows]
-    else:
-        # Where some are "answered", a mean over the others would count every refusal, and not every answer.
-        pays = {"correct": weights[0], "refused": weights[1], "wrong": -weights[2]}
-        scores = [None] * len(rows) if "answered" in {row[0] for row in rows} else [pays.get(row[0]) for row in rows]
-    scored = [row for row, found in zip(rows, scores, strict=True) if found is not None]
-    told = [_declined(row) for row in scored]
-    domains: dict[str | None, list[_Row]] = {}
-    for row in known:
-        domains.setdefault(row[2], []).append(row)
-    return make_result(
-        "abstention",
-        _f1(told) if score == "f1" else mean(scores),
-        scores=scores,
-        parts=_rates(known) | {"domains": {name: _rates(domains[name]) for name in sorted(filter(None, domains))}},
-        left_out={"responses": {"unjudged": len(rows) - len(known), "unlabelled": len(known) - len(scored)}},
-        settings={"weights": [float(weight) for weight in weights], "score": score},
-        judge=named(given.judge),
-        resampled=told if score == "f1" else None,
-        statistic=_f1 if score == "f1" else None,
-        options=given,
-    )
-
-
-def _probability(item: Any, place: str) -> float | None:
-    if (value := _number(item, place)) is not None and not 0 <= value <= 1:
-        raise DataError(f"{place} must be a probability in [0, 1] or None, got {item!r}; divide percentages by 100")
-    return value
-
-
-def calibration(
-    predictions: Sequence[Any], references: Sequence[Any], *, bins: int = 10, **options: Any
-) -> dict[str, Any]:
-    """Result of the metric `calibration`; its module describes the inputs."""
-    given = read_options(NumberOptions, options)
-    stated = [_probability(item, f"prediction {row}") for row, item in enumerate(predictions)]
-    outcomes = [_outcome(item, f"reference {row}") for row, item in enumerate(references)]
-    answered = [outcome in ("correct", "wrong") for outcome in outcomes]
-    scores = [p if counts else None for p, counts in zip(stated, answered, strict=True)]
-    known = [(p, it == "correct") for p, it in zip(scores, outcomes, strict=True) if p is not None]
-    sure, right = [p for p, _ in known], [truth for _, truth in known]
-    curve = measures.risk_coverage(sure, right)
-    thinned = curve[::-1][:: -(-len(curve) // 100) or 1][::-1]  # 100 points, and the last stays
-    reasons = {"no_confidence": sum(answered) - len(known), "abstained": outcomes.count("refused")}
-    return make_result(
-        "calibration",
-        measures.expected_calibration_error(sure, right, bins),
-        scores=scores,
-        parts={
-            "ece_mass": measures.expected_calibration_error(sure, right, bins, "mass"),
-            "brier": measures.brier_score(sure, right),
-            "brier_confidence_interval": given.interval([(p - truth) ** 2 for p, truth in known]),
-            "auroc": measures.auroc(sure, right),
-            "aurc": mean([risk for _, risk in curve]),
-            "accuracy": mean([float(truth) for truth in right]),
-            "mean_confidence": mean(sure),
-            "reliability": [list(it) for it in measures.reliability_bins(sure, right, bins)],
-            "reliability_mass": [list(it) for it in measures.reliability_bins(sure, right, bins, "mass")],
-            "risk_coverage": [list(point) for point in thinned],
-        },
-        left_out={"responses": {**reasons, "unjudged": outcomes.count(None) + outcomes.count("answered")}},
-        settings={"bins": bins},
-        judge=named(given.judge),
-        resampled=[],
-        options=given,
-    )

@@ -4,74 +4,77 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
-from hf_factuality._lazy import load_name
+from hf_factuality._lazy import is_object_name, load_name
 from hf_factuality.errors import DataError
 
 
 METRICS = {
-    "abstention": "hf_factuality.metrics._outcomes",
-    "anah": "hf_factuality.metrics._over_claims",
-    "calibration": "hf_factuality.metrics._outcomes",
-    "factscore": "hf_factuality.metrics._over_claims",
-    "halluqa": "hf_factuality.metrics._halluqa",
-    "halueval": "hf_factuality.metrics._halueval",
-    "longwiki": "hf_factuality.metrics._over_claims",
-    "refusal_ap": "hf_factuality.metrics._numbers",
-    "safe": "hf_factuality.metrics._over_claims",
-    "truthfulqa": "hf_factuality.metrics._numbers",
-    "veriscore": "hf_factuality.metrics._over_claims",
-    "winrate": "hf_factuality.metrics._pairs",
+    path.parent.name: f"{__package__}.{path.parent.name}.compute"
+    for path in sorted(Path(__file__).parent.glob("*/compute.py"))
 }
-"""Metric -> module with the function of that name."""
+"""Metric -> module with the function of that name: a folder each."""
 METRIC_NAMES = tuple(METRICS)
 CLAIM_METRICS = ("anah", "factscore", "longwiki", "safe", "veriscore")
 """Metrics over labelled claims, so of any verification."""
 
 
+Metric = str | Callable[..., dict[str, Any]]
+"""A name of ours, `"package.module:function"`, or a function that takes predictions, references and keyword arguments."""
+
+
 def metric_function(name: str) -> Callable[..., dict[str, Any]]:
-    """The function of a metric: predictions and references, one each per response, and the metric's arguments."""
+    """The function of one of our metrics: predictions and references, one each per response, and the metric's arguments."""
     if name not in METRICS:
-        raise ValueError(f"unknown metric {name!r}; choose one of {', '.join(METRICS)}")
+        raise ValueError(f"unknown metric {name!r}; choose one of {', '.join(METRICS)}, or 'package.module:function'")
     return getattr(importlib.import_module(METRICS[name]), name)
 
 
-def add_metric(place: str) -> str:
-    """Make a function of another package known as a metric over claims, for [`compute`] and `hf-factuality verify`.
+def find_metric(metric: Metric) -> tuple[str, Callable[..., dict[str, Any]]]:
+    """The name of a metric and its function; a metric of the user's own is called as its function is.
 
-    Args:
-        place (`str`):
-            `module:function`. The function takes predictions, references and keyword arguments, reads them with
-            [`~hf_factuality.metrics._claims.Answers`], and returns what its `result` makes. See docs/metrics.md.
-
-    Returns:
-        `str`: the metric's name, which is that of the function.
-
-    Raises:
-        `ValueError`: there is no such function, or a metric of that name.
+    `ValueError`: there is none, or one of ours has that name.
     """
-    module, _, name = place.partition(":")
-    if METRICS.get(name, module) != module:
-        raise ValueError(f"{place!r}: there is a metric {name!r} in {METRICS[name]}; rename the function")
-    try:
-        found = load_name(place)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ValueError(f"{place!r} names no function of a module: {error}") from error
-    if not callable(found):
-        raise ValueError(f"{place!r} is no function but a {type(found).__name__}")
-    METRICS[name] = module
-    return name
+    if isinstance(metric, str) and not is_object_name(metric):
+        return metric, metric_function(metric)
+    function = load_name(metric, "the metric") if isinstance(metric, str) else metric
+    if isinstance(function, type):
+        function = function()
+    if not callable(function):
+        raise TypeError(f"a metric is a name or a function, got {metric!r:.100}")
+    name = getattr(function, "__name__", type(function).__name__)
+    if name in METRICS and function is not metric_function(name):
+        raise ValueError(
+            f"the metric {metric if isinstance(metric, str) else name!r}: we have a {name!r}; rename yours"
+        )
+    return name, function
+
+
+def named_metrics(given: Iterable[Metric]) -> tuple[list[str], dict[str, Callable[..., dict[str, Any]]]]:
+    """The names of metrics, each once, and the functions of those that are the user's own."""
+    own: dict[str, Callable[..., dict[str, Any]]] = {}
+    names = []
+    for metric in given:
+        if isinstance(metric, str) and not is_object_name(metric):
+            names.append(metric)
+            continue
+        name, function = find_metric(metric)
+        if own.setdefault(name, function) is not function:
+            raise ValueError(f"two metrics are called {name!r}; rename one")
+        names.append(name)
+    return list(dict.fromkeys(names)), own
 
 
 def compute(
-    name: str, predictions: Iterable[Any], references: Iterable[Any] | None = None, **options: Any
+    metric: Metric, predictions: Iterable[Any], references: Iterable[Any] | None = None, **options: Any
 ) -> dict[str, Any]:
     """Compute a metric without `evaluate`; the result is that of its module.
 
     Args:
-        name (`str`):
-            Of the metric.
+        metric (`str` or `Callable`):
+            A name, `"package.module:function"`, or a function of your own; see docs/metrics.md.
         predictions (`Iterable`), references (`Iterable`, *optional*):
             One each per response, as the metric describes them. A metric over claims takes a
             [`~hf_factuality.spans.Verification`] as it is, and `{"text": completion, "verification": verification}`.
@@ -82,7 +85,7 @@ def compute(
         `dict[str, Any]`: see docs/metrics.md.
 
     Raises:
-        `ValueError`: no metric has this name, or an argument has a bad value.
+        `ValueError`: there is no such metric, or an argument has a bad value.
         `DataError`: an input has none of the forms that the metric reads.
         `TypeError`: the metric has no such argument.
 
@@ -93,7 +96,8 @@ def compute(
     """
     given = as_column(predictions, "predictions")
     columns = (given, matching(references, given))
-    return metric_function(name)(*([_plain(item) for item in column] for column in columns), **options)
+    _, function = find_metric(metric)
+    return function(*([_plain(item) for item in column] for column in columns), **options)
 
 
 def _plain(item: Any) -> Any:

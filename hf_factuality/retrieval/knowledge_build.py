@@ -14,8 +14,8 @@ from typing import Any
 
 from tqdm import tqdm
 
-from hf_factuality.chat.journal import only_run
 from hf_factuality.errors import DataError, RetrievalError
+from hf_factuality.generation.journal import only_run
 from hf_factuality.io.files import writing
 from hf_factuality.io.rows import read_lines
 from hf_factuality.retrieval.pages import bare_name, encodable, title_key

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
-from hf_factuality.chat.cache import AnswerCache, content_key
+from hf_factuality.generation.cache import AnswerCache, content_key
 from hf_factuality.io.secrets import redact
 from hf_factuality.retrieval.retrievers import Claims, CountingRetriever, query_texts
 from hf_factuality.verifiers.base import VerifierInput
@@ -45,7 +45,7 @@ class WebRetriever(CountingRetriever):
             of the time is random.
         max_failures (`int`, *optional*, defaults to `8`):
             Failed queries in a row after which the engine is taken to be down.
-        cache ([`~hf_factuality.chat.cache.AnswerCache`], *optional*):
+        cache ([`~hf_factuality.generation.cache.AnswerCache`], *optional*):
             Answers of earlier calls and processes; failures are not kept. Any object with its `get` and `put` will do.
 
     Raises:

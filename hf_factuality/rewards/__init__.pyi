@@ -2,7 +2,7 @@
 from hf_factuality.reading.marks import check_format as check_format
 from hf_factuality.reading.marks import extract_answer as extract_answer
 from hf_factuality.functional.answers import normalize_answer as normalize_answer
-from hf_factuality.rewards.abstention import (
+from hf_factuality.methods.abstention.reward import (
     AbstentionReward as AbstentionReward,
     GradedOutcome as GradedOutcome,
     abstention_reward as abstention_reward,
@@ -21,25 +21,25 @@ from hf_factuality.rewards.answers import (
     math_reward as math_reward,
     think_format_reward as think_format_reward,
 )
-from hf_factuality.rewards.confidence import (
+from hf_factuality.methods.confidence.reward import (
     DCPORewards as DCPORewards,
     LoVeCReward as LoVeCReward,
     RLCRReward as RLCRReward,
 )
-from hf_factuality.rewards.correction import CorrectionReward as CorrectionReward
-from hf_factuality.rewards.long_form import (
+from hf_factuality.methods.self_correction.reward import CorrectionReward as CorrectionReward
+from hf_factuality.methods.long_form.reward import (
     LONG_FORM_REWARDS as LONG_FORM_REWARDS,
-    ChecklistReward as ChecklistReward,
     ClaimReward as ClaimReward,
     LongFormReward as LongFormReward,
     answer_outcome as answer_outcome,
-    ended_answer_reward as ended_answer_reward,
-    klcf_rewards as klcf_rewards,
     long_form_reward as long_form_reward,
     truthfulness_reward as truthfulness_reward,
 )
-from hf_factuality.rewards.process import ProcessReward as ProcessReward
-from hf_factuality.rewards.rlfh import RLFHReward as RLFHReward, rlfh_verifier as rlfh_verifier
-from hf_factuality.rewards.rlfh_maps import load_rlfh_maps as load_rlfh_maps
-from hf_factuality.rewards.served import ServedReward as ServedReward, ServedRoles as ServedRoles
-from hf_factuality.rewards.token_reward_model import TokenRewardModel as TokenRewardModel
+from hf_factuality.methods.klcf.reward import ChecklistReward as ChecklistReward
+from hf_factuality.methods.klcf.reward import ended_answer_reward as ended_answer_reward
+from hf_factuality.methods.klcf.reward import klcf_rewards as klcf_rewards
+from hf_factuality.methods.process_reward.reward import ProcessReward as ProcessReward
+from hf_factuality.methods.rlfh.reward import RLFHReward as RLFHReward, rlfh_verifier as rlfh_verifier
+from hf_factuality.methods.rlfh.maps import load_rlfh_maps as load_rlfh_maps
+from hf_factuality.methods.klcf.served import ServedReward as ServedReward, ServedRoles as ServedRoles
+from hf_factuality.methods.token_reward_model.reward import TokenRewardModel as TokenRewardModel

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hf_factuality.chat.local import bind_policy
 from hf_factuality.errors import DataError
+from hf_factuality.generation.local import bind_policy
 from hf_factuality.rewards.answers import THINK_OPENED, complete_text
 from hf_factuality.verifiers.base import Verifier, VerifierInput, evidence_passages
 from hf_factuality.verifiers.batches import BatchJudge
@@ -63,7 +63,7 @@ class JudgedReward:
         max_unjudged_batches: int = MAX_UNJUDGED_BATCHES,
         raises: tuple[type[Exception], ...] = (),
     ):
-        self.verifier = load_verifier(verifier) if isinstance(verifier, str) else verifier
+        self.verifier = load_verifier(verifier)
         self.evidence_column = evidence_column
         self.question_column = question_column
         guard = GuardedVerifier(self.verifier, timeout, batch_size, raises)

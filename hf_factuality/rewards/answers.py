@@ -7,8 +7,8 @@ TRL leaves those out of its sum.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from hf_factuality.errors import DataError
 from hf_factuality.functional.answers import exact_match, halueval_match, hotpot_f1
@@ -20,9 +20,23 @@ from hf_factuality.verifiers._math import gsm8k_match, math_match, require_math,
 from hf_factuality.verifiers.judges.gold import RULES, SCORERS, Scorer, named_scorers
 
 
+Function = TypeVar("Function", bound=Callable)
 _NEED_MATH = (math_match, gsm8k_match)
 THINK_OPENED = "think_opened"
 """Column in which reward functions are told whether the rendered prompt ends in an opened `<think>`."""
+
+
+def on_card(method: str) -> Callable[[Function], Function]:
+    """Decorator of a reward function: the row of [`~hf_factuality.hub.cards.methods.METHODS`] that a card names for it.
+
+    A class of rewards has an attribute `card_method` instead, which does not hold for its subclasses.
+    """
+
+    def named(function: Function) -> Function:
+        function.card_method = method  # type: ignore[attr-defined]
+        return function
+
+    return named
 
 
 def complete_text(completion: Any, prompt: Any = None, think_in_prompt: bool | None = None) -> str:
@@ -88,6 +102,7 @@ def _scores(scorer: Scorer, completions: Sequence[Any], answer: Sequence[Any] | 
     return [_score(scorer, said(completion)[0], gold) for completion, gold in rows]
 
 
+@on_card("answers")
 def hotpot_f1_reward(prompts, completions, completion_ids=None, answer=None, **columns) -> list[float | None]:
     """Token F1 of the text between `<answer>` tags, as in HotpotQA and 2WikiMultiHopQA; at most 1 per completion.
 
@@ -106,17 +121,20 @@ def hotpot_f1_reward(prompts, completions, completion_ids=None, answer=None, **c
     return _scores(hotpot_f1, completions, answer)
 
 
+@on_card("answers")
 def halueval_reward(prompts, completions, completion_ids=None, answer=None, **columns) -> list[float | None]:
     """As [`hotpot_f1_reward`]; 1 if the answer equals the gold answer, or has the whole of it as one word, else 0."""
     return _scores(halueval_match, completions, answer)
 
 
+@on_card("answers")
 def exact_reward(prompts, completions, completion_ids=None, answer=None, **columns) -> list[float | None]:
     """As [`hotpot_f1_reward`]; 1 if the answer is the same as a gold answer by
     [`~hf_factuality.functional.answers.same_answer`], else 0."""
     return _scores(exact_match, completions, answer)
 
 
+@on_card("answers")
 def math_reward(prompts, completions, completion_ids=None, answer=None, **columns) -> list[float | None]:
     """1 if the answer is mathematically equal to the gold answer, else 0; works in any thread.
 
@@ -127,11 +145,13 @@ def math_reward(prompts, completions, completion_ids=None, answer=None, **column
     return _scores(math_match, completions, answer)
 
 
+@on_card("answers")
 def gsm8k_reward(prompts, completions, completion_ids=None, answer=None, **columns) -> list[float | None]:
     """[`math_reward`] without `,` and `$`; a gold answer may be a worked solution that ends in `#### 18`."""
     return _scores(gsm8k_match, completions, answer)
 
 
+@on_card("format")
 def think_format_reward(
     prompts, completions, completion_ids=None, violation: float = 0.0, think_in_prompt: bool | None = None, **columns
 ) -> list[float]:
@@ -149,7 +169,7 @@ class FormatReward:
             Whether prompts end in an opened `<think>`; by default, this is read off each prompt as in [`complete_text`].
     """
 
-    __name__ = "format"
+    __name__ = card_method = "format"
 
     def __init__(self, violation: float = 0.0, correct: float = 1.0, think_in_prompt: bool | None = None):
         self.violation, self.correct = float(violation), float(correct)
@@ -195,6 +215,7 @@ class FSPOAnswerReward:
     """
 
     __name__ = "answer"
+    card_method = "answers"
 
     def __init__(
         self,

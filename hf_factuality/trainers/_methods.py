@@ -1,4 +1,8 @@
-"""Which rewards and which credit make which method, for the card: what was paid decides, and not which trainer paid it."""
+"""Which rewards and which credit make which method, for the card: what was paid decides, and not which trainer paid it.
+
+A reward says it itself: `card_method` is its row of [`~hf_factuality.hub.cards.methods.METHODS`], `card_details` what a reader
+should know of its settings, `card_model` the model that scores, `outcome` who says what became of an answer.
+"""
 
 from __future__ import annotations
 
@@ -11,36 +15,8 @@ from trl.trainer.utils import get_callable_name
 
 from hf_factuality.hub.cards.methods import CardMethod, describe_method
 from hf_factuality.hub.cards.settings import plain_name
-from hf_factuality.rewards import answers
-from hf_factuality.rewards.abstention import AbstentionReward, GradedOutcome
-from hf_factuality.rewards.confidence import DCPORewards, LoVeCReward, RLCRReward
-from hf_factuality.rewards.correction import CorrectionReward
-from hf_factuality.rewards.long_form import ChecklistReward, ClaimReward, LongFormReward, ended_answer_reward
-from hf_factuality.rewards.process import ProcessReward
-from hf_factuality.rewards.rlfh import RLFHReward
-from hf_factuality.rewards.served import ServedReward
-from hf_factuality.rewards.token_reward_model import TokenRewardModel
 
 
-_OUTCOMES = {(1, 0, -1): "truthrl", (2, 1, -1): "knowrl_outcome", (1, -1, -1): "binary"}
-_FUNCTIONS = {
-    **dict.fromkeys(
-        (answers.exact_reward, answers.hotpot_f1_reward, answers.halueval_reward, answers.math_reward, answers.gsm8k_reward),
-        "answers",
-    ),
-    **dict.fromkeys((answers.think_format_reward, ended_answer_reward), "format"),
-}  # fmt: skip
-# By their exact class: what a subclass pays nobody knows.
-_CLASSES = {
-    answers.FSPOAnswerReward: "answers",
-    answers.FormatReward: "format",
-    RLFHReward: "rlfh",
-    RLCRReward: "rlcr",
-    LoVeCReward: "lovec",
-    ProcessReward: "process",
-    ServedReward: "reward_model",
-    TokenRewardModel: "reward_model",
-}
 _KLCF = {"checklist_recall", "checklist_precision", "truthfulness"}
 _DCPO = {"dcpo_correct", "dcpo_calibration"}
 
@@ -95,55 +71,33 @@ def _key(function: Any, revises: bool) -> str | None:
     if isinstance(function, (str, nn.Module)):
         return "reward_model"
     function = _inner(function)
-    kind, owner = type(function), getattr(function, "owner", None)
-    if kind is ClaimReward:
-        function, kind = function.reward, LongFormReward
-    if kind is LongFormReward:
-        return function.formula_name
-    if kind is AbstentionReward:
-        c, a, w = function.rewards
-        target = "confidence_target" if a == 0 and abs(c - w - 1) < 1e-9 else "abstention"
-        return _OUTCOMES.get((c, a, w), target)
-    if kind is CorrectionReward:
-        return "correction" if revises else "answers"
-    for one, names in ((ChecklistReward, ("recall", "precision")), (DCPORewards, ("correct", "calibration"))):
-        if type(owner) is one:
-            found = [name for name in names if getattr(owner, name) is function]
-            return f"{'checklist' if one is ChecklistReward else 'dcpo'}_{found[0]}" if found else None
-    if kind in _CLASSES:
-        return _CLASSES[kind]
-    return next((key for own, key in _FUNCTIONS.items() if own is function), None)
+    # By its exact class: what a subclass pays nobody knows.
+    if "card_method" not in {**vars(type(function)), **getattr(function, "__dict__", {})}:
+        return None
+    key = function.card_method
+    return "answers" if key == "correction" and not revises else key
 
 
 def _outcome(function: Any) -> Any:
     """Who says what became of an answer, of a reward of ours."""
     function = _inner(function)
-    owner = getattr(function, "owner", function)
-    owner = owner.reward if isinstance(owner, ClaimReward) else owner
-    given = getattr(owner, "_per_batch", None)
-    return given.get("outcome") if isinstance(given, dict) else getattr(owner, "outcome", None)
+    return getattr(getattr(function, "owner", function), "outcome", None)
 
 
 def _graded(function: Any) -> list[str]:
-    return ["graded"] if isinstance(_outcome(function), GradedOutcome) else []
+    return ["graded"] if hasattr(_outcome(function), "grader") else []
 
 
 def _detail(function: Any) -> str | None:
-    function, outcome, said = _inner(function), _outcome(function), []
-    if isinstance(function, AbstentionReward):
-        said.append("correct {:g}, declined {:g}, wrong {:g}".format(*function.rewards))
-    if isinstance(function, RLFHReward):
-        said.append(f"by {function.granularity}")
-    if isinstance(function, ClaimReward) and function.at == "claims":
-        said.append("paid at the claims")
-    if isinstance(function, (ServedReward, TokenRewardModel)):
-        model = function.client.model if isinstance(function, ServedReward) else _name(function.model)
-        said.append(plain_name(str(model)))
+    function = _inner(function)
+    details = list(getattr(function, "card_details", ()))
+    if hasattr(function, "card_model"):
+        details.append(_name(function.card_model))
     if getattr(function, "released", False) is True:
-        said.append("as released")
-    if isinstance(outcome, GradedOutcome):
-        said.append(f"graded by {plain_name(str(getattr(outcome.client, 'model', type(outcome.client).__name__)))}")
-    return ", ".join(said) or None
+        details.append("as released")
+    if grader := getattr(_outcome(function), "grader", None):
+        details.append(f"graded by {plain_name(str(getattr(grader, 'model', type(grader).__name__)))}")
+    return ", ".join(details) or None
 
 
 def _name(function: Any) -> str:

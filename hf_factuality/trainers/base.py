@@ -20,10 +20,10 @@ from torch.nn.functional import pad
 from transformers import ProcessorMixin, StoppingCriteriaList
 from trl.trainer.utils import get_callable_name, is_async_callable
 
-from hf_factuality.chat.local import local_chats
-from hf_factuality.data.fspo import check_prompt_lengths
+from hf_factuality.data.prompts import check_prompt_lengths
 from hf_factuality.data.reading import refuse_unrendered
 from hf_factuality.errors import DataError, NonFiniteError
+from hf_factuality.generation.local import local_chats
 from hf_factuality.hub.cards.card import write_trainer_card
 from hf_factuality.hub.cards.methods import CardMethod
 from hf_factuality.hub.cards.settings import describe_rewards, describe_verifier
@@ -162,6 +162,18 @@ class FactualityTrainer(ChecksDatasets, WholeCheckpoints, Publishes):
 
     def create_model_card(self, model_name=None, dataset_name=None, tags=None):
         write_trainer_card(self, super().create_model_card, model_name, dataset_name, tags, **self._card())
+
+
+class PolicyRollout:
+    """A `rollout_func` whose completions the policy writes alone, but for words that carry no loss (`env_mask` 0).
+
+    [`~hf_factuality.FactGRPOTrainer`] takes no other. A subclass is called with the prompts and the trainer, as TRL's are.
+    """
+
+    columns: tuple[str, ...] = ()
+    """Columns that it fills for reward functions, which a dataset must not have."""
+    revises = False
+    """Whether a completion is an answer and its revision."""
 
 
 class SamplingTrainer(FactualityTrainer, ResumableRollouts):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from trl import GRPOConfig
 
-from hf_factuality.functional.credit import CREDITS, CreditFunction, credit_name
+from hf_factuality.functional.credit import Credit, CreditFunction, credit_name, find_credit
 from hf_factuality.reading.scopes import SCOPES
 from hf_factuality.trainers._overlap import CHUNKS, require_chunks
 from hf_factuality.trainers._settings import (
@@ -55,7 +55,8 @@ class FactGRPOConfig(Precision, GRPOConfig):
         credit (`str`, *optional*, defaults to `"flip"`):
             How token factuality changes the advantage: `"flip"` (FSPO), `"additive"` (`A + credit_scale * f`),
             `"scaled"` (`A * (1 + credit_scale * sign(A) * f)`) or `"none"` (the reward term alone); or a name that reads
-            what each statement earns, of `CREDITS` (docs/credit.md). Where the evidence also supports sentences beside the
+            what each statement earns, of `CREDITS` (docs/credit.md); or `"package.module:name"` of a function or a
+            [`~hf_factuality.functional.Credit`] of your own. Where the evidence also supports sentences beside the
             question, `"flip"` pays for these (docs/closed-world.md). A function of your own goes to the trainer.
         credit_scale (`float`, *optional*, defaults to `1.0`):
             Strength of `"additive"`, `"scaled"`, `"own"`; share of `"to_go"` beside the completion's advantage; lambda
@@ -95,8 +96,8 @@ class FactGRPOConfig(Precision, GRPOConfig):
     )
     credit: str = setting(
         "flip",
-        "How labels change the advantage: 'flip' (FSPO), 'additive', 'scaled' or 'none'; or by rewards (docs/credit.md).",
-        CREDITS,
+        "How labels change the advantage: 'flip' (FSPO), 'additive', 'scaled' or 'none'; or by rewards (docs/credit.md); "
+        "or 'package.module:name' of a function of your own.",
     )
     credit_scale: float = setting(1.0, "Strength of the 'additive', 'scaled' and 'own' credit; share of 'to_go'.")
     verify_scope: str = setting(
@@ -119,33 +120,24 @@ class FactGRPOConfig(Precision, GRPOConfig):
         require_choice(self, label_values=("ternary", "binary"), outside_factuality=(0, 1))
         require(self, "factuality_reward_weight", is_weight, "a finite number, at least 0: less would pay falsehoods")
         require(self, "credit_scale", is_positive, "a finite positive number")
-        self._check_credit()
+        if not isinstance(self.credit, str):  # settings are plain values
+            raise ValueError(f"credit={self.credit!r}: give its 'package.module:name', or pass it to the trainer")
+        self.use_credit()
         require(self, "verifier_timeout", is_positive, "a finite positive number of seconds")
         require(self, "verifier_batch_size", lambda value: value >= 1, "at least 1")
         require_chunks(self)
 
-    def use_credit(self, credit: str | CreditFunction | None = None) -> str | CreditFunction:
-        """What the trainer is to shape advantages with, in place of the field: a name, or a function, whose name it gets."""
-        if callable(credit):
-            self.credit = credit_name(credit)
-            self.refuse_token_advantages(f"credit={self.credit!r}")
-            return credit
-        self.credit = self.credit if credit is None else credit
-        self._check_credit()
-        return self.credit
-
-    def _check_credit(self):
-        if not isinstance(self.credit, str) or self.credit not in CREDITS:
+    def use_credit(self, credit: str | CreditFunction | Credit | None = None) -> CreditFunction | Credit:
+        """What the trainer is to shape advantages with, in place of the field, which gets its name."""
+        given = self.credit if credit is None else credit
+        found, self.credit = find_credit(given), credit_name(given)
+        if isinstance(found, Credit) and self.credit_scale > found.max_scale:
             raise ValueError(
-                f"credit={self.credit!r} is unknown; choose one of {list(CREDITS)}, or pass a function to the trainer"
+                f"credit_scale={self.credit_scale!r} is above {found.max_scale:g}; lower it for credit={self.credit!r}"
             )
-        largest = CREDITS[self.credit].max_scale
-        if self.credit_scale > largest:
-            raise ValueError(
-                f"credit_scale={self.credit_scale!r} is above {largest:g}; lower it for credit={self.credit!r}"
-            )
-        if CREDITS[self.credit].by_token:
+        if not isinstance(found, Credit) or found.by_token:
             self.refuse_token_advantages(f"credit={self.credit!r}")
+        return found
 
     def refuse_token_advantages(self, what: str) -> None:
         """What treats a completion as one takes it apart, or weighs it otherwise, once each token has an advantage."""

@@ -15,6 +15,7 @@ from hf_factuality.functional import (
     BINARY_VALUES,
     CREDITS,
     TERNARY_VALUES,
+    Credit,
     CreditFunction,
     fill_unjudged,
     judged_units,
@@ -30,14 +31,12 @@ from hf_factuality.io.markdown import code
 from hf_factuality.reading.scopes import scope_ranges
 from hf_factuality.rewards import check_format
 from hf_factuality.rewards._rows import row_evidence, verifier_input
-from hf_factuality.rewards.confidence import LoVeCReward
 from hf_factuality.rewards.names import as_list, named_rewards
 from hf_factuality.spans import LabeledSpan, Verification
 from hf_factuality.trainers._methods import reward_method
 from hf_factuality.trainers._overlap import columns_of
 from hf_factuality.trainers._token_rewards import TokenRewardFunc
-from hf_factuality.trainers.base import COMPLETION_TEXTS, VERIFICATIONS, SamplingTrainer
-from hf_factuality.trainers.correction_rollout import TURNS, CorrectionRollout
+from hf_factuality.trainers.base import COMPLETION_TEXTS, VERIFICATIONS, PolicyRollout, SamplingTrainer
 from hf_factuality.trainers.fact_grpo_config import FactGRPOConfig
 from hf_factuality.verifiers.base import Verifier, VerifierInput
 from hf_factuality.verifiers.batches import BatchJudge
@@ -80,7 +79,7 @@ class FactGRPOTrainer(SamplingTrainer, GRPOTrainer):
             Labels sentences or claims: an object with `verify(inputs)`, or a name for [`load_verifier`]. `None`: nothing is
             labelled, for rewards that need no labels. A
             [`~hf_factuality.verifiers.guard.GuardedVerifier`] keeps its own limits instead of those of `args`.
-        credit (`str` or `Callable`, *optional*):
+        credit (`str`, `Callable` or [`~hf_factuality.functional.Credit`], *optional*):
             Instead of `args.credit`: a name, or a function `(advantages, labels, mask) -> (B, T)`; see
             [`~hf_factuality.functional.shape_advantages`] for what it gets. `args.credit` becomes its qualified name; a
             resumed run is given the function again.
@@ -128,24 +127,24 @@ class FactGRPOTrainer(SamplingTrainer, GRPOTrainer):
         processing_class=None,
         *,
         verifier: Verifier | str | None = "lexical",
-        credit: str | CreditFunction | None = None,
+        credit: str | CreditFunction | Credit | None = None,
         token_reward_funcs: TokenRewardFunc | list[TokenRewardFunc] | None = None,
         **kwargs,
     ):
         args = self._checked_args(args, model)
         self._credit = args.use_credit(credit)
         paid, by_rewards = self._scalars(token_reward_funcs), self._by_rewards
-        if verifier is None and (not (self._credit == "none" or by_rewards) or args.factuality_reward_weight):
+        if verifier is None and (not (args.credit == "none" or by_rewards) or args.factuality_reward_weight):
             raise ValueError(
                 "verifier=None: nothing is labelled; pass one, or factuality_reward_weight=0 and a credit that reads no labels"
             )
-        verifier = load_verifier(verifier) if isinstance(verifier, str) else verifier or _Nothing()
+        verifier = _Nothing() if verifier is None else load_verifier(verifier)
         if not isinstance(verifier, GuardedVerifier):
             verifier = GuardedVerifier(verifier, args.verifier_timeout, args.verifier_batch_size)
         self._guard = verifier
         if self._guard.requires_evidence and args.remove_unused_columns:
             raise ValueError("remove_unused_columns=True drops the verifier's evidence; set it to False")
-        self._evidence_column, self._turns = args.evidence_column, kwargs.get("rollout_func") is not None
+        self._evidence_column, self._rollout = args.evidence_column, kwargs.get("rollout_func")
         self.judging = BatchJudge(self._guard, UnjudgedBatches())
 
         def factuality(prompts, completions, completion_ids, log_extra, **columns):
@@ -155,8 +154,12 @@ class FactGRPOTrainer(SamplingTrainer, GRPOTrainer):
 
         factuality.owner = self
         own = named_rewards(reward_funcs, None if isinstance(self._guard.verifier, _Nothing) else self._guard.verifier)
-        if args.verify_scope == "think" and any(isinstance(function, LoVeCReward) for function in own):
-            raise ValueError("verify_scope='think': LoVeC pays what is found in the answer; set it to 'answer'")
+        if args.verify_scope == "think" and (
+            name := next((it.__name__ for it in own if getattr(it, "verify_scope", None) == "answer"), None)
+        ):
+            raise ValueError(
+                f"verify_scope='think': the reward {name!r} pays what is found in the answer; set it to 'answer'"
+            )
         if not own and not paid and args.factuality_reward_weight == 0:
             raise ValueError(
                 f"nothing to learn from: pass reward_funcs, or set factuality_reward_weight (0 by variant={args.variant!r})"
@@ -182,17 +185,17 @@ class FactGRPOTrainer(SamplingTrainer, GRPOTrainer):
 
     @property
     def _by_rewards(self) -> bool:
-        return isinstance(self._credit, str) and CREDITS[self._credit].rewards is not None
+        return isinstance(self._credit, Credit) and self._credit.rewards is not None
 
     def _require_statements(self, functions: list[Callable], weight: float) -> None:
         if not functions and not weight:
             raise ValueError(
-                f"credit={self._credit!r} needs statements that are paid: pass token_reward_funcs, or set "
+                f"credit={self.args.credit!r} needs statements that are paid: pass token_reward_funcs, or set "
                 "factuality_reward_weight above 0"
             )
         if self.num_generations < 2 or self.args.multi_objective_aggregation != "sum_then_normalize":
             raise ValueError(
-                f"credit={self._credit!r} compares sums within a group: num_generations must be at least 2 and "
+                f"credit={self.args.credit!r} compares sums within a group: num_generations must be at least 2 and "
                 "multi_objective_aggregation 'sum_then_normalize'"
             )
 
@@ -215,12 +218,14 @@ class FactGRPOTrainer(SamplingTrainer, GRPOTrainer):
     def _takes(self, feature, args):
         # Nothing is labelled, and nothing judged before the last turn has ended.
         nothing = isinstance(self._guard.verifier, _Nothing) and args.generation_chunks == 1
-        return isinstance(feature, CorrectionRollout) and nothing
+        return isinstance(feature, PolicyRollout) and nothing
 
     def _check_columns(self, dataset, columns, name):
         super()._check_columns(dataset, columns, name)
-        if self._turns and TURNS in columns:
-            raise DataError(f"the {name} dataset has a column {TURNS!r}, which CorrectionRollout fills; rename it")
+        for column in getattr(self._rollout, "columns", ()):
+            if column in columns:
+                filled = f"which {type(self._rollout).__name__} fills"
+                raise DataError(f"the {name} dataset has a column {column!r}, {filled}; rename it")
         if not self._guard.requires_evidence:
             return
         column = self._evidence_column
@@ -367,7 +372,7 @@ class FactGRPOTrainer(SamplingTrainer, GRPOTrainer):
         group = GroupRewards(
             rewards, own, ends.bool(), whole.bool(), known.squeeze(1).bool(), size, others_paid, self.scale_rewards
         )
-        shaped = CREDITS[self._credit].rewards(before.squeeze(1), group, self.args.credit_scale)
+        shaped = self._credit.rewards(before.squeeze(1), group, self.args.credit_scale)
         return (shaped[here : here + len(mask), : mask.size(1)] * mask).to(advantages.dtype)
 
     def _with_span_advantages(self, advantages: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
@@ -463,7 +468,7 @@ class FactGRPOTrainer(SamplingTrainer, GRPOTrainer):
             [*own, *paid], weights, "GRPO",
             more=["fspo"] * fspo + ["factuality"] * (rewarded and not fspo),
             credit=None if fspo or args.credit == "none" else self._named_credit(args),
-            revises=isinstance(rollout, CorrectionRollout),
+            revises=getattr(rollout, "revises", False),
         )  # fmt: skip
 
     def _named_credit(self, args) -> str:

@@ -8,8 +8,8 @@ from hf_factuality.verifiers.base import (
     Verifier as Verifier,
     VerifierInput as VerifierInput,
 )
-from hf_factuality.chat.cache import AnswerCache as AnswerCache
-from hf_factuality.chat.client import ChatClient as ChatClient
+from hf_factuality.generation.cache import AnswerCache as AnswerCache
+from hf_factuality.generation.client import ChatClient as ChatClient
 from hf_factuality.verifiers.ensemble import CalibratedJudge as CalibratedJudge, MajorityJudge as MajorityJudge
 from hf_factuality.verifiers.extractors.sentences import SentenceExtractor as SentenceExtractor
 from hf_factuality.verifiers.extractors.llm import (
@@ -30,7 +30,7 @@ from hf_factuality.verifiers.judges.compare import (
     CompareJudge as CompareJudge,
     CompareVerifier as CompareVerifier,
 )
-from hf_factuality.verifiers.judges.cooccurrence import CooccurrenceJudge as CooccurrenceJudge
+from hf_factuality.methods.long_form.judge import CooccurrenceJudge as CooccurrenceJudge
 from hf_factuality.verifiers.judges.gold import (
     GoldJudge as GoldJudge,
     GoldVerifier as GoldVerifier,
@@ -44,25 +44,25 @@ from hf_factuality.verifiers.judges.minicheck import (
     MiniCheckVerifier as MiniCheckVerifier,
 )
 from hf_factuality.verifiers.judges.nli import NLIJudge as NLIJudge, NLIVerifier as NLIVerifier
-from hf_factuality.verifiers.judges.probe import ProbeJudge as ProbeJudge, ProbeVerifier as ProbeVerifier
-from hf_factuality.verifiers.judges.process import (
+from hf_factuality.methods.probe.judge import ProbeJudge as ProbeJudge, ProbeVerifier as ProbeVerifier
+from hf_factuality.methods.process_reward.judge import (
     ProcessJudge as ProcessJudge,
     ProcessVerifier as ProcessVerifier,
     StepExtractor as StepExtractor,
 )
 from hf_factuality.verifiers.judges.reward import RewardJudge as RewardJudge, RewardVerifier as RewardVerifier
-from hf_factuality.verifiers.judges.self import (
+from hf_factuality.methods.rlfh.judge import (
     AssessInput as AssessInput,
     SelfJudge as SelfJudge,
     SelfVerifier as SelfVerifier,
 )
-from hf_factuality.verifiers.judges.truthfulness import (
+from hf_factuality.methods.truthfulness.judge import (
     ServedTruthfulnessJudge as ServedTruthfulnessJudge,
     TruthfulnessJudge as TruthfulnessJudge,
     TruthfulnessVerifier as TruthfulnessVerifier,
 )
 from hf_factuality.retrieval.knowledge import KnowledgeBase as KnowledgeBase
-from hf_factuality.chat.local import LocalChat as LocalChat, bind_policy as bind_policy
+from hf_factuality.generation.local import LocalChat as LocalChat, bind_policy as bind_policy
 from hf_factuality.retrieval.passages import (
     FACTSCORE_PASSAGES as FACTSCORE_PASSAGES,
     PassageConfig as PassageConfig,

@@ -257,12 +257,10 @@ class Reader:
                 place, f"{name!r} is a class outside this package, whose code would run: pass trust_remote_code=True"
             )
         try:
-            found = load_name(f"{PARTS[name]}:{name}" if name in PARTS else name)
-        except (ImportError, AttributeError) as error:
-            raise self._error(place, f"cannot load {name!r}: {error}") from None
-        if not isinstance(found, type):
-            raise self._error(place, f"{name!r} is no class")
-        return found
+            of_ours = f"{PARTS[name]}:{name}" if name in PARTS else name
+            return load_name(of_ours, "the class", lambda found: isinstance(found, type), "a class")
+        except ValueError as error:
+            raise self._error(place, str(error)) from None
 
     def _check(self, name: str, settings: dict[str, Any], place: str) -> None:
         """Refuse settings that lead to files of this machine, or run code that nobody has agreed to."""
@@ -280,7 +278,7 @@ class Reader:
             raise self._error(place, f"refers to the path {paths[0]!r}, which is no repository")
 
     def _client(self, settings: dict[str, Any], place: str) -> dict[str, Any]:
-        from hf_factuality.chat.transport import RetryPolicy
+        from hf_factuality.generation.transport import RetryPolicy
 
         for key in {"api_key", "api_key_env", "cache"} & set(settings):
             raise self._error(place, f"sets {key!r} of a client; that is the caller's to say")

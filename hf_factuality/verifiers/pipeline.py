@@ -278,7 +278,7 @@ def load_pipeline(
             Address of the server for judges and extractors that ask one. `None`: the environment variable
             `HF_FACTUALITY_BASE_URL`, else what a folder says.
         client (`Mapping[str, Any]`, *optional*):
-            Further arguments of [`~hf_factuality.chat.client.ChatClient`], such as `api_key` or `cache`, in place
+            Further arguments of [`~hf_factuality.generation.client.ChatClient`], such as `api_key` or `cache`, in place
             of the file's. A key needs `base_url`.
         device (`str` or `torch.device`, *optional*):
             For judges that run a model here.

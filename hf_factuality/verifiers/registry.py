@@ -11,15 +11,15 @@ from typing import Any
 from hf_factuality._lazy import load_name, read_stub
 from hf_factuality.verifiers.base import Verifier, require_method
 from hf_factuality.verifiers.hub_format import BASE_URL_VARIABLE
-from hf_factuality.verifiers.pipeline import load_pipeline
+from hf_factuality.verifiers.pipeline import VerifierPipeline, load_pipeline
 
 
-# Name -> module and class: the verifiers of `judges/NAME.py`. They are imported on use, as "nli" needs torch and
-# transformers. "self" has none: its model is an object.
+# Name -> module and class: "nli" is the public `NLIVerifier`. They are imported on use, as "nli" needs torch and
+# transformers. `SelfVerifier` has no name: its model is an object.
 _BUILT_IN = {
-    module.rpartition(".")[2]: f"{module}:{name}"
+    name.removesuffix("Verifier").lower(): f"{module}:{name}"
     for name, module in sorted(read_stub(os.path.join(os.path.dirname(__file__), "__init__.py")).items())
-    if ".judges." in module and name.endswith("Verifier") and not module.endswith(".self")
+    if name.endswith("Verifier") and name not in ("Verifier", "SelfVerifier")
 }
 VERIFIER_NAMES = tuple(sorted(_BUILT_IN))
 VERIFIER_HELP = (
@@ -50,10 +50,12 @@ def load_verifier(name: str | Verifier, **kwargs: Any) -> Verifier:
             - `"pipeline:FOLDER_OR_REPO"`: a saved pipeline, from a folder or the Hub.
             - `"llm:MODEL"` with `base_url=...`, or the address in `HF_FACTUALITY_BASE_URL`: a model on an OpenAI-compatible
               server.
-            - `"NAME"` or `"NAME:MODEL"` of any other module `judges/NAME.py` of this package, such as `"anah:MODEL"`.
+            - `"NAME"` or `"NAME:MODEL"` of any other verifier of this package, such as `"anah:MODEL"` of `ANAHVerifier`.
             - `"package.module:ClassName"`: your own class, called with `kwargs`. This imports and runs code of that
               module.
-            - An object with a `verify` method: returned as it is.
+            - An object with a method `verify`: returned as it is.
+            - A judge of your own, by name or as an object with a method `judge`: it judges the sentences of the answer by
+              the evidence of the row, as [`VerifierPipeline`] has it.
         **kwargs:
             Arguments of the verifier.
 
@@ -63,6 +65,7 @@ def load_verifier(name: str | Verifier, **kwargs: Any) -> Verifier:
     Raises:
         `ValueError`: the name is unknown, a dotted path leads nowhere or to something that cannot verify, a model or the
         address of its server is missing, it takes no such argument, or arguments come with a finished object.
+        `TypeError`: an object is neither verifier nor judge.
 
     Example:
 
@@ -70,12 +73,12 @@ def load_verifier(name: str | Verifier, **kwargs: Any) -> Verifier:
     """
     if not isinstance(name, str):
         try:
-            require_method(name, "verify", "a verifier")
+            verifier = _as_verifier(name)
         except TypeError as error:
-            raise ValueError(f"{name!r:.100} is no verifier: {error}; or choose {_choices()}") from None
+            raise TypeError(f"{name!r:.100} is no verifier: {error}; or choose {_choices()}") from None
         if kwargs:
             raise ValueError(f"{type(name).__name__} is already made; it takes no arguments, got {sorted(kwargs)}")
-        return name
+        return verifier
     head, colon, rest = name.partition(":")
     if head == "pipeline" and rest:
         return load_pipeline(rest, **kwargs)
@@ -102,12 +105,18 @@ def load_verifier(name: str | Verifier, **kwargs: Any) -> Verifier:
         return _make(name, made, kwargs)
     if colon and head and rest:
         verifier = _make(name, _load(name), kwargs)
-        if not callable(getattr(verifier, "verify", None)):
-            raise ValueError(f"{name!r} gives a {type(verifier).__name__}, which has no `verify` method")
-        return verifier
+        try:
+            return _as_verifier(verifier)
+        except TypeError as error:
+            raise ValueError(f"{name!r} gives a {type(verifier).__name__}: {error}") from None
     close = difflib.get_close_matches(head, VERIFIER_NAMES, n=1)
     hint = f"; did you mean {close[0]!r}?" if close else ""
     raise ValueError(f"unknown verifier {name!r}; choose {_choices()}{hint}")
+
+
+def verifier_class(name: str) -> Any:
+    """The class of one of [`VERIFIER_NAMES`]."""
+    return _load(_BUILT_IN[name])
 
 
 def model_in_process(name: str) -> tuple[str, type] | None:
@@ -141,6 +150,16 @@ def _choices() -> str:
     )
 
 
+def _as_verifier(made: Any) -> Verifier:
+    """A verifier as it is, and a judge behind sentences; `TypeError` for anything else."""
+    if isinstance(made, type) or callable(getattr(made, "verify", None)) or not callable(getattr(made, "judge", None)):
+        require_method(made, "verify", "a verifier")
+        return made
+    from hf_factuality.verifiers.extractors.sentences import SentenceExtractor
+
+    return VerifierPipeline(SentenceExtractor(), made)
+
+
 def _make(name: str, made: Callable[..., Any], kwargs: Mapping[str, Any]) -> Any:
     try:
         inspect.signature(made).bind(**kwargs)
@@ -151,6 +170,6 @@ def _make(name: str, made: Callable[..., Any], kwargs: Mapping[str, Any]) -> Any
 
 def _load(path: str) -> Any:
     try:
-        return load_name(path)
-    except (ImportError, AttributeError) as error:
-        raise ValueError(f"cannot load the verifier {path!r}: {error}; choose {_choices()}") from error
+        return load_name(path, "the verifier")
+    except ValueError as error:
+        raise ValueError(f"{error}; or choose {_choices()}") from error

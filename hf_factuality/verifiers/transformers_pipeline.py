@@ -25,15 +25,13 @@ from hf_factuality.spans import LabeledSpan, Verification
 from hf_factuality.verifiers.base import VerifierInput, evidence_passages
 from hf_factuality.verifiers.hub_format import CONFIG_NAME, MODEL_TYPE
 from hf_factuality.verifiers.judges.lexical import LexicalVerifier
-from hf_factuality.verifiers.judges.nli import NLIVerifier
-from hf_factuality.verifiers.judges.probe import PROBE, ProbeVerifier
-from hf_factuality.verifiers.judges.process import PROCESS, ProcessVerifier
-from hf_factuality.verifiers.judges.truthfulness import SETTINGS, TruthfulnessVerifier
 from hf_factuality.verifiers.pipeline import VerifierPipeline
-from hf_factuality.verifiers.registry import load_verifier
+from hf_factuality.verifiers.registry import load_verifier, verifier_class
 
 
 TASK = "fact-verification"
+# Entries of the configurations of models that are trained here, each the name of the verifier that reads it.
+_TRAINED = ("truthfulness", "probe", "process")
 _FIELDS = ("text", "completion", "evidence", "question")
 # What `pipeline` hands on to every pipeline and no verifier takes.
 _OF_TRANSFORMERS = ("local_files_only", "torch_dtype", "dtype", "use_fast")
@@ -92,7 +90,7 @@ class FactVerificationPipeline(Pipeline):
         if isinstance(model, PreTrainedModel):
             if "ForSequenceClassification" not in type(model).__name__:
                 raise ValueError(f"{type(model).__name__} is no sequence classifier; {_WANTED}")
-            kind = TruthfulnessVerifier if getattr(model.config, SETTINGS, None) else NLIVerifier
+            kind = verifier_class("truthfulness" if getattr(model.config, "truthfulness", None) else "nli")
             self.verifier = kind(model, tokenizer, **arguments)
             super().__init__(model, tokenizer, task=task, device=device, batch_size=batch_size)
             return
@@ -252,9 +250,9 @@ class _Model:
         if isinstance(config, _SavedConfig):
             trust = bool(kwargs.get("trust_remote_code"))
             return _Later(VerifierPipeline.from_pretrained, name, **known, trust_remote_code=trust)
-        for key, kind in ((SETTINGS, TruthfulnessVerifier), (PROBE, ProbeVerifier), (PROCESS, ProcessVerifier)):
+        for key in _TRAINED:
             if getattr(config, key, None):  # of a whole model, or beside an adapter
-                return _Later(kind, name, **known)
+                return _Later(verifier_class(key), name, **known)
         # A language model would be loaded with a classifier of random weights.
         found = getattr(config, "architectures", None)
         if not any("ForSequenceClassification" in architecture for architecture in found or ()):

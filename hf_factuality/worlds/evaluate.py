@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hf_factuality.chat.causal import CausalModel, render
 from hf_factuality.errors import DataError
 from hf_factuality.functional.answers import exact_match
 from hf_factuality.functional.credit import judged_units
 from hf_factuality.functional.scoring import decided_precision, factual_precision, mean, mean_factuality
+from hf_factuality.generation.causal import CausalModel, render
 from hf_factuality.io.files import write_atomically
 from hf_factuality.io.rows import read_rows
 from hf_factuality.reading.marks import check_format, extract_answer

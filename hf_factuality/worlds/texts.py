@@ -10,7 +10,7 @@ import random
 import re
 from collections.abc import Iterator
 
-from hf_factuality.chat.sureness import SURE_WORDS
+from hf_factuality.generation.sureness import SURE_WORDS
 from hf_factuality.worlds.language import Relation, clause
 from hf_factuality.worlds.world import Person, World
 

@@ -7,10 +7,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from hf_factuality.checkpoints.average import average
 from hf_factuality.checkpoints.merge import merge
 from hf_factuality.cli import main
 from hf_factuality.errors import CheckpointError
+from hf_factuality.methods.averaging.average import average
 from tests.checkpoints.merge_inputs import make_model
 from tests.checkpoints.test_merge import assert_same, stored
 

@@ -12,9 +12,9 @@ import transformers
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
-from hf_factuality.checkpoints.average import average
 from hf_factuality.checkpoints.merge import merge
 from hf_factuality.errors import CheckpointError
+from hf_factuality.methods.averaging.average import average
 from tests.checkpoints.merge_inputs import make_model
 from tests.checkpoints.test_merge import assert_same, stored
 

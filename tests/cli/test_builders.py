@@ -12,9 +12,12 @@ from hf_factuality.cli import main
 from hf_factuality.cli.main import _parser
 from hf_factuality.data import build
 from hf_factuality.errors import DataError, HubError
-from tests.chat.fake_server import FakeServer
-from tests.data import test_corrections, test_process_labels, test_rag_preferences, test_refusals
 from tests.data.test_build_preferences import PEOPLE, questions, responses, table, write
+from tests.generation.fake_server import FakeServer
+from tests.methods.abstention import test_data as test_refusals
+from tests.methods.process_reward import test_data as test_process_labels
+from tests.methods.rag_reward import test_data as test_rag_preferences
+from tests.methods.self_correction import test_data as test_corrections
 
 
 KINDS = ("preferences", "checklists", "refusals", "corrections", "process-labels", "rag-preferences")

@@ -6,9 +6,9 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 import hf_factuality
-from hf_factuality.checkpoints.average import Ratios
 from hf_factuality.cli import main
 from hf_factuality.errors import HubError
+from hf_factuality.methods.averaging.average import Ratios
 from tests.hub.loopback import hub  # noqa: F401 - a fixture
 from tests.tiny import save_tiny_model
 

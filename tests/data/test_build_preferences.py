@@ -10,8 +10,6 @@ from pathlib import Path
 import pytest
 from datasets import Dataset
 
-from hf_factuality.chat.base import ChatAnswer
-from hf_factuality.chat.client import ChatClient, RetryPolicy
 from hf_factuality.cli import main
 from hf_factuality.data import build as build_module
 from hf_factuality.data.preferences import load_pairs, preferences_from, push_pairs
@@ -19,11 +17,13 @@ from hf_factuality.data.questions import read_questions
 from hf_factuality.data.sampling import GivenResponses, SamplingConfig, ServedSampler
 from hf_factuality.data.topics import select_questions
 from hf_factuality.errors import DataError, HubError
+from hf_factuality.generation.base import ChatAnswer
+from hf_factuality.generation.client import ChatClient, RetryPolicy
 from hf_factuality.spans import LabeledSpan, Verification
 from hf_factuality.verifiers import LLMJudge, SentenceExtractor, VerifierPipeline
-from tests.chat.fake_server import FakeServer
 from tests.data.cases import cases
 from tests.data.test_preferences import LetterSampler, LetterVerifier
+from tests.generation.fake_server import FakeServer
 from tests.hub.loopback import TOKEN, User, hub  # noqa: F401
 
 
@@ -203,7 +203,7 @@ class Exact:
 
 def test_equal_questions_of_a_batch_have_samples_of_their_own():
     with FakeServer(reply) as server:
-        sampler = ServedSampler(server.client(), SamplingConfig(8))
+        sampler = ServedSampler(server.client(), SamplingConfig(num_samples=8))
         first, second = sampler.sample([[{"role": "user", "content": "Who is Ada?"}]] * 2, seed=5)
     assert len(first) == len(second) == 8 and first != second
 
@@ -436,8 +436,8 @@ def test_what_workers_get_makes_the_sampler_and_carries_no_rows_and_no_verifier(
     """Without Ray: the copy that a worker unpickles."""
     monkeypatch.setattr("hf_factuality.data.sampling.VLLMChat", lambda model, revision=None, **more: more)
     rows, options = [{"question": "Who is Ada?"}], {"model": tiny_model, "dtype": "float32", "verifier": Initial()}
-    args = build_module._arguments({**options, "backend": backend, "seed": 7}, rows, "run")
-    sampling = SamplingConfig(2, max_new_tokens=4)
+    args = build_module.build_arguments({**options, "backend": backend, "seed": 7}, rows, "run")
+    sampling = SamplingConfig(num_samples=2, max_new_tokens=4)
     packed = pickle.dumps(build_module._worker_sampler(args, backend or "transformers", sampling))
     assert b"Ada" not in packed and b"Initial" not in packed
     sampler = pickle.loads(packed)

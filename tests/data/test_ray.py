@@ -15,18 +15,18 @@ import pytest
 import torch
 from datasets import Dataset
 
-from hf_factuality.chat.client import ChatClient
 from hf_factuality.cli import main
 from hf_factuality.data import preferences_from
 from hf_factuality.data.questions import read_questions
 from hf_factuality.data.sampling import GivenResponses
 from hf_factuality.errors import JudgingError
+from hf_factuality.generation.client import ChatClient
 from hf_factuality.io.ray import _packed, ray_map
 from hf_factuality.spans import LabeledSpan, Verification
 from hf_factuality.verifiers import SentenceExtractor, VerifierPipeline
 from hf_factuality.verifiers.judges.llm import LLMJudge
-from tests.chat.fake_server import FAST, FakeServer
 from tests.data.test_build_preferences import judged
+from tests.generation.fake_server import FAST, FakeServer
 
 
 PLACES = ("Leeds", "Hull", "Bath", "York")

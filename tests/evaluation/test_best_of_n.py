@@ -9,11 +9,11 @@ import pytest
 from hf_factuality.data.benchmarks import get_benchmark
 from hf_factuality.evaluation import load_results
 from hf_factuality.evaluation.best_of import best_of_curve, best_of_n, majority_of_n, parse_best_of
-from hf_factuality.evaluation.engines import Generation
 from hf_factuality.evaluation.plan import Task, check_samples
+from hf_factuality.generation.sampling import SamplingConfig
 from hf_factuality.verifiers.judges.lexical import LexicalVerifier
-from tests.chat.fake_server import FakeServer
 from tests.evaluation.conftest import write_rows
+from tests.generation.fake_server import FakeServer
 
 
 SAMPLES = [
@@ -173,13 +173,19 @@ def test_a_served_model_is_sampled_and_every_sample_judged(own, tmp_path, comman
 
 def test_halluqa_takes_one_completion():
     """A judge votes on the first one only."""
-    task = Task(get_benchmark("halluqa"), "chat", ("halluqa",), Generation(8, 1.0, 1.0, 2, 0), best_of=(1, 2))
+    task = Task(
+        get_benchmark("halluqa"),
+        "chat",
+        ("halluqa",),
+        SamplingConfig(max_new_tokens=8, num_samples=2, seed=0),
+        best_of=(1, 2),
+    )
     with pytest.raises(ValueError, match="--num_samples gives 2 completions per item: halluqa takes one .* several$"):
         check_samples(task, "--num_samples")
 
 
 SOLUTIONS = [
-    # The last character of a step is its score: tests/rewards/test_process.py.
+    # The last character of a step is its score: tests/methods/process_reward/test_reward.py.
     {"id": "0", "completions": ["a9\n\\boxed{72}b8", "c1\n\\boxed{72.0}d9", "e7\n\\boxed{24}f7", "g?\n\\boxed{5}"]},
     {"id": "1", "completions": ["\\boxed{10}9", "\\boxed{1}8", "\\boxed{1}7", "no box 9"]},
 ]
@@ -190,8 +196,11 @@ SOLUTIONS = [
     [
         ((), [0.5, 1.0, 0.25, 1.0]),
         # Right, right, wrong, wrong by .8, .1, .7 and nothing; right, wrong, wrong, wrong by .9, .8, .7 and .9.
-        (("--best_of_by", "tests.rewards.test_process:Steps"), [2 / 3, 1.0, 0.25, 0.5]),
-        (("--best_of_by", "tests.rewards.test_process:Steps", "--best_of_steps", "last"), [2 / 3, 1.0, 0.25, 0.5]),
+        (("--best_of_by", "tests.methods.process_reward.test_reward:Steps"), [2 / 3, 1.0, 0.25, 0.5]),
+        (
+            ("--best_of_by", "tests.methods.process_reward.test_reward:Steps", "--best_of_steps", "last"),
+            [2 / 3, 1.0, 0.25, 0.5],
+        ),
         # 72 and 72.0 are one answer; what is in no box has no vote.
         (("--best_of_by", "majority"), [0.5, 1.0, 0.25, 0.0]),
     ],
@@ -215,5 +224,7 @@ def test_accuracy_of_what_is_chosen(tmp_path, command, monkeypatch, flags, wante
         assert accuracy["parts"]["not_chosen"] == 1 and accuracy["judge"] and accuracy["settings"]["best_of_steps"]
         journal = (tmp_path / "r.gsm8k.answers.jsonl").read_text()
         assert json.loads(journal.splitlines()[1])["samples"][0]["selection"]["spans"][0]["score"] == 0.9
-        monkeypatch.setattr("tests.rewards.test_process.Steps.verify", lambda *_: 1 / 0)  # what was judged is kept
+        monkeypatch.setattr(
+            "tests.methods.process_reward.test_reward.Steps.verify", lambda *_: 1 / 0
+        )  # what was judged is kept
         assert command(*argv)[1]["results"][0]["parts"] == accuracy["parts"]

@@ -18,9 +18,9 @@ from hf_factuality.evaluation.local import LocalEngine
 from hf_factuality.evaluation.model import lock_path
 from hf_factuality.retrieval.knowledge import KnowledgeBase
 from hf_factuality.verifiers.judges.lexical import LexicalVerifier
-from tests.chat.fake_server import FakeServer
 from tests.evaluation.conftest import write_rows
 from tests.evaluation.judges import Judge, seen
+from tests.generation.fake_server import FakeServer
 
 
 JUDGE = "--verifier tests.evaluation.judges:Judge"

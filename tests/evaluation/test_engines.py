@@ -4,12 +4,13 @@ import json
 
 import pytest
 
-from hf_factuality.chat.client import ServerError
 from hf_factuality.data.benchmarks.base import BenchmarkItem
 from hf_factuality.errors import DataError
-from hf_factuality.evaluation.engines import FileEngine, Generation, Request, ServerEngine
-from tests.chat.fake_server import FAST, FakeServer
+from hf_factuality.evaluation.engines import FileEngine, Request, ServerEngine
+from hf_factuality.generation.client import ServerError
+from hf_factuality.generation.sampling import SamplingConfig
 from tests.evaluation.conftest import write_rows
+from tests.generation.fake_server import FAST, FakeServer
 
 
 def item(name, *extra, choices=()):
@@ -17,11 +18,11 @@ def item(name, *extra, choices=()):
 
 
 ITEMS = [item("a"), item("b"), item("c")]
-GENERATION = Generation(16, 1.0, 0.9, 2, seed=5, stop=("END",))
+GENERATION = SamplingConfig(max_new_tokens=16, top_p=0.9, num_samples=2, seed=5, stop=("END",))
 
 
 def texts(engine, items):
-    found = engine.generate([Request(x) for x in items], Generation(1, 1.0, 1.0, 1, 0))
+    found = engine.generate([Request(x) for x in items], SamplingConfig(max_new_tokens=1, seed=0))
     return {request.item.id: None if it.error else it.text for request, it in found}
 
 
@@ -128,7 +129,9 @@ def test_server_that_dies_gives_what_it_answered(tmp_path):
         engine = ServerEngine("fake", server.url, concurrency=1, cache=tmp_path / "c.sqlite", retry=FAST)
         found = []
         with pytest.raises(ServerError):
-            for it in engine.generate([Request(x) for x in ITEMS], Generation(16, 0.0, 1.0, 1, 0)):
+            for it in engine.generate(
+                [Request(x) for x in ITEMS], SamplingConfig(max_new_tokens=16, temperature=0.0, seed=0)
+            ):
                 found.append(it)
     assert [(request.item.id, it.text) for request, it in found if it.text] == [("a", "yes")]
 
@@ -137,27 +140,12 @@ def test_a_rejected_request_is_missing(tmp_path):
     trouble = lambda prompt, count: 400 if prompt == "Qb" else None  # noqa: E731
     with FakeServer(trouble=trouble, reply=lambda prompt, body: "yes") as server:
         engine = ServerEngine("fake", server.url, cache=tmp_path / "c.sqlite", retry=FAST)
-        asked = engine.generate([Request(x) for x in ITEMS], Generation(16, 0.0, 1.0, 1, 0))
+        asked = engine.generate(
+            [Request(x) for x in ITEMS], SamplingConfig(max_new_tokens=16, temperature=0.0, seed=0)
+        )
         found = {request.item.id: it for request, it in asked}
     assert {name: it.text for name, it in found.items() if not it.error} == {"a": "yes", "c": "yes"}
     assert "400" in found["b"].error
-
-
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ((0, 1.0, 1.0, 1), "`max_new_tokens`"),
-        ((5, -0.1, 1.0, 1), "`temperature`"),
-        ((5, float("nan"), 1.0, 1), "`temperature`"),
-        ((5, 1.0, 0.0, 1), "`top_p`"),
-        ((5, 1.0, 1.1, 1), "`top_p`"),
-        ((5, 1.0, 1.0, 0), "`num_samples`"),
-        ((5, 0.0, 1.0, 2), "same completion again"),
-    ],
-)
-def test_bad_generation(values, message):
-    with pytest.raises(ValueError, match=message):
-        Generation(*values, seed=0)
 
 
 def test_seeds_are_of_the_item_alone():

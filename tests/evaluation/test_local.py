@@ -6,11 +6,12 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from hf_factuality.chat.causal import SeededSampler, render
 from hf_factuality.data.benchmarks.base import BenchmarkItem
 from hf_factuality.errors import CheckpointError, DataError
-from hf_factuality.evaluation.engines import Generation, Request
+from hf_factuality.evaluation.engines import Request
 from hf_factuality.evaluation.local import LocalEngine
+from hf_factuality.generation.causal import SeededSampler, render
+from hf_factuality.generation.sampling import SamplingConfig
 from hf_factuality.hub.results import folder_fingerprint
 
 
@@ -25,7 +26,7 @@ ITEMS = [
     ),
     question("c", "?", [" 玛丽出生在华沙。"]),
 ]
-FREE = Generation(max_new_tokens=12, temperature=1.0, top_p=0.9, n_samples=1, seed=3)
+FREE = SamplingConfig(max_new_tokens=12, top_p=0.9, seed=3)
 
 
 @pytest.fixture(scope="module")
@@ -126,7 +127,7 @@ def test_samples_do_not_depend_on_the_batch_and_differ_from_each_other(tiny_mode
         ((_, found),) = alone.generate([request], FREE)
         assert found.text == together[request.item.id, request.sample]
     assert len({together["a", sample] for sample in range(3)}) == 3
-    again = engine.generate(requests, Generation(12, 1.0, 0.9, 1, seed=4))
+    again = engine.generate(requests, SamplingConfig(max_new_tokens=12, top_p=0.9, seed=4))
     other = {(one.item.id, one.sample): it.text for one, it in again}
     assert other != together
 
@@ -134,7 +135,7 @@ def test_samples_do_not_depend_on_the_batch_and_differ_from_each_other(tiny_mode
 def test_greedy_is_the_models_own_greedy(engine, tiny_model):
     engine.use_format("chat")
     model, tokenizer = AutoModelForCausalLM.from_pretrained(tiny_model), AutoTokenizer.from_pretrained(tiny_model)
-    greedy = Generation(12, 0.0, 1.0, 1, seed=0)
+    greedy = SamplingConfig(max_new_tokens=12, temperature=0.0, seed=0)
     for request, found in engine.generate([Request(item) for item in ITEMS], greedy):
         ids = tokenizer(f"<|user|>{request.item.question}<|end|><|assistant|>", return_tensors="pt")["input_ids"]
         tokens = ids[0].tolist()
@@ -162,7 +163,9 @@ def test_a_stop_text_ends_a_completion(engine):
     ((_, whole),) = engine.generate([Request(ITEMS[0])], FREE)
     assert len(whole.text) > 4
     end = whole.text[3]
-    ((_, cut),) = engine.generate([Request(ITEMS[0])], Generation(12, 1.0, 0.9, 1, 3, stop=(end,)))
+    ((_, cut),) = engine.generate(
+        [Request(ITEMS[0])], SamplingConfig(max_new_tokens=12, top_p=0.9, seed=3, stop=(end,))
+    )
     assert cut.text == whole.text[: whole.text.index(end)] and cut.finish_reason == "stop"
 
 
@@ -193,18 +196,18 @@ def test_a_template_that_drops_the_prefill_gets_it_behind_its_own_start(engine):
 @pytest.mark.parametrize("item", [question("a", "Who\ud83d?", []), question("a", "Who?", [" She.", " He\ud83d."])])
 def test_half_of_a_surrogate_pair_is_named(engine, item):
     with pytest.raises(DataError, match="item 'a' holds half of a surrogate pair"):
-        engine.check([item], None if item.choices else Generation(4, 0.0, 1.0, 1, 0))
+        engine.check([item], None if item.choices else SamplingConfig(max_new_tokens=4, temperature=0.0, seed=0))
 
 
 def test_what_does_not_fit_is_refused_before_anything_is_computed(engine):
     engine.use_format("chat")
     with pytest.raises(DataError, match=r"item 'a'.*512 positions; lower it by"):
-        engine.check(ITEMS, Generation(512, 0.0, 1.0, 1, 0))
+        engine.check(ITEMS, SamplingConfig(max_new_tokens=512, temperature=0.0, seed=0))
     with pytest.raises(DataError, match="item 'long'.*longest choice"):
         engine.check([question("long", "word " * 600, [" a"])], None)
     with pytest.raises(DataError, match="choice is empty"):
         engine.check([question("e", "word", [""])], None)
-    engine.check(ITEMS, Generation(400, 0.0, 1.0, 1, 0))
+    engine.check(ITEMS, SamplingConfig(max_new_tokens=400, temperature=0.0, seed=0))
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,10 @@ import pytest
 
 from hf_factuality.data.benchmarks import BenchmarkItem, get_benchmark
 from hf_factuality.errors import DataError
-from hf_factuality.evaluation.engines import Generation
 from hf_factuality.evaluation.plan import Task, metrics_of
 from hf_factuality.evaluation.scoring import Answers, check_gold, final_answer, score
 from hf_factuality.evaluation.verification import answer_row
+from hf_factuality.generation.sampling import SamplingConfig
 from hf_factuality.metrics._arguments import check_metric_args
 
 
@@ -26,7 +26,7 @@ def item(name, answer, messages=(USER,), **known):
 def scored(metric, benchmark, items, completions, **known):
     """The metric of completions, one list per item."""
     samples = len(completions[0])
-    generation = Generation(8, 1.0, 1.0, samples, 0) if samples else None
+    generation = SamplingConfig(max_new_tokens=8, num_samples=samples, seed=0) if samples else None
     task = Task(get_benchmark(benchmark), "chat", (metric,), generation, items=items)
     return score(
         metric, Answers(task, [{"completions": [{"text": it} for it in texts]} for texts in completions], **known)

@@ -7,8 +7,8 @@ import pytest
 
 from hf_factuality.evaluation.verification import AnswerJudge
 from hf_factuality.functional.answers import contained_match
-from tests.chat.fake_server import FakeServer
 from tests.evaluation.conftest import write_rows
+from tests.generation.fake_server import FakeServer
 
 
 QUESTIONS = [
@@ -140,7 +140,7 @@ VERDICTS = {
 @pytest.mark.parametrize("said", VERDICTS)
 def test_a_verdict_is_one_word_and_no_part_of_a_text(said):
     """A released grader looks for CORRECT or the letter A anywhere, so that any stray "A" counts as correct."""
-    from hf_factuality.chat import ChatAnswer
+    from hf_factuality.generation import ChatAnswer
     from hf_factuality.verifiers.judges.llm import read_choice
 
     with FakeServer() as server:

@@ -10,7 +10,7 @@ import pytest
 from hf_factuality.evaluation import load_results
 from hf_factuality.evaluation.local import LocalEngine
 from hf_factuality.evaluation.suite import lexical_relevance
-from hf_factuality.functional.long_form_axes import LongFormAnswer, detect_hacks, long_form_axes
+from hf_factuality.methods.long_form.axes import LongFormAnswer, detect_hacks, long_form_axes
 from hf_factuality.retrieval.knowledge import KnowledgeBase
 from hf_factuality.spans import Label
 from hf_factuality.verifiers.judges.lexical import LexicalJudge

@@ -14,9 +14,9 @@ import yaml
 from hf_factuality import Verification, VerifierInput, load_verifier
 from hf_factuality.cli import main
 from hf_factuality.io.upload import naming_model
-from hf_factuality.metrics import add_metric, compute
+from hf_factuality.metrics import compute
 from hf_factuality.metrics._claims import small_answer
-from hf_factuality.metrics._registry import CLAIM_METRICS, METRICS
+from hf_factuality.metrics._registry import CLAIM_METRICS
 from hf_factuality.metrics.factscore.factscore import Factscore
 from hf_factuality.metrics.longwiki.longwiki import Longwiki
 from hf_factuality.metrics.safe.safe import Safe
@@ -91,7 +91,6 @@ def beside(tmp_path, monkeypatch):
     """Writes a module beside the answers, whose metrics are known for a test."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.path", [*sys.path])
-    monkeypatch.setattr("hf_factuality.metrics._registry.METRICS", dict(METRICS))
 
     def write(name, code):
         monkeypatch.delitem(sys.modules, name, raising=False)
@@ -111,13 +110,14 @@ def test_a_metric_of_another_package_is_a_function_of_labels(verify, beside):
     result = found["metrics"]["contradictions"]
     assert result["contradictions"] == 1.0 and result["n_scored"] == 3 and result["judge"] == {"name": "Judge"}
     assert result["left_out"]["responses"]["abstained"] == 1
+    beside("own_metrics", "def anah(predictions, references): ...")
     verifications = [Verification([LabeledSpan(0, 1, label)]) for label in (Label.CONTRADICTED, Label.SUPPORTED)]
-    assert compute(add_metric("my_metrics:contradictions"), verifications)["contradictions"] == 0.5
+    assert compute("my_metrics:contradictions", verifications)["contradictions"] == 0.5
     for place, message in (
-        ("my_metrics:nothing", "names no function"),
-        ("no_such_module:f", "names no function"),
-        ("json:__doc__", "is no function but a str"),
-        ("my_metrics:anah", "there is a metric 'anah'"),
+        ("my_metrics:contradiction", "did you mean 'contradictions'"),
+        ("no_such_module:f", "no module 'no_such_module'"),
+        ("json:__doc__", "'json:__doc__' is a str"),
+        ("own_metrics:anah", "'anah'; rename"),
     ):
         status, _, err = verify(texts, *JUDGE, "--metrics", place)
         assert status == 2 and message in err and err.count("\n") == 1
@@ -144,7 +144,9 @@ def test_a_metric_that_cannot_be_computed_of_labels_is_refused_before_any_judgin
     ):
         status, _, err = verify(["I'm sorry."], *STRICT, "--metrics", f"own_metrics:{name}")
         assert status == 2 and message in err and err.count("\n") == 1 and seen() == []
-    assert compute("declining", [{"text": "sorry", "claims": []}, ["S"]])["declining"] == 1.0  # of texts it is one
+    assert (
+        compute("own_metrics:declining", [{"text": "sorry", "claims": []}, ["S"]])["declining"] == 1.0
+    )  # of texts it is one
 
 
 @pytest.mark.parametrize("rule", ["generic", "perplexity_ai", "veriscore"])

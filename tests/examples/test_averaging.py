@@ -3,14 +3,23 @@
 import pytest
 from transformers import AutoModelForCausalLM
 
-from hf_factuality.checkpoints.average import Ratios
 from hf_factuality.hub.results import load_results
+from hf_factuality.methods.averaging.average import Ratios
 from tests.examples.conftest import FAST, checked_card
 
 
 def test_the_closed_world_measures_before_and_after(run, small_questions, tmp_path, capsys):
     out = tmp_path / "ama"
-    short = ("--selector", "tests.rewards.test_process:Steps", "--max_steps", "2", "--blocks", "1", "--alpha", "0.3")
+    short = (
+        "--selector",
+        "tests.methods.process_reward.test_reward:Steps",
+        "--max_steps",
+        "2",
+        "--blocks",
+        "1",
+        "--alpha",
+        "0.3",
+    )
     run("--output_dir", out, *short, *FAST)
     assert "answer accuracy" in capsys.readouterr().out and load_results(out / "results-after.json")["results"]
     card = checked_card(out)

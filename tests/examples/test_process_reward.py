@@ -10,8 +10,8 @@ from hf_factuality.cli import main as command
 from hf_factuality.data import sampling
 from hf_factuality.hub.results import load_results
 from hf_factuality.verifiers.judges.gold import GoldJudge, Judgement, Label
-from tests.data.test_process_labels import ROWS
 from tests.examples.conftest import FAST
+from tests.methods.process_reward.test_data import ROWS
 from tests.test_recipes import load_training
 
 

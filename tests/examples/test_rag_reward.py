@@ -8,11 +8,11 @@ import pytest
 from hf_factuality.cli import main as command
 from hf_factuality.demos import closed_world
 from hf_factuality.hub.results import load_results
-from tests.chat.fake_server import FakeServer
 from tests.data.test_build_preferences import write
-from tests.data.test_rag_preferences import ANSWERS, ROWS, blocks
 from tests.examples.conftest import FAST
 from tests.examples.test_truthfulness import Kinder
+from tests.generation.fake_server import FakeServer
+from tests.methods.rag_reward.test_data import ANSWERS, ROWS, blocks
 from tests.test_recipes import load_training
 
 

@@ -4,8 +4,8 @@ import datasets
 import pytest
 
 from hf_factuality.hub.results import load_results
-from tests.data.test_refusals import GREEDY, build, said
 from tests.examples.conftest import FAST, checked_card
+from tests.methods.abstention.test_data import GREEDY, build, said
 
 
 FEW = ["--max_steps", "2", *FAST]

@@ -99,7 +99,7 @@ def test_credit_by_name_and_by_function():
 
     shaped = shape_advantages(doubled, advantages, labels, mask)
     assert shaped.tolist() == [[0, 0, 0], [0, 0, 0]] and shaped.dtype == torch.float32
-    assert credit_name(doubled).endswith("test_credit.test_credit_by_name_and_by_function.<locals>.doubled")
+    assert credit_name(doubled).endswith("test_credit:test_credit_by_name_and_by_function.<locals>.doubled")
     assert credit_name("flip") == "flip"
 
 

@@ -117,8 +117,8 @@ def test_a_disk_that_knows_no_sync_is_taken_as_it_is(tmp_path, monkeypatch, fold
 
 # What is written in its own way, and why.
 OWN_WAYS = {
-    "chat/cache.py": "a damaged database is put aside",
-    "chat/journal.py": "lines are added",
+    "generation/cache.py": "a damaged database is put aside",
+    "generation/journal.py": "lines are added",
     "checkpoints/write.py": "one process at a time, and what a killed one left is taken away",
     "metrics/install.py": "`evaluate` passes over the name of the folder that is being made",
     "trainers/_checkpoints.py": "several processes write one folder",

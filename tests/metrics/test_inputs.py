@@ -10,7 +10,7 @@ from hf_factuality import Label, LabeledSpan, Verification
 from hf_factuality.errors import DataError
 from hf_factuality.metrics import METRIC_NAMES, compute, metric_path
 from hf_factuality.metrics._claims import small_answer
-from hf_factuality.metrics._halueval import read_verdict, read_verdict_as_released
+from hf_factuality.metrics.halueval.compute import read_verdict, read_verdict_as_released
 from tests.metrics.scripted import Scripted
 
 

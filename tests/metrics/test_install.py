@@ -10,12 +10,10 @@ import textwrap
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import evaluate
 import pytest
 
 from hf_factuality.cli.metrics import add_parser
-from hf_factuality.metrics import METRIC_NAMES, compute, installed, metric_path, write_spaces
-from hf_factuality.metrics._registry import metric_function
+from hf_factuality.metrics import METRIC_NAMES, installed, metric_path, write_spaces
 from hf_factuality.metrics.install import describe_metrics, install
 from hf_factuality.metrics.push import space_files
 from tests.hub.loopback import LoopbackHub
@@ -207,6 +205,17 @@ def test_listing_imports_no_metric_and_no_evaluate():
     assert done.stdout.strip() == "[]"
 
 
+def test_imports_log_nothing():
+    """Not even at the level of debugging, whatever is used; `evaluate` itself is not imported."""
+    code = (
+        "import logging; logging.basicConfig(level=0); import hf_factuality.metrics as metrics; "
+        "[getattr(metrics, name) for name in metrics.__all__]; "
+        "[metrics.compute(name, []) for name in metrics.METRIC_NAMES]"
+    )
+    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, cwd=REPOSITORY)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
 def test_the_page_lists_every_metric():
     text = PAGE.read_text(encoding="utf-8")
     assert all(f"| `{name}` |" in text for name in METRIC_NAMES)
@@ -217,36 +226,3 @@ def test_the_examples_of_the_page_run(fresh):
     assert blocks
     shown = [[line[2:] for line in block.splitlines() if re.match(r"# [\d.]+ ", line)] for block in blocks]
     assert fresh[1]["examples"] == shown
-
-
-@pytest.mark.parametrize(
-    ("name", "predictions", "references", "options"),
-    [
-        ("factscore", [["S", "NS"], ["S"], {"text": "I'm sorry."}], None, {"gamma": 0, "abstention": "generic"}),
-        ("truthfulqa", [[-1.0, -3.0], (-1.0, -2.0)], [[1, 0], [0, 1]], {"judge": "published prompts"}),
-    ],
-)
-def test_modules_of_before_compute_the_same(tmp_path, name, predictions, references, options):
-    """The scripts are those of 2026-11-21, letter by letter."""
-    script = Path(__file__).parent / "installed_before" / name / f"{name}.py"
-    columns = {"predictions": predictions, "references": references}
-    before = evaluate.load(str(script), cache_dir=str(tmp_path)).compute(**columns, **options)
-    assert before == compute(name, **columns, **options)
-    assert before["n_scored"] == 2 and before["settings"].get("gamma", 0) == 0
-
-
-@pytest.mark.parametrize(
-    ("name", "prediction", "reference"),
-    [
-        ("halluqa", True, None),
-        ("halueval", "Yes", True),
-        ("winrate", ["A", "B"], None),
-        ("refusal_ap", 0.5, True),
-        ("truthfulqa", [-1.0], [1]),
-    ],
-)
-def test_functions_of_before_take_options_as_a_dictionary(name, prediction, reference):
-    module = sys.modules[metric_function(name).__module__]
-    before = getattr(module, f"score_{name}")
-    found = before([prediction], [reference], options={"judge": "x"}, published=("x",))
-    assert found == compute(name, [prediction], [reference], judge="x")

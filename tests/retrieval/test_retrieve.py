@@ -18,8 +18,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hf_factuality.chat.cache import AnswerCache
 from hf_factuality.errors import RetrievalError
+from hf_factuality.generation.cache import AnswerCache
 from hf_factuality.retrieval.corpus import CorpusRetriever
 from hf_factuality.retrieval.knowledge import KnowledgeBase
 from hf_factuality.retrieval.pages import Page

@@ -7,10 +7,10 @@ from datasets import Dataset
 
 from hf_factuality.cli import main
 from hf_factuality.data.builder import judged_responses
-from hf_factuality.data.fspo import prepare_rows
 from hf_factuality.data.questions import read_questions
 from hf_factuality.data.sampling import GivenResponses
 from hf_factuality.errors import DataError
+from hf_factuality.methods.fspo.data import prepare_rows
 from hf_factuality.rewards import FSPOAnswerReward
 from hf_factuality.verifiers import GoldVerifier, VerifierInput, load_verifier
 from hf_factuality.verifiers.hub_format import CONFIG_NAME

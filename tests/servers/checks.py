@@ -4,14 +4,14 @@ import threading
 
 import pytest
 
-from hf_factuality.chat.cache import AnswerCache
-from hf_factuality.chat.client import ChatClient, RetryPolicy, ServerError
+from hf_factuality.generation.cache import AnswerCache
+from hf_factuality.generation.client import ChatClient, RetryPolicy, ServerError
+from hf_factuality.methods.rlfh.judge import AssessInput, SelfJudge, SelfVerifier
 from hf_factuality.spans import Label, LabeledSpan
 from hf_factuality.verifiers.base import JudgeInput, VerifierInput
 from hf_factuality.verifiers.extractors.llm import FActScoreExtractor, RLFHExtractor, VeriScoreExtractor
 from hf_factuality.verifiers.judges.anah import ANAHJudge
 from hf_factuality.verifiers.judges.llm import LLMJudge
-from hf_factuality.verifiers.judges.self import AssessInput, SelfJudge, SelfVerifier
 from hf_factuality.verifiers.pipeline import VerifierPipeline
 from tests.servers.running import CountingProxy
 from tests.servers.tiny_judge import CITIES, EVIDENCE, HOME, NAMES, QUESTION

@@ -16,7 +16,7 @@ from collections import Counter
 import aiohttp
 from aiohttp import web
 
-from hf_factuality.chat import ChatClient, ScoreClient
+from hf_factuality.generation import ChatClient, ScoreClient
 
 
 PROBES = {client._hello.messages[0][1] for client in (ChatClient, ScoreClient)}

@@ -5,7 +5,7 @@ import logging
 
 import pytest
 
-from hf_factuality.chat.client import ChatClient
+from hf_factuality.generation.client import ChatClient
 from hf_factuality.spans import Label
 from hf_factuality.verifiers.judges.llm import LLMJudge
 from tests.servers import checks

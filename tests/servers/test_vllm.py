@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from hf_factuality.chat.client import ChatClient
+from hf_factuality.generation.client import ChatClient
 from hf_factuality.verifiers.judges.llm import LLMJudge
 from tests.servers import checks
 from tests.servers.running import CountingProxy, vllm_server

@@ -10,7 +10,7 @@ import torch
 from datasets import Dataset
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
 
-from hf_factuality.chat import RetryPolicy, ScoreClient
+from hf_factuality.generation import RetryPolicy, ScoreClient
 from hf_factuality.rewards import ServedReward, ServedRoles
 from hf_factuality.verifiers import ServedTruthfulnessJudge
 from hf_factuality.verifiers.base import JudgeInput

@@ -7,9 +7,9 @@ from functools import partial
 import pytest
 
 from hf_factuality import FactGRPOTrainer
-from hf_factuality.chat.client import ChatClient
-from hf_factuality.functional.long_form import KLCFWeights
+from hf_factuality.generation.client import ChatClient
 from hf_factuality.hub.cards.check import card_problems
+from hf_factuality.methods.klcf.formula import KLCFWeights
 from hf_factuality.rewards import (
     AbstentionReward,
     ChecklistReward,

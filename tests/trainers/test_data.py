@@ -25,13 +25,13 @@ from hf_factuality.trainers import (
     TruthfulnessConfig,
     TruthfulnessTrainer,
 )
+from tests.methods.averaging.test_trainer import rows as answers
+from tests.methods.averaging.test_trainer import save_pair
+from tests.methods.rag_reward.test_trainer import pairs as compared_pairs
 from tests.tiny import CHAT_TEMPLATE, letters_reward, rows
 from tests.trainers.claims import claims
 from tests.trainers.mask_dpo_recording import pairs as labelled_pairs
 from tests.trainers.recording import QUIET, WholeCompletion, vowels
-from tests.trainers.test_averaging_trainer import rows as answers
-from tests.trainers.test_averaging_trainer import save_pair
-from tests.trainers.test_rag_reward_trainer import pairs as compared_pairs
 
 
 SMALL = {**QUIET, "per_device_train_batch_size": 4, "max_steps": 1}

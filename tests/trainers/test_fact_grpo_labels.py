@@ -116,7 +116,7 @@ def test_what_a_function_gets(tiny_model, tmp_path):
 
 def test_settings_and_card_name_the_function(tiny_model, tmp_path):
     trainer = make(tiny_model, tmp_path, WholeCompletion(), credit=by_hand)
-    name = "tests.trainers.test_fact_grpo_labels.by_hand"
+    name = "tests.trainers.test_fact_grpo_labels:by_hand"
     assert trainer.args.credit == name
     assert json.loads(trainer.args.to_json_string())["credit"] == name
     assert pickle.loads(pickle.dumps(trainer.args)).credit == name  # noqa: S301 - made one call earlier
@@ -135,7 +135,7 @@ def test_settings_and_card_name_the_function(tiny_model, tmp_path):
 
 
 def test_where_functions_and_names_go(tiny_model, tmp_path):
-    with pytest.raises(ValueError, match=r"by_hand at .* is unknown; .*pass a function to the trainer"):
+    with pytest.raises(ValueError, match=r"by_hand.*package.module:name.*pass it to the trainer"):
         FactGRPOConfig(str(tmp_path), credit=by_hand, **ONE_BATCH)
     assert make(tiny_model, tmp_path, WholeCompletion(), credit="additive").args.credit == "additive"
     with pytest.raises(ValueError, match="credit='scale' is unknown"):
@@ -143,12 +143,14 @@ def test_where_functions_and_names_go(tiny_model, tmp_path):
     # What cannot meet advantages per token cannot meet those of a function either.
     with pytest.raises(ValueError, match="loss_type='vespo'.*by_hand"):
         make(tiny_model, tmp_path, WholeCompletion(), credit=by_hand, config={"credit": "none", "loss_type": "vespo"})
-    # The settings of a run with a function ask for it again.
+    # The settings of a run with a function find it again by its name, and ask for one that has none.
     args = FactGRPOConfig(str(tmp_path), verify_scope="completion", **ONE_BATCH)
     make_again = partial(FactGRPOTrainer, tiny_model, letters_reward, args, rows(), verifier=WholeCompletion())
     make_again(credit=by_hand)
     make_again(credit=by_hand)
-    with pytest.raises(ValueError, match="labels.by_hand' is unknown; .* or pass a function to the trainer"):
+    make_again()
+    make_again(credit=lambda *given: by_hand(*given))
+    with pytest.raises(ValueError, match="<lambda>' is unknown.*'package.module:name'"):
         make_again()
 
 
@@ -281,7 +283,7 @@ def test_the_page_on_experiments_shapes_and_rewards_with_functions(tiny_model, t
     names = {"__name__": "mine", "model": tiny_model, "args": args, "dataset": rows(), "verifier": verifier}
     exec(code, names)  # noqa: S102 - our own page
     trainer = names["trainer"]
-    assert trainer.args.credit == "mine.only_punish" and verifier.asked == 4
+    assert trainer.args.credit == "mine:only_punish" and verifier.asked == 4
     (entry,) = [entry for entry in trainer.state.log_history if "rewards/false_claims/mean" in entry]
     assert entry["rewards/false_claims/mean"] == pytest.approx(0.1 * (entry["rewards/factuality/mean"] - 1) / 2)
     advantages = torch.tensor([2.0, -1.0])

@@ -19,16 +19,16 @@ from hf_factuality import (
     TokenRewardPPOTrainer,
     Verification,
 )
-from hf_factuality.chat import LocalChat, ScoreClient
 from hf_factuality.errors import JudgingError
+from hf_factuality.generation import LocalChat, ScoreClient
+from hf_factuality.methods.klcf.reward import ChecklistReward
 from hf_factuality.rewards import RLFHReward, ServedReward
-from hf_factuality.rewards.long_form import ChecklistReward
 from hf_factuality.verifiers import LLMJudge, SentenceExtractor, VerifierPipeline
 from hf_factuality.verifiers.base import Judgement, VerifierInput
 from hf_factuality.verifiers.batches import BatchJudge
 from hf_factuality.verifiers.guard import GuardedVerifier, UnjudgedBatches
 from hf_factuality.verifiers.service import Row
-from tests.chat.fake_server import FakeServer
+from tests.generation.fake_server import FakeServer
 from tests.tiny import letters_reward, rows
 from tests.trainers import token_reward_ppo_oracle
 from tests.trainers.recording import SETTINGS, FactGRPO, RecordsLosses, same_to_the_last_bit

@@ -20,12 +20,12 @@ from hf_factuality import (
 )
 from hf_factuality.errors import CheckpointError
 from hf_factuality.io.manifest import read_manifest, write_manifest
+from tests.methods.averaging.test_trainer import make as make_averaging
+from tests.methods.averaging.test_trainer import save_pair
+from tests.methods.rag_reward.test_trainer import make as make_rag
 from tests.tiny import letters_reward, rows
 from tests.trainers import mask_dpo_recording
 from tests.trainers.recording import QUIET, WholeCompletion, vowels
-from tests.trainers.test_averaging_trainer import make as make_averaging
-from tests.trainers.test_averaging_trainer import save_pair
-from tests.trainers.test_rag_reward_trainer import make as make_rag
 
 
 # A generation batch of 4 completions, of which each step takes 2. The 8 prompts are an epoch of 2 generation batches

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import pytest
 
 from hf_factuality import Label
-from hf_factuality.chat.client import ChatAnswer
 from hf_factuality.cli import main
+from hf_factuality.generation.client import ChatAnswer
 from hf_factuality.reading.sentences import sentence_offsets
 from hf_factuality.report import ReportSample, paint, render_report
 from hf_factuality.verifiers import (

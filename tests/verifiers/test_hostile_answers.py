@@ -13,7 +13,7 @@ from hf_factuality.reading.sentences import sentence_offsets
 from hf_factuality.verifiers import JudgeInput, Judgement, VerifierInput
 from hf_factuality.verifiers.extractors.llm import parse_claims, parse_statements
 from hf_factuality.verifiers.judges.llm import LLMJudge, parse_choice
-from tests.chat.fake_server import FakeServer
+from tests.generation.fake_server import FakeServer
 from tests.metrics.conftest import make  # noqa: F401
 from tests.verifiers import hostile
 from tests.verifiers.test_hostile import EVIDENCE, EXTRACTORS, FACT, TEXTS, Model, stated

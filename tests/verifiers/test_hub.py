@@ -25,7 +25,7 @@ from hf_factuality.verifiers.hub_format import CONFIG_NAME, PARTS
 from hf_factuality.verifiers.judges.hhem import HHEMVerifier
 from hf_factuality.verifiers.judges.minicheck import MiniCheckVerifier
 from hf_factuality.verifiers.pipeline import load_pipeline, save_pipeline
-from tests.chat.fake_server import FAST, FakeServer
+from tests.generation.fake_server import FAST, FakeServer
 from tests.verifiers import CASES
 from tests.verifiers.judges.test_hhem import folders as hhem_folders  # noqa: F401
 from tests.verifiers.judges.test_minicheck import folder as minicheck_folder  # noqa: F401

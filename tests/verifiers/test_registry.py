@@ -105,16 +105,22 @@ def test_object_is_returned_as_it_is():
     ("name", "message"),
     [
         *CASES["unknown_names"],
-        (f"{__name__}:Missing", "cannot load the verifier .*has no attribute 'Missing'; choose .*'lexical'"),
-        (f"{__name__}:NoVerifier", "gives a NoVerifier, which has no `verify` method"),
-        (NoVerifier(), "is no verifier: .* needs a method `verify`"),
-        (Constant, r"is no verifier: .* got the class Constant; pass Constant\("),
-        (None, "None is no verifier"),
+        (f"{__name__}:Constnat", "has no 'Constnat'; did you mean 'Constant'.*'lexical'"),
+        (f"{__name__}:NoVerifier", "gives a NoVerifier: .*`verify`"),
     ],
 )
 def test_unknown_names(name, message):
     with pytest.raises(ValueError, match=message):
         load_verifier(name)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [(NoVerifier(), "NoVerifier.*`verify`"), (Constant, r"the class Constant; pass Constant\("), (None, "None")],
+)
+def test_objects_that_are_no_verifier(given, message):
+    with pytest.raises(TypeError, match=message):
+        load_verifier(given)
 
 
 def test_a_saved_pipeline(tmp_path):

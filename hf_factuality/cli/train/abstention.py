@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from trl import ModelConfig, ScriptArguments, get_peft_config, get_quantization_config
 
 from hf_factuality import FactGRPOConfig, FactGRPOTrainer
-from hf_factuality.chat.client import ChatClient
 from hf_factuality.cli.shared import meaning
 from hf_factuality.cli.train.shared import load_split, model_name, read_flags, set_model_kwargs
 from hf_factuality.demos.closed_world import KnowledgeDemo
+from hf_factuality.generation.client import ChatClient
 from hf_factuality.rewards import AbstentionReward, DCPORewards, GradedOutcome, RLCRReward
 
 

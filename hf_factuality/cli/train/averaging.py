@@ -14,9 +14,9 @@ from trl import ModelConfig, ScriptArguments, SFTConfig, SFTTrainer
 from hf_factuality.cli.shared import meaning
 from hf_factuality.cli.train.shared import load_split, model_name, read_flags
 from hf_factuality.data import SamplingConfig, read_questions
-from hf_factuality.data.refusals import with_golds
 from hf_factuality.demos.closed_world import ClosedWorldDemo
 from hf_factuality.io.rows import read_rows
+from hf_factuality.methods.abstention.data import with_golds
 from hf_factuality.methods.raft.best_answers import best_answers, kept_answers
 from hf_factuality.trainers import AdaptiveAveragingConfig, AdaptiveAveragingTrainer
 
@@ -64,7 +64,7 @@ def main(words):
     def chosen(name, what):
         rows = list(demo.train_dataset) if demo else [row for _, row in read_rows(script.questions)]
         folder = Path(training.output_dir) / f"samples-{what}"
-        sampling = SamplingConfig(script.num_samples, 1.0, top_k=0, max_new_tokens=script.max_new_tokens)
+        sampling = SamplingConfig(num_samples=script.num_samples, max_new_tokens=script.max_new_tokens)
         if state.is_main_process:  # goes on where it was killed
             questions = with_golds(read_questions(rows))
             best_answers(name, questions, sampling, script.selector, script.aggregate, folder, training.seed)

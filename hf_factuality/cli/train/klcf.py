@@ -13,7 +13,7 @@ from hf_factuality import FactGRPOConfig, FactGRPOTrainer, load_verifier
 from hf_factuality.cli.shared import meaning
 from hf_factuality.cli.train.shared import load_split, model_name, read_flags, set_model_kwargs
 from hf_factuality.demos.closed_world import KLCFDemo
-from hf_factuality.functional.long_form import KLCFWeights
+from hf_factuality.methods.klcf.formula import KLCFWeights
 from hf_factuality.rewards import ServedRoles, klcf_rewards
 
 

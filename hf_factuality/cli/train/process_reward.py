@@ -22,7 +22,7 @@ from hf_factuality.verifiers import GoldVerifier
 
 def label(demo, rows, folder):
     """Answers of the small model, sentence by sentence, by what becomes of 8 continuations."""
-    sampling = SamplingConfig(4, 1.0, top_k=0, max_new_tokens=demo.max_new_tokens)
+    sampling = SamplingConfig(num_samples=4, max_new_tokens=demo.max_new_tokens)
     return process_labels_from(
         read_questions(list(rows)), TransformersSampler(demo.model_dir, config=sampling, batch_size=256),
         GoldVerifier("world"), folder, labels=ProcessLabelConfig(8, "sentences"), questions_per_batch=64,

@@ -15,14 +15,14 @@ from trl import ModelConfig, ScriptArguments, SFTConfig, SFTTrainer, get_peft_co
 from hf_factuality.cli.shared import meaning
 from hf_factuality.cli.train.shared import model_name, read_flags
 from hf_factuality.data import SamplingConfig, read_questions
-from hf_factuality.data.rag_preferences import with_passages
-from hf_factuality.data.refusals import with_golds
 from hf_factuality.demos.closed_world import ClosedWorldDemo
 from hf_factuality.hub.cards.card import write_method_card
 from hf_factuality.hub.results import public
 from hf_factuality.io.markdown import code
 from hf_factuality.io.rows import read_rows
+from hf_factuality.methods.abstention.data import with_golds
 from hf_factuality.methods.raft.best_answers import best_answers, kept_answers
+from hf_factuality.methods.rag_reward.data import with_passages
 
 
 @dataclass
@@ -58,7 +58,7 @@ def main(words):
     rows = list(demo.train_dataset) if demo else [row for _, row in read_rows(script.questions)]
     questions = (with_passages if script.grounded else with_golds)(read_questions(rows))
     name = demo.model_dir if demo else model_name(model)
-    sampling = SamplingConfig(script.num_samples, 1.0, top_k=0, max_new_tokens=script.max_new_tokens)
+    sampling = SamplingConfig(num_samples=script.num_samples, max_new_tokens=script.max_new_tokens)
     out, state = Path(training.output_dir), PartialState()
     training.model_init_kwargs = {"dtype": model.dtype, "attn_implementation": model.attn_implementation}
     for number in range(script.rounds):

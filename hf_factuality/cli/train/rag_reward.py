@@ -20,7 +20,7 @@ from hf_factuality.trainers import RAGRewardConfig, RAGRewardTrainer
 
 def compare(demo, rows, folder):
     """Pairs of the small model's biographies: which has the larger share of true sentences, and which has more of them."""
-    sampling = SamplingConfig(4, 1.0, top_k=0, max_new_tokens=demo.max_new_tokens)
+    sampling = SamplingConfig(num_samples=4, max_new_tokens=demo.max_new_tokens)
     judges = {"hallucination": demo.verifier, "comprehensiveness": SaysMore(demo.verifier)}
     sampler = TransformersSampler(demo.model_dir, config=sampling, batch_size=256)
     return rag_preferences_from(read_questions(list(rows)), sampler, judges, folder, questions_per_batch=64)

@@ -17,7 +17,7 @@ from hf_factuality import FactGRPOConfig, FactGRPOTrainer
 from hf_factuality.cli.shared import meaning, with_underscores
 from hf_factuality.cli.train.shared import load_split, model_name, read_flags, set_model_kwargs, with_recipe
 from hf_factuality.demos.corrections import REVISE, CorrectionDemo, write_card
-from hf_factuality.functional import correction
+from hf_factuality.methods.self_correction import formula
 from hf_factuality.rewards import CorrectionReward
 from hf_factuality.trainers import CorrectionRollout
 
@@ -32,7 +32,7 @@ class CorrectionArguments(ScriptArguments):
         default="sft", metadata={"help": "Stage of the training: SFT on trajectories, DPO on pairs, or RL."}
     )
     scorer: str = field(default="MATH", metadata={"help": "What compares the last answer with the gold answer (rl)."})
-    revise: str = field(default=correction.REVISE, metadata={"help": meaning("revise", ", between the turns (rl)")})
+    revise: str = field(default=formula.REVISE, metadata={"help": meaning("revise", ", between the turns (rl)")})
 
 
 def make_trainer(script, name, training, dataset, model):

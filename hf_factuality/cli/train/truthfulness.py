@@ -41,7 +41,7 @@ def load_data(script) -> Dataset:
 def sample_claims(demo, split, output_dir, seed) -> Dataset:
     """The claims of four biographies of each person of a split, as the base writes them and the oracle labels them."""
     questions = read_questions([{**row, "id": row["person"]} for row in demo.world.biographies(split)])
-    settings = SamplingConfig(num_samples=4, temperature=1.0, top_k=0, max_new_tokens=demo.max_new_tokens)
+    settings = SamplingConfig(num_samples=4, max_new_tokens=demo.max_new_tokens)
     sampler = TransformersSampler(demo.model_dir, config=settings, batch_size=256)
     folder = Path(output_dir) / f"claims-{Path(demo.model_dir).name}-{split}-seed{seed}"
     run: dict[str, Any] = {"questions_per_batch": 64, "patience": 0.0, "progress": True, "overlap": None}

@@ -5,3 +5,4 @@ from hf_factuality.data.benchmarks.registry import (
     get_benchmark as get_benchmark,
     load_items as load_items,
 )
+from hf_factuality.data.benchmarks.rows import Reader as Reader, Row as Row, Unusable as Unusable

@@ -79,7 +79,7 @@ class Benchmark:
             Most tokens of a completion.
         temperature (`float`, defaults to `0.0`), top_p (`float`, defaults to `1.0`), n_samples (`int`, defaults to `1`):
             Sampling of the published evaluation.
-        description, source (`str`):
+        description, source (`str`, *optional*):
             One line, and the paper.
     """
 
@@ -95,5 +95,5 @@ class Benchmark:
     temperature: float = 0.0
     top_p: float = 1.0
     n_samples: int = 1
-    description: str
-    source: str
+    description: str = ""
+    source: str = ""

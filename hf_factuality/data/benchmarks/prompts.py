@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
-from hf_factuality.data.fspo import PREFILL, instructions
+from hf_factuality.data.prompts import PREFILL, instructions
 
 
 _PRIMER = Path(__file__).with_name("truthfulqa_primer.txt")

@@ -5,9 +5,12 @@ from __future__ import annotations
 import difflib
 import hashlib
 import logging
+import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from hf_factuality._lazy import is_object_name, load_name
 from hf_factuality.data.benchmarks.base import BenchmarkItem, with_checklist
 from hf_factuality.data.benchmarks.readers import READERS
 from hf_factuality.data.benchmarks.rows import Reader, Row, Unusable, column_keys
@@ -17,6 +20,7 @@ from hf_factuality.errors import DataError
 
 logger = logging.getLogger(__name__)
 
+_NAME = re.compile(r"\w[\w.-]*")
 # Columns that hold a dataset's own id.
 _IDS = ("id", "_id", "question_id", "unique_id", "problem_idx")
 
@@ -26,8 +30,11 @@ def benchmark_names() -> tuple[str, ...]:
     return tuple(sorted(READERS))
 
 
-def get_benchmark(name: str) -> Reader:
-    """What is known of a benchmark; if there is none of this name, a `DataError` names similar ones."""
+def get_benchmark(name: str | Reader) -> Reader:
+    """What is known of a benchmark: one of ours by its name, or one of the user's own, as `"package.module:name"` or as the
+    [`Reader`] that this stands for. If there is none of this name, a `DataError` names similar ones."""
+    if isinstance(name, Reader) or is_object_name(name):
+        return _own(name)
     if name not in READERS:
         close = difflib.get_close_matches(str(name).lower(), READERS, n=3)
         hint = f"did you mean {' or '.join(map(repr, close))}?" if close else f"choose one of {sorted(READERS)}"
@@ -35,8 +42,35 @@ def get_benchmark(name: str) -> Reader:
     return READERS[name]
 
 
+def _own(given: str | Reader) -> Reader:
+    wanted = "a `Reader` of hf_factuality.data.benchmarks"
+    reader = given
+    if isinstance(given, str):
+        reader = load_name(given, "the benchmark", lambda found: isinstance(found, Reader), wanted)
+    if READERS.get(reader.name, reader) is not reader:
+        raise DataError(f"we have a benchmark {reader.name!r}; give yours another `name`")
+    if not _NAME.fullmatch(reader.name):  # it becomes part of the names of files
+        raise DataError(f"the `name` of a benchmark has letters, digits, '.', '_' and '-', got {reader.name!r}")
+    return reader
+
+
+def named_benchmarks(given: Iterable[str | Reader]) -> tuple[list[str], dict[str, Reader]]:
+    """The names of benchmarks, and by these names those that are the user's own."""
+    own: dict[str, Reader] = {}
+    names = []
+    for benchmark in given:
+        if isinstance(benchmark, str) and not is_object_name(benchmark):
+            names.append(benchmark)
+            continue
+        reader = get_benchmark(benchmark)
+        if own.setdefault(reader.name, reader) is not reader:
+            raise DataError(f"two benchmarks are called {reader.name!r}; rename one")
+        names.append(reader.name)
+    return list(dict.fromkeys(names)), own
+
+
 def load_items(
-    name: str,
+    name: str | Reader,
     *,
     path: str | Path | None = None,
     split: str | None = None,
@@ -48,8 +82,8 @@ def load_items(
     """Read a benchmark.
 
     Args:
-        name (`str`):
-            One of [`benchmark_names`].
+        name (`str` or [`Reader`]):
+            One of [`benchmark_names`], or a benchmark of your own, as [`get_benchmark`] takes it.
         path (`str` or `Path`, *optional*):
             A .jsonl, .json, .csv or .parquet file (for biographies also .txt, one entity per line), a folder, or a
             repository on the Hub; by default the benchmark's.
@@ -75,6 +109,7 @@ def load_items(
         `DataError`: an unknown name or style, a source that cannot be read or lacks columns, or no usable row.
     """
     reader = get_benchmark(name)
+    name = reader.name
     style = reader.styles[0] if style is None else style
     if style not in reader.styles:
         raise DataError(f"{name} has no style {style!r}; choose one of {list(reader.styles)}")

@@ -55,18 +55,30 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True)
 class Reader(Benchmark):
-    """A benchmark, and how its rows become items: of a row, `build` makes one in a style of prompt, or raises [`Unusable`].
+    """A benchmark, and how its rows become items; the other arguments are those of [`Benchmark`].
 
-    Of a column `"question/problem"`, the first that there is is read, and called `question`.
+    Args:
+        build (`Callable`):
+            Makes an item of a [`Row`], in a style of prompt, or raises [`Unusable`] with the reason.
+        columns (`tuple[str, ...]`), optional (`tuple[str, ...]`, *optional*):
+            The columns that it reads; of `"question/problem"` the first that there is, which is called `question`.
+        draws (`bool`, *optional*, defaults to `False`):
+            Whether each row needs a choice between two candidates.
+        line_column (`str`, *optional*):
+            What a line of a text file holds; without it, text files are refused.
+        files (`str`, *optional*):
+            Pattern of files that are read one by one, instead of by `datasets.load_dataset`.
+        where (`str`, *optional*):
+            Where the files are published, of a benchmark without a default dataset on the Hub.
     """
 
     build: Callable[[Row, str], BenchmarkItem]
     columns: tuple[str, ...]
     optional: tuple[str, ...] = ()
-    draws: bool = False  # each row needs a choice between two candidates
-    line_column: str | None = None  # what a line of a text file holds; without it, text files are refused
-    files: str | None = None  # pattern of files that are read one by one, instead of by `datasets.load_dataset`
-    where: str = ""  # the files are published, for benchmarks without a default dataset on the Hub
+    draws: bool = False
+    line_column: str | None = None
+    files: str | None = None
+    where: str = ""
 
     def find_columns(self, present: Collection[Any], name: str) -> dict[str, Any]:
         """Our name of a column -> that of the source, which errors call `name`."""

@@ -41,8 +41,8 @@ def read_source(reader: Reader, path: str | Path | None, split: str | None, revi
     """The rows of a benchmark; `path` is a file, a folder or a repository, or `None` for the default repository."""
     if path is None and reader.repo_id is None:
         raise DataError(
-            f"{reader.name} has no default dataset on the Hub; pass path= with a file, a folder or a repository. It is "
-            f"published as {reader.where}"
+            f"{reader.name} has no default dataset on the Hub; pass path= with a file, a folder or a repository"
+            + f". It is published as {reader.where}" * bool(reader.where)
         )
     local = None if path is None else Path(path).expanduser()
     if local is None or not local.exists():

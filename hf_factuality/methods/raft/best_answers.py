@@ -9,7 +9,7 @@ from hf_factuality import load_verifier
 from hf_factuality.data import TransformersSampler
 from hf_factuality.data.builder import describe_labels, judged_responses, verified
 from hf_factuality.errors import DataError
-from hf_factuality.functional.process import aggregate_steps
+from hf_factuality.methods.process_reward.formula import aggregate_steps
 
 
 def best_answers(model, questions, sampling, selector, how, folder, seed):

@@ -15,7 +15,7 @@ from typing import ClassVar
 
 from rapidfuzz.distance import LCSseq
 
-from hf_factuality.chat.base import ChatModel, ChatRequest
+from hf_factuality.generation.base import ChatModel, ChatRequest
 from hf_factuality.reading.completion import read_text
 from hf_factuality.reading.marks import without_thinking
 from hf_factuality.spans import LabeledSpan
@@ -132,7 +132,7 @@ class LLMExtractor:
     [`extract_claims`] says so, and [`extract`], which cannot, does as `on_failure` says.
 
     Args:
-        client ([`~hf_factuality.chat.base.ChatModel`]):
+        client ([`~hf_factuality.generation.base.ChatModel`]):
             Server and model.
         prompt (`str` or `Path`, *optional*):
             Name or file of another prompt.
@@ -176,7 +176,7 @@ class LLMExtractor:
 
     def extract(self, inputs: Sequence[VerifierInput]) -> list[list[LabeledSpan]]:
         """Per input, the spans of its claims in order, without labels; `claim` is set.
-        [`~hf_factuality.chat.client.ServerError`]: the server is gone; what was answered is in the cache."""
+        [`~hf_factuality.generation.client.ServerError`]: the server is gone; what was answered is in the cache."""
         results = []
         for item, found in zip(inputs, self.extract_claims(inputs), strict=True):
             spans = [claim.span for claim in found.claims]
@@ -248,7 +248,7 @@ class LLMExtractor:
                 temperature = self.temperature + 0.25 * attempt
                 seed = attempt if temperature else None
                 answer = yield ChatRequest(
-                    (("user", prompt),), temperature=temperature, max_tokens=self.max_tokens, seed=seed
+                    (("user", prompt),), temperature=temperature, max_new_tokens=self.max_tokens, seed=seed
                 )
                 found = self.parse(answer.text, self.nothing) if answer.complete else None
                 if found is not None:

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from hf_factuality.chat.base import ChatAnswer, ChatRequest
-from hf_factuality.chat.client import ChatClient
+from hf_factuality.generation.base import ChatAnswer, ChatRequest
+from hf_factuality.generation.client import ChatClient
 from hf_factuality.reading.sentences import guess_language
 from hf_factuality.spans import ANAH_LABELS, Label
 from hf_factuality.verifiers.base import JudgeInput, Judgement
@@ -74,7 +74,7 @@ class ANAHJudge(ServedJudge):
     Without evidence a fact is `UNVERIFIABLE` after turn 1.
 
     Args:
-        client ([`~hf_factuality.chat.base.ChatModel`]):
+        client ([`~hf_factuality.generation.base.ChatModel`]):
             Server and model, for example `opencompass/anah-v2` on vLLM.
         language (`str`, *optional*):
             `"en"` or `"zh"`; `None` decides per claim.
@@ -121,7 +121,7 @@ class ANAHJudge(ServedJudge):
             messages.append(("user", _separated(self.prompts[turn, language].fill(values))))
             choices = tuple(tags[language]) if tags else ()
             limit = self.max_tokens if choices else self.max_reference_tokens
-            return ChatRequest(tuple(messages), choices=choices, max_tokens=limit)
+            return ChatRequest(tuple(messages), choices=choices, max_new_tokens=limit)
 
         answer = yield ask("fact", FACT_TAGS)
         said = _said(answer, FACT_TAGS)
@@ -152,7 +152,7 @@ class ANAHVerifier(VerifierPipeline):
 
     Args:
         model, base_url, **kwargs:
-            See [`~hf_factuality.chat.client.ChatClient`].
+            See [`~hf_factuality.generation.client.ChatClient`].
         language (`str`, *optional*):
             `"en"` or `"zh"`; `None` decides per completion and claim.
         prompts (`str` or `Path`, *optional*):

@@ -8,8 +8,8 @@ from dataclasses import KW_ONLY, dataclass
 from types import MappingProxyType
 from typing import Any
 
-from hf_factuality.chat.base import ChatRequest
-from hf_factuality.chat.client import ChatClient
+from hf_factuality.generation.base import ChatRequest
+from hf_factuality.generation.client import ChatClient
 from hf_factuality.spans import Label, LabeledSpan, Verification
 from hf_factuality.verifiers.base import Judgement, PairInput, VerifierInput
 from hf_factuality.verifiers.judges.llm import ServedJudge, Talk, read_choice
@@ -48,7 +48,7 @@ class CompareJudge(ServedJudge):
     """Compares pairs of answers on one axis. An answer that is none of the three verdicts is unknown, and counted.
 
     Args:
-        client ([`~hf_factuality.chat.base.ChatModel`]):
+        client ([`~hf_factuality.generation.base.ChatModel`]):
             Server and model.
         axis (`str`, *optional*, defaults to `"hallucination"`):
             A name of [`AXES`], or the words that tell a judge what to compare.
@@ -70,7 +70,9 @@ class CompareJudge(ServedJudge):
             "question": item.question, "passages": numbered(item.evidence) or None, "first": item.first,
             "second": item.second, "axis": AXES.get(self.axis, self.axis),
         }  # fmt: skip
-        answer = yield ChatRequest((("user", self._prompt.fill(values)),), (*VERDICTS,), max_tokens=self.max_tokens)
+        answer = yield ChatRequest(
+            (("user", self._prompt.fill(values)),), (*VERDICTS,), max_new_tokens=self.max_tokens
+        )
         return Judgement(VERDICTS.get(read_choice(answer, (*VERDICTS,), nucleus=0.0)[0]))
 
 
@@ -82,7 +84,7 @@ class CompareVerifier:
 
     Args:
         model, base_url, **kwargs:
-            See [`~hf_factuality.chat.client.ChatClient`].
+            See [`~hf_factuality.generation.client.ChatClient`].
         axis, max_tokens (*optional*):
             See [`CompareJudge`].
     """

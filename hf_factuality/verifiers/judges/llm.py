@@ -14,8 +14,8 @@ from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from hf_factuality.chat.base import ChatAnswer, ChatModel, ChatRequest, TokenLogprobs
-from hf_factuality.chat.client import ChatClient
+from hf_factuality.generation.base import ChatAnswer, ChatModel, ChatRequest, TokenLogprobs
+from hf_factuality.generation.client import ChatClient
 from hf_factuality.reading.marks import without_thinking
 from hf_factuality.spans import Label
 from hf_factuality.verifiers.base import Extractor, JudgeInput, Judgement, Retriever
@@ -241,7 +241,7 @@ class ServedJudge:
     limit_flag: ClassVar[str] = "`verifier_tokens`"
 
     def judge(self, inputs: Sequence[JudgeInput]) -> list[Judgement]:
-        """One [`~hf_factuality.verifiers.base.Judgement`] per input, in order. [`~hf_factuality.chat.client.ServerError`]: the
+        """One [`~hf_factuality.verifiers.base.Judgement`] per input, in order. [`~hf_factuality.generation.client.ServerError`]: the
         server is gone; what was answered is in the cache."""
         found = converse(self.client, self._talk, inputs)
         labels = [result and result.label for result in found.results]
@@ -272,7 +272,7 @@ class LLMJudge(ServedJudge):
     without any letter or digit is `NO_FACT`.
 
     Args:
-        client ([`~hf_factuality.chat.base.ChatModel`]):
+        client ([`~hf_factuality.generation.base.ChatModel`]):
             Server and model.
         prompt (`str` or `Path`, *optional*, defaults to `"judge"`):
             Name or file of the prompt, with `{{claim}}`, `{{evidence}}` and, if it likes, `{{question}}`.
@@ -314,7 +314,7 @@ class LLMJudge(ServedJudge):
             choices=tuple(JUDGE_LABELS),
             logprobs=self.logprobs,
             temperature=self.temperature,
-            max_tokens=self.max_tokens,
+            max_new_tokens=self.max_tokens,
             seed=0 if self.temperature else None,
         )
         for _ in range(self.reminders + 1):
@@ -333,7 +333,7 @@ class LLMVerifier(VerifierPipeline):
 
     Args:
         model, base_url, **kwargs:
-            See [`~hf_factuality.chat.client.ChatClient`].
+            See [`~hf_factuality.generation.client.ChatClient`].
         extractor ([`~hf_factuality.verifiers.base.Extractor`], *optional*):
             `None`: whole sentences.
         retriever ([`~hf_factuality.verifiers.base.Retriever`], *optional*):

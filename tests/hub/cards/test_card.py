@@ -18,8 +18,8 @@ from peft import LoraConfig
 from trl import DPOConfig, GRPOConfig, SFTConfig
 
 from hf_factuality import FactGRPOConfig, MaskDPOConfig, TokenRewardPPOConfig
-from hf_factuality.chat.client import ChatClient
 from hf_factuality.errors import HubError
+from hf_factuality.generation.client import ChatClient
 from hf_factuality.hub.cards import settings as card_settings
 from hf_factuality.hub.cards.card import _Base, _data_row, render_card
 from hf_factuality.hub.cards.check import card_problems

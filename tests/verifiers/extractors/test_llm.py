@@ -14,7 +14,7 @@ from hf_factuality.verifiers.extractors.llm import (
     parse_statements,
 )
 from hf_factuality.verifiers.judges.llm import LLMJudge
-from tests.chat.fake_server import FAST, FakeServer
+from tests.generation.fake_server import FAST, FakeServer
 from tests.tables import cases
 
 

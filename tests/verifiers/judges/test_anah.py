@@ -7,7 +7,7 @@ from hf_factuality.spans import Label
 from hf_factuality.verifiers import VerifierPipeline
 from hf_factuality.verifiers.base import JudgeInput, Judgement, VerifierInput
 from hf_factuality.verifiers.judges.anah import TYPE_TAGS, ANAHJudge, ANAHVerifier, parse_tag
-from tests.chat.fake_server import FakeServer
+from tests.generation.fake_server import FakeServer
 from tests.tables import cases
 from tests.verifiers import hostile
 from tests.verifiers.test_hostile import TEXTS, Model, stated

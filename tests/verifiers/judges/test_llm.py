@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from hf_factuality.chat.client import ChatAnswer, ChatRequest, TokenLogprobs
 from hf_factuality.errors import JudgingError
+from hf_factuality.generation.client import ChatAnswer, ChatRequest, TokenLogprobs
 from hf_factuality.spans import Label
 from hf_factuality.verifiers.base import JudgeInput, Judgement, VerifierInput
 from hf_factuality.verifiers.guard import GuardedVerifier
@@ -21,7 +21,7 @@ from hf_factuality.verifiers.judges.llm import (
     without_thinking,
 )
 from hf_factuality.verifiers.prompts import Prompt, as_data, load_prompt
-from tests.chat.fake_server import HASTY, FakeServer, split_logprobs
+from tests.generation.fake_server import HASTY, FakeServer, split_logprobs
 from tests.tables import cases
 from tests.verifiers.hostile import LARGE, hostile_strings
 
@@ -167,7 +167,7 @@ def test_a_label_that_its_log_probabilities_deny_is_no_verdict(temperature, labe
 )
 def test_a_choice_that_just_fits_into_max_tokens_is_whole(choices, field, expected):
     with FakeServer(lambda prompt, body: ("yes", "length"), choice_field=field) as server:
-        (answer,) = server.client().chat([ChatRequest((("user", "a"),), choices=choices, max_tokens=1)])
+        (answer,) = server.client().chat([ChatRequest((("user", "a"),), choices=choices, max_new_tokens=1)])
         assert (answer.text, answer.finish_reason, answer.complete) == ("yes", expected, expected == "stop")
 
 

@@ -1,0 +1,1 @@
+"""Rewards of declining, and the data of R-Tuning (docs/abstention.md)."""

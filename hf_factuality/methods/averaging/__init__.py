@@ -1,0 +1,1 @@
+"""Averages of a model before and after alignment, with ratios by tensor, also learned (AMA) (docs/averaging.md)."""

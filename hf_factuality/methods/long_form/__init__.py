@@ -1,0 +1,1 @@
+"""Rewards of long answers by the labels of their claims (docs/long-form.md)."""

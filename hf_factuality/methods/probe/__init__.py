@@ -1,0 +1,1 @@
+"""Hallucination probes: a linear head that judges tokens (docs/probe.md)."""

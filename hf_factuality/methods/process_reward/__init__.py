@@ -1,0 +1,1 @@
+"""Process rewards: P(correct) of the steps of a solution (docs/process-reward.md)."""

@@ -1,0 +1,1 @@
+"""RAG-Reward: a reward model of answers with passages (docs/rag-reward.md)."""

@@ -1,0 +1,1 @@
+"""RLFH: rewards of single statements, paid where they end (docs/rlfh.md)."""

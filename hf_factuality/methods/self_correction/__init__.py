@@ -1,0 +1,1 @@
+"""Self-correction: answers that the model checks and revises (docs/self-correction.md)."""

@@ -1,0 +1,1 @@
+"""Reward models that score every token."""

@@ -1,0 +1,1 @@
+"""A model of P(true), trained with labelled statements (docs/truthfulness.md)."""
