@@ -39,20 +39,20 @@ Rater = Callable[[Sequence[VerifierInput], Sequence[Verification]], "list[list[i
 
 
 def rlfh_verifier(
-    judge_model: str | None = None,
-    judge_base_url: str | None = None,
+    verifier_model: str | None = None,
+    verifier_base_url: str | None = None,
     knowledge: str | Path | None = None,
     training_args: Any = None,
 ) -> SelfVerifier:
     """RLFH's extraction, verification and rating, by the policy itself or by a model on a server.
 
     Args:
-        judge_model (`str`, *optional*):
+        verifier_model (`str`, *optional*):
             Model on the server. `None`: the policy, which the trainer binds.
-        judge_base_url (`str`, *optional*):
+        verifier_base_url (`str`, *optional*):
             Address of an OpenAI-compatible server, such as `"http://localhost:8000/v1"`. `"rollout"`: the vLLM server that
             samples for this run (`use_vllm=True, vllm_mode="server"`), whose model, the policy, then judges itself;
-            `judge_model` is the name that it was started with. Its answers are not cached, since it changes.
+            `verifier_model` is the name that it was started with. Its answers are not cached, since it changes.
         knowledge (`str` or `Path`, *optional*):
             Knowledge base of pages (`hf-factuality index`), searched as RLFH does: the pages that a row's `topic` names, in
             sections of more than 64 words, the three best per statement. `None`: the row's own evidence.
@@ -63,15 +63,15 @@ def rlfh_verifier(
         `ValueError`: one of model and address without the other, or `"rollout"` of a run without a server.
         `RetrievalError`: no such knowledge base.
     """
-    if bool(judge_model) != bool(judge_base_url):
+    if bool(verifier_model) != bool(verifier_base_url):
         raise ValueError(
-            f"a judge on a server needs both its model and its address, got {judge_model!r} and {judge_base_url!r}"
+            f"a judge on a server needs both its model and its address, got {verifier_model!r} and {verifier_base_url!r}"
         )
     client = None
-    if judge_model and judge_base_url:
-        rollout = judge_base_url == "rollout"
-        address = _rollout_server(training_args) if rollout else judge_base_url
-        client = ChatClient(address, judge_model, cache=not rollout)
+    if verifier_model and verifier_base_url:
+        rollout = verifier_base_url == "rollout"
+        address = _rollout_server(training_args) if rollout else verifier_base_url
+        client = ChatClient(address, verifier_model, cache=not rollout)
     if knowledge is None:
         return SelfVerifier(client)
     pages = TopicRetriever(
@@ -83,7 +83,7 @@ def rlfh_verifier(
 def _rollout_server(args: Any) -> str:
     if args is None or not args.use_vllm or args.vllm_mode != "server":
         raise ValueError(
-            "judge_base_url='rollout' asks the vLLM server that samples for this run, and there is none: set use_vllm=True and "
+            "verifier_base_url='rollout' asks the vLLM server that samples for this run, and there is none: set use_vllm=True and "
             "vllm_mode='server', or leave the judge out, so that the policy judges in this process"
         )
     address = args.vllm_server_base_url or f"http://{args.vllm_server_host}:{args.vllm_server_port}"
