@@ -6,7 +6,6 @@ import pytest
 
 from hf_factuality.data import read_questions
 from hf_factuality.data.builder import Unjudged, judged_responses
-from hf_factuality.data.sampling import Response
 from hf_factuality.errors import JudgingError
 from hf_factuality.evaluation.journal import Journal
 from hf_factuality.evaluation.run import answer_items
@@ -70,11 +69,13 @@ def test_a_builder_keeps_no_batch_that_a_model_did_not_answer(tmp_path):
             return {}
 
         def sample(self, prompts, seed):
-            return [[None, None] if int(it[0]["content"]) >= 8 else [Response("a")] * 2 for it in prompts]
+            return [
+                [ChatAnswer("a") if int(it[0]["content"]) < 8 else ChatAnswer(error="HTTP 400")] * 2 for it in prompts
+            ]
 
     questions = read_questions([{"question": str(number)} for number in range(8 + 2 * GIVE_UP_AFTER)])
     run = {"questions_per_batch": 8, "progress": False}
-    with pytest.raises(JudgingError, match="the model is down"):
+    with pytest.raises(JudgingError, match="the model is down.*HTTP 400"):
         with judged_responses(questions, Sampler(), Unjudged(), tmp_path, **run):
             pass
     kept = (tmp_path / "responses.jsonl").read_text().splitlines()
