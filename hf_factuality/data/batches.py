@@ -72,7 +72,7 @@ class BatchVerification:
                 if it.left_out is None:
                     failures.count(it.found.error)
             if first:
-                failures.end("the verifier", "the first batch's responses")
+                failures.end("the verifier", "responses of the first batch")
             for it in judged:
                 key, number = it.row.key
                 if found[key][number] is None or it.found.error is None:  # a failure replaces no labels
@@ -98,7 +98,7 @@ def sample_batch(
             for answers in found:
                 errors = [answer.error for answer in answers]
                 lost.count(errors[0] if all(errors) else None)
-            lost.check("the model")
+            lost.check("the model does not answer")
     return [
         (question.id, [None if it.error is not None else [it.text, it.complete] for it in answers])
         for question, answers in zip(batch, found, strict=True)
