@@ -156,7 +156,7 @@ def right_answers(run):
         rows, questions = [], asked(run)
         found = sampler(*loaded(taught(run))).sample([question.messages for question in questions], run.seed)
         for question, responses in zip(questions, found, strict=True):
-            texts = [response.text for response in responses if response.finished]
+            texts = [response.text for response in responses if response.complete]
             right = [text for text in texts if is_right(text, question.row["answer"])]
             rows += [[*question.messages, {"role": "assistant", "content": bare(text)}] for text in right]
         write(folder, rows)

@@ -72,7 +72,7 @@ class BatchVerification:
                 if it.left_out is None:
                     failures.count(it.found.error)
             if first:
-                failures.end("the verifier", "the first batch's responses")
+                failures.end("the verifier", "responses of the first batch")
             for it in judged:
                 key, number = it.row.key
                 if found[key][number] is None or it.found.error is None:  # a failure replaces no labels
@@ -83,7 +83,10 @@ class BatchVerification:
             self.bar.update(len(questions))
 
 
-def sample_batch(batch: Sequence[PreferenceQuestion], sampler: Sampler, seed: int, patience: float) -> list[tuple]:
+def sample_batch(
+    batch: Sequence[PreferenceQuestion], sampler: Sampler, seed: int, patience: float, lost: Failures | None = None
+) -> list[tuple]:
+    """Lines of responses to questions; `lost` counts the questions that a model did not answer, and may give up."""
     if isinstance(sampler, GivenResponses):
         found = sampler.responses_to([question.id for question in batch])
     else:
@@ -91,9 +94,14 @@ def sample_batch(batch: Sequence[PreferenceQuestion], sampler: Sampler, seed: in
         batch_seed = int.from_bytes(hashlib.sha256(key).digest()[:4], "big") >> 1
         messages = [question.messages for question in batch]
         found = patiently(lambda: sampler.sample(messages, batch_seed), patience, "sampling")
+        if lost is not None:
+            for answers in found:
+                errors = [answer.error for answer in answers]
+                lost.count(errors[0] if all(errors) else None)
+            lost.check("the model does not answer")
     return [
-        (question.id, [None if r is None else [r.text, r.finished] for r in rows])
-        for question, rows in zip(batch, found, strict=True)
+        (question.id, [None if it.error is not None else [it.text, it.complete] for it in answers])
+        for question, answers in zip(batch, found, strict=True)
     ]
 
 

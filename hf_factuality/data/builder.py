@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from hf_factuality import __version__
 from hf_factuality.data.batches import BatchVerification, over_ray, sample_batch
 from hf_factuality.data.questions import PreferenceQuestion, check_evidence
-from hf_factuality.data.sampling import GivenResponses, Sampler
+from hf_factuality.data.sampling import Sampler
 from hf_factuality.errors import DataError, HubError
 from hf_factuality.functional.credit import judged_units
 from hf_factuality.functional.scoring import SUPPORTED_LABELS
@@ -104,12 +104,7 @@ def judged_responses(
         try:
             for batch in batches:
                 if not all(question.id in responses for question in batch):
-                    sampled = sample_batch(batch, sampler, seed, patience)
-                    if not isinstance(sampler, GivenResponses):
-                        for _, found in sampled:
-                            lost.count(None if any(found) else "no response could be sampled")
-                        lost.check("the model")  # before they are kept: the next run samples them again
-                    responses.add(sampled)
+                    responses.add(sample_batch(batch, sampler, seed, patience, lost))
                 if not (work.served if overlap is None else overlap):
                     work.judge(batch)
                     continue

@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from hf_factuality.errors import DataError
-from hf_factuality.generation.base import ChatRequest, cut
-from hf_factuality.generation.given import RESPONSE_COLUMNS, cut_answers, given_answers, is_header
+from hf_factuality.generation.base import ChatAnswer, ChatRequest
+from hf_factuality.generation.given import RESPONSE_COLUMNS, as_answers, read_given
 from hf_factuality.generation.local import LocalChat, load_causal
 from hf_factuality.generation.sampling import SamplingConfig
 from hf_factuality.generation.vllm import VLLMChat
-from hf_factuality.io.rows import read_rows
 
 
 if TYPE_CHECKING:
@@ -26,22 +25,14 @@ if TYPE_CHECKING:
 Messages = Sequence[Mapping[str, str]]
 
 
-@dataclass(frozen=True)
-class Response:
-    """One sampled response, without special tokens; `finished` if the model ended it, rather than the limit of tokens."""
-
-    text: str
-    finished: bool = True
-
-
 class Sampler(Protocol):
     """Samples responses."""
 
     def describe(self) -> dict[str, Any]:
         """Model and settings, plain values: what a run must keep the same to be continued."""
 
-    def sample(self, prompts: Sequence[Messages], seed: int) -> list[list[Response | None]]:
-        """Per prompt, as many responses as the settings ask for; `None` for one that could not be had."""
+    def sample(self, prompts: Sequence[Messages], seed: int) -> list[list[ChatAnswer]]:
+        """Per prompt, as many responses as the settings ask for; one that could not be had has an `error`."""
 
 
 class ServedSampler:
@@ -77,10 +68,9 @@ class ServedSampler:
             for number in range(settings.num_samples)
         ]
 
-    def sample(self, prompts: Sequence[Messages], seed: int) -> list[list[Response | None]]:
+    def sample(self, prompts: Sequence[Messages], seed: int) -> list[list[ChatAnswer]]:
         """Per prompt, its responses; `ServerError` if the server is gone."""
-        answers = self.client.chat(self.requests(prompts, seed))
-        found = [None if a.error is not None else Response(a.text, a.complete) for a in answers]
+        found = self.client.chat(self.requests(prompts, seed))
         size = self.config.num_samples
         return [found[first : first + size] for first in range(0, len(found), size)]
 
@@ -206,7 +196,7 @@ class WorkerSampler:
         """Model and settings; see [`Sampler`]."""
         return {**self.identity, **self.config.describe()}
 
-    def sample(self, prompts: Sequence[Messages], seed: int) -> list[list[Response | None]]:
+    def sample(self, prompts: Sequence[Messages], seed: int) -> list[list[ChatAnswer]]:
         """Not possible in this process."""
         raise TypeError("this sampler samples in workers only")
 
@@ -215,29 +205,23 @@ class GivenResponses:
     """Responses that exist already, such as another model's: Mask-DPO's off-policy samples.
 
     Args:
-        responses (`Mapping[str, Sequence[str | None]]`):
+        responses (`Mapping[str, Sequence[str | ChatAnswer | None]]`):
             Id of a question to its responses; `None` for one that is missing.
         name (`str`, *optional*):
             Who wrote them.
         stop (`Sequence[str]`, *optional*):
             Texts that they are cut at.
-        unfinished (`Mapping[str, Sequence[bool]]`, *optional*):
-            Id of a question to which of its responses ended at a limit of tokens.
     """
 
     def __init__(
         self,
-        responses: Mapping[str, Sequence[str | None]],
+        responses: Mapping[str, Sequence[str | ChatAnswer | None]],
         name: str | None = None,
         stop: Sequence[str] = (),
-        unfinished: Mapping[str, Sequence[bool]] | None = None,
     ):
-        self._responses = {str(key): [t and cut(t, stop)[0] for t in texts] for key, texts in responses.items()}
-        self._unfinished = {
-            str(key): [
-                told and not (text and cut(text, stop)[1]) for told, text in zip(found, responses[key], strict=True)
-            ]
-            for key, found in (unfinished or {}).items()
+        self._responses = {
+            str(key): [it if isinstance(it, ChatAnswer) else as_answers([it], {}, stop)[0] for it in found]
+            for key, found in responses.items()
         }
         self._name = name
 
@@ -246,18 +230,12 @@ class GivenResponses:
         """Read a file of rows with `id` and `responses` (a list of texts), or the answers of
         `hf-factuality evaluate`; several rows of an id add up. `DataError`: names the row that is none. `OSError`: the file
         cannot be read."""
-        found: dict[str, list[str | None]] = {}
-        unfinished: dict[str, list[bool]] = {}
-        for number, row in read_rows(path):
-            if isinstance(row, dict) and is_header(row):
-                continue
-            place = f"{path}, row {number}"
-            texts = given_answers(row, RESPONSE_COLUMNS, place) if isinstance(row, dict) else None
+        found: dict[str, list[str | ChatAnswer | None]] = {}
+        for place, row, texts in read_given(path, RESPONSE_COLUMNS):
             if texts is None or row.get("id") is None:
                 raise DataError(f"{place}: needs 'id' and 'responses' (a list of texts), got {row!r:.100}")
-            found.setdefault(str(row["id"]), []).extend(texts)
-            unfinished.setdefault(str(row["id"]), []).extend(cut_answers(row) or [False] * len(texts))
-        return cls(found, name, stop, unfinished)
+            found.setdefault(str(row["id"]), []).extend(as_answers(texts, row, stop))
+        return cls(found, name)
 
     def check(self, ids: Sequence[str]) -> None:
         """`DataError` if a question has no responses."""
@@ -270,22 +248,17 @@ class GivenResponses:
 
     def describe(self) -> dict[str, Any]:
         """Who wrote them, and a digest of the texts; see [`Sampler`]."""
-        texts = json.dumps(sorted(self._responses.items())).encode()
+        said = {key: [None if it.error else it.text for it in found] for key, found in self._responses.items()}
+        texts = json.dumps(sorted(said.items())).encode()
         return {"sampler": "given", "model": self._name, "responses": hashlib.sha256(texts).hexdigest()[:16]}
 
-    def sample(self, prompts: Sequence[Messages], seed: int) -> list[list[Response | None]]:
+    def sample(self, prompts: Sequence[Messages], seed: int) -> list[list[ChatAnswer]]:
         """Not possible: they belong to ids, see [`GivenResponses.responses_to`]."""
         raise TypeError("given responses belong to ids of questions, not to prompts; call responses_to")
 
-    def responses_to(self, ids: Sequence[str]) -> list[list[Response | None]]:
+    def responses_to(self, ids: Sequence[str]) -> list[list[ChatAnswer]]:
         """Per question its responses."""
-        return [
-            [
-                None if text is None else Response(text, not unfinished)
-                for text, unfinished in zip(found, self._unfinished.get(key) or [False] * len(found), strict=True)
-            ]
-            for key, found in ((key, self._responses[key]) for key in ids)
-        ]
+        return [self._responses[key] for key in ids]
 
 
 def resampled(sampler: Sampler, num_samples: int) -> Sampler:

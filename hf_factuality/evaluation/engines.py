@@ -16,9 +16,9 @@ from hf_factuality.data.benchmarks.base import BenchmarkItem
 from hf_factuality.errors import DataError
 from hf_factuality.functional.metrics import require_log_likelihoods
 from hf_factuality.generation.base import Backend, ChatAnswer, ChatRequest
-from hf_factuality.generation.given import ANSWER_COLUMNS, given_answers, is_header
+from hf_factuality.generation.given import ANSWER_COLUMNS, read_given
 from hf_factuality.generation.sampling import SamplingConfig
-from hf_factuality.io.rows import file_kind, json_list, read_rows
+from hf_factuality.io.rows import json_list
 
 
 logger = logging.getLogger(__name__)
@@ -116,21 +116,17 @@ class FileEngine:
         self._path, self._name = path, name
         with path.open("rb") as file:
             self._digest = hashlib.file_digest(file, "sha256").hexdigest()
-        rows = list(read_rows(path, any_name=True))
-        if rows and isinstance(rows[0][1], dict) and is_header(rows[0][1]):  # a file that this command wrote
-            del rows[0]
-        unit = "line" if file_kind(path, any_name=True) in ("lines", "table") else "row"
-        read = [self._read(row, f"{path.name}, {unit} {number}") for number, row in rows]
+        read = [(it[0], *self._read(*it)) for it in read_given(path, ANSWER_COLUMNS, any_name=True)]
         if not read:
             raise DataError(f"{path.name} holds no rows")
-        if not any(known for _, known in read):
+        if not any(known for *_, known in read):
             columns = ", ".join((*ANSWER_COLUMNS, "messages", "log_likelihoods"))
-            number, row = rows[0]
-            place, found = f"{path.name}, {unit} {number}", sorted(row)
+            place, row, _ = read[0]
+            found = sorted(set(row) - {"completions"})
             raise DataError(
                 f"{place} has no answer (found {found}), nor has any other; call its column one of {columns}"
             )
-        self._rows = [row for row, _ in read]
+        self._rows = [row for _, row, _ in read]
         self._by_id: dict[str, dict[str, Any]] = {}
         for row in self._rows:
             if "id" not in row:
@@ -142,11 +138,11 @@ class FileEngine:
         if 0 < len(self._by_id) < len(self._rows):
             raise DataError(f"{path.name}: some rows have an 'id' and others have none; give every row one")
 
-    def _read(self, row: Any, place: str) -> tuple[dict[str, Any], bool]:
+    @staticmethod
+    def _read(place: str, row: Any, texts: list[str | None] | None) -> tuple[dict[str, Any], bool]:
         """The row with its answers as `completions`, and whether it has a column of them: one without has a missing answer."""
         if not isinstance(row, dict):
             raise DataError(f"{place} has no answer (found {type(row).__name__}); give an object with columns per row")
-        texts = given_answers(row, ANSWER_COLUMNS, place)
         read = {**row, "completions": [None] if texts is None else texts}
         if "log_likelihoods" in row:
             read["log_likelihoods"] = json_list(row["log_likelihoods"])

@@ -45,7 +45,7 @@ def answer_items(engine: Engine, task: Task, journal: Journal) -> None:
             failures.count(found.error, request.item.id)
             if found.error:
                 if engine.generates:
-                    failures.check("the model")
+                    failures.check("the model does not answer")
                 continue
             name, answer = request.item.id, {"text": found.text, "finish_reason": found.finish_reason}
             journal.add([{"id": name, "prompt": prompts[name], "sample": request.sample, **answer}])

@@ -105,7 +105,7 @@ class ChatAnswer:
     finish_reason: str | None = None
     logprobs: tuple[TokenLogprobs, ...] | None = None
     error: str | None = None
-    cached: bool = False
+    cached: bool = field(default=False, compare=False)
 
     @property
     def complete(self) -> bool:

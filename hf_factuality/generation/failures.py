@@ -47,15 +47,15 @@ class Failures:
         self.reason, self.last_key = reason, key
         self.first_reason = self.first_reason or reason
 
-    def check(self, who: str, told: str = "", limit: int = GIVE_UP_AFTER) -> None:
-        """`JudgingError` after too many failures in a row."""
+    def check(self, what: str, told: str = "", limit: int = GIVE_UP_AFTER) -> None:
+        """`JudgingError`, which says `what` is wrong, after too many failures in a row."""
         if self.failed_in_a_row >= limit:
-            raise JudgingError(f"{who} is down: {told or self._told()}")
+            raise JudgingError(f"{what}: {told or self._told()}")
 
-    def end(self, who: str, told: str = "") -> None:
+    def end(self, who: str, told: str) -> None:
         """`JudgingError` if all has failed."""
         if self.all_failed:
-            raise JudgingError(f"{who} failed on all {self.sent} of {told or 'what was asked'}: {self.first_reason}")
+            raise JudgingError(f"{who} failed on all {self.sent} {told}: {self.first_reason}")
 
     def _told(self) -> str:
         return f"it failed {self.failed_in_a_row} times in a row; the first: {self.first_reason}"

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from hf_factuality.errors import DataError
-from hf_factuality.generation.base import ended_at_limit
+from hf_factuality.generation.base import ChatAnswer, cut
 from hf_factuality.io.messages import is_chat, last_answer
-from hf_factuality.io.rows import is_missing, json_list
+from hf_factuality.io.rows import file_kind, is_missing, json_list, read_rows
 
 
 ANSWER_COLUMNS = ("completions", "completion", "answer", "text", "output", "responses")
@@ -17,9 +18,18 @@ RESPONSE_COLUMNS = ("responses", "completions", "completion")
 """Where `build-preferences` does: in its files, `answer` is the gold answer."""
 
 
-def is_header(row: Mapping[str, Any]) -> bool:
-    """Whether a row is the first line of a file that `hf-factuality evaluate` wrote."""
-    return str(row.get("schema")).startswith("hf_factuality.answers/") and "id" not in row
+def read_given(
+    path: str | Path, columns: Sequence[str], any_name: bool = False
+) -> Iterator[tuple[str, Any, list[str | None] | None]]:
+    """Of each row of a file its place in words, itself, and its [`given_answers`]; `None` where it has no column of them. The
+    first line of a file that `hf-factuality evaluate` wrote is no row."""
+    unit = "line" if file_kind(path, any_name=any_name) in ("lines", "table") else "row"
+    for number, row in read_rows(path, any_name=any_name):
+        place = f"{Path(path).name}, {unit} {number}"
+        if not isinstance(row, dict):
+            yield place, row, None
+        elif not (str(row.get("schema")).startswith("hf_factuality.answers/") and "id" not in row):
+            yield place, row, given_answers(row, columns, place)
 
 
 def given_answer(value: Any, place: str) -> str | None:
@@ -68,10 +78,13 @@ def chat_of(row: Mapping[str, Any], place: str) -> list[Mapping[str, Any]] | Non
     return list(value)
 
 
-def cut_answers(row: Mapping[str, Any]) -> list[bool] | None:
-    """Which of [`given_answers`] ended at a limit of tokens; `None` where the row does not say it."""
-    samples = row.get("samples")
-    if not isinstance(samples, list):
-        return None
+def as_answers(texts: Sequence[str | None], row: Mapping[str, Any], stop: Sequence[str] = ()) -> list[ChatAnswer]:
+    """[`given_answers`] of a row, with what it says of their ends, and cut at the texts that end them."""
+    samples = row["samples"] if isinstance(row.get("samples"), list) else [None] * len(texts)
     reasons = [sample.get("finish_reason") if isinstance(sample, Mapping) else None for sample in samples]
-    return [isinstance(reason, str) and ended_at_limit(reason) for reason in reasons]
+    found = []
+    for text, reason in zip(texts, reasons, strict=True):
+        said, stopped = cut(text or "", stop)
+        ended = "stop" if stopped else reason if isinstance(reason, str) else None
+        found.append(ChatAnswer(error="missing") if text is None else ChatAnswer(said, ended))
+    return found

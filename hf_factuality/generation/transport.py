@@ -2,6 +2,11 @@
 
 Everything here runs on an event loop in a daemon thread, so that synchronous callers share one bound on the requests
 under way and one view of whether the server is there.
+
+The retries of the `openai` client (3.52) do not do: each request retries by itself, a number of times whatever the reason,
+at most 8 seconds apart. Enough of them to outlast a server that loads its model for minutes are too many for a request that
+always fails, and a rate limit uses them up. A `Retry-After` of more than two minutes ends a request, and an answer that is
+no JSON is not asked for again.
 """
 
 from __future__ import annotations

@@ -145,7 +145,7 @@ def judge_rows(
             yield judged
             bar.update(len(judged))
             if give_up_after is not None:
-                report.check("the verifier", _failures(report, total), give_up_after)
+                report.check("the verifier is down", _failures(report, total), give_up_after)
         if give_up_after is not None and report.all_failed:
             raise JudgingError(f"the verifier failed on every answer: {_failures(report, total)}")
 

@@ -78,7 +78,7 @@ if __name__ == "__main__":
     sampler = VLLMSampler({model!r}, SamplingConfig(num_samples=4, max_new_tokens=8), model_kwargs=dict(
         enforce_eager=True, dtype="float32", max_model_len=256, max_num_seqs=16, seed=0))
     prompts = [[dict(role="user", content=text)] for text in ("Hello", "Who was she?")]
-    found = [[[[r.text, r.finished] for r in rows] for rows in sampler.sample(prompts, seed)] for seed in (1, 1, 2)]
+    found = [[[[r.text, r.complete] for r in rows] for rows in sampler.sample(prompts, seed)] for seed in (1, 1, 2)]
     print("FOUND " + json.dumps(dict(found=found, settings=sampler.describe())))
 """
 

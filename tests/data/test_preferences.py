@@ -9,8 +9,9 @@ import pytest
 
 from hf_factuality.data.preferences import load_pairs, pair_features, preferences_from, push_pairs
 from hf_factuality.data.questions import read_questions
-from hf_factuality.data.sampling import Response, SamplingConfig, TransformersSampler
+from hf_factuality.data.sampling import SamplingConfig, TransformersSampler
 from hf_factuality.errors import DataError, HubError, JudgingError
+from hf_factuality.generation.base import ChatAnswer
 from hf_factuality.spans import Label, LabeledSpan, Verification
 
 
@@ -32,7 +33,7 @@ class LetterSampler:
         rng = random.Random(seed)
         self.calls.append([prompt[-1]["content"] for prompt in prompts])
         return [
-            [Response("".join(rng.choices("scn", k=rng.randint(1, 5))), rng.random() < 0.9) for _ in range(self.num_samples)]
+            [ChatAnswer("".join(rng.choices("scn", k=rng.randint(1, 5))), "stop" if rng.random() < 0.9 else "length") for _ in range(self.num_samples)]
             for _ in prompts
         ]  # fmt: skip
 
@@ -198,7 +199,7 @@ def test_one_bad_response_costs_only_itself_and_is_tried_again(tmp_path):
 
     class Sampler(LetterSampler):
         def sample(self, prompts, seed):
-            return [[Response("sc"), Response("ss"), Response("bad")] for _ in prompts]
+            return [[ChatAnswer("sc"), ChatAnswer("ss"), ChatAnswer("bad")] for _ in prompts]
 
     verifier = Picky()
     dataset = build(tmp_path, QUESTIONS[:2], Sampler(), verifier)
@@ -239,7 +240,7 @@ def test_evidence_is_asked_for_before_anything_is_sampled(tmp_path):
 def test_half_surrogates_are_written_as_question_marks(tmp_path):
     class Sampler(LetterSampler):
         def sample(self, prompts, seed):
-            return [[Response("\ud800s"), Response("c\udfff")] for _ in prompts]
+            return [[ChatAnswer("\ud800s"), ChatAnswer("c\udfff")] for _ in prompts]
 
     class Verifier(LetterVerifier):
         def verify(self, inputs):
@@ -253,7 +254,7 @@ def test_half_surrogates_are_written_as_question_marks(tmp_path):
 def test_no_pair_is_an_error_that_says_why(tmp_path):
     class Sampler(LetterSampler):
         def sample(self, prompts, seed):
-            return [[Response("ss"), Response("ss")] for _ in prompts]
+            return [[ChatAnswer("ss"), ChatAnswer("ss")] for _ in prompts]
 
     with pytest.raises(DataError, match="nothing is left for .*pairs.parquet; dropped: 12 pairs of identical texts"):
         build(tmp_path, sampler=Sampler())
@@ -271,9 +272,9 @@ def test_transformers_sampler(tiny_model):
     assert torch.equal(state, torch.get_rng_state()) and sampler.model.training
     assert first == again != other
     assert [len(rows) for rows in first] == [4, 4]
-    assert not all(response.finished for rows in first for response in rows)
+    assert not all(response.complete for rows in first for response in rows)
     sampler.model.generation_config.eos_token_id = list(range(len(sampler.tokenizer)))  # any token ends a response
-    assert all(r.finished and len(r.text) <= 10 for rows in sampler.sample(prompts, 1) for r in rows)
+    assert all(r.complete and len(r.text) <= 10 for rows in sampler.sample(prompts, 1) for r in rows)
     assert sampler.describe()["num_samples"] == 4 and "/" not in sampler.describe()["model"]
 
 

@@ -1,12 +1,15 @@
 """Answers from a file and from a server."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 
 from hf_factuality.data.benchmarks.base import BenchmarkItem
 from hf_factuality.errors import DataError
 from hf_factuality.evaluation.engines import FileEngine, Request, ServerEngine
+from hf_factuality.evaluation.journal import Journal
+from hf_factuality.evaluation.run import answer_items
 from hf_factuality.generation.client import ServerError
 from hf_factuality.generation.sampling import SamplingConfig
 from tests.evaluation.conftest import write_rows
@@ -132,6 +135,35 @@ def test_server_that_dies_gives_what_it_answered():
             ):
                 found.append(it)
     assert [(request.item.id, it.text) for request, it in found if it.text] == [("a", "yes")]
+
+
+def test_a_server_is_asked_nothing_twice_after_a_kill(tmp_path, monkeypatch):
+    """The journal has each answer as soon as it is there: what is lost is what was under way."""
+    task = SimpleNamespace(items=[item(str(n)) for n in range(40)], generation=SamplingConfig(seed=0))
+    add, added = Journal.add, []
+
+    def killed(journal, rows):
+        add(journal, rows)
+        added.append(rows)
+        if len(added) == 9:
+            raise KeyboardInterrupt
+
+    with FakeServer(reply=lambda prompt, body: f"says {prompt}", delay=0.05) as server:
+        engine = ServerEngine("fake", server.url, concurrency=2, retry=FAST)
+        journal = Journal(tmp_path / "a.jsonl", {})
+        monkeypatch.setattr(Journal, "add", killed)
+        with pytest.raises(KeyboardInterrupt):
+            answer_items(engine, task, journal)
+        monkeypatch.undo()
+        journal.close()
+        again = Journal(tmp_path / "a.jsonl", {})
+        assert len(again.answers) == 9
+        answer_items(ServerEngine("fake", server.url, concurrency=2, retry=FAST), task, again)
+        assert {name: it["completions"][0]["text"] for name, it in again.answers.items()} == {
+            str(n): f"says Q{n}" for n in range(40)
+        }
+        assert all(server.received[f"Q{name}"] == 1 for name in list(again.answers)[:9])
+        assert sum(server.received.values()) <= 40 + 2 * 2
 
 
 def test_a_rejected_request_is_missing():

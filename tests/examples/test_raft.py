@@ -4,8 +4,8 @@ import pytest
 from datasets import Dataset
 
 from hf_factuality.data import SamplingConfig, read_questions
-from hf_factuality.data.sampling import Response
 from hf_factuality.errors import DataError
+from hf_factuality.generation.base import ChatAnswer
 from hf_factuality.hub.results import load_results
 from hf_factuality.methods.raft import best_answers as raft
 from tests.examples.conftest import FAST, checked_card
@@ -30,7 +30,7 @@ def test_the_best_answer_is_kept(tiny_model, tmp_path, monkeypatch, how, wanted)
     answers = {"Which?": ["a1\nb9", "b5\nc8", "x?\ny9", "b5\nz8"], "None?": ["a0", "b0", "\n", "?"]}
 
     def sample(self, prompts, seed):
-        return [[Response(text) for text in answers[prompt[-1]["content"]]] for prompt in prompts]
+        return [[ChatAnswer(text) for text in answers[prompt[-1]["content"]]] for prompt in prompts]
 
     monkeypatch.setattr(raft.TransformersSampler, "sample", sample)
     chosen = SamplingConfig(num_samples=4), "tests.methods.process_reward.test_reward:Steps", how, tmp_path / how, 0

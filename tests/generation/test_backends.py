@@ -8,7 +8,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 
 from hf_factuality.data.benchmarks.base import BenchmarkItem
-from hf_factuality.data.sampling import GivenResponses, Response, SamplingConfig, ServedSampler
+from hf_factuality.data.sampling import GivenResponses, SamplingConfig, ServedSampler
 from hf_factuality.evaluation.engines import FileEngine, Request
 from hf_factuality.generation.base import ChatAnswer, ChatRequest
 from hf_factuality.generation.client import ChatClient
@@ -95,7 +95,7 @@ def test_a_sampler_sends_its_settings_to_a_server():
     with FakeServer() as server:
         for more in ({}, rare):
             (said,) = ServedSampler(server.client(), SamplingConfig(num_samples=2, **more)).sample([prompt], 0)
-            assert said == [Response("ok")] * 2
+            assert said == [ChatAnswer("ok", "stop")] * 2
             assert [{name: body.get(name) for name in rare} for body in server.bodies[-2:]] == [
                 {name: more.get(name) for name in rare}
             ] * 2
@@ -121,7 +121,9 @@ def test_one_file_of_answers_for_both_commands(tmp_path):
     rows += [{"id": name, "samples": [{"text": f"{name}1", "finish_reason": "stop"}, None]} for name in "ab"]
     written = write_rows(tmp_path / "r.model.answers.jsonl", rows)
     given = GivenResponses.from_file(written)
-    assert given.responses_to(["b", "a"]) == [[Response("b1"), None], [Response("a1"), None]]
+    assert given.responses_to(["b", "a"]) == [
+        [ChatAnswer(f"{name}1", "stop"), ChatAnswer(error="missing")] for name in "ba"
+    ]
     items = [BenchmarkItem(name, ({"role": "user", "content": "?"},), "?") for name in "ab"]
     lists = write_rows(tmp_path / "l.jsonl", [{"id": name, "responses": [f"{name}1", None]} for name in "ab"])
     for file in (written, lists):

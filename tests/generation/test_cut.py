@@ -88,7 +88,7 @@ def test_samples_are_what_they_are(tmp_path):
         first = ServedSampler(client).sample([[{"role": "user", "content": "Who?"}]], 0)[0][0]
         sent = sum(server.received.values())
         assert ServedSampler(client).sample([[{"role": "user", "content": "Who?"}]], 0)[0][0] == first
-        assert (first.text, first.finished) == ("It was", False) and sum(server.received.values()) == sent
+        assert (first.text, first.complete) == ("It was", False) and sum(server.received.values()) == sent
 
 
 @pytest.mark.parametrize(("tokens", "cut"), [(8, True), (7, False), (None, False)])
@@ -245,7 +245,7 @@ def test_given_answers_say_what_was_cut(tmp_path):
         json.dumps({"id": "a", "samples": samples}) + "\n" + json.dumps({"id": "b", "responses": ["York."]})
     )
     (first, second, third), (other,) = GivenResponses.from_file(path).responses_to(["a", "b"])
-    assert (first.finished, second.finished, third, other.finished) == (False, True, None, True)
+    assert (first.complete, second.complete, third.error, other.complete) == (False, True, "missing", True)
 
 
 def test_a_model_in_this_process_says_that_it_was_cut(tiny_model):

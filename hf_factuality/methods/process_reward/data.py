@@ -22,8 +22,9 @@ from hf_factuality.data.build import (
 )
 from hf_factuality.data.builder import DatasetKind, judged_responses, response_right, verified_responses
 from hf_factuality.data.questions import PreferenceQuestion, with_golds
-from hf_factuality.data.sampling import Messages, Response, Sampler, resampled
+from hf_factuality.data.sampling import Messages, Sampler, resampled
 from hf_factuality.functional.scoring import mean
+from hf_factuality.generation.base import ChatAnswer
 from hf_factuality.methods.process_reward.formula import process_label
 from hf_factuality.methods.process_reward.judge import StepExtractor
 from hf_factuality.verifiers.base import Verifier
@@ -78,9 +79,9 @@ class _Continuing:
         self.describe, self._sample = sampler.describe, sampler.sample
         self.in_worker = getattr(sampler, "in_worker", False)
 
-    def sample(self, prompts: Sequence[Messages], seed: int) -> list[list[Response | None]]:
+    def sample(self, prompts: Sequence[Messages], seed: int) -> list[list[ChatAnswer]]:
         found = zip(prompts, self._sample(prompts, seed), strict=True)
-        return [[it and replace(it, text=asked[-1]["content"] + it.text) for it in own] for asked, own in found]
+        return [[replace(it, text=asked[-1]["content"] + it.text) for it in own] for asked, own in found]
 
 
 def process_labels_from(

@@ -205,7 +205,7 @@ def test_sampling_is_greedy_and_stops(tiny_model):
     mark = whole[0][3]
     sampler.config = SamplingConfig(**settings, stop=(mark,))
     ((cut,), _) = sampler.sample(prompts, 0)
-    assert cut.text == whole[0][: whole[0].index(mark)] and cut.finished
+    assert cut.text == whole[0][: whole[0].index(mark)] and cut.complete
     assert sampler.describe()["stop"] == (mark,) and "stop" not in SamplingConfig().describe()
 
 

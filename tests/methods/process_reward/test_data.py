@@ -9,8 +9,9 @@ import pytest
 
 from hf_factuality.cli import main
 from hf_factuality.data import GivenResponses, ProcessLabelConfig, process_labels_from, read_questions
-from hf_factuality.data.sampling import Response, SamplingConfig
+from hf_factuality.data.sampling import SamplingConfig
 from hf_factuality.errors import DataError
+from hf_factuality.generation.base import ChatAnswer
 from hf_factuality.spans import Verification
 from hf_factuality.verifiers import GoldVerifier
 from tests.data.test_build_preferences import table, write
@@ -50,7 +51,10 @@ class Scripted:
         return {"sampler": "scripted", **self.config.describe()}
 
     def sample(self, prompts, seed):
-        return [[text if text is None else Response(text) for text in self._say(prompt)] for prompt in prompts]
+        return [
+            [ChatAnswer(text or "", error="lost" if text is None else None) for text in self._say(prompt)]
+            for prompt in prompts
+        ]
 
     def _say(self, prompt):
         last = prompt[-1]["content"]

@@ -8,8 +8,9 @@ import pytest
 
 from hf_factuality.cli import main
 from hf_factuality.data import CorrectionConfig, GivenResponses, corrections_from, read_questions
-from hf_factuality.data.sampling import Response, SamplingConfig
+from hf_factuality.data.sampling import SamplingConfig
 from hf_factuality.errors import DataError
+from hf_factuality.generation.base import ChatAnswer
 from hf_factuality.methods.self_correction.formula import CHECK, REVISE
 from hf_factuality.spans import Verification
 from hf_factuality.verifiers import GoldVerifier
@@ -19,6 +20,14 @@ from tests.generation.fake_server import FakeServer
 
 ROWS = [{"id": "a", "question": "Where?", "answer": "Ulm"}]
 ANSWERS = ["It is Ulm.", "It is Bern."]
+
+
+def answer(said):
+    """Of a text, a text and whether it is whole, or `None`."""
+    if said is None:
+        return ChatAnswer(error="lost")
+    text, whole = (said, True) if isinstance(said, str) else said
+    return ChatAnswer(text, "stop" if whole else "length")
 
 
 class Scripted:
@@ -36,9 +45,7 @@ class Scripted:
             self.asked.append(prompt)
             turns = [m["content"] for m in prompt if m["role"] == "assistant"]
             texts = self.script(prompt[-1]["content"], turns[0].partition("\n")[0] if turns else "")
-            found.append(
-                [text if text is None else Response(*([text] if isinstance(text, str) else text)) for text in texts]
-            )
+            found.append([answer(text) for text in texts])
         return found
 
 
