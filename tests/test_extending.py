@@ -2,7 +2,9 @@
 
 import importlib
 import json
+import re
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -18,6 +20,8 @@ from hf_factuality.data.benchmarks import load_items
 from hf_factuality.functional import shape_advantages
 from hf_factuality.functional.credit import find_credit
 from hf_factuality.metrics import compute
+from hf_factuality.rewards.names import named_rewards
+from hf_factuality.spans import Label, LabeledSpan, Verification
 from hf_factuality.verifiers import SentenceExtractor, VerifierPipeline
 
 
@@ -432,6 +436,49 @@ def test_what_is_no_builder_is_refused(outside, tmp_path, name, said):
         hf_factuality.build_dataset(name, QUESTIONS, out=tmp_path / "out", responses=file)
     with pytest.raises(TypeError, match="DatasetBuilder"):
         hf_factuality.build_dataset(QUESTIONS, QUESTIONS, out=tmp_path / "out", responses=file)
+
+
+# The page
+
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "extending.md"
+
+
+def test_the_examples_of_the_page_work(tmp_path, monkeypatch):
+    """Its files, in the current folder, by the names that its table gives them."""
+    page = PAGE.read_text(encoding="utf-8")
+    files = dict(re.findall(r"```python\n# (my_pkg/\w+\.py)\n(.*?)```", page, re.DOTALL))
+    (tmp_path / "my_pkg").mkdir()
+    for name, code in files.items():
+        (tmp_path / name).write_text(code, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", [*sys.path])
+    named = {name for name in re.findall(r"my_pkg\.\w+:\w+", page) if "MyConfig" not in name}
+    assert {f"my_pkg/{name.partition(':')[0][7:]}.py" for name in named} == set(files)
+    found = {name.partition(".")[2]: load_name(name, fits=lambda it: True) for name in named}
+    years = [{"completion": "Born 1867, died 1934.", "evidence": ["In 1867."]}]
+    (row,) = hf_factuality.verify(years, verifier="my_pkg.verifiers:YearVerifier").rows
+    spans = [(span.start, span.end, span.label) for span in row.verification.spans]
+    assert spans == [(5, 9, "supported"), (16, 20, "contradicted")]
+    result = hf_factuality.verify(ROWS, verifier="my_pkg.judges:Verbatim", metrics="my_pkg.metrics:stated")
+    assert result.precision == 2 / 3 and result.metrics["stated"]["stated"] == 1.0
+    (reward,) = named_rewards("my_pkg.rewards:few_unsupported")
+    missing = Verification((LabeledSpan(0, 1, Label.UNVERIFIABLE), LabeledSpan(2, 3, Label.SUPPORTED)))
+    assert reward(["", ""], [missing, Verification(error="x")]) == [-0.1, None]
+    assert find_credit("my_pkg.credits:only_punish") is found["credits:only_punish"]
+    responses = rows_file(tmp_path / "responses.jsonl", RESPONSES)
+    built = hf_factuality.build_dataset(
+        "my_pkg.builders:Best",
+        QUESTIONS,
+        out=tmp_path / "best",
+        responses=responses,
+        verifier="my_pkg.judges:Verbatim",
+    )
+    assert built.dataset[0]["completion"] == [{"role": "assistant", "content": ANSWERS[1]}] and len(built.dataset) == 1
+    rows_file(tmp_path / "capitals.jsonl", [{"country": it, "city": city} for it, city in CAPITALS])
+    items, source = load_items("my_pkg.benchmarks:capitals", path="capitals.jsonl")
+    assert [item.answer for item in items] == ["Paris", "Lima"] and source["dropped"] == {"it is a legend": 1}
+    for name in [name for name in sys.modules if name.partition(".")[0] == "my_pkg"]:
+        del sys.modules[name]
 
 
 # Names of objects
