@@ -12,7 +12,13 @@ from datasets import Dataset, load_dataset
 from trl import TrlParser
 
 import hf_factuality
-from hf_factuality import FactGRPOConfig, FactGRPOTrainer, load_verifier
+from hf_factuality import (
+    FactGRPOConfig,
+    FactGRPOTrainer,
+    TokenRewardPPOConfig,
+    TokenRewardPPOTrainer,
+    load_verifier,
+)
 from hf_factuality._lazy import is_object_name, load_name
 from hf_factuality.cli import main
 from hf_factuality.data import GivenResponses, dataset_from, read_questions
@@ -95,12 +101,12 @@ def test_a_judge_by_its_name_and_as_an_object(outside, tmp_path, capsys):
 # A metric
 
 METRICS = '''
-from hf_factuality.metrics import Answers
+from hf_factuality.metrics import JudgedAnswers
 
 
 def stated(predictions, references, *, least=0, **options):
     """The share of responses that state more than `least` claims."""
-    answers = Answers(predictions, references, table=None, options=options)
+    answers = JudgedAnswers(predictions, references, table=None, options=options)
     scores = [float(len(labels or ()) > least) for labels in answers.labels()]
     return answers.result("stated", sum(scores) / len(scores), scores, settings={"least": least})
 '''
@@ -158,7 +164,7 @@ def test_two_metrics_of_a_name_are_refused(outside):
 # A benchmark
 
 BENCHMARKS = """
-from hf_factuality.data.benchmarks import BenchmarkItem, Reader, Unusable
+from hf_factuality.data.benchmarks import BenchmarkItem, BenchmarkReader, Unusable
 
 
 def build(row, style):
@@ -169,13 +175,13 @@ def build(row, style):
     return BenchmarkItem(row.id, ({"role": "user", "content": asked},), asked, answer=row.text("capital"))
 
 
-capitals = Reader(
+capitals = BenchmarkReader(
     name="capitals", metrics=("accuracy",), build=build, columns=("country", "capital/city"), data_source="world",
     styles=("chat",),
 )
-odd = Reader(name="odd", metrics=("acuracy",), build=build, columns=("country", "capital/city"), styles=("chat",))
-ours = Reader(name="gsm8k", metrics=("accuracy",), build=build, columns=("country", "capital/city"))
-path = Reader(name="../capitals", metrics=("accuracy",), build=build, columns=("country", "capital/city"))
+odd = BenchmarkReader(name="odd", metrics=("acuracy",), build=build, columns=("country", "capital/city"), styles=("chat",))
+ours = BenchmarkReader(name="gsm8k", metrics=("accuracy",), build=build, columns=("country", "capital/city"))
+path = BenchmarkReader(name="../capitals", metrics=("accuracy",), build=build, columns=("country", "capital/city"))
 """
 CAPITALS = [("France", "Paris"), ("Atlantis", "?"), ("Peru", "Lima")]
 
@@ -210,7 +216,7 @@ def test_a_benchmark_by_its_name_and_as_an_object(outside, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("elsewhere.benchmarks:build", "a function; it must be a `Reader`"),
+        ("elsewhere.benchmarks:build", "a function; it must be a `BenchmarkReader`"),
         ("elsewhere.benchmarks:odd", "acuracy"),
         ("elsewhere.benchmarks:ours", "'gsm8k'; give yours another `name`"),
         ("elsewhere.benchmarks:path", "'../capitals'"),
@@ -229,6 +235,10 @@ def test_what_is_no_benchmark_is_refused_before_anything_is_read(outside, tmp_pa
 REWARDS = '''
 def few_contradicted(completions, verifications, **columns):
     return [-1.0 * sum(span.label == "contradicted" for span in it.spans) if it.judged else None for it in verifications]
+
+
+def at_the_end(completion_texts, **columns):
+    return [[(0, len(text), 1.0)] if text else [] for text in completion_texts]
 
 
 class Longer:
@@ -285,6 +295,19 @@ def test_rewards_and_credit_by_their_names_and_as_objects(outside, tiny_model, t
         assert trainer.reward_func_names[:2] == ["few_contradicted", "longer"] and trainer.args.credit == named
         assert torch.equal(weights, runs[0][1])
     assert not torch.equal(trained(tiny_model, tmp_path, names, credit="none")[1], runs[0][1])  # the control
+
+
+def test_token_rewards_by_their_names(outside, tiny_model, tmp_path):
+    outside("rewards", REWARDS)
+    args = TokenRewardPPOConfig(
+        str(tmp_path), max_steps=1, per_device_train_batch_size=2, max_completion_length=8, use_cpu=True, report_to=[],
+        save_strategy="no", logging_steps=1,
+    )  # fmt: skip
+    rows = Dataset.from_list([{"prompt": [{"role": "user", "content": "Who was Ada?"}]}] * 2)
+    trainer = TokenRewardPPOTrainer(tiny_model, "elsewhere.rewards:at_the_end", None, args, rows)
+    trainer.train()
+    (entry,) = [it for it in trainer.state.log_history if "rewards/at_the_end/mean" in it]
+    assert 0 < entry["rewards/at_the_end/mean"] <= 1
 
 
 def test_a_credit_with_a_scale_from_outside(outside, tmp_path):

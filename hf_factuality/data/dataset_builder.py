@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
 from hf_factuality._lazy import load_name
 from hf_factuality.data.build import LONG_ANSWERS, BuildArguments, BuildReport, Rows, build_arguments, run_build
-from hf_factuality.data.builder import DatasetKind, column_types, judged_responses, verified
+from hf_factuality.data.builder import DatasetKind, column_types, judged_responses, verified_responses
 from hf_factuality.data.questions import PreferenceQuestion
 from hf_factuality.data.sampling import Sampler
 from hf_factuality.errors import DataError
@@ -118,7 +118,7 @@ def dataset_from(
     counts: Counter = Counter(dict.fromkeys(made.reasons, 0))
     with judged_responses(questions, sampler, verifier, folder, kind.file, **run) as journals:
         for question in questions:
-            for row in made.rows(question, verified(question, *journals, counts), counts):
+            for row in made.rows(question, verified_responses(question, *journals, counts), counts):
                 rows.append(_plain(row, f"{made.name}: a row of question {question.id!r}"))
         columns = list(dict.fromkeys(name for row in rows for name in row))
         rows = [{name: row.get(name) for name in columns} for row in rows]

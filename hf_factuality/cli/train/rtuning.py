@@ -25,7 +25,7 @@ class RTuningArguments(ScriptArguments):
     variant: Literal["unsure", "unknown", "uncertain"] = field(default="unknown", metadata={"help": "Closed world's."})
 
 
-def load_real(script):
+def _load_real(script):
     """The dataset of a real run, read before any weights are loaded."""
     if bool(script.refusals) == bool(script.dataset_name):
         raise ValueError("give either --refusals FOLDER or --dataset_name")
@@ -42,7 +42,7 @@ TYPES = RTuningArguments, SFTConfig, ModelConfig
 def main(words):
     own, script, training, model = read_flags("rtuning", TYPES, words, ("--refusals", "--dataset_name"))
     if own:
-        demo, name, dataset = None, model_name(model), load_real(script)
+        demo, name, dataset = None, model_name(model), _load_real(script)
     else:
         demo = KnowledgeDemo()
         name, dataset = demo.model_dir, demo.refusals(script.variant, training.output_dir, training.seed)
