@@ -2,7 +2,9 @@
 
 import importlib
 import json
+import re
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,7 +12,13 @@ from datasets import Dataset, load_dataset
 from trl import TrlParser
 
 import hf_factuality
-from hf_factuality import FactGRPOConfig, FactGRPOTrainer, load_verifier
+from hf_factuality import (
+    FactGRPOConfig,
+    FactGRPOTrainer,
+    TokenRewardPPOConfig,
+    TokenRewardPPOTrainer,
+    load_verifier,
+)
 from hf_factuality._lazy import is_object_name, load_name
 from hf_factuality.cli import main
 from hf_factuality.data import GivenResponses, dataset_from, read_questions
@@ -18,6 +26,8 @@ from hf_factuality.data.benchmarks import load_items
 from hf_factuality.functional import shape_advantages
 from hf_factuality.functional.credit import find_credit
 from hf_factuality.metrics import compute
+from hf_factuality.rewards.names import named_rewards
+from hf_factuality.spans import Label, LabeledSpan, Verification
 from hf_factuality.verifiers import SentenceExtractor, VerifierPipeline
 
 
@@ -227,6 +237,10 @@ def few_contradicted(completions, verifications, **columns):
     return [-1.0 * sum(span.label == "contradicted" for span in it.spans) if it.judged else None for it in verifications]
 
 
+def at_the_end(completion_texts, **columns):
+    return [[(0, len(text), 1.0)] if text else [] for text in completion_texts]
+
+
 class Longer:
     """Pays a share of the characters."""
 
@@ -281,6 +295,19 @@ def test_rewards_and_credit_by_their_names_and_as_objects(outside, tiny_model, t
         assert trainer.reward_func_names[:2] == ["few_contradicted", "longer"] and trainer.args.credit == named
         assert torch.equal(weights, runs[0][1])
     assert not torch.equal(trained(tiny_model, tmp_path, names, credit="none")[1], runs[0][1])  # the control
+
+
+def test_token_rewards_by_their_names(outside, tiny_model, tmp_path):
+    outside("rewards", REWARDS)
+    args = TokenRewardPPOConfig(
+        str(tmp_path), max_steps=1, per_device_train_batch_size=2, max_completion_length=8, use_cpu=True, report_to=[],
+        save_strategy="no", logging_steps=1,
+    )  # fmt: skip
+    rows = Dataset.from_list([{"prompt": [{"role": "user", "content": "Who was Ada?"}]}] * 2)
+    trainer = TokenRewardPPOTrainer(tiny_model, "elsewhere.rewards:at_the_end", None, args, rows)
+    trainer.train()
+    (entry,) = [it for it in trainer.state.log_history if "rewards/at_the_end/mean" in it]
+    assert 0 < entry["rewards/at_the_end/mean"] <= 1
 
 
 def test_a_credit_with_a_scale_from_outside(outside, tmp_path):
@@ -432,6 +459,49 @@ def test_what_is_no_builder_is_refused(outside, tmp_path, name, said):
         hf_factuality.build_dataset(name, QUESTIONS, out=tmp_path / "out", responses=file)
     with pytest.raises(TypeError, match="DatasetBuilder"):
         hf_factuality.build_dataset(QUESTIONS, QUESTIONS, out=tmp_path / "out", responses=file)
+
+
+# The page
+
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "extending.md"
+
+
+def test_the_examples_of_the_page_work(tmp_path, monkeypatch):
+    """Its files, in the current folder, by the names that its table gives them."""
+    page = PAGE.read_text(encoding="utf-8")
+    files = dict(re.findall(r"```python\n# (my_pkg/\w+\.py)\n(.*?)```", page, re.DOTALL))
+    (tmp_path / "my_pkg").mkdir()
+    for name, code in files.items():
+        (tmp_path / name).write_text(code, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", [*sys.path])
+    named = {name for name in re.findall(r"my_pkg\.\w+:\w+", page) if "MyConfig" not in name}
+    assert {f"my_pkg/{name.partition(':')[0][7:]}.py" for name in named} == set(files)
+    found = {name.partition(".")[2]: load_name(name, fits=lambda it: True) for name in named}
+    years = [{"completion": "Born 1867, died 1934.", "evidence": ["In 1867."]}]
+    (row,) = hf_factuality.verify(years, verifier="my_pkg.verifiers:YearVerifier").rows
+    spans = [(span.start, span.end, span.label) for span in row.verification.spans]
+    assert spans == [(5, 9, "supported"), (16, 20, "contradicted")]
+    result = hf_factuality.verify(ROWS, verifier="my_pkg.judges:Verbatim", metrics="my_pkg.metrics:stated")
+    assert result.precision == 2 / 3 and result.metrics["stated"]["stated"] == 1.0
+    (reward,) = named_rewards("my_pkg.rewards:few_unsupported")
+    missing = Verification((LabeledSpan(0, 1, Label.UNVERIFIABLE), LabeledSpan(2, 3, Label.SUPPORTED)))
+    assert reward(["", ""], [missing, Verification(error="x")]) == [-0.1, None]
+    assert find_credit("my_pkg.credits:only_punish") is found["credits:only_punish"]
+    responses = rows_file(tmp_path / "responses.jsonl", RESPONSES)
+    built = hf_factuality.build_dataset(
+        "my_pkg.builders:Best",
+        QUESTIONS,
+        out=tmp_path / "best",
+        responses=responses,
+        verifier="my_pkg.judges:Verbatim",
+    )
+    assert built.dataset[0]["completion"] == [{"role": "assistant", "content": ANSWERS[1]}] and len(built.dataset) == 1
+    rows_file(tmp_path / "capitals.jsonl", [{"country": it, "city": city} for it, city in CAPITALS])
+    items, source = load_items("my_pkg.benchmarks:capitals", path="capitals.jsonl")
+    assert [item.answer for item in items] == ["Paris", "Lima"] and source["dropped"] == {"it is a legend": 1}
+    for name in [name for name in sys.modules if name.partition(".")[0] == "my_pkg"]:
+        del sys.modules[name]
 
 
 # Names of objects

@@ -31,10 +31,11 @@ _TARGET = "target-"  # and a number: what AbstentionReward calls a threshold
 
 
 def as_list(functions: Any) -> list[Any]:
-    """None, one or several functions as a list."""
+    """None, one or several functions as a list, with `"package.module:name"` as what it stands for; of a class an object is
+    made."""
     if functions is None:
         return []
-    return list(functions) if isinstance(functions, (list, tuple)) else [functions]
+    return [_loaded(one) for one in (functions if isinstance(functions, (list, tuple)) else [functions])]
 
 
 def _loaded(function: Any) -> Any:
@@ -45,10 +46,10 @@ def _loaded(function: Any) -> Any:
 
 
 def named_rewards(functions: Any, verifier: Any = None) -> list[Any]:
-    """Reward functions as a list, with names of ours, and `"package.module:name"` of others, as what they stand for; of a class
-    an object is made. All other names are the parent's models."""
+    """Reward functions as a list, with names of ours as what they stand for; names that [`as_list`] does not know either are
+    the parent's models."""
     rewards: list[Any] = []
-    for function in map(_loaded, as_list(functions)):
+    for function in as_list(functions):
         name = function if isinstance(function, str) else ""
         if verifier is None and (name in _READ_VERIFICATIONS or getattr(function, "reads_verifications", False)):
             raise ValueError(

@@ -32,7 +32,6 @@ from hf_factuality.io.markdown import code, escaped
 from hf_factuality.reading.scopes import opens_think
 from hf_factuality.rewards._rows import JudgedReward
 from hf_factuality.rewards.answers import THINK_OPENED
-from hf_factuality.rewards.names import as_list
 from hf_factuality.spans import TokenOffsets, token_offsets
 from hf_factuality.trainers._checkpoints import ResumableRollouts, WholeCheckpoints
 from hf_factuality.trainers._data import ChecksDatasets, named_datasets
@@ -263,14 +262,12 @@ class SamplingTrainer(FactualityTrainer, ResumableRollouts):
         """Whether a feature of the parent's is supported that generates text which the policy did not write."""
         return False
 
-    def _scalars(
-        self, functions: TokenRewardFunc | list[TokenRewardFunc] | None
-    ) -> list[Callable[..., list[float | None]]]:
+    def _scalars(self, functions: list[TokenRewardFunc]) -> list[Callable[..., list[float | None]]]:
         """Token reward functions as TRL calls them."""
-        self._token_rewards, given = {}, as_list(functions)
-        if not all(callable(function) and not is_async_callable(function) for function in given):
-            raise ValueError(f"token_reward_funcs must be plain functions, not async, got {given!r:.200}")
-        return [self._scalar(number, function) for number, function in enumerate(given)]
+        self._token_rewards = {}
+        if not all(callable(function) and not is_async_callable(function) for function in functions):
+            raise ValueError(f"token_reward_funcs must be plain functions, not async, got {functions!r:.200}")
+        return [self._scalar(number, function) for number, function in enumerate(functions)]
 
     def _scalar(self, number: int, function: TokenRewardFunc) -> Callable[..., list[float | None]]:
         def reward(prompts, completions, completion_ids, **columns):

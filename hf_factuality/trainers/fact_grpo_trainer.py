@@ -83,7 +83,7 @@ class FactGRPOTrainer(SamplingTrainer, GRPOTrainer):
             Instead of `args.credit`: a name, or a function `(advantages, labels, mask) -> (B, T)`; see
             [`~hf_factuality.functional.shape_advantages`] for what it gets. `args.credit` becomes its qualified name; a
             resumed run is given the function again.
-        token_reward_funcs (`Callable` or `list[Callable]`, *optional*):
+        token_reward_funcs (`Callable`, `str` or a list of them, *optional*):
             What each token earns, as for [`TokenRewardPPOTrainer`]; a completion's sum joins its rewards with weight 1. Credits
             by rewards (docs/credit.md) pay it where it was earned.
 
@@ -133,6 +133,7 @@ class FactGRPOTrainer(SamplingTrainer, GRPOTrainer):
     ):
         args = self._checked_args(args, model)
         self._credit = args.use_credit(credit)
+        token_reward_funcs = as_list(token_reward_funcs)
         paid, by_rewards = self._scalars(token_reward_funcs), self._by_rewards
         if verifier is None and (not (args.credit == "none" or by_rewards) or args.factuality_reward_weight):
             raise ValueError(
@@ -165,7 +166,7 @@ class FactGRPOTrainer(SamplingTrainer, GRPOTrainer):
                 f"nothing to learn from: pass reward_funcs, or set factuality_reward_weight (0 by variant={args.variant!r})"
             )
         self._num_plain = len(own)
-        self._use_method(self._method_of(args, own, as_list(token_reward_funcs), kwargs.get("rollout_func")))
+        self._use_method(self._method_of(args, own, token_reward_funcs, kwargs.get("rollout_func")))
         weights = [*[1.0] * len(paid), args.factuality_reward_weight]
         super().__init__(
             model, own, [*paid, factuality], weights, args, train_dataset, eval_dataset, processing_class, **kwargs

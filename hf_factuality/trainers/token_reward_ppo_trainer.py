@@ -41,7 +41,7 @@ class TokenRewardPPOTrainer(SamplingTrainer, GRPOTrainer):
     Args:
         model, train_dataset, eval_dataset, processing_class, **kwargs:
             As for the parent.
-        token_reward_funcs (`Callable` or `list[Callable]`, *optional*):
+        token_reward_funcs (`Callable`, `str` (`"package.module:name"`) or a list of them, *optional*):
             Called with `prompts`, `completions`, `completion_ids`, `completion_texts` (what the ids decode to) and the
             dataset's columns, each a list with one entry per completion. Returns per completion a list of
             `(start, end, value)`, characters of its text, whose values are paid at the token where the span ends; or a list
@@ -84,6 +84,7 @@ class TokenRewardPPOTrainer(SamplingTrainer, GRPOTrainer):
         **kwargs,
     ):
         args = self._checked_args(args, model)
+        token_reward_funcs = as_list(token_reward_funcs)
         given = self._scalars(token_reward_funcs)
         own = named_rewards(reward_funcs)
         if placed := [function.__name__ for function in own if hasattr(function, "spans")]:
@@ -96,7 +97,7 @@ class TokenRewardPPOTrainer(SamplingTrainer, GRPOTrainer):
         if len(weights) != len(given):
             raise ValueError(f"token_reward_weights={weights} must have one weight for each of {len(given)} functions")
         self._plain: torch.Tensor | None = None
-        paid = [*own, *as_list(token_reward_funcs)]
+        paid = [*own, *token_reward_funcs]
         self._use_method(reward_method(paid, [*(args.reward_weights or [1.0] * len(own)), *weights], "PPO"))
         super().__init__(model, own, given, weights, args, train_dataset, eval_dataset, processing_class, **kwargs)
         if self.is_deepspeed_enabled and args.freezing_actor_steps and args.weight_decay:
