@@ -16,7 +16,7 @@ os.environ.setdefault("CI", "1")
 
 from hf_factuality.data import ChecklistConfig, SamplingConfig, TransformersSampler
 from hf_factuality.methods.klcf.data import choose_items
-from hf_factuality.methods.klcf.statements import Claim
+from hf_factuality.methods.klcf.statements import SampledClaim
 from hf_factuality.worlds import SIZES, WorldVerifier, build_world_model, load_world
 
 
@@ -43,7 +43,9 @@ def main():
         for size in sizes:
             stated = [(n, s) for n in range(size) for s in read[n]]
             facts[size] += len({s.relation for _, s in stated if s.kind == "fact" and s.label == "supported"})
-            claims = [Claim(n, answers[n].text[s.start : s.end], s.label) for n, s in stated if s.kind == "fact"]
+            claims = [
+                SampledClaim(n, answers[n].text[s.start : s.end], s.label) for n, s in stated if s.kind == "fact"
+            ]
             items[size] += len(choose_items(claims, ChecklistConfig(max_items=10**6), Counter()))
     print(
         "| samples | true facts per person | share of those of all samples | statements per person |\n|---|---|---|---|"

@@ -89,12 +89,12 @@ def test_a_judge_by_its_name_and_as_an_object(outside, tmp_path, capsys):
 # A metric
 
 METRICS = '''
-from hf_factuality.metrics import Answers
+from hf_factuality.metrics import JudgedAnswers
 
 
 def stated(predictions, references, *, least=0, **options):
     """The share of responses that state more than `least` claims."""
-    answers = Answers(predictions, references, table=None, options=options)
+    answers = JudgedAnswers(predictions, references, table=None, options=options)
     scores = [float(len(labels or ()) > least) for labels in answers.labels()]
     return answers.result("stated", sum(scores) / len(scores), scores, settings={"least": least})
 '''
@@ -152,7 +152,7 @@ def test_two_metrics_of_a_name_are_refused(outside):
 # A benchmark
 
 BENCHMARKS = """
-from hf_factuality.data.benchmarks import BenchmarkItem, Reader, Unusable
+from hf_factuality.data.benchmarks import BenchmarkItem, BenchmarkReader, Unusable
 
 
 def build(row, style):
@@ -163,13 +163,13 @@ def build(row, style):
     return BenchmarkItem(row.id, ({"role": "user", "content": asked},), asked, answer=row.text("capital"))
 
 
-capitals = Reader(
+capitals = BenchmarkReader(
     name="capitals", metrics=("accuracy",), build=build, columns=("country", "capital/city"), data_source="world",
     styles=("chat",),
 )
-odd = Reader(name="odd", metrics=("acuracy",), build=build, columns=("country", "capital/city"), styles=("chat",))
-ours = Reader(name="gsm8k", metrics=("accuracy",), build=build, columns=("country", "capital/city"))
-path = Reader(name="../capitals", metrics=("accuracy",), build=build, columns=("country", "capital/city"))
+odd = BenchmarkReader(name="odd", metrics=("acuracy",), build=build, columns=("country", "capital/city"), styles=("chat",))
+ours = BenchmarkReader(name="gsm8k", metrics=("accuracy",), build=build, columns=("country", "capital/city"))
+path = BenchmarkReader(name="../capitals", metrics=("accuracy",), build=build, columns=("country", "capital/city"))
 """
 CAPITALS = [("France", "Paris"), ("Atlantis", "?"), ("Peru", "Lima")]
 
@@ -204,7 +204,7 @@ def test_a_benchmark_by_its_name_and_as_an_object(outside, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("elsewhere.benchmarks:build", "a function; it must be a `Reader`"),
+        ("elsewhere.benchmarks:build", "a function; it must be a `BenchmarkReader`"),
         ("elsewhere.benchmarks:odd", "acuracy"),
         ("elsewhere.benchmarks:ours", "'gsm8k'; give yours another `name`"),
         ("elsewhere.benchmarks:path", "'../capitals'"),

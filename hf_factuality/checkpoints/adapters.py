@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from hf_factuality.checkpoints.model import Expected, match_names
-from hf_factuality.checkpoints.tensors import Source, changed, same
+from hf_factuality.checkpoints.tensors import TensorSource, changed, same
 from hf_factuality.errors import CheckpointError
 
 
@@ -48,7 +48,7 @@ _SECONDS = 30  # for patterns that repeat something, which are matched against a
 _TOGETHER = 64
 
 
-def split_adapter(tensors: Mapping[str, Source]) -> tuple[dict[str, Source], dict[str, Source]]:
+def split_adapter(tensors: Mapping[str, TensorSource]) -> tuple[dict[str, TensorSource], dict[str, TensorSource]]:
     """The weights without what PEFT's wrappers add to their names, and what the adapter has of its own."""
     base, adapter = {}, {}
     for name, tensor in tensors.items():
@@ -78,11 +78,11 @@ class _Changes:
     `tokens` rows and their numbers; `pairs` the matrices A and B, those in `embeddings` as embeddings have them.
     """
 
-    whole: dict[str, Source] = field(default_factory=dict)
+    whole: dict[str, TensorSource] = field(default_factory=dict)
     saved: set[str] = field(default_factory=set)
-    copies: dict[str, Source] = field(default_factory=dict)
-    tokens: dict[str, tuple[Source, list[int]]] = field(default_factory=dict)
-    pairs: dict[str, dict[str, Source]] = field(default_factory=dict)
+    copies: dict[str, TensorSource] = field(default_factory=dict)
+    tokens: dict[str, tuple[TensorSource, list[int]]] = field(default_factory=dict)
+    pairs: dict[str, dict[str, TensorSource]] = field(default_factory=dict)
     embeddings: set[str] = field(default_factory=set)
 
     def own(self, names: Sequence[str]) -> dict[str, list[str]]:
@@ -95,7 +95,7 @@ class _Changes:
 class Adapter:
     """LoRA matrices, whole weights and rows of tokens that replace the model's, with their `adapter_config.json`."""
 
-    def __init__(self, tensors: Mapping[str, Source], config: Mapping[str, Any], where: Path):
+    def __init__(self, tensors: Mapping[str, TensorSource], config: Mapping[str, Any], where: Path):
         self.tensors, self.config, self.where = tensors, config, where
         kind = config.get("peft_type", "LORA")
         if kind != "LORA":
@@ -105,8 +105,8 @@ class Adapter:
                 raise CheckpointError(f"{where} uses {key}, which is not merged here: {_OTHER_WAY}")
 
     def fold(
-        self, base: Mapping[str, Source], build: Callable[..., Expected], where: str
-    ) -> tuple[dict[str, Source], Expected, list[str]]:
+        self, base: Mapping[str, TensorSource], build: Callable[..., Expected], where: str
+    ) -> tuple[dict[str, TensorSource], Expected, list[str]]:
         """The weights of a model with the adapter added, the model that they are of, and notes for the user.
 
         `build` makes the model of the configuration, with another `vocab_size` or `tied=False` if asked to. The weights are those
@@ -241,7 +241,7 @@ class Adapter:
                 separate = bool(own) and not (ensured and self._trained_as_one(changes, names))
             if separate:
                 apart.append(names)
-            shared: dict[str, Source] = {}
+            shared: dict[str, TensorSource] = {}
             # What was trained replaces the copy from before, of the names that it was trained for.
             for name in names:
                 if name in changes.copies and (separate or not own.get("modules_to_save")):
@@ -270,7 +270,7 @@ class Adapter:
 
     def _join(self, changes: _Changes, names: Sequence[str]) -> None:
         """Bring rows and matrices, which are the same for all names of a weight, under the first of them."""
-        deltas: dict[str, Source] = {}
+        deltas: dict[str, TensorSource] = {}
         for name in names:
             if name in changes.tokens:
                 delta, indices = changes.tokens.pop(name)
@@ -284,14 +284,14 @@ class Adapter:
             }
             changes.embeddings = changes.embeddings.difference(names) | ({names[0]} if embedding else set())
 
-    def _put(self, found: dict[str, Source], key: str, name: str, tensor: Source) -> None:
+    def _put(self, found: dict[str, TensorSource], key: str, name: str, tensor: TensorSource) -> None:
         if key in found and not same(found[key], tensor):
             raise CheckpointError(
                 f"{self.where} has two different tensors for {key!r}, one of them as {name!r}; the model has one"
             )
         found.setdefault(key, tensor)
 
-    def _check_names(self, changes: _Changes, weights: Mapping[str, Source], expected: Expected) -> None:
+    def _check_names(self, changes: _Changes, weights: Mapping[str, TensorSource], expected: Expected) -> None:
         """Raise unless each change is of a weight that the model has, and has by that name alone if it was trained alone."""
         for name in (*changes.whole, *changes.tokens, *changes.pairs):
             if name not in weights:
@@ -305,7 +305,7 @@ class Adapter:
                     "tie_word_embeddings=False; merged, they would differ"
                 )
 
-    def _resized(self, name: str, weight: Source, rows: int) -> Source:
+    def _resized(self, name: str, weight: TensorSource, rows: int) -> TensorSource:
         """The first rows of a weight of the base; new ones are random in training, so they are not made up here."""
         if rows > weight.shape[0]:
             raise CheckpointError(
@@ -317,9 +317,9 @@ class Adapter:
             whole = weight.view()
             out.copy_((weight.read() if whole is None else whole)[:rows])
 
-        return Source((rows, *weight.shape[1:]), weight.dtype, fill, fault=weight.fault)
+        return TensorSource((rows, *weight.shape[1:]), weight.dtype, fill, fault=weight.fault)
 
-    def _with_tokens(self, name: str, weight: Source, delta: Source, indices: list[int]) -> Source:
+    def _with_tokens(self, name: str, weight: TensorSource, delta: TensorSource, indices: list[int]) -> TensorSource:
         if delta.shape != (len(indices), *weight.shape[1:]) or not indices:
             raise CheckpointError(
                 f"{self.where} has rows of shape {list(delta.shape)} for the {len(indices)} tokens of {name!r}, which has shape "
@@ -338,8 +338,14 @@ class Adapter:
         return changed(weight, put, delta)
 
     def _folded(
-        self, name: str, pair: Mapping[str, Source], base: Source, scale: float, flip: bool, embedding: bool
-    ) -> Source:
+        self,
+        name: str,
+        pair: Mapping[str, TensorSource],
+        base: TensorSource,
+        scale: float,
+        flip: bool,
+        embedding: bool,
+    ) -> TensorSource:
         # By the layer: fan_in_fan_out of the configuration is that of the layer which PEFT wrapped last.
         a, b = pair["A"], pair["B"]
         shape = (*b.shape[:1], *a.shape[1:])
@@ -355,7 +361,7 @@ class Adapter:
         rounded = embedding or str(self.config.get("init_lora_weights")).lower() == "mica"
         return changed(base, partial(_add, a, b, scale, flip, rounded), a, b)
 
-    def _scales(self, pairs: Mapping[str, Mapping[str, Source]]) -> dict[str, float]:
+    def _scales(self, pairs: Mapping[str, Mapping[str, TensorSource]]) -> dict[str, float]:
         """By how much the product of each pair is multiplied."""
         modules, found = [name.removesuffix(".weight") for name in pairs], {}
         if not modules:
@@ -423,7 +429,7 @@ def _named_by_peft(modules: Sequence[str]) -> bool:
     return any(module.rpartition(".")[2] in ("embed_tokens", "lm_head") for module in modules)
 
 
-def _is_vocabulary(name: str, tensor: Source, expected: Expected) -> bool:
+def _is_vocabulary(name: str, tensor: TensorSource, expected: Expected) -> bool:
     """Whether it is a weight of the base that has a row per token, with whatever is in front of its name."""
     return len(tensor.shape) == 2 and any(name == known or name.endswith(f".{known}") for known in expected.vocabulary)
 
@@ -440,12 +446,12 @@ def _is_in(name: str, modules: Sequence[str]) -> bool:
     return any(module.endswith(tuple(modules)) for module in outer)
 
 
-def _cast(tensor: Source, dtype: torch.dtype) -> Source:
+def _cast(tensor: TensorSource, dtype: torch.dtype) -> TensorSource:
     """It in another dtype, rounded to it."""
     return (
         tensor
         if tensor.dtype == dtype
-        else changed(Source(tensor.shape, dtype, tensor.fill, fault=tensor.fault), _same)
+        else changed(TensorSource(tensor.shape, dtype, tensor.fill, fault=tensor.fault), _same)
     )
 
 
@@ -453,7 +459,7 @@ def _same(_: torch.Tensor) -> None:
     """No change."""
 
 
-def _add(a: Source, b: Source, scale: float, flip: bool, rounded: bool, weight: torch.Tensor) -> None:
+def _add(a: TensorSource, b: TensorSource, scale: float, flip: bool, rounded: bool, weight: torch.Tensor) -> None:
     """Add the product of matrices (out, r) and (r, in), or its transpose if `flip`, to a weight: the whole product in float32,
     since parts of it need not round as PEFT's.
     """

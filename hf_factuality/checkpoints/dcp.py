@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from hf_factuality.checkpoints.pickles import Record, load_records, load_torch, reading, verified
-from hf_factuality.checkpoints.tensors import Piece, Source, assembled, check_cover
+from hf_factuality.checkpoints.pickles import Record, checked_tensor, load_records, load_torch, reading
+from hf_factuality.checkpoints.tensors import TensorPiece, TensorSource, assembled, check_cover
 from hf_factuality.errors import CheckpointError
 
 
@@ -35,7 +35,7 @@ _CLASSES = (
 )
 
 
-def read_dcp(folder: Path) -> dict[str, Source]:
+def read_dcp(folder: Path) -> dict[str, TensorSource]:
     """The tensors of a torch distributed checkpoint by the names in it, an optimizer's too; no file of them is opened yet."""
     metadata = load_records(folder / METADATA, _CLASSES)
     tensors = getattr(metadata, "state_dict_metadata", None)
@@ -66,7 +66,9 @@ def _offset(key: Record) -> tuple[int, ...]:
     return tuple(map(int, offset)) if offset is not None else ()
 
 
-def _assemble(folder: Path, name: str, saved: Record, places: Mapping[Any, Record], sizes: dict[str, int]) -> Source:
+def _assemble(
+    folder: Path, name: str, saved: Record, places: Mapping[Any, Record], sizes: dict[str, int]
+) -> TensorSource:
     properties = saved.properties
     dtype = properties.state[0] if hasattr(properties, "state") else properties.dtype
     shape = tuple(map(int, saved.size))
@@ -83,7 +85,7 @@ def _assemble(folder: Path, name: str, saved: Record, places: Mapping[Any, Recor
         _check_file(folder, info, sizes)
         intervals = tuple((start, start + length) for start, length in zip(offsets, lengths, strict=True))
         read = partial(_chunk, folder / info.relative_path, info, name, dtype, lengths)
-        pieces.append(Piece(read, tuple((interval,) for interval in intervals)))
+        pieces.append(TensorPiece(read, tuple((interval,) for interval in intervals)))
     check_cover(name, shape, pieces, "chunks")
     return assembled(shape, dtype, pieces)
 
@@ -110,4 +112,4 @@ def _chunk(path: Path, info: Record, name: str, dtype: torch.dtype, shape: tuple
     saved = load_torch(path, start=info.offset, length=info.length)
     if not isinstance(saved, torch.Tensor) or tuple(saved.shape) != shape or saved.dtype != dtype:
         raise CheckpointError(f"{path} does not hold the part of {name!r} that the index promises")
-    return verified(saved)
+    return checked_tensor(saved)

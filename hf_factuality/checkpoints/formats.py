@@ -15,8 +15,8 @@ from hf_factuality.checkpoints.dcp import METADATA, read_dcp
 from hf_factuality.checkpoints.files import SIDE_FILES, check_links
 from hf_factuality.checkpoints.fsdp import find_ranks, read_ranks
 from hf_factuality.checkpoints.model import read_json
-from hf_factuality.checkpoints.pickles import load_torch, reading, stored
-from hf_factuality.checkpoints.tensors import Source
+from hf_factuality.checkpoints.pickles import load_torch, reading, stored_tensor
+from hf_factuality.checkpoints.tensors import TensorSource
 from hf_factuality.checkpoints.zero import find_zero, read_zero
 from hf_factuality.errors import CheckpointError
 
@@ -34,7 +34,7 @@ class Checkpoint:
 
     format: str
     name: str
-    tensors: Mapping[str, Source]
+    tensors: Mapping[str, TensorSource]
     folders: list[Path]
     adapter: Adapter | None = None
     notes: list[str] = field(default_factory=list)
@@ -56,7 +56,7 @@ def read_checkpoint(
     raise CheckpointError(f"{folder} is no checkpoint of a known format; it holds {here}. Known are {_KNOWN}")
 
 
-def read_weights(folder: Path, stem: str = "model", unsafe: bool = False) -> dict[str, Source] | None:
+def read_weights(folder: Path, stem: str = "model", unsafe: bool = False) -> dict[str, TensorSource] | None:
     """Tensors of a model's files by name, whole or in shards; `None` without any."""
     for name in (f"{stem}.safetensors", f"pytorch_{stem}.bin", f"{stem}.bin"):
         if (folder / name).is_file():  # before the index, as transformers does
@@ -66,7 +66,7 @@ def read_weights(folder: Path, stem: str = "model", unsafe: bool = False) -> dic
     return None
 
 
-def _indexed(index: Path, unsafe: bool) -> dict[str, Source]:
+def _indexed(index: Path, unsafe: bool) -> dict[str, TensorSource]:
     folder, weight_map = index.parent, read_json(index).get("weight_map")
     if not isinstance(weight_map, dict) or not all(isinstance(name, str) for name in weight_map.values()):
         raise CheckpointError(f"{index} has no weight_map of names of files")
@@ -81,17 +81,17 @@ def _indexed(index: Path, unsafe: bool) -> dict[str, Source]:
     return {tensor: files[name][tensor] for tensor, name in weight_map.items()}
 
 
-def _file(path: Path, unsafe: bool) -> dict[str, Source]:
+def _file(path: Path, unsafe: bool) -> dict[str, TensorSource]:
     if path.suffix != ".safetensors":
         saved = load_torch(path, unsafe=unsafe)
         if not isinstance(saved, Mapping):
             raise CheckpointError(f"{path} holds no state dict, but {type(saved).__name__}")
-        return {name: stored(value) for name, value in saved.items() if isinstance(value, torch.Tensor)}
+        return {name: stored_tensor(value) for name, value in saved.items() if isinstance(value, torch.Tensor)}
     from safetensors import safe_open
 
     with reading(path):
         file = safe_open(path, framework="pt")
-        return {name: stored(file.get_tensor(name)) for name in file.keys()}  # mapped, too
+        return {name: stored_tensor(file.get_tensor(name)) for name in file.keys()}  # mapped, too
 
 
 def _ranks(folder: Path, unsafe: bool) -> Checkpoint | None:
@@ -120,7 +120,9 @@ def _distributed(folder: Path, _: bool) -> Checkpoint | None:
     return None
 
 
-def _with_lora(format: str, inner: Path, tensors: Mapping[str, Source], places: list[Path], lora: Path) -> Checkpoint:
+def _with_lora(
+    format: str, inner: Path, tensors: Mapping[str, TensorSource], places: list[Path], lora: Path
+) -> Checkpoint:
     """Shards of a LoRA run hold the base and the matrices; how they are scaled is written beside them."""
     base, matrices = split_adapter(tensors)
     if not matrices:

@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from hf_factuality.checkpoints.pickles import DTENSOR, Record, SavedDTensor, load_torch, stored, verified
-from hf_factuality.checkpoints.tensors import Interval, Piece, Source, assembled, check_cover
+from hf_factuality.checkpoints.pickles import DTENSOR, Record, SavedDTensor, checked_tensor, load_torch, stored_tensor
+from hf_factuality.checkpoints.tensors import Interval, TensorPiece, TensorSource, assembled, check_cover
 from hf_factuality.errors import CheckpointError
 
 
@@ -45,7 +45,7 @@ def find_ranks(folder: Path) -> list[Path]:
     return [ranks[rank] for rank in range(world)]
 
 
-def read_ranks(paths: Sequence[Path], unsafe: bool = False) -> dict[str, Source]:
+def read_ranks(paths: Sequence[Path], unsafe: bool = False) -> dict[str, TensorSource]:
     """The tensors of all rank files, by name."""
     states = [_state_dict(load_torch(path, DTENSOR, unsafe), path) for path in paths]
     for path, state in zip(paths, states, strict=True):
@@ -65,7 +65,7 @@ def _state_dict(saved: Any, path: Path) -> dict[str, torch.Tensor]:
     return {str(name): value for name, value in saved.items() if isinstance(value, torch.Tensor)}
 
 
-def _assemble(name: str, parts: Sequence[torch.Tensor], paths: Sequence[Path]) -> Source:
+def _assemble(name: str, parts: Sequence[torch.Tensor], paths: Sequence[Path]) -> TensorSource:
     kinds = {isinstance(part, SavedDTensor) for part in parts}
     if kinds == {False}:  # each rank has it whole (a buffer, world size 1), or the shapes will not match the model's
         if len({(part.shape, part.dtype) for part in parts}) > 1:
@@ -73,7 +73,7 @@ def _assemble(name: str, parts: Sequence[torch.Tensor], paths: Sequence[Path]) -
                 f"{name!r} has shape {list(parts[0].shape)} in {paths[0].name} and another elsewhere, and nothing says "
                 "how the parts belong together; save DTensors (FSDP2), or with torch.distributed.checkpoint"
             )
-        return stored(parts[0])
+        return stored_tensor(parts[0])
     if kinds != {True}:
         raise CheckpointError(f"{name!r} is sharded in some rank files and not in others; they are not of one run")
     specs = [part._spec for part in parts]
@@ -85,7 +85,7 @@ def _assemble(name: str, parts: Sequence[torch.Tensor], paths: Sequence[Path]) -
         )
     ((shape,), ((mesh, placements),)) = shapes, layouts
     locals_ = [part._local_tensor for part in parts]
-    pieces: dict[Any, Piece] = {}
+    pieces: dict[Any, TensorPiece] = {}
     for rank, (local, spec, path) in enumerate(zip(locals_, specs, paths, strict=True)):
         intervals = _held(shape, mesh, placements, _coordinate(spec.mesh, mesh, rank))
         held = tuple(sum(stop - start for start, stop in dim) for dim in intervals)
@@ -94,7 +94,7 @@ def _assemble(name: str, parts: Sequence[torch.Tensor], paths: Sequence[Path]) -
                 f"{path.name} holds {list(local.shape)} of {name!r}, but its place in the mesh makes it {list(held)}"
             )
         if math.prod(held):  # replicas are equal: the first is read
-            pieces.setdefault(intervals, Piece(partial(verified, local), intervals))
+            pieces.setdefault(intervals, TensorPiece(partial(checked_tensor, local), intervals))
     check_cover(name, shape, list(pieces.values()), "shards")
     return assembled(shape, locals_[0].dtype, list(pieces.values()))
 
@@ -143,7 +143,7 @@ def _coordinate(mesh: Record, shape: tuple[int, ...], rank: int) -> tuple[int, .
         return tuple(int(number) for number in saved)
     for key in ("mesh", "_mesh"):
         ranks = getattr(mesh, key, None)
-        if isinstance(ranks, torch.Tensor) and len(found := (verified(ranks) == rank).nonzero()) == 1:
+        if isinstance(ranks, torch.Tensor) and len(found := (checked_tensor(ranks) == rank).nonzero()) == 1:
             return tuple(found[0].tolist())
     if math.prod(shape) == 1:
         return (0,) * len(shape)

@@ -21,14 +21,14 @@ from hf_factuality.checkpoints.formats import hub_folder, read_checkpoint
 from hf_factuality.checkpoints.model import Expected, check_layers, check_not_quantised, expected_model, match_names
 from hf_factuality.checkpoints.pickles import reading
 from hf_factuality.checkpoints.publish import MergeReport, write_and_push
-from hf_factuality.checkpoints.tensors import Source
+from hf_factuality.checkpoints.tensors import TensorSource
 from hf_factuality.checkpoints.write import (
     Entry,
     check_dtypes,
     check_output,
+    new_folder,
     parse_size,
     plan_shards,
-    whole_folder,
     write_shards,
 )
 from hf_factuality.errors import CheckpointError
@@ -124,7 +124,7 @@ class Model:
 
     folder: Path
     format: str
-    tensors: Mapping[str, Source]
+    tensors: Mapping[str, TensorSource]
     expected: Expected
     side: SideFiles
     notes: list[str]
@@ -190,7 +190,7 @@ def write_models(
     check_output(out, total)
     if dry_run:
         return reports
-    with whole_folder(out) as folder, tqdm(total=total, unit="B", unit_scale=True, desc="write", disable=None) as bar:
+    with new_folder(out) as folder, tqdm(total=total, unit="B", unit_scale=True, desc="write", disable=None) as bar:
         for report, (place, model) in zip(reports, models.items(), strict=True):
             inside = folder / place.relative_to(out)
             inside.mkdir(exist_ok=True)

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from hf_factuality.checkpoints.tensors import Source, same
+from hf_factuality.checkpoints.tensors import TensorSource, same
 from hf_factuality.errors import CheckpointError
 
 
@@ -214,9 +214,9 @@ def _written_names(model: Any, state: Mapping[str, torch.Tensor]) -> dict[str, t
         return {}
 
 
-def match_names(found: Mapping[str, Source], expected: Expected, where: str) -> dict[str, Source]:
+def match_names(found: Mapping[str, TensorSource], expected: Expected, where: str) -> dict[str, TensorSource]:
     """The tensors of the model by its names, without what wrappers and savers put in front; others (an optimizer's) are left out."""
-    plain: dict[str, Source] = {}
+    plain: dict[str, TensorSource] = {}
     for name, tensor in found.items():
         name = str(name)  # a pickle may have other keys
         for wrapper in _WRAPPERS:
@@ -227,7 +227,7 @@ def match_names(found: Mapping[str, Source], expected: Expected, where: str) -> 
             )
         plain[name] = tensor
     whole: set[str] = set()
-    best: tuple[int, dict[str, Source], dict[str, tuple[int, ...]]] = (-1, {}, {})
+    best: tuple[int, dict[str, TensorSource], dict[str, tuple[int, ...]]] = (-1, {}, {})
     for shapes in expected.shapes:
         for prefix in _prefixes(plain, shapes):
             inside = {name[len(prefix) :]: tensor for name, tensor in plain.items() if name.startswith(prefix)}
@@ -257,12 +257,12 @@ def _prefixes(names: Iterable[str], shapes: Mapping[str, Any]) -> list[str]:
     return ["", *sorted(ends - {""}, key=len)]
 
 
-def _missing(found: Mapping[str, Source], shapes: Mapping[str, tuple], expected: Expected) -> list[str]:
+def _missing(found: Mapping[str, TensorSource], shapes: Mapping[str, tuple], expected: Expected) -> list[str]:
     partners = {**expected.tied, **{kept: alias for alias, kept in expected.tied.items()}}
     return [name for name in shapes if name not in found and partners.get(name) not in found]
 
 
-def _check(found: Mapping[str, Source], shapes: Mapping[str, tuple], expected: Expected, where: str) -> None:
+def _check(found: Mapping[str, TensorSource], shapes: Mapping[str, tuple], expected: Expected, where: str) -> None:
     missing = _missing(found, shapes, expected)
     spare = [name for name in found if name not in shapes]
     model = f"{expected.architecture} of the config.json"
@@ -294,7 +294,7 @@ def _more(names: list[str]) -> str:
     return f" ({len(names)} such names)" if len(names) > 1 else ""
 
 
-def _without_tied(found: dict[str, Source], expected: Expected, where: str) -> dict[str, Source]:
+def _without_tied(found: dict[str, TensorSource], expected: Expected, where: str) -> dict[str, TensorSource]:
     kept = dict(found)
     for alias, name in expected.tied.items():
         if alias not in found:

@@ -22,7 +22,7 @@ import torch
 import torch._weights_only_unpickler
 from torch.serialization import add_safe_globals, clear_safe_globals, get_safe_globals
 
-from hf_factuality.checkpoints.tensors import Piece, Source, assembled
+from hf_factuality.checkpoints.tensors import TensorPiece, TensorSource, assembled
 from hf_factuality.errors import CheckpointError
 
 
@@ -147,21 +147,21 @@ def load_torch(
             return reader.load()
 
 
-def verified(tensor: torch.Tensor) -> torch.Tensor:
+def checked_tensor(tensor: torch.Tensor) -> torch.Tensor:
     """The same tensor; the checksum of a mapped one is compared the first time, and `CheckpointError` says that it is another."""
     if (member := getattr(tensor.untyped_storage(), "member", None)) is not None:
         member.check()
     return tensor
 
 
-def stored(tensor: torch.Tensor) -> Source:
+def stored_tensor(tensor: torch.Tensor) -> TensorSource:
     """A tensor of a file, as it is there."""
     fault = None
     if tensor.is_meta:
         fault = "on the meta device, so without numbers; save it as a dense tensor with its numbers"
     elif tensor.layout != torch.strided:
         fault = f"sparse ({tensor.layout}); save it as a dense tensor with its numbers"
-    piece = Piece(lambda: verified(tensor), tuple(((0, size),) for size in tensor.shape))
+    piece = TensorPiece(lambda: checked_tensor(tensor), tuple(((0, size),) for size in tensor.shape))
     return assembled(tensor.shape, tensor.dtype, (piece,), fault=fault)
 
 

@@ -21,7 +21,7 @@ Interval = tuple[int, int]
 
 
 @dataclass(frozen=True)
-class Piece:
+class TensorPiece:
     """A part of a tensor: how it is read, and for every dimension the intervals of the whole that it holds, in order."""
 
     read: Callable[[], torch.Tensor]
@@ -29,7 +29,7 @@ class Piece:
 
 
 @dataclass(frozen=True)
-class Source:
+class TensorSource:
     """A tensor whose shape and dtype are known, and whose numbers `fill` writes into a tensor of that shape and any dtype.
 
     `fault` says why it cannot be read, after "it is". `pieces` are those that `fill` reads, if it only reads; `layout` is the
@@ -39,7 +39,7 @@ class Source:
     shape: tuple[int, ...]
     dtype: torch.dtype
     fill: Callable[[torch.Tensor], None]
-    pieces: Sequence[Piece] = ()
+    pieces: Sequence[TensorPiece] = ()
     fault: str | None = None
     layout: tuple[int, ...] = ()
 
@@ -66,7 +66,7 @@ class Source:
         pieces, layout = self.pieces, self.layout
         if not pieces and math.prod(self.shape):  # it is computed
             whole = self.read()
-            pieces, layout = [Piece(lambda: whole, tuple(((0, size),) for size in self.shape))], self.shape
+            pieces, layout = [TensorPiece(lambda: whole, tuple(((0, size),) for size in self.shape))], self.shape
         for piece in pieces:
             part = piece.read()
             for target, inside in _places(piece.intervals):
@@ -76,21 +76,21 @@ class Source:
 def assembled(
     shape: Sequence[int],
     dtype: torch.dtype,
-    pieces: Sequence[Piece],
+    pieces: Sequence[TensorPiece],
     layout: tuple[int, ...] | None = None,
     fault: str | None = None,
-) -> Source:
+) -> TensorSource:
     """A tensor of pieces; `layout` is the shape that their intervals refer to, if it is another (of a flat buffer)."""
 
     def fill(out: torch.Tensor) -> None:
         for part, place in found.beside(out):
             place.copy_(part)
 
-    found = Source(tuple(shape), dtype, fill, pieces, fault, tuple(shape) if layout is None else layout)
+    found = TensorSource(tuple(shape), dtype, fill, pieces, fault, tuple(shape) if layout is None else layout)
     return found
 
 
-def changed(base: Source, change: Callable[[torch.Tensor], None], *others: Source) -> Source:
+def changed(base: TensorSource, change: Callable[[torch.Tensor], None], *others: TensorSource) -> TensorSource:
     """A tensor with a change that is made in its dtype, in place and one tensor at a time; `others` are read by the change."""
 
     def fill(out: torch.Tensor) -> None:
@@ -105,7 +105,7 @@ def changed(base: Source, change: Callable[[torch.Tensor], None], *others: Sourc
     for source in (base, *others):
         if source.needs_scale and not fault:
             fault = f"made of {source.dtype}, {WITHOUT_SCALE}; pass a base and an adapter in 16 or 32 bits"
-    return Source(base.shape, base.dtype, fill, fault=fault)
+    return TensorSource(base.shape, base.dtype, fill, fault=fault)
 
 
 def _places(intervals: Sequence[Sequence[Interval]]) -> Iterator[tuple[tuple[slice, ...], tuple[slice, ...]]]:
@@ -121,7 +121,7 @@ def _places(intervals: Sequence[Sequence[Interval]]) -> Iterator[tuple[tuple[sli
         yield tuple(pair[0] for pair in chosen), tuple(pair[1] for pair in chosen)
 
 
-def check_cover(name: str, shape: tuple[int, ...], pieces: Sequence[Piece], what: str) -> None:
+def check_cover(name: str, shape: tuple[int, ...], pieces: Sequence[TensorPiece], what: str) -> None:
     """Raise unless every element of a tensor lies in exactly one of its pieces."""
     found = [box for piece in pieces for box in product(*piece.intervals)]
     boxes = [box for box in found if all(stop > start for start, stop in box)]
@@ -146,7 +146,7 @@ def _tiles(shape: tuple[int, ...], boxes: Sequence[tuple[Interval, ...]], dim: i
     return all(found and _tiles(shape, found, dim + 1) for found in inside[:-1])
 
 
-def same(first: Source, second: Source) -> bool:
+def same(first: TensorSource, second: TensorSource) -> bool:
     """Whether two tensors hold the same bytes, shape and dtype; piece by piece, where both are cut alike."""
     if first.shape != second.shape or first.dtype != second.dtype:
         return False

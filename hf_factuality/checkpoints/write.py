@@ -19,7 +19,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 
-from hf_factuality.checkpoints.tensors import WITHOUT_SCALE, Source
+from hf_factuality.checkpoints.tensors import WITHOUT_SCALE, TensorSource
 from hf_factuality.errors import CheckpointError
 from hf_factuality.io.files import sync, umask
 
@@ -40,7 +40,7 @@ class Entry:
     """A tensor that is to be written: its name and source, and the dtype that it gets."""
 
     name: str
-    source: Source
+    source: TensorSource
     dtype: torch.dtype
 
     @property
@@ -194,7 +194,7 @@ def _size(folder: Path) -> int:
 
 
 @contextmanager
-def whole_folder(out: Path) -> Iterator[Path]:
+def new_folder(out: Path) -> Iterator[Path]:
     """A folder beside `out` that is renamed to `out` at the end; if something fails, it and those made above it are removed.
 
     A process that is killed leaves it behind under a hidden name; the next one for the same `out` removes what is in it.

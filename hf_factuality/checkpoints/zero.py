@@ -16,8 +16,8 @@ from typing import Any
 
 import torch
 
-from hf_factuality.checkpoints.pickles import DEEPSPEED, load_torch, stored, verified
-from hf_factuality.checkpoints.tensors import Piece, Source, assembled
+from hf_factuality.checkpoints.pickles import DEEPSPEED, checked_tensor, load_torch, stored_tensor
+from hf_factuality.checkpoints.tensors import TensorPiece, TensorSource, assembled
 from hf_factuality.errors import CheckpointError
 
 
@@ -47,7 +47,7 @@ def find_zero(folder: Path) -> Path | None:
     return inside[0] if inside else None
 
 
-def read_zero(folder: Path, unsafe: bool = False) -> tuple[int, int, dict[str, Source]]:
+def read_zero(folder: Path, unsafe: bool = False) -> tuple[int, int, dict[str, TensorSource]]:
     """Stage, world size, and the weights by name."""
     paths = _by_rank(folder, _OPTIMIZER)
     states = {rank: _optimizer(_load(path, unsafe), path) for rank, path in paths.items()}
@@ -80,7 +80,7 @@ def read_zero(folder: Path, unsafe: bool = False) -> tuple[int, int, dict[str, S
         raise CheckpointError(f"{folder}: the model states do not name their parameters; they are no ZeRO checkpoint")
     shapes, shared = [dict(group) for group in model["param_shapes"]], model.get("shared_params") or {}
     module = model.get("module") or {}
-    found = {name: stored(value) for name, value in module.items() if isinstance(value, torch.Tensor)}
+    found = {name: stored_tensor(value) for name, value in module.items() if isinstance(value, torch.Tensor)}
     tensors = {name: found[name] for name in model.get("buffer_names") or () if name in found}
     tensors |= _frozen(folder, models if stage == 3 else models[:1])
     if stage == 3:
@@ -145,13 +145,13 @@ def _plain(value: Any) -> Any:
     return value.args[0] if hasattr(value, "args") else value
 
 
-def _flat(folder: Path, name: str, shape: Sequence[int], parts: Sequence[torch.Tensor]) -> Source:
+def _flat(folder: Path, name: str, shape: Sequence[int], parts: Sequence[torch.Tensor]) -> TensorSource:
     """A tensor whose elements follow one another in parts of flat buffers; what is left of those is padding."""
     size, pieces, place = math.prod(shape), [], 0
     for part in parts:
         part = part[: size - place]
         if len(part):
-            pieces.append(Piece(partial(verified, part), (((place, place + len(part)),),)))
+            pieces.append(TensorPiece(partial(checked_tensor, part), (((place, place + len(part)),),)))
             place += len(part)
     if place != size:
         raise CheckpointError(f"{folder}: the partitions hold {place} of the {size} elements of {name!r}")
@@ -168,11 +168,13 @@ def _between(buffers: Sequence[torch.Tensor], start: int, stop: int) -> list[tor
     return [part for part in found if len(part)]
 
 
-def _stage2(folder: Path, shapes: list[dict], groups: list[list[torch.Tensor]], paddings: Any) -> dict[str, Source]:
+def _stage2(
+    folder: Path, shapes: list[dict], groups: list[list[torch.Tensor]], paddings: Any
+) -> dict[str, TensorSource]:
     """Parameters of a group follow one another in a flat buffer, of which every process has a slice."""
     if any(len(group) != len(shapes) for group in groups):
         raise CheckpointError(f"{folder}: {len(shapes)} groups of parameters, but partitions of {len(groups[0])}")
-    tensors: dict[str, Source] = {}
+    tensors: dict[str, TensorSource] = {}
     for number, named in enumerate(shapes):
         buffers = [group[number] for group in groups]
         offset = 0
@@ -190,9 +192,9 @@ def _stage2(folder: Path, shapes: list[dict], groups: list[list[torch.Tensor]], 
     return tensors
 
 
-def _stage3(folder: Path, shapes: list[dict], groups: list[list[torch.Tensor]]) -> dict[str, Source]:
+def _stage3(folder: Path, shapes: list[dict], groups: list[list[torch.Tensor]]) -> dict[str, TensorSource]:
     """Every parameter is cut into equal parts, one per process, the last padded."""
-    tensors: dict[str, Source] = {}
+    tensors: dict[str, TensorSource] = {}
     offset = 0
     for name, shape in chain.from_iterable(named.items() for named in shapes):
         size = -(-math.prod(shape) // len(groups))
@@ -205,9 +207,9 @@ def _stage3(folder: Path, shapes: list[dict], groups: list[list[torch.Tensor]]) 
     return tensors
 
 
-def _frozen(folder: Path, models: Sequence[Mapping[str, Any]]) -> dict[str, Source]:
+def _frozen(folder: Path, models: Sequence[Mapping[str, Any]]) -> dict[str, TensorSource]:
     """Parameters without an optimizer state: whole, or under stage 3 in one part per process."""
-    tensors: dict[str, Source] = {}
+    tensors: dict[str, TensorSource] = {}
     for name, shape in (models[0].get("frozen_param_shapes") or {}).items():
         parts = [(model.get("frozen_param_fragments") or {}).get(name) for model in models]
         if any(part is None for part in parts):

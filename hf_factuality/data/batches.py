@@ -17,7 +17,7 @@ from hf_factuality.generation.journal import LineFile
 from hf_factuality.io.ray import ray_map
 from hf_factuality.verifiers.base import Verifier, VerifierInput
 from hf_factuality.verifiers.guard import GuardedVerifier
-from hf_factuality.verifiers.service import NO_EVIDENCE, Row, judge_rows
+from hf_factuality.verifiers.service import NO_EVIDENCE, VerificationRequest, judge_rows
 
 
 logger = logging.getLogger(__name__)
@@ -62,7 +62,7 @@ class BatchVerification:
             for number, (response, verdict) in enumerate(zip(responses, verdicts, strict=True)):
                 if response is not None and (verdict is None or self.failed(verdict)):
                     item = VerifierInput(response[0], question.question, question.evidence, question.row)
-                    rows.append(Row(item, key=(question.id, number)))
+                    rows.append(VerificationRequest(item, key=(question.id, number)))
             found[question.id] = verdicts
         if rows:
             (judged,) = _patiently(

@@ -49,7 +49,7 @@ from hf_factuality.verifiers.base import Verifier, VerifierInput
 from hf_factuality.verifiers.guard import GuardedVerifier, quiet_guard
 from hf_factuality.verifiers.judges.gold import named_scorers, refuse_unused
 from hf_factuality.verifiers.registry import load_verifier, served_arguments
-from hf_factuality.verifiers.service import Row, judge_rows
+from hf_factuality.verifiers.service import VerificationRequest, judge_rows
 
 
 if TYPE_CHECKING:
@@ -533,7 +533,9 @@ def _verifier(args: SimpleNamespace, questions: Sequence[PreferenceQuestion]) ->
 def _try_verifier(verifier: Verifier, questions: Sequence[PreferenceQuestion], name: str) -> None:
     """One sentence through the verifier: a wrong key, model or address shows before hours of sampling."""
     question = next((it for it in questions if it.evidence), questions[0])
-    row = Row(VerifierInput("It was made in 1901.", question.question, question.evidence, question.row))
+    row = VerificationRequest(
+        VerifierInput("It was made in 1901.", question.question, question.evidence, question.row)
+    )
     ((judged,),) = judge_rows(GuardedVerifier(verifier, timeout=None), [row])
     found = judged.found
     if found.error:

@@ -198,7 +198,7 @@ def describe_run(folder: str | os.PathLike) -> str:
     return what + (f" ({kind})" if kind else "") + describe_labels(Path(folder))
 
 
-def verified(
+def verified_responses(
     question: PreferenceQuestion, responses: LineFile, verdicts: LineFile, counts: Counter, finished: bool = False
 ) -> list[tuple[str, Verification | None]]:
     """Text and verification of each response to a question, or of the finished ones; `counts` gets how many there are, were

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hf_factuality.data.builder import DatasetKind, judged_responses, verified
+from hf_factuality.data.builder import DatasetKind, judged_responses, verified_responses
 from hf_factuality.data.pairs import hallucination_free_share
 from hf_factuality.data.questions import PreferenceQuestion, read_questions
 from hf_factuality.data.reading import messages_of
@@ -169,7 +169,7 @@ def label_pairs(
     rows = []
     with judged_responses(usable, given, verifier, folder, KIND.file, **run) as journals:
         for pair in usable:
-            row = _row(pair, [verdict for _, verdict in verified(pair, *journals, counts)], counts)
+            row = _row(pair, [verdict for _, verdict in verified_responses(pair, *journals, counts)], counts)
             rows += [] if row is None else [row]
     report = {
         "questions": len(pairs), "pairs": len(rows), **counts,

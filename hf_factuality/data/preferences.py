@@ -19,7 +19,7 @@ from hf_factuality.data.builder import (
     describe_run,
     features_of,
     judged_responses,
-    verified,
+    verified_responses,
 )
 from hf_factuality.data.pairs import REASONS, Pair, PairConfig, PairReport, choose_pairs
 from hf_factuality.data.sampling import Sampler
@@ -102,7 +102,7 @@ def preferences_from(
         raise ValueError(f"num_samples={number}: a pair needs at least 2 responses per question")
     with judged_responses(questions, sampler, verifier, folder, KIND.file, **run) as journals:
         for question in questions:
-            found = verified(question, *journals, counts)
+            found = verified_responses(question, *journals, counts)
             chosen = choose_pairs([text for text, _ in found], [verdict for _, verdict in found], config, report)
             rows += [_row(question, pair) for pair in chosen]
         summary = {

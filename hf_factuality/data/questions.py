@@ -10,7 +10,7 @@ from hf_factuality.data.reading import messages_of
 from hf_factuality.errors import DataError
 from hf_factuality.generation.given import chat_of
 from hf_factuality.io.messages import last_answer
-from hf_factuality.io.rows import listed
+from hf_factuality.io.rows import json_list
 from hf_factuality.verifiers.base import Verifier, evidence_passages
 
 
@@ -59,7 +59,7 @@ def read_questions(rows: Sequence[Mapping[str, Any]], name: str = "the dataset")
         prompt = row.get("prompt") or row.get("question")
         if not prompt and "messages" in row:  # a chat, whose last turn may be an answer
             prompt = last_answer(chat_of(row, place) or [])[1]
-        prompt = listed(prompt)
+        prompt = json_list(prompt)
         text = isinstance(prompt, str) and prompt.strip()
         messages = messages_of([{"role": "user", "content": prompt}] if text else prompt)
         if not messages:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from hf_factuality.errors import DataError
 from hf_factuality.io.messages import is_chat, message_text
-from hf_factuality.io.rows import listed, read_rows
+from hf_factuality.io.rows import json_list, read_rows
 
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def read_parts(
 def messages_of(value: Any) -> list[dict[str, str]]:
     """Role and content of each message; none unless the value is a list of messages whose roles are text, and whose contents
     are text or lists of parts. A cell of CSV may hold the list as JSON."""
-    value = listed(value)
+    value = json_list(value)
     if not is_chat(value) or not all(isinstance(message.get("content"), (str, list, tuple)) for message in value):
         return []
     return [{"role": message["role"], "content": message_text(message)} for message in value]

@@ -10,7 +10,7 @@ from typing import Any
 from hf_factuality.hub.cards.card import format_value as shown
 
 
-def listed(given: Any) -> list[Any]:
+def split_names(given: Any) -> list[Any]:
     """Names that were given one by one or with commas, each once; objects in their place stay what they are."""
     given = () if given is None else given if isinstance(given, Iterable) and not isinstance(given, str) else [given]
     names = [name for it in given for name in (map(str.strip, it.split(",")) if isinstance(it, str) else [it])]

@@ -18,7 +18,7 @@ from hf_factuality.functional.metrics import require_log_likelihoods
 from hf_factuality.generation.base import ChatAnswer, ChatRequest
 from hf_factuality.generation.given import ANSWER_COLUMNS, given_answers, is_header
 from hf_factuality.generation.sampling import SamplingConfig
-from hf_factuality.io.rows import file_kind, listed, read_rows
+from hf_factuality.io.rows import file_kind, json_list, read_rows
 
 
 logger = logging.getLogger(__name__)
@@ -161,7 +161,7 @@ class FileEngine:
         texts = given_answers(row, ANSWER_COLUMNS, place)
         read = {**row, "completions": [None] if texts is None else texts}
         if "log_likelihoods" in row:
-            read["log_likelihoods"] = listed(row["log_likelihoods"])
+            read["log_likelihoods"] = json_list(row["log_likelihoods"])
         return read, texts is not None or "log_likelihoods" in row
 
     def identity(self) -> dict[str, Any]:

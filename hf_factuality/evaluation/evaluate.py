@@ -8,8 +8,8 @@ from typing import Any
 
 from hf_factuality._lazy import object_name
 from hf_factuality.data.benchmarks.registry import named_benchmarks
-from hf_factuality.data.benchmarks.rows import Reader
-from hf_factuality.evaluation._shared import listed
+from hf_factuality.data.benchmarks.rows import BenchmarkReader
+from hf_factuality.evaluation._shared import split_names
 from hf_factuality.evaluation.model import EvaluateResult, evaluate_model
 from hf_factuality.evaluation.plan import Arguments
 from hf_factuality.evaluation.suite import evaluate_suite
@@ -23,7 +23,7 @@ _ADDRESSES = ("base_url", "judge_base_url", "verifier_base_url")
 
 def evaluate(
     model: str | Sequence[str] | None = None,
-    benchmark: str | Reader | Sequence[str | Reader] | None = None,
+    benchmark: str | BenchmarkReader | Sequence[str | BenchmarkReader] | None = None,
     *,
     suite: str | None = None,
     dataset: str | Path | Mapping[str, str | Path] | None = None,
@@ -82,7 +82,7 @@ def evaluate(
     Args:
         model (`str` or `Sequence[str]`, *optional*):
             Id on the Hub or folder, of a model or a PEFT adapter; with `base_url`, its name there; several with `suite`.
-        benchmark (`str`, [`~hf_factuality.data.benchmarks.Reader`] or a sequence of them, *optional*):
+        benchmark (`str`, [`~hf_factuality.data.benchmarks.BenchmarkReader`] or a sequence of them, *optional*):
             Names of benchmarks; also of your own, as `"package.module:name"` or objects.
         suite (`str`, *optional*):
             `"long-form"` or `"tax"`: several models side by side.
@@ -143,8 +143,8 @@ def evaluate(
         could be answered or judged. `OSError`: a file cannot be written.
     """
     given = dict(locals())
-    metric_names, own_metrics = named_metrics(listed(metrics))
-    benchmark_names, own_benchmarks = named_benchmarks(listed(benchmark))
+    metric_names, own_metrics = named_metrics(split_names(metrics))
+    benchmark_names, own_benchmarks = named_benchmarks(split_names(benchmark))
     given.update(
         model=_several(model),
         benchmark=benchmark_names or None,
@@ -191,7 +191,7 @@ def _shown(value: Any) -> str:
     """An argument, without folders; of an object its name, or that of its class, since others would hold addresses."""
     if isinstance(value, (list, tuple)):
         return f"[{', '.join(map(_shown, value))}]"
-    if isinstance(value, Reader):
+    if isinstance(value, BenchmarkReader):
         return repr(value.name)
     plain = value is None or isinstance(value, (str, int, float, Path, Mapping))
     return repr(public(value)) if plain else object_name(value)

@@ -80,12 +80,12 @@ class Journal:
         """Close, and replace the file by these rows, one per item; what is known of other items is kept behind them."""
         self.close()
         kept = {str(row["id"]) for row in rows}
-        others = [{"id": name, **stored(answer)} for name, answer in self.answers.items() if name not in kept]
+        others = [{"id": name, **journal_row(answer)} for name, answer in self.answers.items() if name not in kept]
         lines = [dumps({"schema": SCHEMA, "settings": self._settings}), *map(dumps, rows), *map(dumps, others)]
         write_atomically(self.path, b"".join(lines))
 
 
-def stored(answer: Mapping[str, Any]) -> dict[str, Any]:
+def journal_row(answer: Mapping[str, Any]) -> dict[str, Any]:
     """What the file holds of one of [`Journal.answers`], besides its id."""
     found = {key: answer[key] for key in ("prompt", "log_likelihoods") if key in answer}
     return found | ({"samples": answer["completions"]} if answer.get("completions") else {})

@@ -21,14 +21,14 @@ from hf_factuality.evaluation.journal import Journal
 from hf_factuality.evaluation.plan import (
     GRADED_METRICS,
     Arguments,
-    Plan,
+    EvaluationPlan,
     Task,
     check_samples,
     load_task_items,
     make_plan,
 )
 from hf_factuality.evaluation.run import answer_items, journal_rows, judge_answers
-from hf_factuality.evaluation.scoring import Answers, check_gold, score
+from hf_factuality.evaluation.scoring import TaskAnswers, check_gold, score
 from hf_factuality.evaluation.tax import Ability
 from hf_factuality.evaluation.verification import AnswerJudge, AnswerVerifier
 from hf_factuality.functional.scoring import ClaimCounts, count_claims
@@ -75,7 +75,7 @@ class EvaluateResult:
     failures: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     comparison: dict[str, Any] | None = None
-    answers: list[tuple[Answers | None, list[dict[str, Any]]]] = field(default_factory=list, repr=False)
+    answers: list[tuple[TaskAnswers | None, list[dict[str, Any]]]] = field(default_factory=list, repr=False)
 
     def table(self) -> list[dict[str, str]]:
         """The results as cells of a table."""
@@ -110,7 +110,7 @@ def evaluate_model(args: Arguments) -> EvaluateResult:
         machine = environment(getattr(device, "type", None))
         entries: list[dict[str, Any]] = []
         claims: dict[str, ClaimCounts] = {}
-        answered: list[tuple[Answers | None, list[dict[str, Any]]]] = []
+        answered: list[tuple[TaskAnswers | None, list[dict[str, Any]]]] = []
         notes = [str(args.out)]
         for task in plan.tasks:
             _set_format(args, engine, task)
@@ -166,7 +166,7 @@ def _prepare(args: Arguments, task: Task, stack: ExitStack) -> None:
             who.description["scope"] = args.scope
 
 
-def _engine(args: Arguments, plan: Plan) -> Engine:
+def _engine(args: Arguments, plan: EvaluationPlan) -> Engine:
     if args.answers:
         return _file_engine(args, *plan.tasks)
     known = {"revision": args.revision, "template_arguments": plan.template_arguments}
@@ -206,7 +206,7 @@ def _set_format(args: Arguments, engine: Engine, task: Task) -> None:
 
 def _measure(
     args: Arguments, task: Task, engine: Engine, model: Mapping[str, Any]
-) -> tuple[list[dict[str, Any]], Answers]:
+) -> tuple[list[dict[str, Any]], TaskAnswers]:
     """Results of one benchmark, whose file of answers is complete afterwards, and its answers."""
     source, sampled = task.provenance, engine.generates and task.generation is not None
     how = {**engine.settings(), **(described(task.generation) if sampled else {})}
@@ -218,7 +218,7 @@ def _measure(
         judge_answers(task, journal)
         whole = source["used"] == source["rows"] and task.dataset is None and args.split is None
         published = whole and task.plain and how.get("prompt_format") == "plain"
-        answers = Answers(task, [journal.answers.get(item.id, {}) for item in task.items], published)
+        answers = TaskAnswers(task, [journal.answers.get(item.id, {}) for item in task.items], published)
         found = {name: score(name, answers) for name in task.metrics}
         scores = {name: result.pop("scores") for name, result in found.items()}
         journal.finish(journal_rows(task, journal, scores))
@@ -262,7 +262,7 @@ def _plots(out: Path, entry: Mapping[str, Any]) -> list[str]:
     return [str(first), str(second)]
 
 
-def _claims(answers: Answers) -> ClaimCounts:
+def _claims(answers: TaskAnswers) -> ClaimCounts:
     if answers.task.verifier is None:
         return ClaimCounts(0, 0, 0)
     first = [samples[0] for samples in answers.judged]

@@ -14,7 +14,7 @@ from hf_factuality.data.reading import messages_of
 from hf_factuality.errors import DataError
 from hf_factuality.generation.given import chat_of
 from hf_factuality.io.messages import last_answer
-from hf_factuality.io.rows import SUFFIXES, listed, read_rows
+from hf_factuality.io.rows import SUFFIXES, json_list, read_rows
 from hf_factuality.verifiers.base import evidence_passages
 from hf_factuality.verifiers.judges.gold import RULES, named_scorers, refuse_unused
 
@@ -79,8 +79,8 @@ def with_rules(
 def _item(row: Any, number: int, place: str) -> BenchmarkItem:
     if not isinstance(row, dict):
         raise DataError(f"{place} must be an object with the column 'question' or 'prompt', got {row!r:.100}")
-    question, answer = row.get("question"), listed(row.get("answer"))
-    prompt = question if row.get("prompt") is None else listed(row["prompt"])
+    question, answer = row.get("question"), json_list(row.get("answer"))
+    prompt = question if row.get("prompt") is None else json_list(row["prompt"])
     if prompt is None and "messages" in row:  # a chat, whose last turn may be an answer
         prompt = last_answer(chat_of(row, place) or [])[1]
     messages = messages_of([{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt)

@@ -11,7 +11,7 @@ from typing import Any
 
 from hf_factuality.data.benchmarks.base import Benchmark, BenchmarkItem
 from hf_factuality.data.benchmarks.registry import benchmark_names, get_benchmark, load_items
-from hf_factuality.data.benchmarks.rows import Reader
+from hf_factuality.data.benchmarks.rows import BenchmarkReader
 from hf_factuality.errors import DataError
 from hf_factuality.evaluation import own_file
 from hf_factuality.evaluation._shared import (
@@ -19,8 +19,8 @@ from hf_factuality.evaluation._shared import (
     check_at_least_one,
     check_choices,
     check_thresholds,
-    listed,
     make_way,
+    split_names,
 )
 from hf_factuality.evaluation.best_of import parse_best_of
 from hf_factuality.evaluation.verification import AnswerJudge, AnswerVerifier
@@ -118,7 +118,7 @@ class Arguments:
     max_not_judged: float | None
     command: str
     own_metrics: Mapping[str, Callable[..., dict[str, Any]]] = field(default_factory=dict)
-    own_benchmarks: Mapping[str, Reader] = field(default_factory=dict)
+    own_benchmarks: Mapping[str, BenchmarkReader] = field(default_factory=dict)
 
     @property
     def claim_metrics(self) -> tuple[str, ...]:
@@ -176,7 +176,7 @@ class Task:
 
 
 @dataclass(frozen=True)
-class Plan:
+class EvaluationPlan:
     """A run, checked: its tasks, and what the arguments say of all of them."""
 
     tasks: Sequence[Task]
@@ -194,19 +194,23 @@ def metrics_of(benchmark: Benchmark, more: Sequence[str] = ()) -> tuple[str, ...
     return tuple(dict.fromkeys((*benchmark.metrics, *answered, *CLAIM_METRICS, *more)))
 
 
-def make_plan(args: Arguments) -> Plan:
+def make_plan(args: Arguments) -> EvaluationPlan:
     """Check the arguments; a `ValueError` names the argument, what is wrong with it, and the fix."""
     names = ("concurrency", "limit", "num_passages", "judge_tokens", "verifier_tokens")
     check_at_least_one(**{name: getattr(args, name) for name in names})
     check_choices(_CHOICES, vars(args))
     for name in ("model", "answers"):
-        refuse(len(getattr(args, name) or ()) > 1, f"several `{name}` are compared by `suite` {' or '.join(SUITES)}")
-    refuse((args.model is None) == (args.answers is None), "give either `model`, or `answers` with a file of answers")
+        refuse_if(
+            len(getattr(args, name) or ()) > 1, f"several `{name}` are compared by `suite` {' or '.join(SUITES)}"
+        )
+    refuse_if(
+        (args.model is None) == (args.answers is None), "give either `model`, or `answers` with a file of answers"
+    )
     datasets = _datasets(args)
     benchmarks = _benchmarks(args, datasets)
     metrics = _metrics(args, benchmarks)
     _check_arguments(args, benchmarks, {name for names in metrics.values() for name in names})
-    named = {*datasets, *listed(args.benchmark)} & {*ABILITIES} or {*ABILITIES}
+    named = {*datasets, *split_names(args.benchmark)} & {*ABILITIES} or {*ABILITIES}
     abilities = {name: datasets.get(name) for name in ABILITIES if name in named and args.suite == "tax"}
     if abilities and importlib.util.find_spec("lm_eval") is None:
         raise ImportError("`suite` tax runs tasks of lm-evaluation-harness: pip install hf_factuality[tax]")
@@ -215,7 +219,7 @@ def make_plan(args: Arguments) -> Plan:
     arguments = check_argument_values(args.metric_args, computed)
     for name in arguments:
         known = args.claim_metrics
-        refuse(name not in known, f"`metric_args`: {name} takes none; only {', '.join(known)} do")
+        refuse_if(name not in known, f"`metric_args`: {name} takes none; only {', '.join(known)} do")
     for task in tasks:
         task.metric_args, task.dataset = arguments, datasets.get(task.name, datasets.get(""))
     for path in (args.out, *(task.answers for task in tasks)):
@@ -225,8 +229,8 @@ def make_plan(args: Arguments) -> Plan:
     computed |= {f"{task.name}.{name}" for task in tasks for name in task.metrics}
     computed |= {text for name in abilities for text in (ABILITIES[name][0], f"{name}.{ABILITIES[name][0]}")}
     thresholds = check_thresholds(args.fail_under, computed)
-    refuse("calibration" in " ".join(thresholds), "`fail_under` calibration: it is an error, so lower is better")
-    return Plan(
+    refuse_if("calibration" in " ".join(thresholds), "`fail_under` calibration: it is an error, so lower is better")
+    return EvaluationPlan(
         tasks,
         thresholds,
         abilities,
@@ -242,10 +246,12 @@ def check_samples(task: Task, source: str) -> None:
     for name in task.metrics:
         hint = "; `best_of` takes several" if name in claims else ""
         several = name == "accuracy" or (task.best_of and name in claims)
-        refuse(n_samples > 1 and not several, f"{where}: {name} takes one completion per item, accuracy several{hint}")
+        refuse_if(
+            n_samples > 1 and not several, f"{where}: {name} takes one completion per item, accuracy several{hint}"
+        )
     if task.best_of:
         largest = max(task.best_of)
-        refuse(largest > n_samples, f"`best_of` {largest} needs that many completions per item, and {where}")
+        refuse_if(largest > n_samples, f"`best_of` {largest} needs that many completions per item, and {where}")
 
 
 def load_task_items(args: Arguments, task: Task, limit: int | None) -> tuple[list[BenchmarkItem], dict[str, Any]]:
@@ -258,7 +264,7 @@ def load_task_items(args: Arguments, task: Task, limit: int | None) -> tuple[lis
     )
 
 
-def refuse(wrong: Any, message: str) -> None:
+def refuse_if(wrong: Any, message: str) -> None:
     if wrong:
         raise ValueError(message)
 
@@ -272,13 +278,13 @@ def _check_arguments(args: Arguments, benchmarks: Sequence[Benchmark], wanted: s
     own, names = own_file.FILE_BENCHMARK in benchmarks, ", ".join(sorted(wanted))
     long_form, selects = args.suite == "long-form", args.best_of_by not in (None, "majority")
     by_source = args.scorers or args.default_data_source
-    refuse(
+    refuse_if(
         by_source and not own,
         "`scorers` and `default_data_source` are for a `dataset` of your own, without `benchmark`",
     )
     for flag in ("answers", "split"):
         several = len(benchmarks) > 1 and getattr(args, flag) is not None
-        refuse(several, f"`{flag}` is of one benchmark; run the command once for each")
+        refuse_if(several, f"`{flag}` is of one benchmark; run the command once for each")
     for used, flags, reason in (
         (not args.answers, _RUNNING, "no model runs with `answers`"),
         (args.answers, ("model_name",), "`model` is the name"),
@@ -300,7 +306,7 @@ def _check_arguments(args: Arguments, benchmarks: Sequence[Benchmark], wanted: s
     ):
         for flag in flags:
             given = getattr(args, flag) not in (None, "auto")
-            refuse(given and not used, f"`{flag}` is not used: {reason}; leave it out")
+            refuse_if(given and not used, f"`{flag}` is not used: {reason}; leave it out")
     for wrong, message in (
         (long_form and wanted - set(claims), f"`suite` takes metrics over claims ({over_claims})"),
         (
@@ -320,7 +326,7 @@ def _check_arguments(args: Arguments, benchmarks: Sequence[Benchmark], wanted: s
             "`knowledge`: halluqa judges by the reference answers; compute it in a run of its own",
         ),
     ):
-        refuse(wrong, message)
+        refuse_if(wrong, message)
 
 
 def _datasets(args: Arguments) -> dict[str, str]:
@@ -334,11 +340,13 @@ def _datasets(args: Arguments) -> dict[str, str]:
 
 
 def _benchmarks(args: Arguments, datasets: Mapping[str, str]) -> list[Benchmark]:
-    names, among = listed(args.benchmark) or [name or own_file.NAME for name in datasets], benchmark_names()
+    names, among = split_names(args.benchmark) or [name or own_file.NAME for name in datasets], benchmark_names()
     if args.suite:
-        refuse(args.suite not in SUITES, f"`suite` {args.suite!r}: choose of {', '.join(SUITES)}")
+        refuse_if(args.suite not in SUITES, f"`suite` {args.suite!r}: choose of {', '.join(SUITES)}")
         among = SUITES[args.suite]
-        refuse(set(names) - {*among}, f"`suite` {args.suite} has {', '.join(among)}; `benchmark` {', '.join(names)}")
+        refuse_if(
+            set(names) - {*among}, f"`suite` {args.suite} has {', '.join(among)}; `benchmark` {', '.join(names)}"
+        )
     if args.suite == "tax":
         names, among = ([name for name in it if name not in ABILITIES] for it in (names, among))
     if not names:
@@ -346,9 +354,9 @@ def _benchmarks(args: Arguments, datasets: Mapping[str, str]) -> list[Benchmark]
     given = len(args.dataset or ())
     unclear = len(datasets) < given or "" in datasets and max(given, len(names)) > 1
     known = ", ".join(SUITES.get(args.suite, among))
-    refuse(unclear, f"`dataset` is of one benchmark; give `dataset` NAME=PATH for each, with a NAME of {known}")
+    refuse_if(unclear, f"`dataset` is of one benchmark; give `dataset` NAME=PATH for each, with a NAME of {known}")
     unused = ", ".join(sorted(set(datasets) - {"", *names, *ABILITIES}))
-    refuse(unused, f"`dataset` of {unused} is not used: `benchmark` has {', '.join(names)}")
+    refuse_if(unused, f"`dataset` of {unused} is not used: `benchmark` has {', '.join(names)}")
     own = {own_file.NAME: own_file.FILE_BENCHMARK, **args.own_benchmarks}
     found = [own.get(name) or get_benchmark(name) for name in names]
     for benchmark in found:
@@ -359,36 +367,36 @@ def _benchmarks(args: Arguments, datasets: Mapping[str, str]) -> list[Benchmark]
 
 def _metrics(args: Arguments, benchmarks: Sequence[Benchmark]) -> dict[str, tuple[str, ...]]:
     """Per benchmark, the wanted metrics that are defined for it, or its own."""
-    wanted = listed(args.metrics)
+    wanted = split_names(args.metrics)
     known = sorted({"accuracy", *METRIC_NAMES, *args.own_metrics})
     for name in wanted:
         close = difflib.get_close_matches(name, known, n=2)
         hint = f"did you mean {' or '.join(map(repr, close))}?" if close else f"choose of {', '.join(known)}"
-        refuse(name not in known, f"`metrics`: unknown metric {name!r}; {hint}")
+        refuse_if(name not in known, f"`metrics`: unknown metric {name!r}; {hint}")
     found = {}
     for benchmark in benchmarks:
         defined = metrics_of(benchmark, [*args.own_metrics])
         long_form = args.suite == "long-form" and benchmark is own_file.FILE_BENCHMARK
         own = ("factscore",) if long_form else benchmark.metrics
         odd = ", ".join(name for name in own if name not in known)
-        refuse(
+        refuse_if(
             odd,
             f"`benchmark` {benchmark.name} names the metrics {odd}, which are none of ours; choose of {', '.join(known)}",
         )
         own += ("calibration",) if args.style == "confidence" and args.style in benchmark.styles else ()
         found[benchmark.name] = tuple(name for name in wanted if name in defined) if wanted else own
         here = f"defined for {benchmark.name}, which has {', '.join(defined)}"
-        refuse(not found[benchmark.name], f"`metrics`: none of {', '.join(wanted)} is {here}")
+        refuse_if(not found[benchmark.name], f"`metrics`: none of {', '.join(wanted)} is {here}")
     choices = sorted({name for benchmark in benchmarks for name in metrics_of(benchmark, [*args.own_metrics])})
     unused = ", ".join(sorted(set(wanted).difference(choices)))
-    refuse(unused, f"`metrics`: {unused} is not defined for {', '.join(found)}; choose of {', '.join(choices)}")
+    refuse_if(unused, f"`metrics`: {unused} is not defined for {', '.join(found)}; choose of {', '.join(choices)}")
     return found
 
 
 def _task(args: Arguments, benchmark: Benchmark, metrics: tuple[str, ...]) -> Task:
     style = args.style or benchmark.styles[0]
     styles = ", ".join(map(repr, benchmark.styles))
-    refuse(style not in benchmark.styles, f"`style` {style!r}: {benchmark.name} has {styles}")
+    refuse_if(style not in benchmark.styles, f"`style` {style!r}: {benchmark.name} has {styles}")
     answers = args.out.parent / f"{args.out.stem}.{benchmark.name}.answers.jsonl"
     generation = _generation(args, benchmark, style) if benchmark.kind == "generate" else None
     task = Task(benchmark, style, metrics, generation, answers, args.scope, checklists=args.suite == "long-form")
@@ -396,7 +404,7 @@ def _task(args: Arguments, benchmark: Benchmark, metrics: tuple[str, ...]) -> Ta
     task.best_of = parse_best_of(args.best_of) if args.best_of is not None else ()
     task.best_of_by, task.best_of_steps = args.best_of_by, args.best_of_steps or AGGREGATES[0]
     if generation is None:
-        refuse(
+        refuse_if(
             args.base_url,
             f"`benchmark` {benchmark.name} needs the log-likelihood of given texts, which a chat server does not tell; "
             "leave `base_url` out to load the model in this process",

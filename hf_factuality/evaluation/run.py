@@ -10,12 +10,12 @@ from typing import Any
 
 from hf_factuality.errors import DataError, JudgingError
 from hf_factuality.evaluation.engines import Engine, Request
-from hf_factuality.evaluation.journal import Journal, stored
+from hf_factuality.evaluation.journal import Journal, journal_row
 from hf_factuality.evaluation.plan import Task
 from hf_factuality.evaluation.verification import AnswerJudge, JournalVerdicts, answer_row
 from hf_factuality.rewards import ChecklistReward
 from hf_factuality.verifiers.guard import GuardedVerifier
-from hf_factuality.verifiers.service import GIVE_UP_AFTER, Row, judge_rows
+from hf_factuality.verifiers.service import GIVE_UP_AFTER, VerificationRequest, judge_rows
 
 
 logger = logging.getLogger(__name__)
@@ -80,7 +80,7 @@ def judge_answers(task: Task, journal: Journal) -> None:
         _vote(task.judge, rows, journal)
 
 
-def _verify(verifier: GuardedVerifier, rows: Sequence[Row], verdicts: JournalVerdicts) -> None:
+def _verify(verifier: GuardedVerifier, rows: Sequence[VerificationRequest], verdicts: JournalVerdicts) -> None:
     # An item may have no page in the knowledge base.
     flags = {"give_up_after": GIVE_UP_AFTER, "needs_label": False, "progress": " verified", "total": len(rows)}
     for _ in judge_rows(verifier, rows, verdicts=verdicts, **flags):  # each is in the journal by now
@@ -88,7 +88,7 @@ def _verify(verifier: GuardedVerifier, rows: Sequence[Row], verdicts: JournalVer
     verdicts.forget(rows)
 
 
-def _vote(judge: AnswerJudge, rows: Sequence[Row], journal: Journal) -> None:
+def _vote(judge: AnswerJudge, rows: Sequence[VerificationRequest], journal: Journal) -> None:
     todo = []
     for row in rows:
         item, number = row.key
@@ -111,7 +111,7 @@ def journal_rows(task: Task, journal: Journal, scores: Mapping[str, Sequence[flo
             row["gold"] = item.answer  # not "answer", which is a completion where such a file is read
         if item.choices:
             row |= {"choices": list(item.choices), "correct": list(item.correct)}
-        row |= stored(journal.answers.get(item.id, {}))
+        row |= journal_row(journal.answers.get(item.id, {}))
         rows.append({**row, "scores": {name: values[place] for name, values in scores.items()}})
     return rows
 

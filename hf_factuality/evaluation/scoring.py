@@ -44,7 +44,7 @@ def applied_rules(task: Task) -> dict[str, Any]:
     return {"data_source": next(iter(counted)) if len(counted) == 1 else dict(sorted(counted.items()))}
 
 
-def final_answer(item: BenchmarkItem, completion: str, data_source: str | None) -> str | None:
+def item_answer(item: BenchmarkItem, completion: str, data_source: str | None) -> str | None:
     """The one final answer of a completion ([`~hf_factuality.reading.final_answer`]); reasoning that is still open has none.
 
     Of mathematics, one that is marked as such: by tags, a box, or `####`. Of lettered options, only a letter.
@@ -60,7 +60,7 @@ def final_answer(item: BenchmarkItem, completion: str, data_source: str | None) 
 
 
 @dataclass
-class Answers:
+class TaskAnswers:
     """All answers of a task: `known` holds per item what its journal does."""
 
     task: Task
@@ -97,7 +97,7 @@ class Answers:
             return self.task.judge.outcome(sample.get("votes") or ())
         if read(sample["text"], opens_reasoning(item)).declines:
             return "refused"  # never right
-        final = final_answer(item, sample["text"], source)
+        final = item_answer(item, sample["text"], source)
         rule = SCORERS.get(source) if self.task.match == "exact" else contained_match
         right = rule(final, gold_answers(item)) if source and final else 0.0
         if right is not None and right < 0.5:
@@ -115,7 +115,7 @@ class Answers:
         return small_answer(row.shown.completion, found.gather(row.ranges), unjudged, item.domain)
 
 
-def score(name: str, answers: Answers) -> dict[str, Any]:
+def score(name: str, answers: TaskAnswers) -> dict[str, Any]:
     """The result of a metric as its module returns it, with `scores`, one per item, and `value` instead of its name."""
     task = answers.task
     if name == "accuracy":
@@ -146,11 +146,11 @@ def score(name: str, answers: Answers) -> dict[str, Any]:
     return {"value": found.pop(name), **found}
 
 
-def _claims(answers: Answers) -> tuple[list[Any], None, dict[str, Any]]:
+def _claims(answers: TaskAnswers) -> tuple[list[Any], None, dict[str, Any]]:
     return [samples[0] for samples in answers.judged], None, {}
 
 
-def _halluqa(answers: Answers) -> tuple[list[Any], None, dict[str, Any]]:
+def _halluqa(answers: TaskAnswers) -> tuple[list[Any], None, dict[str, Any]]:
     task = answers.task
     if task.judge is None:
         return _claims(answers)
@@ -162,17 +162,17 @@ def _halluqa(answers: Answers) -> tuple[list[Any], None, dict[str, Any]]:
     return voted, None, {}
 
 
-def _halueval(answers: Answers) -> tuple[list[Any], list[Any], dict[str, Any]]:
+def _halueval(answers: TaskAnswers) -> tuple[list[Any], list[Any], dict[str, Any]]:
     task = answers.task
     texts = [samples[0].get("text") for samples in answers.samples]
     predictions = [
-        None if text is None else final_answer(item, text, rule_name(task.benchmark, item)) or ""
+        None if text is None else item_answer(item, text, rule_name(task.benchmark, item)) or ""
         for item, text in zip(task.items, texts, strict=True)
     ]
     return predictions, [item.reference for item in task.items], {}
 
 
-def _truthfulqa(answers: Answers) -> tuple[list[Any], list[Any], dict[str, Any]]:
+def _truthfulqa(answers: TaskAnswers) -> tuple[list[Any], list[Any], dict[str, Any]]:
     predictions = []
     for item, known in zip(answers.task.items, answers.known, strict=True):
         values = known.get("log_likelihoods")
@@ -182,13 +182,13 @@ def _truthfulqa(answers: Answers) -> tuple[list[Any], list[Any], dict[str, Any]]
     return predictions, [item.reference for item in answers.task.items], options
 
 
-def _abstention(answers: Answers) -> tuple[list[Any], list[Any], dict[str, Any]]:
+def _abstention(answers: TaskAnswers) -> tuple[list[Any], list[Any], dict[str, Any]]:
     known = [item.reference.get("answerable", bool(item.answer) or None) for item in answers.task.items]
     asked = [{"answerable": it, "domain": item.domain} for it, item in zip(known, answers.task.items, strict=True)]
     return answers.outcomes, asked, {} if answers.task.benchmark.data_source else {"score": "f1"}
 
 
-def _calibration(answers: Answers) -> tuple[list[Any], list[Any], dict[str, Any]]:
+def _calibration(answers: TaskAnswers) -> tuple[list[Any], list[Any], dict[str, Any]]:
     first = zip(answers.task.items, answers.samples, strict=True)
     stated = [stated_confidence(it[0].get("text") or "", opens_reasoning(item)) for item, it in first]
     return stated, answers.outcomes, {}
@@ -198,7 +198,7 @@ _INPUTS = {"abstention": _abstention, "calibration": _calibration, "halluqa": _h
            "truthfulqa": _truthfulqa}  # fmt: skip
 
 
-def accuracy(answers: Answers) -> dict[str, Any]:
+def accuracy(answers: TaskAnswers) -> dict[str, Any]:
     """Share of answers that the answer reward finds right, the mean of several samples per item (pass@1); 0 without a final
     answer. The part `reward` is the mean of the training reward, which also wants the format."""
     task, benchmark, reward = answers.task, answers.task.benchmark, FSPOAnswerReward()
@@ -212,7 +212,7 @@ def accuracy(answers: Answers) -> dict[str, Any]:
         found, finals = [], []
         for sample in samples:
             text = sample.get("text")
-            final = None if text is None else final_answer(item, text, source)
+            final = None if text is None else item_answer(item, text, source)
             finals.append(final)
             # One that declines is never right, unless that is the gold answer.
             right = final and (not abstains(final) or any(map(abstains, golds)))

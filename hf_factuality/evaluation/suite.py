@@ -17,8 +17,8 @@ from typing import Any
 from hf_factuality.errors import DataError
 from hf_factuality.evaluation._shared import shown
 from hf_factuality.evaluation.model import EvaluateResult, evaluate_model
-from hf_factuality.evaluation.plan import Arguments, make_plan, refuse
-from hf_factuality.evaluation.scoring import Answers
+from hf_factuality.evaluation.plan import Arguments, make_plan, refuse_if
+from hf_factuality.evaluation.scoring import TaskAnswers
 from hf_factuality.evaluation.tax import add_tax, tax_cells, tax_rows
 from hf_factuality.evaluation.verification import answer_row, found_in
 from hf_factuality.functional.scoring import mean
@@ -103,9 +103,9 @@ def _runs(args: Arguments) -> Iterator[tuple[str, Arguments]]:
     """Name and arguments of each run, whose results go beside the comparison."""
     models, files = list(dict.fromkeys(args.model or ())), list(dict.fromkeys(args.answers or ()))
     unclear = bool(models) == bool(files)
-    refuse(unclear, "give either `model`, or `answers` with files of answers; each may be repeated")
-    refuse(len(files) > 1 and args.model_name, "`model_name` is of one model; the names of the files are used")
-    refuse(len(models) > 1 and args.revision, "`revision` is of one model; run the command once for each")
+    refuse_if(unclear, "give either `model`, or `answers` with files of answers; each may be repeated")
+    refuse_if(len(files) > 1 and args.model_name, "`model_name` is of one model; the names of the files are used")
+    refuse_if(len(models) > 1 and args.revision, "`revision` is of one model; run the command once for each")
     for path in files:
         path.open("rb").close()  # now, and not after the runs before it
     stems = [Path(it).stem if files else Path(it).name for it in models or files]
@@ -119,7 +119,7 @@ def _runs(args: Arguments) -> Iterator[tuple[str, Arguments]]:
         yield name, replace(args, **who, out=args.out.with_suffix(f".{name}.json"))
 
 
-def _axes_of(answers: Answers) -> Iterator[axes.LongFormAnswer]:
+def _axes_of(answers: TaskAnswers) -> Iterator[axes.LongFormAnswer]:
     """The first answer to each item, as far as there is one."""
     task = answers.task
     for item, (sample, *_), (judged, *_) in zip(task.items, answers.samples, answers.judged, strict=True):

@@ -14,14 +14,14 @@ from hf_factuality.errors import DataError
 from hf_factuality.evaluation.journal import Journal
 from hf_factuality.generation.cache import content_key
 from hf_factuality.methods.abstention.reward import GRADES
-from hf_factuality.metrics._common import describe, who_judges
+from hf_factuality.metrics._common import describe_component, who_judges
 from hf_factuality.reading.scopes import opens_think
 from hf_factuality.spans import Verification
 from hf_factuality.verifiers.base import Verifier, VerifierInput
 from hf_factuality.verifiers.guard import GuardedVerifier
 from hf_factuality.verifiers.pipeline import VerifierPipeline
 from hf_factuality.verifiers.registry import load_verifier, served_arguments
-from hf_factuality.verifiers.service import CHUNK, JudgedRow, Row
+from hf_factuality.verifiers.service import CHUNK, JudgedRow, VerificationRequest
 
 
 logger = logging.getLogger(__name__)
@@ -40,10 +40,10 @@ def opens_reasoning(item: BenchmarkItem) -> bool:
     return last.get("role") == "assistant" and opens_think(last["content"])
 
 
-def answer_row(item: BenchmarkItem, sample: int, text: str, scope: str = "answer") -> Row:
+def answer_row(item: BenchmarkItem, sample: int, text: str, scope: str = "answer") -> VerificationRequest:
     """An answer that is to be judged; its key is the item and the number of the sample."""
     whole = VerifierInput(text, item.question, tuple(item.evidence), {"topic": item.topic})
-    return Row(whole, scope, opens_reasoning(item), key=(item, sample))
+    return VerificationRequest(whole, scope, opens_reasoning(item), key=(item, sample))
 
 
 def found_in(sample: Mapping[str, Any], name: str = "verification") -> Verification | None:
@@ -91,7 +91,7 @@ class AnswerVerifier:
             raise DataError(f"`verifier` {name} needs evidence and no item has any; {fix}")
         self.description |= dict(zip(("extractor", "judge"), who_judges(verifier), strict=True))
 
-    def key(self, row: Row) -> str:
+    def key(self, row: VerificationRequest) -> str:
         """Names everything that a verification depends on."""
         item, _ = row.key
         shown = {"completion": row.shown.completion, "question": row.shown.question}
@@ -106,16 +106,16 @@ class JournalVerdicts:
         self._journal, self._key = journal, verifier.key
         self._found, self._by = names or ("verification", "verified")
 
-    def _sample(self, row: Row) -> dict[str, Any]:
+    def _sample(self, row: VerificationRequest) -> dict[str, Any]:
         item, number = row.key
         return self._journal.sample(item.id, number)
 
-    def get(self, row: Row) -> Verification | None:
+    def get(self, row: VerificationRequest) -> Verification | None:
         """What the journal holds; a failure may have been the server's, and is no verdict, nor is a cut answer."""
         found = self._known(row)
         return None if found is None or found.unanswered else found
 
-    def _known(self, row: Row) -> Verification | None:
+    def _known(self, row: VerificationRequest) -> Verification | None:
         sample = self._sample(row)
         found = found_in(sample, self._found)
         known = found is not None and found.error is None and sample.get(self._by) == self._key(row)
@@ -129,7 +129,7 @@ class JournalVerdicts:
             line = {"id": item.id, "sample": number, self._found: it.verification.to_dict()}
             self._journal.add([{**line, self._by: self._key(it.row)}])
 
-    def forget(self, rows: Sequence[Row]) -> None:
+    def forget(self, rows: Sequence[VerificationRequest]) -> None:
         """Drop what is of another verifier, or other evidence."""
         for row in rows:
             sample = self._sample(row)
@@ -162,18 +162,18 @@ class AnswerJudge:
         self.close = self._client.close
         self._votes, self.tokens = votes, tokens
         self.description = {
-            **(describe(self._client) or {}),
+            **(describe_component(self._client) or {}),
             "name": "AnswerJudge",
             "prompt": self._prompt.name,
             "prompt_key": content_key({"prompt": self._prompt.text}),
             "votes": votes,
         } | ({} if tokens == JUDGE_TOKENS else {"tokens": tokens})  # so that what the default judged stays judged
 
-    def key(self, row: Row) -> str:
+    def key(self, row: VerificationRequest) -> str:
         """Names everything that the votes depend on."""
         return content_key({"judge": self.description, "messages": self._text(row)})
 
-    def _text(self, row: Row) -> str:
+    def _text(self, row: VerificationRequest) -> str:
         item, _ = row.key
         correct = item.reference.get("correct_answers") or gold_answers(item)
         return self._prompt.fill(
@@ -190,7 +190,7 @@ class AnswerJudge:
         said = [self._said.get(vote) for vote in votes]
         return next((it for it in said if 2 * said.count(it) > len(said)), None)
 
-    def vote(self, rows: Sequence[Row]) -> Iterator[tuple[Row, list[str | None]]]:
+    def vote(self, rows: Sequence[VerificationRequest]) -> Iterator[tuple[VerificationRequest, list[str | None]]]:
         """Each row with the votes; `None` for one that could not be read or had no answer."""
         from hf_factuality.generation.client import ChatRequest
         from hf_factuality.verifiers.judges.llm import raise_limit, read_choice

@@ -21,13 +21,13 @@ from hf_factuality.evaluation._shared import (
     check_thresholds,
     counts,
     failures,
-    listed,
     make_way,
     numbers,
     shown,
     shown_interval,
+    split_names,
 )
-from hf_factuality.evaluation.verify_input import Columns, Source, read_source
+from hf_factuality.evaluation.verify_input import AnswerSource, Columns, read_answers
 from hf_factuality.functional.scoring import decided_precision, factual_precision
 from hf_factuality.generation.journal import dumps
 from hf_factuality.io.ray import engine_of
@@ -42,7 +42,15 @@ from hf_factuality.spans import Label, LabeledSpan, Verification
 from hf_factuality.verifiers.base import Verifier
 from hf_factuality.verifiers.guard import GuardedVerifier, OverRay, quiet_guard
 from hf_factuality.verifiers.registry import load_verifier, served_arguments
-from hf_factuality.verifiers.service import CHUNK, GIVE_UP_AFTER, JudgedRow, JudgingReport, Row, judge_rows, left_out
+from hf_factuality.verifiers.service import (
+    CHUNK,
+    GIVE_UP_AFTER,
+    JudgedRow,
+    JudgingReport,
+    VerificationRequest,
+    judge_rows,
+    left_out,
+)
 
 
 if TYPE_CHECKING:
@@ -86,7 +94,7 @@ class Metrics:
         }
 
 
-class Page:
+class WorstSamples:
     """The `limit` completions with the lowest precision; then those without a claim, and last those that were not judged."""
 
     def __init__(self, limit: int):
@@ -320,7 +328,7 @@ def verify(
     columns = Columns(completion_column, question_column, evidence_column, id_column)
     kept: list[VerifiedCompletion] = []
     with ExitStack() as stack:
-        source = stack.enter_context(read_source(completions, evidence, columns))
+        source = stack.enter_context(read_answers(completions, evidence, columns))
         served = served_arguments(None, verifier_tokens) if isinstance(verifier, str) else {}
         guarded = GuardedVerifier(load_verifier(verifier, **served))
         if guarded.requires_evidence:
@@ -330,8 +338,8 @@ def verify(
             out.open("ab").close()  # what it holds stays until a row is judged
         if html:
             make_way(html, [*source.paths, *filter(None, [out])], "html")
-        page = Page(html_rows) if html else None
-        readers: list[Metrics | Page | _Keeper] = [over_claims]
+        page = WorstSamples(html_rows) if html else None
+        readers: list[Metrics | WorstSamples | _Keeper] = [over_claims]
         if page:
             readers.append(page)
         if keep_rows:
@@ -370,16 +378,18 @@ class _Keeper:
 
 
 def _judge(
-    source: Source,
+    source: AnswerSource,
     verifier: GuardedVerifier,
     engine: Mapping[str, Any],
     scope: str,
     path: Path | None,
-    readers: Sequence[Metrics | Page | _Keeper],
+    readers: Sequence[Metrics | WorstSamples | _Keeper],
 ) -> Tally:
     """Feed each row to the readers as it is judged, and write it."""
     tally = Tally()
-    rows: Iterator[Row] = (Row(item, scope, key=place, missing=missing) for place, item, missing in source)
+    rows: Iterator[VerificationRequest] = (
+        VerificationRequest(item, scope, key=place, missing=missing) for place, item, missing in source
+    )
     judge = verifier
     if engine["workers"]:
         rows, again = tee(rows)
@@ -408,7 +418,7 @@ def _judge(
 
 def _metrics(given: Metric | Sequence[Metric]) -> dict[str, Metric]:
     """Metrics over claims by their names."""
-    names, own = named_metrics(listed(given))
+    names, own = named_metrics(split_names(given))
     for name in names:
         if name not in CLAIM_METRICS and name not in own:
             known = f"; {name} needs other inputs: evaluate.load({name!r}), docs/metrics.md"
@@ -436,7 +446,7 @@ def _table(summary: Mapping[str, Any]) -> list[dict[str, str]]:
     return [dict(zip(header, row, strict=True)) for row in rows]
 
 
-def _notes(summary: Mapping[str, Any], source: Source) -> list[str]:
+def _notes(summary: Mapping[str, Any], source: AnswerSource) -> list[str]:
     notes = [source.pairing] if source.pairing else []
     found = summary.get("metrics", {}).get("factscore")
     if found and found["factscore"] is not None and found["settings"]["gamma"]:

@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 from hf_factuality.errors import DataError
 from hf_factuality.generation.given import chat_of, given_answer
 from hf_factuality.io.messages import asked, is_chat, last_answer
-from hf_factuality.io.rows import Cell, file_kind, is_missing, listed, read_lines, read_rows
+from hf_factuality.io.rows import Cell, file_kind, is_missing, json_list, read_lines, read_rows
 from hf_factuality.verifiers.base import VerifierInput, evidence_passages
 
 
@@ -115,7 +115,7 @@ def _copied(source: BinaryIO) -> BinaryIO:
     return file
 
 
-class Source:
+class AnswerSource:
     """The rows: iterating gives the place of each, a [`VerifierInput`], and whether its answer is missing.
 
     It is iterated once at construction, so that what cannot be used is a `DataError` by then. Of a file of evidence only the
@@ -181,7 +181,7 @@ class Source:
 
     def _exchange(self, row: dict[str, Any], place: str) -> tuple[str | None, str | None]:
         """The answer, `None` if it is missing, and the question: of their columns, or of the column `messages`."""
-        column, question = self._names.completion, listed(row.get(self._names.question))
+        column, question = self._names.completion, json_list(row.get(self._names.question))
         before = question if is_chat(question) else []
         if column not in row and "messages" in row:
             chat = chat_of(row, place)
@@ -257,9 +257,9 @@ def _passages(value: Any, place: str) -> tuple[str, ...]:
 
 
 @contextmanager
-def read_source(
+def read_answers(
     completions: str | Path | Iterable[Any], evidence: str | Path | Iterable[Any] | None, columns: Columns
-) -> Iterator[Source]:
+) -> Iterator[AnswerSource]:
     """Open and check the completions and their evidence: files, or rows. `evidence` may also name a column of the completions."""
     with closing(_rows(completions, "completions", columns.completion)) as answers:
         file, named = evidence, None
@@ -279,7 +279,7 @@ def read_source(
             raise DataError("`id_column` joins a file of evidence to the answers; name that file with `evidence`")
         rows = nullcontext() if file is None else closing(_rows(file, "evidence", columns.evidence or "evidence"))
         with rows as passages:
-            yield Source(answers, passages, columns, named)
+            yield AnswerSource(answers, passages, columns, named)
 
 
 def _rows(given: str | Path | Iterable[Any], name: str, column: str) -> RowFile | RowList:

@@ -119,7 +119,7 @@ def length_penalty(num_facts: int, gamma: float = 10.0) -> float:
     return 1.0 if num_facts > gamma else exp(1.0 - gamma / num_facts)
 
 
-def factscore(responses: Sequence[Sequence[Label | None] | None], gamma: float = 10.0) -> dict:
+def factscore_scores(responses: Sequence[Sequence[Label | None] | None], gamma: float = 10.0) -> dict:
     """FActScore (arXiv 2305.14251, section 3): `f(y) = (1/|A_y|) sum_a 1[a is supported]`, mean over responding y.
 
     Args:
@@ -237,7 +237,7 @@ def veriscore_k(num_claims: Sequence[int]) -> int | None:
     return sorted(num_claims)[len(num_claims) // 2] if num_claims else None
 
 
-def veriscore(
+def veriscore_scores(
     responses: Sequence[Sequence[Label | None] | None],
     domains: Sequence[str | None] | None = None,
     k: float | Mapping[str | None, float] | None = None,
@@ -279,7 +279,7 @@ def veriscore(
     return {**result, "k": k_of, "domain_scores": domain_scores}
 
 
-def longwiki(responses: Sequence[Sequence[Label | None] | None], k: float = 32) -> dict:
+def longwiki_scores(responses: Sequence[Sequence[Label | None] | None], k: float = 32) -> dict:
     """HalluLens LongWiki (arXiv 2504.17550): precision, recall@K and F1 per prompt, averaged over those answered.
 
     `responses` holds per prompt the labels of the claims; `None` if the response refuses. One without a claim counts as a
@@ -312,7 +312,7 @@ def count_sentences(labels: Sequence[Label | None]) -> SentenceCounts:
     return SentenceCounts(correct, len(judged), len(labels) - len(judged))
 
 
-def anah(responses: Sequence[Sequence[Label | None]]) -> dict:
+def anah_scores(responses: Sequence[Sequence[Label | None]]) -> dict:
     """ANAH-v2 (arXiv 2407.04693): share of sentences that are neither contradictory nor unverifiable.
 
     `responses` holds per response the labels of its sentences.

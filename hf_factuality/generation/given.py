@@ -8,7 +8,7 @@ from typing import Any
 from hf_factuality.errors import DataError
 from hf_factuality.generation.base import ended_at_limit
 from hf_factuality.io.messages import is_chat, last_answer
-from hf_factuality.io.rows import is_missing, listed
+from hf_factuality.io.rows import is_missing, json_list
 
 
 ANSWER_COLUMNS = ("completions", "completion", "answer", "text", "output", "responses")
@@ -23,8 +23,8 @@ def is_header(row: Mapping[str, Any]) -> bool:
 
 
 def given_answer(value: Any, place: str) -> str | None:
-    """One answer, as text or as messages ([`~hf_factuality.io.messages.said`]); `None` if it is missing (null or NaN)."""
-    value = value if isinstance(value, str) else listed(value)
+    """One answer, as text or as messages ([`~hf_factuality.io.messages.completion_text`]); `None` if it is missing (null or NaN)."""
+    value = value if isinstance(value, str) else json_list(value)
     if is_missing(value):
         return None
     if isinstance(value, str):
@@ -48,7 +48,7 @@ def given_answers(row: Mapping[str, Any], columns: Sequence[str], place: str) ->
     name = next((name for name in columns if (row.get(name) is not None if name in several else name in row)), None)
     if name is None:
         return [given_answer(chat_of(row, place), place)] if "messages" in row else None
-    texts = listed(row[name]) if name in several else [row[name]]
+    texts = json_list(row[name]) if name in several else [row[name]]
     if not isinstance(texts, list):
         raise DataError(f"{place}: {name!r} must be a list of answers, each a text or null; got {texts!r:.100}")
     if is_chat(texts):
@@ -58,7 +58,7 @@ def given_answers(row: Mapping[str, Any], columns: Sequence[str], place: str) ->
 
 def chat_of(row: Mapping[str, Any], place: str) -> list[Mapping[str, Any]] | None:
     """The column `messages` of a row; `None` if it is missing, `DataError` if it holds something else."""
-    value = listed(row["messages"])
+    value = json_list(row["messages"])
     if is_missing(value) or value == []:
         return None
     if not is_chat(value):

@@ -28,7 +28,7 @@ def is_chat(value: Any) -> bool:
     )
 
 
-def said(completion: Any) -> tuple[str, bool]:
+def completion_text(completion: Any) -> tuple[str, bool]:
     """The text of a completion (text or messages, of which those of the assistant are joined), and whether its reasoning was
     split off and has been put back."""
     if isinstance(completion, str):
@@ -53,7 +53,7 @@ def last_answer(messages: Sequence[Mapping[str, Any]]) -> tuple[str | None, list
         message = messages[place]
         if message.get("role") == "assistant":
             nothing = message.get("content") is None and not message.get("reasoning_content")
-            return None if nothing else said(message)[0], list(messages[:place])
+            return None if nothing else completion_text(message)[0], list(messages[:place])
     return None, list(messages)
 
 

@@ -41,7 +41,7 @@ def refuse(program: str, error: BaseException, spell: Callable[[str], str] = str
 
 
 def run_script(main: Callable[[], Any], program: str | None = None) -> None:
-    """Run the `main` of a script, and end in one line if it refuses its input; see [`is_refusal`].
+    """Run the `main` of a script, and end in one line if it refuses its input; see [`is_input_error`].
 
     Args:
         main (`Callable[[], Any]`):
@@ -55,12 +55,12 @@ def run_script(main: Callable[[], Any], program: str | None = None) -> None:
     try:
         main()
     except Exception as error:
-        if not is_refusal(error, getattr(main, "__module__", "__main__")):
+        if not is_input_error(error, getattr(main, "__module__", "__main__")):
             raise
         sys.exit(refuse(program or Path(sys.argv[0]).name, error))
 
 
-def is_refusal(error: BaseException, script: str = "__main__") -> bool:
+def is_input_error(error: BaseException, script: str = "__main__") -> bool:
     """Whether an error says what is wrong with the input, so that its traceback adds nothing.
 
     So are all errors of this package; and, until a training runs, a file, a module or a repository that is not there, a

@@ -29,12 +29,12 @@ class LineError(DataError):
 
 
 class Cell(str):
-    """Text of a table that has no types (CSV), in which a list is written as JSON; see [`listed`]."""
+    """Text of a table that has no types (CSV), in which a list is written as JSON; see [`json_list`]."""
 
     __slots__ = ()
 
 
-def listed(value: Any) -> Any:
+def json_list(value: Any) -> Any:
     """The list that a [`Cell`] holds as JSON; any other value as it is."""
     if isinstance(value, Cell) and value.lstrip()[:1] == "[":
         try:

@@ -29,7 +29,7 @@ _LENGTHS = {b"\x8c": 1, b"U": 1, b"C": 1, b"X": 4, b"B": 4, b"T": 4, b"\x8d": 8,
 _TEXTUAL = re.compile(rb"[\t\n\r\x20-\x7e\x80-\xff]{6,}")
 
 
-class Piece(NamedTuple):
+class FilePiece(NamedTuple):
     """A part of what is written in a file.
 
     `place`: the member, table or column, as a path; empty for the file itself. `line`: number of the first line, or `None`
@@ -70,7 +70,7 @@ def text_encoding(head: bytes) -> str | None:
     return "utf-16-be" if even > odd else "utf-16-le"
 
 
-def decoded(data: bytes, encoding: str | None) -> bytes:
+def as_utf8(data: bytes, encoding: str | None) -> bytes:
     """In UTF-8. Of what is no text, what lies around some letters in a row, where a run of wide ones becomes a line."""
     if encoding is not None:
         return data if encoding == "utf-8" else data.decode(encoding, "replace").encode("utf-8")
@@ -98,7 +98,7 @@ def inside(place: str, name: str) -> str:
     return f"{place}/{name}" if place else name
 
 
-def parquet(reader: Any, stream: Any, place: str, depth: int, covered: Covered) -> Iterator[Piece]:
+def parquet(reader: Any, stream: Any, place: str, depth: int, covered: Covered) -> Iterator[FilePiece]:
     """Cells of Parquet, and the names and metadata of its columns."""
     import pyarrow.parquet
 
@@ -107,7 +107,7 @@ def parquet(reader: Any, stream: Any, place: str, depth: int, covered: Covered) 
     yield from _batches(reader, file.iter_batches(8192), place, depth)
 
 
-def arrow(reader: Any, stream: Any, place: str, depth: int, covered: Covered) -> Iterator[Piece]:
+def arrow(reader: Any, stream: Any, place: str, depth: int, covered: Covered) -> Iterator[FilePiece]:
     """The same of a file or stream of Arrow."""
     import pyarrow.ipc
 
@@ -126,18 +126,18 @@ def arrow(reader: Any, stream: Any, place: str, depth: int, covered: Covered) ->
     yield from _batches(reader, batches, place, depth)
 
 
-def _schema(schema: Any, place: str) -> Iterator[Piece]:
-    yield Piece(place, b"\n".join(_texts_of_fields(schema)))
+def _schema(schema: Any, place: str) -> Iterator[FilePiece]:
+    yield FilePiece(place, b"\n".join(_texts_of_fields(schema)))
 
 
-def _batches(reader: Any, batches: Iterable[Any], place: str, depth: int) -> Iterator[Piece]:
+def _batches(reader: Any, batches: Iterable[Any], place: str, depth: int) -> Iterator[FilePiece]:
     for batch in batches:
         reader.spend(batch.nbytes)
         for name, column in zip(batch.schema.names, batch.columns, strict=True):
             yield from _column(reader, name, column, inside(place, name), depth)
 
 
-def _column(reader: Any, name: str, column: Any, place: str, depth: int) -> Iterator[Piece]:
+def _column(reader: Any, name: str, column: Any, place: str, depth: int) -> Iterator[FilePiece]:
     import pyarrow as pa
     import pyarrow.compute as compute
 
@@ -185,7 +185,7 @@ def _column(reader: Any, name: str, column: Any, place: str, depth: int) -> Iter
         yield from _blocks(place, compute.binary_join(whole, pa.scalar(b"\n", pa.large_binary()))[0].as_py())
 
 
-def sqlite(reader: Any, stream: Any, place: str, depth: int, covered: Covered) -> Iterator[Piece]:
+def sqlite(reader: Any, stream: Any, place: str, depth: int, covered: Covered) -> Iterator[FilePiece]:
     """Rows of SQLite, and the names of tables and columns."""
     path = getattr(stream, "name", None)
     if isinstance(path, (str, Path)):
@@ -198,14 +198,14 @@ def sqlite(reader: Any, stream: Any, place: str, depth: int, covered: Covered) -
         yield from _rows(reader, copy.name, place, depth)
 
 
-def _rows(reader: Any, path: str, place: str, depth: int) -> Iterator[Piece]:
+def _rows(reader: Any, path: str, place: str, depth: int) -> Iterator[FilePiece]:
     import sqlite3
 
     connection = sqlite3.connect(f"file:{quote(str(Path(path).absolute()))}?mode=ro&immutable=1", uri=True)
     try:
         connection.execute("PRAGMA trusted_schema = OFF")
         tables = connection.execute("SELECT type, name, sql FROM sqlite_master").fetchall()
-        yield Piece(place, "\n".join(f"{name}\n{sql}" for _, name, sql in tables).encode("utf-8", "replace"))
+        yield FilePiece(place, "\n".join(f"{name}\n{sql}" for _, name, sql in tables).encode("utf-8", "replace"))
         connection.text_factory = bytes
         for kind, name, sql in tables:
             # The rows of a virtual table are those of its shadow tables, which need no module to be read.
@@ -231,26 +231,26 @@ def _rows(reader: Any, path: str, place: str, depth: int) -> Iterator[Piece]:
                             yield from reader.member(io.BytesIO(cell), where, depth)
                     yield from _blocks(where, b"\n".join(cells))
             except sqlite3.Error as error:
-                yield Piece(where, problem=reason(error))
+                yield FilePiece(where, problem=reason(error))
     finally:
         connection.close()
 
 
-def pickle(reader: Any, stream: Any, place: str, depth: int, covered: Covered) -> Iterator[Piece]:
+def pickle(reader: Any, stream: Any, place: str, depth: int, covered: Covered) -> Iterator[FilePiece]:
     """Strings of a pickle, which is not loaded, and what lies between them."""
     rest = b""
     while block := stream.read(BLOCK):
         rest += block
-        yield Piece(place, decoded(rest, None))
+        yield FilePiece(place, as_utf8(rest, None))
         texts = list(_strings(rest))
         named = (
             b'%s = "%s"' % pair for pair in pairwise(texts) if reader.keyed.search(pair[0][-40:].decode("latin-1"))
         )
-        yield Piece(place, b"\n".join((*texts, *named)))
+        yield FilePiece(place, b"\n".join((*texts, *named)))
         rest = rest[-OVERLAP:]
 
 
-def numpy(reader: Any, stream: Any, place: str, depth: int, covered: Covered) -> Iterator[Piece]:
+def numpy(reader: Any, stream: Any, place: str, depth: int, covered: Covered) -> Iterator[FilePiece]:
     """Cells of an array of texts."""
     from numpy.lib import format as npy
 
@@ -264,7 +264,9 @@ def numpy(reader: Any, stream: Any, place: str, depth: int, covered: Covered) ->
         step = max(1, BLOCK // kind.itemsize)
         while block := stream.read(step * kind.itemsize):
             cells = np.frombuffer(block[: len(block) // kind.itemsize * kind.itemsize], kind).tolist()
-            yield Piece(place, b"\n".join(c if isinstance(c, bytes) else c.encode("utf-8", "replace") for c in cells))
+            yield FilePiece(
+                place, b"\n".join(c if isinstance(c, bytes) else c.encode("utf-8", "replace") for c in cells)
+            )
     else:
         yield from reader.text(stream, b"\0\0\0\0", place)
 
@@ -280,9 +282,9 @@ def _texts_of_fields(fields: Any) -> Iterator[bytes]:
         yield from _texts_of_fields(one)
 
 
-def _blocks(place: str, text: bytes) -> Iterator[Piece]:
+def _blocks(place: str, text: bytes) -> Iterator[FilePiece]:
     for start in range(0, max(len(text), 1), BLOCK):
-        yield Piece(place, text[start : start + BLOCK + OVERLAP])
+        yield FilePiece(place, text[start : start + BLOCK + OVERLAP])
 
 
 def _strings(data: bytes) -> Iterator[bytes]:

@@ -23,9 +23,9 @@ from hf_factuality.io.tables import (
     BLOCK,
     OVERLAP,
     Covered,
-    Piece,
+    FilePiece,
     Unreadable,
-    decoded,
+    as_utf8,
     inside,
     python_file,
     reason,
@@ -42,7 +42,7 @@ _TENSOR = re.compile(r"(?:^|/)data/\d+$")
 _CHECKSUM = re.compile(rb"[ 0-7]{5,7}[\0 ]")
 
 
-def pieces(file: str | Path | bytes, keyed: re.Pattern[str]) -> Iterator[Piece]:
+def pieces(file: str | Path | bytes, keyed: re.Pattern[str]) -> Iterator[FilePiece]:
     """What is written in a file, or in its contents. Of safetensors it is the header: tensors hold no text.
 
     The name of a column stands before each of its cells where `keyed` is found in it.
@@ -56,7 +56,7 @@ def pieces(file: str | Path | bytes, keyed: re.Pattern[str]) -> Iterator[Piece]:
         if path.suffix == ".safetensors":
             header = int.from_bytes(stream.read(8), "little")
             if 8 + header <= size and stream.read(1) == b"{":
-                yield Piece("", stream.read(header))
+                yield FilePiece("", stream.read(header))
                 return
             stream.seek(0)
         yield from _Reader(size, keyed).read(stream, "", 0)
@@ -79,7 +79,7 @@ class _Reader:
         if self.left < 0:
             raise Unreadable(f"unpacks to more than {self.limit / 1e9:.1f} GB")
 
-    def read(self, stream: Any, place: str, depth: int) -> Iterator[Piece]:
+    def read(self, stream: Any, place: str, depth: int) -> Iterator[FilePiece]:
         """What is written in a stream that stands at its start."""
         stream = stream if hasattr(stream, "peek") else io.BufferedReader(stream, 1 << 17)
         head = stream.peek(1 << 16)[: 1 << 16]
@@ -88,13 +88,13 @@ class _Reader:
             yield from self.text(stream, head, place)
             return
         if depth >= DEPTH:
-            yield Piece(place, problem=f"packed more than {DEPTH} times")
+            yield FilePiece(place, problem=f"packed more than {DEPTH} times")
             return
         if opener in (tables.pickle, tables.numpy):
             try:
                 yield from opener(self, stream, place, depth, [])
             except Exception as error:  # noqa: BLE001
-                yield Piece(place, problem=reason(error))
+                yield FilePiece(place, problem=reason(error))
                 yield from self.text(stream, b"\0" * 4, place)
             return
         with tempfile.SpooledTemporaryFile(max_size=_SPOOL) as spooled:
@@ -106,28 +106,28 @@ class _Reader:
             try:
                 yield from opener(self, stream, place, depth, covered)
             except Exception as error:  # noqa: BLE001 - libraries raise whatever they like on damaged files
-                yield Piece(place, problem=reason(error))
+                yield FilePiece(place, problem=reason(error))
             # Also what stands there as it is: behind the end, between members, in what is damaged.
             yield from self._bytes(stream, covered, place)
 
-    def member(self, stream: BinaryIO, place: str, depth: int) -> Iterator[Piece]:
+    def member(self, stream: BinaryIO, place: str, depth: int) -> Iterator[FilePiece]:
         """What is written in a member; one that cannot be read is named."""
         counted = _Counted(stream, self)
         yield from self.read(io.BufferedReader(counted, 1 << 17), place, depth + 1)
         if counted.error is not None:
-            yield Piece(place, problem=reason(counted.error))
+            yield FilePiece(place, problem=reason(counted.error))
 
-    def text(self, stream: Any, head: bytes, place: str) -> Iterator[Piece]:
+    def text(self, stream: Any, head: bytes, place: str) -> Iterator[FilePiece]:
         """A text, or what is written between other bytes."""
         encoding, line, rest = text_encoding(head), 1, b""
         while block := stream.read(BLOCK):
             rest += block
-            yield Piece(place, decoded(rest, encoding), None if encoding is None else line)
+            yield FilePiece(place, as_utf8(rest, encoding), None if encoding is None else line)
             if encoding is not None:
-                line += decoded(rest[:-OVERLAP], encoding).count(b"\n")
+                line += as_utf8(rest[:-OVERLAP], encoding).count(b"\n")
             rest = rest[-OVERLAP:]
 
-    def _bytes(self, stream: Any, covered: Covered, place: str) -> Iterator[Piece]:
+    def _bytes(self, stream: Any, covered: Covered, place: str) -> Iterator[FilePiece]:
         end = stream.seek(0, io.SEEK_END)
         start = 0
         for first, last in [*sorted(covered), (end, end)]:
@@ -136,20 +136,20 @@ class _Reader:
                 block = stream.read(min(BLOCK, first - start))
                 if not block:
                     return
-                yield Piece(place, decoded(block, None))
+                yield FilePiece(place, as_utf8(block, None))
                 start = first if start + len(block) >= first else start + len(block) - OVERLAP
             start = max(start, last)
 
     # ---- kinds of files
 
-    def zip(self, stream: Any, place: str, depth: int, covered: Covered) -> Iterator[Piece]:
+    def zip(self, stream: Any, place: str, depth: int, covered: Covered) -> Iterator[FilePiece]:
         with zipfile.ZipFile(stream) as archive:
             members = archive.infolist()
             texts = [
                 archive.comment,
                 *(part for m in members for part in (m.filename.encode("utf-8", "replace"), m.comment)),
             ]
-            yield Piece(place, b"\n".join(texts).replace(b"/", b"\n"))
+            yield FilePiece(place, b"\n".join(texts).replace(b"/", b"\n"))
             weights = any(
                 m.filename.rpartition("/")[2] == "data.pkl" for m in members
             )  # of torch: tensors hold no text
@@ -169,22 +169,22 @@ class _Reader:
                 try:
                     opened = archive.open(member)
                 except Exception as error:  # noqa: BLE001
-                    yield Piece(where, problem="encrypted" if member.flag_bits & 1 else reason(error))
+                    yield FilePiece(where, problem="encrypted" if member.flag_bits & 1 else reason(error))
                     continue
                 with opened:
                     yield from self.member(opened, where, depth)
 
-    def tar(self, stream: Any, place: str, depth: int, covered: Covered) -> Iterator[Piece]:
+    def tar(self, stream: Any, place: str, depth: int, covered: Covered) -> Iterator[FilePiece]:
         with tarfile.open(fileobj=stream, mode="r:", errors="surrogateescape", ignore_zeros=True) as archive:
             for member in archive:
                 texts = (member.name, member.linkname, member.uname, member.gname, *member.pax_headers.values())
-                yield Piece(place, "\n".join(texts).replace("/", "\n").encode("utf-8", "replace"))
+                yield FilePiece(place, "\n".join(texts).replace("/", "\n").encode("utf-8", "replace"))
                 opened = archive.extractfile(member) if member.isfile() else None
                 if opened is not None:
                     covered.append((member.offset_data, member.offset_data + member.size))
                     yield from self.member(opened, inside(place, member.name), depth)
 
-    def compressed(self, new: Callable[[], Any], stream: Any, place: str, depth: int) -> Iterator[Piece]:
+    def compressed(self, new: Callable[[], Any], stream: Any, place: str, depth: int) -> Iterator[FilePiece]:
         unpacked = _Decompressed(new, stream)
         yield from self.member(unpacked, place, depth)
         while unpacked.read(1 << 20):  # the reader may have stopped where its member was unreadable
@@ -197,24 +197,24 @@ class _Reader:
                 behind.seek(0)
                 yield from self.member(behind, place, depth)
 
-    def frames(self, codec: str, stream: Any, place: str, depth: int) -> Iterator[Piece]:
+    def frames(self, codec: str, stream: Any, place: str, depth: int) -> Iterator[FilePiece]:
         import pyarrow as pa
 
         yield from self.member(pa.CompressedInputStream(python_file(stream), codec), place, depth)
 
-    def foreign(self, stream: Any, place: str, depth: int, covered: Covered) -> Iterator[Piece]:
+    def foreign(self, stream: Any, place: str, depth: int, covered: Covered) -> Iterator[FilePiece]:
         raise Unreadable("an archive of a kind that is not unpacked here; use zip, tar or zstd")
 
 
-def _packed(new: Callable[[], Any]) -> Callable[..., Iterator[Piece]]:
+def _packed(new: Callable[[], Any]) -> Callable[..., Iterator[FilePiece]]:
     return lambda reader, stream, place, depth, covered: reader.compressed(new, stream, place, depth)
 
 
-def _framed(codec: str) -> Callable[..., Iterator[Piece]]:
+def _framed(codec: str) -> Callable[..., Iterator[FilePiece]]:
     return lambda reader, stream, place, depth, covered: reader.frames(codec, stream, place, depth)
 
 
-_MAGIC: dict[bytes, Callable[..., Iterator[Piece]]] = {
+_MAGIC: dict[bytes, Callable[..., Iterator[FilePiece]]] = {
     b"PK\3\4": _Reader.zip,
     b"PK\5\6": _Reader.zip,
     b"\x1f\x8b\x08": _packed(lambda: zlib.decompressobj(31)),
@@ -237,7 +237,7 @@ _MAGIC_OF_CELLS = (
 )
 
 
-def _opener(head: bytes) -> Callable[..., Iterator[Piece]] | None:
+def _opener(head: bytes) -> Callable[..., Iterator[FilePiece]] | None:
     """How a file is opened that begins so; `None` for a text, and for what is no container."""
     for magic, opener in _MAGIC.items():
         if head.startswith(magic):

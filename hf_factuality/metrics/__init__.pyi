@@ -1,5 +1,5 @@
 # Public names, which load on first use. Not the function `install`: importing the module of that name would replace it.
-from hf_factuality.metrics._claims import Answers as Answers
+from hf_factuality.metrics._claims import JudgedAnswers as JudgedAnswers
 from hf_factuality.metrics._registry import compute as compute
 from hf_factuality.metrics.install import (
     METRIC_NAMES as METRIC_NAMES,

@@ -19,7 +19,7 @@ from hf_factuality.spans import LABEL_TABLES, Label, LabeledSpan, Verification
 from hf_factuality.verifiers.base import Verifier, VerifierInput, evidence_passages
 from hf_factuality.verifiers.guard import GuardedVerifier
 from hf_factuality.verifiers.registry import load_verifier
-from hf_factuality.verifiers.service import Row, judge_rows
+from hf_factuality.verifiers.service import VerificationRequest, judge_rows
 
 
 logger = logging.getLogger(__name__)
@@ -121,7 +121,7 @@ def verdict_of_claims(answer: Answer) -> bool | None:
     return None if not claims or None in claims else False
 
 
-class Answers:
+class JudgedAnswers:
     """All responses of a `compute` call, judged.
 
     Args:
@@ -279,7 +279,7 @@ class Answers:
             else:
                 evidence, question = _evidence(references[row], f"reference {row}")
                 question = questions[row] if questions is not None else question
-                rows.append(Row(VerifierInput(answer.text, question, evidence), key=answer))
+                rows.append(VerificationRequest(VerifierInput(answer.text, question, evidence), key=answer))
         if not rows:
             return
         verifier = self.options.verifier

@@ -96,7 +96,7 @@ def named(name: str | None) -> dict[str, Any]:
     return dict(NOT_STATED) if name is None else {"name": name}
 
 
-def describe(component: Any) -> dict[str, Any] | None:
+def describe_component(component: Any) -> dict[str, Any] | None:
     """Name, model, revision and (of our own classes) version of an extractor, judge or verifier, as far as it tells."""
     if component is None:
         return None
@@ -124,4 +124,6 @@ def describe(component: Any) -> dict[str, Any] | None:
 
 def who_judges(verifier: Any) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
     """Extractor and judge of a verifier, for a result. A verifier of one piece is the judge, and has no extractor."""
-    return describe(getattr(verifier, "extractor", None)), describe(getattr(verifier, "judge", None) or verifier)
+    return describe_component(getattr(verifier, "extractor", None)), describe_component(
+        getattr(verifier, "judge", None) or verifier
+    )

@@ -57,7 +57,7 @@ class FactualityMetric(evaluate.Metric):
         )
 
     def _compute(self, *, predictions, references, **options):
-        return metric_function(self.name)(decoded(predictions), decoded(references), **options)
+        return metric_function(self.name)(from_json(predictions), from_json(references), **options)
 
 
 def _encoded(item: Any, place: str) -> str:
@@ -74,7 +74,7 @@ def _plain(value: Any) -> Any:
     raise TypeError(f"{type(value).__name__} is neither text, number, list nor dictionary")
 
 
-def decoded(items: Sequence[str]) -> list[Any]:
+def from_json(items: Sequence[str]) -> list[Any]:
     """Items as they were given to `compute`, tuples as lists."""
     return [json.loads(item) for item in items]
 

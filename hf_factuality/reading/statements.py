@@ -12,7 +12,7 @@ from hf_factuality.reading.citations import Mark, marks
 from hf_factuality.reading.declining import is_refusal
 from hf_factuality.reading.markup import Block, blocks
 from hf_factuality.reading.sentences import ITEM, sentence_offsets
-from hf_factuality.reading.talk import is_talk, said
+from hf_factuality.reading.talk import is_talk, without_preamble
 
 
 @dataclass(frozen=True)
@@ -254,4 +254,4 @@ def _sentence(block: Block, span: tuple[int, int], text: str, siblings: int, kin
         kind = "refusal"
     elif block.kind != "row" and (is_talk(text) or (siblings > 1 and not any(map(str.isalpha, text)))):
         kind = "talk"
-    return Sentence(start, end, said(text), kind)
+    return Sentence(start, end, without_preamble(text), kind)

@@ -71,7 +71,7 @@ _LEAD_IN = re.compile(
 )
 
 
-def said(text: str) -> str:
+def without_preamble(text: str) -> str:
     """What a sentence says: without an introduction such as "Based on the provided context,"."""
     found = _PREAMBLE.match(text)
     return text[found.end() :] if found and found.end() < len(text) else text
@@ -86,4 +86,6 @@ def is_talk(text: str) -> bool:
         return True
     if _TALK.match(text):
         return True
-    return text.endswith((":", "：")) and bool(_LEAD_IN.fullmatch(text) or _ANNOUNCES.fullmatch(said(text)))
+    return text.endswith((":", "：")) and bool(
+        _LEAD_IN.fullmatch(text) or _ANNOUNCES.fullmatch(without_preamble(text))
+    )

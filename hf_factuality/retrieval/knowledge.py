@@ -20,7 +20,7 @@ from typing import Any
 
 from hf_factuality.errors import RetrievalError
 from hf_factuality.io.upload import Published, publish
-from hf_factuality.retrieval.knowledge_build import FORMAT, MAGIC, is_sqlite, read_source, write_base
+from hf_factuality.retrieval.knowledge_build import FORMAT, MAGIC, is_sqlite, read_pages, write_base
 from hf_factuality.retrieval.pages import (
     Page,
     bare_name,
@@ -307,7 +307,7 @@ class KnowledgeBase:
         if isinstance(source, KnowledgeBase):
             rows = ((f"{source.path}, document {page.id}", page.title, page.text) for page in source)
         else:
-            rows = read_source(source, columns, dataset_config, split, dataset_revision)
+            rows = read_pages(source, columns, dataset_config, split, dataset_revision)
         write_base(path, rows, duplicates, overwrite, show_progress)
         return cls(path)
 

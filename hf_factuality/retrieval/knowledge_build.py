@@ -46,7 +46,7 @@ def is_sqlite(path: Path) -> bool:
         return False
 
 
-def read_source(
+def read_pages(
     source: Any, columns: tuple[str, str], config: str | None, split: str, revision: str | None
 ) -> Iterator[Row]:
     """Rows of anything that [`KnowledgeBase.build`] takes but another base, a few in memory at a time."""

@@ -12,7 +12,7 @@ from hf_factuality.verifiers.base import Verifier, VerifierInput, evidence_passa
 from hf_factuality.verifiers.batches import BatchJudge
 from hf_factuality.verifiers.guard import MAX_UNJUDGED_BATCHES, GuardedVerifier, UnjudgedBatches
 from hf_factuality.verifiers.registry import load_verifier
-from hf_factuality.verifiers.service import JudgedRow, Row
+from hf_factuality.verifiers.service import JudgedRow, VerificationRequest
 
 
 def row_evidence(value: Any, column: str) -> tuple[str, ...]:
@@ -93,7 +93,7 @@ class JudgedReward:
         """Begin with completions at these places of the batch that [`judge`] will be given; the trainer calls it."""
         self.judging.ahead([self._row(text, row) for text, row in zip(texts, rows, strict=True)], places)
 
-    def _row(self, text: str, columns: Mapping[str, Any]) -> Row:
+    def _row(self, text: str, columns: Mapping[str, Any]) -> VerificationRequest:
         item = verifier_input(text, columns, self.evidence_column, self.question_column)
         prompt = columns.get("prompts", columns.get("prompt"))
-        return Row(item, self.scope, complete_text(text, prompt, columns.get(THINK_OPENED)) != text)
+        return VerificationRequest(item, self.scope, complete_text(text, prompt, columns.get(THINK_OPENED)) != text)

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from hf_factuality.errors import DataError
 from hf_factuality.functional.answers import exact_match, halueval_match, hotpot_f1
-from hf_factuality.io.messages import message_text, said
+from hf_factuality.io.messages import completion_text, message_text
 from hf_factuality.reading.marks import check_format, extract_answer
 from hf_factuality.reading.rules import abstains
 from hf_factuality.reading.scopes import opens_think
@@ -52,7 +52,7 @@ def complete_text(completion: Any, prompt: Any = None, think_in_prompt: bool | N
             Whether the prompt ends in an opened `<think>`. By default, this is read off the prompt: its text, or the
             last message if that is the assistant's. Set it to `True` for messages whose chat template opens the tag.
     """
-    text, reasoning_split = said(completion)
+    text, reasoning_split = completion_text(completion)
     if think_in_prompt is None:
         messages = [prompt] if isinstance(prompt, Mapping) else prompt
         if isinstance(messages, (list, tuple)):
@@ -99,7 +99,7 @@ def _gold_column(answer: Sequence[Any] | None) -> Sequence[Any]:
 
 def _scores(scorer: Scorer, completions: Sequence[Any], answer: Sequence[Any] | None) -> list[float | None]:
     rows = zip(completions, _gold_column(answer), strict=True)
-    return [_score(scorer, said(completion)[0], gold) for completion, gold in rows]
+    return [_score(scorer, completion_text(completion)[0], gold) for completion, gold in rows]
 
 
 @on_card("answers")

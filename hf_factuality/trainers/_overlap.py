@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from transformers import StoppingCriteria
 
-from hf_factuality.trainers._settings import refuse, require
+from hf_factuality.trainers._settings import refuse_settings, require
 
 
 CHUNKS = "Parts of a generation batch that are verified while the rest is generated. 1: no overlap."
@@ -26,7 +26,7 @@ def require_chunks(config: Any) -> None:
     paged = config.use_transformers_continuous_batching
     beams = (config.generation_kwargs or {}).get("num_beams", 1)
     sleeps = config.use_vllm and config.vllm_mode == "colocate" and config.vllm_enable_sleep_mode
-    refuse(
+    refuse_settings(
         config,
         use_transformers_continuous_batching=paged and "schedules a whole batch; set it to False, or one chunk",
         vllm_enable_sleep_mode=sleeps and "would load the weights for every chunk; set it to False, or one chunk",

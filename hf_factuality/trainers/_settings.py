@@ -49,7 +49,7 @@ def require_choice(config: Any, **choices: Collection[Any]) -> None:
             raise ValueError(f"{name}={value!r} is unknown; choose one of {list(known)}")
 
 
-def refuse(config: Any, **reasons: str | bool | None) -> None:
+def refuse_settings(config: Any, **reasons: str | bool | None) -> None:
     """Refuse the first setting with a reason, why it cannot work and what to set; anything false is none."""
     for name, reason in reasons.items():
         if reason:

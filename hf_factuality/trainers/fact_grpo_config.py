@@ -13,7 +13,7 @@ from hf_factuality.trainers._settings import (
     Precision,
     is_positive,
     is_weight,
-    refuse,
+    refuse_settings,
     require,
     require_choice,
     setting,
@@ -146,7 +146,7 @@ class FactGRPOConfig(Precision, GRPOConfig):
         by_token = corrected and self.vllm_importance_sampling_mode.startswith("token")
         why = f"does not go with {what}, which gives every token an advantage of its own"
         within = f"{why}, within importance_sampling_level='sequence'; set it to"
-        refuse(
+        refuse_settings(
             self,
             loss_type=self.loss_type == "vespo" and f"{why}; set it to 'dapo', or leave that out",
             off_policy_mask_threshold=self.off_policy_mask_threshold is not None and f"{why}; set it to None",

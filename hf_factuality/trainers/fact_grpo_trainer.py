@@ -42,7 +42,7 @@ from hf_factuality.verifiers.base import Verifier, VerifierInput
 from hf_factuality.verifiers.batches import BatchJudge
 from hf_factuality.verifiers.guard import GuardedVerifier, UnjudgedBatches
 from hf_factuality.verifiers.registry import load_verifier
-from hf_factuality.verifiers.service import JudgedRow, Row
+from hf_factuality.verifiers.service import JudgedRow, VerificationRequest
 
 
 REWARD_NAME = "factuality"
@@ -239,7 +239,9 @@ class FactGRPOTrainer(SamplingTrainer, GRPOTrainer):
     def ahead(self, texts: list[str], rows: list[Mapping[str, Any]], places: Sequence[int]) -> None:
         self.judging.ahead(self._rows(texts, rows, places), places)
 
-    def _rows(self, texts: list[str], rows: list[Mapping[str, Any]], places: Sequence[int]) -> list[Row]:
+    def _rows(
+        self, texts: list[str], rows: list[Mapping[str, Any]], places: Sequence[int]
+    ) -> list[VerificationRequest]:
         """What is asked about completions at these places of the batch."""
         args, asked = self.args, []
         for number, text, columns in zip(places, texts, rows, strict=True):
@@ -249,7 +251,7 @@ class FactGRPOTrainer(SamplingTrainer, GRPOTrainer):
             # The released code leaves completions alone that break the format: nothing of them is judged.
             kept = args.verify_scope != "think" or self._follows_format(text, opened)
             item = verifier_input(text if kept else "", columns, args.evidence_column, args.question_column)
-            asked.append(Row(item, args.verify_scope, opened))
+            asked.append(VerificationRequest(item, args.verify_scope, opened))
         return asked
 
     def _follows_format(self, text: str, opened: bool) -> bool:

@@ -8,7 +8,7 @@ from trl import DPOConfig
 
 from hf_factuality.functional.preference import FREE_OF_HALLUCINATION, HALLUCINATED, OUTSIDE_RULES
 from hf_factuality.spans import Label
-from hf_factuality.trainers._settings import Precision, refuse, require_choice, setting
+from hf_factuality.trainers._settings import Precision, refuse_settings, require_choice, setting
 
 
 ALL = "all"
@@ -58,7 +58,7 @@ class MaskDPOConfig(Precision, DPOConfig):
             setattr(self, name, _checked_labels(name, getattr(self, name)))
         require_choice(self, tokens_outside=OUTSIDE_RULES, truncation_mode=("keep_start", "keep_end"))
         smoothed = _SMOOTHED.intersection(self.loss_type)
-        refuse(
+        refuse_settings(
             self,
             max_length=self.max_length is not None
             and self.max_length < 2

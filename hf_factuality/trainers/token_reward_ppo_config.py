@@ -12,7 +12,7 @@ from hf_factuality.trainers._settings import (
     Precision,
     is_positive,
     is_weight,
-    refuse,
+    refuse_settings,
     require,
     require_choice,
     setting,
@@ -111,7 +111,7 @@ class TokenRewardPPOConfig(Precision, GRPOConfig):
         require(self, "reward_clip value_clip", lambda value: value is None or is_positive(value), limit)
         weights = "beta missing_eos_penalty vf_coef critic_learning_rate freezing_actor_steps"
         require(self, weights, is_weight, "a finite number, at least 0")
-        refuse(
+        refuse_settings(
             self,
             importance_sampling_level=self.importance_sampling_level != "token"
             and "weighs whole completions, so that a token's own advantage would be lost; set it to 'token'",

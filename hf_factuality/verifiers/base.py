@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
-from hf_factuality.io.rows import is_missing, listed
+from hf_factuality.io.rows import is_missing, json_list
 from hf_factuality.spans import Label, LabeledSpan, Verification
 
 
@@ -143,7 +143,7 @@ def evidence_passages(value: Any) -> tuple[str, ...] | None:
 
     A cell of a CSV file may hold the list as JSON.
     """
-    value = listed(value)
+    value = json_list(value)
     passages = [value] if isinstance(value, str) else [] if is_missing(value) else value
     if not isinstance(passages, (list, tuple)) or not all(p is None or isinstance(p, str) for p in passages):
         return None

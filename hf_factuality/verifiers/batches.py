@@ -11,7 +11,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from hf_factuality.verifiers.guard import GuardedVerifier, UnjudgedBatches, Worker, answer_of
-from hf_factuality.verifiers.service import JudgedRow, Row, judge_rows
+from hf_factuality.verifiers.service import JudgedRow, VerificationRequest, judge_rows
 
 
 @dataclass
@@ -19,8 +19,8 @@ class _Begun:
     """Rows of a batch that are judged ahead, by their place in it."""
 
     worker: Worker
-    rows: dict[int, Row] = field(default_factory=dict)
-    waiting: deque[tuple[int, Row]] = field(default_factory=deque)
+    rows: dict[int, VerificationRequest] = field(default_factory=dict)
+    waiting: deque[tuple[int, VerificationRequest]] = field(default_factory=deque)
     calls: list[SimpleQueue[Any]] = field(default_factory=list)
     asked: bool = False
 
@@ -41,7 +41,7 @@ class BatchJudge:
         self.guard, self.unjudged = guard, unjudged
         self._asking = threading.Lock()  # what was left behind ends before the next call
 
-    def ahead(self, rows: Sequence[Row], places: Sequence[int]) -> None:
+    def ahead(self, rows: Sequence[VerificationRequest], places: Sequence[int]) -> None:
         """Begin with rows that will stand at these places of the batch."""
         begun = self._begun = self._begun or _Begun(Worker("verifier ahead"))
         begun.rows |= zip(places, rows, strict=True)
@@ -56,7 +56,7 @@ class BatchJudge:
         found, seconds = self._ask([row for _, row in taken], later)
         return {place: one for (place, _), one in zip(taken, found, strict=True)}, seconds
 
-    def judge(self, rows: Sequence[Row], counts: bool = True) -> list[JudgedRow]:
+    def judge(self, rows: Sequence[VerificationRequest], counts: bool = True) -> list[JudgedRow]:
         """What was found in a batch, in order. `JudgingError` if the verifier is down; see [`UnjudgedBatches.add`]."""
         started, seconds, begun = time.perf_counter(), 0.0, self._begun
         known: dict[int, JudgedRow] = {}
@@ -86,7 +86,7 @@ class BatchJudge:
         if begun is not None:
             begun.worker.close()
 
-    def _ask(self, rows: Sequence[Row], later: bool) -> tuple[list[JudgedRow], float]:
+    def _ask(self, rows: Sequence[VerificationRequest], later: bool) -> tuple[list[JudgedRow], float]:
         with self._asking:
             self.guard.goes_on = later
             (judged,) = judge_rows(self.guard, rows, chunk=None)
@@ -94,5 +94,5 @@ class BatchJudge:
             return judged if self.then is None else self.then(judged), seconds
 
 
-def _question(row: Row) -> tuple[Any, ...]:
+def _question(row: VerificationRequest) -> tuple[Any, ...]:
     return row.input.completion, row.input.question, row.input.evidence, row.scope, row.opened

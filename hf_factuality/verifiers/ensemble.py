@@ -122,7 +122,7 @@ def _best(tally: Mapping[Label, float]) -> list[Label]:
 
 
 @dataclass(frozen=True)
-class Calibration:
+class ScoreCalibration:
     """Logistic regression from the scores of several judges to the probability that a claim is supported.
 
     logit(p) = intercept + sum over the judges of weight * (logit(score) - mean). A judge without score adds nothing: it
@@ -152,8 +152,10 @@ def _log_odds(score: float) -> float:
     return math.log(score / (1.0 - score))
 
 
-def fit_calibration(scores: Sequence[Sequence[float | None]], labels: Sequence[bool], l2: float = 1.0) -> Calibration:
-    """Fit a [`Calibration`] by Newton steps to the minimum of cross-entropy plus `l2 / 2 * |weights|^2`.
+def fit_calibration(
+    scores: Sequence[Sequence[float | None]], labels: Sequence[bool], l2: float = 1.0
+) -> ScoreCalibration:
+    """Fit a [`ScoreCalibration`] by Newton steps to the minimum of cross-entropy plus `l2 / 2 * |weights|^2`.
 
     `scores` are in [0, 1], per claim that of each judge, `None` where it is unknown; a claim without any is left out.
     `labels` say whether each claim is supported. `l2` is positive, so that separable data have a minimum too; the intercept
@@ -197,13 +199,13 @@ def fit_calibration(scores: Sequence[Sequence[float | None]], labels: Sequence[b
             size /= 2
         beta = beta - size * step
         current = loss(beta)
-    return Calibration(tuple(beta[:-1].tolist()), tuple(means.tolist()), float(beta[-1]))
+    return ScoreCalibration(tuple(beta[:-1].tolist()), tuple(means.tolist()), float(beta[-1]))
 
 
 class CalibratedJudge(_Ensemble):
     """Judge by the calibrated scores of several.
 
-    Implements [`~hf_factuality.verifiers.base.Judge`]. The score is [`Calibration.probability`] of the judges' scores;
+    Implements [`~hf_factuality.verifiers.base.Judge`]. The score is [`ScoreCalibration.probability`] of the judges' scores;
     one that gives a label but no score counts as 1 for "supported" (hedged too) and 0 for the other kinds. From
     `threshold` on the label is `SUPPORTED`; below it `CONTRADICTED` if more judges say so (hedged too) than say
     "unverifiable", else `UNVERIFIABLE`. Judges without label are left out; without any there is no label. `NO_FACT` if
@@ -212,7 +214,7 @@ class CalibratedJudge(_Ensemble):
     Args:
         judges (`Sequence[Judge]`):
             All get all claims. An error of one ends the call.
-        calibration ([`Calibration`] or `Mapping`):
+        calibration ([`ScoreCalibration`] or `Mapping`):
             Fitted for these judges, in this order; see [`CalibratedJudge.fit`].
         threshold (`float`, *optional*, defaults to `0.5`):
             Probability from which a claim is supported.
@@ -221,9 +223,13 @@ class CalibratedJudge(_Ensemble):
         `ValueError`: the number of weights is not that of the judges, or the threshold is no probability.
     """
 
-    def __init__(self, judges: Sequence[Judge], calibration: Calibration | dict[str, Any], threshold: float = 0.5):
+    def __init__(
+        self, judges: Sequence[Judge], calibration: ScoreCalibration | dict[str, Any], threshold: float = 0.5
+    ):
         super().__init__(judges)
-        self.calibration = calibration if isinstance(calibration, Calibration) else Calibration(**calibration)
+        self.calibration = (
+            calibration if isinstance(calibration, ScoreCalibration) else ScoreCalibration(**calibration)
+        )
         if len(self.calibration.weights) != len(self.judges):
             raise ValueError(f"{len(self.calibration.weights)} weights for {len(self.judges)} judges")
         if not 0.0 <= threshold <= 1.0:

@@ -172,7 +172,7 @@ def _client_arguments(client: Any, written: Written) -> dict[str, Any]:
 
 
 @dataclass
-class Reader:
+class PipelineReader:
     """Makes the parts that a file describes; see [`~hf_factuality.verifiers.pipeline.load_pipeline`] for what it may."""
 
     folder: Path

@@ -28,7 +28,14 @@ from hf_factuality.verifiers.base import (
     VerifierInput,
     require_method,
 )
-from hf_factuality.verifiers.hub_format import BASE_URL_VARIABLE, CONFIG_NAME, STAGES, Reader, Written, refuse_models
+from hf_factuality.verifiers.hub_format import (
+    BASE_URL_VARIABLE,
+    CONFIG_NAME,
+    STAGES,
+    PipelineReader,
+    Written,
+    refuse_models,
+)
 
 
 class VerifierPipeline:
@@ -150,7 +157,7 @@ def _checked(results: Any, inputs: Sequence[Any], error: type[Exception], stage:
     return results
 
 
-def describe(pipeline: VerifierPipeline, addresses: bool = True) -> Written:
+def describe_pipeline(pipeline: VerifierPipeline, addresses: bool = True) -> Written:
     """What stands in the files of a pipeline, with or without the servers' addresses."""
     if not isinstance(pipeline, VerifierPipeline) or type(pipeline).verify is not VerifierPipeline.verify:
         raise HubError(f"{type(pipeline).__name__} is no VerifierPipeline, or has a `verify` of its own")
@@ -179,14 +186,14 @@ def save_pipeline(pipeline: VerifierPipeline, folder: str | Path) -> Path:
         [`HubError`]: a part cannot be described, a setting looks like a key, or the folder holds the `config.json` of
             something else, such as a model.
     """
-    written = describe(pipeline)
+    written = describe_pipeline(pipeline)
     refuse_models(Path(folder) / "config.json", str(folder))
     return written.write(Path(folder))
 
 
 def export_pipeline(pipeline: VerifierPipeline, folder: str | Path) -> Path:
     """Write the settings of a pipeline as [`push_pipeline`] publishes them; refuse what only this machine has."""
-    written = describe(pipeline, addresses=False)
+    written = describe_pipeline(pipeline, addresses=False)
     if written.local:
         raise HubError(f"nobody else has {', '.join(written.local)}; push the model first and name it by its repo id")
     return written.write(Path(folder))
@@ -310,7 +317,7 @@ def load_pipeline(
     address = base_url or given.pop("base_url", None) or os.environ.get(BASE_URL_VARIABLE) or None
     if address is None and {"api_key", "api_key_env"} & set(given):
         raise HubError("a key is sent only to an address that you name: pass base_url as well")
-    reader = Reader(folder, str(folder_or_repo), local, address, given, device, trust_remote_code, token)
+    reader = PipelineReader(folder, str(folder_or_repo), local, address, given, device, trust_remote_code, token)
     config = reader.config()
     stages = {stage: reader.part(config[stage], stage) for stage in STAGES}
     pipeline = VerifierPipeline(**stages, requires_evidence=config["requires_evidence"])
@@ -321,7 +328,7 @@ def load_pipeline(
 
 
 def _card(pipeline: VerifierPipeline, repo_id: str) -> str:
-    config = describe(pipeline, addresses=False).config
+    config = describe_pipeline(pipeline, addresses=False).config
     stages = "\n".join(f"| {stage} | `{config[stage]['class']}` |" for stage in STAGES)
     return f"""---
 library_name: hf_factuality

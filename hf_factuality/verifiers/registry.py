@@ -125,7 +125,7 @@ def model_in_process(name: str) -> tuple[str, type] | None:
     Nothing is loaded. The model is that whose configuration describes the judge's: of HHEM its foundation. Of pipelines and
     classes of your own nothing is known.
     """
-    from hf_factuality.verifiers.judges.pairs import PairJudge
+    from hf_factuality.verifiers.judges.pairs import ClassifierJudge
 
     head, _, rest = name.partition(":")
     if head == "citations" and rest:
@@ -137,7 +137,7 @@ def model_in_process(name: str) -> tuple[str, type] | None:
         judge = _load(f"{module}:{verifier.removesuffix('Verifier')}Judge")
     except ValueError:
         return None
-    if not issubclass(judge, PairJudge):
+    if not issubclass(judge, ClassifierJudge):
         return None
     model = getattr(judge, "foundation", None) or rest or getattr(judge, "model", None)
     return (model, judge) if model else None

@@ -34,7 +34,7 @@ NO_EVIDENCE = "no evidence"
 
 
 @dataclass(frozen=True)
-class Row:
+class VerificationRequest:
     """A completion that is to be judged."""
 
     input: VerifierInput  # the whole completion
@@ -69,7 +69,7 @@ class Row:
 class JudgedRow:
     """A row with what was found in it."""
 
-    row: Row
+    row: VerificationRequest
     found: Verification  # in characters of `row.shown.completion`
     left_out: str | None = (
         None  # why it was not sent: "missing", "empty" (nothing is in the scope), "no_evidence", "known" (before)
@@ -124,7 +124,7 @@ class JudgingReport:
 class Verdicts(Protocol):
     """Keeps verifications from one run to the next."""
 
-    def get(self, row: Row) -> Verification | None:
+    def get(self, row: VerificationRequest) -> Verification | None:
         """What is known of a row, in characters of its completion; `None` if it is to be judged."""
 
     def add(self, judged: Sequence[JudgedRow]) -> None:
@@ -133,7 +133,7 @@ class Verdicts(Protocol):
 
 def judge_rows(
     verifier: Verifier | GuardedVerifier,
-    rows: Iterable[Row],
+    rows: Iterable[VerificationRequest],
     *,
     chunk: int | None = CHUNK,
     report: JudgingReport | None = None,
@@ -168,11 +168,11 @@ def judge_rows(
             raise JudgingError(f"the verifier failed on every answer: {_failures(report, total)}")
 
 
-_Read = tuple[Row, JudgedRow | None]
+_Read = tuple[VerificationRequest, JudgedRow | None]
 """A row, and what [`left_out`] says of it."""
 
 
-def left_out(guard: GuardedVerifier, row: Row, verdicts: Verdicts | None) -> JudgedRow | None:
+def left_out(guard: GuardedVerifier, row: VerificationRequest, verdicts: Verdicts | None) -> JudgedRow | None:
     """What a row is without being sent; `None` if it is to be sent."""
     if row.missing:
         return JudgedRow(row, Verification(error=NO_ANSWER), "missing")

@@ -12,7 +12,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 
 from hf_factuality.checkpoints.merge import merge
-from hf_factuality.checkpoints.pickles import stored as stored_tensor
+from hf_factuality.checkpoints.pickles import stored_tensor as stored_tensor
 from hf_factuality.checkpoints.tensors import same
 from hf_factuality.cli import main
 from hf_factuality.errors import CheckpointError

@@ -392,7 +392,7 @@ def test_interrupted_at_the_edges(tmp_path, monkeypatch, where):
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(owner, where, interrupted)
-        with merge_write.whole_folder(tmp_path / "p" / "q" / "out") as folder:
+        with merge_write.new_folder(tmp_path / "p" / "q" / "out") as folder:
             (folder / "file").touch()
     assert calls and list((tmp_path / "p").iterdir()) == []
 
@@ -407,7 +407,7 @@ def test_no_error_once_the_folder_has_its_name(tmp_path, monkeypatch):
 
     monkeypatch.setattr(merge_write, "sync", fails)
     with pytest.warns(UserWarning, match="out is whole, but its disk does not confirm its name: No space"):
-        with merge_write.whole_folder(tmp_path / "out") as folder:
+        with merge_write.new_folder(tmp_path / "out") as folder:
             (folder / "file").write_text("whole")
     assert (tmp_path / "out" / "file").read_text() == "whole" and not (tmp_path / ".out.partial").exists()
 

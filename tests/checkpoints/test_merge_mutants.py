@@ -14,7 +14,7 @@ import torch
 from hf_factuality.checkpoints import write as merge_write
 from hf_factuality.checkpoints.merge import merge
 from hf_factuality.checkpoints.model import expected_model
-from hf_factuality.checkpoints.pickles import load_torch, verified
+from hf_factuality.checkpoints.pickles import checked_tensor, load_torch
 from hf_factuality.errors import CheckpointError
 from tests.checkpoints.merge_mutants import make_formats, mutate, rezip, with_pickle
 from tests.checkpoints.test_merge import assert_same, stored
@@ -155,7 +155,7 @@ def test_every_tensor_has_its_own_checksum(unsafe, tmp_path):
             names = [name for name in archive.namelist() if "/data/" in name]
         flip(file, inside(file, names[-1])[1] + 8)
         with pytest.raises(CheckpointError, match=f"{names[-1]}. do not have their checksum"):
-            verified(load_torch(file, unsafe=unsafe)["a"])
+            checked_tensor(load_torch(file, unsafe=unsafe)["a"])
 
 
 def test_files_without_checksums_are_read(copy, formats, tmp_path):

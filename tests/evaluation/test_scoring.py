@@ -8,7 +8,7 @@ import pytest
 from hf_factuality.data.benchmarks import BenchmarkItem, get_benchmark
 from hf_factuality.errors import DataError
 from hf_factuality.evaluation.plan import Task, metrics_of
-from hf_factuality.evaluation.scoring import Answers, check_gold, final_answer, score
+from hf_factuality.evaluation.scoring import TaskAnswers, check_gold, item_answer, score
 from hf_factuality.evaluation.verification import answer_row
 from hf_factuality.generation.sampling import SamplingConfig
 from hf_factuality.metrics._arguments import check_metric_args
@@ -29,7 +29,7 @@ def scored(metric, benchmark, items, completions, **known):
     generation = SamplingConfig(max_new_tokens=8, num_samples=samples, seed=0) if samples else None
     task = Task(get_benchmark(benchmark), "chat", (metric,), generation, items=items)
     return score(
-        metric, Answers(task, [{"completions": [{"text": it} for it in texts]} for texts in completions], **known)
+        metric, TaskAnswers(task, [{"completions": [{"text": it} for it in texts]} for texts in completions], **known)
     )
 
 
@@ -37,7 +37,7 @@ def scored(metric, benchmark, items, completions, **known):
 def test_final_answer(case):
     """`opened`: the prompt ends in `<think>`."""
     messages = OPEN if case["opened"] else (USER,)
-    assert final_answer(item("a", "x", messages), case["completion"], case["data_source"]) == case["answer"]
+    assert item_answer(item("a", "x", messages), case["completion"], case["data_source"]) == case["answer"]
 
 
 @pytest.mark.parametrize("letter", ["A", "B"])
@@ -132,14 +132,14 @@ def test_truthfulqa():
     task = Task(get_benchmark("truthfulqa"), "chat", ("truthfulqa",), None, items=items)
     # Probabilities 1/8, 3/8, 4/8: MC2 is (1 + 3) / 8; the correct choice of MC1 is less likely than the wrong one.
     known = [{"log_likelihoods": [-2.0794415416798357, -0.9808292530117262, -0.6931471805599453]}, {}]
-    found = score("truthfulqa", Answers(task, known))
+    found = score("truthfulqa", TaskAnswers(task, known))
     assert found["value"] == pytest.approx(0.5) and found["parts"]["mc1"] == 0.0 and found["n_scored"] == 1
     assert found["comparable_to_published"] is False
     assert (
-        score("truthfulqa", Answers(task, known, published=True))["comparable_to_published"] is False
+        score("truthfulqa", TaskAnswers(task, known, published=True))["comparable_to_published"] is False
     )  # one is missing
     task.items = items[:1]
-    assert score("truthfulqa", Answers(task, known[:1], published=True))["comparable_to_published"] is True
+    assert score("truthfulqa", TaskAnswers(task, known[:1], published=True))["comparable_to_published"] is True
 
 
 def test_metrics_of():

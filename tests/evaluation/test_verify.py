@@ -124,14 +124,14 @@ def test_a_metric_of_another_package_is_a_function_of_labels(verify, beside):
 
 
 OWN_METRICS = """
-from hf_factuality.metrics import Answers
+from hf_factuality.metrics import JudgedAnswers
 
 def declining(predictions, references, **options):
-    answers = Answers(predictions, references, table=None, abstention=lambda text: "sorry" in text, options=options)
+    answers = JudgedAnswers(predictions, references, table=None, abstention=lambda text: "sorry" in text, options=options)
     return answers.result("declining", float(answers.labels().count(None)), [0.0] * len(answers.scorable))
 
 def renamed(predictions, references, **options):
-    answers = Answers(predictions, references, table=None, options=options)
+    answers = JudgedAnswers(predictions, references, table=None, options=options)
     return answers.result("another_name", 1.0, [1.0] * len(answers.scorable))
 """
 

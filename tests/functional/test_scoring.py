@@ -99,7 +99,7 @@ def test_against_slow_loops():
         ]
         gamma = generator.choice([0, 1, 3, 10])
         expected = slow_factscore(responses, gamma)
-        found = scoring.factscore(responses, gamma)
+        found = scoring.factscore_scores(responses, gamma)
         assert found["score"] == (None if expected is None else pytest.approx(expected))
         left = found["abstained"] + found["no_facts"] + found["unjudged"]
         assert left + sum(score is not None for score in found["scores"]) == len(responses)
@@ -114,10 +114,10 @@ def test_what_a_border_refuses():
     with pytest.raises(ValueError, match="k=-1 must be .*above 0"):
         scoring.mean_f1_at_k([[S], [S]], [None, -1])
     for k in ("32", float("nan"), float("inf"), [1]):
-        for refuses in (scoring.f1_at_k, scoring.longwiki):
+        for refuses in (scoring.f1_at_k, scoring.longwiki_scores):
             with pytest.raises(ValueError, match="k=.* must be a finite number"):
                 refuses([S] if refuses is scoring.f1_at_k else [[S]], k)
         with pytest.raises(ValueError, match="k must give a number above 0"):
-            scoring.veriscore([[S]], ["a"], {"a": k})
+            scoring.veriscore_scores([[S]], ["a"], {"a": k})
     with pytest.raises(ValueError, match="length_penalty needs"):
         scoring.length_penalty(3, -1)

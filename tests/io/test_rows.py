@@ -9,7 +9,7 @@ import tracemalloc
 import pytest
 
 from hf_factuality.errors import DataError
-from hf_factuality.io.rows import LineError, listed, read_lines, read_rows
+from hf_factuality.io.rows import LineError, json_list, read_lines, read_rows
 
 
 ROWS = [{"text": "a\u2028b\x85c"}, {"text": "Straße", "n": None}, ["list"], 3]
@@ -159,7 +159,7 @@ def test_tables(tmp_path, name, form, start):
 def test_a_cell_may_hold_a_list(tmp_path):
     (tmp_path / "a.csv").write_bytes(written([{"a": json.dumps(["x, y", "z"]), "b": "[x]"}]))
     ((_, row),) = read_rows(tmp_path / "a.csv")
-    assert (listed(row["a"]), listed(row["b"]), listed('["x"]')) == (["x, y", "z"], "[x]", '["x"]')
+    assert (json_list(row["a"]), json_list(row["b"]), json_list('["x"]')) == (["x, y", "z"], "[x]", '["x"]')
     assert row["a"] == '["x, y", "z"]' and pickle.loads(pickle.dumps(row)) == row
 
 

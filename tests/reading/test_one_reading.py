@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hf_factuality.data.benchmarks import BenchmarkItem
-from hf_factuality.evaluation.scoring import final_answer
+from hf_factuality.evaluation.scoring import item_answer
 from hf_factuality.evaluation.verification import answer_row
 from hf_factuality.functional.answers import exact_match
 from hf_factuality.reading import extract_answer, read
@@ -20,7 +20,7 @@ from hf_factuality.spans import Label
 from hf_factuality.verifiers import GoldVerifier, LexicalVerifier, SentenceExtractor, VerifierPipeline
 from hf_factuality.verifiers.base import Judgement, VerifierInput
 from hf_factuality.verifiers.judges.citations import Citations
-from hf_factuality.verifiers.service import Row
+from hf_factuality.verifiers.service import VerificationRequest
 
 
 PACKAGE = Path(__file__).resolve().parents[2] / "hf_factuality"
@@ -99,7 +99,7 @@ def alike(draw, count):
         text, opened = composition(draw), draw.random() < 0.2
         found = read(text, opened)
         # The visible text: what a verifier, a checklist and `evaluate` are shown.
-        row = Row(VerifierInput(text, "Where?", ("Ulm.",)), "answer", opened)
+        row = VerificationRequest(VerifierInput(text, "Where?", ("Ulm.",)), "answer", opened)
         visible = found.part()[0]
         assert row.shown.completion == visible
         messages = ({"role": "user", "content": "Where?"},)
@@ -117,7 +117,7 @@ def alike(draw, count):
         if visible.strip():
             assert [one.evidence for one in judge.seen] == [(without_citations(visible),)], text
         # The final answer: of rewards, which want tags, of `evaluate`, and of the gold verifier, which is shown the answer.
-        assert final_answer(item, text, "HotpotQA") == found.final, text
+        assert item_answer(item, text, "HotpotQA") == found.final, text
         tagged = extract_answer(whole)
         assert tagged is None or tagged == (found.final or ""), text
         (score,) = exact_reward([""], [whole], answer=["Ulm"])
@@ -171,7 +171,7 @@ def test_the_same_statements_are_judged_by_all(text):
         ask(VerifierPipeline(parts[0] if parts else SentenceExtractor(), judge, *parts[1:], requires_evidence=False))
         return [(it.claim, len(it.evidence)) for it in judge.seen]
 
-    row = Row(VerifierInput(text), "answer", opened).shown
+    row = VerificationRequest(VerifierInput(text), "answer", opened).shown
     shown = [(claim, 0) for claim in said]
     assert judged(lambda verifier: visible and verifier.verify([row])) == shown
     assert judged(lambda verifier: ClaimReward("binary_rar", verifier)(**given)) == shown

@@ -27,7 +27,7 @@ from hf_factuality.verifiers import LLMJudge, SentenceExtractor, VerifierPipelin
 from hf_factuality.verifiers.base import Judgement, VerifierInput
 from hf_factuality.verifiers.batches import BatchJudge
 from hf_factuality.verifiers.guard import GuardedVerifier, UnjudgedBatches
-from hf_factuality.verifiers.service import Row
+from hf_factuality.verifiers.service import VerificationRequest
 from tests.generation.fake_server import FakeServer
 from tests.tiny import letters_reward, rows
 from tests.trainers import token_reward_ppo_oracle
@@ -329,7 +329,7 @@ def test_ctrl_c_ends_the_wait_for_a_verifier_that_hangs():
 
 
 def batch_of(*texts):
-    return [Row(VerifierInput(text)) for text in texts]
+    return [VerificationRequest(VerifierInput(text)) for text in texts]
 
 
 def test_only_answers_to_the_same_question_count():

@@ -6,7 +6,7 @@ import pytest
 from hf_factuality.errors import JudgingError
 from hf_factuality.spans import Label
 from hf_factuality.verifiers import JudgeInput, Judgement
-from hf_factuality.verifiers.ensemble import CalibratedJudge, Calibration, MajorityJudge, fit_calibration
+from hf_factuality.verifiers.ensemble import CalibratedJudge, MajorityJudge, ScoreCalibration, fit_calibration
 from tests.verifiers import CASES
 
 
@@ -70,9 +70,12 @@ def test_order_and_empty_batch():
         (lambda: MajorityJudge([Fixed(S)], [1, 2]), "must be 1 finite"),
         (lambda: MajorityJudge([Fixed(S)], [math.nan]), "finite"),
         (lambda: MajorityJudge([Fixed(S)], None, "coin"), "tie must be one of"),
-        (lambda: CalibratedJudge([Fixed(S), Fixed(S)], Calibration((1.0,), (0.0,), 0.0)), "1 weights for 2 judges"),
-        (lambda: Calibration((1.0,), (), 0.0), "means must be 1 finite"),
-        (lambda: CalibratedJudge([Fixed(S)], Calibration((1.0,), (0.0,), 0.0), 1.5), "threshold"),
+        (
+            lambda: CalibratedJudge([Fixed(S), Fixed(S)], ScoreCalibration((1.0,), (0.0,), 0.0)),
+            "1 weights for 2 judges",
+        ),
+        (lambda: ScoreCalibration((1.0,), (), 0.0), "means must be 1 finite"),
+        (lambda: CalibratedJudge([Fixed(S)], ScoreCalibration((1.0,), (0.0,), 0.0), 1.5), "threshold"),
         (lambda: fit_calibration([[0.5]], [True, False]), "1 rows of scores for 2 labels"),
         (lambda: fit_calibration([[0.5], [0.4]], [True, True]), "not, with known scores"),
         (lambda: fit_calibration([[0.5], [None]], [True, False]), "not, with known scores"),
@@ -154,18 +157,18 @@ def test_separable_data_have_a_minimum():
 
 
 def test_probability_by_hand():
-    calibration = Calibration((2.0, -1.0), (0.5, 0.0), 0.25)
+    calibration = ScoreCalibration((2.0, -1.0), (0.5, 0.0), 0.25)
     # logit(0.8) = log 4, logit(0.2) = -log 4
     z = 0.25 + 2 * (math.log(4) - 0.5) - (-math.log(4))
     assert calibration.probability([0.8, 0.2]) == pytest.approx(1 / (1 + math.exp(-z)))
     assert calibration.probability([None, 0.5]) == pytest.approx(1 / (1 + math.exp(-0.25)))
     assert calibration.probability([None, None]) is None
-    assert Calibration((1e6,), (0.0,), 0.0).probability([0.0]) == pytest.approx(0.0)
-    assert Calibration((1e6,), (0.0,), 0.0).probability([1.0]) == 1.0
+    assert ScoreCalibration((1e6,), (0.0,), 0.0).probability([0.0]) == pytest.approx(0.0)
+    assert ScoreCalibration((1e6,), (0.0,), 0.0).probability([1.0]) == 1.0
 
 
 def test_calibrated_labels():
-    calibration = Calibration((1.0, 1.0), (0.0, 0.0), 0.0)
+    calibration = ScoreCalibration((1.0, 1.0), (0.0, 0.0), 0.0)
 
     def label(*judgements):
         return CalibratedJudge([Fixed(j) for j in judgements], calibration).judge([JudgeInput("x", ())])[0]

@@ -20,7 +20,7 @@ from hf_factuality.verifiers import (
     VerifierInput,
     VerifierPipeline,
 )
-from hf_factuality.verifiers.ensemble import CalibratedJudge, Calibration, MajorityJudge
+from hf_factuality.verifiers.ensemble import CalibratedJudge, MajorityJudge, ScoreCalibration
 from hf_factuality.verifiers.hub_format import CONFIG_NAME, PARTS
 from hf_factuality.verifiers.judges.hhem import HHEMVerifier
 from hf_factuality.verifiers.judges.minicheck import MiniCheckVerifier
@@ -202,7 +202,7 @@ def test_stages_share_their_client_again(tmp_path):
 def test_ensembles(nli_model, tmp_path):
     nli = NLIVerifier(nli_model, device="cpu").judge
     judges = [nli, LexicalJudge(), LexicalJudge(0.9)]
-    inner = CalibratedJudge(judges, Calibration((1.0, 0.5, 0.1), (0.1, 0.2, 0.3), -0.4), 0.6)
+    inner = CalibratedJudge(judges, ScoreCalibration((1.0, 0.5, 0.1), (0.1, 0.2, 0.3), -0.4), 0.6)
     verifier = VerifierPipeline(
         SentenceExtractor(), MajorityJudge([*judges, inner], [1, 2, 3, 0.5], tie="first"), requires_evidence=False
     )

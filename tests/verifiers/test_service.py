@@ -10,7 +10,7 @@ from hf_factuality.errors import JudgingError
 from hf_factuality.spans import Label, LabeledSpan, Verification
 from hf_factuality.verifiers.base import VerifierInput
 from hf_factuality.verifiers.guard import GuardedVerifier
-from hf_factuality.verifiers.service import JudgingReport, Row, judge_rows
+from hf_factuality.verifiers.service import JudgingReport, VerificationRequest, judge_rows
 
 
 class Words:
@@ -32,7 +32,7 @@ class Words:
 
 
 def row(text, evidence=("E",), **settings):
-    return Row(VerifierInput(text, "Q?", evidence, {"column": 1}), **settings)
+    return VerificationRequest(VerifierInput(text, "Q?", evidence, {"column": 1}), **settings)
 
 
 class Kept(dict):

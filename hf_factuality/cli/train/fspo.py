@@ -30,7 +30,7 @@ class FSPOArguments(ScriptArguments):
     style: str = field(default="auto", metadata={"help": meaning("style", ": auto, instruct (chat template) or base")})
 
 
-def load_data(script, training, model):
+def _load_data(script, training, model):
     """Dataset and verifier of a real run, checked before any weights are loaded."""
     model_name(model)
     served = served_arguments(None, script.verifier_tokens)
@@ -52,7 +52,7 @@ def main(words):
     own, script, training, model = read_flags("fspo", TYPES, words, ("--train_files", "--dataset_name"))
     if own:
         demo, name = None, model.model_name_or_path
-        dataset, verifier = load_data(script, training, model)
+        dataset, verifier = _load_data(script, training, model)
     else:
         demo = ClosedWorldDemo()
         name, dataset, verifier = demo.model_dir, demo.train_dataset, load_verifier(script.verifier or demo.verifier)

@@ -34,7 +34,7 @@ class KLCFArguments(ScriptArguments):
     )
 
 
-def load_real(script, roles):
+def _load_real(script, roles):
     """Dataset, verifier and checklist's judge of a real run, checked before any weights are loaded."""
     dataset = load_split(script, ("prompt", "checklist"))
     roles.check()
@@ -49,7 +49,7 @@ def main(words):
     own, script, roles, training, model = read_flags("klcf", TYPES, words, ("--dataset_name",))
     if own:
         demo, name = None, model_name(model)
-        dataset, verifier, checklist = load_real(script, roles)
+        dataset, verifier, checklist = _load_real(script, roles)
     else:
         demo = KLCFDemo()
         name, dataset, checklist = demo.model_dir, demo.train_dataset, demo.checklist_judge

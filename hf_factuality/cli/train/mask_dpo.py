@@ -30,7 +30,7 @@ class MaskDPOArguments(ScriptArguments):
     )
 
 
-def load_data(script, model):
+def _load_data(script, model):
     """The pairs of a real run, read before any weights are loaded; docs/mask-dpo.md describes the columns."""
     model_name(model)
     if bool(script.train_files) == bool(script.dataset_name):
@@ -51,7 +51,7 @@ TYPES = MaskDPOArguments, MaskDPOConfig, ModelConfig
 def main(words):
     own, script, training, model = read_flags("mask_dpo", TYPES, words, ("--train_files", "--dataset_name"))
     if own:
-        demo, name, dataset = None, model.model_name_or_path, load_data(script, model)
+        demo, name, dataset = None, model.model_name_or_path, _load_data(script, model)
     else:
         demo = BiographyDemo()
         name, dataset = demo.model_dir, demo.preference_pairs(training.output_dir, training.seed)

@@ -26,7 +26,7 @@ class ProbeArguments(ScriptArguments):
     labelled_file: str | None = field(default=None, metadata={"help": "What `hf-factuality verify --out` wrote."})
 
 
-def load_data(script) -> Dataset:
+def _load_data(script) -> Dataset:
     """Labelled completions, read before any weights are loaded; docs/probe.md describes the columns."""
     if bool(script.labelled_file) == bool(script.dataset_name):
         raise ValueError("give either --dataset_name or --labelled_file")
@@ -56,7 +56,7 @@ TYPES = ProbeArguments, ProbeConfig, ModelConfig
 def main(words):
     own, script, training, model = read_flags("probe", TYPES, words, ("--labelled_file", "--dataset_name"))
     if own:
-        name, train, test = model_name(model), load_data(script), None
+        name, train, test = model_name(model), _load_data(script), None
     else:
         demo = BiographyDemo()
         name, train, test = demo.model_dir, sample(demo, demo.train_dataset, 4), sample(demo, demo.test_dataset, 1)

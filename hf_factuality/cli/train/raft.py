@@ -43,7 +43,7 @@ class RAFTArguments(ScriptArguments):
 TYPES = RAFTArguments, SFTConfig, ModelConfig
 
 
-def write_card(trainer, script, base, results):
+def _write_card(trainer, script, base, results):
     """The card of RAFT: of the last round's model, with the base of the first."""
     each = f"{script.rounds} rounds of the best of {script.num_samples} answers, each by the model of the round before"
     selector = f"{code(public(script.selector))}, by the {script.aggregate} of its scores"
@@ -76,5 +76,5 @@ def main(words):
         name = args.output_dir
     if demo:
         demo.measure("after", trainer)
-    write_card(trainer, script, demo.model_dir if demo else model.model_name_or_path, demo and demo.report(str(out)))
+    _write_card(trainer, script, demo.model_dir if demo else model.model_name_or_path, demo and demo.report(str(out)))
     trainer.accelerator.print(f"The model and its card are in {out}; hf-factuality push sends both")

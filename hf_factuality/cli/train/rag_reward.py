@@ -18,7 +18,7 @@ from hf_factuality.demos.comparing import SaysMore
 from hf_factuality.trainers import RAGRewardConfig, RAGRewardTrainer
 
 
-def compare(demo, rows, folder):
+def compare_answers(demo, rows, folder):
     """Pairs of the small model's biographies: which has the larger share of true sentences, and which has more of them."""
     sampling = SamplingConfig(num_samples=4, max_new_tokens=demo.max_new_tokens)
     judges = {"hallucination": demo.verifier, "comprehensiveness": SaysMore(demo.verifier)}
@@ -45,7 +45,7 @@ def main(words):
         test = found.filter(lambda row: row["question"] in apart)
     else:
         demo, folder = BiographyDemo(), Path(training.output_dir) / "pairs"
-        train, test = (compare(demo, getattr(demo, f"{it}_dataset"), folder / it) for it in ("train", "test"))
+        train, test = (compare_answers(demo, getattr(demo, f"{it}_dataset"), folder / it) for it in ("train", "test"))
         name = demo.model_dir
     set_model_kwargs(training, model)
     trainer = RAGRewardTrainer(name, training, train, test, peft_config=get_peft_config(model))

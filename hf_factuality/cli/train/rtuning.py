@@ -28,7 +28,7 @@ class RTuningArguments(ScriptArguments):
     )
 
 
-def load_real(script):
+def _load_real(script):
     """The dataset of a real run, read before any weights are loaded."""
     if bool(script.refusals) == bool(script.dataset_name):
         raise ValueError("give either --refusals FOLDER or --dataset_name")
@@ -45,7 +45,7 @@ TYPES = RTuningArguments, SFTConfig, ModelConfig
 def main(words):
     own, script, training, model = read_flags("rtuning", TYPES, words, ("--refusals", "--dataset_name"))
     if own:
-        demo, name, dataset = None, model_name(model), load_real(script)
+        demo, name, dataset = None, model_name(model), _load_real(script)
     else:
         demo = KnowledgeDemo()
         name, dataset = demo.model_dir, demo.refusals(script.rtuning_variant, training.output_dir, training.seed)

@@ -28,7 +28,7 @@ class TruthfulnessArguments(ScriptArguments):
     questions_file: str | None = field(default=None, metadata={"help": "File of the questions of --claims_run."})
 
 
-def load_data(script) -> Dataset:
+def _load_data(script) -> Dataset:
     """The claims of a real run, read before any weights are loaded; docs/truthfulness.md describes the columns."""
     if bool(script.claims_run) == bool(script.dataset_name) or bool(script.claims_run) != bool(script.questions_file):
         raise ValueError("give either --dataset_name or both --claims_run and --questions_file")
@@ -55,7 +55,7 @@ TYPES = TruthfulnessArguments, TruthfulnessConfig, ModelConfig
 def main(words):
     own, script, training, model = read_flags("truthfulness", TYPES, words, ("--claims_run", "--dataset_name"))
     if own:
-        name, train, test = model_name(model), load_data(script), None
+        name, train, test = model_name(model), _load_data(script), None
     else:
         demo = BiographyDemo()
         name, out = demo.model_dir, training.output_dir

@@ -5,4 +5,8 @@ from hf_factuality.data.benchmarks.registry import (
     get_benchmark as get_benchmark,
     load_items as load_items,
 )
-from hf_factuality.data.benchmarks.rows import Reader as Reader, Row as Row, Unusable as Unusable
+from hf_factuality.data.benchmarks.rows import (
+    BenchmarkReader as BenchmarkReader,
+    BenchmarkRow as BenchmarkRow,
+    Unusable as Unusable,
+)

@@ -16,7 +16,7 @@ from typing import Any
 
 from hf_factuality.data.benchmarks.base import BenchmarkItem
 from hf_factuality.data.benchmarks.prompts import ask, candidates, primer_turns, published_truthfulqa
-from hf_factuality.data.benchmarks.rows import Reader, Row, Unusable
+from hf_factuality.data.benchmarks.rows import BenchmarkReader, BenchmarkRow, Unusable
 from hf_factuality.data.benchmarks.short_answers import STYLES, build_abstention, build_short_answer
 
 
@@ -54,11 +54,13 @@ _POSTAMBLE = (
 _LONGFACT_FILE = re.compile(r"longfact-(?P<subset>objects|concepts)_(?P<topic>.+)")
 
 
-def _mathematical(row: Row, style: str, source: str, question: str, answer: str, domain: str | None) -> BenchmarkItem:
+def _mathematical(
+    row: BenchmarkRow, style: str, source: str, question: str, answer: str, domain: str | None
+) -> BenchmarkItem:
     return BenchmarkItem(row.id, ask(style, question, source, _BOXED), question, answer=answer, domain=domain)
 
 
-def build_gsm8k(row: Row, style: str) -> BenchmarkItem:
+def build_gsm8k(row: BenchmarkRow, style: str) -> BenchmarkItem:
     """The gold answer is what follows `####`, without thousands separators; FSPO's file has the number alone."""
     question = row.text("question")
     answer = row.text("answer").rsplit("####", 1)[-1].replace(",", "").replace("$", "").strip()
@@ -67,13 +69,13 @@ def build_gsm8k(row: Row, style: str) -> BenchmarkItem:
     return _mathematical(row, style, "GSM8K", question, answer, None)
 
 
-def build_math(row: Row, style: str) -> BenchmarkItem:
+def build_math(row: BenchmarkRow, style: str) -> BenchmarkItem:
     """The gold answer stays the LaTeX that it is; the domain is the subject."""
     question, answer = row.text("question"), row.text("answer").strip()
     return _mathematical(row, style, "MATH", question, answer, row.optional_text("subject"))
 
 
-def build_aime(row: Row, style: str, year: int) -> BenchmarkItem:
+def build_aime(row: BenchmarkRow, style: str, year: int) -> BenchmarkItem:
     """Gold answers are whole numbers from 0 to 999, written without leading zeros ("033" is 33)."""
     if row.optional_text("year") not in (None, str(year)):
         raise Unusable(f"year is not {year}")
@@ -84,7 +86,7 @@ def build_aime(row: Row, style: str, year: int) -> BenchmarkItem:
     return _mathematical(row, style, "MATH", question, str(int(match[1])), None)
 
 
-def build_halueval(row: Row, style: str, pairwise: bool) -> BenchmarkItem:
+def build_halueval(row: BenchmarkRow, style: str, pairwise: bool) -> BenchmarkItem:
     """ "Is this answer hallucinated?", for the drawn candidate; or "which of the two is correct?", in the drawn order. The draw
     is that of the metric `halueval`, by the row's number in the source."""
     question, right, wrong = (row.text(name) for name in ("question", "right_answer", "hallucinated_answer"))
@@ -107,7 +109,7 @@ def build_halueval(row: Row, style: str, pairwise: bool) -> BenchmarkItem:
     )
 
 
-def _targets(row: Row, name: str) -> tuple[list[str], list[bool]]:
+def _targets(row: BenchmarkRow, name: str) -> tuple[list[str], list[bool]]:
     """Choices and labels: `{"choices": [...], "labels": [...]}` (Hub) or `{choice: label}` (authors' file)."""
     value: Any = row.values.get(name)
     if not isinstance(value, Mapping):
@@ -125,7 +127,7 @@ def _targets(row: Row, name: str) -> tuple[list[str], list[bool]]:
     return choices, [bool(label) for label in labels]
 
 
-def build_truthfulqa_choices(row: Row, style: str) -> BenchmarkItem:
+def build_truthfulqa_choices(row: BenchmarkRow, style: str) -> BenchmarkItem:
     """All choices of MC1 and MC2, each once; `reference` holds the metric's targets, and where their choices stand among all."""
     question = row.text("question")
     places: dict[str, int] = {}
@@ -151,7 +153,7 @@ def build_truthfulqa_choices(row: Row, style: str) -> BenchmarkItem:
     )
 
 
-def build_truthfulqa(row: Row, style: str) -> BenchmarkItem:
+def build_truthfulqa(row: BenchmarkRow, style: str) -> BenchmarkItem:
     """An open question; its correct answers are evidence. "I have no comment." is correct too, as in the paper."""
     question = row.text("question")
     given = row.texts("correct_answers", ";")
@@ -162,7 +164,7 @@ def build_truthfulqa(row: Row, style: str) -> BenchmarkItem:
     return _referenced(row, messages, question, evidence, correct, wrong, best_answer=evidence[0])
 
 
-def build_halluqa(row: Row, style: str) -> BenchmarkItem:
+def build_halluqa(row: BenchmarkRow, style: str) -> BenchmarkItem:
     """An open question; up to four correct answers are what a judge is shown."""
     question = row.text("question")
     best, wrong = ([text for text in map(row.optional_text, names) if text is not None] for names in (_BEST, _WRONG))
@@ -174,7 +176,13 @@ def build_halluqa(row: Row, style: str) -> BenchmarkItem:
 
 
 def _referenced(
-    row: Row, messages: tuple, question: str, evidence: tuple, correct: list[str], wrong: list[str], **more: str | None
+    row: BenchmarkRow,
+    messages: tuple,
+    question: str,
+    evidence: tuple,
+    correct: list[str],
+    wrong: list[str],
+    **more: str | None,
 ) -> BenchmarkItem:
     reference = {"question": question, "evidence": list(evidence), "correct_answers": correct}
     return BenchmarkItem(
@@ -204,7 +212,7 @@ def split_options(text: str) -> tuple[str, dict[str, str]]:
     return text[: starts[0]].strip() if starts else text, options
 
 
-def build_halluqa_choice(row: Row, style: str) -> BenchmarkItem:
+def build_halluqa_choice(row: BenchmarkRow, style: str) -> BenchmarkItem:
     """A question with lettered options; as released, the letter and "Answer: A" both count. "A." is a gold answer too: the
     training reward takes "A" before a full stop for an article."""
     whole = row.text("question").strip()
@@ -224,7 +232,7 @@ def build_halluqa_choice(row: Row, style: str) -> BenchmarkItem:
     )
 
 
-def build_biography(row: Row, style: str) -> BenchmarkItem:
+def build_biography(row: BenchmarkRow, style: str) -> BenchmarkItem:
     """ "Tell me a bio of X."; style `"published"` puts `Question: ` in front, as the released inputs do."""
     topic = row.text("topic").strip()
     question = f"Tell me a bio of {topic}."
@@ -247,7 +255,7 @@ def subset_of(file: str | None) -> tuple[str | None, str | None]:
     return (match["subset"], match["topic"].replace("-", " ")) if match else (None, None)
 
 
-def build_longfact(row: Row, style: str) -> BenchmarkItem:
+def build_longfact(row: BenchmarkRow, style: str) -> BenchmarkItem:
     """A prompt with the published postamble; the domain is the topic of the file or of a column."""
     question = row.text("prompt").strip()
     subset, topic = subset_of(row.group)
@@ -260,7 +268,7 @@ def build_longfact(row: Row, style: str) -> BenchmarkItem:
     )
 
 
-def build_prompt(row: Row, style: str) -> BenchmarkItem:
+def build_prompt(row: BenchmarkRow, style: str) -> BenchmarkItem:
     """A prompt as it stands; the topic is the title of a Wikipedia page, where rows have one."""
     question = row.text("prompt").strip()
     return BenchmarkItem(row.id, ask(style, question), question, topic=row.optional_text("title"))
@@ -281,47 +289,47 @@ _SHORT = {"metrics": ("abstention",), "data_source": "world", "max_new_tokens": 
 _HALLUQA = "github.com/OpenMOSS/HalluQA"
 
 _ALL = (
-    Reader(
+    BenchmarkReader(
         name="gsm8k", repo_id="openai/gsm8k", config="main", split="test", data_source="GSM8K",
         description="word problems of primary school, 1,319 in the test split", source="arXiv 2110.14168",
         build=build_gsm8k, **_MATHS,
     ),
-    Reader(
+    BenchmarkReader(
         name="math-500", repo_id="HuggingFaceH4/MATH-500", split="test", data_source="MATH",
         description="500 problems of the MATH test split",
         source="arXiv 2305.20050 (the selection), 2103.03874 (MATH)",
         build=build_math, optional=("subject/type",), **_MATHS,
     ),
-    Reader(
+    BenchmarkReader(
         name="aime-2024", repo_id="HuggingFaceH4/aime_2024", split="train",
         description="30 problems of AIME I and II 2024; pass@1 as the mean over 32 samples",
         build=partial(build_aime, year=2024), **_AIME,
     ),
-    Reader(
+    BenchmarkReader(
         name="aime-2025", repo_id="math-ai/aime25", split="test",
         description="30 problems of AIME I and II 2025; pass@1 as the mean over 32 samples",
         build=partial(build_aime, year=2025), **_AIME,
     ),
-    Reader(
+    BenchmarkReader(
         name="halueval-qa", metrics=("halueval",),
         description="is this answer hallucinated, Yes or No, without the knowledge; the prompt is our own",
         source="arXiv 2305.11747",
         build=partial(build_halueval, pairwise=False), **_HALUEVAL,
     ),
-    Reader(
+    BenchmarkReader(
         name="halueval-qa-pairwise", metrics=("accuracy",),
         description="which of two answers is correct, as FSPO evaluates HaluEval",
         source="arXiv 2505.24630 (the choice), 2305.11747 (the questions)",
         build=partial(build_halueval, pairwise=True), **_HALUEVAL, **_AS_FSPO,
     ),
-    Reader(
+    BenchmarkReader(
         name="truthfulqa", metrics=("truthfulqa",), config="multiple_choice", **_TRUTHFULQA,
         kind="log_likelihood", styles=("published", "chat"), max_new_tokens=1,  # not used
         description="817 questions that invite a common mistake: likelihoods of given answers (MC1, MC2)",
         source="arXiv 2109.07958",
         build=build_truthfulqa_choices, columns=("question", "mc1_targets", "mc2_targets"),
     ),
-    Reader(
+    BenchmarkReader(
         # The judges of the paper are gone. `halluqa` with a verifier gives the share of answers whose claims all follow
         # from the reference answers: the same question, but no published figure.
         name="truthfulqa-generation", metrics=("halluqa",), config="generation", **_TRUTHFULQA,
@@ -331,21 +339,21 @@ _ALL = (
         build=build_truthfulqa, columns=("question", "correct_answers", "incorrect_answers"),
         optional=("best_answer", "category"),
     ),
-    Reader(
+    BenchmarkReader(
         name="halluqa", metrics=("halluqa",), where=f"HalluQA.json of {_HALLUQA}", **_AS_FSPO,
         description="450 adversarial questions in Chinese with open answers",
         source="arXiv 2310.03368; sampled as in 2505.24630",
         build=build_halluqa, columns=("question", "best_answer1/best_answer"),
         optional=(*_BEST[1:], *_WRONG, "category", "class"),
     ),
-    Reader(
+    BenchmarkReader(
         name="halluqa-mc", metrics=("accuracy",), where=f"HalluQA_mc.json of {_HALLUQA}",
         data_source="world",  # compared as people do
         description="the questions of HalluQA with up to five options, answered by a letter",
         source="arXiv 2310.03368",
         build=build_halluqa_choice, columns=("question", "answer"),
     ),
-    Reader(
+    BenchmarkReader(
         # Sampled at temperature 0, as the paper does not state how the models under test were sampled.
         name="biographies", metrics=("factscore",), styles=("chat", "published", "fspo"), max_new_tokens=1024,
         where="a list of entities, one per line (prompt_entities.txt of github.com/shmsw25/FActScore), or its ChatGPT.jsonl",
@@ -353,40 +361,40 @@ _ALL = (
         source="arXiv 2305.14251",
         build=build_biography, columns=("topic/entity/name",), optional=("cat",), line_column="topic",
     ),
-    Reader(
+    BenchmarkReader(
         name="longfact", metrics=("safe", "veriscore"), max_new_tokens=1024,
         where="the folder longfact of github.com/google-deepmind/long-form-factuality",
         description="long answers about objects and concepts of 38 topics; split 'objects' or 'concepts' takes one of the two",
         source="arXiv 2403.18802",
         build=build_longfact, columns=("prompt",), optional=("topic/domain/category",), files="longfact-*.jsonl",
     ),
-    Reader(
+    BenchmarkReader(
         name="factory", metrics=("veriscore",), max_new_tokens=1024, repo_id="facebook/FACTORY", split="hard",
         description="human-verified prompts, split 'hard' or 'all'; for non-commercial use (CC-BY-NC-4.0)",
         source="arXiv 2508.00109",
         build=build_prompt, columns=("prompt/question",), optional=("title/topic",),
     ),
-    Reader(
+    BenchmarkReader(
         name="longwiki", metrics=("longwiki",), max_new_tokens=1024,
         where="the file of prompts that github.com/facebookresearch/HalluLens makes (data/longwiki/save/longwiki_MODEL.jsonl)",
         description="questions to write at length about sections of Wikipedia pages",
         source="arXiv 2504.17550",
         build=build_prompt, columns=("prompt/question",), optional=("title/topic",),
     ),
-    Reader(
+    BenchmarkReader(
         name="simpleqa", repo_id="basicv8vc/SimpleQA", split="test", source="arXiv 2411.04368", **_SHORT,
         description="4,326 short questions that models often get wrong",
     ),
-    Reader(
+    BenchmarkReader(
         name="simpleqa-verified", repo_id="google/simpleqa-verified", split="eval", source="arXiv 2509.07968", **_SHORT,
         description="1,000 questions of SimpleQA, checked again",
     ),
-    Reader(  # its published prompt allows to decline
+    BenchmarkReader(  # its published prompt allows to decline
         name="aa-omniscience", repo_id="ArtificialAnalysis/AA-Omniscience-Public", split="train", source="arXiv 2511.13029",
         description="the public tenth of 6,000 questions in 6 domains; its index is the part omniscience_index",
         **_SHORT | {"styles": ("abstain", "chat", "confidence", "fspo")},
     ),
-    Reader(
+    BenchmarkReader(
         name="abstentionbench", metrics=("abstention",), styles=("chat", "abstain", "fspo"), max_new_tokens=4096, files="*.jsonl",
         where="a script for datasets 3.6 (facebook/AbstentionBench); docs/evaluate.md says how to save what it loads",
         description="questions of 20 datasets that should be answered or should not, in 6 scenarios; CC-BY-NC-4.0",

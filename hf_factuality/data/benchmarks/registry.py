@@ -13,8 +13,8 @@ from typing import Any
 from hf_factuality._lazy import is_object_name, load_name
 from hf_factuality.data.benchmarks.base import BenchmarkItem, with_checklist
 from hf_factuality.data.benchmarks.readers import READERS
-from hf_factuality.data.benchmarks.rows import Reader, Row, Unusable, column_keys
-from hf_factuality.data.benchmarks.sources import Source, read_source
+from hf_factuality.data.benchmarks.rows import BenchmarkReader, BenchmarkRow, Unusable, column_keys
+from hf_factuality.data.benchmarks.sources import BenchmarkSource, read_benchmark
 from hf_factuality.errors import DataError
 
 
@@ -30,10 +30,10 @@ def benchmark_names() -> tuple[str, ...]:
     return tuple(sorted(READERS))
 
 
-def get_benchmark(name: str | Reader) -> Reader:
+def get_benchmark(name: str | BenchmarkReader) -> BenchmarkReader:
     """What is known of a benchmark: one of ours by its name, or one of the user's own, as `"package.module:name"` or as the
-    [`Reader`] that this stands for. If there is none of this name, a `DataError` names similar ones."""
-    if isinstance(name, Reader) or is_object_name(name):
+    [`BenchmarkReader`] that this stands for. If there is none of this name, a `DataError` names similar ones."""
+    if isinstance(name, BenchmarkReader) or is_object_name(name):
         return _own(name)
     if name not in READERS:
         close = difflib.get_close_matches(str(name).lower(), READERS, n=3)
@@ -42,11 +42,11 @@ def get_benchmark(name: str | Reader) -> Reader:
     return READERS[name]
 
 
-def _own(given: str | Reader) -> Reader:
-    wanted = "a `Reader` of hf_factuality.data.benchmarks"
+def _own(given: str | BenchmarkReader) -> BenchmarkReader:
+    wanted = "a `BenchmarkReader` of hf_factuality.data.benchmarks"
     reader = given
     if isinstance(given, str):
-        reader = load_name(given, "the benchmark", lambda found: isinstance(found, Reader), wanted)
+        reader = load_name(given, "the benchmark", lambda found: isinstance(found, BenchmarkReader), wanted)
     if READERS.get(reader.name, reader) is not reader:
         raise DataError(f"we have a benchmark {reader.name!r}; give yours another `name`")
     if not _NAME.fullmatch(reader.name):  # it becomes part of the names of files
@@ -54,9 +54,9 @@ def _own(given: str | Reader) -> Reader:
     return reader
 
 
-def named_benchmarks(given: Iterable[str | Reader]) -> tuple[list[str], dict[str, Reader]]:
+def named_benchmarks(given: Iterable[str | BenchmarkReader]) -> tuple[list[str], dict[str, BenchmarkReader]]:
     """The names of benchmarks, and by these names those that are the user's own."""
-    own: dict[str, Reader] = {}
+    own: dict[str, BenchmarkReader] = {}
     names = []
     for benchmark in given:
         if isinstance(benchmark, str) and not is_object_name(benchmark):
@@ -70,7 +70,7 @@ def named_benchmarks(given: Iterable[str | Reader]) -> tuple[list[str], dict[str
 
 
 def load_items(
-    name: str | Reader,
+    name: str | BenchmarkReader,
     *,
     path: str | Path | None = None,
     split: str | None = None,
@@ -82,7 +82,7 @@ def load_items(
     """Read a benchmark.
 
     Args:
-        name (`str` or [`Reader`]):
+        name (`str` or [`BenchmarkReader`]):
             One of [`benchmark_names`], or a benchmark of your own, as [`get_benchmark`] takes it.
         path (`str` or `Path`, *optional*):
             A .jsonl, .json, .csv or .parquet file (for biographies also .txt, one entity per line), a folder, or a
@@ -118,7 +118,7 @@ def load_items(
     if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int)):
         raise DataError(f"seed must be a whole number, or None, got {seed!r}")
 
-    source = read_source(reader, path, split, revision)
+    source = read_benchmark(reader, path, split, revision)
     items, dropped = _build(reader, source, style, seed or 0)
     order = range(len(items)) if seed is None else sorted(range(len(items)), key=lambda n: _rank(items[n].id, seed))
     items = [items[place] for place in sorted(order[:limit])]
@@ -134,7 +134,9 @@ def load_items(
     }
 
 
-def _build(reader: Reader, source: Source, style: str, seed: int) -> tuple[list[BenchmarkItem], dict[str, int]]:
+def _build(
+    reader: BenchmarkReader, source: BenchmarkSource, style: str, seed: int
+) -> tuple[list[BenchmarkItem], dict[str, int]]:
     rows = [row for _, part in source.parts for row in part]
     groups = [group for group, part in source.parts for _ in part]
     present = dict.fromkeys(column for row in rows for column in row)
@@ -148,7 +150,7 @@ def _build(reader: Reader, source: Source, style: str, seed: int) -> tuple[list[
     for raw, group, id_, choice in zip(rows, groups, _ids(source, rows, column_keys(present)), drawn, strict=True):
         values = {wanted: raw[column] for wanted, column in columns.items() if column in raw}
         try:
-            item = reader.build(Row(values, id_, group, choice), style)
+            item = reader.build(BenchmarkRow(values, id_, group, choice), style)
             items.append(with_checklist(item, raw, f"{source.name}, row {id_}"))
         except Unusable as reason:
             reasons.setdefault(str(reason), []).append(id_)
@@ -160,7 +162,7 @@ def _build(reader: Reader, source: Source, style: str, seed: int) -> tuple[list[
     return items, dropped
 
 
-def _ids(source: Source, rows: list[dict[str, Any]], keys: dict[str, Any]) -> list[str]:
+def _ids(source: BenchmarkSource, rows: list[dict[str, Any]], keys: dict[str, Any]) -> list[str]:
     """The dataset's own ids if every row has one and no two are equal, otherwise the numbers of the rows."""
     for name in _IDS:
         own = [row.get(keys[name]) for row in rows] if name in keys else []

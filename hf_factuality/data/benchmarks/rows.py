@@ -15,10 +15,10 @@ class Unusable(Exception):
 
 
 @dataclass(frozen=True)
-class Row:
+class BenchmarkRow:
     """One row of a source."""
 
-    values: Mapping[str, Any]  # under the names that a `Reader` uses, without the columns that are missing
+    values: Mapping[str, Any]  # under the names that a `BenchmarkReader` uses, without the columns that are missing
     id: str
     group: str | None = None  # name of its file
     drawn: bool | None = None  # the seeded choice: whether the hallucinated candidate is shown, or shown first
@@ -54,12 +54,12 @@ class Row:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reader(Benchmark):
+class BenchmarkReader(Benchmark):
     """A benchmark, and how its rows become items; the other arguments are those of [`Benchmark`].
 
     Args:
         build (`Callable`):
-            Makes an item of a [`Row`], in a style of prompt, or raises [`Unusable`] with the reason.
+            Makes an item of a [`BenchmarkRow`], in a style of prompt, or raises [`Unusable`] with the reason.
         columns (`tuple[str, ...]`), optional (`tuple[str, ...]`, *optional*):
             The columns that it reads; of `"question/problem"` the first that there is, which is called `question`.
         draws (`bool`, *optional*, defaults to `False`):
@@ -72,7 +72,7 @@ class Reader(Benchmark):
             Where the files are published, of a benchmark without a default dataset on the Hub.
     """
 
-    build: Callable[[Row, str], BenchmarkItem]
+    build: Callable[[BenchmarkRow, str], BenchmarkItem]
     columns: tuple[str, ...]
     optional: tuple[str, ...] = ()
     draws: bool = False

@@ -9,7 +9,7 @@ import re
 
 from hf_factuality.data.benchmarks.base import BenchmarkItem
 from hf_factuality.data.benchmarks.prompts import ask
-from hf_factuality.data.benchmarks.rows import Row, Unusable
+from hf_factuality.data.benchmarks.rows import BenchmarkRow, Unusable
 
 
 # By style of prompt, the line behind the question; in our own words.
@@ -32,7 +32,7 @@ _SCENARIOS = {
 _CATEGORY = re.compile(r'"(?:KUQ|CoCoNot_AbstentionBench)_category":\s*"([^"]*)"')
 
 
-def build_short_answer(row: Row, style: str) -> BenchmarkItem:
+def build_short_answer(row: BenchmarkRow, style: str) -> BenchmarkItem:
     """A question with its answer; the domain is a column, or what SimpleQA's `metadata` calls the topic."""
     question, answer = row.text("question"), row.text("answer").strip()
     topic = _TOPIC.search(row.optional_text("metadata") or "")
@@ -42,7 +42,7 @@ def build_short_answer(row: Row, style: str) -> BenchmarkItem:
     )
 
 
-def build_abstention(row: Row, style: str) -> BenchmarkItem:
+def build_abstention(row: BenchmarkRow, style: str) -> BenchmarkItem:
     """A question that is to be answered, or is not; the domain is the scenario."""
     question, should = row.text("question"), row.values.get("should_abstain")
     if not isinstance(should, bool):

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from hf_factuality.data.benchmarks.readers import subset_of
-from hf_factuality.data.benchmarks.rows import Reader
+from hf_factuality.data.benchmarks.rows import BenchmarkReader
 from hf_factuality.errors import DataError
 from hf_factuality.io.rows import SUFFIXES, LineError, read_rows
 
@@ -27,7 +27,7 @@ _SUFFIXES = (*SUFFIXES, ".txt")
 
 
 @dataclass(frozen=True)
-class Source:
+class BenchmarkSource:
     """Rows and their origin."""
 
     name: str
@@ -37,7 +37,9 @@ class Source:
     parts: list[tuple[str | None, list[dict[str, Any]]]]
 
 
-def read_source(reader: Reader, path: str | Path | None, split: str | None, revision: str | None) -> Source:
+def read_benchmark(
+    reader: BenchmarkReader, path: str | Path | None, split: str | None, revision: str | None
+) -> BenchmarkSource:
     """The rows of a benchmark; `path` is a file, a folder or a repository, or `None` for the default repository."""
     if path is None and reader.repo_id is None:
         raise DataError(
@@ -60,16 +62,18 @@ def read_source(reader: Reader, path: str | Path | None, split: str | None, revi
     return source
 
 
-def _read_repository(reader: Reader, path, local: Path | None, split: str | None, revision: str | None) -> Source:
+def _read_repository(
+    reader: BenchmarkReader, path, local: Path | None, split: str | None, revision: str | None
+) -> BenchmarkSource:
     repo = reader.repo_id if path is None else str(path)
     if local is not None and (local.suffix.lower() in _SUFFIXES or not _REPO.fullmatch(repo)):
         raise DataError(f"{repo!r}: no such file or folder (working directory: {Path.cwd()}); check the path")
     commit = _commit(repo, revision)
     split, rows, cached = _load_dataset(reader, repo, split, commit or revision)
-    return Source(repo, split, commit or cached, [(split if reader.files else None, rows)])
+    return BenchmarkSource(repo, split, commit or cached, [(split if reader.files else None, rows)])
 
 
-def _read_folder(reader: Reader, path: Path, split: str | None) -> Source:
+def _read_folder(reader: BenchmarkReader, path: Path, split: str | None) -> BenchmarkSource:
     files = sorted(path.rglob(reader.files)) if reader.files else []
     if files:
         splits = {file: subset_of(file.stem)[0] or file.stem for file in files}
@@ -81,12 +85,12 @@ def _read_folder(reader: Reader, path: Path, split: str | None) -> Source:
     # Caches and version control are no data, and change on their own.
     data = [file for file in data if not any(part.startswith(".") for part in file.relative_to(path).parts)]
     split, rows, _ = _load_dataset(reader, str(path), split, None)
-    return Source(path.name, split, _digest(data, path), [(None, rows)])
+    return BenchmarkSource(path.name, split, _digest(data, path), [(None, rows)])
 
 
-def _read_files(reader: Reader, files: Sequence[Path], path: Path, split: str | None) -> Source:
+def _read_files(reader: BenchmarkReader, files: Sequence[Path], path: Path, split: str | None) -> BenchmarkSource:
     parts = [(file.stem if reader.files else None, _rows_of(reader, file)) for file in files]
-    return Source(path.name, split, _digest(files, path), parts)
+    return BenchmarkSource(path.name, split, _digest(files, path), parts)
 
 
 def _digest(files: Sequence[Path], root: Path) -> str:
@@ -100,7 +104,7 @@ def _digest(files: Sequence[Path], root: Path) -> str:
     return hashlib.sha256("".join(f"{digest}  {name}\n" for name, digest in digests).encode("utf-8")).hexdigest()
 
 
-def _rows_of(reader: Reader, path: Path) -> list[dict[str, Any]]:
+def _rows_of(reader: BenchmarkReader, path: Path) -> list[dict[str, Any]]:
     suffix = path.suffix.lower()
     known = [name for name in _SUFFIXES if name != ".txt" or reader.line_column]
     if suffix not in known:
@@ -139,7 +143,7 @@ def _commit(repo: str, revision: str | None) -> str | None:
 
 
 def _load_dataset(
-    reader: Reader, repo: str, split: str | None, revision: str | None
+    reader: BenchmarkReader, repo: str, split: str | None, revision: str | None
 ) -> tuple[str, list[dict[str, Any]], str | None]:
     """Split, rows and, if the cache knows it, the commit of a folder or repository."""
     import datasets
@@ -163,7 +167,7 @@ def _load_dataset(
     return wanted, loaded[wanted].to_list(), commits.pop() if len(commits) == 1 else None
 
 
-def _config(reader: Reader, repo: str, shown: str, revision: str | None) -> str:
+def _config(reader: BenchmarkReader, repo: str, shown: str, revision: str | None) -> str:
     """The configuration of a copy: the benchmark's, else the default, else the only one."""
     import datasets
 

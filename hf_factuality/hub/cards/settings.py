@@ -193,11 +193,11 @@ def describe_rewards(functions: Sequence[Any], names: Sequence[str]) -> str:
 
 def _parts(verifier: Any) -> list[str]:
     """The stages of a pipeline, or another verifier if it describes itself, as calls."""
-    from hf_factuality.verifiers.pipeline import STAGES, VerifierPipeline, describe
+    from hf_factuality.verifiers.pipeline import STAGES, VerifierPipeline, describe_pipeline
 
     if isinstance(verifier, VerifierPipeline):
         try:
-            config = describe(verifier, addresses=False).config
+            config = describe_pipeline(verifier, addresses=False).config
         except (HubError, AttributeError):  # a stage that cannot be saved, or a model that was loaded by the caller
             return [_stage(getattr(verifier, stage)) for stage in STAGES]
         return [_call(config[stage]) for stage in STAGES]

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from hf_factuality.data.build import BuildArguments, BuildReport, Rows, build_arguments, refuse_arguments, run_build
-from hf_factuality.data.builder import DatasetKind, judged_responses, response_right, seeded_random, verified
+from hf_factuality.data.builder import DatasetKind, judged_responses, response_right, seeded_random, verified_responses
 from hf_factuality.data.questions import PreferenceQuestion, with_golds
 from hf_factuality.data.sampling import Sampler
 from hf_factuality.generation.sureness import SURE_WORDS
@@ -135,7 +135,7 @@ def refusals_from(
     with judged_responses(questions, sampler, verifier, folder, KIND.file, **run) as journals:
         for question in questions:
             lost = counts["lost_responses"]
-            found = verified(question, *journals, counts)
+            found = verified_responses(question, *journals, counts)
             right = [response_right(text, verdict) for text, verdict in found]
             known = [value for value in right if value is not None]
             sure = True if True in known else None if None in right else False

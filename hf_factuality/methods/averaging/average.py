@@ -22,7 +22,7 @@ from hf_factuality.checkpoints.formats import hub_folder
 from hf_factuality.checkpoints.merge import MergeReport, Model, parse_dtype, read_model, write_models
 from hf_factuality.checkpoints.model import read_json
 from hf_factuality.checkpoints.publish import write_and_push
-from hf_factuality.checkpoints.tensors import WITHOUT_SCALE, Source
+from hf_factuality.checkpoints.tensors import WITHOUT_SCALE, TensorSource
 from hf_factuality.checkpoints.write import check_output, parse_size
 from hf_factuality.errors import CheckpointError
 from hf_factuality.methods.averaging.formula import RatioMap, average_tensors
@@ -179,7 +179,7 @@ def average(
 def _average(
     first: Model,
     second: Model,
-    pairs: Mapping[str, tuple[Source, Source]],
+    pairs: Mapping[str, tuple[TensorSource, TensorSource]],
     ratios: Ratios | float,
     method: str,
     slerp: Callable | None,
@@ -198,7 +198,7 @@ def _average(
     return replace(second, format=what, tensors=tensors, own=own)
 
 
-def _pairs(before: Model, after: Model) -> dict[str, tuple[Source, Source]]:
+def _pairs(before: Model, after: Model) -> dict[str, tuple[TensorSource, TensorSource]]:
     """Tensors of both by name; where only the model before ties two, both names lead to its one."""
     old = {alias: before.tensors[name] for alias, name in before.expected.tied.items() if name in before.tensors}
     old = {name: source for name, source in old.items() if name in after.tensors} | dict(before.tensors)
@@ -222,13 +222,17 @@ def _pairs(before: Model, after: Model) -> dict[str, tuple[Source, Source]]:
     return {name: (old[name], source) for name, source in after.tensors.items()}
 
 
-def _averaged(name: str, before: Source, after: Source, ratio: float, slerp: Callable | None) -> Source:
+def _averaged(
+    name: str, before: TensorSource, after: TensorSource, ratio: float, slerp: Callable | None
+) -> TensorSource:
     fault = before.fault or after.fault
     dtype = after.dtype if fault else torch.promote_types(before.dtype, after.dtype)
-    return Source(after.shape, dtype, partial(_fill, name, before, after, ratio, slerp), fault=fault)
+    return TensorSource(after.shape, dtype, partial(_fill, name, before, after, ratio, slerp), fault=fault)
 
 
-def _fill(name: str, before: Source, after: Source, ratio: float, slerp: Callable | None, out: torch.Tensor) -> None:
+def _fill(
+    name: str, before: TensorSource, after: TensorSource, ratio: float, slerp: Callable | None, out: torch.Tensor
+) -> None:
     if ratio in (0, 1):
         (before if ratio else after).fill(out)
     elif not out.dtype.is_floating_point:
@@ -257,7 +261,7 @@ def _fill(name: str, before: Source, after: Source, ratio: float, slerp: Callabl
                     cell.copy_(average_tensors(*pair, ratio))
 
 
-def _whole(source: Source) -> torch.Tensor:
+def _whole(source: TensorSource) -> torch.Tensor:
     found = source.view()
     return source.read() if found is None else found
 

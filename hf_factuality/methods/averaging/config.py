@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from trl import SFTConfig
 
 from hf_factuality.methods.averaging.formula import LEVELS, PENALTIES, VARIANTS
-from hf_factuality.trainers._settings import Precision, is_weight, refuse, require, require_choice, setting
+from hf_factuality.trainers._settings import Precision, is_weight, refuse_settings, require, require_choice, setting
 
 
 @dataclass
@@ -60,7 +60,7 @@ class AdaptiveAveragingConfig(Precision, SFTConfig):
         adds = not (self.chat_template_path or ".jinja").endswith((".jinja", ".j2"))
         reentrant = (self.gradient_checkpointing_kwargs or {}).get("use_reentrant")
         full = "would round the ratios too; load the models in that dtype (model_init_kwargs)"
-        refuse(
+        refuse_settings(
             self,
             hub_strategy=self.hub_strategy != "end" and "would push checkpoints, which hold no model; set it to 'end'",
             eos_token=self.eos_token is not None and "is not written with the model; set it in the folder of `model`",

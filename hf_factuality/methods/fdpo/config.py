@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from trl import DPOConfig
 
-from hf_factuality.trainers._settings import Precision, is_weight, refuse, require, require_choice, setting
+from hf_factuality.trainers._settings import Precision, is_weight, refuse_settings, require, require_choice, setting
 
 
 # TRL's losses that read the pair through beta times the log-ratio, where the margin is subtracted.
@@ -44,7 +44,7 @@ class FDPOConfig(Precision, DPOConfig):
         require_choice(self, truncation_mode=("keep_start", "keep_end"))
         losses, demands = set(self.loss_type), self.factuality_margin > 0
         unfit = losses - _READ_MARGIN - _WITHOUT_REFERENCE or not losses & _READ_MARGIN
-        refuse(
+        refuse_settings(
             self,
             loss_type=demands
             and unfit

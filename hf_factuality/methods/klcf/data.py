@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from hf_factuality.data.build import MASK_DPO_ANSWERS, BuildArguments, BuildReport, Rows, build_arguments, run_build
-from hf_factuality.data.builder import DatasetKind, judged_responses, verified
+from hf_factuality.data.builder import DatasetKind, judged_responses, verified_responses
 from hf_factuality.data.questions import PreferenceQuestion
 from hf_factuality.data.sampling import Sampler
 from hf_factuality.functional.credit import TERNARY_VALUES, judged_units
 from hf_factuality.io.files import last_name
-from hf_factuality.methods.klcf.statements import Claim, by_meaning, by_words
+from hf_factuality.methods.klcf.statements import SampledClaim, by_meaning, by_words
 from hf_factuality.spans import Label, Verification
 from hf_factuality.verifiers.base import Verifier
 
@@ -131,7 +131,7 @@ def checklists_from(
     labels, sizes, rows = Counter(), Counter(), []
     with judged_responses(questions, sampler, verifier, folder, KIND.file, **run) as journals:
         for question in questions:
-            claims = _claims(verified(question, *journals, counts), counts)
+            claims = _claims(verified_responses(question, *journals, counts), counts)
             labels.update(claim.label or "unknown" for claim in claims)
             chosen = choose_items(claims, config, counts, encode)
             sizes[len(chosen)] += 1
@@ -150,7 +150,7 @@ def checklists_from(
 
 
 def choose_items(
-    claims: Sequence[Claim], config: ChecklistConfig, counts: Counter, encode: Callable | None = None
+    claims: Sequence[SampledClaim], config: ChecklistConfig, counts: Counter, encode: Callable | None = None
 ) -> list[tuple[str, int]]:
     """Items of one question and how many samples state each, most first; of equal ones the one that was found first.
 
@@ -182,7 +182,7 @@ def choose_items(
     return items[: config.max_items]
 
 
-def _claims(found: Sequence[tuple[str, Verification | None]], counts: Counter) -> list[Claim]:
+def _claims(found: Sequence[tuple[str, Verification | None]], counts: Counter) -> list[SampledClaim]:
     claims = []
     for sample, (text, verification) in enumerate(found):
         if verification is None or not verification.judged:
@@ -190,7 +190,7 @@ def _claims(found: Sequence[tuple[str, Verification | None]], counts: Counter) -
             continue
         for unit in judged_units(verification.validate(text)):
             words = (unit.text(text) if unit.claim is None else unit.claim).split()
-            claims.append(Claim(sample, " ".join(words), unit.label))
+            claims.append(SampledClaim(sample, " ".join(words), unit.label))
     return claims
 
 

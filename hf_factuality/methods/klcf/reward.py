@@ -16,7 +16,7 @@ from hf_factuality.rewards.answers import THINK_OPENED, complete_text, complete_
 from hf_factuality.spans import Label, LabeledSpan
 from hf_factuality.verifiers.base import Judge, VerifierInput
 from hf_factuality.verifiers.pipeline import VerifierPipeline
-from hf_factuality.verifiers.service import Row
+from hf_factuality.verifiers.service import VerificationRequest
 
 
 class _Lines:
@@ -63,11 +63,11 @@ class ChecklistReward(JudgedReward):
             reward.card_method = f"checklist_{name}"
         return reward
 
-    def _row(self, text: Any, columns: Mapping[str, Any]) -> Row:
+    def _row(self, text: Any, columns: Mapping[str, Any]) -> VerificationRequest:
         items = super()._row(text, columns).input.evidence
         answer, _ = read(complete_text(text, columns.get("prompts"), columns.get(THINK_OPENED))).part()
         lines = "\n".join(" ".join(item.split()) for item in items)
-        return Row(VerifierInput(lines, None, (answer,) if answer else ()))
+        return VerificationRequest(VerifierInput(lines, None, (answer,) if answer else ()))
 
     def _of(self, texts: Sequence[Any], columns: Mapping[str, Any]) -> list[ChecklistScores]:
         if self.evidence_column not in columns:

@@ -27,7 +27,7 @@ from hf_factuality.verifiers.guard import GuardedVerifier
 from hf_factuality.verifiers.judges.llm import LLMJudge
 from hf_factuality.verifiers.pipeline import VerifierPipeline
 from hf_factuality.verifiers.prompts import as_data
-from hf_factuality.verifiers.service import Row
+from hf_factuality.verifiers.service import VerificationRequest
 
 
 # All requests are sent side by side, and their clients say how long they wait.
@@ -69,13 +69,13 @@ class ServedReward(JudgedReward):
         judged = self.judge(completion_texts or completions, {**columns, "prompts": prompts})
         return [getattr(row.found, "number", None) for row in judged]
 
-    def _row(self, text: Any, columns: Mapping[str, Any]) -> Row:
+    def _row(self, text: Any, columns: Mapping[str, Any]) -> VerificationRequest:
         prompt = columns["prompts"]
         turns = [("user", prompt)] if isinstance(prompt, str) else [(turn["role"], turn["content"]) for turn in prompt]
         text = complete_text(text, prompt, columns.get(THINK_OPENED))
         if turns[-1][0] == "assistant":  # the completion goes on from it
             text = turns.pop()[1].removesuffix("<think>") + text
-        return Row(VerifierInput(json.dumps([*turns, ("assistant", as_data(scope_text(text)[0]))])))
+        return VerificationRequest(VerifierInput(json.dumps([*turns, ("assistant", as_data(scope_text(text)[0]))])))
 
     def verify(self, inputs: Sequence[VerifierInput]) -> list[Verification]:
         """The number of each dialogue, which is a list of role and content in JSON."""

@@ -22,7 +22,7 @@ _NUMERAL = re.compile(
 _NO_NAMES = FUNCTION_WORDS - PRONOUNS
 
 
-class Claim(NamedTuple):
+class SampledClaim(NamedTuple):
     """What a sample (by its number) states, and the verdict on it."""
 
     sample: int
@@ -30,14 +30,16 @@ class Claim(NamedTuple):
     label: Label | None
 
 
-def by_meaning(statements: Sequence[list[Claim]], encode: Callable, threshold: float) -> list[list[Claim]]:
+def by_meaning(
+    statements: Sequence[list[SampledClaim]], encode: Callable, threshold: float
+) -> list[list[SampledClaim]]:
     """Each statement of [`by_words`] joined to the nearest earlier one, if their cosine is at least `threshold`.
 
     Both must have the same numbers, names and negations, and neither may only add words to the other: it says more.
     """
     vectors = encode([claims[0].text for claims in statements])
     vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
-    found: dict[int, list[Claim]] = {}
+    found: dict[int, list[SampledClaim]] = {}
     groups: dict[tuple, list[int]] = {}  # places of the firsts of the joined, which alone are compared
     for place, claims in enumerate(statements):
         firsts = groups.setdefault(_fixed(words_of(claims[0].text)), [])
@@ -64,6 +66,6 @@ def _fixed(words: Sequence[str]) -> tuple:
     return tuple(numbers), tuple(names or map(str.lower, words)), len(NEGATION.findall(" ".join(words)))
 
 
-def _adds_words(claims: Sequence[Claim], others: Sequence[Claim]) -> bool:
+def _adds_words(claims: Sequence[SampledClaim], others: Sequence[SampledClaim]) -> bool:
     one, two = (Counter(words_of(of[0].text.lower())) for of in (claims, others))
     return one <= two or two <= one

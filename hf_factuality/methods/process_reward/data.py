@@ -20,7 +20,7 @@ from hf_factuality.data.build import (
     refuse_arguments,
     run_build,
 )
-from hf_factuality.data.builder import DatasetKind, judged_responses, response_right, verified
+from hf_factuality.data.builder import DatasetKind, judged_responses, response_right, verified_responses
 from hf_factuality.data.questions import PreferenceQuestion, with_golds
 from hf_factuality.data.sampling import Messages, Response, Sampler, resampled
 from hf_factuality.functional.scoring import mean
@@ -114,7 +114,7 @@ def process_labels_from(
     solved, prefixes = [], {}
     with judged_responses(questions, sampler, verifier, folder, KIND.file, **run) as journals:
         for question in questions:
-            for number, (text, verdict) in enumerate(verified(question, *journals, counts)):
+            for number, (text, verdict) in enumerate(verified_responses(question, *journals, counts)):
                 steps = extractor.steps(text)
                 before = [_prefix(question, text[:end]) for _, end in steps[:-1]]
                 solved.append((question, number, text, steps, before, response_right(text, verdict)))
@@ -123,7 +123,7 @@ def process_labels_from(
     if asked := list(prefixes.values()):
         with judged_responses(asked, continues, verifier, Path(folder) / "rollouts", **run) as journals:
             for prefix in asked:
-                rights[prefix.id] = [response_right(*found) for found in verified(prefix, *journals, rolled)]
+                rights[prefix.id] = [response_right(*found) for found in verified_responses(prefix, *journals, rolled)]
     rows = []
     for question, number, text, steps, before, right in solved:
         worth = [process_label(rights[prefix.id], config.label_rule, config.eta) for prefix in before]

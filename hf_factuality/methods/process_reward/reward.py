@@ -11,7 +11,7 @@ from hf_factuality.reading.scopes import scope_text
 from hf_factuality.rewards._rows import JudgedReward
 from hf_factuality.rewards.answers import complete_texts
 from hf_factuality.verifiers.base import Verifier
-from hf_factuality.verifiers.service import JudgedRow, Row
+from hf_factuality.verifiers.service import JudgedRow, VerificationRequest
 
 
 class ProcessReward(JudgedReward):
@@ -54,7 +54,7 @@ class ProcessReward(JudgedReward):
         """Per completion one number, or `(start, end, value)`, characters of its text; `None` where a step is unknown."""
         return list(map(self._paid, self.judge(completion_texts or complete_texts(completions, {}), columns)))
 
-    def _row(self, text: str, columns: Mapping[str, Any]) -> Row:
+    def _row(self, text: str, columns: Mapping[str, Any]) -> VerificationRequest:
         row, prompt = super()._row(text, columns), columns.get("prompts", columns.get("prompt"))
         if row.input.question is None and prompt:
             messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt

@@ -7,7 +7,7 @@ from datasets import Dataset
 
 from hf_factuality import load_verifier
 from hf_factuality.data import TransformersSampler
-from hf_factuality.data.builder import describe_labels, judged_responses, verified
+from hf_factuality.data.builder import describe_labels, judged_responses, verified_responses
 from hf_factuality.errors import DataError
 from hf_factuality.methods.process_reward.formula import aggregate_steps
 
@@ -23,7 +23,7 @@ def best_answers(model, questions, sampling, selector, how, folder, seed):
     with judged_responses(questions, sampler, load_verifier(selector), folder, **run) as journals:
         for question in questions:
             worth = {0.0: ""}  # of equally good answers the first
-            for text, verdict in verified(question, *journals, Counter()):
+            for text, verdict in verified_responses(question, *journals, Counter()):
                 scores = [span.score for span in verdict.spans] if verdict and not verdict.error else []
                 worth.setdefault(aggregate_steps(scores, how) or 0.0, text)
             if best := worth[max(worth)]:

@@ -20,7 +20,7 @@ from hf_factuality.data.build import (
     run_build,
     verifier_name,
 )
-from hf_factuality.data.builder import DatasetKind, Unjudged, judged_responses, seeded_random, verified
+from hf_factuality.data.builder import DatasetKind, Unjudged, judged_responses, seeded_random, verified_responses
 from hf_factuality.data.questions import PreferenceQuestion
 from hf_factuality.data.sampling import GivenResponses, Sampler
 from hf_factuality.errors import DataError
@@ -127,7 +127,9 @@ def rag_preferences_from(
     texts, pairs = {}, {}
     with judged_responses(questions, sampler, Unjudged(), folder, KIND.file, **run) as journals:
         for question in questions:
-            found = [text for text, _ in verified(question, *journals, counts, finished=True) if text.strip()]
+            found = [
+                text for text, _ in verified_responses(question, *journals, counts, finished=True) if text.strip()
+            ]
             texts[question.id] = found = list(dict.fromkeys(found))
             every = list(combinations(range(len(found)), 2))
             counts["no_pair"] += not every
@@ -216,7 +218,7 @@ def _verdicts(asked, texts, judge, folder, run) -> dict[str, list[Verification |
         return {}
     given = GivenResponses({question.id: texts[question.id] for question in asked})
     with judged_responses(asked, given, judge, folder, **run) as journals:
-        return {it.id: [verdict for _, verdict in verified(it, *journals, Counter())] for it in asked}
+        return {it.id: [verdict for _, verdict in verified_responses(it, *journals, Counter())] for it in asked}
 
 
 def build_rag_preferences(

@@ -19,7 +19,14 @@ from hf_factuality.data.build import (
     refuse_arguments,
     run_build,
 )
-from hf_factuality.data.builder import DatasetKind, Unjudged, judged_responses, response_right, seeded_random, verified
+from hf_factuality.data.builder import (
+    DatasetKind,
+    Unjudged,
+    judged_responses,
+    response_right,
+    seeded_random,
+    verified_responses,
+)
 from hf_factuality.data.questions import PreferenceQuestion, with_golds
 from hf_factuality.data.sampling import Sampler, resampled
 from hf_factuality.methods.self_correction.formula import CHECK, CHECKED_RIGHT, CHECKED_WRONG, REVISE
@@ -151,7 +158,7 @@ def corrections_from(
         with judged_responses(asked, sampler, verifier, folder, file, **run) as journals:
             for question in asked:
                 before = counts["responses"]
-                found = verified(question, *journals, counts, finished=True)
+                found = verified_responses(question, *journals, counts, finished=True)
                 kept = [(text, verdict) for text, verdict in found if text.strip()]
                 counts["cut_off"] += counts["responses"] - before - len(kept)
                 counts["cut_off_responses"] = 0  # none is kept

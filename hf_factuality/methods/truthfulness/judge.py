@@ -17,7 +17,7 @@ from hf_factuality.spans import Label
 from hf_factuality.verifiers.base import JudgeInput, Judgement
 from hf_factuality.verifiers.judges.llm import ServedJudge, Talk, judgement_of
 from hf_factuality.verifiers.judges.nli import nli_roles
-from hf_factuality.verifiers.judges.pairs import PairJudge, PairVerifier, without_special_tokens
+from hf_factuality.verifiers.judges.pairs import ClassifierJudge, PairVerifier, without_special_tokens
 from hf_factuality.verifiers.prompts import Prompt
 
 
@@ -44,7 +44,7 @@ def encode_claims(
 
 
 @dataclass(eq=False, repr=False)
-class TruthfulnessJudge(PairJudge):
+class TruthfulnessJudge(ClassifierJudge):
     """Closed-book judge: P(true) of a claim by a model that [`~hf_factuality.trainers.TruthfulnessTrainer`] trained.
 
     Implements [`~hf_factuality.verifiers.base.Judge`]; evidence is not read. The score is P(true); from `threshold` on the

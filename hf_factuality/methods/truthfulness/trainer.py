@@ -31,7 +31,7 @@ from hf_factuality.methods.truthfulness.config import TruthfulnessConfig
 from hf_factuality.methods.truthfulness.judge import SETTINGS, TruthfulnessVerifier, claim_prompt, encode_claims
 from hf_factuality.spans import Label
 from hf_factuality.trainers.base import FactualityTrainer
-from hf_factuality.verifiers.pipeline import describe
+from hf_factuality.verifiers.pipeline import describe_pipeline
 
 
 logger = logging.getLogger(__name__)
@@ -257,7 +257,7 @@ class TruthfulnessTrainer(FactualityTrainer, _BaseTrainer):
         model.config.save_pretrained(folder)  # PEFT leaves it out
         verifier = self._verifier(model, self.processing_class, max_length=self.args.max_length)
         verifier.judge._source = {"model": "."}
-        describe(verifier).write(folder, marker=False)
+        describe_pipeline(verifier).write(folder, marker=False)
         if self.figures and folder == Path(self.args.output_dir):
             self._write_results(folder, model)
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import hf_factuality.functional.scoring as scoring
-from hf_factuality.metrics._claims import Answers, Rule
+from hf_factuality.metrics._claims import JudgedAnswers, Rule
 
 
 _JUDGES = ("human", "opencompass/anah-v2")
@@ -16,9 +16,9 @@ def anah(
     predictions: Sequence[Any], references: Sequence[Any], *, abstention: Rule = None, **options: Any
 ) -> dict[str, Any]:
     """ANAH-v2's score (arXiv 2407.04693): the share of sentences without hallucination."""
-    answers = Answers(predictions, references, table="anah", abstention=abstention, options=options)
+    answers = JudgedAnswers(predictions, references, table="anah", abstention=abstention, options=options)
     labels = answers.labels()
-    found = scoring.anah([found or [] for found in labels])
+    found = scoring.anah_scores([found or [] for found in labels])
     judged = [count for count in found["counts"] if count.judged]
     abstained = labels.count(None)
     return answers.result(

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import hf_factuality.functional.scoring as scoring
-from hf_factuality.metrics._claims import Answers, Rule
+from hf_factuality.metrics._claims import JudgedAnswers, Rule
 
 
 _MODELS = ("retrieval+ChatGPT", "retrieval+ChatGPT+npm", "retrieval+llama", "retrieval+llama+npm", "npm")
@@ -24,8 +24,8 @@ def factscore(
 ) -> dict[str, Any]:
     """FActScore (arXiv 2305.14251): the share of a response's facts that are supported, mean over responses."""
     reading = {"abstention": abstention, "deduplicate": deduplicate}
-    answers = Answers(predictions, references, table="factscore", options=options, **reading)
-    found = scoring.factscore(answers.labels(), gamma)
+    answers = JudgedAnswers(predictions, references, table="factscore", options=options, **reading)
+    found = scoring.factscore_scores(answers.labels(), gamma)
     parts = {name: found[name] for name in ("init_score", "respond_ratio", "num_facts_per_response")}
     return answers.result(
         "factscore",

@@ -7,7 +7,7 @@ from typing import Any
 
 from hf_factuality.errors import DataError
 from hf_factuality.functional.metrics import majority, non_hallucination_rate
-from hf_factuality.metrics._claims import Answer, Answers, ClaimOptions, verdict_of_claims
+from hf_factuality.metrics._claims import Answer, ClaimOptions, JudgedAnswers, verdict_of_claims
 from hf_factuality.metrics._common import is_published, make_result, named, read_options
 from hf_factuality.spans import Verification
 
@@ -56,7 +56,7 @@ def halluqa(predictions: Sequence[Any], references: Sequence[Any], **options: An
         [] if not open_ else item if isinstance(item, _JUDGED) else text
         for item, (_, text), open_ in zip(predictions, read, unread, strict=True)
     ]
-    answers = Answers(texts, references, table=None, options=options)
+    answers = JudgedAnswers(texts, references, table=None, options=options)
     verdicts: list[bool | None] = []
     released: list[bool] = []
     left_out = {"missing": 0, "no_evidence": 0, "verifier_failed": 0, "no_claims": 0, "unjudged": 0}

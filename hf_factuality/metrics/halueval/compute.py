@@ -10,7 +10,7 @@ from typing import Any
 from hf_factuality.errors import DataError
 from hf_factuality.functional.metrics import detection_accuracy, seeded_choices
 from hf_factuality.functional.scoring import mean
-from hf_factuality.metrics._claims import Answers, ClaimOptions, verdict_of_claims
+from hf_factuality.metrics._claims import ClaimOptions, JudgedAnswers, verdict_of_claims
 from hf_factuality.metrics._common import is_published, make_result, named, read_options
 
 
@@ -102,7 +102,7 @@ def halueval(
             parts["accuracy_both_candidates"] = mean([value for pair in pairs for value in pair["correct"]])
         extractor, judge = None, named(given.judge)
     else:
-        answers = Answers(shown, evidence, table=None, options={**options, "verifier": verifier})
+        answers = JudgedAnswers(shown, evidence, table=None, options={**options, "verifier": verifier})
         problems = [answer.problem for answer in answers.items]
         verdicts = released = [verdict_of_claims(answer) for answer in answers.items]
         extractor, judge = answers.who()

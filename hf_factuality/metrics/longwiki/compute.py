@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import hf_factuality.functional.scoring as scoring
-from hf_factuality.metrics._claims import Answers, Rule
+from hf_factuality.metrics._claims import JudgedAnswers, Rule
 
 
 _JUDGES = ("meta-llama/Llama-3.1-405B-Instruct-FP8",)
@@ -23,8 +23,8 @@ def longwiki(
 ) -> dict[str, Any]:
     """LongWiki of HalluLens (arXiv 2504.17550): F1 of precision and recall@K over responses that do not refuse."""
     reading = {"abstention": abstention, "deduplicate": deduplicate}
-    answers = Answers(predictions, references, table="longwiki", options=options, **reading)
-    found = scoring.longwiki(answers.labels(), k)
+    answers = JudgedAnswers(predictions, references, table="longwiki", options=options, **reading)
+    found = scoring.longwiki_scores(answers.labels(), k)
     parts = {name: found[name] for name in ("precision", "recall", "false_refusal_rate", "median_claims", "facts")}
     return answers.result(
         "longwiki",

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import hf_factuality.functional.scoring as scoring
-from hf_factuality.metrics._claims import Answers, Rule
+from hf_factuality.metrics._claims import JudgedAnswers, Rule
 
 
 _JUDGES = ("human", "gpt-3.5-turbo-0125")
@@ -24,7 +24,7 @@ def safe(
 ) -> dict[str, Any]:
     """F1@K of SAFE (arXiv 2403.18802): precision of the relevant facts, and recall against K facts."""
     reading = {"abstention": abstention, "deduplicate": deduplicate}
-    answers = Answers(predictions, references, table="safe", options=options, **reading)
+    answers = JudgedAnswers(predictions, references, table="safe", options=options, **reading)
     labels = answers.labels()
     found = scoring.mean_f1_at_k([found or [] for found in labels], [k] * len(labels))
     # The released code has no rule for responses that decline, and counts what they claim.

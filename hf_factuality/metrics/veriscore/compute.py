@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import hf_factuality.functional.scoring as scoring
-from hf_factuality.metrics._claims import Answers, Rule
+from hf_factuality.metrics._claims import JudgedAnswers, Rule
 
 
 _JUDGES = ("human", "gpt-4-0125-preview", "gpt-4o", "SYX/llama3_based_claim_verifier")
@@ -24,8 +24,8 @@ def veriscore(
 ) -> dict[str, Any]:
     """VeriScore (arXiv 2406.19276): F1 of supported claims, K of them wanted in each domain."""
     reading = {"abstention": abstention, "deduplicate": deduplicate}
-    answers = Answers(predictions, references, table="veriscore", options=options, **reading)
-    found = scoring.veriscore(answers.labels(), answers.domains(domains), k)
+    answers = JudgedAnswers(predictions, references, table="veriscore", options=options, **reading)
+    found = scoring.veriscore_scores(answers.labels(), answers.domains(domains), k)
     as_published = k is not None and abstention == "veriscore" and deduplicate
     parts = {name: found[name] for name in ("precision", "recall", "facts", "k", "domain_scores", "no_claims")}
     return answers.result(

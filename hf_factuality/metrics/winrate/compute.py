@@ -10,7 +10,7 @@ from typing import Any
 from hf_factuality.errors import DataError
 from hf_factuality.functional.metrics import win_rate
 from hf_factuality.io.secrets import redact
-from hf_factuality.metrics._common import Options, describe, make_result, named, read_options
+from hf_factuality.metrics._common import Options, describe_component, make_result, named, read_options
 from hf_factuality.verifiers.base import PairInput, PairJudge, require_method
 
 
@@ -90,6 +90,6 @@ def winrate(predictions: Sequence[Any], references: Sequence[Any], **options: An
         scores=scored["points"],
         parts={name: scored[name] for name in names},
         left_out={"responses": reasons},
-        judge=describe(given.pair_judge) if waiting else named(given.judge),
+        judge=describe_component(given.pair_judge) if waiting else named(given.judge),
         options=given,
     )

@@ -1,6 +1,6 @@
 """What a training takes of a GPU's memory, from configurations alone: nothing is loaded or run."""
 
-from hf_factuality.trainers.memory.advice import Advice, Plan, advise, as_flag, best_plan, plan_training
+from hf_factuality.trainers.memory.advice import Advice, MemoryPlan, advise, as_flag, best_plan, plan_training
 from hf_factuality.trainers.memory.passes import Pass, VerifierModel, decoder_layers, trace
 from hf_factuality.trainers.memory.terms import PHASES, SHARDINGS, USABLE, Term, memory_plan, peak
 
@@ -11,7 +11,7 @@ __all__ = [
     "USABLE",
     "Advice",
     "Pass",
-    "Plan",
+    "MemoryPlan",
     "Term",
     "VerifierModel",
     "advise",

@@ -14,7 +14,7 @@ from hf_factuality.trainers.memory.terms import SHARDINGS, USABLE, Term, memory_
 
 
 @dataclass(frozen=True)
-class Plan:
+class MemoryPlan:
     """One way to split a training, and what that takes of each GPU.
 
     Args:
@@ -56,12 +56,12 @@ class Advice:
         settings (`dict`):
             What to set, by the names that the training's YAML has; `gpus` and `sharding` are flags of the plan, and the
             launcher's.
-        plan ([`Plan`]):
+        plan ([`MemoryPlan`]):
             What the plan becomes.
     """
 
     settings: Mapping[str, Any]
-    plan: Plan
+    plan: MemoryPlan
 
     @property
     def flags(self) -> list[str]:
@@ -77,7 +77,7 @@ def plan_training(
     sharding: str | None = None,
     gpu_memory: float = 80e9,
     **given: Any,
-) -> list[Plan]:
+) -> list[MemoryPlan]:
     """Plans of the ways to split a training, from the least communication on, up to the first that fits.
 
     Args:
@@ -95,7 +95,7 @@ def plan_training(
             `prompt_length`, `critic_config`, `gpu` and `verifier` of [`memory_plan`].
 
     Returns:
-        `list` of [`Plan`], without the ways that such a training refuses.
+        `list` of [`MemoryPlan`], without the ways that such a training refuses.
 
     Raises:
         `ValueError`: see [`memory_plan`].
@@ -116,7 +116,7 @@ def plan_training(
         except ValueError as error:
             refused = error
             continue
-        plans.append(Plan(way, processes, tuple(terms), gpu_memory))
+        plans.append(MemoryPlan(way, processes, tuple(terms), gpu_memory))
         if plans[-1].fits:
             break
     if not plans:
@@ -124,13 +124,13 @@ def plan_training(
     return plans
 
 
-def best_plan(plans: Sequence[Plan]) -> Plan:
+def best_plan(plans: Sequence[MemoryPlan]) -> MemoryPlan:
     """The one that fits, or that takes least."""
     return min(plans, key=lambda plan: (not plan.fits, plan.peak))
 
 
 def advise(
-    read: Callable[[Mapping[str, Any]], tuple[Any, Any, Sequence[Plan]]], gpus: int, sharding: str | None = None
+    read: Callable[[Mapping[str, Any]], tuple[Any, Any, Sequence[MemoryPlan]]], gpus: int, sharding: str | None = None
 ) -> list[Advice]:
     """Single changes of a training's settings that make it take less, those by which it fits first.
 

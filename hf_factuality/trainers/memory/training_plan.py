@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from hf_factuality.io.recipes import find_recipe
-from hf_factuality.trainers.memory.advice import Advice, Plan, advise, as_flag, best_plan, plan_training
+from hf_factuality.trainers.memory.advice import Advice, MemoryPlan, advise, as_flag, best_plan, plan_training
 from hf_factuality.trainers.memory.passes import VerifierModel
 
 
@@ -27,7 +27,7 @@ class TrainingPlan:
             Processes, one per GPU.
         gpu_memory (`float`):
             GB of a GPU.
-        plans (`tuple` of [`Plan`]):
+        plans (`tuple` of [`MemoryPlan`]):
             Of the ways to split the model, from the least communication on, up to the first that fits.
         advice (`tuple` of [`Advice`]):
             Changes by which it takes less; none if it fits.
@@ -37,11 +37,11 @@ class TrainingPlan:
     model: str
     gpus: int
     gpu_memory: float
-    plans: tuple[Plan, ...]
+    plans: tuple[MemoryPlan, ...]
     advice: tuple[Advice, ...] = ()
 
     @property
-    def best(self) -> Plan:
+    def best(self) -> MemoryPlan:
         """The plan that fits, or that takes least."""
         return best_plan(self.plans)
 
@@ -109,7 +109,7 @@ def plan(
     policy = _configuration("model", name, trust_remote_code=trust, revision=model_args.model_revision)
     given = {"prompt_length": prompt_length, "gpu_memory": gpu_memory * 1e9, "verifier": _verifier(script.verifier)}
 
-    def read(changed: Mapping[str, Any]) -> tuple[Any, Any, Sequence[Plan]]:
+    def read(changed: Mapping[str, Any]) -> tuple[Any, Any, Sequence[MemoryPlan]]:
         processes, way = changed.get("gpus", gpus), changed.get("sharding", sharding)
         training, model_args, _ = settings_of(changed, processes)
         critic = getattr(training, "critic_model", "policy")

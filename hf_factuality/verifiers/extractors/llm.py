@@ -36,7 +36,7 @@ _STATEMENT = re.compile(r"[-*•]\s+(\S.*)")
 
 
 @dataclass(frozen=True)
-class Claim:
+class ExtractedClaim:
     """An atomic claim: its span without label, with `claim` set; the characters of the sentence that it was taken from; and
     how it was found: `"exact"` (its very words), `"aligned"` (most of its words, in order), `"sentence"` (not found: it spans
     its sentence), `"completion"` (not even its sentence was found)."""
@@ -51,7 +51,7 @@ class Extraction:
     """The claims of one completion in the order of the text, and its sentences whose claims are `unknown`: no answer that
     could be read."""
 
-    claims: tuple[Claim, ...]
+    claims: tuple[ExtractedClaim, ...]
     unknown: tuple[tuple[int, int], ...] = ()
 
 
@@ -206,7 +206,7 @@ class LLMExtractor:
         for item, found in zip(inputs, units, strict=True):
             # Words of the completion and its question.
             around = frozenset(word for word, _, _ in content_words(f"{item.completion}\n{item.question or ''}"))
-            claims: list[Claim] = []
+            claims: list[ExtractedClaim] = []
             unknown: list[Sentence] = []
             for _, sentences in found:
                 answer = next(answers)
@@ -236,7 +236,7 @@ class LLMExtractor:
 
     def _claims(
         self, answer: list, item: VerifierInput, sentences: list[Sentence], around: frozenset[str]
-    ) -> list[Claim]:
+    ) -> list[ExtractedClaim]:
         """The claims of a unit, from its answer as `parse` reads it."""
         return self._anchored(answer, item, sentences[0], around)
 
@@ -267,8 +267,8 @@ class LLMExtractor:
 
     def _anchored(
         self, claims: Sequence[str], item: VerifierInput, sentence: Sentence, around: frozenset[str]
-    ) -> list[Claim]:
-        """[`Claim`] of each text, without repetitions."""
+    ) -> list[ExtractedClaim]:
+        """[`ExtractedClaim`] of each text, without repetitions."""
         report, result, seen = self.last_report, [], set()
         for text in claims:
             same = " ".join(text.split()).rstrip(".。").casefold()
@@ -282,7 +282,7 @@ class LLMExtractor:
                 report.invented += 1
                 continue
             start, end, anchor = anchor_claim(text, item.completion, sentence, around)
-            result.append(Claim(LabeledSpan(start, end, claim=text), sentence, anchor))
+            result.append(ExtractedClaim(LabeledSpan(start, end, claim=text), sentence, anchor))
         anchors = Counter(claim.anchor for claim in result)
         report.claims += len(result)
         report.exact += anchors["exact"]
@@ -355,7 +355,7 @@ class RLFHExtractor(LLMExtractor):
 
     def _claims(
         self, answer: list, item: VerifierInput, sentences: list[Sentence], around: frozenset[str]
-    ) -> list[Claim]:
+    ) -> list[ExtractedClaim]:
         claims = []
         for copied, statements in answer:
             place = _find_sentence(copied, item.completion, sentences)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from hf_factuality.errors import CheckpointError
 from hf_factuality.io.upload import naming_model
-from hf_factuality.verifiers.judges.pairs import PairJudge, PairVerifier
+from hf_factuality.verifiers.judges.pairs import ClassifierJudge, PairVerifier
 
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def load_hhem(
 
 
 @dataclass(eq=False, repr=False)
-class HHEMJudge(PairJudge):
+class HHEMJudge(ClassifierJudge):
     """As [`NLIJudge`], but premise and hypothesis stand in one prompt and the verdict is read at its first token.
 
     The score is the probability of class 1 ("consistent"), the largest over all premises; evidence that does not fit

@@ -11,7 +11,7 @@ from dataclasses import KW_ONLY, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from hf_factuality.verifiers.base import JudgeInput
-from hf_factuality.verifiers.judges.pairs import PairJudge, PairVerifier, sentence_bounds, windows_of
+from hf_factuality.verifiers.judges.pairs import ClassifierJudge, PairVerifier, sentence_bounds, windows_of
 
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def word_chunks(text: str, words: int = CHUNK_WORDS) -> list[str]:
 
 
 @dataclass(eq=False, repr=False)
-class MiniCheckJudge(PairJudge):
+class MiniCheckJudge(ClassifierJudge):
     """As [`~hf_factuality.verifiers.judges.hhem.HHEMJudge`], but an encoder-decoder that answers with "no" or "yes".
 
     The score is P(yes) among the two tokens at the first decoder step, the largest over the chunks of all passages. From
@@ -88,7 +88,7 @@ class MiniCheckJudge(PairJudge):
             raise ValueError(f"no_token_id and yes_token_id must be two ids below {size}, got {ids[0]!r}, {ids[1]!r}")
 
     def config(self) -> dict[str, Any]:
-        """See [`~hf_factuality.verifiers.judges.pairs.PairJudge.config`]."""
+        """See [`~hf_factuality.verifiers.judges.pairs.ClassifierJudge.config`]."""
         own = {name: getattr(self, name) for name in ("chunk_words", "no_token_id", "yes_token_id")}
         return {**super().config(), **own}
 

@@ -18,7 +18,7 @@ from hf_factuality.verifiers.judges.pairs import (
     NEUTRAL,
     NOT_SUPPORTED,
     SUPPORTED,
-    PairJudge,
+    ClassifierJudge,
     PairVerifier,
     without_special_tokens,
 )
@@ -59,7 +59,7 @@ def nli_roles(id2label: Mapping[int, Any], label_map: Mapping[int, str | Label] 
 
 
 @dataclass(eq=False, repr=False)
-class NLIJudge(PairJudge):
+class NLIJudge(ClassifierJudge):
     """Judge by a cross-encoder: premise = evidence, hypothesis = claim.
 
     Implements [`~hf_factuality.verifiers.base.Judge`]. Each passage is a premise of its own; one that does not fit
@@ -118,7 +118,7 @@ class NLIJudge(PairJudge):
         self.roles = nli_roles(self.model.config.id2label, self.label_map)
 
     def config(self) -> dict[str, Any]:
-        """See [`PairJudge.config`]."""
+        """See [`ClassifierJudge.config`]."""
         settings = super().config()
         if self.trust_remote_code:
             settings["trust_remote_code"] = True

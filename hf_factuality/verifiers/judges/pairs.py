@@ -105,7 +105,7 @@ def windows_of(text: str, pieces: Iterable[tuple[int, int, int]], room: int) -> 
 
 
 @dataclass(eq=False, repr=False)
-class PairJudge:
+class ClassifierJudge:
     """A model that reads a passage and a claim, and scores whether the one supports the other.
 
     Implements [`~hf_factuality.verifiers.base.Judge`]; the arguments are those of
@@ -366,10 +366,10 @@ class PairJudge:
 
 
 class PairVerifier(VerifierPipeline):
-    """Sentences of the completion, judged by a [`PairJudge`], that of the class, whose arguments are its own; `language` is as
+    """Sentences of the completion, judged by a [`ClassifierJudge`], that of the class, whose arguments are its own; `language` is as
     for [`SentenceExtractor`]."""
 
-    judges: ClassVar[type[PairJudge]]
+    judges: ClassVar[type[ClassifierJudge]]
     reads_evidence: ClassVar[bool] = True
 
     def __init__(

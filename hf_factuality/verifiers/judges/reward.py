@@ -16,7 +16,7 @@ from hf_factuality.functional.calibration import sigmoid
 from hf_factuality.spans import Label, LabeledSpan, Verification
 from hf_factuality.verifiers.base import VerifierInput
 from hf_factuality.verifiers.judges.compare import grounded_messages
-from hf_factuality.verifiers.judges.pairs import PairJudge, without_special_tokens
+from hf_factuality.verifiers.judges.pairs import ClassifierJudge, without_special_tokens
 
 
 logger = logging.getLogger(__name__)
@@ -25,7 +25,7 @@ Conversation = Sequence[Mapping[str, str]]
 
 
 @dataclass(eq=False, repr=False)
-class RewardJudge(PairJudge):
+class RewardJudge(ClassifierJudge):
     """A sequence classifier that reads conversations, as [`~trl.RewardTrainer`] and most published reward models are.
 
     Args:

@@ -9,7 +9,7 @@ from hf_factuality.spans import Label, LabeledSpan, Verification
 from hf_factuality.verifiers import SentenceExtractor
 from hf_factuality.verifiers.base import Judgement, VerifierInput
 from hf_factuality.verifiers.pipeline import VerifierPipeline
-from hf_factuality.verifiers.service import Row, judge_rows
+from hf_factuality.verifiers.service import VerificationRequest, judge_rows
 
 
 def asked(*texts):
@@ -48,7 +48,8 @@ class Judge:
 
 def verified(text):
     (judged,) = judge_rows(
-        VerifierPipeline(SentenceExtractor(), Judge()), [Row(VerifierInput(text, None, ("e",)), "answer")]
+        VerifierPipeline(SentenceExtractor(), Judge()),
+        [VerificationRequest(VerifierInput(text, None, ("e",)), "answer")],
     )
     return judged[0].verification
 

@@ -25,7 +25,7 @@ from hf_factuality.data import (
 from hf_factuality.errors import DataError, HubError
 from hf_factuality.methods.klcf.data import choose_items
 from hf_factuality.methods.klcf.reward import ChecklistReward
-from hf_factuality.methods.klcf.statements import Claim
+from hf_factuality.methods.klcf.statements import SampledClaim
 from hf_factuality.spans import Label, LabeledSpan, Verification
 from hf_factuality.verifiers import FActScoreExtractor, LLMJudge, VerifierPipeline
 from hf_factuality.verifiers.base import Judgement
@@ -97,7 +97,7 @@ def command(*argv):
 )  # fmt: skip
 def test_items_of_one_question(claims, items, dropped):
     counts = Counter()
-    claims = [Claim(*claim) for claim in claims]
+    claims = [SampledClaim(*claim) for claim in claims]
     assert choose_items(claims, ChecklistConfig(), counts) == items
     merged = counts.pop("merged", 0)
     assert +counts == dropped
@@ -106,7 +106,7 @@ def test_items_of_one_question(claims, items, dropped):
 
 
 def test_what_is_important():
-    claims = [Claim(n, text, S) for text, samples in (("k", 1), ("b", 3), ("c", 2)) for n in range(samples)]
+    claims = [SampledClaim(n, text, S) for text, samples in (("k", 1), ("b", 3), ("c", 2)) for n in range(samples)]
     for config, expected in (({"min_samples": 2}, "bc"), ({"max_items": 1}, "b"), ({"min_samples": 3}, "b")):
         assert "".join(text for text, _ in choose_items(claims, ChecklistConfig(**config), Counter())) == expected
 

@@ -7,7 +7,7 @@ import time
 import numpy as np
 import pytest
 
-from hf_factuality.methods.klcf.statements import Claim, by_meaning, by_words
+from hf_factuality.methods.klcf.statements import SampledClaim, by_meaning, by_words
 from hf_factuality.spans import Label
 
 
@@ -64,7 +64,7 @@ def close(texts):
 
 
 def merged(*texts, encode=None, threshold=0.95):
-    found = by_words(Claim(number, text, S) for number, text in enumerate(texts))
+    found = by_words(SampledClaim(number, text, S) for number, text in enumerate(texts))
     found = by_meaning(found, encode, threshold) if encode else found
     return [[claim.sample for claim in statement] for statement in found]
 
@@ -137,9 +137,9 @@ def test_ten_thousand_hostile_claims_take_no_quadratic_time():
         "%",
     ]
     pieces = [*marks, *string.ascii_letters, " ", " ", "9"]
-    claims = [Claim(n, "".join(rng.choices(pieces, k=rng.choice((3, 1000)))), S) for n in range(5000)]
-    claims += [Claim(n, "a" * 1000 + str(n), S) for n in range(2500)]
-    claims += [Claim(n, f"Ada did {''.join(rng.choices(string.ascii_lowercase, k=9))}", S) for n in range(2500)]
+    claims = [SampledClaim(n, "".join(rng.choices(pieces, k=rng.choice((3, 1000)))), S) for n in range(5000)]
+    claims += [SampledClaim(n, "a" * 1000 + str(n), S) for n in range(2500)]
+    claims += [SampledClaim(n, f"Ada did {''.join(rng.choices(string.ascii_lowercase, k=9))}", S) for n in range(2500)]
     start = time.process_time()
     found = by_words(claims)
     assert time.process_time() - start < 20

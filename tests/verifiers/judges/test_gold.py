@@ -5,7 +5,7 @@ import pytest
 from hf_factuality.spans import Label
 from hf_factuality.verifiers import GoldJudge, VerifierInput, load_pipeline, load_verifier
 from hf_factuality.verifiers.guard import GuardedVerifier
-from hf_factuality.verifiers.service import Row, judge_rows
+from hf_factuality.verifiers.service import VerificationRequest, judge_rows
 
 
 S, C = Label.SUPPORTED, Label.CONTRADICTED
@@ -34,8 +34,8 @@ def test_labels(scorer, answer, golds, label, score):
 
 
 def test_unknown_is_not_wrong():
-    rows = [Row(VerifierInput("Ulm", "?", evidence)) for evidence in ((), ("Ulm",))]
-    rows.append(Row(VerifierInput("  ", "?", ("Ulm",))))
+    rows = [VerificationRequest(VerifierInput("Ulm", "?", evidence)) for evidence in ((), ("Ulm",))]
+    rows.append(VerificationRequest(VerifierInput("  ", "?", ("Ulm",))))
     ((none, right, blank),) = judge_rows(GuardedVerifier(load_verifier("gold"), timeout=None), rows)
     assert none.left_out == "no_evidence" and right.found.spans[0].label is S and blank.left_out == "empty"
     (found,) = load_verifier("gold").verify([VerifierInput("Ulm", "?", (" ",))])
