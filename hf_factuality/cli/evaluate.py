@@ -87,11 +87,7 @@ def add_parser(commands: Any) -> None:
         "who chooses for accuracy: majority, or a verifier by its scores, as process:MODEL (default: the gold answers)"
     )
     flag("--best_of_by", metavar="WHO", help=by)
-    flag(
-        "--best_of_steps",
-        choices=AGGREGATES,
-        help="how a verifier's scores of the parts of an answer become one (default min)",
-    )
+    add_flag(how, "aggregate", ", for --best_of_by (default min)", choices=AGGREGATES)
     add_flag(how, "stop", "; may be repeated", action="append", metavar="TEXT")
     add_flag(how, "seed", ": of samples, of --limit and of HaluEval's candidates (default 0)", default=0)
     judging = evaluate.add_argument_group("who judges")

@@ -50,7 +50,7 @@ def evaluate(
     num_samples: int | None = None,
     best_of: str | None = None,
     best_of_by: str | None = None,
-    best_of_steps: str | None = None,
+    aggregate: str | None = None,
     stop: str | Sequence[str] | None = None,
     seed: int = 0,
     verifier: str | Verifier | None = None,
@@ -109,7 +109,7 @@ def evaluate(
             Arguments of the chat template.
         max_new_tokens, temperature, top_p, num_samples, stop, seed:
             How answers are sampled; by default as the benchmark says. `seed` is also of `limit`.
-        best_of, best_of_by, best_of_steps (`str`, *optional*):
+        best_of, best_of_by, aggregate (`str`, *optional*):
             Numbers with commas for the expected score of the best of N of the samples; who chooses; how scores of parts are one.
         verifier (`str` or `Verifier`, *optional*), verifier_base_url, verifier_tokens:
             A name for [`load_verifier`] or a verifier, for metrics over claims; its server, and room for its answers. Files of

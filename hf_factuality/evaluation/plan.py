@@ -51,7 +51,7 @@ _CHOICES = {
     "scope": SCOPES,
     "retriever": ("topic", "corpus"),
     "match": ("exact", "contained"),
-    "best_of_steps": AGGREGATES,
+    "aggregate": AGGREGATES,
 }
 # The prompts of these are a text that ends in "A:", which is no message of a chat.
 PLAIN = {("truthfulqa", "published"), ("truthfulqa-generation", "published")}
@@ -94,7 +94,7 @@ class Arguments:
     num_samples: int | None
     best_of: str | None
     best_of_by: str | None
-    best_of_steps: str | None
+    aggregate: str | None
     stop: Sequence[str] | None
     seed: int
     verifier: str | Verifier | None
@@ -142,7 +142,7 @@ class Task:
     own_metrics: Mapping[str, Callable[..., dict[str, Any]]] = field(default_factory=dict)
     best_of: tuple[int, ...] = ()
     best_of_by: str | None = None  # who chooses the answer that accuracy is of
-    best_of_steps: str = AGGREGATES[0]
+    aggregate: str = AGGREGATES[0]
     match: str | None = None  # how answers are compared with the gold ones, if nobody judges them
     items: Sequence[BenchmarkItem] = ()
     provenance: Mapping[str, Any] = field(default_factory=dict)
@@ -298,7 +298,7 @@ def _check_arguments(args: Arguments, benchmarks: Sequence[Benchmark], wanted: s
         (claims, ("knowledge",), f"it is for metrics over claims ({over_claims})"),
         (claims or "accuracy" in wanted, ("best_of",), f"it is for accuracy and {over_claims}"),
         (args.best_of and "accuracy" in wanted, ("best_of_by",), "it is for accuracy with `best_of`"),
-        (selects, ("best_of_steps",), "it is for `best_of_by` VERIFIER"),
+        (selects, ("aggregate",), "it is for `best_of_by` VERIFIER"),
         ("halluqa" in wanted or graded, ("judge",), f"it is for halluqa and {', '.join(GRADED_METRICS)}; {by_claims}"),
         (graded, ("match",), f"it is for {' and '.join(GRADED_METRICS)}"),
         (judged, ("verifier",), f"nobody judges {names}"),
@@ -402,7 +402,7 @@ def _task(args: Arguments, benchmark: Benchmark, metrics: tuple[str, ...]) -> Ta
     task = Task(benchmark, style, metrics, generation, answers, args.scope, checklists=args.suite == "long-form")
     task.match, task.own_metrics = args.match, args.own_metrics
     task.best_of = parse_best_of(args.best_of) if args.best_of is not None else ()
-    task.best_of_by, task.best_of_steps = args.best_of_by, args.best_of_steps or AGGREGATES[0]
+    task.best_of_by, task.aggregate = args.best_of_by, args.aggregate or AGGREGATES[0]
     if generation is None:
         refuse_if(
             args.base_url,

@@ -234,7 +234,7 @@ def accuracy(answers: TaskAnswers) -> dict[str, Any]:
         how = majority_of_n if task.best_of_by == "majority" else best_of_n
         parts["best_of"] = best_of_curve(rights, task.best_of, chosen, how)
         parts["not_chosen"] = sum(by is None for own in chosen for by in own)
-        settings |= {"best_of_by": task.best_of_by} | ({"best_of_steps": task.best_of_steps} if task.selector else {})
+        settings |= {"best_of_by": task.best_of_by} | ({"aggregate": task.aggregate} if task.selector else {})
         if task.selector and task.scope != SCOPES[0]:
             settings |= {"scope": task.scope}
     return make_result(
@@ -255,7 +255,7 @@ def _chosen_by(task: Task, samples: Sequence[Mapping[str, Any]], finals: list, r
     if task.selector:
         found = [found_in(sample, "selection") for sample in samples]
         scores = [[span.score for span in one.spans] if one and not one.error else [] for one in found]
-        return [aggregate_steps(own, task.best_of_steps) for own in scores]
+        return [aggregate_steps(own, task.aggregate) for own in scores]
     if task.best_of_by is None:
         return rights
     votes: dict[str, str] = {}

@@ -68,7 +68,7 @@ def test_what_is_too_low_is_named(files):
         ({"metrics": "abstention", "match": "fuzzy"}, "`match`"),
         ({"metrics": "factscore", "verifier": "lexical", "knowledge": "k", "retriever": "x"}, "`retriever`"),
         ({"metrics": "factscore", "verifier": "lexical", "scope": "all"}, "`scope`"),
-        ({"best_of": "1", "best_of_by": "lexical", "best_of_steps": "avg"}, "`best_of_steps`"),
+        ({"best_of": "1", "best_of_by": "lexical", "aggregate": "avg"}, "`aggregate`"),
         ({"model": [], "answers": []}, "`model`"),
         ({"model": "m"}, "`model`"),
         ({"revision": "v1"}, "`revision`"),

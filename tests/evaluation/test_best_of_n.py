@@ -198,7 +198,7 @@ SOLUTIONS = [
         # Right, right, wrong, wrong by .8, .1, .7 and nothing; right, wrong, wrong, wrong by .9, .8, .7 and .9.
         (("--best_of_by", "tests.methods.process_reward.test_reward:Steps"), [2 / 3, 1.0, 0.25, 0.5]),
         (
-            ("--best_of_by", "tests.methods.process_reward.test_reward:Steps", "--best_of_steps", "last"),
+            ("--best_of_by", "tests.methods.process_reward.test_reward:Steps", "--aggregate", "last"),
             [2 / 3, 1.0, 0.25, 0.5],
         ),
         # 72 and 72.0 are one answer; what is in no box has no vote.
@@ -221,7 +221,7 @@ def test_accuracy_of_what_is_chosen(tmp_path, command, monkeypatch, flags, wante
         "4": {"value": pytest.approx((wanted[1] + wanted[3]) / 2), "n": 2},
     }
     if "tests.rewards" in " ".join(flags):
-        assert accuracy["parts"]["not_chosen"] == 1 and accuracy["judge"] and accuracy["settings"]["best_of_steps"]
+        assert accuracy["parts"]["not_chosen"] == 1 and accuracy["judge"] and accuracy["settings"]["aggregate"]
         journal = (tmp_path / "r.gsm8k.answers.jsonl").read_text()
         assert json.loads(journal.splitlines()[1])["samples"][0]["selection"]["spans"][0]["score"] == 0.9
         monkeypatch.setattr(
