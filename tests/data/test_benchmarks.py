@@ -80,9 +80,9 @@ def test_what_is_known_can_be_run(name):
 
 
 def test_unknown_names_are_refused_with_similar_ones():
-    with pytest.raises(DataError, match="unknown benchmark 'GSM-8K'; did you mean 'gsm8k'"):
+    with pytest.raises(DataError, match="'GSM-8K'.*'gsm8k'"):
         get_benchmark("GSM-8K")
-    with pytest.raises(DataError, match="choose one of .*'aime-2024'.*'truthfulqa-generation'"):
+    with pytest.raises(DataError, match="'aime-2024'.*'truthfulqa-generation'"):
         load_items("zzz")
 
 
@@ -135,7 +135,7 @@ def test_a_folder_is_loaded_by_datasets_without_a_network(tmp_path, monkeypatch)
     monkeypatch.chdir(folder)
     assert load_items("gsm8k", path=".")[1] == provenance
     assert load_items("gsm8k", path=folder, split="train")[1]["rows"] == 5
-    with pytest.raises(DataError, match=r"'copy' has the splits \['train', 'test'\]; .* got 'validation'"):
+    with pytest.raises(DataError, match=r"'train', 'test'.*'validation'"):
         load_items("gsm8k", path=folder, split="validation")
 
 
@@ -150,7 +150,7 @@ def test_configurations_of_a_folder(tmp_path):
     )
     (folder / "README.md").write_text(card + "---\n")
     assert len(load_items("gsm8k", path=folder)[0]) == 2
-    with pytest.raises(DataError, match=r"configurations \['main', 'socratic'\], and none is called 'default'"):
+    with pytest.raises(DataError, match=r"'main', 'socratic'.*'default'"):
         load_items("math-500", path=folder)
 
 
@@ -185,12 +185,10 @@ def test_a_dataset_that_cannot_be_loaded(monkeypatch):
         error = huggingface_hub.errors.RepositoryNotFoundError
         raise error("404", response=SimpleNamespace(headers={}, request=None, status_code=404))
 
-    with pytest.raises(DataError, match="'nobody/nothing' .* cannot be loaded; check the name, and the network"):
+    with pytest.raises(DataError, match="'nobody/nothing'.*network"):
         load_items("gsm8k", path="nobody/nothing")  # the tests have no network
     monkeypatch.setattr(huggingface_hub.HfApi, "dataset_info", dataset_info)
-    with pytest.raises(
-        DataError, match="'nobody/nothing' .* is neither a file or folder here nor a dataset on the Hub"
-    ):
+    with pytest.raises(DataError, match="'nobody/nothing'.*Hub"):
         load_items("gsm8k", path="nobody/nothing")
 
 
@@ -229,9 +227,7 @@ def test_rows_that_cannot_be_used_are_counted_and_named(tmp_path, caplog):
     assert provenance["dropped"] == reasons
     assert (provenance["rows"], provenance["used"]) == (7, 2)
     assert "a.jsonl: dropped 2 of 7 rows, no answer: ['4', '5']" in caplog.text
-    with pytest.raises(
-        DataError, match="none of its 2 rows can be used: {'no question': 1, 'answer is no number': 1}"
-    ):
+    with pytest.raises(DataError, match="'no question': 1, 'answer is no number': 1"):
         load_items("gsm8k", path=write(tmp_path / "b.jsonl", rows[2:4]))
 
 

@@ -321,7 +321,7 @@ def test_an_error_of_a_worker_is_that_of_the_command(tmp_path):
     pytest.importorskip("ray")
     asked = read_questions([{"id": str(n), "question": f"Who was {n}?"} for n in range(4)])
     sampler = GivenResponses({question.id: ["a", "b"] for question in asked})
-    with pytest.raises(JudgingError, match="verification has failed .* no judge at all"):
+    with pytest.raises(JudgingError, match="no judge at all"):
         preferences_from(asked, sampler, Down(), tmp_path, workers=2, patience=0, progress=False)
 
 
@@ -428,7 +428,7 @@ def test_what_ends_every_worker_ends_the_command(tmp_path, capsys):
     pytest.importorskip("ray")
     asked = read_questions([{"id": str(n), "question": f"Who was {n}?"} for n in range(6)])
     sampler = GivenResponses({question.id: ["a", "b"] for question in asked})
-    with pytest.raises(JudgingError, match="workers of Ray died before they were done"):
+    with pytest.raises(JudgingError, match="died"):
         preferences_from(asked, sampler, Dies(), tmp_path / "run", workers=2, progress=False)
     rows = [{"completion": "a", "question": f"Who was {n // 400}?"} for n in range(1600)]
     argv = [

@@ -180,7 +180,7 @@ def test_halluqa_takes_one_completion():
         SamplingConfig(max_new_tokens=8, num_samples=2, seed=0),
         best_of=(1, 2),
     )
-    with pytest.raises(ValueError, match="--num_samples gives 2 completions per item: halluqa takes one .* several$"):
+    with pytest.raises(ValueError, match="--num_samples.* 2 .*halluqa"):
         check_samples(task, "--num_samples")
 
 

@@ -66,7 +66,7 @@ def test_missing_and_several_answers(joined):
         ([{"id": 1, "text": "a"}, {"text": "b"}], "give every row one"),
         ([{"text": "a"}, {"id": "b", "text": "b"}, {"id": "c", "text": "c"}], "give every row one"),
         ([{"id": 1, "text": "a"}, {"id": 1, "text": "b"}], "two rows have the id 1"),
-        ([{"id": 7, "text": "a"}], "no row .* has the id of an item: it has '7', the items 'a'"),
+        ([{"id": 7, "text": "a"}], "'7'.*'a'"),
         ([{"text": "a"}], "1 rows and the benchmark 3 items"),
         ([{"id": "a", "completions": ["x"]}, {"id": "b", "completions": ["x", "y"]}], "1 to 2 completions"),
     ],

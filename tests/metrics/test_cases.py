@@ -93,7 +93,5 @@ def test_functions_need_neither_evaluate_nor_datasets():
 
 
 def test_there_is_no_other_metric():
-    with pytest.raises(
-        ValueError, match="unknown metric 'factscor'; choose one of abstention, anah, calibration, factscore"
-    ):
+    with pytest.raises(ValueError, match="'factscor'.*factscore"):
         compute("factscor", [])

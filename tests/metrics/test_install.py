@@ -174,7 +174,7 @@ def test_the_default_cache_is_that_of_evaluate(tmp_path, monkeypatch):
 
 
 def test_an_unknown_metric_is_named():
-    with pytest.raises(ValueError, match="'bleu'; choose one of abstention, anah, calibration, factscore"):
+    with pytest.raises(ValueError, match="'bleu'.*factscore"):
         metric_path("bleu")
 
 

@@ -43,7 +43,7 @@ def test_each_sentence_is_judged_by_what_it_cites_alone():
 def test_by_name_with_the_judge_of_another(tmp_path):
     verifier = load_verifier("citations:lexical", threshold=0.9)
     assert verifier.judge.threshold == 0.9 and verifier.requires_evidence
-    with pytest.raises(ValueError, match="'compare:x' has no judge that could be asked"):
+    with pytest.raises(ValueError, match="'compare:x'"):
         load_verifier("citations:compare:x", base_url="http://localhost:1")
     with pytest.raises(ValueError, match="unknown verifier 'lexicl'"):
         load_verifier("citations:lexicl")

@@ -301,7 +301,7 @@ def test_unknown_classes_and_bad_settings_are_refused_by_name(tmp_path, monkeypa
 
 def test_a_model_with_code_needs_consent(nli_model, tmp_path):
     folder = judge_with(tmp_path, "NLIJudge", {"model": nli_model, "trust_remote_code": True})
-    with pytest.raises(HubError, match="runs code of its repository: pass trust_remote_code=True"):
+    with pytest.raises(HubError, match="pass trust_remote_code=True"):
         load_pipeline(folder)
     assert load_pipeline(folder, trust_remote_code=True, device="cpu").verify(INPUTS)
 
@@ -327,7 +327,7 @@ def test_the_config_of_a_model_is_not_written_over(tmp_path, text):
 def test_no_file(tmp_path):
     with pytest.raises(HubError, match="holds no verifier_config.json"):
         load_pipeline(tmp_path)
-    with pytest.raises(HubError, match="is a folder; only a repository has revisions"):
+    with pytest.raises(HubError, match="a folder.*revisions"):
         load_pipeline(tmp_path, "main")
 
 
@@ -380,7 +380,7 @@ def test_an_address_of_a_file_gets_no_key(tmp_path, monkeypatch):
             pickle.loads(pickle.dumps(verifier)).verify(INPUTS[:1])
             assert server.seen == keys
     for given in ({"api_key": "k"}, {"api_key_env": "HF_FACTUALITY_API_KEY"}):
-        with pytest.raises(HubError, match="a key is sent only to an address that you name"):
+        with pytest.raises(HubError, match="a key.*address"):
             load_pipeline(folder, client=given)
 
 

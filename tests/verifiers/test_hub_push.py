@@ -51,7 +51,7 @@ def test_a_pull_request(hub):  # noqa: F811
 
 def test_the_repository_of_a_model_is_left_alone(hub):  # noqa: F811
     repo = hub.add("someone/model", {"config.json": b'{"model_type": "bert"}'})
-    with pytest.raises(HubError, match="'someone/model' holds the config.json of something else \\('bert'\\)"):
+    with pytest.raises(HubError, match="'someone/model'.*'bert'"):
         push_pipeline(LexicalVerifier(), "someone/model")
     assert len(repo.log) == 1
 
@@ -80,7 +80,7 @@ def test_an_address_that_holds_the_key_is_no_hindrance(hub):  # noqa: F811
 
 
 def test_folders_of_this_machine_are_not_pushed_or_followed(hub, nli_model):  # noqa: F811
-    with pytest.raises(HubError, match="nobody else has '.*'; push the model first"):
+    with pytest.raises(HubError, match="push the model first"):
         push_pipeline(NLIVerifier(nli_model, device="cpu"), "someone/nli")
     assert hub.calls == []
     push_pipeline(LexicalVerifier(), "someone/nli")
@@ -98,5 +98,5 @@ def test_a_repository_opens_no_knowledge_of_this_machine(hub, tmp_path, monkeypa
     for part in (name, {"class": "KnowledgeBase", "settings": {"knowledge": name}}):
         retriever = {"class": "TopicRetriever", "settings": {"base": part}}
         change(hub.repos["model", "someone/spy"], lambda config, part=retriever: config.update(retriever=part))
-        with pytest.raises(HubError, match="refers to the path '.*private.sqlite', which is no repository"):
+        with pytest.raises(HubError, match="private.sqlite"):
             load_pipeline("someone/spy")

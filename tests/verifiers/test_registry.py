@@ -79,12 +79,12 @@ def test_served_models_need_an_address(made, monkeypatch, name):
 
 @pytest.mark.parametrize("name", ["lexical", "citations:lexical", f"{__name__}:Constant"])
 def test_an_argument_that_a_verifier_does_not_take(name):
-    with pytest.raises(ValueError, match="the verifier '.*': got an unexpected keyword argument 'base_url'"):
+    with pytest.raises(ValueError, match="'base_url'"):
         load_verifier(name, base_url="http://a/v1")
 
 
 def test_a_model_is_given_once():
-    with pytest.raises(ValueError, match="the model is given twice: 'nli:a' and model='b'"):
+    with pytest.raises(ValueError, match="'nli:a'.*model='b'"):
         load_verifier("nli:a", model="b")
 
 
@@ -97,7 +97,7 @@ def test_dotted_path():
 def test_object_is_returned_as_it_is():
     verifier = Constant()
     assert load_verifier(verifier) is verifier
-    with pytest.raises(ValueError, match=r"Constant is already made; it takes no arguments, got \['abstained'\]"):
+    with pytest.raises(ValueError, match=r"Constant.*'abstained'"):
         load_verifier(verifier, abstained=True)
 
 
@@ -105,7 +105,7 @@ def test_object_is_returned_as_it_is():
     ("name", "message"),
     [
         *CASES["unknown_names"],
-        (f"{__name__}:Constnat", "has no 'Constnat'; did you mean 'Constant'.*'lexical'"),
+        (f"{__name__}:Constnat", "'Constnat'.*'Constant'.*'lexical'"),
         (f"{__name__}:NoVerifier", "gives a NoVerifier: .*`verify`"),
     ],
 )

@@ -258,7 +258,7 @@ def test_class_names(names, roles):
 
 def test_label_map_gives_generic_classes_a_meaning(tmp_path):
     folder = save_model(tmp_path / "generic", {0: "LABEL_0", 1: "LABEL_1"})
-    with pytest.raises(ValueError, match=r'class 0 is called \'LABEL_0\'.*label_map=\{0: "contradicted", ...\}'):
+    with pytest.raises(ValueError, match="'LABEL_0'.*label_map"):
         NLIJudge(folder)
     inputs = [JudgeInput(CLAIM, ("a mat",))]
     expected = oracle(folder, "a mat", CLAIM)
@@ -298,7 +298,7 @@ def test_loaded_model_needs_its_tokenizer(three_way):
         NLIJudge(model)
     tokenizer = BertTokenizerFast.from_pretrained(three_way)
     tokenizer.pad_token = None
-    with pytest.raises(ValueError, match="no padding token: set one, or pass batch_size=1"):
+    with pytest.raises(ValueError, match="batch_size=1"):
         NLIJudge(model, tokenizer)
     assert NLIJudge(model, tokenizer, batch_size=1).judge([JudgeInput(CLAIM, ("a mat", "a dog"))])[0].label is not None
 
