@@ -244,7 +244,7 @@ def test_bad_arguments(nli, saved, tiny_model, tmp_path):
             ValueError,
             r"LexicalVerifier is already made; .*\['device'\]",
         ),
-        ({"model": object()}, ValueError, "is no verifier"),
+        ({"model": object()}, TypeError, "is no verifier"),
         # A language model is not taken for a classifier with random weights.
         ({"model": tiny_model}, ValueError, r"LlamaForCausalLM.*verifier_config.json"),
         ({"model": language_model}, ValueError, "LlamaForCausalLM is no sequence classifier"),
