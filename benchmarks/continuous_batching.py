@@ -1,6 +1,6 @@
 """Batches sorted by length (`LocalChat`) against continuous batching of transformers, at temperature 0.
 
-PYTHONPATH=. python benchmarks/continuous_batching.py --prompts 32 --batch_size 32
+PYTHONPATH=. python benchmarks/continuous_batching.py
 
 A Llama of random weights answers prompts of 20 to 200 tokens, of which about one token in a hundred ends an answer and 128
 are the limit. Prints seconds, the shorter of two runs, and whether the texts are the same.
@@ -44,10 +44,10 @@ def fastest(work, times=2):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--prompts", type=int, default=64)
+    parser.add_argument("--prompts", type=int, default=32)
     parser.add_argument("--hidden_size", type=int, default=512)
     parser.add_argument("--layers", type=int, default=8)
-    parser.add_argument("--batch_size", type=int, nargs="+", default=[8, 32])
+    parser.add_argument("--batch_size", type=int, nargs="+", default=[32])
     args = parser.parse_args()
     logging.disable(logging.WARNING)
     torch.manual_seed(0)
