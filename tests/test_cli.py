@@ -10,6 +10,7 @@ import pytest
 
 from hf_factuality.cli import main
 from hf_factuality.cli.main import as_flags
+from hf_factuality.trainers.memory.training_plan import METHODS
 
 
 @pytest.mark.parametrize("command", ["verify", "merge"])
@@ -108,5 +109,5 @@ def test_shells_complete_commands_and_flags(tmp_path):
         subprocess.run(command, env={**os.environ, **told}, check=True, timeout=60)
         found[line] = (tmp_path / "out").read_text().split("\n")
     assert [[word.strip() for word in words] for words in found.values()] == [
-        ["merge"], ["--dry_run"], ["fspo", "rlfh", "mask_dpo"]
+        ["merge"], ["--dry_run"], [*METHODS]
     ]  # fmt: skip

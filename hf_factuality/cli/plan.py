@@ -29,7 +29,8 @@ def add_parser(commands: Any) -> None:
     flag = parser.add_argument
     add_flag(parser, "model", ": id on the Hub or folder (default: that of --config)")
     method = "method of the training: fspo, rlfh, mask_dpo, fdpo, or package.module:Class, a configuration of your own"
-    flag("--method", required=True, metavar="METHOD", help=method)
+    named = flag("--method", required=True, metavar="METHOD", help=method)
+    named.completer = lambda **_: ("fspo", "rlfh", "mask_dpo", "fdpo")  # type: ignore[attr-defined]  # read by argcomplete
     add_flag(parser, "config", ", such as those in recipes/; its flags may follow too", metavar="FILE")
     flag("--gpus", type=int, default=1, help="processes of the training, one per GPU (default 1)")
     flag(
