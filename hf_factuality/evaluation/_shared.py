@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hf_factuality.hub.cards.card import format_value as shown
+from hf_factuality.hub.results import format_value as shown
 
 
 def split_names(given: Any) -> list[Any]:

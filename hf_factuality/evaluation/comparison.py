@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hf_factuality.errors import DataError
-from hf_factuality.hub.cards.scores import shown_value
-from hf_factuality.hub.results import changed_measurement, check_results, load_results, measurement
+from hf_factuality.hub.results import changed_measurement, check_results, load_results, measurement, shown_value
 from hf_factuality.io.markdown import cell
 
 

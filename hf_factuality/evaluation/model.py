@@ -34,8 +34,7 @@ from hf_factuality.evaluation.verification import AnswerJudge, AnswerVerifier
 from hf_factuality.functional.scoring import ClaimCounts, count_claims
 from hf_factuality.generation.base import ended_at_limit
 from hf_factuality.generation.journal import only_run
-from hf_factuality.hub.cards.scores import shown_count
-from hf_factuality.hub.results import check_same_model, environment, now, public, write_results
+from hf_factuality.hub.results import check_same_model, environment, now, public, shown_count, write_results
 from hf_factuality.io.files import write_atomically
 from hf_factuality.io.svg import plot_svg
 from hf_factuality.metrics._arguments import check_metric_args

@@ -26,8 +26,9 @@ from hf_factuality.hub.results import now
 from hf_factuality.io.files import write_atomically, writing
 from hf_factuality.methods.long_form import axes
 from hf_factuality.reading.completion import read_text
+from hf_factuality.reading.words import PRONOUNS
 from hf_factuality.spans import Label
-from hf_factuality.verifiers.judges.lexical_text import COMMON, PRONOUNS, tokens
+from hf_factuality.verifiers.judges.lexical_text import COMMON, tokens
 
 
 SCHEMA = "hf_factuality.suite/1"

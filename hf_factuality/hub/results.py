@@ -331,3 +331,21 @@ def differences(before: Any, after: Any, name: str = "") -> list[str]:
 def _short(value: Any) -> str:
     text = json.dumps(value, ensure_ascii=False)
     return text if len(text) <= 80 else text[:77] + "..."
+
+
+def shown_value(entry: Mapping[str, Any]) -> str:
+    """The value of an entry of results, and its interval."""
+    if entry["value"] is None:
+        return "n/a"
+    interval = entry["confidence_interval"]
+    shown = f" ({interval['low']:.3f} to {interval['high']:.3f})" if interval else ""
+    return f"{entry['value']:.3f}{shown}"
+
+
+def shown_count(entry: Mapping[str, Any]) -> str:
+    return str(entry["n_scored"]) + (f" of {entry['n']}" if entry["n_scored"] < entry["n"] else "")
+
+
+def format_value(value: Any) -> str:
+    """A figure with three digits behind the point; "n/a" for what is not known."""
+    return "n/a" if value is None else f"{value:.3f}" if isinstance(value, float) else str(value)

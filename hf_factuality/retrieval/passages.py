@@ -20,8 +20,8 @@ import numpy as np
 
 from hf_factuality.errors import RetrievalError
 from hf_factuality.reading.sentences import sentence_offsets
+from hf_factuality.reading.words import FUNCTION_WORDS
 from hf_factuality.retrieval.pages import Page
-from hf_factuality.verifiers.judges.lexical_text import FUNCTION_WORDS
 
 
 # FActScore's mark between its chunks (factscore/retrieval.py).

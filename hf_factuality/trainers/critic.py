@@ -25,7 +25,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from transformers import AutoModelForTokenClassification, PreTrainedModel
 
 from hf_factuality.errors import CheckpointError
-from hf_factuality.trainers.memory import decoder_layers
+from hf_factuality.trainers._layers import decoder_layers
 from hf_factuality.verifiers.judges.pairs import outside_zero3
 
 

@@ -25,7 +25,7 @@ from hf_factuality.hub.cards.settings import (
     own_words,
     plain_name,
 )
-from hf_factuality.hub.results import folder_fingerprint
+from hf_factuality.hub.results import folder_fingerprint, format_value
 from hf_factuality.io.files import write_atomically
 from hf_factuality.io.markdown import cell, code, escaped, one_line, unescaped
 
@@ -345,10 +345,6 @@ def format_table(rows: Sequence[Mapping[str, Any]]) -> str:
     widths = [max(len(line[column]) for line in cells) for column in range(len(header))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in cells]
     return "\n".join([lines[0], "  ".join("-" * width for width in widths), *lines[1:]])
-
-
-def format_value(value: Any) -> str:
-    return "n/a" if value is None else f"{value:.3f}" if isinstance(value, float) else str(value)
 
 
 def _quoted(text: str) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hf_factuality.errors import DataError, HubError
-from hf_factuality.hub.results import SCHEMA, changed_measurement, load_results, measurement
+from hf_factuality.hub.results import SCHEMA, changed_measurement, load_results, measurement, shown_count, shown_value
 from hf_factuality.io.markdown import cell, escaped
 
 
@@ -198,19 +198,6 @@ def _arguments(entry: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         found[f"{prefix}confidence_interval"] = [interval["low"], interval["high"]]
         found[f"{prefix}confidence_level"] = interval["level"]
     return found
-
-
-def shown_value(entry: Mapping[str, Any]) -> str:
-    """The value of an entry of results, and its interval."""
-    if entry["value"] is None:
-        return "n/a"
-    interval = entry["confidence_interval"]
-    shown = f" ({interval['low']:.3f} to {interval['high']:.3f})" if interval else ""
-    return f"{entry['value']:.3f}{shown}"
-
-
-def shown_count(entry: Mapping[str, Any]) -> str:
-    return str(entry["n_scored"]) + (f" of {entry['n']}" if entry["n_scored"] < entry["n"] else "")
 
 
 def _how(entries: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -8,9 +8,9 @@ from itertools import groupby
 from typing import Protocol
 
 from hf_factuality.methods.long_form.formula import corver
+from hf_factuality.reading.words import FUNCTION_WORDS, PRONOUNS
 from hf_factuality.spans import Label
 from hf_factuality.verifiers.base import JudgeInput, Judgement
-from hf_factuality.verifiers.judges.lexical_text import FUNCTION_WORDS, PRONOUNS
 
 
 _WORD = re.compile(r"[^\W_]+(?:[-'’.][^\W_]+)*|[,;:()]")

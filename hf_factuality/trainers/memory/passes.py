@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from hf_factuality.trainers._layers import decoder_layers
+
 
 _ATTENTION = "hf_factuality_plan"
 _traces: dict[tuple, Pass] = {}
@@ -267,12 +269,3 @@ def _without_memory(model: nn.Module) -> None:
                     made[id(old)] = nn.Parameter(new, old.requires_grad) if isinstance(old, nn.Parameter) else new
                 if old is not None:
                     tensors[name] = made[id(old)]
-
-
-def decoder_layers(model: nn.Module) -> nn.ModuleList:
-    """The layers of a language model, in order; `ValueError` if there is no list of as many as its configuration says."""
-    wanted = model.config.get_text_config().num_hidden_layers
-    for module in model.modules():
-        if isinstance(module, nn.ModuleList) and len(module) == wanted:
-            return module
-    raise ValueError(f"{type(model.config).__name__} has no list of {wanted} layers")

@@ -7,7 +7,7 @@ from bisect import bisect_left
 
 from rapidfuzz.distance import LCSseq
 
-from hf_factuality.verifiers.judges.lexical_text import FUNCTION_WORDS
+from hf_factuality.reading.words import FUNCTION_WORDS
 
 
 # Share of a claim's words that a sentence must hold, in order, for the claim to be found in it.

@@ -26,21 +26,19 @@ from typing import NamedTuple
 
 from hf_factuality.reading.completion import passage_sentences
 from hf_factuality.reading.sentences import guess_language
+from hf_factuality.reading.words import ARTICLES, FUNCTION_WORDS, PRONOUNS
 from hf_factuality.spans import Label
 from hf_factuality.verifiers.base import JudgeInput, Judgement
 from hf_factuality.verifiers.extractors.sentences import SentenceExtractor
 from hf_factuality.verifiers.judges.lexical_text import (
-    ARTICLES,
     COMMA,
     FUNCTION,
-    FUNCTION_WORDS,
     HEDGE,
     MONTH,
     MONTHS,
     NAME,
     NEGATION,
     NUMBER,
-    PRONOUNS,
     RUN_ON,
     WORD,
     Token,

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from hf_factuality.reading.declining import is_refusal
 from hf_factuality.reading.talk import is_talk
+from hf_factuality.reading.words import FUNCTION_WORDS
 
 
 # Kinds of token.
@@ -22,17 +23,6 @@ _HAN = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
 _TOKEN = re.compile(rf"[^\W\d_{_HAN}]+(?:['’][^\W\d_{_HAN}]+)*|\d+(?:[.,]\d+)*|[%,;:()，；：、（）]|[{_HAN}]+")
 _ASCII_TOKEN = re.compile(r"[A-Za-z]+(?:'[A-Za-z]+)*|\d+(?:[.,]\d+)*|[%,;:()]")  # the same, and twice as fast
 _HAS_HAN = re.compile(f"[{_HAN}]")
-FUNCTION_WORDS = frozenset(
-    """a an the and or but nor of in on at by to from with without for as into onto upon over under about
-    after before between during through than then so if that which who whom whose this these those there here
-    it its he him his she her hers they them their theirs we us our i me my mine you your is are was were be
-    been being am do does did has have had having will would can could may might must shall should not no
-    never s t st nd rd th also just only very more most such other another both each any some all same own
-    when where while what why how because until since although though however within per via etc one ones
-    perhaps maybe possibly probably presumably likely seem seems think believe guess suppose %""".split()
-)
-ARTICLES = frozenset(("a", "an", "the", "s", "st", "nd", "rd", "th"))
-PRONOUNS = frozenset(("he", "she", "it", "they", "his", "her", "its", "their", "this", "these"))
 # One term for all marks that separate names.
 COMMA = ","
 _PUNCTUATION = frozenset(",;:()，；：、（）")
