@@ -102,21 +102,23 @@ def blocks(text: str) -> list[Block]:
 
 
 def _paragraphs(text: str) -> list[Block]:
-    found, loose = [], True
+    # Ranges first: a block made anew for each line would copy a paragraph of many lines once per line.
+    found: list[tuple[int, int, bool]] = []
+    loose = True
     for match in _LINE.finditer(text):
         line = match[0].strip()
         if line:
             start = match.start() + match[0].index(line[0])
             end = start + len(line)
             if found and not loose:
-                last = found[-1]
-                found[-1] = Block(
-                    "prose", last.start, end, text[last.start : end], tuple(range(last.start, end)), loose=last.loose
-                )
+                found[-1] = (found[-1][0], end, found[-1][2])
             else:
-                found.append(Block("prose", start, end, line, tuple(range(start, end)), loose=loose))
+                found.append((start, end, loose))
         loose = not line
-    return found
+    return [
+        Block("prose", start, end, text[start:end], tuple(range(start, end)), loose=loose)
+        for start, end, loose in found
+    ]
 
 
 class _Walk:

@@ -49,7 +49,7 @@ def test_ranges_of_ten_thousand_random_texts():
 
 @pytest.mark.parametrize(
     "piece",
-    ["Ulm [1, ", "Ulm is here [1-999]. [2] It is so.[3]\n", "[", "**", "`", "> ", "- a\n", "| b |\n", "a. ", "<think>", "(1) a ", "我不知道，",
+    ["A.\n", "Ulm [1, ", "Ulm is here [1-999]. [2] It is so.[3]\n", "[", "**", "`", "> ", "- a\n", "| b |\n", "a. ", "<think>", "(1) a ", "我不知道，",
      "I can't ", "http://a.b/ ", "¹a", "*a ", "$a ", "\\boxed{", "#### ", "<a ", "[^1]: a\n\n", "no information about ", "[VERIFY] wrong "],
 )  # fmt: skip
 def test_time_grows_with_the_length(piece):
