@@ -19,8 +19,8 @@ from safetensors.numpy import load_file
 
 FOLDER = Path(__file__).resolve().parent
 WEIGHTS = FOLDER / "declining.safetensors"
-LONGEST = 800
-"""Characters that are looked at: the first ones, and a quarter of the last ones of a longer text."""
+LONGEST = 400
+"""Characters of the longest text that is judged."""
 NGRAM_BITS, CLASS_BITS = 17, 16
 
 _LATIN = ("en", "fr", "de", "es", "it", "pt")
@@ -48,7 +48,7 @@ _WRAP = (1 << 64) - 1
 
 def _powers(base: int) -> np.ndarray:
     found = [1]
-    for _ in range(2 * LONGEST):
+    for _ in range(LONGEST + 8):
         found.append(found[-1] * base & _WRAP)
     return np.array(found, dtype=np.uint64)
 
@@ -228,32 +228,44 @@ class Features(NamedTuple):
 
 
 def features(text: str, rules: tuple[float, ...]) -> Features | None:
-    """Features of a text, or `None` if no word of it can tell whether it declines."""
+    """Features of a text, or `None` if it is too long or no word of it can tell whether it declines."""
     if len(text) > LONGEST:
-        text = f"{text[: LONGEST * 3 // 4]} {text[-LONGEST // 4 :]}"
+        return None
     found = word_classes(text)
     empty = _classes().empty
-    if not any(one not in empty for those in found for one in those):
+    # A word alone is a name or a number, or the rules know it.
+    if len(found) < 2 or not any(one not in empty for those in found for one in those):
         return None
     characters, words = ngram_features(text.lower())
     return Features(characters, words, class_features(found), rules)
 
 
 @lru_cache(maxsize=1)
-def _weights() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _weights() -> tuple[np.ndarray, np.ndarray, tuple[float, ...]]:
     held = load_file(WEIGHTS)
-    return held["ngrams"], held["classes"], held["dense"]
+    return held["ngrams"], held["classes"], tuple(held["dense"].tolist())
 
 
 def log_odds(text: str, rules: tuple[float, ...]) -> float | None:
-    """Log-odds that a text declines, less the threshold; `None` if no word of it can tell."""
+    """Log-odds that a text declines, less those of the threshold; `None` if it is too long or no word of it can tell.
+
+    Args:
+        text (`str`):
+            The answer, without markup.
+        rules (`tuple[float, ...]`):
+            What the rules say of it, as in training.
+    """
     found = features(text, rules)
     if found is None:
         return None
-    ngrams, classes, dense = _weights()
-    # Scales of the tables, the intercept, then a weight for each of the rules.
-    total = float(dense[3]) + sum(value * weight for value, weight in zip(rules, dense[4:].tolist(), strict=True))
-    for scale, table, rows in zip(dense[:3].tolist(), (ngrams, ngrams, classes), found[:3], strict=True):
+    ngrams, classes, (intercept, of_characters, of_words, of_classes, *of_rules) = _weights()
+    total = intercept + sum(value * weight for value, weight in zip(rules, of_rules, strict=True))
+    for scale, table, rows in (
+        (of_characters, ngrams, found.characters),
+        (of_words, ngrams, found.words),
+        (of_classes, classes, found.classes),
+    ):
         if len(rows):
+            # The root keeps long texts from outweighing short ones.
             total += scale * int(table[rows].sum(dtype=np.int64)) / len(rows) ** 0.5
     return total

@@ -1,0 +1,197 @@
+"""Trains the model of `hf_factuality.reading.learned`, which tells whether an answer declines, on the labelled texts of the tests.
+
+    PYTHONPATH=. python benchmarks/train_declining.py [--out hf_factuality/reading/declining.safetensors]
+
+Prints precision and recall over folds, where each text is judged by a model that did not see it, and on the texts that are held
+out. `declining_unseen.json` is not read. The same texts give the same file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from safetensors.numpy import save_file
+
+from hf_factuality.reading import learned, read
+from hf_factuality.reading.declining import model_features
+
+
+CASES = Path(__file__).resolve().parent.parent / "tests" / "cases"
+NGRAMS, CLASSES = 1 << learned.NGRAM_BITS, 1 << learned.CLASS_BITS
+RULES = 6
+STRENGTH = 5.0
+"""Of the data against the penalty on the weights."""
+FOLDS = 8
+THRESHOLD = 0.4
+"""Probability of declining above which a text declines: below a half, for the folds are harder than answers are."""
+
+
+class Text(NamedTuple):
+    """A text with its label; `sure` if somebody checked it, and then the rules were mended on it."""
+
+    text: str
+    declines: bool
+    sure: bool
+
+
+def unmarked(text: str) -> str:
+    """A text of the hand-labelled cases without the marks of its spans."""
+    out, names = [], False
+    for character in text:
+        if character == "⟦":
+            names = True
+        elif character == ":" and names:
+            names = False
+        elif character != "⟧" and not names:
+            out.append(character)
+    return "".join(out)
+
+
+def training_texts() -> list[Text]:
+    """All labelled texts but those that are held out or unseen, each once."""
+    found: list[Text] = []
+    for name in ("declining_hard", "declining_written"):
+        for line in (CASES / "reading" / f"{name}.jsonl").read_text(encoding="utf-8").splitlines():
+            row = json.loads(line)
+            found.append(Text(row["text"], row["label"] != "answers", False))
+    for name in ("declining_more", "declining", "whole"):
+        rows = json.loads((CASES / "reading" / f"{name}.json").read_text(encoding="utf-8"))
+        found += [Text(unmarked(row["text"]), row["declines"], True) for row in rows if "declines" in row]
+    for part in json.loads((CASES / "declining.json").read_text(encoding="utf-8")).values():
+        found += [Text(text, kind == "declines", True) for kind in ("declines", "answers") for text in part[kind]]
+    return list({one.text: one for one in found}.values())
+
+
+class Rows(NamedTuple):
+    """Texts as a matrix: one row each, which is empty where the model says nothing."""
+
+    matrix: torch.Tensor
+    rules: np.ndarray
+    by_rules: np.ndarray
+    judged: np.ndarray
+    declines: np.ndarray
+
+
+def rows_of(texts: Sequence[Text]) -> Rows:
+    crows, columns, values = [0], [], []
+    rules, by_rules, judged = np.zeros((len(texts), RULES)), np.zeros(len(texts), bool), np.zeros(len(texts), bool)
+    for number, one in enumerate(texts):
+        by_rules[number], found = model_features([it.says for it in read(one.text).sentences])
+        if found is not None:
+            judged[number], rules[number] = True, found.rules
+            parts = (found.characters, found.words, np.array(found.classes, dtype=np.int64) + NGRAMS)
+            # Rows of one table may be both of characters and of words.
+            row = np.zeros(0, dtype=np.int64), np.zeros(0)
+            for part in parts:
+                row = np.append(row[0], part), np.append(row[1], np.full(len(part), max(len(part), 1) ** -0.5))
+            columns.append(row[0].astype(np.int64))
+            values.append(row[1])
+        crows.append(crows[-1] + (len(columns[-1]) if found is not None else 0))
+    matrix = torch.sparse_csr_tensor(
+        torch.tensor(crows),
+        torch.from_numpy(np.concatenate(columns)),
+        torch.from_numpy(np.concatenate(values)),
+        size=(len(texts), NGRAMS + CLASSES),
+    )
+    return Rows(matrix, rules, by_rules, judged, np.array([one.declines for one in texts]))
+
+
+def logistic(
+    product: Callable[[torch.Tensor], torch.Tensor],
+    transposed: Callable[[torch.Tensor], torch.Tensor],
+    size: int,
+    declines: np.ndarray,
+    weight: np.ndarray,
+    penalty: float,
+) -> torch.Tensor:
+    """Weights and, last, the intercept that minimise the weighted log loss plus half the penalty times their squares."""
+    weights = torch.zeros(size + 1, dtype=torch.float64, requires_grad=True)
+    wanted, each = torch.from_numpy(declines.astype(float)), torch.from_numpy(weight)
+    optimizer = torch.optim.LBFGS([weights], max_iter=300, history_size=10, line_search_fn="strong_wolfe",
+                                  tolerance_grad=1e-4, tolerance_change=1e-9)  # fmt: skip
+
+    def closure() -> torch.Tensor:
+        with torch.no_grad():
+            odds = product(weights[:-1]) + weights[-1]
+            loss = torch.nn.functional.binary_cross_entropy_with_logits(odds, wanted, each, reduction="sum")
+            errors = each * (odds.sigmoid() - wanted)
+            weights.grad = torch.cat([transposed(errors), errors.sum()[None]]) + penalty * weights
+            return loss + penalty / 2 * weights.square().sum()
+
+    optimizer.step(closure)
+    return weights.detach()
+
+
+def fit(rows: Rows, train: np.ndarray, weight: np.ndarray) -> torch.Tensor:
+    """The model without the rules, on the rows that are for training; the others weigh nothing."""
+    kept = np.where(train & rows.judged, weight, 0.0)
+    matrix = rows.matrix
+    transposed = matrix.to_sparse_coo().t().to_sparse_csr()
+    return logistic(
+        lambda it: matrix @ it, lambda it: transposed @ it, NGRAMS + CLASSES, rows.declines, kept, 1 / STRENGTH
+    )
+
+
+def odds_of(rows: Rows, weights: torch.Tensor) -> np.ndarray:
+    return (rows.matrix @ weights[:-1] + weights[-1]).numpy()
+
+
+def precision_and_recall(name: str, found: np.ndarray, wanted: np.ndarray) -> None:
+    right = int((found & wanted).sum())
+    print(f"{name}: precision {right / found.sum():.3f}, recall {right / wanted.sum():.3f} of {len(wanted)}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=learned.WEIGHTS)
+    out = parser.parse_args().out
+    texts = training_texts()
+    rows = rows_of(texts)
+    sure = np.array([one.sure for one in texts])
+    weight = np.where(sure, 2.0, 1.0)
+
+    # Folds: the weight of the rules is learnt where neither they nor the model saw the texts.
+    fold = np.random.default_rng(0).permutation(len(texts)) % FOLDS
+    odds = np.zeros(len(texts))
+    for number in range(FOLDS):
+        held = (fold == number) & ~sure
+        odds[held] = odds_of(rows, fit(rows, ~held, weight))[held]
+    fair = ~sure & rows.judged
+    both = torch.from_numpy(np.column_stack([odds, rows.rules]))
+    mixed = logistic(lambda it: both @ it, lambda it: both.T @ it, 1 + RULES, rows.declines, fair.astype(float), 0.1)
+    logit = np.log(THRESHOLD / (1 - THRESHOLD))
+    found = np.where(rows.judged, (both @ mixed[:-1] + mixed[-1]).numpy() > logit, rows.by_rules)
+    print("of the model alone and of each rule:", [round(it, 2) for it in mixed.tolist()])
+    precision_and_recall("rules", rows.by_rules[~sure], rows.declines[~sure])
+    precision_and_recall(f"rules and model, {FOLDS} folds", found[~sure], rows.declines[~sure])
+    hard = json.loads(json.dumps([one.text for one in texts])) and np.arange(len(texts)) < 3832
+    precision_and_recall("of these, the hard texts", found[hard], rows.declines[hard])
+
+    weights = fit(rows, np.ones(len(texts), bool), weight)
+    tables, scales = {}, {}
+    for name, part in (("ngrams", weights[:NGRAMS]), ("classes", weights[NGRAMS:-1])):
+        scales[name] = float(part.abs().max()) / 127
+        tables[name] = torch.round(part / scales[name]).to(torch.int8).numpy()
+    model, *of_rules, intercept = mixed.tolist()
+    intercept += model * float(weights[-1]) - logit
+    scale = [model * scales[name] for name in ("ngrams", "ngrams", "classes")]
+    save_file({**tables, "dense": np.array([intercept, *scale, *of_rules], dtype=np.float32)}, out)
+
+    held_out = json.loads((CASES / "reading" / "declining_held_out.json").read_text(encoding="utf-8"))
+    learned._weights.cache_clear()
+    wanted = np.array([row["declines"] for row in held_out])
+    if out == learned.WEIGHTS:
+        said = np.array([read(row["text"]).declines for row in held_out])
+        precision_and_recall("held out", said, wanted)
+    by_rules = rows_of([Text(row["text"], row["declines"], False) for row in held_out]).by_rules
+    precision_and_recall("held out, rules alone", by_rules, wanted)
+
+
+if __name__ == "__main__":
+    main()
