@@ -15,8 +15,7 @@ from enum import IntEnum
 from functools import cached_property, lru_cache
 from typing import Any
 
-from hf_factuality.reading import cues
-from hf_factuality.reading.learned import Features, features, log_odds
+from hf_factuality.reading import cues, learned
 from hf_factuality.reading.sentences import segmentation_language
 from hf_factuality.reading.talk import is_talk
 
@@ -428,18 +427,22 @@ _FEW = 3
 def declines_as_a_whole(sentences: Sequence[str]) -> bool:
     """Whether an answer declines: what the model says, and the rules where it says nothing."""
     declines = _declines_by_rules(sentences)
-    if not 0 < len(sentences) <= _FEW:
+    if not _short(sentences):
         return declines
-    odds = log_odds(_for_model(sentences), _told(sentences, declines))
+    odds = learned.log_odds(_for_model(sentences), _told(sentences, declines))
     return declines if odds is None else odds > 0
 
 
-def model_features(sentences: Sequence[str]) -> tuple[bool, Features | None]:
+def model_features(sentences: Sequence[str]) -> tuple[bool, learned.Features | None]:
     """What the rules say of an answer, and the features that the model sees, if it sees any: for its training."""
     declines = _declines_by_rules(sentences)
-    if not 0 < len(sentences) <= _FEW:
+    if not _short(sentences):
         return declines, None
-    return declines, features(_for_model(sentences), _told(sentences, declines))
+    return declines, learned.features(_for_model(sentences), _told(sentences, declines))
+
+
+def _short(sentences: Sequence[str]) -> bool:
+    return 0 < len(sentences) <= _FEW and sum(map(len, sentences)) <= learned.LONGEST
 
 
 def _for_model(sentences: Sequence[str]) -> str:
