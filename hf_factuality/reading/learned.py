@@ -8,10 +8,12 @@ share: `declining_words.txt` lists the words of each class. `benchmarks/train_de
 from __future__ import annotations
 
 import re
+from array import array
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
+from zlib import crc32
 
 import numpy as np
 from safetensors.numpy import load_file
@@ -34,8 +36,23 @@ _COMMONEST = {
     "it": "il lo la i gli le di del della e in un una per con che si al è dei nel da dal l dell",
     "pt": "o a os as de do da e em um uma por com para que se ao no na é dos das pelo",
 }
-_TOKENS = re.compile(r"[\u0900-\u0963\u0966-\u097f]+|[^\W\d_]+(?:'[^\W\d_]+)?'?|\d+|[?!:;.…\"«»“”„□「」『』？！。：；।]")
-_MARKS = {"?": "?", "？": "?", "!": "!", "！": "!", ":": ":", "：": ":", ".": ".", "。": ".", "।": ".", ";": ";", "；": ";", "…": "…"}
+_TOKENS = re.compile(
+    r"[\u0900-\u0963\u0966-\u097f]+|[^\W\d_]+(?:'[^\W\d_]+)?'?|\d+|[?!:;.…\"«»“”„□「」『』？！。：；।]"
+)
+_MARKS = {
+    "?": "?",
+    "？": "?",
+    "!": "!",
+    "！": "!",
+    ":": ":",
+    "：": ":",
+    ".": ".",
+    "。": ".",
+    "।": ".",
+    ";": ";",
+    "；": ";",
+    "…": "…",
+}
 _OTHER, _NUMBER, _QUOTED, _NAME = "other", "number", "quoted", "name"
 # Classes that say nothing by themselves: without another one there is nothing to judge.
 _EMPTY = (_OTHER, _NUMBER, _QUOTED, _NAME, "be", *dict.fromkeys(_MARKS.values()))
@@ -56,7 +73,7 @@ def _powers(base: int) -> np.ndarray:
 # Hash of characters i to j: (sums[j] - sums[i]) / base^i, all modulo 2^64.
 _POWERS, _INVERSES = _powers(_BASE), _powers(pow(_BASE, -1, 1 << 64))
 _SALTS = np.array([(number * _MIX + 0x2545F4914F6CDD1D) & _WRAP for number in range(16)], dtype=np.uint64)
-_SHIFT = np.uint64(64 - NGRAM_BITS)
+_MIXER, _SHIFT = np.uint64(_MIX), np.uint64(64 - NGRAM_BITS)
 
 
 class _Classes(NamedTuple):
@@ -135,8 +152,8 @@ def _language(text: str, words: Sequence[str]) -> str:
     return _LATIN[max(range(len(votes)), key=votes.__getitem__)]
 
 
-def word_classes(text: str) -> list[tuple[int, ...]]:
-    """Classes of the words of a text, in order; of Chinese and Japanese, of what is found in it."""
+def word_classes(text: str) -> tuple[list[str], list[tuple[int, ...]]]:
+    """Words of a text in lower case, and their classes, in order; of Chinese and Japanese, of the words that are listed."""
     classes = _classes()
     number = classes.number
     written = _TOKENS.findall(text)
@@ -152,7 +169,7 @@ def word_classes(text: str) -> list[tuple[int, ...]]:
             for at in range(1, len(found)):
                 if written[at][0].isupper() and tokens[at - 1] not in _MARKS and written[at] != "I":
                     found[at] = name if found[at] == other else (*name, *found[at])
-        return found
+        return tokens, found
     found, at = [], 0
     for match in classes.patterns[language].finditer(text):
         if text[at : match.start()].strip():
@@ -162,7 +179,7 @@ def word_classes(text: str) -> list[tuple[int, ...]]:
         found.append(_of_mark(token, number) or classes.exact[language].get(token, other))
     if text[at:].strip():
         found.append(other)
-    return found
+    return tokens, found
 
 
 def _of_mark(token: str, number: dict[str, int]) -> tuple[int, ...]:
@@ -198,31 +215,35 @@ def class_features(found: Sequence[tuple[int, ...]]) -> list[int]:
     return [(code * _MIX & _WRAP) >> (64 - CLASS_BITS) for code in sorted(codes)]
 
 
-def ngram_features(text: str) -> tuple[np.ndarray, np.ndarray]:
-    """Rows of the table of n-grams: of one to five characters, and of one to three words."""
-    padded = f" {text} "
-    characters = np.frombuffer(padded.encode("utf-32-le", "replace"), dtype=np.uint32).astype(np.uint64)
+def character_features(text: str) -> np.ndarray:
+    """Rows of the table of n-grams: of one to five characters of a text in lower case."""
+    characters = np.frombuffer(f" {text} ".encode("utf-32-le", "replace"), dtype=np.uint32)
     size = len(characters)
     sums = np.zeros(size + 1, dtype=np.uint64)
     np.cumsum(characters * _POWERS[:size], out=sums[1:])
-    grams = [
-        (((sums[n:] - sums[:-n]) * _INVERSES[: size + 1 - n] + _SALTS[n]) * np.uint64(_MIX)) >> _SHIFT
-        for n in range(1, min(5, size) + 1)
-    ]
-    spans = np.array([match.span() for match in _TOKENS.finditer(padded)], dtype=np.int64).reshape(-1, 2)
-    words = (sums[spans[:, 1]] - sums[spans[:, 0]]) * _INVERSES[spans[:, 0]]
-    hashed, runs = [], words
-    for n in range(3):
-        hashed.append(((runs ^ _SALTS[8 + n]) * np.uint64(_MIX)) >> _SHIFT)
-        runs = runs[:-1] * np.uint64(_BASE) + words[n + 1 :]
-    return np.unique(np.concatenate(grams)), np.unique(np.concatenate(hashed))
+    grams = [(sums[n:] - sums[:-n]) * _INVERSES[: size + 1 - n] + _SALTS[n] for n in range(1, min(5, size) + 1)]
+    hashed = np.concatenate(grams)
+    hashed *= _MIXER
+    hashed >>= _SHIFT
+    return hashed.view(np.int64)
+
+
+def word_features(words: Sequence[str]) -> list[int]:
+    """Rows of the table of n-grams: of one to three words."""
+    found = []
+    for n in range(1, 4):
+        for at in range(len(words) - n + 1):
+            found.append(
+                (crc32(" ".join(words[at : at + n]).encode("utf-8", "replace")) * _MIX & _WRAP) >> (64 - NGRAM_BITS)
+            )
+    return found
 
 
 class Features(NamedTuple):
     """Rows of the tables that a text has, and what the rules say of it."""
 
     characters: np.ndarray
-    words: np.ndarray
+    words: list[int]
     classes: list[int]
     rules: tuple[float, ...]
 
@@ -231,19 +252,19 @@ def features(text: str, rules: tuple[float, ...]) -> Features | None:
     """Features of a text, or `None` if it is too long or no word of it can tell whether it declines."""
     if len(text) > LONGEST // 3 and (len(text) > LONGEST or _KANA.search(text) or _HAN.search(text)):
         return None
-    found = word_classes(text)
-    empty = _classes().empty
+    tokens, found = word_classes(text)
     # A word alone is a name or a number, or the rules know it.
-    if len(found) < 2 or not any(one not in empty for those in found for one in those):
+    if len(found) < 2 or _classes().empty.issuperset(one for those in found for one in those):
         return None
-    characters, words = ngram_features(text.lower())
-    return Features(characters, words, class_features(found), rules)
+    return Features(character_features(text.lower()), word_features(tokens), class_features(found), rules)
 
 
 @lru_cache(maxsize=1)
-def _weights() -> tuple[np.ndarray, np.ndarray, tuple[float, ...]]:
+def _weights() -> tuple[np.ndarray, array[int], array[int], tuple[float, ...]]:
     held = load_file(WEIGHTS)
-    return held["ngrams"], held["classes"], tuple(held["dense"].tolist())
+    # Arrays are faster where few rows are read, one by one.
+    ngrams, classes = (array("b", held[name].tobytes()) for name in ("ngrams", "classes"))
+    return held["ngrams"].astype(np.int32), ngrams, classes, tuple(held["dense"].tolist())
 
 
 def log_odds(text: str, rules: tuple[float, ...]) -> float | None:
@@ -258,14 +279,9 @@ def log_odds(text: str, rules: tuple[float, ...]) -> float | None:
     found = features(text, rules)
     if found is None:
         return None
-    ngrams, classes, (intercept, of_characters, of_words, of_classes, *of_rules) = _weights()
+    of_ngrams, ngrams, classes, (intercept, of_characters, of_words, of_classes, *of_rules) = _weights()
     total = intercept + sum(value * weight for value, weight in zip(rules, of_rules, strict=True))
-    for scale, table, rows in (
-        (of_characters, ngrams, found.characters),
-        (of_words, ngrams, found.words),
-        (of_classes, classes, found.classes),
-    ):
-        if len(rows):
-            # The root keeps long texts from outweighing short ones.
-            total += scale * int(table[rows].sum(dtype=np.int64)) / len(rows) ** 0.5
-    return total
+    # The root keeps long texts from outweighing short ones.
+    total += of_characters * int(of_ngrams[found.characters].sum()) / len(found.characters) ** 0.5
+    total += of_words * sum(map(ngrams.__getitem__, found.words)) / len(found.words) ** 0.5
+    return total + of_classes * sum(map(classes.__getitem__, found.classes)) / len(found.classes) ** 0.5
