@@ -33,7 +33,7 @@ HARD = 3832
 JOINED = ((False, False, 50), (True, False, 30), (True, True, 30))
 """Whether the first and the second text of a pair decline, and how many such pairs there are of a language."""
 THRESHOLD = 0.48
-"""Probability of declining above which a text declines: below a half, for the folds are harder than answers are."""
+"""Probability of declining above which a text declines."""
 
 
 class Text(NamedTuple):
