@@ -1,9 +1,10 @@
 """Trains the model of `hf_factuality.reading.learned`, which tells whether an answer declines, on the labelled texts of the tests.
 
-    PYTHONPATH=. python benchmarks/train_declining.py [--out hf_factuality/reading/declining.safetensors]
+    PYTHONPATH=. python benchmarks/train_declining.py [--out FILE] [--data ../shared/data]
 
 Prints precision and recall over folds, where each text is judged by a model that did not see it, and on the texts that are held
-out. `declining_unseen.json` is not read. The same texts give the same file.
+out. With `--data`, also how many answers of HaluEval, names of ParaRel and sentences of Wikipedia (from HaluEval) are said to
+decline. `declining_unseen.json` is not read. The same texts give the same file.
 """
 
 from __future__ import annotations
@@ -16,10 +17,12 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from lexical_verifier import read_jsonl, read_parquet
 from safetensors.numpy import save_file
 
 from hf_factuality.reading import learned, read
 from hf_factuality.reading.declining import model_features
+from tests.reading.cases import unmarked
 
 
 CASES = Path(__file__).resolve().parent.parent / "tests" / "cases"
@@ -44,19 +47,6 @@ class Text(NamedTuple):
     sure: bool
 
 
-def unmarked(text: str) -> str:
-    """A text of the hand-labelled cases without the marks of its spans."""
-    out, names = [], False
-    for character in text:
-        if character == "⟦":
-            names = True
-        elif character == ":" and names:
-            names = False
-        elif character != "⟧" and not names:
-            out.append(character)
-    return "".join(out)
-
-
 def training_texts() -> list[Text]:
     """All labelled texts but those that are held out or unseen, each once."""
     found: list[Text] = []
@@ -66,14 +56,14 @@ def training_texts() -> list[Text]:
             found.append(Text(row["text"], row["label"] != "answers", False))
     for name in ("declining_more", "declining", "whole"):
         rows = json.loads((CASES / "reading" / f"{name}.json").read_text(encoding="utf-8"))
-        found += [Text(unmarked(row["text"]), row["declines"], True) for row in rows if "declines" in row]
+        found += [Text(unmarked(row["text"])[0], row["declines"], True) for row in rows if "declines" in row]
     for part in json.loads((CASES / "declining.json").read_text(encoding="utf-8")).values():
         found += [Text(text, kind == "declines", True) for kind in ("declines", "answers") for text in part[kind]]
-    # Texts that were labelled for something else state something; a few of them are refusals, which the rules find.
+    # Texts that were labelled for something else: none of them declines.
     for name in ("markup", "citations", "confidence", "answers", "whole"):
         for row in json.loads((CASES / "reading" / f"{name}.json").read_text(encoding="utf-8")):
             if "declines" not in row:
-                for text in (unmarked(row["text"]), *row.get("says", ())):
+                for text in (unmarked(row["text"])[0], *row.get("says", ())):
                     found.append(Text(text, False, True))
     return list({one.text: one for one in found}.values())
 
@@ -173,10 +163,28 @@ def precision_and_recall(name: str, found: np.ndarray, wanted: np.ndarray) -> No
     print(f"{name}: precision {right / found.sum():.3f}, recall {right / wanted.sum():.3f} of {len(wanted)}")
 
 
+def false_alarms(data: Path) -> None:
+    """How many texts that state something are said to decline, by the rules and by the model."""
+    rows = read_parquet(data / "fspo/halueval-train.parquet", ["right_answer", "knowledge"])
+    names = {row["obj_label"] for path in sorted(data.glob("pararel/facts/*.jsonl")) for row in read_jsonl(path)}
+    for name, texts in {
+        "answers of HaluEval": [str(row["right_answer"]) for row in rows],
+        "names of ParaRel": sorted(names),
+        "sentences of Wikipedia": [text for row in rows[:700] for text in row["knowledge"].split(". ")],
+    }.items():
+        by_rules = [model_features([it.says for it in read(text).sentences])[0] for text in texts]
+        added = sum(read(text).declines and not before for text, before in zip(texts, by_rules, strict=True))
+        print(
+            f"{name}: {len(texts)}, of which the rules say that {sum(by_rules)} decline, and the model of {added} more"
+        )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=learned.WEIGHTS)
-    out = parser.parse_args().out
+    parser.add_argument("--data", type=Path, help="A folder with HaluEval and ParaRel.")
+    args = parser.parse_args()
+    out = args.out
     alone, pairs = training_texts(), joined_texts()
     texts = alone + pairs
     rows = rows_of(texts)
@@ -220,6 +228,8 @@ def main() -> None:
         precision_and_recall("held out", said, wanted)
     by_rules = rows_of([Text(row["text"], row["declines"], False) for row in held_out]).by_rules
     precision_and_recall("held out, rules alone", by_rules, wanted)
+    if args.data:
+        false_alarms(args.data)
 
 
 if __name__ == "__main__":
