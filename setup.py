@@ -51,6 +51,7 @@ setup(
         "hf_factuality": ["MODEL_CARD_TEMPLATE.md", "py.typed", "recipes/**/*.yaml", "recipes/**/*.sbatch"],
         "hf_factuality.data.benchmarks": ["*.txt"],
         "hf_factuality.evaluation": ["*.txt"],
+        "hf_factuality.reading": ["*.txt", "*.safetensors"],
         "hf_factuality.verifiers.prompts": ["*.txt"],
     },
     python_requires=">=3.11,<3.14",

@@ -149,6 +149,9 @@ def read_text(
     if declines_as_read(blocks, sentences):
         # Advice and excuses beside a refusal are no claims.
         sentences = [replace(it, kind="talk") if it.kind == "statement" else it for it in sentences]
+    elif len(sentences) == 1 and sentences[0].kind == "refusal":
+        # What commits to an answer is a claim.
+        sentences = [replace(sentences[0], kind="statement")]
     return tuple(blocks), tuple(sentences), tuple(citations)
 
 

@@ -2,7 +2,8 @@
 
 A sentence is cut into parts. A part declines if it holds a cue of a language in [`~hf_factuality.reading.cues`]; it is beside
 that if it excuses, advises, asks or offers; anything else commits to an answer, and so does a guess. What stands in quotation
-marks is somebody else's. The rules are on words, so a judge is better.
+marks is somebody else's. Of a short answer, what the rules say is one feature of the model in
+[`~hf_factuality.reading.learned`], which decides.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from enum import IntEnum
 from functools import cached_property, lru_cache
 from typing import Any
 
-from hf_factuality.reading import cues
+from hf_factuality.reading import cues, learned
 from hf_factuality.reading.sentences import segmentation_language
 from hf_factuality.reading.talk import is_talk
 
@@ -419,8 +420,52 @@ def _says_more(sentence: str, language: _Language) -> bool:
     return False
 
 
+_FEW = 3
+"""Sentences of the longest answer that is left to the model: it learnt from texts of one to three."""
+
+
 def declines_as_a_whole(sentences: Sequence[str]) -> bool:
-    """Whether an answer declines: a sentence of it does, or it only asks back, greets or offers, and none commits."""
+    """Whether an answer declines: what the model says, and the rules where it says nothing."""
+    declines = _declines_by_rules(sentences)
+    if not _short(sentences):
+        return declines
+    odds = learned.log_odds(_for_model(sentences), _told(sentences, declines))
+    return declines if odds is None else odds > 0
+
+
+def model_features(sentences: Sequence[str]) -> tuple[bool, learned.Features | None]:
+    """What the rules say of an answer, and the features that the model sees, if it sees any: for its training."""
+    declines = _declines_by_rules(sentences)
+    if not _short(sentences):
+        return declines, None
+    return declines, learned.features(_for_model(sentences), _told(sentences, declines))
+
+
+def _short(sentences: Sequence[str]) -> bool:
+    return 0 < len(sentences) <= _FEW and sum(map(len, sentences)) <= learned.LONGEST
+
+
+def _for_model(sentences: Sequence[str]) -> str:
+    text = " ".join(map(_plain, sentences))
+    return text if text.isascii() else text.translate(_SIMPLIFIED)
+
+
+def _told(sentences: Sequence[str], declines: bool) -> tuple[float, ...]:
+    """What the rules say of an answer, in numbers."""
+    parts = {part for sentence in sentences for part in _parts(sentence)[0]}
+    doubts = not parts.isdisjoint((Part.DECLINES, Part.UNKNOWN))
+    return (
+        float(declines),
+        float(any(map(is_refusal, sentences))),
+        float(Part.DECLINES in parts),
+        float(Part.UNKNOWN in parts),
+        float(doubts and Part.COMMITS in parts),
+        float(len(sentences) > 1),
+    )
+
+
+def _declines_by_rules(sentences: Sequence[str]) -> bool:
+    """Whether a sentence of an answer declines, or it only asks back, greets or offers, and none commits."""
     if not sentences or sum(map(len, sentences)) > 4 * _LONGEST:
         return False
     known: dict[_Language, None] = {}

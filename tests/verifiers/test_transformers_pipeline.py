@@ -32,7 +32,7 @@ INPUTS = [
     VerifierInput("The cat sat.", "What sat?", ("The cat sat on the mat.", "A dog.")),
     VerifierInput("the red mat is blue.", None, ("the mat is red.",)),
     VerifierInput(""),
-    VerifierInput("Nothing to check it by."),
+    VerifierInput("The lake is deep."),
 ]
 
 
