@@ -25,7 +25,7 @@ ROWS = [
     {"completion": "The cat sat.", "evidence": ["The cat sat on the mat.", "A dog."], "question": "What sat?"},
     {"text": "the red mat is blue.", "evidence": ("the mat is red.", " ", None), "id": 7},
     {"text": "", "evidence": []},
-    {"text": "Nothing to check it by."},
+    {"text": "The lake is deep."},
 ]
 INPUTS = [
     VerifierInput(ROWS[0]["text"], None, (ROWS[0]["evidence"],)),
