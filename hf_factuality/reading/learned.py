@@ -253,8 +253,8 @@ def features(text: str, rules: tuple[float, ...]) -> Features | None:
     if len(text) > LONGEST // 3 and (len(text) > LONGEST or _KANA.search(text) or _HAN.search(text)):
         return None
     tokens, found = word_classes(text)
-    # A word alone is a name or a number, or the rules know it; a token without spaces may be a sentence.
-    alone = sum(token[0].isalpha() for token in tokens) < 2 and not (_HAN.search(text) or _KANA.search(text))
+    # One or two words are a name or a number ("well known"), or the rules know them; a token without spaces may be a sentence.
+    alone = sum(token[0].isalpha() for token in tokens) < 3 and not (_HAN.search(text) or _KANA.search(text))
     if alone or len(found) < 2 or _classes().empty.issuperset(one for those in found for one in those):
         return None
     return Features(character_features(text.lower()), word_features(tokens), class_features(found), rules)
