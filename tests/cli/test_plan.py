@@ -18,7 +18,7 @@ def folder(tmp_path_factory):
     """The configuration of 1.2 billion weights."""
     path = tmp_path_factory.mktemp("model")
     LlamaConfig(
-        vocab_size=32000, hidden_size=2048, intermediate_size=8192, num_hidden_layers=16, num_attention_heads=16
+        vocab_size=32000, hidden_size=4096, intermediate_size=16384, num_hidden_layers=4, num_attention_heads=16
     ).save_pretrained(path)
     return str(path)
 
@@ -53,8 +53,8 @@ def test_command_and_function_give_the_same_result(folder, method, capsys):
     found = hf_factuality.plan(method, **own, **settings)
     status, shown = printed(capsys, *flags)
     assert status == (not found.fits) and shown == json.loads(json.dumps(found.to_dict()))
-    # What the settings say has an effect: 16 x (2048 + 2048) numbers for each of 2 x 16 matrices.
-    assert any(term.name == "gradients" and "0.0021 billion" in term.why for term in found.best.terms)
+    # What the settings say has an effect: 16 x (4096 + 4096) numbers for each of 2 x 4 matrices.
+    assert any(term.name == "gradients" and "0.00105 billion" in term.why for term in found.best.terms)
     assert hf_factuality.plan(method, settings, **own) == found
     whole = hf_factuality.plan(method, settings, **own, use_peft=False)
     assert whole.best.peak > found.best.peak and not whole.fits and whole.advice

@@ -105,15 +105,14 @@ def test_the_command_and_the_script_train_the_same_model(tiny_model, tmp_path):
     flags = ["--model_name_or_path", tiny_model, "--train-files", tmp_path / "train.parquet", "--max_steps", "2"]
     flags += ["--num_generations", "2", "--max_completion_length", "8", "--learning_rate", "0.01", *FAST]
     flags += ["--verifier", f"{__name__}:EveryOther", "--verify_scope", "completion"]
-    weights = {}
-    for name, program in {
-        "script": [REPOSITORY / "examples" / "train_fspo.py"], "command": ["-m", "hf_factuality", "train", "fspo"]
-    }.items():  # fmt: skip
-        command = [sys.executable, *map(str, [*program, *flags, "--output_dir", tmp_path / name])]
-        environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
-        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
-        assert done.returncode == 0, done.stderr
-        weights[name] = load_file(tmp_path / name / "model.safetensors")
+    assert main(["train", "fspo", *map(str, [*flags, "--output_dir", tmp_path / "command"])]) == 0
+    script = map(str, [REPOSITORY / "examples" / "train_fspo.py", *flags, "--output_dir", tmp_path / "script"])
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    done = subprocess.run(
+        [sys.executable, *script], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    weights = {name: load_file(tmp_path / name / "model.safetensors") for name in ("command", "script")}
     before = load_file(f"{tiny_model}/model.safetensors")
     assert all((weights["script"][name] == weights["command"][name]).all() for name in before)
     assert any((weights["script"][name] != before[name]).any() for name in before)

@@ -17,6 +17,7 @@ from transformers import (
     BertForSequenceClassification,
     DeepseekV3Config,
     FalconConfig,
+    Gemma3TextConfig,
     LlamaConfig,
     MambaConfig,
     Qwen3MoeConfig,
@@ -26,6 +27,7 @@ from transformers import (
 from hf_factuality import FactGRPOConfig, MaskDPOConfig, TokenRewardPPOConfig
 from hf_factuality.cli import main
 from hf_factuality.trainers.memory import PHASES, SHARDINGS, Term, VerifierModel, memory_plan, peak, trace
+from hf_factuality.trainers.memory.passes import _trace
 from hf_factuality.verifiers.registry import model_in_process
 
 
@@ -53,6 +55,16 @@ def test_a_trace_counts_what_the_model_has(tied):
     assert found.stream == 2 * 8 * 32 * 4 and found.head == 96 * 32 and found.tied is tied
     assert found.cache == 2 * 3 * 2 * 8 * 4  # keys and values, layers, heads, width, bytes
     assert config.use_cache and config.dtype is None  # as it was
+
+
+@pytest.mark.parametrize(
+    "peft", [None, LoraConfig(target_modules=["q_proj", "o_proj"], layers_to_transform=[0, 2, 3, 5])]
+)
+@pytest.mark.parametrize("kind", [LlamaConfig, Gemma3TextConfig, Qwen3MoeConfig])
+def test_layers_alike_are_traced_as_if_each_were_computed(kind, peft):
+    """With two kinds of layers that take turns, as Gemma's windows do, and with adapters on some of them."""
+    config = kind(**{**SMALL, "num_hidden_layers": 7, "head_dim": 8, "sliding_window": 4})
+    assert _trace(config, 2, 8, True, peft) == _trace(config, 2, 8, True, peft, twins=False)
 
 
 def test_a_trace_keeps_what_a_real_pass_keeps():

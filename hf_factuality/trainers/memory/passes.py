@@ -98,6 +98,18 @@ def _attention(module, query, key, value, *args, **kwargs):
     return _Attention.apply(query, key, value).transpose(1, 2).contiguous(), None
 
 
+class _Twin(torch.autograd.Function):
+    """Stands for a layer whose like has been traced: an output of the input's shape, joined to what came before."""
+
+    @staticmethod
+    def forward(ctx, states):
+        return torch.empty_like(states)
+
+    @staticmethod
+    def backward(ctx, *gradients):
+        raise NotImplementedError
+
+
 def trace(config: Any, rows: int, length: int, mixed: bool = False, peft_config: Any = None) -> Pass:
     """One pass of the language model of `config` over `rows` texts of `length` tokens, on tensors without memory.
 
@@ -121,7 +133,7 @@ def trace(config: Any, rows: int, length: int, mixed: bool = False, peft_config:
     return _traces[key]
 
 
-def _trace(config: Any, rows: int, length: int, mixed: bool, peft_config: Any) -> Pass:
+def _trace(config: Any, rows: int, length: int, mixed: bool, peft_config: Any, twins: bool = True) -> Pass:
     from torch._subclasses.fake_tensor import FakeTensorMode
     from transformers import AutoModelForCausalLM
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
@@ -152,6 +164,7 @@ def _trace(config: Any, rows: int, length: int, mixed: bool, peft_config: Any) -
             for number, layer in enumerate(layers):
                 layer.register_forward_pre_hook(lambda *_, number=number: where.__setitem__(0, number))
                 layer.register_forward_hook(lambda *_: where.__setitem__(0, -1))
+            known = _twins(layers) if twins else {}
             ids = torch.zeros(rows, length, dtype=torch.long)
             with (
                 torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor),
@@ -167,7 +180,9 @@ def _trace(config: Any, rows: int, length: int, mixed: bool, peft_config: Any) -
                 parameters=sum(p.numel() for p in model.parameters()),
                 trainable=sum(p.numel() for p in model.parameters() if p.requires_grad),
                 layers=tuple(sum(p.numel() for p in layer.parameters()) for layer in layers),
-                kept=tuple(sum(size for at, size in kept.values() if at == n) for n in range(len(layers))),
+                kept=tuple(
+                    sum(size for at, size in kept.values() if at == known.get(n, n)) for n in range(len(layers))
+                ),
                 outside=sum(size for at, size in kept.values() if at == -1), stream=stream, head=head.numel(),
                 tied=head is base.get_input_embeddings().weight,
                 cache=2 * len(layers) * heads * width * (2 if mixed else dtype.itemsize),
@@ -176,6 +191,49 @@ def _trace(config: Any, rows: int, length: int, mixed: bool, peft_config: Any) -
             )  # fmt: skip
     except (RuntimeError, NotImplementedError, AttributeError, KeyError) as error:
         raise ValueError(f"{type(config).__name__} cannot be planned: {error!r:.200}") from error
+
+
+def _twins(layers: Sequence[nn.Module]) -> dict[int, int]:
+    """Layers that keep what an earlier one keeps, which are then not computed: hundreds of layers cost as two of each kind.
+
+    The first of a kind is none to copy: it is the first to keep what all of them share, such as the rotary angles.
+    """
+    seen: dict[tuple, list[int]] = {}
+    known = {}
+    for number, layer in enumerate(layers):
+        kind = tuple(
+            (
+                name, type(module),
+                tuple((key, p.shape, p.dtype, p.requires_grad) for key, p in module.named_parameters(recurse=False)),
+                tuple(
+                    (key, value) for key, value in sorted(vars(module).items())
+                    if isinstance(value, (bool, int, float, str, type(None))) and key != "layer_idx"
+                ),
+            )
+            for name, module in layer.named_modules()
+        )  # fmt: skip
+        like = seen.setdefault(kind, [])
+        if len(like) > 1:
+            known[number] = like[1]
+        like.append(number)
+    plain: dict[int, bool] = {}  # whether the layer that is copied gives the hidden states alone
+    for number in set(known.values()):
+        layers[number].register_forward_hook(
+            lambda _, __, output, n=number: plain.update({n: torch.is_tensor(output)})
+        )
+
+    def skip(number: int, forward: Any) -> Any:
+        def twin(*args, **kwargs):
+            if plain[known[number]] and args:
+                return _Twin.apply(args[0])
+            del known[number]
+            return forward(*args, **kwargs)
+
+        return twin
+
+    for number in list(known):
+        layers[number].forward = skip(number, layers[number].forward)
+    return known
 
 
 @contextmanager
