@@ -30,6 +30,7 @@ from hf_factuality.verifiers.judges.compare import (
     CompareJudge as CompareJudge,
     CompareVerifier as CompareVerifier,
 )
+from hf_factuality.verifiers.judges.factcg import FactCGJudge as FactCGJudge, FactCGVerifier as FactCGVerifier
 from hf_factuality.methods.long_form.judge import CooccurrenceJudge as CooccurrenceJudge
 from hf_factuality.verifiers.judges.gold import (
     GoldJudge as GoldJudge,
@@ -42,6 +43,7 @@ from hf_factuality.verifiers.judges.llm import LLMJudge as LLMJudge, LLMVerifier
 from hf_factuality.verifiers.judges.minicheck import (
     MiniCheckJudge as MiniCheckJudge,
     MiniCheckVerifier as MiniCheckVerifier,
+    ServedMiniCheckJudge as ServedMiniCheckJudge,
 )
 from hf_factuality.verifiers.judges.nli import NLIJudge as NLIJudge, NLIVerifier as NLIVerifier
 from hf_factuality.methods.probe.judge import ProbeJudge as ProbeJudge, ProbeVerifier as ProbeVerifier
