@@ -38,6 +38,10 @@ from hf_factuality.verifiers.judges.gold import (
     AnswerExtractor as AnswerExtractor,
 )
 from hf_factuality.verifiers.judges.hhem import HHEMJudge as HHEMJudge, HHEMVerifier as HHEMVerifier
+from hf_factuality.verifiers.judges.lettucedetect import (
+    LettuceDetectJudge as LettuceDetectJudge,
+    LettuceDetectVerifier as LettuceDetectVerifier,
+)
 from hf_factuality.verifiers.judges.lexical import LexicalJudge as LexicalJudge, LexicalVerifier as LexicalVerifier
 from hf_factuality.verifiers.judges.llm import LLMJudge as LLMJudge, LLMVerifier as LLMVerifier
 from hf_factuality.verifiers.judges.minicheck import (
@@ -62,6 +66,11 @@ from hf_factuality.methods.truthfulness.judge import (
     ServedTruthfulnessJudge as ServedTruthfulnessJudge,
     TruthfulnessJudge as TruthfulnessJudge,
     TruthfulnessVerifier as TruthfulnessVerifier,
+)
+from hf_factuality.verifiers.judges.veriscorefast import (
+    VeriScoreFastExtractor as VeriScoreFastExtractor,
+    VeriScoreFastJudge as VeriScoreFastJudge,
+    VeriScoreFastVerifier as VeriScoreFastVerifier,
 )
 from hf_factuality.retrieval.knowledge import KnowledgeBase as KnowledgeBase
 from hf_factuality.generation.local import LocalChat as LocalChat, bind_policy as bind_policy

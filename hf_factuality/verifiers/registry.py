@@ -95,7 +95,7 @@ def load_verifier(name: str | Verifier, **kwargs: Any) -> Verifier:
                 raise ValueError(f'{name!r} needs a model: "{head}:MODEL_ID", or model=...')
         elif colon:
             raise ValueError(f"{head!r} takes no model: {name!r}; choose {_choices()}")
-        if "base_url" in takes and "base_url" not in kwargs:
+        if "base_url" in takes and takes["base_url"].default is inspect.Parameter.empty and "base_url" not in kwargs:
             if not os.environ.get(BASE_URL_VARIABLE):
                 raise ValueError(
                     f"{name!r} needs the address of its server: base_url='http://localhost:8000/v1', or the environment "
