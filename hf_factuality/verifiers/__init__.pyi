@@ -10,6 +10,11 @@ from hf_factuality.verifiers.base import (
 )
 from hf_factuality.generation.cache import AnswerCache as AnswerCache
 from hf_factuality.generation.client import ChatClient as ChatClient
+from hf_factuality.verifiers.best import (
+    PUBLISHED_WEIGHTS as PUBLISHED_WEIGHTS,
+    PublishedWeights as PublishedWeights,
+    best_verifier as best_verifier,
+)
 from hf_factuality.verifiers.ensemble import CalibratedJudge as CalibratedJudge, MajorityJudge as MajorityJudge
 from hf_factuality.verifiers.extractors.sentences import SentenceExtractor as SentenceExtractor
 from hf_factuality.verifiers.extractors.llm import (

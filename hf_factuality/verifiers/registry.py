@@ -21,14 +21,13 @@ _BUILT_IN = {
     for name, module in sorted(read_stub(os.path.join(os.path.dirname(__file__), "__init__.py")).items())
     if name.endswith("Verifier") and name not in ("Verifier", "SelfVerifier")
 }
+_BUILT_IN["best"] = "hf_factuality.verifiers.best:load_best"
 VERIFIER_NAMES = tuple(sorted(_BUILT_IN))
 VERIFIER_HELP = (
-    "'lexical', 'gold' (the evidence is the gold answers; or 'gold:SCORER'), 'citations' (cited passages, by the judge of another: 'citations:NAME'), 'hhem' or 'minicheck' (or with :MODEL), 'nli:MODEL', 'truthfulness:MODEL', 'probe:MODEL', 'process:MODEL', 'reward:MODEL' (a reward model), 'compare:MODEL' (of pairs), 'llm:MODEL' or 'anah:MODEL' on a server (whose address is "
+    "'lexical', 'best' (the strongest published one that fits the memory), 'gold' (the evidence is the gold answers; or 'gold:SCORER'), 'citations' (cited passages, by the judge of another: 'citations:NAME'), 'factcg', 'minicheck', 'hhem', 'lettucedetect' or 'veriscorefast' (or with :MODEL), 'nli:MODEL', 'truthfulness:MODEL', 'probe:MODEL', 'process:MODEL', 'reward:MODEL' (a reward model), 'compare:MODEL' (of pairs), 'llm:MODEL' or 'anah:MODEL' on a server (whose address is "
     f"in {BASE_URL_VARIABLE}), 'pipeline:FOLDER_OR_REPO' or 'package.module:Class'"
 )
-TOKENS_HELP = (
-    "longest verdict of 'llm:MODEL', 'anah:MODEL' or 'compare:MODEL' (default 16; 32 for anah), thoughts included"
-)
+TOKENS_HELP = "longest verdict of 'llm:MODEL', 'anah:MODEL' or 'compare:MODEL' (default 16; 32 for anah), thoughts included; longest answer of 'veriscorefast' (default 2048)"
 """For the help of commands."""
 
 
@@ -46,7 +45,10 @@ def load_verifier(name: str | Verifier, **kwargs: Any) -> Verifier:
             - `"lexical"`: word overlap, no model.
             - `"nli"` with `model=...`, or `"nli:MODEL_ID"`: a natural language inference model.
             - `"gold"`, or `"gold:SCORER"`: the whole answer against gold answers, no model.
-            - `"hhem"` and `"minicheck"`, also with `:MODEL_ID`: models trained for this task.
+            - `"factcg"`, `"minicheck"`, `"hhem"`, `"lettucedetect"` (exact spans) and `"veriscorefast"` (claims and verdicts in one
+              pass), also with `:MODEL_ID`: models trained for this task.
+            - `"best"`: the strongest of these that fits the memory at hand, see
+              [`~hf_factuality.verifiers.best_verifier`].
             - `"pipeline:FOLDER_OR_REPO"`: a saved pipeline, from a folder or the Hub.
             - `"llm:MODEL"` with `base_url=...`, or the address in `HF_FACTUALITY_BASE_URL`: a model on an OpenAI-compatible
               server.
@@ -130,6 +132,11 @@ def model_in_process(name: str) -> tuple[str, type] | None:
     head, _, rest = name.partition(":")
     if head == "citations" and rest:
         return model_in_process(rest)
+    if head == "best":
+        from hf_factuality.verifiers.best import best_verifier
+
+        found = best_verifier()[0]
+        return model_in_process(found.name) if found else None
     if head not in _BUILT_IN:
         return None
     module, _, verifier = _BUILT_IN[head].partition(":")

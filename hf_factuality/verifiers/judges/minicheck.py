@@ -124,14 +124,10 @@ class MiniCheckJudge(ClassifierJudge):
             raise ValueError(f"{config.name_or_path!r} {told}; MiniCheck is a flan-t5, or a classifier of two classes")
         self.max_length = min(self.max_length, readable_tokens(config))
 
-    def _load(self, name: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase, dict[str, Any]]:
-        from transformers import AutoConfig
-
-        with naming_model(name):
-            found = AutoConfig.from_pretrained(name, revision=self.revision, token=self.token)
-        if not found.is_encoder_decoder:
-            self.architecture = "AutoModelForSequenceClassification"
-        return super()._load(name)
+    @classmethod
+    def architecture_of(cls, config: Any) -> str:
+        """See [`~hf_factuality.verifiers.judges.pairs.ClassifierJudge.architecture_of`]."""
+        return cls.architecture if config.is_encoder_decoder else "AutoModelForSequenceClassification"
 
     def config(self) -> dict[str, Any]:
         """See [`~hf_factuality.verifiers.judges.pairs.ClassifierJudge.config`]."""

@@ -184,6 +184,11 @@ class ClassifierJudge:
         if not 0.0 <= getattr(self, name) <= 1.0:
             raise ValueError(f"{name} is a probability in [0, 1], got {getattr(self, name)!r}")
 
+    @classmethod
+    def architecture_of(cls, config: Any) -> str:
+        """The class of transformers that a model of this configuration is loaded by."""
+        return cls.architecture
+
     def _loading_dtype(self) -> str | torch.dtype | None:
         """The `dtype` asked for. By default bfloat16 on GPUs that compute in it, for judges that lose nothing by it, else as the
         weights are stored."""
@@ -208,19 +213,20 @@ class ClassifierJudge:
         trust = {"trust_remote_code": self.trust_remote_code}
         dtype = self._loading_dtype()
         loading = {} if dtype is None else {"dtype": dtype}
-        place, kind = {"revision": self.revision, "token": self.token}, getattr(transformers, self.architecture)
+        place = {"revision": self.revision, "token": self.token}
         with naming_model(name), outside_zero3():
             tokenizer = self.tokenizer
             if tokenizer is None:
                 tokenizer = transformers.AutoTokenizer.from_pretrained(name, **place, **trust)
             adapter = find_adapter_config_file(name, **place)
+            config = transformers.AutoConfig.from_pretrained(name, **place, **({} if adapter else trust))
+            kind = getattr(transformers, self.architecture_of(config))
             if adapter is None:
                 model = kind.from_pretrained(name, **place, **trust, **loading)
             else:
                 from peft import PeftConfig, PeftModel
 
                 adapter = PeftConfig.from_pretrained(name, **place)
-                config = transformers.AutoConfig.from_pretrained(name, **place)
         if adapter is not None:
             base = adapter.base_model_name_or_path
             with naming_model(base), outside_zero3():
