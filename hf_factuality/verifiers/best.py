@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from hf_factuality.verifiers.base import Verifier
-
-
-logger = logging.getLogger(__name__)
 
 # Above the weights: activations of a batch, and what torch takes for itself.
 _ROOM, _WORKING_BYTES = 1.25, 1_000_000_000
@@ -153,21 +147,3 @@ def best_verifier(
         f"took 'lexical', which compares words and needs no weights; there are {memory / 1e9:.1f} GB of free {kind}"
     )
     return None, f"{words}. Stronger ones: {'; '.join(left)}"
-
-
-def load_best(trust_remote_code: bool = False, **kwargs: Any) -> Verifier:
-    """The verifier that [`best_verifier`] names, made with `kwargs`, or the next one if files of it are missing; one line of the
-    log says which and why."""
-    from hf_factuality.verifiers.registry import load_verifier
-
-    published = list(PUBLISHED_WEIGHTS)
-    while True:
-        found, why = best_verifier(trust_remote_code=trust_remote_code, published=published)
-        logger.warning("verifier 'best': %s", why)
-        if found is None:
-            return load_verifier("lexical", **kwargs)
-        try:
-            return load_verifier(found.name, **kwargs, **({"trust_remote_code": True} if found.remote_code else {}))
-        except OSError as error:
-            logger.warning("verifier 'best': %s", error)
-            published.remove(found)

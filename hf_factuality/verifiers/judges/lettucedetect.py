@@ -254,19 +254,20 @@ class LettuceDetectJudge(ClassifierJudge):
             return [whole]
         room -= self._size(lettucedetect_prompt([""], question, self.language))
         word = LETTUCEDETECT_PROMPTS[self.language][0]
-        room -= self._size(f"{word} {len(passages)}: ") + 1
-        if room < _MIN_PASSAGE_TOKENS:
+        longest = room - self._size(f"{word} {len(passages)}: ")
+        if longest < _MIN_PASSAGE_TOKENS:
             return None
         groups: list[list[str]] = []
         used = 0
-        for text in passages:
-            for piece in self._pieces(text, room):
-                size = self._size(f"{word} {len(passages)}: {piece}") + 1
-                if not groups or used + size > room:
-                    groups.append([])
-                    used = 0
-                groups[-1].append(piece)
-                used += size
+        for number, text in enumerate(passages, 1):
+            for piece in self._pieces(text, longest):
+                size = self._size(f"{word} {number}: {piece}")
+                if not groups or used + size + 1 > room:  # the line feed between two
+                    groups.append([piece])
+                    used = size
+                else:
+                    groups[-1].append(piece)
+                    used += size + 1
         return [lettucedetect_prompt(group, question, self.language) for group in groups]
 
     def _pieces(self, text: str, room: int) -> list[str]:

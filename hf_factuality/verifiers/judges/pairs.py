@@ -119,7 +119,7 @@ def int8_model(model: Any) -> Any:
     import torch
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of torch.ao, which torch 2 still has
+        warnings.simplefilter("ignore")  # torch.ao is deprecated; torch 2 has it
         from torch.ao.quantization import quantize_dynamic
 
         return quantize_dynamic(model.float(), {torch.nn.Linear}, dtype=torch.qint8)
