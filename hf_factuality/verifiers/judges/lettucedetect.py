@@ -254,7 +254,7 @@ class LettuceDetectJudge(ClassifierJudge):
             return [whole]
         room -= self._size(lettucedetect_prompt([""], question, self.language))
         word = LETTUCEDETECT_PROMPTS[self.language][0]
-        longest = room - self._size(f"{word} {len(passages)}: ")
+        longest = room - 2  # a text may gain a token or two beside others
         if longest < _MIN_PASSAGE_TOKENS:
             return None
         groups: list[list[str]] = []

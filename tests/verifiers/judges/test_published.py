@@ -1,5 +1,6 @@
 """Published judges on tiny models of their architecture: templates as they were released, scores by a slow way."""
 
+import functools
 import math
 
 import pytest
@@ -49,11 +50,16 @@ def folders(tmp_path_factory):
     return {name: make(path / name) for name, make in made.items()}
 
 
+@functools.cache
+def loaded(folder, kind):
+    return AutoTokenizer.from_pretrained(folder), kind.from_pretrained(folder).eval()
+
+
 def supported(folder, text):
     """P(class 1) of one text by itself, softmax by hand."""
-    tokenizer, model = (it.from_pretrained(folder) for it in (AutoTokenizer, AutoModelForSequenceClassification))
+    tokenizer, model = loaded(folder, AutoModelForSequenceClassification)
     with torch.no_grad():
-        zero, one = model.eval()(**tokenizer(text, return_tensors="pt")).logits[0].double().tolist()
+        zero, one = model(**tokenizer(text, return_tensors="pt")).logits[0].double().tolist()
     return math.exp(one) / (math.exp(zero) + math.exp(one))
 
 
@@ -211,14 +217,14 @@ def test_lettucedetect_prompts():
 
 def slow_tokens(folder, passages, question, text):
     """Characters and P(class 1) of each token of the answer, of one pair by itself, softmax by hand."""
-    tokenizer, model = (it.from_pretrained(folder) for it in (AutoTokenizer, AutoModelForTokenClassification))
+    tokenizer, model = loaded(folder, AutoModelForTokenClassification)
     encoded = tokenizer(
         lettucedetect_prompt(passages, question), text, return_tensors="pt", return_offsets_mapping=True
     )
     offsets = encoded.pop("offset_mapping")[0].tolist()
     count = len(tokenizer(text, add_special_tokens=False)["input_ids"])
     with torch.no_grad():
-        logits = model.eval()(**encoded).logits[0].double().tolist()
+        logits = model(**encoded).logits[0].double().tolist()
     return [
         (*offsets[place], math.exp(logits[place][1]) / sum(map(math.exp, logits[place])))
         for place in range(len(offsets) - 1 - count, len(offsets) - 1)
@@ -264,7 +270,14 @@ def test_lettucedetect_reads_passages_in_groups(folders):
     found = verifier.judge.tokens([(text, "Where?", TEXTS)])[0]
     worst = [1 - max(a, b) for (_, _, a), (_, _, b) in zip(*slow, strict=True)]
     assert [share for _, _, share in found] == pytest.approx(worst, abs=1e-5)
-    verifier.judge.max_length = 60
+    # A passage that is too long by itself is cut, and nothing of it is lost.
+    judge = verifier.judge
+    prompts = judge._prompts(text, "Where?", [DOCUMENTS[4]])
+    shown = "".join(part.split("\nIn case the passages")[0].split("\npassage 1: ")[1] for part in prompts)
+    shown = "".join(line.split(": ", 1)[-1] for line in shown.split("\n"))
+    assert len(prompts) > 3 and "".join(shown.split()) == "".join(DOCUMENTS[4].split())
+    assert all(len(judge.tokenizer(prompt, text)["input_ids"]) <= 240 for prompt in prompts)
+    judge.max_length = 60
     (span,) = verifier.verify([VerifierInput(text * 5, "Where?", tuple(TEXTS))])[0].spans
     assert (span.start, span.end, span.label) == (0, len(text * 5), None)
 
