@@ -11,6 +11,8 @@ What is reported, by part:
   on the texts, so both do the same arithmetic on the same pairs, and their probabilities are compared. Settings: ten
   evidence sentences as ten premises; the ten joined into one; and eight completions of a question with five sentences
   each, drawn from ten, so that pairs repeat as they do within a group of rollouts (the released way judges repeats again).
+- `dtype`: the same models and texts, ten passages each, with int8 weights on a CPU or in bfloat16 on a GPU, over float32, and
+  by how much the probabilities differ.
 - `llm`: [`LLMJudge`] with 32 requests under way over one at a time, on the same server without cache, and a first run
   over a second one that finds its answers in the cache. Without `--base_url` or `--vllm_python` the server is a stub that
   takes a fixed time for an answer: that checks the client, and says nothing about a real server.
@@ -26,6 +28,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import gc
 import json
 import os
@@ -61,7 +64,7 @@ SIZES = {
     "768x12": (768, 12, 12),
 }
 """Width x layers -> width, layers, attention heads. 128x2 and 256x4 are BERT-tiny and BERT-mini, 768x12 is BERT-base."""
-PARTS = ("nli", "llm", "memory")
+PARTS = ("nli", "dtype", "llm", "memory")
 
 
 def read_rows(data: Path | None, count: int) -> list[Row]:
@@ -202,6 +205,42 @@ def nli(rows: list[Row], args: argparse.Namespace) -> dict[str, Any]:
             }
             shown = f"{len(pairs)} ({len(set(pairs))}) | {statistics.mean(lengths):.0f}"
             print(f"| {size}, {setting} | {show(ratios(seconds, 'single', 'batched'))} | {shown} |", flush=True)
+    return result
+
+
+def dtypes(rows: list[Row], args: argparse.Namespace) -> dict[str, Any]:
+    """float32 over int8 weights (bfloat16 on a GPU), by size; prints a row each."""
+    import torch
+
+    torch.set_num_threads(1)
+    cuda = args.device.startswith("cuda")
+    small = "bfloat16" if cuda else "int8"
+    tokenizer = wordpiece([text for claim, texts in rows for text in (claim, *texts)])
+    result = {}
+    for size in args.sizes:
+        inputs = nli_inputs(rows, "ten passages", args.pairs if cuda else max(40, args.pairs * 64 // SIZES[size][0]))
+        models = {name: cross_encoder(size, tokenizer, args.device) for name in ("float32", small)}
+        judges = {
+            name: NLIJudge(model, tokenizer, dtype=name, batch_size=args.batch_size) for name, model in models.items()
+        }
+        scores: dict[str, list[float]] = {}
+
+        def timed(name: str, judges: Any = judges, inputs: Any = inputs, scores: dict = scores) -> float:
+            clock = time.perf_counter if cuda else time.process_time
+            start = clock()
+            scores[name] = [verdict.score or 0.0 for verdict in judges[name].judge(inputs)]
+            return clock() - start
+
+        arms = {name: functools.partial(timed, name) for name in judges}
+        alternate(arms, 1)
+        seconds = alternate(arms, args.repeats)
+        worst = max(abs(a - b) for a, b in zip(scores["float32"], scores[small], strict=True))
+        found = result[f"{size}, {small}"] = {
+            "ratio": ratios(seconds, "float32", small),
+            "pairs": sum(len(item.evidence) for item in inputs),
+            "largest_difference_of_probability": worst,
+        }
+        print(f"| {size}, {small} | {show(found['ratio'])} | {found['pairs']} | {worst:.3f} |", flush=True)
     return result
 
 
@@ -373,6 +412,10 @@ def main() -> None:
         print("| NLI: one pair per call over batches | mean | sd | n | pairs (distinct) | tokens |")
         print("|---|---|---|---|---|---|")
         result["nli"] = nli(rows, args)
+    if "dtype" in args.parts:
+        print("\n| NLI: float32 over a smaller type | mean | sd | n | pairs | largest difference |")
+        print("|---|---|---|---|---|---|")
+        result["dtype"] = dtypes(rows, args)
     if "llm" in args.parts:
         inputs = [JudgeInput(claim, tuple(text[:80] for text in texts[:3])) for claim, texts in rows[: args.requests]]
         texts = [text for claim, found in rows for text in (claim, *found)]

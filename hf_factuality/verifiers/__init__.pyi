@@ -10,6 +10,11 @@ from hf_factuality.verifiers.base import (
 )
 from hf_factuality.generation.cache import AnswerCache as AnswerCache
 from hf_factuality.generation.client import ChatClient as ChatClient
+from hf_factuality.verifiers.best import (
+    PUBLISHED_WEIGHTS as PUBLISHED_WEIGHTS,
+    PublishedWeights as PublishedWeights,
+    best_verifier as best_verifier,
+)
 from hf_factuality.verifiers.ensemble import CalibratedJudge as CalibratedJudge, MajorityJudge as MajorityJudge
 from hf_factuality.verifiers.extractors.sentences import SentenceExtractor as SentenceExtractor
 from hf_factuality.verifiers.extractors.llm import (
@@ -30,6 +35,7 @@ from hf_factuality.verifiers.judges.compare import (
     CompareJudge as CompareJudge,
     CompareVerifier as CompareVerifier,
 )
+from hf_factuality.verifiers.judges.factcg import FactCGJudge as FactCGJudge, FactCGVerifier as FactCGVerifier
 from hf_factuality.methods.long_form.judge import CooccurrenceJudge as CooccurrenceJudge
 from hf_factuality.verifiers.judges.gold import (
     GoldJudge as GoldJudge,
@@ -37,11 +43,16 @@ from hf_factuality.verifiers.judges.gold import (
     AnswerExtractor as AnswerExtractor,
 )
 from hf_factuality.verifiers.judges.hhem import HHEMJudge as HHEMJudge, HHEMVerifier as HHEMVerifier
+from hf_factuality.verifiers.judges.lettucedetect import (
+    LettuceDetectJudge as LettuceDetectJudge,
+    LettuceDetectVerifier as LettuceDetectVerifier,
+)
 from hf_factuality.verifiers.judges.lexical import LexicalJudge as LexicalJudge, LexicalVerifier as LexicalVerifier
 from hf_factuality.verifiers.judges.llm import LLMJudge as LLMJudge, LLMVerifier as LLMVerifier
 from hf_factuality.verifiers.judges.minicheck import (
     MiniCheckJudge as MiniCheckJudge,
     MiniCheckVerifier as MiniCheckVerifier,
+    ServedMiniCheckJudge as ServedMiniCheckJudge,
 )
 from hf_factuality.verifiers.judges.nli import NLIJudge as NLIJudge, NLIVerifier as NLIVerifier
 from hf_factuality.methods.probe.judge import ProbeJudge as ProbeJudge, ProbeVerifier as ProbeVerifier
@@ -60,6 +71,11 @@ from hf_factuality.methods.truthfulness.judge import (
     ServedTruthfulnessJudge as ServedTruthfulnessJudge,
     TruthfulnessJudge as TruthfulnessJudge,
     TruthfulnessVerifier as TruthfulnessVerifier,
+)
+from hf_factuality.verifiers.judges.veriscorefast import (
+    VeriScoreFastExtractor as VeriScoreFastExtractor,
+    VeriScoreFastJudge as VeriScoreFastJudge,
+    VeriScoreFastVerifier as VeriScoreFastVerifier,
 )
 from hf_factuality.retrieval.knowledge import KnowledgeBase as KnowledgeBase
 from hf_factuality.generation.local import LocalChat as LocalChat, bind_policy as bind_policy

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import logging
 import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from hf_factuality._lazy import load_name, read_stub
 from hf_factuality.verifiers.base import Verifier, require_method
+from hf_factuality.verifiers.best import PUBLISHED_WEIGHTS, best_verifier
 from hf_factuality.verifiers.hub_format import BASE_URL_VARIABLE
 from hf_factuality.verifiers.pipeline import VerifierPipeline, load_pipeline
 
+
+logger = logging.getLogger(__name__)
 
 # Name -> module and class: "nli" is the public `NLIVerifier`. They are imported on use, as "nli" needs torch and
 # transformers. `SelfVerifier` has no name: its model is an object.
@@ -21,14 +25,13 @@ _BUILT_IN = {
     for name, module in sorted(read_stub(os.path.join(os.path.dirname(__file__), "__init__.py")).items())
     if name.endswith("Verifier") and name not in ("Verifier", "SelfVerifier")
 }
+_BUILT_IN["best"] = f"{__name__}:load_best"
 VERIFIER_NAMES = tuple(sorted(_BUILT_IN))
 VERIFIER_HELP = (
-    "'lexical', 'gold' (the evidence is the gold answers; or 'gold:SCORER'), 'citations' (cited passages, by the judge of another: 'citations:NAME'), 'hhem' or 'minicheck' (or with :MODEL), 'nli:MODEL', 'truthfulness:MODEL', 'probe:MODEL', 'process:MODEL', 'reward:MODEL' (a reward model), 'compare:MODEL' (of pairs), 'llm:MODEL' or 'anah:MODEL' on a server (whose address is "
+    "'lexical', 'best' (the strongest published one that fits the memory), 'gold' (the evidence is the gold answers; or 'gold:SCORER'), 'citations' (cited passages, by the judge of another: 'citations:NAME'), 'factcg', 'minicheck', 'hhem', 'lettucedetect' or 'veriscorefast' (or with :MODEL), 'nli:MODEL', 'truthfulness:MODEL', 'probe:MODEL', 'process:MODEL', 'reward:MODEL' (a reward model), 'compare:MODEL' (of pairs), 'llm:MODEL' or 'anah:MODEL' on a server (whose address is "
     f"in {BASE_URL_VARIABLE}), 'pipeline:FOLDER_OR_REPO' or 'package.module:Class'"
 )
-TOKENS_HELP = (
-    "longest verdict of 'llm:MODEL', 'anah:MODEL' or 'compare:MODEL' (default 16; 32 for anah), thoughts included"
-)
+TOKENS_HELP = "longest verdict of 'llm:MODEL', 'anah:MODEL' or 'compare:MODEL' (default 16; 32 for anah), thoughts included; longest answer of 'veriscorefast' (default 2048)"
 """For the help of commands."""
 
 
@@ -46,7 +49,10 @@ def load_verifier(name: str | Verifier, **kwargs: Any) -> Verifier:
             - `"lexical"`: word overlap, no model.
             - `"nli"` with `model=...`, or `"nli:MODEL_ID"`: a natural language inference model.
             - `"gold"`, or `"gold:SCORER"`: the whole answer against gold answers, no model.
-            - `"hhem"` and `"minicheck"`, also with `:MODEL_ID`: models trained for this task.
+            - `"factcg"`, `"minicheck"`, `"hhem"`, `"lettucedetect"` (exact spans) and `"veriscorefast"` (claims and verdicts in one
+              pass), also with `:MODEL_ID`: models trained for this task.
+            - `"best"`: the strongest of these that fits the memory at hand, see
+              [`~hf_factuality.verifiers.best_verifier`].
             - `"pipeline:FOLDER_OR_REPO"`: a saved pipeline, from a folder or the Hub.
             - `"llm:MODEL"` with `base_url=...`, or the address in `HF_FACTUALITY_BASE_URL`: a model on an OpenAI-compatible
               server.
@@ -95,7 +101,7 @@ def load_verifier(name: str | Verifier, **kwargs: Any) -> Verifier:
                 raise ValueError(f'{name!r} needs a model: "{head}:MODEL_ID", or model=...')
         elif colon:
             raise ValueError(f"{head!r} takes no model: {name!r}; choose {_choices()}")
-        if "base_url" in takes and "base_url" not in kwargs:
+        if "base_url" in takes and takes["base_url"].default is inspect.Parameter.empty and "base_url" not in kwargs:
             if not os.environ.get(BASE_URL_VARIABLE):
                 raise ValueError(
                     f"{name!r} needs the address of its server: base_url='http://localhost:8000/v1', or the environment "
@@ -114,6 +120,22 @@ def load_verifier(name: str | Verifier, **kwargs: Any) -> Verifier:
     raise ValueError(f"unknown verifier {name!r}; choose {_choices()}{hint}")
 
 
+def load_best(trust_remote_code: bool = False, **kwargs: Any) -> Verifier:
+    """The verifier that [`best_verifier`] names, made with `kwargs`, or the next one if files of it are missing; one line of the
+    log says which and why."""
+    published = list(PUBLISHED_WEIGHTS)
+    while True:
+        found, why = best_verifier(trust_remote_code=trust_remote_code, published=published)
+        logger.warning("verifier 'best': %s", why)
+        if found is None:
+            return load_verifier("lexical", **kwargs)
+        try:
+            return load_verifier(found.name, **kwargs, **({"trust_remote_code": True} if found.remote_code else {}))
+        except OSError as error:
+            logger.warning("verifier 'best': %s", error)
+            published.remove(found)
+
+
 def verifier_class(name: str) -> Any:
     """The class of one of [`VERIFIER_NAMES`]."""
     return _load(_BUILT_IN[name])
@@ -130,6 +152,9 @@ def model_in_process(name: str) -> tuple[str, type] | None:
     head, _, rest = name.partition(":")
     if head == "citations" and rest:
         return model_in_process(rest)
+    if head == "best":
+        found = best_verifier()[0]
+        return model_in_process(found.name) if found else None
     if head not in _BUILT_IN:
         return None
     module, _, verifier = _BUILT_IN[head].partition(":")

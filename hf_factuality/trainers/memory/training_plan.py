@@ -224,4 +224,5 @@ def _verifier(name: str | None) -> VerifierModel | None:
     model, judge = found
     config = _configuration("verifier", model)
     positions = getattr(config, "max_position_embeddings", None) or 512
-    return VerifierModel(config, judge.architecture, judge.batch_size, judge.max_length or min(positions, 512))
+    length = judge.max_length or min(positions, 512)
+    return VerifierModel(config, judge.architecture_of(config), judge.batch_size, length)

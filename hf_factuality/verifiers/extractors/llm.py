@@ -112,6 +112,11 @@ def parse_statements(text: str, nothing: str) -> list[tuple[str, list[str]]] | N
     return found if statements and _plausible(statements, nothing) else None
 
 
+def same_claim(text: str) -> str:
+    """What two claims have in common that are the same but for case, white space and a full stop."""
+    return " ".join(text.split()).rstrip(".。").casefold()
+
+
 def _same(line: str, nothing: str) -> bool:
     return line.strip(" .*\"'").casefold() == nothing.strip(" .").casefold()
 
@@ -240,6 +245,10 @@ class LLMExtractor:
         """The claims of a unit, from its answer as `parse` reads it."""
         return self._anchored(answer, item, sentences[0], around)
 
+    def _messages(self, prompt: str) -> tuple[tuple[str, str], ...]:
+        """The conversation that asks about a unit."""
+        return (("user", prompt),)
+
     def _ask(self, prompts: Sequence[str], owners: Sequence[int]) -> list[list | None]:
         """Per prompt, the answer as `parse` reads it; `None` if it never could. `owners` are the numbers of their inputs."""
 
@@ -248,7 +257,7 @@ class LLMExtractor:
                 temperature = self.temperature + 0.25 * attempt
                 seed = attempt if temperature else None
                 answer = yield ChatRequest(
-                    (("user", prompt),), temperature=temperature, max_new_tokens=self.max_tokens, seed=seed
+                    self._messages(prompt), temperature=temperature, max_new_tokens=self.max_tokens, seed=seed
                 )
                 found = self.parse(answer.text, self.nothing) if answer.complete else None
                 if found is not None:
@@ -271,7 +280,7 @@ class LLMExtractor:
         """[`ExtractedClaim`] of each text, without repetitions."""
         report, result, seen = self.last_report, [], set()
         for text in claims:
-            same = " ".join(text.split()).rstrip(".。").casefold()
+            same = same_claim(text)
             if same in seen:
                 report.repeated += 1
                 continue

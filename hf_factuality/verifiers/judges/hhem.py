@@ -132,10 +132,11 @@ class HHEMJudge(ClassifierJudge):
     max_length: int = 512
 
     architecture = "T5ForTokenClassification"
+    bfloat16_on_gpu = True
 
     def _load(self, name: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase, dict[str, Any]]:
         places = {"foundation": self.foundation, "foundation_revision": self.foundation_revision}
-        return load_hhem(name, **places, revision=self.revision, dtype=self.dtype, token=self.token)
+        return load_hhem(name, **places, revision=self.revision, dtype=self._loading_dtype(), token=self.token)
 
     def _prompt(self, premise: str, claim: str) -> str:
         return hhem_prompt(premise, claim)

@@ -7,7 +7,7 @@ Importing this module loads neither torch nor transformers.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
@@ -49,13 +49,39 @@ def nli_roles(id2label: Mapping[int, Any], label_map: Mapping[int, str | Label] 
         role = _ROLES.get(re.sub(r"[\s_-]+", "_", name.strip()).lower())
         if role is None:
             raise ValueError(
-                f"class {index} is called {name!r}, which does not say what it means for a claim; pass "
-                f'label_map={{0: "contradicted", ...}} with one of {[*_ROLE_OF]} for each of {len(id2label)} classes'
+                f"class {index} is called {name!r}, which does not say what it means for a claim; pass {_fix(len(id2label))}, "
+                f'or label_map={{0: "contradicted", ...}} with one of {[*_ROLE_OF]} for each of {len(id2label)} classes'
             )
         roles.append(role)
     if roles.count(SUPPORTED) != 1:
         raise ValueError(f"exactly one class must mean 'supported', got {roles}; pass label_map")
     return roles
+
+
+def _fix(classes: int) -> str:
+    """How to say what so many classes mean."""
+    order = {2: '("not_entailment", "entailment")', 3: '("contradiction", "neutral", "entailment")'}
+    example = order.get(classes, '("...", "entailment")')
+    return f"labels={example} in the order of the model's card, or entailment={classes - 1}, the number of that class"
+
+
+def _named_classes(
+    classes: int, labels: Sequence[str | Label] | None, entailment: int | None
+) -> dict[int, str | Label] | None:
+    """`label_map` as `labels` or `entailment` say it; `None` if neither is given."""
+    if labels is not None:
+        if isinstance(labels, str) or len(labels) != classes:
+            raise ValueError(
+                f"labels must name {classes} classes in their order, got {labels!r}; pass {_fix(classes)}"
+            )
+        return dict(enumerate(labels))
+    if entailment is None:
+        return None
+    if isinstance(entailment, bool) or entailment not in range(classes):
+        raise ValueError(
+            f"entailment must be the number of one of {classes} classes, 0 to {classes - 1}, got {entailment!r}"
+        )
+    return {index: SUPPORTED if index == entailment else NOT_SUPPORTED for index in range(classes)}
 
 
 @dataclass(eq=False, repr=False)
@@ -86,7 +112,8 @@ class NLIJudge(ClassifierJudge):
         device (`str` or `torch.device`, *optional*):
             `None`: where a loaded model is; else the GPU if there is one.
         dtype (`str` or `torch.dtype`, *optional*):
-            As in `from_pretrained`. Probabilities are always computed in float32.
+            As in `from_pretrained`, or `"int8"`: linear layers with int8 weights, for a CPU. `None`: bfloat16 on a GPU that
+            computes in it, else as the weights are stored. Probabilities are always computed in float32.
         batch_size (`int`, *optional*, defaults to `32`):
             Pairs in a forward pass; on a CPU fewer if they are long, which is faster there.
         max_length (`int`, *optional*):
@@ -97,25 +124,47 @@ class NLIJudge(ClassifierJudge):
             See the rule above.
         negative_label ([`~hf_factuality.Label`], *optional*, defaults to `Label.UNVERIFIABLE`):
             Of two-way models; `Label.CONTRADICTED` is the other choice.
+        labels (`Sequence[str | Label]`, *optional*):
+            Meaning of the classes in their order, if the config does not name them (`LABEL_0`): `("contradiction", "neutral",
+            "entailment")`.
+        entailment (`int`, *optional*):
+            Instead, the number of the class that means entailment. The others then mean "not supported", and what the model
+            does not support gets `negative_label`.
         label_map (`Mapping[int, str | Label]`, *optional*):
-            Meaning of the classes if the config does not name them; see [`nli_roles`].
+            Instead, the meaning of each class by its number; see [`nli_roles`].
         trust_remote_code (`bool`, *optional*, defaults to `False`):
             Whether a model may run code from its repository.
 
     Raises:
         `ValueError`: an argument is out of range, a loaded model comes without tokenizer, the tokenizer cannot pad, or
-        the classes have no known meaning.
+        the classes have no known meaning, or are given one in two ways.
     """
 
     _: KW_ONLY
     contradiction_threshold: float = 0.5
+    labels: Sequence[str | Label] | None = None
+    entailment: int | None = None
     label_map: Mapping[int, str | Label] | None = None
     trust_remote_code: bool = False
 
+    bfloat16_on_gpu = True
+
     def __post_init__(self):
         self._check_probability("contradiction_threshold")
+        given = [name for name in ("labels", "entailment", "label_map") if getattr(self, name) is not None]
+        if len(given) > 1:
+            raise ValueError(f"the classes are given a meaning in several ways, {', '.join(given)}; keep one")
         super().__post_init__()
-        self.roles = nli_roles(self.model.config.id2label, self.label_map)
+        known = self.model.config.id2label
+        label_map = _named_classes(len(known), self.labels, self.entailment) or self.label_map
+        try:
+            self.roles = nli_roles(known, label_map)
+        except ValueError as error:
+            name = self._source["model"] if self._source else self.model.config.name_or_path
+            kept = (
+                "to keep it for the commands, save the verifier with `save_pretrained` and name it 'pipeline:FOLDER'"
+            )
+            raise ValueError(f"the classes of the model {name!r}: {error}; {kept}") from None
 
     def config(self) -> dict[str, Any]:
         """See [`ClassifierJudge.config`]."""

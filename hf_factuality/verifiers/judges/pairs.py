@@ -9,9 +9,10 @@ import functools
 import logging
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from hf_factuality.io.upload import naming_model
@@ -104,6 +105,26 @@ def windows_of(text: str, pieces: Iterable[tuple[int, int, int]], room: int) -> 
     return [window for window in windows if window]
 
 
+def in_chunks(inputs: Iterable[JudgeInput], chunk: Callable[[str], list[str]]) -> list[JudgeInput]:
+    """The inputs with each passage as the chunks that `chunk` makes of it; a passage that several share is cut once."""
+    chunks = functools.cache(chunk)
+    return [
+        replace(item, evidence=tuple(piece for text in item.evidence for piece in chunks(text))) for item in inputs
+    ]
+
+
+def int8_model(model: Any) -> Any:
+    """A copy of a model for the CPU whose linear layers hold int8 weights (torch's dynamic quantization); the rest, and what
+    flows between the layers, is float32."""
+    import torch
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch.ao is deprecated; torch 2 has it
+        from torch.ao.quantization import quantize_dynamic
+
+        return quantize_dynamic(model.float(), {torch.nn.Linear}, dtype=torch.qint8)
+
+
 @dataclass(eq=False, repr=False)
 class ClassifierJudge:
     """A model that reads a passage and a claim, and scores whether the one supports the other.
@@ -126,10 +147,15 @@ class ClassifierJudge:
     negative_label: Label = Label.UNVERIFIABLE
 
     architecture: ClassVar[str] = "AutoModelForSequenceClassification"
+    bfloat16_on_gpu: ClassVar[bool] = False
     trust_remote_code = False  # a setting of some subclasses
 
     def __post_init__(self):
         self._check_probability("threshold")
+        if self.dtype == "int8":
+            self.device = "cpu" if self.device is None else self.device
+            if str(self.device) != "cpu":
+                raise ValueError(f'dtype="int8" is for CPUs, got device={self.device!r}; leave one of the two out')
         if self.batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, got {self.batch_size!r}")
         self.negative_label = Label(self.negative_label)
@@ -144,7 +170,9 @@ class ClassifierJudge:
         elif self.tokenizer is None:
             raise ValueError(f"a loaded model needs its tokenizer: {type(self).__name__}(model, tokenizer)")
         elif self.device is not None or self.dtype is not None:
-            self.model = self.model.to(device=self.device, dtype=self.dtype)
+            self.model = self.model.to(device=self.device, dtype=self._loading_dtype())
+        if self.dtype == "int8":
+            self.model = int8_model(self.model)
         if self.tokenizer.pad_token is None and self.batch_size > 1:
             raise ValueError("the tokenizer has no padding token: set one, or pass batch_size=1")
         self.model.eval()
@@ -156,6 +184,24 @@ class ClassifierJudge:
         if not 0.0 <= getattr(self, name) <= 1.0:
             raise ValueError(f"{name} is a probability in [0, 1], got {getattr(self, name)!r}")
 
+    @classmethod
+    def architecture_of(cls, config: Any) -> str:
+        """The class of transformers that a model of this configuration is loaded by."""
+        return cls.architecture
+
+    def _loading_dtype(self) -> str | torch.dtype | None:
+        """The `dtype` asked for. By default bfloat16 on GPUs that compute in it, for judges that lose nothing by it, else as the
+        weights are stored."""
+        import torch
+
+        if self.dtype == "int8":
+            return torch.float32
+        if self.dtype is None and self.bfloat16_on_gpu and not hasattr(self.model, "parameters"):
+            device = torch.device(self.device if self.device is not None else default_device())
+            if device.type == "cuda" and torch.cuda.get_device_capability(device)[0] >= 8:
+                return torch.bfloat16
+        return getattr(torch, self.dtype, self.dtype) if isinstance(self.dtype, str) else self.dtype
+
     def _load(self, name: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase, dict[str, Any]]:
         """Model, tokenizer (loaded if none was given), and the arguments that load both again, with the commit found.
 
@@ -165,20 +211,22 @@ class ClassifierJudge:
         from transformers.utils import find_adapter_config_file
 
         trust = {"trust_remote_code": self.trust_remote_code}
-        loading = {} if self.dtype is None else {"dtype": self.dtype}
-        place, kind = {"revision": self.revision, "token": self.token}, getattr(transformers, self.architecture)
+        dtype = self._loading_dtype()
+        loading = {} if dtype is None else {"dtype": dtype}
+        place = {"revision": self.revision, "token": self.token}
         with naming_model(name), outside_zero3():
             tokenizer = self.tokenizer
             if tokenizer is None:
                 tokenizer = transformers.AutoTokenizer.from_pretrained(name, **place, **trust)
             adapter = find_adapter_config_file(name, **place)
+            config = transformers.AutoConfig.from_pretrained(name, **place, **({} if adapter else trust))
+            kind = getattr(transformers, self.architecture_of(config))
             if adapter is None:
                 model = kind.from_pretrained(name, **place, **trust, **loading)
             else:
                 from peft import PeftConfig, PeftModel
 
                 adapter = PeftConfig.from_pretrained(name, **place)
-                config = transformers.AutoConfig.from_pretrained(name, **place)
         if adapter is not None:
             base = adapter.base_model_name_or_path
             with naming_model(base), outside_zero3():
