@@ -36,7 +36,9 @@ def add_parser(commands: Any) -> None:
     flag("--kind_column", default="kind", help="column with the kind of a claim, if it is there (default kind)")
     flag(
         "--group_column",
-        help="column of claims that are not independent, such as the answer that they are from (default: the same evidence)",
+        default="group",
+        help="column that claims share which are not independent, such as the id of their answer (default group; without it, "
+        "claims with the same evidence are a group)",
     )
     flag("--repeats", type=whole_number, default=2, metavar="N", help="times that each claim is judged (default 2)")
     flag(

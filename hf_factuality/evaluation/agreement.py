@@ -160,7 +160,7 @@ def agree(
     label_column: str = "label",
     question_column: str = "question",
     kind_column: str = "kind",
-    group_column: str | None = None,
+    group_column: str = "group",
     repeats: int = 2,
     resamples: int = 1000,
     seed: int = 0,
@@ -180,9 +180,9 @@ def agree(
             Server of verifiers that are language models, and room for an answer.
         claim_column, evidence_column, label_column, question_column, kind_column (`str`, *optional*):
             Columns of the labels; the last two may be missing.
-        group_column (`str`, *optional*):
-            Column of claims that are not independent, such as the answer that they are from; by default claims with the same
-            evidence are one group. Intervals draw whole groups.
+        group_column (`str`, *optional*, defaults to `"group"`):
+            Column that claims share which are not independent, such as the id of the answer that they are from; without it,
+            claims with the same evidence are one group. Intervals draw whole groups.
         repeats (`int`, *optional*, defaults to 2):
             Times that each claim is judged, in the given order and then reversed; 1 leaves `repeatability` out.
         resamples (`int`, *optional*, defaults to 1000), seed (`int`, *optional*, defaults to 0):

@@ -39,7 +39,7 @@ class LabelColumns:
     label: str = "label"
     question: str = "question"
     kind: str = "kind"
-    group: str | None = None  # by default claims with the same evidence are one group
+    group: str = "group"  # without it, claims with the same evidence are one group
 
 
 @dataclass(frozen=True)
@@ -82,8 +82,7 @@ def _claim(row: Any, place: str, columns: LabelColumns, name: str) -> LabelledCl
         texts[column] = value
     if not (texts[columns.claim] or "").strip():
         raise DataError(
-            f"{place} has no text in {columns.claim!r} (found {sorted(map(str, row))}); name the column of `{name}` with "
-            "`claim_column`"
+            f"{place} has no text in {columns.claim!r} (found {sorted(map(str, row))}); {_fix(name, 'claim_column')}"
         )
     passages = evidence_passages(row.get(columns.evidence))
     if passages is None:
@@ -91,21 +90,25 @@ def _claim(row: Any, place: str, columns: LabelColumns, name: str) -> LabelledCl
         raise DataError(
             f"{place}: {columns.evidence!r} must be text or a list of texts, one per passage, got {given!r:.100}"
         )
-    group: Hashable = passages or place  # a claim without evidence is alone
-    if columns.group is not None:
-        value = row.get(columns.group)
-        if is_missing(value) or not isinstance(value, (str, int)):
-            raise DataError(f"{place}: the group in {columns.group!r} must be text or a number, got {value!r:.100}")
-        group = value
+    group: Hashable = row.get(columns.group)
+    if is_missing(group):
+        group = passages or place  # a claim without evidence is alone
+    elif not isinstance(group, (str, int)):
+        raise DataError(f"{place}: the group in {columns.group!r} must be text or a number, got {group!r:.100}")
     read = VerifierInput(texts[columns.claim], texts[columns.question], passages, dict(row))
-    return LabelledClaim(read, _truth(row, place, columns.label), group, texts[columns.kind])
+    return LabelledClaim(read, _truth(row, place, columns.label, name), group, texts[columns.kind])
 
 
-def _truth(row: Mapping[str, Any], place: str, column: str) -> bool:
+def _fix(name: str, argument: str) -> str:
+    """How to name a column: only the function that has `labels` takes their names."""
+    return f"name the column with `{argument}`" if name == "labels" else f"rename the column of `{name}`"
+
+
+def _truth(row: Mapping[str, Any], place: str, column: str, name: str) -> bool:
     """Whether a label says supported."""
     if column not in row:
         found = sorted(map(str, row))
-        raise DataError(f"{place} has no label in {column!r} (found {found}); name the column with `label_column`")
+        raise DataError(f"{place} has no label in {column!r} (found {found}); {_fix(name, 'label_column')}")
     value = row[column]
     said = "_".join(str(value).lower().replace("_", " ").split())
     if said in ("1.0", "0.0") and isinstance(value, float):  # whole numbers of a column with gaps
@@ -123,9 +126,7 @@ def judge_claims(verifier: GuardedVerifier, claims: Sequence[LabelledClaim]) -> 
     """A verdict per claim, each judged as a completion of its own. `DataError`: the verifier needs evidence and there is none.
     `JudgingError`: it failed on every claim."""
     if verifier.requires_evidence and not any(claim.input.evidence for claim in claims):
-        raise DataError(
-            "the verifier needs evidence and no labelled claim has any; name the column with `evidence_column`"
-        )
+        raise DataError("the verifier needs evidence, and no labelled claim has any; give each its passages")
     rows = (VerificationRequest(claim.input, "completion") for claim in claims)
     limits = {"give_up_after": GIVE_UP_AFTER, "progress": " claims", "total": len(claims)}
     judged = judge_rows(verifier, rows, **limits)

@@ -69,7 +69,7 @@ def test_intervals_draw_whole_groups():
     labels = [group % 2 == 0 for group in range(4) for _ in range(20)]
     rows = [{"claim": "0.9", "evidence": f"e{n}", "label": y, "answer": n // 20} for n, y in enumerate(labels)]
     widths = []
-    for column in ("answer", None):
+    for column in ("answer", "none"):
         figure = agree(Scored(), rows, group_column=column, repeats=1).verifiers[0].figures["accuracy"]
         assert figure.value == 0.5
         widths.append(figure.high - figure.low)
@@ -170,7 +170,7 @@ def test_rows_that_cannot_be_read(row, message):
 
 
 def test_evidence_that_is_nowhere():
-    with pytest.raises(DataError, match="`evidence_column`"):
+    with pytest.raises(DataError, match="no labelled claim has any"):
         agree("lexical", [{"claim": "Ulm lies on the Danube.", "label": 1}])
 
 
