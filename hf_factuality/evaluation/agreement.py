@@ -20,7 +20,7 @@ from hf_factuality.evaluation.labelled_claims import (
     judge_claims,
     read_labelled_claims,
 )
-from hf_factuality.functional.agreement import balanced_accuracy, cohens_kappa, false_positive_rate
+from hf_factuality.functional.agreement import cohens_kappa, false_positive_rate, mean_recall
 from hf_factuality.functional.calibration import auroc, best_threshold, brier_score, expected_calibration_error
 from hf_factuality.functional.metrics import bootstrap_interval
 from hf_factuality.functional.scoring import mean
@@ -266,8 +266,8 @@ def _accuracy(called: Sequence[bool], truth: Sequence[bool]) -> float | None:
 _MEASURES: dict[str, tuple[str, Callable[..., float | None]]] = {
     "kappa": ("called", cohens_kappa),
     "accuracy": ("called", _accuracy),
-    "balanced_accuracy": ("called", balanced_accuracy),
-    "tuned_balanced_accuracy": ("tuned", balanced_accuracy),
+    "balanced_accuracy": ("called", mean_recall),
+    "tuned_balanced_accuracy": ("tuned", mean_recall),
     "auroc": ("scores", auroc),
     "ece": ("scores", expected_calibration_error),
     "brier": ("scores", brier_score),

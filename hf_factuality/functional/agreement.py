@@ -23,8 +23,8 @@ def cohens_kappa(first: Sequence[Hashable], second: Sequence[Hashable]) -> float
     return None if by_chance == 1.0 else (observed - by_chance) / (1.0 - by_chance)
 
 
-def balanced_accuracy(called: Sequence[bool], labels: Sequence[bool]) -> float | None:
-    """Mean of the share of true claims that are called true and of false claims that are called false.
+def mean_recall(called: Sequence[bool], labels: Sequence[bool]) -> float | None:
+    """Balanced accuracy: mean of the share of true claims that are called true and of false ones that are called false.
 
     `None` unless there are claims of both kinds. LLM-AggreFact's metric (arXiv 2404.10774).
     """
