@@ -55,7 +55,7 @@ FIGURES = (
     "false_called_supported",
     "not_judged",
 )
-"""Figures of a verifier; docs/verifier-quality.md describes each."""
+"""Figures of a verifier; docs/agree.md describes each."""
 KIND_FIGURES = ("accuracy", "balanced_accuracy", "false_called_supported", "not_judged")
 """Those that are given for each kind too."""
 

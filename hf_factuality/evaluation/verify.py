@@ -421,7 +421,7 @@ def _labelled(level: float | None, labels: LabelledRows | None) -> list[Labelled
         raise ValueError(f"`guarantee` is a share between 0 and 1, such as 0.9, got {level:g}")
     if labels is None:
         raise ValueError(
-            f"`guarantee` {level:g} needs `guarantee_labels`, claims with evidence and a label; docs/verifier-quality.md"
+            f"`guarantee` {level:g} needs `guarantee_labels`, claims with evidence and a label; docs/agree.md"
         )
     return read_guarantee_labels(labels, level)
 
