@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from lexical_verifier import auroc, read_jsonl
 
-from hf_factuality.functional.agreement import mean_recall
+from hf_factuality.functional.agreement import Confusion
 from hf_factuality.functional.calibration import best_threshold
 from hf_factuality.spans import Label
 from hf_factuality.verifiers.base import Judge, JudgeInput, Judgement
@@ -108,7 +108,7 @@ def evaluate(judge: Remembering, cases: Sequence[Case], fitting: Sequence[Case] 
     scores = np.array([score(verdict) for _, verdict in known])
     called = np.array([verdict.label in SUPPORTED for _, verdict in known])
     found["auroc"] = with_interval(lambda i: auroc(scores[i], truth[i]), groups, truth)
-    found["default"] = with_interval(lambda i: mean_recall(called[i], truth[i]), groups, truth)
+    found["default"] = with_interval(lambda i: Confusion.of(called[i], truth[i]).mean_recall(), groups, truth)
     part = np.array([case.subset for case, _ in known])
     if part.any():
         found["subset_judged"] = int(part.sum())
@@ -124,7 +124,7 @@ def evaluate(judge: Remembering, cases: Sequence[Case], fitting: Sequence[Case] 
         if len({target for _, target in pairs}) == 2:
             limit = best_threshold(*zip(*pairs, strict=True))
             passed = scores >= limit
-            found["fitted"] = with_interval(lambda i: mean_recall(passed[i], truth[i]), groups, truth)
+            found["fitted"] = with_interval(lambda i: Confusion.of(passed[i], truth[i]).mean_recall(), groups, truth)
             found["threshold"], found["fitted_on"] = limit, len(pairs)
     return found
 

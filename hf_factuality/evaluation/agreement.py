@@ -20,10 +20,9 @@ from hf_factuality.evaluation.labelled_claims import (
     judge_claims,
     read_labelled_claims,
 )
-from hf_factuality.functional.agreement import cohens_kappa, false_positive_rate, mean_recall
+from hf_factuality.functional.agreement import Confusion
 from hf_factuality.functional.calibration import auroc, best_threshold, brier_score, expected_calibration_error
 from hf_factuality.functional.metrics import bootstrap_interval
-from hf_factuality.functional.scoring import mean
 from hf_factuality.metrics._common import who_judges
 from hf_factuality.verifiers.base import Verifier
 from hf_factuality.verifiers.guard import GuardedVerifier, quiet_guard
@@ -250,8 +249,8 @@ def _measure(
     every = range(len(claims))
     figures = known.figures(FIGURES, every)
     if repeats > 1:
-        same = [float(len({verdict.supported for verdict in own}) == 1) for own in zip(*rounds, strict=True)]
-        figures["repeatability"] = known.figure(every, lambda own: mean([same[n] for n in own]))
+        same = [len({verdict.supported for verdict in own}) == 1 for own in zip(*rounds, strict=True)]
+        figures["repeatability"] = known.share(same, every)
     kinds = sorted({claim.kind for claim in claims if claim.kind is not None})
     of_kind = {kind: [n for n in every if claims[n].kind == kind] for kind in kinds}
     by_kind = {kind: known.figures(KIND_FIGURES, rows) for kind, rows in of_kind.items()}
@@ -259,21 +258,20 @@ def _measure(
     return VerifierAgreement(name, judge, figures, by_kind, threshold, seconds, tokens if clients else None, verdicts)
 
 
-def _accuracy(called: Sequence[bool], truth: Sequence[bool]) -> float | None:
-    return mean([float(said is label) for said, label in zip(called, truth, strict=True)])
-
-
-_MEASURES: dict[str, tuple[str, Callable[..., float | None]]] = {
-    "kappa": ("called", cohens_kappa),
-    "accuracy": ("called", _accuracy),
-    "balanced_accuracy": ("called", mean_recall),
-    "tuned_balanced_accuracy": ("tuned", mean_recall),
-    "auroc": ("scores", auroc),
-    "ece": ("scores", expected_calibration_error),
-    "brier": ("scores", brier_score),
-    "false_called_supported": ("called", false_positive_rate),
+_COUNTED: dict[str, tuple[str, Callable[[Confusion], float | None]]] = {
+    "kappa": ("called", Confusion.kappa),
+    "accuracy": ("called", Confusion.accuracy),
+    "balanced_accuracy": ("called", Confusion.mean_recall),
+    "tuned_balanced_accuracy": ("tuned", Confusion.mean_recall),
+    "false_called_supported": ("called", Confusion.false_positive_rate),
 }
-"""Figure -> what it compares with the labels, and how; of claims where that is known."""
+"""Figure -> which verdicts it compares with the labels, and how."""
+_SCORED: dict[str, Callable[..., float | None]] = {
+    "auroc": auroc,
+    "ece": expected_calibration_error,
+    "brier": brier_score,
+}
+"""Figures of scores and labels."""
 
 
 @dataclass(frozen=True)
@@ -293,29 +291,53 @@ class _Verdicts:
 
     def _named(self, name: str, rows: Sequence[int]) -> Figure:
         if name == "not_judged":
-            return self.figure(rows, lambda own: mean([float(self.called[n] is None) for n in own]))
-        column, measure = _MEASURES[name]
+            return self.share([self.called[n] is None for n in rows], rows)
+        if name in _SCORED:
+            return self._scored(_SCORED[name], [n for n in rows if self.scores[n] is not None])
+        column, measure = _COUNTED[name]
         values = getattr(self, column)
+        rows = [n for n in rows if values[n] is not None]
+        cells = [Confusion.of([values[n]], [self.claims[n].supported]) for n in rows]
+        return self._counted(cells, rows, lambda sums: measure(Confusion(*sums)))
 
-        def at(own: Sequence[int]) -> float | None:
-            return measure([values[n] for n in own], [self.claims[n].supported for n in own])
-
-        return self.figure([n for n in rows if values[n] is not None], at)
-
-    def figure(self, rows: Sequence[int], measure: Callable[[Sequence[int]], float | None]) -> Figure:
-        """A figure of some claims; its interval draws their groups with replacement."""
-        groups: dict[Any, list[int]] = {}
-        for n in rows:
-            groups.setdefault(self.claims[n].group, []).append(n)
-        if (value := measure(rows)) is None:
-            return Figure(None, None, None, len(rows))
-        interval = bootstrap_interval(
-            list(groups.values()),
-            lambda drawn: measure([n for own in drawn for n in own]),
-            resamples=self.resamples,
-            seed=self.seed,
+    def share(self, values: Sequence[bool], rows: Sequence[int]) -> Figure:
+        """Share of the claims of which something is so."""
+        return self._counted(
+            [(value, 1) for value in values], rows, lambda sums: sums[0] / sums[1] if sums[1] else None
         )
-        return Figure(value, *(interval or (None, None)), len(rows))
+
+    def _counted(
+        self, cells: Sequence[Sequence[float]], rows: Sequence[int], measure: Callable[[Sequence[float]], float | None]
+    ) -> Figure:
+        """A figure of sums over claims; its interval draws their groups with replacement."""
+        groups = self._groups(list(range(len(rows))), rows)
+        sums = [[sum(column) for column in zip(*(cells[i] for i in own), strict=True)] for own in groups]
+        value = measure([sum(column) for column in zip(*sums, strict=True)]) if sums else None
+        return self._figure(value, sums, measure, len(rows), summed=True)
+
+    def _scored(self, measure: Callable[..., float | None], rows: Sequence[int]) -> Figure:
+        """A figure of scores and labels."""
+
+        def of(groups: Sequence[Sequence[int]]) -> float | None:
+            own = [n for group in groups for n in group]
+            return measure([self.scores[n] for n in own], [self.claims[n].supported for n in own])
+
+        groups = self._groups(rows, rows)
+        return self._figure(of(groups), groups, of, len(rows))
+
+    def _groups(self, values: Sequence[int], rows: Sequence[int]) -> list[list[int]]:
+        found: dict[Any, list[int]] = {}
+        for value, n in zip(values, rows, strict=True):
+            found.setdefault(self.claims[n].group, []).append(value)
+        return list(found.values())
+
+    def _figure(
+        self, value: float | None, groups: Sequence[Any], measure: Any, n: int, summed: bool = False
+    ) -> Figure:
+        if value is None:
+            return Figure(None, None, None, n)
+        interval = bootstrap_interval(groups, measure, resamples=self.resamples, seed=self.seed, summed=summed)
+        return Figure(value, *(interval or (None, None)), n)
 
 
 def _tuned(

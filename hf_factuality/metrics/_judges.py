@@ -1,18 +1,48 @@
-"""What the metrics of judges share: references with a group and a domain, and figures per domain."""
+"""What the metrics of judges share: references with a domain and a group, and counts per group, which intervals draw."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 
 class JudgedItem(NamedTuple):
-    """What a judge said of an item and what is true; items of one group are not independent."""
+    """What a judge's verdict on an item counts for; items of one group are not independent."""
 
-    said: Any
-    truth: Any
+    counts: tuple[int, ...]
     domain: str | None = None
     group: Any = None
+
+
+class GroupedCounts:
+    """The counts of each group in a row, those of the first domain first."""
+
+    def __init__(self, items: Sequence[JudgedItem], width: int):
+        self._width = width
+        self._domains = sorted({item.domain for item in items}, key=lambda name: (name is not None, name))
+        places = {name: width * number for number, name in enumerate(self._domains)}
+        found: dict[Any, list[int]] = {}
+        for number, item in enumerate(items):
+            key = ("alone", number) if item.group is None else ("group", str(item.group))
+            row = found.setdefault(key, [0] * width * len(places))
+            for place, count in enumerate(item.counts, places[item.domain]):
+                row[place] += count
+        self.rows = list(found.values())
+        self.sums: list[float] = [sum(column) for column in zip(*self.rows, strict=True)]
+
+    def split(self, sums: Sequence[float]) -> list[Sequence[float]]:
+        """The counts of each domain."""
+        return [sums[start : start + self._width] for start in range(0, len(sums), self._width)]
+
+    def together(self, sums: Sequence[float]) -> list[float]:
+        """The counts of all domains."""
+        return [sum(column) for column in zip(*self.split(sums), strict=True)] or [0] * self._width
+
+    def domains(self) -> list[tuple[str, Sequence[float]]]:
+        """The domains that have a name, with their counts."""
+        return [
+            (name, own) for name, own in zip(self._domains, self.split(self.sums), strict=True) if name is not None
+        ]
 
 
 def reference_parts(reference: Any, name: str) -> tuple[Any, str | None, Any]:
@@ -20,24 +50,3 @@ def reference_parts(reference: Any, name: str) -> tuple[Any, str | None, Any]:
     if isinstance(reference, Mapping) and name in reference:
         return reference[name], reference.get("domain"), reference.get("group")
     return reference, None, None
-
-
-def grouped(items: Sequence[JudgedItem]) -> list[list[JudgedItem]]:
-    """The items by their groups; one without a group is alone."""
-    found: dict[Any, list[JudgedItem]] = {}
-    for number, item in enumerate(items):
-        key = ("alone", number) if item.group is None else ("group", str(item.group))
-        found.setdefault(key, []).append(item)
-    return list(found.values())
-
-
-def flattened(groups: Sequence[Sequence[JudgedItem]]) -> list[JudgedItem]:
-    return [item for own in groups for item in own]
-
-
-def by_domain(
-    items: Sequence[JudgedItem], figures: Callable[[list[JudgedItem]], dict[str, Any]]
-) -> dict[str, dict[str, Any]]:
-    """Figures of each domain; empty if no item has one."""
-    names = sorted({item.domain for item in items if item.domain is not None})
-    return {name: figures([item for item in items if item.domain == name]) for name in names}

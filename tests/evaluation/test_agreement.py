@@ -8,7 +8,7 @@ import pytest
 from hf_factuality import Label, LabeledSpan, Verification, agree
 from hf_factuality.cli import main
 from hf_factuality.errors import DataError, JudgingError
-from hf_factuality.functional.agreement import cohens_kappa, mean_recall
+from hf_factuality.functional.agreement import Confusion, cohens_kappa
 from hf_factuality.generation.client import ClientStats
 from hf_factuality.spans import Label as OurLabel
 from tests.evaluation.conftest import write_rows
@@ -60,8 +60,11 @@ def test_kappa_and_balanced_accuracy_by_hand():
     assert cohens_kappa([1, 1, 1, 0], [1, 1, 0, 0]) == pytest.approx(0.5)
     assert cohens_kappa("aab", "bba") == pytest.approx((0 - 4 / 9) / (5 / 9))
     assert cohens_kappa([1, 1], [1, 1]) is None and cohens_kappa([], []) is None
-    assert mean_recall([True, True, True, False], [True, True, False, False]) == pytest.approx(0.75)
-    assert mean_recall([True], [True]) is None
+    four = Confusion.of([True, True, True, False], [True, True, False, False])
+    assert four == (2, 0, 1, 1) and four.mean_recall() == 0.75 and four.false_positive_rate() == 0.5
+    assert four.kappa() == cohens_kappa([1, 1, 1, 0], [1, 1, 0, 0])
+    assert Confusion.of([True], [True])[:2] == (1, 0) and Confusion.of([True], [True]).mean_recall() is None
+    assert Confusion.of([], []).accuracy() is None
 
 
 def test_intervals_draw_whole_groups():
@@ -86,7 +89,7 @@ def test_the_tuned_threshold_is_measured_on_claims_that_it_has_not_seen():
     noise = rows_of([(n * 37 % 41) / 41 for n in range(40)], [n * 29 % 40 < 20 for n in range(40)])
     (found,) = agree(Scored(), noise, resamples=0, repeats=1).verifiers
     called = [verdict.score >= found.threshold for verdict in found.verdicts]
-    fitted = mean_recall(called, [row["label"] for row in noise])
+    fitted = Confusion.of(called, [row["label"] for row in noise]).mean_recall()
     assert found.figures["tuned_balanced_accuracy"].value < fitted - 0.05
 
 

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from hf_factuality.errors import DataError
-from hf_factuality.functional.agreement import cohens_kappa, false_positive_rate, mean_recall
+from hf_factuality.functional.agreement import Confusion
 from hf_factuality.functional.scoring import mean
 from hf_factuality.metrics._claims import ClaimOptions, JudgedAnswers, verdict_of_claims
 from hf_factuality.metrics._common import make_result, read_options
-from hf_factuality.metrics._judges import JudgedItem, by_domain, flattened, grouped, reference_parts
+from hf_factuality.metrics._judges import GroupedCounts, JudgedItem, reference_parts
 
 
 _TRUTHS = {"supported": True, "not_supported": False, "not supported": False}
@@ -41,38 +41,37 @@ def balanced_accuracy(predictions: Sequence[Any], references: Sequence[Any], **o
         if scores[-1] is None:
             left_out["no_reference" if truth is None else answer.problem or "unjudged"] += 1
         else:
-            items.append(JudgedItem(not false, truth, domain, group))
+            items.append(JudgedItem(Confusion.of([not false], [truth]), domain, group))
+    counts = GroupedCounts(items, 4)
+    whole = Confusion(*counts.together(counts.sums))
+
+    def macro(sums: Sequence[float]) -> float | None:
+        """Mean over the domains, as published for several datasets; one without claims of both kinds is left out."""
+        return mean([Confusion(*own).mean_recall() for own in counts.split(sums)])
+
     extractor, judge = answers.who()
     result = make_result(
         "balanced_accuracy",
-        _macro(items),
+        macro(counts.sums),
         scores=scores,
         parts={
-            "accuracy": mean(scores),
-            "kappa": cohens_kappa(*_columns(items)),
-            "false_called_supported": false_positive_rate(*_columns(items)),
-            "supported": sum(item.truth for item in items),
-            "domains": by_domain(items, lambda own: {"balanced_accuracy": mean_recall(*_columns(own)), "n": len(own)}),
+            "accuracy": whole.accuracy(),
+            "kappa": whole.kappa(),
+            "false_called_supported": whole.false_positive_rate(),
+            "supported": whole.true_right + whole.true_wrong,
+            "domains": {
+                name: {"balanced_accuracy": Confusion(*own).mean_recall(), "n": sum(own)}
+                for name, own in counts.domains()
+            },
         },
         left_out={"responses": left_out},
         extractor=extractor,
         judge=judge,
         options=given,
-        resampled=grouped(items),
-        statistic=lambda groups: _macro(flattened(groups)),
+        resampled=counts.rows,
+        statistic=macro,
+        summed=True,
     )
     if given.return_spans:
         result["spans"] = answers.spans()
     return result
-
-
-def _columns(items: Sequence[JudgedItem]) -> tuple[list[bool], list[bool]]:
-    return [item.said for item in items], [item.truth for item in items]
-
-
-def _macro(items: Sequence[JudgedItem]) -> float | None:
-    """Mean over the domains, as published for several datasets; one without claims of both kinds is left out."""
-    domains = {item.domain for item in items}
-    return mean(
-        [mean_recall(*_columns([it for it in items if it.domain == name])) for name in sorted(domains, key=str)]
-    )

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hf_factuality.errors import DataError
-from hf_factuality.functional.agreement import mean_recall
+from hf_factuality.functional.agreement import Confusion
 from hf_factuality.metrics._claims import Answer, ClaimOptions, JudgedAnswers
 from hf_factuality.metrics._common import make_result, read_options
-from hf_factuality.metrics._judges import JudgedItem, by_domain, flattened, grouped, reference_parts
+from hf_factuality.metrics._judges import GroupedCounts, JudgedItem, reference_parts
 from hf_factuality.spans import Label, LabeledSpan, Verification
 
 
@@ -64,11 +64,14 @@ def hallucination_f1(predictions: Sequence[Any], references: Sequence[Any], **op
         if scores[-1] is None:
             left_out["no_reference" if truth is None else answer.problem or "unjudged"] += 1
         else:
-            items.append(JudgedItem(said, truth, domain, group))
+            items.append(JudgedItem(_counts(said, truth), domain, group))
     extractor, judge = answers.who()
-    groups = grouped(items)
-    precision, recall, score = _examples(items)
-    span_precision, span_recall, span_f1 = _characters(items)
+    groups = GroupedCounts(items, 7)
+    counts = groups.together(groups.sums)
+    precision, recall, score = _examples(counts)
+    span_precision, span_recall, span_f1 = _characters(counts)
+    hits, called, true, *_ = counts
+    rest = len(items) - true - (called - hits)  # without a hallucination, and none is called
     result = make_result(
         "hallucination_f1",
         score,
@@ -77,38 +80,45 @@ def hallucination_f1(predictions: Sequence[Any], references: Sequence[Any], **op
             "precision": precision,
             "recall": recall,
             "span_f1": span_f1,
-            "span_f1_confidence_interval": given.interval(groups, lambda drawn: _characters(flattened(drawn))[2]),
+            "span_f1_confidence_interval": given.interval(
+                groups.rows, lambda sums: _characters(groups.together(sums))[2], summed=True
+            ),
             "span_precision": span_precision,
             "span_recall": span_recall,
-            "balanced_accuracy": mean_recall([not it.said for it in items], [not it.truth for it in items]),
-            "hallucinated": sum(bool(item.truth) for item in items),
-            "domains": by_domain(
-                items, lambda own: {"f1": _examples(own)[2], "span_f1": _characters(own)[2], "n": len(own)}
-            ),
+            "balanced_accuracy": Confusion(hits, true - hits, rest, called - hits).mean_recall(),
+            "hallucinated": true,
+            "domains": {
+                name: {"f1": _examples(own)[2], "span_f1": _characters(own)[2], "n": own[-1]}
+                for name, own in groups.domains()
+            },
         },
         left_out={"responses": left_out},
         extractor=extractor,
         judge=judge,
         options=given,
-        resampled=groups,
-        statistic=lambda drawn: _examples(flattened(drawn))[2],
+        resampled=groups.rows,
+        statistic=lambda sums: _examples(groups.together(sums))[2],
+        summed=True,
     )
     if given.return_spans:
         result["spans"] = answers.spans()
     return result
 
 
-def _f1(hits: int, found: int, true: int) -> tuple[float | None, float | None, float | None]:
+def _f1(hits: float, found: float, true: float) -> tuple[float | None, float | None, float | None]:
     """Precision, recall and F1; `None` where nothing was found, or there is nothing to find."""
     precision, recall = (hits / found if found else None), (hits / true if true else None)
     return precision, recall, (2 * hits / (found + true) if true else None)
 
 
-def _examples(items: Sequence[JudgedItem]) -> tuple[float | None, float | None, float | None]:
-    hits = sum(bool(item.said) and bool(item.truth) for item in items)
-    return _f1(hits, sum(bool(item.said) for item in items), sum(bool(item.truth) for item in items))
+def _counts(said: frozenset[int], truth: frozenset[int]) -> tuple[int, ...]:
+    """Of a response whether it is called hallucinated and is, is called so, is; the same in characters; and 1 response."""
+    return int(bool(said and truth)), int(bool(said)), int(bool(truth)), len(said & truth), len(said), len(truth), 1
 
 
-def _characters(items: Sequence[JudgedItem]) -> tuple[float | None, float | None, float | None]:
-    hits = sum(len(item.said & item.truth) for item in items)
-    return _f1(hits, sum(len(item.said) for item in items), sum(len(item.truth) for item in items))
+def _examples(counts: Sequence[float]) -> tuple[float | None, float | None, float | None]:
+    return _f1(*counts[:3])
+
+
+def _characters(counts: Sequence[float]) -> tuple[float | None, float | None, float | None]:
+    return _f1(*counts[3:6])
