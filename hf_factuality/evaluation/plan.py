@@ -205,6 +205,8 @@ def make_plan(args: Arguments) -> EvaluationPlan:
         refuse_if(
             len(getattr(args, name) or ()) > 1, f"several `{name}` are compared by `suite` {' or '.join(SUITES)}"
         )
+    if not args.benchmark and not args.dataset:
+        _check_who_answers(args, ())
     datasets = _datasets(args)
     benchmarks = _benchmarks(args, datasets)
     _check_who_answers(args, benchmarks)
