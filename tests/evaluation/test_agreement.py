@@ -8,10 +8,13 @@ import pytest
 from hf_factuality import Label, LabeledSpan, Verification, agree
 from hf_factuality.cli import main
 from hf_factuality.errors import DataError, JudgingError
+from hf_factuality.evaluation.agreement import AgreementResult
 from hf_factuality.functional.agreement import Confusion, cohens_kappa
 from hf_factuality.generation.client import ClientStats
 from hf_factuality.spans import Label as OurLabel
+from hf_factuality.verifiers import LLMJudge, SentenceExtractor, VerifierPipeline
 from tests.evaluation.conftest import write_rows
+from tests.generation.fake_server import FakeServer
 from tests.tables import cases
 
 
@@ -136,6 +139,26 @@ def test_repeatability_cost_and_no_cached_answers():
     assert verifier.asked[1:] == [["0.8", "0.1", "0.7", "0.2"], ["0.2", "0.7", "0.1", "0.8"]]
     assert verifier.caches == [None] * 3 and verifier.client.cache == "a cache"
     assert found.tokens == 28 and found.claims_per_second > 0
+
+
+def test_a_language_model_is_asked_each_time_and_its_tokens_are_counted(monkeypatch, tmp_path):
+    def answer(self, prompt, body):
+        return {
+            "choices": [{"message": {"content": "supported"}, "finish_reason": "stop"}],
+            "usage": {"total_tokens": 30},
+        }
+
+    monkeypatch.setattr(FakeServer, "_answer", answer)
+    rows = rows_of(["Ulm is old.", "Ulm is big.", "Ulm is far."], [1, 1, 0])
+    with FakeServer() as server:
+        client = server.client(cache=tmp_path / "answers.sqlite")
+        verifier = VerifierPipeline(SentenceExtractor(), LLMJudge(client))
+        agree(verifier, rows, resamples=0, repeats=1)
+        (found,) = agree(verifier, rows, resamples=0, repeats=2).verifiers
+        assert found.tokens == 90 and found.figures["repeatability"].value == 1.0
+        assert client.cache is not None and client.stats.cached == 0
+        assert found.judge["name"] == "LLMJudge" and found.figures["false_called_supported"].value == 1.0
+        assert "tokens per claim" in [row["figure"] for row in AgreementResult([found], {}).table()]
 
 
 @pytest.mark.parametrize(
