@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from lexical_verifier import auroc, read_jsonl
 
+from hf_factuality.functional.agreement import Confusion
+from hf_factuality.functional.calibration import best_threshold
 from hf_factuality.spans import Label
 from hf_factuality.verifiers.base import Judge, JudgeInput, Judgement
 from hf_factuality.verifiers.judges.lexical import unsupported_words
@@ -52,18 +54,6 @@ class Remembering:
 def score(verdict: Judgement) -> float:
     """Score of a known verdict; a label without one is certain."""
     return verdict.score if verdict.score is not None else float(verdict.label in SUPPORTED)
-
-
-def balanced_accuracy(called: np.ndarray, truth: np.ndarray) -> float:
-    """Mean of the shares of supported and of other claims that are called so."""
-    return float((called[truth].mean() + (~called[~truth]).mean()) / 2)
-
-
-def fit_threshold(scores: np.ndarray, truth: np.ndarray) -> float:
-    """Score from which to call a claim supported, for the best balanced accuracy; between two observed scores."""
-    values = np.unique(scores)
-    options = [values[0], *((values[1:] + values[:-1]) / 2)]
-    return float(max(options, key=lambda option: balanced_accuracy(scores >= option, truth)))
 
 
 def interval(figure: Callable[[np.ndarray], float], groups: np.ndarray, valid: Callable[[np.ndarray], bool]) -> list:
@@ -118,7 +108,7 @@ def evaluate(judge: Remembering, cases: Sequence[Case], fitting: Sequence[Case] 
     scores = np.array([score(verdict) for _, verdict in known])
     called = np.array([verdict.label in SUPPORTED for _, verdict in known])
     found["auroc"] = with_interval(lambda i: auroc(scores[i], truth[i]), groups, truth)
-    found["default"] = with_interval(lambda i: balanced_accuracy(called[i], truth[i]), groups, truth)
+    found["default"] = with_interval(lambda i: Confusion.of(called[i], truth[i]).mean_recall(), groups, truth)
     part = np.array([case.subset for case, _ in known])
     if part.any():
         found["subset_judged"] = int(part.sum())
@@ -132,9 +122,9 @@ def evaluate(judge: Remembering, cases: Sequence[Case], fitting: Sequence[Case] 
             if verdict.label is not None
         ]
         if len({target for _, target in pairs}) == 2:
-            limit = fit_threshold(np.array([value for value, _ in pairs]), np.array([target for _, target in pairs]))
+            limit = best_threshold(*zip(*pairs, strict=True))
             passed = scores >= limit
-            found["fitted"] = with_interval(lambda i: balanced_accuracy(passed[i], truth[i]), groups, truth)
+            found["fitted"] = with_interval(lambda i: Confusion.of(passed[i], truth[i]).mean_recall(), groups, truth)
             found["threshold"], found["fitted_on"] = limit, len(pairs)
     return found
 

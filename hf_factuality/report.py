@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape as escape_html
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import Any
 
 from hf_factuality.reading.completion import read
 from hf_factuality.reading.statements import Citation
-from hf_factuality.spans import Label, Verification
+from hf_factuality.spans import Label, LabeledSpan, Verification
 
 
 # Class name and what the legend says.
@@ -24,6 +24,7 @@ _KINDS = {
     Label.NO_FACT: ("nofact", "holds no fact"),
     None: ("unjudged", "could not be judged"),
 }
+_DROPPED = ("dropped", "not kept by the guarantee")
 _STYLE = """
 :root { color-scheme: light dark; }
 body { font: 16px/1.6 system-ui, sans-serif; max-width: 72rem; margin: 2rem auto; padding: 0 1rem;
@@ -36,7 +37,7 @@ h4 { margin: .3rem 0; font-size: .85rem; color: #555; font-weight: 600; }
 mark { color: inherit; border-radius: .2rem; padding: .05rem .15rem; background: none; }
 .supported { background: #cdeccd; } .contradicted { background: #ffd0d0; text-decoration: underline wavy #b00020 1px; }
 .unverifiable { background: #fff0b8; } .nofact { background: #ececec; } .unjudged { outline: 1px dashed #777; }
-.cite { font-size: .8em; opacity: .65; cursor: help; } .hedged { font-style: italic; } mark[title] { cursor: help; }
+.cite { font-size: .8em; opacity: .65; cursor: help; } .hedged { font-style: italic; } .dropped { text-decoration: line-through; opacity: .7; } mark[title] { cursor: help; }
 .legend mark { margin-right: .8rem; white-space: nowrap; }
 @media (max-width: 50rem) { .pair { grid-template-columns: 1fr; } }
 @media (prefers-color-scheme: dark) { body { color: #eee; background: #161616; } td, th, section { border-color: #444; }
@@ -61,6 +62,7 @@ class ReportSample:
     question: str
     answer: str | None  # the right one; `None` if there is none to show
     completions: Sequence[tuple[str, str, Verification]]
+    dropped: frozenset[LabeledSpan] = frozenset()  # spans that a guarantee does not keep
 
 
 def render_report(title: str, note: str, table: Sequence[Mapping[str, Any]], samples: Sequence[ReportSample]) -> str:
@@ -71,7 +73,8 @@ def render_report(title: str, note: str, table: Sequence[Mapping[str, Any]], sam
     """
     header = "".join(f"<th>{escape(str(name))}</th>" for name in (table[0] if table else ()))
     rows = "".join("<tr>" + "".join(f"<td>{escape(str(v))}</td>" for v in row.values()) + "</tr>" for row in table)
-    legend = " ".join(f'<mark class="{kind}">{escape(text)}</mark>' for kind, text in _KINDS.values())
+    kinds = [*_KINDS.values(), *([_DROPPED] if any(sample.dropped for sample in samples) else [])]
+    legend = " ".join(f'<mark class="{kind}">{escape(text)}</mark>' for kind, text in kinds)
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
         f"<title>{escape(title)}</title><style>{_STYLE}</style></head><body><h1>{escape(title)}</h1>"
@@ -84,15 +87,15 @@ def render_report(title: str, note: str, table: Sequence[Mapping[str, Any]], sam
 def _section(sample: ReportSample) -> str:
     right = "" if sample.answer is None else f" <small>(right answer: {escape(sample.answer)})</small>"
     shown = "".join(
-        f'<div><h4>{escape(heading)}</h4><div class="text" dir="auto">{paint(text, verification)}</div></div>'
+        f'<div><h4>{escape(heading)}</h4><div class="text" dir="auto">{paint(text, verification, sample.dropped)}</div></div>'
         for heading, text, verification in sample.completions
     )
     return f'<section><h3>{escape(sample.question)}{right}</h3><div class="pair">{shown}</div></section>'
 
 
-def paint(completion: str, verification: Verification) -> str:
-    """A completion as HTML, escaped, with its spans and the citations of its answer marked; where spans overlap, the earlier one
-    keeps the characters."""
+def paint(completion: str, verification: Verification, dropped: Collection[LabeledSpan] = ()) -> str:
+    """A completion as HTML, escaped, with its spans and the citations of its answer marked, those of `dropped` struck through;
+    where spans overlap, the earlier one keeps the characters."""
     verification.validate(completion)
     citations = sorted(read(completion).citations, key=lambda citation: (citation.start, citation.end))
     parts, position = [], 0
@@ -101,6 +104,8 @@ def paint(completion: str, verification: Verification) -> str:
         if start >= span.end:
             continue
         kind, meaning = _KINDS[span.label]
+        if span in dropped:
+            kind, meaning = f"{kind} {_DROPPED[0]}", f"{meaning}; {_DROPPED[1]}"
         hover = meaning + (f": {span.evidence}" if span.evidence else "")
         parts.append(_cited(completion, position, start, citations))
         shown = _cited(completion, start, span.end, citations)

@@ -28,7 +28,7 @@ def add_parser(commands: Any) -> None:
     """Add `evaluate` to the subparsers of the `hf-factuality` command."""
     evaluate = commands.add_parser(
         "evaluate",
-        help="measure a model, or a file of answers, on benchmarks",
+        help="measure a model, a file of answers or a verifier on benchmarks",
         description="Answers the questions of benchmarks with a model, or takes answers from a file, scores them and adds the "
         "results to one JSON file. A run that was killed goes on where it stopped if it is started again. Every flag may be "
         "written with - for _.",
@@ -92,7 +92,7 @@ def add_parser(commands: Any) -> None:
     add_flag(how, "seed", ": of samples, of --limit and of HaluEval's candidates (default 0)", default=0)
     judging = evaluate.add_argument_group("who judges")
     flag = judging.add_argument
-    add_flag(judging, "verifier", f": for metrics over claims, {VERIFIER_HELP}")
+    add_flag(judging, "verifier", f": for metrics over claims and benchmarks of judges, {VERIFIER_HELP}")
     add_flag(judging, "verifier_base_url", ": of 'llm:MODEL' and 'anah:MODEL'", metavar="URL")
     add_flag(judging, "verifier_tokens", metavar="N")
     add_scope(judging)

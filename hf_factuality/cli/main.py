@@ -11,6 +11,7 @@ import sys
 from collections.abc import Collection, Iterable, Sequence
 
 from hf_factuality import __version__
+from hf_factuality.cli.agree import add_parser as add_agree_parser
 from hf_factuality.cli.builders import add_builders
 from hf_factuality.cli.compare import add_parser as add_compare_parser
 from hf_factuality.cli.evaluate import add_parser as add_evaluate_parser
@@ -125,6 +126,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", required=True)
     for add in (
         add_verify_parser,
+        add_agree_parser,
         add_train_parser,
         add_world_parser,
         add_evaluate_parser,

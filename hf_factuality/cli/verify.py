@@ -60,6 +60,18 @@ def add_parser(commands: Any) -> None:
     flag(
         "--html_rows", type=int, default=200, help="completions on the page, the lowest precision first (default 200)"
     )
+    flag(
+        "--guarantee",
+        type=float,
+        metavar="SHARE",
+        help="share of the kept claims that is right at least, as 0.9; the others are marked (needs --guarantee_labels)",
+    )
+    flag(
+        "--guarantee_labels",
+        type=Path,
+        metavar="FILE",
+        help="file of labelled claims that the threshold of --guarantee is learnt from, drawn like the claims of the answers",
+    )
     add_output(
         verify,
         "SHARE",
@@ -75,6 +87,7 @@ def _verify(args: argparse.Namespace) -> int:
     names = (
         "verifier", "verifier_tokens", "scope", "completion_column", "question_column", "evidence_column", "id_column",
         "metrics", "engine", "workers", "gpus_per_worker", "out", "html", "html_rows", "max_not_judged",
+        "guarantee", "guarantee_labels",
     )  # fmt: skip
     found = verify(
         args.file,

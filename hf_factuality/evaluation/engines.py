@@ -210,6 +210,31 @@ class FileEngine:
             yield item.id, [float(value) for value in self._by_id[item.id]["log_likelihoods"]]
 
 
+class ClaimEngine:
+    """The given claims of benchmarks of judges stand for answers; whose results these are is the verifier's name."""
+
+    generates = False
+
+    def __init__(self, verifier: str):
+        self._verifier = verifier
+
+    def identity(self) -> dict[str, Any]:
+        return _identity(self._verifier)
+
+    def settings(self) -> dict[str, Any]:
+        return {"claims": "given"}
+
+    def check(self, items: Sequence[BenchmarkItem], sampling: SamplingConfig | None) -> None:
+        """There is nothing to ask."""
+
+    def generate(self, requests: Sequence[Request], sampling: SamplingConfig) -> Iterator[tuple[Request, ChatAnswer]]:
+        for request in requests:
+            yield request, ChatAnswer(request.item.claim or "")
+
+    def log_likelihoods(self, items: Sequence[BenchmarkItem]) -> Iterator[tuple[str, list[float]]]:
+        raise NotImplementedError("benchmarks of judges have no choices")
+
+
 def described(sampling: SamplingConfig) -> dict[str, Any]:
     """Settings as results and files of answers have them."""
     found = {**sampling.describe(), "seed": sampling.seed, "stop": sampling.stop, "n_samples": sampling.num_samples}

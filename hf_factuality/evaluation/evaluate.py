@@ -83,7 +83,8 @@ def evaluate(
         model (`str` or `Sequence[str]`, *optional*):
             Id on the Hub or folder, of a model or a PEFT adapter; with `base_url`, its name there; several with `suite`.
         benchmark (`str`, [`~hf_factuality.data.benchmarks.BenchmarkReader`] or a sequence of them, *optional*):
-            Names of benchmarks; also of your own, as `"package.module:name"` or objects.
+            Names of benchmarks; also of your own, as `"package.module:name"` or objects. Benchmarks of judges, such as
+            `"llm-aggrefact"`, measure `verifier`, and take no model.
         suite (`str`, *optional*):
             `"long-form"` or `"tax"`: several models side by side.
         dataset (`str`, `Path` or `Mapping[str, str | Path]`, *optional*):

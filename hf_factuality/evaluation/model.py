@@ -14,9 +14,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hf_factuality._lazy import object_name
+from hf_factuality.errors import DataError
 from hf_factuality.evaluation import own_file
 from hf_factuality.evaluation._shared import counts, failures, numbers, shown, shown_interval
-from hf_factuality.evaluation.engines import Engine, FileEngine, ServerEngine, described
+from hf_factuality.evaluation.engines import ClaimEngine, Engine, FileEngine, ServerEngine, described
 from hf_factuality.evaluation.journal import Journal
 from hf_factuality.evaluation.plan import (
     GRADED_METRICS,
@@ -148,6 +150,8 @@ def _prepare(args: Arguments, task: Task, stack: ExitStack) -> None:
     if "accuracy" in task.metrics or graded and task.benchmark.data_source:
         check_gold(task.benchmark, task.items)
     judged = [name for name in task.metrics if name in task.judged_metrics and not (args.judge and name == "halluqa")]
+    if args.judge and "halluqa" in task.metrics and not any(it.answer or it.reference for it in task.items):
+        raise DataError(f"`judge` compares with reference answers, and {task.name} has none; give `verifier` instead")
     if args.judge and (graded or "halluqa" in task.metrics):
         how = {"prompt": args.judge_prompt, "votes": args.judge_votes, "tokens": args.judge_tokens}
         task.judge = AnswerJudge(task.name, args.judge, args.judge_base_url, **how)
@@ -164,6 +168,8 @@ def _prepare(args: Arguments, task: Task, stack: ExitStack) -> None:
 
 
 def _engine(args: Arguments, plan: EvaluationPlan) -> Engine:
+    if any(task.benchmark.kind == "judge" for task in plan.tasks):
+        return ClaimEngine(args.verifier if isinstance(args.verifier, str) else object_name(args.verifier))
     if args.answers:
         return _file_engine(args, *plan.tasks)
     known = {"revision": args.revision, "template_arguments": plan.template_arguments}

@@ -35,6 +35,8 @@ from hf_factuality.verifiers.base import Verifier
 
 GRADED_METRICS = ("abstention", "calibration")
 """Metrics that need to know which answers are right."""
+JUDGE_METRICS = ("balanced_accuracy", "hallucination_f1")
+"""Metrics of verdicts on given claims."""
 ABILITIES = {
     **dict.fromkeys(("arc_easy", "arc_challenge"), ("accuracy", "allenai/ai2_arc")),
     "race": ("accuracy", "EleutherAI/race"),
@@ -45,7 +47,7 @@ ABILITIES = {
 """Tasks of lm-evaluation-harness that the alignment tax is measured by: metric and dataset."""
 SUITES = {
     "long-form": ("biographies", "longfact", "factory", "longwiki", own_file.NAME),
-    "tax": (*benchmark_names(), own_file.NAME, *ABILITIES),
+    "tax": (*(name for name in benchmark_names() if get_benchmark(name).kind != "judge"), own_file.NAME, *ABILITIES),
 }
 _CHOICES = {
     "scope": SCOPES,
@@ -162,7 +164,7 @@ class Task:
     @property
     def judged_metrics(self) -> set[str]:
         """Those that need a verifier or a judge."""
-        return self.claim_metrics | {*self.metrics} & {"halluqa"}
+        return self.claim_metrics | {*self.metrics} & {"halluqa", *JUDGE_METRICS}
 
     @property
     def plain(self) -> bool:
@@ -188,7 +190,7 @@ class EvaluationPlan:
 
 def metrics_of(benchmark: Benchmark, more: Sequence[str] = ()) -> tuple[str, ...]:
     """Names of the metrics that are defined for a benchmark, its own first; `more` are over claims."""
-    if benchmark.kind == "log_likelihood":
+    if benchmark.kind in ("log_likelihood", "judge"):
         return benchmark.metrics
     answered = ("accuracy", *GRADED_METRICS) if benchmark.data_source and benchmark.name != "halueval-qa" else ()
     return tuple(dict.fromkeys((*benchmark.metrics, *answered, *CLAIM_METRICS, *more)))
@@ -203,11 +205,11 @@ def make_plan(args: Arguments) -> EvaluationPlan:
         refuse_if(
             len(getattr(args, name) or ()) > 1, f"several `{name}` are compared by `suite` {' or '.join(SUITES)}"
         )
-    refuse_if(
-        (args.model is None) == (args.answers is None), "give either `model`, or `answers` with a file of answers"
-    )
+    if not args.benchmark and not args.dataset:
+        _check_who_answers(args, ())
     datasets = _datasets(args)
     benchmarks = _benchmarks(args, datasets)
+    _check_who_answers(args, benchmarks)
     metrics = _metrics(args, benchmarks)
     _check_arguments(args, benchmarks, {name for names in metrics.values() for name in names})
     named = {*datasets, *split_names(args.benchmark)} & {*ABILITIES} or {*ABILITIES}
@@ -269,11 +271,32 @@ def refuse_if(wrong: Any, message: str) -> None:
         raise ValueError(message)
 
 
+def _check_who_answers(args: Arguments, benchmarks: Sequence[Benchmark]) -> None:
+    """A model or a file of answers, or, of benchmarks of judges, neither of them but a verifier."""
+    judging = [benchmark.name for benchmark in benchmarks if benchmark.kind == "judge"]
+    if not judging:
+        either = "give either `model`, or `answers` with a file of answers"
+        refuse_if((args.model is None) == (args.answers is None), either)
+        return
+    names = ", ".join(judging)
+    refuse_if(
+        len(judging) < len(benchmarks), f"`benchmark` {names} is of judges; run it without those that models answer"
+    )
+    refuse_if(not args.verifier, f"`benchmark` {names} measures a judge: give `verifier`")
+    for flag in ("model", "answers", "model_name", "base_url", "knowledge", *_RUNNING):
+        given = getattr(args, flag) not in (None, "auto")
+        refuse_if(
+            given,
+            f"`{flag}` is not used: `benchmark` {names} measures `verifier`, and its claims are given; leave it out",
+        )
+    refuse_if(args.scope != SCOPES[0], f"`scope` is not used: `benchmark` {names} gives whole claims; leave it out")
+
+
 def _check_arguments(args: Arguments, benchmarks: Sequence[Benchmark], wanted: set[str]) -> None:
     """Arguments that need others, that exclude each other, or that would change nothing."""
     over_claims = ", ".join(args.claim_metrics)
     claims = sorted(wanted & set(args.claim_metrics))
-    judged = {*claims} | wanted & {"halluqa"}
+    judged = {*claims} | wanted & {"halluqa", *JUDGE_METRICS}
     graded, by_claims = wanted & set(GRADED_METRICS), "metrics over claims take `verifier` llm:MODEL"
     own, names = own_file.FILE_BENCHMARK in benchmarks, ", ".join(sorted(wanted))
     long_form, selects = args.suite == "long-form", args.best_of_by not in (None, "majority")
@@ -398,8 +421,9 @@ def _task(args: Arguments, benchmark: Benchmark, metrics: tuple[str, ...]) -> Ta
     styles = ", ".join(map(repr, benchmark.styles))
     refuse_if(style not in benchmark.styles, f"`style` {style!r}: {benchmark.name} has {styles}")
     answers = args.out.parent / f"{args.out.stem}.{benchmark.name}.answers.jsonl"
-    generation = _generation(args, benchmark, style) if benchmark.kind == "generate" else None
-    task = Task(benchmark, style, metrics, generation, answers, args.scope, checklists=args.suite == "long-form")
+    generation = None if benchmark.kind == "log_likelihood" else _generation(args, benchmark, style)
+    scope = "completion" if benchmark.kind == "judge" else args.scope
+    task = Task(benchmark, style, metrics, generation, answers, scope, checklists=args.suite == "long-form")
     task.match, task.own_metrics = args.match, args.own_metrics
     task.best_of = parse_best_of(args.best_of) if args.best_of is not None else ()
     task.best_of_by, task.aggregate = args.best_of_by, args.aggregate or AGGREGATES[0]

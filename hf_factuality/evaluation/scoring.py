@@ -12,10 +12,11 @@ from typing import Any
 from hf_factuality.data.benchmarks.base import Benchmark, BenchmarkItem
 from hf_factuality.errors import DataError
 from hf_factuality.evaluation.best_of import best_of_curve, best_of_n, majority_of_n
-from hf_factuality.evaluation.plan import GRADED_METRICS, Task
+from hf_factuality.evaluation.plan import GRADED_METRICS, JUDGE_METRICS, Task
 from hf_factuality.evaluation.verification import answer_row, found_in, gold_answers, opens_reasoning
 from hf_factuality.functional.answers import contained_match
 from hf_factuality.functional.scoring import mean
+from hf_factuality.generation.cache import content_key
 from hf_factuality.methods.process_reward.formula import aggregate_steps
 from hf_factuality.metrics._claims import Answer, small_answer
 from hf_factuality.metrics._common import Options, make_result
@@ -194,8 +195,18 @@ def _calibration(answers: TaskAnswers) -> tuple[list[Any], list[Any], dict[str, 
     return stated, answers.outcomes, {}
 
 
+def _verdicts(answers: TaskAnswers) -> tuple[list[Any], list[Any], dict[str, Any]]:
+    """Verdicts on given claims, with what is true of them; claims with the same evidence are a group."""
+    predictions, references = [], []
+    for item, (sample, *_) in zip(answers.task.items, answers.samples, strict=True):
+        predictions.append(found_in(sample))
+        group = content_key({"evidence": list(item.evidence)})
+        references.append({**item.reference, "domain": item.domain, "group": group})
+    return predictions, references, {}
+
+
 _INPUTS = {"abstention": _abstention, "calibration": _calibration, "halluqa": _halluqa, "halueval": _halueval,
-           "truthfulqa": _truthfulqa}  # fmt: skip
+           "truthfulqa": _truthfulqa, **dict.fromkeys(JUDGE_METRICS, _verdicts)}  # fmt: skip
 
 
 def accuracy(answers: TaskAnswers) -> dict[str, Any]:

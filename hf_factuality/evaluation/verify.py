@@ -27,6 +27,8 @@ from hf_factuality.evaluation._shared import (
     shown_interval,
     split_names,
 )
+from hf_factuality.evaluation.guarantee import ClaimGuarantee, fit_guarantee, read_guarantee_labels
+from hf_factuality.evaluation.labelled_claims import LabelledClaim, LabelledRows
 from hf_factuality.evaluation.verify_input import AnswerSource, Columns, read_answers
 from hf_factuality.functional.scoring import decided_precision, factual_precision
 from hf_factuality.generation.failures import GIVE_UP_AFTER
@@ -92,6 +94,7 @@ class WorstSamples:
 
     def __init__(self, limit: int):
         self._limit = limit
+        self.guarantee: ClaimGuarantee | None = None
         self._kept: list[tuple[float, int, ReportSample]] = []
         self.total = 0
 
@@ -100,7 +103,9 @@ class WorstSamples:
         item, found = judged.row.input, judged.verification
         rank, heading = _rank(judged, found)
         question = f"{judged.row.key}: {item.question}" if item.question else judged.row.key
-        self._kept.append((rank, self.total, ReportSample(question, None, [(heading, item.completion, found)])))
+        dropped = frozenset(it for it in found.spans if self.guarantee and self.guarantee.keeps(it) is False)
+        sample = ReportSample(question, None, [(heading, item.completion, found)], dropped)
+        self._kept.append((rank, self.total, sample))
         if len(self._kept) >= 2 * self._limit + CHUNK:
             self._cut()
 
@@ -138,6 +143,8 @@ class Tally:
         self.repeated = 0
         self.declined = 0
         self.not_judged = 0
+        self.kept: Counter[bool | None] = Counter()  # claims that the guarantee keeps and does not
+        self.guarantee: ClaimGuarantee | None = None
         self.report = JudgingReport()
 
     def add(self, judged: JudgedRow) -> None:
@@ -148,6 +155,8 @@ class Tally:
             spans = distinct_units(judged.found.spans, judged.row.shown.completion)
             self.labels.update(span.label for span in spans)
             self.repeated += len(judged.found.spans) - len(spans)
+            if self.guarantee:
+                self.kept.update(map(self.guarantee.keeps, spans))
 
     def summary(self) -> dict[str, Any]:
         """What is printed."""
@@ -171,19 +180,26 @@ class Tally:
             "sentences": len(spans),
             "repeated": self.repeated,
             "labels": dict(sorted(named.items())),
-        }
+        } | self._guaranteed()
+
+    def _guaranteed(self) -> dict[str, Any]:
+        if not self.guarantee:
+            return {}
+        counted = {"kept": self.kept[True], "not_kept": self.kept[False]}
+        return {"guarantee": {**self.guarantee.to_dict(), **counted}}
 
 
 @dataclass(frozen=True)
 class VerifiedCompletion:
     """A completion and what the verifier found. `place` is its line or row, `verification` is `None` if there was no completion,
-    and `declined` is whether it declines to answer."""
+    `declined` is whether it declines to answer, and `kept`, with a guarantee, whether each span is kept (`None`: no fact)."""
 
     place: str
     completion: str
     question: str | None
     verification: Verification | None
     declined: bool
+    kept: tuple[bool | None, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -192,7 +208,8 @@ class VerifyResult:
 
     Args:
         summary (`dict[str, Any]`):
-            Precision, decided precision, and counts of completions and claims; under `metrics` the results of metrics.
+            Precision, decided precision, and counts of completions and claims; under `metrics` the results of metrics, and under
+            `guarantee` its threshold and how many claims it keeps.
         rows (`list[VerifiedCompletion]`):
             The completions in order; empty with `keep_rows=False`.
         failures (`list[str]`):
@@ -225,16 +242,20 @@ class VerifyResult:
         return _table(self.summary)
 
     def to_pandas(self) -> pandas.DataFrame:
-        """A row per labelled span: `place`, `start`, `end`, `text`, `label` (`None`: not judged), `score`, `claim`, `evidence`."""
+        """A row per labelled span: `place`, `start`, `end`, `text`, `label` (`None`: not judged), `score`, `claim`, `evidence`,
+        and `kept` with a guarantee."""
         import pandas
 
-        columns = ("place", "start", "end", "text", "label", "score", "claim", "evidence")
+        columns = ["place", "start", "end", "text", "label", "score", "claim", "evidence"]
         spans = [
             (row.place, it.start, it.end, row.completion[it.start : it.end], it.label and it.label.value, it.score,
              it.claim, it.evidence)
             for row in self.rows if row.verification for it in row.verification.spans
         ]  # fmt: skip
-        return pandas.DataFrame(spans, columns=columns)
+        found = pandas.DataFrame(spans, columns=columns)
+        if "guarantee" in self.summary:
+            found["kept"] = [it for row in self.rows if row.verification for it in row.kept or ()]
+        return found
 
 
 def verify(
@@ -256,6 +277,8 @@ def verify(
     out: str | Path | None = None,
     html: str | Path | None = None,
     html_rows: int = 200,
+    guarantee: float | None = None,
+    guarantee_labels: LabelledRows | None = None,
     fail_under: float | Mapping[str, float] | None = None,
     max_not_judged: float | None = None,
     keep_rows: bool = True,
@@ -294,6 +317,11 @@ def verify(
             File that each row is written to with its labelled spans, as JSON Lines, as it is judged.
         html (`str` or `Path`, *optional*), html_rows (`int`, *optional*, defaults to 200):
             File of a page with the sentences coloured by label, and how many completions are on it, the lowest precision first.
+        guarantee (`float`, *optional*), guarantee_labels (`str`, `Path` or `Iterable[Mapping[str, Any]]`, *optional*):
+            Share of the kept claims that is right at least, such as 0.9, with 90 % confidence; and labelled claims that the
+            threshold is learnt from, as [`~hf_factuality.agree`] reads them. Of each group, or else of each evidence, one is
+            drawn. The guarantee assumes that they are drawn like the claims of the completions. Claims that are not kept are
+            marked in the result, in `out` and on the page.
         fail_under (`float` or `Mapping[str, float]`, *optional*):
             Least value of every metric (without metrics, of the precision), or per name (`precision`, `decided_precision` or
             a metric); what is lower is named in `failures` of the result.
@@ -317,6 +345,7 @@ def verify(
     allowed, runs = allowed_missing(max_not_judged, fail_under), engine_of(engine, workers, gpus_per_worker)
     check_choices({"scope": SCOPES}, {"scope": scope})
     check_at_least_one(html_rows=html_rows, verifier_tokens=verifier_tokens)
+    labelled = _labelled(guarantee, guarantee_labels)
     out, html = (None if path is None else Path(path) for path in (out, html))
     columns = Columns(completion_column, question_column, evidence_column, id_column)
     kept: list[VerifiedCompletion] = []
@@ -335,10 +364,17 @@ def verify(
         readers: list[Metrics | WorstSamples | _Keeper] = [over_claims]
         if page:
             readers.append(page)
+        keeper = _Keeper(kept)
         if keep_rows:
-            readers.append(_Keeper(kept))
+            readers.append(keeper)
         stack.enter_context(quiet_guard())
-        tally = _judge(source, guarded, runs, scope, out, readers)
+        tally = Tally()
+        if guarantee is not None:
+            fitted = fit_guarantee(guarded, labelled, guarantee)
+            tally.guarantee = keeper.guarantee = fitted
+            if page:
+                page.guarantee = fitted
+        _judge(source, guarded, runs, scope, out, readers, tally)
         summary = tally.summary()
         if names:
             summary["metrics"] = over_claims.compute(guarded)
@@ -355,7 +391,8 @@ def verify(
         ],
         allowed,
     )
-    return VerifyResult(summary, kept, below, _notes(summary, source), tally.report.failed, tally.report.first_reason)
+    notes = _notes(summary, source) + ([tally.guarantee.describe()] if tally.guarantee else [])
+    return VerifyResult(summary, kept, below, notes, tally.report.failed, tally.report.first_reason)
 
 
 class _Keeper:
@@ -363,11 +400,30 @@ class _Keeper:
 
     def __init__(self, kept: list[VerifiedCompletion]):
         self._kept = kept
+        self.guarantee: ClaimGuarantee | None = None
 
     def add(self, judged: JudgedRow) -> None:
         row, found = judged.row, None if judged.left_out == "missing" else judged.verification
         declined = judged.left_out is None and row.declines
-        self._kept.append(VerifiedCompletion(row.key, row.input.completion, row.input.question, found, declined))
+        kept = tuple(map(self.guarantee.keeps, found.spans)) if self.guarantee and found else None
+        self._kept.append(VerifiedCompletion(row.key, row.input.completion, row.input.question, found, declined, kept))
+
+
+def _labelled(level: float | None, labels: LabelledRows | None) -> list[LabelledClaim]:
+    """The labelled claims of a guarantee, checked before anything is judged."""
+    if level is None:
+        if labels is not None:
+            raise ValueError(
+                "`guarantee_labels` is not used: there is no `guarantee`; leave it out, or add a level such as 0.9"
+            )
+        return []
+    if not 0 < level < 1:
+        raise ValueError(f"`guarantee` is a share between 0 and 1, such as 0.9, got {level:g}")
+    if labels is None:
+        raise ValueError(
+            f"`guarantee` {level:g} needs `guarantee_labels`, claims with evidence and a label; docs/agree.md"
+        )
+    return read_guarantee_labels(labels, level)
 
 
 def _judge(
@@ -377,9 +433,9 @@ def _judge(
     scope: str,
     path: Path | None,
     readers: Sequence[Metrics | WorstSamples | _Keeper],
-) -> Tally:
-    """Feed each row to the readers as it is judged, and write it."""
-    tally = Tally()
+    tally: Tally,
+) -> None:
+    """Feed each row to the tally and the readers as it is judged, and write it."""
     rows: Iterator[VerificationRequest] = (
         VerificationRequest(item, scope, key=place, missing=missing) for place, item, missing in source
     )
@@ -400,13 +456,15 @@ def _judge(
                         reader.add(judged)
                     if out:
                         found = None if judged.left_out == "missing" else judged.verification.to_dict()
-                        out.write(dumps({**judged.row.input.row, "verification": found}))
+                        row = {**judged.row.input.row, "verification": found}
+                        if tally.guarantee and found is not None:
+                            row["kept"] = [*map(tally.guarantee.keeps, judged.verification.spans)]
+                        out.write(dumps(row))
                 if out:
                     out.flush()
     except JudgingError as error:
         kept = f"; {path} holds the {tally.report.rows} rows until then" if path else ""
         raise JudgingError(f"{error}{kept}") from None
-    return tally
 
 
 def _metrics(given: Metric | Sequence[Metric]) -> dict[str, Metric]:
@@ -433,6 +491,10 @@ def _table(summary: Mapping[str, Any]) -> list[dict[str, str]]:
         (name, shown(summary[name]), "", judged, left_out, parts)
         for name, parts in zip(SHARES, (claims, "without unverifiable"), strict=True)
     ]
+    if promise := summary.get("guarantee"):
+        counted = {"kept": promise["kept"], "not kept": promise["not_kept"]}
+        share = promise["kept"] / sum(counted.values()) if any(counted.values()) else None
+        rows.append(("kept", shown(share), "", judged, "", ", ".join(f"{name} {n}" for name, n in counted.items())))
     for name, found in summary.get("metrics", {}).items():
         left_out, interval = counts(found["left_out"]["responses"]), shown_interval(found["confidence_interval"])
         rows.append((name, shown(found[name]), interval, str(found["n_scored"]), left_out, numbers(found["parts"])))

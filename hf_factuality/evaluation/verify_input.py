@@ -261,7 +261,7 @@ def read_answers(
     completions: str | Path | Iterable[Any], evidence: str | Path | Iterable[Any] | None, columns: Columns
 ) -> Iterator[AnswerSource]:
     """Open and check the completions and their evidence: files, or rows. `evidence` may also name a column of the completions."""
-    with closing(_rows(completions, "completions", columns.completion)) as answers:
+    with closing(open_rows(completions, "completions", columns.completion)) as answers:
         file, named = evidence, None
         if isinstance(evidence, (str, Path)):
             path = Path(evidence)
@@ -277,10 +277,10 @@ def read_answers(
                 raise DataError(f"`evidence` {evidence} is a file and a column of {answers.name}; {fix}")
         if columns.id and file is None:
             raise DataError("`id_column` joins a file of evidence to the answers; name that file with `evidence`")
-        rows = nullcontext() if file is None else closing(_rows(file, "evidence", columns.evidence or "evidence"))
+        rows = nullcontext() if file is None else closing(open_rows(file, "evidence", columns.evidence or "evidence"))
         with rows as passages:
             yield AnswerSource(answers, passages, columns, named)
 
 
-def _rows(given: str | Path | Iterable[Any], name: str, column: str) -> RowFile | RowList:
+def open_rows(given: str | Path | Iterable[Any], name: str, column: str) -> RowFile | RowList:
     return RowFile(Path(given)) if isinstance(given, (str, Path)) else RowList(given, name, column)

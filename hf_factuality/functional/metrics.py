@@ -213,6 +213,7 @@ def bootstrap_interval(
     level: float = 0.95,
     resamples: int = 1000,
     seed: int = 0,
+    summed: bool = False,
 ) -> tuple[float, float] | None:
     """Percentile bootstrap interval of a statistic: what it would be on other samples of as many responses.
 
@@ -228,6 +229,8 @@ def bootstrap_interval(
             How often responses are drawn with replacement; 0 computes no interval.
         seed (`int`, *optional*, defaults to `0`):
             Of a generator of its own; the global one is not touched.
+        summed (`bool`, *optional*, defaults to `False`):
+            Whether each value is a list of as many counts, and `statistic` takes their sums over what is drawn: much faster.
 
     Returns:
         `tuple[float, float]`: the quantiles `(1 - level) / 2` and `(1 + level) / 2`, interpolated; `None` with fewer than
@@ -239,7 +242,7 @@ def bootstrap_interval(
     if n < 2 or not resamples:
         return None
     generator = torch.Generator().manual_seed(seed)
-    numbers = torch.tensor(values, dtype=torch.float64) if statistic is None else None
+    numbers = torch.tensor(values, dtype=torch.float64) if statistic is None or summed else None
     found: list[float] = []
     rows = max(1, 2_000_000 // n)
     for start in range(0, resamples, rows):
@@ -247,7 +250,13 @@ def bootstrap_interval(
         if statistic is None:
             found += numbers[drawn].mean(dim=1).tolist()
         else:
-            results = (statistic([values[index] for index in row.tolist()]) for row in drawn)
+            if summed:
+                times = torch.zeros(drawn.shape, dtype=torch.float64).scatter_add_(
+                    1, drawn, torch.ones(drawn.shape).double()
+                )
+                results = map(statistic, (times @ numbers).tolist())
+            else:
+                results = (statistic([values[index] for index in row.tolist()]) for row in drawn)
             found += [result for result in results if result is not None and isfinite(result)]
     if not found:
         return None

@@ -40,7 +40,8 @@ _UNKNOWN: Any = object()
 @dataclass
 class ClientStats:
     """Counts since the client was made: requests sent (attempts and probes), answers, answers from the cache, attempts
-    after the first, requests without an answer, answers that ended at the limit of tokens."""
+    after the first, requests without an answer, answers that ended at the limit of tokens; and tokens of prompts and answers,
+    as far as the server counts them."""
 
     sent: int = 0
     answered: int = 0
@@ -48,6 +49,7 @@ class ClientStats:
     retried: int = 0
     failed: int = 0
     cut: int = 0
+    tokens: int = 0
 
 
 class ChatClient(Backend):
@@ -321,6 +323,7 @@ class ChatClient(Backend):
 
         def read(payload: Any) -> ChatAnswer:
             answer = self._read(payload)
+            self.stats.tokens += _tokens_of(payload, "total_tokens")
             # A server that gives no reason still counts tokens.
             if answer.finish_reason is None and limit is not None and _tokens_of(payload) >= limit:
                 return replace(answer, finish_reason="length")
@@ -379,10 +382,10 @@ def _ended(answer: ChatAnswer, request: ChatRequest) -> ChatAnswer:
     return replace(answer, text=text, finish_reason="stop") if stopped else answer
 
 
-def _tokens_of(payload: Any) -> int:
-    """How many tokens the answer has, as the server counts them; 0 if it does not say."""
+def _tokens_of(payload: Any, what: str = "completion_tokens") -> int:
+    """How many tokens the answer has, or what else of its `usage`, as the server counts them; 0 if it does not say."""
     usage = payload.get("usage") if isinstance(payload, dict) else None
-    count = usage.get("completion_tokens") if isinstance(usage, dict) else None
+    count = usage.get(what) if isinstance(usage, dict) else None
     return count if isinstance(count, int) else 0
 
 

@@ -26,11 +26,14 @@ class Options:
     return_scores: bool = False
 
     def interval(
-        self, values: Sequence[Any], statistic: Callable[[list], float | None] | None = None
+        self,
+        values: Sequence[Any],
+        statistic: Callable[[list], float | None] | None = None,
+        summed: bool = False,
     ) -> dict[str, Any] | None:
         """Entry `confidence_interval` of the result."""
         settings = {"level": self.confidence_level, "resamples": self.resamples, "seed": self.seed}
-        found = bootstrap_interval(values, statistic, **settings)
+        found = bootstrap_interval(values, statistic, summed=summed, **settings)
         return None if found is None else {"low": found[0], "high": found[1], **settings}
 
 
@@ -62,11 +65,12 @@ def make_result(
     released: float | None = None,
     resampled: Sequence[Any] | None = None,
     statistic: Callable[[list], float | None] | None = None,
+    summed: bool = False,
 ) -> dict[str, Any]:
     """What [`~hf_factuality.metrics._module.RESULT`] describes. `released` is what the released rule makes of the same rows, if
-    all else is as published. The interval is of the mean of the scores, or of the `statistic` of what is `resampled`."""
+    all else is as published. The interval is of the mean of the scores, or of the `statistic` of what is `resampled` (of its sums, with `summed`)."""
     known = [value for value in scores if value is not None]
-    interval = options.interval(known if resampled is None else resampled, statistic)
+    interval = options.interval(known if resampled is None else resampled, statistic, summed)
     counted = not any(count and reason not in _LEFT_OUT_AS_RELEASED for reason, count in left_out["responses"].items())
     same = None not in (score, released) and math.isclose(score, released, rel_tol=1e-9)
     result = {

@@ -52,6 +52,7 @@ def test_the_page_is_not_stale():
 
 # Of the command alone, and of the function alone.
 ONLY = {
+    "agree": ({"json"}, set()),
     "verify": ({"file", "json"}, {"completions", "keep_rows"}),
     "evaluate": ({"json"}, {"command"}),
     "merge": (set(), {"on_written"}),
@@ -63,7 +64,7 @@ ONLY = {
 FUNCTIONS = {
     **{
         name: getattr(hf_factuality, name)
-        for name in ("verify", "evaluate", "compare", "merge", "average", "push", "plan")
+        for name in ("agree", "verify", "evaluate", "compare", "merge", "average", "push", "plan")
     },
     **{
         name.replace("_", "-"): getattr(hf_factuality, name)

@@ -25,9 +25,11 @@ from tests.data.cases import cases  # noqa: E402
 
 
 NAMES = tuple(
-    "aa-omniscience abstentionbench aime-2024 aime-2025 biographies factory gsm8k halluqa halluqa-mc halueval-qa halueval-qa-pairwise longfact longwiki "
-    "math-500 simpleqa simpleqa-verified truthfulqa truthfulqa-generation".split()
+    "aa-omniscience abstentionbench aime-2024 aime-2025 biographies factory facts-grounding gsm8k halluqa halluqa-mc "
+    "halueval-dialogue-judge halueval-qa halueval-qa-judge halueval-qa-pairwise halueval-summarization-judge llm-aggrefact longfact "
+    "longwiki math-500 ragtruth simpleqa simpleqa-verified summac truthfulqa truthfulqa-generation wice".split()
 )
+JUDGES = {"llm-aggrefact", "ragtruth", "summac", "wice", *(name for name in NAMES if name.endswith("-judge"))}
 GSM8K = [{"question": f"What is {n} + 0?", "answer": f"It stays.\n#### {n}"} for n in range(40)]
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
@@ -66,13 +68,14 @@ def test_names():
 def test_what_is_known_can_be_run(name):
     spec = get_benchmark(name)
     assert isinstance(spec, Benchmark) and spec.name == name
-    assert spec.kind == ("log_likelihood" if name == "truthfulqa" else "generate")
+    assert spec.kind == ("log_likelihood" if name == "truthfulqa" else "judge" if name in JUDGES else "generate")
     folder = Path(metrics.__file__).parent
     for metric in spec.metrics:
         assert metric == "accuracy" or (folder / metric / f"{metric}.py").is_file()
     assert ("accuracy" in spec.metrics) <= (spec.data_source in SCORERS)
-    assert spec.metrics and "chat" in spec.styles and len(set(spec.styles)) == len(spec.styles)
-    assert spec.kind == "log_likelihood" or "fspo" in spec.styles
+    assert spec.metrics and len(set(spec.styles)) == len(spec.styles)
+    assert spec.styles == ("given",) if name in JUDGES else "chat" in spec.styles
+    assert spec.kind != "generate" or "fspo" in spec.styles
     assert spec.max_new_tokens >= 1 and 0 < spec.top_p <= 1 and spec.temperature >= 0
     assert spec.n_samples == (32 if name.startswith("aime") else 1)
     assert spec.n_samples == 1 or spec.temperature > 0

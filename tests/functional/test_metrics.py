@@ -152,3 +152,14 @@ class TestBootstrap:
         means = torch.tensor(values, dtype=torch.float64)[draw].mean(dim=1)
         assert low == pytest.approx(torch.quantile(means, 0.025).item())
         assert high == pytest.approx(torch.quantile(means, 0.975).item())
+
+
+def test_intervals_of_sums_are_those_of_the_rows_one_by_one():
+    rng = random.Random(3)
+    rows = [[rng.randrange(5), rng.randrange(5), 1] for _ in range(30)]
+
+    def ratio(sums):
+        return sums[0] / sums[1] if sums[1] else None
+
+    slow = metrics.bootstrap_interval(rows, lambda drawn: ratio([sum(column) for column in zip(*drawn, strict=True)]))
+    assert metrics.bootstrap_interval(rows, ratio, summed=True) == pytest.approx(slow, abs=1e-12)

@@ -10,6 +10,7 @@ from hf_factuality import (
     Verification,
     Verifier,
     VerifierInput,
+    agree,
     evaluate,
     load_verifier,
     verify,
@@ -29,6 +30,13 @@ def judge() -> None:
         [{"completion": "Ulm lies on the Danube.", "evidence": "Ulm lies on the Danube."}],
         verifier=load_verifier("lexical"),
     )
+
+
+def trust() -> None:
+    result = agree(["lexical", load_verifier("lexical")], Path("labels.jsonl"), group_column="answer")
+    assert_type(result.verifiers[0].figures["kappa"].value, float | None)
+    assert_type(result.verifiers[0].kinds["date"]["accuracy"].n, int)
+    assert_type(result.to_dict(), dict[str, Any])
 
 
 def measure() -> None:

@@ -193,7 +193,7 @@ def test_pairs(make):  # noqa: F811
 
 
 def test_all_metrics_are_here():
-    claims = {"anah", "factscore", "longwiki", "safe", "veriscore"}
+    claims = {"anah", "factscore", "longwiki", "safe", "veriscore", "balanced_accuracy", "hallucination_f1"}
     assert set(METRIC_NAMES) - claims - {"halluqa", "halueval", "winrate"} == {
         "abstention",
         "calibration",

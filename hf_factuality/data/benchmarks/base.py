@@ -19,8 +19,10 @@ class BenchmarkItem:
             The dataset's own id, otherwise the number of the row in the source; it does not depend on `limit` or `seed`.
         messages (`tuple[dict, ...]`):
             Messages with `role` and `content`. A last message of the assistant is a prefill: the model continues it.
-        question (`str`):
+        question (`str`, *optional*):
             What a verifier is shown.
+        claim (`str`, *optional*):
+            Of a benchmark of judges, the text that is to be judged; nothing is asked then.
         answer (`str` or `list[str]`, *optional*):
             Gold answer or answers.
         evidence (`tuple[str, ...]`, *optional*):
@@ -40,7 +42,7 @@ class BenchmarkItem:
 
     id: str
     messages: tuple[dict, ...]
-    question: str
+    question: str | None
     answer: str | list[str] | None = None
     evidence: tuple[str, ...] = ()
     topic: str | None = None
@@ -48,6 +50,7 @@ class BenchmarkItem:
     choices: tuple[str, ...] = ()
     correct: tuple[bool, ...] = ()
     reference: dict = field(default_factory=dict)
+    claim: str | None = None
 
 
 def with_checklist(item: BenchmarkItem, row: Mapping[str, Any], place: str) -> BenchmarkItem:
@@ -66,7 +69,7 @@ class Benchmark:
         name (`str`):
             Name on the command line.
         kind (`str`, *optional*, defaults to `"generate"`):
-            `"generate"` or `"log_likelihood"`.
+            `"generate"`, `"log_likelihood"`, or `"judge"`, of which a verifier is measured: it judges the given claims.
         metrics (`tuple[str, ...]`):
             Default metrics: names of `hf_factuality.metrics`, or `"accuracy"`.
         repo_id, config, split (`str`, *optional*):

@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import Any
 
 from hf_factuality.data.benchmarks.base import BenchmarkItem
+from hf_factuality.data.benchmarks.judges import build_claim, build_halueval_claim, build_ragtruth, build_wice
 from hf_factuality.data.benchmarks.prompts import ask, candidates, primer_turns, published_truthfulqa
 from hf_factuality.data.benchmarks.rows import BenchmarkReader, BenchmarkRow, Unusable
 from hf_factuality.data.benchmarks.short_answers import STYLES, build_abstention, build_short_answer
@@ -268,6 +269,16 @@ def build_longfact(row: BenchmarkRow, style: str) -> BenchmarkItem:
     )
 
 
+def build_facts_grounding(row: BenchmarkRow, style: str) -> BenchmarkItem:
+    """A request with a document and an instruction to answer by it alone; style `"published"` is the whole prompt as it stands."""
+    question, document = row.text("user_request").strip(), row.text("context_document")
+    if style == "chat":
+        messages = ask(style, f"{document}\n\n{question}", system=row.text("system_instruction"))
+    else:
+        messages = ask("fspo" if style == "fspo" else "chat", row.text("full_prompt"))
+    return BenchmarkItem(row.id, messages, question, evidence=(document,))
+
+
 def build_prompt(row: BenchmarkRow, style: str) -> BenchmarkItem:
     """A prompt as it stands; the topic is the title of a Wikipedia page, where rows have one."""
     question = row.text("prompt").strip()
@@ -286,6 +297,9 @@ _HALUEVAL = {"repo_id": "pminervini/HaluEval", "config": "qa", "split": "data", 
 _TRUTHFULQA = {"repo_id": "truthfulqa/truthful_qa", "split": "validation"}
 _SHORT = {"metrics": ("abstention",), "data_source": "world", "max_new_tokens": 1024, "styles": STYLES,
           "build": build_short_answer, "columns": ("question/problem", "answer"), "optional": ("domain/topic", "metadata")}  # fmt: skip
+_JUDGE = {"kind": "judge", "metrics": ("balanced_accuracy",), "styles": ("given",)}
+_HALUEVAL_JUDGE = {**_JUDGE, "repo_id": "pminervini/HaluEval", "split": "data", "draws": True, "source": "arXiv 2305.11747",
+                   "build": build_halueval_claim}  # fmt: skip
 _HALLUQA = "github.com/OpenMOSS/HalluQA"
 
 _ALL = (
@@ -400,6 +414,51 @@ _ALL = (
         description="questions of 20 datasets that should be answered or should not, in 6 scenarios; CC-BY-NC-4.0",
         source="arXiv 2506.09038", build=build_abstention,
         columns=("question", "should_abstain"), optional=("reference_answers", "metadata_json", "scenario"),
+    ),
+    BenchmarkReader(
+        name="facts-grounding", metrics=("halluqa",), repo_id="google/FACTS-grounding-public", config="examples", split="public",
+        styles=("published", "chat", "fspo"), max_new_tokens=2048, source="arXiv 2501.03200",
+        description="860 requests to be answered by a document alone; the share of answers whose claims all are in it",
+        build=build_facts_grounding,
+        columns=("system_instruction", "user_request", "context_document", "full_prompt"),
+    ),
+    BenchmarkReader(
+        name="llm-aggrefact", repo_id="lytang/LLM-AggreFact", split="test", source="arXiv 2404.10774", build=build_claim,
+        description="29,320 claims of 11 datasets; the mean of their balanced accuracies (gated on the Hub; CC-BY-ND-4.0)",
+        columns=("claim", "document/doc", "label"), optional=("dataset",), **_JUDGE,
+    ),
+    BenchmarkReader(
+        name="summac", where="the rows of SummaCBenchmark of github.com/tingofurro/summac, saved as JSON Lines",
+        description="summaries of CoGenSumm, XSumFaith, Polytope, FactCC, SummEval and FRANK; the mean of their balanced accuracies",
+        source="arXiv 2111.09525", build=build_claim,
+        columns=("claim/summary", "document", "label"), optional=("dataset",), **_JUDGE,
+    ),
+    BenchmarkReader(
+        name="wice", where="claim-dev.jsonl or claim-test.jsonl of github.com/ryokamoi/wice", source="arXiv 2303.01432",
+        description="claims of Wikipedia and the pages that they cite; supported in part is not supported",
+        build=build_wice, columns=("claim", "evidence", "label"), **_JUDGE,
+    ),
+    BenchmarkReader(
+        name="ragtruth", repo_id="wandb/RAGTruth-processed", split="test", source="arXiv 2401.00396", build=build_ragtruth,
+        description="2,700 responses of six models with hallucinated spans; F1 of responses, and of characters",
+        columns=("response/output", "labels/hallucination_labels", "source_info/context"), optional=("task_type", "query", "split"),
+        files="response.jsonl", joined=("source_info.jsonl", "source_id"), **_JUDGE | {"metrics": ("hallucination_f1",)},
+    ),
+    BenchmarkReader(
+        name="halueval-qa-judge", config="qa", description="answers, each right or hallucinated, with their knowledge",
+        columns=("right_answer", "hallucinated_answer", "knowledge"), optional=("question",), **_HALUEVAL_JUDGE,
+    ),
+    BenchmarkReader(
+        name="halueval-dialogue-judge", config="dialogue",
+        description="responses in a dialogue, each right or hallucinated, with their knowledge",
+        columns=("right_answer/right_response", "hallucinated_answer/hallucinated_response", "knowledge"),
+        optional=("dialogue_history",), **_HALUEVAL_JUDGE,
+    ),
+    BenchmarkReader(
+        name="halueval-summarization-judge", config="summarization",
+        description="summaries, each right or hallucinated, with their documents",
+        columns=("right_answer/right_summary", "hallucinated_answer/hallucinated_summary", "knowledge/document"),
+        **_HALUEVAL_JUDGE,
     ),
 )  # fmt: skip
 READERS = MappingProxyType({reader.name: reader for reader in _ALL})

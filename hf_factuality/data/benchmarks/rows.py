@@ -68,6 +68,8 @@ class BenchmarkReader(Benchmark):
             What a line of a text file holds; without it, text files are refused.
         files (`str`, *optional*):
             Pattern of files that are read one by one, instead of by `datasets.load_dataset`.
+        joined (`tuple[str, str]`, *optional*):
+            A file beside those of `files` and a column: its rows are added to those with the same value in that column.
         where (`str`, *optional*):
             Where the files are published, of a benchmark without a default dataset on the Hub.
     """
@@ -78,6 +80,7 @@ class BenchmarkReader(Benchmark):
     draws: bool = False
     line_column: str | None = None
     files: str | None = None
+    joined: tuple[str, str] | None = None
     where: str = ""
 
     def find_columns(self, present: Collection[Any], name: str) -> dict[str, Any]:

@@ -90,7 +90,25 @@ def _read_folder(reader: BenchmarkReader, path: Path, split: str | None) -> Benc
 
 def _read_files(reader: BenchmarkReader, files: Sequence[Path], path: Path, split: str | None) -> BenchmarkSource:
     parts = [(file.stem if reader.files else None, _rows_of(reader, file)) for file in files]
-    return BenchmarkSource(path.name, split, _digest(files, path), parts)
+    if reader.joined:
+        files = [*files, *_join(reader, files[0], [row for _, rows in parts for row in rows])]
+    return BenchmarkSource(path.name, split, _digest(files, files[0].parent if path.is_file() else path), parts)
+
+
+def _join(reader: BenchmarkReader, file: Path, rows: list[dict[str, Any]]) -> list[Path]:
+    """Add to the rows what the file beside theirs says under the same key; that file. Rows may have all columns already."""
+    name, key = reader.joined
+    other = file.with_name(name)
+    if not other.is_file():
+        return []
+    known = {row.get(key): row for row in _rows_of(reader, other)}
+    for number, row in enumerate(rows):
+        if row.get(key) not in known:
+            raise DataError(
+                f"{file.name}, row {number}: {name} has no {key} {row.get(key)!r:.100}; take both files of one release"
+            )
+        row.update({column: value for column, value in known[row[key]].items() if column not in row})
+    return [other]
 
 
 def _digest(files: Sequence[Path], root: Path) -> str:
