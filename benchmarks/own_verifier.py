@@ -46,7 +46,7 @@ def train(data: Path, work: Path, model: str, more: list[str]) -> Path:
     passages = work / "passages.jsonl"
     passages.write_text("".join(json.dumps({"text": row["knowledge"]}) + "\n" for row in rows), encoding="utf-8")
     words = ["--config", "recipes/verifier/minilm-l6.yaml", "--model_name_or_path", model, "--output_dir", str(out),
-             "--train_files", str(data / "wice/non_supported_tokens-train.jsonl"), "--passages", str(passages),
+             "--train_files", str(data / "wice/non_supported_tokens-train.jsonl"), "--passage_files", str(passages),
              "--eval_files", str(data / "wice/claim-dev.jsonl"), "--use_cpu", "true"]  # fmt: skip
     started = time.perf_counter()
     run_training("verifier", [*words, *more])

@@ -63,7 +63,7 @@ def test_files_of_claims(run, encoder, tmp_path):
     passages = lines(tmp_path / "passages.jsonl", [{"text": text} for text in PASSAGES])
     held_out = lines(tmp_path / "held_out.jsonl", labelled(6))
     out = tmp_path / "out"
-    run("--model_name_or_path", encoder, "--output_dir", out, "--max_length", "64", "--train_files", *given, "--passages", passages,
+    run("--model_name_or_path", encoder, "--output_dir", out, "--max_length", "64", "--train_files", *given, "--passage_files", passages,
         "--num_claims", "40", "--eval_files", held_out, *FEW)  # fmt: skip
     card = checked_card(out)
     assert (

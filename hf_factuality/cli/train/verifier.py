@@ -2,7 +2,7 @@
 
 hf-factuality train verifier                            # a small encoder on made-up passages, minutes on a CPU
 hf-factuality train verifier --config recipes/verifier/deberta-v3-base.yaml \
-    --train_files claims.jsonl --passages passages.jsonl --eval_files held_out.jsonl
+    --train_files claims.jsonl --passage_files passages.jsonl --eval_files held_out.jsonl
 """
 
 from dataclasses import dataclass, field
@@ -27,11 +27,11 @@ class VerifierArguments(ScriptArguments):
     train_files: list[str] | None = field(
         default=None, metadata={"help": "files to train on: claims with evidence and labels, or WiCE's"}
     )
-    passages: list[str] | None = field(
+    passage_files: list[str] | None = field(
         default=None, metadata={"help": "files of passages, from which claims are made by edits"}
     )
     eval_files: list[str] | None = field(default=None, metadata={"help": "claims that the card's figures are of"})
-    num_claims: int = field(default=8000, metadata={"help": "claims to make from --passages"})
+    num_claims: int = field(default=8000, metadata={"help": "claims to make from --passage_files"})
     edits: list[str] | None = field(
         default=None, metadata={"help": "edits of passages, by name (default all); see docs/verifier-quality.md"}
     )
@@ -42,8 +42,8 @@ TYPES = VerifierArguments, VerifierConfig, ModelConfig
 
 def load_claims(script, seed):
     """Claims to train on and to measure on, read before any weights are loaded."""
-    if not (script.train_files or script.dataset_name or script.passages):
-        raise ValueError("give claims (--train_files or --dataset_name), passages (--passages), or both")
+    if not (script.train_files or script.dataset_name or script.passage_files):
+        raise ValueError("give claims (--train_files or --dataset_name), passages (--passage_files), or both")
     if script.num_claims < 1:
         raise ValueError(f"--num_claims {script.num_claims} must be at least 1")
     rows, said = [], []
@@ -51,9 +51,9 @@ def load_claims(script, seed):
         named = script.dataset_name, script.dataset_config, script.dataset_train_split
         rows += read_labelled_claims(read_parts(script.train_files, *named), seed)
         said.append(f"{len(rows)} labelled claims")
-    if script.passages:
+    if script.passage_files:
         made = synthetic_claims(
-            read_passages(read_parts(script.passages, None, None, "")), script.num_claims, seed, script.edits
+            read_passages(read_parts(script.passage_files, None, None, "")), script.num_claims, seed, script.edits
         )
         rows += made
         said.append(f"{len(made)} claims made from passages by edits")
@@ -62,7 +62,7 @@ def load_claims(script, seed):
 
 
 def main(words):
-    real = ("--train_files", "--dataset_name", "--passages")
+    real = ("--train_files", "--dataset_name", "--passage_files")
     own, script, training, model = read_flags("verifier", TYPES, words, real)
     if own:
         name, (train, test) = model_name(model), load_claims(script, training.seed)

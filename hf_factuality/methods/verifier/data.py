@@ -32,9 +32,9 @@ CLAIM_LABELS: Mapping[str, str] = {
 """What labels mean, whatever their case, spaces and hyphens: supported as a whole, or not."""
 PASSAGE_COLUMNS = ("passage", "text", "knowledge", "evidence")
 SAME, ELSEWHERE, SPANS = "same", "elsewhere", "wice_spans"
-_MIN_WORDS, _MAX_WORDS = 5, 30
+_MIN_WORDS, _MAX_WORDS = 5, 22
 # Words of a synthetic passage, beyond which no sentence is added to the one that is asked about.
-_PASSAGE_WORDS = 45
+_PASSAGE_WORDS = 30
 
 
 def read_labelled_claims(parts: Iterable[tuple[str, Rows]], seed: int = 0) -> list[dict[str, Any]]:
@@ -140,7 +140,7 @@ def synthetic_claims(
     Of a sentence of a passage come four claims: the sentence (half of the time by a rewrite, whose name is the kind, else
     `"same"`), which is supported; an edited sentence, which is not; and, with the edited sentence in the passage, the same
     two the other way round. So no claim shows by itself whether it was edited. A phrase more (`"detail"`) has no other way
-    round: the shorter sentence is supported by the longer one. One sentence in eight is asked of another passage
+    round: the shorter sentence is supported by the longer one. One sentence in four is asked of another passage
     (`"elsewhere"`). The kinds of edits are as frequent as the sentences allow.
 
     Args:
@@ -198,7 +198,7 @@ def synthetic_claims(
         else:
             made_here += [(other, changed, SUPPORTED, other_kind), (own, changed, NOT_SUPPORTED, kind)]
         foreign = texts[rng.randrange(len(texts))]
-        if rng.random() < 0.125 and foreign and foreign is not text:
+        if rng.random() < 0.25 and foreign and foreign is not text:
             made_here.append((rng.choice(foreign), passage, NOT_SUPPORTED, ELSEWHERE))
             again, again_kind = _rewritten(rng.choice(window), near, rng)
             made_here.append((again, passage, SUPPORTED, again_kind))
