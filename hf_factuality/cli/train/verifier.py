@@ -32,6 +32,7 @@ class VerifierArguments(ScriptArguments):
     )
     eval_files: list[str] | None = field(default=None, metadata={"help": "claims that the card's figures are of"})
     num_claims: int = field(default=8000, metadata={"help": "claims to make from --passage_files"})
+    max_words: int = field(default=40, metadata={"help": "words of the longest sentence that is edited"})
     edits: list[str] | None = field(
         default=None, metadata={"help": "edits of passages, by name (default all); see docs/verifier-quality.md"}
     )
@@ -52,9 +53,8 @@ def load_claims(script, seed):
         rows += read_labelled_claims(read_parts(script.train_files, *named), seed)
         said.append(f"{len(rows)} labelled claims")
     if script.passage_files:
-        made = synthetic_claims(
-            read_passages(read_parts(script.passage_files, None, None, "")), script.num_claims, seed, script.edits
-        )
+        passages = read_passages(read_parts(script.passage_files, None, None, ""))
+        made = synthetic_claims(passages, script.num_claims, seed, script.edits, script.max_words)
         rows += made
         said.append(f"{len(made)} claims made from passages by edits")
     test = read_labelled_claims(read_parts(script.eval_files, None, None, "")) if script.eval_files else None

@@ -32,9 +32,7 @@ CLAIM_LABELS: Mapping[str, str] = {
 """What labels mean, whatever their case, spaces and hyphens: supported as a whole, or not."""
 PASSAGE_COLUMNS = ("passage", "text", "knowledge", "evidence")
 SAME, ELSEWHERE, SPANS = "same", "elsewhere", "wice_spans"
-_MIN_WORDS, _MAX_WORDS = 5, 22
-# Words of a synthetic passage, beyond which no sentence is added to the one that is asked about.
-_PASSAGE_WORDS = 30
+_MIN_WORDS = 5
 
 
 def read_labelled_claims(parts: Iterable[tuple[str, Rows]], seed: int = 0) -> list[dict[str, Any]]:
@@ -133,9 +131,13 @@ def read_passages(parts: Iterable[tuple[str, Rows]]) -> list[str]:
 
 
 def synthetic_claims(
-    passages: Sequence[str], count: int, seed: int = 0, edits: Sequence[str] | None = None
+    passages: Sequence[str],
+    count: int,
+    seed: int = 0,
+    edits: Sequence[str] | None = None,
+    max_words: int = 40,
 ) -> list[dict[str, Any]]:
-    """About `count` claims made from English passages, half of them supported, with their kinds.
+    """About `count` claims made from English passages, about half of them supported, with their kinds.
 
     Of a sentence of a passage come four claims: the sentence (half of the time by a rewrite, whose name is the kind, else
     `"same"`), which is supported; an edited sentence, which is not; and, with the edited sentence in the passage, the same
@@ -150,20 +152,24 @@ def synthetic_claims(
             The same seed and passages give the same claims.
         edits (`Sequence[str]`, *optional*):
             Names of [`~hf_factuality.methods.verifier.edits.EDITS`]; `None`: all.
+        max_words (`int`, *optional*, defaults to `40`):
+            Of a sentence that is edited. Sentences around it are shown as evidence too, until half as many more are reached.
 
     Raises:
-        `DataError`: no edit applies to any sentence. `ValueError`: an unknown edit.
+        `DataError`: no edit applies to any sentence. `ValueError`: an unknown edit, or less than 5 `max_words`.
     """
     chosen = list(EDITS if edits is None else edits)
     if unknown := [name for name in chosen if name not in EDITS]:
         raise ValueError(f"edits={unknown} are unknown; choose from {[*EDITS]}")
+    if max_words < _MIN_WORDS:
+        raise ValueError(f"max_words={max_words} must be at least {_MIN_WORDS}")
     texts = [list(dict.fromkeys(passage[a:b].strip() for a, b in sentence_offsets(passage))) for passage in passages]
     stock, rng = Stock.of(sentence for text in texts for sentence in text), random.Random(f"claims {seed}")
     usable = [
         (number, place)
         for number, text in enumerate(texts)
         for place, sentence in enumerate(text)
-        if _MIN_WORDS <= len(sentence.split()) <= _MAX_WORDS and sentence[-1] in ".!?"
+        if _MIN_WORDS <= len(sentence.split()) <= max_words and sentence[-1] in ".!?"
     ]
     rng.shuffle(usable)
     rows: list[dict[str, Any]] = []
@@ -181,7 +187,7 @@ def synthetic_claims(
         else:
             continue
         made[kind] += 1
-        window = _neighbours(text, place, rng)
+        window = _neighbours(text, place, max_words * 3 // 2, rng)
         passage, changed = " ".join(window), " ".join(edited if one == sentence else one for one in window)
         own, own_kind = _rewritten(sentence, near, rng)
         other, other_kind = _rewritten(edited, near, rng)
@@ -231,13 +237,13 @@ def _keeps(shorter: str, sentence: str, edited: str) -> bool:
     return f" {' '.join(piece[1:-1] if len(piece) > 2 else piece)}" in f" {shorter}"
 
 
-def _neighbours(text: Sequence[str], place: int, rng: random.Random) -> list[str]:
-    """The sentence with up to three that stand around it, as far as there are words left."""
+def _neighbours(text: Sequence[str], place: int, most: int, rng: random.Random) -> list[str]:
+    """The sentence with up to three that stand around it, as far as they have at most so many words together."""
     start, end, words = place, place + 1, len(text[place].split())
     for _ in range(rng.randrange(4)):
         before = start > 0 and (end == len(text) or rng.random() < 0.5)
         one = text[start - 1] if before else text[end] if end < len(text) else None
-        if one is None or words + len(one.split()) > _PASSAGE_WORDS:
+        if one is None or words + len(one.split()) > most:
             break
         words += len(one.split())
         start, end = (start - 1, end) if before else (start, end + 1)

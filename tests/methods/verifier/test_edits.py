@@ -81,7 +81,7 @@ def test_claims_are_the_same_by_seed_and_show_nothing_by_themselves():
     rows = synthetic_claims(PASSAGES, 60, seed=3)
     assert rows == synthetic_claims(PASSAGES, 60, seed=3) != synthetic_claims(PASSAGES, 60, seed=4)
     labels = [row["label"] for row in rows]
-    assert labels.count(SUPPORTED) == labels.count(NOT_SUPPORTED)
+    assert abs(labels.count(SUPPORTED) - labels.count(NOT_SUPPORTED)) <= 2  # not every sentence takes a second detail
     assert {row["kind"] for row in rows if row["label"] == NOT_SUPPORTED} <= {*EDITS, "elsewhere"}
     assert {row["kind"] for row in rows if row["label"] == SUPPORTED} <= {*REWRITES, "same"}
     # What is copied is supported, and no edit stands in its passage.
