@@ -7,6 +7,7 @@ part in other figures; WiCE's training spans), trains by `recipes/verifier/minil
 trained model already, and measures both judges on:
 
 - WiCE claim-dev, supported against the rest, each cited page as one passage;
+- 600 claims made by the same edits from the other half of the HotpotQA rows;
 - tests/cases/judging/development.jsonl;
 - with `--held_out`, tests/cases/judging/held_out.jsonl, of which only sums are printed.
 
@@ -26,7 +27,7 @@ from hf_factuality.data import read_labelled_claims
 from hf_factuality.data.reading import read_parts
 from hf_factuality.functional.metrics import bootstrap_interval
 from hf_factuality.io.rows import read_rows
-from hf_factuality.methods.verifier.data import SUPPORTED
+from hf_factuality.methods.verifier.data import SUPPORTED, synthetic_claims
 from hf_factuality.methods.verifier.trainer import figure
 from hf_factuality.spans import Label
 from hf_factuality.verifiers import JudgeInput, LexicalVerifier, load_verifier
@@ -96,6 +97,10 @@ def main() -> None:
     folder = train(args.data, args.work, args.model, more)
     judges = {"lexical (the default)": LexicalVerifier().judge, "own": load_verifier(f"pipeline:{folder}").judge}
     files = {"WiCE claim-dev": args.data / "wice/claim-dev.jsonl", "development pairs": CASES / "development.jsonl"}
+    knowledge = [row["knowledge"] for _, row in read_rows(args.data / "fspo/hotpot-2k-train.parquet")][1::2]
+    files["claims by edits"] = args.work / "by_edits.jsonl"
+    rows = synthetic_claims(knowledge, 600, seed=1, max_words=22)
+    files["claims by edits"].write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     if args.skip_wice:
         files.pop("WiCE claim-dev")
     if args.held_out:
