@@ -25,6 +25,7 @@ def world_passages(world: World, split: str) -> list[str]:
 def synthetic_world_claims(world: World, split: str, count: int) -> Dataset:
     """Claims by [`synthetic_claims`] about the people of a split."""
     rows = synthetic_claims(world_passages(world, split), count)
+    rows = [{**row, "topic": f"{split}, {row['topic']}"} for row in rows]  # those of two splits are other people
     return claims_dataset(rows, "sentences about people of a closed world, and edits of them")
 
 
