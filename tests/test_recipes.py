@@ -21,6 +21,7 @@ from hf_factuality import (
     MaskDPOTrainer,
     TokenRewardPPOTrainer,
 )
+from hf_factuality.demos.own_verifier import build_encoder
 from hf_factuality.generation import SURE_WORDS
 from hf_factuality.methods.klcf.formula import KLCFWeights
 from hf_factuality.methods.rlfh.formula import RLFH_PRESETS
@@ -31,11 +32,13 @@ from hf_factuality.trainers import (
     ProcessRewardTrainer,
     RAGRewardTrainer,
     TruthfulnessTrainer,
+    VerifierTrainer,
 )
 from hf_factuality.verifiers import LexicalVerifier
 from tests.methods.probe.test_trainer import completions
 from tests.methods.process_reward.test_trainer import solutions
 from tests.methods.rag_reward.test_trainer import pairs as compared_pairs
+from tests.methods.verifier.test_trainer import rows as evidence_claims
 from tests.tiny import letters_reward, rows
 from tests.trainers.claims import claims
 from tests.trainers.mask_dpo_recording import pairs
@@ -47,6 +50,7 @@ RECIPES = sorted((REPOSITORY / "recipes" / "fspo").glob("*.yaml"))
 PUBLISHED = [path for path in RECIPES if path.stem != "closed-world"]
 RLFH = sorted((REPOSITORY / "recipes" / "rlfh").glob("*.yaml"))
 TRUTHFULNESS = sorted((REPOSITORY / "recipes" / "truthfulness").glob("*.yaml"))
+VERIFIER = sorted((REPOSITORY / "recipes" / "verifier").glob("*.yaml"))
 PROBE = sorted((REPOSITORY / "recipes" / "probe").glob("*.yaml"))
 PROCESS_REWARD = sorted((REPOSITORY / "recipes" / "process_reward").glob("*.yaml"))
 AVERAGING = sorted((REPOSITORY / "recipes" / "averaging").glob("*.yaml"))
@@ -187,6 +191,21 @@ def test_every_truthfulness_recipe_builds_its_trainer(path, tiny_model, tmp_path
     counts = [trainer.train_dataset["labels"].count(kind) for kind in (1, 0)]
     assert training.ratio == 2.0 and counts[0] == pytest.approx(2 * counts[1], abs=1)
     assert hasattr(trainer.model, "peft_config") == (path.stem != "closed-world")
+
+
+@pytest.mark.parametrize("path", VERIFIER, **stem)
+def test_every_verifier_recipe_builds_its_trainer(path, tiny_encoder, tmp_path):
+    script, training, _ = parse(path, "--output_dir", str(tmp_path), "--max_length", "64")
+    trainer = VerifierTrainer(tiny_encoder, training, evidence_claims())
+    assert trainer.train_dataset.num_rows and trainer.args.fit_threshold
+    assert script.edits is None and script.num_claims >= 4000, "all edits"
+    needed = yaml.safe_load(path.read_text(encoding="utf-8"))["max_length"]
+    assert needed <= 512 and training.ratio is None
+
+
+@pytest.fixture(scope="module")
+def tiny_encoder(tmp_path_factory):
+    return build_encoder(tmp_path_factory.mktemp("tiny") / "encoder", ["Person 1 was born in Leeds."], 32, 1)
 
 
 @pytest.mark.parametrize("path", ABSTENTION, **stem)

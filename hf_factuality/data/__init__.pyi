@@ -58,3 +58,9 @@ from hf_factuality.data.topics import (
     topic_distances as topic_distances,
 )
 from hf_factuality.generation.sampling import SamplingConfig as SamplingConfig
+from hf_factuality.methods.verifier.data import (
+    claims_dataset as claims_dataset,
+    read_labelled_claims as read_labelled_claims,
+    read_passages as read_passages,
+    synthetic_claims as synthetic_claims,
+)

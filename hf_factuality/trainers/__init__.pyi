@@ -18,3 +18,5 @@ from hf_factuality.trainers.token_reward_ppo_config import TokenRewardPPOConfig 
 from hf_factuality.trainers.token_reward_ppo_trainer import TokenRewardPPOTrainer as TokenRewardPPOTrainer
 from hf_factuality.methods.truthfulness.config import TruthfulnessConfig as TruthfulnessConfig
 from hf_factuality.methods.truthfulness.trainer import TruthfulnessTrainer as TruthfulnessTrainer
+from hf_factuality.methods.verifier.config import VerifierConfig as VerifierConfig
+from hf_factuality.methods.verifier.trainer import VerifierTrainer as VerifierTrainer

@@ -23,6 +23,7 @@ from hf_factuality.trainers import (
     ProcessRewardConfig,
     RAGRewardConfig,
     TruthfulnessConfig,
+    VerifierConfig,
 )
 from tests.tiny import letters_reward, rows
 from tests.trainers import mask_dpo_recording, token_reward_ppo_oracle
@@ -63,7 +64,10 @@ def test_without_token_credit_the_parents_settings_stay(tmp_path, settings):
 
 @pytest.mark.parametrize(
     "config",
-    [*CONFIGS, AdaptiveAveragingConfig, RAGRewardConfig, TruthfulnessConfig, ProbeConfig, ProcessRewardConfig],
+    [
+        *(*CONFIGS, AdaptiveAveragingConfig, RAGRewardConfig, TruthfulnessConfig),
+        *(ProbeConfig, ProcessRewardConfig, VerifierConfig),
+    ],
 )
 def test_sixteen_bits_are_the_default_where_an_accelerator_has_them(config, tmp_path, monkeypatch):
     """TRL's default is bfloat16, which transformers refuses on a CPU unless it is asked to train there."""

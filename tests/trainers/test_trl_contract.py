@@ -25,6 +25,7 @@ from hf_factuality.trainers import (
     ProbeConfig,
     TruthfulnessConfig,
     TruthfulnessTrainer,
+    VerifierConfig,
 )
 from hf_factuality.trainers._checkpoints import ResumableRollouts, WholeCheckpoints
 from hf_factuality.trainers._data import ChecksDatasets
@@ -153,6 +154,7 @@ def test_datasets_are_prepared_under_a_name(parent):
         (SFTConfig, AdaptiveAveragingConfig),
         (_BaseConfig, TruthfulnessConfig),
         (TruthfulnessConfig, ProbeConfig),
+        (TruthfulnessConfig, VerifierConfig),
     ],
 )
 def test_config_adds_few_fields_with_help(parent, child):

@@ -28,6 +28,7 @@ METHODS = {
     "averaging": "AMA: average an aligned model with the one before alignment, with learned ratios",
     "probe": "Hallucination probe: a head on a frozen model that marks hallucinated tokens",
     "truthfulness": "Truthfulness model: P(true) of a claim, without evidence",
+    "verifier": "A judge of your own: an encoder that reads a claim beside its evidence",
     "token_reward_model": "PPO against a reward model that scores every token",
 }
 """What each method is, in a line. Its module is only imported when it runs: it needs torch and TRL."""

@@ -92,6 +92,7 @@ class TruthfulnessTrainer(FactualityTrainer, _BaseTrainer):
     _task = "text-classification"
     _template_file = "rm_model_card.md"
     _settings, _verifier, _results = SETTINGS, TruthfulnessVerifier, "results-truthfulness.json"
+    _classes = CLASSES
     _kind, _peft_task, _collator = "ForSequenceClassification", "SEQ_CLS", DataCollatorWithPadding
     _paper = METHODS["truthfulness_model"].paper.of_trl
 
@@ -109,7 +110,7 @@ class TruthfulnessTrainer(FactualityTrainer, _BaseTrainer):
         self._refuse_processor(processing_class)
         if getattr(processing_class, "pad_token", None) is None:
             raise ValueError("the tokenizer has no `pad_token`; set it, and pass the tokenizer as `processing_class`")
-        template = args.template or chat_template(processing_class)
+        template = self._template(args, processing_class)
         self._reads = (claim_prompt(template), processing_class, args.max_length)
         self.left_out: Counter[str] = Counter()
         self.figures: dict[str, float] = {}
@@ -133,7 +134,8 @@ class TruthfulnessTrainer(FactualityTrainer, _BaseTrainer):
         if config.num_labels != 2 or self._kind not in type(model).__name__ or not _heads(model):
             told = f"the model is a {type(model).__name__} with num_labels={config.num_labels}"
             raise ValueError(f"{told}; pass its name, or a model {self._kind} of 2 classes, `score` or `classifier`")
-        config.id2label, config.label2id = dict(enumerate(CLASSES)), {name: n for n, name in enumerate(CLASSES)}
+        config.id2label = dict(enumerate(self._classes))
+        config.label2id = {name: n for n, name in enumerate(self._classes)}
         config.pad_token_id = processing_class.pad_token_id
         setattr(config, self._settings, {"template": template, "temperature": None})
         if peft_config is not None:
@@ -183,7 +185,8 @@ class TruthfulnessTrainer(FactualityTrainer, _BaseTrainer):
         labels = [{row["labels"]} if isinstance(row["labels"], int) else {*row["labels"]} for row in rows]
         truths = [self._is_true(label) for found in labels for label in found if label >= 0]
         if not 0 < sum(truths) < len(truths):
-            told = f"the {self._unit} for {name} are {sum(truths)} supported and {truths.count(False)} contradicted"
+            false = self._classes[0].replace("_", " ")
+            told = f"the {self._unit} for {name} are {sum(truths)} supported and {truths.count(False)} {false}"
             told += f", and both are needed; left out: {dict(self.left_out)}"
             raise DataError(f"{told}. Label more of them, or topics, or change calibration_share")
         return rows
@@ -191,6 +194,13 @@ class TruthfulnessTrainer(FactualityTrainer, _BaseTrainer):
     @staticmethod
     def _is_true(label: int) -> bool:
         return label % 2 == 1
+
+    def _template(self, args, tokenizer) -> str:
+        return args.template or chat_template(tokenizer)
+
+    def _judge_arguments(self, model) -> dict[str, Any]:
+        """Settings of the verifier that is saved."""
+        return {"max_length": self.args.max_length}
 
     def _load(self, name: str, args, known: dict[str, Any]):
         return AutoModelForSequenceClassification.from_pretrained(name, num_labels=2, **known)
@@ -255,13 +265,14 @@ class TruthfulnessTrainer(FactualityTrainer, _BaseTrainer):
         for stale in (self._results, RELIABILITY):  # of weights that are gone
             (folder / stale).unlink(missing_ok=True)
         model.config.save_pretrained(folder)  # PEFT leaves it out
-        verifier = self._verifier(model, self.processing_class, max_length=self.args.max_length)
+        verifier = self._verifier(model, self.processing_class, **self._judge_arguments(model))
         verifier.judge._source = {"model": "."}
         describe_pipeline(verifier).write(folder, marker=False)
         if self.figures and folder == Path(self.args.output_dir):
             self._write_results(folder, model)
 
-    def _write_results(self, folder: Path, model) -> None:
+    def _entries(self) -> list[dict[str, Any]]:
+        """The figures as entries of a file of results."""
         topics = defaultdict(list)
         for topic, *claim in zip(self._topics, self._measured, self._labels, strict=True):
             topics[topic].append(claim)
@@ -282,9 +293,11 @@ class TruthfulnessTrainer(FactualityTrainer, _BaseTrainer):
             else:
                 entry["title"], interval = f"{title} before calibration", None
             entries.append(same | entry | {"confidence_interval": interval})
-        write_results(
-            folder / self._results, self._measured_model(folder, model), entries, environment(model.device.type)
-        )
+        return entries
+
+    def _write_results(self, folder: Path, model) -> None:
+        measured, device = self._measured_model(folder, model), environment(model.device.type)
+        write_results(folder / self._results, measured, self._entries(), device)
         points = [(own.confidence, own.accuracy) for own in self._bins()]
         drawn = plot_svg("Reliability", "mean P(true)", "share that is true", {"": points}, diagonal=True)
         write_atomically(folder / RELIABILITY, drawn.encode("utf-8"))
