@@ -13,7 +13,7 @@ from lexical_verifier import auroc, read_jsonl
 
 from hf_factuality.spans import Label
 from hf_factuality.verifiers.base import Judge, JudgeInput, Judgement
-from hf_factuality.verifiers.judges.lexical import unsupported_words
+from hf_factuality.verifiers.judges.lexical.judge import unsupported_words
 
 
 DRAWS = 1000

@@ -14,7 +14,7 @@ What is reported:
 - claims a second on one core, each with ten evidence sentences of its own and cold caches, and in groups of eight that
   share them.
 
-`--fit` prints the logistic weights that `hf_factuality/verifiers/judges/lexical.py` holds as constants. It reads the
+`--fit` prints the logistic weights that `hf_factuality/verifiers/judges/lexical/judge.py` holds as constants. It reads the
 WiCE *train* sub-claims and one half of the HotpotQA rows; the figures above come from WiCE *dev*, the other half, and
 HaluEval, which took no part.
 """
@@ -36,8 +36,8 @@ import numpy as np
 from hf_factuality.reading.sentences import sentence_offsets
 from hf_factuality.spans import Label
 from hf_factuality.verifiers.base import JudgeInput
-from hf_factuality.verifiers.judges import lexical, lexical_text
-from hf_factuality.verifiers.judges.lexical import FEATURES, LexicalJudge, lexical_features
+from hf_factuality.verifiers.judges.lexical import judge as lexical, text as lexical_text
+from hf_factuality.verifiers.judges.lexical.judge import FEATURES, LexicalJudge, lexical_features
 
 
 # (claim, evidence, target)

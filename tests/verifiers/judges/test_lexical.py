@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from hf_factuality.reading.completion import passage_sentences
 from hf_factuality.spans import Label, LabeledSpan, Verification
 from hf_factuality.verifiers import JudgeInput, Judgement, LexicalJudge, LexicalVerifier, VerifierInput
-from hf_factuality.verifiers.judges import lexical_text
-from hf_factuality.verifiers.judges.lexical import FEATURES, INTERCEPT, WEIGHTS, _index, lexical_features
-from hf_factuality.verifiers.judges.lexical_text import tokens
+from hf_factuality.verifiers.judges.lexical import text as lexical_text
+from hf_factuality.verifiers.judges.lexical.judge import FEATURES, INTERCEPT, WEIGHTS, _index, lexical_features
+from hf_factuality.verifiers.judges.lexical.text import tokens
 from tests.tables import cases
 
 

@@ -30,7 +30,7 @@ from hf_factuality.reading.words import ARTICLES, FUNCTION_WORDS, PRONOUNS
 from hf_factuality.spans import Label
 from hf_factuality.verifiers.base import JudgeInput, Judgement
 from hf_factuality.verifiers.extractors.sentences import SentenceExtractor
-from hf_factuality.verifiers.judges.lexical_text import (
+from hf_factuality.verifiers.judges.lexical.text import (
     COMMA,
     FUNCTION,
     HEDGE,
