@@ -23,16 +23,30 @@ DEPTH = 4
 WORD = re.compile(r"[a-z]{2,}")
 
 
-def read_senses(folder: Path) -> tuple[dict, dict]:
-    """Synsets by part of speech and offset: words, and pointers as (symbol, target, source word, target word)."""
+def read_counts(folder: Path) -> dict[tuple[str, str], int]:
+    """How often people found each word as each part of speech."""
+    counts: dict[tuple[str, str], int] = defaultdict(int)
+    for line in (folder / "cntlist.rev").open(encoding="latin-1"):
+        key, _, count = line.split()
+        word, _, rest = key.partition("%")
+        counts[word, "nvara"[int(rest[0]) - 1]] += int(count)
+    return counts
+
+
+def read_senses(folder: Path) -> tuple[dict, dict, set]:
+    """Synsets by part of speech and offset: words, and pointers as (symbol, target, source word, target word);
+    the meanings of each word and part of speech, with how many people were found to use; the words written with a capital."""
     senses, index = {}, {}
+    proper: set[tuple] = set()
     for name, part in PARTS.items():
         for line in (folder / f"data.{name}").open(encoding="latin-1"):
             if line.startswith(" "):
                 continue
             fields = line.split(" | ")[0].split()
             count = int(fields[3], 16)
-            words = [re.sub(r"\(.*\)", "", word).lower() for word in fields[4 : 4 + 2 * count : 2]]
+            written = [re.sub(r"\(.*\)", "", word) for word in fields[4 : 4 + 2 * count : 2]]
+            words = [word.lower() for word in written]
+            proper.update((word.lower(), (part, fields[0])) for word in written if word[0].isupper())
             at = 5 + 2 * count
             pointers = [
                 (
@@ -50,12 +64,13 @@ def read_senses(folder: Path) -> tuple[dict, dict]:
             fields = line.split()
             offsets = fields[-int(fields[2]) :]
             index[fields[0], part] = [(part, offset) for offset in offsets], int(fields[-int(fields[2]) - 1])
-    return senses, index
+    return senses, index, proper
 
 
 def build(folder: Path) -> str:
     """The lexicon as text; `hf_factuality/verifiers/judges/lexical/lexicon.py` describes its lines."""
-    senses, index = read_senses(folder)
+    senses, index, proper = read_senses(folder)
+    counts = read_counts(folder)
 
     def parents(sense: tuple) -> list[tuple]:
         symbols = ("@", "@i") if sense[0] in "nv" else ("&",)
@@ -98,7 +113,9 @@ def build(folder: Path) -> str:
                     other = senses[target][0][aim - 1]
                     if WORD.fullmatch(other) and other != word:
                         (opposite if symbol == "!" else derived if symbol in "+\\" else set()).add(other)
-        parts = "".join(dict.fromkeys(part for part, _ in kept[word]))
+        parts = "".join(sorted(dict.fromkeys(part for part, _ in kept[word]), key=lambda part: -counts[word, part]))
+        if all((word, sense) in proper for sense in kept[word] if sense[0] == "n") and parts == "n":
+            parts = "p"
         ids = " ".join(f"{number(sense):x}" for sense in kept[word])
         lines.append("\t".join((word, parts, ids, " ".join(sorted(opposite)), " ".join(sorted(derived)))).rstrip("\t"))
     forms = {}

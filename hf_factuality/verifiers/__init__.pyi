@@ -37,7 +37,10 @@ from hf_factuality.verifiers.judges.gold import (
     AnswerExtractor as AnswerExtractor,
 )
 from hf_factuality.verifiers.judges.hhem import HHEMJudge as HHEMJudge, HHEMVerifier as HHEMVerifier
-from hf_factuality.verifiers.judges.lexical.judge import LexicalJudge as LexicalJudge, LexicalVerifier as LexicalVerifier
+from hf_factuality.verifiers.judges.lexical.judge import (
+    LexicalJudge as LexicalJudge,
+    LexicalVerifier as LexicalVerifier,
+)
 from hf_factuality.verifiers.judges.llm import LLMJudge as LLMJudge, LLMVerifier as LLMVerifier
 from hf_factuality.verifiers.judges.minicheck import (
     MiniCheckJudge as MiniCheckJudge,

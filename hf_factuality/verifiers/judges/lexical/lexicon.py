@@ -20,8 +20,8 @@ NONE, SISTER, NARROWER, NEAR, WIDER, SAME, OPPOSITE = range(7)
 # Opposites that WordNet does not pair, as news and encyclopedias use them. Words of a side stand against all of the other.
 _OPPOSITES = """
 rise increase grow climb gain jump soar surge expand : fall decrease decline drop shrink plunge slump lose dwindle
-more greater higher larger bigger : fewer less lower smaller
-high tall : low short
+more greater higher high larger large bigger big : fewer less lower low smaller small
+tall : short
 accept approve support allow permit endorse : reject refuse oppose deny forbid ban prohibit dismiss decline
 include : exclude omit
 open begin start launch found establish create : close end finish stop abolish dissolve
@@ -178,10 +178,12 @@ class Lexicon:
         # Lines are parsed when they are asked for: a run sees a few thousand of the 78,000.
         self._lines = dict(line.split("\t", 1) for line in words.split("\n"))
         self._forms = dict(line.split("\t", 1) for line in forms.split("\n"))
+        self._forms |= {"died": "die", "dies": "die", "dying": "die", "tied": "tie", "lied": "lie", "lying": "lie"}
         self._above = senses.split("\n")
         self._entries: dict[str, _Entry | None] = {}
         self._sides = _sides(_OPPOSITES)
         self._converse = _sides(_CONVERSES)
+        self._known: dict[str, frozenset] = {}
         self._groups: dict[str, set[int]] = {}
         for number, line in enumerate(_SYNONYMS.strip().split("\n")):
             for word in line.split():
@@ -209,13 +211,29 @@ class Lexicon:
         return _basic(self, word)
 
     def parts(self, word: str) -> str:
-        """Letters of the parts of speech that a basic form can have: n, v, a, r."""
+        """Letters of the parts of speech that a basic form can have, the commonest first: n, v, a, r; p for a name."""
         entry = self.entry(word)
         return entry.parts if entry else ""
 
     def relation(self, ours: str, theirs: str) -> int:
         """How the claim's basic form relates to the evidence's; see the constants."""
+        if ours == theirs:
+            return SAME
+        if self.keys(ours).isdisjoint(self.keys(theirs)):
+            return NONE
         return _relation(self, ours, theirs)
+
+    def keys(self, word: str) -> frozenset:
+        """What two words must share to be related at all: most pairs share nothing, which is quick to see."""
+        found = self._known.get(word)
+        if found is None:
+            family = _family(self, word)
+            found = family | self._sides.get(word, {}).keys() | _ancestors(self, word).keys()
+            found |= {f"#{group}" for group in self._groups.get(word, ())}
+            for other in family:
+                found |= _opposed(self, other) | _senses(self, other)
+            self._known[word] = found = frozenset(found)
+        return found
 
     def converse(self, ours: str, theirs: str) -> bool:
         """Whether the two are one relation seen from its two ends."""
@@ -239,11 +257,11 @@ def lexicon() -> Lexicon:
 
 
 _ENDINGS = (
-    ("iest", "y"), ("ier", "y"), ("ies", "y"), ("ied", "y"), ("ves", "f"), ("ves", "fe"), ("ing", ""), ("ing", "e"), ("est", ""), ("est", "e"),
+    ("iest", "y"), ("ier", "y"), ("ies", "y"), ("ied", "y"), ("ing", ""), ("ing", "e"), ("est", ""), ("est", "e"),
     ("ed", ""), ("ed", "e"), ("er", ""), ("er", "e"), ("es", ""), ("es", "e"), ("s", ""), ("ly", ""),
 )  # fmt: skip
 # Words that look like forms of another, or are one of its own.
-_WHOLE = frozenset("other number paper water river winter summer order power member matter letter later former never "
+_WHOLE = frozenset("more less fewer other number paper water river winter summer order power member matter letter later former never "
                    "better lower upper inner outer news series species does during according building being wedding "
                    "evening morning painting meeting ceiling king ring spring thing wing nothing something anything "
                    "everything forest interest west best test rest chest guest honest need seed feed speed breed indeed "
