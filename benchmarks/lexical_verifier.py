@@ -40,7 +40,7 @@ from hf_factuality.verifiers.judges.lexical import judge as lexical
 from hf_factuality.verifiers.judges.lexical import text as lexical_text
 from hf_factuality.verifiers.judges.lexical.alignment import Differences
 from hf_factuality.verifiers.judges.lexical.analysis import analyse
-from hf_factuality.verifiers.judges.lexical.judge import FEATURES, LexicalJudge, claim_differences, lexical_features
+from hf_factuality.verifiers.judges.lexical.judge import FEATURES, LexicalJudge, english_features, lexical_features
 
 
 PAIRS = Path(__file__).resolve().parent.parent / "tests" / "cases" / "judging"
@@ -255,9 +255,10 @@ def foreign(rows: list[Row]) -> list[Row]:
     return found
 
 
-def english_features(claim: str, evidence: tuple[str, ...]) -> tuple[float, ...]:
+def values_of(claim: str, evidence: tuple[str, ...]) -> list[float]:
     """The values named by `ENGLISH`."""
-    return (*lexical_features(claim, evidence)[0], *claim_differences(claim, evidence))
+    found = english_features(claim, evidence)
+    return [found[name] for name in ENGLISH]
 
 
 def fit_signed(
@@ -289,9 +290,7 @@ def fit_english(data: Path) -> list[tuple[dict[str, float], float]]:
         "hotpot": [(claim, evidence, float(label is Label.SUPPORTED)) for claim, evidence, label in hotpot(data, 0)][:2000],
         "wice": [row for seed in range(2) for row in wice_train(data, seed)],
     }  # fmt: skip
-    features = {
-        name: np.array([english_features(claim, evidence) for claim, evidence, _ in rows[name]]) for name in rows
-    }
+    features = {name: np.array([values_of(claim, evidence) for claim, evidence, _ in rows[name]]) for name in rows}
     targets = {name: np.array([target for *_, target in rows[name]]) for name in rows}
     signs = np.array([1.0 if name in FEATURES[:-1] else -1.0 for name in ENGLISH])
     found = []

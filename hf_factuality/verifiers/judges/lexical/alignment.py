@@ -140,7 +140,7 @@ def differences(claim: Analysis, sentences: Sequence[Analysis], known: frozenset
     weight = [1.5 if word.name else 0.4 if word.base in EMPTY_VERBS else 1.0 for word in content]
     total = sum(weight) or 1.0
     best = [max((row[i] for row in table), key=lambda m: _RANK[m.relation]) for i in range(len(content))]
-    missing = [m.relation not in _FOLLOWS and word.base not in known for m, word in zip(best, content, strict=True)]
+    missing = [m.relation not in _HOLDS and word.base not in known for m, word in zip(best, content, strict=True)]
     gone = sum(size for size, absent in zip(weight, missing, strict=True) if absent)
     # "It weighs 12 kg": what the sentence before was about.
     topics = [_topic(sentence) for sentence in sentences]
@@ -171,7 +171,7 @@ def differences(claim: Analysis, sentences: Sequence[Analysis], known: frozenset
     ]
     near = [n for n in range(len(sentences)) if said[n] and said[n] >= 0.9 * max(said)] or [main]
     one = min((_against(claim, sentences[n], table[n], weight) for n in near), key=lambda pair: sum(pair.values()))
-    roles, agent, patient, opposed, astray, decisive = _roles(frames, claim, sentences, here, missing)
+    roles, agent, patient, opposed, settled, astray, decisive = _roles(frames, claim, sentences, here, missing)
     extra = sum(
         size for i, (size, word) in enumerate(zip(weight, content, strict=True))
         if missing[i] and not word.verb and "r" not in word.parts[:1]
@@ -188,7 +188,7 @@ def differences(claim: Analysis, sentences: Sequence[Analysis], known: frozenset
         far_names=1 - 1 / (1 + sum(not here[at_verb][i] and not missing[i] for i in names)),
         number=numbers[0], number_new=numbers[1], number_moved=numbers[2], number_negated=numbers[3],
         negated=one["negated"],
-        opposite=max(one["opposite"], one["opposed"] if opposed is None else float(opposed)),
+        opposite=0.0 if settled else max(one["opposite"], one["opposed"] if opposed is None else float(opposed)),
         roles=roles, agent=agent, sequence=_sequence(claim, sentences, table), patient=patient, astray=astray,
         added=1 - 1 / (1 + extra) if decisive and decisive.straight and decisive.relation in _FOLLOWS else 0.0,
         holder=_holder(claim, sentences[main]),
@@ -289,10 +289,11 @@ def _frames(claim: Analysis, sentences: Sequence[Analysis]) -> list[_Frame]:
     return found
 
 
-def _roles(frames: Sequence[_Frame], claim: Analysis, sentences: Sequence[Analysis], here: list[list[bool]], missing: list[bool]) -> tuple[float, float, float, bool | None, float, _Frame | None]:  # fmt: skip
-    """Whether roles are exchanged, agent or patient another, the verb the opposite (`None`: no verb), and what is astray."""
+def _roles(frames: Sequence[_Frame], claim: Analysis, sentences: Sequence[Analysis], here: list[list[bool]], missing: list[bool]) -> tuple[float, float, float, bool | None, bool, float, _Frame | None]:  # fmt: skip
+    """Whether roles are exchanged, agent or patient another, the verb the opposite (`None`: no verb) or an opposite seen from the
+    other side, what is astray, and the verb that decided."""
     exchanged, other, another, opposed, astray = 0.0, 0.0, 0.0, None, 0
-    decisive = None
+    decisive, settled = None, False
     for ours in {frame.ours: None for frame in frames}:
         mine = [frame for frame in frames if frame.ours == ours]
         best = max(
@@ -321,6 +322,7 @@ def _roles(frames: Sequence[_Frame], claim: Analysis, sentences: Sequence[Analys
             opposed = True
         elif opposed is None and not against:
             opposed = False
+        settled = settled or crossed and against  # the older of the two is the other's newer
         if crossed and not against:
             exchanged = 1.0
         elif not crossed:
@@ -334,7 +336,7 @@ def _roles(frames: Sequence[_Frame], claim: Analysis, sentences: Sequence[Analys
             if ours.patients and objects and there and not theirs.object:
                 first = claim.content[ours.patients[0]]
                 another = max(another, float(not missing[ours.patients[0]] and not _hits([claim.content[i] for i in ours.patients[:3]], objects) and not first.verb))  # fmt: skip
-    return exchanged, other, another, opposed, 1 - 1 / (1 + astray), decisive
+    return exchanged, other, another, opposed, settled, 1 - 1 / (1 + astray), decisive
 
 
 def _said_by(sentence: Analysis) -> list[Word] | None:

@@ -51,52 +51,52 @@ INTERCEPT = -7.99
 # one thing, and a paraphrase of it may share few words with its evidence: what tells are the differences. A long claim
 # says many things, and what tells is how much of it is there. From about `LENGTH` words on, the second weights count.
 SHORT = {
-    "conflict": -0.73,
-    "most": -2.0,
-    "bare": -1.57,
-    "new_names": -3.23,
-    "far_names": -0.56,
-    "number": -5.77,
-    "number_new": -3.08,
-    "number_moved": -0.97,
-    "number_negated": -7.25,
-    "negated": -2.34,
-    "opposite": -3.1,
-    "roles": -2.51,
-    "agent": -1.27,
-    "sequence": -6.97,
-    "quantifier": -6.05,
-    "quantifier_new": -3.93,
-    "doubt": -3.81,
-    "patient": -3.02,
-    "astray": -0.38,
-    "holder": -2.89,
-    "scattered": -0.36,
-    "preposition": -0.48,
+    "numbers": 0.21,
+    "conflict": -0.97,
+    "most": -1.99,
+    "bare": -1.56,
+    "new_names": -3.17,
+    "far_names": -0.51,
+    "number": -5.56,
+    "number_new": -3.0,
+    "number_moved": -0.87,
+    "number_negated": -7.23,
+    "negated": -2.3,
+    "opposite": -3.11,
+    "roles": -2.5,
+    "agent": -1.24,
+    "sequence": -6.94,
+    "quantifier": -6.03,
+    "quantifier_new": -3.91,
+    "doubt": -3.79,
+    "patient": -3.06,
+    "astray": -0.48,
+    "holder": -2.85,
+    "scattered": -0.32,
+    "preposition": -0.47,
 }
-SHORT_INTERCEPT = 0.65
+SHORT_INTERCEPT = 0.41
 LONG = {
     "sentence": 0.6,
     "three": 0.56,
     "names": 1.72,
-    "numbers": 3.29,
-    "order": 0.68,
-    "conflict": -1.21,
-    "words": -0.15,
-    "rare": -0.18,
-    "new_names": -1.03,
+    "numbers": 3.32,
+    "order": 0.66,
+    "conflict": -1.12,
+    "words": -0.17,
+    "rare": -0.12,
+    "new_names": -1.05,
     "far": -0.43,
-    "number": -1.91,
-    "number_new": -1.25,
-    "opposite": -0.1,
-    "sequence": -1.26,
-    "quantifier": -1.26,
-    "doubt": -0.12,
-    "patient": -0.52,
-    "added": -0.28,
+    "number": -1.9,
+    "number_new": -1.24,
+    "sequence": -1.23,
+    "quantifier": -1.27,
+    "doubt": -0.13,
+    "patient": -0.56,
+    "added": -0.29,
     "scattered": -0.18,
 }
-LONG_INTERCEPT = -4.53
+LONG_INTERCEPT = -4.58
 LENGTH, LENGTH_SCALE = 11, 1.0
 # Of a claim in the words of its evidence.
 COPIED = 0.99
@@ -442,10 +442,28 @@ def _around(best: Sequence[int], count: int) -> list[int]:
     return sorted(chosen)
 
 
-def claim_differences(claim: str, evidence: Sequence[str]) -> Differences:
-    """Where an English claim differs from the sentences of its evidence that come closest to it."""
+def english_features(claim: str, evidence: Sequence[str]) -> dict[str, float]:
+    """What an English claim is judged by: [`lexical_features`], and its [`Differences`] from the closest sentences."""
     index = _index(tuple(evidence))
-    return _differences(claim, _features(claim, tokens(claim), index)[3], index)
+    values, *_, best = _features(claim, tokens(claim), index)
+    return _english_features(claim, values, best, index)
+
+
+def _english_features(claim: str, values: Sequence[float], best: Sequence[int], index: _Index) -> dict[str, float]:
+    each = _differences(claim, best, index)
+    found = dict(zip(FEATURES, values, strict=True)) | each._asdict()
+    # Another spelling of the same is no conflict: "25" beside "twenty-five", "1984" beside "the 1980s".
+    if not (
+        each.number
+        or each.number_new
+        or each.number_moved
+        or each.new_names
+        or each.far_names
+        or each.far
+        or each.negated
+    ):
+        found["conflict"] = 0.0
+    return found
 
 
 def _differences(claim: str, best: Sequence[int], index: _Index) -> Differences:
@@ -522,7 +540,7 @@ class LexicalJudge:
             return Judgement(None, reason=NOT_READ.format(language=language))
         else:
             score, against = _english(item.claim, values, best, index)
-            contradicted = (contradicted or against) and score < self.threshold
+            contradicted = against and score < self.threshold
         if copied:
             score, contradicted = max(score, COPIED), False
         if contradicted:
@@ -551,11 +569,15 @@ def _foreign(item: JudgeInput) -> str | None:
 
 def _english(claim: str, values: Sequence[float], best: Sequence[int], index: _Index) -> tuple[float, bool]:
     """The score of an English claim, and whether a sentence that is about the same speaks against it."""
-    each = _differences(claim, best, index)
-    named = dict(zip(FEATURES, values, strict=True)) | each._asdict()
+    named = _english_features(claim, values, best, index)
     share = _sigmoid((len(claim.split()) - LENGTH) / LENGTH_SCALE)
     logit = (1 - share) * _logit(SHORT, SHORT_INTERCEPT, named) + share * _logit(LONG, LONG_INTERCEPT, named)
-    against = each.words < 0.25 and each.far < 0.35 and any(named[name] >= 1.0 for name in AGAINST)
+    against = (
+        named["conflict"] > 0
+        or named["words"] < 0.25
+        and named["far"] < 0.35
+        and any(named[name] >= 1.0 for name in AGAINST)
+    )
     return _sigmoid(logit), against
 
 

@@ -97,7 +97,6 @@ inherit : leave
 husband : wife
 parent father mother : child son daughter
 uncle aunt : nephew niece
-older : younger
 """
 # Synonyms of news and encyclopedias whose shared meaning is too rare, or too new, for the meanings that are kept.
 _SYNONYMS = """
@@ -178,7 +177,16 @@ class Lexicon:
         # Lines are parsed when they are asked for: a run sees a few thousand of the 78,000.
         self._lines = dict(line.split("\t", 1) for line in words.split("\n"))
         self._forms = dict(line.split("\t", 1) for line in forms.split("\n"))
-        self._forms |= {"died": "die", "dies": "die", "dying": "die", "tied": "tie", "lied": "lie", "lying": "lie"}
+        self._forms |= {
+            "older": "old",
+            "oldest": "old",
+            "died": "die",
+            "dies": "die",
+            "dying": "die",
+            "tied": "tie",
+            "lied": "lie",
+            "lying": "lie",
+        }
         self._above = senses.split("\n")
         self._entries: dict[str, _Entry | None] = {}
         self._sides = _sides(_OPPOSITES)

@@ -135,6 +135,23 @@ def _value(words: Sequence[str], at: int) -> tuple[float, int] | None:
     return total + part, end
 
 
+_STARTS = {
+    *_WORDS,
+    *_ORDINALS,
+    *MONTHS,
+    "half",
+    "twice",
+    "double",
+    "thrice",
+    "triple",
+    "a",
+    "an",
+    "one",
+    "hundred",
+    "thousand",
+}
+
+
 def quantities(words: Sequence[str], bases: Sequence[str]) -> list[Quantity]:
     """The quantities of a text, in order.
 
@@ -147,7 +164,9 @@ def quantities(words: Sequence[str], bases: Sequence[str]) -> list[Quantity]:
     found: list[Quantity] = []
     at, count = 0, len(words)
     while at < count:
-        one = _quantity(words, bases, at)
+        word = words[at]
+        # Most words begin no number, which is quick to see.
+        one = _quantity(words, bases, at) if word[0].isdigit() or word in _STARTS else None
         if one is None:
             at += 1
         else:
@@ -181,7 +200,7 @@ def _quantity(words: Sequence[str], bases: Sequence[str], at: int) -> Quantity |
         or ((m := _ORDINAL.fullmatch(word)) and len(word) < _LONGEST and int(m[1]) or None)
     ) is not None:
         if at + 1 < count and words[at + 1] in ("century", "centuries"):
-            return Quantity(100.0 * ordinal - 100, 100.0 * ordinal - 1, "year", "", 0, False, at, at + 2)
+            return Quantity(100.0 * ordinal - 100, 100.0 * ordinal - 1, "year", "century", 0, False, at, at + 2)
         if near_month(words, at):
             return Quantity(ordinal, ordinal, "day", "", 0, False, at, at + 1)
         if not 0 < ordinal < 1e9:
@@ -189,7 +208,7 @@ def _quantity(words: Sequence[str], bases: Sequence[str], at: int) -> Quantity |
         return Quantity(ordinal, ordinal, "rank", _counted(words, bases, at + 1), 0, False, at, at + 1)
     if re.fullmatch(r"\d{3}0s", word):
         low = float(word[:-1])
-        return Quantity(low, low + (99 if word.endswith("00s") else 9), "year", "", 0, False, at, at + 1)
+        return Quantity(low, low + (99 if word.endswith("00s") else 9), "year", "decade", 0, False, at, at + 1)
     if (clock := re.fullmatch(r"(\d+):(\d\d)(?::(\d\d))?", word)) is not None:
         parts = [int(part) for part in clock.groups() if part]
         seconds = sum(part * 60**power for power, part in enumerate(reversed(parts)))
@@ -349,7 +368,13 @@ def compare(ours: Quantity, theirs: Quantity) -> int:
     if theirs.bound != EXACT and not ours.about:
         beyond = ours.low < theirs.low if theirs.bound == AT_LEAST else ours.high > theirs.high
         return AGREES if inside and theirs.about else CONFLICTS if beyond else UNKNOWN
-    if inside or ours.kind == "year" and ours.low == ours.high and ours.low in (theirs.low, theirs.high):
+    if (
+        inside
+        or ours.kind == "year"
+        and not theirs.unit
+        and ours.low == ours.high
+        and ours.low in (theirs.low, theirs.high)
+    ):
         return AGREES  # "from 1980 to 1988" has it begin in 1980
     if theirs.low <= ours.low and ours.high <= theirs.high:
         return UNKNOWN
