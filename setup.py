@@ -52,6 +52,7 @@ setup(
         "hf_factuality.data.benchmarks": ["*.txt"],
         "hf_factuality.evaluation": ["*.txt"],
         "hf_factuality.reading": ["*.txt", "*.safetensors"],
+        "hf_factuality.verifiers.judges.lexical": ["*.txt", "*.txt.gz"],
         "hf_factuality.verifiers.prompts": ["*.txt"],
     },
     python_requires=">=3.11,<3.14",

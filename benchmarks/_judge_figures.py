@@ -15,7 +15,7 @@ from hf_factuality.functional.agreement import Confusion
 from hf_factuality.functional.calibration import best_threshold
 from hf_factuality.spans import Label
 from hf_factuality.verifiers.base import Judge, JudgeInput, Judgement
-from hf_factuality.verifiers.judges.lexical import unsupported_words
+from hf_factuality.verifiers.judges.lexical.judge import unsupported_words
 
 
 DRAWS = 1000

@@ -19,7 +19,7 @@ import psutil
 from hf_factuality.generation.client import ChatAnswer, ChatClient
 from hf_factuality.spans import LabeledSpan
 from hf_factuality.verifiers.base import VerifierInput
-from hf_factuality.verifiers.judges.lexical import LexicalJudge
+from hf_factuality.verifiers.judges.lexical.judge import LexicalJudge
 from hf_factuality.verifiers.judges.llm import LLMJudge
 from hf_factuality.verifiers.pipeline import VerifierPipeline
 

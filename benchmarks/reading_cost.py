@@ -22,7 +22,7 @@ from lexical_verifier import clear_caches, read_jsonl, read_parquet
 from hf_factuality.reading import completion, declining, statements
 from hf_factuality.reading.sentences import sentence_offsets
 from hf_factuality.verifiers.base import JudgeInput
-from hf_factuality.verifiers.judges.lexical import LexicalJudge
+from hf_factuality.verifiers.judges.lexical.judge import LexicalJudge
 from tests.reading.cases import load
 
 

@@ -44,7 +44,7 @@ from lexical_verifier import read_jsonl, read_parquet, wice_train
 from hf_factuality.spans import Label
 from hf_factuality.verifiers.base import JudgeInput, Judgement
 from hf_factuality.verifiers.ensemble import CalibratedJudge, MajorityJudge
-from hf_factuality.verifiers.judges.lexical import LexicalJudge
+from hf_factuality.verifiers.judges.lexical.judge import LexicalJudge
 
 
 WICE, HALUEVAL = "WiCE", "HaluEval"

@@ -28,7 +28,7 @@ from hf_factuality.methods.long_form import axes
 from hf_factuality.reading.completion import read_text
 from hf_factuality.reading.words import PRONOUNS
 from hf_factuality.spans import Label
-from hf_factuality.verifiers.judges.lexical_text import COMMON, tokens
+from hf_factuality.verifiers.judges.lexical.text import COMMON, tokens
 
 
 SCHEMA = "hf_factuality.suite/1"

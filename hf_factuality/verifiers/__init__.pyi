@@ -47,7 +47,10 @@ from hf_factuality.verifiers.judges.lettucedetect import (
     LettuceDetectJudge as LettuceDetectJudge,
     LettuceDetectVerifier as LettuceDetectVerifier,
 )
-from hf_factuality.verifiers.judges.lexical import LexicalJudge as LexicalJudge, LexicalVerifier as LexicalVerifier
+from hf_factuality.verifiers.judges.lexical.judge import (
+    LexicalJudge as LexicalJudge,
+    LexicalVerifier as LexicalVerifier,
+)
 from hf_factuality.verifiers.judges.llm import LLMJudge as LLMJudge, LLMVerifier as LLMVerifier
 from hf_factuality.verifiers.judges.minicheck import (
     MiniCheckJudge as MiniCheckJudge,

@@ -24,7 +24,7 @@ from hf_factuality.errors import JudgingError
 from hf_factuality.spans import LabeledSpan, Verification
 from hf_factuality.verifiers.base import VerifierInput, evidence_passages
 from hf_factuality.verifiers.hub_format import CONFIG_NAME, MODEL_TYPE
-from hf_factuality.verifiers.judges.lexical import LexicalVerifier
+from hf_factuality.verifiers.judges.lexical.judge import LexicalVerifier
 from hf_factuality.verifiers.pipeline import VerifierPipeline
 from hf_factuality.verifiers.registry import load_verifier, verifier_class
 

@@ -11,7 +11,7 @@ from hf_factuality.evaluation import load_results
 from hf_factuality.evaluation.best_of import best_of_curve, best_of_n, majority_of_n, parse_best_of
 from hf_factuality.evaluation.plan import Task, check_samples
 from hf_factuality.generation.sampling import SamplingConfig
-from hf_factuality.verifiers.judges.lexical import LexicalVerifier
+from hf_factuality.verifiers.judges.lexical.judge import LexicalVerifier
 from tests.evaluation.conftest import write_rows
 from tests.generation.fake_server import FakeServer
 

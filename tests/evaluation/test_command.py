@@ -17,7 +17,7 @@ from hf_factuality.evaluation import load_results
 from hf_factuality.evaluation.local import LocalEngine
 from hf_factuality.evaluation.model import lock_path
 from hf_factuality.retrieval.knowledge import KnowledgeBase
-from hf_factuality.verifiers.judges.lexical import LexicalVerifier
+from hf_factuality.verifiers.judges.lexical.judge import LexicalVerifier
 from tests.evaluation.conftest import write_rows
 from tests.evaluation.judges import Judge, seen
 from tests.generation.fake_server import FakeServer

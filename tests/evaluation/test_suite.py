@@ -13,7 +13,7 @@ from hf_factuality.evaluation.suite import lexical_relevance
 from hf_factuality.methods.long_form.axes import LongFormAnswer, detect_hacks, long_form_axes
 from hf_factuality.retrieval.knowledge import KnowledgeBase
 from hf_factuality.spans import Label
-from hf_factuality.verifiers.judges.lexical import LexicalJudge
+from hf_factuality.verifiers.judges.lexical.judge import LexicalJudge
 from tests.evaluation.conftest import write_rows
 from tests.evaluation.judges import seen
 

@@ -13,7 +13,7 @@ from hf_factuality.reading.same import by_words as by_words
 from hf_factuality.reading.same import words_of as words_of
 from hf_factuality.reading.words import FUNCTION_WORDS, PRONOUNS
 from hf_factuality.spans import Label
-from hf_factuality.verifiers.judges.lexical_text import NEGATION, NUMBER, tokens
+from hf_factuality.verifiers.judges.lexical.text import NEGATION, NUMBER, tokens
 
 
 _NUMERAL = re.compile(

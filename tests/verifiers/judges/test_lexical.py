@@ -12,9 +12,20 @@ from hypothesis import strategies as st
 from hf_factuality.reading.completion import passage_sentences
 from hf_factuality.spans import Label, LabeledSpan, Verification
 from hf_factuality.verifiers import JudgeInput, Judgement, LexicalJudge, LexicalVerifier, VerifierInput
-from hf_factuality.verifiers.judges import lexical_text
-from hf_factuality.verifiers.judges.lexical import FEATURES, INTERCEPT, WEIGHTS, _index, lexical_features
-from hf_factuality.verifiers.judges.lexical_text import tokens
+from hf_factuality.verifiers.judges.lexical import text as lexical_text
+from hf_factuality.verifiers.judges.lexical.judge import (
+    FEATURES,
+    LENGTH,
+    LENGTH_SCALE,
+    LONG,
+    LONG_INTERCEPT,
+    SHORT,
+    SHORT_INTERCEPT,
+    _index,
+    english_features,
+    lexical_features,
+)
+from hf_factuality.verifiers.judges.lexical.text import tokens
 from tests.tables import cases
 
 
@@ -46,6 +57,25 @@ def test_chinese(claim, label):
 @cases("lexical", "limits", "claim", "evidence", "label")
 def test_limits_are_as_documented(claim, evidence, label):
     assert judge(claim, (evidence,)).label is Label(label)
+
+
+@cases("lexical", "meaning", "claim", "evidence", "label")
+def test_meaning(claim, evidence, label):
+    found = judge(claim, (evidence,))
+    if label == "not supported":
+        assert found.label in (Label.UNVERIFIABLE, Label.CONTRADICTED)
+    else:
+        assert found.label is Label(label)
+    assert judge(evidence, (evidence,)).label is Label.SUPPORTED
+
+
+def test_a_language_that_it_does_not_read_is_not_judged():
+    evidence = ("Der Turm wurde im Jahr 1889 von der Stadt gebaut und ist nicht hoch.",)
+    found = judge("Der Turm wurde im Jahr 1889 von der Stadt nicht gebaut.", evidence)
+    assert found.label is None and "'de'" in found.reason
+    assert judge(evidence[0], evidence).label is Label.SUPPORTED  # a copy needs no reading
+    named = "The film La vie est belle et les jours was shot in Paris by the two brothers."
+    assert judge(named, (named,)).label is Label.SUPPORTED
 
 
 @cases("lexical", "decisive", "claim", "evidence", "label", "sentence")
@@ -91,9 +121,19 @@ def test_features_by_hand():
         {"sentence": 0.348, "three": 0.348, "names": 1.0, "numbers": 0.5, "order": 0.5, "conflict": 0.0}, abs=1e-3
     )
     assert sentence == "Ann was born in Ulm."
-    logit = INTERCEPT + sum(w * v for w, v in zip(WEIGHTS, (0.3478, 0.3478, 1.0, 0.5, 0.5, 0.0), strict=True))
-    evidence = ("Ann was born in Ulm.", "Tim was born.")
-    assert judge("She was born in Ulm in 1880.", evidence).score == pytest.approx(1 / (1 + np.exp(-logit)), abs=1e-3)
+
+
+def test_the_score_is_that_of_the_two_weights_by_length():
+    claim, evidence = (
+        "She was born in the old town of Ulm in the year 1880.",
+        ("Ann was born in Ulm.", "Tim was born."),
+    )
+    values = english_features(claim, evidence)
+    share = 1 / (1 + np.exp(-(13 - LENGTH) / LENGTH_SCALE))
+    short = SHORT_INTERCEPT + sum(weight * values[name] for name, weight in SHORT.items())
+    long = LONG_INTERCEPT + sum(weight * values[name] for name, weight in LONG.items())
+    expected = 1 / (1 + np.exp(-(short * (1 - share) + long * share)))
+    assert judge(claim, evidence).score == pytest.approx(expected, abs=1e-9)
 
 
 def test_best_three_sentences_are_chosen_greedily():
@@ -121,7 +161,7 @@ def test_verifier_end_to_end():
     assert [(span.start, span.end, span.label, span.claim) for span in found[0].spans] == [
         (0, 13, Label.NO_FACT, None),
         (17, 49, Label.SUPPORTED, None),
-        (52, 72, Label.UNVERIFIABLE, None),
+        (52, 72, Label.CONTRADICTED, None),
     ]
     assert found[0].spans[0] == LabeledSpan(0, 13, Label.NO_FACT)
     assert found[0].validate(completion).judged
@@ -185,10 +225,10 @@ PIECES = st.sampled_from(
 @given(st.lists(PIECES, max_size=10).map("".join), st.lists(st.lists(PIECES, max_size=10).map("".join), max_size=3))
 def test_any_text_gets_a_label(claim, evidence):
     result = judge(claim, tuple(evidence))
-    assert isinstance(result.label, Label)
+    assert isinstance(result.label, Label) or result.reason.startswith("not judged")
     assert result.score is None or 0.0 <= result.score <= 1.0
     states = any(is_sentence for passage in evidence for _, is_sentence in passage_sentences(passage))
-    assert (result.score is None) == (result.label is Label.NO_FACT or not states)
+    assert (result.score is None) == (result.label in (Label.NO_FACT, None) or not states)
 
 
 def test_long_runs_do_not_take_quadratic_time():
@@ -271,4 +311,4 @@ def test_wice_dev(benchmark, data_dir):
     verdicts = LexicalJudge().judge([JudgeInput(row["claim"], tuple(row["evidence"])) for row in rows])
     labels = [row["label"] == "supported" for row in rows]
     assert len(rows) == 349
-    assert pairwise_auroc([verdict.score or 0.0 for verdict in verdicts], labels) >= 0.78
+    assert pairwise_auroc([verdict.score or 0.0 for verdict in verdicts], labels) > 0.81

@@ -5,7 +5,7 @@ import re
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hf_factuality.verifiers.judges.lexical import unsupported_words
+from hf_factuality.verifiers.judges.lexical.judge import unsupported_words
 from tests.tables import cases
 
 

@@ -1,0 +1,383 @@
+"""Numbers of an English text with what they count: values, units, signs, bounds, percents, fractions, ranges, dates.
+
+"at least twenty-five schools" is 25 or more of "school"; "1.5 km" is 1,500 metres; "the late 1980s" are the years 1980
+to 1989; "two thirds of the wells" is a share of 2/3.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from hf_factuality.verifiers.judges.lexical.lexicon import lexicon
+
+
+AT_MOST, EXACT, AT_LEAST = -1, 0, 1
+AGREES, UNKNOWN, CONFLICTS = 1, 0, -1
+
+
+class Quantity(NamedTuple):
+    """Values from `low` to `high` of `kind` ("length", "year", "count" ...), in the kind's own unit.
+
+    `unit` names what is counted or measured ("school", "metre"), `at` and `end` are the positions of the words.
+    """
+
+    low: float
+    high: float
+    kind: str
+    unit: str
+    bound: int
+    about: bool
+    at: int
+    end: int
+
+
+_LONGEST = 30  # characters of a number
+_ONES = (
+    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
+    "eighteen nineteen"
+).split()
+_TENS = dict(zip("twenty thirty forty fifty sixty seventy eighty ninety".split(), range(20, 100, 10), strict=True))
+_WORDS = {word: value for value, word in enumerate(_ONES)} | _TENS | {"dozen": 12, "dozens": 24, "decade": 10}
+_SCALES = {"hundred": 1e2, "thousand": 1e3, "million": 1e6, "billion": 1e9, "trillion": 1e12, "bn": 1e9}
+_ORDINAL_ONES = (
+    "zeroth first second third fourth fifth sixth seventh eighth ninth tenth eleventh twelfth thirteenth fourteenth "
+    "fifteenth sixteenth seventeenth eighteenth nineteenth"
+).split()
+_ORDINALS = {word: value for value, word in enumerate(_ORDINAL_ONES) if value} | {
+    word[:-1] + "ieth": value for word, value in _TENS.items()
+}
+_ORDINAL = re.compile(r"(\d+)(?:st|nd|rd|th)")
+_PARTS = {"half": 2, "halves": 2, "third": 3, "quarter": 4, "fourth": 4, "fifth": 5, "sixth": 6, "eighth": 8, "tenth": 10,
+          "hundredth": 100}  # fmt: skip
+MONTHS = {
+    name: number + 1
+    for number, month in enumerate(
+        "january february march april may june july august september october november december".split()
+    )
+    for name in (month, month[:3])
+} | {"sept": 9}
+_UNITS: dict[str, tuple[str, float]] = {}
+for _kind, _text in {
+    "length": "metre meter m 1 kilometre kilometer km kilometres 1000 centimetre centimeter cm .01 millimetre millimeter mm "
+    ".001 mile 1609.34 foot feet ft .3048 inch .0254 yard .9144",
+    "mass": "gram g 1 kilogram kg kilo 1000 tonne ton 1e6 milligram mg .001 pound lb 453.6 ounce oz 28.35",
+    "time": "second sec 1 minute min 60 hour 3600 day 86400 week 604800 fortnight 1209600 month 2629800 year yr 31557600 "
+    "decade 315576000 century 3155760000",
+    "temperature": "degree ° 1",
+    "area": "hectare 1 acre .4047",
+    "volume": "litre liter 1 gallon 3.785 millilitre ml .001",
+    "power": "watt 1 kilowatt kw 1000 megawatt mw 1e6 gigawatt gw 1e9",
+}.items():
+    _names: list[str] = []
+    for _part in _text.split():
+        if re.fullmatch(r"[\d.e]+", _part) and _part != "e":
+            _UNITS.update({name: (_kind, float(_part)) for name in _names})
+            _names = []
+        else:
+            _names.append(_part)
+_CURRENCY = {"$": "dollar", "€": "euro", "£": "pound", "¥": "yen"} | {
+    word: word for word in "dollar euro yen franc rupee cent krona peso".split()
+}
+_BOUNDS = (
+    (("no", "more", "than"), AT_MOST), (("no", "fewer", "than"), AT_LEAST), (("no", "less", "than"), AT_LEAST),
+    (("not", "more", "than"), AT_MOST), (("as", "much", "as"), AT_MOST), (("as", "many", "as"), AT_MOST),
+    (("up", "to"), AT_MOST), (("at", "most"), AT_MOST), (("at", "least"), AT_LEAST), (("more", "than"), AT_LEAST),
+    (("fewer", "than"), AT_MOST), (("less", "than"), AT_MOST), (("longer", "than"), AT_LEAST), (("over",), AT_LEAST),
+    (("above",), AT_LEAST), (("under",), AT_MOST), (("below",), AT_MOST), (("maximum", "of"), AT_MOST),
+    (("minimum", "of"), AT_LEAST), (("exceed",), AT_LEAST), (("exceeds",), AT_LEAST), (("exceeded",), AT_LEAST),
+    (("almost",), AT_MOST), (("nearly",), AT_MOST), (("reach",), AT_MOST),
+)  # fmt: skip
+_STRICT = frozenset(("fewer", "less", "more", "over", "under", "above", "below", "longer"))
+_ABOUT = frozenset("about around roughly approximately some almost nearly circa estimated c ca".split())
+_BETWEEN = frozenset(("to", "-", "–", "—", "and"))
+_SKIPPED = frozenset(("of", "the", "a", "an", "or", "more", "us", "about", "its", "their", "all", "his", "her"))
+
+
+def _value(words: Sequence[str], at: int) -> tuple[float, int] | None:
+    """The number that begins at a word, and where it ends: "3.5 million", "two hundred and fifty", "twenty-five"."""
+    word, end = words[at], at + 1
+    if word[0].isdigit():
+        try:
+            total = float(word.replace(",", "")) if len(word) <= _LONGEST else math.inf
+        except ValueError:
+            return None
+        if math.isinf(total):
+            return None
+        while end < len(words) and words[end] in _SCALES:
+            total, end = total * _SCALES[words[end]], end + 1
+        return total, end
+    if word not in _WORDS or word == "decade":
+        if word == "a" and end < len(words) and words[end] in ("hundred", "thousand", "million", "billion", "dozen"):
+            return (_SCALES | {"dozen": 12})[words[end]], end + 1
+        if word == "hundred" or word == "thousand":
+            return _SCALES[word], end
+        return None
+    total, part = 0.0, float(_WORDS[word])
+    while end < len(words):
+        word = words[end]
+        if word in _SCALES:
+            if word == "hundred":
+                part *= 100
+            else:
+                total, part = total + part * _SCALES[word], 0.0
+        elif word in _WORDS and word not in ("decade", "zero") and (part % 100 == 0 or part % 10 == 0 and part % 100 >= 20 and _WORDS[word] < 10):  # fmt: skip
+            part += _WORDS[word]
+        elif word == "-" and end + 1 < len(words) and words[end + 1] in _ONES and part % 10 == 0 and part >= 20:
+            pass
+        elif word == "and" and part and part % 100 == 0 and end + 1 < len(words) and words[end + 1] in _WORDS:
+            pass
+        else:
+            break
+        end += 1
+    return total + part, end
+
+
+_STARTS = {
+    *_WORDS,
+    *_ORDINALS,
+    *MONTHS,
+    "half",
+    "twice",
+    "double",
+    "thrice",
+    "triple",
+    "a",
+    "an",
+    "one",
+    "hundred",
+    "thousand",
+}
+
+
+def quantities(words: Sequence[str], bases: Sequence[str]) -> list[Quantity]:
+    """The quantities of a text, in order.
+
+    Args:
+        words (`Sequence[str]`):
+            Lower-case words, numbers and marks, in order.
+        bases (`Sequence[str]`):
+            The basic form of each.
+    """
+    found: list[Quantity] = []
+    at, count = 0, len(words)
+    while at < count:
+        word = words[at]
+        # Most words begin no number, which is quick to see.
+        one = _quantity(words, bases, at) if word[0].isdigit() or word in _STARTS else None
+        if one is None:
+            at += 1
+        else:
+            found.append(one)
+            at = one.end
+    return found
+
+
+def _quantity(words: Sequence[str], bases: Sequence[str], at: int) -> Quantity | None:
+    word, count = words[at], len(words)
+    start = word[0]
+    if word == "half":
+        return _with_bound(
+            words, at, Quantity(0.5, 0.5, "share", _counted(words, bases, at + 1), 0, False, at, at + 1)
+        )
+    if word in ("twice", "double", "thrice", "triple"):
+        value = 3.0 if word in ("thrice", "triple") else 2.0
+        return Quantity(value, value, "times", "", 0, False, at, at + 1)
+    if word in ("a", "an", "one") and at + 1 < count and words[at + 1] in _PARTS and words[at + 1] != "second":
+        if (
+            at + 2 >= count
+            or words[at + 2] in ("of", ".", ",", ";", "while", "and", "as")
+            or words[at + 1] == "quarter"
+        ):
+            share = 1 / _PARTS[words[at + 1]]
+            return _with_bound(
+                words, at, Quantity(share, share, "share", _counted(words, bases, at + 2), 0, False, at, at + 2)
+            )
+    if (
+        ordinal := _ORDINALS.get(word)
+        or ((m := _ORDINAL.fullmatch(word)) and len(word) < _LONGEST and int(m[1]) or None)
+    ) is not None:
+        if at + 1 < count and words[at + 1] in ("century", "centuries"):
+            return Quantity(100.0 * ordinal - 100, 100.0 * ordinal - 1, "year", "century", 0, False, at, at + 2)
+        if near_month(words, at):
+            return Quantity(ordinal, ordinal, "day", "", 0, False, at, at + 1)
+        if not 0 < ordinal < 1e9:
+            return None
+        return Quantity(ordinal, ordinal, "rank", _counted(words, bases, at + 1), 0, False, at, at + 1)
+    if re.fullmatch(r"\d{3}0s", word):
+        low = float(word[:-1])
+        return Quantity(low, low + (99 if word.endswith("00s") else 9), "year", "decade", 0, False, at, at + 1)
+    if (clock := re.fullmatch(r"(\d+):(\d\d)(?::(\d\d))?", word)) is not None:
+        parts = [int(part) for part in clock.groups() if part]
+        seconds = sum(part * 60**power for power, part in enumerate(reversed(parts)))
+        seconds *= 1 if len(parts) == 3 else 60
+        return Quantity(seconds, seconds, "time", "", 0, False, at, at + 1)
+    if word in MONTHS and (word not in ("may", "march", "mar", "dec", "jan", "sec") or near_number(words, at) or at and words[at - 1] in ("in", "of", "until", "since", "late", "early", "to", "by", "from")):  # fmt: skip
+        return Quantity(MONTHS[word], MONTHS[word], "month", "", 0, False, at, at + 1)
+    if not (start.isdigit() or word in _WORDS or word in ("a", "hundred", "thousand")):
+        return None
+    if (first := _value(words, at)) is None:
+        return None
+    if word == "one" and not (first[1] < count and (words[first[1]] in ("in", "out") or bases[first[1]] in _UNITS)):
+        return None  # "one of them", "the one"
+    value, end = first
+    low = high = value
+    if end + 1 < count and words[end] in ("in", "out") and words[end - 1] in _WORDS:
+        # "one in ten"
+        after = end + 1 + (words[end + 1] == "of")
+        whole = _value(words, after) if after < count else None
+        if whole is not None and whole[0] > value and not 1000 <= whole[0] <= 2100:
+            share = value / whole[0]
+            return _with_bound(
+                words, at, Quantity(share, share, "share", _counted(words, bases, whole[1]), 0, False, at, whole[1])
+            )
+    if end < count and words[end] in _PARTS | {"thirds": 3, "quarters": 4, "fifths": 5, "tenths": 10, "sixths": 6}:
+        name = words[end].removesuffix("s") if words[end] != "halves" else "half"
+        if words[end].endswith("s") and name in _PARTS:
+            share = value / _PARTS[name]
+            return _with_bound(
+                words, at, Quantity(share, share, "share", _counted(words, bases, end + 1), 0, False, at, end + 1)
+            )
+    if end + 1 < count and words[end] in _BETWEEN and (words[end] != "and" or at and words[at - 1] == "between"):
+        second = _value(words, end + 1)
+        if second is not None and second[0] >= value:
+            high, end = second
+    sign = -1.0 if at and words[at - 1] in ("minus", "-", "−") and (at < 2 or not words[at - 2][0].isalnum() or words[at - 2].isalpha() and words[at - 1] != "-" or words[at - 2] in ("of", "to", "at", "is", "was", "from")) else 1.0  # fmt: skip
+    symbol = words[at - 1] if at else ""
+    if symbol in _CURRENCY:
+        return _with_bound(words, at - 1, Quantity(low, high, "money", _CURRENCY[symbol], 0, False, at, end))
+    following = bases[end] if end < count else ""
+    if following == "%" or following in ("percent", "percentage") or following == "per" and words[end + 1 : end + 2] == ["cent"]:  # fmt: skip
+        end += 2 if following == "per" else 1
+        return _with_bound(
+            words, at, Quantity(low / 100, high / 100, "share", _counted(words, bases, end), 0, False, at, end)
+        )
+    if following in _CURRENCY:
+        return _with_bound(words, at, Quantity(low, high, "money", _CURRENCY[following], 0, False, at, end + 1))
+    if following == "-" and end + 1 < count:
+        following, end = bases[end + 1], end + 1
+    if following == "time" and end < count and words[end] == "times":
+        return _with_bound(words, at, Quantity(low, high, "times", "", 0, False, at, end + 1))
+    if following in _UNITS and (len(following) > 1 or start.isdigit()):
+        kind, factor = _UNITS[following]
+        if kind == "time" and bases[end] == "year" and words[end + 1 : end + 2] == ["old"]:
+            kind = "age"
+        if kind == "temperature" and words[end + 1 : end + 3] == ["below", "zero"]:
+            sign = -1.0
+        low, high = sorted((sign * low * factor, sign * high * factor))
+        one = Quantity(low, high, kind, following, 0, False, at, end + 1)
+        # "two hours and five minutes"
+        after = end + 1 + (end + 1 < count and words[end + 1] == "and")
+        if kind == "time" and after < count and (words[after][0].isdigit() or words[after] in _WORDS):
+            more = _quantity(words, bases, after)
+            if more is not None and more.kind == "time" and more.unit != following and more.low < low and low == high:
+                one = one._replace(low=low + more.low, high=high + more.high, end=more.end)
+            elif words[after] == "half":
+                pass
+        if words[end + 1 : end + 4] == ["and", "a", "half"]:
+            one = one._replace(low=low * 1.5, high=high * 1.5, end=end + 4)
+        return _with_bound(words, at, one)
+    if start.isdigit() and value == int(value):
+        if 1000 <= value <= 2100 and len(word) == 4 and "," not in word and (_dated(words, at, end) or bases[end : end + 1] == words[end : end + 1] or not _counted(words, bases, end)):  # fmt: skip
+            return _with_bound(words, at, Quantity(low, high, "year", "", 0, False, at, end))
+        if value <= 31 and near_month(words, at):
+            return Quantity(low, high, "day", "", 0, False, at, end)
+    return _with_bound(
+        words, at, Quantity(sign * low, sign * high, "count", _counted(words, bases, end), 0, False, at, end)
+    )
+
+
+def near_month(words: Sequence[str], at: int) -> bool:
+    """Whether a month's name stands beside a word, or behind "of"."""
+    around = (*words[max(at - 1, 0) : at], *words[at + 1 : at + 2])
+    return any(word in MONTHS for word in around) or words[at + 1 : at + 2] == ["of"] and words[at + 2 : at + 3] != [] and words[at + 2] in MONTHS  # fmt: skip
+
+
+def near_number(words: Sequence[str], at: int) -> bool:
+    around = (*words[max(at - 1, 0) : at], *words[at + 1 : at + 2])
+    return any(word[0].isdigit() for word in around)
+
+
+def _dated(words: Sequence[str], at: int, end: int) -> bool:
+    """Whether what stands before a number of four digits makes it a year."""
+    before = words[at - 1] if at else ""
+    return before in ("in", "since", "until", "by", "of", "from", "to", "before", "after", "year", "early", "late", "around", "-", "–", "(", ",", "and") or before in MONTHS or at == 0 or near_month(words, at)  # fmt: skip
+
+
+def _counted(words: Sequence[str], bases: Sequence[str], at: int) -> str:
+    """Basic form of the noun that is counted: the last of the words that follow a number without a mark."""
+    found = ""
+    for position in range(at, min(at + 5, len(words))):
+        word = words[position]
+        if word in _SKIPPED and not found:
+            continue
+        if not word[0].isalpha() or word in _STOP or "n" not in (lexicon().parts(bases[position]) or "n"):
+            break
+        found = bases[position]
+        if word.endswith("s") and bases[position] != word:  # a plural ends it
+            break
+    return found
+
+
+_STOP = frozenset(
+    """in on at by to from with without for as of and or but is are was were be been has have had who which that than then
+    before after when while did does do will would may might can could not never than so it he she they his her its their
+    into over under near between during per live lived were the a an""".split()
+)
+
+
+def _with_bound(words: Sequence[str], at: int, one: Quantity) -> Quantity:
+    """With what stands before a number ("at least", "about") or behind it ("or more")."""
+    bound, about = EXACT, False
+    if words[one.end : one.end + 2] in (["or", "more"], ["or", "longer"], ["or", "older"]):
+        bound = AT_LEAST
+    for phrase, value in _BOUNDS:
+        if tuple(words[max(at - len(phrase), 0) : at]) == phrase:
+            bound = value
+            about = phrase[0] in ("almost", "nearly")
+            break
+    return one._replace(bound=bound, about=about or at > 0 and words[at - 1] in _ABOUT)
+
+
+def compare(ours: Quantity, theirs: Quantity) -> int:
+    """Whether a quantity of the claim follows from one of the evidence: `AGREES`, `CONFLICTS`, or `UNKNOWN`.
+
+    Only of one kind they can agree or conflict; what is counted is not looked at.
+    """
+    if ours.kind != theirs.kind:
+        return UNKNOWN
+    if ours.kind == "money" and ours.unit != theirs.unit:
+        return CONFLICTS if math.isclose(ours.low, theirs.low) else UNKNOWN
+    slack = 0.1 if ours.about else 0.02 if theirs.about and not ours.about else 1e-3
+    if ours.kind in ("year", "month", "day", "rank"):
+        slack = 0.0
+    elif ours.unit != theirs.unit and ours.kind in ("length", "mass", "area", "volume"):
+        slack = max(slack, 0.03)  # converted and rounded
+    size = max(abs(ours.low), abs(ours.high), abs(theirs.low), abs(theirs.high)) * slack + 1e-9
+    inside = ours.low - size <= theirs.low and theirs.high <= ours.high + size
+    if ours.bound == AT_LEAST:
+        if theirs.bound == AT_MOST:
+            return CONFLICTS
+        return AGREES if theirs.low >= ours.low - size else CONFLICTS
+    if ours.bound == AT_MOST:
+        if theirs.bound == AT_LEAST:
+            return CONFLICTS
+        return AGREES if theirs.high <= ours.high + size else CONFLICTS
+    if theirs.bound != EXACT and not ours.about:
+        beyond = ours.low < theirs.low if theirs.bound == AT_LEAST else ours.high > theirs.high
+        return AGREES if inside and theirs.about else CONFLICTS if beyond else UNKNOWN
+    if (
+        inside
+        or ours.kind == "year"
+        and not theirs.unit
+        and ours.low == ours.high
+        and ours.low in (theirs.low, theirs.high)
+    ):
+        return AGREES  # "from 1980 to 1988" has it begin in 1980
+    if theirs.low <= ours.low and ours.high <= theirs.high:
+        return UNKNOWN
+    if ours.kind == "share" and ours.unit and theirs.unit and ours.unit != theirs.unit:
+        return UNKNOWN
+    return CONFLICTS
