@@ -17,6 +17,12 @@ def split_names(given: Any) -> list[Any]:
     return list(dict.fromkeys(name for name in names if name != ""))
 
 
+def limits_of(verifier: Any) -> list[str]:
+    """What a verifier says that it cannot do, to be told after a run."""
+    limits = getattr(getattr(verifier, "judge", verifier), "limits", None)
+    return [limits] if isinstance(limits, str) else []
+
+
 def check_at_least_one(**values: int | None) -> None:
     for name, value in values.items():
         if value is not None and value < 1:

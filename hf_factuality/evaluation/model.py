@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from hf_factuality._lazy import object_name
 from hf_factuality.errors import DataError
 from hf_factuality.evaluation import own_file
-from hf_factuality.evaluation._shared import counts, failures, numbers, shown, shown_interval
+from hf_factuality.evaluation._shared import counts, failures, limits_of, numbers, shown, shown_interval
 from hf_factuality.evaluation.engines import ClaimEngine, Engine, FileEngine, ServerEngine, described
 from hf_factuality.evaluation.journal import Journal
 from hf_factuality.evaluation.plan import (
@@ -125,6 +125,9 @@ def evaluate_model(args: Arguments) -> EvaluateResult:
             entries.append(ability.measure(engine, args.out, args.overwrite))
             write_results(args.out, model, entries, machine, args.command)
             answered.append((None, entries[-1:]))
+    notes += dict.fromkeys(
+        line for task in plan.tasks if task.verifier for line in limits_of(task.verifier.guarded.verifier)
+    )
     below = failures(_scores(entries, plan.thresholds), _unjudged(entries, claims), plan.allowed_missing)
     return EvaluateResult(entries, args.out, below, notes, answers=answered)
 

@@ -21,6 +21,7 @@ from hf_factuality.evaluation._shared import (
     check_thresholds,
     counts,
     failures,
+    limits_of,
     make_way,
     numbers,
     shown,
@@ -392,6 +393,7 @@ def verify(
         allowed,
     )
     notes = _notes(summary, source) + ([tally.guarantee.describe()] if tally.guarantee else [])
+    notes += limits_of(guarded.verifier)
     return VerifyResult(summary, kept, below, notes, tally.report.failed, tally.report.first_reason)
 
 

@@ -499,7 +499,7 @@ class LexicalJudge:
     `None`, and the reason says so.
 
     The score is the probability of "supported" of a logistic regression on [`lexical_features`] and on the differences
-    that [`claim_differences`] finds; `None` for `NO_FACT`, without evidence, and where the claim is not judged.
+    of [`english_features`]; `None` for `NO_FACT`, without evidence, and where the claim is not judged.
 
     Args:
         threshold (`float`, *optional*, defaults to `0.5`):
@@ -508,6 +508,12 @@ class LexicalJudge:
     Raises:
         `ValueError`: `threshold` is not in [0, 1].
     """
+
+    limits = (
+        "judged by 'lexical', which compares words, numbers, negations and roles in English, and words in Chinese; what "
+        "follows from a text without standing in it, it misses. For a stronger judge set `verifier` to 'best' "
+        "(docs/verifiers.md)"
+    )
 
     def __init__(self, threshold: float = 0.5):
         if not 0.0 <= threshold <= 1.0:
