@@ -29,7 +29,7 @@ def test_the_first_screen_of_the_readme(tmp_path, monkeypatch, capsys):
     subprocess.run(["sh", "-c", echo], check=True)
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     assert main(verify.split()[1:]) == 0
-    assert [line.split() for line in capsys.readouterr().out.split("\n")[-5:] if line] == [
+    assert [line.split() for line in capsys.readouterr().out.split("\n")[-6:] if line] == [
         line.split() for line in printed.splitlines()
     ]
     assert (tmp_path / "report.html").exists()

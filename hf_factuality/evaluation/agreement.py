@@ -18,7 +18,7 @@ from hf_factuality.evaluation.labelled_claims import (
     LabelledClaim,
     LabelledRows,
     judge_claims,
-    read_labelled_claims,
+    read_labels,
 )
 from hf_factuality.functional.agreement import Confusion
 from hf_factuality.functional.calibration import auroc, best_threshold, brier_score, expected_calibration_error
@@ -207,7 +207,7 @@ def agree(
     if not given:
         raise ValueError("`verifier` names no verifier; give one or several")
     columns = LabelColumns(claim_column, evidence_column, label_column, question_column, kind_column, group_column)
-    claims = read_labelled_claims(labels, columns)
+    claims = read_labels(labels, columns)
     served = served_arguments(verifier_base_url, verifier_tokens)
     loaded = [load_verifier(it, **served) if isinstance(it, str) else load_verifier(it) for it in given]
     found = []
@@ -233,7 +233,7 @@ def _measure(
 ) -> VerifierAgreement:
     guard, clients = GuardedVerifier(verifier, timeout=None), _clients(verifier)
     with _uncached(clients):
-        guard.verify([claims[0].input])  # what is loaded with the first claim is no part of the speed
+        judge_claims(guard, claims[:1])  # what is loaded with the first claim is no part of the speed
         before, started = _tokens(clients), time.perf_counter()
         verdicts = judge_claims(guard, claims)
         seconds, tokens = time.perf_counter() - started, _tokens(clients) - before

@@ -14,7 +14,7 @@ from hf_factuality.evaluation.labelled_claims import (
     LabelledClaim,
     LabelledRows,
     judge_claims,
-    read_labelled_claims,
+    read_labels,
     support_score,
 )
 from hf_factuality.functional.risk_control import (
@@ -77,7 +77,7 @@ class ClaimGuarantee:
 def read_guarantee_labels(labels: LabelledRows, level: float, seed: int = 0) -> list[LabelledClaim]:
     """One labelled claim of each group, drawn by the seed, since claims of one answer are not independent; `DataError` if these
     are too few for the level."""
-    every = read_labelled_claims(labels, LabelColumns(), "guarantee_labels")
+    every = read_labels(labels, LabelColumns(), "guarantee_labels")
     groups: dict[Hashable, list[LabelledClaim]] = {}
     for claim in every:
         groups.setdefault(claim.group, []).append(claim)

@@ -60,7 +60,7 @@ class ClaimVerdict:
     score: float | None = None
 
 
-def read_labelled_claims(labels: LabelledRows, columns: LabelColumns, name: str = "labels") -> list[LabelledClaim]:
+def read_labels(labels: LabelledRows, columns: LabelColumns, name: str = "labels") -> list[LabelledClaim]:
     """Claims of a file or of rows; `DataError` names the line and the value that cannot be read, and the fix."""
     found = []
     with closing(open_rows(labels, name, columns.claim)) as rows:

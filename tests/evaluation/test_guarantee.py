@@ -10,7 +10,7 @@ from hf_factuality import verify
 from hf_factuality.cli import main
 from hf_factuality.errors import DataError
 from hf_factuality.evaluation.guarantee import fit_guarantee, read_guarantee_labels
-from hf_factuality.evaluation.labelled_claims import LabelColumns, judge_claims, read_labelled_claims
+from hf_factuality.evaluation.labelled_claims import LabelColumns, judge_claims, read_labels
 from hf_factuality.functional.risk_control import controlled_threshold
 from hf_factuality.verifiers.guard import GuardedVerifier
 from tests.evaluation.conftest import write_rows
@@ -106,7 +106,7 @@ def test_claims_of_one_answer_are_no_independent_labels():
     for draw in range(100):
         rows = answers_of(generator, 40)
         bad += fit_guarantee(guard, read_guarantee_labels(rows, 0.9, seed=draw), 0.9).threshold is not None
-        every = read_labelled_claims(rows, LabelColumns())
+        every = read_labels(rows, LabelColumns())
         scores = [verdict.score for verdict in judge_claims(guard, every)]
         careless += controlled_threshold(scores, [claim.supported for claim in every], 0.9) is not None
     assert bad <= 10 + 3 * math.sqrt(9) < careless

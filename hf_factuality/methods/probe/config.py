@@ -25,7 +25,7 @@ class ProbeConfig(TruthfulnessConfig):
     """
 
     ratio: float | None = setting(
-        None, "Supported claims per contradicted one in training; None, since completions are read whole."
+        None, "Supported claims per other one in training; None, since completions are read whole."
     )
     layer: float = setting(0.95, "Depth of the layer that is read, as a share of all.")
     pool: str = setting("max", "How the tokens of a span are read as one: 'max' or 'mean'.")

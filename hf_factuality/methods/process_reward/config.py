@@ -30,7 +30,7 @@ class ProcessRewardConfig(TruthfulnessConfig):
     """
 
     ratio: float | None = setting(
-        None, "Supported claims per contradicted one in training; None, since solutions are read whole."
+        None, "Supported claims per other one in training; None, since solutions are read whole."
     )
     head: str = setting("new", "'new', or 'label_tokens': the rows of two label tokens of the language model.")
     label_tokens: list[str] | None = setting(None, "The good label token and the bad one; None: ' +' and ' -'.")

@@ -35,7 +35,7 @@ class TruthfulnessConfig(Precision, _BaseConfig):
     # `trainers/_checkpoints.py` asks.
     sync_ref_model = False
 
-    ratio: float | None = setting(2.0, "Supported claims per contradicted one in training; None keeps all.")
+    ratio: float | None = setting(2.0, "Supported claims per other one in training; None keeps all.")
     calibration_share: float = setting(0.1, "Share of the topics held out, for the temperature.")
     template: str | None = setting(None, "What the model reads; None: the tokenizer's chat template.")
     max_length: int = setting(512, "Tokens of question and claim; longer ones are left out.")

@@ -32,7 +32,7 @@ from hf_factuality.verifiers.judges.lexical.lexicon import (
     WIDER,
     lexicon,
 )
-from hf_factuality.verifiers.judges.lexical.quantities import AGREES, CONFLICTS, EXACT, Quantity, compare
+from hf_factuality.verifiers.judges.lexical.quantities import AGREES, CONFLICTS, EXACT, Quantity, compare_quantities
 
 
 class Differences(NamedTuple):
@@ -122,7 +122,7 @@ class _Frame(NamedTuple):
     turned: bool  # "sell" beside "buy"
 
 
-def differences(claim: Analysis, sentences: Sequence[Analysis], known: frozenset[str]) -> Differences:
+def find_differences(claim: Analysis, sentences: Sequence[Analysis], known: frozenset[str]) -> Differences:
     """The differences of a claim from the sentences that are closest to it.
 
     Args:
@@ -180,8 +180,9 @@ def differences(claim: Analysis, sentences: Sequence[Analysis], known: frozenset
         words=gone / total,
         rare=1 - 1 / (1 + gone / 2),
         most=max(0.0, 2 * gone / total - 1),
-        bare=float(not claim.quantities and all(missing[i] for i, word in enumerate(content) if not word.name)
-                   and not all(word.name for word in content)),
+        bare=float(not (claim.quantities and numbers[0] + numbers[1] < 1) and not any(
+            m.relation in _HOLDS and not word.name for m, word in zip(best, content, strict=True)
+        )),
         new_names=1 - 1 / (1 + sum(missing[i] for i in names)),
         verb=float(verb is not None and missing[verb]),
         far=sum(size for size, holds, word in zip(weight, here[main], content, strict=True) if not holds and word.base not in known) / total,
@@ -510,7 +511,7 @@ def _numbers(claim: Analysis, sentences: Sequence[Analysis], table: list[list[_M
     for one in ours:
         agreed, against, elsewhere, negated = -1.0, -1.0, False, False
         for other, near, is_negated in theirs:
-            verdict = compare(one, other)
+            verdict = compare_quantities(one, other)
             if one.kind == "count" and other.kind == "count" and one.unit and other.unit and one.unit != other.unit:
                 if relate(one.unit, other.unit) not in (SAME, NEAR, WIDER, NARROWER):
                     elsewhere = elsewhere or verdict == AGREES

@@ -22,7 +22,7 @@ from hf_factuality.reading.words import ARTICLES, FUNCTION_WORDS, PRONOUNS
 from hf_factuality.spans import Label
 from hf_factuality.verifiers.base import JudgeInput, Judgement
 from hf_factuality.verifiers.extractors.sentences import SentenceExtractor
-from hf_factuality.verifiers.judges.lexical.alignment import Differences, differences
+from hf_factuality.verifiers.judges.lexical.alignment import Differences, find_differences
 from hf_factuality.verifiers.judges.lexical.analysis import analyse
 from hf_factuality.verifiers.judges.lexical.text import (
     COMMA,
@@ -51,31 +51,31 @@ INTERCEPT = -7.99
 # one thing, and a paraphrase of it may share few words with its evidence: what tells are the differences. A long claim
 # says many things, and what tells is how much of it is there. From about `LENGTH` words on, the second weights count.
 SHORT = {
-    "numbers": 0.21,
-    "conflict": -0.97,
+    "numbers": 0.23,
+    "conflict": -0.98,
     "most": -1.99,
-    "bare": -1.56,
-    "new_names": -3.17,
-    "far_names": -0.51,
-    "number": -5.56,
-    "number_new": -3.0,
-    "number_moved": -0.87,
+    "bare": -1.41,
+    "new_names": -3.15,
+    "far_names": -0.48,
+    "number": -5.54,
+    "number_new": -2.76,
+    "number_moved": -0.89,
     "number_negated": -7.23,
-    "negated": -2.3,
+    "negated": -2.29,
     "opposite": -3.11,
     "roles": -2.5,
-    "agent": -1.24,
-    "sequence": -6.94,
+    "agent": -1.23,
+    "sequence": -6.96,
     "quantifier": -6.03,
     "quantifier_new": -3.91,
     "doubt": -3.79,
     "patient": -3.06,
-    "astray": -0.48,
+    "astray": -0.49,
     "holder": -2.85,
     "scattered": -0.32,
     "preposition": -0.47,
 }
-SHORT_INTERCEPT = 0.41
+SHORT_INTERCEPT = 0.4
 LONG = {
     "sentence": 0.6,
     "three": 0.56,
@@ -474,7 +474,7 @@ def _differences(claim: str, best: Sequence[int], index: _Index) -> Differences:
         if any(above <= number < stop for number in best)
         for word in analyse(heading).by_base
     }
-    return differences(analyse(claim), [analyse(index.sentences[number]) for number in chosen], frozenset(known))
+    return find_differences(analyse(claim), [analyse(index.sentences[number]) for number in chosen], frozenset(known))
 
 
 def _logit(weights: Mapping[str, float], intercept: float, values: Mapping[str, float]) -> float:
@@ -510,9 +510,8 @@ class LexicalJudge:
     """
 
     limits = (
-        "judged by 'lexical', which compares words, numbers, negations and roles in English, and words in Chinese; what "
-        "follows from a text without standing in it, it misses. For a stronger judge set `verifier` to 'best' "
-        "(docs/verifiers.md)"
+        "judged by 'lexical': words, numbers, negations and roles are compared, what only follows is missed; 'best' takes "
+        "a stronger judge (docs/verifiers.md)"
     )
 
     def __init__(self, threshold: float = 0.5):

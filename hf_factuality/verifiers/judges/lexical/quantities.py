@@ -341,7 +341,7 @@ def _with_bound(words: Sequence[str], at: int, one: Quantity) -> Quantity:
     return one._replace(bound=bound, about=about or at > 0 and words[at - 1] in _ABOUT)
 
 
-def compare(ours: Quantity, theirs: Quantity) -> int:
+def compare_quantities(ours: Quantity, theirs: Quantity) -> int:
     """Whether a quantity of the claim follows from one of the evidence: `AGREES`, `CONFLICTS`, or `UNKNOWN`.
 
     Only of one kind they can agree or conflict; what is counted is not looked at.
