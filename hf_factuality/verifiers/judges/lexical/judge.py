@@ -535,7 +535,7 @@ class LexicalJudge:
         if not index.sentences:
             return Judgement(Label.UNVERIFIABLE)
         values, sentence, contradicted, best = _features(item.claim, found, index)
-        copied = sentence is not None and _words(item.claim) == _words(sentence)
+        copied = any(_words(item.claim) == _words(index.sentences[number]) for number in best)
         language = guess_language(item.claim)
         if language == "zh":
             score = _sigmoid(
