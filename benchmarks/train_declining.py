@@ -65,6 +65,15 @@ def training_texts() -> list[Text]:
             if "declines" not in row:
                 for text in (unmarked(row["text"])[0], *row.get("says", ())):
                     found.append(Text(text, False, True))
+    # Plain statements about the world, without a name, with "not" and "cannot": none of them declines.
+    for line in (CASES / "judging" / "development.jsonl").read_text(encoding="utf-8").splitlines():
+        row = json.loads(line)
+        found += [
+            Text(row["claim"], False, False),
+            *(Text(it.says, False, False) for it in read(row["evidence"]).sentences),
+        ]
+    for claim, evidence, *_ in json.loads((CASES / "lexical.json").read_text(encoding="utf-8"))["meaning"]:
+        found += [Text(claim, False, False), Text(evidence, False, False)]
     return list({one.text: one for one in found}.values())
 
 
