@@ -97,6 +97,9 @@ LONG = {
 }
 LONG_INTERCEPT = -4.44
 LENGTH, LENGTH_SCALE = 11, 1.0
+# In a long claim that is all there in one sentence these differences tell too, as if it were short, and count twice.
+COPY_DIFFERENCES = ("negated", "opposite", "roles", "sequence", "quantifier", "quantifier_new")
+COPY_WEIGHT, COPY_MISSING, COPY_LENGTH = 2.0, 0.1, 24
 # Of a claim in the words of its evidence.
 COPIED = 0.99
 NOT_READ = "not judged: the lexical judge reads English and Chinese, and this claim looks like {language!r}"
@@ -579,8 +582,12 @@ def _foreign(item: JudgeInput) -> str | None:
 def _english(claim: str, values: Sequence[float], best: Sequence[int], index: _Index) -> tuple[float, bool]:
     """The score of an English claim, and whether a sentence that is about the same speaks against it."""
     named = _english_features(claim, values, best, index)
-    share = _sigmoid((len(claim.split()) - LENGTH) / LENGTH_SCALE)
-    logit = (1 - share) * _logit(SHORT, SHORT_INTERCEPT, named) + share * _logit(LONG, LONG_INTERCEPT, named)
+    length = len(claim.split())
+    long = _logit(LONG, LONG_INTERCEPT, named)
+    if length <= COPY_LENGTH and max(named["far"], named["words"]) <= COPY_MISSING:
+        long += COPY_WEIGHT * sum(SHORT.get(name, 0.0) * named[name] for name in COPY_DIFFERENCES)
+    share = _sigmoid((length - LENGTH) / LENGTH_SCALE)
+    logit = (1 - share) * _logit(SHORT, SHORT_INTERCEPT, named) + share * long
     against = (
         named["conflict"] > 0
         or named["words"] < 0.25
