@@ -2,6 +2,7 @@
 
 import gc
 import os
+import shutil
 import signal
 
 
@@ -25,6 +26,34 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 def searched(few: int, many: int):
     """A search of random inputs, of which the fast suite tries `few` and the slow one `many`: the argument `count`."""
     return pytest.mark.parametrize("count", [few, pytest.param(many, marks=pytest.mark.slow)])
+
+
+def fast_few(cases, *few):
+    """`cases`, of which the fast suite tries those at the places `few`, and the slow one the others.
+
+    For cases that repeat one check: the few are of different kinds, and the check fails for the same reason in all.
+    """
+    marked = []
+    for place, case in enumerate(cases):
+        values = case if isinstance(case, tuple) else (case,)
+        marked.append(case if place in few else pytest.param(*values, marks=pytest.mark.slow))
+    return marked
+
+
+def shared_folder(tmp_path_factory, name: str, build) -> Path:
+    """The folder that `build` fills, made by the first process of a run that needs it and read by all of them."""
+    from filelock import FileLock
+
+    root = tmp_path_factory.getbasetemp()
+    folder = (root.parent if "PYTEST_XDIST_WORKER" in os.environ else root) / name
+    with FileLock(f"{folder}.lock"):
+        if not folder.exists():
+            partial = folder.with_name(f"{name}.partial")
+            shutil.rmtree(partial, ignore_errors=True)
+            partial.mkdir()
+            build(partial)
+            partial.rename(folder)
+    return folder
 
 
 def pytest_collection_finish():

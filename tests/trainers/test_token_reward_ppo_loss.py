@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from tests.conftest import fast_few
 from tests.tiny import rows
 from tests.trainers.token_reward_ppo_oracle import TEXTS, Oracle, Row, make, place, stir
 
@@ -142,7 +143,7 @@ def test_the_penalty_stands_in_the_reward(tiny_model, tmp_path, critic, estimato
     check(tiny_model, tmp_path, [spans], critic_model=critic, beta=0.7, kl_estimator=estimator)
 
 
-@pytest.mark.parametrize("critic", CRITICS)
+@pytest.mark.parametrize("critic", fast_few(CRITICS, 0))
 @pytest.mark.parametrize(
     "settings",
     [

@@ -13,6 +13,7 @@ from hf_factuality import TokenRewardPPOTrainer
 from hf_factuality.errors import CheckpointError, NonFiniteError
 from hf_factuality.trainers.base import SamplingTrainer
 from hf_factuality.trainers.critic import make_critic
+from tests.conftest import fast_few
 from tests.tiny import letters_reward, rows
 from tests.trainers.recording import RecordsLosses, vowels
 from tests.trainers.token_reward_ppo_oracle import GivenCompletions, completions, make
@@ -115,7 +116,7 @@ def test_accumulated_gradients_are_those_of_one_batch(tiny_model, tmp_path, crit
             assert (other[name] - expected).norm() <= 1e-5 * expected.norm(), name
 
 
-@pytest.mark.parametrize("critic", CRITICS)
+@pytest.mark.parametrize("critic", fast_few(CRITICS, 1))
 def test_gradient_checkpointing_changes_nothing(tiny_model, tmp_path, critic):
     runs = [
         train(tiny_model, tmp_path, trainer=Recording, max_steps=4, critic_model=critic, gradient_checkpointing=on)[0]
@@ -328,7 +329,7 @@ def test_errors_name_the_function_the_completion_and_the_fix(tiny_model, tmp_pat
         trainer._generate_and_score_completions([rows()[number] for number in range(3)])
 
 
-@pytest.mark.parametrize("critic", CRITICS)
+@pytest.mark.parametrize("critic", fast_few(CRITICS, 1))
 def test_bfloat16_autocast(tiny_model, tmp_path, critic):
     """Weights and the value head stay in float32. Values of sampling and of the first step agree."""
     made, policy_moved, critic_moved, (policy, names) = train(tiny_model, tmp_path, critic_model=critic, bf16=True)
@@ -366,7 +367,7 @@ def test_columns_that_no_row_uses_are_cut():
     assert found["prompt_ids"].shape == (2, 1) and found["completion_ids"].shape == (2, 1)
 
 
-@pytest.mark.parametrize("critic", CRITICS)
+@pytest.mark.parametrize("critic", fast_few(CRITICS, 1))
 def test_training_is_the_same_and_passes_are_shorter(tiny_model, tmp_path, critic, monkeypatch):
     found = {}
     for cut in (True, False):

@@ -13,6 +13,7 @@ from trl import DPOConfig, DPOTrainer
 from hf_factuality import FDPOConfig, FDPOTrainer
 from hf_factuality.errors import DataError
 from hf_factuality.hub.cards.check import card_problems
+from tests.conftest import fast_few
 from tests.trainers.mask_dpo_recording import LORA, SETTINGS, VARIANTS, pairs
 from tests.trainers.recording import RecordsLosses, StockDPO, same_to_the_last_bit
 
@@ -59,7 +60,7 @@ MIXED = [ORDERED, SAME, BOTH, ORDERED, UNKNOWN, SAME, ORDERED, BOTH]
 # Against stock DPO.
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", fast_few(VARIANTS, 0, 3))
 def test_no_flip_and_no_margin_is_stock_dpo_to_the_last_bit(tiny_model, tmp_path, variant):
     data = labelled(MIXED)
     stock = run(StockDPO, tiny_model, tmp_path, data, **VARIANTS[variant])
@@ -74,7 +75,7 @@ def test_no_flip_and_no_margin_is_stock_dpo_to_the_last_bit(tiny_model, tmp_path
 
 
 @pytest.mark.parametrize(
-    "loss_type", ["hinge", "ipo", "nca_pair", "apo_zero", "aot", "sigmoid_norm", ["sigmoid", "sft"]]
+    "loss_type", fast_few(["hinge", "ipo", "nca_pair", "apo_zero", "aot", "sigmoid_norm", ["sigmoid", "sft"]], 1, 6)
 )
 def test_other_losses_without_a_margin(tiny_model, tmp_path, loss_type):
     data = labelled(MIXED)
