@@ -12,9 +12,15 @@ os.environ["CI"] = "1"  # TRL then sends no telemetry
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # tiny models: more threads only get in each other's way
 
+import sys
 from pathlib import Path
 
 import pytest
+
+
+# Package and tests are compiled once, and not by each worker and each subprocess in each run.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
 REPOSITORY = Path(__file__).resolve().parent.parent
