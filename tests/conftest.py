@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 
+gc.disable()  # until all is imported
 # Package and tests are compiled once, and not by each worker and each subprocess in each run.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -66,6 +67,7 @@ def pytest_collection_finish():
     """The libraries are imported by now, and stay: the garbage collector would look at them all again and again."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(scope="session")

@@ -474,6 +474,7 @@ def test_the_verifier_of_a_script_is_counted(tmp_path, capsys):
     assert status == 2 and "verifier 'no/such'" in output.err
 
 
+@pytest.mark.slow
 def test_what_is_refused_by_one_way_is_planned_by_others(tmp_path, capsys):
     LlamaConfig(**SMALL).save_pretrained(tmp_path)
     flags = [
@@ -573,7 +574,7 @@ def check_advice(capsys, tmp_path, count):
 
 
 def test_advice_is_what_the_plan_becomes(capsys, tmp_path):
-    assert check_advice(capsys, tmp_path, 2) > 1
+    assert check_advice(capsys, tmp_path, 1) > 0
 
 
 @pytest.mark.slow
@@ -596,7 +597,7 @@ def middle(tmp_path_factory):
 
 @pytest.mark.parametrize(
     ("flags", "settings", "values"),
-    [
+    fast_few([
         ("--method rlfh --gpus 8 --gpu_memory 40 --sharding zero3", "critic_model", ["value_head"]),
         ("--method fspo --gpus 8 --gpu_memory 16 --sharding zero3 --use_peft true", "use_vllm vllm_mode", [True, "server"]),
         ("--method fspo --gpus 8 --gpu_memory 16 --sharding zero3 --use_peft true", "ds3_gather_for_generation", [False]),
@@ -605,7 +606,7 @@ def middle(tmp_path_factory):
         ("--method mask_dpo --gpus 8 --gpu_memory 8 --sharding fsdp2 --gradient_accumulation_steps 4", "accelerator_config",
          [{"gradient_accumulation_kwargs": {"sync_each_batch": True}}]),
         ("--method mask_dpo --gpus 1 --gpu_memory 20", "precompute_ref_log_probs", [True]),
-    ],
+    ], 0, 4),
 )  # fmt: skip
 def test_advice_knows_the_obvious_changes(capsys, middle, flags, settings, values):
     found = advice(capsys, middle, *flags.split(), "--bf16", "true", "--per_device_train_batch_size", "1",
@@ -631,6 +632,7 @@ def test_advice_does_not_propose_what_is_on(capsys, middle):
     assert not on & {name for settings in found for name in settings}
 
 
+@pytest.mark.slow
 def test_several_changes_are_joined_where_no_single_one_is_enough(capsys, middle):
     found = advice(capsys, middle, "--method", "rlfh", "--bf16", "true", "--gpu_memory", "24", "--gpus", "4",
                    "--per_device_train_batch_size", "8")  # fmt: skip

@@ -107,7 +107,7 @@ def check(tiny_model, tmp_path, token_funcs=(), plain=(), weights=(), plain_weig
     return trainer, batch, oracle
 
 
-@pytest.mark.parametrize("critic", CRITICS)
+@pytest.mark.parametrize("critic", fast_few(CRITICS, 0, 1))
 @pytest.mark.parametrize("funcs", [[spans], [numbers], [spans, numbers], [but_the_second]])
 def test_token_rewards(tiny_model, tmp_path, critic, funcs):
     _, _, oracle = check(tiny_model, tmp_path, funcs, critic_model=critic)

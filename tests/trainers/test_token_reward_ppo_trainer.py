@@ -62,7 +62,7 @@ def train(model, folder, funcs=vowels, trainer=TokenRewardPPOTrainer, **settings
     return made, *(moved(b, a) for b, a in zip(before, after, strict=True)), [set(b) for b in before]
 
 
-@pytest.mark.parametrize("critic", CRITICS)
+@pytest.mark.parametrize("critic", fast_few(CRITICS, 0))
 def test_without_a_learning_rate_or_while_the_actor_is_frozen_only_the_critic_moves(tiny_model, tmp_path, critic):
     settings = dict(critic_model=critic, freezing_actor_steps=2, weight_decay=0.1, num_iterations=2)
     for still in (settings, {"critic_model": critic, "learning_rate": 0.0}):
@@ -90,12 +90,15 @@ def test_the_critic_follows_the_schedule_of_the_policy(tiny_model, tmp_path):
 
 @pytest.mark.parametrize(
     "critic, loss_type",
-    [
-        ("policy", "dapo"),
-        ("value_head", "grpo"),
-        pytest.param("policy", "grpo", marks=pytest.mark.slow),
-        pytest.param("value_head", "dapo", marks=pytest.mark.slow),
-    ],
+    fast_few(
+        [
+            ("policy", "dapo"),
+            ("value_head", "grpo"),
+            pytest.param("policy", "grpo", marks=pytest.mark.slow),
+            pytest.param("value_head", "dapo", marks=pytest.mark.slow),
+        ],
+        0,
+    ),
 )
 def test_accumulated_gradients_are_those_of_one_batch(tiny_model, tmp_path, critic, loss_type):
     """Completions of one length for "grpo", which averages per completion; of several for "dapo"."""
@@ -213,6 +216,7 @@ def test_a_language_model_as_critic_starts_at_zero(tiny_model, tmp_path):
     assert batch["old_values"].shape == batch["completion_ids"].shape and not batch["old_values"].any()
 
 
+@pytest.mark.slow
 def test_a_value_head_reads_a_compiled_policy_whatever_was_compiled_before(tiny_model):
     """A policy of the same kind without a critic shares what `torch.compile` keeps."""
     other, policy = (AutoModelForCausalLM.from_pretrained(tiny_model) for _ in range(2))
