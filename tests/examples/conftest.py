@@ -46,7 +46,7 @@ def small_world(world_folder, monkeypatch):
 
     def small(config, **settings):
         assert config.unknown > 0 and settings["model_config"].questions == 0, "texts that can decline, nothing else"
-        model = replace(settings["model_config"], hidden_size=64, intermediate_size=128, num_layers=1, batch_size=4)
+        model = replace(settings["model_config"], hidden_size=64, intermediate_size=128, num_layers=1, batch_size=16)
         return build(WorldConfig(num_people=16, num_attributes=0), world_folder, model, steps=120, progress=False)
 
     monkeypatch.setattr(demo, "build_world_model", small)

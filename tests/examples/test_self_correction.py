@@ -14,12 +14,13 @@ from tests.examples.conftest import FAST, checked_card
 FEW = ["--max_steps", "2", *FAST]
 
 
+@pytest.mark.slow
 def test_the_stages_in_the_closed_world(run, tmp_path, capsys, monkeypatch):
     build = closed_world.build_world_model
 
     def small(**_):  # one that answers in the form, and by chance right: there are six countries
         model = WorldModelConfig(
-            hidden_size=64, intermediate_size=128, num_layers=1, batch_size=8, questions=0.9, short_answers=0.0
+            hidden_size=64, intermediate_size=128, num_layers=1, batch_size=32, questions=0.9, short_answers=0.0
         )
         world = WorldConfig(num_people=24, num_attributes=0)
         return build(world, tmp_path / "closed-world", model, steps=150, progress=False)
