@@ -2,6 +2,7 @@
 
 import gc
 import os
+import shutil
 import signal
 
 
@@ -11,9 +12,16 @@ os.environ["CI"] = "1"  # TRL then sends no telemetry
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # tiny models: more threads only get in each other's way
 
+import sys
 from pathlib import Path
 
 import pytest
+
+
+gc.disable()  # until all is imported
+# Package and tests are compiled once, and not by each worker and each subprocess in each run.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -27,10 +35,39 @@ def searched(few: int, many: int):
     return pytest.mark.parametrize("count", [few, pytest.param(many, marks=pytest.mark.slow)])
 
 
+def fast_few(cases, *few):
+    """`cases`, of which the fast suite tries those at the places `few`, and the slow one the others.
+
+    For cases that repeat one check: the few are of different kinds, and the check fails for the same reason in all.
+    """
+    marked = []
+    for place, case in enumerate(cases):
+        values = case if isinstance(case, tuple) else (case,)
+        marked.append(case if place in few else pytest.param(*values, marks=pytest.mark.slow))
+    return marked
+
+
+def shared_folder(tmp_path_factory, name: str, build) -> Path:
+    """The folder that `build` fills, made by the first process of a run that needs it and read by all of them."""
+    from filelock import FileLock
+
+    root = tmp_path_factory.getbasetemp()
+    folder = (root.parent if "PYTEST_XDIST_WORKER" in os.environ else root) / name
+    with FileLock(f"{folder}.lock"):
+        if not folder.exists():
+            partial = folder.with_name(f"{name}.partial")
+            shutil.rmtree(partial, ignore_errors=True)
+            partial.mkdir()
+            build(partial)
+            partial.rename(folder)
+    return folder
+
+
 def pytest_collection_finish():
     """The libraries are imported by now, and stay: the garbage collector would look at them all again and again."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(scope="session")

@@ -17,6 +17,7 @@ from hf_factuality.errors import CheckpointError
 from hf_factuality.methods.averaging.average import average
 from tests.checkpoints.merge_inputs import make_model
 from tests.checkpoints.test_merge import assert_same, stored
+from tests.conftest import fast_few
 
 
 peft = pytest.importorskip("peft")
@@ -88,7 +89,7 @@ def adapter(tmp_path, tied, settings, rows=None, save=None, dtype="float32", cha
 
 
 @pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied base"])
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", fast_few(CASES, *range(0, 99, 3)))
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_embeddings_are_merged_as_peft_merges_them(case, tied, tmp_path):
     settings, rows, save = CASES[case]
@@ -109,7 +110,7 @@ def test_embeddings_are_merged_as_peft_merges_them(case, tied, tmp_path):
 
 
 @pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied base"])
-@pytest.mark.parametrize("case", LORA)
+@pytest.mark.parametrize("case", fast_few(LORA, 0, 3))
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_what_was_trained_for_one_of_two_tied_weights_changes_that_one(case, tied, tmp_path):
     settings, rows, save = LORA[case]

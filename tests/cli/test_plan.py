@@ -11,6 +11,7 @@ from transformers import LlamaConfig
 import hf_factuality
 from hf_factuality.cli import main
 from hf_factuality.trainers.memory.training_plan import METHODS
+from tests.conftest import fast_few
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +29,7 @@ def printed(capsys, *flags):
     return status, json.loads(capsys.readouterr().out)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", fast_few(METHODS, 0))
 def test_command_and_function_give_the_same_result(folder, method, capsys):
     """With a list, a mapping and a bool among the settings; where it does not fit, with the same advice."""
     flags = [

@@ -98,6 +98,7 @@ class EveryOther(WholeCompletion):
         super().__init__(lambda number, _: (Label.SUPPORTED, Label.CONTRADICTED)[number % 2])
 
 
+@pytest.mark.slow
 def test_the_command_and_the_script_train_the_same_model(tiny_model, tmp_path):
     import pandas as pd
 

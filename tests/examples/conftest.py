@@ -7,6 +7,7 @@ import pytest
 from hf_factuality.demos import closed_world as demo
 from hf_factuality.hub.cards.card import validate_card
 from hf_factuality.worlds import WorldConfig, WorldModelConfig
+from tests.conftest import shared_folder
 from tests.test_recipes import load_training
 
 
@@ -35,7 +36,7 @@ def run(request):
 
 @pytest.fixture(scope="session")
 def world_folder(tmp_path_factory):
-    return tmp_path_factory.mktemp("world") / "closed-world"
+    return shared_folder(tmp_path_factory, "world", lambda folder: None) / "closed-world"  # built once, under a lock
 
 
 @pytest.fixture
@@ -45,7 +46,7 @@ def small_world(world_folder, monkeypatch):
 
     def small(config, **settings):
         assert config.unknown > 0 and settings["model_config"].questions == 0, "texts that can decline, nothing else"
-        model = replace(settings["model_config"], hidden_size=64, intermediate_size=128, num_layers=1, batch_size=32)
+        model = replace(settings["model_config"], hidden_size=64, intermediate_size=128, num_layers=1, batch_size=16)
         return build(WorldConfig(num_people=16, num_attributes=0), world_folder, model, steps=120, progress=False)
 
     monkeypatch.setattr(demo, "build_world_model", small)
@@ -59,8 +60,9 @@ def small_questions(tmp_path, monkeypatch):
     build = demo.build_world_model
 
     def small(**_):
-        model = WorldModelConfig(hidden_size=64, intermediate_size=128, num_layers=1, batch_size=32)
+        model = WorldModelConfig(hidden_size=64, intermediate_size=128, num_layers=1, batch_size=4)
         world = WorldConfig(num_people=24, num_attributes=0)
         return build(world, tmp_path / "closed-world", model, steps=2, progress=False)
 
     monkeypatch.setattr(demo, "build_world_model", small)
+    monkeypatch.setattr(demo.ClosedWorldDemo, "max_new_tokens", 16)

@@ -50,18 +50,18 @@ def test_gsm8k_from_end_to_end(run, kinder, tiny_model, tmp_path, capsys, monkey
     """Labels built, killed and built on; a model trained; evaluated as the chooser among several answers; RAFT by it."""
     questions = tmp_path / "gsm8k.jsonl"
     questions.write_text(
-        "".join(json.dumps({**row, "id": f"{row['id']}{n}"}) + "\n" for n in range(6) for row in ROWS)
+        "".join(json.dumps({**row, "id": f"{row['id']}{n}"}) + "\n" for n in range(3) for row in ROWS)
     )
     argv = [
         "build-process-labels", str(questions), "--model", tiny_model, "--verifier", "gold:GSM8K", "--num_samples", "2",
-        "--rollouts", "2", "--max_new_tokens", "24", "--step_split", " ", "--device", "cpu",
+        "--rollouts", "2", "--max_new_tokens", "12", "--step_split", " ", "--device", "cpu",
     ]  # fmt: skip
     assert command([*argv, "--out", str(tmp_path / "whole")]) == 0
     draw, calls = sampling.TransformersSampler.sample, []
 
     def killed(self, *args):
         calls.append(args)
-        if len(calls) == 16:  # 12 questions, and the continuations of some
+        if len(calls) == 8:  # 6 questions, and the continuations of some
             raise KeyboardInterrupt
         return draw(self, *args)
 
@@ -92,7 +92,7 @@ def test_gsm8k_from_end_to_end(run, kinder, tiny_model, tmp_path, capsys, monkey
     assert command([*flags, "--best_of_by", f"process:{prm}", "--out", str(tmp_path / "results.json")]) == 0
     (entry,) = json.loads(capsys.readouterr().out)["results"]
     assert (
-        entry["n"] == 12 and list(entry["parts"]["best_of"]) == ["1", "3"] and entry["judge"]["name"] == "ProcessJudge"
+        entry["n"] == 6 and list(entry["parts"]["best_of"]) == ["1", "3"] and entry["judge"]["name"] == "ProcessJudge"
     )
 
     raft = ["--model_name_or_path", tiny_model, "--questions", questions, "--selector", f"process:{prm}"]

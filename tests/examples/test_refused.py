@@ -9,6 +9,7 @@ from hf_factuality.cli.train import METHODS, run_training
 from hf_factuality.data.reading import open_dataset
 from hf_factuality.errors import DataError
 from hf_factuality.io.refusals import run_script
+from tests.conftest import fast_few
 from tests.test_recipes import load_example
 
 
@@ -37,7 +38,7 @@ def refused(monkeypatch, capsys, tmp_path):
     return refused
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", fast_few(METHODS, *range(0, 99, 4)))
 def test_input_that_no_training_can_use(name, refused, tiny_model, tmp_path):
     model, flag = ["--model_name_or_path", tiny_model], DATA.get(name, "--dataset_name")
     more = [*MORE.get(name, []), *CPU]

@@ -14,6 +14,7 @@ from tests.examples.conftest import FAST, checked_card
 FEW = ["--max_steps", "2", *FAST]
 
 
+@pytest.mark.slow
 def test_the_stages_in_the_closed_world(run, tmp_path, capsys, monkeypatch):
     build = closed_world.build_world_model
 

@@ -22,6 +22,7 @@ from hf_factuality.functional.group_credit import (
     statement_index,
     to_go_credit,
 )
+from tests.conftest import fast_few
 
 
 def group(rewards, ends=None, lengths=None, known=None, size=None, own=None, spread="none"):
@@ -362,7 +363,7 @@ def test_regressed_values_are_a_baseline():
     torch.testing.assert_close(found, truth, atol=1e-6, rtol=1e-5)
 
 
-@pytest.mark.parametrize("name", BIASED)
+@pytest.mark.parametrize("name", fast_few(BIASED, 0, 1))
 def test_biased(name):
     found, truth = expected_gradients(BIASED[name])
     assert (found - truth).abs().max() > 1e-2 * truth.abs().max()

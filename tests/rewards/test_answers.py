@@ -354,7 +354,7 @@ completions = st.one_of(
 golds = st.one_of(texts, st.none(), st.lists(texts, max_size=3), st.integers())
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=40, deadline=None, derandomize=True)
 @given(
     completions,
     st.one_of(texts, st.lists(messages, max_size=2), st.none()),

@@ -12,6 +12,7 @@ from transformers import TrainerState
 from hf_factuality import MaskDPOConfig, MaskDPOTrainer
 from hf_factuality.errors import CheckpointError
 from hf_factuality.io.manifest import MANIFEST, find_damage, read_manifest, write_manifest
+from tests.conftest import fast_few
 from tests.trainers import mask_dpo_recording
 from tests.trainers.test_resume import make
 
@@ -66,7 +67,7 @@ def flip(path):
 
 
 @pytest.mark.parametrize("run", METHODS, indirect=True)
-@pytest.mark.parametrize("damage", [remove, empty, halve, flip])
+@pytest.mark.parametrize("damage", fast_few([remove, empty, halve, flip], 0, 3))
 def test_every_damaged_file_is_named(run, damage, caplog):
     trainer, folder = run
     last, names = folder / "checkpoint-2", []

@@ -25,6 +25,7 @@ from hf_factuality.trainers import (
     TruthfulnessConfig,
     TruthfulnessTrainer,
 )
+from tests.conftest import fast_few
 from tests.methods.averaging.test_trainer import rows as answers
 from tests.methods.averaging.test_trainer import save_pair
 from tests.methods.rag_reward.test_trainer import pairs as compared_pairs
@@ -169,7 +170,7 @@ FOREIGN = {
 }
 
 
-@pytest.mark.parametrize("name", FOREIGN)
+@pytest.mark.parametrize("name", fast_few(FOREIGN, 0, 1))
 @pytest.mark.parametrize("kind", ["texts beside messages", "messages beside texts"])
 def test_columns_beside_those_of_the_rows_change_nothing(make, name, kind):
     """The parent takes the format of a row from any column of texts, by the order of a set."""

@@ -9,6 +9,7 @@ from accelerate.utils import gather_object
 
 from hf_factuality import FactGRPOConfig, FactGRPOTrainer, Label, LabeledSpan, Verification
 from hf_factuality.rewards import RLFHReward
+from tests.conftest import fast_few
 from tests.processes import assert_ended_well, run_ranks
 from tests.tiny import letters_reward, rows
 from tests.trainers.recording import SETTINGS, WholeCompletion, vowels
@@ -126,7 +127,7 @@ def left_out(kept, points, known):
     return [row if know else None for row, know in zip(paid_rows(kept, points), known, strict=True)]
 
 
-@pytest.mark.parametrize("credit", ["to_go", "process", "own"])
+@pytest.mark.parametrize("credit", fast_few(["to_go", "process", "own"], 1))
 def test_a_completion_of_which_something_is_unknown_learns_nothing(tiny_model, tmp_path, credit):
     known = [True, False, True, True, False, False, True, False]
 
@@ -152,7 +153,7 @@ def test_an_unknown_completion_is_in_nobodys_mean(tiny_model, tmp_path):
     assert any(expected) and [advantages[0] for _, advantages, _ in kept[:4]] == pytest.approx(expected, abs=1e-4)
 
 
-@pytest.mark.parametrize("credit", ["to_go", "process", "own"])
+@pytest.mark.parametrize("credit", fast_few(["to_go", "process", "own"], 1))
 def test_a_reward_without_weight_is_for_the_log(tiny_model, tmp_path, credit):
     """Also where it is unknown."""
 
@@ -191,7 +192,9 @@ def test_completions_that_were_cut_are_compared_with_and_learn_nothing(tiny_mode
         assert advantages[:length] == pytest.approx([0.0] * length if was_cut else row, abs=1e-4)
 
 
-@pytest.mark.parametrize("credit", ["own", "gae", "signed_gae", "to_go", "to_go_statement", "to_go_share", "process"])
+@pytest.mark.parametrize(
+    "credit", fast_few(["own", "gae", "signed_gae", "to_go", "to_go_statement", "to_go_share", "process"], 0, 3)
+)
 def test_each_credit_trains(tiny_model, tmp_path, credit):
     trainer = train(tiny_model, tmp_path, vowels, credit=credit, scale_rewards="group", credit_scale=0.5)
     losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
@@ -199,7 +202,7 @@ def test_each_credit_trains(tiny_model, tmp_path, credit):
     assert trainer._card()["method"].title == f"FactGRPO with custom rewards (`vowels`) and {credit} credit"
 
 
-@pytest.mark.parametrize("credit", ["own", "signed_gae", "to_go_statement", "to_go_share", "process"])
+@pytest.mark.parametrize("credit", fast_few(["own", "signed_gae", "to_go_statement", "to_go_share", "process"], 1))
 def test_a_wider_batch_pays_the_same(tiny_model, tmp_path, credit):
     given = {"generation_kwargs": {"sequence_bias": [[[1], 3.0]]}, "max_completion_length": 24, "max_steps": 1}
     narrow, wide = (

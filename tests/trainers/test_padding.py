@@ -21,6 +21,7 @@ from transformers import (
 from hf_factuality import FactGRPOConfig, Label, TokenRewardPPOConfig, TokenRewardPPOTrainer
 from hf_factuality.trainers._padding import LiveRows, by_length, ordered
 from hf_factuality.trainers.base import SamplingTrainer
+from tests.conftest import fast_few
 from tests.tiny import letters_reward, rows
 from tests.trainers.recording import QUIET, SETTINGS, FactGRPO, WholeCompletion, vowels
 
@@ -91,7 +92,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("settings", CASES, ids=str)
+@pytest.mark.parametrize("settings", fast_few(CASES, 1), ids=str)
 def test_the_same_is_learnt_from_shorter_passes(tiny_model, tmp_path, settings):
     ours, other = (train(tiny_model, tmp_path, skip, **settings) for skip in (True, False))
     # The first generation, before weights can differ in their last bits.
@@ -132,14 +133,14 @@ RATIOS = ("clip_ratio/low_mean", "clip_ratio/high_mean", "clip_ratio/region_mean
 
 @pytest.mark.parametrize(
     ("settings", "logged"),
-    [
+    fast_few([
         ({"num_iterations": 2}, RATIOS),
         ({"num_iterations": 2, "loss_type": "cispo"}, ("cispo_clip_ratio",)),
         ({"num_iterations": 2, "mask_truncated_completions": True}, RATIOS),
         ({"num_iterations": 2, "importance_sampling_level": "sequence", "use_bias_correction_kl": False,
           "credit": "none"}, RATIOS),
         ({"num_iterations": 2, "logging_steps": 2, "max_steps": 4}, RATIOS),
-    ],
+    ], 1),
     ids=str,
 )  # fmt: skip
 def test_what_is_logged_is_the_mean_over_the_tokens_of_a_step(tiny_model, tmp_path, settings, logged):
@@ -164,6 +165,7 @@ def test_the_weights_are_of_the_tokens_of_all_processes():
     assert trainer._metrics["train"]["entropy"] == [9.0, 2.0, 4.0] and trainer._tokens_passed is None
 
 
+@pytest.mark.slow
 def test_ppo_logs_the_same(tiny_model, tmp_path):
     def run(skip, rows_at_once):
         args = TokenRewardPPOConfig(
@@ -180,8 +182,8 @@ def test_ppo_logs_the_same(tiny_model, tmp_path):
     assert logged == {"kl", "entropy", "value/loss", "value/clip_ratio", *RATIOS}
 
 
-@pytest.mark.parametrize(("settings", "fewer"), [({"num_iterations": 2}, True), ({"num_iterations": 3, "steps_per_generation": 2}, True),
-                                                ({"num_iterations": 2, "steps_per_generation": 8}, False), ({}, False)], ids=str)  # fmt: skip
+@pytest.mark.parametrize(("settings", "fewer"), fast_few([({"num_iterations": 2}, True), ({"num_iterations": 3, "steps_per_generation": 2}, True),
+                                                ({"num_iterations": 2, "steps_per_generation": 8}, False), ({}, False)], 0, 2), ids=str)  # fmt: skip
 def test_old_log_probabilities_that_are_the_new_ones_need_no_pass(tiny_model, tmp_path, settings, fewer):
     ours, other = (train(tiny_model, tmp_path, skip, beta=0.0, **settings) for skip in (True, False))
     rows_passed = [sum(rows for rows, _ in one.passes) for one in (ours, other)]
@@ -200,7 +202,7 @@ def test_nothing_is_changed_where_nothing_is_padding(tiny_model, tmp_path):
         assert all(torch.equal(one[name], same[name]) for name in same)
 
 
-@pytest.mark.parametrize("settings", [{"loss_type": "bnpo"}, {"top_entropy_quantile": 0.5}], ids=str)
+@pytest.mark.parametrize("settings", fast_few([{"loss_type": "bnpo"}, {"top_entropy_quantile": 0.5}], 0), ids=str)
 def test_micro_batches_stay_as_they_are_where_the_loss_depends_on_them(tiny_model, tmp_path, settings):
     ours, other = (train(tiny_model, tmp_path, skip, **settings, max_steps=1) for skip in (True, False))
     assert all(
@@ -252,8 +254,8 @@ def generate(model, tokenizer, live=None, **settings):
     return out
 
 
-@pytest.mark.parametrize("settings", [{}, {"top_k": 5}, {"cache_implementation": "static"}, {"num_beams": 2}, {"use_cache": False},
-                                      {"num_return_sequences": 2}, {"repetition_penalty": 1.3}], ids=str)  # fmt: skip
+@pytest.mark.parametrize("settings", fast_few([{}, {"top_k": 5}, {"cache_implementation": "static"}, {"num_beams": 2}, {"use_cache": False},
+                                      {"num_return_sequences": 2}, {"repetition_penalty": 1.3}], 0, 2, 5), ids=str)  # fmt: skip
 def test_generation_draws_what_it_would(tiny_model, settings):
     model, tokenizer = AutoModelForCausalLM.from_pretrained(tiny_model), AutoTokenizer.from_pretrained(tiny_model)
     expected = generate(model, tokenizer, **settings)
@@ -313,8 +315,8 @@ def test_ppo_starts_with_ratios_of_one_whatever_the_positions(learnt_positions, 
     assert logged["clip_ratio/region_mean"] == 0 and abs(logged["kl"]) < 1e-4
 
 
-@pytest.mark.parametrize("settings", [{"entropy_coef": 0.1}, {"steps_per_generation": 6}, {"gradient_accumulation_steps": 3,
-                                      "steps_per_generation": 2}], ids=str)  # fmt: skip
+@pytest.mark.parametrize("settings", fast_few([{"entropy_coef": 0.1}, {"steps_per_generation": 6}, {"gradient_accumulation_steps": 3,
+                                      "steps_per_generation": 2}], 0), ids=str)  # fmt: skip
 def test_rows_stay_where_the_step_depends_on_them(tiny_model, tmp_path, settings):
     """With an entropy bonus a micro-batch's loss does; and where a generation is no whole number of steps, a step's rows do."""
     ours, other = (train(tiny_model, tmp_path, skip, **settings) for skip in (True, False))

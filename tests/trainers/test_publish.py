@@ -20,6 +20,7 @@ from hf_factuality.trainers._publish import _KEPT, Publishes, _results_of
 from hf_factuality.trainers.fact_grpo_config import FactGRPOConfig
 from hf_factuality.trainers.mask_dpo_config import MaskDPOConfig
 from hf_factuality.trainers.token_reward_ppo_config import TokenRewardPPOConfig
+from tests.conftest import fast_few
 from tests.evaluation.test_results import MACHINE, entry
 from tests.hub.loopback import TOKEN
 from tests.hub.secret_inputs import KINDS
@@ -60,7 +61,7 @@ CRITIC = {"critic/config.json", "critic/model.safetensors"}
 RESUMABLE = {"optimizer.pt", "scheduler.pt", "trainer_state.json", "critic/critic_optimizer.pt", "model.safetensors"}
 
 
-@pytest.mark.parametrize("kind", ["fact_grpo", "ppo", "mask_dpo"])
+@pytest.mark.parametrize("kind", fast_few(["fact_grpo", "ppo", "mask_dpo"], 1))
 def test_a_push_is_one_commit_of_the_model_and_its_card(tiny_model, tmp_path, hub, kind):
     trainer = make(kind, tiny_model, tmp_path / "run")
     trainer.train()
@@ -84,7 +85,9 @@ def test_a_push_is_one_commit_of_the_model_and_its_card(tiny_model, tmp_path, hu
     assert AutoTokenizer.from_pretrained(REPO).chat_template == trainer.processing_class.chat_template
 
 
-@pytest.mark.parametrize("name", ["README.md", "LICENSE", "results.json", "verifier/prompts/a.txt", "link", "folder"])
+@pytest.mark.parametrize(
+    "name", fast_few(["README.md", "LICENSE", "results.json", "verifier/prompts/a.txt", "link", "folder"], 0, 3)
+)
 def test_no_secret_and_no_file_from_elsewhere_is_pushed(tiny_model, tmp_path, hub, caplog, name):
     """Neither at the end nor with a checkpoint."""
     key = KINDS["OpenSSH"](random.Random(0))
@@ -119,7 +122,7 @@ def test_no_secret_and_no_file_from_elsewhere_is_pushed(tiny_model, tmp_path, hu
 STRATEGIES = {"every_save": [], "checkpoint": ["last-checkpoint"], "all_checkpoints": ["checkpoint-1", "checkpoint-2"]}
 
 
-@pytest.mark.parametrize("strategy, places", STRATEGIES.items())
+@pytest.mark.parametrize("strategy, places", fast_few(STRATEGIES.items(), 1))
 def test_every_save_pushes_what_was_saved_and_the_state_on_request(tiny_model, tmp_path, hub, strategy, places):
     (tmp_path / "run" / "_push-checkpoint-1" / "model").mkdir(parents=True)  # what a killed run was pushing
     trainer = make(

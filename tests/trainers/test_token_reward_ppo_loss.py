@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from tests.conftest import fast_few
 from tests.tiny import rows
 from tests.trainers.token_reward_ppo_oracle import TEXTS, Oracle, Row, make, place, stir
 
@@ -106,7 +107,7 @@ def check(tiny_model, tmp_path, token_funcs=(), plain=(), weights=(), plain_weig
     return trainer, batch, oracle
 
 
-@pytest.mark.parametrize("critic", CRITICS)
+@pytest.mark.parametrize("critic", fast_few(CRITICS, 0, 1))
 @pytest.mark.parametrize("funcs", [[spans], [numbers], [spans, numbers], [but_the_second]])
 def test_token_rewards(tiny_model, tmp_path, critic, funcs):
     _, _, oracle = check(tiny_model, tmp_path, funcs, critic_model=critic)
@@ -142,7 +143,7 @@ def test_the_penalty_stands_in_the_reward(tiny_model, tmp_path, critic, estimato
     check(tiny_model, tmp_path, [spans], critic_model=critic, beta=0.7, kl_estimator=estimator)
 
 
-@pytest.mark.parametrize("critic", CRITICS)
+@pytest.mark.parametrize("critic", fast_few(CRITICS, 0))
 @pytest.mark.parametrize(
     "settings",
     [

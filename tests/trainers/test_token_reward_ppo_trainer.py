@@ -13,6 +13,7 @@ from hf_factuality import TokenRewardPPOTrainer
 from hf_factuality.errors import CheckpointError, NonFiniteError
 from hf_factuality.trainers.base import SamplingTrainer
 from hf_factuality.trainers.critic import make_critic
+from tests.conftest import fast_few
 from tests.tiny import letters_reward, rows
 from tests.trainers.recording import RecordsLosses, vowels
 from tests.trainers.token_reward_ppo_oracle import GivenCompletions, completions, make
@@ -61,7 +62,7 @@ def train(model, folder, funcs=vowels, trainer=TokenRewardPPOTrainer, **settings
     return made, *(moved(b, a) for b, a in zip(before, after, strict=True)), [set(b) for b in before]
 
 
-@pytest.mark.parametrize("critic", CRITICS)
+@pytest.mark.parametrize("critic", fast_few(CRITICS, 0))
 def test_without_a_learning_rate_or_while_the_actor_is_frozen_only_the_critic_moves(tiny_model, tmp_path, critic):
     settings = dict(critic_model=critic, freezing_actor_steps=2, weight_decay=0.1, num_iterations=2)
     for still in (settings, {"critic_model": critic, "learning_rate": 0.0}):
@@ -89,12 +90,15 @@ def test_the_critic_follows_the_schedule_of_the_policy(tiny_model, tmp_path):
 
 @pytest.mark.parametrize(
     "critic, loss_type",
-    [
-        ("policy", "dapo"),
-        ("value_head", "grpo"),
-        pytest.param("policy", "grpo", marks=pytest.mark.slow),
-        pytest.param("value_head", "dapo", marks=pytest.mark.slow),
-    ],
+    fast_few(
+        [
+            ("policy", "dapo"),
+            ("value_head", "grpo"),
+            pytest.param("policy", "grpo", marks=pytest.mark.slow),
+            pytest.param("value_head", "dapo", marks=pytest.mark.slow),
+        ],
+        0,
+    ),
 )
 def test_accumulated_gradients_are_those_of_one_batch(tiny_model, tmp_path, critic, loss_type):
     """Completions of one length for "grpo", which averages per completion; of several for "dapo"."""
@@ -115,7 +119,7 @@ def test_accumulated_gradients_are_those_of_one_batch(tiny_model, tmp_path, crit
             assert (other[name] - expected).norm() <= 1e-5 * expected.norm(), name
 
 
-@pytest.mark.parametrize("critic", CRITICS)
+@pytest.mark.parametrize("critic", fast_few(CRITICS, 1))
 def test_gradient_checkpointing_changes_nothing(tiny_model, tmp_path, critic):
     runs = [
         train(tiny_model, tmp_path, trainer=Recording, max_steps=4, critic_model=critic, gradient_checkpointing=on)[0]
@@ -212,6 +216,7 @@ def test_a_language_model_as_critic_starts_at_zero(tiny_model, tmp_path):
     assert batch["old_values"].shape == batch["completion_ids"].shape and not batch["old_values"].any()
 
 
+@pytest.mark.slow
 def test_a_value_head_reads_a_compiled_policy_whatever_was_compiled_before(tiny_model):
     """A policy of the same kind without a critic shares what `torch.compile` keeps."""
     other, policy = (AutoModelForCausalLM.from_pretrained(tiny_model) for _ in range(2))
@@ -328,7 +333,7 @@ def test_errors_name_the_function_the_completion_and_the_fix(tiny_model, tmp_pat
         trainer._generate_and_score_completions([rows()[number] for number in range(3)])
 
 
-@pytest.mark.parametrize("critic", CRITICS)
+@pytest.mark.parametrize("critic", fast_few(CRITICS, 1))
 def test_bfloat16_autocast(tiny_model, tmp_path, critic):
     """Weights and the value head stay in float32. Values of sampling and of the first step agree."""
     made, policy_moved, critic_moved, (policy, names) = train(tiny_model, tmp_path, critic_model=critic, bf16=True)
@@ -366,7 +371,7 @@ def test_columns_that_no_row_uses_are_cut():
     assert found["prompt_ids"].shape == (2, 1) and found["completion_ids"].shape == (2, 1)
 
 
-@pytest.mark.parametrize("critic", CRITICS)
+@pytest.mark.parametrize("critic", fast_few(CRITICS, 1))
 def test_training_is_the_same_and_passes_are_shorter(tiny_model, tmp_path, critic, monkeypatch):
     found = {}
     for cut in (True, False):

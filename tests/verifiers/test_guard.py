@@ -16,6 +16,7 @@ import pytest
 from hf_factuality.spans import Label, LabeledSpan, Verification
 from hf_factuality.verifiers.base import VerifierInput
 from hf_factuality.verifiers.guard import GuardedVerifier
+from tests.conftest import fast_few
 
 
 GOOD = Verification(spans=(LabeledSpan(0, 2, Label.SUPPORTED),))
@@ -243,7 +244,7 @@ print("done", flush=True)
 """
 
 
-@pytest.mark.parametrize(("ends", "status"), [("give_up", 0), ("fail", 1)])
+@pytest.mark.parametrize(("ends", "status"), fast_few([("give_up", 0), ("fail", 1)], 0))
 def test_a_verifier_that_computes_at_the_end_does_not_abort_the_process(ends, status):
     """A thread that comes back from C++ to an interpreter that is gone would: status -6."""
     done = subprocess.run([sys.executable, "-c", AT_EXIT.format(ends)], capture_output=True, text=True, timeout=60)

@@ -26,6 +26,7 @@ from hf_factuality.verifiers.guard import GuardedVerifier
 from hf_factuality.verifiers.judges.llm import LLMJudge
 from hf_factuality.verifiers.judges.minicheck import MiniCheckJudge
 from hf_factuality.verifiers.judges.nli import NLIJudge
+from tests.conftest import searched
 from tests.test_report import Marks
 from tests.verifiers import hostile
 from tests.verifiers.judges.test_hhem import folders, make  # noqa: F401
@@ -101,10 +102,11 @@ def test_anchors():
     assert exact > 0.9 * len(sentences) > 1000
 
 
+@searched(4, 1)
 @pytest.mark.parametrize("extractor", EXTRACTORS)
-def test_claims_of_hostile_completions(extractor):
+def test_claims_of_hostile_completions(extractor, count):
     """The model repeats every first sentence, and adds the text itself as a claim; spans are made of every fourth text."""
-    for number, text in enumerate(TEXTS):
+    for number, text in enumerate(TEXTS[::count]):
         found = sentence_offsets(text)
         line = " ".join(text[slice(*found[0])].split()) if found else "x"
         said = f">> Sentence 1: {line}\n* {line}\n* {text}" if extractor is RLFHExtractor else f"- {line}\n- {text}"
@@ -128,10 +130,11 @@ def test_claims_of_hostile_completions(extractor):
 # ---- judges
 
 
-def test_lexical():
-    judge = LexicalJudge()
-    found = judge.judge([JudgeInput(text, EVIDENCE, text) for text in TEXTS])
-    found += judge.judge([JudgeInput(FACT, (text, text[::-1])) for text in TEXTS])
+@searched(3, 1)
+def test_lexical(count):
+    judge, texts = LexicalJudge(), TEXTS[::count]
+    found = judge.judge([JudgeInput(text, EVIDENCE, text) for text in texts])
+    found += judge.judge([JudgeInput(FACT, (text, text[::-1])) for text in texts])
     assert not any(judgement.label in SUPPORTED or judgement.label is None for judgement in found)
     assert all(judgement.score is None or 0 <= judgement.score < 0.5 for judgement in found)
     assert judge.judge([JudgeInput(FACT, (*TEXTS[:50], FACT))])[0].label is Label.SUPPORTED  # the control

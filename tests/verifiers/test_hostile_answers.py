@@ -13,6 +13,7 @@ from hf_factuality.reading.sentences import sentence_offsets
 from hf_factuality.verifiers import JudgeInput, Judgement, VerifierInput
 from hf_factuality.verifiers.extractors.llm import parse_claims, parse_statements
 from hf_factuality.verifiers.judges.llm import LLMJudge, parse_choice
+from tests.conftest import fast_few, searched
 from tests.generation.fake_server import FakeServer
 from tests.metrics.conftest import make  # noqa: F401
 from tests.verifiers import hostile
@@ -92,12 +93,13 @@ def test_lists_of_claims():
     assert 5 < read < 60
 
 
+@searched(4, 1)
 @pytest.mark.parametrize("extractor", EXTRACTORS)
-def test_answers_of_extractors(extractor):
+def test_answers_of_extractors(extractor, count):
     """An answer that is no list leaves the sentences unknown, and they are judged as they are."""
     text = f"{FACT} He died in 1974, aged 80."
     sentences = sentence_offsets(text)
-    for said in TEXTS:
+    for said in TEXTS[::count]:
         reader = extractor(Model(lambda request, said=said: said), retries=0)
         (found,) = reader.extract_claims([VerifierInput(text)])
         parse = parse_statements if reader.prompt_name == "extract_rlfh" else parse_claims
@@ -114,7 +116,7 @@ def test_answers_of_extractors(extractor):
 # ---- metrics
 
 
-@pytest.mark.parametrize("name", ["anah", "factscore", "longwiki", "safe", "veriscore"])
+@pytest.mark.parametrize("name", fast_few(["anah", "factscore", "longwiki", "safe", "veriscore"], 0, 3))
 def test_texts_and_labels(make, name):  # noqa: F811
     """As responses none is supported; as labels only the exact ones are read."""
     references = [list(EVIDENCE)] * len(TEXTS)

@@ -9,6 +9,7 @@ import pytest
 
 from hf_factuality.spans import Label
 from hf_factuality.worlds import World, WorldConfig, WorldVerifier, texts
+from tests.conftest import fast_few
 
 
 CHAINED = ("birth_city", "employer", "university")
@@ -49,7 +50,7 @@ def read_biographies(world, per_person):
             yield person, text, found
 
 
-@pytest.mark.parametrize("language", ["en", "zh"])
+@pytest.mark.parametrize("language", fast_few(["en", "zh"], 0, 1))
 @pytest.mark.parametrize("hops", [2, 4])
 def test_biographies_are_true(language, hops):
     """Every sentence is true, or a rumour; what a value lies in follows its fact."""

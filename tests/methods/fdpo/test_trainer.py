@@ -13,6 +13,7 @@ from trl import DPOConfig, DPOTrainer
 from hf_factuality import FDPOConfig, FDPOTrainer
 from hf_factuality.errors import DataError
 from hf_factuality.hub.cards.check import card_problems
+from tests.conftest import fast_few
 from tests.trainers.mask_dpo_recording import LORA, SETTINGS, VARIANTS, pairs
 from tests.trainers.recording import RecordsLosses, StockDPO, same_to_the_last_bit
 
@@ -59,7 +60,7 @@ MIXED = [ORDERED, SAME, BOTH, ORDERED, UNKNOWN, SAME, ORDERED, BOTH]
 # Against stock DPO.
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", fast_few(VARIANTS, 3))
 def test_no_flip_and_no_margin_is_stock_dpo_to_the_last_bit(tiny_model, tmp_path, variant):
     data = labelled(MIXED)
     stock = run(StockDPO, tiny_model, tmp_path, data, **VARIANTS[variant])
@@ -74,7 +75,7 @@ def test_no_flip_and_no_margin_is_stock_dpo_to_the_last_bit(tiny_model, tmp_path
 
 
 @pytest.mark.parametrize(
-    "loss_type", ["hinge", "ipo", "nca_pair", "apo_zero", "aot", "sigmoid_norm", ["sigmoid", "sft"]]
+    "loss_type", fast_few(["hinge", "ipo", "nca_pair", "apo_zero", "aot", "sigmoid_norm", ["sigmoid", "sft"]], 1, 6)
 )
 def test_other_losses_without_a_margin(tiny_model, tmp_path, loss_type):
     data = labelled(MIXED)
@@ -83,7 +84,7 @@ def test_other_losses_without_a_margin(tiny_model, tmp_path, loss_type):
     assert same_to_the_last_bit(neutral, stock) == []
 
 
-@pytest.mark.parametrize("conversational", [True, False])
+@pytest.mark.parametrize("conversational", fast_few([True, False], 0))
 def test_pairs_of_equal_or_unknown_labels_are_those_of_stock_dpo(tiny_model, tmp_path, conversational):
     data = labelled([SAME, BOTH, UNKNOWN, (1, None)] * 2, conversational)
     stock = run(StockDPO, tiny_model, tmp_path, data)
@@ -122,14 +123,14 @@ def test_an_implicit_prompt_is_flipped_too(tiny_model, tmp_path):
 
 @pytest.mark.parametrize(
     ("settings", "ordered", "same", "against"),
-    [
+    fast_few([
         # The policy is the reference: m = 0. log(1 + e^1), log 2, log(1 + e^-1).
         ({}, 1.313262, 0.693147, 0.313262),
         ({"beta": 0.5, "factuality_margin": 4}, 2.126928, 0.693147, 0.126928),
         ({"loss_type": "hinge"}, 2.0, 1.0, 0.0),
         # 1.8 of log(1 + e^1) less .2 / .8 ... : (.9 log(1 + e) - .1 log(1 + 1 / e)) / .8
         ({"loss_type": "robust", "label_smoothing": 0.1}, 1.438262, 0.693147, 0.188262),
-    ],
+    ], 0, 3),
 )  # fmt: skip
 def test_losses_before_the_first_step(tiny_model, tmp_path, settings, ordered, same, against):
     """beta .1 and lambda 10 if nothing else is said."""

@@ -18,6 +18,7 @@ from hf_factuality.hub.cards.card import validate_card
 from hf_factuality.hub.results import load_results
 from hf_factuality.trainers import ProbeConfig, ProbeTrainer
 from hf_factuality.verifiers import JudgeInput, Judgement, ProbeJudge, transformers_pipeline  # noqa: F401 - registers
+from tests.conftest import fast_few
 from tests.hub.loopback import TOKEN
 from tests.trainers.recording import QUIET
 
@@ -127,7 +128,7 @@ def test_card_and_results(trained):
     assert entries["auroc"]["n"] == 24, "sentences"
 
 
-@pytest.mark.parametrize("lora", [False, True])
+@pytest.mark.parametrize("lora", fast_few([False, True], 0))
 def test_pushed_and_loaded_from_the_hub(tiny_model, tmp_path, hub, lora):
     """With LoRA its layers learn too, those below the layer that is read."""
     files = {path.name: path.read_bytes() for path in Path(tiny_model).iterdir() if path.is_file()}

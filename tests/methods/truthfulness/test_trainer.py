@@ -28,6 +28,7 @@ from hf_factuality.methods.long_form.reward import truthfulness_reward
 from hf_factuality.methods.truthfulness.trainer import chat_template
 from hf_factuality.trainers import TruthfulnessConfig, TruthfulnessTrainer
 from hf_factuality.verifiers import JudgeInput, TruthfulnessJudge, transformers_pipeline  # noqa: F401 - registers
+from tests.conftest import fast_few
 from tests.hub.loopback import TOKEN
 from tests.processes import assert_ended_well, run_ranks
 from tests.tiny import rows
@@ -163,7 +164,7 @@ def test_an_adapter_trains_itself_and_the_head_and_loads(tiny_model, tmp_path):
     assert [score for _, score in scores(pipeline("fact-verification", str(tmp_path)).verifier)] == found
 
 
-@pytest.mark.parametrize("lora", [False, True])
+@pytest.mark.parametrize("lora", fast_few([False, True], 0))
 def test_a_token_opens_private_repositories(tiny_model, tmp_path, hub, monkeypatch, lora):
     files = {path.name: path.read_bytes() for path in Path(tiny_model).iterdir() if path.is_file()}
     hub.add("someone/base", files, private=True)
@@ -184,7 +185,7 @@ def test_a_token_opens_private_repositories(tiny_model, tmp_path, hub, monkeypat
     assert TOKEN not in (tmp_path / "settings" / "verifier_config.json").read_text() and TOKEN not in repr(known.judge)
 
 
-@pytest.mark.parametrize("lora", [False, True])
+@pytest.mark.parametrize("lora", fast_few([False, True], 0))
 def test_resumed_equals_uninterrupted(tiny_model, tmp_path, lora):
     def run(folder, **resume):
         config = LoraConfig(**LORA) if lora else None

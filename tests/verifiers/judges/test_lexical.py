@@ -306,6 +306,7 @@ def test_swap_changes_one_number_or_name(benchmark):
     assert benchmark.swap_entity("nothing to change here.", ["Paris"], generator) is None
 
 
+@pytest.mark.slow
 def test_wice_dev(benchmark, data_dir):
     rows = benchmark.read_jsonl(data_dir / "wice" / "claim-dev.jsonl")
     verdicts = LexicalJudge().judge([JudgeInput(row["claim"], tuple(row["evidence"])) for row in rows])
