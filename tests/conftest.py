@@ -42,8 +42,10 @@ def fast_few(cases, *few):
     """
     marked = []
     for place, case in enumerate(cases):
-        values = case if isinstance(case, tuple) else (case,)
-        marked.append(case if place in few else pytest.param(*values, marks=pytest.mark.slow))
+        if place in few or hasattr(case, "marks"):  # a `pytest.param` keeps its own marks
+            marked.append(case)
+        else:
+            marked.append(pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=pytest.mark.slow))
     return marked
 
 
