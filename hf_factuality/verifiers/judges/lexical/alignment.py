@@ -171,7 +171,7 @@ def find_differences(claim: Analysis, sentences: Sequence[Analysis], known: froz
     ]
     near = [n for n in range(len(sentences)) if said[n] and said[n] >= 0.9 * max(said)] or [main]
     one = min((_against(claim, sentences[n], table[n], weight) for n in near), key=lambda pair: sum(pair.values()))
-    roles, agent, patient, opposed, settled, astray, decisive = _roles(frames, claim, sentences, here, missing)
+    roles, agent, patient, opposed, settled, astray, decisive = _roles(frames, claim, sentences, missing)
     extra = sum(
         size for i, (size, word) in enumerate(zip(weight, content, strict=True))
         if missing[i] and not word.verb and "r" not in word.parts[:1]
@@ -290,7 +290,7 @@ def _frames(claim: Analysis, sentences: Sequence[Analysis]) -> list[_Frame]:
     return found
 
 
-def _roles(frames: Sequence[_Frame], claim: Analysis, sentences: Sequence[Analysis], here: list[list[bool]], missing: list[bool]) -> tuple[float, float, float, bool | None, bool, float, _Frame | None]:  # fmt: skip
+def _roles(frames: Sequence[_Frame], claim: Analysis, sentences: Sequence[Analysis], missing: list[bool]) -> tuple[float, float, float, bool | None, bool, float, _Frame | None]:  # fmt: skip
     """Whether roles are exchanged, agent or patient another, the verb the opposite (`None`: no verb) or an opposite seen from the
     other side, what is astray, and the verb that decided."""
     exchanged, other, another, opposed, astray = 0.0, 0.0, 0.0, None, 0
@@ -375,7 +375,7 @@ def _compared(sentence: Analysis) -> list[Verb]:
         after = [i for i, one in enumerate(sentence.content) if one.at > at]
         if before and after:
             pivot = sentence.content[before[-1]]
-            found.append(Verb(pivot.at, pivot.base, tuple(reversed(before[:-1])), tuple(after), False, False))
+            found.append(Verb(pivot.at, pivot.base, tuple(reversed(before[:-1])), tuple(after), False))
     return found
 
 

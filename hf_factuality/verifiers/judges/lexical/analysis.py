@@ -13,14 +13,13 @@ from typing import NamedTuple
 from hf_factuality.reading.words import FUNCTION_WORDS, PRONOUNS
 from hf_factuality.verifiers.judges.lexical.lexicon import lexicon
 from hf_factuality.verifiers.judges.lexical.quantities import Quantity, quantities
+from hf_factuality.verifiers.judges.lexical.text import with_spelled_dates
 
 
 _PIECE = re.compile(
     r"[^\W\d_]+\d+\w*|\d+(?:st|nd|rd|th)\b|\d{3}0s\b|\d+(?::\d\d)+|\d+(?:,\d{3})*(?:\.\d+)?|"
     r"[^\W\d_]+(?:['’.](?=[^\W\d_])[^\W\d_]+)*|[$€£¥%°,;:.!?()—–−-]"
 )
-_ISO_DATE = re.compile(r"\b(\d{4})-(0?[1-9]|1[0-2])-(\d{1,2})\b")
-_MONTH_NAMES = "January February March April May June July August September October November December".split()
 
 # From the word on to the end of the clause, or everywhere in the clause.
 _NOT_ALL = frozenset("not never no none neither nor nobody nothing nowhere cannot n't hardly scarcely barely".split())
@@ -31,12 +30,12 @@ _POSSIBLE = frozenset(
     allege allegedly appear seem if unless whether can speculate suspect predict estimate claim argue consider
     contend rumour""".split()
 )
-_SAYING = frozenset(
+SAYING = frozenset(
     """say tell claim argue believe suggest announce report state assert insist admit deny warn caution propose think
     consider advise blame accuse allege conclude find rule expect predict note explain maintain contend""".split()
 )
-ALL, MOST, MANY, SOME, FEW, NO, HALF, ONLY, BOTH, FIRST, ONE_OF = (
-    "all", "most", "many", "some", "few", "no", "half", "only", "both", "first", "one of"
+ALL, MOST, MANY, SOME, FEW, NO, ONLY, BOTH, FIRST, ONE_OF = (
+    "all", "most", "many", "some", "few", "no", "only", "both", "first", "one of"
 )  # fmt: skip
 _QUANTIFIERS = {
     "all": ALL, "every": ALL, "each": ALL, "always": ALL, "everywhere": ALL, "everyone": ALL, "everybody": ALL, "entire": ALL,
@@ -57,15 +56,11 @@ _PREPOSITIONS = frozenset(
     """of in on at by to from with without for as into onto upon over under about after before between during through
     near across against along among around beside behind beyond inside outside toward towards within""".split()
 )
-_EMPTY_VERBS = frozenset("be have do make take get give go come become use include".split())
-
-
+EMPTY_VERBS = frozenset("be have do make take get give go come become use include".split())
 _REFERRING = PRONOUNS | frozenset("him them hers theirs whose who which".split())
 _AUXILIARY = _BE | _HAVE | _MODAL | frozenset("not n't never once also then first later soon now already to".split())
 _OBJECTS = frozenset("it him them her this that".split())
 _PRONOUNS = frozenset("he she it they them we i you".split())
-
-
 # No sentence is longer; what is, such as a table in one line, is read so far.
 _LONGEST, _MOST_WORDS = 3000, 250
 
@@ -91,7 +86,6 @@ class Verb(NamedTuple):
     base: str
     agents: tuple[int, ...]
     patients: tuple[int, ...]
-    passive: bool
     object: bool  # whether it has an object that is a pronoun
 
 
@@ -104,7 +98,6 @@ class Analysis(NamedTuple):
     quantifiers: tuple[tuple[str, str, int], ...]  # quantifier, what it is said of, position
     verbs: tuple[Verb, ...]
     saying: tuple[str, ...]  # verbs of saying and thinking
-    planned: bool
     pronoun: bool  # whether it speaks of somebody or something named before
     negated: tuple[bool, ...]  # of each word
     by_base: dict[str, list[int]]  # indices into `content`
@@ -114,12 +107,10 @@ class Analysis(NamedTuple):
 def analyse(text: str) -> Analysis:
     """The analysis of a sentence; remembered, as the completions of one prompt share their evidence."""
     book = lexicon()
-    if "-" in text:
-        text = _ISO_DATE.sub(lambda m: f"{int(m[3])} {_MONTH_NAMES[int(m[2]) - 1]} {m[1]}", text)
-    raw = [piece.replace("’", "'") for piece in _PIECE.findall(text[:_LONGEST])[:_MOST_WORDS]]
+    pieces = _PIECE.findall(with_spelled_dates(text)[:_LONGEST])[:_MOST_WORDS]
     forms: list[str] = []
     owners: set[int] = set()  # "the island's wells"
-    for piece in raw:
+    for piece in (piece.replace("’", "'") for piece in pieces):
         lower = piece.lower()
         if lower.endswith("n't") and len(lower) > 3:
             forms += ({"ca": "can", "wo": "will", "sha": "shall"}.get(lower[:-3], lower[:-3]), "n't")
@@ -174,8 +165,8 @@ def analyse(text: str) -> Analysis:
         by_base.setdefault(one.base, []).append(number)
     return Analysis(
         tuple(words), tuple(content), tuple(found), tuple(_quantified(words, bases, owners)),
-        tuple(_verbs(words, content)), tuple(base for base in bases if base in _SAYING),
-        any(word in _PLANNED for word in bases) or _are_to(words), not _REFERRING.isdisjoint(words), tuple(negated), by_base,
+        tuple(_verbs(words, content)), tuple(base for base in bases if base in SAYING),
+        not _REFERRING.isdisjoint(words), tuple(negated), by_base,
     )  # fmt: skip
 
 
@@ -218,7 +209,7 @@ def _scopes(words: list[str], bases: list[str], clauses: list[int]) -> tuple[lis
                     negated[other] = not negated[other]
             if object_of and word != "nobody":
                 _lack(words, at, clauses, lacking)
-            elif any(base in _EMPTY_VERBS or base in _BE for base in bases[max(at - 1, 0) : at + 3]):
+            elif any(base in EMPTY_VERBS or base in _BE for base in bases[max(at - 1, 0) : at + 3]):
                 _lack(words, at, clauses, lacking)  # "do not use echolocation"
         elif base in _NOT_AFTER:
             for other in range(at + 1, count):
@@ -279,12 +270,7 @@ def _is_verb(words: list[str], bases: list[str], parts: str, at: int) -> bool:
         following = words[at + 1] if at + 1 < len(words) else ""
         return (before[:1].isalpha() and before not in FUNCTION_WORDS and before not in _PREPOSITIONS and not before[0].isdigit()
                 and (following in _DETERMINERS or following in _PREPOSITIONS or not following[:1].isalpha()) and parts[0] == "v")  # fmt: skip
-    if before in _PREPOSITIONS and before != "to":
-        return False
-    following = words[at + 1] if at + 1 < len(words) else ""
-    if before in _BE or before in _HAVE or following == "by":
-        return True
-    return True
+    return before not in _PREPOSITIONS or before == "to"
 
 
 def _find_verbs(words: list[str], content: list[Word]) -> None:
@@ -333,11 +319,9 @@ def _verbs(words: list[str], content: list[Word]) -> Iterable[Verb]:
             agents = [i for i in right if by is not None and content[i].at > by]
             patients = left
             others = [i for i in right if i not in agents]
-            yield Verb(at, one.base, tuple(agents), tuple(patients + others), True, False)
+            yield Verb(at, one.base, tuple(agents), tuple(patients + others), False)
         else:
-            yield Verb(
-                at, one.base, tuple(left), tuple(right), False, at + 1 < len(words) and words[at + 1] in _OBJECTS
-            )
+            yield Verb(at, one.base, tuple(left), tuple(right), at + 1 < len(words) and words[at + 1] in _OBJECTS)
 
 
 def _measured(words: list[str], by: int) -> bool:
@@ -389,7 +373,3 @@ def _quantified(words: list[str], bases: list[str], owners: set[int]) -> Iterabl
             if other.endswith("s") and noun != other:
                 break
         yield kind, noun, at
-
-
-EMPTY_VERBS = _EMPTY_VERBS
-SAYING = _SAYING

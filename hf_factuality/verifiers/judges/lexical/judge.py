@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from functools import lru_cache
 from typing import NamedTuple
 
+from hf_factuality.functional.calibration import sigmoid
 from hf_factuality.reading.completion import passage_sentences
 from hf_factuality.reading.same import words_of
 from hf_factuality.reading.sentences import guess_language, segmentation_language
@@ -488,10 +489,6 @@ def _logit(weights: Mapping[str, float], intercept: float, values: Mapping[str, 
     return intercept + sum(weight * values[name] for name, weight in weights.items())
 
 
-def _sigmoid(value: float) -> float:
-    return 1.0 / (1.0 + math.exp(-max(min(value, 700.0), -700.0)))
-
-
 class LexicalJudge:
     """Judge by the words, numbers, negations, quantifiers and roles of a claim and of the evidence that is closest to it.
 
@@ -545,7 +542,7 @@ class LexicalJudge:
         copied = any(_words(item.claim) == _words(index.sentences[number]) for number in best)
         language = guess_language(item.claim)
         if language == "zh":
-            score = _sigmoid(
+            score = sigmoid(
                 _logit(dict(zip(FEATURES, WEIGHTS, strict=True)), INTERCEPT, dict(zip(FEATURES, values, strict=True)))
             )
         elif not copied and (language := _foreign(item)):
@@ -586,7 +583,7 @@ def _english(claim: str, values: Sequence[float], best: Sequence[int], index: _I
     long = _logit(LONG, LONG_INTERCEPT, named)
     if length <= COPY_LENGTH and max(named["far"], named["words"]) <= COPY_MISSING:
         long += COPY_WEIGHT * sum(SHORT.get(name, 0.0) * named[name] for name in COPY_DIFFERENCES)
-    share = _sigmoid((length - LENGTH) / LENGTH_SCALE)
+    share = sigmoid((length - LENGTH) / LENGTH_SCALE)
     logit = (1 - share) * _logit(SHORT, SHORT_INTERCEPT, named) + share * long
     against = (
         named["conflict"] > 0
@@ -594,7 +591,7 @@ def _english(claim: str, values: Sequence[float], best: Sequence[int], index: _I
         and named["far"] < 0.35
         and any(named[name] >= 1.0 for name in AGAINST)
     )
-    return _sigmoid(logit), against
+    return sigmoid(logit), against
 
 
 @lru_cache(maxsize=1 << 12)

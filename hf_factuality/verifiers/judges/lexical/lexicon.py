@@ -158,7 +158,6 @@ children child kid
 earn make
 compete race
 """
-_FIRST = 3  # opposites and synonyms are looked for among so many meanings
 
 
 class _Entry(NamedTuple):
@@ -245,7 +244,7 @@ class Lexicon:
 
     def converse(self, ours: str, theirs: str) -> bool:
         """Whether the two are one relation seen from its two ends."""
-        return not self._converse.get(ours, {}).keys().isdisjoint({theirs}) if ours in self._converse else False
+        return theirs in self._converse.get(ours, ())
 
 
 def _sides(text: str) -> dict[str, dict[str, None]]:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from hf_factuality.verifiers.judges.lexical.lexicon import lexicon
+from hf_factuality.verifiers.judges.lexical.text import MONTH_NAMES, MONTH_OF, SCALES
 
 
 AT_MOST, EXACT, AT_LEAST = -1, 0, 1
@@ -41,7 +42,7 @@ _ONES = (
 ).split()
 _TENS = dict(zip("twenty thirty forty fifty sixty seventy eighty ninety".split(), range(20, 100, 10), strict=True))
 _WORDS = {word: value for value, word in enumerate(_ONES)} | _TENS | {"dozen": 12, "dozens": 24, "decade": 10}
-_SCALES = {"hundred": 1e2, "thousand": 1e3, "million": 1e6, "billion": 1e9, "trillion": 1e12, "bn": 1e9}
+_SCALES = SCALES | {"bn": 10**9}
 _ORDINAL_ONES = (
     "zeroth first second third fourth fifth sixth seventh eighth ninth tenth eleventh twelfth thirteenth fourteenth "
     "fifteenth sixteenth seventeenth eighteenth nineteenth"
@@ -52,13 +53,8 @@ _ORDINALS = {word: value for value, word in enumerate(_ORDINAL_ONES) if value} |
 _ORDINAL = re.compile(r"(\d+)(?:st|nd|rd|th)")
 _PARTS = {"half": 2, "halves": 2, "third": 3, "quarter": 4, "fourth": 4, "fifth": 5, "sixth": 6, "eighth": 8, "tenth": 10,
           "hundredth": 100}  # fmt: skip
-MONTHS = {
-    name: number + 1
-    for number, month in enumerate(
-        "january february march april may june july august september october november december".split()
-    )
-    for name in (month, month[:3])
-} | {"sept": 9}
+_NUMBERS = {month: number for number, month in enumerate(MONTH_NAMES, 1)}
+MONTHS = {written: _NUMBERS[month] for written, month in MONTH_OF.items()}
 _UNITS: dict[str, tuple[str, float]] = {}
 for _kind, _text in {
     "length": "metre meter m 1 kilometre kilometer km kilometres 1000 centimetre centimeter cm .01 millimetre millimeter mm "

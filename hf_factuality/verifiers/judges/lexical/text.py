@@ -42,10 +42,12 @@ _NUMBER_WORDS = {word: str(value) for value, word in enumerate(_SMALL_NUMBERS.sp
     "seventeen": "17", "eighteen": "18", "nineteen": "19", "twenty": "20", "thirty": "30", "forty": "40",
     "fifty": "50", "sixty": "60", "seventy": "70", "eighty": "80", "ninety": "90",
 }  # fmt: skip
-_SCALES = {"hundred": 10**2, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
-_MONTHS = "january february march april may june july august september october november december".split()
-MONTHS = frozenset(_MONTHS)
-_MONTH_OF = {month: month for month in _MONTHS} | {month[:3]: month for month in _MONTHS} | {"sept": "september"}
+SCALES = {"hundred": 10**2, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
+MONTH_NAMES = "january february march april may june july august september october november december".split()
+MONTHS = frozenset(MONTH_NAMES)
+MONTH_OF = (
+    {month: month for month in MONTH_NAMES} | {month[:3]: month for month in MONTH_NAMES} | {"sept": "september"}
+)
 _SUFFIXES = (("ies", "y"), ("sses", "ss"), ("ing", ""), ("ied", "y"), ("ed", ""), ("ly", ""), ("es", "e"), ("s", ""))
 
 _ISO_DATE = re.compile(r"\b(\d{4})-(0?[1-9]|1[0-2])-(\d{1,2})\b")
@@ -115,11 +117,11 @@ def _token(raw: str) -> Token:
         return Token(lower, FUNCTION)
     if lower in _NUMBER_WORDS:
         return Token(_NUMBER_WORDS[lower], NUMBER)
-    if lower in _SCALES:
+    if lower in SCALES:
         return Token(lower, WORD)
     capital = text[:1].isupper()
-    if capital and lower in _MONTH_OF:
-        return Token(_MONTH_OF[lower], MONTH)
+    if capital and lower in MONTH_OF:
+        return Token(MONTH_OF[lower], MONTH)
     if "'" in lower and lower.split("'")[0] in FUNCTION_WORDS:
         return Token(lower, FUNCTION)
     plain = "".join(c for c in unicodedata.normalize("NFKD", lower) if not unicodedata.combining(c))
@@ -162,15 +164,21 @@ def _scaled(number: str, factor: int) -> str:
     return _number(f"{round(value * factor, 3):.3f}").term
 
 
+def with_spelled_dates(text: str) -> str:
+    """The text with "5 January 2020" for "2020-01-05"."""
+    if "-" not in text:
+        return text
+    return _ISO_DATE.sub(lambda m: f"{m[3]} {MONTH_NAMES[int(m[2]) - 1].title()} {m[1]}", text)
+
+
 def tokens(text: str) -> list[Token]:
     """Terms of a text in order; words stemmed, numbers and dates in one spelling, Chinese as character bigrams."""
-    if "-" in text:
-        text = _ISO_DATE.sub(lambda m: f"{m[3]} {_MONTHS[int(m[2]) - 1].title()} {m[1]}", text)
+    text = with_spelled_dates(text)
     han = not text.isascii() and _HAS_HAN.search(text) is not None
     if han:
         text = _HAN_NUMBER.sub(lambda m: _han_value(m[0]), text)
         text = _HAN_SCALE.sub(lambda m: _scaled(m[1], 10**4 if m[2] == "万" else 10**8), text)
-        text = _HAN_MONTH.sub(lambda m: f" {_MONTHS[int(m[1]) - 1].title()} ", text)
+        text = _HAN_MONTH.sub(lambda m: f" {MONTH_NAMES[int(m[1]) - 1].title()} ", text)
         text = _HAN_FUNCTION.sub(" ", _HAN_DATE.sub(r"\1 ", text))
     found = [*map(_token, (_ASCII_TOKEN if text.isascii() else _TOKEN).findall(text))]
     if han:
@@ -183,7 +191,7 @@ def tokens(text: str) -> list[Token]:
                 else (token,)
             )
         ]
-    if any(scale in text for scale in _SCALES):
+    if any(scale in text for scale in SCALES):
         found = _with_scales(found)
     return found
 
@@ -192,8 +200,8 @@ def _with_scales(found: list[Token]) -> list[Token]:
     """Joins "3.5" and "million" into one number."""
     joined: list[Token] = []
     for token in found:
-        if token.term in _SCALES and joined and joined[-1].kind == NUMBER:
-            joined[-1] = Token(_scaled(joined[-1].term, _SCALES[token.term]), NUMBER)
+        if token.term in SCALES and joined and joined[-1].kind == NUMBER:
+            joined[-1] = Token(_scaled(joined[-1].term, SCALES[token.term]), NUMBER)
         else:
             joined.append(token)
     return joined
