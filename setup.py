@@ -50,6 +50,7 @@ setup(
         "": ["*.pyi"],
         "hf_factuality": ["MODEL_CARD_TEMPLATE.md", "py.typed", "recipes/**/*.yaml", "recipes/**/*.sbatch"],
         "hf_factuality.data.benchmarks": ["*.txt"],
+        "hf_factuality.demos": ["*.jsonl"],
         "hf_factuality.evaluation": ["*.txt"],
         "hf_factuality.reading": ["*.txt", "*.safetensors"],
         "hf_factuality.verifiers.judges.lexical": ["*.txt", "*.txt.gz"],

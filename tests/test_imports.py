@@ -29,7 +29,8 @@ LAYERS = [
     {"checkpoints"},
     {"trainers"},
     {"methods"},
-    {"evaluation", "demos"},
+    {"evaluation"},
+    {"demos"},
     {"cli"},
 ]
 LAYER_OF = {room: level for level, rooms in enumerate(LAYERS) for room in rooms}
