@@ -103,6 +103,10 @@ def perplexity(model: str) -> float:
     return math.exp(total / count)
 
 
+def ratio(part: float, whole: float) -> float:
+    return part / whole if whole else math.nan
+
+
 def figures(rows: list[dict], found: dict[str, dict], base: dict[str, dict], tokenizer) -> dict[str, float]:
     outcomes = [found[row["id"]]["outcome"] for row in rows]
     before = [base[row["id"]]["outcome"] for row in rows]
@@ -111,8 +115,9 @@ def figures(rows: list[dict], found: dict[str, dict], base: dict[str, dict], tok
     lengths = [len(tokenizer(found[row["id"]]["text"])["input_ids"]) for row in rows]
     return {
         "right": share["correct"], "wrong": share["wrong"], "declined": share["refused"],
-        "precision": share["correct"] / (1 - share["refused"]) if share["refused"] < 1 else math.nan,
-        "right kept": sum(kept) / before.count("correct"), "wrong left": share["wrong"] / (before.count("wrong") / len(rows)),
+        "precision": ratio(share["correct"], 1 - share["refused"]),
+        "right kept": ratio(sum(kept), before.count("correct")),
+        "wrong left": ratio(outcomes.count("wrong"), before.count("wrong")),
         "tokens": statistics.fmean(lengths),
     }  # fmt: skip
 
@@ -188,9 +193,9 @@ def main() -> None:
         for arm in args.arms:
             cells = []
             for figure in FIGURES:
-                values = [results[f"{arm} | {where}"][figure] for results in per_seed]
+                values = [value for it in per_seed if not math.isnan(value := it[f"{arm} | {where}"][figure])]
                 spread = f" ± {statistics.stdev(values):.3f}" if len(values) > 1 else ""
-                cells.append(f"{statistics.fmean(values):.3f}{spread}")
+                cells.append(f"{statistics.fmean(values):.3f}{spread}" if values else "-")
             print(f"| {arm} | {' | '.join(cells)} |")
 
 
