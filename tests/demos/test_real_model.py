@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -46,7 +47,7 @@ def test_without_hub_and_package_one_line_says_what_to_do(monkeypatch):
 
 def test_the_hub_is_asked_first(monkeypatch, tmp_path):
     monkeypatch.setattr("huggingface_hub.snapshot_download", lambda name, **_: str(tmp_path))
-    assert find_model() == tmp_path
+    assert find_model() == real_model.MODEL
 
 
 def test_the_table():
@@ -156,8 +157,21 @@ def test_a_model_from_the_package(monkeypatch, tmp_path, tiny_model):
     for kind, owner in (("model", "AutoModelForCausalLM"), ("tokenizer", "AutoTokenizer")):
         real = getattr(__import__("transformers"), owner).from_pretrained
         monkeypatch.setattr(f"transformers.{owner}.from_pretrained", reader(kind, real))
-    folder = find_model()
+    folder = Path(find_model())
     assert calls == ["model", "tokenizer"] and (folder / "model.safetensors").is_file()
     assert "quantization_config" not in json.loads((folder / "config.json").read_text())
-    assert find_model() == folder and calls == ["model", "tokenizer"]
+    assert Path(find_model()) == folder and calls == ["model", "tokenizer"]
     assert not list(folder.parent.glob(".*")), "nothing unfinished is left"
+
+
+def test_another_model(tiny_model, tmp_path, monkeypatch):
+    """Named by `--model_name_or_path`; the data are those of the demo."""
+    monkeypatch.setattr(real_model, "find_model", lambda: pytest.fail("asked for"))
+    seen = {}
+    monkeypatch.setattr(
+        real_model.RealModelDemo, "refusals", lambda self, *_: seen.update(model=self.model_dir) or 1 / 0
+    )
+    words = ["--demo", "real", "--model_name_or_path", tiny_model, "--output_dir", str(tmp_path)]
+    with pytest.raises(ZeroDivisionError):
+        load_training("rtuning").main(words)
+    assert seen == {"model": tiny_model}

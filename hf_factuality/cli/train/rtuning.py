@@ -3,6 +3,7 @@
     hf-factuality train rtuning                     # a small model in a closed world, minutes on a CPU
     hf-factuality train rtuning --rtuning_variant unsure    # "I am unsure." after the gold answer, in place of a refusal
     hf-factuality train rtuning --demo real         # SmolLM2-135M-Instruct on facts of Wikidata, a quarter of an hour on a CPU
+    hf-factuality train rtuning --demo real --model_name_or_path Qwen/Qwen2.5-1.5B-Instruct    # or another model
     hf-factuality build-refusals questions.jsonl --model Qwen/Qwen2.5-7B --out refusals
     accelerate launch --config_file recipes/accelerate/zero3.yaml -m hf_factuality train rtuning \
         --config recipes/rtuning/qwen2.5-7b.yaml --refusals refusals
@@ -62,7 +63,7 @@ def main(words):
     if own:
         name, dataset = model_name(model), _load_real(script)
     elif script.demo == "real":
-        demo = RealModelDemo(training.output_dir, script.questions)
+        demo = RealModelDemo(training.output_dir, script.questions, model.model_name_or_path)
         name, dataset = demo.model_dir, demo.refusals(script.rtuning_variant, script.max_refusal_share, training.seed)
     else:
         demo = KnowledgeDemo()

@@ -120,8 +120,8 @@ def read_flags(
     given = {word.partition("=")[0] for word in words}
     own = bool(given & {"--config", "--model_name_or_path", *real})
     asks = not given.isdisjoint(("--help", "-h"))
-    if not own and not asks and "--demo" in words[:-1]:
-        demo = words[words.index("--demo") + 1]
+    if "--demo" in words[:-1]:  # which may be asked for with another model
+        own, demo = bool(given & {"--config", *real}), words[words.index("--demo") + 1]
     recipe = [] if own or asks else ["--config", str(RECIPES / method / f"{demo}.yaml")]
     return own, *TrainingParser(method, types).read([*recipe, *words])
 
