@@ -149,18 +149,24 @@ class _TranscriptCounts:
     conversations: int = 0
     without_text: int = 0
     failed: int = 0
+    echoed: int = 0
 
     def add(self, transcript: Transcript) -> None:
         self.conversations += 1
         self.without_text += transcript.without_text
         self.failed += transcript.failed
+        self.echoed += transcript.echoed
 
     def describe(self, turns: int) -> str:
         """In words; empty if there were none."""
         if not self.conversations:
             return ""
         said = f"conversations with tools {self.conversations}, turns {turns}: each is judged by what tools returned before it"
-        counted = {"failures of tools": self.failed, "parts without text": self.without_text}
+        counted = {
+            "failures of tools": self.failed,
+            "parts without text": self.without_text,
+            "echoes of calls": self.echoed,
+        }
         left = ", ".join(f"{name} {n}" for name, n in counted.items() if n)
         return f"{said} (left out: {left})" if left else said
 

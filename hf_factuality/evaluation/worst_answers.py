@@ -111,7 +111,7 @@ class _Conversation:
             completions.append((what if again else _title(what, asked), turn.text, judged.verification))
             sources.append((before, turn.passages[before:]))
             before = len(turn.passages)
-        title = f"{self.row}, {len(self._turns)} turns: {said}"
+        title = f"{self.row}, {len(self._turns)} turn{'s' if len(self._turns) > 1 else ''}: {said}"
         dropped = frozenset().union(*(it for _, it in self._turns))
         return rank, replace(ReportSample(title, None, completions, dropped), sources=tuple(sources))
 

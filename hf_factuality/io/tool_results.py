@@ -32,6 +32,15 @@ def read_result(value: Any) -> ResultText:
     return ResultText([] if found.failed else found.passages, found.without_text, found.failed)
 
 
+def texts_of(value: Any) -> list[str]:
+    """The texts in a JSON value, decoded or not."""
+    if isinstance(value, str):
+        decoded = _decoded(value)
+        return [value.strip()] if decoded is None else texts_of(decoded)
+    values = value.values() if isinstance(value, Mapping) else value if isinstance(value, (list, tuple)) else ()
+    return [text for it in values for text in texts_of(it)]
+
+
 def block_text(block: Any) -> str | None:
     """The text of a content block of any kind; `None` if it has none."""
     if isinstance(block, str):

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from hf_factuality.errors import DataError
 from hf_factuality.io.messages import completion_text
 from hf_factuality.io.rows import is_missing
-from hf_factuality.io.tool_results import DOCUMENTS, WITHOUT_TEXT, block_text, document_text, read_result
+from hf_factuality.io.tool_results import DOCUMENTS, WITHOUT_TEXT, block_text, document_text, read_result, texts_of
 
 
 @dataclass(frozen=True)
@@ -51,11 +51,13 @@ class TranscriptTurn:
 
 @dataclass
 class Transcript:
-    """The turns of a conversation, and how many parts of results had no text, and how many tools failed."""
+    """The turns of a conversation, and what was left out: parts without text, failures of tools, and passages in which a tool
+    gave back what it was called with."""
 
     turns: list[TranscriptTurn] = field(default_factory=list)
     without_text: int = 0
     failed: int = 0
+    echoed: int = 0
 
 
 # Names of roles in the exports of LangChain.
@@ -174,7 +176,7 @@ def _role(message: Mapping[str, Any], kind: Any, where: str) -> str:
             f"{where} is an item of OpenAI's Responses API (type {message['type']!r}); write 'function_call' as an assistant "
             f"message with tool_calls, and 'function_call_output' as a message of the role 'tool'; {_READS}"
         )
-    if role is None and kind is None:
+    if role is None and not isinstance(kind or message.get("type"), str):
         keys = sorted(map(str, message))[:8]
         raise DataError(f"{where} has neither 'role' nor a LangChain 'type' (keys {keys}); {_READS}")
     named = f"role {role!r}" if role is not None else f"type {kind or message.get('type')!r}"
@@ -220,6 +222,13 @@ def _documents(given: Any, place: str) -> list[SourcedPassage]:
     return texts
 
 
+class _Call(NamedTuple):
+    """The name of a tool, and the texts among the arguments of a call."""
+
+    name: str
+    given: tuple[str, ...]
+
+
 class _Reader:
     """Goes through the messages in order, and keeps what is known by then."""
 
@@ -227,8 +236,8 @@ class _Reader:
         self._place = place
         self._found = Transcript()
         self._known: dict[str, SourcedPassage] = {it.text: it for it in given}
-        self._names: dict[str, str] = {}
-        self._called: list[str] = []  # calls without an id, which results answer in their order
+        self._calls: dict[str, _Call] = {}
+        self._waiting: list[_Call] = []  # calls without an id, which results answer in their order
         self._question: str | None = None
         self._number = 0
 
@@ -258,26 +267,36 @@ class _Reader:
         if found.failed or result.get("error") or result.get("is_error") or result.get("status") == "error":
             self._found.failed += 1  # what is said of a failure is no evidence: it often repeats what was asked
             return
-        self._keep(found.passages, f"{self._tool(result)}, {self._where}")
+        name, given = self._answered(result)
+        passages = [text for text in found.passages if not any(text in argument for argument in given)]
+        self._found.echoed += len(found.passages) - len(passages)
+        self._keep(passages, f"{name}, {self._where}")
 
-    def _tool(self, result: Mapping[str, Any]) -> str:
+    def _answered(self, result: Mapping[str, Any]) -> _Call:
+        """The name of the tool whose result it is, and what the assistant called it with."""
         key = result.get("tool_call_id") or result.get("tool_use_id") or result.get("id")
-        told = [result.get("name"), result.get("function"), self._names.get(key) if isinstance(key, str) else None]
-        waiting = self._called.pop(0) if self._called else None
-        return next((it for it in (*told, waiting) if isinstance(it, str) and it), "tool")
+        call = self._calls.get(key) if isinstance(key, str) else None
+        if call is None:
+            call = self._waiting.pop(0) if self._waiting else _Call("tool", ())
+        told = next(
+            (it for it in (result.get("name"), result.get("function")) if isinstance(it, str) and it), call.name
+        )
+        return _Call(told, call.given)
 
     def _call(self, call: Any) -> None:
         if not isinstance(call, Mapping):
             raise DataError(f"{self._place}, {self._where}: a tool call must be an object, got {call!r:.60}")
         function = call.get("function")
-        name = function.get("name") if isinstance(function, Mapping) else function or call.get("name")
-        if isinstance(name, str):
-            if isinstance(call.get("id"), str):
-                self._names[call["id"]] = name
-            else:
-                self._called.append(name)
+        told = function if isinstance(function, Mapping) else call
+        name = function if isinstance(function, str) else told.get("name")
+        given = next((told[key] for key in ("arguments", "args", "input") if told.get(key) is not None), None)
+        made = _Call(name if isinstance(name, str) and name else "tool", tuple(texts_of(given)))
+        if isinstance(call.get("id"), str):
+            self._calls[call["id"]] = made
+        else:
+            self._waiting.append(made)
 
-    def _calls(self, message: Mapping[str, Any]) -> Iterator[Any]:
+    def _calls_of(self, message: Mapping[str, Any]) -> Iterator[Any]:
         calls = message.get("tool_calls")
         if is_missing(calls):
             calls = []
@@ -353,7 +372,7 @@ class _Reader:
                 said.append(text)
         if not said and isinstance(message.get("refusal"), str):
             said = [message["refusal"]]
-        for call in self._calls(message):
+        for call in self._calls_of(message):
             self._call(call)
             called = True
         self._turn(said, thought, called)
