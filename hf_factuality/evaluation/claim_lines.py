@@ -25,7 +25,7 @@ def worst_claims(spans: Iterable[LabeledSpan]) -> list[LabeledSpan]:
 
 def shortened(text: str, limit: int) -> str:
     """On one line, and cut with an ellipsis."""
-    text = one_line(text)
+    text = one_line(text if len(text) <= 4 * limit else text[: 4 * limit] + "…")
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
 
