@@ -271,7 +271,7 @@ def test_the_page_is_painted_escaped_and_sorted(verify, tmp_path):
 
 def test_the_table_is_for_terminals(verify, tmp_path, capsys, monkeypatch):
     _, _, err = verify([TRUE])
-    assert "precision  1.000" in err and "1/1" not in err
+    assert re.search(r"^precision +1\.000", err, re.MULTILINE) and "1/1" not in err
     file = str(tmp_path / "answers.jsonl")
     assert main(["verify", file, "--json"]) == 0
     silent = capsys.readouterr()
