@@ -104,7 +104,7 @@ def _verify(args: argparse.Namespace) -> int:
         evidence=args.evidence or None,
         metric_args=read_metric_args(args.metric_args),
         fail_under=read_thresholds(args.fail_under),
-        job_summary=args.job_summary or os.environ.get("GITHUB_STEP_SUMMARY") or None,
+        job_summary=args.job_summary or _step_summary(),
         keep_rows=False,
         **{name: getattr(args, name) for name in names},
     )
@@ -113,3 +113,9 @@ def _verify(args: argparse.Namespace) -> int:
         failed = f"the verifier failed on {found.failed} completions, which are left out"
         print(f"hf-factuality: {failed}; the first: {found.first_reason}", file=sys.stderr)
     return print_failures(found.failures)
+
+
+def _step_summary() -> str | None:
+    """The summary of the step that this runs in, where it can be written: a container may not have the folder."""
+    path = os.environ.get("GITHUB_STEP_SUMMARY")
+    return path if path and os.access(os.path.dirname(path) or ".", os.W_OK) else None

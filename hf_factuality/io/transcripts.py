@@ -359,13 +359,17 @@ class _Reader:
             if kind is not None and _is_call(block):
                 self._call(block)
                 called = True
+                if "result" in block:  # a tool of the server, as Inspect writes it
+                    self._turn(said, thought, True)
+                    said, thought = [], ""
+                    self._result(block, block["result"])
             elif kind is not None and _is_result(block):
                 self._turn(said, thought, True)
                 said, thought = [], ""
                 self._result(block, block.get("content", block.get("output")))
             elif kind in _THOUGHTS:
                 text = block.get(kind)
-                thought += text if isinstance(text, str) else ""
+                thought += text if isinstance(text, str) and not block.get("redacted") else ""
             elif kind in WITHOUT_TEXT or (text := block_text(block)) is None:
                 self._found.without_text += 1
             else:

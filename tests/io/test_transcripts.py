@@ -92,6 +92,25 @@ def test_a_plain_chat_is_none(messages):
     assert len(read_transcript(messages, "line 1", sample=True).turns) == 1
 
 
+def test_a_tool_of_the_server_has_its_result_in_the_call():
+    """As Inspect writes it: a block with both."""
+    ran = {"type": "tool_use", "tool_type": "web_search", "id": "1", "name": "search", "arguments": '{"q": "Ulm"}'}
+    content = [
+        {"type": "text", "text": "Let me see."},
+        {**ran, "result": '[{"title": "Ulm", "url": "u"}]', "error": None},
+        {"type": "text", "text": "Ulm."},
+        {**ran, "result": "", "error": "rate limit"},
+        {"type": "text", "text": "Again."},
+    ]
+    found = read_transcript([{"role": "assistant", "content": content}], "line 1")
+    assert [(turn.text, [it.text for it in turn.passages]) for turn in found.turns] == [
+        ("Let me see.", []),
+        ("Ulm.", ["title: Ulm; url: u"]),
+        ("Again.", ["title: Ulm; url: u"]),
+    ]
+    assert found.failed == 1
+
+
 TOOL = {"role": "tool", "content": "x"}
 
 
