@@ -41,15 +41,18 @@ def texts_of(value: Any) -> list[str]:
     return [text for it in values for text in texts_of(it)]
 
 
+def kind_of(block: Any) -> str:
+    """The type of a content block; empty if it has none."""
+    kind = block.get("type") if isinstance(block, Mapping) else None
+    return kind if isinstance(kind, str) else ""
+
+
 def block_text(block: Any) -> str | None:
     """The text of a content block of any kind; `None` if it has none."""
     if isinstance(block, str):
         return block
-    if block.get("type") in ("refusal", "input_text", "output_text", "text") or "type" not in block:
-        text = block.get("text", block.get("refusal"))
-        return text if isinstance(text, str) else None
-    text = block.get("text")
-    return text if isinstance(text, str) and block.get("type") not in WITHOUT_TEXT else None
+    text = block.get("refusal") if kind_of(block) == "refusal" else block.get("text")
+    return text if isinstance(text, str) and kind_of(block) not in WITHOUT_TEXT else None
 
 
 WITHOUT_TEXT = frozenset(
@@ -99,12 +102,12 @@ def _is_blocks(value: Any) -> bool:
         isinstance(value, (list, tuple))
         and bool(value)
         and any(isinstance(it, Mapping) for it in value)
-        and all(isinstance(it, str) or isinstance(it, Mapping) and it.get("type") in _BLOCKS for it in value)
+        and all(isinstance(it, str) or kind_of(it) in _BLOCKS for it in value)
     )
 
 
 def _read_block(block: Any, found: ResultText) -> None:
-    kind = block.get("type") if isinstance(block, Mapping) else None
+    kind = kind_of(block)
     if kind in DOCUMENTS:
         text = document_text(block)
         found.without_text += text is None
@@ -131,7 +134,7 @@ def document_text(block: Mapping[str, Any]) -> str | None:
     parts = [block.get("title"), block.get("context"), content]
     if not isinstance(content, str) or not content.strip():
         # A search engine of the API encrypts what it found, and leaves title and address.
-        parts = [block.get("title"), block.get("url")] if block.get("type") == "web_search_result" else []
+        parts = [block.get("title"), block.get("url")] if kind_of(block) == "web_search_result" else []
     return "\n".join(text.strip() for text in parts if isinstance(text, str) and text.strip()) or None
 
 

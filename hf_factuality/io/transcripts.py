@@ -13,7 +13,15 @@ from typing import Any, NamedTuple
 from hf_factuality.errors import DataError
 from hf_factuality.io.messages import completion_text
 from hf_factuality.io.rows import is_missing
-from hf_factuality.io.tool_results import DOCUMENTS, WITHOUT_TEXT, block_text, document_text, read_result, texts_of
+from hf_factuality.io.tool_results import (
+    DOCUMENTS,
+    WITHOUT_TEXT,
+    block_text,
+    document_text,
+    kind_of,
+    read_result,
+    texts_of,
+)
 
 
 @dataclass(frozen=True)
@@ -144,7 +152,7 @@ def _unwrapped(message: Mapping[str, Any], where: str) -> dict[str, Any]:
         kind = message["type"]
         if isinstance(message.get("data"), Mapping):
             message = message["data"]
-    if kind is not None and kind in _LANGCHAIN:
+    if isinstance(kind, str) and kind in _LANGCHAIN:
         role = _LANGCHAIN[kind]
     else:
         role = _role(message, kind, where)
@@ -193,19 +201,17 @@ def _has_tools(message: Mapping[str, Any]) -> bool:
         return True
     blocks = message.get("content")
     return isinstance(blocks, (list, tuple)) and any(
-        isinstance(it, Mapping)
-        and (_is_call(it) or _is_result(it) or it.get("type") in DOCUMENTS or it.get("evidence"))
+        isinstance(it, Mapping) and (_is_call(it) or _is_result(it) or kind_of(it) in DOCUMENTS or it.get("evidence"))
         for it in blocks
     )
 
 
-def _is_call(block: Mapping[str, Any]) -> bool:
-    return block.get("type") in _CALLS
+def _is_call(block: Any) -> bool:
+    return kind_of(block) in _CALLS
 
 
-def _is_result(block: Mapping[str, Any]) -> bool:
-    kind = block.get("type")
-    return isinstance(kind, str) and kind.endswith(("tool_result", "server_tool_call_result"))
+def _is_result(block: Any) -> bool:
+    return kind_of(block).endswith(("tool_result", "server_tool_call_result"))
 
 
 def _documents(given: Any, place: str) -> list[SourcedPassage]:
@@ -218,7 +224,8 @@ def _documents(given: Any, place: str) -> list[SourcedPassage]:
             raise DataError(
                 f"{place}, documents[{number}] has no text; write a text, or an object with 'text' and 'title', got {it!r:.60}"
             )
-        texts.append(SourcedPassage(text, f"documents[{number}]"))
+        if text.strip():
+            texts.append(SourcedPassage(text, f"documents[{number}]"))
     return texts
 
 
@@ -321,8 +328,8 @@ class _Reader:
         """What the user or the system prompt says: a question, and evidence where it is marked or a document."""
         said = []
         for block in self._blocks(message.get("content")):
-            kind = block.get("type") if isinstance(block, Mapping) else None
-            if kind is not None and _is_result(block):
+            kind = kind_of(block)
+            if _is_result(block):
                 self._result(block, block.get("content"))
             elif kind in DOCUMENTS:
                 text = document_text(block)
@@ -355,15 +362,15 @@ class _Reader:
         said: list[str] = []
         called = False
         for block in self._blocks(message.get("content")):
-            kind = block.get("type") if isinstance(block, Mapping) else None
-            if kind is not None and _is_call(block):
+            kind = kind_of(block)
+            if _is_call(block):
                 self._call(block)
                 called = True
                 if "result" in block:  # a tool of the server, as Inspect writes it
                     self._turn(said, thought, True)
                     said, thought = [], ""
                     self._result(block, block["result"])
-            elif kind is not None and _is_result(block):
+            elif _is_result(block):
                 self._turn(said, thought, True)
                 said, thought = [], ""
                 self._result(block, block.get("content", block.get("output")))

@@ -1,6 +1,8 @@
 """Conversations with tools: thirty of five shapes, their turns and evidence written down by hand, and what is refused."""
 
+import copy
 import json
+import random
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,7 @@ from hf_factuality.errors import DataError
 from hf_factuality.io.rows import read_rows
 from hf_factuality.io.tool_results import read_result
 from hf_factuality.io.transcripts import read_transcript
+from tests.conftest import searched
 
 
 FOLDER = Path(__file__).resolve().parents[1] / "cases" / "transcripts"
@@ -215,3 +218,36 @@ def test_deep_results_end_somewhere():
     for _ in range(2000):
         deep = {"a": deep}
     assert read_result(deep).passages == []
+
+
+JUNK = [None, 3, "x", "", [], {}, [None], [3], [[]], {"a": 1}, True, float("nan"), "[1]", {"type": []}, {"role": 3}]
+JUNK += [[{"type": "tool_result"}], [{"type": "text", "text": None}], [{"text": 3}], {"lc": 1, "kwargs": {"type": {}}}]
+
+
+def broken(value, chance):
+    """A copy with parts that are missing or something else."""
+    if chance.random() < 0.03:
+        return copy.deepcopy(chance.choice(JUNK))
+    if isinstance(value, dict):
+        return {key: broken(it, chance) for key, it in value.items() if chance.random() > 0.02}
+    return [broken(it, chance) for it in value] if isinstance(value, list) else value
+
+
+@searched(2000, 60_000)
+def test_whatever_is_broken_is_read_or_named(count):
+    chance, rows = random.Random(7), [case.values[0]["row"] for case in cases()]
+    refused = 0
+    for _ in range(count):
+        row = broken(chance.choice(rows), chance)
+        if not isinstance(row, dict):
+            continue
+        try:
+            found = read_transcript(row.get("messages"), "line 1", row.get("documents"), sample=chance.random() < 0.5)
+        except DataError as error:
+            refused += 1
+            assert str(error).startswith("line 1") and "\n" not in str(error) and len(str(error)) < 900
+            continue
+        for turn in found.turns if found else ():
+            assert turn.text.strip() and (turn.question is None or turn.question.strip())
+            assert all(it.text.strip() and it.source for it in turn.passages)
+    assert count / 10 < refused < count
